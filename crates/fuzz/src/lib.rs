@@ -1,11 +1,12 @@
-//! What the fuzz targets share (docs/fuzzing.md). A target is a unit test that calls [`target!`], beside the code that it tests.
+//! Code that the fuzz targets share (docs/fuzzing.md). A target is a unit test that calls [`target!`], beside the code that it
+//! tests.
 //!
 //! ```text
-//! fuzz/corpus/TARGET/*     inputs, one a file
+//! fuzz/corpus/TARGET/*     inputs, one per file
 //! fuzz/TARGET.dict         phrases of the input's language, in libFuzzer's format
 //! ```
 //!
-//! `cargo test` gives a target its corpus, and then inputs that are made of corpus and dictionary, for some seconds. Built by
+//! `cargo test` runs a target with its corpus, then for some seconds with inputs made from corpus and dictionary. In a build by
 //! `scripts/fuzz`, libFuzzer makes the inputs instead, guided by coverage.
 
 use std::fmt;
@@ -20,13 +21,13 @@ use bolero::{Driver, ValueGenerator};
 
 mod mutation;
 
-/// libFuzzer makes the inputs.
+/// Whether libFuzzer makes the inputs.
 pub const IS_GUIDED: bool = cfg!(fuzzing);
 
-/// Time for made inputs in `cargo test`; `BOLERO_RANDOM_TEST_TIME_MS` is another one.
+/// Time for generated inputs in `cargo test`, unless `BOLERO_RANDOM_TEST_TIME_MS` is set.
 pub const TIME: Duration = Duration::from_secs(2);
 
-/// Fuzzes a function of `&[u8]`, which panics at a finding, as the target with this name.
+/// Fuzzes a function of `&[u8]` as the target with this name. The function panics to report a finding.
 #[macro_export]
 macro_rules! target {
     ($name:literal, $holds:expr) => {{
@@ -44,7 +45,7 @@ macro_rules! target {
     }};
 }
 
-/// A target under `cargo test`. It says how much it did when it is dropped.
+/// A target under `cargo test`. On drop it prints how many inputs it ran.
 #[derive(Debug)]
 pub struct Target {
     name: &'static str,
@@ -68,7 +69,7 @@ impl Target {
     /// The target with its corpus and dictionary.
     ///
     /// # Panics
-    /// If they cannot be read, or the corpus is empty.
+    /// If corpus or dictionary cannot be read, or the corpus is empty.
     pub fn open(name: &'static str) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
         let directory = root.join("corpus").join(name);
@@ -93,7 +94,7 @@ impl Target {
         }
     }
 
-    /// Runs the corpus as it is.
+    /// Runs all inputs of the corpus, unchanged.
     pub fn replay(&self, holds: fn(&[u8])) {
         for (path, input) in &self.corpus {
             let file = Shown(path);
@@ -108,7 +109,7 @@ impl Target {
         holds(input);
     }
 
-    /// Makes inputs.
+    /// A generator of inputs made from corpus and dictionary.
     pub fn inputs(&self) -> impl ValueGenerator<Output = Input> + '_ {
         Inputs(self)
     }
@@ -121,7 +122,7 @@ impl Drop for Target {
             self.begun.elapsed().as_secs_f64(),
         );
         let finding = if std::thread::panicking() { 1 } else { 0 };
-        // Not by println!, of which the harness shows nothing.
+        // Not println!, because the test harness captures its output.
         let _ = writeln!(
             io::stderr(),
             "fuzz {}: {} inputs in the corpus, {runs} executions in {time:.1} s ({:.0}/s), {finding} findings",
@@ -132,7 +133,7 @@ impl Drop for Target {
     }
 }
 
-/// Names a file of the corpus if the target panics with it.
+/// Prints the name of a corpus file if the target panics with its input.
 struct Shown<'a>(&'a Path);
 
 impl Drop for Shown<'_> {
@@ -153,7 +154,7 @@ impl ValueGenerator for Inputs<'_> {
     }
 }
 
-/// The phrase in a line of a dictionary: `name="text"`, with `\\`, `\"` and `\xAB`. Nothing in a comment.
+/// The phrase in a line of a dictionary: `name="text"`, with the escapes `\\`, `\"` and `\xAB`. `None` for a comment.
 fn phrase(line: &str) -> Option<Vec<u8>> {
     if line.starts_with('#') {
         return None;

@@ -1,10 +1,10 @@
-//! Inputs of a language: one of the corpus, or some phrases in a row, and then a few changes.
+//! Makes inputs of a language: an input of the corpus, or some phrases in a row, followed by a few changes.
 
 use std::path::PathBuf;
 
 use bolero::{Driver, ValueGenerator};
 
-/// The longest input that grows.
+/// Length in bytes from which on no part of an input is duplicated.
 const LENGTH_MAX: usize = 64 * 1024;
 
 type Corpus = [(PathBuf, Vec<u8>)];
@@ -55,7 +55,7 @@ fn change<D: Driver>(
             input.insert(from, byte);
         }
         5 => drop(input.drain(from..input.len().min(from + 1))),
-        // In the place of a word, or between two.
+        // Replaces a word, or goes between two words.
         6 if !phrases.is_empty() => {
             let end = input[from..].iter().position(ends_word);
             let word = from..end.map_or(input.len(), |end| from + end);
@@ -67,7 +67,7 @@ fn change<D: Driver>(
     Some(())
 }
 
-/// A place in `input`: anywhere, or where something ends.
+/// A position in `input`: anywhere, or after a delimiter.
 fn place<D: Driver>(driver: &mut D, input: &[u8]) -> Option<usize> {
     let anywhere = below(driver, input.len() + 1)?;
     if below(driver, 2)? == 0 {

@@ -1,12 +1,11 @@
-//! What the packets that an edge remembers weigh (HALR thesis, 3.4).
+//! Memory of the packets that an edge caches (HALR thesis, 3.4).
 
-/// Bytes for `flows` connections of which one data packet and one ACK are cached, of these sizes in bytes.
+/// Bytes for `flows` connections if one data packet and one ACK of each are cached. The packets' sizes are in bytes.
 pub fn packet_and_ack_bytes(flows: f64, packet_bytes: f64, ack_bytes: f64) -> f64 {
     flows * (packet_bytes + ack_bytes)
 }
 
-/// Bytes if only the SYNs that arrive during the failover are cached: connections per second, the failover's seconds,
-/// bytes of a SYN.
+/// Bytes if only the SYNs that arrive during the failover are cached.
 pub fn syns_bytes(connections_per_s: f64, failover_s: f64, syn_bytes: f64) -> f64 {
     connections_per_s * failover_s * syn_bytes
 }

@@ -1,59 +1,60 @@
-//! SCTP failover (Caro, Amer, Stewart, "Rethinking End-to-End Failover with Transport Layer Multihoming", 2006): how long
-//! failure detection takes (section II), and how many packets an aggressive threshold gains (section III.7, Eq. 1–10).
-//! `docs/model-sctp.md` says which signs of the printed equations are read differently, and why.
+//! SCTP failover (Caro, Amer, Stewart, "Rethinking End-to-End Failover with Transport Layer Multihoming", 2006): how long failure
+//! detection takes (section II), and how many packets an aggressive threshold gains (section III.7, Eq. 1–10).
+//! `docs/model-sctp.md` says which signs of the printed equations are read differently here, and why.
 
-/// The growth of the window per round trip in slow start, 1 + 1/b with one ACK for b = 2 packets.
+/// Factor by which the window grows per round trip in slow start: 1 + 1/b, with one ACK for b = 2 packets.
 const GROWTH: f64 = 1.5;
 
-/// Time until a path counts as failed, seconds: PMR + 1 timeouts in a row (section II), the first of which takes
-/// `first_rto_s`, each later one twice as long, none longer than `max_rto_s`.
+/// Time until a path counts as failed, seconds: PMR + 1 timeouts in a row (section II). The first timeout takes `first_rto_s`.
+/// Each later one takes twice as long, but at most `max_rto_s`.
 pub fn failure_detection_s(path_max_retrans: u32, first_rto_s: f64, max_rto_s: f64) -> f64 {
     let timeouts =
         (0..=path_max_retrans).map(|doubled| (first_rto_s * f64::from(doubled).exp2()).min(max_rto_s));
     timeouts.sum()
 }
 
-/// Round trips on the alternate path until the heartbeat on the primary is answered, in scenario 3: the packet to the
-/// primary after the timeout is lost, the one to the alternate arrives (Eq. 1).
+/// Round trips on the alternate path until the heartbeat on the primary is answered, in scenario 3 (Eq. 1). There, after the
+/// timeout, the packet to the primary is lost and the packet to the alternate arrives.
 ///
-/// `second_rto_s` is the primary's RTO after two timeouts in a row; all times in seconds.
+/// `second_rto_s` is the primary's RTO after two timeouts in a row. All times are in seconds.
 pub fn scenario_3_round_trips(second_rto_s: f64, primary_rtt_s: f64, alternate_rtt_s: f64) -> f64 {
     ((second_rto_s + primary_rtt_s) / alternate_rtt_s).max(1.0)
 }
 
-/// Round trips on the primary path in which PMR = 1 stands still, in scenario 4: both packets after the timeout are lost
-/// (Eq. 10).
+/// Round trips on the primary path during which PMR = 1 sends nothing new, in scenario 4 (Eq. 10). There, both packets after the
+/// timeout are lost.
 ///
-/// `second_rto_s` is the primary's RTO after two timeouts in a row, `alternate_rto_s` the alternate's RTO; all times in
+/// `second_rto_s` is the primary's RTO after two timeouts in a row, `alternate_rto_s` the alternate's RTO. All times are in
 /// seconds.
 pub fn scenario_4_round_trips(second_rto_s: f64, alternate_rto_s: f64, primary_rtt_s: f64) -> f64 {
     ((second_rto_s + alternate_rto_s) / primary_rtt_s).max(1.0)
 }
 
-/// Of `round_trips` those in slow start, which ends when the window exceeds `ssthresh` packets (Eq. 3, from Eq. 2).
+/// Number of the `round_trips` that are in slow start, which ends when the window exceeds `ssthresh` packets (Eq. 3, from Eq. 2).
 pub fn slow_start_round_trips(round_trips: f64, ssthresh: f64) -> f64 {
     assert!(ssthresh >= 1.0, "a window begins at one packet: {ssthresh}");
     round_trips.min(1.0 + ssthresh.ln() / GROWTH.ln())
 }
 
-/// Packets sent in so many round trips of slow start (Eq. 4).
+/// Packets sent in `round_trips` round trips of slow start (Eq. 4).
 pub fn slow_start_packets(round_trips: f64) -> f64 {
     (GROWTH.powf(round_trips) - 1.0) / (GROWTH - 1.0)
 }
 
-/// Packets sent in so many round trips of congestion avoidance, which begins with a window of `ssthresh` + 1 packets and
-/// grows by one per round trip (Eq. 6–8).
+/// Packets sent in `round_trips` round trips of congestion avoidance. The window begins with `ssthresh` + 1 packets and grows by
+/// one packet per round trip (Eq. 6–8).
 pub fn congestion_avoidance_packets(round_trips: f64, ssthresh: f64) -> f64 {
     round_trips * ssthresh + (round_trips + round_trips * round_trips) / 2.0
 }
 
-/// Packets (d) that PMR = 0 sends in so many round trips if none is lost (Eq. 9).
+/// Packets (d) that PMR = 0 sends in `round_trips` round trips if no packet is lost (Eq. 9).
 pub fn packets(round_trips: f64, ssthresh: f64) -> f64 {
     let slow_start = slow_start_round_trips(round_trips, ssthresh);
     slow_start_packets(slow_start) + congestion_avoidance_packets(round_trips - slow_start, ssthresh)
 }
 
-/// Packets by which PMR = 0 is at most ahead of PMR = 1, which sends one packet in the same time: d − 1 (section III.7.3).
+/// Maximum number of packets by which PMR = 0 is ahead of PMR = 1: d − 1, because PMR = 1 sends one packet in the same time
+/// (section III.7.3).
 pub fn packets_gained(round_trips: f64, ssthresh: f64) -> f64 {
     packets(round_trips, ssthresh) - 1.0
 }
@@ -63,10 +64,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// 65,536 bytes of 1,500: the initial ssthresh of the paper's simulations, packets.
+    /// The initial ssthresh of the paper's simulations, packets: 65,536 bytes in packets of 1,500 bytes.
     const SSTHRESH: f64 = 65_536.0 / 1_500.0;
 
-    /// Section II: with the defaults (PMR 5, RTO 1 to 60 s) at least 63 s, at most 360 s.
+    /// Section II: with the defaults (PMR 5, RTO 1 to 60 s), detection takes at least 63 s and at most 360 s.
     #[test]
     fn the_default_detects_in_63_to_360_seconds() {
         assert_eq!(failure_detection_s(5, 1.0, 60.0), 63.0);
@@ -80,8 +81,8 @@ mod tests {
         assert_eq!(failure_detection_s(3, 1.0, 60.0), 15.0);
     }
 
-    /// Section III.7.3: the second timeout in a row takes at least 2 s, so with 90 ms on both paths PMR = 0 uses 23 round
-    /// trips of the alternate; with 1,040 ms on the alternate it still uses two and gains.
+    /// Section III.7.3: the second timeout in a row takes at least 2 s. So with 90 ms on both paths, PMR = 0 uses 23 round trips
+    /// of the alternate. With 1,040 ms on the alternate, PMR = 0 still uses two round trips and gains.
     #[test]
     fn scenario_3_gains_on_a_fast_and_on_a_slow_alternate() {
         let equal = scenario_3_round_trips(2.0, 0.09, 0.09);
@@ -92,7 +93,7 @@ mod tests {
         assert!(packets_gained(equal, SSTHRESH) > packets_gained(slow, SSTHRESH));
     }
 
-    /// Section III.7.4: scenario 4 counts the primary's round trips; RTOs of 2 s and 1 s make 33 of 90 ms.
+    /// Section III.7.4: scenario 4 counts the primary's round trips. RTOs of 2 s and 1 s make 33 round trips of 90 ms.
     #[test]
     fn scenario_4_counts_the_primarys_round_trips() {
         let round_trips = scenario_4_round_trips(2.0, 1.0, 0.09);
@@ -100,7 +101,7 @@ mod tests {
         assert!(packets_gained(round_trips, SSTHRESH) > 0.0);
     }
 
-    /// Section III.7.3: when r = 1 it follows that d = 1. A path slower than the wait has one round trip.
+    /// Section III.7.3: if r = 1, then d = 1. A path with a round trip longer than the wait has one round trip.
     #[test]
     fn one_round_trip_is_one_packet() {
         assert_eq!(scenario_3_round_trips(2.0, 0.09, 5.0), 1.0);
@@ -129,7 +130,7 @@ mod tests {
             prop_assert!(packets_gained(r + more, ssthresh) > packets_gained(r, ssthresh));
         }
 
-        /// Where slow start ends the estimate has no step.
+        /// The estimate has no step where slow start ends.
         #[test]
         fn the_phases_join(ssthresh in 1.0..100.0) {
             let end = slow_start_round_trips(f64::MAX, ssthresh);

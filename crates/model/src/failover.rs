@@ -1,26 +1,26 @@
-//! When a failover is, which flows it hits, and what helps them (HALR thesis, 4.1).
+//! When a failover happens, which flows it hits, and what helps them (HALR thesis, 4.1).
 
-/// A period in which the cluster lets nothing through, in seconds of any clock.
+/// A period in which no packet passes the cluster, in seconds of any clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Failover {
-    /// It begins (t2).
+    /// When the failover begins (t2), seconds.
     pub start_s: f64,
-    /// How long it lasts (T_failover).
+    /// How long the failover lasts (T_failover), seconds.
     pub duration_s: f64,
 }
 
 impl Failover {
-    /// It ends (t3), seconds.
+    /// When the failover ends (t3), seconds.
     pub fn end_s(&self) -> f64 {
         self.start_s + self.duration_s
     }
 
-    /// Does what reaches the cluster at this moment get lost?
+    /// Whether a packet that reaches the cluster at this moment is lost.
     pub fn covers(&self, moment_s: f64) -> bool {
         (self.start_s..self.end_s()).contains(&moment_s)
     }
 
-    /// The case of a flow whose SYN reaches the cluster at this moment, and which takes `normal_s` undisturbed.
+    /// The case of a flow whose SYN reaches the cluster at `arrival_s` and which takes `normal_s` if undisturbed.
     pub fn case(&self, arrival_s: f64, normal_s: f64) -> Case {
         if self.covers(arrival_s) {
             Case::SynLoss
@@ -35,29 +35,29 @@ impl Failover {
 /// How a failover hits a flow (thesis, 4.1, Figure 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
-    /// Case 1: over before the failover, or begun after it.
+    /// Case 1: the flow ends before the failover, or begins after it.
     Undisturbed,
-    /// Case 2: begun less than one normal completion time before the failover.
+    /// Case 2: the flow begins less than one normal completion time before the failover.
     DataLoss,
-    /// Case 3: begun during the failover.
+    /// Case 3: the flow begins during the failover.
     SynLoss,
 }
 
-/// Who wakes an interrupted flow.
+/// What makes an interrupted flow continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// Its own retransmission timer.
+    /// The sender's retransmission timer.
     Timeout,
-    /// The edge, which sends again what it has cached as soon as the failover is over (HALR).
+    /// The edge, which sends the cached packets again as soon as the failover is over (HALR).
     Local,
 }
 
 /// The completion times that flows disturbed by one failover can have: the lines of Figures 18 and 19.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Range {
-    /// The luckiest flow, seconds.
+    /// The shortest completion time, seconds.
     pub min_s: f64,
-    /// The unluckiest flow, seconds.
+    /// The longest completion time, seconds.
     pub max_s: f64,
 }
 
@@ -78,8 +78,8 @@ impl Range {
 mod tests {
     use super::*;
 
-    /// Thesis, 7.2.2: with 0.6 s per flow and a failover of 3 s at 2 s, flows that arrive from 1.4 to 2 s belong to Case 2,
-    /// from 2 to 5 s to Case 3.
+    /// Thesis, 7.2.2: with 0.6 s per flow and a failover of 3 s that begins at 2 s, flows that arrive from 1.4 to 2 s belong to
+    /// Case 2. Flows that arrive from 2 to 5 s belong to Case 3.
     #[test]
     fn arrivals_fall_into_three_cases() {
         let failover = Failover {

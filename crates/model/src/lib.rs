@@ -1,20 +1,20 @@
-//! The closed-form models of the papers. They share no code with the protocols and the simulator, so they are an
-//! independent witness: where a formula and a simulated run disagree, one of the two has to explain itself.
+//! The closed-form models of the papers. They share no code with the protocols and the simulator, so they are an independent
+//! check: where a formula and a simulated run disagree, one of the two is wrong or needs an explanation.
 //!
 //! | file | models | source |
 //! |---|---|---|
 //! | [`parameters`] | the parameters, and their values in Table I | HALR thesis, chapter 5, Table I |
-//! | [`failover`] | when a failover is, which flows it hits, what helps | HALR thesis, 4.1 |
+//! | [`failover`] | when a failover happens, which flows it hits, what helps them | HALR thesis, 4.1 |
 //! | [`unused_flow_time`] | timeouts in a row, additional delay, the sawtooth of Figure 9 | HALR thesis, 5.1 |
-//! | [`short_flow`] | the recursion over segments and window; Eq. 1–4; Figure 18's lines | HALR thesis, 5.2; Mellia, Stoica, Zhang 2002 |
-//! | [`long_flow`] | latency by phases; Eq. 5–8; Figure 19's lines | HALR thesis, 5.3; Cardwell, Savage, Anderson 2000 |
+//! | [`short_flow`] | recursion over segments and window, Eq. 1–4, Figure 18 | HALR thesis, 5.2; Mellia, Stoica, Zhang 2002 |
+//! | [`long_flow`] | latency by phases, Eq. 5–8, Figure 19 | HALR thesis, 5.3; Cardwell, Savage, Anderson 2000 |
 //! | [`throughput`] | a path's steady state: the square-root rule and the full formula | Padhye et al. 1998; SCTP failover paper, IV.2 |
-//! | [`caro`] | failure detection time; packets that PMR = 0 gains, Eq. 1–10 | SCTP failover paper, II and III.7 |
-//! | [`cache_memory`] | what the packets that an edge remembers weigh | HALR thesis, 3.4 |
+//! | [`caro`] | failure detection time, packets that PMR = 0 gains, Eq. 1–10 | SCTP failover paper, II and III.7 |
+//! | [`cache_memory`] | memory of the packets that an edge caches | HALR thesis, 3.4 |
 //!
-//! The thesis' equations are derived in `docs/model-halr.md`, the SCTP paper's in `docs/model-sctp.md`; both say which
-//! choices were taken. Everything here is a pure function of `f64`: times in seconds, windows and transfers in segments
-//! (packets). A value outside a model's domain is a caller's bug and panics.
+//! `docs/model-halr.md` derives the thesis' equations, `docs/model-sctp.md` those of the SCTP paper. Both say which choices were
+//! made. Everything here is a pure function of `f64`. Times are in seconds, windows and transfers in segments (packets). A value
+//! outside a model's domain is a caller's bug and panics.
 #![forbid(unsafe_code)]
 
 pub mod cache_memory;

@@ -1,16 +1,16 @@
-//! The long flow: the expected completion time of a transfer that leaves slow start, without and with a failover (HALR
-//! thesis, 5.3, Eq. 5–8).
+//! The long flow: the expected completion time of a transfer that leaves slow start, without and with a failover (HALR thesis,
+//! 5.3, Eq. 5–8).
 //!
-//! The latency by phases is that of Cardwell, Savage and Anderson ("Modeling TCP Latency", INFOCOM 2000): handshake, slow
-//! start until a loss, that loss, congestion avoidance at the steady state's throughput, one delayed ACK.
-//! `docs/model-halr.md` has the derivation of what the thesis adds.
+//! The latency by phases follows Cardwell, Savage and Anderson ("Modeling TCP Latency", INFOCOM 2000): handshake, slow start
+//! until a loss, that loss, congestion avoidance at the steady state's throughput, one delayed ACK. `docs/model-halr.md` derives
+//! the thesis' additions.
 
 use crate::failover::{Range, Recovery};
 use crate::parameters::Parameters;
 use crate::throughput::{Path, timeout_probability, timeouts_s, unlimited_window};
 use crate::unused_flow_time::additional_delay_s;
 
-/// The smallest slow-start threshold, segments (RFC 5681, Eq. 4).
+/// Minimum slow-start threshold, segments (RFC 5681, Eq. 4).
 const THRESHOLD_MIN: f64 = 2.0;
 
 /// The model of one flow.
@@ -43,8 +43,8 @@ impl LongFlow {
         self.until_s(self.segments())
     }
 
-    /// Case 2: the failover comes after `before` segments (j < D) and lasts `down_s` for this flow. The completion time,
-    /// seconds: Eq. 5 without local recovery; with it Eq. 6-1 if the failover outlasts the timeout, else Eq. 6-2.
+    /// Completion time in Case 2, seconds: the failover comes after `before` segments (j < D) and lasts `down_s` for this flow.
+    /// Eq. 5 without local recovery. With local recovery Eq. 6-1 if the failover lasts longer than the timeout, else Eq. 6-2.
     pub fn data_loss_s(&self, before: usize, down_s: f64, recovery: Recovery) -> f64 {
         assert!(
             before < self.parameters.segments,
@@ -62,14 +62,14 @@ impl LongFlow {
         self.until_s(before) + additional_delay_s(down_s, timeout_s, recovery) + rest_s
     }
 
-    /// Case 3: the SYN is lost and the failover lasts `down_s` from then on. The completion time, seconds: Eq. 7 without
-    /// local recovery, Eq. 8 with it.
+    /// Completion time in Case 3, seconds: the SYN is lost and the failover lasts `down_s` from then on. Eq. 7 without local
+    /// recovery, Eq. 8 with local recovery.
     pub fn syn_loss_s(&self, down_s: f64, recovery: Recovery) -> f64 {
         additional_delay_s(down_s, self.parameters.syn_timeout_s, recovery) + self.normal_s()
     }
 
-    /// All completion times of disturbed flows for a failover of `failover_s`: the lines of Figure 19. Case 2 flows are in
-    /// congestion avoidance, as the thesis assumes, and hit at most one round trip after the failover began.
+    /// Range of the completion times of disturbed flows for a failover of `failover_s`: the lines of Figure 19. Case 2 flows are
+    /// in congestion avoidance, as the thesis assumes. They are hit at most one round trip after the failover begins.
     pub fn disturbed_range(&self, failover_s: f64, recovery: Recovery) -> Range {
         let soonest_end_s = (failover_s - self.parameters.round_trip_s).max(f64::MIN_POSITIVE);
         let first = self.slow_start_segments().ceil() as usize;
@@ -80,7 +80,7 @@ impl LongFlow {
         Range::of(data.chain(syn))
     }
 
-    /// `E[d_ss]`: segments that slow start is expected to send, the first lost one included (Cardwell et al., Eq. 5).
+    /// `E[d_ss]`: expected number of segments sent in slow start, including the first lost one (Cardwell et al., Eq. 5).
     pub fn slow_start_segments(&self) -> f64 {
         let p = self.parameters.loss;
         if p == 0.0 {
@@ -89,7 +89,8 @@ impl LongFlow {
         ((1.0 - self.all_arrive()) * (1.0 - p) / p + 1.0).min(self.segments())
     }
 
-    /// `E[T_ss]` for this many segments from this window on, seconds (Cardwell et al., Eq. 15).
+    /// `E[T_ss]`: expected time of slow start for `segments` segments, beginning with `first_window`, seconds (Cardwell et al.,
+    /// Eq. 15).
     pub fn slow_start_s(&self, segments: f64, first_window: f64) -> f64 {
         let growth = self.growth();
         let max_window = self.parameters.max_window as f64;
@@ -102,7 +103,7 @@ impl LongFlow {
         rounds * self.parameters.round_trip_s
     }
 
-    /// `E[T_loss]`: what the loss that ends slow start is expected to cost, seconds (Cardwell et al., Eq. 16–20).
+    /// `E[T_loss]`: expected cost of the loss that ends slow start, seconds (Cardwell et al., Eq. 16–20).
     pub fn first_loss_s(&self) -> f64 {
         let Parameters {
             loss,
@@ -115,7 +116,7 @@ impl LongFlow {
         (1.0 - self.all_arrive()) * cost_s
     }
 
-    /// Handshake and the first segments, seconds.
+    /// Time for the handshake and the first `segments` segments, seconds.
     fn until_s(&self, segments: f64) -> f64 {
         let start_s = self.parameters.handshake_s() + self.parameters.first_ack_delay_s();
         let slow = self.slow_start_segments();
@@ -127,14 +128,14 @@ impl LongFlow {
         start_s + self.slow_start_s(slow, first_window) + self.first_loss_s() + steady_s
     }
 
-    /// T'_ss + T'_ca: the rest of the transfer after a timeout that met this window, seconds.
+    /// T'_ss + T'_ca: time for the rest of the transfer after a timeout, when the window was `window` before it, seconds.
     fn after_timeout_s(&self, rest: f64, window: f64) -> f64 {
         let threshold = (window / 2.0).max(THRESHOLD_MIN);
         let slow = rest.min(slow_start_reach(threshold, self.growth()));
         self.slow_start_s(slow, 1.0) + (rest - slow) / self.throughput
     }
 
-    /// The window expected after so many segments.
+    /// The expected window after `segments` segments.
     fn window_after(&self, segments: f64) -> f64 {
         let max_window = self.parameters.max_window as f64;
         if segments < self.slow_start_segments() {
@@ -160,18 +161,18 @@ impl LongFlow {
         (1.0 - self.parameters.loss).powf(self.segments())
     }
 
-    /// γ: the factor by which slow start widens the window per round trip.
+    /// γ: factor by which the window grows per round trip in slow start.
     fn growth(&self) -> f64 {
         1.0 + 1.0 / self.parameters.segments_per_ack as f64
     }
 }
 
-/// `E[W_ss]`: the window after slow start sent so many segments (Cardwell et al., Eq. 11).
+/// `E[W_ss]`: the window after slow start has sent `segments` segments (Cardwell et al., Eq. 11).
 fn slow_start_window(segments: f64, first_window: f64, growth: f64) -> f64 {
     segments * (growth - 1.0) / growth + first_window / growth
 }
 
-/// Segments that slow start from one segment sends until its window is this wide: Eq. 11 solved for the segments.
+/// Number of segments that slow start from one segment sends until the window is `window`: Eq. 11 solved for the segments.
 fn slow_start_reach(window: f64, growth: f64) -> f64 {
     (growth * window - 1.0) / (growth - 1.0)
 }
@@ -181,7 +182,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Thesis, Table I: 1,000 segments leave slow start after 633 on average, at the largest window.
+    /// Thesis, Table I: a flow of 1,000 segments leaves slow start after 633 segments on average, at the maximum window.
     #[test]
     fn the_phases_of_table_1() {
         let flow = LongFlow::new(Parameters::LONG);
@@ -198,8 +199,8 @@ mod tests {
         assert!((flow.normal_s() - sum_s - steady_s).abs() < 1e-9);
     }
 
-    /// Thesis, 7.3: the long flow follows the trend of the short one; three seconds are the boundary there as well, because
-    /// the steps are the timers'.
+    /// Thesis, 7.3: the long flow follows the trend of the short one. Three seconds are the boundary there as well, because the
+    /// timers cause the steps.
     #[test]
     fn the_trend_is_the_short_flows() {
         let flow = LongFlow::new(Parameters::LONG);
@@ -223,8 +224,8 @@ mod tests {
         }
     }
 
-    /// Thesis, 5.3: a failover that is over before the timer fires leaves the window as it was (Eq. 6-2); a longer one is
-    /// Eq. 5 without the unused flow time (Eq. 6-1).
+    /// Thesis, 5.3: a failover that is over before the timer fires leaves the window unchanged (Eq. 6-2). The time for a longer
+    /// failover is Eq. 5 without the unused flow time (Eq. 6-1).
     #[test]
     fn local_recovery_keeps_the_window_only_before_the_timer_fires() {
         let flow = LongFlow::new(Parameters::LONG);
@@ -234,8 +235,8 @@ mod tests {
         assert!((flow.data_loss_s(800, 2.0, Recovery::Local) - (eq_5_s - 2.5)).abs() < 1e-9);
     }
 
-    /// Thesis, 5.3: an interrupted flow ends in slow start if little is left, else in congestion avoidance. From half of 37
-    /// segments, the window that 0.1 % of loss allow, slow start reaches after 54.
+    /// Thesis, 5.3: an interrupted flow ends in slow start if little is left, else in congestion avoidance. The window that 0.1 %
+    /// loss allows is 37 segments. Slow start reaches half of it after 54 segments.
     #[test]
     fn the_rest_is_sent_in_slow_start_and_then_in_congestion_avoidance() {
         let flow = LongFlow::new(Parameters::LONG);
@@ -250,9 +251,9 @@ mod tests {
         assert!((much_s - flow.slow_start_s(reach, 1.0) - 100.0 / flow.throughput).abs() < 1e-9);
     }
 
-    /// Where the phases do not fit together: the slow start of Eq. 5 loses nothing, the steady state of Eq. 6-2 loses at the
-    /// path's rate. At 1 % and a failover that ends just when the timer fires, the model calls the restart faster, by less
-    /// than one round trip.
+    /// The phases do not fit together exactly: the slow start of Eq. 5 has no loss, while the steady state of Eq. 6-2 has the
+    /// path's loss. At 1 % loss and a failover that ends just when the timer fires, the model says that the restart is faster, by
+    /// less than one round trip.
     #[test]
     fn a_restart_without_losses_can_beat_a_kept_window() {
         let flow = LongFlow::new(Parameters {
@@ -317,7 +318,7 @@ mod tests {
             prop_assert!(flow.until_s(segments) <= flow.until_s(segments + 1.0) + 1e-9);
         }
 
-        /// With one ACK for two segments; else the throughput formula has a step.
+        /// With one ACK for two segments. Otherwise the throughput formula has a step.
         #[test]
         fn more_loss_never_helps(parameters in parameters(), factor in 1.0..3.0f64) {
             let parameters = Parameters { segments_per_ack: 2, ..parameters };
@@ -330,14 +331,14 @@ mod tests {
             prop_assert!(flow.normal_s() <= worse.normal_s() + 1e-6);
         }
 
-        /// Up to 0.3 % of loss; see `a_restart_without_losses_can_beat_a_kept_window` for more.
+        /// Up to 0.3 % loss. For more loss see `a_restart_without_losses_can_beat_a_kept_window`.
         #[test]
         fn local_recovery_is_never_slower(
             parameters in parameters(), loss in 0.0..0.003, at in 0.0..1.0, downs in 0.01..20.0,
         ) {
             let flow = LongFlow::new(Parameters { loss, ..parameters });
             let before = (at * (flow.segments() - 1.0)) as usize;
-            // Just when the timer fires is where local recovery helps least.
+            // Local recovery helps least if the failover ends just when the timer fires.
             for down_s in [parameters.timeout_s, parameters.timeout_s * downs] {
                 let data = |recovery| flow.data_loss_s(before, down_s, recovery);
                 let syn = |recovery| flow.syn_loss_s(down_s, recovery);
@@ -356,7 +357,7 @@ mod tests {
             }
         }
 
-        /// Slow start meets the largest window without a step.
+        /// The time of slow start has no step where the window reaches its maximum.
         #[test]
         fn slow_start_has_no_step_at_the_largest_window(parameters in parameters()) {
             let flow = LongFlow::new(parameters);

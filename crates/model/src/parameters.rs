@@ -1,6 +1,6 @@
 //! The parameters of the flow models (HALR thesis, chapter 5, Table I).
 
-/// What a flow and its path are like. The thesis' symbols are given in parentheses.
+/// Parameters of a flow and its path. The thesis' symbols are in parentheses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
     /// Probability that a data segment is lost (p). ACKs are never lost.
@@ -17,12 +17,12 @@ pub struct Parameters {
     pub segments: usize,
     /// Initial congestion window, segments (W).
     pub initial_window: usize,
-    /// Largest congestion window, segments (W_max).
+    /// Maximum congestion window, segments (W_max).
     pub max_window: usize,
     /// Segments that one ACK acknowledges: 1, or 2 with delayed ACKs (b).
     pub segments_per_ack: usize,
-    /// Time for which a receiver holds the ACK of a lone segment back, seconds. It is paid once, at the start of a flow
-    /// whose initial window is one segment: 0.1 s for BSD, 0.15 s for Windows (thesis, 5.3, IV).
+    /// Time for which a receiver delays the ACK of a lone segment, seconds. The delay occurs once, at the start of a flow whose
+    /// initial window is one segment: 0.1 s for BSD, 0.15 s for Windows (thesis, 5.3, IV).
     pub delayed_ack_s: f64,
 }
 
@@ -47,7 +47,7 @@ impl Parameters {
         ..Self::SHORT
     };
 
-    /// Panics where the models have no meaning.
+    /// Panics if a parameter is outside the models' domain.
     pub(crate) fn assert_in_domain(&self) {
         let times = [self.timeout_s, self.syn_timeout_s, self.round_trip_s];
         assert!(
@@ -73,12 +73,12 @@ impl Parameters {
     }
 
     /// Expected time of the handshake, seconds: one round trip and the timeouts of lost SYNs. A SYN lost k times costs
-    /// (2^k − 1)·T_s, which sums up to T_s·p_s / (1 − 2·p_s).
+    /// (2^k − 1)·T_s. The expectation of this cost is T_s·p_s / (1 − 2·p_s).
     pub fn handshake_s(&self) -> f64 {
         self.round_trip_s + self.syn_timeout_s * self.syn_loss / (1.0 - 2.0 * self.syn_loss)
     }
 
-    /// What the first lone segment waits for its ACK beyond the round trip, seconds.
+    /// Time for which the first lone segment waits for its ACK beyond the round trip, seconds.
     pub fn first_ack_delay_s(&self) -> f64 {
         if self.initial_window == 1 && self.segments_per_ack > 1 {
             self.delayed_ack_s

@@ -1,18 +1,19 @@
 //! The short flow: the expected completion time of a few segments, without and with a failover (HALR thesis, 5.2, Eq. 1–4).
 //!
-//! The recursion is that of Mellia, Stoica and Zhang ("TCP model for short lived flows", IEEE Communications Letters 6(2),
-//! 2002) as the thesis describes it: T(m, w) is the expected time to send m segments with a window of w, conditioned on
-//! which segment of the round is the first one lost. It is tabulated, so that a flow of D segments costs D·W_max²
-//! steps, not exponentially many. `docs/model-halr.md` has the derivation.
+//! The recursion is that of Mellia, Stoica and Zhang ("TCP model for short lived flows", IEEE Communications Letters 6(2), 2002)
+//! as the thesis describes it. T(m, w) is the expected time to send m segments with a window of w, conditioned on which segment
+//! of the round is the first one lost. T is tabulated, so that a flow of D segments costs D·W_max² steps instead of exponentially
+//! many.
+//! `docs/model-halr.md` has the derivation.
 
 use crate::failover::{Failover, Range, Recovery};
 use crate::parameters::Parameters;
 use crate::unused_flow_time::additional_delay_s;
 
-/// Duplicate ACKs that cause a fast retransmission.
+/// Number of duplicate ACKs that cause a fast retransmission.
 const DUPLICATE_ACKS: usize = 3;
 
-/// The window after a timeout, once the retransmission is acknowledged: slow start from one segment.
+/// Window in segments when the retransmission after a timeout is acknowledged: slow start from one segment.
 const WINDOW_AFTER_TIMEOUT: usize = 2;
 
 /// The model of one flow.
@@ -26,14 +27,14 @@ pub struct ShortFlow {
 /// How a failover interrupts a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Interruption {
-    /// Not at all.
+    /// The flow is not interrupted.
     None,
-    /// The SYN, or the answer to it, is lost.
+    /// The SYN or its answer is lost.
     Handshake {
         /// From the SYN's passage of the cluster to the end of the failover, seconds.
         down_s: f64,
     },
-    /// A data segment, or the answer to it, is lost.
+    /// A data segment or its ACK is lost.
     Data {
         /// Segments whose ACKs have passed the cluster (i).
         acknowledged: usize,
@@ -42,14 +43,14 @@ pub enum Interruption {
     },
 }
 
-/// A window of segments on its way.
+/// A window of segments, sent in one round.
 #[derive(Clone, Copy)]
 struct Round {
-    /// Segments of the rounds before.
+    /// Number of segments in the earlier rounds.
     sent_before: usize,
-    /// From the SYN's passage of the cluster to this round's, seconds.
+    /// Time between the SYN's and this round's passage of the cluster, seconds.
     offset_s: f64,
-    /// For how long the receiver holds its ACK back, seconds.
+    /// Time for which the receiver delays this round's ACK, seconds.
     ack_delay_s: f64,
 }
 
@@ -63,7 +64,7 @@ impl ShortFlow {
         };
         for m in 1..=parameters.segments {
             let widest = m.min(parameters.max_window);
-            // Nothing is ever sent with a window of 0.
+            // A window of 0 never occurs.
             let mut by_window = vec![f64::INFINITY];
             by_window.extend((1..=widest).map(|w| flow.round_s(m, w)));
             flow.transfer_s.push(by_window);
@@ -71,7 +72,7 @@ impl ShortFlow {
         flow
     }
 
-    /// T(m, w): expected time to send m segments, at most the flow's, with a window of w, seconds.
+    /// T(m, w): expected time to send m segments with a window of w, seconds. `m` must not exceed the flow's segments.
     pub fn transfer_s(&self, m: usize, w: usize) -> f64 {
         let by_window = &self.transfer_s[m];
         by_window[w.min(by_window.len() - 1)]
@@ -82,8 +83,8 @@ impl ShortFlow {
         self.before_s(self.parameters.segments)
     }
 
-    /// Case 2: the failover comes after `acknowledged` segments (i < D) and lasts `down_s` for this flow. The completion
-    /// time, seconds: Eq. 1 without local recovery, Eq. 2 with it.
+    /// Completion time in Case 2, seconds: the failover comes after `acknowledged` segments (i < D) and lasts `down_s` for this
+    /// flow. Eq. 1 without local recovery, Eq. 2 with local recovery.
     pub fn data_loss_s(&self, acknowledged: usize, down_s: f64, recovery: Recovery) -> f64 {
         assert!(
             acknowledged < self.parameters.segments,
@@ -93,15 +94,15 @@ impl ShortFlow {
         self.before_s(acknowledged) + additional_delay_s(down_s, self.parameters.timeout_s, recovery) + rest_s
     }
 
-    /// Case 3: the SYN is lost and the failover lasts `down_s` from then on. The completion time, seconds: Eq. 3 without
-    /// local recovery, Eq. 4 with it.
+    /// Completion time in Case 3, seconds: the SYN is lost and the failover lasts `down_s` from then on. Eq. 3 without local
+    /// recovery, Eq. 4 with local recovery.
     pub fn syn_loss_s(&self, down_s: f64, recovery: Recovery) -> f64 {
         additional_delay_s(down_s, self.parameters.syn_timeout_s, recovery) + self.normal_s()
     }
 
-    /// All completion times of disturbed flows for a failover of `failover_s` next to the receivers: the lines of
-    /// Figure 18. A Case 2 flow is hit between two rounds, because a window passes the cluster at once, and at most one
-    /// round trip after the failover began; a Case 3 flow at any time in it.
+    /// Range of the completion times of disturbed flows for a failover of `failover_s` next to the receivers: the lines of Figure
+    /// 18. A Case 2 flow is hit between two rounds, because a window passes the cluster at once. It is hit at most one round trip
+    /// after the failover begins. A Case 3 flow is hit at any time during the failover.
     pub fn disturbed_range(&self, failover_s: f64, recovery: Recovery) -> Range {
         let soonest_end_s = (failover_s - self.parameters.round_trip_s).max(f64::MIN_POSITIVE);
         let data = self.rounds().into_iter().flat_map(|round| {
@@ -111,9 +112,9 @@ impl ShortFlow {
         Range::of(data.chain(syn))
     }
 
-    /// What a failover does to a flow whose SYN passes the cluster at `arrival_s`, if nothing else is lost. A segment's ACK
-    /// passes the cluster `answer_s` after the segment: nothing for a cluster next to the receiver, a round trip for one
-    /// next to the sender.
+    /// How a failover interrupts a flow whose SYN passes the cluster at `arrival_s`, if nothing else is lost. A segment's ACK
+    /// passes the cluster `answer_s` after the segment: zero for a cluster next to the receiver, a round trip for a cluster next
+    /// to the sender.
     pub fn interruption(&self, arrival_s: f64, failover: &Failover, answer_s: f64) -> Interruption {
         let lost = |moment_s, answer_s| failover.covers(moment_s) || failover.covers(moment_s + answer_s);
         if lost(arrival_s, answer_s) {
@@ -133,7 +134,8 @@ impl ShortFlow {
         Interruption::None
     }
 
-    /// The completion time of that flow, seconds (the dots of Figures 12–14 as the model has them).
+    /// The completion time of the flow of [`interruption`](Self::interruption), seconds. The model's version of the dots in
+    /// Figures 12–14.
     pub fn completion_s(
         &self,
         arrival_s: f64,
@@ -171,19 +173,19 @@ impl ShortFlow {
         rounds
     }
 
-    /// Handshake, the first segment's delayed ACK, and the first segments, seconds.
+    /// Time for the handshake, the first segment's delayed ACK, and the first `segments` segments, seconds.
     fn before_s(&self, segments: usize) -> f64 {
         self.parameters.handshake_s()
             + self.parameters.first_ack_delay_s()
             + self.transfer_s(segments, self.parameters.initial_window)
     }
 
-    /// The window after `delivered` segments of a round were acknowledged.
+    /// The window after `delivered` segments of a round are acknowledged.
     fn grown(&self, window: usize, delivered: usize) -> usize {
         (window + delivered.div_ceil(self.parameters.segments_per_ack)).min(self.parameters.max_window)
     }
 
-    /// One step of the recursion: nothing of the round is lost, or its k-th segment is the first one lost.
+    /// One step of the recursion: no segment of the round is lost, or the k-th segment is the first one lost.
     fn round_s(&self, m: usize, w: usize) -> f64 {
         let sent = m.min(w);
         let arrives = 1.0 - self.parameters.loss;
@@ -198,7 +200,7 @@ impl ShortFlow {
         expected_s
     }
 
-    /// The time for m segments if the k-th of a round is the first one lost, seconds.
+    /// The time for m segments if the k-th segment of the round is the first one lost, seconds.
     fn loss_s(&self, m: usize, w: usize, k: usize) -> f64 {
         let Parameters {
             round_trip_s,
@@ -260,7 +262,7 @@ mod tests {
         assert!(close(flow.transfer_s(2, 2), two_s));
         assert!(close(flow.transfer_s(3, 1), three_s));
         assert!(close(flow.normal_s(), handshake_s + three_s));
-        // Which is, summed up: two rounds and what losses add to them, and three chances of a timeout.
+        // The sum: two rounds and the time that losses add to them, and three chances of a timeout.
         assert!(close(
             three_s,
             (2.0 + 2.0 * p - p * p) * round_trip_s + 3.0 * p * timeouts_s
@@ -268,7 +270,8 @@ mod tests {
         assert!((flow.normal_s() - 0.307_715).abs() < 1e-6, "{}", flow.normal_s());
     }
 
-    /// Four segments in one round: the loss of the first is noticed by three duplicate ACKs, that of another by a timeout.
+    /// Four segments in one round: three duplicate ACKs reveal the loss of the first segment. Only a timeout reveals the loss of
+    /// another.
     #[test]
     fn three_duplicate_acks_save_a_timeout() {
         let parameters = Parameters {
@@ -296,8 +299,8 @@ mod tests {
         assert!((normal_s - 0.6).abs() < 0.05, "{normal_s}");
     }
 
-    /// Thesis, 7.2.2: without local recovery a failover of 0.5 s delays Case 3 flows by the whole SYN timeout. (The text
-    /// reads 4.01 s off its simulation; the model says 3.6 s.)
+    /// Thesis, 7.2.2: without local recovery a failover of 0.5 s delays Case 3 flows by the whole SYN timeout. (The thesis
+    /// reports 4.01 s from its simulation. The model says 3.6 s.)
     #[test]
     fn a_small_failover_costs_a_syn_timeout() {
         let flow = ShortFlow::new(Parameters::SHORT);
@@ -308,16 +311,16 @@ mod tests {
         assert!((flow.syn_loss_s(0.5, Recovery::Timeout) - 3.6).abs() < 0.05);
     }
 
-    /// Thesis, 7.2.2, Figure 12: with local recovery completion times after 0.5 s are between 0.8 and 1.9 s.
+    /// Thesis, 7.2.2, Figure 12: for a failover of 0.5 s, completion times with local recovery are between 0.8 and 1.9 s.
     #[test]
     fn local_recovery_after_half_a_second_stays_below_1_9_seconds() {
         let range = ShortFlow::new(Parameters::SHORT).disturbed_range(0.5, Recovery::Local);
         assert!(range.max_s < 1.9, "{range:?}");
     }
 
-    /// Thesis, 7.2.2, Figure 13: at 3 s a group that arrives just before the failover takes about 10 s (9 s of SYN
-    /// timeouts), and about 4 s with local recovery. The SYN has passed, its answer is lost: the sender's timer started
-    /// before the failover and fires for the first time just before its end.
+    /// Thesis, 7.2.2, Figure 13: with a failover of 3 s, a group that arrives just before it takes about 10 s (9 s of SYN
+    /// timeouts), or about 4 s with local recovery. The SYN has passed but its answer is lost. The sender's timer started before
+    /// the failover and first fires just before the failover's end.
     #[test]
     fn a_lost_answer_to_a_syn_costs_nine_seconds() {
         let flow = ShortFlow::new(Parameters::SHORT);
@@ -339,7 +342,7 @@ mod tests {
         );
     }
 
-    /// Thesis, 7.3, Figure 18: below 3 s the maximum is less than 5.3 s, at 5 s it is 11.2 s.
+    /// Thesis, 7.3, Figure 18: for failovers below 3 s the maximum is less than 5.3 s. For a failover of 5 s it is 11.2 s.
     #[test]
     fn three_seconds_are_a_good_failover_time() {
         let flow = ShortFlow::new(Parameters::SHORT);
@@ -430,7 +433,7 @@ mod tests {
             prop_assert!(completion(Recovery::Local) <= completion(Recovery::Timeout) + 1e-9);
         }
 
-        /// With local recovery a little more down time costs a little more, nothing jumps.
+        /// With local recovery a little more down time costs a little more time, without steps.
         #[test]
         fn local_recovery_has_no_steps(parameters in parameters(), down_s in 0.0..10.0) {
             let flow = ShortFlow::new(parameters);
@@ -439,8 +442,8 @@ mod tests {
             prop_assert!((after.0 - before.0 - 1e-6).abs() < 1e-9 && (after.1 - before.1 - 1e-6).abs() < 1e-9);
         }
 
-        /// Section 4.1 and the schedule of rounds agree about who is disturbed, for a cluster next to the receiver and
-        /// failovers that no flow can sleep through.
+        /// Section 4.1 and the schedule of rounds agree about which flows are disturbed, for a cluster next to the receiver and
+        /// failovers that are too long for a flow to send nothing during them.
         #[test]
         fn cases_and_interruptions_agree(arrival_s in 0.0..8.0, duration_s in 0.25..5.0) {
             let lossless = Parameters { loss: 0.0, syn_loss: 0.0, ..Parameters::SHORT };
@@ -450,7 +453,7 @@ mod tests {
                 (Case::Undisturbed, Interruption::None)
                 | (Case::SynLoss, Interruption::Handshake { .. })
                 | (Case::DataLoss, Interruption::Data { .. }) => {}
-                // Its last segment has passed the cluster, only the ACK is still on its way.
+                // The flow's last segment has passed the cluster. Only its ACK is still on its way.
                 (Case::DataLoss, Interruption::None) => {
                     prop_assert!(arrival_s + flow.normal_s() - lossless.round_trip_s <= failover.start_s + 1e-9);
                 }

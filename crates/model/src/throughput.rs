@@ -1,5 +1,5 @@
-//! The steady state of a TCP-like sender under random loss: Padhye, Firoiu, Towsley, Kurose, "Modeling TCP Throughput",
-//! SIGCOMM 1998; the short rule is the one by which the SCTP failover paper (IV.2) would compare paths.
+//! The steady state of a TCP-like sender under random loss: Padhye, Firoiu, Towsley, Kurose, "Modeling TCP Throughput", SIGCOMM
+//! 1998. The short rule is the one that the SCTP failover paper (IV.2) suggests for comparing paths.
 
 /// A path as its sender sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -10,22 +10,22 @@ pub struct Path {
     pub loss: f64,
     /// First retransmission timeout, seconds (T_0).
     pub timeout_s: f64,
-    /// Largest window, packets (W_max).
+    /// Maximum window, packets (W_max).
     pub max_window: f64,
     /// Packets that one ACK acknowledges (b).
     pub packets_per_ack: f64,
 }
 
 impl Path {
-    /// The paper's rule, packets per second: 1/RTT · √(3/4p), which is 1/RTT · √(3/2bp) with b = 2. It knows neither
-    /// timeouts nor W_max; without loss it is infinite.
+    /// The paper's rule, packets per second: 1/RTT · √(3/4p), which is 1/RTT · √(3/2bp) with b = 2. The rule considers neither
+    /// timeouts nor W_max. Without loss the result is infinite.
     pub fn square_root_rule(&self) -> f64 {
         (3.0 / (4.0 * self.loss)).sqrt() / self.round_trip_s
     }
 
-    /// The full formula, packets per second that arrive (Padhye et al., section II.C; Cardwell et al., Eq. 22). Without
-    /// loss it is W_max per round trip. Its two forms, for a window limited by loss and by W_max, meet only if b = 2;
-    /// with b = 1 they differ by up to 4 %.
+    /// The full formula, in packets per second that arrive (Padhye et al., section II.C; Cardwell et al., Eq. 22). Without loss
+    /// the result is W_max per round trip. The formula has two forms, for a window limited by loss and for one limited by W_max.
+    /// The forms meet only if b = 2. With b = 1 they differ by up to 4 %.
     pub fn throughput(&self) -> f64 {
         let Self {
             round_trip_s,
@@ -50,19 +50,19 @@ impl Path {
         packets / (round_trip_s * rounds + by_timeout * timeouts_s(p, timeout_s))
     }
 
-    /// Would a sender gain by making this alternate its primary path, by the paper's rule?
+    /// Whether, by the paper's rule, a sender would gain by making this alternate path its primary path.
     pub fn beats(&self, primary: &Self) -> bool {
         self.square_root_rule() > primary.square_root_rule()
     }
 }
 
-/// `E[W]`: the window at the end of a congestion-avoidance period, packets, if nothing but loss limits it.
+/// `E[W]`: the window at the end of a congestion-avoidance period, packets, if only loss limits the window.
 pub fn unlimited_window(p: f64, b: f64) -> f64 {
     let constant = (2.0 + b) / (3.0 * b);
     constant + (8.0 * (1.0 - p) / (3.0 * b * p) + constant * constant).sqrt()
 }
 
-/// Q̂(p, w): the probability that a loss in a window of w packets ends in a timeout, not in three duplicate ACKs.
+/// Q̂(p, w): the probability that a loss in a window of w packets leads to a timeout instead of to three duplicate ACKs.
 pub fn timeout_probability(p: f64, window: f64) -> f64 {
     if window <= 3.0 {
         return 1.0;
@@ -110,9 +110,9 @@ mod tests {
         assert!((path.square_root_rule() - 100.0).abs() < 1e-9);
     }
 
-    /// SCTP failover paper, IV.2: from 90 ms and 5 % loss to 210 ms, permanent failover pays at an alternate loss of 0 %
-    /// and, by 23 %, of 1 %, and costs at all others. The rule puts the limit at (90/210)²·5 % = 0.918 %, so it is right
-    /// but for 1 %, where it sees a tie within 5 %.
+    /// SCTP failover paper, IV.2: the primary path has 90 ms and 5 % loss, the alternate path 210 ms. Permanent failover gains at
+    /// an alternate loss of 0 % and (by 23 %) of 1 %. It costs at all other losses. The rule puts the limit at (90/210)²·5 % =
+    /// 0.918 %. So the rule is right except at 1 %, where it sees a tie within 5 %.
     #[test]
     fn where_a_slower_path_is_better() {
         let at = |loss| Path { loss, ..SLOW };
@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    /// The full formula counts timeouts of at least 1 s, which 5 % of loss cause often: it puts the limit between 2 and 3 %.
+    /// The full formula counts timeouts of at least 1 s, which 5 % loss causes often. So it puts the limit between 2 and 3 %.
     #[test]
     fn timeouts_favour_the_path_with_less_loss() {
         let ratio = |loss| Path { loss, ..SLOW }.throughput() / PRIMARY.throughput();
@@ -183,7 +183,7 @@ mod tests {
             prop_assert!(path.throughput() <= path.max_window / path.round_trip_s * 1.000_001);
         }
 
-        /// With one ACK for two packets; else the published formula has a step where W_max begins to limit.
+        /// With one ACK for two packets. Otherwise the published formula has a step where W_max begins to limit the window.
         #[test]
         fn more_loss_is_never_faster(path in path(), factor in 1.01..3.0f64) {
             let path = Path { packets_per_ack: 2.0, ..path };
@@ -192,7 +192,7 @@ mod tests {
             prop_assert!(worse.square_root_rule() < path.square_root_rule());
         }
 
-        /// The same, where nothing but loss limits the window.
+        /// The same, if only loss limits the window.
         #[test]
         fn more_loss_is_never_faster_in_an_unlimited_window(path in path(), factor in 1.01..3.0f64) {
             let path = Path { max_window: 1e9, ..path };

@@ -1,15 +1,15 @@
-//! What a failover adds to a flow's completion time (HALR thesis, 5.1, Figure 9).
+//! The time that a failover adds to a flow's completion time (HALR thesis, 5.1, Figure 9).
 //!
-//! A sender whose packets vanish waits T, 2T, 4T, …: its timer fires at (2^x − 1)·T after the packet that was not
-//! acknowledged. The first firing at or after the end of the failover gets through. Between the end and that firing the
-//! path works and the flow does not use it: the unused flow time, a sawtooth over the down time.
+//! A sender whose packets are lost waits T, 2T, 4T, …: its timer fires at (2^x − 1)·T after the packet that was not acknowledged.
+//! The first retransmission at or after the end of the failover gets through. Between the end and that retransmission the path
+//! works but the flow does not use it. This is the unused flow time, a sawtooth over the down time.
 
 use crate::failover::Recovery;
 
-/// Timeouts in a row until one fires at or after the end of the failover: the least x with (2^x − 1)·T ≥ down time.
+/// Number of timeouts in a row until one is at or after the end of the failover: the smallest x with (2^x − 1)·T ≥ down time.
 ///
-/// `down_s` is what the failover leaves of itself to this flow: from the first packet without an acknowledgement until
-/// the failover ends, seconds. `timeout_s` is the first timeout T, seconds. A flow without down time has no timeout.
+/// `down_s` is the down time of this flow, seconds: from the first packet without an acknowledgement until the failover ends.
+/// `timeout_s` is the first timeout T, seconds. A flow without down time has no timeout.
 pub fn timeouts(down_s: f64, timeout_s: f64) -> u32 {
     assert!(
         timeout_s.is_finite() && timeout_s > 0.0,
@@ -21,13 +21,13 @@ pub fn timeouts(down_s: f64, timeout_s: f64) -> u32 {
         .expect("doubling ends")
 }
 
-/// The sum of x timeouts, each twice the one before: (2^x − 1)·T, seconds. The bound on a timeout (60 s or more) is not
-/// reached by the failovers of the thesis (at most 12 s) and is not modelled.
+/// The sum of x timeouts, each twice the previous one: (2^x − 1)·T, seconds. The upper bound of a timeout (60 s or more) is not
+/// modelled, because the failovers of the thesis (at most 12 s) do not reach it.
 pub fn series_s(x: u32, timeout_s: f64) -> f64 {
     (f64::from(x).exp2() - 1.0) * timeout_s
 }
 
-/// What the failover adds to the completion time, seconds: the series of timeouts, or with local recovery the down time.
+/// Time that the failover adds to the completion time, seconds: the sum of the timeouts, or with local recovery the down time.
 pub fn additional_delay_s(down_s: f64, timeout_s: f64, recovery: Recovery) -> f64 {
     match recovery {
         Recovery::Timeout => series_s(timeouts(down_s, timeout_s), timeout_s),
@@ -35,7 +35,7 @@ pub fn additional_delay_s(down_s: f64, timeout_s: f64, recovery: Recovery) -> f6
     }
 }
 
-/// The time in which the path works again and the flow still waits, seconds (the sawtooth of Figure 9).
+/// The time during which the path works again and the flow still waits, seconds (the sawtooth of Figure 9).
 pub fn unused_flow_time_s(down_s: f64, timeout_s: f64, recovery: Recovery) -> f64 {
     additional_delay_s(down_s, timeout_s, recovery) - down_s.max(0.0)
 }
@@ -93,7 +93,7 @@ mod tests {
             prop_assert!(series_s(x - 1, timeout_s) < down_s);
         }
 
-        /// A tooth is never longer than the timeout that makes it, and never shorter than nothing.
+        /// A tooth is never longer than the timeout that causes it, and never negative.
         #[test]
         fn unused_flow_time_is_less_than_the_last_timeout(down_s in 0.001..100.0, timeout_s in 0.1..5.0) {
             let last_s = f64::from(timeouts(down_s, timeout_s) - 1).exp2() * timeout_s;

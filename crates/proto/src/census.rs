@@ -1,14 +1,13 @@
-//! Who is there when a log begins in the middle of connections: the primary's kernel knows them all, and is asked for them page by
-//! page.
+//! Finds the connections that exist when a log begins: asks the primary's kernel, which knows them all, page by page.
 //!
 //! ```text
-//!   wire     ── after: – ─▶            ── after: c ─▶          (nothing came: again)
+//!   wire     ── after: – ─▶            ── after: c ─▶          (no answer: again)
 //!   primary                ◀─ a, b, c ─              ◀─ d, e; the last ─
 //! ```
 //!
-//! The order is that of the clients' addresses, so a connection that is there all the time is on exactly one page, whatever comes
-//! and goes meanwhile. A page counts once, and only as the answer to the question that waits; each census has a number of its own, so
-//! no page of an earlier one counts.
+//! Pages are in the order of the clients' addresses. So a connection that exists all the time is on exactly one page, whatever
+//! other connections begin or end meanwhile. A page counts once, and only as the answer to the open question. Each census has a
+//! number of its own, so no page of an earlier census counts.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,31 +17,32 @@ use serde::{Deserialize, Serialize};
 use crate::Instant;
 use crate::learn::{QUESTION_MAX, Terms};
 
-/// Connections on a page: it is a short datagram.
+/// Maximum number of connections on a page. A page must be a short datagram.
 pub const PAGE_MAX: usize = QUESTION_MAX;
-/// A page that does not come is asked for again after this time,
+/// Time after which a missing page is asked for again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// and after so many questions less often: the primary has no agent at this time, or one that cannot tell.
+/// Number of unanswered questions after which questions become rarer. The primary has no agent now, or its agent cannot answer.
 const ASKED_OFTEN: u32 = 20;
+/// Time between two questions from then on.
 const ASK_LATER: Duration = Duration::from_secs(1);
 
 /// Asks for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageQuery {
-    /// The census' number.
+    /// The number of the census.
     pub census: u64,
-    /// The page begins behind this client; `None`: it is the first.
+    /// The page begins after this client; `None`: the first page.
     pub after: Option<SocketAddr>,
 }
 
 /// Some of the primary's connections, in the order of their clients' addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
-    /// What it answers.
+    /// The query that this page answers.
     pub query: PageQuery,
-    /// The clients, and what their handshakes agreed on.
+    /// The clients, and the terms of their handshakes.
     pub connections: Vec<(SocketAddr, Terms)>,
-    /// Nobody comes behind them.
+    /// No client comes after these.
     pub is_last: bool,
 }
 
@@ -55,10 +55,10 @@ pub(crate) struct Census {
 
 #[derive(Debug, Default)]
 enum Progress {
-    /// Nobody has asked for it.
+    /// Not begun.
     #[default]
     None,
-    /// A page is wanted.
+    /// The page after `after` is wanted.
     Asking {
         after: Option<SocketAddr>,
         asked: u32,
@@ -68,7 +68,7 @@ enum Progress {
 }
 
 impl Census {
-    /// Begins, or begins anew.
+    /// Begins, or begins again.
     pub(crate) fn begin(&mut self, now: Instant) {
         self.began = now;
         self.ask_behind(None);
@@ -92,7 +92,7 @@ impl Census {
         matches!(self.progress, Progress::Asking { .. })
     }
 
-    /// When it began: what the primary says is not older.
+    /// When the census began. The primary's answers are no older than this.
     pub(crate) fn began(&self) -> Instant {
         self.began
     }
@@ -104,7 +104,7 @@ impl Census {
         }
     }
 
-    /// What is to be asked now.
+    /// The question to ask now, if any.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<PageQuery> {
         let Progress::Asking { after, asked, at } = &mut self.progress else {
             return None;
@@ -122,7 +122,7 @@ impl Census {
         Some(self.query(after))
     }
 
-    /// Whether the page is the one that is waited for. The next one is wanted then.
+    /// Takes the page if it is the one that is waited for, and goes on to the next one. Returns whether it was.
     pub(crate) fn takes(&mut self, page: &Page) -> bool {
         let Progress::Asking { after, .. } = self.progress else {
             return false;

@@ -1,5 +1,5 @@
-//! Connections that are older than the log, learnt in their middle: after the agent was started anew, or where a node has become
-//! the wire of live traffic.
+//! Learns connections that are older than the log from their next exchange on. There are such connections after an agent restart,
+//! and after a node has become the wire of live traffic.
 //!
 //! ```text
 //!   client    ─── data? ──┐                request ─▶
@@ -9,10 +9,10 @@
 //!        as is known                                  on probation
 //! ```
 //!
-//! With policy `http`, a request that begins at a segment's beginning, where nothing is owed, is a *candidate* for a message
-//! boundary; what is said from there on is kept. If the server's next output begins, exactly where the client's acknowledgement
-//! ended, with a status line, the connection is learnt: an ordinary [`Connection`], but on probation until that exchange is
-//! complete. What no packet shows again, the *terms* of its handshake, the primary's kernel is asked for.
+//! With policy `http`, a request that begins at the start of a segment while nothing is owed is a *candidate* for a message
+//! boundary. All segments from there on are kept. If the server's next output begins with a status line, exactly where the
+//! client's acknowledgement ended, the connection is learnt. It is then an ordinary [`Connection`], but on probation until that
+//! exchange is complete. No packet repeats the *terms* of the handshake, so the primary's kernel is asked for them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -28,23 +28,25 @@ use crate::recent::Recent;
 use crate::restart::http;
 use crate::table::{Direction, TableConfig};
 
-/// Clients in one question: it, and its answer, are short datagrams.
+/// Maximum number of clients in one question. The question and its answer must be short datagrams.
 pub const QUESTION_MAX: usize = 32;
-/// A question that is not answered is asked again after this time,
+/// Time after which an unanswered question is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// at most so often.
+/// Maximum number of times that one question is asked.
 const ASKED_MAX: u32 = 20;
-/// Whom the server has not answered yet may be a stranger: it is asked about only if fewer than these wait.
+/// Length of the waiting list from which on no possible strangers are added: clients that the server has not answered.
 const STRANGERS_MAX: usize = 1024;
-/// Bytes that are kept of a candidate, and of all of them; what a segment costs beside its payload counts too.
+/// Maximum number of bytes kept for one candidate. Each segment counts with its payload and [`SEGMENT_COST`].
 const CANDIDATE_BYTES: usize = 128 * 1024;
+/// Maximum number of bytes kept for all candidates.
 const CANDIDATES_BYTES: usize = 16 << 20;
+/// Bytes that a kept segment costs beside its payload.
 const SEGMENT_COST: usize = 256;
 
-/// What both sides' SYNs agreed on, as the primary's kernel tells it.
+/// What both sides' SYNs agreed on, as reported by the primary's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// The largest segment in use, options included: at most the smaller of the two that were offered.
+    /// The maximum segment size in use, options included. At most the smaller of the two that were offered.
     pub mss: u16,
     /// Window scale shifts: the client's, the server's.
     pub window_scale: Option<(u8, u8)>,
@@ -52,15 +54,15 @@ pub struct Terms {
     pub sack: bool,
     /// Timestamps are in use.
     pub timestamps: bool,
-    /// They count microseconds, as no restored socket would.
+    /// The timestamps count microseconds. A restored socket's timestamps never do.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub microseconds: bool,
 }
 
-/// What the primary's kernel says of a client's connection, open or half closed; `None`: it has none.
+/// What the primary's kernel says about a client's open or half-closed connection. `None`: there is none.
 pub type Told = (SocketAddr, Option<Terms>);
 
-/// A segment that was kept.
+/// A segment kept for a candidate.
 #[derive(Debug)]
 struct Kept {
     at: Instant,
@@ -90,13 +92,13 @@ impl Kept {
     }
 }
 
-/// A request that may be one, and all that was said since.
+/// Bytes that look like a request, and all segments since.
 #[derive(Debug)]
 struct Candidate {
     middle: Middle,
     kept: Vec<Kept>,
     bytes: usize,
-    /// Among what is kept the reply's first segment.
+    /// Index in `kept` of the reply's first segment.
     reply: Option<usize>,
 }
 
@@ -108,7 +110,7 @@ impl Candidate {
         cost
     }
 
-    /// Whether a segment of the server goes with the request's being the only one, and being answered next.
+    /// Whether a segment of the server is possible if the candidate is the only unanswered request and is answered next.
     fn admits(&mut self, segment: &Segment<'_>) -> bool {
         let ahead = segment.seq.distance_from(self.middle.output);
         if self.reply.is_some() || ahead < 0 {
@@ -123,11 +125,11 @@ impl Candidate {
     }
 }
 
-/// What is known of a client's terms.
+/// What is known about a client's terms.
 #[derive(Debug)]
 enum Known {
     Terms(Terms),
-    /// It will not be learnt, for this reason.
+    /// The connection will not be learnt, for this reason.
     Barred(String),
 }
 
@@ -135,10 +137,10 @@ enum Known {
 #[derive(Debug)]
 pub(crate) struct Learner {
     candidates: Recent<Candidate>,
-    /// Of all candidates.
+    /// Bytes kept for all candidates.
     bytes: usize,
     known: Recent<Known>,
-    /// To be asked about.
+    /// Clients to ask about.
     waiting: Recent<()>,
     question: Question,
 }
@@ -148,13 +150,13 @@ pub(crate) struct Learner {
 struct Question {
     clients: Vec<SocketAddr>,
     asked: u32,
-    /// When it was asked first, and last.
+    /// When the question was first asked, and when it was last asked.
     began: Instant,
     at: Instant,
 }
 
 impl Learner {
-    /// Nobody yet; `seed`: clients choose their addresses.
+    /// No clients yet. `seed` randomises the hash, because clients choose their addresses.
     pub(crate) fn new(seed: usize) -> Self {
         Self {
             candidates: Recent::new(OLDER_MAX, seed),
@@ -165,8 +167,8 @@ impl Learner {
         }
     }
 
-    /// A segment, other than a SYN, of no known connection. The server has said `said` to this client since the log began, before
-    /// this segment. Returns whether the connection can be learnt now.
+    /// Takes a segment, other than a SYN, of no known connection. `said` is what the server had sent to this client between the
+    /// start of the log and this segment. Returns whether the connection can be learnt now.
     pub(crate) fn on_segment(
         &mut self,
         now: Instant,
@@ -179,7 +181,7 @@ impl Learner {
             return false;
         }
         if segment.flags.rst || segment.flags.fin {
-            self.drop_candidate(client); // it ends: that is not worth the trouble
+            self.drop_candidate(client); // the connection ends, so learning it is not worth the effort
             return false;
         }
         let Some(candidate) = self.candidates.get_mut(client) else {
@@ -237,7 +239,7 @@ impl Learner {
         }
     }
 
-    /// The oldest candidates make room for new ones.
+    /// Drops the oldest candidates until the bound on their bytes holds.
     fn hold_bound(&mut self) {
         while self.bytes > CANDIDATES_BYTES
             && let Some((_, oldest)) = self.candidates.pop_first()
@@ -246,7 +248,7 @@ impl Learner {
         }
     }
 
-    /// Makes the connection of a client that is ready. One that is disproved at once is barred.
+    /// Makes the connection of a client that is ready. If the kept segments disprove the connection, bars it instead.
     pub(crate) fn learn(&mut self, client: SocketAddr, config: &TableConfig) -> Option<Connection> {
         let Some(Known::Terms(terms)) = self.known.get(client) else {
             return None;
@@ -276,13 +278,13 @@ impl Learner {
         Some(connection)
     }
 
-    /// The client's connection is not learnt any more, for `reason`.
+    /// Stops learning the client's connection, for `reason`.
     pub(crate) fn bar(&mut self, client: SocketAddr, reason: String) {
         self.drop_candidate(client);
         self.known.insert(client, Known::Barred(reason));
     }
 
-    /// Why a client's connection is not learnt, if that is so for good.
+    /// Why a client's connection will never be learnt, if so.
     pub(crate) fn barred(&self, client: SocketAddr) -> Option<&str> {
         match self.known.get(client) {
             Some(Known::Barred(reason)) => Some(reason),
@@ -290,7 +292,7 @@ impl Learner {
         }
     }
 
-    /// The client begins a new connection, or has none any more.
+    /// The client begins a new connection, or no longer has one.
     pub(crate) fn forget(&mut self, client: SocketAddr) {
         self.drop_candidate(client);
         self.known.remove(client);
@@ -298,13 +300,14 @@ impl Learner {
         self.question.clients.retain(|asked| *asked != client);
     }
 
-    /// What was said since the candidates' requests is not all known: packets passed unlogged, or this node is not the wire.
+    /// Drops all candidates, because segments since their requests may be missing: packets passed unlogged, or this node is not
+    /// the wire.
     pub(crate) fn forget_candidates(&mut self) {
         self.candidates.clear();
         self.bytes = 0;
     }
 
-    /// The terms of a client's connection are wanted.
+    /// Asks for the terms of a client's connection, unless they are known.
     pub(crate) fn want(&mut self, client: SocketAddr, is_stranger: bool) {
         let has_room = !is_stranger || self.waiting.len() < STRANGERS_MAX;
         if has_room && !self.known.contains(client) {
@@ -312,7 +315,7 @@ impl Learner {
         }
     }
 
-    /// It is wanted whether a client's connection is still there.
+    /// Asks whether a client's connection still exists.
     pub(crate) fn ask_about(&mut self, client: SocketAddr) {
         let is_asked = self.question.clients.contains(&client) || self.waiting.contains(client);
         if !is_asked {
@@ -320,13 +323,13 @@ impl Learner {
         }
     }
 
-    /// Whether nobody is to be asked about, nor was lately.
+    /// Whether there is no client to ask about, and no question was sent lately.
     pub(crate) fn is_idle(&self, now: Instant) -> bool {
         let is_nobody_left = self.question.clients.is_empty() && self.waiting.len() == 0;
         is_nobody_left && now.since(self.question.at) >= ASK_AGAIN
     }
 
-    /// Whom the primary is to be asked about now: the next question, or the last one again.
+    /// The clients to ask the primary about now: the next question, or the last one again.
     pub(crate) fn poll_question(&mut self, now: Instant) -> Option<Vec<SocketAddr>> {
         let question = &mut self.question;
         if !question.clients.is_empty() && now.since(question.at) < ASK_AGAIN {
@@ -345,15 +348,15 @@ impl Learner {
         Some(question.clients.clone())
     }
 
-    /// The primary says something of a client. Returns when it was asked first, if it was: else the answer comes twice, or late, and
-    /// the client may have another connection by now.
+    /// The primary has answered about a client. Returns when the question was first asked. `None`: no such question is open. Then
+    /// the answer is a duplicate or late, and the client may have another connection by now.
     pub(crate) fn take_answer(&mut self, client: SocketAddr) -> Option<Instant> {
         let index = self.question.clients.iter().position(|asked| *asked == client)?;
         self.question.clients.swap_remove(index);
         Some(self.question.began)
     }
 
-    /// The primary has the client's connection, with these terms. Returns whether it can be learnt now.
+    /// The primary has the client's connection, with these terms. Returns whether the connection can be learnt now.
     pub(crate) fn on_terms(&mut self, client: SocketAddr, terms: Terms) -> bool {
         if terms.microseconds {
             self.bar(client, "its timestamps count microseconds".into());
@@ -364,7 +367,7 @@ impl Learner {
         self.is_ready(client)
     }
 
-    /// The primary has no connection of the client, to which it has said something if that `is_noted`.
+    /// The primary has no connection of the client. `is_noted`: the client is noted as older ([`crate::older`]).
     pub(crate) fn on_absent(&mut self, client: SocketAddr, is_noted: bool) {
         if is_noted {
             self.bar(client, "it is not open on the primary".into());

@@ -1,8 +1,9 @@
-//! Clients whose connections began before the log did: an agent that was started again, and a node that has become the wire, know
-//! nothing of them but that they are there. They are shown, not protected.
+//! Clients whose connections began before the log. An agent that was restarted, or a node that has become the wire, knows only
+//! that these connections exist. They are shown, not protected.
 //!
-//! A client is noted when the server answers it, or when the primary says that it has it ([`crate::census`]); so nobody is noted for
-//! what strangers send. Who is silent is asked about now and then: a connection may end without a word.
+//! A client is noted when the server answers it, or when the primary reports its connection ([`crate::census`]). So segments of
+//! strangers note no client. The primary is asked about silent clients from time to time, because a connection may end without a
+//! packet.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,37 +13,37 @@ use crate::recent::Recent;
 use crate::table::Direction;
 use crate::{Instant, Seq};
 
-/// Clients remembered at a time; the one that was noted first is forgotten first.
+/// Maximum number of clients. The client that was noted first is forgotten first.
 pub const OLDER_MAX: usize = 65_536;
-/// One that a FIN was seen of counts no longer after this much silence: the other FIN may have passed before the log began.
+/// Silence after which a connection with one FIN counts as ended. The other FIN may have passed before the log began.
 const CLOSED_FOR: Duration = Duration::from_secs(60);
-/// After this much silence it is not sure that it is still there.
+/// Age of the last confirmation from which on the primary is asked about a client again.
 const UNSURE_AFTER: Duration = Duration::from_secs(2);
-/// So many are looked at when it is asked of whom that is true.
+/// Maximum number of places that one call of [`Older::unsure`] examines.
 const LOOKED_AT_MAX: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// When a segment of it was logged last; if none was, when it was noted.
+    /// When the last segment of the connection was logged; without one, when the client was noted.
     heard: Instant,
-    /// As of when the server has it: it said something, or the primary says so.
+    /// When the server last certainly had the connection: it sent a segment, or the primary confirmed the connection.
     sure: Instant,
-    /// Nothing of it was logged.
+    /// No segment of the connection was logged.
     is_silent: bool,
-    /// By direction.
+    /// Whether a FIN was seen, by direction.
     fins: [bool; 2],
-    /// What the server has said.
+    /// What the server has sent.
     said: Option<Said>,
-    /// A RST, or both FINs. It stays noted, so that what comes late does not note it anew.
+    /// A RST or both FINs were seen. The client stays noted, so that late segments do not note it again.
     over: bool,
 }
 
-/// What a server said last, of all that was logged.
+/// The server's latest sequence and acknowledgement numbers in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Said {
-    /// Its acknowledgement (RCV.NXT).
+    /// The server's acknowledgement number (RCV.NXT).
     pub acknowledged: Seq,
-    /// Behind its last byte (SND.NXT).
+    /// The number after the server's last byte (SND.NXT).
     pub next: Seq,
 }
 
@@ -54,7 +55,7 @@ impl Said {
         }
     }
 
-    /// Later words, unless they come late.
+    /// Takes the segment's numbers if they are higher.
     fn hear(&mut self, segment: &Segment<'_>) {
         let later = |new: Seq, old: Seq| if new.distance_from(old) > 0 { new } else { old };
         let new = Self::of(segment);
@@ -85,12 +86,12 @@ impl Seen {
 #[derive(Debug)]
 pub(crate) struct Older {
     clients: Recent<Seen>,
-    /// Place of who was looked at last, whether it is still there.
+    /// The place that [`unsure`](Self::unsure) examined last.
     looked_at: usize,
 }
 
 impl Older {
-    /// Nobody yet; `seed`: clients choose their addresses.
+    /// No clients yet. `seed` randomises the hash, because clients choose their addresses.
     pub(crate) fn new(seed: usize) -> Self {
         Self {
             clients: Recent::new(OLDER_MAX, seed),
@@ -98,7 +99,7 @@ impl Older {
         }
     }
 
-    /// A segment, other than a SYN, of no known connection.
+    /// Takes a segment, other than a SYN, of no known connection.
     pub(crate) fn note(
         &mut self,
         now: Instant,
@@ -121,7 +122,7 @@ impl Older {
         }
     }
 
-    /// The primary says that it has the client's connection, and was asked at `asked`: what was logged later is newer.
+    /// The primary, asked at `asked`, has the client's connection. Segments logged later than that count more.
     pub(crate) fn confirm(&mut self, asked: Instant, client: SocketAddr) {
         match self.clients.get_mut(client) {
             Some(seen) if !seen.over => seen.sure = seen.sure.max(asked),
@@ -130,14 +131,14 @@ impl Older {
         }
     }
 
-    /// The primary says that it has no such connection, and was asked at `asked`.
+    /// The primary, asked at `asked`, does not have the client's connection. Segments logged later than that count more.
     pub(crate) fn deny(&mut self, asked: Instant, client: SocketAddr) {
         if self.clients.get(client).is_some_and(|seen| seen.heard < asked) {
             self.clients.remove(client);
         }
     }
 
-    /// A connection that the log knew has ended: who says that it is there was asked before.
+    /// A connection that the log knew has ended. Notes the end, so that an answer to an earlier question does not bring it back.
     pub(crate) fn end(&mut self, now: Instant, client: SocketAddr) {
         let over = Seen {
             over: true,
@@ -146,8 +147,8 @@ impl Older {
         self.clients.insert(client, over);
     }
 
-    /// Some of those of whom it is not sure whether they are still there, or over as it seems, at most `count`; others the next
-    /// time.
+    /// At most `count` clients without a recent confirmation, including those whose connection seems to have ended. The next call
+    /// goes on with others.
     pub(crate) fn unsure(&mut self, now: Instant, count: usize) -> Vec<SocketAddr> {
         let mut unsure = Vec::new();
         let places = self.clients.places();
@@ -168,12 +169,12 @@ impl Older {
         self.clients.contains(client)
     }
 
-    /// What the server has said to a client.
+    /// What the server has sent to a client.
     pub(crate) fn said(&self, client: SocketAddr) -> Option<Said> {
         self.clients.get(client).and_then(|seen| seen.said)
     }
 
-    /// Packets passed unlogged: what was said last is not known any more.
+    /// Packets passed unlogged, so the server's latest numbers are unknown now.
     pub(crate) fn forget_said(&mut self) {
         self.clients.values_mut().for_each(|seen| seen.said = None);
     }
@@ -183,7 +184,8 @@ impl Older {
         self.clients.remove(client);
     }
 
-    /// Who is still there at `now`, in the order in which they were noted, and whether nothing was heard of it.
+    /// The clients whose connection is open at `now`, in the order in which they were noted, each with whether no segment of it
+    /// was logged.
     pub(crate) fn iter(&self, now: Instant) -> impl Iterator<Item = (SocketAddr, bool)> {
         let open = self.clients.iter().filter(move |(_, seen)| seen.is_open(now));
         open.map(|(client, seen)| (client, seen.is_silent))

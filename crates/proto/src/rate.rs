@@ -1,14 +1,14 @@
-//! Post-failover rate control (PFRC): one cap for the advertised windows of all connections of the string that is left (HALR
-//! thesis, chapter 6; `docs/rate-control.md`).
+//! Post-failover rate control (PFRC): one cap on the advertised windows of all connections of the remaining string (HALR thesis,
+//! chapter 6; `docs/rate-control.md`).
 //!
-//! At the end of each interval n of length Δ the cap W, in bytes, moves by what the string had left in it:
+//! At the end of each interval n of length Δ, the cap W (in bytes) changes in proportion to the capacity that was left unused:
 //!
 //! ```text
 //!   W(n+1) = max(W(n) + w · (ρ·C·Δ − B(n)) / N · RTT/Δ, W_min)
 //! ```
 //!
-//! B(n): bytes that connections sent into the string; C: its rate; N: connections; ρ: how much of it shall be used; w: how strongly the
-//! cap follows. It begins at the fair share ρ·C·RTT/N, and one connection never gets more than the whole string, ρ·C·RTT.
+//! B(n): bytes that connections sent into the string; C: the string's rate; N: number of connections; ρ: the part of the rate to
+//! use; w: how strongly the cap follows. The cap begins at the fair share ρ·C·RTT/N and never exceeds the whole string, ρ·C·RTT.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use thiserror::Error;
 
 use crate::Instant;
 
-/// How the string that is left is shared.
+/// How the remaining string is shared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateConfig {
-    /// C: bytes per second of the string.
+    /// C: the string's rate in bytes per second.
     pub bytes_per_s: f64,
-    /// ρ: the part of it that shall be used.
+    /// ρ: the part of the rate to use, at most 1.
     pub utilization: f64,
     /// w: how strongly the cap follows an interval's measurement.
     pub weight: f64,
@@ -29,32 +29,32 @@ pub struct RateConfig {
     pub round_trip: Duration,
     /// Δ: length of an interval.
     pub interval: Duration,
-    /// W_min: the least cap, in bytes.
+    /// W_min: the minimum cap in bytes.
     pub min_window: u32,
 }
 
-/// Which field of a [`RateConfig`] cannot be.
+/// Which field of a [`RateConfig`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidRate {
     /// Not a positive number.
     #[error("{0} must be positive")]
     NotPositive(&'static str),
-    /// More than the string has.
+    /// More than the whole string.
     #[error("utilization must be at most 1")]
     Utilization,
-    /// The effect of a cap would not be seen before the next one: the loop would swing.
+    /// The effect of a cap would not be seen before the next cap is set, so the loop would oscillate.
     #[error("interval must be at least round_trip")]
     Interval,
-    /// The loop would swing for any interval.
+    /// The loop would oscillate with any interval.
     #[error("weight must be below 2")]
     Weight,
 }
 
 impl RateConfig {
-    /// Whether a string can be shared like that.
+    /// Checks that all fields are valid.
     ///
     /// # Errors
-    /// Names the field that cannot be.
+    /// Names the invalid field.
     pub fn check(&self) -> Result<(), InvalidRate> {
         for (field, value) in [
             ("bytes_per_s", self.bytes_per_s),
@@ -79,13 +79,13 @@ impl RateConfig {
         Ok(())
     }
 
-    /// ρ·C·RTT: what all connections together may have in flight.
+    /// ρ·C·RTT: bytes that all connections together may have in flight.
     fn pipe(&self) -> f64 {
         self.utilization * self.bytes_per_s * self.round_trip.as_secs_f64()
     }
 }
 
-/// The cap for one string, from the failure of the other until its return.
+/// The cap for one string, from the failure of the other string until that string returns.
 #[derive(Clone, Copy, Debug)]
 pub struct RateControl {
     config: RateConfig,
@@ -95,10 +95,10 @@ pub struct RateControl {
 }
 
 impl RateControl {
-    /// Begins now with so many connections, which share the string equally.
+    /// Begins at `now` with this number of connections, which share the string equally.
     ///
     /// # Errors
-    /// Names the field that cannot be.
+    /// Names the invalid field.
     pub fn new(config: RateConfig, now: Instant, connections: usize) -> Result<Self, InvalidRate> {
         config.check()?;
         let mut control = Self {
@@ -111,13 +111,13 @@ impl RateControl {
         Ok(control)
     }
 
-    /// W: the cap, in bytes.
+    /// W: the cap in bytes.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
     pub const fn window(&self) -> u32 {
         self.window as u32
     }
 
-    /// Connections sent so many bytes, headers included, into the string.
+    /// Connections have sent `bytes` more bytes, headers included, into the string.
     pub const fn on_bytes(&mut self, bytes: u64) {
         self.bytes += bytes;
     }
@@ -127,7 +127,7 @@ impl RateControl {
         self.end
     }
 
-    /// The interval has ended, in which so many connections were active. Calls that come too early do nothing.
+    /// The interval has ended. `connections` were active in it. Calls before [`poll_timeout`](Self::poll_timeout) do nothing.
     #[allow(clippy::cast_precision_loss)] // an interval has less than 2⁵² bytes
     pub fn on_timeout(&mut self, now: Instant, connections: usize) {
         if now < self.end {
@@ -143,8 +143,8 @@ impl RateControl {
         self.end = now + self.config.interval;
     }
 
-    /// The window field of a passing packet under the cap. `scale` is the shift that its sender announced (RFC 7323 §2.2); a SYN's
-    /// window has none. A window below the cap is not touched, and one above is never rounded to nothing.
+    /// The window field of a passing packet under the cap. `scale` is the shift that the packet's sender announced (RFC 7323
+    /// §2.2); 0 for a SYN. A window below the cap stays as it is. A window above the cap is never rounded to zero.
     pub fn cap(&self, field: u16, scale: u8) -> u16 {
         let cap = (self.window() >> scale.min(14)).max(1);
         u16::try_from(cap).map_or(field, |cap| field.min(cap))
@@ -156,7 +156,7 @@ impl RateControl {
     }
 }
 
-/// Without any connection the next one has the string for itself.
+/// Number of connections, at least 1: without connections, the next one gets the whole string.
 #[allow(clippy::cast_precision_loss)]
 fn count(connections: usize) -> f64 {
     connections.max(1) as f64
@@ -182,7 +182,7 @@ mod tests {
         RateControl::new(CONFIG, Instant::ZERO, connections).unwrap()
     }
 
-    /// Ends the interval, in which so much was sent.
+    /// Ends the interval, in which `bytes` bytes were sent.
     fn interval(control: &mut RateControl, bytes: f64, connections: usize) {
         control.on_bytes(bytes as u64);
         control.on_timeout(control.poll_timeout(), connections);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     proptest! {
-        /// The loop of `docs/rate-control.md`: senders obey a cap one delay later, their rate is N·W/RTT, without a queue.
+        /// The loop of `docs/rate-control.md`: senders obey a cap one delay later and send at N·W/RTT. There is no queue.
         #[test]
         fn the_loop_settles(
             connections in 2..100_usize,

@@ -1,4 +1,5 @@
-//! The part of a log that memory may not hold: it is in a file, of which this crate knows only what it promises.
+//! The part of a log that memory may not hold. It is in a file, which this crate knows only by the traits [`Depot`] and
+//! [`Spill`].
 //!
 //! ```text
 //!      base         resident           frontier
@@ -7,7 +8,7 @@
 //!  up    │              │                  │
 //! ```
 //!
-//! A file is one log's own and is given up with it. It need not survive this node, so nothing is ever synchronized.
+//! A file belongs to one log and is dropped with it. It need not survive this node, so it is never synchronized to disk.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -19,52 +20,52 @@ use thiserror::Error;
 
 use crate::Offset;
 
-/// What a file gives back at least, when it gives back a part of what it holds.
+/// Minimum number of bytes that are released at a time.
 const RELEASE_MIN: u64 = 1 << 20;
 
 /// Where files are made.
 pub trait Depot: Debug + Send + Sync {
-    /// An empty file that nobody else has.
+    /// Makes an empty file that nobody else uses.
     ///
     /// # Errors
-    /// What the environment says.
+    /// The environment's error.
     fn open(&self) -> io::Result<Box<dyn Spill>>;
 }
 
-/// A file. Whoever made it may ask what it is, to hand it on as it is.
+/// A file. The trait extends [`Any`], so that its maker can get the concrete type back and pass the file on.
 pub trait Spill: Any + Debug + Send {
-    /// Appends `bytes`; `at` is behind what was appended before.
+    /// Appends `bytes`. `at` is the current end of the file.
     ///
     /// # Errors
-    /// What the environment says. It may be tried again.
+    /// The environment's error. The call may be repeated.
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Fills `bytes` with what stands at `at`, where it was written.
+    /// Fills `bytes` from the position `at`, which was written before.
     ///
     /// # Errors
-    /// What the environment says.
+    /// The environment's error.
     fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()>;
 
-    /// What stands before `to` is not read any more: gives its room back.
+    /// Frees the space of all bytes before `to`. They will not be read again.
     ///
     /// # Errors
-    /// The environment cannot do that before the whole file is given up.
+    /// The environment cannot free space before the whole file is dropped.
     fn release(&mut self, to: u64) -> io::Result<()>;
 }
 
 /// Why a log may not grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Full {
-    /// Memory holds as much of it as it may.
+    /// Memory holds as much of this log as it may.
     #[error("the log reached its limit")]
     Memory,
-    /// All logs together hold as much as they may, and those of its client hold the most.
+    /// All logs together hold as much as they may, and the logs of this client hold the most.
     #[error("all logs together reached their limit, and its client holds the most")]
     Share,
-    /// So do the files of the service.
+    /// Memory and the service's files both hold as much as they may.
     #[error("the log reached its limit, and so did the files for more")]
     Files,
-    /// It cannot be written to a file.
+    /// The log cannot be written to a file.
     #[error("the log reached its limit and is not written to a file: {0}")]
     NotWritten(io::ErrorKind),
 }
@@ -78,7 +79,7 @@ pub struct Spills {
 }
 
 impl Spills {
-    /// Files of `depot` that hold at most `bytes_max` together.
+    /// Files of `depot` that together hold at most `bytes_max` bytes.
     pub fn new(depot: Box<dyn Depot>, bytes_max: u64) -> Arc<Self> {
         let bytes = AtomicU64::new(0);
         Arc::new(Self {
@@ -88,17 +89,17 @@ impl Spills {
         })
     }
 
-    /// Bytes that the files hold.
+    /// Number of bytes that the files hold.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// What [`bytes`](Self::bytes) may be.
+    /// Maximum of [`bytes`](Self::bytes).
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
 
-    /// Counts `bytes` more, if they may be written.
+    /// Reserves `bytes` more, if they may be written.
     fn take(&self, bytes: u64) -> Result<(), Full> {
         let fits = |held: u64| held.checked_add(bytes).filter(|&held| held <= self.bytes_max);
         let taken = self
@@ -117,20 +118,20 @@ fn not_written(error: io::Error) -> Full {
     Full::NotWritten(error.kind())
 }
 
-/// What of one log is in its file.
+/// The part of one log that is in its file.
 #[derive(Debug)]
 pub(crate) struct Spilled {
     spills: Arc<Spills>,
     file: Box<dyn Spill>,
-    /// What stands at the file's beginning.
+    /// The offset at the file's beginning.
     start: Offset,
-    /// The file has given its room back up to here.
+    /// The offset up to which the file's space was freed.
     released: Offset,
     end: Offset,
 }
 
 impl Spilled {
-    /// A new file, for what begins at `start`.
+    /// A new file for the bytes from `start` on.
     pub(crate) fn begin(spills: &Arc<Spills>, start: Offset) -> Result<Self, Full> {
         Ok(Self {
             spills: Arc::clone(spills),
@@ -141,7 +142,7 @@ impl Spilled {
         })
     }
 
-    /// Behind the last byte in the file.
+    /// The offset after the last byte in the file.
     pub(crate) fn end(&self) -> Offset {
         self.end
     }
@@ -162,7 +163,7 @@ impl Spilled {
         Ok(())
     }
 
-    /// What is before `to` is not needed any more. What the file cannot give back goes on to count.
+    /// Bytes before `to` are no longer needed. Bytes whose space the file cannot free still count.
     pub(crate) fn release(&mut self, to: Offset) {
         let to = to.min(self.end);
         if to < self.released + RELEASE_MIN || self.file.release(to.since(self.start)).is_err() {
@@ -188,7 +189,7 @@ impl Drop for Spilled {
     }
 }
 
-/// A part of what a log keeps.
+/// A part of the bytes that a log keeps.
 #[derive(Clone, Copy, Debug)]
 pub enum Part<'a> {
     /// In memory.
@@ -202,14 +203,14 @@ pub enum Part<'a> {
 pub struct InFile<'a> {
     /// The file.
     pub file: &'a dyn Spill,
-    /// From here on.
+    /// Position of the first byte in the file.
     pub at: u64,
-    /// How many.
+    /// Number of bytes.
     pub len: u64,
 }
 
 impl InFile<'_> {
-    /// The first of them, as many as `buffer` has room for; returns how many.
+    /// Reads the next bytes into `buffer`, as many as fit. Returns how many.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -222,7 +223,7 @@ impl InFile<'_> {
     }
 }
 
-/// The bytes of `parts`, all in memory.
+/// Copies the bytes of `parts` into memory.
 ///
 /// # Errors
 /// A file cannot be read.
@@ -247,7 +248,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Files in memory. Once `fails`, nothing can be written.
+    /// Files in memory. While `fails` is set, nothing can be written.
     #[derive(Debug, Default)]
     pub(crate) struct Memory {
         pub(crate) fails: Arc<AtomicBool>,

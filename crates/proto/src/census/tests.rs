@@ -1,4 +1,4 @@
-//! The wire and a primary whose list of connections it gets, in simulated time.
+//! A wire gets the primary's list of connections, in simulated time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ fn vip() -> SocketAddr {
     ([10, 0, 0, 100], 80).into()
 }
 
-/// A wire that begins at `millis`.
+/// A wire whose log begins at `millis`.
 fn wire(policy: Policy, millis: u64) -> Table {
     let mut table = Table::new(TableConfig {
         vip: vip(),
@@ -50,10 +50,10 @@ fn wire(policy: Policy, millis: u64) -> Table {
     table
 }
 
-/// What the primary's kernel has.
+/// The connections of the primary's kernel, by client.
 type Kernel = BTreeSet<SocketAddr>;
 
-/// The page that `kernel` answers with.
+/// The page with which `kernel` answers.
 fn page(kernel: &Kernel, query: PageQuery) -> Page {
     let behind = kernel.iter().filter(|client| Some(**client) > query.after);
     let connections: Vec<_> = behind.take(PAGE_MAX).map(|client| (*client, TERMS)).collect();
@@ -71,7 +71,7 @@ fn told(kernel: &Kernel, clients: &[SocketAddr]) -> Vec<(SocketAddr, Option<Term
     clients.iter().map(told).collect()
 }
 
-/// Answers at once whatever is asked from now until then.
+/// Answers at once all questions asked during `millis`.
 fn serve(table: &mut Table, kernel: &Kernel, millis: std::ops::Range<u64>) {
     for now in millis.map(at) {
         table.prove(now);
@@ -176,7 +176,7 @@ fn a_page_that_is_lost_is_asked_for_again_and_then_less_often() {
     assert_eq!(table.poll_census(at(9000)), None);
 }
 
-/// Every page is lost, comes twice, or comes late, behind others.
+/// Every page is lost, comes twice, or comes late, after others.
 #[test]
 fn pages_that_are_lost_doubled_or_late_change_nothing() {
     for seed in 0..200_u64 {
@@ -259,7 +259,7 @@ fn who_came_after_the_log_is_never_taken_for_older() {
     assert_eq!(table.len(), 1);
 }
 
-/// An older connection's client resets it and connects anew from the same port, while the answer is under way.
+/// The client of an older connection resets it and connects again from the same port, while the answer is under way.
 #[test]
 fn the_port_of_an_older_one_is_used_again() {
     for is_noted in [false, true] {
@@ -276,7 +276,7 @@ fn the_port_of_an_older_one_is_used_again() {
     }
 }
 
-/// What was asked before the older one ended must not bring it back.
+/// An answer to a question asked before an older connection ended must not bring the connection back.
 #[test]
 fn what_ended_since_the_question_has_ended() {
     let mut table = wire(Policy::Http, 0);
@@ -287,7 +287,7 @@ fn what_ended_since_the_question_has_ended() {
     assert!(shown(&table, 3).is_empty());
 }
 
-/// A RST that the primary has refused: it goes on, in silence.
+/// The primary refuses a RST, so the connection goes on, silently.
 #[test]
 fn what_has_ended_only_as_it_seems_is_shown_again() {
     let mut table = wire(Policy::Http, 0);
@@ -314,7 +314,7 @@ fn whoever_is_gone_without_a_word_is_shown_no_more_and_who_stays_is() {
     }
 }
 
-/// While it is asked whether an older one is still there, its client begins a new connection: the answer is about the old one.
+/// The client of an older connection begins a new one while the question is open. The answer is about the old connection.
 #[test]
 fn a_late_denial_does_not_hit_the_next_connection() {
     let mut table = wire(Policy::Http, 0);
@@ -324,7 +324,7 @@ fn a_late_denial_does_not_hit_the_next_connection() {
     table.on_told((asked[0], None));
     assert_eq!(table.len(), 1);
     say(&mut table, 3002, Direction::In, client(1), RST);
-    // Its next one is unknown to the log, as after a flood.
+    // The client's next connection is unknown to the log, as after a flood.
     say(&mut table, 3003, Direction::Out, client(1), Flags::ACK);
     table.on_told((asked[0], None));
     assert_eq!(shown(&table, 3004).len(), 1);
@@ -349,7 +349,7 @@ fn many_silent_ones_are_asked_about_at_a_gentle_pace() {
     assert!(questions <= 20_000 / 50 + 1, "{questions}");
 }
 
-/// The last word of a handshake that began before the log.
+/// Only the last segment of a handshake that began before the log is seen.
 #[test]
 fn whose_handshake_was_under_way_is_asked_about() {
     for policy in [Policy::Http, Policy::Replica] {
@@ -375,7 +375,7 @@ fn microseconds_are_not_learnt() {
     assert!(cause.ends_with("its timestamps count microseconds"), "{cause}");
 }
 
-/// A client that is gone, whose server gave up: no packet says so. One that is silent, and one that has come again, stay.
+/// Clients vanish and their server gives up without a packet. Silent clients, and a client that has reconnected, stay.
 #[test]
 fn who_has_vanished_is_forgotten_and_who_is_silent_is_not() {
     for policy in [Policy::Http, Policy::Replica] {
@@ -401,7 +401,7 @@ fn who_has_vanished_is_forgotten_and_who_is_silent_is_not() {
     }
 }
 
-/// The answer is about what was there when it was asked for: neither the client's next connection, nor one that speaks again.
+/// An answer describes the moment of the question. It ends neither the client's next connection nor one that sends again.
 #[test]
 fn an_answer_about_what_was_before_ends_nobody() {
     for speaks in [false, true] {

@@ -1,7 +1,7 @@
-//! What an edge remembers of the connections whose string is failing (HALR thesis §3.3), within a bound.
+//! The packets that an edge caches of connections whose string is failing (HALR thesis §3.3), within a bound.
 //!
-//! Per connection: of what enters the cluster the lowest unacknowledged packet (or only a SYN, or all of it), of what
-//! leaves it the packet with the highest acknowledgement. What it takes and what goes first at the bound is `store`'s.
+//! Per connection the cache holds the lowest unacknowledged packet that enters the cluster (or only a SYN, or all of them), and
+//! the leaving packet with the highest acknowledgement. `store` counts memory and decides what goes first at the bound.
 
 mod store;
 #[cfg(test)]
@@ -13,11 +13,11 @@ use super::{Segment, Way};
 use crate::Seq;
 use store::{Held, Store, Worth};
 
-/// What is remembered of the packets that enter the cluster.
+/// Which packets that enter the cluster are cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
-    /// SYNs; and no acknowledgements of what leaves.
+    /// Only SYNs. No leaving acknowledgements are cached either.
     Syn,
     /// The lowest unacknowledged packet of each connection.
     #[default]
@@ -26,23 +26,23 @@ pub enum Policy {
     All,
 }
 
-/// How much is remembered.
+/// What is cached, and how much of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Of what enters.
+    /// Which entering packets are cached.
     pub policy: Policy,
-    /// Bytes of packets at most.
+    /// Maximum number of bytes of packets.
     pub max_bytes: usize,
-    /// Packets at most.
+    /// Maximum number of packets.
     pub max_packets: usize,
 }
 
-/// What a cache did, and what it took.
+/// Counts of what a cache did, and its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounts {
     /// Packets held now.
     pub packets: usize,
-    /// Their bytes.
+    /// Bytes of the packets held now.
     pub bytes: usize,
     /// Most packets at any time.
     pub peak_packets: usize,
@@ -50,57 +50,57 @@ pub struct CacheCounts {
     pub peak_bytes: usize,
     /// Packets copied into the cache.
     pub copied: u64,
-    /// Packets that were in it already.
+    /// Packets that were in the cache already.
     pub repeated: u64,
     /// Packets that found no room.
     pub refused: u64,
-    /// Packets given up for others that are worth more.
+    /// Packets given up for packets that are worth more.
     pub evicted: u64,
 }
 
-/// The memory of one edge for one string. `K` names a connection, `P` is a packet or a handle to one.
+/// The cache of one edge for one string. `K` names a connection, `P` is a packet or a handle to one.
 #[derive(Clone, Debug)]
 pub struct Cache<K, P> {
     store: Store<K, P>,
 }
 
-/// Whether `number` is at or behind `other`.
+/// Whether `number` is equal to `other` or comes after it.
 fn reaches(number: Seq, other: Seq) -> bool {
     number.distance_from(other) >= 0
 }
 
 impl<K: Copy + Ord, P> Cache<K, P> {
-    /// An empty one.
+    /// An empty cache.
     pub fn new(config: CacheConfig) -> Self {
         Self {
             store: Store::new(config),
         }
     }
 
-    /// What it did and what it takes.
+    /// Counts of what the cache did, and its memory.
     pub const fn counts(&self) -> CacheCounts {
         self.store.counts
     }
 
-    /// How many connections something is held of.
+    /// Number of connections with an entry.
     pub fn connections(&self) -> usize {
         self.store.connections.len()
     }
 
-    /// The entering packets held of a connection, lowest first.
+    /// A connection's held entering packets, lowest first.
     pub fn waiting(&self, key: K) -> impl Iterator<Item = &P> {
         let kept = self.store.connections.get(&key);
         kept.into_iter()
             .flat_map(|kept| kept.waiting.iter().map(|held| &held.packet))
     }
 
-    /// The leaving packet held of a connection.
+    /// A connection's held leaving packet.
     pub fn highest(&self, key: K) -> Option<&P> {
         let held = self.store.connections.get(&key)?.highest.as_ref();
         held.map(|held| &held.packet)
     }
 
-    /// A packet enters the cluster; `packet` takes it, if it is to be held.
+    /// A packet enters the cluster. `packet` copies it if it is to be held.
     pub fn on_entering(&mut self, key: K, segment: &Segment, bytes: usize, packet: impl FnOnce() -> P) {
         if segment.rst {
             self.store.forget(key);
@@ -141,10 +141,11 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         self.note_fin(key, segment);
     }
 
-    /// A packet leaves the cluster: what it acknowledges needs no more care; if it acknowledges most, it is held.
+    /// A packet leaves the cluster. Entering packets that it acknowledges are dropped. If it has the highest acknowledgement so
+    /// far, it is held.
     ///
-    /// A packet with data counts only if its acknowledgement is news. Where data flow one way all have the same, and to
-    /// repeat one thrice would tell its receiver nothing.
+    /// A packet with data is held only if its acknowledgement is new information. When data flow one way only, all these packets
+    /// have the same acknowledgement, and repeating it three times would tell the receiver nothing.
     pub fn on_leaving(&mut self, key: K, segment: &Segment, bytes: usize, packet: impl FnOnce() -> P) {
         let Some(ack) = segment.ack.filter(|_| !segment.rst) else {
             if segment.rst || segment.syn {
@@ -174,7 +175,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         self.store.prune(key);
     }
 
-    /// Takes everything out: per connection the acknowledgement, then the entering packets from the lowest.
+    /// Takes everything out. Per connection: first the acknowledgement, then the entering packets from the lowest on.
     pub fn drain(&mut self) -> impl Iterator<Item = (K, Way, P)> + use<K, P> {
         let connections = self.store.take_all();
         connections.into_iter().flat_map(|(key, kept)| {
@@ -190,17 +191,17 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         })
     }
 
-    /// Drops everything; the counts of what was done stay.
+    /// Drops all packets. The counts of what was done stay.
     pub fn clear(&mut self) {
         self.store.take_all();
     }
 
-    /// Drops what is held of a connection.
+    /// Drops all packets of a connection.
     pub fn forget(&mut self, key: K) {
         self.store.forget(key);
     }
 
-    /// Notes the end of what enters, of a connection that something is held of.
+    /// Notes a FIN that enters, if the connection has an entry.
     fn note_fin(&mut self, key: K, segment: &Segment) {
         if segment.fin
             && let Some(kept) = self.store.connections.get_mut(&key)
@@ -209,7 +210,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         }
     }
 
-    /// Where among the held ones a segment belongs, if it is to be held.
+    /// Where a segment belongs among the held ones; `None` if it is not to be held.
     fn place(&mut self, key: K, segment: &Segment) -> Option<usize> {
         let Some(kept) = self.store.connections.get(&key) else {
             return Some(0);
@@ -231,14 +232,14 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         }
     }
 
-    /// Whether a segment takes the place of the one that is held there: a lower one, or the same grown.
+    /// Whether a segment replaces the segment held at `place`: because it is lower, or because it is the same one grown longer.
     fn is_replaced(&self, key: K, place: usize, segment: &Segment) -> bool {
         let kept = self.store.connections.get(&key);
         let there = kept.and_then(|kept| kept.waiting.get(place));
         there.is_some_and(|held| self.store.config.policy != Policy::All || held.seq == segment.seq)
     }
 
-    /// Whether a SYN with this number opens the connection anew.
+    /// Whether a SYN with this number opens a new connection under the same key.
     fn is_other_incarnation(&self, key: K, seq: Seq) -> bool {
         let kept = self.store.connections.get(&key);
         kept.is_some_and(|kept| {
@@ -248,7 +249,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         })
     }
 
-    /// Drops what is acknowledged; whether there was anything.
+    /// Drops the entering packets that `ack` acknowledges. Returns whether there were any.
     fn release(&mut self, key: K, ack: Seq) -> bool {
         let mut released = false;
         while let Some(kept) = self.store.connections.get(&key)

@@ -1,9 +1,8 @@
-//! The edge of a cluster of forwarding nodes: local recovery of the connections whose string fails (HALR thesis,
-//! chapter 3).
+//! The edge of a cluster of forwarding nodes: local recovery of the connections whose string fails (HALR thesis, chapter 3).
 //!
-//! An edge switch sees its string fail before TCP does. From the second missed heartbeat on it remembers a little of each
-//! connection ([`cache`]), and when the connections have another string it sends that, so that they go on at once
-//! and not when their timers expire.
+//! An edge switch sees its string fail before TCP does. From the second missed heartbeat on, the edge caches a few packets of
+//! each connection ([`cache`]). When the connections have another string, the edge sends these packets again, so that the
+//! connections go on at once and not only when their timers expire.
 //!
 //! ```text
 //!            heartbeat
@@ -14,8 +13,8 @@
 //!               └──────────── completed: send again ──────┘
 //! ```
 //!
-//! One [`LocalRecovery`] is for one string and one edge. Which connections are on the string the caller knows, as well as when
-//! the failover is complete: then it routes what [`LocalRecovery::complete`] gives by the new string.
+//! One [`LocalRecovery`] is for one string and one edge. The caller knows which connections are on the string and when the
+//! failover is complete. It then routes the packets that [`LocalRecovery::complete`] returns over the new string.
 
 pub mod cache;
 mod segment;
@@ -29,7 +28,7 @@ use crate::detector::{Detector, DetectorConfig};
 use cache::{Cache, CacheConfig, CacheCounts};
 pub use segment::{Segment, Way};
 
-/// So many equal acknowledgements in a row make a sender repeat at once (RFC 5681 §3.2).
+/// Number of equal acknowledgements in a row that make a sender retransmit at once (RFC 5681 §3.2).
 pub const DUPLICATES: u32 = 3;
 
 /// How connections are recovered.
@@ -37,40 +36,40 @@ pub const DUPLICATES: u32 = 3;
 pub struct RecoveryConfig {
     /// Time between two heartbeats over the string.
     pub heartbeat: Duration,
-    /// So many missing heartbeats are its failure.
+    /// Number of missing heartbeats that is declared a failure of the string.
     pub missed: u32,
-    /// So many missing heartbeats begin the caching; 0: it never stops.
+    /// Number of missing heartbeats that begins the caching; 0: caching is always on.
     pub caching_after: u32,
-    /// How often the highest acknowledgement is sent.
+    /// Number of copies of the highest acknowledgement that are sent.
     pub ack_copies: u32,
-    /// What is remembered.
+    /// What is cached.
     pub cache: CacheConfig,
 }
 
-/// Which field of a [`RecoveryConfig`] cannot be.
+/// Which field of a [`RecoveryConfig`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidRecovery {
-    /// Heartbeats without end, or a failure without one missing.
+    /// No time between heartbeats, or a failure without a missing heartbeat.
     #[error("{0} must be positive")]
     Zero(&'static str),
     /// Caching that would begin after the failure is declared.
     #[error("caching_after must be at most missed, {missed}, not {caching_after}")]
     Late {
-        /// What was asked for.
+        /// The configured value.
         caching_after: u32,
-        /// Missing heartbeats that are a failure.
+        /// Number of missing heartbeats that is a failure.
         missed: u32,
     },
-    /// Too few to mean a loss.
+    /// Too few copies for a sender to infer a loss.
     #[error("ack_copies must be at least {DUPLICATES}, not {0}")]
     Copies(u32),
 }
 
 impl RecoveryConfig {
-    /// Whether connections can be recovered like that.
+    /// Checks that all fields are valid.
     ///
     /// # Errors
-    /// Names the field that cannot be.
+    /// Names the invalid field.
     pub fn check(&self) -> Result<(), InvalidRecovery> {
         let missed = self.missed;
         for (field, zero) in [("heartbeat", self.heartbeat.is_zero()), ("missed", missed == 0)] {
@@ -90,12 +89,12 @@ impl RecoveryConfig {
         Ok(())
     }
 
-    /// Silence of this length is a failure.
+    /// Length of a silence that is a failure.
     pub fn patience(&self) -> Duration {
         self.heartbeat * self.missed
     }
 
-    /// One that waits for so many missing heartbeats. A string has no agent apart from them.
+    /// A detector that waits for `missed` missing heartbeats. A string has no agent, so the agent timeout is zero.
     fn detector(&self, missed: u32, now: Instant) -> Detector {
         let config = DetectorConfig {
             interval: self.heartbeat,
@@ -106,14 +105,14 @@ impl RecoveryConfig {
     }
 }
 
-/// How a string is.
+/// The state of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Its heartbeats come.
+    /// Heartbeats arrive.
     Well,
-    /// Some are missing: what passes is remembered.
+    /// Some heartbeats are missing: passing packets are cached.
     Suspect,
-    /// It has failed; its connections get another.
+    /// The string has failed. Its connections get another string.
     Failed,
 }
 
@@ -133,36 +132,36 @@ impl Phase {
             | (Self::Well, Event::Completed)
             | (Self::Failed, Event::Completed) => Self::Well,
             (Self::Well | Self::Suspect, Event::Late) | (Self::Suspect, Event::Completed) => Self::Suspect,
-            // A failover that has begun is carried through.
+            // A failover that has begun is completed.
             (Self::Well | Self::Suspect, Event::Silent)
             | (Self::Failed, Event::Heartbeat | Event::Late | Event::Silent) => Self::Failed,
         }
     }
 }
 
-/// What is sent again.
+/// A packet to send again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resend<K, P> {
-    /// Of which connection.
+    /// The packet's connection.
     pub key: K,
-    /// Which way.
+    /// The packet's direction.
     pub way: Way,
     /// The packet.
     pub packet: P,
-    /// So many times.
+    /// How many copies to send.
     pub copies: u32,
 }
 
-/// What local recovery did.
+/// Counts of what local recovery did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryCounts {
-    /// Memory.
+    /// The cache's counts.
     pub cache: CacheCounts,
-    /// Packets sent again into the cluster.
+    /// Number of packets sent again into the cluster.
     pub resent_entering: u64,
-    /// Packets sent again out of it, each copy.
+    /// Number of packets sent again out of the cluster, counting each copy.
     pub resent_leaving: u64,
-    /// Suspicions that a heartbeat ended.
+    /// Number of suspicions that a heartbeat ended.
     pub false_alarms: u64,
 }
 
@@ -180,10 +179,10 @@ pub struct LocalRecovery<K, P> {
 }
 
 impl<K: Copy + Ord, P> LocalRecovery<K, P> {
-    /// For a string of which no heartbeat has been heard yet; until then nothing is suspected.
+    /// For a string whose first heartbeat has not been heard yet. Before it, nothing is suspected.
     ///
     /// # Errors
-    /// Names the field that cannot be.
+    /// Names the invalid field.
     pub fn new(config: RecoveryConfig, now: Instant) -> Result<Self, InvalidRecovery> {
         config.check()?;
         let (suspicion, failure) = Self::detectors(&config, now);
@@ -198,17 +197,17 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         })
     }
 
-    /// How the string is.
+    /// The state of the string.
     pub const fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// What is remembered.
+    /// The cached packets.
     pub const fn cache(&self) -> &Cache<K, P> {
         &self.cache
     }
 
-    /// What it did.
+    /// Counts of what was done so far.
     pub const fn counts(&self) -> RecoveryCounts {
         RecoveryCounts {
             cache: self.cache.counts(),
@@ -232,7 +231,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         self.phase = self.phase.after(Event::Heartbeat);
     }
 
-    /// Looks for missing heartbeats.
+    /// Checks for missing heartbeats.
     pub fn on_timeout(&mut self, now: Instant) {
         if self.phase == Phase::Failed {
             return;
@@ -249,7 +248,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         }
     }
 
-    /// When to look next.
+    /// When to check next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let failure = self.failure.poll_timeout();
         let next = match self.phase {
@@ -262,12 +261,12 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         self.heard.then_some(next)
     }
 
-    /// Whether what passes is remembered.
+    /// Whether passing packets are cached now.
     pub fn is_caching(&self) -> bool {
         self.config.caching_after == 0 || self.phase != Phase::Well
     }
 
-    /// A packet of the string's connections passes, `bytes` long; `packet` takes it, if it is to be held.
+    /// A packet of one of the string's connections passes. It is `bytes` long. `packet` copies it if it is to be held.
     pub fn on_packet(
         &mut self,
         key: K,
@@ -285,8 +284,8 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         }
     }
 
-    /// The connections have another string, of which no heartbeat has been heard yet: what is to be sent over it now. Nothing if the
-    /// string has not failed.
+    /// The connections have another string now, whose first heartbeat has not been heard yet. Returns the packets to send over
+    /// it. None if the string has not failed.
     pub fn complete(&mut self, now: Instant) -> impl Iterator<Item = Resend<K, P>> + use<K, P> {
         let failed = self.phase == Phase::Failed;
         self.phase = self.phase.after(Event::Completed);
@@ -309,7 +308,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         })
     }
 
-    /// For the suspicion, if caching stops at all, and for the failure.
+    /// The detectors of the suspicion (none if caching is always on) and of the failure.
     fn detectors(config: &RecoveryConfig, now: Instant) -> (Option<Detector>, Detector) {
         let suspicion = (config.caching_after > 0).then(|| config.detector(config.caching_after, now));
         (suspicion, config.detector(config.missed, now))
@@ -338,7 +337,7 @@ mod tests {
         Instant::from_nanos(millis * 1_000_000)
     }
 
-    /// Lets the timers expire up to `until`.
+    /// Runs all timers that expire up to `until`, in milliseconds.
     fn run(recovery: &mut LocalRecovery<u32, &str>, until: u64) {
         while let Some(next) = recovery.poll_timeout().filter(|next| *next <= at(until)) {
             recovery.on_timeout(next);

@@ -1,4 +1,5 @@
-//! A conversation is learnt at a random point: what the late table says then must be what a table says that saw all of it.
+//! A table learns a conversation from a random packet on. From then on it must agree with a table that saw the whole
+//! conversation.
 
 use proptest::prelude::*;
 
@@ -12,7 +13,7 @@ use crate::{Offset, Seq};
 const CLIENT: ([u8; 4], u16) = ([10, 0, 0, 1], 4000);
 const VIP: ([u8; 4], u16) = ([10, 0, 0, 100], 80);
 
-/// Chances, the same for the same seed (SplitMix64).
+/// Random numbers, the same for the same seed (SplitMix64).
 struct Chance(u64);
 
 impl Chance {
@@ -36,14 +37,14 @@ struct Packet {
     payload: Vec<u8>,
 }
 
-/// One side: its next number, what it has heard of the other's, its clock.
+/// One side: its next sequence number, the highest number heard from the other side, and its clock.
 struct Side {
     next: Seq,
     heard: Seq,
     clock: u32,
 }
 
-/// Both sides of a conversation, and what they said.
+/// Both sides of a conversation, and the packets that they sent.
 struct Talk {
     chance: Chance,
     sides: [Side; 2],
@@ -98,7 +99,7 @@ impl Talk {
             seq: side.next,
             ack: side.heard,
             flags,
-            // The server's edge never moves back: what it can take only grows.
+            // The right edge of the server's window never moves back.
             window: if me == 0 {
                 5000 + self.chance.below(60_000) as u16
             } else {
@@ -135,7 +136,7 @@ impl Talk {
         self.say(Direction::In, Flags::ACK, &[]);
     }
 
-    /// Says `message` in segments, of which the other side acknowledges some at once.
+    /// Sends `message` in segments. The other side acknowledges some of them at once.
     fn speak(&mut self, direction: Direction, message: &[u8]) {
         let (other, back) = match direction {
             Direction::In => (1, Direction::Out),
@@ -181,7 +182,7 @@ impl Talk {
         self.answer("POST", 300, &"r".repeat(300));
     }
 
-    /// Some requests at a time, then their replies.
+    /// Sends several requests, then their replies.
     fn pipeline(&mut self) {
         let count = 1 + self.chance.below(4);
         for _ in 0..count {
@@ -208,11 +209,11 @@ impl Talk {
         };
         self.speak(Direction::Out, reply.as_bytes());
         if self.chance.percent(50) {
-            self.say(Direction::In, Flags::ACK, &[]); // else its next request acknowledges the reply
+            self.say(Direction::In, Flags::ACK, &[]); // else the client's next request acknowledges the reply
         }
     }
 
-    /// Repeats some packets and lets neighbours overtake each other, behind the handshake.
+    /// After the handshake, repeats some packets and swaps neighbours.
     fn disturb(&mut self) {
         let mut disturbed: Vec<Packet> = Vec::new();
         for (number, packet) in std::mem::take(&mut self.said).into_iter().enumerate() {
@@ -262,7 +263,8 @@ fn connection(table: &Table) -> Option<&Connection> {
     table.find(CLIENT.into()).and_then(|id| table.get(id))
 }
 
-/// What a survivor would be told, with offsets as numbers: they are counted from elsewhere.
+/// What a survivor would be told. Offsets are converted to sequence numbers, because the two tables count offsets from different
+/// places.
 fn told(connection: &Connection) -> (Endpoint, [Seq; 3], String) {
     let mut endpoint = connection.endpoint();
     let output = connection.output().first();
@@ -274,7 +276,7 @@ fn told(connection: &Connection) -> (Endpoint, [Seq; 3], String) {
     ];
     endpoint.unacknowledged = Offset::ZERO..Offset::ZERO;
     endpoint.input_frontier = Offset::ZERO;
-    endpoint.send_window_max = 0; // what was offered before is not known
+    endpoint.send_window_max = 0; // earlier windows are unknown to the late table
     let restart = match connection.restart() {
         Ok(Restart::Http { feed, resume }) => {
             let (from, until) = (
@@ -289,8 +291,8 @@ fn told(connection: &Connection) -> (Endpoint, [Seq; 3], String) {
     (endpoint, places, restart)
 }
 
-/// Gives the conversation from packet `from` on to a table that is told the terms `delay` packets after it asks. Returns at which
-/// packet the connection was protected.
+/// Gives the conversation from packet `from` on to a table that is told the terms `delay` packets after it asks. Returns the
+/// number of the packet at which the connection becomes protected.
 fn learn_late(talk: &Talk, from: usize, delay: usize) -> Option<usize> {
     let (mut full, mut late) = (table(), table());
     let mut asked: Option<(usize, Vec<SocketAddr>)> = None;
@@ -336,7 +338,7 @@ fn learn_late(talk: &Talk, from: usize, delay: usize) -> Option<usize> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
-    /// Whatever is repeated, overtaken or told late: what is learnt is the truth.
+    /// A learnt connection is correct, whatever is repeated, reordered or told late.
     #[test]
     fn what_is_learnt_is_what_a_table_knows_that_saw_all(seed: u64, from in 0.0..1.0, delay in 0..30_usize, calm: bool) {
         let mut talk = Talk::new(seed);
@@ -355,7 +357,7 @@ proptest! {
         learn_late(&talk, from, delay);
     }
 
-    /// One exchange, and a request or a second of silence after it, are enough.
+    /// One exchange is enough, if a request or a second of silence follows.
     #[test]
     fn the_next_exchange_and_what_follows_are_enough(seed: u64, before in 0..4_usize, asks_again: bool) {
         let mut talk = Talk::new(seed);
@@ -372,7 +374,7 @@ proptest! {
     }
 }
 
-/// A late table, and a conversation between two exchanges of which it has seen the last acknowledgements.
+/// A late table, and a conversation between two exchanges. The table has seen the conversation's last acknowledgements.
 struct Scene {
     talk: Talk,
     late: Table,
@@ -401,7 +403,7 @@ impl Scene {
         self.give();
     }
 
-    /// One side says `payload` with all acknowledged that the other has said.
+    /// One side sends `payload` and acknowledges all that the other side has sent.
     fn speak(&mut self, direction: Direction, payload: &[u8]) {
         self.talk.hear_all(usize::from(direction == Direction::Out));
         self.say(direction, payload);

@@ -1,5 +1,5 @@
-//! Restart policy `replica`: a second application runs along on the backup, and its output is compared with the
-//! primary's, byte by byte, and dropped (FT-TCP's hot backup, for servers that are deterministic per connection).
+//! Restart policy `replica`: a second application runs on the backup. Its output is compared with the primary's byte by byte,
+//! then dropped. This is FT-TCP's hot backup, for servers that are deterministic per connection.
 
 use std::collections::VecDeque;
 
@@ -17,24 +17,24 @@ pub enum Reason {
     /// The two outputs differ.
     #[error("the replica's output differs from byte {at} on")]
     Differs {
-        /// The first byte that differs, or that one of the two does not have because it ended its stream.
+        /// The first byte that differs, or that only one of the two has because the other ended its stream.
         at: Offset,
     },
-    /// The primary is so far ahead that its surplus was given up.
+    /// The primary was so far ahead that its surplus was given up.
     #[error("the replica is more than {bytes} bytes behind")]
     TooFarBehind {
         /// The bound that was exceeded.
         bytes: usize,
     },
-    /// It does not go on.
+    /// The replica has failed.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Compares the primary's logged output of one connection with the replica's. Either may be ahead.
+/// Compares the primary's logged output of one connection with the replica's output. Either may be ahead.
 ///
-/// Only the surplus of the one ahead is kept. The caller bounds the replica's by not reading from it while
-/// [`surplus`](Self::surplus) is large; the primary cannot be slowed, so its surplus is given up beyond `bound`.
+/// Only the surplus of the side ahead is kept. The caller bounds the replica's surplus by not reading from the replica while
+/// [`surplus`](Self::surplus) is large. The primary cannot be slowed, so its surplus is given up beyond `bound`.
 #[derive(Debug)]
 pub struct Comparison {
     bound: usize,
@@ -53,7 +53,7 @@ enum Who {
 }
 
 impl Comparison {
-    /// Both outputs at their start. `bound`: bytes that the replica may be behind.
+    /// Both outputs at their start. `bound`: maximum number of bytes that the replica may be behind.
     pub const fn new(bound: usize) -> Self {
         Self {
             bound,
@@ -66,7 +66,7 @@ impl Comparison {
         }
     }
 
-    /// The replica has failed, whatever was known of it: nothing is compared any more.
+    /// The replica has failed. Replaces any earlier reason and ends the comparison.
     pub fn fail(&mut self, reason: String) {
         if !self.has_failed() {
             self.reason = None;
@@ -74,7 +74,7 @@ impl Comparison {
         }
     }
 
-    /// Whether it has.
+    /// Whether the replica has failed.
     pub fn has_failed(&self) -> bool {
         matches!(self.reason, Some(Reason::Failed(_)))
     }
@@ -92,24 +92,24 @@ impl Comparison {
         self.on_bytes(Who::Replica, bytes);
     }
 
-    /// The primary has ended its stream after what was given.
+    /// The primary has ended its stream after the bytes given so far.
     pub fn on_primary_end(&mut self) {
         self.primary_ended = true;
         self.check_ends();
     }
 
-    /// The replica has ended its stream after what was given.
+    /// The replica has ended its stream after the bytes given so far.
     pub fn on_replica_end(&mut self) {
         self.replica_ended = true;
         self.check_ends();
     }
 
-    /// Bytes that the one ahead has and the other has not yet.
+    /// Number of bytes by which the side ahead is ahead.
     pub fn surplus(&self) -> usize {
         self.surplus.len()
     }
 
-    /// Bytes that the replica is ahead: the caller stops reading from it while these are many.
+    /// Number of bytes by which the replica is ahead. The caller stops reading from the replica while this is large.
     pub fn replica_surplus(&self) -> usize {
         if self.ahead == Who::Replica {
             self.surplus.len()
@@ -118,17 +118,17 @@ impl Comparison {
         }
     }
 
-    /// Whether the replica may still say what the primary has said.
+    /// Whether the replica is behind and may still catch up.
     pub fn is_behind(&self) -> bool {
         self.reason.is_none() && !self.replica_ended && self.ahead == Who::Primary && !self.surplus.is_empty()
     }
 
-    /// Bytes of memory for what the one ahead has said.
+    /// Memory for the surplus in bytes.
     pub fn memory(&self) -> usize {
         self.surplus.capacity()
     }
 
-    /// Both outputs are equal up to here.
+    /// The offset up to which both outputs are known to be equal.
     pub const fn equal(&self) -> Offset {
         self.equal
     }
@@ -136,7 +136,7 @@ impl Comparison {
     /// Whether the replica could take over now.
     ///
     /// # Errors
-    /// Why not; for good.
+    /// Why not. Permanent.
     pub fn protection(&self) -> Result<(), Reason> {
         self.reason.clone().map_or(Ok(()), Err)
     }
@@ -173,7 +173,7 @@ impl Comparison {
             }
             self.surplus.drain(..common);
             if self.surplus.len() < self.surplus.capacity() / 4 {
-                self.surplus.shrink_to_fit(); // who has lagged once keeps nothing of it
+                self.surplus.shrink_to_fit(); // a lag in the past costs no memory
             }
             if common < bytes.len() {
                 self.ahead = who;
@@ -185,7 +185,7 @@ impl Comparison {
         self.check_ends();
     }
 
-    /// A stream that has ended cannot be overtaken.
+    /// If one side has ended its stream, surplus of the other side is a difference.
     fn check_ends(&mut self) {
         let behind_ended = match self.ahead {
             Who::Primary => self.replica_ended,
@@ -205,40 +205,40 @@ impl Comparison {
 /// How a replica's output goes on after a takeover.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Resume {
-    /// The replica has said this already; the client has not got it.
+    /// The replica has sent more than the primary: bytes that the client does not have.
     Ahead {
-        /// Bytes to be sent first.
+        /// Bytes to send to the client first.
         to_send: Vec<u8>,
         /// The replica has ended its stream after them.
         ended: bool,
     },
-    /// The client has this already; the replica has not said it.
+    /// The primary has sent more than the replica: bytes that the client already has.
     Behind {
-        /// Bytes that the replica is to say and the client is not to get again.
+        /// Bytes that the replica must still send and that the client must not get again.
         said: Vec<u8>,
         /// The output has ended after them.
         ended: bool,
     },
 }
 
-/// The replica goes on with other bytes than the client has. The connection must end so that the client sees it.
+/// The replica's bytes differ from those that the client has. The connection must end so that the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Mismatch {
-    /// Another byte.
+    /// A byte differs.
     #[error("the replica's output differs from what was said, {missing} bytes before its end")]
     Differs {
-        /// Bytes of what was said that the replica did not confirm.
+        /// Number of logged bytes that the replica did not confirm.
         missing: usize,
     },
     /// The replica ended its stream first.
     #[error("the replica ended its output {missing} bytes before the end of what was said")]
     EndedEarly {
-        /// Bytes of what was said that the replica did not confirm.
+        /// Number of logged bytes that the replica did not confirm.
         missing: usize,
     },
 }
 
-/// The relay's filter: drops what the client already has, then gets out of the way.
+/// The relay's filter: drops the bytes that the client already has. After them, bytes pass unchanged.
 #[derive(Debug)]
 pub struct Resumer {
     said: VecDeque<u8>,
@@ -246,7 +246,7 @@ pub struct Resumer {
 }
 
 impl Resumer {
-    /// The filter, and what is to be sent to the client before anything that the replica says from now on.
+    /// The filter, and the bytes to send to the client before any further output of the replica.
     pub fn new(resume: Resume) -> (Self, Vec<u8>) {
         match resume {
             Resume::Ahead { to_send, .. } => (
@@ -266,20 +266,20 @@ impl Resumer {
         }
     }
 
-    /// From now on bytes pass as they are.
+    /// Whether bytes pass unchanged from now on.
     pub fn is_transparent(&self) -> bool {
         self.said.is_empty() && !self.ended
     }
 
-    /// The output has ended, and all of it is confirmed.
+    /// Whether the output has ended and all of it is confirmed.
     pub fn is_finished(&self) -> bool {
         self.said.is_empty() && self.ended
     }
 
-    /// The replica's next bytes; what of them the client is to get is appended to `to_client`.
+    /// Takes the replica's next bytes and appends those that the client is to get to `to_client`.
     ///
     /// # Errors
-    /// They are not what the client has.
+    /// The bytes differ from those that the client has.
     pub fn on_application(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
         let common = self.said.len().min(bytes.len());
         let same = common_prefix(&self.said, &bytes[..common]);
@@ -295,10 +295,10 @@ impl Resumer {
         Ok(())
     }
 
-    /// The replica has ended its stream: the output ends too, unless this fails.
+    /// The replica has ended its stream. The output ends too, unless this fails.
     ///
     /// # Errors
-    /// The client has more.
+    /// The client has more bytes than the replica sent.
     pub fn on_application_end(&mut self) -> Result<(), Mismatch> {
         match self.said.len() {
             0 => Ok(()),
@@ -307,7 +307,7 @@ impl Resumer {
     }
 }
 
-/// How many of the first bytes are the same; `bytes` is not longer than `kept`.
+/// Length of the common prefix in bytes. `bytes` is not longer than `kept`.
 fn common_prefix(kept: &VecDeque<u8>, bytes: &[u8]) -> usize {
     let (front, back) = kept.as_slices();
     let (first, second) = bytes.split_at(front.len().min(bytes.len()));

@@ -1,13 +1,13 @@
-//! What an edge holds, what it takes, and what goes first at the bound.
+//! The packets that an edge holds, their memory, and which of them go first at the bound.
 //!
 //! | worth | packet | why |
 //! |---|---|---|
-//! | most | the lowest one of a connection, a SYN | without it the connection sleeps until its timer |
+//! | most | the lowest packet of a connection, a SYN | without it the connection sleeps until its timer expires |
 //! | | the highest acknowledgement | helps only senders that have not timed out yet |
-//! | least | the others of policy `all` | one round trip after the wake-up their sender repeats them itself |
+//! | least | the other packets of policy `all` | their sender repeats them itself one round trip after it wakes up |
 //!
-//! Among equals who came first stays: who waits longest has the longest timer. SYNs get at most half of the memory unless they
-//! are all that is wanted, so that a flood of them leaves room for connections that exist.
+//! Among packets of equal worth the earlier one stays, because the connection that has waited longest has the longest timer. With
+//! policies other than `syn`, SYNs get at most half of the memory, so that a SYN flood leaves room for existing connections.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,21 +19,22 @@ use crate::Seq;
 pub(super) struct Store<K, P> {
     pub config: CacheConfig,
     pub connections: BTreeMap<K, Kept<P>>,
-    /// Connections with more than one entering packet, and with an acknowledgement: where room can be made.
+    /// Connections that can make room: those with more than one entering packet are `wide`, those with an acknowledgement
+    /// `acknowledging`.
     wide: BTreeSet<K>,
     acknowledging: BTreeSet<K>,
     syn_bytes: usize,
     pub counts: CacheCounts,
 }
 
-/// Of one connection.
+/// The packets of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Kept<P> {
-    /// Entering and unacknowledged, lowest first.
+    /// Unacknowledged entering packets, lowest first.
     pub waiting: VecDeque<Held<P>>,
-    /// Leaving: the highest acknowledgement, which [`Held::end`] holds.
+    /// The leaving packet with the highest acknowledgement, which is in [`Held::end`].
     pub highest: Option<Held<P>>,
-    /// The number behind the FIN that entered; and whether one left.
+    /// The number after the FIN that entered, and whether a FIN left.
     pub fin_entered: Option<Seq>,
     pub fin_left: bool,
 }
@@ -47,7 +48,7 @@ pub(super) struct Held<P> {
     pub packet: P,
 }
 
-/// How much a packet is worth; the higher may displace the lower.
+/// How much a packet is worth. A packet of higher worth may displace one of lower worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Worth {
     Further,
@@ -78,13 +79,13 @@ impl<K: Copy + Ord, P> Store<K, P> {
         }
     }
 
-    /// Wide and acknowledging connections, and bytes of SYNs.
+    /// Number of wide connections, number of acknowledging connections, and bytes of SYNs.
     #[cfg(test)]
     pub fn indexed(&self) -> (usize, usize, usize) {
         (self.wide.len(), self.acknowledging.len(), self.syn_bytes)
     }
 
-    /// Makes room for a packet by giving up what is worth less; whether there is room now.
+    /// Makes room for a packet by giving up packets that are worth less. Returns whether there is room now.
     pub fn make_room(&mut self, worth: Worth, syn: bool, bytes: usize) -> bool {
         let CacheConfig {
             policy,
@@ -116,7 +117,7 @@ impl<K: Copy + Ord, P> Store<K, P> {
         self.count_in(held.bytes);
         self.syn_bytes += if held.syn { held.bytes } else { 0 };
         let waiting = &mut self.connections.entry(key).or_default().waiting;
-        // Room may have been made behind the place, in this very connection.
+        // This connection may have given up packets after `place` to make room.
         waiting.insert(place.min(waiting.len()), held);
         if waiting.len() > 1 {
             self.wide.insert(key);
@@ -147,7 +148,7 @@ impl<K: Copy + Ord, P> Store<K, P> {
         Some(held)
     }
 
-    /// Forgets a connection of which nothing is held.
+    /// Forgets a connection if nothing of it is held.
     pub fn prune(&mut self, key: K) {
         let kept = self.connections.get(&key);
         if kept.is_some_and(|kept| kept.waiting.is_empty() && kept.highest.is_none()) {
@@ -155,14 +156,14 @@ impl<K: Copy + Ord, P> Store<K, P> {
         }
     }
 
-    /// Drops what is held of a connection.
+    /// Drops all packets of a connection.
     pub fn forget(&mut self, key: K) {
         while self.take_waiting(key, 0).is_some() {}
         self.take_highest(key);
         self.connections.remove(&key);
     }
 
-    /// Gives up everything; the counts of what was done stay.
+    /// Takes out everything. The counts of what was done stay.
     pub fn take_all(&mut self) -> BTreeMap<K, Kept<P>> {
         self.wide.clear();
         self.acknowledging.clear();

@@ -1,4 +1,4 @@
-//! What is held, in conversations and by properties.
+//! Tests of which packets are held, by example conversations and by properties.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ fn ack(number: u32) -> Segment {
     }
 }
 
-/// Lets segments enter connection 1; a packet is its number.
+/// Lets segments of connection 1 enter. A packet is represented by its sequence number.
 fn enter(cache: &mut Cache<u32, u32>, segments: &[Segment]) {
     for segment in segments {
         cache.on_entering(1, segment, 140, || segment.seq.0);
@@ -90,7 +90,7 @@ fn an_acknowledgement_releases_and_the_highest_is_held() {
     }
     assert_eq!(waiting(&cache), [] as [u32; 0]);
     assert_eq!(cache.highest(1), Some(&1100));
-    enter(&mut cache, &[data(1000)]); // repeated for nothing
+    enter(&mut cache, &[data(1000)]); // a needless repetition
     assert_eq!(waiting(&cache), [] as [u32; 0]);
 }
 
@@ -165,7 +165,7 @@ fn at_the_bound_the_least_worth_goes_first() {
     });
     enter(&mut cache, &[data(1000), data(1100)]);
     leave(&mut cache, ack(1000));
-    enter(&mut cache, &[data(1200)]); // no more than the others
+    enter(&mut cache, &[data(1200)]); // worth no more than the held packets
     assert_eq!((waiting(&cache), cache.counts().refused), (vec![1000, 1100], 1));
     cache.on_entering(2, &data(5), 140, || 5);
     assert_eq!((waiting(&cache), cache.highest(1)), (vec![1000], Some(&1000)));
@@ -208,7 +208,7 @@ fn it_is_emptied_in_an_order_that_helps() {
     );
 }
 
-/// One packet of one of three connections.
+/// A random packet of one of three connections.
 fn step() -> impl Strategy<Value = (u32, bool, Segment)> {
     let numbers = (0..20_u32).prop_map(|number| (u32::MAX - 899).wrapping_add(number * 100));
     let flags = prop_oneof![8 => Just(0), 1 => Just(1), 1 => Just(2), 1 => Just(3)];
@@ -253,7 +253,7 @@ proptest! {
         prop_assert_eq!(cache.store.indexed(), (0, 0, 0));
     }
 
-    /// While nothing is acknowledged, as in a failover, the packet held is the lowest of all that came.
+    /// While nothing is acknowledged, as in a failover, the lowest of all packets that entered is held.
     #[test]
     fn the_lowest_unacknowledged_packet_is_held(
         steps in prop::collection::vec((0..3_u32, 0..20_u32), 1..100),
@@ -272,7 +272,7 @@ proptest! {
         }
     }
 
-    /// With acknowledgements: it is the lowest that came since the last one held was acknowledged.
+    /// With acknowledgements, the lowest packet is held that entered since the last held packet was acknowledged.
     #[test]
     fn the_lowest_since_the_last_release_is_held(
         steps in prop::collection::vec((any::<bool>(), 0..20_u32), 1..100),
@@ -295,7 +295,7 @@ proptest! {
         }
     }
 
-    /// With acknowledgements: what is held is never acknowledged, and under `all` nothing else is missing.
+    /// With acknowledgements, held packets are never acknowledged. With policy `all`, no unacknowledged packet is missing.
     #[test]
     fn what_is_held_is_what_is_unacknowledged(
         steps in prop::collection::vec((any::<bool>(), 0..20_u32), 1..100),

@@ -1,4 +1,4 @@
-//! Message bodies: payload told from framing, in pieces of any size and without looking at each byte.
+//! Message bodies: separates payload from framing, in pieces of any size and without looking at each byte.
 
 use super::SIZE_LINE_MAX;
 use super::head::{Fault, check_trailer, take_line, take_section};
@@ -29,9 +29,9 @@ pub(super) enum Piece<'a> {
     /// The CRLF after a chunk's data.
     DataEnd,
     Payload(&'a [u8]),
-    /// A chunk's size and the whole line, as it came. Size 0: the last chunk.
+    /// A chunk's size and the whole size line as received. Size 0: the last chunk.
     SizeLine(u64, Vec<u8>),
-    /// The lines after the last chunk, with the blank one.
+    /// The lines after the last chunk, with the blank line.
     Trailer(Vec<u8>),
 }
 
@@ -62,8 +62,8 @@ impl Body {
         }
     }
 
-    /// Takes one piece from the front of `bytes`. `None` if the bytes ended before it did; they are remembered. To be
-    /// called only while the body is not complete.
+    /// Takes one piece from the front of `bytes`. `None` if the bytes ended before the piece did; they are kept. Call this only
+    /// while the body is not complete.
     pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<Piece<'a>>, Fault> {
         if bytes.is_empty() {
             return Ok(None);
@@ -135,11 +135,11 @@ impl Chunked {
     }
 }
 
-/// A chunk's size line, perhaps cut, in its parts.
+/// The parts of a chunk's size line, which may be cut.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SizeLine<'a> {
     pub digits: &'a [u8],
-    /// Padding, extensions and the line's end, as far as they are there.
+    /// Padding, extensions and the line's end, as far as present.
     pub rest: &'a [u8],
 }
 
@@ -153,8 +153,8 @@ impl<'a> SizeLine<'a> {
         Self { digits, rest }
     }
 
-    /// The size that the digits say; `None` if there is none, or the digits are followed by what cannot follow them. A CR or LF that
-    /// does not end the line is none of an extension: receivers differ in where such a line ends.
+    /// The size that the digits say; `None` without digits, or if the bytes after the digits are not allowed there. A CR or LF
+    /// that does not end the line is not allowed: receivers disagree about where such a line ends.
     pub fn size(self) -> Option<u64> {
         let cut = self.rest.strip_suffix(b"\r").unwrap_or(self.rest);
         let rest = self.rest.strip_suffix(b"\r\n").unwrap_or(cut);
@@ -175,7 +175,7 @@ impl<'a> SizeLine<'a> {
     }
 }
 
-/// Splits up to `left` bytes off the front of `bytes` and counts them down.
+/// Splits up to `left` bytes off the front of `bytes` and subtracts them from `left`.
 pub(super) fn take<'a>(left: &mut u64, bytes: &mut &'a [u8]) -> &'a [u8] {
     let count = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
     let (taken, rest) = bytes.split_at(count);

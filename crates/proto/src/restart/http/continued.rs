@@ -1,4 +1,4 @@
-//! A body that was cut: the regenerated one is compared with what the client has, then passed on from there.
+//! Continues a body that was cut: compares the regenerated body with the part that the client has, then passes on the rest.
 
 use std::fmt;
 
@@ -13,13 +13,13 @@ pub(super) struct Continued {
     client: Client,
 }
 
-/// Where the client stands in the same body.
+/// Where the client stands in the same body, relative to the application.
 enum Client {
-    /// Past the logged part, with chunk boundaries of its own.
+    /// At the same payload byte, but with other chunk boundaries.
     Apart(ChunkPosition),
-    /// It has all that the application said so far, and more.
+    /// The client has all that the application has regenerated so far, and more.
     Ahead(Box<Ahead>),
-    /// At the same place: bytes pass as they are.
+    /// At the same place: bytes pass unchanged.
     Level,
 }
 
@@ -29,7 +29,7 @@ struct Ahead {
 }
 
 impl Continued {
-    /// A body at its start, of which the client has `prefix`.
+    /// Starts at the beginning of `body`, of which the client has `prefix`.
     pub fn new(body: Body, prefix: Option<BodyPrefix>, to_client: &mut Vec<u8>) -> Result<Self, Mismatch> {
         let Some(prefix) = prefix else {
             return Ok(Self {
@@ -51,21 +51,21 @@ impl Continued {
             body,
             client: Client::Ahead(Box::new(ahead)),
         };
-        continued.on_payload(&[], to_client)?; // the client may have no payload yet
+        continued.on_payload(&[], to_client)?; // in case the client has no payload yet
         Ok(continued)
     }
 
-    /// The message has ended.
+    /// Whether the message has ended.
     pub const fn is_complete(&self) -> bool {
         self.body.is_complete()
     }
 
-    /// All that comes until the stream's end belongs to this body and passes as it is.
+    /// Whether all bytes up to the stream's end belong to this body and pass unchanged.
     pub const fn is_open_ended(&self) -> bool {
         matches!((&self.body, &self.client), (Body::UntilClose, Client::Level))
     }
 
-    /// What it means that the application closed before the body was complete.
+    /// The mismatch to report if the application closes before the body is complete.
     pub fn ended_early(&self) -> Mismatch {
         match (&self.body, &self.client) {
             (Body::UntilClose, Client::Ahead(_)) => Mismatch::BodyTooShort,
@@ -155,13 +155,13 @@ impl Continued {
 }
 
 impl Ahead {
-    /// Hashes the part of `payload` that the client has, and takes it away.
+    /// Hashes the part of `payload` that the client has, and removes it from `payload`.
     fn take(&mut self, payload: &mut &[u8]) {
         let mut missing = self.prefix.bytes - self.regenerated.bytes();
         self.regenerated.write(take(&mut missing, payload));
     }
 
-    /// All that the client has is regenerated: if it is the same, what comes is the client's.
+    /// Everything that the client has is regenerated. If it is the same, the client gets the bytes that follow.
     fn arrive(&self, to_client: &mut Vec<u8>) -> Result<Client, Mismatch> {
         if self.regenerated.of_all() != self.prefix.digest {
             let bytes = self.prefix.bytes;
@@ -178,14 +178,14 @@ impl Ahead {
     }
 }
 
-/// Completes the size line of which the client has `said`, for payload of which `in_chunk` more bytes belong to the
-/// application's chunk. If the line can be made to say that number, both then end their chunk at the same place; else
-/// the client's chunk is as long as it was told: that many bytes were there at the first time.
+/// Completes a size line of which the client has `said`. `in_chunk` more payload bytes belong to the application's chunk. If the
+/// line can be completed to that number, the client's and the application's chunk end at the same place. Else the client's chunk
+/// has the length that the line says: the primary had that many bytes.
 fn open_chunk(said: &[u8], in_chunk: u64, to_client: &mut Vec<u8>) -> Result<Client, Mismatch> {
     let line = SizeLine::split(said);
     let size = format!("{in_chunk:x}");
     if line.rest.is_empty() {
-        let is_open = line.digits.iter().all(|&digit| digit == b'0'); // or nothing at all: zeros may stand before
+        let is_open = line.digits.iter().all(|&digit| digit == b'0'); // or there are no digits: leading zeros are allowed
         let rest = if is_open {
             Some(size.as_bytes())
         } else {
@@ -208,7 +208,7 @@ fn open_chunk(said: &[u8], in_chunk: u64, to_client: &mut Vec<u8>) -> Result<Cli
     }
 }
 
-/// Completes the size line of which the client has `said`, when the application's payload has ended.
+/// Completes a size line of which the client has `said`, when the application's payload has ended.
 fn close_chunks(said: &[u8], to_client: &mut Vec<u8>) -> Result<Client, Mismatch> {
     let line = SizeLine::split(said);
     match line.size() {

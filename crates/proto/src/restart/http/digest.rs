@@ -1,22 +1,23 @@
-//! The hash of a reply's payload, by blocks: so also the end of what was said can be compared, without the rest.
+//! The hash of a reply's payload, by blocks, so that the end of the payload that was sent can also be compared alone.
 
 use twox_hash::xxhash3_128;
 
-/// Bytes of a block. Of what was said the last whole block and what follows it can be compared alone.
+/// Block size in bytes. The last whole block, together with the bytes after it, can be compared without the rest.
 pub(super) const BLOCK: usize = 16 * 1024;
 
-/// Each block's XXH3-128, hashed together with what came of those before it. The last block may be short or empty.
+/// A chained hash: each block's XXH3-128 is hashed together with the hash of all blocks before it. The last block may be short or
+/// empty.
 #[derive(Clone)]
 pub(super) struct Digest {
-    /// Of the whole blocks.
+    /// The chained hash of all whole blocks.
     blocks: [u8; 16],
-    /// Of the last of them alone.
+    /// The hash of the last whole block alone.
     last: [u8; 16],
     open: xxhash3_128::Hasher,
     bytes: u64,
 }
 
-/// Of no block.
+/// The chained hash of no blocks.
 const NONE: [u8; 16] = [0; 16];
 
 impl Digest {
@@ -29,7 +30,7 @@ impl Digest {
         }
     }
 
-    /// The next bytes.
+    /// Adds the next bytes.
     pub fn write(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let in_block = (self.bytes % BLOCK as u64) as usize;
@@ -45,17 +46,17 @@ impl Digest {
         }
     }
 
-    /// How many bytes there were.
+    /// Number of bytes so far.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Of all of them.
+    /// The hash of all bytes so far.
     pub fn of_all(&self) -> [u8; 16] {
         chain(self.blocks, self.of_open())
     }
 
-    /// Where the last whole block begins, and the hash of what is from there on; `None` without a whole block.
+    /// Where the last whole block begins, and the hash of the bytes from there on; `None` without a whole block.
     pub fn of_end(&self) -> Option<(u64, [u8; 16])> {
         let from = (self.bytes / BLOCK as u64).checked_sub(1)? * BLOCK as u64;
         Some((from, chain(chain(NONE, self.last), self.of_open())))
@@ -66,7 +67,7 @@ impl Digest {
     }
 }
 
-/// What comes of the block with the hash `next`, behind those of which `before` came.
+/// The chained hash of the blocks that gave `before` and the next block, whose hash is `next`.
 fn chain(before: [u8; 16], next: [u8; 16]) -> [u8; 16] {
     let both = [before, next];
     xxhash3_128::Hasher::oneshot(both.as_flattened()).to_be_bytes()

@@ -1,28 +1,28 @@
-//! What of the input a fresh application is given.
+//! Which part of the input a new application is given.
 
 use super::MARK;
 use crate::Offset;
 use crate::spill::Part;
 use crate::stream::StreamLog;
 
-/// A part of the input, and what is put into it.
+/// A part of the input, and the header lines that are inserted into it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feed {
-    /// From here on.
+    /// Where the part begins.
     pub from: Offset,
-    /// Up to here, if not all that comes.
+    /// Where the part ends; `None`: it includes all later input.
     pub until: Option<Offset>,
-    /// Where [`MARK`] is put in: behind the request line of each request that is executed again.
+    /// Where [`MARK`] is inserted: after the request line of each request that is executed again.
     pub marks: Vec<Offset>,
-    /// Header fields that are put behind the first of them, if any.
+    /// Header fields that are inserted after the first [`MARK`]. May be empty.
     pub fields: Vec<u8>,
 }
 
 impl Feed {
-    /// The part that is logged before `frontier`, with its marks.
+    /// The logged part before `frontier`, with its marks.
     ///
     /// # Panics
-    /// If the log does not have it.
+    /// If the log does not have these bytes.
     pub fn logged<'a>(&'a self, log: &'a StreamLog, frontier: Offset) -> Vec<Part<'a>> {
         let mut from = self.from.min(frontier);
         let end = self.until.unwrap_or(frontier).clamp(from, frontier);

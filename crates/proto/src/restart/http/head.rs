@@ -1,4 +1,4 @@
-//! Header sections: where they end, and what they say about the message's length and the connection's.
+//! Header sections: where they end, and what they say about the message's length and the connection's end.
 
 use std::borrow::Cow;
 use std::mem::MaybeUninit;
@@ -7,10 +7,10 @@ use thiserror::Error;
 
 use super::{HEAD_MAX, body::Body};
 
-/// The most header fields in one message; what is beyond makes the connection unprotected.
+/// Maximum number of header fields in one message. More make the connection unprotected.
 const FIELDS_MAX: usize = 128;
 
-/// No method is longer: what comes later tells nothing about the protocol.
+/// Bytes of the first word that are checked for a method. No method is longer, so later bytes say nothing about the protocol.
 const METHOD_MAX: usize = 64;
 
 /// What is wrong with a message.
@@ -19,25 +19,27 @@ pub enum Fault {
     /// Content-Length beside Transfer-Encoding, or several lengths: the two ends may see different bodies.
     #[error("the message's length is given twice")]
     AmbiguousLength,
-    /// A line of a request ends in LF without CR. A receiver may take it for a line's end or for a part of the line (RFC 9112 §2.2).
+    /// A line of a request ends in LF without CR. Some receivers take the LF for the line's end, others for a part of the line
+    /// (RFC 9112 §2.2).
     #[error("unclear boundary: a line ends in a line feed without a carriage return")]
     BareLineFeed,
     /// Chunk data is not followed by CRLF.
     #[error("chunk data does not end where its size says")]
     ChunkEnd,
-    /// A chunk's size line is no hexadecimal number, or longer than [`SIZE_LINE_MAX`](super::SIZE_LINE_MAX).
+    /// A chunk's size line is not a hexadecimal number, or is longer than [`SIZE_LINE_MAX`](super::SIZE_LINE_MAX).
     #[error("a chunk's size line does not parse")]
     ChunkSize,
     /// Content-Length is not a decimal number below 2⁶⁴.
     #[error("the Content-Length is not a number")]
     ContentLength,
-    /// Longer than [`HEAD_MAX`].
+    /// The header section is longer than [`HEAD_MAX`].
     #[error("the header is longer than {HEAD_MAX} bytes")]
     HeadTooLong,
     /// The header section is not HTTP/1.
     #[error("the header does not parse: {0}")]
     Syntax(#[from] httparse::Error),
-    /// A Transfer-Encoding other than `chunked` alone, in a request or where it mentions `chunked`, or one in HTTP/1.0 (RFC 9112 §6.1).
+    /// A Transfer-Encoding other than `chunked` alone, either in a request or in a reply that mentions `chunked`. Also any
+    /// Transfer-Encoding in HTTP/1.0 (RFC 9112 §6.1).
     #[error("unclear boundary: the Transfer-Encoding gives no length that all receivers agree on")]
     TransferEncoding,
 }
@@ -51,7 +53,7 @@ pub enum Method {
     Get,
     Head,
     Options,
-    /// Any other method; taken as neither safe nor idempotent.
+    /// Any other method; treated as neither safe nor idempotent.
     Other,
     Patch,
     Post,
@@ -60,7 +62,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// By its name, which is case-sensitive (RFC 9110 §9.1).
+    /// The method with this name, which is case-sensitive (RFC 9110 §9.1).
     pub fn parse(name: &str) -> Self {
         match name {
             "CONNECT" => Self::Connect,
@@ -77,15 +79,15 @@ impl Method {
     }
 }
 
-/// A request, as its header section tells.
+/// A request as described by its header section.
 #[derive(Debug)]
 pub(super) struct RequestHead {
     pub method: Method,
     /// The client does not want the connection to end with this exchange.
     pub persists: bool,
-    /// It carries an Idempotency-Key (draft-ietf-httpapi-idempotency-key-header §2).
+    /// The request has an Idempotency-Key (draft-ietf-httpapi-idempotency-key-header §2).
     pub has_key: bool,
-    /// It is a GET of HTTP/1.1 that asks for the whole, and for nothing about ranges (RFC 9110 §14.2).
+    /// The request is an HTTP/1.1 GET without range fields, so fields that ask for a range can be added (RFC 9110 §14.2).
     pub takes_range: bool,
     pub body: Option<Body>,
 }
@@ -124,7 +126,7 @@ impl RequestHead {
     }
 }
 
-/// A reply, as its header section and the request's method tell.
+/// A reply as described by its header section and the request's method.
 #[derive(Debug)]
 pub(super) struct ReplyHead {
     pub status: u16,
@@ -146,7 +148,7 @@ impl ReplyHead {
         )?;
         let status = reply.code.unwrap_or_default();
         if status < 100 {
-            return Err(Fault::Syntax(httparse::Error::Status)); // of no class: interim or final?
+            return Err(Fault::Syntax(httparse::Error::Status)); // neither interim nor final
         }
         let fields = Fields::read(reply.headers, reply.version == Some(1))?;
         let bodyless = to_head || status < 200 || status == 204 || status == 304;
@@ -165,7 +167,7 @@ impl ReplyHead {
         })
     }
 
-    /// 1xx: another header section follows for the same request; 101 (Switching Protocols) is none of them.
+    /// Whether another header section follows for the same request: status 1xx except 101 (Switching Protocols).
     pub const fn is_interim(&self) -> bool {
         self.status < 200 && self.status != 101
     }
@@ -179,7 +181,7 @@ fn whole(bytes: &[u8], parsed: httparse::Status<usize>) -> Result<(), Fault> {
     }
 }
 
-/// The fields that matter for a message's length and the connection's.
+/// The fields that decide the message's length and whether the connection persists.
 struct Fields {
     length: Length,
     persists: bool,
@@ -187,7 +189,7 @@ struct Fields {
 
 enum Length {
     Chunked,
-    /// A transfer coding that does not tell its end.
+    /// A transfer coding without a recognisable end.
     Encoded,
     Known(u64),
     Unsaid,
@@ -229,7 +231,8 @@ impl Fields {
 
 const CHUNKED: &[u8] = b"chunked";
 
-/// Whether a coding is `chunked`, or may be to a careless receiver: quoted, with parameters, or behind a stray character.
+/// Whether a coding is `chunked`, or a careless receiver may read it as `chunked`: quoted, with parameters, or after a stray
+/// character.
 fn mentions_chunked(coding: &[u8]) -> bool {
     coding
         .windows(CHUNKED.len())
@@ -254,8 +257,8 @@ fn decimal(value: &[u8]) -> Result<u64, Fault> {
         .ok_or(Fault::ContentLength)
 }
 
-/// The section that `begun` and the front of `bytes` make, which it takes; `None` until its end is there. Nothing is copied
-/// where `bytes` has all of it, as almost always.
+/// Takes the section that `begun` and the front of `bytes` make together; `None` until the section's end is there. Copies nothing
+/// in the usual case that `bytes` has the whole section.
 pub(super) fn next_section<'a>(
     begun: &mut Vec<u8>,
     bytes: &mut &'a [u8],
@@ -272,7 +275,8 @@ pub(super) fn next_section<'a>(
     Ok(is_whole.then(|| std::mem::take(begun).into()))
 }
 
-/// Moves bytes from the front of `bytes` to `section` up to the blank line that ends it. True when it is there.
+/// Moves bytes from the front of `bytes` to `section`, up to the blank line that ends the section. True when the blank line is
+/// there.
 pub(super) fn take_section(section: &mut Vec<u8>, bytes: &mut &[u8]) -> Result<bool, Fault> {
     while !bytes.is_empty() {
         let ended = take_line(section, bytes);
@@ -286,7 +290,7 @@ pub(super) fn take_section(section: &mut Vec<u8>, bytes: &mut &[u8]) -> Result<b
     Ok(false)
 }
 
-/// Moves bytes from the front of `bytes` to `line` up to the next line feed. True when it is there.
+/// Moves bytes from the front of `bytes` to `line`, up to the next line feed. True when the line feed is there.
 pub(super) fn take_line(line: &mut Vec<u8>, bytes: &mut &[u8]) -> bool {
     let end = memchr::memchr(b'\n', bytes).map(|feed| feed + 1);
     let (taken, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
@@ -301,7 +305,7 @@ fn has_bare_feed(section: &[u8]) -> bool {
     feeds.any(|feed| !section[..feed].ends_with(b"\r"))
 }
 
-/// Whether trailer fields, with the blank line that ends them, are fields to every receiver (RFC 9112 §7.1.2).
+/// Checks that all receivers read trailer fields, with the blank line that ends them, in the same way (RFC 9112 §7.1.2).
 pub(super) fn check_trailer(section: &[u8]) -> Result<(), Fault> {
     if has_bare_feed(section) {
         return Err(Fault::BareLineFeed);
@@ -313,7 +317,7 @@ pub(super) fn check_trailer(section: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// Whether the last line of `section` is blank. Like most receivers it takes a bare LF for a line's end.
+/// Whether the last line of `section` is blank. As most receivers do, takes a bare LF for a line's end.
 pub(super) fn ends_blank(section: &[u8]) -> bool {
     let body = section
         .strip_suffix(b"\r\n")
@@ -326,7 +330,8 @@ pub(super) fn begins_as_reply(bytes: &[u8]) -> bool {
     bytes.iter().zip(b"HTTP/").all(|(one, other)| one == other)
 }
 
-/// Whether what has begun can be a request: its first word is printable, and ends with a blank if it has an end.
+/// Whether `begun` and `next` can begin a request: the first word is printable and, if it has ended, is followed by a space or a
+/// tab.
 pub(super) fn begins_with_method(begun: &[u8], next: &[u8]) -> bool {
     let mut first = begun.iter().chain(next).take(METHOD_MAX);
     let end = first.find(|byte| !byte.is_ascii_graphic());

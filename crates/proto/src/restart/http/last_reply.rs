@@ -1,7 +1,7 @@
-//! Makes a reply the last one of its connection, so that the client comes again on a new one: `Connection: close` (RFC 9112 §9.6).
+//! Makes a reply the last one of its connection by `Connection: close` (RFC 9112 §9.6), so that the client reconnects.
 //!
-//! The reply is the next one behind which no request waits: after it the server need not process anything, and nothing that the
-//! client asked for is dropped unanswered. What does not look like HTTP/1, or ends by itself, is left alone.
+//! The last reply is the next one after which no request waits, so no request of the client is dropped unanswered. Connections
+//! that do not look like HTTP/1, or that end by themselves, are left alone.
 
 use std::collections::VecDeque;
 
@@ -9,11 +9,11 @@ use super::REQUESTS_MAX;
 use super::body::Body;
 use super::head::{Fault, Method, ReplyHead, RequestHead, take_section};
 
-/// Follows what an application is asked and says, from the start of its connection on.
+/// Follows an application's input and output from the start of its connection on.
 #[derive(Debug, Default)]
 pub(super) struct LastReply {
     receiving: Place,
-    /// Whether the reply has no body by its method; of each request that has no complete reply.
+    /// One entry for each request without a complete reply: true for a HEAD, whose reply has no body.
     unanswered: VecDeque<bool>,
     replying: Place,
     course: Course,
@@ -30,29 +30,29 @@ enum Place {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Course {
-    /// A reply is looked for.
+    /// No suitable reply yet.
     #[default]
     Looking,
-    /// It is being said; the application gets nothing more.
+    /// The last reply is being sent. The application gets no more input.
     Saying,
-    /// It is complete.
+    /// The last reply is complete.
     Said,
-    /// There will be none.
+    /// No reply will be made the last one.
     Off,
 }
 
 impl LastReply {
-    /// There will be none: everything passes as it is.
+    /// Whether no reply will be made the last one: everything passes unchanged.
     pub fn is_off(&self) -> bool {
         self.course == Course::Off
     }
 
-    /// The reply is complete.
+    /// Whether the last reply is complete.
     pub fn is_said(&self) -> bool {
         self.course == Course::Said
     }
 
-    /// The next bytes for the application. It may be given so many of them; the rest is dropped.
+    /// Takes the next bytes for the application. Returns how many of them the application may get; drop the rest.
     pub fn on_input(&mut self, bytes: &[u8]) -> usize {
         match self.course {
             Course::Looking => {
@@ -66,19 +66,20 @@ impl LastReply {
         }
     }
 
-    /// A reply that is not to be looked at is complete.
+    /// A reply that was continued, and so was not given to [`on_output`](Self::on_output), is complete.
     pub fn on_answered(&mut self) {
         self.unanswered.pop_front();
     }
 
-    /// The application's next bytes; what the client is to get is appended to `to_client`.
+    /// Takes the application's next bytes and appends those that the client is to get to `to_client`.
     pub fn on_output(&mut self, mut bytes: &[u8], to_client: &mut Vec<u8>) {
         while !bytes.is_empty() && !matches!(self.course, Course::Said | Course::Off) {
             let before = bytes;
             let followed = self.reply(&mut bytes, to_client);
             match (followed, self.course) {
                 (Ok(()), _) => {}
-                // Nobody knows where it ends, and what the client has sent since is dropped: it must see that something is missing.
+                // The reply's end is unknown, and the client's later input was dropped. Ending here shows the client that the
+                // reply is cut.
                 (Err(_), Course::Saying) => self.course = Course::Said,
                 (Err(_), _) => {
                     self.course = Course::Off;
@@ -126,7 +127,7 @@ impl LastReply {
         Ok(())
     }
 
-    /// Takes a step; on an error nothing was taken but what is kept.
+    /// Takes one step. On an error, bytes were consumed only if they are kept.
     fn reply(&mut self, bytes: &mut &[u8], to_client: &mut Vec<u8>) -> Result<(), Fault> {
         match &mut self.replying {
             Place::Between if self.unanswered.is_empty() || bytes[0] != b'H' => self.course = Course::Off,
@@ -168,7 +169,7 @@ impl LastReply {
         let to_head = self.unanswered.front().copied();
         let reply = to_head.and_then(|to_head| ReplyHead::parse(&section, to_head).ok());
         let Some(reply) = reply.filter(|reply| reply.persists && reply.status != 101) else {
-            // Not asked for, not HTTP, or its server's last one anyway.
+            // The reply was not asked for, is not HTTP, or ends the connection anyway.
             self.course = Course::Off;
             to_client.extend(section);
             return;
@@ -195,7 +196,7 @@ impl LastReply {
     }
 }
 
-/// A reply's header section with `Connection: close` in the place of what it says of the connection. Other options stay.
+/// The header section of a reply with `close` as its connection option instead of keep-alive options. Other options stay.
 fn closing(section: &[u8]) -> Vec<u8> {
     let mut closing = Vec::with_capacity(section.len() + 32);
     let mut options = b"close".to_vec();

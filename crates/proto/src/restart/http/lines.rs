@@ -1,4 +1,4 @@
-//! A header section that was cut is continued from a regenerated one: line by line, the same or volatile.
+//! Continues a header section that was cut from a regenerated one, line by line. Each line must be the same or volatile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use thiserror::Error;
 use super::Mismatch;
 use super::head::ends_blank;
 
-/// What may be done when the log ends inside a volatile field's value.
+/// How to continue when the log ends inside a volatile field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cut {
-    /// The two halves must not be mixed: the regenerated line must begin with the logged part.
+    /// Halves of two values must not be mixed: the regenerated line must begin with the logged part.
     Refuse,
-    /// The value only informs: it is completed from the regenerated one, by position.
+    /// The value is only informative: it is completed from the regenerated value, by position.
     Splice,
 }
 
-/// The header fields that two executions of one request may say differently. What the log has stands. Clones share one list.
+/// The header fields that may differ between two executions of one request. The logged value is kept. Clones share one list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "BTreeMap<String, Cut>")]
 pub struct Volatile(#[serde(serialize_with = "serialize_fields")] Arc<BTreeMap<String, Cut>>);
@@ -35,10 +35,10 @@ pub struct VolatileError(pub String);
 
 impl Default for Volatile {
     /// * `Date`, `Age`, `Expires`: clocks. A spliced `Date` of the same day is not later than the regenerated one.
-    /// * `Server-Timing`, `X-Request-Id`, `X-Correlation-Id`, `X-Response-Time`, `X-Runtime`: for people's eyes.
-    /// * `Keep-Alive`: a hint that counts the requests of a connection; a re-executed request is the first of its.
-    /// * `Connection`: the same count makes a server say `close`. What the client was told is kept by the relay.
-    /// * `Set-Cookie`: a new session for each execution; half of one and half of another would be none.
+    /// * `Server-Timing`, `X-Request-Id`, `X-Correlation-Id`, `X-Response-Time`, `X-Runtime`: read by people only.
+    /// * `Keep-Alive`: a hint that counts the requests of a connection. A reexecuted request is the first on its new connection.
+    /// * `Connection`: the same count makes a server send `close`. The relay does what the client was told.
+    /// * `Set-Cookie`: a new session for each execution. Halves of two sessions' cookies would make no valid cookie.
     fn default() -> Self {
         let splice = [
             "age",
@@ -63,10 +63,10 @@ impl Default for Volatile {
 impl TryFrom<BTreeMap<String, Cut>> for Volatile {
     type Error = VolatileError;
 
-    /// Names in any case.
+    /// Accepts names in any case.
     ///
     /// # Errors
-    /// For fields that say where the body ends, and for those that tell one body from another.
+    /// For fields that say where the body ends, and for fields that identify the body.
     fn try_from(fields: BTreeMap<String, Cut>) -> Result<Self, VolatileError> {
         const FIXED: [&str; 6] = [
             "content-encoding",
@@ -88,7 +88,7 @@ impl TryFrom<BTreeMap<String, Cut>> for Volatile {
 }
 
 impl Volatile {
-    /// The default fields and these, in any case, spliced where a reply was cut.
+    /// The default fields and `names`, in any case. A cut value of one of `names` is spliced.
     ///
     /// # Errors
     /// As for [`TryFrom`].
@@ -100,22 +100,22 @@ impl Volatile {
         Self::try_from(fields)
     }
 
-    /// The rule for a line whose name is complete; `None` if the field is not volatile, or no field.
+    /// The rule for a line whose name is complete; `None` if the field is not volatile or the line is not a field.
     fn rule(&self, line: &[u8]) -> Option<Cut> {
         let name = str::from_utf8(name(line)?).ok()?;
         self.0.get(&name.to_ascii_lowercase()).copied()
     }
 
-    /// Whether a line, whose name is complete, is of such a field.
+    /// Whether a line, whose name is complete, is a line of a volatile field.
     pub(super) fn has(&self, line: &[u8]) -> bool {
         self.rule(line).is_some()
     }
 
-    /// What is to be said after `logged` so that the client gets the header section `regenerated`, except that volatile
-    /// fields keep their logged value. `logged` may end anywhere, also with its own blank line.
+    /// The bytes to send after `logged` so that the client gets the header section `regenerated`, except that volatile fields
+    /// keep their logged value. `logged` may end anywhere, also after its blank line.
     ///
     /// # Errors
-    /// If a logged line that is not volatile is not the regenerated one at its place.
+    /// If a logged line that is not volatile differs from the regenerated line at its place.
     pub(super) fn continue_section(&self, logged: &[u8], regenerated: &[u8]) -> Result<Vec<u8>, Mismatch> {
         let mut candidates = Candidates::new(self, regenerated);
         let (complete, tail) = logged.split_at(
@@ -141,7 +141,7 @@ impl Volatile {
     }
 }
 
-/// The regenerated lines that the log does not have, in order.
+/// The regenerated lines without a counterpart in the log yet, in order.
 struct Candidates<'a>(Vec<Candidate<'a>>, &'a Volatile);
 
 #[derive(Clone, Copy)]
@@ -164,10 +164,10 @@ impl<'a> Candidates<'a> {
         )
     }
 
-    /// Takes the counterpart of a complete logged line away.
+    /// Removes the counterpart of a complete logged line.
     fn match_line(&mut self, logged: &[u8]) -> Result<(), Mismatch> {
         if self.1.rule(logged).is_some() {
-            // a volatile field that is not regenerated, or regenerated twice, is no difference either
+            // a volatile field that is regenerated twice or not at all is no difference either
             self.take(|candidate| same_name(candidate.line, logged));
             return Ok(());
         }
@@ -180,7 +180,7 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    /// Takes the counterpart of the cut line `tail` away and returns the rest of that line.
+    /// Removes the counterpart of the cut line `tail` and returns the rest of that line.
     fn finish_line(&mut self, tail: &[u8]) -> Result<Vec<u8>, Mismatch> {
         if tail.is_empty() {
             return Ok(Vec::new());
@@ -198,7 +198,7 @@ impl<'a> Candidates<'a> {
                 None => Err(self.mismatch(tail, |candidate| same_name(candidate.line, tail))),
             },
             None => {
-                // A name that is cut may become that of any volatile field, or of the next one that is not.
+                // A cut name may belong to any volatile field, or to the next field that is not volatile.
                 let first_fixed = self.first_fixed();
                 let may_be = |index: usize, candidate: &Candidate<'_>| {
                     candidate.line.starts_with(tail)
@@ -217,8 +217,8 @@ impl<'a> Candidates<'a> {
         Some(self.0.remove(index))
     }
 
-    /// The next line that is not volatile: these come in the same order. The blank line is the last of them, so that
-    /// none can be missing.
+    /// The next line that is not volatile. Such lines must come in the same order. The blank line is the last of them, so a
+    /// missing line is noticed.
     fn first_fixed(&self) -> Option<usize> {
         self.0.iter().position(|candidate| candidate.rule.is_none())
     }
@@ -236,7 +236,7 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// The rest of a cut line, from its counterpart by position; only the line's end if the counterpart is shorter.
+/// The rest of a cut line, taken from its counterpart by position. Only the line's end if the counterpart is shorter.
 fn splice(tail: &[u8], counterpart: &[u8]) -> Vec<u8> {
     if tail.ends_with(b"\r") {
         return b"\n".to_vec();

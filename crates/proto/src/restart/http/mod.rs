@@ -1,12 +1,12 @@
 //! Restart policy `http`: the restart point moves at message boundaries.
 //!
-//! The application runs on the primary only. The backup follows both logged streams with one [`Tracker`] per
-//! connection; at a takeover [`Tracker::resume`] says what is owed to the client, the relay feeds the unanswered
-//! requests to the local application, and a [`Resumer`] drops the part of the regenerated reply that the client
-//! already has, if it is identical.
+//! The application runs on the primary only. The backup follows both logged streams with one [`Tracker`] per connection. At a
+//! takeover [`Tracker::resume`] says which replies are owed to the client. The relay feeds the unanswered requests to the local
+//! application. A [`Resumer`] checks that the regenerated reply begins with the part that the client already has, and drops
+//! that part.
 //!
-//! After CoRAL (Aghdaie and Tamir), which logs whole replies before their first byte leaves; here a reply is released
-//! as it comes, and one that was cut in the middle is continued. Messages after RFC 9112.
+//! The scheme follows CoRAL (Aghdaie and Tamir), with one difference: CoRAL logs a whole reply before its first byte leaves. Here
+//! a reply is released as it comes, and a reply that was cut in the middle is continued. Messages are those of RFC 9112.
 
 mod body;
 mod continued;
@@ -49,21 +49,21 @@ pub fn begins_request(mut bytes: &[u8]) -> bool {
     head::RequestHead::parse(&section).is_ok_and(|request| request.method != Method::Connect)
 }
 
-/// The longest header section (or chunked trailer) in bytes that is followed; a longer one makes the connection
-/// unprotected. Common servers refuse more than 8 to 64 KiB themselves.
+/// Maximum length in bytes of a header section or chunked trailer. A longer one makes the connection unprotected. Common servers
+/// themselves refuse headers longer than 8 to 64 KiB.
 pub const HEAD_MAX: usize = 64 * 1024;
 
-/// The longest chunk-size line in bytes, extensions included.
+/// Maximum length in bytes of a chunk-size line, extensions included.
 pub const SIZE_LINE_MAX: usize = 1024;
 
-/// The most characters of a request's method and target that are remembered, for people's eyes.
+/// Maximum number of characters of a request's method and target that are kept for logs and reports.
 pub const LABEL_MAX: usize = 80;
 
-/// The header line that tells an application that this request may have been executed before, by a server that died.
+/// The header line that tells an application that a server that died may have executed this request before.
 pub const MARK: &[u8] = b"Steadfast-Reexecuted: 1\r\n";
 
-/// The reply to a request that must not be executed again (RFC 9110 §15.6.4). It has no body, so it suits a HEAD as well,
-/// and ends the connection: whatever was sent behind the request may depend on it.
+/// The reply to a request that must not be executed again (RFC 9110 §15.6.4). It has no body, so it also suits a HEAD. It ends
+/// the connection, because later requests may depend on the refused one.
 pub const REFUSAL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\n\
     Retry-After: 1\r\n\
     Content-Length: 0\r\n\

@@ -15,11 +15,11 @@ pub enum Reason {
     /// The stream does not begin with a method.
     #[error("the connection does not speak HTTP")]
     NotHttp,
-    /// The request may have been executed and may not be executed twice: it would be refused, or its reply cut. Passes
-    /// with its reply.
+    /// The request may have been executed and must not be executed twice: it would be refused, or its reply cut. Temporary: gone
+    /// when its reply is complete.
     #[error("a {0:?} request is unanswered and must not be executed again")]
     NotRepeatable(Method),
-    /// The same, since the log could not keep all of it: why.
+    /// As `NotRepeatable`, but because the log could not keep all of the request, for this reason.
     #[error("a {0:?} request is unanswered and was not kept: {1}")]
     NotKept(Method, Full),
     /// The reply cannot be followed.
@@ -34,13 +34,13 @@ pub enum Reason {
     /// More than [`REQUESTS_MAX`] pipelined requests.
     #[error("more than {REQUESTS_MAX} requests are unanswered")]
     TooManyRequests,
-    /// CONNECT: what follows is not HTTP.
+    /// CONNECT: the bytes that follow are not HTTP.
     #[error("the connection is a tunnel (CONNECT)")]
     Tunnel,
     /// Output that answers no request.
     #[error("the server spoke without being asked")]
     UnexpectedReply,
-    /// 101: what follows is not HTTP.
+    /// 101: the bytes that follow are not HTTP.
     #[error("the connection was upgraded to another protocol")]
     Upgraded,
 }

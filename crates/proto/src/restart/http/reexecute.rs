@@ -2,15 +2,15 @@
 
 use super::Method;
 
-/// The element of a list that stands for requests with that header field instead of a method.
+/// The list element that stands for requests with this header field instead of for a method.
 const KEY: &str = "Idempotency-Key";
 
-/// The rule by which a request that may have been executed by the dead server is executed again.
+/// The rule that says which requests are executed again although the dead server may have executed them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reexecute {
-    /// One bit for each method.
+    /// One bit for each method that may be executed again.
     methods: u16,
-    /// So is a request of any method with an Idempotency-Key.
+    /// Whether a request of any method with an Idempotency-Key may be executed again.
     keyed: bool,
 }
 
@@ -21,23 +21,23 @@ impl Reexecute {
         keyed: false,
     };
 
-    /// Safe and idempotent methods (RFC 9110 §9.2.2), and what carries an Idempotency-Key
+    /// Safe and idempotent methods (RFC 9110 §9.2.2), and requests with an Idempotency-Key
     /// (draft-ietf-httpapi-idempotency-key-header §2).
     pub const IDEMPOTENT: Self = Self {
         methods: Self::SAFE.methods | bit(Method::Put) | bit(Method::Delete),
         keyed: true,
     };
 
-    /// Every request: the application recognises what it has done before.
+    /// Every request. The application must recognise requests that it has executed before.
     pub const ALL: Self = Self {
         methods: u16::MAX,
         keyed: true,
     };
 
-    /// The methods of a list, in which `Idempotency-Key` stands for the requests that have one.
+    /// The rule that allows the methods of a list. `Idempotency-Key` in the list stands for requests with that header field.
     ///
     /// # Errors
-    /// The first name that is no method of RFC 9110 §9.3 or RFC 5789, or that is CONNECT, which is no request to execute.
+    /// The first name that is not a method of RFC 9110 §9.3 or RFC 5789, or that is CONNECT, which is never executed again.
     pub fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, &'a str> {
         let mut rule = Self {
             methods: 0,

@@ -1,4 +1,4 @@
-//! The body of a reply, followed: how much of it was said, its hash, and where it stands in its framing.
+//! Follows the body of a reply: how much of it was sent, the hash of that, and the place in the framing.
 
 use super::body::{Body, Piece};
 use super::digest::Digest;
@@ -10,14 +10,14 @@ use super::resume::{BodyPrefix, Position};
 #[derive(Debug)]
 pub(super) struct ReplyBody {
     pub head: Vec<u8>,
-    /// The server does not end the connection with it.
+    /// The server does not end the connection with this reply.
     pub persists: bool,
     body: Body,
     said: Digest,
 }
 
 impl ReplyBody {
-    /// At its first byte.
+    /// A body at its first byte.
     pub fn new(head: Vec<u8>, persists: bool, body: Body) -> Self {
         Self {
             head,
@@ -31,7 +31,7 @@ impl ReplyBody {
         self.body.is_complete()
     }
 
-    /// Bytes of the body that have not been said yet, if its header gives the length.
+    /// Bytes of the body that have not been sent yet, if the header gives the length.
     pub const fn left(&self) -> Option<u64> {
         match self.body {
             Body::Length { left } => Some(left),
@@ -39,12 +39,12 @@ impl ReplyBody {
         }
     }
 
-    /// What of `bytes` belongs to it.
+    /// Takes bytes of this body from the front of `bytes`.
     pub fn take(&mut self, bytes: &mut &[u8]) -> Result<(), Fault> {
         if let Body::Length { left } = &mut self.body
             && *left <= bytes.len() as u64
         {
-            // The reply becomes complete: nobody will ask for its hash.
+            // The reply is complete now, so its hash is not needed.
             *bytes = &bytes[usize::try_from(*left).unwrap_or(bytes.len())..];
             *left = 0;
         } else if let Some(Piece::Payload(payload)) = self.body.next(bytes)? {
@@ -53,7 +53,7 @@ impl ReplyBody {
         Ok(())
     }
 
-    /// What was said of it.
+    /// The part of the body that was sent.
     pub fn prefix(&self) -> BodyPrefix {
         let position = match &self.body {
             Body::Chunked(chunked) => Position::Chunked(chunked.position.clone()),
@@ -67,7 +67,7 @@ impl ReplyBody {
         }
     }
 
-    /// What of it an application may be asked for, instead of all of it.
+    /// The part of the body that an application may be asked for, instead of the whole.
     pub fn rest(&self) -> Option<Rest> {
         match self.body {
             Body::Length { left } => Rest::of(&self.head, self.said.bytes() + left, &self.said),

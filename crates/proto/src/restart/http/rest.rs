@@ -1,7 +1,8 @@
-//! Asking for the rest of a reply that was cut, as clients do that resume a download (RFC 9110 §14.2, §13.1.5).
+//! Asks for the rest of a reply that was cut, as a client does that resumes a download (RFC 9110 §14.2, §13.1.5).
 //!
-//! What identifies the reply's content is its strong ETag: by §8.8.1 it is another one as soon as a byte is, so partial
-//! replies that share it are parts of one whole (§15.3.7.3). The end of what was said is asked for once more and compared.
+//! The strong ETag identifies the reply's content. It changes whenever a byte of the content changes (§8.8.1), so partial replies
+//! with the same strong ETag are parts of one whole (§15.3.7.3). The end of the part that was sent is asked for again and
+//! compared.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,34 +12,35 @@ use super::head::elements;
 use super::lines::{name, same_name};
 use super::{Mismatch, Volatile};
 
-/// A reply of which less could be left out is made again and compared from its first byte.
+/// Minimum number of bytes that a range request must save. If it saves less, the whole reply is regenerated and compared.
 pub(super) const SAVES_MIN: u64 = 64 * 1024;
-/// A longer ETag is not repeated.
+/// Maximum length in bytes of an ETag without its quotes. A reply with a longer one is regenerated as a whole.
 const ETAG_MAX: usize = 256;
 
 /// The part of a reply's content that an application is asked for when the reply was cut.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rest {
-    /// Its first byte, counted from the content's beginning.
+    /// The part's first byte, counted from the content's beginning.
     pub from: u64,
-    /// Bytes of the whole content.
+    /// Length of the whole content in bytes.
     pub length: u64,
-    /// The hash of its first bytes, up to the last one that was said.
+    /// The hash of the part's first bytes, up to the last one that was sent.
     pub digest: [u8; 16],
-    /// The whole's strong validator, with its quotes.
+    /// The strong ETag of the whole content, with its quotes.
     pub etag: Box<str>,
 }
 
 impl Rest {
-    /// What is to be asked for of a reply with the header `head` and `length` bytes, of which those in `said` were said;
-    /// `None` if it says nothing by which the rest could be recognised, or if that saves little.
+    /// The part to ask for, given the reply's header `head`, its `length` in bytes, and the digest `said` of the bytes that were
+    /// sent.
+    /// `None` if the header does not identify the content, or if a range would save little.
     pub(super) fn of(head: &[u8], length: u64, said: &Digest) -> Option<Self> {
         let (from, digest) = said.of_end().filter(|(from, _)| *from >= SAVES_MIN)?;
         let values = |field: &'static str| lines(head).filter_map(move |line| value_of(line, field));
         let takes_ranges = values("accept-ranges")
             .flat_map(elements)
             .any(|unit| unit.eq_ignore_ascii_case(b"bytes"));
-        // A digest is the part's own (RFC 9530 §2), so a part's could not be compared with the whole's.
+        // A partial reply has a digest of its own (RFC 9530 §2), which cannot be compared with that of the whole.
         let is_other = ["content-encoding", "content-digest", "content-md5", "digest"];
         let is_other = is_other.into_iter().any(|field| values(field).next().is_some());
         let mut tags = values("etag");
@@ -54,13 +56,15 @@ impl Rest {
         })
     }
 
-    /// The header fields that ask for it. An application that has another content, or takes no ranges, replies with the whole.
+    /// The header fields that ask for the part. An application that has another content, or takes no ranges, replies with the
+    /// whole.
     pub(super) fn fields(&self) -> Vec<u8> {
         format!("Range: bytes={}-\r\nIf-Range: {}\r\n", self.from, self.etag).into_bytes()
     }
 
-    /// Whether the reply with the header `regenerated` (206) is it, where the client was told the header `told`: the same content by its
-    /// validator, the part that was asked for, and in no field something else than what the client was told.
+    /// Checks that a 206 reply with the header `regenerated` is this part. Its ETag must be the same, its range must be the one
+    /// that was asked for. Apart from Content-Length and volatile fields, no field may contradict the header `told` that the
+    /// client has.
     pub(super) fn check(
         &self,
         told: &[u8],
@@ -106,7 +110,7 @@ fn lines(section: &[u8]) -> impl Iterator<Item = &[u8]> {
         .map(<[u8]>::trim_ascii_end)
 }
 
-/// The line's value if it is `field`'s.
+/// The value of `line` if it is a line of the header field `field`.
 fn value_of<'a>(line: &'a [u8], field: &str) -> Option<&'a [u8]> {
     let found = name(line)?;
     found

@@ -1,4 +1,4 @@
-//! What a relay needs to know to continue a connection, and nothing else: it can be sent to another process.
+//! What a relay needs in order to continue a connection, and nothing else. All types can be sent to another process.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,26 +7,25 @@ use super::Rest;
 /// How the output goes on after a takeover.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Resume {
-    /// The connection's last reply is complete: whatever an application might still say, the output ends here.
+    /// The connection's last reply is complete. The output ends here, whatever an application may still send.
     Finished,
     /// Nothing is owed: the connection stands between two messages (a request may have begun to arrive).
     Idle,
     /// Requests are to be executed again.
     Again {
-        /// What of the first one's reply was said.
+        /// The part of the first request's reply that was sent.
         said: Said,
-        /// At least one, in the order of the replies.
+        /// At least one request, in the order of the replies.
         requests: Vec<Request>,
-        /// The one behind them must not be executed again. It is refused, and the output ends.
+        /// The request after them, if it must not be executed again. It is refused, and the output ends.
         refused: Option<Request>,
     },
-    /// The first request that is not answered must not be executed again: it is refused, and the output ends.
+    /// The first unanswered request must not be executed again. It is refused, and the output ends.
     Refused(Request),
 }
 
 impl Resume {
-    /// Whether the application gets what the client sends behind the logged input. Nothing behind a request that is
-    /// refused is executed.
+    /// Whether the application gets what the client sends after the logged input. Nothing after a refused request is executed.
     pub const fn takes_input(&self) -> bool {
         match self {
             Self::Idle | Self::Again { refused: None, .. } => true,
@@ -38,9 +37,9 @@ impl Resume {
 /// A request whose reply is owed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Method and target, printable and at most [`LABEL_MAX`](super::LABEL_MAX) characters of them.
+    /// Method and target, printable, cut to [`LABEL_MAX`](super::LABEL_MAX) characters.
     pub label: Box<str>,
-    /// It is a HEAD: its reply has no body whatever its header says.
+    /// The request is a HEAD: its reply has no body, whatever the reply's header says.
     pub to_head: bool,
     /// The client does not want the connection to end with this exchange.
     pub persists: bool,
@@ -49,18 +48,19 @@ pub struct Request {
 /// The part of a reply that the client side already has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Said {
-    /// How many interim replies (1xx) of which status were complete.
+    /// Complete interim replies (1xx): the status and how many had it.
     pub interim: Vec<(u16, u32)>,
-    /// The header section that came after them, an interim one's too if it was cut; with the blank line if it is complete.
+    /// The header section after them, as far as it was sent; with the blank line if it is complete. A partly sent interim reply's
+    /// header counts too.
     pub head: Vec<u8>,
-    /// What was said of the body; `None` as long as `head` is not complete.
+    /// The part of the body that was sent; `None` while `head` is not complete.
     pub body: Option<BodyPrefix>,
-    /// The request, when it is executed again, asks for this part of the body.
+    /// The part of the body that the request asks for when it is executed again; `None`: all of it.
     pub rest: Option<Rest>,
 }
 
 impl Said {
-    /// Whether the client has got an interim reply of this status more often than was asked.
+    /// Whether the client already has one more interim reply of this status. Counts it off.
     pub(super) fn has_interim(&mut self, status: u16) -> bool {
         let known = self
             .interim
@@ -75,8 +75,8 @@ impl Said {
 pub struct BodyPrefix {
     /// Payload bytes, without framing.
     pub bytes: u64,
-    /// The hash of these payload bytes: the XXH3-128, big endian, of each 16 KiB, and of what is left, each hashed together with what
-    /// came of those before it.
+    /// The hash of these payload bytes, big endian. They are split into blocks of 16 KiB, the last one shorter. The XXH3-128 of
+    /// each block is hashed together with the hash of all blocks before it.
     pub digest: [u8; 16],
     /// Where the client stands in the body's framing.
     pub position: Position,
@@ -103,12 +103,12 @@ pub enum ChunkPosition {
     },
     /// After a chunk's data, before the end of the CRLF.
     DataEnd {
-        /// The CR has been said.
+        /// The CR has been sent.
         has_cr: bool,
     },
-    /// In or before a size line, with what was said of it.
+    /// In or before a size line, with the part of it that was sent.
     SizeLine(Vec<u8>),
-    /// After the last chunk's size line, with what was said of the trailer.
+    /// After the last chunk's size line, with the part of the trailer that was sent.
     Trailer(Vec<u8>),
 }
 

@@ -1,5 +1,5 @@
-//! The relay's filter: drops what the client already has from a regenerated reply, continues it, and refuses what cannot
-//! be executed again.
+//! The relay's filter. It drops the part of a regenerated reply that the client already has, passes the rest on, and refuses
+//! requests that must not be executed again.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use super::last_reply::LastReply;
 use super::resume::{BodyPrefix, Request, Resume, Said};
 use super::{REFUSAL, Volatile};
 
-/// The status of a part of what was asked for (RFC 9110 §15.3.7).
+/// Status 206, Partial Content (RFC 9110 §15.3.7).
 const PARTIAL: u16 = 206;
 
 /// Why a regenerated reply cannot continue the logged one. The connection must end so that the client sees it.
@@ -27,7 +27,7 @@ pub enum Mismatch {
     /// The client was told that the body has ended.
     #[error("the body goes on where the client was told that it ends")]
     BodyTooLong,
-    /// The client has, or was told of, more than the regenerated body has.
+    /// The client has more bytes than the regenerated body, or was told of more.
     #[error("the body ends before the place where the client stands")]
     BodyTooShort,
     /// The log ends inside a chunk extension that was not regenerated.
@@ -36,7 +36,7 @@ pub enum Mismatch {
     /// The application closed in the middle of the reply.
     #[error("the application closed before the end of its reply")]
     EndedEarly,
-    /// The log and the regenerated header do not give one header together.
+    /// The logged and the regenerated header together do not make one header.
     #[error("the continued header has another framing than the regenerated one")]
     Framing,
     /// A header line differs and is not volatile.
@@ -47,12 +47,12 @@ pub enum Mismatch {
         /// The regenerated line at its place, empty if there is none.
         regenerated: String,
     },
-    /// Asked for the rest of the body, the application gave another part, or of another one.
+    /// The application was asked for the rest of the body and gave another part, or a part of another body.
     #[error("{asked:?} was to be continued, {regenerated:?} is regenerated")]
     Rest {
         /// The part or the validator that was asked for.
         asked: String,
-        /// What came, empty if nothing.
+        /// The part or validator that came; empty if none.
         regenerated: String,
     },
     /// The regenerated reply is not HTTP/1.
@@ -60,42 +60,42 @@ pub enum Mismatch {
     Malformed(#[from] Fault),
 }
 
-/// Why a request was answered with [`REFUSAL`], or its reply cut.
+/// Why a request was answered with [`REFUSAL`], or why its reply was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It may have been executed, and must not be executed again.
+    /// The request may have been executed and must not be executed again.
     NotRepeatable,
-    /// A second server failed while it executed it: it is not executed a third time.
+    /// A second server failed while it executed the request, so the request is not executed a third time.
     Quarantined,
     /// There is no second server.
     Unreachable,
 }
 
-/// Turns regenerated replies into the continuation of a logged stream, then gets out of the way.
+/// Turns regenerated replies into the continuation of a logged stream. After them, bytes pass unchanged.
 ///
-/// Nothing is passed on before the part that the client has is known to be the same. Replies to requests that are
-/// executed again are followed to their ends, so that a refusal can take the place of the next one.
+/// Passes nothing on before the regenerated reply is known to begin with the part that the client has. Follows replies to
+/// requests that are executed again to their ends, so that a refusal can take the place of the next reply.
 #[derive(Debug)]
 pub struct Resumer {
     volatile: Volatile,
-    /// What is executed again and not yet answered.
+    /// Requests that are executed again and not yet answered.
     again: VecDeque<Request>,
-    /// What comes behind it and is not executed.
+    /// The request after them, which is not executed.
     barred: Option<Request>,
     refusal: Option<(Request, Refusal)>,
-    /// If the client is to come again on a new connection.
+    /// Set if the client is to reconnect.
     last_reply: Option<LastReply>,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Until the regenerated header that continues the logged one is complete.
+    /// Collects the regenerated header that continues the logged one, until it is complete.
     Head {
         said: Said,
         regenerated: Vec<u8>,
     },
-    /// Until the end of the regenerated body; `closes` if the connection ends with it.
+    /// Follows the regenerated body to its end. `closes`: the connection ends with the body.
     Body {
         continued: Continued,
         closes: bool,
@@ -115,12 +115,12 @@ impl State {
 }
 
 impl Resumer {
-    /// A filter with the default list of volatile header fields, and what the client gets first.
+    /// A filter with the default list of volatile header fields, and the bytes that the client gets first.
     pub fn new(resume: Resume) -> (Self, Vec<u8>) {
         Self::with_volatile(resume, Volatile::default())
     }
 
-    /// The same with a list of its own.
+    /// As [`new`](Self::new), with the given list of volatile header fields.
     pub fn with_volatile(resume: Resume, volatile: Volatile) -> (Self, Vec<u8>) {
         let mut to_client = Vec::new();
         let mut resumer = Self {
@@ -148,49 +148,49 @@ impl Resumer {
         (resumer, to_client)
     }
 
-    /// The client is to come again on a new connection: a reply says so and is the last one, the next that can. To be called
+    /// Makes the client reconnect: the next reply that can be the last one of the connection says `Connection: close`. Call this
     /// before anything else.
     pub fn close_softly(&mut self) {
         self.last_reply = Some(LastReply::default());
     }
 
-    /// The next bytes for the application. It is to be given so many of them; the rest is dropped.
+    /// Takes the next bytes for the application. Returns how many of them the application is to get; drop the rest.
     pub fn on_input(&mut self, bytes: &[u8]) -> usize {
         self.last_reply
             .as_mut()
             .map_or(bytes.len(), |last| last.on_input(bytes))
     }
 
-    /// Whether the application has to say something again, so it must be asked again.
+    /// Whether the application must repeat a reply, so a request must be sent to it again.
     pub const fn awaits_reply(&self) -> bool {
         matches!(self.state, State::Head { .. } | State::Body { .. })
     }
 
-    /// From now on bytes pass as they are: the relay need not ask any more.
+    /// Whether bytes pass unchanged from now on, so the relay need not call the filter.
     pub const fn is_transparent(&self) -> bool {
         matches!(self.state, State::Transparent) && self.last_reply.is_none()
     }
 
-    /// Whether the filter has nothing more to compare, and nothing to tell: the relay need not keep it.
+    /// Whether the filter has nothing left to compare or report, so the relay need not keep it.
     pub fn is_over(&self) -> bool {
         self.is_transparent() && self.again.is_empty() && self.refusal.is_none()
     }
 
-    /// The connection's last reply is complete: the relay ends the output, whatever the application does.
+    /// Whether the connection's last reply is complete: the relay then ends the output, whatever the application does.
     pub const fn is_finished(&self) -> bool {
         matches!(self.state, State::Finished)
     }
 
-    /// The request that was refused, or whose reply a second server's failure has cut.
+    /// The request that was refused, or whose reply was cut by a second server's failure.
     pub const fn refusal(&self) -> Option<&(Request, Refusal)> {
         self.refusal.as_ref()
     }
 
-    /// The application's next bytes; what of them the client is to get is appended to `to_client`.
+    /// Takes the application's next bytes and appends those that the client is to get to `to_client`.
     ///
     /// # Errors
-    /// The regenerated reply is another one. Nothing is appended by the call that finds out beyond what is known to be
-    /// right; every later call fails again.
+    /// The regenerated reply differs from the logged one. The call that finds the difference appends only bytes that are known to
+    /// be right. Every later call fails too.
     pub fn on_application(&mut self, mut bytes: &[u8], to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
         while !bytes.is_empty() {
             self.step(&mut bytes, to_client)
@@ -199,8 +199,8 @@ impl Resumer {
         Ok(())
     }
 
-    /// The application has ended its stream: the output ends too, unless this fails. If it owes a reply of which nothing
-    /// was said, that is a refusal.
+    /// The application has ended its stream. The output ends too, unless this fails. If the application owes a reply of which
+    /// nothing was sent, a refusal takes its place.
     ///
     /// # Errors
     /// The reply is not complete.
@@ -217,8 +217,8 @@ impl Resumer {
         Err(self.fail(mismatch))
     }
 
-    /// The application's connection failed, or there is none. True if the output ends well all the same, since a refusal, which is
-    /// for the reason `why`, takes the place of the reply that it owes; else the connection must be reset.
+    /// The application's connection failed, or there is none. If the application owes a reply of which nothing was sent, a
+    /// refusal for the reason `why` takes its place. True if the output ends cleanly; else the connection must be reset.
     pub fn on_application_lost(&mut self, why: Refusal, to_client: &mut Vec<u8>) -> bool {
         let is_silent = matches!(&self.state, State::Head { said, .. } if said.head.is_empty());
         match self.again.pop_front() {
@@ -263,7 +263,7 @@ impl Resumer {
         Ok(())
     }
 
-    /// Compares a whole regenerated header with the logged part of one, and completes that.
+    /// Compares a whole regenerated header with the logged part of the header, and completes the logged part.
     fn on_head(&mut self, to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
         let State::Head { said, regenerated } = &mut self.state else {
             return Ok(());
@@ -284,10 +284,10 @@ impl Resumer {
                 to_client.extend_from_slice(&continuation);
                 said.head.clear();
             }
-            return Ok(()); // the client has it, or need not get it; another header follows
+            return Ok(()); // the client has it or does not need it; another header follows
         }
         let continuation = continuation?;
-        // What the client was told counts, and must be what the application does.
+        // The framing that the client was told must be the framing that the application uses.
         let told = ReplyHead::parse(&[said.head.as_slice(), &continuation].concat(), request.to_head)?;
         if told.body != parsed.body {
             return Err(Mismatch::Framing);
@@ -296,14 +296,14 @@ impl Resumer {
         let prefix = said.body.take();
         to_client.extend_from_slice(&continuation);
         if parsed.status < 200 {
-            self.again.pop_front(); // 101 is its answer, and what follows is not HTTP
+            self.again.pop_front(); // 101 answers the request, and the bytes that follow are not HTTP
             self.go_on_for_ever();
             return Ok(());
         }
         self.on_body(parsed.body, prefix, closes, to_client)
     }
 
-    /// The application was asked for the rest of the body, and gives a part.
+    /// The application was asked for the rest of the body and replies with a part (206).
     fn on_rest(
         &mut self,
         said: Said,
@@ -325,7 +325,8 @@ impl Resumer {
         self.on_body(body, Some(again), closes, to_client)
     }
 
-    /// Of the reply with this body the client has the header, and `prefix` of the body; `closes` if the connection ends with it.
+    /// The client has the header of the reply with this body, and `prefix` of the body. `closes`: the connection ends with the
+    /// body.
     fn on_body(
         &mut self,
         body: Option<Body>,
@@ -348,7 +349,7 @@ impl Resumer {
         Ok(())
     }
 
-    /// What follows has no end that can be seen.
+    /// The bytes that follow have no recognisable end.
     fn go_on_for_ever(&mut self) {
         self.last_reply = None;
         self.state = State::Transparent;

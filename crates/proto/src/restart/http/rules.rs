@@ -1,13 +1,14 @@
-//! What an operator lets be done about replies that a dead server owes.
+//! What an operator allows for replies that a dead server owes.
 
 use super::Reexecute;
 
-/// How unanswered requests are dealt with.
+/// How unanswered requests are handled after a takeover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Which of them are executed again.
+    /// Which unanswered requests are executed again.
     pub reexecute: Reexecute,
-    /// Of a reply that was cut, an application is asked for the rest only, where a strong ETag identifies its content ([`Rest`](super::Rest)).
+    /// If a reply was cut and a strong ETag identifies its content, ask the application only for the rest
+    /// ([`Rest`](super::Rest)).
     pub ranges: bool,
 }
 

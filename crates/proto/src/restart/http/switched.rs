@@ -1,17 +1,17 @@
-//! Where a connection is not HTTP/1 (any more), and what a second application would be told and would say from there on.
+//! Where a connection stops being HTTP/1 (or never was HTTP/1), and what a replica gets and sends from there on.
 
 use super::resume::Resume;
 use crate::Offset;
 
-/// Another protocol begins.
+/// The place where another protocol begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switched {
-    /// A second application that gets the input from here on speaks that protocol too.
+    /// A replica that gets the input from here on speaks that protocol too.
     pub input_from: Offset,
-    /// What it says first: the reply by which the connection was upgraded (RFC 9110 §7.8). `None`: the connection's output begins
-    /// here.
+    /// What the replica sends first: the reply by which the connection was upgraded (RFC 9110 §7.8). `None`: the connection's
+    /// output begins here.
     pub reply: Option<Resume>,
-    /// So many bytes at the end of the output that was given last come behind that.
+    /// Number of bytes, at the end of the output given last, that belong to the new protocol.
     pub rest: usize,
 }
 

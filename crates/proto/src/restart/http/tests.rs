@@ -1,4 +1,4 @@
-//! Conversations are canned, cut at every byte, and continued by a second execution on another day.
+//! Prepared conversations are cut at every byte and continued by a second execution on another day.
 
 mod conversations;
 mod cuts;
@@ -19,7 +19,7 @@ fn tracker(input: &[u8], output: &[u8], step: usize) -> Tracker {
     tracker
 }
 
-/// What the client gets when `application` is said, in pieces of `step` bytes, and then ended.
+/// What the client gets when the application sends `application` in pieces of `step` bytes and then ends its stream.
 fn continued(resume: Resume, application: &[u8], step: usize) -> Result<Vec<u8>, (Mismatch, Vec<u8>)> {
     let (mut resumer, mut to_client) = Resumer::new(resume);
     for piece in application.chunks(step) {

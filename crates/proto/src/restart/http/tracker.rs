@@ -1,4 +1,4 @@
-//! The backup's view of one connection: which request is unanswered, and what of its reply has been said.
+//! The backup's view of one connection: which requests are unanswered, and which part of the first one's reply was sent.
 
 use std::borrow::Cow;
 
@@ -15,15 +15,17 @@ use super::unanswered::{Queue, Unanswered};
 use crate::Offset;
 use crate::spill::Full;
 
-/// The most unanswered requests that are remembered; more make the connection unprotected.
+/// Maximum number of unanswered requests per connection. More make the connection unprotected.
 pub const REQUESTS_MAX: usize = 4096;
 
 /// Follows one connection's two streams from their first byte on.
 ///
-/// Bytes go in by [`on_input`](Self::on_input) and [`on_output`](Self::on_output) in order and in pieces of any size.
-/// Input is given as soon as it was released to the primary, which may act on it before its acknowledgement is seen, and
-/// before the output that answers it. Idle, the tracker owns next to no memory; while a reply is
-/// under way, the reply's header and a hash; body bytes cost the hash only.
+/// Bytes go in by [`on_input`](Self::on_input) and [`on_output`](Self::on_output) in order and in pieces of any size. Give input
+/// as soon as it is released to the primary, because the primary may act on it before its acknowledgement is seen. Give it before
+/// the output that answers it.
+///
+/// An idle tracker owns almost no memory. While a reply is under way, the tracker owns the reply's header and a hash. Body bytes
+/// are hashed, not kept.
 #[derive(Debug, Default)]
 pub struct Tracker {
     rules: Rules,
@@ -32,9 +34,9 @@ pub struct Tracker {
     receiving: Receiving,
     unanswered: Queue,
     replying: Replying,
-    /// How many interim replies of which status the first of them has got.
+    /// Complete interim replies to the first unanswered request: the status and how many had it.
     interim: Vec<(u16, u32)>,
-    /// A request and its reply were complete.
+    /// At least one request and its reply are complete.
     has_exchanged: bool,
     mode: Mode,
 }
@@ -45,7 +47,7 @@ enum Mode {
     Following,
     /// The last reply is complete, or the output has ended.
     Finished,
-    /// For good.
+    /// The streams cannot be followed, permanently.
     Refused(Reason, Option<Box<Switched>>),
 }
 
@@ -85,14 +87,14 @@ impl Tracker {
         }
     }
 
-    /// The next input bytes (client to server) that the primary may have got.
+    /// The next input bytes (client to server) that the primary may have received.
     pub fn on_input(&mut self, bytes: &[u8]) {
         let is_first = self.is_at_start();
         self.input += bytes.len() as u64;
         if matches!(self.mode, Mode::Following)
             && let Err(reason) = self.receive(bytes)
         {
-            // A request that cannot be followed is one all the same: it may not be given to a second application.
+            // An HTTP request that cannot be followed is still HTTP: a replica must not get it.
             let is_other = matches!(reason, Reason::Tls | Reason::Http2 | Reason::NotHttp);
             let switches = is_first && is_other && self.unanswered.is_empty();
             self.refuse(reason, switches.then(|| Switched::at_start(0)));
@@ -106,7 +108,7 @@ impl Tracker {
 
     /// The next output bytes (server to client).
     pub fn on_output(&mut self, mut bytes: &[u8]) {
-        // A reply of HTTP that nobody waits for (408) is no other protocol: what the client asks meanwhile is not for a replica.
+        // An HTTP reply without a request (408) is not another protocol: a replica must not get the client's input.
         let is_first = self.is_at_start() && !begins_as_reply(bytes);
         if let Err(reason) = self.reply(&mut bytes) {
             self.refuse(reason, is_first.then(|| Switched::at_start(bytes.len())));
@@ -118,8 +120,8 @@ impl Tracker {
         self.end(Mode::Finished);
     }
 
-    /// The log may not keep more of the input, for the reason `why`: what was kept for executing requests again is given up, until their
-    /// replies are complete. False if nothing was kept for that.
+    /// The log may not keep more input, for the reason `why`. Gives up the input kept for executing the unanswered requests
+    /// again. They are unprotected until their replies are complete. False if no input was kept for that.
     pub fn shed(&mut self, why: Full) -> bool {
         let mut has_shed = false;
         for request in self
@@ -133,9 +135,9 @@ impl Tracker {
         has_shed
     }
 
-    /// The restart point: input before it is not needed any more, by a restart or at all. That is the start of the first
-    /// request that would be executed again; without one, of the request that has begun to arrive; else the end of the
-    /// input. Never moves back.
+    /// The restart point: input before it is no longer needed. It is the start of the first request that would be executed again.
+    /// Without such a request, it is the start of the request whose header is incomplete, else the end of the input. It never
+    /// moves back.
     pub fn restart_input(&self) -> Offset {
         if !matches!(self.mode, Mode::Following) {
             return self.input;
@@ -148,7 +150,8 @@ impl Tracker {
         }
     }
 
-    /// Whether the restart point will move on without more input: the request at which it stands is complete, and will be answered.
+    /// Whether the restart point will advance without more input: the request at the restart point is complete and will be
+    /// answered.
     pub fn drains(&self) -> bool {
         let first = self.unanswered.iter().position(Unanswered::is_repeatable);
         let is_whole =
@@ -156,10 +159,10 @@ impl Tracker {
         matches!(self.mode, Mode::Following) && first.is_some_and(is_whole)
     }
 
-    /// Whether a takeover now would be none of the client's business: no reply would be refused or cut.
+    /// Whether a client would not notice a takeover now: no request would be refused and no reply cut.
     ///
     /// # Errors
-    /// Why not. [`Reason`] says which reasons pass.
+    /// Why a client would notice it. [`Reason`] says which of the reasons are temporary.
     pub fn protection(&self) -> Result<(), Reason> {
         match &self.mode {
             Mode::Finished => return Ok(()),
@@ -173,7 +176,7 @@ impl Tracker {
     /// Whether the output can go on.
     ///
     /// # Errors
-    /// Why it cannot: the client must see the connection end.
+    /// Why it cannot. The client must then see the connection end.
     pub fn resumes(&self) -> Result<(), Reason> {
         if let Mode::Refused(reason, _) = &self.mode {
             return Err(reason.clone());
@@ -184,7 +187,7 @@ impl Tracker {
         barrier.map_or(Ok(()), Err)
     }
 
-    /// How the output goes on when an application is fed the input that [`feed`](Self::feed) says.
+    /// How the output goes on when an application is fed the input that [`feed`](Self::feed) returns.
     ///
     /// # Errors
     /// As [`resumes`](Self::resumes).
@@ -202,7 +205,7 @@ impl Tracker {
             });
         };
         if first.answered {
-            return Ok(Resume::Finished); // the rest of its body is nobody's
+            return Ok(Resume::Finished); // nobody reads the rest of the request's body
         }
         if first.barrier().is_some() {
             return Ok(Resume::Refused(first.owed()));
@@ -214,7 +217,7 @@ impl Tracker {
         })
     }
 
-    /// What of the input a fresh application is given, if [`resume`](Self::resume) says how to go on.
+    /// The part of the input that a new application is given if [`resume`](Self::resume) succeeds.
     pub fn feed(&self) -> Feed {
         let barred = self.barred();
         Feed {
@@ -232,7 +235,7 @@ impl Tracker {
             .take_while(|request| request.is_repeatable())
     }
 
-    /// The one behind them, that would be refused.
+    /// The first request that would be refused.
     fn barred(&self) -> Option<&Unanswered> {
         self.unanswered.iter().find(|request| request.barrier().is_some())
     }
@@ -251,7 +254,7 @@ impl Tracker {
         }
     }
 
-    /// What of the reply under way the first request is to ask for when it is executed again, if not for all of it.
+    /// The part of the current reply that the first request asks for when it is executed again; `None`: all of it.
     fn rest(&self) -> Option<Rest> {
         let Replying::Body(reply) = &self.replying else {
             return None;
@@ -261,12 +264,12 @@ impl Tracker {
         reply.rest()
     }
 
-    /// Whether a request and its reply were complete since the tracker began.
+    /// Whether at least one request and its reply were completed since the tracker began.
     pub fn has_exchanged(&self) -> bool {
         self.has_exchanged
     }
 
-    /// Why the streams cannot be followed, for good.
+    /// Why the streams can no longer be followed, if so. Permanent.
     pub fn refusal(&self) -> Option<&Reason> {
         match &self.mode {
             Mode::Refused(reason, _) => Some(reason),
@@ -274,7 +277,7 @@ impl Tracker {
         }
     }
 
-    /// Where another protocol has begun, if that is why: once.
+    /// Where another protocol has begun, if that is the reason for the refusal. Returned only once.
     pub fn take_switched(&mut self) -> Option<Switched> {
         match &mut self.mode {
             Mode::Refused(_, switched) => switched.take().map(|switched| *switched),
@@ -282,12 +285,12 @@ impl Tracker {
         }
     }
 
-    /// Whether requests without a complete reply are all that the client has said up to `input`: what it hears next is a reply.
+    /// Whether the client's input up to `input` ends with a complete request and a reply is owed, so the next output is a reply.
     pub fn is_asked_all(&self, input: Offset) -> bool {
         matches!(self.receiving, Receiving::Between) && self.input == input && !self.unanswered.is_empty()
     }
 
-    /// Whether the reply whose body is under way ends the connection, and may end after `bytes` more bytes.
+    /// Whether a reply body is under way that ends the connection and may end after `bytes` more bytes.
     pub fn ends_after(&self, bytes: u64) -> bool {
         let Replying::Body(reply) = &self.replying else {
             return false;
@@ -296,12 +299,12 @@ impl Tracker {
         !(reply.persists && request_persists) && reply.left().is_none_or(|left| left == bytes)
     }
 
-    /// How many requests have no complete reply.
+    /// Number of requests without a complete reply.
     pub fn unanswered(&self) -> usize {
         self.unanswered.len()
     }
 
-    /// Bytes of memory that the tracker holds beside itself; none while the connection is idle or cannot be restarted.
+    /// Heap memory of the tracker in bytes. Close to none while the connection is idle or cannot be restarted.
     pub fn memory(&self) -> usize {
         let receiving = match &self.receiving {
             Receiving::Head { bytes, .. } => bytes.capacity(),
@@ -316,7 +319,7 @@ impl Tracker {
         receiving + replying + self.unanswered.memory() + interim
     }
 
-    /// Nothing was said that was HTTP, and a restart would get all of the input.
+    /// No HTTP was exchanged, and a restart would be fed all of the input.
     fn is_at_start(&self) -> bool {
         !self.has_exchanged && self.unanswered.is_empty() && self.restart_input() == Offset::ZERO
     }
@@ -434,7 +437,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// `rest` is what comes behind the header: often the whole body, and then there is nothing to be remembered of it.
+    /// `rest` is the output after the header. Often it has the whole body; then nothing of the body need be remembered.
     fn on_reply_head(&mut self, head: Cow<'_, [u8]>, rest: &mut &[u8]) -> Result<(), Reason> {
         let to_head = self
             .unanswered
@@ -457,7 +460,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// What comes behind this reply is not HTTP.
+    /// The bytes after this reply are not HTTP.
     fn on_upgrade(&mut self, head: Vec<u8>, rest: usize) {
         let said = Said {
             interim: std::mem::take(&mut self.interim),

@@ -10,14 +10,14 @@ use super::{LABEL_MAX, Reason, Reexecute};
 use crate::Offset;
 use crate::spill::Full;
 
-/// Room for so many is kept while none is: few connections pipeline, and most ask again.
+/// Capacity, in requests, kept when the queue is empty. Few connections pipeline, and most send another request.
 const KEPT: usize = 4;
 
 /// Requests in the order in which they came.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     requests: VecDeque<Unanswered>,
-    /// Bytes of their labels.
+    /// Bytes of the requests' labels.
     labels: usize,
 }
 
@@ -51,7 +51,7 @@ impl Queue {
         self.requests.iter_mut()
     }
 
-    /// Bytes of memory that it holds beside itself.
+    /// Heap memory of the queue in bytes.
     pub fn memory(&self) -> usize {
         self.requests.capacity() * size_of::<Unanswered>() + self.labels
     }
@@ -59,27 +59,27 @@ impl Queue {
 
 #[derive(Debug)]
 pub(super) struct Unanswered {
-    /// Where it begins in the input.
+    /// Where the request begins in the input.
     pub start: Offset,
     pub label: Box<str>,
     pub method: Method,
     pub persists: bool,
-    /// Its reply can be asked for in part.
+    /// The request may be changed to ask for a part of the content.
     pub takes_range: bool,
-    /// Its reply is complete, it is not.
+    /// The reply is complete although the request's body is not.
     pub answered: bool,
-    /// Bytes of its first line.
+    /// Bytes of the request line, with its line feed.
     line: u16,
-    /// Whether it may be executed again, as far as is known now.
+    /// Whether the request may be executed again, as far as is known now.
     repeat: Repeat,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Repeat {
     Allowed,
-    /// By the rule.
+    /// The operator's rule forbids it.
     Forbidden,
-    /// Its input is not kept any more: why.
+    /// The request's input is no longer kept, for this reason.
     Impossible(Full),
 }
 
@@ -105,7 +105,7 @@ impl Unanswered {
         (new, request.body)
     }
 
-    /// Why it cannot be executed again, if it cannot.
+    /// Why the request cannot be executed again, if so.
     pub fn barrier(&self) -> Option<Reason> {
         match self.repeat {
             Repeat::Allowed => None,
@@ -114,17 +114,17 @@ impl Unanswered {
         }
     }
 
-    /// It is to be executed again after a takeover.
+    /// Whether the request is executed again after a takeover.
     pub fn is_repeatable(&self) -> bool {
         self.repeat == Repeat::Allowed && !self.answered
     }
 
-    /// Where its header fields begin in the input.
+    /// Where the header fields begin in the input.
     pub fn fields(&self) -> Offset {
         self.start + u64::from(self.line)
     }
 
-    /// Its input is not kept any more.
+    /// The request's input is no longer kept.
     pub fn forget(&mut self, why: Full) {
         self.repeat = Repeat::Impossible(why);
     }
@@ -138,7 +138,7 @@ impl Unanswered {
     }
 }
 
-/// Method and target of a request line, for people's eyes.
+/// Method and target of a request line, for logs and reports.
 fn label(line: &[u8]) -> Box<str> {
     let end = memchr::memrchr(b' ', line).unwrap_or(line.len());
     let shown = &line[..end.min(LABEL_MAX)];

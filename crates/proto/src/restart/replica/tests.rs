@@ -16,7 +16,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     proptest::collection::vec(event, 0..60)
 }
 
-/// Feeds both streams piece by piece; how far each has come.
+/// Feeds both streams piece by piece. Returns how many bytes of each were fed.
 fn compare(comparison: &mut Comparison, primary: &[u8], replica: &[u8], events: &[Event]) -> (usize, usize) {
     let (mut from_primary, mut from_replica) = (0, 0);
     for event in events {
@@ -37,7 +37,7 @@ fn compare(comparison: &mut Comparison, primary: &[u8], replica: &[u8], events: 
 }
 
 proptest! {
-    /// Wherever the primary dies, the client gets each byte once.
+    /// Wherever the primary dies, the client gets each byte exactly once.
     #[test]
     fn equal_streams_go_on_where_the_primary_stopped(stream in proptest::collection::vec(any::<u8>(), 0..200), events in events(), step in 1..9_usize) {
         let mut comparison = Comparison::new(1000);

@@ -1,9 +1,9 @@
-//! What servers say, with a place for the date and a choice of chunk boundaries.
+//! Server output, with a placeholder for the date and a choice of chunk boundaries.
 
 /// One request and its reply.
 pub struct Exchange {
     pub request: &'static str,
-    /// Header lines, also of interim replies before it, with `DATE` for the date.
+    /// Header lines, including those of interim replies before the final one, with `DATE` for the date.
     pub head: &'static str,
     pub body: Payload,
 }
@@ -23,7 +23,7 @@ pub struct Conversation {
     pub exchanges: Vec<Exchange>,
 }
 
-/// Of the primary's execution and the survivor's. Same length, as all dates in HTTP.
+/// The dates of the primary's execution and of the survivor's. They have the same length, as all dates in HTTP do.
 pub const DATES: [&str; 2] = ["Tue, 03 Mar 2026 09:59:58 GMT", "Wed, 04 Mar 2026 10:00:01 GMT"];
 
 const BODY: &[u8] = b"The quick brown fox jumps over the lazy dog; 0123456789 abcdef, and again the dog.";
@@ -36,7 +36,7 @@ impl Conversation {
             .collect()
     }
 
-    /// The input offset of request `index`.
+    /// The input offset at which request `index` begins.
     pub fn start(&self, index: usize) -> u64 {
         self.exchanges[..index]
             .iter()
@@ -121,7 +121,7 @@ fn without_body(request: &'static str, head: &'static str) -> Exchange {
     }
 }
 
-/// Every framing, alone and pipelined.
+/// Conversations with every framing, alone and pipelined.
 pub fn all() -> Vec<Conversation> {
     let plain: fn(usize) -> String = |size| format!("{size:x}\r\n");
     let head = || {

@@ -1,4 +1,4 @@
-//! A reply is made the last one of its connection, and nothing that was asked for is lost by that.
+//! A reply is made the last one of its connection, and no request is lost by that.
 
 use std::collections::VecDeque;
 
@@ -12,8 +12,8 @@ const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const LAST: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
 
-/// What the client gets when the exchanges of `conversation` follow each other, in pieces of `step` bytes; and what of the input is
-/// given to the application.
+/// Runs the exchanges of `conversation` one after another, in pieces of `step` bytes. Returns the filter, the client's bytes, and
+/// how many input bytes the application gets.
 fn follow(conversation: &Conversation, step: usize) -> (LastReply, Vec<u8>, usize) {
     let (mut last, mut said, mut given) = (LastReply::default(), Vec::new(), 0);
     for exchange in &conversation.exchanges {
@@ -27,7 +27,7 @@ fn follow(conversation: &Conversation, step: usize) -> (LastReply, Vec<u8>, usiz
     (last, said, given)
 }
 
-/// The lines of a message's header, but those about the connection; and what follows it.
+/// The lines of a message's header, except those about the connection, and the bytes after the header.
 fn parts(message: &[u8]) -> (Vec<&[u8]>, &[u8]) {
     let mut rest = message;
     let mut head = Vec::new();
@@ -125,7 +125,7 @@ fn what_has_no_end_of_its_own_passes_as_it_is() {
     }
 }
 
-/// A cut reply has told the client already that the connection stays.
+/// The header of a cut reply has already told the client that the connection stays open.
 #[test]
 fn a_reply_that_is_continued_is_not_the_last_one() {
     let resume = tracker(GET, &OK[..OK.len() - 1], 9)
@@ -176,8 +176,8 @@ fn request() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// Clients pipeline as they like, the server answers what it has got, in pieces of any size: of all that the server was given
-    /// each request has its reply, and only the last reply says that it is the last.
+    /// A client pipelines at will, and the server answers whole requests in pieces of any size. Each request that the server was
+    /// given gets its reply, and only the last reply says that it is the last.
     #[test]
     fn nothing_that_was_given_is_left_unanswered(
         requests in prop::collection::vec(request(), 1..8),

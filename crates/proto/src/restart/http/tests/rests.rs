@@ -1,4 +1,4 @@
-//! A reply that was cut far from its beginning is continued by its rest.
+//! A reply that was cut far from its beginning is continued by a range request for its rest.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ const GET: &str = "GET /film HTTP/1.1\r\nHost: a\r\n\r\n";
 const FIELDS: &str =
     "Server: a\r\nDate: then\r\nContent-Type: video/mp4\r\nETag: \"5-e\"\r\nAccept-Ranges: bytes\r\n";
 const LENGTH: usize = 200_000;
-/// Where replies are cut: 16 KiB and more are asked for again.
+/// Number of body bytes before the cut. At least 16 KiB of them are asked for again.
 const CUT: usize = 150_000;
 
 fn content() -> Vec<u8> {
@@ -18,7 +18,7 @@ fn content() -> Vec<u8> {
         .collect()
 }
 
-/// A reply with these fields to `request`, cut behind `cut` bytes of its body.
+/// The tracker of a reply to `request` with the header fields `fields`, cut after `cut` bytes of its body.
 fn cut(request: &str, fields: &str, cut: usize) -> Tracker {
     let head = format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: {LENGTH}\r\n\r\n");
     let said = [head.as_bytes(), &content()[..cut]].concat();
@@ -40,7 +40,7 @@ fn partial(from: u64, fields: &str) -> Vec<u8> {
     [head.as_bytes(), &content()[from..]].concat()
 }
 
-/// Where the rest begins that `tracker` asks for.
+/// Where the rest begins for which `tracker` asks.
 fn from(tracker: &Tracker) -> u64 {
     let Ok(Resume::Again { said, .. }) = tracker.resume() else {
         panic!("restartable");
@@ -67,7 +67,7 @@ fn the_rest_is_asked_for_by_its_strong_validator_and_continues_the_reply() {
     }
 }
 
-/// It takes no ranges, or has another content.
+/// An application that takes no ranges, or has another content, replies with the whole.
 #[test]
 fn an_application_may_reply_with_the_whole() {
     let resume = cut(GET, FIELDS, CUT).resume().unwrap();
@@ -151,12 +151,12 @@ fn another_part_or_another_content_is_a_mismatch() {
         let (mismatch, passed) = continued(tracker.resume().unwrap(), &again, 1000).expect_err(other);
         assert!(passed.is_empty(), "{mismatch}");
     }
-    // What was not asked for: a part, where the whole was.
+    // The whole was asked for, so a part is a mismatch.
     let little = cut(GET, FIELDS, 5).resume().unwrap();
     assert!(continued(little, good, 1000).is_err());
 }
 
-/// The requests behind it are whole, and marked.
+/// The later requests ask for the whole, and all are marked.
 #[test]
 fn only_the_first_request_is_changed() {
     let pipeline = GET.repeat(3);
@@ -179,7 +179,7 @@ fn only_the_first_request_is_changed() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// A byte that changed in what is asked for again is found, and the rest is right wherever the reply was cut.
+    /// A changed byte in the part that is asked for again is found. Wherever the reply was cut, the rest is right.
     #[test]
     fn any_cut_is_continued_and_a_change_in_the_overlap_is_found(at in SAVES_MIN as usize + 32_768..LENGTH, change in 0.0..1.0_f64, xor in 1..=255_u8, step in 1..50_000_usize) {
         let tracker = cut(GET, FIELDS, at);

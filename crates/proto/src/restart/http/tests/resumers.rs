@@ -1,4 +1,4 @@
-//! What the client gets, and what it must not get.
+//! Tests of what the client gets from a [`Resumer`], and what it must not get.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use crate::restart::http::digest::Digest;
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 
-/// The log ends after `said`; the application says `regenerated` and closes.
+/// What the client gets if the log ends after `said` and the application sends `regenerated` and closes.
 fn after(said: &str, regenerated: &str) -> Result<String, Mismatch> {
     let resume = tracker(GET, said.as_bytes(), 11).resume().expect("restartable");
     continued(resume, regenerated.as_bytes(), 6)
@@ -114,7 +114,7 @@ fn a_cut_header_takes_from_the_regenerated_one_what_it_lacks() {
         rest("HTTP/1.1 200 OK\r\nDate: a\r\nETag: 1\r\n"),
         "Age: 55\r\nContent-Length: 2\r\n\r\nok"
     );
-    // the order among different names means nothing: what is missing comes after the line that was cut
+    // the order of fields with different names means nothing: missing lines come after the line that was cut
     assert_eq!(
         rest("HTTP/1.1 200 OK\r\nETag: 1\r\nAge: 5"),
         "5\r\nDate: b\r\nContent-Length: 2\r\n\r\nok"

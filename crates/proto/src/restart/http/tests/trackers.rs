@@ -1,4 +1,4 @@
-//! What the backup knows at each moment.
+//! Tests of what a [`Tracker`] knows at each moment.
 
 use proptest::prelude::*;
 
@@ -222,7 +222,7 @@ fn a_length_that_two_ends_may_read_differently_is_refused() {
     assert_eq!(chunked("10000000000000000\r\n"), Reason::Reply(Fault::ChunkSize));
 }
 
-/// What ends a line to one receiver is a part of it to another.
+/// Receivers disagree about where such lines end.
 #[test]
 fn a_boundary_that_two_ends_may_see_elsewhere_is_refused() {
     let request = |text: &str| refused(text.as_bytes(), b"");
@@ -384,7 +384,7 @@ proptest! {
     }
 }
 
-/// Bytes that come close to HTTP.
+/// Bytes that resemble HTTP.
 pub fn garbage() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         proptest::collection::vec(any::<u8>(), 0..8),

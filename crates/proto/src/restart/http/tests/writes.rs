@@ -1,4 +1,4 @@
-//! Requests that change something: executed again only if they may be, refused at most once, never contradicted.
+//! Requests that change state are executed again only if allowed, refused at most once, and never contradicted.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ const POST: &[u8] = b"POST /b HTTP/1.1\r\nContent-Length: 4\r\n\r\nbody";
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// The filter for a connection whose logs are these.
+/// The filter for a connection with these logs, and the bytes that the client gets first.
 fn resumer(input: &[u8], output: &[u8]) -> (Resumer, Vec<u8>) {
     Resumer::new(tracker(input, output, 7).resume().expect("it goes on"))
 }
@@ -82,33 +82,33 @@ fn a_request_that_fails_a_second_server_is_quarantined() {
                 resumer.on_application_end(to_client).is_ok()
             }
         };
-        // Nothing was said of the reply: an interim one, or half a header that was not passed on, is nothing.
+        // Nothing of the reply was sent. An interim reply does not count, nor half a header that was not passed on.
         let (mut silent, mut to_client) = resumer(PUT, CONTINUE);
         silent.on_application(&OK[..9], &mut to_client).unwrap();
         assert!(fail(&mut silent, &mut to_client));
         assert_eq!(to_client, REFUSAL);
         assert_eq!(refused(&silent), Some(("PUT /a", Refusal::Quarantined)));
-        // Something was.
+        // A part of the reply was sent.
         let (mut cut, mut to_client) = resumer(PUT, &OK[..OK.len() - 1]);
         cut.on_application(&OK[..30], &mut to_client).unwrap();
         assert!(!fail(&mut cut, &mut to_client));
         assert!(to_client.is_empty() && !cut.is_finished());
         assert_eq!(refused(&cut), Some(("PUT /a", Refusal::Quarantined)));
-        // The second of two.
+        // The second of two requests.
         let (mut second, mut to_client) = resumer(&[GET, PUT].concat(), b"");
         second.on_application(OK, &mut to_client).unwrap();
         assert!(fail(&mut second, &mut to_client));
         assert_eq!(to_client, [OK, REFUSAL].concat());
         assert_eq!(refused(&second), Some(("PUT /a", Refusal::Quarantined)));
     }
-    // One that was answered with another protocol is done.
+    // A request that was answered by a change of protocol is done.
     let upgrade = b"GET /chat HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: chat\r\n\r\n";
     let (mut upgraded, mut to_client) = resumer(upgrade, b"");
     let switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: chat\r\n\r\nhello";
     upgraded.on_application(switching, &mut to_client).unwrap();
     assert!(upgraded.is_over() && !upgraded.on_application_lost(Refusal::Quarantined, &mut to_client));
     assert_eq!((refused(&upgraded), &to_client[..]), (None, &switching[..]));
-    // What was never executed before is not quarantined.
+    // A request that was not executed before is not quarantined.
     let (mut idle, mut to_client) = resumer(GET, OK);
     assert!(!idle.on_application_lost(Refusal::Quarantined, &mut to_client));
     assert_eq!((refused(&idle), to_client.len()), (None, 0));
@@ -174,22 +174,22 @@ fn exchange() -> impl Strategy<Value = Exchange> {
         })
 }
 
-/// A connection whose primary died: what it had got, what it had said.
+/// A connection whose primary died, with the input that the primary had received and the output that it had sent.
 struct Cut<'a> {
     exchanges: &'a [Exchange],
     input: String,
     received: usize,
     said: String,
-    /// So many replies were complete.
+    /// Number of complete replies.
     answered: usize,
-    /// So many headers had been received.
+    /// Number of request headers that were received.
     begun: usize,
     /// The first request that must not be executed again.
     barred: Option<usize>,
 }
 
 impl<'a> Cut<'a> {
-    /// `received` bytes were; of the replies to whole requests at most `said` bytes.
+    /// The primary received `received` bytes and sent at most `said` bytes of the replies to whole requests.
     fn new(exchanges: &'a [Exchange], received: usize, said: usize) -> Self {
         let input: String = exchanges
             .iter()
@@ -227,8 +227,8 @@ impl<'a> Cut<'a> {
         self.start(index) + line as u64
     }
 
-    /// What a fresh application gets is from the first request that is owed to the first that must not be repeated;
-    /// marked is what may have been executed before, and nothing else. Returns the first one that it does not get.
+    /// A new application gets the requests from the first unanswered one up to the first that must not be repeated. Exactly those
+    /// that may have been executed before are marked. Returns the index of the first request that the application does not get.
     fn check_feed(&self, feed: &Feed, resume: &Resume) -> Result<usize, TestCaseError> {
         if matches!(resume, Resume::Refused(_)) {
             prop_assert_eq!(self.barred, Some(self.answered));
@@ -245,7 +245,7 @@ impl<'a> Cut<'a> {
         Ok(end)
     }
 
-    /// The client gets the replies to what is executed, each once, and then perhaps a refusal.
+    /// The client gets each reply to an executed request once, and then perhaps a refusal.
     fn survive(&self, step: usize) -> Result<(), TestCaseError> {
         let tracker = tracker(
             &self.input.as_bytes()[..self.received],
@@ -270,7 +270,7 @@ impl<'a> Cut<'a> {
                 prop_assert_eq!(passed, Ok(()));
             }
         }
-        // An interim reply to what is refused may have been said before.
+        // An interim reply to the refused request may have been sent before.
         let mut due = said_by(&self.exchanges[..end]);
         if self.said.len() > due.len() {
             prop_assert!(self.said.ends_with("100 Continue\r\n\r\n"));
@@ -295,7 +295,7 @@ fn said_by(exchanges: &[Exchange]) -> String {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// Every request gets its one reply, or a refusal and the end; what must not be repeated is not.
+    /// Every request gets exactly one reply, or a refusal and the end. No request is repeated that must not be.
     #[test]
     fn any_pipeline_is_continued_or_ends_in_a_refusal(
         exchanges in proptest::collection::vec(exchange(), 1..5),
