@@ -29,6 +29,7 @@ const READ_SIZE: usize = 16 * 1024;
 impl Station {
     /// Updates what the kernel keeps for the next agent.
     fn on_role(&mut self, to: Role) {
+        self.judge.borrow_mut().on_role(self.config.number, to);
         self.is_consented = to == Role::Backup;
         self.is_doubted = false;
     }

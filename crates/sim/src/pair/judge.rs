@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use proto::packet::{Checksum, Segment};
+use proto::role::Role;
 use proto::table::Direction;
 use proto::{Instant, Seq};
 
@@ -42,6 +43,10 @@ pub struct Judge {
     pub(super) is_off: [bool; 2],
     /// Epochs that nodes were given for good, not only lent.
     pub(super) given: BTreeSet<(u64, usize)>,
+    /// The latest epoch that each node was given for good since it has had power.
+    pub(super) given_now: [Option<u64>; 2],
+    /// The nodes whose agents know that they are the wire, or have become the survivor since. Only such a node can go on from its log.
+    is_wire: [bool; 2],
     /// Number of clients that have not completed their handshake.
     half_open: u64,
     pub(super) flows: BTreeMap<SocketAddr, Flow>,
@@ -151,8 +156,8 @@ impl Flow {
     }
 
     /// Notes whether no node can continue the connection. Before a SYN-ACK nothing is lost: the client begins anew.
-    fn look_for_holders(&mut self) {
-        let is_held = self.logs.iter().chain(&self.sockets).any(|holds| *holds);
+    fn look_for_holders(&mut self, is_wire: [bool; 2]) {
+        let is_held = (0..2).any(|node| self.sockets[node] || self.logs[node] && is_wire[node]);
         self.is_orphaned |= !is_held && self.output_first.is_some();
     }
 
@@ -188,6 +193,8 @@ impl Judge {
             splits: Vec::new(),
             is_off: [false; 2],
             given: BTreeSet::new(),
+            given_now: [None; 2],
+            is_wire: [false; 2],
             half_open: 0,
             flows: BTreeMap::new(),
             violations: Vec::new(),
@@ -276,7 +283,7 @@ impl Judge {
             if flow.output_first.is_none() && segment.ack == flow.input_first {
                 flow.output_first = Some(segment.seq + 1);
                 flow.shift = segment.options.window_scale.unwrap_or(0);
-                flow.look_for_holders(); // the SYN-ACK may have been long on its way
+                flow.look_for_holders(self.is_wire); // the SYN-ACK may have been long on its way
             }
             return;
         }
@@ -307,7 +314,7 @@ impl Judge {
         self.note(direction, packet);
     }
 
-    /// The stack of a node that has the right to speak alone has taken a packet of a client.
+    /// The stack of a node that has the right to speak alone has taken a packet of a client, or a node that is no wire yet has passed it on.
     pub(super) fn on_taken(&mut self, direction: Direction, packet: &[u8]) {
         if let Some(flow) = self.opening(direction, packet) {
             flow.is_opened = true;
@@ -322,11 +329,16 @@ impl Judge {
         }
     }
 
+    /// A node's agent has changed its role, and knows of it.
+    pub(super) const fn on_role(&mut self, node: usize, to: Role) {
+        self.is_wire[node] = matches!(to, Role::Backup | Role::TakingOver | Role::Sole);
+    }
+
     /// A node's log is gone, or has a gap.
     pub(super) fn on_log_lost(&mut self, node: usize) {
         for flow in self.flows.values_mut() {
             flow.logs[node] = false;
-            flow.look_for_holders();
+            flow.look_for_holders(self.is_wire);
         }
     }
 
@@ -335,7 +347,7 @@ impl Judge {
         for client in clients {
             if let Some(flow) = self.flows.get_mut(client) {
                 flow.sockets[node] = false;
-                flow.look_for_holders();
+                flow.look_for_holders(self.is_wire);
             }
         }
     }
@@ -370,6 +382,7 @@ impl Judge {
     /// A node has lost its power.
     pub(crate) fn on_power_lost(&mut self, node: usize) {
         self.is_off[node] = true;
+        (self.given_now[node], self.is_wire[node]) = (None, false);
         self.on_log_lost(node);
         let spoke = self.alone.is_some_and(|(_, who)| who == node);
         let is_lost = spoke && self.flows.values().any(|flow| flow.sockets[1 - node]);
@@ -383,7 +396,7 @@ impl Judge {
         self.alone = self.alone.filter(|(_, who)| *who != node);
         for flow in self.flows.values_mut() {
             flow.sockets[node] = false;
-            flow.look_for_holders();
+            flow.look_for_holders(self.is_wire);
             if flow.lent.is_some_and(|(_, who)| who == node) {
                 flow.lose_lent();
             }

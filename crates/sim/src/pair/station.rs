@@ -434,7 +434,12 @@ impl Station {
                 self.outputs.push_back(Output::Transmit { port: out, packet });
             }
             Fate::Held => judge.on_logged(number, direction, &packet),
-            Fate::Redirected => self.outputs.push_back(Output::Transmit { port: PEER, packet }),
+            Fate::Redirected => {
+                if segment.flags.syn {
+                    judge.on_taken(direction, &packet); // this node may be the wire before the SYN arrives there: no log has it then
+                }
+                self.outputs.push_back(Output::Transmit { port: PEER, packet });
+            }
             Fate::Local if self.address != Address::Nowhere => {
                 if gate != Gate::Primary {
                     judge.on_taken(direction, &packet);

@@ -24,6 +24,7 @@ impl Judge {
     /// or an earlier one.
     pub(super) fn on_given(&mut self, node: usize, epoch: u64) {
         self.given.insert((epoch, node));
+        self.given_now[node] = self.given_now[node].max(Some(epoch));
         for flow in self.flows.values_mut() {
             match flow.lent {
                 Some((lent, who)) if who == node && lent <= epoch => flow.lent = None,
@@ -49,9 +50,8 @@ impl Judge {
         self.splits.extend(is_behind.then_some(self.now));
         let before = self.alone;
         // A lease is over before the other node is given the epoch, whether or not that node has said anything.
-        let is_given = |&(given, who): &(u64, usize)| who != node && given >= epoch;
         let is_late = before.is_some_and(|(latest, who)| who != node && epoch <= latest)
-            || is_lent && self.given.iter().any(is_given);
+            || is_lent && self.given_now[1 - node] >= Some(epoch);
         if is_late && is_outlasted {
             if let Some(flow) = self.flows.get_mut(&client) {
                 flow.was_outlasted = true;
