@@ -56,7 +56,7 @@ struct service_state {
 	__u8 own_address[16]; /* address from which this node's own programs use the service; zeros: their connections are refused */
 	__u32 own_mss;       /* MSS of those programs' connections, in bytes: their segments must fit the service interface */
 	__u32 crash_codes[8]; /* bit n is set if exit code n of this service's processes counts as a crash */
-	__u32 doubted;       /* 1: the other node may have gone on alone, and has not denied it yet; kept for a successor of the agent */
+	__u32 doubted;       /* not 0: the other node may have gone on alone, and has not denied it yet; bit 0: this node is the primary; bits 1 to 31: lowest bits of the epoch; kept for a successor of the agent */
 };
 
 /* Which of the maps `held` and `undecided` the programs must look at for a service. */

@@ -280,6 +280,8 @@ pub enum Report {
         service: ServiceIndex,
         /// This node is its primary.
         is_primary: bool,
+        /// This node's epoch.
+        epoch: u64,
     },
     /// The other node has said that it did not go on alone.
     Confirmed {

@@ -139,5 +139,12 @@ fn a_lease_is_over_when_the_counter_says_so() {
 /// The same, but the counter stood still as well. The other node had been given the epoch, and had not said anything yet.
 #[test]
 fn what_is_said_by_a_lease_that_a_clock_outlasted_is_lost() {
-    hold([scenario!("seed-8139843843")]);
+    hold([scenario!("seed-8139843843"), scenario!("seed-31410025992")]);
+}
+
+/// The agent of a wire in doubt died after it had closed the gate, and before it had noted its role. The next agent took itself for a
+/// primary in doubt: the pair was never whole again.
+#[test]
+fn a_wires_doubt_makes_no_primary() {
+    hold([scenario!("seed-31410014277")]);
 }

@@ -354,10 +354,14 @@ impl Executor {
         match report {
             Report::Role { service, to, .. } => {
                 self.wire.set_consented(*service, *to == Role::Backup);
-                self.wire.set_doubted(*service, false);
+                self.wire.set_doubted(*service, None);
             }
-            Report::Doubted { service, .. } => self.wire.set_doubted(*service, true),
-            Report::Confirmed { service } => self.wire.set_doubted(*service, false),
+            Report::Doubted {
+                service,
+                is_primary,
+                epoch,
+            } => self.wire.set_doubted(*service, Some((*is_primary, *epoch))),
+            Report::Confirmed { service } => self.wire.set_doubted(*service, None),
             _ => {}
         }
         self.tell(node, report);

@@ -19,13 +19,13 @@ impl Executor {
             }
             Report::Failed { service, why } => tell_failure(self.service_name(*service), Some(why)),
             Report::Mended { service } => tell_failure(self.service_name(*service), None),
-            Report::Doubted { service, is_primary } => tell_doubt(self.service_name(*service), *is_primary),
+            Report::Doubted {
+                service, is_primary, ..
+            } => tell_doubt(self.service_name(*service), *is_primary),
             Report::Confirmed { service } => {
                 let service = self.service_name(*service);
-                tracing::info!(
-                    service,
-                    "the other node did not go on alone: this node goes on as before"
-                );
+                let what = "the other node did not go on alone: this node goes on as before";
+                tracing::info!(service, "{what}");
             }
             Report::TakenOver { service } => {
                 let Some(taken) = node.takeovers(*service).last() else {

@@ -111,7 +111,9 @@ fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::node::F
         epoch,
         is_consented: wire.is_consented(index),
         is_confirmed: wire.until(index) == 0,
-        is_doubted: config.arbiter == config::Arbiter::FailStop && wire.is_doubted(index),
+        doubted: wire
+            .doubted(index, epoch)
+            .filter(|_| config.arbiter == config::Arbiter::FailStop),
         seen: Instant::from_nanos(wire.agent_seen()),
         taken: wire.held(index),
         orphans: wire.dying(index),
@@ -126,13 +128,14 @@ fn close_doubted(config: &Config, wire: &Wire) {
         return;
     }
     for (index, service) in (0..).zip(&config.services) {
-        if wire.gate(index).0 == Mode::Primary {
+        let (mode, epoch) = wire.gate(index);
+        if mode == Mode::Primary {
             tracing::warn!(
                 service = service.name,
                 ?away,
                 "no agent was here for long: the primary is mute"
             );
-            wire.set_doubted(index, true);
+            wire.set_doubted(index, Some((true, epoch)));
             wire.set_mode(index, Mode::Mute);
         }
     }
@@ -150,7 +153,7 @@ fn go_on(config: &Config, mut wire: Wire, found: &Found) -> anyhow::Result<(Wire
         .with_context(|| format!("{} is missing; run `steadfast cleanup` first", journal.display()))?;
     // The earlier agent may have died between changing the gate and changing the network. The gate decides.
     for (service, found) in config.services.iter().zip(&found.services) {
-        let gate = if found.is_doubted && found.gate == Gate::Mute {
+        let gate = if found.is_mute_primary() {
             Gate::Primary
         } else {
             found.gate

@@ -7,6 +7,15 @@ use std::time::Duration;
 use super::abi::{NodeState, SERVICES_MAX, ServiceState, mapped};
 use super::{Mode, OwnClient, Wire};
 
+/// The word `doubted` of `abi.h`.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the lowest bits tell epochs apart"
+)]
+const fn doubt_word(is_primary: bool, epoch: u64) -> u32 {
+    (epoch as u32) << 1 | is_primary as u32
+}
+
 impl Wire {
     pub(super) fn state_pointer(&self, index: u16) -> *mut ServiceState {
         assert!(usize::from(index) < SERVICES_MAX, "service index {index}");
@@ -137,18 +146,23 @@ impl Wire {
             .store(consented.into(), Ordering::SeqCst);
     }
 
-    /// Whether the other node may have gone on alone while no agent was here, and has not said yet that it did not.
-    pub fn is_doubted(&self, index: u16) -> bool {
+    /// Whether an agent doubted in this epoch: the other node may have gone on alone, and has not said yet that it did not. `Some(true)` if
+    /// this node was the primary.
+    pub fn doubted(&self, index: u16, epoch: u64) -> Option<bool> {
         // SAFETY: as for `set_until`.
-        unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).doubted) }.load(Ordering::SeqCst)
-            != 0
+        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).doubted) }
+            .load(Ordering::SeqCst);
+        [true, false]
+            .into_iter()
+            .find(|&is_primary| word == doubt_word(is_primary, epoch))
     }
 
-    /// Stores [`is_doubted`](Self::is_doubted) for a successor of the agent.
-    pub fn set_doubted(&self, index: u16, doubted: bool) {
+    /// Stores [`doubted`](Self::doubted) for a successor of the agent: whether this node is the primary, and the epoch.
+    pub fn set_doubted(&self, index: u16, doubt: Option<(bool, u64)>) {
+        let word = doubt.map_or(0, |(is_primary, epoch)| doubt_word(is_primary, epoch));
         // SAFETY: as for `set_until`.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).doubted) }
-            .store(doubted.into(), Ordering::SeqCst);
+            .store(word, Ordering::SeqCst);
     }
 
     /// When the right to speak alone ends: nanoseconds of the monotonic clock; 0: it does not end.

@@ -65,7 +65,7 @@ impl Node {
         for index in self.indices() {
             let timeout = self.config.detector.agent_timeout;
             let found = self.service(index).config.found.as_ref();
-            if found.is_some_and(|found| found.is_doubted || now.since(found.seen) >= timeout) {
+            if found.is_some_and(|found| found.doubted.is_some() || now.since(found.seen) >= timeout) {
                 self.doubt(now, index);
             }
         }
@@ -113,6 +113,7 @@ impl Node {
         let report = Report::Doubted {
             service: index,
             is_primary,
+            epoch: service.standing.epoch(),
         };
         self.actions.push_back(Action::Report(report));
         if is_primary {

@@ -25,7 +25,7 @@ impl Found {
             epoch,
             is_consented: true,
             is_confirmed: true,
-            is_doubted: false,
+            doubted: None,
             seen: Instant::ZERO,
             taken: Vec::new(),
             orphans: Vec::new(),

@@ -20,11 +20,11 @@ pub struct Found {
     pub is_consented: bool,
     /// Whether the right to speak had no end, so the arbiter need not be asked again.
     pub is_confirmed: bool,
-    /// Whether that agent was in doubt, waiting for the other node's word that it had not gone on alone ([`Report::Doubted`]). A primary's
-    /// gate is closed meanwhile.
+    /// Whether that agent was in doubt in this epoch: it waited for the other node's word that this one had not gone on alone
+    /// ([`Report::Doubted`]). `Some(true)` if this node was the primary; its gate is closed meanwhile.
     ///
     /// [`Report::Doubted`]: crate::action::Report::Doubted
-    pub is_doubted: bool,
+    pub doubted: Option<bool>,
     /// When that agent was last there.
     pub seen: Instant,
     /// Clients whose last connection that agent had taken over, without taking over the service.
@@ -35,6 +35,11 @@ pub struct Found {
 }
 
 impl Found {
+    /// Whether this node is a primary in doubt, so that its gate is closed.
+    pub fn is_mute_primary(&self) -> bool {
+        self.gate == Gate::Mute && self.doubted == Some(true)
+    }
+
     /// The orphans that the peer is to be told of, even if it was told before.
     pub(super) fn telling(&self, role: Role) -> Telling {
         let mut telling = Telling::default();
@@ -57,7 +62,7 @@ pub(super) fn behind(found: &Found) -> Left {
         Gate::Wire => Role::Returning,
         Gate::Takeover | Gate::Sole => Role::Sole,
         Gate::Primary => Role::Primary,
-        Gate::Mute if found.is_doubted => Role::Primary,
+        Gate::Mute if found.is_mute_primary() => Role::Primary,
         Gate::Mute => Role::Standby,
     };
     Left {

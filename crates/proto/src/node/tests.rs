@@ -1278,7 +1278,7 @@ fn a_doubt_outlives_the_agent_that_had_it() {
     for (gate, role) in [(Gate::Mute, Role::Primary), (Gate::Wire, Role::Backup)] {
         let mut config = fixture::config(gate == Gate::Mute);
         config.services[0].found = Some(Found {
-            is_doubted: true,
+            doubted: Some(gate == Gate::Mute),
             ..Found::sample(gate, 3)
         });
         let mut node = Node::new(config, Instant::ZERO);
@@ -1295,6 +1295,17 @@ fn a_doubt_outlives_the_agent_that_had_it() {
             "the reason is known before"
         );
     }
+}
+
+/// A wire in doubt was deposed, and its agent died when it had closed the gate but had not told its role.
+#[test]
+fn a_wires_doubt_makes_no_primary() {
+    let mut config = fixture::config(false);
+    config.services[0].found = Some(Found {
+        doubted: Some(false),
+        ..Found::sample(Gate::Mute, 3)
+    });
+    assert_eq!(Node::new(config, Instant::ZERO).role(0), (Role::Standby, 3));
 }
 
 /// The primary goes on alone on the wire's word, whatever the wire has taken over.

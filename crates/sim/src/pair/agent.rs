@@ -242,7 +242,10 @@ impl Station {
             epoch,
             is_consented: self.is_consented,
             is_confirmed: self.until.is_none(),
-            is_doubted: self.is_doubted,
+            doubted: self
+                .doubted
+                .filter(|doubt| doubt.1 == epoch)
+                .map(|(is_primary, _)| is_primary),
             seen: if self.is(Defect::TrustGate) {
                 now
             } else {

@@ -31,7 +31,7 @@ impl Station {
     fn on_role(&mut self, to: Role) {
         self.judge.borrow_mut().on_role(self.config.number, to);
         self.is_consented = to == Role::Backup;
-        self.is_doubted = false;
+        self.doubted = None;
     }
 
     /// Carries out one action. `end` is how far the log reached when the action began.
@@ -45,8 +45,10 @@ impl Station {
         match action {
             Action::Report(Report::Unrestorable { client, reason, .. }) => self.lost.push((client, reason)),
             Action::Report(Report::Role { to, .. }) => self.on_role(to),
-            Action::Report(Report::Doubted { .. }) => self.is_doubted = true,
-            Action::Report(Report::Confirmed { .. }) => self.is_doubted = false,
+            Action::Report(Report::Doubted {
+                is_primary, epoch, ..
+            }) => self.doubted = Some((is_primary, epoch)),
+            Action::Report(Report::Confirmed { .. }) => self.doubted = None,
             Action::Report(_) => {}
             Action::Assume { gate, .. } => self.assume(gate),
             Action::SetGate {
@@ -143,9 +145,6 @@ impl Station {
         let is_earlier = until.is_some_and(|until| Some(until) < self.until);
         if is_earlier && self.wire.gate().0 == Gate::Wire && self.is(Defect::LeaveLate) {
             return;
-        }
-        if until == Some(Instant::ZERO) {
-            self.outlasted = Instant::ZERO; // the agent has noticed
         }
         let has_no_end =
             self.is(Defect::SpeakOn) || self.is(Defect::AdoptForever) && self.config.arbiter.is_none();

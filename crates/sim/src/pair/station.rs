@@ -128,8 +128,8 @@ pub struct Station {
     pub(super) turns_unaware: u32,
     /// The primary has accepted this node as its backup. The kernel keeps this for the next agent.
     pub(super) is_consented: bool,
-    /// The other node may have acted while no agent was here. The kernel keeps this, too.
-    pub(super) is_doubted: bool,
+    /// The agent is in doubt: whether this node is the primary, and the epoch. The kernel keeps this, too.
+    pub(super) doubted: Option<(bool, u64)>,
     /// The cable of the service's interface carries a signal.
     pub(super) has_carrier: bool,
     /// All cables of the node are cut, so it does not reach the arbiter either.
@@ -199,7 +199,7 @@ impl Station {
             clock,
             turns_unaware: 0,
             is_consented: false,
-            is_doubted: false,
+            doubted: None,
             has_carrier: true,
             is_cut_off: false,
             frozen_until: now,
