@@ -1,5 +1,4 @@
-//! What the operator sees of Steadfast, and the daemon behind it: configuration, commands, the control socket and the
-//! agent.
+//! The daemon and the operator's view of it: configuration, commands, the control socket and the agent.
 
 pub mod arbiter;
 mod bounded;

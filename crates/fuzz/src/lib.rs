@@ -6,8 +6,8 @@
 //! fuzz/TARGET.dict         phrases of the input's language, in libFuzzer's format
 //! ```
 //!
-//! `cargo test` runs a target with its corpus, then for some seconds with inputs made from corpus and dictionary. In a build by
-//! `scripts/fuzz`, libFuzzer makes the inputs instead, guided by coverage.
+//! `cargo test` runs a target with its corpus, then for [`TIME`] with inputs made from corpus and dictionary. In a build by `scripts/fuzz`,
+//! libFuzzer makes the inputs instead, guided by coverage.
 
 use std::fmt;
 use std::fs;
@@ -24,7 +24,7 @@ mod mutation;
 /// Whether libFuzzer makes the inputs.
 pub const IS_GUIDED: bool = cfg!(fuzzing);
 
-/// Time for generated inputs in `cargo test`, unless `BOLERO_RANDOM_TEST_TIME_MS` is set.
+/// How long `cargo test` runs a target with generated inputs, unless `BOLERO_RANDOM_TEST_TIME_MS` is set.
 pub const TIME: Duration = Duration::from_secs(2);
 
 /// Fuzzes a function of `&[u8]` as the target with this name. The function panics to report a finding.

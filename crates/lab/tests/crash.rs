@@ -1,4 +1,5 @@
-//! `steadfast-lab crash` with real programs. The tests need root, nginx, redis-server and tcpdump; without these they print so and pass.
+//! `steadfast-lab crash` with real programs. The tests need root, iproute2, nginx, redis-server and tcpdump. If one is missing, a test
+//! prints that it is skipped, and passes.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -104,7 +105,7 @@ fn nothing_remains_of_a_run_that_is_killed() {
         .unwrap();
     let run = format!("{}-0", lab.id());
     let files = Path::new("/dev/shm").join(format!("steadfast-lab-{run}"));
-    // Node b's server starts last before the clients.
+    // Node b's server is the last program that starts before the clients.
     wait_until("the servers run", || files.join("nginx-b").exists());
     let nodes = ["a", "b"].map(|node| Netns::open(&format!("sf-{run}-{node}")).unwrap().inode());
     assert_ne!(inside(&nodes), Vec::<String>::new());

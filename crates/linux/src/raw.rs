@@ -10,30 +10,30 @@ use crate::wire::{MARK_END, MARK_SPEAK};
 /// Raw sockets, kept open: closing one costs milliseconds.
 pub struct RawSender {
     words: Pair,
-    /// For RSTs.
+    /// Sends RSTs.
     ends: Pair,
 }
 
-/// Of both families.
+/// A socket for each address family.
 struct Pair {
     v4: Socket,
     v6: Option<Socket>,
 }
 
 impl RawSender {
-    /// Opens the sockets; IPv6 is left out where the kernel has none.
+    /// Opens the sockets. A kernel without IPv6 gets no IPv6 sockets.
     ///
     /// # Errors
-    /// What `socket(2)` says.
+    /// If an IPv4 socket cannot be opened, or a socket cannot be marked.
     pub fn open() -> io::Result<Self> {
         let (words, ends) = (Pair::open(MARK_SPEAK)?, Pair::open(MARK_END)?);
         Ok(Self { words, ends })
     }
 
-    /// Sends one packet, which starts with its IP header, followed by the TCP header.
+    /// Sends one packet. It begins with the IP header, and the TCP header follows.
     ///
     /// # Errors
-    /// What `sendto(2)` says; a packet that is neither IPv4 nor IPv6 is invalid input.
+    /// If `sendto(2)` fails. A packet that is neither IPv4 nor IPv6 is `InvalidInput`.
     pub fn send(&self, packet: &[u8]) -> io::Result<()> {
         if is_reset(packet) {
             self.ends.send(packet)
@@ -56,7 +56,7 @@ fn is_reset(packet: &[u8]) -> bool {
 }
 
 impl Pair {
-    /// What is sent here is said by the survivor.
+    /// Opens sockets with `mark`, which lets their packets leave though the node has no general right to speak (`bpf/abi.h`).
     fn open(mark: u32) -> io::Result<Self> {
         let raw = Protocol::from(libc::IPPROTO_RAW);
         let v4 = Socket::new(Domain::IPV4, Type::RAW, Some(raw))?;

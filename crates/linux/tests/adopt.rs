@@ -1,4 +1,4 @@
-//! An agent dies and another one continues: nothing passes unlogged, and nothing is logged twice.
+//! An agent dies, and another agent adopts its wire. No packet passes unlogged, and no packet is logged twice.
 
 mod support;
 
@@ -29,7 +29,7 @@ fn a_wire_is_succeeded_under_traffic_and_no_record_is_lost_or_doubled() {
         return;
     };
     let options = WireOptions {
-        ring_bytes: 128 << 20, // for all that is sent while nobody reads
+        ring_bytes: 128 << 20, // room for all packets that are logged while no agent reads the ring
         ..options()
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
@@ -52,7 +52,7 @@ fn a_wire_is_succeeded_under_traffic_and_no_record_is_lost_or_doubled() {
             eventually("some traffic was logged", || {
                 (reading.now().bytes > death << 20).then_some(())
             });
-            // The kernel closes a killed agent's descriptors and does nothing else.
+            // `succeeded` ends the agent as a kill does: its descriptors are closed, and nothing is removed.
             let log = reading.stop();
             wire = wire.succeeded(&options);
             reading = Reading::resume_with(log, &wire);
@@ -155,7 +155,7 @@ fn syns_that_waited_for_a_dead_agent_pass() {
     }
 }
 
-/// The reason for which `adopt` refuses.
+/// The text of the error with which `adopt` refuses.
 fn refusal(lan: &Lan, name: &str, options: &WireOptions, services: &[WireService]) -> String {
     let refused = lan.backup.run(|| Wire::adopt(name, options, services).err());
     let error = refused.expect("it is refused");

@@ -1,5 +1,5 @@
-//! A takeover in each state of a connection, carried on to the connection's end. docs/takeover.md has the whole list. Takeovers in plain
-//! transfers, with closed windows, and after one side's FIN are in `restore.rs`.
+//! A takeover in each state of a connection. Each test then uses the connection until its end. docs/takeover.md has the whole list.
+//! Takeovers in plain transfers, with closed windows, and after one side's FIN are in `restore.rs`.
 
 mod support;
 
@@ -141,8 +141,8 @@ fn a_server_in_slow_start_goes_on() {
     }
 }
 
-/// Both applications read slowly. The survivor's application reads what the old server has not read. The client still reads its own unread
-/// bytes.
+/// Both applications read slowly. The survivor's application gets the input that the old server has not read. The client reads the
+/// output that its own kernel already holds.
 #[test]
 fn what_nobody_has_read_is_read_once() {
     for family in Family::BOTH {
@@ -163,7 +163,7 @@ fn what_nobody_has_read_is_read_once() {
     }
 }
 
-/// Sends a kilobyte of the client's future input that leaves a gap of one kilobyte before it.
+/// Sends the second one of the client's next two kilobytes of input, but not the first one. This leaves a gap.
 fn put_ahead(scene: &Scene, talk: &Talk) {
     let endpoint = scene.reading.now().connection(scene.address()).1.endpoint();
     let segment = Segment {
@@ -189,7 +189,8 @@ fn put_ahead(scene: &Scene, talk: &Talk) {
     });
 }
 
-/// A segment of the client arrived before earlier ones. Only the old kernel holds it, so the client must send it again.
+/// A segment of the client arrived before an earlier one. The old primary's kernel holds it, but the survivor's does not. So the client
+/// must send it again.
 #[test]
 fn input_out_of_order_is_said_again() {
     for family in Family::BOTH {
@@ -213,7 +214,8 @@ fn input_out_of_order_is_said_again() {
     }
 }
 
-/// A segment of the server arrived after a lost one. The client holds it and has told the old primary only, so it gets both again.
+/// One segment of the server was lost, and the next one arrived. The client has told only the old primary that it holds the next one. So
+/// the survivor sends both again.
 #[test]
 fn output_that_the_client_holds_out_of_order_is_completed() {
     for family in Family::BOTH {
@@ -321,8 +323,8 @@ fn a_server_that_closes_last_is_heard() {
     }
 }
 
-/// TIME-WAIT: both sides have closed, the server first, but the server's last acknowledgement was lost. The client repeats its FIN and
-/// gets an answer, without a socket.
+/// TIME-WAIT: both sides have closed, the server first, but the server's last acknowledgement was lost. The client repeats its FIN. The
+/// survivor answers without a socket.
 #[test]
 fn a_fin_that_is_repeated_after_the_end_is_answered() {
     for family in Family::BOTH {
@@ -397,8 +399,8 @@ fn keepalive_probes_are_answered() {
     }
 }
 
-/// The log has the urgent byte, but a program's input has it only with SO_OOBINLINE, which no packet shows. So neither the bytes that the
-/// server has read nor the bytes that the client is to read are known.
+/// The log contains the urgent byte. A program reads that byte in its stream only if it has set SO_OOBINLINE, which no packet shows. So it
+/// is unknown which bytes the server has read, and which bytes the client will read.
 #[test]
 fn urgent_data_is_not_protected() {
     for (family, of_client) in [(Family::V4, true), (Family::V6, false)] {
@@ -414,7 +416,7 @@ fn urgent_data_is_not_protected() {
         from.send_out_of_band(b"!").expect("send");
         from.send(b"cd").expect("send");
         let mut read = [0; 4];
-        { to }.read_exact(&mut read[..2]).expect("before it"); // a read ends there
+        { to }.read_exact(&mut read[..2]).expect("before it"); // a read ends at the urgent byte
         { to }.read_exact(&mut read[2..]).expect("behind it");
         assert_eq!(&read, b"abcd");
         let log = scene.reading.now();
@@ -450,8 +452,8 @@ fn bring_to_rest(scene: &Scene, talk: &mut Talk, case: usize) {
     scene.settle();
 }
 
-/// At rest, after a plain exchange, unread input, a FIN of the client, input out of order, or lost output, the two sockets differ in
-/// exactly the listed fields.
+/// Finds the fields in which the restored socket of a connection at rest differs from the old one, and compares them with `DIFFER`. This is
+/// done after a plain exchange, unread input, a FIN of the client, input out of order, and lost output.
 #[test]
 fn the_fields_that_may_differ_are_these() {
     let mut differed = BTreeSet::new();

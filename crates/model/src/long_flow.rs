@@ -1,9 +1,9 @@
-//! The long flow: the expected completion time of a transfer that leaves slow start, without and with a failover (HALR thesis,
-//! 5.3, Eq. 5–8).
+//! The model of the long flow (HALR thesis, 5.3, Eq. 5–8): the expected completion time of a transfer that leaves slow start, with and
+//! without a failover.
 //!
-//! The latency by phases follows Cardwell, Savage and Anderson ("Modeling TCP Latency", INFOCOM 2000): handshake, slow start
-//! until a loss, that loss, congestion avoidance at the steady state's throughput, one delayed ACK. `docs/model-halr.md` derives
-//! the thesis' additions.
+//! The phases and their times follow Cardwell, Savage and Anderson ("Modeling TCP Latency", INFOCOM 2000). The phases are the handshake,
+//! slow start until a loss, the recovery from this loss, congestion avoidance at the steady state's throughput, and one delayed ACK.
+//! `docs/model-halr.md` derives the thesis' additions.
 
 use crate::failover::{Range, Recovery};
 use crate::parameters::Parameters;
@@ -43,8 +43,8 @@ impl LongFlow {
         self.until_s(self.segments())
     }
 
-    /// Completion time in Case 2, seconds: the failover comes after `before` segments (j < D) and lasts `down_s` for this flow.
-    /// Eq. 5 without local recovery. With local recovery Eq. 6-1 if the failover lasts longer than the timeout, else Eq. 6-2.
+    /// Completion time in Case 2, seconds. In Case 2 the failover comes after `before` segments (j < D), and lasts `down_s` for this flow.
+    /// Without local recovery this is Eq. 5. With local recovery it is Eq. 6-1 if the failover lasts longer than the timeout, else Eq. 6-2.
     pub fn data_loss_s(&self, before: usize, down_s: f64, recovery: Recovery) -> f64 {
         assert!(
             before < self.parameters.segments,
@@ -62,14 +62,14 @@ impl LongFlow {
         self.until_s(before) + additional_delay_s(down_s, timeout_s, recovery) + rest_s
     }
 
-    /// Completion time in Case 3, seconds: the SYN is lost and the failover lasts `down_s` from then on. Eq. 7 without local
-    /// recovery, Eq. 8 with local recovery.
+    /// Completion time in Case 3, seconds. In Case 3 the SYN is lost, and the failover lasts `down_s` from then on. Without local recovery
+    /// this is Eq. 7, with local recovery Eq. 8.
     pub fn syn_loss_s(&self, down_s: f64, recovery: Recovery) -> f64 {
         additional_delay_s(down_s, self.parameters.syn_timeout_s, recovery) + self.normal_s()
     }
 
-    /// Range of the completion times of disturbed flows for a failover of `failover_s`: the lines of Figure 19. Case 2 flows are
-    /// in congestion avoidance, as the thesis assumes. They are hit at most one round trip after the failover begins.
+    /// Range of the completion times of the flows that a failover of `failover_s` disturbs. Its two ends are the lines of Figure 19. As the
+    /// thesis assumes, flows in Case 2 are in congestion avoidance, and the failover hits them at most one round trip after it begins.
     pub fn disturbed_range(&self, failover_s: f64, recovery: Recovery) -> Range {
         let soonest_end_s = (failover_s - self.parameters.round_trip_s).max(f64::MIN_POSITIVE);
         let first = self.slow_start_segments().ceil() as usize;
@@ -128,7 +128,7 @@ impl LongFlow {
         start_s + self.slow_start_s(slow, first_window) + self.first_loss_s() + steady_s
     }
 
-    /// T'_ss + T'_ca: time for the rest of the transfer after a timeout, when the window was `window` before it, seconds.
+    /// T'_ss + T'_ca: time for the rest of the transfer after a timeout, seconds. `window` is the window before the timeout.
     fn after_timeout_s(&self, rest: f64, window: f64) -> f64 {
         let threshold = (window / 2.0).max(THRESHOLD_MIN);
         let slow = rest.min(slow_start_reach(threshold, self.growth()));
@@ -199,7 +199,7 @@ mod tests {
         assert!((flow.normal_s() - sum_s - steady_s).abs() < 1e-9);
     }
 
-    /// Thesis, 7.3: the long flow follows the trend of the short one. Three seconds are the boundary there as well, because the
+    /// Thesis, 7.3: the long flow follows the trend of the short flow. For both flows the maximum has a step at three seconds, because the
     /// timers cause the steps.
     #[test]
     fn the_trend_is_the_short_flows() {
@@ -235,8 +235,8 @@ mod tests {
         assert!((flow.data_loss_s(800, 2.0, Recovery::Local) - (eq_5_s - 2.5)).abs() < 1e-9);
     }
 
-    /// Thesis, 5.3: an interrupted flow ends in slow start if little is left, else in congestion avoidance. The window that 0.1 %
-    /// loss allows is 37 segments. Slow start reaches half of it after 54 segments.
+    /// Thesis, 5.3: an interrupted flow ends in slow start if few segments are left, else in congestion avoidance. At 0.1 % loss the window
+    /// is 37 segments on average. Slow start reaches half of this window after 54 segments.
     #[test]
     fn the_rest_is_sent_in_slow_start_and_then_in_congestion_avoidance() {
         let flow = LongFlow::new(Parameters::LONG);
@@ -252,8 +252,8 @@ mod tests {
     }
 
     /// The phases do not fit together exactly: the slow start of Eq. 5 has no loss, while the steady state of Eq. 6-2 has the
-    /// path's loss. At 1 % loss and a failover that ends just when the timer fires, the model says that the restart is faster, by
-    /// less than one round trip.
+    /// path's loss. At 1 % loss, if the failover ends just when the timer fires, the model says that a restart in slow start is faster than
+    /// a kept window. The difference is less than one round trip.
     #[test]
     fn a_restart_without_losses_can_beat_a_kept_window() {
         let flow = LongFlow::new(Parameters {
@@ -318,7 +318,7 @@ mod tests {
             prop_assert!(flow.until_s(segments) <= flow.until_s(segments + 1.0) + 1e-9);
         }
 
-        /// With one ACK for two segments. Otherwise the throughput formula has a step.
+        /// Holds with one ACK for two segments. With other ratios the throughput formula has a step.
         #[test]
         fn more_loss_never_helps(parameters in parameters(), factor in 1.0..3.0f64) {
             let parameters = Parameters { segments_per_ack: 2, ..parameters };
@@ -331,14 +331,14 @@ mod tests {
             prop_assert!(flow.normal_s() <= worse.normal_s() + 1e-6);
         }
 
-        /// Up to 0.3 % loss. For more loss see `a_restart_without_losses_can_beat_a_kept_window`.
+        /// Holds up to 0.3 % loss. For more loss see `a_restart_without_losses_can_beat_a_kept_window`.
         #[test]
         fn local_recovery_is_never_slower(
             parameters in parameters(), loss in 0.0..0.003, at in 0.0..1.0, downs in 0.01..20.0,
         ) {
             let flow = LongFlow::new(Parameters { loss, ..parameters });
             let before = (at * (flow.segments() - 1.0)) as usize;
-            // Local recovery helps least if the failover ends just when the timer fires.
+            // The first value is the worst case for local recovery: the failover ends just when the timer fires.
             for down_s in [parameters.timeout_s, parameters.timeout_s * downs] {
                 let data = |recovery| flow.data_loss_s(before, down_s, recovery);
                 let syn = |recovery| flow.syn_loss_s(down_s, recovery);

@@ -1,8 +1,8 @@
-//! Would the primary's kernel accept this segment of the client? One pure function (DESIGN.md §3).
+//! Decides whether the primary's kernel would accept a segment of the client: one pure function (DESIGN.md §3).
 //!
 //! It mirrors RFC 9293 §3.10.7.4 with RFC 5961 (blind attacks) and RFC 7323 §5 (PAWS) as Linux applies them
-//! (`tcp_validate_incoming`, `tcp_ack`). The backup sees each segment before the primary does, and in the same order, so
-//! it judges by what the primary's state will be when the segment arrives there.
+//! (`tcp_validate_incoming`, `tcp_ack`). The backup sees each segment before the primary does, and in the same order. So the
+//! backup judges by the state that the primary will have when the segment arrives there.
 
 use crate::packet::Segment;
 use crate::{Offset, Seq};
@@ -42,8 +42,8 @@ pub enum Verdict {
     Accept {
         /// Offset of the payload after its first `skip` bytes.
         at: Offset,
-        /// Number of leading payload bytes that the receiver has acknowledged, or that stand in the SYN's place. It takes none of
-        /// them. In a keepalive probe they may have any value (RFC 9293 §3.8.4).
+        /// Number of leading payload bytes that the receiver does not take, because it has acknowledged them or they stand in the
+        /// SYN's place. In a keepalive probe these bytes may have any value (RFC 9293 §3.8.4).
         skip: usize,
         /// Cumulative acknowledgement of the output stream. May be one beyond the stream's end, if it covers the FIN.
         acknowledges: Offset,
@@ -134,9 +134,9 @@ pub fn judge(receiver: &Receiver, segment: &Segment<'_>) -> Verdict {
     }
 }
 
-/// Judges a RST by RFC 5961 §3.2, with two RSTs that Linux also accepts: one in the FIN's place, since some systems send both
-/// (`tcp_reset_check`), and one exactly at the end of what is held out of order. An old timestamp does not matter for a RST.
-/// Newer kernels, at least, refuse a RST whose payload leaves the window.
+/// Judges a RST by RFC 5961 §3.2. Like Linux, also accepts a RST in the FIN's place, because some systems send a FIN and then a RST
+/// there (`tcp_reset_check`), and a RST exactly at the end of the data that is held out of order. An old timestamp does not matter
+/// for a RST. A RST whose payload leaves the window is refused, as newer kernels do.
 fn judge_reset(receiver: &Receiver, place: &Place) -> Verdict {
     let at = place.at;
     if place.skip > 0 {
@@ -154,9 +154,9 @@ fn judge_reset(receiver: &Receiver, place: &Place) -> Verdict {
     Verdict::Reject(Rejected::BlindReset)
 }
 
-/// RFC 9293 §3.10.7.4, first check, as `tcp_sequence` and `tcp_data_queue` make it: loosely, against RCV.WUP. A segment that
-/// begins in the window and ends beyond it is a candidate: newer kernels take it only if the application has read everything. A
-/// segment with nothing new in the window is a candidate only if it is a bare FIN.
+/// RFC 9293 §3.10.7.4, first check, as loosely as `tcp_sequence` and `tcp_data_queue` make it, against RCV.WUP. A segment that begins
+/// in the window and ends beyond the window passes, although newer kernels take it only if the application has read everything. A
+/// segment that ends beyond the window and has no new byte in the window passes only if it is a bare FIN at RCV.NXT.
 fn is_in_window(receiver: &Receiver, place: &Place, is_bare_fin: bool) -> bool {
     let edge = receiver.right_edge.max(receiver.next);
     let has_room = place.end <= edge || place.at.max(receiver.next) < edge;

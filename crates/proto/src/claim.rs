@@ -6,15 +6,15 @@
 //!                                              └─ wait ─┘
 //! ```
 //!
-//! The ping goes out with the VIP as its source, so an answer shows that the neighbours send the VIP's packets here. A node that is
-//! cut off gets no answer and stays mute.
+//! The node asks by pings whose source is the VIP. So an answer shows that the neighbours send the VIP's packets to this node. A node that
+//! is cut off gets no answer and stays mute.
 //!
-//! When a cut ends, the first answer of an outside host can arrive before the first heartbeat of a peer that has gone on alone
-//! meanwhile. So the peer's silence during the cut does not show that it is dead. If no arbiter has given this node the right to speak,
-//! it listens for the peer for another full patience, during which outside hosts keep answering.
+//! A node that was cut off does not know whether its peer is dead: the peer may have gone on alone during the cut. When the cut ends, the
+//! first answer of an outside host can arrive before the peer's first heartbeat. So a node without an arbiter's permission listens for the
+//! peer for some more time (`patience`). The outside hosts must answer during all of this time.
 //!
-//! A wire that leaves passes everything on until this node speaks alone, and no other node can speak. So the neighbours are told
-//! first and the address follows, and no packet is lost between the two.
+//! A wire that leaves still passes all packets on until this node speaks alone, and no other node can speak. So this node first announces
+//! the VIP to its neighbours and then takes the address. No packet is lost between these two steps.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::action::{Action, ServiceIndex};
 const WAIT: Duration = Duration::from_millis(20);
 /// The longest wait between announcements. A neighbour may come back at any time.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// Shortest silence of outside hosts that counts as a break. Some routers limit their answers to five a second.
+/// Shortest silence of outside hosts that counts as a break. Longer than the pauses of routers that limit their answers to five a second.
 const BREAK_MIN: Duration = Duration::from_millis(300);
 /// Number of further announcements after the VIP is reached. Other neighbours may have missed the earlier ones.
 const AFTERWARDS: u32 = 5;
@@ -37,16 +37,16 @@ pub(crate) struct Claim {
     due: Instant,
     wait: Duration,
     is_begun: bool,
-    /// Set if the wire gives the VIP up: when this node may speak, since the neighbours have been told by then.
+    /// When this node may speak, if a working wire gives the VIP up. The neighbours have heard an announcement by then.
     given_at: Option<Instant>,
-    /// The peer has promised to take nothing over, so this node need not listen for it.
+    /// Whether the peer has promised to take nothing over. Then this node need not listen for the peer.
     is_promised: bool,
-    /// Number of announcements left, once outside hosts reach the VIP here.
+    /// Number of announcements left. `None` until the claim is complete.
     left: Option<u32>,
     answers: Option<Answers>,
 }
 
-/// Times of the first and the last of a series of answers without a break.
+/// Times of the first and the last answer in a series of answers without a break.
 #[derive(Clone, Copy, Debug)]
 struct Answers {
     first: Instant,
@@ -76,7 +76,7 @@ impl Claim {
         }
     }
 
-    /// A claim of a VIP that a cut-off wire gives up. That wire passes nothing on, and has promised to take nothing over.
+    /// A claim of a VIP that a cut-off wire gives up. Such a wire passes no packets on, and has promised to take nothing over.
     pub(crate) fn of_lost(now: Instant) -> Self {
         Self {
             is_promised: true,
@@ -84,7 +84,7 @@ impl Claim {
         }
     }
 
-    /// No claim: the VIP is here already, and the neighbours are told a few times.
+    /// A claim that is complete from the beginning, because this node has the VIP already. Only announces the VIP a few times.
     pub(crate) fn announcing(now: Instant) -> Self {
         Self {
             is_begun: true,
@@ -93,7 +93,7 @@ impl Claim {
         }
     }
 
-    /// Announces, when it is time to.
+    /// Takes the address and announces the VIP, if this is due.
     pub(crate) fn on_timeout(&mut self, now: Instant, service: ServiceIndex, actions: &mut VecDeque<Action>) {
         if now < self.due || self.left == Some(0) {
             return;
@@ -107,8 +107,9 @@ impl Claim {
         self.left = self.left.map(|left| left - 1);
     }
 
-    /// An outside host answers. Returns whether the claim is complete: outside hosts have been heard for `patience`, during which the peer
-    /// would have been heard too if it spoke. A claim of a VIP that the wire gives up need not wait.
+    /// An outside host has answered. Returns whether the claim is complete. It is complete when outside hosts have answered for `patience`
+    /// without a break: a peer that speaks would have been heard in that time. If the wire gives the VIP up, the first answer completes the
+    /// claim.
     pub(crate) fn on_answer(&mut self, now: Instant, patience: Duration) -> bool {
         if self.given_at.is_some() {
             return true;
@@ -124,19 +125,19 @@ impl Claim {
         self.is_promised || now.since(first) >= patience
     }
 
-    /// The VIP is here.
+    /// The claim is complete: this node has the VIP.
     pub(crate) fn on_reached(&mut self, now: Instant) {
         self.left = Some(AFTERWARDS);
         self.wait = WAIT;
         self.due = now + WAIT;
     }
 
-    /// Whether the neighbours are being told.
+    /// Whether the claim has begun: the neighbours are told that the VIP is on this node.
     pub(crate) fn is_begun(&self) -> bool {
         self.is_begun
     }
 
-    /// Whether an outside host has answered, so that packets of the VIP come here.
+    /// Whether an outside host has answered. If so, packets to the VIP come to this node.
     pub(crate) fn is_answered(&self) -> bool {
         self.answers.is_some()
     }
@@ -159,7 +160,7 @@ mod tests {
         Instant::from_nanos(millis * 1_000_000)
     }
 
-    /// When it announces within `millis`, asked every millisecond.
+    /// The milliseconds among `millis` in which `claim` announces the VIP.
     fn announces(claim: &mut Claim, millis: std::ops::Range<u64>) -> Vec<u64> {
         millis
             .filter(|&now| {
@@ -201,7 +202,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_millis(80);
 
-    /// When `claim` is made, if outside hosts answer in these milliseconds.
+    /// The millisecond in which `claim` is complete, if outside hosts answer only in the milliseconds for which `answers` is true.
     fn made_at(mut claim: Claim, answers: impl Fn(u64) -> bool) -> Option<u64> {
         (0..20_000).find(|&now| {
             let asks = !announces(&mut claim, now..now + 1).is_empty();

@@ -22,9 +22,9 @@ pub struct Flags {
     pub rst: bool,
     /// The application should read now.
     pub psh: bool,
-    /// The acknowledgement number counts.
+    /// The acknowledgement number is valid.
     pub ack: bool,
-    /// The urgent pointer counts (RFC 6093).
+    /// The urgent pointer is valid (RFC 6093).
     pub urg: bool,
 }
 
@@ -62,24 +62,24 @@ impl Flags {
     };
 }
 
-/// What the receiving hardware or kernel knows of a packet's checksum.
+/// How far a packet's checksum can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
     /// Verified by the hardware, or left to the hardware by a sender on the same machine.
     Trusted,
-    /// Not known: verify it here.
+    /// Nothing is known about the checksum, so it must be right.
     Unverified,
-    /// Not known, and a sender on the same machine may have left it to the hardware.
+    /// Nothing is known about the checksum. It may be a partial one, which a sender on the same machine has left to the hardware.
     MaybePartial,
 }
 
-/// Why bytes are not a TCP segment that anyone would accept.
+/// Why a packet does not contain a valid TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
     /// The IP header is cut off, contradicts itself, or its checksum is wrong.
     #[error("IP header malformed or truncated")]
     Ip,
-    /// A fragment: reassembly belongs to the kernel.
+    /// The packet is a fragment. Only the kernel reassembles fragments.
     #[error("IP fragment")]
     Fragment,
     /// Not TCP.
@@ -100,9 +100,9 @@ pub struct Segment<'a> {
     pub source: SocketAddr,
     /// The receiver.
     pub destination: SocketAddr,
-    /// Sequence number of the first byte (of the SYN, if there is one).
+    /// Sequence number of the first byte, or of the SYN if there is one.
     pub seq: Seq,
-    /// Next byte expected from the peer; counts if `flags.ack`.
+    /// Number of the next byte that the sender expects. Valid if `flags.ack`.
     pub ack: Seq,
     /// Flags.
     pub flags: Flags,
@@ -118,7 +118,7 @@ impl<'a> Segment<'a> {
     /// Parses an IP packet that starts at `packet[0]`. Bytes behind the IP length (Ethernet padding) are ignored.
     ///
     /// # Errors
-    /// Says what is wrong with the bytes; never panics.
+    /// The first problem that was found.
     pub fn parse(packet: &'a [u8], checksum: Checksum) -> Result<Self, Malformed> {
         let ip = IpSlice::from_slice(packet).map_err(|_| Malformed::Ip)?;
         if !header_checksum_holds(&ip) || is_jumbogram(&ip) {
@@ -168,7 +168,7 @@ impl<'a> Segment<'a> {
     /// The segment as an IP packet with valid checksums.
     ///
     /// # Panics
-    /// If the two addresses are of different families, or the payload does not fit an IP packet: our own bug.
+    /// If the two addresses are of different families, or the payload does not fit an IP packet. Both are bugs of the caller.
     pub fn emit(&self) -> Vec<u8> {
         let builder = match (self.source.ip(), self.destination.ip()) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -202,8 +202,8 @@ impl<'a> Segment<'a> {
 
 const HOP_LIMIT: u8 = 64;
 
-/// Whether the IPv4 header checksum is right (RFC 791 §3.1). Every kernel verifies it in software, so the hardware is never
-/// trusted with it.
+/// Whether the IPv4 header checksum is right (RFC 791 §3.1). Every kernel verifies this checksum in software, so it is never left to the
+/// hardware.
 fn header_checksum_holds(ip: &IpSlice<'_>) -> bool {
     match ip {
         IpSlice::Ipv4(v4) => fold(sum_pairs(v4.header().slice())) == u16::MAX,
@@ -211,8 +211,8 @@ fn header_checksum_holds(ip: &IpSlice<'_>) -> bool {
     }
 }
 
-/// Whether the packet is an IPv6 jumbogram (RFC 2675). A kernel takes no TCP from a packet with a payload length of 0; etherparse
-/// would take all bytes that follow.
+/// Whether the packet is an IPv6 jumbogram (RFC 2675). A kernel takes no TCP segment from a packet with a payload length of 0, but
+/// etherparse would take all bytes that follow as the payload.
 fn is_jumbogram(ip: &IpSlice<'_>) -> bool {
     matches!(ip, IpSlice::Ipv6(v6) if v6.header().payload_length() == 0)
 }
@@ -229,8 +229,8 @@ fn checksum_holds(ip: &IpSlice<'_>, tcp: &TcpSlice<'_>) -> bool {
     right == Some(tcp.checksum())
 }
 
-/// Whether the checksum is the partial one that a sender leaves for its hardware to complete: the sum of the pseudo header alone
-/// (RFC 9293 §3.1), not inverted.
+/// Whether the checksum is a partial one, which a sender leaves to its hardware to complete. A partial checksum is the sum of the pseudo
+/// header alone (RFC 9293 §3.1), not inverted.
 fn is_partial(ip: &IpSlice<'_>, tcp: &TcpSlice<'_>) -> bool {
     let addresses = match (ip.source_addr(), ip.destination_addr()) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -320,7 +320,7 @@ mod tests {
             Segment::parse(&packet, Checksum::Unverified),
             Err(Malformed::Checksum)
         );
-        *packet.last_mut().unwrap() ^= 1; // not covered by it
+        *packet.last_mut().unwrap() ^= 1; // a partial checksum does not cover the payload
         assert!(Segment::parse(&packet, Checksum::MaybePartial).is_ok());
     }
 

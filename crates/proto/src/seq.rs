@@ -1,4 +1,4 @@
-//! Positions in a TCP byte stream: [`Seq`] on the wire, [`Offset`] inside, converted once, at the edge.
+//! Positions in a TCP byte stream: [`Seq`]s in packets, [`Offset`]s in logs. A position is converted once, at the border between the two.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -50,8 +50,8 @@ impl Offset {
     /// It is a multiple of 2³², so [`to_seq`](Self::to_seq) gives `first`.
     pub const LEARNT: Self = Self(1 << 32);
 
-    /// The offset of the byte numbered `seq` in the stream whose byte 0 has the number `first`, taking the candidate
-    /// nearest to `near`. `None` if that candidate lies before the stream's start.
+    /// The offset of the byte numbered `seq` in the stream whose byte 0 has the number `first`. Many offsets have this number; the
+    /// result is the one nearest to `near`. `None` if that one lies before the stream's start.
     pub fn from_seq(seq: Seq, first: Seq, near: Self) -> Option<Self> {
         let expected = near.to_seq(first);
         near.0

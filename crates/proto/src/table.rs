@@ -32,7 +32,7 @@ use vanished::Round;
 
 /// Number of ended connections remembered at a time.
 pub const ENDED_MAX: usize = 65_536;
-/// How long the last segment of an ended connection is still answered: twice the maximum segment lifetime, as in Linux.
+/// How long late segments of an ended connection are answered: twice the maximum segment lifetime, as in Linux.
 pub const ENDED_FOR: Duration = Duration::from_secs(60);
 
 /// Which way a packet goes.
@@ -78,9 +78,9 @@ pub struct Table {
     slots: Slots,
     memory: u64,
     lingering: Lingering,
-    /// The logs still hold more than they may, after every connection gave back what it could.
+    /// The logs are over their memory limit although each connection has freed all it could.
     is_exhausted: bool,
-    /// Connections of which bytes lie on a shelf.
+    /// Connections with bytes on a shelf ([`Shelf`](crate::stream::Shelf)).
     shelved: Vec<ConnectionId>,
     /// Pending changes to clients' windows, in order.
     words: VecDeque<(SocketAddr, Word)>,
@@ -98,11 +98,11 @@ pub struct Table {
     /// All packets of the service pass this node, so connections that are older than the log can be learnt.
     is_wire: bool,
     round: Round,
-    /// Connections that ended although no packet said so.
+    /// Connections that ended without a packet that shows the end.
     gone: Vec<ConnectionId>,
 }
 
-/// A hash table by client address. Its seed keeps clients, who choose their addresses, from choosing collisions.
+/// A hash table by client address. Clients choose their addresses; the seed keeps them from choosing addresses that collide.
 type Map<T> = std::collections::HashMap<SocketAddr, T, FxSeededState>;
 
 impl Table {
@@ -133,8 +133,8 @@ impl Table {
         }
     }
 
-    /// Forgets everything except input that is still to be given to replicas: the new log has nothing to do with the old one.
-    /// Connection ids stay unique.
+    /// Forgets everything, because a new log begins that does not continue the old one. Input that replicas have not been given yet is
+    /// kept. Connection ids stay unique.
     pub fn clear(&mut self) {
         let ids: Vec<ConnectionId> = self.iter().map(|(id, _)| id).collect();
         for id in ids {
@@ -234,7 +234,7 @@ impl Table {
         match self.find(client) {
             Some(id) => self.apply(now, direction, id, segment, source),
             None if self.ended.contains_key(&client) => Change::Old,
-            // An empty segment after the end, when the socket is gone already: nobody needs a RST for it.
+            // A segment without data that comes when the restored socket has gone. Its sender needs no RST.
             None if segment.payload.is_empty() && self.handed_over.contains_key(&client) => Change::Old,
             None => self.on_unknown(now, direction, client, segment),
         }
@@ -317,8 +317,8 @@ impl Table {
     }
 
     /// The acknowledgement that answers a late segment of an ended connection (TIME-WAIT, RFC 9293 §3.10.7.4). Only segments with
-    /// data, SYN or FIN are answered. Once the restored socket of a connection has gone, only a FIN is answered, with its own
-    /// numbers.
+    /// data, SYN or FIN are answered. Once the restored socket of a connection has gone, only a FIN is answered; the answer's numbers
+    /// are taken from that FIN.
     pub fn answer_to_old(&self, now: Instant, segment: &Segment<'_>) -> Option<Segment<'static>> {
         if segment.flags.rst || segment.seq_len() == 0 {
             return None;
@@ -356,14 +356,14 @@ impl Table {
         Some(connection)
     }
 
-    /// Takes a connection out of the table that has ended although no packet said so.
+    /// Removes a connection that has ended without a packet that shows the end.
     pub(crate) fn discard(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
         let connection = self.remove(id)?;
         self.gone.push(id);
         Some(connection)
     }
 
-    /// The connections that ended since the last call although no packet said so.
+    /// The connections that [`discard`](Self::discard) has taken out since the last call.
     pub(crate) fn take_gone(&mut self) -> Vec<ConnectionId> {
         std::mem::take(&mut self.gone)
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use steadfast_sim::pair::application::Pace;
 use steadfast_sim::pair::{Full, Scene, SceneConfig, Talk, echo};
 
-/// Scenes of each kind. More can be asked for one by one: SEED=N.
+/// Number of scenes of most tests. The environment variable SEED=N plays only the scene of seed N.
 const SEEDS: u64 = 300;
 
 fn any(seed: u64, tweak: impl FnOnce(&mut Draw, &mut SceneConfig)) -> (Scene, Draw) {
@@ -35,7 +35,7 @@ fn power_off() {
     });
 }
 
-/// What is not HTTP is followed by replicas from where it turns out to be none.
+/// A connection that is not HTTP is followed by a replica from the point where that turns out.
 #[test]
 fn opaque() {
     let mut by_replicas = 0;
@@ -58,7 +58,7 @@ fn opaque() {
     );
 }
 
-/// Of long replies that were cut the survivor is asked for the rest.
+/// When a long reply is cut, the survivor's application is asked for the rest of it only.
 #[test]
 fn rests() {
     let mut partial = 0;
@@ -81,7 +81,7 @@ fn rests() {
     );
 }
 
-/// Uploads are longer than memory may hold of a log: what is beyond goes to files, and is fed from them.
+/// Uploads are longer than the part of a log that memory may hold. The rest goes to files, and the application is fed from these files.
 #[test]
 fn spilled() {
     const MEMORY: u64 = 150_000;
@@ -91,7 +91,7 @@ fn spilled() {
         let policy = draw.pick(&[Policy::Http, Policy::Replica]);
         let mut config = draw.config(seed, policy);
         config.log_limit = (MEMORY, Full::Spilled);
-        // What is under way, in either direction, may be more than that.
+        // The bytes under way in either direction may exceed that limit.
         config.client_tcp.receive_buffer = draw.pick(&[16_384, 1 << 20]);
         config.server_tcp.receive_buffer = draw.pick(&[65_536, 1 << 20]);
         let mut scene = Scene::new(&config);
@@ -117,7 +117,7 @@ fn spilled() {
     );
 }
 
-/// Replicas read more slowly than their clients send: those are slowed, and nothing is given up.
+/// Replicas read more slowly than their clients send. The clients are slowed, and no connection is given up.
 #[test]
 fn slowed() {
     const MEMORY: u64 = 150_000;
@@ -136,7 +136,7 @@ fn slowed() {
             let begin = at(START + draw.time(200 * MS));
             let mut messages = draw.messages(3, 1_000_000);
             for (message, _) in &mut messages {
-                // Waiting does not help where the primary says more than the replica.
+                // Slowing the client does not help if the primary sends more than the replica, so replies are short.
                 (message.echo, message.download) = (false, message.download.min(20_000));
             }
             scene.connect(begin, Talk::Echo(echo::Client::new(messages, false, None)));
@@ -170,7 +170,7 @@ fn cut() {
         let (lan, beats) = (scene.lan, scene.heartbeats);
         scene.cut(lan, at(moment), at(moment + back));
         scene.cut(beats, at(moment), at(moment + back));
-        // It cannot claim meanwhile; afterwards it comes back as the wire.
+        // Meanwhile the primary cannot claim the VIP. Afterwards it comes back as the wire.
         let own_path = scene.own_path;
         scene.cut(own_path, at(Duration::ZERO), at(moment + back));
         let complaints = scene.run(at(LIMIT));
@@ -186,7 +186,7 @@ fn false_alarm() {
         let back = draw.time(Duration::from_secs(3)) + MS * 50;
         let beats = scene.heartbeats;
         scene.cut(beats, at(moment), at(moment + back));
-        // It cannot claim meanwhile; afterwards it comes back as the wire.
+        // Meanwhile the primary cannot claim the VIP. Afterwards it comes back as the wire.
         let own_path = scene.own_path;
         scene.cut(own_path, at(Duration::ZERO), at(moment + back));
         let complaints = scene.run(at(LIMIT));

@@ -15,7 +15,7 @@ use crate::control;
 use crate::keepers;
 use crate::lock::{self, Lock, LockError};
 
-/// Cleans up after the node that `node` names, or after all.
+/// Cleans up after the node that `node` names, or after all dead nodes if `all` is set.
 pub(super) fn cleanup(node: &NodeOption, all: bool) -> Result<(), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Err(Failure::Missing(vec!["root".to_owned()]));
@@ -71,14 +71,14 @@ fn clean_up_after(node: &Node) -> Result<Option<String>, Failure> {
     };
     remove(node)?;
     drop(lock);
-    // Fails if others have put files there; those stay.
+    // Fails if the directory has files that are not the daemon's. They stay.
     let _ = std::fs::remove_dir(&node.state_dir);
     eprintln!("node {}: nothing is left of it", node.name);
     Ok(None)
 }
 
-/// Removes everything, in the order in which an orderly stop does: relayed connections end while the guards stand; the
-/// VIPs go before the wire, and the guard last.
+/// Removes all that the node left, in the order of a regular stop. Relayed connections end first, while the guards still work. The VIPs
+/// are removed before the wire, and the nftables guard last.
 fn remove(node: &Node) -> anyhow::Result<()> {
     keepers::end_all(&node.state_dir)?;
     let journal = network::journal(&node.state_dir);
@@ -100,8 +100,8 @@ fn remove(node: &Node) -> anyhow::Result<()> {
     }
 }
 
-/// The interfaces to which the node's wire may be attached: those of its journal; if that is lost, all, unless another node may
-/// have its wire there.
+/// The interfaces to which the node's wire may be attached. The journal names them. If the journal is lost, these are all interfaces if
+/// only this node has pins. Otherwise there are none, because another node's wire may be attached there.
 fn interfaces(node: &Node, journal: &Path) -> anyhow::Result<Vec<network::Interface>> {
     let mut interfaces = network::interfaces()?;
     let pins = folders(Path::new(wire::PIN_ROOT));

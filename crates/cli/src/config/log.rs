@@ -7,7 +7,7 @@ use toml::de::{DeTable, DeValue};
 use super::table::{Reading, Table, integer, narrow, power_of_two, text};
 use super::{AtLimit, Log};
 
-/// Default size of the ring in MiB. At 1.2 GB/s the ring normally fills to 3–8 MB; the rest is reserve for an agent that is held up.
+/// Default size of the ring in MiB. At 1.2 GB/s the ring normally fills to 3–8 MB; the rest is a reserve for times when the agent is slow.
 const RING_MB: u64 = 64;
 const SYN_RING_KB: u64 = 1024;
 const PER_CONNECTION_MB: u64 = 64;
@@ -54,7 +54,7 @@ pub(super) fn log(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Log {
     }
 }
 
-/// For `[log]`, and for a service that differs.
+/// Reads the value of `at_limit`. It can be in `[log]` and, for one service, in that service's table.
 pub(super) fn at_limit(value: &DeValue<'_>) -> Result<AtLimit, String> {
     text("\"unprotect\", \"spill\" or \"slow\"", |name| match name {
         "unprotect" => Some(AtLimit::Unprotect),

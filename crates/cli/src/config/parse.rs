@@ -1,4 +1,4 @@
-//! From text to [`Config`]: one function per table of the file.
+//! Parses the text of a configuration file into a [`Config`]. Each table of the file has its own function.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -327,7 +327,7 @@ fn health(table: &mut Table<'_, '_>) -> Health {
 }
 
 impl Draft {
-    /// Where the application listens unless the file says otherwise.
+    /// Address at which the application listens if the file gives none.
     pub(super) fn default_application(address: IpAddr, port: u16) -> SocketAddr {
         match address {
             IpAddr::V4(_) => (Ipv4Addr::LOCALHOST, port).into(),
@@ -335,7 +335,7 @@ impl Draft {
         }
     }
 
-    /// The service with `role`, `peer_address` and `at_limit` resolved; nothing if a field could not be read.
+    /// The service, completed with `role`, `peer_address` and `at_limit`. `None` if a field could not be read.
     pub(super) fn finish(
         self,
         role: Option<Role>,

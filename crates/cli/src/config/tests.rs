@@ -814,7 +814,7 @@ fn the_examples_other_choices_are_right_too() {
 fn the_example_shows_every_field_with_its_default() {
     let example = include_str!("../../steadfast.toml");
     let config = parse(example).unwrap();
-    // A comment that begins without a blank is a field.
+    // A line that begins with `#` and no blank is a field that is commented out.
     let field = |line: &str| {
         line.strip_prefix('#')
             .filter(|rest| !rest.starts_with(' '))

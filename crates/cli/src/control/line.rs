@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// A stream with a deadline for all reads and writes, whatever the other side does.
+/// A stream with one deadline for all reads and writes together.
 pub(super) struct LineStream {
     stream: UnixStream,
     deadline: Instant,
@@ -47,7 +47,7 @@ impl LineStream {
         }
     }
 
-    /// Writes `line` and its end.
+    /// Writes `line` and a line end.
     pub(super) fn write(&mut self, mut line: Vec<u8>) -> io::Result<()> {
         line.push(b'\n');
         let mut rest = line.as_slice();
@@ -74,7 +74,7 @@ impl LineStream {
     }
 }
 
-/// Whether to try again until the deadline.
+/// Whether a read or write that ended with `error` should be tried again.
 fn again(error: &io::Error) -> bool {
     matches!(
         error.kind(),

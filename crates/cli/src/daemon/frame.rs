@@ -1,5 +1,5 @@
-//! The frame around each message between the nodes: which versions the sender speaks, who the sender is, and whether the message is new.
-//! The frame does not look into its contents.
+//! The frame around each message between the nodes. It says which versions the sender speaks, shows which node sent the message, and lets
+//! the receiver tell whether the message is new. This module does not read the contents.
 //!
 //! ```text
 //!  0        version of what follows the header       1 lowest, 2 highest version that the sender speaks
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Numbers are big-endian. The header and the tag are the same in every version. The tag is HMAC-SHA256 (RFC 2104) over the
-//! sender's name and everything before the tag, so nobody can send a node its own datagrams. Without a key there is no tag, and
-//! anybody who can write to the network can forge datagrams.
+//! sender's name and everything before the tag. Because of the name, a node refuses its own datagrams if an attacker sends them back to it.
+//! Without a key there is no tag, and anybody who can write to the network can forge datagrams.
 //!
 //! Versions: a node speaks its lowest version until it has heard the other node, then the highest version that both speak.
 
@@ -91,13 +91,14 @@ pub enum Refused {
     /// The two programs have no version in common.
     #[error("of a version that this program does not speak")]
     Version,
-    /// The peer's incarnation is unknown and has not echoed our nonce yet. Its next datagrams will, unless this one is a recording.
+    /// The peer's incarnation is new and has not echoed our nonce yet. Its next datagrams will echo the nonce, unless this datagram is a
+    /// recording.
     #[error("not proved to be new")]
     Unproved,
     /// This datagram was heard before.
     #[error("a copy")]
     Again,
-    /// Too old to know whether it was heard before.
+    /// This datagram is so old that this node does not know whether it was heard before.
     #[error("too old")]
     TooOld,
     /// This program does not know the kind.
@@ -111,13 +112,14 @@ pub enum Refused {
     Name,
 }
 
-/// What the opener learns and the sealer sends.
+/// Values that the opener stores and the sealer sends.
 #[derive(Debug)]
 struct Learned {
     /// This node's nonce, for the peer's next incarnation to echo.
     nonce: AtomicU64,
-    /// The peer's nonce, as heard last.
+    /// The nonce that the peer sent last.
     echo: AtomicU64,
+    /// The version that this node speaks now.
     version: AtomicU8,
 }
 
@@ -139,7 +141,7 @@ pub struct Opener {
     draw: fn() -> u64,
 }
 
-/// Position of a datagram among those of its sender.
+/// Position of a datagram among all datagrams of its sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Number {
     incarnation: u64,
@@ -159,7 +161,7 @@ impl Number {
         }
     }
 
-    /// Whether it was sealed after `other`, or by another incarnation of the sender's agent.
+    /// Whether the datagram with this number was sealed after the one with `other`, or by another incarnation of the sender's agent.
     pub fn is_after(self, other: Self) -> bool {
         self.incarnation != other.incarnation || self.sequence > other.sequence
     }
@@ -238,12 +240,13 @@ impl Opener {
     /// The contents of `datagram`, if it is accepted.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// Why the datagram is refused.
     pub fn open<'a>(&mut self, datagram: &'a [u8]) -> Result<Opened<'a>, Refused> {
         let (header, rest) = datagram.split_first_chunk::<HEADER>().ok_or(Refused::Malformed)?;
         let contents = self.verify(header, rest, datagram)?;
         let number = |at: usize| u64::from_be_bytes(header[at..at + 8].try_into().expect("eight bytes"));
-        // Stored even if this datagram turns out not to be new: a new incarnation of the peer needs its nonce echoed to accept ours.
+        // Store the nonce even if the datagram turns out not to be new: a new incarnation of the peer accepts our datagrams only after we
+        // have echoed its nonce.
         self.learned.echo.store(number(24), Ordering::Relaxed);
         let is_late = self.is_late(number(8), number(16), number(32))?;
         let theirs = header[1]..=header[2];
@@ -260,7 +263,7 @@ impl Opener {
         })
     }
 
-    /// The contents, if the tag proves that the peer wrote them, or without a key.
+    /// The contents. If this node has a key, the tag must prove that the peer wrote them.
     fn verify<'a>(
         &self,
         header: &[u8; HEADER],
@@ -301,7 +304,7 @@ impl Opener {
     }
 }
 
-/// The highest version that both speak.
+/// The highest version that both nodes speak.
 fn common(ours: &RangeInclusive<u8>, theirs: &RangeInclusive<u8>) -> Option<u8> {
     let highest = *ours.end().min(theirs.end());
     (ours.contains(&highest) && theirs.contains(&highest)).then_some(highest)

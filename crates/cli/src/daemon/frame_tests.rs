@@ -15,7 +15,7 @@ fn key(digit: char) -> Key {
     Key::read(file.path()).unwrap()
 }
 
-/// One node's end.
+/// One node's end of the exchange of datagrams.
 struct End(Sealer, Opener);
 
 fn end(name: &str, peer: &str, key: Option<&Key>) -> End {
@@ -38,7 +38,7 @@ impl End {
     }
 }
 
-/// Two ends that have proved to each other that they live.
+/// Two ends, each of which knows by the other one's nonce that the other one's datagrams are no recording.
 fn pair(key: Option<&Key>) -> (End, End) {
     let (mut a, mut b) = (end("a", "b", key), end("b", "a", key));
     assert_eq!(b.hear(&a.say("1")), Err(Refused::Unproved));
@@ -105,7 +105,7 @@ fn a_recording_is_not_heard_after_either_end_was_started_anew() {
     for datagram in &recording {
         assert_eq!(b_again.hear(datagram), Err(Refused::Unproved));
     }
-    // The first one starts anew, the second one has heard nothing of the recording.
+    // Now node a starts anew. Node b runs on and has heard nothing of the recording.
     let mut a_again = end("a", "b", Some(&key));
     assert_eq!(a_again.hear(&b.say("x")), Err(Refused::Unproved));
     assert_eq!(b.hear(&a_again.say("new")).as_deref(), Ok("new"));
@@ -139,7 +139,7 @@ fn both_speak_the_highest_version_that_both_speak() {
     assert_eq!(old.hear(&said), Err(Refused::Version));
 }
 
-/// Lets both ends talk, and says which version each speaks in the end, if it was heard.
+/// Lets both ends talk. Then returns the version that each end speaks, or `None` if the other end refuses it.
 fn versions_of(one: &mut End, two: &mut End) -> [Option<u8>; 2] {
     for _ in 0..3 {
         let _ = two.hear(&one.say(""));

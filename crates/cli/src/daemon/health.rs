@@ -1,4 +1,5 @@
-//! Checks whether the local applications still work. A thread per application asks, since a hung application does not answer.
+//! Checks whether the local applications still work. Each application has a thread of its own that probes it, because a probe of a hung
+//! application blocks.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +15,7 @@ use crate::config::{Config, Health};
 
 /// State of the applications that have a health probe.
 pub struct Watch {
-    /// By service: whether too many probes in a row have failed. `None`: no probe.
+    /// For each service, whether too many probes in a row have failed. `None` if the service has no probe.
     hung: Vec<Option<Arc<AtomicBool>>>,
 }
 
@@ -123,7 +124,7 @@ mod tests {
         server_of(std::iter::repeat(answer), Arc::default())
     }
 
-    /// Gives these answers, one after the other, and counts the questions.
+    /// A server that gives these answers, one to each connection, and counts the questions in `asked`.
     fn server_of(
         answers: impl Iterator<Item = &'static [u8]> + Send + 'static,
         asked: Arc<AtomicU32>,
@@ -149,7 +150,7 @@ mod tests {
     fn an_answer_is_what_begins_as_expected() {
         ask(server(b"+PONG\r\n"), &health()).unwrap();
         let error = ask(server(b"-LOADING"), &health()).unwrap_err();
-        let said = error.to_string(); // contains as much of the answer as had arrived
+        let said = error.to_string(); // quotes the part of the answer that had arrived
         assert!(
             said.starts_with("it said \"-LOAD") && said.ends_with("not \"+PONG\""),
             "{said}"

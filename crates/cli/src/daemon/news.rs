@@ -81,7 +81,7 @@ impl Executor {
     }
 }
 
-/// Logs that a step failed in a service's network, or that everything is mended.
+/// Logs that a step in a service's network failed (`why`), or that all steps have succeeded again (`None`).
 fn tell_failure(service: &str, why: Option<&str>) {
     match why {
         Some(why) => tracing::error!(
@@ -93,7 +93,7 @@ fn tell_failure(service: &str, why: Option<&str>) {
     }
 }
 
-/// Logs a doubt: the other node may have gone on alone, because this node's agent was away for long, or this node had left.
+/// Logs a doubt: the other node may have gone on alone while this node's agent was absent, or after this node had left.
 fn tell_doubt(service: &str, is_primary: bool) {
     let what = if is_primary {
         "the other node may have gone on alone; this node is mute until that one says that it did not"

@@ -1,7 +1,7 @@
 //! Asks outside hosts through the services' interfaces, to learn whether clients could reach this node.
 //!
-//! Services that have the same interface and the same hosts share their questions: a gateway is asked as often for sixty services as
-//! for one. The node decides which answers count for a service, so it is told when the question was asked.
+//! Services that have the same interface and the same hosts share their questions. So a gateway gets no more questions for sixty services
+//! than for one. The node is told when an answered question was asked, and decides whether the answer counts for a service.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -17,11 +17,11 @@ use crate::config::Config;
 
 /// Time within which several services share a question.
 const SHARED: Duration = Duration::from_millis(5);
-/// Time between two looks for hosts to ask.
+/// Shortest time between two searches for hosts to ask.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Silence of all gateways after which the routes are read again. Longer than the pause of a router that limits its answers.
+/// Silence of all gateways after which the routes are read again. Longer than the pauses of a router that limits the rate of its answers.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
-/// Number of questions whose times are remembered: half a second, at one every [`SHARED`].
+/// Number of questions whose times are remembered. They cover half a second, at one question every [`SHARED`].
 const QUESTIONS_MAX: usize = 100;
 
 /// The outside hosts of all services.
@@ -33,14 +33,14 @@ pub struct Outside {
 struct Route {
     interface: String,
     is_v4: bool,
-    /// The configured hosts; empty: the gateways.
+    /// The configured hosts. If there are none, the gateways are asked.
     configured: Vec<IpAddr>,
-    /// The peer, which is not asked: for IPv6, `/proc` also lists the route through the peer's wire as a gateway.
+    /// The peer, which is not an outside host. For IPv6, `/proc` lists the peer as a gateway too, because of the route through its wire.
     peer: IpAddr,
     services: Vec<ServiceIndex>,
     /// When hosts were looked for last.
     looked: Option<Instant>,
-    /// `None`: there is no host to ask.
+    /// `None` if there is no host to ask.
     hosts: Option<Hosts>,
 }
 
@@ -50,7 +50,7 @@ struct Hosts {
     addresses: Vec<IpAddr>,
     /// Index of the interface that the sockets are bound to.
     interface: u32,
-    /// When a host answered last; before the first answer, when the sockets were opened.
+    /// When a host last answered, or when the sockets were opened if no host has answered yet.
     heard: Instant,
     questions: Questions,
 }
@@ -65,7 +65,7 @@ struct Questions {
 }
 
 impl Questions {
-    /// Whether the last question can be shared by a service for which only questions since `since` count.
+    /// Whether a service can share the last question at `now`. For this service only questions asked at `since` or later count.
     fn do_for(&self, now: Instant, since: Option<Instant>) -> bool {
         let does = |at: Instant| now.since(at) < SHARED && since.is_none_or(|since| at >= since);
         self.asked.back().copied().is_some_and(does)
@@ -88,7 +88,7 @@ impl Questions {
 }
 
 impl Outside {
-    /// Asks nothing yet.
+    /// The outside hosts of all services. Asks none of them yet.
     pub fn new(config: &Config) -> Self {
         let mut routes: Vec<Route> = Vec::new();
         for (index, service) in (0..).zip(&config.services) {
@@ -154,13 +154,13 @@ impl Route {
         }
         hosts.questions.on_asked(now);
         if let Err(error) = hosts.sockets.ask() {
-            tracing::trace!(%error, interface = self.interface, "outside hosts not asked"); // a cable that is out is no error
+            tracing::trace!(%error, interface = self.interface, "outside hosts not asked"); // expected while the cable is unplugged
         }
         true
     }
 
-    /// Whether to look for hosts: there are none, the interface's index has changed to `index`, or the gateways have been silent for long and
-    /// may have been replaced.
+    /// Whether to look for hosts now. There are three reasons: no hosts are known, the interface's index has changed to `index`, or the
+    /// gateways have been silent for long and may have been replaced.
     fn looks(&self, now: Instant, index: Option<u32>) -> bool {
         let is_time = self.looked.is_none_or(|at| now.since(at) >= LOOK_AGAIN);
         let is_stale = |hosts: &Hosts| {
@@ -188,8 +188,8 @@ impl Route {
         }
     }
 
-    /// Opens sockets to the hosts. `None` if there are no hosts, or if the current ones are right. Without hosts the current ones stay:
-    /// gateways that are gone with their routes may come back with the cable.
+    /// Opens sockets to the hosts. `None` if the current sockets should stay: they are right already, or no interface or no host was found.
+    /// A gateway whose route is gone may come back with the cable.
     fn open(&self, now: Instant, index: Option<u32>) -> anyhow::Result<Option<Hosts>> {
         let mut addresses = self.configured.clone();
         if addresses.is_empty() {

@@ -1,12 +1,12 @@
 //! Messages to and from the peer, over every link.
 //!
-//! Each address of the peer is a link with a socket of its own. The peer's addresses on the services' interfaces are links too: only a
-//! datagram that arrives there proves that the service's path works (docs/paths.md). The same datagram goes over all links. The first copy
-//! counts, and the others are dropped ([`super::frame`]). So a link that fails costs nothing while another one works.
+//! Each address of the peer is a link with a socket of its own. The peer's addresses on the services' interfaces are links too, because
+//! only a datagram that arrives by such an interface proves that the service's path works (docs/paths.md). Each datagram goes over all
+//! links. The first copy counts, and the others are dropped ([`super::frame`]). So a failed link does no harm while another link works.
 //!
-//! Heartbeats are sent by a thread of their own, in real time, so that neither a busy CPU nor a slow step of the agent (putting up an
-//! address) makes a living node look dead. An agent that hangs still stops them: the thread repeats the agent's last heartbeat for at most
-//! `agent_timeout_ms`.
+//! A separate thread sends the heartbeats, at real-time priority. So a living node does not look dead because of a busy CPU or a slow
+//! step of the agent, such as adding an address. The thread repeats the agent's last heartbeat for at most `agent_timeout_ms`, so
+//! heartbeats stop if the agent hangs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,12 +30,12 @@ use crate::control::PeerStatus;
 
 /// Receive buffer in bytes. Larger than the peer's largest datagram: a heartbeat of 64 services with the maximum number of orphans.
 const DATAGRAM_MAX: usize = 32 * 1024;
-/// Maximum number of datagrams taken from one link at a time. Bounded, because a flood must not keep the agent from its work.
+/// Maximum number of datagrams taken from one link at a time. A flood of datagrams must not keep the agent from its other work.
 const RECEIVE_MAX: usize = 64;
 /// Time between two warnings of the same kind.
 const WARN_EVERY: Duration = Duration::from_secs(10);
-/// Shortest time between two extra heartbeats for a peer that is not yet proved to be new. Bounded, because a replayed recording must not
-/// make this node send without limit.
+/// Shortest time between two extra heartbeats for a new incarnation of the peer that has not proved itself yet. A replayed recording must
+/// not make this node send without limit.
 const AGAIN_EVERY: Duration = Duration::from_millis(5);
 
 /// A message between the nodes.
@@ -96,13 +96,13 @@ impl Message {
 pub struct Arrival {
     /// Index of the interface by which it arrived.
     pub interface: u32,
-    /// Its message; `None` if it was a copy, or late.
+    /// The message. `None` if the datagram was a copy, or a heartbeat that came after a newer one.
     pub message: Option<Message>,
 }
 
 /// The links to the peer. Takes only datagrams from the peer's addresses and port.
 pub struct Peer {
-    /// Empty where the kernel allows no raw sockets.
+    /// One for each link, except links for which no raw socket could be opened.
     probers: Vec<Prober>,
     links: Vec<Link>,
     opener: Opener,
@@ -128,13 +128,13 @@ struct Said {
 
 struct Word {
     bytes: Vec<u8>,
-    /// The incarnation of the peer that this node hears. A change of this field or of `services` is news.
+    /// The incarnation of the peer that this node hears. A change of this field or of `services` is news, which is sent at once.
     heard: Option<u64>,
     services: Vec<ServiceBeat>,
     at: Option<Instant>,
     /// The heartbeat has news that the thread has not sent yet.
     fresh: bool,
-    /// When it was last sent out of rhythm for a new incarnation of the peer.
+    /// When an extra heartbeat was last sent for a new incarnation of the peer.
     again: Option<Instant>,
     over: bool,
     sealer: Sealer,
@@ -155,8 +155,8 @@ impl Word {
         }
     }
 
-    /// Takes the heartbeat that is sent from now on: at the next beat, or at once if it has news. The peer's incarnation that this node
-    /// hears is news too: a peer that has just started waits for it.
+    /// Replaces the heartbeat. The thread sends it at the next beat, or at once if it has news. A changed `heard` is news too, because a
+    /// peer that has just started waits until its new incarnation is echoed.
     fn take(&mut self, heartbeat: &Heartbeat) {
         let heard = heartbeat.echo.map(|echo| echo.incarnation);
         self.fresh |= self.heard != heard || self.services != heartbeat.services;
@@ -168,7 +168,7 @@ impl Word {
 }
 
 impl Peer {
-    /// Opens the sockets and starts the thread.
+    /// Opens the sockets and starts the thread that sends heartbeats.
     pub fn open(config: &Config) -> anyhow::Result<Self> {
         let key = config.peer.key_file.as_deref().map(Key::read).transpose();
         let key = key.map_err(anyhow::Error::msg).context("reading the key")?;
@@ -245,8 +245,8 @@ impl Peer {
         self.send_once(Kind::Page, vip, page);
     }
 
-    /// Sends a message once. If it is lost, the node that waits for an answer asks again. A peer whose version does not know the kind does
-    /// not get it.
+    /// Sends a message once over each link. If the message is lost, the node that waits for an answer asks again. Sends nothing if the
+    /// version that the peer speaks does not have this kind of message.
     fn send_once<T: Serialize>(&self, kind: Kind, vip: SocketAddr, connections: T) {
         let about = About {
             node: self.own_name.clone(),
@@ -263,18 +263,18 @@ impl Peer {
         }
     }
 
-    /// Asks the peer's kernel whether it is there, over every link.
+    /// Probes the peer's kernel over every link.
     pub fn probe(&self) {
         for prober in &self.probers {
             if let Err(error) = prober.ask() {
-                tracing::trace!(%error, "probe not sent"); // a peer that is away is no error
+                tracing::trace!(%error, "probe not sent"); // expected while the peer is away
             }
         }
     }
 
     /// Whether the peer's kernel has answered a probe since the last call.
     pub fn is_answered(&self) -> bool {
-        // Every prober is asked, without a short circuit: asking takes the answers out of its socket.
+        // Call `is_answered` of every prober, because the call removes the answers from its socket. `any` would stop at the first answer.
         self.probers.iter().filter(|prober| prober.is_answered()).count() > 0
     }
 
@@ -291,7 +291,7 @@ impl Peer {
                     }
                     Ok(_) => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // A UDP socket reports each error (such as a closed port of the peer) once; the next call goes on.
+                    // A UDP socket reports each error once, such as a closed port of the peer. The next call receives again.
                     Err(_) => {}
                 }
             }
@@ -299,8 +299,8 @@ impl Peer {
         arrivals
     }
 
-    /// Takes a datagram that came over a link by an interface. `None` if it neither has a message that counts nor proves that the link
-    /// works.
+    /// Takes a datagram that came over the link with index `link` and through the interface with index `interface`. `None` if the datagram
+    /// neither has a message that counts nor proves that the link works.
     fn take(&mut self, link: usize, datagram: &[u8], interface: u32) -> Option<Arrival> {
         let heard = self.hear(datagram);
         let mut is_new = false;
@@ -320,7 +320,7 @@ impl Peer {
         (is_new || message.is_some()).then_some(Arrival { interface, message })
     }
 
-    /// The message in `datagram`; `None` if it is a heartbeat and a newer one has come.
+    /// The message in `datagram`. `None` for a heartbeat that comes after a newer one.
     fn hear(&mut self, datagram: &[u8]) -> Result<Option<Message>, Refused> {
         let opened = self.opener.open(datagram)?;
         if opened.kind == Kind::Heartbeat && opened.is_late {
@@ -347,8 +347,8 @@ impl Peer {
         }
     }
 
-    /// Sends the heartbeat again at once. A new incarnation of the peer's agent needs this node's nonce to prove itself, and should not have
-    /// to wait for the next beat.
+    /// Sends the heartbeat again at once. A new incarnation of the peer's agent needs this node's nonce to prove itself, and should not
+    /// have to wait for the next beat.
     fn say_again(&self) {
         let mut word = self.said.word.lock().unwrap_or_else(PoisonError::into_inner);
         if word.again.is_none_or(|at| at.elapsed() >= AGAIN_EVERY) {
@@ -368,13 +368,13 @@ impl Peer {
             .collect();
     }
 
-    /// This node's addresses on the links that have a way to the peer.
+    /// This node's addresses on the links that have a route to the peer.
     pub fn own_addresses(&self) -> Vec<IpAddr> {
         let own = |link: &Link| link.socket.local_addr().ok().map(|address| address.ip());
         self.links.iter().filter_map(own).collect()
     }
 
-    /// Readable when something has arrived.
+    /// The links' sockets. A socket is readable when a datagram has arrived.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.links.iter().map(|link| link.socket.as_fd())
     }
@@ -386,7 +386,7 @@ fn draw() -> u64 {
 }
 
 impl Said {
-    /// The thread's work: sends the last heartbeat every `rhythm`, and news at once. Sends nothing while the last heartbeat is older than
+    /// Runs the thread. Sends the last heartbeat every `rhythm`, and news at once. Sends nothing while the last heartbeat is older than
     /// `patience`.
     fn repeat(&self, links: &[(SocketAddr, Arc<UdpSocket>)], rhythm: Duration, patience: Duration) {
         let mut due = Instant::now();

@@ -1,17 +1,18 @@
-//! Fuzz target (docs/fuzzing.md): what comes in the peer's datagrams.
+//! Fuzz target (docs/fuzzing.md) for the peer's datagrams.
 //!
-//! An input is a kind's digit and contents, which are put into a frame that proves itself, or else a whole datagram.
+//! An input that begins with the digit of a [`Kind`] is that kind's contents; the test seals them into a valid frame. Any other input is
+//! a whole datagram.
 
 use serde::Serialize;
 
 use super::{Message, draw};
 use crate::daemon::frame::{self, Kind, Opener, Sealer, VERSIONS};
 
-/// Each end of two nodes that have heard each other.
+/// The peer's sealer and this node's opener, after the two nodes have heard each other.
 fn ends() -> (Sealer, Opener) {
     let (mut to, mut from_peer) = frame::open(("a", "b"), None, VERSIONS, draw);
     let (mut peer, mut from_us) = frame::open(("b", "a"), None, VERSIONS, draw);
-    let _ = from_us.open(&to.seal(Kind::Heartbeat, b"")); // proves nothing yet
+    let _ = from_us.open(&to.seal(Kind::Heartbeat, b"")); // refused: it does not echo the peer's nonce yet
     from_peer.open(&peer.seal(Kind::Heartbeat, b"")).expect("an echo");
     from_us.open(&to.seal(Kind::Heartbeat, b"")).expect("an echo");
     (peer, from_peer)

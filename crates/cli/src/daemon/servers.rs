@@ -1,4 +1,4 @@
-//! The state of the applications on this node, from the deaths of their processes and their answers to the health probe.
+//! Finds out the state of this node's applications from the deaths of their processes and from their answers to the health probe.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Runs the operator's hook for the state of a replica's server (`state_sync`): beside the agent, one run at a time per service.
-//! `proto::state_sync` decides when the hook runs, and what its end means.
+//! Runs the operator's hook that copies state to a replica's server (`state_sync`). Each service's hook has a thread beside the agent,
+//! which makes one run at a time. `proto::state_sync` decides when the hook runs, and what follows when the run ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ pub struct Run {
     pub service: ServiceIndex,
     /// The hook's task.
     pub phase: Phase,
-    /// Its number.
+    /// The run's number. A later run has a higher number.
     pub number: u64,
     /// Deadline; `None`: only the operator's timeout applies.
     pub until: Option<Instant>,

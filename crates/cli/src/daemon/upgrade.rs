@@ -7,8 +7,8 @@
 //!                          logged; everything goes on as before
 //! ```
 //!
-//! The successor itself checks beforehand whether it could go on (`check-config --in-place`), because only it knows what it can adopt. The
-//! node's lock is passed on, so another daemon or `cleanup` can never take it in between.
+//! Before the exec, the successor itself checks whether it could go on (`check-config --in-place`), because only the successor knows what
+//! it can adopt. The node's lock is passed on, so no other daemon and no `cleanup` can take the lock in between.
 
 use std::ffi::CString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -52,7 +52,8 @@ enum State {
     Due(Instant),
 }
 
-/// Configuration that a running daemon cannot change, beside what is pinned: where the node is found, and what it shares with the peer.
+/// Configuration that a running daemon cannot change: the node's name and files, and what the node shares with the peer. The successor
+/// checks what is pinned.
 #[derive(Clone, PartialEq, Eq)]
 struct Agreed {
     name: String,
@@ -68,7 +69,7 @@ impl<'a> Upgrade<'a> {
     /// # Errors
     /// If signals cannot be caught, or the key cannot be read.
     pub fn new(start: &Start<'a>, wakeup: &UnixStream) -> anyhow::Result<Self> {
-        program::path().context("finding this program")?; // before another file is there
+        program::path().context("finding this program")?; // now, before another file replaces it
         let asked = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(SIGUSR2, Arc::clone(&asked)).context("catching SIGUSR2")?;
         signal_hook::low_level::pipe::register(SIGUSR2, wakeup.try_clone()?).context("catching SIGUSR2")?;

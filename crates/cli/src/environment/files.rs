@@ -8,7 +8,7 @@ use proto::spill::Depot;
 use super::Findings;
 use crate::config::{AtLimit, Config, Service};
 
-/// Notes what is wrong.
+/// Adds the faults of the spill directory to `findings`.
 pub(super) fn check(config: &Config, findings: &mut Findings) {
     let spills = |service: &Service| service.at_limit == AtLimit::Spill;
     if !config.services.iter().any(spills) {

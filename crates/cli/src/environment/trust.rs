@@ -11,7 +11,7 @@ use super::Findings;
 use crate::arbiter::witness;
 use crate::config::{Arbiter, Config, Key, Problem, Witness, private};
 
-/// Notes what is wrong.
+/// Adds all faults to `findings`.
 pub(super) fn check(config: &Config, findings: &mut Findings) {
     match &config.peer.key_file {
         Some(path) => {
@@ -39,7 +39,7 @@ pub(super) fn check(config: &Config, findings: &mut Findings) {
     }
 }
 
-/// The commands that a service names.
+/// Checks the commands in the services' tables.
 fn hooks(config: &Config, findings: &mut Findings) {
     for (index, service) in config.services.iter().enumerate() {
         let mut check = |key: &str, command: &[String]| {
@@ -52,7 +52,7 @@ fn hooks(config: &Config, findings: &mut Findings) {
     }
 }
 
-/// Notes that the first word of `command`, if there is one, is no program.
+/// Adds a problem if `command` is not empty and its first word is not a program.
 fn program(config: &Config, field: &str, command: &[String], findings: &mut Findings) {
     if let Some(name) = command.first().filter(|name| find_program(name).is_none()) {
         let what = format!("there is no program {name}");
@@ -93,7 +93,7 @@ fn certificate(path: &Path) -> Result<(), String> {
         .map_err(|error| format!("{} holds no certificate in PEM: {error}", path.display()))
 }
 
-/// Warns if the witness cannot be reached. The node may start all the same: a node that speaks already does not depend on it.
+/// Warns if the witness cannot be reached. The node may start anyway: a node that already speaks does not need the witness.
 fn reach(config: &Config, witness: &Witness, findings: &mut Findings) {
     match witness::unreachable(witness) {
         Ok(faults) => {

@@ -1,4 +1,4 @@
-//! From a [`Status`] to Prometheus' text exposition format 0.0.4. What each metric means is in docs/operating.md.
+//! Converts a [`Status`] into Prometheus' text exposition format 0.0.4. docs/operating.md says what each metric means.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use proto::role::Role as State;
 
 use crate::control::{Mode, PeerStatus, RingStatus, ServiceStatus, Status, TakeoverReport, WitnessStatus};
 
-/// Entries of [`ServiceStatus::counters`] that can also decrease. They have gauges of their own.
+/// Entries of [`ServiceStatus::counters`] that can also decrease. The page has gauges for them.
 const NO_COUNTERS: [&str; 2] = ["handshakes", "relayed_live"];
 
-/// The page.
+/// The page of metrics for `status`.
 pub fn exposition(status: &Status) -> String {
     let page = Page(Registry::new());
     node(&page, status);
@@ -29,10 +29,10 @@ pub fn exposition(status: &Status) -> String {
         .expect("a string takes everything")
 }
 
-/// Metrics on their way into a page.
+/// The metrics of a page that is being made.
 struct Page(Registry);
 
-/// A sample: the values of its labels, and its own.
+/// A sample: the values of its labels, and the value itself.
 type Sample<'a> = (Vec<&'a str>, f64);
 
 impl Page {
@@ -64,7 +64,7 @@ impl Page {
         self.0.register(Box::new(family)).expect("each name once");
     }
 
-    /// One sample per service.
+    /// A gauge with one sample for each service, except services for which `read` returns `None`.
     fn each(
         &self,
         name: &str,
@@ -163,7 +163,7 @@ fn peer(page: &Page, peer: &PeerStatus) {
     );
 }
 
-/// Adds nothing without a witness.
+/// Adds no sample if there is no witness.
 fn witness(page: &Page, witness: Option<&WitnessStatus>) {
     page.gauge(
         "steadfast_witness_reachable",

@@ -1,4 +1,4 @@
-//! The arbiters: they ask a real etcd and run real commands.
+//! Tests of the arbiters with a real etcd and real fence commands.
 
 mod etcd;
 mod fence;

@@ -8,7 +8,7 @@ use proto::standing::Verdict;
 use steadfast::arbiter::{Arbiter, Question};
 use steadfast::config::Config;
 
-/// Timeout of a wait: longer than any bound in these tests, so the answer was lost.
+/// Longest wait for an answer. Longer than any bound in these tests, so an answer that takes longer was lost.
 pub const FORGOTTEN: Duration = Duration::from_secs(60);
 
 pub struct Node {
@@ -17,7 +17,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// The node `name` of the pair a and b, with `arbiter` as a part of its configuration.
+    /// Opens the node `name` of the pair of `a` and `b`. `arbiter` is the part of its configuration that names the arbiter.
     pub fn open(name: &str, arbiter: &str) -> Self {
         let peer = if name == "a" { "b" } else { "a" };
         let text = format!(

@@ -140,12 +140,12 @@ impl<'a> Daemon<'a> {
         }
     }
 
-    /// Number of times that the log has these words.
+    /// How often these words are in the log.
     pub fn says(&self, words: &str) -> usize {
         std::fs::read_to_string(&self.log).unwrap().matches(words).count()
     }
 
-    /// Waits until the log has these words `times` times.
+    /// Waits until these words are in the log at least `times` times.
     #[track_caller]
     pub fn wait_for_line(&self, words: &str, times: usize) {
         let until = Instant::now() + Duration::from_secs(20);
@@ -246,7 +246,7 @@ fn expected(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
     samples
 }
 
-/// Waits until the metrics agree with the status. An answer may be a second old.
+/// Waits until the metrics agree with the status. The metrics may be a second old.
 fn assert_agree(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -277,7 +277,7 @@ fn metrics_say_what_the_status_says() {
     assert!(!backup.contains_key(&format!("steadfast_lease_left_seconds{service}")));
     assert!(backup["steadfast_peer_heartbeat_age_seconds"] < 2.0);
 
-    // A connection that outlives the backup's agent is still shown, and is protected again after an exchange.
+    // A connection that is older than the backup's new agent is still shown, and is protected again after an exchange.
     lan.stranger.ip("route add 10.0.0.100/32 dev eth0");
     let listener = lan.node.run(|| TcpListener::bind("10.0.0.100:80").unwrap());
     let mut client = lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
@@ -324,9 +324,9 @@ pub struct Kind<'a> {
     pub links: &'a [&'a str],
     /// `agent_timeout_ms` of the primary and of the backup.
     pub agent_timeouts_ms: [u32; 2],
-    /// Additional lines of the logs' configuration.
+    /// Additional lines of the `[log]` table.
     pub log: &'a str,
-    /// Additional lines of the service's configuration, or additional services. `PEER` stands for the last byte of the peer's addresses.
+    /// Additional lines of the `[[service]]` table, or additional tables. `PEER` stands for the last byte of the peer's addresses.
     pub service: &'a str,
 }
 
@@ -353,7 +353,7 @@ pub fn pair_of<'a>(lan: &'a Lan, dir: &Path, test: &str, kind: &Kind<'_>) -> [Da
     let [one, two] = ["one", "two"].map(|which| format!("sf-test-{test}-{which}"));
     let primary = Daemon::start(&lan.node, dir, &one, (&two, 3), &one, kind);
     let backup = Daemon::start(&lan.peer, dir, &two, (&one, 2), &one, kind);
-    // The application may come later: the pair is ready without it.
+    // The nodes take their roles without an application. Many tests start it later.
     primary.wait_for(&[
         "\"alive\":true",
         "\"role\":\"primary\"",
@@ -390,7 +390,7 @@ fn a_deposed_node_runs_its_hook_and_nobody_else_does() {
     assert!(has_said(&two).is_err());
 }
 
-/// The time since each of the peer's links was heard, from the node's status.
+/// The time since the peer was last heard over each link, in nanoseconds, from the node's status.
 fn link_ages(status: &Value) -> Vec<Option<u64>> {
     let links = status["peer"]["links"].as_array().unwrap();
     links.iter().map(|link| link["heard_age_ns"].as_u64()).collect()

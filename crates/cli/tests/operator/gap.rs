@@ -9,7 +9,7 @@ use crate::daemon::{Kind, pair_of};
 use crate::keeper::{PATIENCE, accept, listen};
 use crate::lan::Lan;
 
-/// The log has the beginning of these connections. The agent reads it after its return, before it notices that the log has a gap.
+/// The log has the beginning of these connections. When the agent returns, it reads that beginning before it notices the gap in the log.
 #[test]
 fn connections_that_began_before_a_gap_of_the_log_are_not_protected() {
     let Some(lan) = Lan::new("connections_that_began_before_a_gap_of_the_log_are_not_protected") else {

@@ -1,4 +1,4 @@
-//! Connections that are not HTTP are served but not protected, and the backup says why.
+//! Connections that are not HTTP are served but not protected, and the backup shows the reason.
 
 use std::io::{BufRead, BufReader, ErrorKind, Lines, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -48,7 +48,7 @@ fn what_is_not_http_is_shown_with_its_reason() {
     backup.wait_for(&[ONLY_ONE, &format!("\"reasons\":{{\"{reason}\":1}}")]);
     let shown = backup.ask("connections").output;
     assert!(shown.contains(&format!("\"reason\":\"{reason}\"")), "{shown}");
-    drop((client, server, listener)); // the client first
+    drop((client, server, listener)); // closes the client first
     backup.wait_for(&["\"protected\":0,\"unprotected\":0", "\"reasons\":{}"]);
 
     let mut certificate = Command::new("openssl");
@@ -74,7 +74,7 @@ fn what_is_not_http_is_shown_with_its_reason() {
     backup.wait_for(&[ONLY_ONE, &format!("\"reasons\":{{\"{reason}\":1}}")]);
 }
 
-/// A worker that accepts connections on port 80 beside other workers, and answers as its standard input says.
+/// A worker that accepts connections on port 80 beside other workers. It answers a WebSocket handshake with its argument.
 const WORKER: &str = r"
 import socket, sys
 listener = socket.socket()
@@ -108,8 +108,8 @@ impl Worker {
     }
 }
 
-/// An upgraded connection cannot be continued after its worker's death, and the kernel of its node may not tell the client. The backup
-/// resets it, although it speaks for no other connection.
+/// An upgraded connection cannot be continued after its worker's death, and the primary's kernel is not allowed to send the client a FIN or
+/// a RST. So the backup resets the connection, although the primary lives.
 #[test]
 fn what_cannot_be_gone_on_with_ends_with_its_worker() {
     let Some(lan) = Lan::new("what_cannot_be_gone_on_with_ends_with_its_worker") else {
@@ -133,13 +133,13 @@ fn what_cannot_be_gone_on_with_ends_with_its_worker() {
     client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let end = client.read(&mut [0]).map_err(|error| error.kind());
     assert_eq!(end, Err(ErrorKind::ConnectionReset));
-    // The backup has taken over the other connection, which would be lost if the backup failed.
+    // The backup has adopted the worker's other connection. This connection would be lost if the backup failed.
     backup.wait_for(&["\"relayed\":1", "\"reasons\":{\"relayed; no backup\":1}"]);
     let shown = backup.ask("connections").output;
     assert!(
         shown.contains(&plain.local_addr().unwrap().to_string()),
         "{shown}"
     );
-    // All other connections are still served by the primary.
+    // The primary still serves all other connections.
     primary.wait_for(&["\"peer_state\":\"backup\"", "\"role\":\"primary\""]);
 }

@@ -1,4 +1,4 @@
-//! Requests of real clients to real servers: requests that wait, that kill the server that executes them, and that are pipelined.
+//! Requests of real clients to real servers. Some requests wait for 100 (Continue), some kill their server, and some are pipelined.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use crate::lan::{Lan, Namespace, Outcome, Process};
 /// A server with one process per connection. The processes end with their listener.
 const SERVER: &str = include_str!("server.py");
 
-/// A server, and the directory of its notes.
+/// A server, and the directory in which it notes its requests.
 struct Application {
     _process: Process,
     notes: PathBuf,
@@ -83,7 +83,7 @@ fn power_off(lan: &Lan, primary: &mut Daemon<'_>) {
     primary.process.wait().unwrap();
 }
 
-/// Neither the client nor the survivor's server has seen a 100 (Continue). The survivor's server sends one.
+/// The primary loses its power before its server sends 100 (Continue). The survivor's server sends it.
 #[test]
 fn a_client_that_waits_for_100_continue_is_told_by_the_survivor() {
     let Some(lan) = Lan::new("a_client_that_waits_for_100_continue_is_told_by_the_survivor") else {
@@ -127,7 +127,7 @@ fn a_client_that_waits_for_100_continue_is_told_by_the_survivor() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{sum} 1"));
 }
 
-/// A request whose process dies is executed again if the configuration allows this.
+/// A request that kills the process that executes it is executed again if the configuration allows this.
 #[test]
 fn a_request_that_kills_its_server_is_executed_again_if_it_may_be() {
     let Some(lan) = Lan::new("a_request_that_kills_its_server_is_executed_again_if_it_may_be") else {
@@ -207,7 +207,7 @@ fn a_request_that_kills_both_servers_is_quarantined() {
     pair[0].wait_for(&["\"role\":\"primary\"", "\"mode\":\"duplex\""]);
 }
 
-/// Serves the files of `dir` in one process.
+/// Starts an nginx with one process, which serves the files in `dir/www`.
 fn nginx(namespace: &Namespace, dir: &Path, node: &str) -> Application {
     let notes = dir.join(format!("nginx-{node}"));
     fs::create_dir_all(&notes).unwrap();
@@ -226,8 +226,8 @@ fn nginx(namespace: &Namespace, dir: &Path, node: &str) -> Application {
     Application { _process, notes }
 }
 
-/// The client sends six requests in one write. The third reply is under way when the primary loses its power, and the client has little
-/// room for it.
+/// The client sends six requests in one write. The primary loses its power while it sends the third reply. The client's receive
+/// buffer is small, so most of the reply has not been sent by then.
 #[test]
 fn pipelined_requests_are_answered_in_order_by_two_nginx() {
     const LENGTH: usize = 1_500_000;

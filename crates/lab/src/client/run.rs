@@ -22,8 +22,8 @@ use crate::pattern;
 /// Time between two [`Event::Progress`].
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
-/// The whole life of a client process: reads a [`Plan`] and then [`Order`]s from standard input, writes [`Event`]s to
-/// standard output, the last of which is the report.
+/// The `main` of a client process. Reads a [`Plan`] and then [`Order`]s from standard input. Writes [`Event`]s to standard output;
+/// the last event is the report.
 ///
 /// # Errors
 /// The plan cannot be read or carried out. What happens to connections is in the report.
@@ -59,8 +59,8 @@ pub fn run(
     LocalSet::new().block_on(&runtime, Run::new(plan).carry_out(orders, say))
 }
 
-/// Forwards orders from standard input. At its end the parent is gone and the process exits, because nothing may outlive the
-/// parent.
+/// Forwards orders from standard input. When standard input ends, the parent is gone. Then the process exits, because no client may
+/// outlive its parent.
 fn forward_orders(orders: &mpsc::UnboundedSender<Order>) {
     for line in io::stdin().lines().map_while(Result::ok) {
         match serde_json::from_str(&line) {
@@ -93,8 +93,8 @@ struct Told {
     at_ns: u64,
     window_ns: u64,
     clips: bool,
-    /// The longest wait of each connection around the fault, as known when the order came. Longer waits may come later and push
-    /// it out of the connection's memory.
+    /// The longest wait of each connection around the fault, as known when the order came. It is recorded here because each
+    /// connection remembers only its longest waits, and longer ones may come later.
     seen: Vec<Option<Gap>>,
 }
 
@@ -254,7 +254,7 @@ impl Told {
 }
 
 impl Ended {
-    /// The report of the connection. The expected content is hashed only here, because now no connection waits for this thread.
+    /// The report of the connection. The expected content is hashed here and not earlier, because now no connection waits for this thread.
     fn report(self, index: usize, faults: &[Told]) -> ConnectionReport {
         let replies = self.connection.replies.borrow();
         let progress = self.connection.progress.borrow();

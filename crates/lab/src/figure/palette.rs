@@ -64,7 +64,7 @@ impl Colour {
     }
 }
 
-/// A style sheet that replaces the light colours by the dark ones for readers with a dark theme, and outlines text.
+/// A style sheet that outlines text, and replaces the light colours with the dark ones for readers with a dark theme.
 pub fn style() -> String {
     let mut style =
         String::from("text{paint-order:stroke;stroke:#ffffff;stroke-width:10;stroke-linejoin:round}");

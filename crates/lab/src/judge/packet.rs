@@ -1,7 +1,7 @@
-//! TCP segments as they stand in captured Ethernet frames, which may have been cut behind the headers.
+//! Reads TCP segments from captured Ethernet frames. A captured frame may end after the headers.
 //!
 //! The parser is not the product's, so that an error in one does not hide an error in the other. Checksums are not verified:
-//! a sender on the same machine leaves them to hardware that does not exist.
+//! a sender on the same machine leaves them to the network card, and a virtual card does not compute them.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -48,11 +48,11 @@ pub struct Packet {
     pub timestamps: Option<(u32, u32)>,
     /// Number of data bytes that the segment had.
     pub payload_len: u32,
-    /// The captured part of the data: its beginning.
+    /// The first data bytes, as many as were captured.
     pub payload: Vec<u8>,
 }
 
-/// A frame that is for the service, but cannot be read.
+/// A TCP frame whose headers cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
@@ -65,7 +65,7 @@ impl Packet {
     /// The TCP segment in `record`; `None` if the frame contains something else.
     ///
     /// # Errors
-    /// The frame is TCP over IP, but its headers are cut off or contradict themselves.
+    /// The frame is TCP over IP, but its headers are cut off or contradict each other.
     pub fn read(record: &Record<'_>) -> Result<Option<Self>, Unreadable> {
         let Ok(sliced) = LaxSlicedPacket::from_ethernet(record.frame) else {
             return Ok(None);
@@ -136,8 +136,8 @@ impl Packet {
         }
     }
 
-    /// The segment in packetdrill's notation; `seconds` since the start of the captures, the direction `<` from the
-    /// client or `>` from the service, positions relative to the start of the streams.
+    /// The segment in packetdrill's notation. `seconds` counts from the start of the captures. `direction` is `<` for a segment from
+    /// the client and `>` for one from the service. `seq` and `ack` are relative to the start of the streams.
     pub fn notation(&self, seconds: f64, direction: char, seq: u64, ack: u64) -> String {
         format!(
             "{seconds:.6} {direction} {} {seq}:{}({}){}{}{}",
@@ -186,7 +186,7 @@ fn identification_and_end(net: &LaxNetSlice<'_>, record: &Record<'_>) -> Option<
             let header = v4.header();
             let start = position(record.frame, header.slice());
             let len = match header.total_len() {
-                0 => record.original_len as usize - start, // The packet is larger than the field can express.
+                0 => record.original_len as usize - start, // The packet is too large for the field (BIG TCP).
                 len => usize::from(len),
             };
             Some((header.identification(), start + len))

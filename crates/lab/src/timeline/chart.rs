@@ -24,9 +24,9 @@ pub struct Chart<'a> {
     pub time: Span,
     /// Bytes, from the lower to the upper edge.
     pub bytes: Span,
-    /// Whether the time axis is labelled in milliseconds, else in seconds.
+    /// Whether the time axis has milliseconds instead of seconds.
     pub milliseconds: bool,
-    /// A stretch of time to highlight: the other chart shows it larger.
+    /// The time that the close-up chart shows, to be highlighted in this chart.
     pub highlighted: Option<Span>,
 }
 
@@ -39,7 +39,7 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 706.0;
 const TOP: f64 = 34.0;
 const BOTTOM: f64 = 258.0;
-/// Estimated width of a character of the labels, rather too large than too small.
+/// Width of a label's character in SVG units. An estimate on the high side.
 const CHARACTER: f64 = 7.0;
 
 impl Span {
@@ -250,7 +250,7 @@ impl Chart<'_> {
         self.panel.stall_span().map_or(LEFT, |span| self.x(span.to))
     }
 
-    /// A step curve: it keeps its value from one reading to the next, and after the last reading up to the end of the run.
+    /// A step curve. It keeps a reading's value until the next reading, and the last value until the end of the run.
     fn curve(&self, class: &str, readings: &[Reading]) -> String {
         let seconds = |reading: &Reading| self.panel.seconds(reading.at_ns);
         let start = readings.partition_point(|reading| seconds(reading) < self.time.from);
@@ -262,7 +262,6 @@ impl Chart<'_> {
             let (x, y) = (self.x(seconds(&reading)), self.y(reading.offset as f64));
             let _ = write!(path, "H{x:.2}V{y:.2}");
         }
-        // The last value holds up to the last event of the run.
         let until = self
             .panel
             .time_span()
@@ -308,7 +307,7 @@ impl Chart<'_> {
         if self.time.contains(0.0) {
             flag("fault", 0.0, "fault", BOTTOM - 8.0);
         }
-        // Each text is shown once, also if the FIN or RST was repeated.
+        // Each text is shown once, even if the FIN or RST was repeated.
         let mut said = Vec::new();
         for mark in &self.panel.curves.marks {
             let seconds = self.panel.seconds(mark.at_ns);
@@ -358,7 +357,8 @@ impl Unit {
     }
 }
 
-/// Thins the readings to at most `most`: keeps the first and the last of each stretch of equal length, so that every edge remains.
+/// Reduces the readings to at most `most`. Divides their time into `most / 2` intervals and keeps the first and the last reading of
+/// each, so that all steep parts of a curve stay visible.
 pub fn thin(readings: &[Reading], most: usize) -> Vec<Reading> {
     let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
         return Vec::new();

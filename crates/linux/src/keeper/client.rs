@@ -1,4 +1,4 @@
-//! The agent's end.
+//! The agent's end of the channel to the keeper.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,11 +19,11 @@ use super::input::Input;
 use super::message::{Adoption, Answer, Request};
 use super::status::Status;
 
-/// The keeper answers soon; if not, it is stopped or broken.
+/// Timeout for an answer of the keeper. A keeper that needs longer is stopped or broken.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Send buffer, in bytes, for messages that the keeper has not read yet. They survive the agent.
+/// Send buffer in bytes. It holds messages that the keeper has not read yet. They stay readable if the agent dies.
 const UNREAD_BYTES: usize = 8 << 20;
-/// Most adoptions without an answer. Their answers fit into the keeper's send buffer, with room to spare.
+/// Maximum number of adoptions without an answer. Their answers easily fit into the keeper's send buffer.
 const DUE_MAX: usize = 64;
 
 /// What went wrong with the keeper.
@@ -32,21 +32,21 @@ pub enum ClientError {
     /// The channel failed.
     #[error("keeper: {step}: {source}")]
     Channel {
-        /// What was to be done.
+        /// The step that failed.
         step: &'static str,
-        /// The kernel's answer, or what was wrong with the keeper's.
+        /// The kernel's error, or the fault in the keeper's answer.
         source: io::Error,
     },
-    /// The keeper does not want it.
+    /// The keeper refused the request, for this reason.
     #[error("keeper: refused: {0}")]
     Refused(String),
-    /// The keeper's answer is to another question.
+    /// The keeper's answer does not belong to this request.
     #[error("keeper: unexpected answer to {0}")]
     Unexpected(&'static str),
 }
 
 impl ClientError {
-    /// The keeper is there, but its messages are of another version: it can be left alone only.
+    /// Whether the keeper's messages have another version. Such a keeper can only be left alone.
     pub fn is_other_version(&self) -> bool {
         matches!(self, Self::Channel { source, .. } if source.kind() == io::ErrorKind::InvalidData)
     }
@@ -65,7 +65,7 @@ impl Client {
     /// Connects to the keeper that serves at `path`.
     ///
     /// # Errors
-    /// There is none.
+    /// If no keeper can be reached at `path`.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         let step = |step| {
             move |source: nix::Error| ClientError::Channel {
@@ -86,7 +86,7 @@ impl Client {
                 step: "setting a timeout",
                 source,
             })?;
-        // Without the right to more than the system's bound there is less room; then a hand-over may wait.
+        // Fails without CAP_NET_ADMIN. Then the buffer is smaller, and `adopt` may have to wait.
         let _ = setsockopt(&socket, sockopt::SndBufForce, &UNREAD_BYTES);
         Ok(Self {
             socket,
@@ -95,10 +95,10 @@ impl Client {
         })
     }
 
-    /// The same for a keeper that has just been started: tries for `patience`.
+    /// Connects to a keeper that has just been started: tries again until `patience` is over.
     ///
     /// # Errors
-    /// There is still none.
+    /// If no keeper can be reached by then.
     pub fn connect_within(path: &Path, patience: Duration) -> Result<Self, ClientError> {
         let deadline = Instant::now() + patience;
         loop {
@@ -112,7 +112,7 @@ impl Client {
     /// The keeper's process.
     ///
     /// # Errors
-    /// The kernel does not say which.
+    /// If the kernel does not give the process id.
     pub fn pid(&self) -> Result<Pid, ClientError> {
         let credentials = getsockopt(&self.socket, sockopt::PeerCredentials);
         credentials
@@ -123,13 +123,14 @@ impl Client {
             })
     }
 
-    /// Gives a connection to the keeper: `client`, its live socket; `replica`, the replica's socket if the plan has one;
-    /// `input`, the logged bytes that the application is to get before what is read from the socket. Once this returns, the keeper will
-    /// get the connection even if the caller dies; the caller closes its own descriptors. [`settle`](Self::settle) tells whether the
-    /// keeper took it.
+    /// Gives a connection to the keeper. `client` is its live socket, and `replica` is the replica's socket if the plan has one. `input`
+    /// is the logged input that the application gets before the bytes from the socket. Once this returns, the keeper gets the connection
+    /// even if the caller dies. The caller closes its own descriptors. [`settle`](Self::settle) tells whether the keeper took the
+    /// connection.
     ///
     /// # Errors
-    /// It was not sent. Either the channel failed; or the keeper refused an earlier connection, which is lost: try again.
+    /// The connection was not sent, because the channel failed, or because the keeper refused an earlier connection. That earlier
+    /// connection is lost; try this one again.
     pub fn adopt(
         &mut self,
         adoption: &Adoption,
@@ -146,10 +147,10 @@ impl Client {
         Ok(())
     }
 
-    /// Waits until the keeper has answered for all that was given to it.
+    /// Waits until the keeper has answered all adoptions.
     ///
     /// # Errors
-    /// It refused one, which is lost; call again for the others. Or the channel failed.
+    /// The channel failed, or the keeper refused a connection. That connection is lost; call again for the others.
     pub fn settle(&mut self) -> Result<(), ClientError> {
         while !self.due.is_empty() {
             self.answered()?;
@@ -157,7 +158,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes the answer for the first that is due.
+    /// Waits for the answer to the oldest unanswered adoption.
     fn answered(&mut self) -> Result<(), ClientError> {
         let client = self.due.pop_front().expect("one is due");
         let answer = self.hear().inspect_err(|_| self.due.clear());
@@ -168,7 +169,7 @@ impl Client {
         }
     }
 
-    /// What became of all connections.
+    /// The keeper's report on its connections, open and ended.
     ///
     /// # Errors
     /// The channel failed.

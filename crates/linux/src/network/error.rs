@@ -1,4 +1,4 @@
-//! What failed, at what, and what the kernel answered.
+//! Errors of network steps: the step, its object, and the kernel's answer.
 
 use std::fmt;
 use std::io;
@@ -7,11 +7,11 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[error("{step} {object}: {answer}")]
 pub struct Error {
-    /// What was to be done: `add address`.
+    /// The step's verb: `add address`.
     pub step: &'static str,
-    /// With what: `10.0.0.100/32 on eth0`.
+    /// The step's object: `10.0.0.100/32 on eth0`.
     pub object: String,
-    /// What the kernel, or nft, answered.
+    /// The answer of the kernel or of nft.
     #[source]
     pub answer: io::Error,
 }
@@ -25,13 +25,13 @@ impl Error {
         }
     }
 
-    /// For `map_err`.
+    /// [`new`](Self::new) as a function for `map_err`.
     pub(super) fn at(step: &'static str, object: impl fmt::Display) -> impl FnOnce(io::Error) -> Self {
         move |answer| Self::new(step, object.to_string(), answer)
     }
 }
 
-/// Everything that could not be restored. Everything else was restored.
+/// All failures of an undo. A failed step does not keep the other steps from being undone.
 #[derive(Debug)]
 pub struct UndoError(pub Vec<Error>);
 

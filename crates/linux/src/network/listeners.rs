@@ -31,7 +31,7 @@ fn parse(text: &str) -> Vec<SocketAddr> {
     text.lines().skip(1).filter_map(listener).collect()
 }
 
-/// `0100007F:0050`: the address as 32-bit words in the machine's byte order, the port in hexadecimal.
+/// Parses an address such as `0100007F:0050`. All digits are hexadecimal. The IP address is in 32-bit words in the machine's byte order.
 fn address(text: &str) -> Option<SocketAddr> {
     let (words, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;

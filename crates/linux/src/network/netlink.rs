@@ -29,7 +29,7 @@ use super::{Error, Interface, Mac, PROTOCOL};
 /// RT_TABLE_COMPAT: the table's number does not fit the header and is in an attribute.
 const TABLE_IN_ATTRIBUTE: u8 = 252;
 
-/// An address that never ceases to be valid.
+/// Valid lifetime of an address that never expires.
 const FOREVER: u32 = u32::MAX;
 
 /// RT_TABLE_LOCAL.
@@ -89,9 +89,9 @@ impl Netlink {
         Ok(self.addresses()?.contains(&(self.index(interface)?, address)))
     }
 
-    /// Gives the interface the address. When this returns, the kernel accepts packets to the address. For IPv6 the kernel does that a
-    /// little later, on a thread of its own, so this waits. Otherwise the kernel could ask for a neighbour from the address, not hear the
-    /// answer, and ask again only after a second.
+    /// Adds the address to the interface, and waits until the kernel accepts packets to it. For IPv6, a thread of the kernel does that a
+    /// little later. Without the wait, the kernel could send a neighbour solicitation from the address, drop the answer, and ask again
+    /// only after a second.
     pub(super) fn add_address(&self, address: IpAddr, interface: &str) -> io::Result<()> {
         let message = self.address_message(address, interface)?;
         let index = message.header.index;
@@ -118,7 +118,7 @@ impl Netlink {
         }))
     }
 
-    /// The interface that the route to this address leads out of, and whether it leads to a gateway.
+    /// Index of the interface that packets to this address leave by, and whether their route has a gateway.
     pub(super) fn route_to(&self, address: IpAddr) -> io::Result<Option<(u32, bool)>> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(address.is_ipv6());
@@ -168,7 +168,7 @@ impl Netlink {
         self.change(RouteNetlinkMessage::DelRoute(message), 0)
     }
 
-    /// Whether there is a rule that chooses as `rule` does.
+    /// Whether the kernel has a rule with the selectors, the priority and the table of `rule`. Its protocol may differ.
     pub(super) fn has_rule(&self, rule: &Rule) -> io::Result<bool> {
         let ours = rule_message(rule);
         let same = |theirs: &RuleMessage| {
@@ -201,7 +201,7 @@ impl Netlink {
         self.change(RouteNetlinkMessage::DelRule(rule_message(rule)), 0)
     }
 
-    /// Forgets neighbours' entries for `address` that wait for an answer or for the next question.
+    /// Deletes the neighbour entries of `address` that have no answer (incomplete or failed).
     pub(super) fn forget_unanswered(&self, address: IpAddr) -> io::Result<()> {
         let mut question = NeighbourMessage::default();
         question.header.family = family(address.is_ipv6());
@@ -250,13 +250,14 @@ impl Netlink {
         message.header.family = family(address.is_ipv6());
         message.header.prefix_len = host_prefix(address);
         message.header.index = self.index(interface)?;
-        // Not to be chosen as the source of other traffic: IPv4 asks the scope, IPv6 whether it is deprecated.
+        // Keeps the kernel from choosing the address as the source of other traffic: for IPv4 by the scope. For IPv6 the preferred
+        // lifetime below is 0, which makes the address deprecated.
         if address.is_ipv4() && interface == "lo" {
             message.header.scope = AddressScope::Host;
         }
         let mut flags = AddressFlags::Noprefixroute;
         if address.is_ipv6() {
-            // Its other holder is the peer: detection of duplicates would find it.
+            // The peer has the same address, so duplicate address detection would reject it.
             flags |= AddressFlags::Nodad;
             let mut lifetime = CacheInfo::default();
             lifetime.ifa_valid = FOREVER;
@@ -353,7 +354,7 @@ fn interface(message: LinkMessage) -> Option<Interface> {
     (!interface.name.is_empty()).then_some(interface)
 }
 
-/// The address itself: on a point-to-point link IFA_ADDRESS is the other end's.
+/// The interface's own address. On a point-to-point link that is IFA_LOCAL, and IFA_ADDRESS is the other end's.
 fn local_address(message: AddressMessage) -> Option<(u32, IpAddr)> {
     let mut found = None;
     for attribute in message.attributes {
@@ -376,7 +377,7 @@ fn rule_message(rule: &Rule) -> RuleMessage {
         RuleAttribute::Table(rule.table),
         RuleAttribute::Priority(rule.priority),
         RuleAttribute::Source(rule.from),
-        // What comes in by lo, says the kernel of what this machine sends.
+        // For the kernel, packets that this machine sends come in on lo.
         RuleAttribute::Iifname("lo".to_owned()),
         RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)),
     ];

@@ -24,7 +24,7 @@ impl fmt::Display for Mac {
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 
-/// Ethernet, IPv4, 6 and 4 bytes.
+/// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses: 6 and 4 bytes.
 const ARP_KIND: [u8; 6] = [0x00, 0x01, 0x08, 0x00, 6, 4];
 const ARP_REQUEST: u16 = 1;
 const ARP_REPLY: u16 = 2;
@@ -34,11 +34,11 @@ const NEIGHBOR_SOLICITATION: u8 = 135;
 const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 const SOURCE_LINK_ADDRESS: u8 = 1;
 const TARGET_LINK_ADDRESS: u8 = 2;
-/// Of a neighbour advertisement: what is cached is to be overridden.
+/// Flag of a neighbour advertisement: the receiver replaces the address that it has cached.
 const OVERRIDE: u32 = 0x2000_0000;
 
-/// "`address` is at `mac`", for everybody, whether asked or not. For IPv4 the request form and the reply form: Linux
-/// ignores a reply for a second after the last change (`locktime`) unless its target hardware address is as here.
+/// Frames that tell all neighbours, unasked, that `address` is at `mac`. For IPv4 there are two frames, a request and a reply. For a
+/// second after the last change (`locktime`), Linux ignores a reply unless its target hardware address is the sender's, as here.
 pub(super) fn announcements(mac: Mac, address: IpAddr) -> Vec<Vec<u8>> {
     match address {
         IpAddr::V4(v4) => vec![
@@ -57,7 +57,8 @@ pub(super) fn announcements(mac: Mac, address: IpAddr) -> Vec<Vec<u8>> {
     }
 }
 
-/// "Who has `target`?", from `from`. Without it, as one asks who is about to take `target` (RFC 5227, RFC 4862).
+/// A frame that asks which node has `target`. `from` is the asker's address. Without `from` the frame is a probe, which a node sends
+/// before it takes `target` (RFC 5227, RFC 4862).
 pub(super) fn question(mac: Mac, from: Option<IpAddr>, target: IpAddr) -> Vec<u8> {
     match (target, from) {
         (IpAddr::V4(target), from) => {
@@ -78,7 +79,8 @@ pub(super) fn question(mac: Mac, from: Option<IpAddr>, target: IpAddr) -> Vec<u8
     }
 }
 
-/// Who says in `frame` that it has an address, and which. A question that names its asker says so too.
+/// The MAC and IP address of a node, if `frame` says that the node has this IP address. An announcement says this. So does an ARP question
+/// that contains its asker's address.
 pub(super) fn claim(frame: &[u8]) -> Option<(Mac, IpAddr)> {
     let source = mac_at(frame, 6)?;
     match frame.get(12..14)?.try_into().ok()? {
@@ -122,7 +124,7 @@ fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
 }
 
 fn neighbor_message(kind: u8, flags: u32, target: Ipv6Addr, option: Option<(u8, Mac)>) -> Vec<u8> {
-    // type, code, and the checksum, which icmpv6() fills in
+    // Type, code, and two bytes for the checksum, which `icmpv6` fills in.
     let mut body = vec![kind, 0, 0, 0];
     body.extend(flags.to_be_bytes());
     body.extend(target.octets());
@@ -159,7 +161,7 @@ fn ethernet(to: Mac, from: Mac, ethertype: [u8; 2]) -> Vec<u8> {
     [&to.0[..], &from.0, &ethertype].concat()
 }
 
-/// RFC 1071, over parts of even length.
+/// The Internet checksum (RFC 1071) of `parts`, each of even length.
 pub(crate) fn checksum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks_exact(2));
     let mut sum: u32 = words
@@ -207,7 +209,7 @@ mod tests {
             Some("fe80::1".parse().unwrap()),
             "2001:db8::1:100".parse().unwrap(),
         );
-        // The words of addresses, length, next header and message, with the checksum, add up to all ones.
+        // With a right checksum, the words of the pseudo header and of the message add up to all ones.
         let length = u32::try_from(frame.len() - 54).unwrap().to_be_bytes();
         assert_eq!(
             checksum(&[&frame[22..54], &length, &[0, 0, 0, ICMPV6], &frame[54..]]),

@@ -1,4 +1,4 @@
-//! Turns what a node's network must provide into the steps that provide it.
+//! Computes the steps that set up a node's network as its [`Plan`] requires.
 
 use std::collections::HashMap;
 use std::io;
@@ -48,9 +48,10 @@ fn guarded(service: &Service) -> Guarded {
     }
 }
 
-/// Makes `lo` accept segments of connections between this node's own addresses that went through the wire and come back by `lo`. (IPv6
-/// needs no such step.) `accept_local` allows the source address. `rp_filter` must not require that the source's route is by `lo`: the
-/// larger of the interface's value and that of `all` counts, and 2 requires only that there is any route.
+/// Makes `lo` accept segments from one of this node's own addresses to another that have passed the wire and come back through `lo`.
+/// IPv6 needs no such step. `accept_local` allows such source addresses. `rp_filter` must not be 1, because then the kernel requires that
+/// the route to the source goes through `lo`; 2 requires only that any route exists. For both settings the kernel uses the larger one of
+/// the interface's value and the value of `all`.
 fn own_clients() -> Result<Vec<Step>, Error> {
     let mut steps = Vec::new();
     for (name, wanted, enough) in [("accept_local", 1, [1, 1]), ("rp_filter", 2, [0, 2])] {
@@ -76,8 +77,8 @@ fn no_data_in_a_syn() -> Result<Option<Step>, Error> {
     }))
 }
 
-/// When a worker dies, connections in its accept queue go to another worker that listens there as well (SO_REUSEPORT), instead of being
-/// reset.
+/// Makes the kernel move the connections in a dead worker's accept queue to another worker on the same address (SO_REUSEPORT). Otherwise
+/// the kernel resets them.
 fn queues_outlive_their_listener() -> Result<Option<Step>, Error> {
     let key = "ipv4/tcp_migrate_req";
     Ok((read_number(key)? == 0).then(|| Step::Sysctl {
@@ -86,8 +87,8 @@ fn queues_outlive_their_listener() -> Result<Option<Step>, Error> {
     }))
 }
 
-/// Keeps this node silent in ARP about a VIP on `lo`, and sends all packets from the VIP by the peer. Packets to neighbours go by the peer,
-/// too: a packet sent directly would not be in the log.
+/// Makes this node not answer ARP for a VIP on `lo`, and sends all packets from the VIP through the peer. Packets to neighbours go through
+/// the peer too: a packet sent directly would not be in the log.
 fn behind(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error> {
     let mut steps = Vec::new();
     let interface = Interface::find(&service.interface)?;
@@ -96,8 +97,8 @@ fn behind(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error
         return Err(Error::new("find", object, io::Error::other("there is none")));
     }
     if service.address.is_ipv4() {
-        // arp_ignore 4 to 7 are reserved and do nothing; of 1, 2, 3 and 8 each keeps silent about an address on lo, but 8
-        // also about one that was claimed.
+        // With arp_ignore 1, 2, 3 or 8, the kernel does not answer for an address on lo. 8 is not allowed, because then the kernel
+        // does not answer for a claimed VIP either. 4 to 7 are reserved and have no effect.
         steps.extend(arp(&service.interface, "arp_ignore", "1", &["1", "2", "3"])?);
         steps.extend(arp(&service.interface, "arp_announce", "2", &["2"])?);
     }
@@ -107,7 +108,7 @@ fn behind(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error
     };
     let table = tables.take(&way)?;
     steps.push(Step::Route { table, way });
-    // The guard's refusal of what came past the wire goes back by the way by which that came.
+    // The guard refuses packets that did not pass the wire, by ICMP. The ICMP packet must go back the way the packet came.
     steps.push(Step::Rule(Rule {
         priority: PRIORITY_REFUSAL,
         from: service.address.ip(),
@@ -125,8 +126,8 @@ fn behind(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error
     Ok(steps)
 }
 
-/// The step, if one is needed, that makes `key` one of `enough` on `interface`. What counts is the larger one of the
-/// interface's own value and that of `all`.
+/// The step that gives `key` one of the values `enough` on `interface`, if a step is needed. The kernel uses the larger one of the
+/// interface's own value and the value of `all`.
 fn arp(interface: &str, key: &str, value: &str, enough: &[&str]) -> Result<Option<Step>, Error> {
     let all = read_number(&format!("ipv4/conf/all/{key}"))?;
     let own_key = format!("ipv4/conf/{interface}/{key}");
@@ -153,7 +154,7 @@ fn arp(interface: &str, key: &str, value: &str, enough: &[&str]) -> Result<Optio
     }))
 }
 
-/// The application's replies to relayed connections, which are to clients' addresses, stay on this machine.
+/// Keeps the application's replies to relayed connections on this machine, although they are addressed to clients.
 fn relaying(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error> {
     let way = Way::Local {
         ipv6: service.address.is_ipv6(),
@@ -161,9 +162,9 @@ fn relaying(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Err
     let table = tables.take(&way)?;
     let mut steps = vec![Step::Route { table, way }];
     let application = service.application;
-    // From loopback nothing goes elsewhere anyway. From another address the application may have other clients:
-    // there relayed connections are told by their mark, which an accepted socket takes from the SYN. So does what answers a
-    // new client during a takeover: the wire marks the SYN.
+    // An application at a loopback address has only local clients, so its rule needs no mark. An application at another address may
+    // have other clients. There the mark distinguishes relayed connections: the keeper's SYN has it, and `tcp_fwmark_accept` makes
+    // an accepted socket take it from the SYN. New clients during a takeover need this setting too, because the wire marks their SYNs.
     let mark = (!application.ip().is_loopback()).then_some(RELAY_MARK);
     let accept = "ipv4/tcp_fwmark_accept";
     if read_number(accept)? == 0 {
@@ -191,7 +192,7 @@ fn read_number(key: &str) -> Result<u32, Error> {
     read().map_err(Error::at("read", format!("sysctl {key}")))
 }
 
-/// The routing tables that nobody uses.
+/// Finds routing tables that are not in use, and remembers which one each [`Way`] has.
 struct Tables<'a> {
     netlink: &'a Netlink,
     left: std::ops::RangeInclusive<u32>,
@@ -222,7 +223,7 @@ impl Tables<'_> {
     }
 }
 
-/// Services at one address or with one peer have steps in common.
+/// Removes repeated steps. Services with the same address or the same peer have steps in common.
 fn without_repetition(steps: Vec<Step>) -> Vec<Step> {
     let mut once = Vec::with_capacity(steps.len());
     for step in steps {

@@ -2,7 +2,8 @@
 //!
 //! The dead agent's maps are pinned: the rings with unread records, the gates, the counters. Its programs are still attached to the
 //! interfaces and log into these maps. A successor loads its own programs over the same maps and replaces the old ones. The kernel
-//! does that atomically (`tc filter replace`, `BPF_LINK_UPDATE`): each packet meets one of the two, and both log into the same rings.
+//! does that atomically (`tc filter replace`, `BPF_LINK_UPDATE`): each packet meets the old program or the new one,
+//! and both log into the same rings.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -13,7 +14,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
 use super::abi::ServiceKey;
 use super::{PIN_ROOT, Step, Wire, WireError, WireOptions, WireService, attach, verified};
 
-/// Beside the pinned maps: a link that leads to [`ABI`].
+/// Name of a symbolic link beside the pinned maps. Its target is [`ABI`] in hexadecimal.
 const ABI_LINK: &str = "abi";
 
 /// Hash of the layout of the maps. Programs and agents with another hash do not fit.
@@ -78,14 +79,13 @@ pub(super) fn stamp(pin_dir: &Path) -> Result<(), WireError> {
 }
 
 impl Wire {
-    /// Goes on with the wire that a dead agent of the node named `node` left behind, or returns nothing if there is none.
-    /// What was logged and not read yet, the modes and the counters are as they were; the programs of the dead agent go on
-    /// until [`Wire::attach`] puts this one's in their place. The caller knows that the agent is dead: two readers of one ring
-    /// would lose records.
+    /// Goes on with the wire that a dead agent of the node named `node` left behind. Returns `None` if there is no such wire.
+    /// Unread records, the modes and the counters stay as they are. The dead agent's programs run until [`Wire::attach`] replaces
+    /// them by this agent's. The caller must know that the agent is dead, because two readers of one ring would lose records.
     ///
     /// # Errors
-    /// [`WireError::Unfit`] if it is of another version, of another network namespace, or for other `options` or
-    /// `services` (in the order of their indices); it is left as it is then. Else names the step that failed.
+    /// [`WireError::Unfit`] if the wire is of another version, of another network namespace, or for other `options` or
+    /// `services` (in the order of their indices). Then the wire is left as it is. Any other error names the step that failed.
     pub fn adopt(
         node: &str,
         options: &WireOptions,
@@ -109,8 +109,8 @@ impl Wire {
         Ok(Some(wire))
     }
 
-    /// Whether there is a wire of the node named `node`, its agent alive or dead, that [`Wire::adopt`] would go on with. Nothing is
-    /// changed.
+    /// Whether the node named `node` has a wire that [`Wire::adopt`] could go on with. The wire's agent may be alive or dead. Changes
+    /// nothing.
     ///
     /// # Errors
     /// As [`Wire::adopt`].
@@ -118,7 +118,7 @@ impl Wire {
         Ok(Self::over_pins(node, options, services)?.is_some())
     }
 
-    /// Programs of our own, loaded over the pinned maps, attached nowhere.
+    /// Loads our own programs over the pinned maps, without attaching them. Returns `None` if nothing is pinned.
     fn over_pins(
         node: &str,
         options: &WireOptions,
@@ -148,7 +148,7 @@ impl Wire {
         Ok(Some(wire))
     }
 
-    /// Why these are not the services that the maps are for.
+    /// Checks that the pinned maps are for these services in this network namespace. The inner error says why they are not.
     fn compare(&self, services: &[WireService]) -> Result<Result<(), String>, WireError> {
         let cookie = attach::netns_cookie().step(|| "asking for the network namespace's cookie".into())?;
         if self.netns_cookie() != cookie {

@@ -1,7 +1,8 @@
-//! Which clients the wire takes for the primary's own, and not for strangers (`bpf/known.h`).
+//! The clients that the wire knows. All other clients are strangers (`bpf/known.h`).
 //!
-//! The programs note them, in the younger of two generations of bits. The agent ends the older one now and then; so a client that
-//! nobody talks to any more becomes a stranger, unless the agent knows of its connection.
+//! The eBPF programs note known clients as bits, in the younger of two generations. From time to time the agent forgets the older
+//! generation and begins a new one. So a client to which the primary sends nothing any more becomes a stranger, unless the agent knows a
+//! connection of this client.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -15,7 +16,7 @@ use super::abi::{ClientKey, KNOWN_LOG2, NodeState};
 pub(super) struct Known(MmapRaw);
 
 impl Known {
-    /// Of both generations.
+    /// Size of both generations together.
     pub(super) const BYTES: usize = 2 << (KNOWN_LOG2 - 3);
 
     pub(super) fn new(memory: MmapRaw) -> Self {
@@ -32,10 +33,10 @@ impl Known {
 }
 
 impl Wire {
-    /// Ends the older generation of known clients and begins a new one with `clients`, those of open connections, each with its service's
-    /// index. Clients that the programs noted in the previous generation stay known.
+    /// Forgets the older generation of known clients and begins a new one with `clients`. These are the clients of open connections, each
+    /// with its service's index. The generation that was the younger one until now stays.
     pub fn renew_known(&self, clients: impl Iterator<Item = (u16, SocketAddr)>) {
-        // SAFETY: within the mapping, aligned; the programs read it as one word.
+        // SAFETY: the field is inside the mapping and aligned, and the eBPF programs read it as one word.
         let word = unsafe {
             AtomicU32::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).known_generation)
         };

@@ -84,7 +84,7 @@ impl Host {
             ("ipv6/conf/default/router_solicitations", "0"),
             ("ipv4/conf/all/rp_filter", "0"),
             ("ipv4/conf/default/rp_filter", "0"),
-            // A socket without an owner ends soon, and the namespace with it.
+            // Lets a socket without an owner end soon, because the namespace stays until its last socket ends.
             ("ipv4/tcp_orphan_retries", "1"),
         ] {
             host.sysctl(name, value);
@@ -129,7 +129,7 @@ impl Host {
         self.run(|| fs::write(&path, value).unwrap_or_else(|error| panic!("{path}: {error}")));
     }
 
-    /// Number of segments that a socket dropped because its buffer had no room, although its window had.
+    /// Number of segments that sockets dropped because their buffers had no room, although their windows had room.
     pub fn dropped_for_want_of_memory(&self) -> u64 {
         let text = self.run(|| fs::read_to_string("/proc/thread-self/net/netstat").expect("statistics"));
         let lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
@@ -174,7 +174,8 @@ impl Host {
         assert!(output.status.success(), "{batch}: {errors}");
     }
 
-    /// Disables netfilter on bridges. A bridge is a cable here, but with `br_netfilter` loaded it would drop strange packets.
+    /// Disables netfilter on bridges. The tests use a bridge as a cable, but a bridge would drop some of their packets if `br_netfilter`
+    /// were loaded.
     fn leave_bridges_alone(&self) {
         for family in ["iptables", "ip6tables"] {
             let name = format!("bridge/bridge-nf-call-{family}");
@@ -214,7 +215,7 @@ impl Host {
         listener
     }
 
-    /// A connection between `server`'s listener and this host.
+    /// Connects this host to `listener`. Returns the client's end and the server's end.
     pub fn connect_pair(&self, listener: &TcpListener) -> (TcpStream, TcpStream) {
         let client = self.connect(listener.local_addr().expect("bound"));
         (client, accept(listener))
@@ -231,7 +232,7 @@ pub fn accept(listener: &TcpListener) -> TcpStream {
     server
 }
 
-/// Sets timeouts, so that a failing test does not hang, and lets the kernel forget the connection at once when it is closed.
+/// Sets timeouts, so that a failing test does not hang. Lets the kernel forget the connection at once when the stream is closed.
 pub fn patient(stream: &TcpStream) {
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
@@ -239,6 +240,9 @@ pub fn patient(stream: &TcpStream) {
     use_cubic(stream);
 }
 
+/// The three hosts. The client's host has the bridge `lan`, to which both nodes are connected. The primary has the VIP on `lo`, and sends
+/// packets from the VIP to the backup.
+///
 /// ```text
 ///      client (…1)       backup (…2)         primary (…3)
 ///        lan ── port2 ──── eth0: VIP, one-armed

@@ -1,4 +1,4 @@
-//! The wire's log, read as the agent reads it, with the bytes that the application would get.
+//! Reads the wire's log as the agent does, and keeps the bytes that the application would get.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! A connection through the wire whose primary is about to lose its power.
+//! A connection from a client through the wire to a primary that is about to lose its power.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -81,7 +81,7 @@ impl Scene {
         self.client.local_addr().expect("connected")
     }
 
-    /// Waits until every byte is acknowledged, and the log knows it.
+    /// Waits until every byte is acknowledged and the acknowledgements are in the log.
     #[track_caller]
     pub fn settle(&self) {
         eventually("all is acknowledged", || {
@@ -93,25 +93,26 @@ impl Scene {
         });
     }
 
-    /// The primary loses its power. Its application does not notice, and nobody hears from it.
+    /// Cuts the primary off, as a power failure would: no packet of it arrives any more. Then shuts the old server's socket down, so that
+    /// threads that wait for it end.
     pub fn power_off(&self) {
         self.power_off_only();
         self.server.shutdown(Shutdown::Both).expect("shutdown");
     }
 
-    /// As [`power_off`](Self::power_off), but leaves the old server's socket alone, for tests where no thread waits for it.
+    /// As [`power_off`](Self::power_off), but does not shut the old server's socket down. For tests where no thread waits for it.
     pub fn power_off_only(&self) {
-        let _ = self.old.set(tcp_info(&self.server)); // unless it is off already
+        let _ = self.old.set(tcp_info(&self.server)); // an error means that the power is off already
         self.lan.power_off_primary();
     }
 
-    /// Continues the connection after the primary's end. The new socket is like the old one.
+    /// Continues the connection after the primary's end, and asserts that the new socket is like the old one.
     #[track_caller]
     pub fn take_over(&self) -> TakenOver {
         self.take_over_in(&[])
     }
 
-    /// As [`take_over`](Self::take_over), in a state where the fields `may_differ` of the two sockets may differ too.
+    /// As [`take_over`](Self::take_over), but the fields `may_differ` of the two sockets may differ too.
     #[track_caller]
     pub fn take_over_in(&self, may_differ: &[&[&str]]) -> TakenOver {
         let taken = take_over(
@@ -126,7 +127,7 @@ impl Scene {
         taken
     }
 
-    /// From now on the client's packets reach nobody.
+    /// Drops the client's packets to the VIP from now on.
     pub fn gag_client(&self) {
         self.change_route("add");
     }
@@ -159,8 +160,8 @@ impl Scene {
         self.lan.backup.ip(&neighbour);
     }
 
-    /// Asserts that neither server has pulled back the client's window. Exception: a kernel without memory for a segment closes the window
-    /// (Linux 6.6) and counts that.
+    /// Asserts that neither server has pulled back the client's window. Exception: a kernel that has no memory for a
+    /// segment closes the window (Linux 6.6) and counts the segment as dropped.
     #[track_caller]
     pub fn assert_window_kept(&mut self) {
         let (client, vip) = (self.address(), self.family.vip());

@@ -22,11 +22,11 @@ pub struct TakenOver {
     pub socket: TcpStream,
     /// The endpoint that the socket was made from.
     pub endpoint: Endpoint,
-    /// The input that the old primary may have had. The socket continues behind it.
+    /// The input that the old primary may have had. The first byte that the socket reads comes right after this input.
     pub input: Vec<u8>,
 }
 
-/// Closes the gate, and continues `client`'s connection on `backup`.
+/// Sets the gate to takeover, and continues `client`'s connection on `backup`.
 pub fn take_over(
     backup: &Host,
     wire: &WireOn,
@@ -67,7 +67,7 @@ pub fn take_over(
     drop(log);
     if let Some(seen) = endpoint.timestamps {
         let due = takeover::timestamp_at(seen.value, seen.at, clock::now());
-        let ahead = timestamp_clock(&socket).wrapping_sub(due).cast_signed() + 2; // bit 0 of neither counts
+        let ahead = timestamp_clock(&socket).wrapping_sub(due).cast_signed() + 2; // + 2, because neither value has a bit 0
         assert!(
             ahead >= 0,
             "the socket's clock is {} ms behind what wakes the client",

@@ -179,7 +179,7 @@ pub struct LocalRecovery<K, P> {
 }
 
 impl<K: Copy + Ord, P> LocalRecovery<K, P> {
-    /// For a string whose first heartbeat has not been heard yet. Before it, nothing is suspected.
+    /// Local recovery for a string whose first heartbeat has not been heard yet. Until that heartbeat, nothing is suspected.
     ///
     /// # Errors
     /// Names the invalid field.
@@ -285,7 +285,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
     }
 
     /// The connections have another string now, whose first heartbeat has not been heard yet. Returns the packets to send over
-    /// it. None if the string has not failed.
+    /// the new string. There are none if the old string has not failed.
     pub fn complete(&mut self, now: Instant) -> impl Iterator<Item = Resend<K, P>> + use<K, P> {
         let failed = self.phase == Phase::Failed;
         self.phase = self.phase.after(Event::Completed);

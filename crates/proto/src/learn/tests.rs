@@ -291,8 +291,8 @@ fn told(connection: &Connection) -> (Endpoint, [Seq; 3], String) {
     (endpoint, places, restart)
 }
 
-/// Gives the conversation from packet `from` on to a table that is told the terms `delay` packets after it asks. Returns the
-/// number of the packet at which the connection becomes protected.
+/// Gives a table the conversation from packet `from` on. The table gets the answer to its question `delay` packets after it asks.
+/// Returns the number of the packet at which the connection becomes protected.
 fn learn_late(talk: &Talk, from: usize, delay: usize) -> Option<usize> {
     let (mut full, mut late) = (table(), table());
     let mut asked: Option<(usize, Vec<SocketAddr>)> = None;
@@ -357,7 +357,7 @@ proptest! {
         learn_late(&talk, from, delay);
     }
 
-    /// One exchange is enough, if a request or a second of silence follows.
+    /// One exchange is enough to protect a connection, if a request or a second of silence follows.
     #[test]
     fn the_next_exchange_and_what_follows_are_enough(seed: u64, before in 0..4_usize, asks_again: bool) {
         let mut talk = Talk::new(seed);
@@ -374,7 +374,7 @@ proptest! {
     }
 }
 
-/// A late table, and a conversation between two exchanges. The table has seen the conversation's last acknowledgements.
+/// A conversation that is between two exchanges, and a table that has seen only its last acknowledgements.
 struct Scene {
     talk: Talk,
     late: Table,

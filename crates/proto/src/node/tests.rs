@@ -26,7 +26,7 @@ struct Two {
     gates: [(Gate, Option<Instant>); 2],
     /// Actions on each node's network.
     network: [Vec<&'static str>; 2],
-    /// Epochs in which two voices were noticed.
+    /// Epochs in which each node noticed two voices: both nodes had spoken alone.
     alarms: [Vec<u64>; 2],
     incarnations: u64,
     /// The epochs for which each node has asked the arbiter.
@@ -362,8 +362,8 @@ fn a_claim_waits_for_a_slow_arbiter_in_peace() {
     assert_eq!(two.pass(LONG).nodes[0].role(0), (Role::Sole, 3));
 }
 
-/// The witness gave an epoch to an agent that died before it heard so. The next agent asks which epoch is written down, and the pair moves
-/// past it. So a node that is left alone later is not refused.
+/// The witness gave an epoch to an agent that died before the answer came. The next agent asks which epoch is written down, and the pair
+/// moves past that epoch. So a node that is left alone later is not refused.
 #[test]
 fn an_epoch_that_a_dead_agent_was_given_is_in_nobodys_way() {
     for (dead, lost) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
@@ -391,7 +391,8 @@ fn an_epoch_that_a_dead_agent_was_given_is_in_nobodys_way() {
     }
 }
 
-/// The peer's agent died before it heard of its epoch, and this node's agent died too. The peer's next agent moves past that epoch.
+/// The witness gave an epoch to the peer's agent, which died before the answer came. This node's agent died, too. The peer's next agent
+/// moves past that epoch.
 #[test]
 fn an_epoch_that_the_peer_was_given_deposes_nobody() {
     for dead in [0, 1] {
@@ -421,8 +422,8 @@ fn a_new_agent_of_who_speaks_alone_takes_the_first_yes() {
     assert_eq!(two.gates[1].1, None);
 }
 
-/// The peer returns to an epoch from before this node lost its power. The peer was frozen then, and heard of that epoch late. (Swarm, seed
-/// 1118525.)
+/// This node spoke alone in an epoch, lost its power, and has forgotten that epoch. The peer was frozen meanwhile. It hears of that epoch
+/// late and returns to it. The two nodes must become a pair again all the same. (Swarm, seed 1118525.)
 #[test]
 fn who_returns_to_a_life_that_is_forgotten_is_taken() {
     let mut two = Two::new(Arbiter::Fence);
@@ -459,7 +460,7 @@ fn who_returns_to_a_life_that_is_forgotten_is_taken() {
     assert_eq!(two.roles(), [(Role::Backup, 4), (Role::Primary, 4)]);
 }
 
-/// The earlier agent died after asking for the next epoch, which the arbiter gave it.
+/// The arbiter gave the next epoch to the primary's earlier agent, which died before the answer came. So the wire is refused.
 #[test]
 fn a_primary_whose_wire_was_refused_goes_on_alone() {
     let mut two = Two::new(Arbiter::Witness);
@@ -477,7 +478,8 @@ fn a_primary_whose_wire_was_refused_goes_on_alone() {
     assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
 }
 
-/// The node that goes on with the connections may have spoken for them.
+/// The primary destroys an orphan once its wire is told of it, or once the wire is gone: the node that goes on with the connection may have
+/// spoken for it.
 #[test]
 fn what_a_dead_worker_leaves_is_destroyed_once_it_is_told() {
     let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
@@ -557,7 +559,7 @@ fn a_backup_that_takes_its_leave_back_takes_over_from_nobody_that_has_not_confir
     }
 }
 
-/// The primary has lost its power meanwhile, and with it whatever it had served alone.
+/// Meanwhile the primary has lost its power, and with it all connections that it may have served alone.
 #[test]
 fn a_backup_that_takes_its_leave_back_and_finds_a_new_peer_begins_anew_with_it() {
     for arbiter in [Arbiter::FailStop, Arbiter::Fence, Arbiter::Witness] {
@@ -672,7 +674,8 @@ fn without_lease() -> Two {
     two
 }
 
-/// A wire without a lease has no right to speak for some connections beside a living primary.
+/// A wire without a lease has no right to speak for some connections beside a living primary. So a dead worker counts as a dead server:
+/// the wire takes over the whole service.
 #[test]
 fn without_a_lease_a_worker_that_dies_is_a_server_that_does() {
     for worker in [false, true] {
@@ -694,7 +697,7 @@ fn without_a_lease_a_worker_that_dies_is_a_server_that_does() {
     }
 }
 
-/// The arbiter gave the epoch to the wire's earlier agent, which died before it heard so.
+/// The arbiter gave the epoch to the wire's earlier agent, which died before the answer came.
 #[test]
 fn a_wire_goes_on_whose_primary_was_refused() {
     let mut two = without_lease();
@@ -867,7 +870,7 @@ fn a_backup_without_a_lease_asks_before_it_speaks() {
     assert_eq!(two.gates[1], (Gate::Takeover, None));
 }
 
-/// This concerns what a wire says for dead workers' connections, beside a living primary.
+/// A wire speaks for the connections of dead workers beside a living primary. This is about its right to do so.
 #[test]
 fn a_wire_may_speak_only_as_long_as_its_primary_has_heard_it() {
     let lease = Duration::from_millis(300);
@@ -910,8 +913,8 @@ fn a_wire_that_was_paused_has_no_lease_until_its_peer_has_heard_it_again() {
     assert!(two.gates[1].1.is_some_and(|until| until > two.now));
 }
 
-/// The wire's agent stood still, and the primary went on alone meanwhile. Before that the primary had said that it leaves. That word
-/// waited in the wire's socket.
+/// The wire's agent stood still, and the primary went on alone meanwhile. Before that, the primary had sent a heartbeat that said that it
+/// leaves. This heartbeat waited in the socket of the wire's agent.
 #[test]
 fn a_wire_that_stood_still_does_not_follow_an_old_word() {
     for arbiter in [Arbiter::FailStop, Arbiter::Witness] {
@@ -1000,7 +1003,8 @@ fn a_survivor_that_was_paused_falls_silent_until_the_arbiter_answers() {
     assert_eq!(two.gates[1].1, None);
 }
 
-/// If the survivor dies before the arbiter knows of it, no other node knows what it has said.
+/// The survivor asks the arbiter as soon as it may speak. If it dies before the arbiter knows of the takeover, no node knows what the
+/// survivor has sent.
 #[test]
 fn the_arbiter_is_asked_the_moment_it_may_speak() {
     let mut two = Two::new(Arbiter::Witness);
@@ -1132,7 +1136,7 @@ fn gates(node: &mut Node) -> Vec<&'static str> {
         .collect()
 }
 
-/// Time that an agent may be away without a doubt.
+/// The nodes' agent timeout. An agent that was away for this long is in doubt.
 const AWAY: Duration = Duration::from_millis(500);
 
 /// The wire was well all the time, so it has not taken over.
@@ -1272,7 +1276,7 @@ fn who_finds_its_gate_mute_ends_what_is_behind_it() {
     assert_eq!(gates(&mut Node::new(config, Instant::ZERO)), ["end"]);
 }
 
-/// The earlier agent, itself in doubt, died before the other node had answered it. It was there until a moment ago.
+/// The earlier agent was in doubt, and died before the other node had answered. The new agent starts a moment later and must doubt, too.
 #[test]
 fn a_doubt_outlives_the_agent_that_had_it() {
     for (gate, role) in [(Gate::Mute, Role::Primary), (Gate::Wire, Role::Backup)] {
@@ -1308,7 +1312,8 @@ fn a_wires_doubt_makes_no_primary() {
     assert_eq!(Node::new(config, Instant::ZERO).role(0), (Role::Standby, 3));
 }
 
-/// The primary goes on alone on the wire's word, whatever the wire has taken over.
+/// When the wire says that it leaves, the primary goes on alone, even if the wire speaks for some connections. So the wire must be silent
+/// before it says so.
 #[test]
 fn a_wire_is_silent_before_it_says_that_it_leaves() {
     for arbiter in [Arbiter::FailStop, Arbiter::Witness] {
@@ -1337,7 +1342,7 @@ fn a_wire_is_silent_before_it_says_that_it_leaves() {
     }
 }
 
-/// The primary may have gone on alone since.
+/// The primary may have gone on alone while the wire had no agent.
 #[test]
 fn a_wires_new_agent_answers_for_nobody_before_its_primary_has_answered() {
     let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();

@@ -1,4 +1,4 @@
-//! A node's state for the operator: its roles, since when it has them, and why a service is simplex.
+//! A node's state for the operator: its roles, when it took them, and why a service is simplex.
 
 use std::net::SocketAddr;
 
@@ -19,15 +19,15 @@ pub enum Simplex {
     Contradiction,
     /// The peer has not been heard of since the start.
     NotHeard,
-    /// The peer is there, but the roles are not agreed yet.
+    /// The peer is heard, but the roles are not agreed yet.
     NotAgreed,
     /// The peer is silent.
     PeerSilent,
-    /// The peer is there, but not the other half of a pair.
+    /// The peer is heard, but its role does not complement this node's.
     PeerIs(Role),
     /// The primary is gone; its connections are being decided.
     TakingOver,
-    /// The backup is gone; this node waits for the right to speak without it.
+    /// The backup is gone, and this node waits for the right to speak alone.
     Claiming,
     /// This node serves alone.
     Sole,
@@ -35,7 +35,7 @@ pub enum Simplex {
     Standby,
     /// A step for the service failed in this node's network.
     Failed,
-    /// The operator wants this node to have no part in the service.
+    /// This node has no part in the service, by the operator's order.
     Left,
     /// The peer serves alone, and this node is about to be its wire.
     Returning,
@@ -63,13 +63,13 @@ pub enum PathFault {
 /// A service's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathView {
-    /// The fault. `None` if all works.
+    /// The fault. `None` if no fault is known.
     pub fault: Option<PathFault>,
     /// This node's side.
     pub own: PathWord,
     /// The peer's side, as the peer last reported it.
     pub peer: PathWord,
-    /// Whether the cable of the service's interface carries a signal.
+    /// Whether the service's interface has a carrier.
     pub has_carrier: bool,
     /// Number of times that the path broke since the agent began.
     pub losses: u64,
@@ -90,7 +90,7 @@ impl std::fmt::Display for PathFault {
 /// Why an operator's order is not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// The peer could not go on.
+    /// The service is simplex, so the peer could not go on.
     Simplex(Simplex),
     /// Connections are being taken over at this moment.
     Busy,
@@ -156,12 +156,12 @@ impl Node {
         (service.role(), service.standing.epoch())
     }
 
-    /// The last roles of a service on this node, the present one last. Empty if the service has kept the earlier agent's role.
+    /// The last roles of a service on this node, in order, up to the current role. Empty if the service still has the earlier agent's role.
     pub fn roles(&self, service: ServiceIndex) -> impl Iterator<Item = &RoleSince> {
         self.service(service).roles.iter()
     }
 
-    /// The peer's last word about a service.
+    /// The peer's last report about a service.
     pub fn peer_beat(&self, service: ServiceIndex) -> Option<&ServiceBeat> {
         self.service(service).peer.as_ref()
     }
@@ -176,7 +176,7 @@ impl Node {
         self.service(service).server
     }
 
-    /// Whether a change of role, a takeover or an adoption of orphans is under way, which an agent that ends now would leave half done.
+    /// Whether a change of role, a takeover or an adoption of orphans is under way. An agent that ends now would leave it half done.
     pub fn is_deciding(&self) -> bool {
         self.services.iter().any(|service| {
             let is_turning = match service.role() {
@@ -253,12 +253,13 @@ impl Node {
         service.is_busy().then_some(Refusal::Busy)
     }
 
-    /// The step that failed in this node's network for a service, and has not been made good yet.
+    /// The step for a service that failed in this node's network and has not succeeded since.
     pub fn failure(&self, index: ServiceIndex) -> Option<&str> {
         self.service(index).failure.why()
     }
 
-    /// Why neither node would serve if this node gave up its part in a service. `None` if the peer would serve, or if this node does not.
+    /// Why no node would serve if this node gave up its part in a service. `None` if the peer would serve, or if this node does not serve
+    /// now.
     pub fn would_be_lost(&self, now: Instant, index: ServiceIndex) -> Option<Refusal> {
         let serves = self.service(index).role().may_speak();
         self.cannot_hand_over(now, index).filter(|_| serves)
@@ -269,8 +270,8 @@ impl Node {
         self.simplex(now, service).is_none()
     }
 
-    /// When this node, as a service's primary, may claim the VIP if the wire stays silent: when the wire is overdue and its lease
-    /// has run out. `None` if this node may not claim the VIP, or has begun to claim it already.
+    /// When this node, as a service's primary, may claim the VIP if the wire stays silent. The wire must be overdue by then, and its lease
+    /// must have run out. `None` if this node may not claim the VIP, or has begun to claim it already.
     pub fn may_claim_at(&self, index: ServiceIndex) -> Option<Instant> {
         let service = self.service(index);
         match service.role() {
@@ -289,9 +290,9 @@ impl Node {
         }
     }
 
-    /// When this node's right to speak for a service ends, unless its peer or the arbiter prolongs it. A wire's right to speak for what it
-    /// takes over ends with its lease. A survivor's right ends if the arbiter has not confirmed it yet. `None` if the node has no right, or
-    /// one without an end.
+    /// When this node's right to speak for a service ends, unless its peer or the arbiter prolongs it. A wire may speak for the connections
+    /// that it has taken over until its lease ends. A survivor's right has an end until the arbiter confirms the right. `None` if the right
+    /// has no end, or if the node neither speaks alone nor is the wire.
     pub fn right_ends_at(&self, index: ServiceIndex) -> Option<Instant> {
         self.service(index).standing.until()
     }
@@ -302,8 +303,8 @@ impl Node {
         service.role() != Role::Backup || service.table.is_census_complete()
     }
 
-    /// Clients of a service whose connections this node, as the wire, passes on without knowing their beginning, and why they are
-    /// not protected.
+    /// Clients of a service whose connections are older than the log of this node, and why these connections are not protected. Empty
+    /// unless this node is the wire.
     pub fn older(&self, now: Instant, index: ServiceIndex) -> impl Iterator<Item = (SocketAddr, Cause)> {
         let service = self.service(index);
         let is_wire = service.role() == Role::Backup;
@@ -322,7 +323,7 @@ mod tests {
     use crate::orphans::Orphans;
     use crate::table::Direction;
 
-    /// A primary that is silent after 80 ms, with a lease of 300 ms.
+    /// A primary. Its peer counts as silent after 80 ms, and the lease is 300 ms.
     fn node() -> Node {
         Node::new(config(true), at(0))
     }

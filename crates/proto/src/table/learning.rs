@@ -39,13 +39,13 @@ impl Table {
         }
     }
 
-    /// Packets passed unlogged: what is being learnt begins anew.
+    /// Packets passed unlogged, so the learning of each connection starts again.
     pub fn forget_said(&mut self) {
         self.learner.forget_candidates();
         self.older.forget_said();
     }
 
-    /// Ends the probation of connections that silence has proved to be learnt rightly.
+    /// Ends the probation of connections that are proved to be learnt correctly: by a further request, or by silence.
     pub fn prove(&mut self, now: Instant) {
         let slots = &mut self.slots;
         self.on_probation.retain(|&id| {
@@ -107,7 +107,7 @@ impl Table {
         self.learner.poll_question(now)
     }
 
-    /// Takes an answer of the primary. As for [`on_page`](Self::on_page), the log has been read up to its arrival.
+    /// Takes an answer of the primary. As for [`on_page`](Self::on_page), the log has been read up to the answer's arrival.
     pub fn on_told(&mut self, told: Told) {
         if let Some(asked) = self.learner.take_answer(told.0)
             && self.is_wire
@@ -149,13 +149,13 @@ impl Table {
         let learns = self.is_wire && self.config.policy == Policy::Http;
         let is_ready = learns && self.learner.on_segment(now, direction, client, segment, said);
         if self.is_wire && !learns && !self.older.contains(client) {
-            self.learner.want(client, true); // whether the primary has a connection of this client
+            self.learner.want(client, true); // asks whether the primary has a connection of this client
         }
         let learnt = is_ready.then(|| self.learn(client)).flatten();
         learnt.map_or(Change::Unknown, Change::Opened)
     }
 
-    /// A connection was learnt wrongly, for this reason. It becomes an older connection again, and stays one.
+    /// Removes a connection that was learnt wrongly. The client's connection counts as older again and is never learnt; `reason` says why.
     pub(super) fn unlearn(&mut self, now: Instant, id: ConnectionId, reason: String) {
         if let Some(connection) = self.remove(id) {
             self.learner.bar(connection.client(), reason);
@@ -169,7 +169,7 @@ impl Table {
         self.learner.forget(client);
     }
 
-    /// Takes in a connection of which enough is known by now.
+    /// Adds the client's connection to the table, if enough is known about it.
     fn learn(&mut self, client: SocketAddr) -> Option<ConnectionId> {
         let connection = self.learner.learn(client, &self.config)?;
         self.older.forget(client);

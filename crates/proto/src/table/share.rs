@@ -9,8 +9,8 @@
 //!            ▐█▌  ▐█▌ ▐█▌ ▐█▌
 //! ```
 //!
-//! The level is chosen so that the rest fits (max-min fairness). It is computed only when the bound is exceeded, and frees more
-//! than the excess, so that many packets pass between two looks over all connections.
+//! The level is chosen so that the rest fits (max-min fairness). It is computed only when the bound is exceeded. Then more than the
+//! excess is freed, so that many packets pass before the next look over all connections.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,11 +18,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::{ConnectionId, Table};
 use crate::spill::Full;
 
-/// Room that is freed below the bound: 1/ROOM of it.
+/// The logs are reduced to the bound less 1/ROOM of the bound.
 const ROOM: u64 = 16;
 
 impl Table {
-    /// If the logs hold more than they may, those that hold the most give back.
+    /// If the logs exceed their bound, the clients that hold the most give memory back.
     pub(super) fn share_out(&mut self) {
         let most = self.config.bytes_max;
         if self.memory <= most {
@@ -48,7 +48,8 @@ impl Table {
         let level = level(holders.values().map(|(held, _)| *held).collect(), target);
         for (held, mut connections) in holders.into_values() {
             let mut excess = held.saturating_sub(level);
-            connections.sort_by_key(|&(memory, _)| std::cmp::Reverse(memory)); // rather a few connections that lose much than many that lose little
+            // Largest first, so that few connections lose much instead of many losing little.
+            connections.sort_by_key(|&(memory, _)| std::cmp::Reverse(memory));
             for (memory, id) in connections {
                 if excess == 0 {
                     break;
@@ -112,7 +113,7 @@ mod tests {
         })
     }
 
-    /// A client of a table: how much it and its server have said.
+    /// A client of a table, and the number of bytes that the client and its server have sent.
     struct Client {
         address: SocketAddr,
         sent: u32,
@@ -159,13 +160,13 @@ mod tests {
             }
         }
 
-        /// Sends this, and the server acknowledges it.
+        /// The client sends `payload`, and the server acknowledges it.
         fn send(&mut self, table: &mut Table, payload: &[u8]) {
             self.pass(table, Direction::In, Flags::ACK, payload);
             self.pass(table, Direction::Out, Flags::ACK, &[]);
         }
 
-        /// The server says this much, and the client acknowledges nothing.
+        /// The server sends a reply of this many bytes, and the client acknowledges nothing of it.
         fn download(&mut self, table: &mut Table, bytes: usize) {
             self.send(table, GET);
             self.pass(
@@ -188,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Clients of ten addresses want a little each, and one with many connections all that there is.
+    /// Ten clients need little memory each. Another client has many connections and takes all memory that it can get.
     #[test]
     fn one_client_cannot_take_the_protection_of_others() {
         for greedy in ["10.9.9.9", "[2001:db8::9:0:0:9]"] {
@@ -218,11 +219,11 @@ mod tests {
         }
     }
 
-    /// Of a client that leaves out a byte nothing behind that byte is acknowledged, so no acknowledgement gives memory back. The bytes are
-    /// given back when the connection is given up.
+    /// A client leaves out a byte. The bytes behind this hole are never acknowledged, so no acknowledgement gives their memory back. The
+    /// memory is given back when the connection is given up.
     #[test]
     fn bytes_behind_a_hole_are_given_back() {
-        // Before its hole the client has said nothing, or the beginning of a request that would be executed again.
+        // Before the hole the client has sent nothing, or the beginning of a request that would be executed again.
         for said in [
             &b""[..],
             b"PUT /big HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n",
@@ -234,7 +235,7 @@ mod tests {
             for number in 0..30 {
                 let mut client = Client::open(&mut table, &format!("10.9.9.9:{}", 4000 + number));
                 client.pass(&mut table, Direction::In, Flags::ACK, said);
-                client.sent += 1; // nobody saw it
+                client.sent += 1; // the hole: a byte that nobody has seen
                 for _ in 0..60 {
                     client.pass(&mut table, Direction::In, Flags::ACK, &[1; 1000]);
                     assert!(table.memory() <= TOTAL + 65_536, "{}", table.memory());
@@ -250,8 +251,8 @@ mod tests {
         }
     }
 
-    /// Replicas of connections that have ended hold up to a quarter of what all logs may. That is not to be had by the open ones, so those
-    /// that hold the most give it back, not whoever comes next.
+    /// Replicas of ended connections may hold up to a quarter of the bound. Open connections cannot use that memory. If the bound is
+    /// reached, the open connections that hold the most give memory back, and not the connection that needs memory next.
     #[test]
     fn what_lingers_is_given_back_by_those_that_hold_the_most() {
         let mut table = Table::new(TableConfig {
@@ -282,7 +283,7 @@ mod tests {
         );
     }
 
-    /// More than its part may end at once, before anybody looks.
+    /// Connections that end at the same time may hold more than the share of ended connections, until the bound is checked again.
     #[test]
     fn connections_that_end_together_cost_nobody_protection() {
         let mut table = Table::new(TableConfig {
@@ -304,7 +305,7 @@ mod tests {
         assert_eq!(modest.protection(&table), "Protected");
     }
 
-    /// A service behind a proxy has one client, which holds all that there is.
+    /// A service behind a proxy has one client, which holds the memory of all logs.
     #[test]
     fn a_single_client_may_have_all() {
         let mut table = table(AtLimit::Unprotect);
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(lost, 1, "the largest");
     }
 
-    /// What can be spilled is, before anything is given up.
+    /// Logs are spilled to files, where possible, before any connection loses its protection.
     #[test]
     fn a_greedy_upload_is_spilled() {
         let spills = Spills::new(Box::new(Memory::default()), u64::MAX);
@@ -345,7 +346,8 @@ mod tests {
         assert!(table.memory() <= TOTAL, "{}", table.memory());
     }
 
-    /// Of a request that may not be repeated no input is kept; that it is unanswered is remembered all the same.
+    /// The input of a request that may not be repeated is not kept. But the table remembers that the request is unanswered, and the memory
+    /// for that counts.
     #[test]
     fn unanswered_requests_count() {
         let mut table = table(AtLimit::Unprotect);
@@ -371,7 +373,7 @@ mod tests {
         assert!(given_up.count() > 0, "{whys:?}");
     }
 
-    /// Bytes of a header that has not ended are held beside the log.
+    /// The bytes of an unfinished header are held a second time, beside the log.
     #[test]
     fn an_unfinished_header_counts() {
         let mut table = table(AtLimit::Unprotect);

@@ -1,4 +1,4 @@
-//! IP packets with TCP segments: compares the parsed values with the bytes at the places that the RFCs define.
+//! Fuzz target for IP packets with TCP segments. Compares each parsed value with the packet's bytes where the RFCs place it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,7 +17,7 @@ fn segment(packet: &[u8]) -> &[u8] {
     while next != 6 {
         let units = usize::from(packet[at + 1]);
         let length = match next {
-            44 => 8,               // a fragment that is the whole packet (RFC 6946); it has no length
+            44 => 8,               // a fragment that is the whole packet (RFC 6946); its header has no length field
             51 => (units + 2) * 4, // the authentication header (RFC 4302 §2.2)
             _ => (units + 1) * 8,  // hop-by-hop options, routing, destination options
         };
@@ -97,7 +97,7 @@ fn check(packet: &[u8], read: &Segment<'_>) {
     assert_eq!(read.options, options(header));
 }
 
-/// The packet with correct lengths and checksums, so that fuzzing reaches the code behind those checks.
+/// The packet with the right length and IPv4 header checksum, so that fuzzing reaches the code behind those checks.
 fn mended(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let Some(first) = packet.first() else {
@@ -135,8 +135,9 @@ fn what_is_read_stands_in_the_packet() {
             }
             let Ok(read) = trusted else { continue };
             check(&packet, &read);
-            // The segment, built and parsed again, is the same if the options fit. The layout of options differs, and Multipath TCP and
-            // signatures are recognised but never built.
+            // A packet built from the segment is parsed to the same segment, although its options may be laid out differently. SACK
+            // blocks are left out because they may not fit in that layout. Multipath TCP and signatures are left out because `emit`
+            // never builds them.
             let simple = Segment {
                 options: Options {
                     sack: [None; 4],

@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ArbiterKind {
-    /// A register outside the pair (etcd). One transaction sets it, if what it holds is older.
+    /// A register outside the pair (etcd). A transaction sets the register if the epoch that it holds is older.
     Witness,
     /// A command that switches the other node off.
     Fence,
 }
 
 impl ArbiterKind {
-    /// The same, as the core's configuration has it.
+    /// The value for the core's configuration.
     pub(super) const fn of_core(self) -> proto::standing::Arbiter {
         match self {
             Self::Witness => proto::standing::Arbiter::Witness,
@@ -54,7 +54,7 @@ pub(crate) struct Fence {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outage {
     pub until: Instant,
-    /// Every second question is decided all the same, though the answer is lost.
+    /// Whether a witness still decides every second question during the outage, though the answer is lost.
     pub decides: bool,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Arbiter {
     kind: ArbiterKind,
     /// Time from a question to its answer.
     delay: Duration,
-    /// The last epoch that it granted, and to which node.
+    /// The last epoch that the witness granted, and to which node.
     held: Option<Question>,
     /// The outage that each node sees.
     outages: [Outage; 2],
@@ -97,8 +97,8 @@ impl Arbiter {
         }
     }
 
-    /// Answers a question. A fence answers later, when the other node is off, so this returns `None`. A question that the same agent
-    /// has already asked of a fence is not asked again.
+    /// Answers a question. A fence answers later, when the other node is off, so this returns `None`. If the same agent repeats its
+    /// question to a fence, no second command is started.
     pub fn ask(&mut self, now: Instant, question: Question, agent: u64) -> Option<Answer> {
         self.asked += 1;
         let outage = self.outages[question.node];

@@ -1,11 +1,11 @@
-//! The operator's orders, as the daemon's `orders` passes them on.
+//! Passes the operator's orders to the node's core, as the daemon's module `orders` does.
 
 use proto::Instant;
 
 use super::station::Station;
 
 impl Station {
-    /// `steadfast handover`. Ignored where the core refuses.
+    /// `steadfast handover`. Ignored if the core refuses it.
     pub fn order_handover(&mut self, now: Instant) {
         let now = self.clock.read(now);
         if self.runs(now) && self.core.handle_handover(now, 0).is_ok() {

@@ -1,4 +1,5 @@
-//! The work of `bpf/steadfast.bpf.c` on a node, packet by packet: log, then release; gate; egress guard.
+//! The work of `bpf/steadfast.bpf.c` on a simulated node, except for the egress guard, which is `Station::speak`. The wire obeys the gate,
+//! logs each packet before it releases the packet, and limits windows to caps.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -31,7 +32,7 @@ struct Ring {
     read: u64,
 }
 
-/// How far both rings were filled at some moment.
+/// Number of records that each ring had been given at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct End {
     connections: u64,
@@ -52,7 +53,7 @@ impl Ring {
         self.read + self.records.len() as u64
     }
 
-    /// Adds a record; false if there is no room.
+    /// Adds a record. Returns false if there is no room for it.
     fn push(&mut self, record: Record) -> bool {
         let bytes = size_in_ring(&record);
         let fits = self.bytes + bytes <= self.capacity;
@@ -74,21 +75,21 @@ impl Ring {
     }
 }
 
-/// Size of a record in the ring, with the ring's header and the record's, in whole words.
+/// Size of a record in the ring: the ring's header, the record's header and the packet, rounded up to 8 bytes.
 fn size_in_ring(record: &Record) -> usize {
     (8 + 16 + record.packet.len()).next_multiple_of(8)
 }
 
-/// What happens to a packet that came in.
+/// Fate of a packet that came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// Logged, and sent on to the other side.
     Released,
     /// Goes to the local stack.
     Local,
-    /// Sent on to the other side without being logged: the log is full, and the agent has been away for too long.
+    /// Sent on to the other side without being logged, because the log is full and the agent has been away for too long.
     Unlogged,
-    /// Came past the wire, and is sent to the wire.
+    /// A packet that reached the primary past the wire. It is sent to the wire.
     Redirected,
     /// Logged, and kept from both sides.
     Held,
@@ -110,23 +111,24 @@ enum Held {
     Decided,
 }
 
-/// The wire and the guard of one service.
+/// The wire of one service, with the state that the guard reads.
 #[derive(Debug)]
 pub(super) struct Wire {
     vip: SocketAddr,
     gate: Gate,
     epoch: u64,
-    /// The agent has said which clients' connections are being decided.
+    /// Whether the agent has said which connections are being decided.
     is_told: bool,
     /// The clients whose connections are being decided, and those whose connections stay local.
     held: BTreeMap<SocketAddr, Held>,
-    /// The clients whose windows are held to a cap.
+    /// The clients whose windows are limited by a cap.
     capped: BTreeMap<SocketAddr, (Cap, Promise)>,
     connections: Ring,
     opening: Ring,
     full: u64,
-    /// When the agent last checked in, and how long it may stay away.
+    /// When the agent last checked in.
     agent_seen: Instant,
+    /// How long the agent may stay away before a full ring lets packets pass unlogged.
     agent_timeout: Duration,
     unlogged: u64,
     defect: Option<Defect>,
@@ -170,18 +172,18 @@ impl Wire {
         }
     }
 
-    /// The decisions of an agent that died are lost with it. Treats them as made.
+    /// Marks all connections as decided, because an agent that died cannot decide them any more.
     pub fn settle_for_the_dead(&mut self) {
         self.settle();
         self.is_told |= self.gate == Gate::Takeover;
     }
 
-    /// The gate, and the epoch in which it was set: what the next agent finds.
+    /// The gate and its epoch, which the next agent finds.
     pub const fn gate(&self) -> (Gate, u64) {
         (self.gate, self.epoch)
     }
 
-    /// The connections of these clients are being decided.
+    /// Notes that the connections of `clients` are being decided.
     pub fn hold(&mut self, clients: &[SocketAddr]) {
         self.held
             .extend(clients.iter().map(|&client| (client, Held::Undecided)));
@@ -193,7 +195,7 @@ impl Wire {
         self.held.keys().copied().collect()
     }
 
-    /// From now on a client's window is held to `cap`. `None`: the window is free again.
+    /// Limits a client's window to `cap` from now on. With `None`, ends the limit.
     pub fn cap(&mut self, client: SocketAddr, cap: Option<Cap>) {
         match (cap, self.capped.get_mut(&client)) {
             (Some(cap), Some((known, _))) => *known = cap,
@@ -202,19 +204,19 @@ impl Wire {
         }
     }
 
-    /// Forgets all caps: a new agent knows none of them.
+    /// Forgets all caps, because a new agent knows none of them.
     pub fn forget_caps(&mut self) {
         self.capped.clear();
     }
 
-    /// A packet from the VIP as it reaches the client, with the window held to the client's cap.
+    /// Returns a packet from the VIP as the client gets it: with the window limited to the client's cap.
     pub fn withhold(&mut self, packet: Vec<u8>) -> Vec<u8> {
         let Ok(mut segment) = Segment::parse(&packet, Checksum::Trusted) else {
             return packet;
         };
         let client = segment.destination;
         if segment.flags.syn {
-            self.capped.remove(&client); // a new connection: the cap was for an old one
+            self.capped.remove(&client); // the cap was for an earlier connection
         }
         let Some((cap, promise)) = self.capped.get_mut(&client) else {
             return packet;
@@ -238,12 +240,12 @@ impl Wire {
         self.held.values().any(|held| *held == Held::Undecided)
     }
 
-    /// The connections of all held clients are decided.
+    /// Notes that the connections of all held clients are decided.
     pub fn settle(&mut self) {
         self.held.values_mut().for_each(|held| *held = Held::Decided);
     }
 
-    /// The agent is there. Returns how many packets passed unlogged while it was not.
+    /// Notes that the agent runs. Returns the number of packets that passed unlogged while the agent was away.
     pub fn check_in(&mut self, now: Instant) -> u64 {
         self.agent_seen = now;
         std::mem::take(&mut self.unlogged)
@@ -263,7 +265,7 @@ impl Wire {
         self.connections.records.is_empty() && self.opening.records.is_empty()
     }
 
-    /// How far the log reaches now.
+    /// The current end of the log.
     pub fn end(&self) -> End {
         End {
             connections: self.connections.end(),
@@ -278,12 +280,13 @@ impl Wire {
             .or_else(|| self.connections.pop_before(end.connections))
     }
 
-    /// How many records there are before `end`.
+    /// Number of unread records before `end`.
     pub fn unread(&self, end: End) -> u64 {
         end.connections.saturating_sub(self.connections.read) + end.opening.saturating_sub(self.opening.read)
     }
 
-    /// Handles an incoming packet. `is_local` tells whether the local stack has a socket for a client that may take the packet.
+    /// Handles an incoming packet. `is_local` tells whether the local stack has a socket for a client's connection, and the socket may take
+    /// packets.
     pub fn on_packet(
         &mut self,
         now: Instant,
@@ -317,7 +320,7 @@ impl Wire {
             (Gate::Wire, Direction::In) if self.held.contains_key(&client) => {
                 let is_local = is_local(client);
                 if opens && !is_local && self.held[&client] == Held::Decided {
-                    self.held.remove(&client); // the old connection is over: this is a new one
+                    self.held.remove(&client); // the old connection is over, and this SYN opens a new one
                     return self.log(now, direction, opens, packet, Fate::Released);
                 }
                 self.take(now, client, opens, packet, is_local)
@@ -335,7 +338,7 @@ impl Wire {
             return self.log(now, Direction::In, false, packet, Fate::Held);
         }
         match self.held.get(&client) {
-            // The listener's answer would contradict what the old primary has said.
+            // The local listener's SYN-ACK would contradict what the old primary has sent on the connection that is being decided.
             Some(Held::Undecided) => Fate::Dropped,
             None if !self.is_told => Fate::Dropped,
             Some(Held::Decided) | None => Fate::Local,
@@ -368,7 +371,7 @@ impl Wire {
         }
     }
 
-    /// Whether a client's connection is this node's, while others are the primary's.
+    /// Whether a client's connection is being decided on this node or stays local to it. The primary has all other connections.
     pub fn holds(&self, client: SocketAddr) -> bool {
         self.held.contains_key(&client)
     }

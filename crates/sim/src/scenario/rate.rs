@@ -1,4 +1,4 @@
-//! The HALR thesis' second cluster (§7.4): two strings. One of them fails for good, and its flows continue over the other.
+//! The HALR thesis' second cluster (§7.4) has two strings. One of them fails, and its flows continue over the other.
 //!
 //! ```text
 //!                     ┌── N1 ──┐                    every group starts a flow per `gap`
@@ -26,7 +26,7 @@ use crate::net::{Direction, End, Event, FlowId, LinkId, Network, Place, SwitchId
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rate {
-    /// TCP at both ends. In a file, fields that this table leaves out have the RFCs' values, not the thesis'.
+    /// TCP at both ends. If a file has this table, fields that are missing in it get the RFCs' values, not the thesis' values.
     pub tcp: Config,
     /// Flows per string.
     pub flows: u32,
@@ -38,7 +38,7 @@ pub struct Rate {
     /// Largest random delay of an arrival.
     #[serde(with = "seconds")]
     pub jitter: Duration,
-    /// Number of packets that may wait before each link of a string.
+    /// Maximum number of packets in the queue of each link of a string.
     pub buffer_packets: usize,
     /// Bits per second of each string. Unequal rates make the post-failover bottleneck narrower (thesis §6.1).
     #[serde(deserialize_with = "one_per_string")]
@@ -57,13 +57,13 @@ pub struct Rate {
     /// Time that the second string's flows wait until they are moved. New flows use the first string at once.
     #[serde(with = "seconds")]
     pub failover: Duration,
-    /// When the second string is back. Its group's flows then use it again, and rate control ends. By default never, as in the thesis'
-    /// runs.
+    /// Time when the second string works again. Then its group's flows use it again, and rate control ends. The default is never, as in
+    /// the thesis.
     #[serde(with = "seconds::optional")]
     pub repaired_at: Option<Duration>,
-    /// Local recovery by R1 and R2 of the flows that wait.
+    /// If set, R1 and R2 do local recovery for the flows that wait.
     pub recovery: Option<Recovery>,
-    /// Rate control by R1 and R2 of the string that is left.
+    /// If set, R1 and R2 do rate control for the string that has not failed.
     pub sharing: Option<Sharing>,
     /// Length of a bin of throughput.
     #[serde(with = "seconds")]
@@ -71,14 +71,14 @@ pub struct Rate {
     /// Time between two samples of the queue.
     #[serde(with = "seconds")]
     pub queue_interval: Duration,
-    /// The run ends here, or one second after the last flow.
+    /// Latest end of the run. The run ends earlier, one second after the last flow, if all flows are complete.
     #[serde(with = "seconds")]
     pub end: Duration,
     /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// Reads exactly two numbers. An array would leave further numbers of a file unread.
+/// Reads exactly two numbers, and refuses any other count. Deserializing an array would ignore further numbers in the file.
 fn one_per_string<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u64; 2], D::Error> {
     let rates = Vec::<u64>::deserialize(deserializer)?;
     let wrong = |rates: Vec<u64>| D::Error::invalid_length(rates.len(), &"two rates, one per string");
@@ -114,7 +114,7 @@ impl Default for Rate {
 /// Result of a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateFlow {
-    /// Whether the flow was on the string that failed, and waited.
+    /// Whether the flow used the string that failed, and waited for the failover.
     pub waited: bool,
     /// The flow's times and counts.
     pub result: FlowResult,
@@ -127,20 +127,20 @@ pub struct Bin {
     pub end: Instant,
     /// Bytes that R1 sent into each string.
     pub sent: [u64; 2],
-    /// Bytes of data that arrived in order: of flows that never waited, and of flows that did.
+    /// Data bytes that arrived in order: first those of flows that never waited, then those of flows that waited.
     pub delivered: [u64; 2],
-    /// Packets that found R1's queue before the first string full.
+    /// Packets that R1 dropped because its queue for the first string was full.
     pub overflows: u64,
 }
 
 /// Result of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RateResult {
-    /// The flows in the order of their arrival, the first string's first.
+    /// The flows, in the order in which they arrive without jitter. Of two flows that arrive together, the first string's comes first.
     pub flows: Vec<RateFlow>,
-    /// The bins, one after the other from 0.
+    /// The bins in order of time. The first one begins at 0.
     pub bins: Vec<Bin>,
-    /// Packets waiting at R1 before the first string.
+    /// Number of packets in R1's queue for the first string, with the time of each sample.
     pub queue: Vec<(Instant, usize)>,
     /// Bytes of data that each flow received in each half second.
     pub flow_bins: Vec<Vec<u64>>,
@@ -168,7 +168,7 @@ enum Act {
     FlowBin,
 }
 
-/// The parts of the network that the run looks at.
+/// The parts of the network that the run needs, and the acts of the run.
 struct Built {
     /// R1 → N1 → R2 → N1 → R1, then the same over N2.
     strings: [[LinkId; 4]; 2],
@@ -398,7 +398,7 @@ impl Built {
     }
 }
 
-/// What has been seen so far, and the last values of the counters.
+/// The samples so far, and each counter's value at its previous sample.
 struct Watch<'a> {
     built: &'a Built,
     result: RateResult,

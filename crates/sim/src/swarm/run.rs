@@ -26,12 +26,12 @@ const FENCED: Duration = Duration::from_millis(400);
 const CALM: Duration = Duration::from_secs(1);
 /// Time from the end of the last fault until everything is mended.
 const AFTERMATH: Duration = Duration::from_millis(200);
-/// Time from the mending to a new client's connection, and from the last power failure to another new client's.
+/// A new client connects this long after the mending. Another new client connects this long after the last power failure.
 const SETTLING: Duration = Duration::from_secs(3);
 /// Within this time after the mending, everything must be as it should be. The path still loses packets. A client without SACK whose window
 /// is two segments waits for a timeout after each loss. A restored socket's first timeout is 3 s, and timeouts double.
 const RECOVERY_MAX: Duration = Duration::from_secs(60);
-/// A client that is under way at the last power failure has connected this long before it.
+/// One client connects this long before the last power failure, so that its connection is under way then.
 const UNDER_WAY: Duration = Duration::from_millis(40);
 /// Time between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(20);
@@ -49,11 +49,12 @@ pub struct Outcome {
     pub was_split: bool,
     /// Connections that at some time no node could continue, and that did not complete.
     pub orphaned: usize,
-    /// Connections for which a node spoke by its lease and failed before the other node knew.
+    /// Connections for which a node spoke by its lease alone, and then lost its power or was overtaken by the other node, which does
+    /// not know what was said.
     pub lent_in_vain: usize,
-    /// Connections for which a node spoke by a lease that its clock had outlasted, while the other one spoke.
+    /// Connections for which a node spoke after its lease was over, because its clock had stood still, while the other node went on.
     pub outlasted: usize,
-    /// How often a fence switched a node off that had just had the other one switched off.
+    /// How often both nodes fenced each other: a fence switched off a node whose own fence had just switched off the other node.
     pub mutual_fences: usize,
     /// Number of all connections.
     pub connections: usize,
@@ -192,7 +193,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The same, without mending anything. False if the pair came to `phase`. Carries out the fences that are due.
+    /// As [`advance`](Self::advance), but mends nothing. Carries out the fences that are due. Returns false if the pair reached `phase`.
     fn run_until(&mut self, until: Instant, phase: Option<Phase>) -> bool {
         loop {
             let (observer, seen, arbiter) = (&mut self.observer, &mut self.phase, self.scene.arbiter.clone());
@@ -221,7 +222,7 @@ impl<'a> Run<'a> {
     }
 
     /// Carries out the fence commands that are due: switches the other node off for some time, and answers. In every second run the
-    /// switch has its order from the beginning, and carries it out even when the node that gave the order is off.
+    /// power switch carries out its order even if the node that gave the order is off by then.
     fn fence(&mut self) {
         let now = self.now();
         let Some(arbiter) = self.scene.arbiter.clone() else {
@@ -241,7 +242,7 @@ impl<'a> Run<'a> {
             let station: &Station = self.scene.world.node(asker);
             if lives && station.stands_still(now) {
                 fence.due = now + LOOK;
-                arbiter.borrow_mut().fences.push(fence); // the command stands still, too
+                arbiter.borrow_mut().fences.push(fence); // the command stands still with its node
                 continue;
             }
             let verdict = if lives && station.is_cut_off() {
@@ -269,8 +270,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Counts a mutual fencing: a fence switches the node `number` off, whose own fence may have switched the other node off
-    /// (`lives`: it did not). If one node waits for longer than the other one's command takes, a single failure must not cause this.
+    /// A fence switches off the node `number`. Counts a mutual fencing if that node's own fence has just switched off the node that gave
+    /// the order. `lives` says that the node that gave the order is on. A single failure must not cause a mutual fencing if one node
+    /// delays its fence for longer than the other node's command takes.
     fn note_mutual(&mut self, number: usize, lives: bool) {
         let now = self.now();
         let was_fenced = |(at, who): &(Instant, usize)| *who != number && now.since(*at) < FENCED;
@@ -331,7 +333,8 @@ impl<'a> Run<'a> {
         self.wait(begin + SETTLING, begin + RECOVERY_MAX, verdict::is_served);
     }
 
-    /// Waits until `is_so`, after `begin` and before `end`, and a little longer for what comes afterwards. Returns whether it is so.
+    /// Waits until `is_so` holds, from `begin` until `end` at the latest. Then waits a little longer, because `is_so` must still hold.
+    /// Returns whether it does.
     fn wait(&mut self, begin: Instant, end: Instant, is_so: impl Fn(&Scene) -> bool) -> bool {
         while self.now() < end {
             self.advance(self.now() + LOOK, None);

@@ -3,7 +3,7 @@
 use proto::Seq;
 use proto::packet::{Flags, Options, Segment};
 
-/// The reset that a segment for no endpoint draws (RFC 9293 §3.10.7.1). A reset draws none.
+/// The reset that answers a segment for which there is no endpoint (RFC 9293 §3.10.7.1). `None` if the segment is a reset.
 pub fn reset_for(segment: &Segment<'_>) -> Option<Segment<'static>> {
     if segment.flags.rst {
         return None;
@@ -52,7 +52,7 @@ mod tests {
         assert_eq!((reset.seq, reset.flags), (Seq(77), Flags::RST));
         assert_eq!(reset.source, "10.0.0.2:80".parse().unwrap());
         let reset = reset_for(&segment(Flags::SYN, b"")).unwrap();
-        assert_eq!((reset.seq, reset.ack), (Seq(0), Seq(0))); // the SYN counts, and wraps
+        assert_eq!((reset.seq, reset.ack), (Seq(0), Seq(0))); // the SYN has the last sequence number, so the next number is 0
         assert!(reset.flags.rst && reset.flags.ack);
     }
 

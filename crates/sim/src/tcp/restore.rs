@@ -14,9 +14,9 @@ use super::{Config, Initial};
 
 /// Everything that a connection in state ESTABLISHED needs to continue elsewhere.
 ///
-/// As in Linux, the restored endpoint lacks what this does not carry: congestion state (the window starts at 10 segments),
-/// round-trip times (the retransmission timeout starts at 3 s), the peer's last timestamp, and data that came early, though the
-/// peer was told of it by SACK.
+/// As in Linux, the restored endpoint lacks what this type does not contain: congestion state (the window starts at 10 segments),
+/// round-trip times (the retransmission timeout starts at 3 s), the peer's last timestamp, and data that came out of order, even
+/// if SACK reported this data to the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restore {
     /// Our address and port.
@@ -44,8 +44,8 @@ pub struct Restore {
     pub timestamp: Option<u32>,
     /// The windows of both sides.
     pub window: RestoreWindow,
-    /// Whether the endpoint starts with a window probe, which draws an acknowledgement from the peer. Leaving repair mode does
-    /// this, except by `TCP_REPAIR_OFF_NO_WP`.
+    /// Whether the endpoint starts with a window probe, which the peer acknowledges. In Linux a socket that leaves repair mode sends
+    /// this probe, except with `TCP_REPAIR_OFF_NO_WP`.
     pub window_probe: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct WindowScale {
 /// The windows of both sides: `struct tcp_repair_window`, in bytes, not scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RestoreWindow {
-    /// Sequence number of the segment that told `snd_wnd`.
+    /// Sequence number of the segment that advertised `snd_wnd`.
     pub snd_wl1: Seq,
     /// The peer's window.
     pub snd_wnd: u32,
@@ -85,20 +85,21 @@ pub enum InvalidRestore {
     /// More was acknowledged than received.
     #[error("rcv_wup is {0} bytes after rcv_nxt")]
     AcknowledgedAhead(i32),
-    /// The segment that told the last window cannot have come.
+    /// The segment that advertised the peer's last window is beyond our receive window, so it cannot have come.
     #[error("snd_wl1 is beyond the receive window")]
     WindowFromTheFuture,
     /// The largest window is smaller than the current one.
     #[error("max_window {max_window} is below snd_wnd {snd_wnd}")]
     MaxWindow {
-        /// The window that was called the largest.
+        /// The given `max_window`.
         max_window: u32,
-        /// The larger window.
+        /// The given `snd_wnd`, which is larger.
         snd_wnd: u32,
     },
 }
 
-/// Only a connection in state ESTABLISHED can be exported; others are restored as such and then closed in part.
+/// Only a connection in state ESTABLISHED can be exported. A connection that is closed in part is restored in state ESTABLISHED, and
+/// then closed in part again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the connection is {0:?}, not Established")]
 pub struct NotEstablished(pub State);
@@ -141,8 +142,8 @@ impl Endpoint {
         })
     }
 
-    /// An endpoint in state ESTABLISHED that continues a connection, as in Linux when a socket leaves repair mode. From `config` it
-    /// takes the buffer sizes and timings; `restore` has what the handshake agreed.
+    /// An endpoint in state ESTABLISHED that continues a connection, as in Linux when a socket leaves repair mode. `config` gives the
+    /// buffer sizes and timings, and `restore` gives what the handshake agreed.
     ///
     /// # Errors
     /// Names the invalid part of `restore`.
@@ -170,7 +171,7 @@ impl Endpoint {
             .unwrap_or(WindowScale { send: 0, receive: 0 });
         let mut sender = Sender::new(restore.snd_una, endpoint.config.send_buffer, restore.mss);
         sender.set_peer(restore.mss, shift.send);
-        // The probe's answer must tell the window, whatever was known (tcp_send_window_probe).
+        // With a probe, its answer must update the window, so snd_wl1 is before that answer (tcp_send_window_probe).
         let window_from = if restore.window_probe {
             restore.rcv_nxt - 1
         } else {
@@ -195,7 +196,7 @@ impl Endpoint {
     }
 
     /// Appends bytes to those that were received, as writing to the receive queue of a socket in repair mode does. Does not check
-    /// whether these bytes have come by themselves meanwhile.
+    /// whether the peer has sent these bytes meanwhile.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.receiver.feed(bytes);
     }

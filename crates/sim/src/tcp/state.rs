@@ -1,6 +1,6 @@
 //! The states of a connection, and the events that change them.
 
-/// The state of a connection (RFC 9293 §3.3.2). LISTEN is no state of an endpoint: a listener makes endpoints.
+/// The state of a connection (RFC 9293 §3.3.2). LISTEN is missing because a listener is not an endpoint; it makes endpoints.
 ///
 /// ```text
 ///                 PeerSyn
@@ -47,7 +47,7 @@ pub enum State {
 /// An event that changes a connection's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// A SYN without ACK crossed ours.
+    /// A SYN without ACK came: it crossed ours, or a listener got it.
     PeerSyn,
     /// The handshake is complete.
     Opened,
@@ -57,7 +57,7 @@ pub(super) enum Event {
     PeerFin,
     /// The peer has acknowledged the end of our stream.
     FinAcked,
-    /// Reset, aborted, timed out, or waited long enough.
+    /// The connection was reset or aborted, timed out, or has been in TIME-WAIT for long enough.
     Ended,
 }
 

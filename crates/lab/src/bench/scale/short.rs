@@ -17,7 +17,7 @@ const REQUEST_BYTES: usize = 1024;
 /// Time between two checks whether new connections are due.
 const PACE: Duration = Duration::from_millis(1);
 
-/// Results.
+/// Results of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shorts {
     /// Number of completed connections.
@@ -32,8 +32,8 @@ pub struct Shorts {
     pub p99_ms: f64,
 }
 
-/// Opens `per_s` connections per second from `client` to `server` for `seconds`. Each connection gets `path`, which has `length`
-/// bytes, and the server closes it.
+/// Opens `per_s` connections per second from `client` to `server` for `seconds`. Each connection requests `path`, whose content has
+/// `length` bytes. Then the server closes the connection.
 ///
 /// # Errors
 /// If the run could not be made. Failed connections are no error.

@@ -1,4 +1,4 @@
-//! One fault, played with one arbiter.
+//! One cell of the split experiment: one fault with one arbiter.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::net::NODE_NAMES;
 use crate::node::Assume;
 use crate::teardown::Teardown;
 
-/// Time for which the clients are at work before the fault, and after it.
+/// Time for which the clients send requests before the fault begins, and after it has ended.
 const BEFORE: Duration = Duration::from_millis(500);
 const AFTER: Duration = Duration::from_millis(2000);
 /// Time limit for a connection. A connection that hangs for this long does not recover.
@@ -58,9 +58,9 @@ pub struct Cell {
     stall_ms: Option<Spread>,
     /// Last state that each node's daemon reported.
     states: [String; 2],
-    /// Why a new client was not served afterwards, if it was not.
+    /// Reason why a new client was not served after the fault. `None` if it was served.
     newcomer: Option<String>,
-    /// What the captures cannot prove.
+    /// Reasons why the captures do not prove the result.
     unproven: Vec<String>,
 }
 
@@ -238,7 +238,7 @@ fn speeches(survey: &Survey, fault_ns: u64) -> Vec<Speaker> {
         .collect()
 }
 
-/// The longest time between two segments of the service, from the fault on.
+/// The longest time in milliseconds between two passages of the service's segments, if the second one begins after the fault.
 fn silence_ms(passages: &[Passage], fault_ns: u64) -> f64 {
     let pairs = passages.windows(2).filter(|pair| pair[1].from_ns > fault_ns);
     let gaps = pairs.map(|pair| since_ms(pair[1].from_ns, pair[0].until_ns));

@@ -59,7 +59,7 @@ async fn a_slow_application_holds_nobody_else_up() {
     assert_eq!(waited(&keeper, &served).await, Duration::ZERO);
 }
 
-/// Waiting clients that keep arriving do not hold up a served client for longer than [`PATIENCE`] either.
+/// Even if waiting clients keep arriving, a served client is held up for at most [`PATIENCE`].
 #[tokio::test(start_paused = true)]
 async fn giving_way_has_an_end() {
     let (keeper, [served, waits]) = two();
@@ -79,7 +79,7 @@ async fn giving_way_has_an_end() {
     assert!(length < PATIENCE + STUCK, "{length:?}");
 }
 
-/// A connection that ends unserved is no longer waited for.
+/// A served client does not wait for a connection that has ended without being served.
 #[tokio::test(start_paused = true)]
 async fn who_is_gone_is_not_waited_for() {
     let (keeper, [served, waits]) = two();

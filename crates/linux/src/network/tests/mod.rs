@@ -1,4 +1,4 @@
-//! Against the kernel, in network namespaces of their own.
+//! Tests against the real kernel. Each test has its own network namespaces.
 
 mod deposed;
 mod part;
@@ -13,7 +13,7 @@ mod world;
 use super::*;
 use world::{World, assert_same, assert_same_soon};
 
-/// A plan of the node with services at `vips`, of which the other node has the address that ends in `peer`.
+/// The plan of a node with services at `vips`, whose peer's address ends in `peer`.
 fn plan(peer: u8, vips: &[&str]) -> Plan {
     let service = |vip: &&str| {
         let address: SocketAddr = vip.parse().unwrap();
@@ -44,7 +44,7 @@ fn primary_plan() -> Plan {
     plan(2, VIPS)
 }
 
-/// The part of the node of a plan: the backup has the address that ends in 2.
+/// The part of the plan's node. The backup's address ends in 2, so a node with that peer is behind the wire.
 fn part_of(plan: &Plan) -> Part {
     let is_behind = plan.services[0].peer.to_string().ends_with('2');
     if is_behind { Part::Behind } else { Part::Wire }

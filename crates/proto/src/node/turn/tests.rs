@@ -1,4 +1,4 @@
-//! Takeovers of many connections, as a node's caller sees them.
+//! Takeovers of many connections, tested through the actions that a node gives its caller.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::role::Role;
 use crate::table::{ConnectionId, Direction};
 use crate::takeover::{HEAD_START_EACH, HEAD_START_MAX, PORTION, PORTION_EVERY};
 
-/// Number of connections whose steps a takeover plans at once.
+/// Number of connections whose steps a takeover plans at once when it begins.
 const FIRST: usize = 64;
 
 /// The wire of `services` services. It knows all their connections.
@@ -40,7 +40,7 @@ fn wire_of(services: u8, policy: Policy) -> Node {
     Node::new(config, at(0))
 }
 
-/// The client's numbers begin at 0, the server's at 1000.
+/// The wire sees a segment. The client's sequence numbers begin at 0, the server's at 1000. `seq` counts from there.
 fn say(
     node: &mut Node,
     service: ServiceIndex,
@@ -74,7 +74,7 @@ fn say(
     );
 }
 
-/// Opens connections of these clients, on which each has said `request`.
+/// Opens a connection for each of these clients. Each client has sent `request`.
 fn open(
     node: &mut Node,
     service: ServiceIndex,
@@ -91,12 +91,12 @@ fn open(
     opened
 }
 
-/// The primary of all services leaves, and has heard the node just now.
+/// The primary of all services says that it leaves. It has just heard the node.
 fn leave(node: &mut Node, now: Instant) {
     leave_after(node, now, Some(now));
 }
 
-/// The primary of all services leaves. It has heard the node's heartbeat of `echo`.
+/// The primary of all services says that it leaves. The last heartbeat that it has heard was sent by the node at `echo`.
 fn leave_after(node: &mut Node, now: Instant, echo: Option<Instant>) {
     node.handle_timeout(now);
     say_that_it_leaves(node, now, 1, echo);
@@ -130,7 +130,7 @@ fn say_that_it_leaves(node: &mut Node, now: Instant, sequence: u64, echo: Option
     node.handle_heartbeat(now, heartbeat);
 }
 
-/// Carries out the node's actions, which take `cost` for each connection. Returns each action, with whether it could wait.
+/// Carries out the node's actions. Each restored connection takes `cost`. Returns each action, and whether the action could wait.
 fn carry_out(node: &mut Node, now: &mut Instant, cost: Duration) -> Vec<(Action, bool)> {
     let mut done = Vec::new();
     let mut endpoints = HashMap::new();
@@ -149,7 +149,7 @@ fn carry_out(node: &mut Node, now: &mut Instant, cost: Duration) -> Vec<(Action,
             Action::Drain { service } => node.handle_drained(*now, service),
             Action::Activate { service, connection } => node.handle_live(*now, service, connection),
             Action::HandOver { service, connection } => {
-                // If the connection was restored before this call, its socket has what is in the log.
+                // If the connection was restored before this call, its socket has all output that is in the log.
                 let restored = endpoints.remove(&(service, connection));
                 let entry = node.table(service).get(connection);
                 let Some(endpoint) = restored.or_else(|| entry.map(Connection::endpoint)) else {
@@ -182,7 +182,7 @@ fn leave_and_drain(node: &mut Node, now: Instant) {
     node.handle_drained(now, drained.expect("it takes over"));
 }
 
-/// Anybody can send a segment that the connection does not take.
+/// A segment that its connection does not take does not put the client forward, because anybody can send such a segment.
 #[test]
 fn only_what_is_taken_puts_a_client_forward() {
     let mut node = wire(1);
@@ -197,7 +197,7 @@ fn only_what_is_taken_puts_a_client_forward() {
     assert_eq!(restored.len(), opened.len());
 }
 
-/// The client has sent a request that the primary has not answered.
+/// If the replica sends output on a connection, the client has a request that the primary has not answered.
 #[test]
 fn what_a_replica_says_in_a_takeover_puts_its_client_forward() {
     let mut node = wire_of(1, Policy::Replica);
@@ -210,7 +210,8 @@ fn what_a_replica_says_in_a_takeover_puts_its_client_forward() {
     assert_eq!(restored[FIRST..][..2], [(0, opened[98]), (0, opened[FIRST])]);
 }
 
-/// Under `fail-stop` the primary may have gone on alone while the wire's agent was away. Only the primary's own word tells.
+/// Under `fail-stop` the primary may have gone on alone while the wire's agent was away. Only a fresh heartbeat of the primary shows
+/// whether it has.
 #[test]
 fn what_was_logged_before_a_long_absence_is_taken_over_if_the_primary_has_confirmed_it() {
     for is_confirmed in [true, false] {
@@ -232,7 +233,8 @@ fn what_was_logged_before_a_long_absence_is_taken_over_if_the_primary_has_confir
     }
 }
 
-/// The primary's heartbeat at `now`. The primary has heard the node's heartbeat of `echo`, and has lost the process of these clients.
+/// The node hears the primary's heartbeat at `now`. The primary has heard the heartbeat that the node sent at `echo`. The process that
+/// served `clients` has died.
 fn tell_orphans(node: &mut Node, now: Instant, sequence: u64, echo: Instant, clients: &[SocketAddr]) {
     let beat = ServiceBeat {
         vip: node.vip(0),
@@ -268,7 +270,7 @@ fn clients(ports: std::ops::RangeInclusive<u16>) -> Vec<SocketAddr> {
     ports.map(|port| ([10, 1, 0, 1], port).into()).collect()
 }
 
-/// This holds under `fail-stop` too: the primary goes on alone when the lease that it granted is over.
+/// This holds under `fail-stop` too, because the primary may go on alone when the lease that it granted has ended.
 #[test]
 fn a_dead_workers_connections_wait_until_the_primary_has_heard_the_wire_again() {
     let mut node = wire(1);
@@ -276,7 +278,7 @@ fn a_dead_workers_connections_wait_until_the_primary_has_heard_the_wire_again() 
     let mut now = at(10);
     node.handle_timeout(now);
     tell_orphans(&mut node, now, 1, now, &clients(1..=3));
-    // The agent is stopped when it is about to take the second step.
+    // The agent is stopped when it is about to take the first connection's second step.
     let mut done = Vec::new();
     let stopped = loop {
         let action = node.poll_action().expect("there is more to do");
@@ -303,7 +305,8 @@ fn a_dead_workers_connections_wait_until_the_primary_has_heard_the_wire_again() 
     assert_eq!(restored(&done), [(0, opened[1]), (0, opened[2])]);
 }
 
-/// Under `fail-stop` the primary may have gone on alone while the wire's agent was away, though that agent had begun to take over.
+/// Under `fail-stop` the primary may have gone on alone while the wire's agent was away. This holds even if the agent had begun to take
+/// over.
 #[test]
 fn a_takeover_that_was_interrupted_waits_for_the_primarys_word() {
     for heard in [None, Some(false), Some(true)] {
@@ -339,7 +342,7 @@ fn a_takeover_that_was_interrupted_waits_for_the_primarys_word() {
     }
 }
 
-/// The lease ends before the adoption is decided, and the primary is dead. All connections are taken over, each once.
+/// The lease ends before the adoption is decided, and the primary is dead. The takeover takes each connection over exactly once.
 #[test]
 fn an_adoption_that_waits_becomes_part_of_the_takeover_of_all() {
     let mut node = wire(1);
@@ -374,7 +377,7 @@ fn an_adoption_that_waits_becomes_part_of_the_takeover_of_all() {
     assert!(gate < ready, "what was begun goes on behind the gate: {done:?}");
 }
 
-/// Only the five steps of a connection on which no side waits can wait.
+/// Only the five steps for an idle connection can wait. On an idle connection neither the client nor the server waits for anything.
 #[test]
 fn what_can_wait_is_said_of_each_action() {
     let mut node = wire(1);
@@ -406,7 +409,7 @@ fn what_can_wait_is_said_of_each_action() {
     assert_eq!(can_wait, idle.iter().flat_map(steps).collect::<Vec<_>>());
 }
 
-/// This holds even if the service with waiting clients comes after another one.
+/// This holds even if the service with waiting clients comes after the service with idle connections.
 #[test]
 fn nobody_waits_for_the_idle_connections_of_another_service() {
     let mut node = wire(2);
@@ -421,7 +424,7 @@ fn nobody_waits_for_the_idle_connections_of_another_service() {
     assert_eq!(restored, expected);
 }
 
-/// A verdict, a heartbeat or a lease does not wait for the last of thousands of connections.
+/// The node handles verdicts, heartbeats and leases in time, even while it takes over thousands of connections.
 #[test]
 fn a_takeover_of_thousands_leaves_time_for_what_comes_meanwhile() {
     const COST: Duration = Duration::from_micros(50);
@@ -458,7 +461,8 @@ fn a_takeover_of_thousands_leaves_time_for_what_comes_meanwhile() {
     assert!(node.poll_timeout() > now, "nothing is left to be done at once");
 }
 
-/// A record of output comes to the log too late, before a socket goes live or after. The application would say other bytes in its place.
+/// A record of output comes to the log after the connection was restored: before its socket goes live, or after. The new application would
+/// send other bytes in place of this output.
 #[test]
 fn a_socket_that_lacks_output_is_not_gone_on_with() {
     for late in [None, Some("activate"), Some("hand over")] {
@@ -519,7 +523,8 @@ fn a_socket_that_lacks_output_is_not_gone_on_with() {
     }
 }
 
-/// The agent was away, so the primary may have gone on alone and said more than the log tells, also where a handshake was under way.
+/// The agent was away, so the primary may have gone on alone and sent more than the log shows. This includes connections whose handshake
+/// was under way.
 #[test]
 fn a_wire_in_doubt_continues_nothing() {
     for is_in_doubt in [false, true] {

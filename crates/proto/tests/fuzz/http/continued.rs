@@ -1,11 +1,11 @@
-//! A reply that was cut and is continued by a second application's output: does the client get exactly one whole, correct reply?
+//! A reply is cut, and a second application's output continues it. The test checks that the client gets exactly one whole, correct reply.
 
 use steadfast_proto::restart::http::{REFUSAL, Resume, Resumer};
 
 use super::other::End;
 use super::replies::{asked, final_reply};
 
-/// What the client gets if the application sends `regenerated` in pieces of `step` bytes. `None` if the connection is cut off.
+/// The bytes that the client gets if the application sends `regenerated` in pieces of `step` bytes. `None` if the connection is cut off.
 fn continued(resume: Resume, regenerated: &[u8], step: usize) -> Option<(Vec<u8>, Resumer)> {
     let (mut resumer, mut to_client) = Resumer::new(resume);
     for piece in regenerated.chunks(step) {
@@ -15,7 +15,7 @@ fn continued(resume: Resume, regenerated: &[u8], step: usize) -> Option<(Vec<u8>
     Some((to_client, resumer))
 }
 
-/// Whether both parsers read the stream alike: lines are ASCII and end in CRLF.
+/// Whether all lines are ASCII and end in CRLF. Both parsers read such a stream alike.
 fn is_plain(stream: &[u8]) -> bool {
     let text = |byte: &u8| byte.is_ascii_graphic() || b" \t\r\n".contains(byte);
     let ends_line = |at: usize| stream[at] != b'\n' || stream[..at].ends_with(b"\r");

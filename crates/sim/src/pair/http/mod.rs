@@ -22,7 +22,7 @@ use upload::Sum;
 pub enum Framing {
     /// `Content-Length`.
     Length,
-    /// The chunked coding. Each server cuts its chunks in its own way.
+    /// The chunked coding. Each server chooses its own chunk sizes.
     Chunked,
     /// The connection ends with the body.
     Close,
@@ -33,7 +33,7 @@ pub enum Framing {
 pub enum Method {
     /// Asks for the body.
     Get,
-    /// Asks for the reply's header only.
+    /// Asks for the reply's header section only.
     Head,
     /// May be executed again.
     Put,
@@ -41,10 +41,10 @@ pub enum Method {
     Post,
 }
 
-/// A request for `body`.
+/// A request whose reply has the body `body`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Number of the request, unique in a scene.
+    /// Number of the request, unique in a `Scene`.
     pub id: u64,
     /// Method of the request.
     pub method: Method,
@@ -52,7 +52,7 @@ pub struct Request {
     pub upload: Option<Upload>,
     /// The request carries an `Idempotency-Key`.
     pub has_key: bool,
-    /// A server that executes the request a second time dies.
+    /// A server to which the request is given for re-execution dies.
     pub is_poison: bool,
     /// Framing of the reply.
     pub framing: Framing,
@@ -107,7 +107,7 @@ impl Request {
         self.has_key || !matches!(self.method, Method::Post)
     }
 
-    /// Parses a header section without its blank line; `None` if it is not one that [`head`](Self::head) makes.
+    /// Parses a header section without its blank line. `None` if [`head`](Self::head) does not make such a section.
     fn parse(head: &str) -> Option<Self> {
         let mut lines = head.split("\r\n");
         let mut words = lines.next()?.split(' ');
@@ -169,7 +169,8 @@ impl Request {
         from.filter(|&from| is_same && from < self.body.len).unwrap_or(0)
     }
 
-    /// The reply's header lines, without `Date`, if its body begins at `from`. `sum` is the upload's.
+    /// The reply's header lines, without `Date`. The reply's body begins at offset `from` of the whole body. `sum` is the sum of the
+    /// upload.
     fn reply_lines(&self, from: u64, sum: Sum) -> Vec<String> {
         let len = self.body.len;
         let mut lines = vec![format!("ETag: {}", self.etag()), format!("Uploaded: {sum}")];
@@ -193,7 +194,7 @@ impl Request {
 /// The blank line that ends a header section, with the end of the line before it.
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
-/// Takes a header section from the front of `bytes`, without its end; `None` as long as it is not complete.
+/// Removes a header section from the front of `bytes` and returns it without its end. `None` if the section is not complete yet.
 fn take_head(bytes: &mut Vec<u8>) -> Option<String> {
     let end = bytes
         .windows(HEAD_END.len())
@@ -203,7 +204,7 @@ fn take_head(bytes: &mut Vec<u8>) -> Option<String> {
     Some(head)
 }
 
-/// Takes a line from the front of `bytes`, without its end.
+/// Removes a line from the front of `bytes` and returns it without its end. `None` if the line is not complete yet.
 fn take_line(bytes: &mut Vec<u8>) -> Option<String> {
     let end = bytes.windows(2).position(|window| window == b"\r\n")?;
     let line = String::from_utf8_lossy(&bytes[..end]).into_owned();
@@ -211,16 +212,16 @@ fn take_line(bytes: &mut Vec<u8>) -> Option<String> {
     Some(line)
 }
 
-/// How a node serves: all that differs between two executions of a request.
+/// Parameters of a node's server. Two executions of a request differ only because of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manner {
     /// Number of the node.
     pub node: u64,
-    /// Seed of the node's dates and thinking times.
+    /// Seed of the node's dates and of the time that it takes for each request.
     pub seed: u64,
     /// Seed of the node's chunk sizes.
     pub chunk_seed: u64,
-    /// Longest thinking time for a request.
+    /// Longest time that the server takes for a request.
     pub think: Duration,
     /// Size of the longest chunk, in bytes.
     pub chunk_max: u32,

@@ -5,8 +5,9 @@ use proptest::prelude::*;
 use super::conversations::{Conversation, DATES, Payload, all, with_chunks, with_length};
 use super::*;
 
-/// Cuts `conversation` at `cut`, continues it, and returns the client's whole stream. The log comes in pieces of `steps.0` bytes.
-/// The application sends pieces of `steps.1` bytes and chunks of `chunks.1` bytes.
+/// Cuts `conversation` at `cut`, continues it, and returns the client's whole stream. The primary's reply has chunks of `chunks.0` bytes,
+/// and the log is read in pieces of `steps.0` bytes. The survivor's application sends chunks of `chunks.1` bytes, in pieces of `steps.1`
+/// bytes.
 fn survive(
     conversation: &Conversation,
     cut: usize,
@@ -37,7 +38,7 @@ fn survive(
     Ok(client)
 }
 
-/// The stream with all places where a date may stand made equal.
+/// The stream with each date replaced by `#` characters, so that dates do not matter in comparisons.
 fn undated(stream: &[u8]) -> Vec<u8> {
     let mut undated = stream.to_vec();
     for at in 0..stream.len().saturating_sub(6) {
@@ -97,7 +98,7 @@ fn other_chunk_boundaries_give_the_same_payload() {
     }
 }
 
-/// Header lines without dates, and the decoded body, of every reply: an independent reading of the stream.
+/// Reads the header lines (without dates) and the decoded body of each reply. It shares no code with the parser under test.
 fn parse(conversation: &Conversation, stream: &[u8]) -> Vec<(String, Vec<u8>)> {
     let stream = undated(stream);
     let mut stream = stream.as_slice();
@@ -150,7 +151,7 @@ fn line(stream: &mut &[u8]) -> String {
 }
 
 proptest! {
-    /// One changed byte in the part that the client already has is always found before anything is passed on.
+    /// If one byte differs in the part that the client already has, this is detected before any byte is passed on.
     #[test]
     fn a_change_in_the_prefix_is_a_mismatch(chunks in any::<bool>(), cut in 0.01..1.0_f64, at in 0.0..1.0_f64, xor in 1..=255_u8, step in 1..50_usize) {
         let exchange = if chunks { with_chunks(|size| format!("{size:x}\r\n"), "\r\n") } else { with_length() };
@@ -160,7 +161,7 @@ proptest! {
         let mut application = exchange.reply(DATES[0], 24);
         let at = (cut as f64 * at) as usize;
         application[at] ^= xor;
-        // A changed volatile line is no difference. A changed chunk boundary is no difference if the payload is the same.
+        // Exceptions: a volatile header line may change, and chunk boundaries may change if the payload is the same.
         let line = said[..at].iter().rposition(|&byte| byte == b'\n').map_or(0, |feed| feed + 1);
         let is_volatile = said[line..].starts_with(b"Date") || said[line..].starts_with(b"Set-Cookie");
         let in_body = at >= exchange.head.replace("DATE", DATES[0]).len();
