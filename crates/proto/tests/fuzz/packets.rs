@@ -17,9 +17,9 @@ fn segment(packet: &[u8]) -> &[u8] {
     while next != 6 {
         let units = usize::from(packet[at + 1]);
         let length = match next {
-            44 => 8,               // a fragment that is the whole packet (RFC 6946); its header has no length field
+            44 => 8, // a fragment that is the whole packet (RFC 6946); its header has no length field
             51 => (units + 2) * 4, // the authentication header (RFC 4302 §2.2)
-            _ => (units + 1) * 8,  // hop-by-hop options, routing, destination options
+            _ => (units + 1) * 8, // hop-by-hop options, routing, destination options
         };
         next = packet[at];
         at += length;
