@@ -356,6 +356,9 @@ impl Standing {
         let change = self
             .event_of(now, word)
             .and_then(|event| self.change_if_allowed(now, event, word.epoch));
+        if change.is_some_and(|change| change.event == Event::PeerSilent) {
+            self.ask_at = self.ask_at.max(now + ASK_AGAIN); // the peer is mute but alive, and may be about to return: it is not fenced at once
+        }
         self.hear_promise(word);
         self.grant(now);
         change

@@ -128,6 +128,13 @@ fn what_passed_unlogged_since_it_was_planned_is_not_restored() {
 fn a_broken_path_is_survived() {
     shows(Defect::IgnoreMeet, scenario!("ignore-meet"));
     shows(Defect::TrustOutside, scenario!("trust-outside"));
+    hold([scenario!("seed-52630019763")]);
+}
+
+/// A fenced node was back, and said that it was mute, before it heard that it was the wire again. It was fenced at once.
+#[test]
+fn a_mute_peer_is_not_fenced_at_once() {
+    hold([scenario!("seed-52620024137")]);
 }
 
 /// The wire's machine was halted for longer than its lease, and the counter went on.

@@ -8,7 +8,7 @@ use super::fixture::{self, BEAT};
 use super::*;
 use crate::node::view::{Refusal, Simplex};
 use crate::orphans::TOLD_MAX;
-use crate::standing::{Standing, StandingConfig, Verdict};
+use crate::standing::{Standing, StandingConfig, Verdict, Word};
 
 /// Two nodes of one service; the first is the configured primary.
 struct Two {
@@ -829,6 +829,41 @@ fn a_fence_is_for_the_silent() {
     assert_eq!(two.asked[speaker], [epoch + 1], "silence");
     two.replace(speaker).pass(LONG);
     assert_eq!(two.asked[speaker], [epoch + 1], "the agent before it had asked");
+}
+
+/// The peer returned, but its path was not known to work for a moment, and it said so before it heard the consent.
+#[test]
+fn a_mute_peer_is_not_fenced_at_once() {
+    let now = Instant::from_nanos(1_000_000_000);
+    let config = StandingConfig {
+        is_primary: true,
+        arbiter: Arbiter::Fence,
+        lease: Duration::ZERO,
+        fence_delay: Duration::ZERO,
+    };
+    let left = crate::standing::Found {
+        role: Role::Primary,
+        epoch: 4,
+        is_confirmed: true,
+    };
+    let mut standing = Standing::new(config, Some(left), now);
+    let word = |role, epoch, leaves| Word {
+        role,
+        epoch,
+        leaves,
+        yields: false,
+        echo: None,
+    };
+    assert!(standing.on_word(now, &word(Role::Standby, 3, true)).is_some());
+    assert_eq!((standing.role(), standing.ask(now)), (Role::Claiming, None));
+    assert!(
+        standing
+            .on_word(now + BEAT, &word(Role::Backup, 4, false))
+            .is_some()
+    );
+    assert_eq!(standing.role(), Role::Primary);
+    assert!(standing.on_word(now, &word(Role::Standby, 3, true)).is_some());
+    assert_eq!(standing.ask(now + SHORT), Some(5), "it stays mute");
 }
 
 /// A promise counts only while the wire keeps it.

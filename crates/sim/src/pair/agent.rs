@@ -134,8 +134,6 @@ pub(super) struct Agent {
     pub seen_here: Option<Instant>,
     /// An outside host has answered; this is when it was asked. `None`: no answer since the agent last looked.
     pub reached_outside: Option<Instant>,
-    /// When the agent last asked the outside host.
-    pub asked_outside: Instant,
 }
 
 impl Agent {
@@ -157,7 +155,6 @@ impl Agent {
             heard: (0, BTreeSet::new()),
             seen_here: None,
             reached_outside: None,
-            asked_outside: now,
         }
     }
 

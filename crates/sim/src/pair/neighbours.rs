@@ -21,9 +21,9 @@ pub(super) const PING: &[u8] = b"ping";
 /// The answer to [`PING`], sent to where the VIP is.
 pub(super) const PONG: &[u8] = b"pong";
 
-/// Asks an outside host, from a node's own address.
+/// Asks an outside host, from a node's own address. The time of the question by that node's clock follows, in nanoseconds.
 pub(super) const KNOCK: &[u8] = b"knock";
-/// The answer to [`KNOCK`].
+/// The answer to [`KNOCK`], with the same time.
 pub(super) const KNOCKED: &[u8] = b"knocked";
 
 /// Port to the clients. The nodes' ports follow.
@@ -81,8 +81,8 @@ impl Node for Neighbours {
             (self.vip_at, self.confirmed) = (port, now);
         } else if packet == PING {
             self.send(self.vip_at, PONG.to_vec());
-        } else if packet == KNOCK {
-            self.send(port, KNOCKED.to_vec());
+        } else if let Some(asked) = packet.strip_prefix(KNOCK) {
+            self.send(port, [KNOCKED, asked].concat());
         } else {
             if port == self.vip_at {
                 self.confirmed = now;
@@ -112,8 +112,9 @@ impl Station {
             self.announce();
         }
         self.is_reached |= word == PONG && has_address && self.is_claiming;
-        if word == KNOCKED {
-            self.agent.reached_outside = Some(self.agent.asked_outside);
+        let asked = word.strip_prefix(KNOCKED).and_then(|asked| asked.try_into().ok());
+        if let Some(asked) = asked.map(u64::from_be_bytes) {
+            self.agent.reached_outside = self.agent.reached_outside.max(Some(Instant::from_nanos(asked)));
         }
     }
 
@@ -123,8 +124,7 @@ impl Station {
             self.core.handle_no_outside(0);
             return;
         }
-        self.agent.asked_outside = now;
-        self.send(CLIENTS, KNOCK);
+        self.send(CLIENTS, &[KNOCK, &now.as_nanos().to_be_bytes()].concat());
     }
 
     fn announce(&mut self) {
