@@ -1,9 +1,11 @@
-# make demo       the main job on this machine, seen by a person in under a minute after the build
+# make demo       shows the main job on this machine, in under a minute after the build
 # make test       everything that must hold: formatting, lints, unit, simulation and kernel tests, real failures
-# make test-long  the same with many rounds and under loss, for hours; REPEAT=1 is the least (10 by default)
-# make bench      ratios against plain forwarding, many connections and their stalls, stalls after a cut path; and ns-2, where it is installed (apt-get install ns2)
+# make test-long  the same with many repetitions and more faults, for hours; REPEAT=N sets the number (default 10, minimum 1)
+# make bench      speed compared with plain forwarding, stalls of many connections, stalls after a cut path;
+#                 comparison with ns-2 if it is installed (apt-get install ns2)
 # make lint       formatting and lints only
-# make install    binaries, man pages, the systemd unit and examples under PREFIX (default /usr/local); needs less than the others
+# make install    binaries, man pages, the systemd unit and examples under PREFIX (default /usr/local);
+#                 needs fewer packages than the other targets
 
 PREFIX ?= /usr/local
 LAB := target/release/steadfast-lab

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the eBPF programs and user space share. The Rust side is crates/linux/src/wire/abi.rs; both sides assert the
+ * Definitions that the eBPF programs and user space share. The Rust side is crates/linux/src/wire/abi.rs; both sides assert the
  * sizes. Addresses and ports are in network byte order, everything else is native.
  */
 #ifndef STEADFAST_ABI_H
@@ -12,7 +12,7 @@
 
 /* The gate: what a node does with the packets of one service. The agent changes it by one store. */
 enum mode {
-	MODE_OFF = 0,      /* not ours: packets pass untouched */
+	MODE_OFF = 0,      /* this node has no part in the service: packets pass untouched */
 	MODE_FORWARD = 1,  /* backup without a log: only forwards (the benchmark's baseline) */
 	MODE_WIRE = 2,     /* backup: log, then release */
 	MODE_TAKEOVER = 3, /* the gate is closed to the old primary; connections become local one by one */
@@ -44,19 +44,25 @@ struct service_state {
 	__be16 port;         /* of the service */
 	__u8 zero[2];
 	__u32 holds;         /* enum holds, stored by the agent alone */
-	__u32 server_dead;   /* number of listeners whose process died; while not 0, this kernel's RSTs are not speech; cleared by the agent */
+	/* Number of listeners whose process died. While it is not 0, this kernel's RSTs are dropped. Cleared by the agent. */
+	__u32 server_dead;
 	__u64 deaths;        /* number of this service's sockets that dying processes released */
 	__u64 peer_seen_ns;  /* when the other node last sent a packet of the service here, CLOCK_MONOTONIC */
 	__u64 epoch;         /* epoch of the mode, kept for a successor of the agent */
-	__u64 unlogged;      /* number of packets that passed unlogged because the agent was away, or were about to when a gate closed */
+	/* Number of packets that passed unlogged because the agent was away. Includes packets that a gate stopped while it closed. */
+	__u64 unlogged;
 	__u64 until_ns;      /* end of the right to speak alone, CLOCK_MONOTONIC; 0: no end */
-	__u64 hold_until_ns; /* until then no payload and no FIN of a client reaches the primary, CLOCK_MONOTONIC; 0: no hold */
+	__u64 hold_until_ns; /* until this time no payload and no FIN of a client reaches the primary, CLOCK_MONOTONIC; 0: no hold */
 	__u32 caps;          /* 1: the map `caps` may have entries for this service; stored by the agent alone */
 	__u32 consented;     /* 1: the primary accepted this wire as its backup; kept for a successor of the agent */
 	__u8 own_address[16]; /* address from which this node's own programs use the service; zeros: their connections are refused */
-	__u32 own_mss;       /* MSS of those programs' connections, in bytes: their segments must fit the service interface */
+	__u32 own_mss;       /* MSS in bytes of the connections of this node's own programs: segments must fit the service interface */
 	__u32 crash_codes[8]; /* bit n is set if exit code n of this service's processes counts as a crash */
-	__u32 doubted;       /* not 0: the other node may have gone on alone, and has not denied it yet; bit 0: this node is the primary; bits 1 to 31: lowest bits of the epoch; kept for a successor of the agent */
+	/*
+	 * Not 0: the other node may have gone on alone, and has not denied it yet. Bit 0: this node is the primary. Bits 1 to 31: lowest
+	 * bits of the epoch. Kept for a successor of the agent.
+	 */
+	__u32 doubted;
 };
 
 /* Which of the maps `held` and `undecided` the programs must look at for a service. */
@@ -66,10 +72,16 @@ enum holds {
 	HOLDS_UNTOLD = 2,  /* `held` may have entries; in MODE_TAKEOVER, `undecided` is not filled yet, so all SYNs wait */
 };
 
-/* Binary logarithm of the number of bits in the map `undecided`. With 10,000 clients in it, 12 of 10,000 strangers seem to be in it. */
+/*
+ * Binary logarithm of the number of bits in the map `undecided`. With 10,000 clients in the map, 12 of 10,000 other clients also seem to be
+ * in it.
+ */
 #define UNDECIDED_LOG2 23
 
-/* Binary logarithm of the number of bits in a generation of the map `known`. With 100,000 clients, one stranger in 40 seems known. */
+/*
+ * Binary logarithm of the number of bits in a generation of the map `known`. With 100,000 clients in the map, one stranger in 40 seems
+ * known.
+ */
 #define KNOWN_LOG2 22
 
 /* Key of a connection: its client and its service. */
@@ -91,10 +103,10 @@ struct cap {
 	__u32 shift; /* scale of the window field in segments to the client */
 };
 
-/* How far a slowed client was allowed to send so far. Updated by the wire. The agent adds it before the cap and removes it after. */
+/* How far a slowed client was allowed to send so far. Updated by the wire. The agent adds it before and removes it after the cap. */
 struct promise {
 	__u32 edge;
-	__u32 certain; /* 1: a segment has passed since the promise was added, so no earlier segment offered more than `edge` */
+	__u32 certain; /* 1: a segment has passed since the promise was added, so `edge` covers all earlier offers */
 };
 
 /* Record in the ring of deaths: a dying process has released this socket. */
@@ -105,10 +117,10 @@ struct death_record {
 
 struct node_state {
 	__u32 agent_asleep;  /* 1: the agent waits for a wake-up; 0: it polls, and no wake-up is sent */
-	__u32 known_generation; /* bit 0: which half of the map `known` is the younger generation; stored by the agent alone */
+	__u32 known_generation; /* bit 0: number of the half of the map `known` that is the younger generation; stored by the agent alone */
 	__u64 netns_cookie;  /* the node's network namespace; sockets of other namespaces are ignored */
 	__u64 agent_seen_ns; /* when the agent last looked at the rings, CLOCK_MONOTONIC */
-	__u64 agent_timeout_ns; /* when the agent has been away for longer than this, packets pass though the rings are full */
+	__u64 agent_timeout_ns; /* when the agent has been away for longer than this, packets pass unlogged if the rings are full */
 };
 
 /* Header of each record in the rings. The packet follows, from its IP header on. */
@@ -118,10 +130,10 @@ struct record {
 	__u16 service; /* index into the state array */
 	__u8 direction;
 	__u8 flags;
-	__u64 after;   /* position in the other ring of connections: records before it are to be read first */
+	__u64 after;   /* position in the other ring of connections: read the records before this position first */
 };
 
-#define RECORD_CHECKSUM_TRUSTED 1 /* hardware verified the checksum, or a sender on this machine left its computation to hardware */
+#define RECORD_CHECKSUM_TRUSTED 1 /* hardware verified the checksum, or a sender on this machine left the checksum to hardware */
 #define RECORD_CHECKSUM_UNKNOWN 2 /* this kernel does not say whether the checksum was left to hardware */
 
 /* What became of a packet, and why. Each service has a counter for each reason; wire/abi.rs has their readable names. */
@@ -136,7 +148,7 @@ enum reason {
 	REASON_MALFORMED,         /* a packet whose TCP header cannot be read; dropped */
 	REASON_FOREIGN_VOICE,     /* a segment from the VIP that the expected node did not send; dropped */
 	REASON_GATE_CLOSED,       /* the old primary spoke after the gate was closed; dropped */
-	REASON_HELD,              /* logged during a takeover because its connection was not local yet; goes no further */
+	REASON_HELD,              /* logged during a takeover because its connection was not local yet; not passed on */
 	REASON_PASSED_LOCAL,      /* passed to the local stack */
 	REASON_ICMP_FORWARDED,    /* an ICMP error that concerns the primary; sent on to it */
 	REASON_EGRESS_UNGUARDED,  /* would have left the primary past the wire; dropped */
@@ -148,7 +160,7 @@ enum reason {
 	REASON_LED_TO_WIRE,       /* reached the primary past the wire; sent to the wire, to be logged */
 	REASON_INPUT_HELD,        /* the primary's state must not change while it is copied; dropped, TCP repeats it */
 	REASON_LOCAL_REFUSED,     /* a program on this node could not be treated like any other client; its connect(2) failed */
-	REASON_CAME_BACK,         /* this node already sent it to the peer, which is not the primary either; dropped */
+	REASON_CAME_BACK,         /* this node already sent it to the peer, and the peer is not the primary either; dropped */
 	REASON_COUNT,
 };
 
@@ -159,11 +171,17 @@ enum reason {
 /* sk->mark of sockets whose process is dying: the guard drops their FIN and RST. */
 #define MARK_DYING 0x5f000003
 
-/* skb->mark and sk->mark of segments that the nft guard lets leave though the node has no general right to speak. A RST is not let. */
+/*
+ * skb->mark and sk->mark of segments that the nft guard lets out although the node has no general right to speak. The guard still drops
+ * RSTs.
+ */
 #define MARK_SPEAK 0x5f000004
-/* As MARK_SPEAK, but for the deliberate RST of a connection that was decided. */
+/* As MARK_SPEAK, but for the deliberate RST of a connection that was decided: the guard lets this RST out. */
 #define MARK_END 0x5f000005
-/* skb->mark of segments of clients on this node that the wire has let pass. nft refuses segments that came past the wire. */
+/*
+ * skb->mark of segments of clients on this node that the wire has let pass. nft refuses incoming segments that have neither this mark nor
+ * MARK_SPEAK, because they did not come through the wire.
+ */
 #define MARK_LOCAL 0x5f000006
 
 #ifdef __bpf__

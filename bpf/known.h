@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Which clients are known, and which are strangers. A client is known once the primary has sent it something that shows a completed
- * handshake: payload, a FIN, or two acknowledgements of different numbers. One acknowledgement shows nothing. Linux answers segments outside
- * the window of a SYN with acknowledgements, which all have the number of its SYN-ACK, and does not limit their rate if such a segment has
- * payload (tcp_check_req, tcp_oow_rate_limited). So the map `acknowledged` keeps the last number sent to each of the most recent strangers.
+ * Decides which clients are known and which are strangers. A client becomes known when the primary sends it something that shows a
+ * completed handshake: payload, a FIN, or two acknowledgements with different numbers. A single acknowledgement does not show it. Before
+ * the handshake is complete, Linux answers segments outside the window with acknowledgements. All these have the acknowledgement number
+ * of the SYN-ACK, and Linux does not limit their rate if the segments have payload (tcp_check_req, tcp_oow_rate_limited). So the map
+ * `acknowledged` keeps the last acknowledgement number that was sent to each of the most recent strangers.
  *
  * The map `known` has one bit for the hash of each known client's key, in two generations. The programs set bits in the younger generation.
  * Every few seconds the agent starts a new generation with the clients of all open connections and forgets the oldest
  * (crates/linux/src/wire/known.rs). The primary's next segment sets a lost bit again, so nothing here is atomic. Because of hash collisions
- * a few strangers seem to be known. A secret hash would not keep an attacker out who can choose addresses: such an attacker can open a
- * connection from one of them.
+ * a few strangers seem to be known. A secret hash would not stop an attacker who can choose addresses, because that attacker can become
+ * known by opening a connection.
  */
 #ifndef STEADFAST_KNOWN_H
 #define STEADFAST_KNOWN_H
@@ -29,7 +30,7 @@ static __always_inline __u64 hash_of(struct client_key *client) {
 	return hash;
 }
 
-/* Whether a segment of the primary to a stranger shows a completed handshake. */
+/* Whether a segment from the primary shows that the stranger's handshake is complete. If not, notes its acknowledgement number. */
 static __noinline _Bool shows_handshake(struct __sk_buff *skb, struct parsed *packet) {
 	if (!packet->tcp.syn && has_payload_or_fin(skb, packet))
 		return 1;
@@ -42,7 +43,7 @@ static __noinline _Bool shows_handshake(struct __sk_buff *skb, struct parsed *pa
 	return last && !packet->tcp.syn; /* a SYN-ACK begins a new connection */
 }
 
-/* Whether the client of a segment is known. A segment of the primary can make it known. A SYN always counts as a stranger's. */
+/* Whether the client of a segment is known. A segment from the primary can make the client known. A SYN always counts as a stranger's. */
 static __always_inline _Bool is_known(struct __sk_buff *skb, struct parsed *packet) {
 	_Bool is_word = packet->direction == DIRECTION_OUT && !packet->tcp.rst;
 	if (packet->tcp.syn) {

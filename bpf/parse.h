@@ -26,8 +26,8 @@ enum verdict {
 	PARSE_OTHER,     /* not a packet of any service */
 	PARSE_SEGMENT,   /* a TCP segment of a service */
 	PARSE_ICMP,      /* an ICMP error about a segment that a service sent */
-	PARSE_FRAGMENT,  /* a fragment to or from a VIP whose TCP header cannot be read */
-	PARSE_MALFORMED, /* a packet to or from a VIP that is TCP without a readable header, or may be TCP */
+	PARSE_FRAGMENT,  /* a fragment to or from a VIP that is TCP, or may be TCP */
+	PARSE_MALFORMED, /* another packet to or from a VIP that is TCP without a readable header, or may be TCP */
 };
 
 struct addresses {
@@ -47,7 +47,7 @@ struct parsed {
 	__u8 direction;
 };
 
-/* As bpf_skb_load_bytes, but without the call if the bytes are in the packet's linear part. Headers almost always are. */
+/* Like bpf_skb_load_bytes, but without the call if the bytes are in the packet's linear part. Headers almost always are there. */
 static __always_inline int load(struct __sk_buff *skb, __u32 at, void *to, __u32 len) {
 	if (at <= LINEAR_MAX) {
 		void *from = (void *)(long)skb->data + at;
@@ -180,7 +180,7 @@ static __always_inline enum verdict parse(struct __sk_buff *skb, struct parsed *
 	else
 		return PARSE_OTHER;
 	if (failed)
-		return PARSE_OTHER; /* the addresses cannot be read; the stack drops it */
+		return PARSE_OTHER; /* the addresses cannot be read; the stack drops the packet */
 	if (!out->ip.obscure && (out->ip.protocol == IPPROTO_ICMP || out->ip.protocol == IPPROTO_ICMPV6))
 		return out->ip.fragment ? PARSE_OTHER : parse_icmp(skb, out);
 	if (!out->ip.obscure && out->ip.protocol != IPPROTO_TCP)
@@ -202,11 +202,11 @@ static __always_inline enum verdict parse(struct __sk_buff *skb, struct parsed *
 	return PARSE_SEGMENT;
 }
 
-/* Whether a segment that is no SYN has payload or a FIN. Short frames are padded, so the frame's length is not used. */
+/* Whether a segment other than a SYN has payload or a FIN. Uses the IP header's length, because short frames are padded. */
 static __always_inline _Bool has_payload_or_fin(struct __sk_buff *skb, struct parsed *packet) {
 	__be16 total;
 	if (packet->tcp.fin || load(skb, L3 + (packet->ip.v6 ? 4 : 2), &total, sizeof(total)) || !total)
-		return 1; /* 0: the packet is too long for the field */
+		return 1; /* length 0: the packet is too long for the field, so it has payload */
 	__u32 end = L3 + bpf_ntohs(total) + (packet->ip.v6 ? sizeof(struct ipv6hdr) : 0);
 	return end > packet->ip.l4 + packet->tcp.doff * 4;
 }

@@ -3,11 +3,11 @@
  * The wire and the guards.
  *
  *   wire   tc ingress of the service interface: on the backup, log each packet of a service, then release it.
- *   guard  tc egress of the same interface: nobody speaks for a VIP without the right to.
- *   death  cgroup/sock_release: marks the sockets of dying processes, so that guard can drop their FIN and RST.
+ *   guard  tc egress of the same interface: drops segments of a VIP if this node has no right to speak for it.
+ *   death  cgroup/sock_release: marks the sockets of dying processes, so that the guard can drop their FIN and RST.
  *   loopback, connect4, connect6: wire and guard of clients on this node itself (own.h).
  *
- * The wire holds no per-flow state: the connection table lives with the reader of the ring.
+ * The connection table is in the agent, which reads the rings. The maps have only single facts about clients: see maps.h.
  */
 #include <linux/pkt_cls.h>
 #include "abi.h"
@@ -25,7 +25,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 static __always_inline __u32 mode_now(struct service_state *state) { return *(volatile __u32 *)&state->mode; }
 
-/* Passes a segment to the local stack. A new connection takes over its mark, and so does the SYN-ACK (tcp_fwmark_accept). */
+/* Passes a segment to the local stack. A new connection takes over the segment's mark, and its SYN-ACK does so too (tcp_fwmark_accept). */
 static __always_inline int pass_local(struct __sk_buff *skb, struct parsed *packet, _Bool is_new) {
 	if (is_new)
 		skb->mark = MARK_SPEAK;
@@ -33,7 +33,7 @@ static __always_inline int pass_local(struct __sk_buff *skb, struct parsed *pack
 	return TC_ACT_OK;
 }
 
-/* The connection's enum held; 0: it belongs to the primary. */
+/* The connection's value of enum held. 0: the connection belongs to the primary. */
 static __always_inline __u32 held_as(struct parsed *packet, struct service_state *state) {
 	if (*(volatile __u32 *)&state->holds == HOLDS_NOTHING)
 		return 0;
@@ -51,8 +51,9 @@ static __always_inline _Bool is_input_held(struct __sk_buff *skb, struct parsed 
 }
 
 /*
- * A client's segment during a takeover of its connection: to the local stack if the connection is there already, else into the
- * log. Reserve first, then look: the agent makes a socket ready first, then reads the ring. So one of the two sees the other.
+ * A client's segment during a takeover of its connection. It goes to the local stack if the connection is there already, otherwise into the
+ * log. This program reserves a record first, then looks for the socket. The agent makes a socket ready first, then reads the ring. So
+ * either the program sees the socket, or the agent sees the record.
  */
 static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 	enum local local = find_local(skb, packet);
@@ -89,8 +90,8 @@ static __always_inline int refusal(struct __sk_buff *skb, struct parsed *packet,
 }
 
 /*
- * Log, then release. A record is published before the gate is looked at, so of a closing gate (or a hold) and this program one sees the
- * other: either the gate is seen here, or the record is seen by the agent after it closed the gate.
+ * Logs a packet before it is released. The program publishes a record first, then looks at the gate (and at the hold). The agent closes a
+ * gate first, then reads the ring. So either the program sees the closed gate, or the agent sees the record.
  */
 #define LOG_INTO(ring_name, other_position)                                                                                            \
 	static __always_inline int log_into_##ring_name(struct __sk_buff *skb, struct parsed *packet,                  \
@@ -135,12 +136,12 @@ static __always_inline _Bool is_undecided(struct parsed *packet) {
 }
 
 /*
- * A SYN while the service is taken over. The listener must not contradict what was sent for a connection that is being decided. This reads
- * the mode, `holds`, the bits of `undecided` and the sockets in the opposite order to that in which the agent stores them (docs/wire.md,
- * SYNs during a takeover).
+ * A SYN while the service is taken over. The listener must not contradict what was sent for a connection that is being decided. The program
+ * reads the mode, `holds`, the bits of `undecided` and the sockets. The agent stores them in the opposite order (docs/wire.md, SYNs during
+ * a takeover).
  */
 static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	full_barrier(); /* the mode has been looked at */
+	full_barrier(); /* the caller has read the mode */
 	_Bool is_told = *(volatile __u32 *)&state->holds == HOLDS_SOME;
 	full_barrier();
 	_Bool waits = !is_told || is_undecided(packet);
@@ -150,7 +151,7 @@ static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet
 	return pass_local(skb, packet, 1);
 }
 
-/* A client's segment of a connection that was or is taken over alone, while the rest of its service stays with the primary. */
+/* A client's segment of a single connection that was or is taken over, while the rest of its service stays with the primary. */
 static __noinline int take_held(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (!packet->tcp.syn)
 		return take(skb, packet);
@@ -160,7 +161,7 @@ static __noinline int take_held(struct __sk_buff *skb, struct parsed *packet, st
 		return pass_local(skb, packet, 0);
 	if (held_now != HELD_DECIDED)
 		return dropped(packet->service, REASON_SYN_WAITS);
-	/* The old connection is over: this is a new one, and the primary's. */
+	/* The old connection is over. This SYN begins a new connection, which belongs to the primary. */
 	struct client_key client = client_of(packet);
 	bpf_map_delete_elem(&held, &client);
 	int outcome = log_into_ring_open(skb, packet, state);
@@ -178,7 +179,8 @@ static __always_inline _Bool agent_is_away(void) {
 /*
  * A segment for which no ring has room. It passes unlogged if the agent is away and no gate is closed to it. Such a segment is counted
  * before the gates are looked at, as a record is published: either a closing gate is seen here, or the agent sees the count after it
- * closed the gate. Looking before as well keeps what is refused out of the count, which means a gap in the log.
+ * closed the gate. The first look keeps refused segments out of the count, because the agent takes each counted segment for a gap in the
+ * log.
  */
 static __noinline int pass_unlogged(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	int refused = refusal(skb, packet, state);
@@ -267,18 +269,18 @@ static __always_inline int reach_primary(struct __sk_buff *skb, struct parsed *p
 	}
 	if (is_from_wire)
 		return same_address(packet->ip.source, state->own_address) ? deliver_here(skb) : TC_ACT_OK;
-	/* From a neighbour that does not know yet where the wire is. The primary must not accept a segment that the wire has not logged. */
+	/* From a neighbour that does not know the wire yet. The primary must not accept a segment that the wire has not logged. */
 	count(packet->service, REASON_LED_TO_WIRE);
 	return release_to_peer(skb, state);
 }
 
-/* The lease, and the word of the arbiter that it gives time for (DESIGN.md, section 4). */
+/* Whether this node has the right to speak: its lease, or what the arbiter has granted, has not ended (docs/DESIGN.md, section 4). */
 static __always_inline _Bool may_speak(struct service_state *state) {
 	__u64 until = *(volatile __u64 *)&state->until_ns;
 	return !until || bpf_ktime_get_ns() < until;
 }
 
-/* Whether a service lets an unreadable packet pass that may be its own, into this node's stack or out of it. */
+/* Whether a service lets a packet pass that nobody can read and that may be its own. `leaves`: the packet leaves this node. */
 static __always_inline _Bool lets_unread_pass(struct service_state *state, _Bool leaves) {
 	__u32 mode = mode_now(state);
 	return mode == MODE_OFF || (leaves && (mode == MODE_SOLE || mode == MODE_TAKEOVER) && may_speak(state));
@@ -382,7 +384,7 @@ SEC("tc")
 int guard(struct __sk_buff *skb) {
 	struct parsed packet = {};
 	if (skb->mark == MARK_RELEASED)
-		return TC_ACT_OK; /* the wire has just let it pass */
+		return TC_ACT_OK; /* the wire has just released this packet */
 	enum verdict verdict = parse(skb, &packet);
 	if (verdict == PARSE_OTHER || verdict == PARSE_ICMP)
 		return TC_ACT_OK;
@@ -415,7 +417,7 @@ static __always_inline __u32 is_crash_code(__u32 code, struct service_state *sta
 	return state->crash_codes[code / 32 & 7] >> (code & 31) & 1;
 }
 
-/* The address that a socket is bound to, as in a service's key; false if it is bound to all. */
+/* Stores the address that a socket is bound to, in the form of a service's key. Returns false if the socket is bound to all addresses. */
 static __always_inline _Bool bound_to(struct sock *sk, __u8 *address) {
 	struct sock_common *common = &sk->__sk_common;
 	__be32 words[4] = {};
@@ -431,7 +433,7 @@ static __always_inline _Bool bound_to(struct sock *sk, __u8 *address) {
 	return common->skc_rcv_saddr;
 }
 
-/* The client's end of a socket's connection, as a key of the map `dying`. */
+/* The client of a socket's connection, as a key of the map `dying`. */
 static __always_inline struct client_key other_end(struct sock *sk, __u16 service) {
 	struct sock_common *common = &sk->__sk_common;
 	struct client_key client = {.service = service, .port = common->skc_dport};
@@ -473,7 +475,7 @@ int death(struct bpf_sock *sk) {
 			continue;
 		if (!(killed | is_crash_code(code, service)))
 			continue;
-		/* Without a wire a connection ends in the ordinary way. But a returning peer must learn that no server listens here. */
+		/* Without a wire, connections end in the ordinary way. But a returning peer must learn that no server listens here. */
 		__u32 mode = mode_now(service);
 		_Bool alone = mode == MODE_SOLE || mode == MODE_TAKEOVER;
 		if (mode != MODE_PRIMARY && !(alone && listener))
@@ -481,7 +483,7 @@ int death(struct bpf_sock *sk) {
 		__sync_fetch_and_add(&service->deaths, 1);
 		struct death_record record = {.client = {.service = i}, .listener = listener};
 		__u32 mark = sk->mark;
-		sk->mark = MARK_DYING; /* before the agent can hear of it and list the listeners that are left */
+		sk->mark = MARK_DYING; /* must precede the record: the agent then lists the listeners without this mark */
 		if (listener) {
 			__sync_fetch_and_add(&service->server_dead, 1);
 		} else {
@@ -489,7 +491,7 @@ int death(struct bpf_sock *sk) {
 			bpf_map_update_elem(&dying, &record.client, &index, BPF_ANY);
 		}
 		if (bpf_ringbuf_output(&ring_deaths, &record, sizeof(record), BPF_RB_FORCE_WAKEUP) && !listener) {
-			/* The ring is full, so the agent will not hear of it: an ordinary end is better than none. */
+			/* The ring is full, so the agent does not hear of this death. An ordinary end is better than none. */
 			bpf_map_delete_elem(&dying, &record.client);
 			sk->mark = mark;
 		}

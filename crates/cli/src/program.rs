@@ -1,4 +1,4 @@
-//! Where this program's file is, so that a keeper, or a successor, can be started from it.
+//! Finds the path of this program's file. A keeper, or the new program of an upgrade, is started from it.
 
 use std::fs;
 use std::io;
@@ -10,8 +10,8 @@ use std::sync::OnceLock;
 /// The suffix that the kernel adds to the path of a removed file in `/proc/<pid>/exe`.
 const DELETED: &[u8] = b" (deleted)";
 
-/// The path that this program was started from. The first call finds it, later calls repeat the answer: a package may put another
-/// file there in between. A symbolic link is not resolved, since an upgrade may change its target.
+/// The path that this program was started from. Only the first call looks for the path, because a package may replace the file later.
+/// A symbolic link in the path is not resolved, because an upgrade may change the link's target.
 ///
 /// # Errors
 /// If the path cannot be found.

@@ -1,10 +1,10 @@
-//! Makes inputs of a language: an input of the corpus, or some phrases in a row, followed by a few changes.
+//! Makes an input of a language: takes an input of the corpus, or a sequence of phrases, and changes it at a few places.
 
 use std::path::PathBuf;
 
 use bolero::{Driver, ValueGenerator};
 
-/// Length in bytes from which on no part of an input is duplicated.
+/// An input of this length in bytes, or a longer one, gets no duplicated parts.
 const LENGTH_MAX: usize = 64 * 1024;
 
 type Corpus = [(PathBuf, Vec<u8>)];
@@ -55,7 +55,7 @@ fn change<D: Driver>(
             input.insert(from, byte);
         }
         5 => drop(input.drain(from..input.len().min(from + 1))),
-        // Replaces a word, or goes between two words.
+        // A phrase replaces a word, or goes between two words.
         6 if !phrases.is_empty() => {
             let end = input[from..].iter().position(ends_word);
             let word = from..end.map_or(input.len(), |end| from + end);

@@ -89,7 +89,7 @@ struct WrongUse(String);
 
 /// The hidden subcommand that makes this binary a client process.
 const CLIENT: &str = "client";
-/// The exit code of wrong use or input; also clap's.
+/// The exit code of wrong use or input. clap exits with the same code.
 const WRONG_USE: u8 = 2;
 /// The exit code when the run is impossible on this machine.
 const CANNOT_RUN: u8 = 3;

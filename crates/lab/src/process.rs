@@ -27,7 +27,7 @@ pub enum ProcessError {
         /// Why not.
         source: io::Error,
     },
-    /// It could not be sent a signal or waited for.
+    /// Sending a signal to it, or waiting for it, failed.
     #[error("{step} {label}")]
     Control {
         /// The step that failed.
@@ -117,7 +117,7 @@ impl Process {
         )
     }
 
-    /// Sends `signal` to it and the processes of its group.
+    /// Sends `signal` to the process and to the other processes of its group.
     ///
     /// # Errors
     /// If the kernel refuses. A process that has already ended is no error.
@@ -131,7 +131,7 @@ impl Process {
     /// Waits until `done` returns true.
     ///
     /// # Errors
-    /// If the process ends before, or `limit` passes. The error quotes the end of its log.
+    /// If the process ends first, or `limit` passes. The error quotes the end of the process' log.
     pub fn wait_until(
         &mut self,
         expected: &str,
@@ -158,7 +158,7 @@ impl Process {
     /// Waits for the process to end.
     ///
     /// # Errors
-    /// If `limit` passes before.
+    /// If `limit` passes first.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, ProcessError> {
         let deadline = Instant::now() + limit;
         loop {
@@ -194,7 +194,7 @@ impl Process {
         }
     }
 
-    /// The end of what it has printed, on lines of its own.
+    /// The last lines of the process' output, each after a line break.
     #[must_use]
     pub fn last_words(&self) -> String {
         let output = self.output();
@@ -238,7 +238,7 @@ pub fn inside(namespaces: &[u64]) -> io::Result<Vec<Pid>> {
     Ok(found)
 }
 
-/// The processes that `parent` has started and that have not been waited for.
+/// The child processes that the main thread of `parent` has started and `parent` has not waited for.
 ///
 /// # Errors
 /// If `parent` has ended.
@@ -251,7 +251,7 @@ pub fn children(parent: Pid) -> io::Result<Vec<Pid>> {
 /// Private memory of `process`, in bytes: heap and stacks, without files and shared memory (RssAnon).
 ///
 /// # Errors
-/// If it has ended.
+/// If the process has ended.
 pub fn anonymous_memory(process: Pid) -> io::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let kilobytes = status.lines().find_map(|line| {
@@ -265,7 +265,7 @@ pub fn anonymous_memory(process: Pid) -> io::Result<u64> {
 /// Number of open sockets of `process`.
 ///
 /// # Errors
-/// If it has ended.
+/// If the process has ended.
 pub fn sockets(process: Pid) -> io::Result<usize> {
     let mut count = 0;
     for descriptor in fs::read_dir(format!("/proc/{process}/fd"))? {

@@ -1,6 +1,6 @@
-//! Nothing of a run outlives it: neither after its end nor after ^C, a panic, or SIGKILL of the lab or its parent.
+//! Removes everything that a run has created, also after ^C, a panic, or SIGKILL of the lab or its parent.
 //!
-//! Another process does the teardown in all cases, the **watchdog**: the same binary, started before anything else. The
+//! A second process, the **watchdog**, does the teardown in all cases. It runs the same binary and starts before anything else. The
 //! lab announces through a pipe what it is about to create. When the lab's end of the pipe closes, for whatever reason,
 //! the watchdog kills every process in the run's namespaces, removes the namespaces, and then the
 //! files and eBPF pins.
@@ -35,7 +35,7 @@ const SETTLE: Duration = Duration::from_millis(200);
 pub enum Resource {
     /// A named network namespace, with all processes inside.
     Namespace(String),
-    /// A file, or a directory with all that is in it (also one of eBPF pins).
+    /// A file, or a directory with its contents, which may be eBPF pins.
     Path(PathBuf),
     /// A directory that other runs also use. It is removed once it is empty.
     Shared(PathBuf),
@@ -61,7 +61,7 @@ pub enum TeardownError {
     Tell {
         /// The resource that was about to be created.
         resource: Resource,
-        /// Why not.
+        /// Why the watchdog was not told.
         source: io::Error,
     },
     /// The watchdog could not remove everything. It has printed to stderr what remains.

@@ -11,12 +11,12 @@ pub fn now() -> Instant {
     Instant::from_nanos(nanos)
 }
 
-/// The clock, read together with the CPU's time-stamp counter. `None` on CPUs other than x86-64, whose counter would stand still, too,
-/// while a hypervisor pauses the machine.
+/// The clock, read together with the CPU's time-stamp counter. `None` on CPUs other than x86-64. While a hypervisor pauses the machine,
+/// their counters would stand still like the clock, so they could not reveal the pause.
 pub fn reading() -> Option<Reading> {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: it reads a register; every x86-64 CPU has it, and Linux lets user space read it.
+        // SAFETY: the instruction reads a register. Every x86-64 CPU has this register, and Linux lets user space read it.
         let counter = || unsafe { std::arch::x86_64::_rdtsc() };
         let (before, clock, after) = (counter(), now(), counter());
         Some(Reading { before, clock, after })

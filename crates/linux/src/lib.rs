@@ -1,5 +1,5 @@
-//! The Linux kernel as Steadfast uses it: eBPF on the wire, TCP_REPAIR, addresses and routes, packet sockets. It carries out
-//! what `proto` decides. Unsafe code lives here and nowhere else.
+//! The Linux kernel as Steadfast uses it: eBPF on the wire, TCP_REPAIR, addresses and routes, packet sockets. This crate
+//! carries out the decisions of `proto`. All unsafe code is here.
 
 pub mod clock;
 pub mod features;

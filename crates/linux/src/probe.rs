@@ -1,4 +1,4 @@
-//! Asking other machines' kernels whether they are there: ICMP echo (RFC 792, RFC 4443 §4.1).
+//! Checks whether other machines' kernels answer: ICMP echo (RFC 792, RFC 4443 §4.1).
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -10,17 +10,17 @@ use crate::network::packet::checksum;
 use crate::process::random_seed;
 use crate::repair::set_transparent;
 
-/// Type, code, checksum, identifier, sequence number, and the nonce.
+/// Length in bytes of an echo request: type, code, checksum, identifier, sequence number, and the nonce.
 const ECHO_LEN: usize = 16;
-/// Packets of another machine taken at a time: a flood of them must not keep the caller from its work.
+/// Maximum number of packets that one call reads from a machine, so that a flood of packets cannot block the caller.
 const TAKEN_MAX: usize = 64;
 
-/// Asks one machine. Its answer is an echo reply from its address with our identifier, the sequence number of a question, and a
-/// nonce that nobody else could know.
+/// Sends echo requests (questions) to one machine. An answer is an echo reply from that machine's address with our identifier, the
+/// sequence number of a question, and our nonce. Only a machine that got a question knows the nonce.
 pub struct Prober {
     socket: Socket,
     is_v4: bool,
-    /// Tells our questions from others'.
+    /// The identifier of our questions. It distinguishes them from those of other processes.
     id: u16,
     nonce: [u8; 8],
     /// Number of questions asked with this nonce.
@@ -31,12 +31,12 @@ impl Prober {
     /// A prober of `peer`.
     ///
     /// # Errors
-    /// What `socket(2)` says: the right to it is CAP_NET_RAW.
+    /// The error of `socket(2)`, which needs CAP_NET_RAW.
     pub fn open(peer: IpAddr) -> io::Result<Self> {
         Self::over(socket_for(peer)?, SocketAddr::new(peer, 0))
     }
 
-    /// A prober that asks from `vip` and hears only packets that come in by `interface`. The VIP need not be here yet.
+    /// A prober that asks from `vip` and receives only packets from `interface`. This node need not have the VIP yet.
     fn open_from(vip: IpAddr, interface: &str, host: IpAddr) -> io::Result<Self> {
         let socket = socket_for(host)?;
         socket.bind_device(Some(interface.as_bytes()))?;
@@ -46,7 +46,7 @@ impl Prober {
         Self::over(socket, beyond(interface, host)?)
     }
 
-    /// A prober that asks from the interface's own address, and hears only packets that come in there.
+    /// A prober that asks from the address of `interface`, and receives only packets from that interface.
     fn open_through(interface: &str, host: IpAddr) -> io::Result<Self> {
         let socket = socket_for(host)?;
         socket.bind_device(Some(interface.as_bytes()))?;
@@ -55,7 +55,7 @@ impl Prober {
 
     fn over(socket: Socket, peer: SocketAddr) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        socket.connect(&peer.into())?; // only what comes from there is received
+        socket.connect(&peer.into())?; // then the socket receives only packets from the peer
         Ok(Self {
             socket,
             is_v4: peer.is_ipv4(),
@@ -65,10 +65,10 @@ impl Prober {
         })
     }
 
-    /// Asks.
+    /// Sends the next question.
     ///
     /// # Errors
-    /// What `send(2)` says; a machine that is away is such an error, too.
+    /// The error of `send(2)`, for example when the machine cannot be reached.
     pub fn ask(&self) -> io::Result<()> {
         self.asked.set(self.asked.get().wrapping_add(1));
         let mut echo = [0; ECHO_LEN];
@@ -77,18 +77,18 @@ impl Prober {
         echo[6..8].copy_from_slice(&low_bits(self.asked.get()).to_be_bytes());
         echo[8..].copy_from_slice(&self.nonce);
         if self.is_v4 {
-            let sum = checksum(&[&echo]); // the kernel does ICMPv6's
+            let sum = checksum(&[&echo]); // the kernel computes the checksum of ICMPv6
             echo[2..4].copy_from_slice(&sum.to_be_bytes());
         }
         self.socket.send(&echo).map(drop)
     }
 
-    /// Whether it has answered since the last call.
+    /// Whether the machine has answered since the last call.
     pub fn is_answered(&self) -> bool {
         self.answered().is_some()
     }
 
-    /// The newest of the questions that it has answered since the last call, by its number: the first one is 1.
+    /// The number of the newest question that the machine has answered since the last call. The first question is number 1.
     fn answered(&self) -> Option<u32> {
         let mut newest = None;
         let mut packet = [0; 128];
@@ -96,7 +96,7 @@ impl Prober {
             match (&self.socket).read(&mut packet) {
                 Ok(len) => newest = newest.max(self.question_of(&packet[..len])),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => {} // "unreachable" is reported once
+                Err(_) => {} // an ICMP "unreachable" gives one error, and more packets may follow
             }
         }
         newest
@@ -104,7 +104,7 @@ impl Prober {
 
     /// The number of the question that `packet` answers.
     fn question_of(&self, packet: &[u8]) -> Option<u32> {
-        // An IPv4 raw socket gives the IP header too.
+        // A raw IPv4 socket also returns the IP header.
         let header = packet
             .first()
             .filter(|_| self.is_v4)
@@ -121,7 +121,7 @@ impl Prober {
     }
 }
 
-/// The address of `host` as it is reached through `interface`.
+/// The socket address of `host`. A link-local address gets the scope of `interface`.
 fn beyond(interface: &str, host: IpAddr) -> io::Result<SocketAddr> {
     Ok(match host {
         IpAddr::V6(host) if host.is_unicast_link_local() => {
@@ -147,18 +147,19 @@ fn low_bits(number: u32) -> u16 {
     number as u16
 }
 
-/// Several hosts beyond the LAN. An answer to a question from a VIP proves that packets for the VIP come to this machine: the
-/// neighbours' entries point here (CoRAL verifies the takeover of an address so). An answer to a question from the interface's own
-/// address proves that the path through the interface works.
+/// Several outside hosts. If this machine asks from a VIP and gets an answer, packets for the VIP come to this machine, so the
+/// neighbours' entries are correct. CoRAL verifies the takeover of an address in the same way. If this machine asks from the
+/// interface's own address and gets an answer, the path through the interface works.
 pub struct OutsideHosts {
     hosts: Vec<Prober>,
 }
 
 impl OutsideHosts {
-    /// Those of `hosts` that are of the family of `vip`, to be asked from `vip` through `interface`. The VIP need not be here yet.
+    /// Probers that ask from `vip` through `interface`, one for each host of the VIP's address family. This node need not have the VIP
+    /// yet.
     ///
     /// # Errors
-    /// What the kernel says: the right to it is CAP_NET_RAW and CAP_NET_ADMIN. If no host is of that family.
+    /// If the kernel refuses (CAP_NET_RAW and CAP_NET_ADMIN are needed), or if no host is of that family.
     pub fn open(vip: IpAddr, interface: &str, hosts: &[IpAddr]) -> io::Result<Self> {
         let like = hosts
             .iter()
@@ -174,10 +175,10 @@ impl OutsideHosts {
         Ok(Self { hosts })
     }
 
-    /// All of `hosts`, to be asked from the own address of `interface`.
+    /// Probers that ask from the address of `interface`, one for each of `hosts`.
     ///
     /// # Errors
-    /// What the kernel says: the right to it is CAP_NET_RAW.
+    /// If the kernel refuses (CAP_NET_RAW is needed).
     pub fn through(interface: &str, hosts: &[IpAddr]) -> io::Result<Self> {
         let hosts = hosts.iter().map(|&host| Prober::open_through(interface, host));
         Ok(Self {
@@ -185,10 +186,10 @@ impl OutsideHosts {
         })
     }
 
-    /// Asks all of them. Any packet may be lost: ask again until one answers.
+    /// Asks all hosts. Packets may be lost, so the caller repeats this until a host answers.
     ///
     /// # Errors
-    /// What `send(2)` says, if not one of them could be asked.
+    /// The error of `send(2)`, if no host could be asked.
     pub fn ask(&self) -> io::Result<()> {
         let mut outcome = Ok(());
         let mut is_asked = false;
@@ -201,14 +202,14 @@ impl OutsideHosts {
         if is_asked { Ok(()) } else { outcome }
     }
 
-    /// Whether one of them has answered since the last call.
+    /// Whether a host has answered since the last call.
     pub fn is_answered(&self) -> bool {
         self.answered().is_some()
     }
 
-    /// The newest of the questions that one of them has answered since the last call, by its number: the first one is 1.
+    /// The number of the newest question that a host has answered since the last call. The first question is number 1.
     pub fn answered(&self) -> Option<u32> {
-        self.hosts.iter().filter_map(Prober::answered).max() // every host is heard: what it said would count at the next call else
+        self.hosts.iter().filter_map(Prober::answered).max() // reads from every host: unread answers would count at the next call
     }
 }
 

@@ -1,5 +1,5 @@
 //! Files for the part of a log that does not fit into its memory limit ([`proto::spill`]). The files have no name in their directory, so
-//! the kernel removes them when the processes that have them end or die.
+//! the kernel removes them when the processes that have them open end or die.
 //!
 //! Writing is a copy into the page cache, as long as the kernel has clean pages. Only two things wait for the disk: reading pages that
 //! have left the cache, and writing while the kernel throttles writers because of too many dirty pages.
@@ -29,7 +29,7 @@ impl Depot for SpillDir {
 /// A file without a name.
 #[derive(Debug)]
 struct SpillFile {
-    /// There until the end.
+    /// `None` only while the value is dropped.
     file: Option<File>,
 }
 
@@ -57,11 +57,11 @@ impl Spill for SpillFile {
 }
 
 impl Drop for SpillFile {
-    /// Freeing a large file's memory takes a tenth of a millisecond per megabyte: too long for the thread that drops it.
+    /// Closes the file in another thread. Freeing a large file's memory takes 0.1 ms per megabyte: too long for the thread that drops it.
     fn drop(&mut self) {
         let file = self.file.take();
         let thread = std::thread::Builder::new().name("close".to_owned());
-        drop(thread.spawn(move || drop(file))); // if there can be no thread, it is closed here
+        drop(thread.spawn(move || drop(file))); // if the thread cannot start, the file is closed here
     }
 }
 

@@ -1,4 +1,4 @@
-//! Clients on the nodes themselves: they are logged and taken over like all others, or refused.
+//! Clients that run on the nodes themselves. Their connections are logged and taken over like all others, or are refused.
 
 mod support;
 
@@ -16,7 +16,7 @@ use support::log::Reading;
 use support::takeover::take_over;
 use support::wire_on::{WireOn, options};
 
-/// Bytes of a transfer that is cut into many segments.
+/// Size in bytes of a transfer that needs many segments.
 const MUCH: usize = 300_000;
 
 /// A wire on each node, and a listener of each family on the primary.
@@ -89,7 +89,7 @@ fn a_client_on_the_survivor_goes_on() {
     }
 }
 
-/// A client that chose its own address is refused at once.
+/// A client that binds its socket to the VIP is refused at once.
 #[test]
 fn a_client_with_an_address_of_its_own_choice_is_refused() {
     let Some(scene) = Scene::new("a_client_with_an_address_of_its_own_choice_is_refused") else {

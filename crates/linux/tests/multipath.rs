@@ -1,5 +1,5 @@
-//! Multipath TCP (RFC 8684), with real sockets on both ends. It is refused, so that both ends fall back to plain TCP, and recognised where
-//! it was not refused.
+//! Multipath TCP (RFC 8684), with real sockets on both ends. The primary's network refuses it, so both ends fall back to plain TCP. If a
+//! connection uses it nevertheless, the log notices that.
 
 mod support;
 
@@ -50,7 +50,7 @@ fn connect(host: &Host, to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Whether an accepted socket speaks Multipath TCP. Its listener also gives out sockets of plain TCP.
+/// Whether an accepted socket uses Multipath TCP. A listener for Multipath TCP also accepts connections with plain TCP.
 fn is_multipath(server: &TcpStream) -> bool {
     SockRef::from(server).protocol().expect("SO_PROTOCOL") == Some(Protocol::from(MULTIPATH))
 }
@@ -101,7 +101,7 @@ impl Drop for Agent {
     }
 }
 
-/// Both ends support Multipath TCP, as a listener of Go does by default. They get plain TCP, and their connection outlives the primary.
+/// Both ends support Multipath TCP, as Go's listeners do by default. Their connection uses plain TCP and outlives the primary.
 #[test]
 fn both_ends_fall_back_and_go_on() {
     for family in Family::BOTH {
@@ -125,7 +125,7 @@ fn both_ends_fall_back_and_go_on() {
     }
 }
 
-/// If the option was not removed from the SYN, the log says why the connection could not be continued.
+/// If the Multipath TCP option was not removed from the SYN, the log states this as the reason why the connection is unprotected.
 #[test]
 fn a_connection_of_several_paths_is_not_protected() {
     for family in Family::BOTH {
@@ -164,7 +164,7 @@ fn counted(host: &Host, name: &str) -> u64 {
     lines[1][at].parse().expect("a number")
 }
 
-/// A connection that is older than the agent keeps its paths but gets no new ones.
+/// A connection that began before the agent keeps its paths, but cannot add new ones.
 #[test]
 fn a_path_is_not_joined() {
     for family in Family::BOTH {

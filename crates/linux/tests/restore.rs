@@ -1,4 +1,4 @@
-//! Connections whose server loses its power in the middle of a transfer continue, byte for byte, on a socket made from the log.
+//! A server loses its power in the middle of a transfer. Its connection continues, byte for byte, on a socket that is made from the log.
 
 mod support;
 
@@ -19,7 +19,7 @@ const MEGABYTE: usize = 1 << 20;
 /// TCPI_OPT_TIMESTAMPS.
 const TIMESTAMPS: u8 = 1;
 
-/// The kernel's terms with the client: MSS, both window scales, and the flags for timestamps and SACK.
+/// What the kernel has agreed on with the client: MSS, both window scales, and the flags for timestamps and SACK.
 fn terms(socket: &TcpStream) -> (u32, u8, u8) {
     const SACK: u8 = 2;
     let info = tcp_info(socket);
@@ -55,9 +55,9 @@ fn drain(mut from: &TcpStream) {
     while from.read(&mut buffer).is_ok_and(|count| count > 0) {}
 }
 
-/// A transfer of `upload` and `download` megabytes, in the middle of which the primary loses its power.
+/// Transfers `upload` and `download` megabytes. The primary loses its power in the middle of the transfer.
 fn transfer_with_a_fault(scene: &mut Scene, upload: usize, download: usize) {
-    const PACE: u32 = 16 << 20; // else the transfer would end before the fault
+    const PACE: u32 = 16 << 20; // at full speed the transfer would end before the fault
     let [input, output] =
         [(1, upload), (2, download)].map(|(seed, megabytes)| stream(seed, megabytes * MEGABYTE));
     pace(&scene.client, PACE);
@@ -379,7 +379,7 @@ fn a_fin_that_was_acknowledged_is_not_repeated() {
         });
         scene.client.shutdown(Shutdown::Write).expect("shutdown");
         assert_eq!((&taken.socket).read(&mut [0; 1]).expect("end"), 0);
-        set_tcp(&taken.socket, libc::TCP_REPAIR, 1); // as the keeper closes such a socket: silently
+        set_tcp(&taken.socket, libc::TCP_REPAIR, 1); // close silently, as the keeper closes such a socket
         drop(taken);
         let vip = scene.family.vip();
         scene.tap.take_segments(|segment| {
@@ -403,7 +403,7 @@ fn connect_near_the_wrap(scene: &Scene, within: u32) -> (TcpStream, TcpStream) {
             .client
             .run(|| Socket::new(domain, Type::STREAM, Some(Protocol::TCP)))
             .expect("socket");
-        // The client's first sequence number can be chosen;
+        // The test chooses the client's first sequence number.
         set_tcp(&socket, libc::TCP_REPAIR, 1);
         set_tcp(&socket, libc::TCP_REPAIR_QUEUE, SEND_QUEUE);
         set_tcp(
@@ -418,7 +418,7 @@ fn connect_near_the_wrap(scene: &Scene, within: u32) -> (TcpStream, TcpStream) {
         let client = TcpStream::from(socket);
         patient(&client);
         let server = accept(&scene.listener);
-        // the server's is random, so repeat until it fits.
+        // The server's first sequence number is random, so the loop repeats until that number is near the wrap.
         let address = client.local_addr().expect("connected");
         let log = scene.reading.now();
         let connection = log.connection(address).1;
@@ -473,8 +473,8 @@ fn a_closed_window_of_the_client_opens_again() {
     }
 }
 
-/// The old primary's application did not read, so the client had to stop. The restored socket has room and tells the client, which need
-/// not probe for it. The client sends nothing meanwhile.
+/// The old primary's application did not read, so the window was closed and the client had to stop. The restored socket has room, and
+/// announces its window before the client sends a window probe.
 #[test]
 fn a_closed_window_of_the_server_opens_unasked() {
     for family in Family::BOTH {

@@ -1,8 +1,8 @@
-//! The short flow: the expected completion time of a few segments, without and with a failover (HALR thesis, 5.2, Eq. 1–4).
+//! The expected completion time of a short flow, without and with a failover (HALR thesis, 5.2, Eq. 1–4).
 //!
 //! The recursion is that of Mellia, Stoica and Zhang ("TCP model for short lived flows", IEEE Communications Letters 6(2), 2002)
-//! as the thesis describes it. T(m, w) is the expected time to send m segments with a window of w, conditioned on which segment
-//! of the round is the first one lost. T is tabulated, so that a flow of D segments costs D·W_max² steps instead of exponentially
+//! as the thesis describes it. T(m, w) is the expected time to send m segments with a window of w. Its formula sums over the segment
+//! of the round that is the first one lost. A table holds T, so a flow of D segments costs D·W_max² steps instead of exponentially
 //! many.
 //! `docs/model-halr.md` has the derivation.
 
@@ -13,7 +13,7 @@ use crate::unused_flow_time::additional_delay_s;
 /// Number of duplicate ACKs that cause a fast retransmission.
 const DUPLICATE_ACKS: usize = 3;
 
-/// Window in segments when the retransmission after a timeout is acknowledged: slow start from one segment.
+/// Window in segments after the retransmission that follows a timeout is acknowledged. Slow start begins with one segment.
 const WINDOW_AFTER_TIMEOUT: usize = 2;
 
 /// The model of one flow.
@@ -31,14 +31,14 @@ pub enum Interruption {
     None,
     /// The SYN or its answer is lost.
     Handshake {
-        /// From the SYN's passage of the cluster to the end of the failover, seconds.
+        /// Time from when the SYN passes the cluster to the end of the failover, seconds.
         down_s: f64,
     },
     /// A data segment or its ACK is lost.
     Data {
         /// Segments whose ACKs have passed the cluster (i).
         acknowledged: usize,
-        /// From the passage of the first segment without an ACK to the end of the failover, seconds.
+        /// Time from when the first segment without an ACK passes the cluster to the end of the failover, seconds.
         down_s: f64,
     },
 }
@@ -48,7 +48,7 @@ pub enum Interruption {
 struct Round {
     /// Number of segments in the earlier rounds.
     sent_before: usize,
-    /// Time between the SYN's and this round's passage of the cluster, seconds.
+    /// Time from when the SYN passes the cluster until this round passes it, seconds.
     offset_s: f64,
     /// Time for which the receiver delays this round's ACK, seconds.
     ack_delay_s: f64,
@@ -100,9 +100,9 @@ impl ShortFlow {
         additional_delay_s(down_s, self.parameters.syn_timeout_s, recovery) + self.normal_s()
     }
 
-    /// Range of the completion times of disturbed flows for a failover of `failover_s` next to the receivers: the lines of Figure
-    /// 18. A Case 2 flow is hit between two rounds, because a window passes the cluster at once. It is hit at most one round trip
-    /// after the failover begins. A Case 3 flow is hit at any time during the failover.
+    /// Range of the completion times of disturbed flows, for a failover of `failover_s` in a cluster next to the receivers (the lines
+    /// of Figure 18). A window passes the cluster at once, so a Case 2 flow loses whole rounds. It loses the first one at most one
+    /// round trip after the failover begins. A Case 3 flow loses its SYN at any time during the failover.
     pub fn disturbed_range(&self, failover_s: f64, recovery: Recovery) -> Range {
         let soonest_end_s = (failover_s - self.parameters.round_trip_s).max(f64::MIN_POSITIVE);
         let data = self.rounds().into_iter().flat_map(|round| {
@@ -134,8 +134,8 @@ impl ShortFlow {
         Interruption::None
     }
 
-    /// The completion time of the flow of [`interruption`](Self::interruption), seconds. The model's version of the dots in
-    /// Figures 12–14.
+    /// Completion time of a flow that is interrupted as [`interruption`](Self::interruption) says, seconds. Figures 12–14 show the
+    /// simulated times as dots.
     pub fn completion_s(
         &self,
         arrival_s: f64,
@@ -233,7 +233,7 @@ mod tests {
         (a - b).abs() < 1e-12
     }
 
-    /// Thesis, 5.2: the worked example, three segments and a window of one, in its components, with an ACK per segment.
+    /// The worked example of the thesis, 5.2, term by term: three segments, a window of one, and an ACK per segment.
     #[test]
     fn three_segments_and_a_window_of_one() {
         let parameters = Parameters {
@@ -262,7 +262,7 @@ mod tests {
         assert!(close(flow.transfer_s(2, 2), two_s));
         assert!(close(flow.transfer_s(3, 1), three_s));
         assert!(close(flow.normal_s(), handshake_s + three_s));
-        // The sum: two rounds and the time that losses add to them, and three chances of a timeout.
+        // The sum has two terms: two rounds with the time that losses add to them, and three possible timeouts.
         assert!(close(
             three_s,
             (2.0 + 2.0 * p - p * p) * round_trip_s + 3.0 * p * timeouts_s
@@ -270,8 +270,8 @@ mod tests {
         assert!((flow.normal_s() - 0.307_715).abs() < 1e-6, "{}", flow.normal_s());
     }
 
-    /// Four segments in one round: three duplicate ACKs reveal the loss of the first segment. Only a timeout reveals the loss of
-    /// another.
+    /// Four segments in one round. Three duplicate ACKs reveal the loss of the first segment. Only a timeout reveals the loss of
+    /// another segment.
     #[test]
     fn three_duplicate_acks_save_a_timeout() {
         let parameters = Parameters {
@@ -318,9 +318,9 @@ mod tests {
         assert!(range.max_s < 1.9, "{range:?}");
     }
 
-    /// Thesis, 7.2.2, Figure 13: with a failover of 3 s, a group that arrives just before it takes about 10 s (9 s of SYN
-    /// timeouts), or about 4 s with local recovery. The SYN has passed but its answer is lost. The sender's timer started before
-    /// the failover and first fires just before the failover's end.
+    /// Thesis, 7.2.2, Figure 13: flows that arrive just before a failover of 3 s take about 10 s (9 s of SYN timeouts), or about 4 s
+    /// with local recovery. The SYN has passed, but its answer is lost. The sender's timer started before the failover, so it first
+    /// fires just before the failover's end.
     #[test]
     fn a_lost_answer_to_a_syn_costs_nine_seconds() {
         let flow = ShortFlow::new(Parameters::SHORT);
@@ -433,7 +433,7 @@ mod tests {
             prop_assert!(completion(Recovery::Local) <= completion(Recovery::Timeout) + 1e-9);
         }
 
-        /// With local recovery a little more down time costs a little more time, without steps.
+        /// With local recovery, the completion time grows continuously with the down time.
         #[test]
         fn local_recovery_has_no_steps(parameters in parameters(), down_s in 0.0..10.0) {
             let flow = ShortFlow::new(parameters);
@@ -442,8 +442,8 @@ mod tests {
             prop_assert!((after.0 - before.0 - 1e-6).abs() < 1e-9 && (after.1 - before.1 - 1e-6).abs() < 1e-9);
         }
 
-        /// Section 4.1 and the schedule of rounds agree about which flows are disturbed, for a cluster next to the receiver and
-        /// failovers that are too long for a flow to send nothing during them.
+        /// The cases of section 4.1 and the schedule of rounds agree on which flows are disturbed. The cluster is next to the
+        /// receiver, and the failover is so long that every flow sends something during it.
         #[test]
         fn cases_and_interruptions_agree(arrival_s in 0.0..8.0, duration_s in 0.25..5.0) {
             let lossless = Parameters { loss: 0.0, syn_loss: 0.0, ..Parameters::SHORT };

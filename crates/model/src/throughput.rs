@@ -1,12 +1,12 @@
-//! The steady state of a TCP-like sender under random loss: Padhye, Firoiu, Towsley, Kurose, "Modeling TCP Throughput", SIGCOMM
-//! 1998. The short rule is the one that the SCTP failover paper (IV.2) suggests for comparing paths.
+//! The steady-state throughput of a TCP-like sender under random loss: Padhye, Firoiu, Towsley, Kurose, "Modeling TCP Throughput",
+//! SIGCOMM 1998. The SCTP failover paper (IV.2) suggests a shorter rule for comparing paths; it is here, too.
 
 /// A path as its sender sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Path {
     /// Round-trip time, seconds.
     pub round_trip_s: f64,
-    /// Probability that a round meets its first loss at a given packet (p).
+    /// Probability that a packet is lost, given that no earlier packet of its round was lost (p).
     pub loss: f64,
     /// First retransmission timeout, seconds (T_0).
     pub timeout_s: f64,
@@ -17,15 +17,15 @@ pub struct Path {
 }
 
 impl Path {
-    /// The paper's rule, packets per second: 1/RTT · √(3/4p), which is 1/RTT · √(3/2bp) with b = 2. The rule considers neither
-    /// timeouts nor W_max. Without loss the result is infinite.
+    /// The SCTP paper's rule, packets per second: 1/RTT · √(3/4p). It is Padhye's 1/RTT · √(3/2bp) with b = 2. The rule considers
+    /// neither timeouts nor W_max. Without loss the result is infinite.
     pub fn square_root_rule(&self) -> f64 {
         (3.0 / (4.0 * self.loss)).sqrt() / self.round_trip_s
     }
 
-    /// The full formula, in packets per second that arrive (Padhye et al., section II.C; Cardwell et al., Eq. 22). Without loss
-    /// the result is W_max per round trip. The formula has two forms, for a window limited by loss and for one limited by W_max.
-    /// The forms meet only if b = 2. With b = 1 they differ by up to 4 %.
+    /// The full formula: packets per second that arrive (Padhye et al., section II.C; Cardwell et al., Eq. 22). Without loss the
+    /// result is W_max per round trip. The formula has one form for a window that loss limits, and one for a window that W_max
+    /// limits. Where the two forms meet, they give the same value only if b = 2. If b = 1, the values differ by up to 4 %.
     pub fn throughput(&self) -> f64 {
         let Self {
             round_trip_s,
@@ -50,7 +50,7 @@ impl Path {
         packets / (round_trip_s * rounds + by_timeout * timeouts_s(p, timeout_s))
     }
 
-    /// Whether, by the paper's rule, a sender would gain by making this alternate path its primary path.
+    /// Whether a sender gains if it makes this alternate path its primary path, according to the SCTP paper's rule.
     pub fn beats(&self, primary: &Self) -> bool {
         self.square_root_rule() > primary.square_root_rule()
     }
@@ -62,7 +62,7 @@ pub fn unlimited_window(p: f64, b: f64) -> f64 {
     constant + (8.0 * (1.0 - p) / (3.0 * b * p) + constant * constant).sqrt()
 }
 
-/// Q̂(p, w): the probability that a loss in a window of w packets leads to a timeout instead of to three duplicate ACKs.
+/// Q̂(p, w): the probability that a loss in a window of w packets leads to a timeout, not to three duplicate ACKs.
 pub fn timeout_probability(p: f64, window: f64) -> f64 {
     if window <= 3.0 {
         return 1.0;
@@ -76,7 +76,7 @@ pub fn timeout_probability(p: f64, window: f64) -> f64 {
     (few * (1.0 + arrives.powi(3) * (1.0 - arrives.powf(window - 3.0))) / some).min(1.0)
 }
 
-/// `E[Z^TO]` = G(p)·T_0 / (1 − p): the expected length of a sequence of timeouts, seconds. The timeout doubles six times.
+/// `E[Z^TO]` = G(p)·T_0 / (1 − p): the expected length of a sequence of timeouts, seconds. The timeout doubles at most six times.
 pub fn timeouts_s(p: f64, timeout_s: f64) -> f64 {
     let backed_off = (0..6).map(|doubled| f64::from(doubled).exp2() * p.powi(doubled + 1));
     timeout_s * (1.0 + backed_off.sum::<f64>()) / (1.0 - p)
@@ -110,9 +110,9 @@ mod tests {
         assert!((path.square_root_rule() - 100.0).abs() < 1e-9);
     }
 
-    /// SCTP failover paper, IV.2: the primary path has 90 ms and 5 % loss, the alternate path 210 ms. Permanent failover gains at
-    /// an alternate loss of 0 % and (by 23 %) of 1 %. It costs at all other losses. The rule puts the limit at (90/210)²·5 % =
-    /// 0.918 %. So the rule is right except at 1 %, where it sees a tie within 5 %.
+    /// SCTP failover paper, IV.2: the primary path has a round trip of 90 ms and 5 % loss, the alternate path has 210 ms. Permanent
+    /// failover gains if the alternate path's loss is 0 %, and also (by 23 %) if it is 1 %. It costs at all higher losses. The rule
+    /// puts the limit at (90/210)²·5 % = 0.918 %. So the rule is right except at 1 %, where its two results differ by less than 5 %.
     #[test]
     fn where_a_slower_path_is_better() {
         let at = |loss| Path { loss, ..SLOW };
@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    /// The full formula counts timeouts of at least 1 s, which 5 % loss causes often. So it puts the limit between 2 and 3 %.
+    /// The full formula includes timeouts, which last at least 1 s and are frequent at 5 % loss. So it puts the limit between 2 and 3 %.
     #[test]
     fn timeouts_favour_the_path_with_less_loss() {
         let ratio = |loss| Path { loss, ..SLOW }.throughput() / PRIMARY.throughput();
@@ -183,7 +183,8 @@ mod tests {
             prop_assert!(path.throughput() <= path.max_window / path.round_trip_s * 1.000_001);
         }
 
-        /// With one ACK for two packets. Otherwise the published formula has a step where W_max begins to limit the window.
+        /// Holds for one ACK per two packets. With another ratio, the published formula has a step where W_max begins to limit the
+        /// window.
         #[test]
         fn more_loss_is_never_faster(path in path(), factor in 1.01..3.0f64) {
             let path = Path { packets_per_ack: 2.0, ..path };
@@ -192,7 +193,7 @@ mod tests {
             prop_assert!(worse.square_root_rule() < path.square_root_rule());
         }
 
-        /// The same, if only loss limits the window.
+        /// Holds for any number of packets per ACK if only loss limits the window.
         #[test]
         fn more_loss_is_never_faster_in_an_unlimited_window(path in path(), factor in 1.01..3.0f64) {
             let path = Path { max_window: 1e9, ..path };

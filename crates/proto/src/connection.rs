@@ -78,9 +78,9 @@ pub struct Connection {
     takes: Takes,
     /// The input had more holes than the server's selective acknowledgements can report, and some holes remain.
     sack_overflow: bool,
-    /// Set while the connection was learnt in its middle and nothing has yet proved that this was right.
+    /// Set if the connection was learnt in its middle, until something proves that it was learnt correctly.
     probation: Option<Probation>,
-    /// Why the connection cannot be continued. Set once and never cleared; the follower may have a reason of its own besides.
+    /// Why the connection cannot be continued. Set once and never cleared. The follower may have another reason of its own.
     spoiled: Option<Protection>,
 }
 
@@ -176,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// Makes the connection unprotected, for a reason outside it.
+    /// Makes the connection unprotected, for a reason that is outside the connection.
     pub fn unprotect(&mut self, cause: Cause) {
         self.spoil(Protection::Unprotected(cause));
         self.release();
@@ -297,7 +297,7 @@ impl Connection {
         let before = self.input.frontier();
         match self.input.insert(at, payload, source) {
             Inserted::Conflict => self.spoil(Protection::Ambiguous),
-            // Not kept. If the server takes these bytes nevertheless, its acknowledgement shows the hole.
+            // `TooManyHoles`: the log does not keep these bytes. If the server takes them nevertheless, its acknowledgement shows the hole.
             Inserted::TooManyHoles | Inserted::Known => {}
             Inserted::Stored if self.takes != Takes::All => {}
             Inserted::Stored => {
@@ -386,14 +386,15 @@ impl Connection {
         self.input.is_shelved() || self.output.is_shelved()
     }
 
-    /// Copies the bytes that are still needed from the shelf.
+    /// Copies from the shelf the bytes that are still needed.
     pub fn keep(&mut self, shelf: &dyn Shelf) {
         self.input.keep(shelf);
         self.output.keep(shelf);
         self.hold_limit();
     }
 
-    /// After every segment: forgets the bytes that nobody will need, and reports whether both sides have closed.
+    /// Called after every segment: forgets the bytes that nobody will need, and enforces the log's limit. Returns whether both sides have
+    /// closed.
     fn settle(&mut self) -> Effect {
         self.release();
         self.hold_limit();
@@ -405,7 +406,7 @@ impl Connection {
         Effect::Taken
     }
 
-    /// Forgets bytes before the restart point that the server has acknowledged, and output that the client has acknowledged. A
+    /// Forgets input that is before the restart point and that the server has acknowledged, and output that the client has acknowledged. A
     /// connection that cannot be continued keeps no bytes.
     pub fn release(&mut self) {
         if self.spoiled.is_some() {

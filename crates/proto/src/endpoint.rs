@@ -16,11 +16,11 @@ pub struct Endpoint {
     pub vip: SocketAddr,
     /// First sequence number that the client has not acknowledged (SND.UNA).
     pub send_unacknowledged: Seq,
-    /// The output that the socket is loaded with as already sent.
+    /// The output that the client has not acknowledged. The restored socket is loaded with it as already sent.
     pub unacknowledged: Range<Offset>,
     /// Next sequence number expected from the client (RCV.NXT).
     pub receive_next: Seq,
-    /// The offset that `receive_next` stands for, without a FIN. All input before it is in the log.
+    /// The input's end in the log: the offset of `receive_next`, where a FIN does not count. All input before this offset is in the log.
     pub input_frontier: Offset,
     /// The smaller of the two maximum segment sizes that were offered, in bytes. TCP options are not subtracted from it.
     pub mss: u16,
@@ -51,7 +51,7 @@ pub struct Endpoint {
 pub struct EndpointTimestamps {
     /// The server's latest value.
     pub value: u32,
-    /// When it was seen.
+    /// When `value` was seen.
     pub at: Instant,
     /// The client's latest value, to be echoed.
     pub echo: u32,

@@ -8,7 +8,7 @@ use crate::spill::Full;
 pub enum Protection {
     /// A takeover can continue it.
     Protected,
-    /// Two different copies of the same bytes were seen; nobody can say which one the primary took.
+    /// Two different copies of the same bytes were seen. It is not known which copy the primary took.
     Ambiguous,
     /// A takeover cannot continue it, for this reason.
     Unprotected(Cause),
@@ -23,19 +23,19 @@ pub enum Cause {
     Full(Full),
     /// Packets passed without being logged, because the agent was away for too long.
     LogGap,
-    /// It began before the log did. Policy `http` learns it from its next exchange on ([`learn`](crate::learn)).
+    /// The connection began before the log. Policy `http` follows it from its next exchange on ([`learn`](crate::learn)).
     Older(Policy),
-    /// As `Older`, and neither side has said anything since.
+    /// As `Older`, and neither side has sent anything since the log began.
     Silent(Policy),
-    /// As `Older`, but it cannot be learnt, for this reason.
+    /// As `Older`, but the connection cannot be followed from its next exchange on, for this reason.
     NotLearnt(String),
-    /// It uses Multipath TCP. The log of one path may lack bytes, and no kernel restores such a connection.
+    /// The connection uses Multipath TCP. The log of one path may lack bytes, and no kernel restores such a connection.
     Multipath,
-    /// Its segments are signed with a key (TCP MD5, TCP-AO) that only the sockets have.
+    /// The connection's segments are signed with a key (TCP MD5, TCP-AO) that only the sockets have.
     Signed,
-    /// Urgent data was sent. Whether a byte of it is in the stream depends on the socket (SO_OOBINLINE); no packet shows it.
+    /// Urgent data was sent. A socket option that no packet shows (SO_OOBINLINE) decides whether the urgent byte is in the stream.
     Urgent,
-    /// It was opened while the state of the replica's server was not the primary's.
+    /// The connection was opened before the replica's server had the primary's state.
     NotSynced,
     /// The restart policy cannot continue it.
     Policy(String),

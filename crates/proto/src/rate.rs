@@ -8,7 +8,8 @@
 //! ```
 //!
 //! B(n): bytes that connections sent into the string; C: the string's rate; N: number of connections; ρ: the part of the rate to
-//! use; w: how strongly the cap follows. The cap begins at the fair share ρ·C·RTT/N and never exceeds the whole string, ρ·C·RTT.
+//! use; w: how strongly the cap follows the measurement. The cap begins at the fair share ρ·C·RTT/N. It never exceeds ρ·C·RTT, the
+//! whole string.
 
 use std::time::Duration;
 
@@ -249,7 +250,7 @@ mod tests {
     }
 
     proptest! {
-        /// The loop of `docs/rate-control.md`: senders obey a cap one delay later and send at N·W/RTT. There is no queue.
+        /// The loop of `docs/rate-control.md`: senders obey each cap after `delay`, and send at N·W/RTT. There is no queue.
         #[test]
         fn the_loop_settles(
             connections in 2..100_usize,

@@ -14,8 +14,8 @@
 //!              begins
 //! ```
 //!
-//! Only `Primary` and `Claiming` (through the peer's wire), `TakingOver` and `Sole` have the right to speak for the VIP. Epochs, leases
-//! and the arbiter decide what an event is, and whether it may happen now ([`crate::standing`]).
+//! Only `Primary`, `Claiming`, `TakingOver` and `Sole` have the right to speak for the VIP. `Primary` and `Claiming` speak through the
+//! peer's wire only. Epochs, leases and the arbiter decide which event occurs, and when ([`crate::standing`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ pub enum Role {
     Primary,
     /// Runs the application as well, but its wire is gone. Waits for the right to speak without a wire.
     Claiming,
-    /// Prepares to be the wire of a peer that speaks: passes on what comes, and waits for the peer's consent.
+    /// Prepares to be the wire of a peer that speaks: passes packets on, and waits for the peer's consent.
     Returning,
     /// Is the wire.
     Backup,
@@ -54,21 +54,21 @@ pub enum Event {
     PeerServes,
     /// The peer is ready to be the wire.
     PeerReturns,
-    /// The peer has consented: all that it says passes through this node.
+    /// The peer has consented to this node as its wire: all that the peer sends to clients passes through this node.
     Consented,
     /// The peer is declared dead.
     PeerSilent,
-    /// The peer, which was silent or has begun a later epoch, is the wire as before.
+    /// The peer is the wire again, after it was silent or had begun a later epoch.
     PeerBack,
     /// The peer is a primary that wants to be taken over: its application failed, or it stops.
     PeerYields,
     /// The peer is a wire that will be gone soon.
     PeerLeaves,
-    /// This node gives up its part, or takes it again. What it knows of the peer's connections counts no longer.
+    /// This node gives up its part, or takes its part again. Its knowledge of the peer's connections is no longer valid.
     Withdrawn,
-    /// A step that the role needs failed in this node's network.
+    /// A change of this node's network that the role needs has failed.
     Failed,
-    /// A step for the consent to a peer's return failed, and the peer has not heard of the consent.
+    /// This node wanted to consent to the peer's return, but a step failed. The peer has not heard of the consent.
     ConsentFailed,
     /// Outside hosts reach the VIP here.
     Reached,
@@ -121,11 +121,11 @@ impl Role {
                 | Failed | Reached | Decided | ConsentFailed,
             ) => None,
 
-            // The egress guard sends its output to the wire only, until it has claimed the VIP.
+            // A primary's egress guard sends all output to the wire. So a primary without a wire must claim the VIP first.
             (Self::Primary, PeerSilent | PeerLeaves) => Some(Self::Claiming),
             (Self::Primary, PeerReturns | PeerBack) => Some(Self::Primary),
             (Self::Primary, PeerSpeaks | Failed) => Some(Self::Standby),
-            // Its connections are live, and the peer has none of them.
+            // This node's connections are live, and the peer has none of them. So this node serves alone again.
             (Self::Primary, ConsentFailed) => Some(Self::Sole),
             (
                 Self::Primary,
@@ -272,7 +272,7 @@ mod tests {
         ");
     }
 
-    /// A node starts to speak alone if it holds the gate or has asked outside hosts, or if the peer never heard its consent.
+    /// A node starts to speak alone only in three cases: it holds the gate, outside hosts reach it, or the peer never heard its consent.
     #[test]
     fn only_a_backup_or_a_claimant_starts_to_speak_alone() {
         for role in Role::ALL {

@@ -1,5 +1,5 @@
-//! The part of a log that memory may not hold. It is in a file, which this crate knows only by the traits [`Depot`] and
-//! [`Spill`].
+//! The part of a log that is in a file, because it exceeds the log's limit in memory. This crate accesses the file only through the traits
+//! [`Depot`] and [`Spill`].
 //!
 //! ```text
 //!      base         resident           frontier
@@ -8,7 +8,7 @@
 //!  up    │              │                  │
 //! ```
 //!
-//! A file belongs to one log and is dropped with it. It need not survive this node, so it is never synchronized to disk.
+//! A file belongs to one log and is dropped with the log. The file need not survive this node, so it is never synchronized to disk.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -32,7 +32,7 @@ pub trait Depot: Debug + Send + Sync {
     fn open(&self) -> io::Result<Box<dyn Spill>>;
 }
 
-/// A file. The trait extends [`Any`], so that its maker can get the concrete type back and pass the file on.
+/// A file. The trait extends [`Any`], so that the program that made the file can get the concrete type back and pass the file on.
 pub trait Spill: Any + Debug + Send {
     /// Appends `bytes`. `at` is the current end of the file.
     ///
@@ -56,13 +56,13 @@ pub trait Spill: Any + Debug + Send {
 /// Why a log may not grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Full {
-    /// Memory holds as much of this log as it may.
+    /// This log has reached its limit in memory.
     #[error("the log reached its limit")]
     Memory,
-    /// All logs together hold as much as they may, and the logs of this client hold the most.
+    /// All logs together have reached their limit, and this client's logs hold more than any other client's.
     #[error("all logs together reached their limit, and its client holds the most")]
     Share,
-    /// Memory and the service's files both hold as much as they may.
+    /// The log in memory and the service's files have both reached their limits.
     #[error("the log reached its limit, and so did the files for more")]
     Files,
     /// The log cannot be written to a file.
@@ -99,7 +99,7 @@ impl Spills {
         self.bytes_max
     }
 
-    /// Reserves `bytes` more, if they may be written.
+    /// Reserves room for `bytes` more bytes, if the limit allows it.
     fn take(&self, bytes: u64) -> Result<(), Full> {
         let fits = |held: u64| held.checked_add(bytes).filter(|&held| held <= self.bytes_max);
         let taken = self
@@ -163,7 +163,7 @@ impl Spilled {
         Ok(())
     }
 
-    /// Bytes before `to` are no longer needed. Bytes whose space the file cannot free still count.
+    /// Bytes before `to` are no longer needed. Bytes whose space the file cannot free still count as held by the file.
     pub(crate) fn release(&mut self, to: Offset) {
         let to = to.min(self.end);
         if to < self.released + RELEASE_MIN || self.file.release(to.since(self.start)).is_err() {

@@ -1,4 +1,4 @@
-//! The time that the caller tells us.
+//! Points in time. This crate never reads a clock: the caller passes the time.
 
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;

@@ -16,7 +16,7 @@ use crate::world::{Node, Output, Port};
 ///
 /// A closure `FnMut(Instant, &mut Endpoint) -> Option<Instant>` is an `App`, too.
 pub trait App: Any {
-    /// Reads and writes as much as possible. Called after everything that happens to the endpoint, and at the time that the last
+    /// Reads and writes as much as possible. The host calls this after each event of the endpoint, and at the time that the previous
     /// call returned.
     fn drive(&mut self, now: Instant, endpoint: &mut Endpoint) -> Option<Instant>;
 }
@@ -27,7 +27,7 @@ impl<F: FnMut(Instant, &mut Endpoint) -> Option<Instant> + 'static> App for F {
     }
 }
 
-/// An endpoint of a host, also after it is closed.
+/// Identifies an endpoint of a host, also after the endpoint is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointId(u64);
 

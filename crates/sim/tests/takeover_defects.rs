@@ -1,4 +1,4 @@
-//! A judge that sees nothing would let every takeover pass: each way to break one must be noticed.
+//! Tests the judge: for each known defect of a takeover, it must notice at least one takeover that the defect breaks.
 mod seeds;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,17 +8,17 @@ use proto::follower::Policy;
 use seeds::*;
 use steadfast_sim::pair::{Costs, Defect};
 
-/// A defect that so many takeovers do not show is hidden from the judge.
+/// Number of takeovers to try for each defect. If the judge finds nothing in all of them, the test fails.
 const SEEDS: u64 = 400;
 
-/// Whether the takeover of this seed, with `defect`, is found wrong. An endpoint that cannot go on (an assertion) is noticed too.
+/// Whether the judge finds something wrong in the takeover of this seed with `defect`. A failed assertion also counts.
 fn is_noticed(seed: u64, defect: Option<Defect>) -> bool {
     let play = || {
         let mut draw = Draw::new(seed);
         let policy = draw.pick(&[Policy::Http, Policy::Replica]);
         let mut config = draw.config(seed, policy);
         config.defect = defect;
-        config.costs = Costs::measured(draw.pick(&[10, 100, 300])); // slow steps: much happens between two of them
+        config.costs = Costs::measured(draw.pick(&[10, 100, 300])); // with slow steps, many packets arrive between two steps
         let mut scene = scene(&mut draw, &config, 6, 200 * MS);
         let moment = START + draw.time(Duration::from_millis(400));
         let (lan, beats) = (scene.lan, scene.heartbeats);

@@ -1,4 +1,4 @@
-//! `steadfast check-config`, which `run` does first.
+//! `steadfast check-config`. `steadfast run` makes the same checks first.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::{Config, ConfigError, Failure, Problem, Program};
 use crate::daemon;
 use crate::environment::{self, PeerMust};
 
-/// Checks the file and says so if it is all right.
+/// Checks the file, and prints a line if it is all right.
 pub(super) fn check(
     program: &Program,
     file: &Path,
@@ -29,7 +29,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The configuration, if the file, this machine and its network agree.
+/// Loads the configuration. Fails if the file is wrong, or does not fit this machine and its network.
 pub(super) fn load_and_check(program: &Program, file: &Path, without_peer: bool) -> Result<Config, Failure> {
     let config = Config::load(file)?;
     let missing = environment::missing(|| (program.features)(&config));

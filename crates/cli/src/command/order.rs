@@ -1,4 +1,4 @@
-//! `steadfast handover`, `bypass` and `drain`: gives the order to the node, and waits until it is carried out.
+//! `steadfast handover`, `bypass` and `drain`: gives the order to the node, and waits until the order is carried out (not with `--off`).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -88,7 +88,7 @@ fn give(state_dir: &Path, order: Order) -> Result<(), Failure> {
     control::order(state_dir, order).map_err(no_answer)
 }
 
-/// Waits until all services are as they should be.
+/// Waits until `is_done` is true for every service.
 fn wait(state_dir: &Path, is_done: &dyn Fn(&ServiceStatus) -> bool) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -16,7 +16,7 @@ const ENDPOINTS_MAX: usize = 9;
 /// The arbiter, which says whether this node may speak beyond its lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Arbiter {
-    /// `assume = "fail-stop"`, the default: a node that is silent is dead (CoRAL).
+    /// `assume = "fail-stop"`, the default: a silent node counts as dead (the assumption of the CoRAL paper).
     #[default]
     FailStop,
     /// `[witness]`
@@ -30,7 +30,7 @@ pub enum Arbiter {
 pub struct Witness {
     /// `endpoints`: URLs of its members, `https://` or `http://`.
     pub endpoints: Vec<String>,
-    /// `ca`: a PEM file with the certificates that vouch for the members'. Required with `https://`.
+    /// `ca`: a PEM file with the certificates of the authorities that signed the members' certificates. Required with `https://`.
     pub ca: Option<PathBuf>,
     /// `cert`, `key`: PEM files with this node's certificate and private key, if the members require a client certificate.
     pub identity: Option<(PathBuf, PathBuf)>,
@@ -38,7 +38,7 @@ pub struct Witness {
     pub user: Option<(String, String)>,
     /// `cluster`: all keys are below `/<cluster>/`. Default `steadfast`.
     pub cluster: String,
-    /// `timeout_ms`: an answer that takes longer counts as no answer, 50 to 60,000 ms. Default 1,000 ms.
+    /// `timeout_ms`: 50 to 60,000 ms, default 1,000 ms. An answer that takes longer counts as no answer.
     pub timeout: Duration,
 }
 
@@ -47,10 +47,10 @@ pub struct Witness {
 pub struct Fence {
     /// `command`: a program and its arguments.
     pub command: Vec<String>,
-    /// `timeout_ms`: a command that takes longer is killed, and has failed; 50 to 600,000 ms. Default 10,000 ms.
+    /// `timeout_ms`: 50 to 600,000 ms, default 10,000 ms. A command that takes longer is killed, and counts as failed.
     pub timeout: Duration,
-    /// `delay_ms`: how long this node waits before it runs the command, up to 600,000 ms. Default 0. Of two living nodes that do not
-    /// hear each other the one with the shorter delay goes on; the other's must be longer than the command takes.
+    /// `delay_ms`: how long this node waits before it runs the command, up to 600,000 ms, default 0. If both nodes live but do not hear
+    /// each other, the node with the shorter delay goes on. The other node's delay must be longer than the command takes.
     pub delay: Duration,
 }
 
@@ -70,7 +70,7 @@ impl std::fmt::Debug for Witness {
     }
 }
 
-/// Reads all three; they exclude each other.
+/// Reads `assume`, `[witness]` and `[fence]`. At most one of them may be present.
 pub(super) fn arbiter(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Arbiter {
     let assume = root.get("assume");
     if let Some(value) = assume {
@@ -212,7 +212,7 @@ pub(super) fn file(value: &DeValue<'_>) -> Result<PathBuf, String> {
     })(value)
 }
 
-#[allow(clippy::unnecessary_wraps)] // as `text` wants it
+#[allow(clippy::unnecessary_wraps)] // `text` requires an `Option`
 fn word(word: &str) -> Option<String> {
     Some(word.to_owned())
 }

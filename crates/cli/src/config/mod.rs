@@ -1,8 +1,8 @@
 //! The operator's configuration, checked once and turned into types.
 //!
-//! The file is TOML and strict: an unknown key is an error. One reading reports all problems, each with file, line, field, what is wrong
-//! and what is allowed. A [`Config`] that exists is consistent in itself; [`crate::environment`] checks whether this machine and its
-//! network agree with it.
+//! The file is TOML and strict: an unknown key is an error. Reading the file once reports all problems. Each problem names
+//! file, line and field, and says what is wrong and what is allowed. Every [`Config`] is consistent in itself. [`crate::environment`]
+//! checks whether this machine and its network agree with the configuration.
 
 mod arbiter;
 mod key;
@@ -70,10 +70,10 @@ pub struct Node {
 pub struct Peer {
     /// `name`: as in the peer's own `[node] name`.
     pub name: String,
-    /// `address`, or the first of `addresses`: on the service interface.
+    /// `address`, or the first of `addresses`: the peer's address on the service interface.
     pub address: IpAddr,
     /// `addresses`: 1 to 8 addresses of the peer. Each is a link of its own: every message goes to all of them, and the first copy that
-    /// arrives counts. `address` is short for one.
+    /// arrives counts. `address` is the short form for a single address.
     pub addresses: Vec<IpAddr>,
     /// `key_file`: a file with the secret that both nodes share, 32 bytes in hexadecimal digits. Messages to the
     /// peer are authenticated with it. Default: none, so messages are not authenticated.
@@ -89,23 +89,24 @@ pub struct Detector {
     pub heartbeat: Duration,
     /// `missed`: number of heartbeats in a row that must be missing, 2 to 100.
     pub missed: u32,
-    /// `lease_ms`: how long after its last word a silent backup may still be taking over. A primary claims the VIP once 17/16 of this have
-    /// passed since that word, and the backup's death is declared. 0 to 60,000 ms. Default 300 ms.
+    /// `lease_ms`: how long a silent backup may still be taking over, counted from its last message. The primary claims the VIP when 17/16
+    /// of this time have passed and the backup is declared dead. 0 to 60,000 ms. Default 300 ms.
     pub lease: Duration,
 }
 
 /// `[log]`: limits of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// `ring_mb`: the kernel's ring for protected traffic behind its first 16 MiB, in bytes; a power of two. Default 64 MiB.
+    /// `ring_mb`: size in bytes of the kernel's second ring for protected traffic, which is used when the first ring, of 16 MiB, is full. A
+    /// power of two. Default 64 MiB.
     pub ring_bytes: u32,
-    /// `syn_ring_kb`: the separate ring for SYNs and unknown flows, in bytes; a power of two. Default 1 MiB.
+    /// `syn_ring_kb`: size in bytes of the separate ring for SYNs and unknown flows. A power of two. Default 1 MiB.
     pub syn_ring_bytes: u32,
     /// `per_connection_mb`: bound of one connection's log, in bytes. Default 64 MiB.
     pub per_connection_bytes: u64,
     /// `total_mb`: bound of all logs of one service together, in bytes. Default 2 GiB.
     pub total_bytes: u64,
-    /// `at_limit`: for the services that do not set it themselves.
+    /// `at_limit`: the value for services that do not set `at_limit` themselves.
     pub at_limit: AtLimit,
     /// `spill_dir`: directory for the (unnamed) files of services that spill. Default `/var/tmp`.
     pub spill_dir: PathBuf,
@@ -116,12 +117,12 @@ pub struct Log {
 /// What happens to a connection whose log is full (`at_limit`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AtLimit {
-    /// `"unprotect"`: its log is given up.
+    /// `"unprotect"`: the connection's log is given up, so the connection is unprotected.
     #[default]
     Unprotect,
-    /// `"spill"`: its input goes to a file; if that fails, it is unprotected.
+    /// `"spill"`: the connection's input goes to a file. If that fails, the connection is unprotected.
     Spill,
-    /// `"slow"`: its client is slowed before the log is full, if waiting helps; else it is unprotected.
+    /// `"slow"`: the client is slowed before the log is full, if waiting helps. Otherwise the connection is unprotected.
     Slow,
 }
 
@@ -146,44 +147,45 @@ pub struct Service {
     pub interface: String,
     /// `policy`: how the application goes on after a takeover.
     pub policy: Policy,
-    /// This node's role, from `primary`, which names the node that runs the application.
+    /// This node's role. The key `primary` names the node that runs the application.
     pub role: Role,
-    /// `peer_address`: the peer on this service's interface, of the VIP's address family. Default `[peer] address`.
+    /// `peer_address`: the peer's address on this service's interface, of the VIP's address family. Default `[peer] address`.
     pub peer_address: IpAddr,
-    /// `application`: where the local application listens, other than the VIP. Default: the loopback address and
-    /// the service's port.
+    /// `application`: address and port at which the local application listens. It must not be at a VIP. Default: the loopback
+    /// address and the service's port.
     pub application: SocketAddr,
-    /// `volatile_headers`: reply headers that may differ when a request is executed again, in lower case, in addition to those that always may
-    /// (`age`, `connection`, `date`, `expires`, `keep-alive`, `server-timing`, `set-cookie`, `x-correlation-id`, `x-request-id`,
-    /// `x-response-time`, `x-runtime`); `http` only. Default `["date"]`, which adds nothing.
+    /// `volatile_headers`: names, in lower case, of reply headers that may differ when a request is executed again. These headers always
+    /// may: `age`, `connection`, `date`, `expires`, `keep-alive`, `server-timing`, `set-cookie`, `x-correlation-id`, `x-request-id`,
+    /// `x-response-time`, `x-runtime`. `http` only. Default `["date"]`, which adds nothing.
     pub volatile_headers: Vec<String>,
-    /// `reexecute`: which requests are executed again by the survivor though the dead server may have executed them:
-    /// `"safe"` methods, `"idempotent"` ones and requests with an `Idempotency-Key`, `"all"`, or a list of methods and
-    /// `"Idempotency-Key"`; `http` only. Default `"idempotent"`.
+    /// `reexecute`: which requests the survivor executes again although the dead server may have executed them. `"safe"`: requests with
+    /// safe methods. `"idempotent"`: requests with idempotent methods or with an `Idempotency-Key`. `"all"`: all requests. Or a list of
+    /// methods and `"Idempotency-Key"`. `http` only. Default `"idempotent"`.
     pub reexecute: Reexecute,
     /// `cut_replies`: what the survivor's application is asked for when a reply was cut. `"rest"`: the missing part, if the reply takes
-    /// ranges and a strong `ETag` identifies its content. `"whole"`: the whole reply again, which is compared. `http` only. Default `"rest"`.
+    /// ranges and a strong `ETag` identifies its content. `"whole"`: the whole reply, which is compared with the known part. `http` only.
+    /// Default `"rest"`.
     pub cut_replies: CutReplies,
     /// `after_takeover`: whether connections that were taken over stay relayed (`"keep"`), or end with their next reply
     /// (`"close"`), so that their clients connect anew to the application itself; `http` only. Default `"keep"`.
     pub after_takeover: AfterTakeover,
-    /// `opaque`: what happens to connections that do not speak HTTP/1, or change to another protocol: they are `"unprotected"`, or
-    /// followed by a `"replica"`; `http` only. Default `"unprotected"`.
+    /// `opaque`: what happens to connections that do not speak HTTP/1, or change to another protocol. `"unprotected"`: they are not
+    /// protected. `"replica"`: a replica follows them. `http` only. Default `"unprotected"`.
     pub opaque: Opaque,
     /// `crash_exit_codes`: exit codes of the application that count as a crash, not as an orderly end. Default: none.
     pub crash_exit_codes: Vec<u8>,
-    /// `commit`: which packets must be logged before which are released.
+    /// `commit`: which packets must be logged before other packets may be released.
     pub commit: Commit,
     /// `at_limit`: what happens to a connection whose log is full. Default: `at_limit` of `[log]`.
     pub at_limit: AtLimit,
-    /// `claim_ping`: hosts outside of the pair, of the VIP's family. A primary whose backup is gone speaks alone once they
-    /// answer pings from the VIP; under fail-stop, for as long as the peer's silence counts as its death. Default: the gateways on the
-    /// service interface.
+    /// `claim_ping`: hosts outside of the pair, of the VIP's address family. After its backup is gone, a primary speaks alone once these
+    /// hosts answer pings from the VIP. Under fail-stop, they must answer for as long as it takes to declare a silent peer dead. Default:
+    /// the gateways on the service interface.
     pub claim_ping: Vec<IpAddr>,
-    /// `on_deposed`: a command and its arguments, run when the peer has taken over what this node served.
+    /// `on_deposed`: a command and its arguments. It runs when the peer has taken over the service from this node.
     pub on_deposed: Vec<String>,
-    /// `state_sync` and its bounds; policy `replica` only. Default: none; then a server that has just started is assumed to have all
-    /// state that matters.
+    /// `state_sync` and its bounds; policy `replica` only. Default: none. Without it, a server that has just started is assumed to have
+    /// all state that matters.
     pub state_sync: Option<StateSync>,
     /// `[service.health]`: the health probe of the application. Default: none.
     pub health: Option<Health>,
@@ -194,9 +196,9 @@ pub struct Service {
 pub struct StateSync {
     /// `state_sync`: a command and its arguments, run on the node that is the wire.
     pub command: Vec<String>,
-    /// `state_sync_timeout_ms`: how long it may take while clients go on, 100 to 3,600,000 ms. Default 10,000 ms.
+    /// `state_sync_timeout_ms`: time limit for the part of the copy while clients are served, 100 to 3,600,000 ms. Default 10,000 ms.
     pub timeout: Duration,
-    /// `state_sync_hold_ms`: how long it may take while what clients send is held, 10 to 10,000 ms. Default 500 ms.
+    /// `state_sync_hold_ms`: time limit for the rest of the copy, while the clients' input is held, 10 to 10,000 ms. Default 500 ms.
     pub hold: Duration,
 }
 
@@ -238,19 +240,19 @@ impl fmt::Display for Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
-    /// It runs on the primary; unanswered requests are executed again on the survivor (CoRAL).
+    /// The application runs on the primary. The survivor executes unanswered requests again (CoRAL).
     Http,
-    /// It runs on both nodes and is deterministic per connection (FT-TCP's hot backup).
+    /// The application runs on both nodes and is deterministic per connection (FT-TCP's hot backup).
     Replica,
 }
 
 /// What the survivor's application is asked for when a reply was cut (`cut_replies`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CutReplies {
-    /// For the part that the client does not have, where that is possible.
+    /// The part that the client does not have, where that is possible.
     #[default]
     Rest,
-    /// For all of it.
+    /// The whole reply.
     Whole,
 }
 
@@ -260,21 +262,21 @@ pub enum AfterTakeover {
     /// They are relayed until they end.
     #[default]
     Keep,
-    /// The next reply that can carry `Connection: close` does so, and ends them.
+    /// The next reply that can carry `Connection: close` carries it and ends the connection.
     Close,
 }
 
 /// What happens to connections that do not speak HTTP/1 (`opaque`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Opaque {
-    /// They are served, and end with their node.
+    /// They are served, but end when their node dies.
     #[default]
     Unprotected,
-    /// As with policy `replica`, from where the other protocol begins.
+    /// They are protected as with policy `replica`, from the point at which the other protocol begins.
     Replica,
 }
 
-/// Which packets must be logged before which are released (`commit`).
+/// Which packets must be logged before other packets may be released (`commit`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
     /// Both directions pass the wire (FT-TCP's PRS).
@@ -292,7 +294,7 @@ impl Service {
 }
 
 impl Config {
-    /// The peer's addresses that heartbeats go to: those of `[peer]`, and the one on each service's interface.
+    /// The peer's addresses to which heartbeats go: those in `[peer]`, and the peer's address on each service's interface.
     pub fn links(&self) -> Vec<IpAddr> {
         let mut links = self.peer.addresses.clone();
         for service in &self.services {
@@ -320,7 +322,7 @@ impl Config {
         parse::config(path, text)
     }
 
-    /// `problem` as an error of the field `field` (`peer.address`, `service[0].interface`), found after reading.
+    /// A problem of the field `field` (`peer.address`, `service[0].interface`) that is found after reading. `what` says what is wrong.
     pub fn problem(&self, field: &str, what: impl Into<String>) -> Problem {
         Problem {
             line: self.places.line(field),

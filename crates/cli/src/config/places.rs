@@ -9,7 +9,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// The line of `field`, from 1; of the table around it if the field has its default; else 1.
+    /// The line of `field`, counted from 1. If the file lacks the field, the line of the innermost table around it; if there is none, 1.
     pub fn line(&self, field: &str) -> usize {
         let mut path = field;
         loop {

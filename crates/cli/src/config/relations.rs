@@ -1,4 +1,4 @@
-//! Checks the relations between fields.
+//! Checks that the fields of a configuration agree with each other.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use super::parse::Draft;
 use super::table::Reading;
 use super::{AtLimit, Detector, Log, Node, Peer, Policy, Role, Service};
 
-/// Notes every relation that does not hold. Returns the services, or `None` if a field could not be read.
+/// Reports every pair of fields that contradict each other. Returns the services, or `None` if a field could not be read.
 pub(super) fn check(
     reading: &mut Reading<'_>,
     node: Option<&Node>,
@@ -178,7 +178,7 @@ fn pairwise(reading: &mut Reading<'_>, drafts: &[Draft]) {
     }
 }
 
-/// Services at one VIP live and move together: an address is on one interface of one node.
+/// Checks that two services with the same VIP agree. They always move together, because an address is on one interface of one node.
 fn same_place(reading: &mut Reading<'_>, index: usize, draft: &Draft, first: usize, other: &Draft) {
     let mut agree = |key: &str, agrees: bool| {
         if !agrees {
@@ -192,7 +192,7 @@ fn same_place(reading: &mut Reading<'_>, index: usize, draft: &Draft, first: usi
     agree("peer_address", draft.peer_address == other.peer_address);
 }
 
-/// The first index that had `key`, if that is not `index` itself.
+/// The index of the first service with this `key`, unless it is `index` itself.
 fn first<K: std::hash::Hash + Eq>(seen: &mut HashMap<K, usize>, key: K, index: usize) -> Option<usize> {
     let first = *seen.entry(key).or_insert(index);
     (first != index).then_some(first)

@@ -45,7 +45,7 @@ enum Request {
     Order(Order),
 }
 
-/// An order of the operator. No service means all services.
+/// An order of the operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Order {
@@ -56,9 +56,9 @@ pub enum Order {
     },
     /// The node gives up its part in a service, or takes part again.
     Leave {
-        /// The service's name.
+        /// The service's name. `None` means all services.
         service: Option<String>,
-        /// Whether to give it up.
+        /// Whether to give the part up.
         leaves: bool,
     },
 }
@@ -78,7 +78,7 @@ pub struct Status {
     pub node: String,
     /// The other node.
     pub peer: PeerStatus,
-    /// In the order of the configuration.
+    /// The services, in the order of the configuration.
     pub services: Vec<ServiceStatus>,
     /// The kernel's rings.
     pub rings: RingsStatus,
@@ -104,11 +104,11 @@ pub enum ArbiterKind {
 /// The witness, as this node sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WitnessStatus {
-    /// Whether it answered the last question. A node that speaks already does not depend on it.
+    /// Whether the witness answered the last question. A node that speaks already does not depend on the witness.
     pub reachable: bool,
     /// Time since its last answer, in nanoseconds; `None` before the first.
     pub answer_age_ns: Option<u64>,
-    /// Why it does not answer; `None` if it does.
+    /// Why the witness does not answer; `None` if it does.
     pub error: Option<String>,
     /// By service: the latest epoch that was granted, and its owner.
     pub owners: BTreeMap<String, OwnerStatus>,
@@ -119,7 +119,7 @@ pub struct WitnessStatus {
 /// The owner of the latest epoch that the witness granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerStatus {
-    /// That epoch.
+    /// The epoch.
     pub epoch: u64,
     /// The node that has it.
     pub owner: String,
@@ -143,7 +143,7 @@ pub struct RingStatus {
     pub size_bytes: u64,
 }
 
-/// The other node, as this one sees it.
+/// The other node, as this node sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerStatus {
     /// Its name.
@@ -158,7 +158,7 @@ pub struct PeerStatus {
     pub authenticated: bool,
     /// Its addresses.
     pub links: Vec<LinkStatus>,
-    /// Number of refused datagrams from these addresses, by reason. `a copy` is usual where there are several links.
+    /// Number of refused datagrams from these addresses, by reason. With several links, the reason `a copy` is usual.
     pub refused: BTreeMap<String, u64>,
 }
 
@@ -175,9 +175,9 @@ pub struct LinkStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// They do: a failure of either is masked.
+    /// Both do: a failure of either node is masked.
     Duplex,
-    /// One is on its own: the next failure is not masked.
+    /// One node is on its own: the next failure is not masked.
     Simplex,
 }
 
@@ -200,8 +200,8 @@ pub struct ServiceStatus {
     pub epoch: u64,
     /// Its connections by protection.
     pub connections: ConnectionCounts,
-    /// Whether `connections` counts all of them. False on a wire that the primary has not told yet who is connected: some connections may be
-    /// missing, and those are not protected.
+    /// Whether `connections` counts all connections. False on a wire that has not heard yet from the primary which clients are connected.
+    /// Then some connections may be missing, and the missing ones are not protected.
     pub connections_complete: bool,
     /// Bytes of its logs in memory.
     pub log_bytes: u64,
@@ -215,9 +215,9 @@ pub struct ServiceStatus {
     pub counters: BTreeMap<String, u64>,
     /// This node's exact role.
     pub state: State,
-    /// Its last roles, the present one last; empty if the present role was adopted from an earlier agent.
+    /// This node's last roles, the present one last. Empty if the present role was adopted from an earlier agent.
     pub history: Vec<StateSince>,
-    /// The peer's role, as the peer said last.
+    /// The peer's role, as last reported by the peer.
     pub peer_state: Option<State>,
     /// Why the service is simplex; `None` if it is duplex.
     pub simplex_reason: Option<String>,
@@ -225,11 +225,11 @@ pub struct ServiceStatus {
     pub failure: Option<String>,
     /// State of the application on this node.
     pub application: Application,
-    /// State of the application on the peer, as the peer said last.
+    /// State of the application on the peer, as last reported by the peer.
     pub peer_application: Option<Application>,
     /// Connections that are not protected, by reason. The sum is that of [`ConnectionCounts`], ambiguous ones included.
     pub reasons: BTreeMap<String, u64>,
-    /// Connections that were taken over and that the keeper relays; they are among the unprotected ones.
+    /// Connections that were taken over and that the keeper relays. They are counted as unprotected.
     pub relayed: u64,
     /// How far this node is behind, over all connections.
     pub lag: Lag,
@@ -260,13 +260,14 @@ pub struct PathStatus {
     pub fault: Option<String>,
     /// Whether the service's interface has a carrier.
     pub carrier: bool,
-    /// Whether outside hosts answer this node: `unknown` (nobody has ever answered), `reached`, `doubted` (being asked anew), `lost`.
+    /// Whether outside hosts answer this node: `unknown` (no host has ever answered), `reached`, `doubted` (hosts are being asked again),
+    /// `lost`.
     pub outside: Outside,
-    /// The same for the peer, as it said last.
+    /// The same for the peer, as last reported by the peer.
     pub peer_outside: Outside,
     /// Whether this node hears the peer through the service's interface; `None` if no link uses it.
     pub hears_peer: Option<bool>,
-    /// Whether the peer hears this node there.
+    /// Whether the peer hears this node through the service's interface.
     pub peer_hears: Option<bool>,
     /// Number of times that the path broke since the agent's start.
     pub losses: u64,
@@ -275,13 +276,14 @@ pub struct PathStatus {
 /// The state of a replica's server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateSyncStatus {
-    /// Whether it is equal to the primary's. Only then are new connections protected.
+    /// Whether the replica's state is equal to the primary's. New connections are protected only if it is.
     pub synced: bool,
     /// Progress of the hook.
     pub state: String,
     /// Why the hook failed last, if it has failed since its last success.
     pub error: Option<String>,
-    /// Bytes that connections without a replica have sent since. The replica's server lacks the changes that they made.
+    /// Bytes that connections without a replica have sent since the last copy. The replica's server lacks the changes that these bytes
+    /// made.
     pub missed_bytes: u64,
 }
 
@@ -296,10 +298,10 @@ pub struct StateSince {
     pub epoch: u64,
 }
 
-/// How far the backup is behind the primary. Bytes in the rings are not included: their connections are not known yet.
+/// How far the backup is behind the primary. Bytes in the rings are not included, because their connections are not known yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lag {
-    /// Logged bytes that the restart policy has not followed yet, because a replica is behind, or ahead.
+    /// Bytes that the primary has accepted or sent and that a replica has not read or sent yet. Always 0 without a replica.
     pub unfollowed_bytes: u64,
     /// Bytes of the in-log that the primary has not acknowledged yet.
     pub unacknowledged_bytes: u64,
@@ -308,13 +310,14 @@ pub struct Lag {
 /// When a primary may claim the VIP of a silent wire, and for how long this node may speak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseStatus {
-    /// The configured lease, in nanoseconds. The claim is allowed once 17/16 of it have passed since the wire's last word, and the wire's
-    /// death is declared.
+    /// The configured lease, in nanoseconds. The claim is allowed if the wire's death is declared, and 17/16 of the lease have passed since
+    /// the wire was last heard.
     pub configured_ns: u64,
     /// Time until the claim is allowed, in nanoseconds, if the wire stays silent; `None` on a node that has nothing to claim.
     pub left_ns: Option<u64>,
-    /// Time for which this node may speak without asking the arbiter, in nanoseconds, if it hears nothing more: a wire for what it takes
-    /// over, a survivor until the arbiter has confirmed it. 0: it has to ask first. `None` on other nodes, and if the right has no end.
+    /// Time for which this node may speak without asking the arbiter, in nanoseconds, if it hears nothing more. A wire has it for the
+    /// connections that it takes over, a survivor until the arbiter has confirmed it. 0: the node has to ask first. `None` on other nodes,
+    /// and if the right to speak has no end.
     pub may_speak_ns: Option<u64>,
 }
 
@@ -334,7 +337,7 @@ pub struct ConnectionCounts {
 pub struct TakeoverReport {
     /// The primary was declared dead.
     pub declared_ns: u64,
-    /// From here on the old primary could not reach a client.
+    /// From this time on the old primary could not reach a client.
     pub gate_closed_ns: u64,
     /// The first connection was restored; `None` if none was.
     pub first_live_ns: Option<u64>,
@@ -389,9 +392,9 @@ pub struct ConnectionStatus {
     pub protection: Protection,
     /// Why it is not protected; empty if it is.
     pub reason: String,
-    /// Bytes from the client that are in the log or behind the restart point.
+    /// Bytes from the client that were logged in order, including bytes that the log no longer keeps.
     pub in_offset: u64,
-    /// Bytes to the client, as [`Self::in_offset`].
+    /// Bytes to the client, counted in the same way as [`Self::in_offset`].
     pub out_offset: u64,
     /// Bytes of its logs in memory.
     pub log_bytes: u64,
@@ -415,7 +418,7 @@ pub struct RestoredStatus {
     pub service: String,
     /// The client's address and port.
     pub client: SocketAddr,
-    /// When it could go on (CLOCK_MONOTONIC, nanoseconds).
+    /// When the connection could go on (CLOCK_MONOTONIC, nanoseconds).
     pub live_ns: u64,
     /// Whether it is still open.
     pub lives: bool,

@@ -52,9 +52,9 @@ pub struct Executor {
     state_syncs: StateSyncs,
     arbiter: Arbiter,
     pub(super) filters: FilterWatch,
-    /// Interfaces whose filters could not be put back.
+    /// Interfaces whose filters could not be attached again.
     pub(super) bare: Vec<u32>,
-    /// The last change of the network that could not be put back.
+    /// Error of the last repair of the network, if that repair failed. The same error is logged once.
     pub(super) unmended: String,
     pub(super) verified: Instant,
     pub(super) refusals: Refusals,
@@ -74,7 +74,7 @@ pub(super) struct Service {
 }
 
 impl Executor {
-    /// An executor over what has been set up.
+    /// An executor for the set-up state.
     pub fn new(
         config: &Config,
         wire: Wire,
@@ -166,7 +166,7 @@ impl Executor {
         self.service_at(vip).filter(is_primary)
     }
 
-    /// What this node's kernel knows of the connections of `clients`, for the peer's wire.
+    /// Looks up what this node's kernel knows of the connections of `clients`, for the peer's wire.
     pub fn look_up(&self, node: &Node, vip: SocketAddr, clients: &[SocketAddr]) -> Option<Vec<Told>> {
         self.served_at(node, vip)?;
         let clients = &clients[..clients.len().min(QUESTION_MAX)];
@@ -228,8 +228,9 @@ impl Executor {
         self.servers.fd()
     }
 
-    /// Records that the agent is there, and tells the node what passed while it was not. Returns whether a cable has come back. All actions
-    /// must be carried out before. If an agent dies before it has closed a gate, its successor must see the absence and close the gate.
+    /// Records that the agent is here, and tells the node about packets that passed unlogged while no agent was here. Returns whether a
+    /// cable has been plugged in again. Call this only after all actions are carried out. Otherwise, if the agent dies before it has closed
+    /// a gate, its successor does not see that no agent was here, and does not close the gate.
     pub fn check_in(&self, node: &mut Node, rings: &mut Rings) -> bool {
         let mut is_back = false;
         self.wire.set_agent_seen(node.ran().as_nanos());
@@ -251,8 +252,8 @@ impl Executor {
         is_back
     }
 
-    /// Reads the log to its end, then tells the node about the packets that passed unlogged. In this order, because the logged packets came
-    /// first.
+    /// Reads the log to its end, then tells the node about the packets that passed unlogged. The log is read first because the logged
+    /// packets came first.
     fn read_all(&self, node: &mut Node, index: ServiceIndex, rings: &mut Rings, unlogged: u64) {
         rings.drain(usize::MAX, true, &mut Reader(node));
         if unlogged > 0 {
@@ -343,13 +344,13 @@ impl Executor {
     }
 
     fn drain(&self, node: &mut Node, service: ServiceIndex, rings: &mut Rings) {
-        // The agent may have been away since it looked last.
+        // The agent may have been away since the last check.
         let unlogged = self.wire.take_unlogged(service);
         self.read_all(node, service, rings, unlogged);
         node.handle_drained(linux::clock::now(), service);
     }
 
-    /// Logs a report for the operator, and pins what the next agent must know of it.
+    /// Logs a report for the operator. Stores what the next agent must know of the report in the wire's pinned maps.
     fn hear(&self, node: &Node, report: &Report) {
         match report {
             Report::Role { service, to, .. } => {
@@ -367,7 +368,8 @@ impl Executor {
         self.tell(node, report);
     }
 
-    /// Sets up the network for `gate`, which is set next. A node without a part is mute meanwhile; a node that speaks goes on speaking.
+    /// Sets up the network for `gate`. The gate itself is set later. Until then, a node whose gate was off is mute, and a node that speaks
+    /// continues to speak.
     fn assume(&mut self, service: ServiceIndex, gate: Gate, peer_mac: [u8; 6]) -> anyhow::Result<()> {
         self.look_for_interface(service)?;
         if self.wire.gate(service).0 == Mode::Off {
@@ -387,7 +389,7 @@ impl Executor {
         Ok(())
     }
 
-    /// The peer is heard again: asks for its addresses at once, so that the peer also hears this node soon.
+    /// The peer is heard again. Makes the kernel resolve the peer's addresses at once, so that the peer also hears this node soon.
     pub fn ask_again_for(&self, peer: &[IpAddr]) {
         for address in peer {
             if let Err(error) = self.network.ask_again_for(*address) {
@@ -401,7 +403,8 @@ impl Executor {
         self.wire.hold_input(service, until);
     }
 
-    /// Ends the sockets of processes that died. The death guard lets no RST out. Afterwards no later agent needs to know about them.
+    /// Ends the sockets of processes that died. The guard lets no RST of these sockets out. Afterwards no later agent needs to know about
+    /// the sockets.
     fn destroy(&self, index: ServiceIndex, clients: &[SocketAddr]) {
         let vip = self.services[usize::from(index)].vip;
         match linux::network::sockets::destroy_dying(vip, clients) {
@@ -422,7 +425,7 @@ impl Executor {
         self.restoring.retain(|(service, _), _| *service != index);
         self.relay.drop_live(index);
         self.replicas.close_all(index);
-        self.services[usize::from(index)].held = Held::default(); // the next wire begins without
+        self.services[usize::from(index)].held = Held::default(); // the next wire begins with no held clients
         let vip = self.services[usize::from(index)].vip;
         self.set_speak(index, false);
         match linux::network::sockets::destroy(vip) {

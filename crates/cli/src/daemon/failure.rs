@@ -1,4 +1,5 @@
-//! Handles services whose network could not be set up, and interfaces that were made anew (with another index, perhaps another MAC address).
+//! Handles services whose network could not be set up, and interfaces that were made anew (with another index, perhaps another MAC
+//! address).
 
 use anyhow::{Context, bail};
 use linux::network::Interface;
@@ -7,7 +8,7 @@ use proto::node::Node;
 
 use super::carry_out::Executor;
 
-/// Tells the node of a step that failed.
+/// Tells the node if a step for a service failed.
 pub(super) fn note(node: &mut Node, service: ServiceIndex, outcome: anyhow::Result<()>) {
     if let Err(error) = outcome {
         node.handle_failed(linux::clock::now(), service, format!("{error:#}"));

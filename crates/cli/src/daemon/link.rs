@@ -18,7 +18,8 @@ pub(super) struct Link {
     pub(super) socket: Arc<UdpSocket>,
     /// When a datagram of the peer's current incarnation last arrived, copies included.
     pub(super) heard: Option<Instant>,
-    /// Number of the newest of these datagrams. An older one does not prove that the link works: it may be a recording.
+    /// Number of the newest of these datagrams. An older datagram does not prove that the link works: someone may have recorded and sent it
+    /// again.
     pub(super) newest: frame::Number,
 }
 
@@ -56,7 +57,7 @@ impl Link {
     }
 }
 
-/// Makes the kernel report by which interface each datagram came in (`IP_PKTINFO`, RFC 3542 §6.2).
+/// Makes the kernel report the interface by which each datagram came in (`IP_PKTINFO`, RFC 3542 §6.2).
 fn tell_interfaces(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     match address {
         SocketAddr::V4(_) => setsockopt(socket, sockopt::Ipv4PacketInfo, &true)?,

@@ -24,7 +24,7 @@ pub fn give(node: &mut Node, executor: &Executor, order: &Order) -> Result<(), S
                 Some(service) => vec![find(executor, all, service)?],
                 None => all.collect(),
             };
-            // All or nothing.
+            // Refuse the order for all services if it cannot be carried out for one.
             for &index in &indices {
                 if let Some(why) = node.would_be_lost(now, index).filter(|_| *leaves) {
                     let service = executor.service_name(index);

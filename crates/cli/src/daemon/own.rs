@@ -9,8 +9,8 @@ use proto::action::ServiceIndex;
 use super::carry_out::Executor;
 use crate::config;
 
-/// Address and MSS of this node's programs as clients of a service at `vip`. The peer must be able to answer the address, so it is one of
-/// the service interface's: `before`, as long as that is there.
+/// Address and MSS of this node's programs as clients of a service at `vip`. The peer must be able to answer to the address. So the address
+/// is one of the service interface's addresses: the address `before`, as long as the interface has it.
 fn own_client(
     interface: &Interface,
     vip: IpAddr,
@@ -28,7 +28,7 @@ fn own_client(
     Some(OwnClient { address, mss })
 }
 
-/// As [`own_client`], at the start.
+/// As [`own_client`], at the start of the agent. Logs if there is no address.
 pub(super) fn first_own_client(
     service: &config::Service,
     interface: &Interface,
@@ -47,7 +47,7 @@ pub(super) fn first_own_client(
 }
 
 impl Executor {
-    /// Follows changes of the service interfaces' addresses and MTUs, for clients on this node.
+    /// Applies changes of the service interfaces' addresses and MTUs to the clients on this node.
     pub(super) fn follow_own_addresses(&self) {
         let interfaces = match self.network.interfaces() {
             Ok(interfaces) => interfaces,
@@ -64,7 +64,7 @@ impl Executor {
         }
     }
 
-    /// As [`Self::follow_own_addresses`], for one service. If the interface has no address now, nothing changes until it has one again.
+    /// As [`Self::follow_own_addresses`], for one service. While the interface has no address, nothing changes.
     pub(super) fn follow_own_address(&self, index: ServiceIndex, interface: &Interface) {
         let vips: Vec<IpAddr> = self.services.iter().map(|service| service.vip.ip()).collect();
         let vip = self.services[usize::from(index)].vip.ip();

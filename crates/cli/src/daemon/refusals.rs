@@ -1,4 +1,4 @@
-//! Logs clients that are refused because they would be served past the wire.
+//! Logs clients that are refused because their packets did not come through the wire.
 
 use super::carry_out::Executor;
 

@@ -1,5 +1,5 @@
-//! The replicas' connections to the local application (restart policy `replica`). They are fed the input that the primary has accepted;
-//! their output is read and compared.
+//! The replicas' connections to the local application (restart policy `replica`). The agent writes the input that the primary has accepted
+//! to them. It reads their output and compares it with the primary's.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use proto::table::ConnectionId;
 
 use crate::config::Config;
 
-/// Lead over the primary, in bytes, above which a replica is not read from.
+/// Number of bytes by which a replica's output may be ahead of the primary's. Beyond it, the agent stops reading from the replica.
 const AHEAD_MAX: usize = 1 << 20;
 const EVENTS_MAX: usize = 64;
 const READ_SIZE: usize = 256 * 1024;
@@ -42,7 +42,7 @@ struct Replica {
 }
 
 impl Replicas {
-    /// No replica yet.
+    /// An empty set.
     pub fn new(config: &Config) -> anyhow::Result<Self> {
         Ok(Self {
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).context("making an epoll instance")?,
@@ -100,7 +100,7 @@ impl Replicas {
         };
         let replica = self.by_token.get_mut(&token).expect("both maps hold it");
         if replica.blocked {
-            return; // epoll reports when it takes more
+            return; // epoll reports when the replica takes more
         }
         match feed(&mut replica.stream, node, service, id, &mut self.buffer) {
             Ok(complete) => {
@@ -131,16 +131,16 @@ impl Replicas {
         }
     }
 
-    /// Takes a replica's connection, for the relay.
+    /// Removes a replica and returns its connection. The relay uses the connection from then on.
     pub fn take(&mut self, service: ServiceIndex, id: ConnectionId) -> Option<TcpStream> {
         let token = self.by_key.remove(&(service, id))?;
         let replica = self.by_token.remove(&token)?;
         self.paused.retain(|&paused| paused != token);
-        let _ = self.epoll.delete(&replica.stream); // closing it would do the same
+        let _ = self.epoll.delete(&replica.stream); // an error is harmless: epoll forgets the stream when it is closed
         Some(replica.stream)
     }
 
-    /// Reads the replicas' output, and feeds those that take more now.
+    /// Reads the output of the replicas, and feeds the replicas that take more input now.
     pub fn serve(&mut self, node: &mut Node) {
         if self.by_token.is_empty() {
             return;
@@ -236,7 +236,7 @@ fn event(token: u64, readable: bool, writable: bool) -> EpollEvent {
     EpollEvent::new(flags, token)
 }
 
-/// Writes new input; false if the replica takes no more for now. Spilled input goes through `buffer`.
+/// Writes new input. Returns false if the replica takes no more for now. Input that was spilled to a file is copied through `buffer`.
 fn feed(
     stream: &mut TcpStream,
     node: &mut Node,
@@ -270,7 +270,7 @@ fn feed(
     outcome
 }
 
-/// Writes as many `bytes` as the replica takes now; false if that is not all.
+/// Writes as many of `bytes` as the replica takes now. Returns whether these are all.
 fn write(stream: &mut TcpStream, mut bytes: &[u8], written: &mut u64) -> io::Result<bool> {
     while !bytes.is_empty() {
         match stream.write(bytes) {

@@ -1,4 +1,4 @@
-//! Sets up what an agent needs: from nothing, or by adopting what an earlier agent left.
+//! Sets up what an agent needs, either from nothing or by adopting the state that an earlier agent left.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,7 +26,8 @@ use crate::arbiter::Arbiter;
 use crate::config::{self, Config, CutReplies, Policy, Role};
 use crate::lock::{self, Lock};
 
-/// Size in bytes of the ring that is used while the agent keeps up. A smaller one fills too often; a larger one leaves the CPU's caches.
+/// Size in bytes of the ring that is used while the agent keeps up. A smaller ring fills too often. A larger ring does not fit the CPU's
+/// caches.
 const RING_CACHED_BYTES: u32 = 16 << 20;
 
 /// What the agent needs to run.
@@ -37,7 +38,7 @@ pub(super) struct SetUp {
     pub(super) found: Option<Found>,
 }
 
-/// What an earlier agent, dead or replaced, left.
+/// The state that an earlier agent left. That agent is dead or replaced.
 pub(super) struct Found {
     /// By service.
     pub(super) services: Vec<proto::node::Found>,
@@ -45,7 +46,8 @@ pub(super) struct Found {
     pub(super) seen: Instant,
 }
 
-/// Adopts what an earlier agent left; without that, begins anew: guard first, then the wire. The VIPs come up when the roles are agreed.
+/// Adopts the state that an earlier agent left. If there is none, attaches the wire's programs and then sets up the nft guard. The VIPs
+/// come up when the roles are agreed.
 pub(super) fn set_up(
     config: &Config,
     wake: impl Fn() + Clone + Send + 'static,
@@ -82,7 +84,7 @@ pub(super) fn set_up(
 /// Checks that a program with `config` could take the place of this node's running daemon. Changes nothing.
 ///
 /// # Errors
-/// If no daemon runs, or the reason why its state cannot be adopted.
+/// If no daemon runs, or if its state cannot be adopted. The error says why.
 pub fn could_go_on(config: &Config) -> anyhow::Result<()> {
     let node = &config.node;
     if Lock::holder(&node.state_dir, lock::DAEMON)?.is_none() {
@@ -120,8 +122,8 @@ fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::node::F
     }
 }
 
-/// Closes the gates of primaries whose agent was away for the agent timeout: the wire may have gone on alone. The node does the same, but this
-/// start may fail before the node runs, and may fail repeatedly.
+/// Under `fail-stop`, closes the gates of primaries if no agent was here for the agent timeout: the wire may have gone on alone. The node
+/// closes them too, but this start may fail before the node runs, and may fail repeatedly.
 fn close_doubted(config: &Config, wire: &Wire) {
     let away = linux::clock::now().since(Instant::from_nanos(wire.agent_seen()));
     if config.arbiter != config::Arbiter::FailStop || away < config.node.agent_timeout {
@@ -142,7 +144,7 @@ fn close_doubted(config: &Config, wire: &Wire) {
 }
 
 /// Adopts the network that an earlier agent left. A failure undoes nothing: forwarding goes on, and the operator decides. This step does
-/// not tell the wire that an agent is here: a start that fails must not hide how long there was none.
+/// not tell the wire that an agent is here. Otherwise a failed start would hide how long no agent was here.
 fn go_on(config: &Config, mut wire: Wire, found: &Found) -> anyhow::Result<(Wire, Network)> {
     tracing::info!("going on with what an earlier agent left");
     if let Some(left_out) = wire.attach()? {

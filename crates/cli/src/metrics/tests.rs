@@ -169,7 +169,7 @@ fn what_is_not_known_has_no_sample() {
     );
 }
 
-/// Prometheus' own opinion, where its tool is installed.
+/// Prometheus' own tool checks the page, if the tool is installed.
 #[test]
 fn promtool_has_nothing_against_it() {
     let tool = std::process::Command::new("promtool")
@@ -194,7 +194,7 @@ fn ask(at: SocketAddr, request: &str) -> String {
     let mut stream = loop {
         match TcpStream::connect(at) {
             Ok(stream) => break stream,
-            // It has only just been started.
+            // The server has only just been started, and may not listen yet.
             Err(error) => assert!(Instant::now() < until, "{at}: {error}"),
         }
         std::thread::yield_now();
@@ -205,7 +205,7 @@ fn ask(at: SocketAddr, request: &str) -> String {
     answer
 }
 
-/// A page for those who ask in time, and the rest of HTTP.
+/// A GET of `/metrics` gets the page. Other requests get an error, and the agent is not asked. A node that stops has no page.
 #[test]
 fn it_is_served() {
     let dir = tempfile::tempdir().unwrap();
@@ -268,7 +268,7 @@ fn the_agent_is_not_asked_again_at_once() {
     });
     let (source, now) = (Source::new(asker), Instant::now());
     let page = source.page(now).unwrap();
-    node.join().unwrap(); // it answers once
+    node.join().unwrap(); // the agent answers only once
     let soon = now + FRESH - Duration::from_nanos(1);
     assert_eq!(source.page(soon).unwrap(), page);
     assert_eq!(source.page(now + FRESH).unwrap_err(), "the node is stopping");

@@ -27,8 +27,8 @@ struct Member {
 }
 
 impl Etcd {
-    /// A cluster of `count` members. If it `is_private`, clients reach it by TLS only. `None`, with a message, if etcd is not
-    /// installed.
+    /// Starts a cluster of `count` members. If `is_private`, clients reach the cluster by TLS only. If etcd is not installed, prints a
+    /// message and returns `None`.
     pub fn start(test: &str, count: usize, is_private: bool) -> Option<Self> {
         if Command::new("etcd").arg("--version").output().is_err() {
             eprintln!("skipped: {test}: etcd is not installed (package etcd-server)");
@@ -160,8 +160,8 @@ impl Drop for Etcd {
     }
 }
 
-/// A free address of this machine that stays free until it is used: its port is below those that the kernel gives to connections
-/// (32,768 and up), and this process never returns it twice.
+/// A free address of this machine. It stays free until it is used: the kernel gives only higher ports to connections (32,768 and up), and
+/// this process never returns a port twice.
 fn free() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = u16::try_from(std::process::id() % 100).unwrap() * 100;
@@ -175,7 +175,7 @@ fn free() -> SocketAddr {
 /// Waits until `holds`.
 ///
 /// # Panics
-/// If that takes longer than [`FORGOTTEN`]. The message names `what`.
+/// If this takes longer than [`FORGOTTEN`]. The message names `what`.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + FORGOTTEN;
     while !holds() {

@@ -50,7 +50,7 @@ fn hear(client: &mut TcpStream, server: &mut TcpStream) {
         server.read_exact(&mut byte).unwrap();
         asked.push(byte[0]);
     }
-    assert!(asked.starts_with(b"GET / HTTP/1.1\r\n")); // without the mark of a request that may have been executed before
+    assert!(asked.starts_with(b"GET / HTTP/1.1\r\n")); // the header `Steadfast-Reexecuted` may follow
     server.write_all(REPLY.as_bytes()).unwrap();
     let mut reply = [0; REPLY.len()];
     client.read_exact(&mut reply).unwrap();
@@ -96,7 +96,7 @@ fn a_keeper_that_dies_is_replaced_and_what_it_had_is_not_shown_any_more() {
     assert!(two.ask("connections").output.contains(&address));
     assert!(two.restored().contains("\"lives\":true"), "{}", two.restored());
 
-    // With a backup again, the backup knows the connection.
+    // The pair has a backup again, and the backup knows the connection.
     one.start_again();
     two.wait_for(&["\"mode\":\"duplex\"", "\"relayed\":1", "\"reasons\":{}"]);
     ask(&mut client, &mut survivor);
@@ -114,7 +114,7 @@ fn a_keeper_that_dies_is_replaced_and_what_it_had_is_not_shown_any_more() {
     assert!(matches!(lost, Ok(0) | Err(_)), "{lost:?}");
 }
 
-/// Each connection takes two descriptors, and the number of a process' descriptors is limited.
+/// Each relayed connection needs two descriptors of its keeper, and the number of descriptors of a process is limited.
 #[test]
 fn a_full_keeper_gets_another_one_beside_it() {
     const CLIENTS: usize = 70;

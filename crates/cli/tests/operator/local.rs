@@ -151,7 +151,7 @@ fn a_program_on_a_node_is_a_client_like_any_other() {
     for daemon in &scene.pair {
         daemon.wait_for(&["\"protected\":3"]);
     }
-    // The replicas must have what the primaries have accepted.
+    // The replicas must have all writes that the primaries have accepted.
     for (key, _) in &clients {
         for node in [&lan.node, &lan.peer] {
             wait_for_answer(node, "127.0.0.1", &["GET", key], "stays");
@@ -222,7 +222,7 @@ fn what_would_come_past_the_wire_is_refused_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let scene = Scene::new(&lan, dir.path(), "past");
     for (number, (node, daemon)) in [&lan.node, &lan.peer].into_iter().zip(&scene.pair).enumerate() {
-        // From the VIP itself, as its own client.
+        // A client whose own address is the VIP.
         for vip in [V4, V6] {
             let address = |port| socket2::SockAddr::from(SocketAddr::new(vip.parse().unwrap(), port));
             let socket = node.run(|| {
@@ -234,7 +234,7 @@ fn what_would_come_past_the_wire_is_refused_at_once() {
             assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "{vip}");
         }
         daemon.wait_for_line("refused", 1);
-        // From a container behind the node.
+        // A client in a container behind the node.
         let container = lan.behind(node, number);
         for vip in [V4, V6] {
             let to = SocketAddr::new(vip.parse().unwrap(), 80);
@@ -327,7 +327,7 @@ fn clients_on_a_node_follow_its_interface() {
     });
 }
 
-/// A primary that does not know whether the other node went on alone serves no client, although it has the VIP.
+/// A primary that does not know whether the other node has gone on alone serves no client, although this primary has the VIP.
 #[test]
 fn a_client_on_a_mute_node_is_refused_at_once() {
     let Some(lan) = Lan::new("a_client_on_a_mute_node_is_refused_at_once") else {
@@ -350,7 +350,8 @@ fn a_client_on_a_mute_node_is_refused_at_once() {
     Client::connect(&lan.node, V4).ask("PING", "+PONG");
 }
 
-/// A connection that ended before its replica got any input must still reach the replica, because its client has seen the answers.
+/// A short connection may end before its replica gets any input. The replica must still get that input, because the client has seen the
+/// answers.
 #[test]
 fn short_connections_reach_the_replica() {
     let Some(lan) = Lan::new("short_connections_reach_the_replica") else {

@@ -1,5 +1,5 @@
 //! Connections with a replica. In some tests one side has closed when the primary loses its power, and the replica continues the
-//! connection. In others the replica is behind: what does the status say, and what happens to the log?
+//! connection. In other tests the replica is behind. They check what the status shows, and what happens to the log.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -88,7 +88,7 @@ impl<'a> Scene<'a> {
         assert!(restored.contains("\"lives\":true"), "{restored}");
     }
 
-    /// Waits until the client's socket is in one of these states, as `ss` names them. This shows that it was not reset.
+    /// Waits until the client's socket is in one of these states, as `ss` names them. Fails if the socket was reset.
     #[track_caller]
     fn wait_for_client(&self, states: &[&str]) {
         let filter = format!(
@@ -133,7 +133,7 @@ fn close_late(test: &str, closes: Shutdown) {
     scene.wait_for_client(&["gone"]);
 }
 
-/// Redis closes first in this way after QUIT.
+/// Redis does so after QUIT: it is the first to close.
 #[test]
 fn a_server_that_has_closed_first_is_not_reset_by_a_takeover() {
     close_late(
@@ -212,7 +212,7 @@ fn upload() -> Vec<u8> {
     (0..UPLOAD).map(|i| (i % 251) as u8 ^ (i >> 13) as u8).collect()
 }
 
-/// Reads the whole upload, with a `pause` after each piece, and sends a reply. `None` if the connection ends before.
+/// Reads the whole upload, with a `pause` after each piece, and sends a reply. `None` if the connection ends before the upload is complete.
 fn receive(server: &mut TcpStream, pause: Duration) -> Option<Vec<u8>> {
     let mut received = vec![0; UPLOAD];
     for piece in received.chunks_mut(256 << 10) {
@@ -223,8 +223,8 @@ fn receive(server: &mut TcpStream, pause: Duration) -> Option<Vec<u8>> {
     Some(received)
 }
 
-/// The replica reads more slowly than the client writes and the primary reads. The log is treated as `at_limit` says. If the connection
-/// remains protected, the slow replica continues it after a failure.
+/// The replica reads more slowly than the client writes and the primary reads. `at_limit` is the configured treatment of a full log. If the
+/// connection stays protected, the slow replica continues it after a failure.
 fn upload_to_a_slow_replica(test: &str, at_limit: &str, shows: fn(&Value) -> bool, is_protected: bool) {
     let Some(lan) = Lan::new(test) else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ fn upload_to_a_slow_replica(test: &str, at_limit: &str, shows: fn(&Value) -> boo
         let slow = scope.spawn(move || receive(&mut slow, Duration::from_millis(40)));
         let client = scope.spawn(move || {
             client.set_write_timeout(Some(PATIENCE)).ok()?;
-            // Write as fast as a link of half a gigabit per second. In memory the upload would end before the client could be slowed.
+            // Write at half a gigabit per second. Without this limit the upload would end before the client could be slowed.
             for piece in upload().chunks(64 << 10) {
                 client.write_all(piece).ok()?;
                 std::thread::sleep(Duration::from_millis(1));

@@ -7,10 +7,10 @@ use serde::Serialize;
 const BUFFER: usize = 64 << 20;
 const SYSCALLS: u32 = 200_000;
 
-/// Two measurements that depend on the machine.
+/// Numbers that describe the machine.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Calibration {
-    /// Speed of copying memory that does not fit the caches, in 10⁹ bytes per second.
+    /// Speed of copying memory that does not fit into the caches, in 10⁹ bytes per second.
     pub memcpy_gb_per_s: f64,
     /// Duration of the cheapest system call, in nanoseconds.
     pub syscall_ns: f64,

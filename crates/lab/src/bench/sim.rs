@@ -19,7 +19,7 @@ pub const MEASURE: &str = "bench-measure";
 /// The hidden subcommand that runs our simulator.
 pub const DUMBBELL: &str = "bench-dumbbell";
 
-/// Promised minimum of packets per CPU second, as a multiple of ns-2's.
+/// Promised minimum: our packets per CPU second divided by ns-2's.
 const RATIO_MIN: f64 = 5.0;
 const DUMBBELL_TCL: &str = include_str!("dumbbell.tcl");
 
@@ -65,7 +65,7 @@ struct Used {
     peak_rss_bytes: u64,
 }
 
-/// The round with the median CPU time, and the peak memory of all rounds.
+/// Packets and CPU time of the round with the median CPU time, and the peak memory of all rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Side {
     packets: u64,
@@ -142,7 +142,7 @@ fn find_ns2() -> Result<()> {
     Ok(())
 }
 
-/// Runs a program as the only child of another process, so that this process's RUSAGE_CHILDREN is the program's usage.
+/// Runs a program as the only child of a new process ([`MEASURE`]). So the RUSAGE_CHILDREN of the new process is the program's usage.
 fn measured(program: &Path, arguments: &[&Path]) -> Result<Used> {
     let output = Command::new(std::env::current_exe()?)
         .args([MEASURE, "--"])
@@ -159,10 +159,10 @@ fn measured(program: &Path, arguments: &[&Path]) -> Result<Used> {
     serde_json::from_slice(&output.stdout).context("the measured program's report")
 }
 
-/// Runs the program, which prints how many packets it sent, and prints [`Used`] as JSON.
+/// Runs the program and prints [`Used`] as JSON. The program must print the number of packets that it sent, and nothing else.
 ///
 /// # Errors
-/// If the program fails or prints something else.
+/// If the program fails or prints anything else.
 pub fn measure(options: &MeasureOptions) -> Result<()> {
     let (program, arguments) = options.command.split_first().context("a program")?;
     let output = Command::new(program)

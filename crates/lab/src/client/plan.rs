@@ -19,29 +19,29 @@ pub struct Plan {
     pub workload: Workload,
     /// Number of connections, all open at once.
     pub connections: usize,
-    /// Number of connections that are idle whatever the workload: [`Workload::Idle`] with [`Plan::IDLE_SIZE`]. They are the first
-    /// ones.
+    /// Number of connections that are idle whatever the workload: [`Workload::Idle`] with [`Plan::IDLE_SIZE`]. The first connections are
+    /// the idle ones.
     pub idle: usize,
     /// Seed of the pattern. HTTP: the seed of the files. Redis: connection *i* writes the pattern `seed + i`, under
     /// its own keys.
     pub seed: u64,
-    /// Content bytes per second and connection. `None`: as fast as possible.
+    /// Content bytes per second of each connection. `None`: as fast as possible.
     ///
-    /// The client paces redis and requests by the time of its requests. The server paces an HTTP download: it gets the
-    /// argument `?rate=N` (nginx: `limit_rate $arg_rate; sendfile_max_chunk 16k;`): a client that reads slowly would
-    /// see its own buffers, not the stall.
+    /// The client paces Redis and requests by the times of its requests. An HTTP download is paced by the server, which gets the
+    /// argument `?rate=N` (nginx: `limit_rate $arg_rate; sendfile_max_chunk 16k;`). If the client paced a download by reading slowly, its
+    /// own buffers would hide the stall.
     pub bytes_per_second: Option<u64>,
     /// Time limit of a connection, in milliseconds. A connection that has not ended by then has failed.
     pub deadline_ms: u64,
-    /// Maximum number of handshakes under way at once. Below the server's backlog.
+    /// Maximum number of handshakes under way at once. It must be below the server's backlog.
     pub connects_at_once: usize,
-    /// Maximum number of points of each connection's timeline. Between half and all of them are used.
+    /// Maximum number of points of each connection's timeline. A long timeline uses at least half of them.
     pub timeline_points: usize,
-    /// Number of connections, the first ones, whose content is hashed by SHA-256. The content is compared byte by byte in any
-    /// case; hashing takes longer than comparing.
+    /// The content of this number of connections, from the first on, is hashed by SHA-256. All content is compared byte by byte in any
+    /// case. Hashing takes longer than comparing.
     pub hashed: usize,
-    /// Whether every request that stores something may be refused (503), and not only requests that must not be executed again.
-    /// The nodes may have given up its log.
+    /// Whether any request that stores something may be refused (503), because the nodes may have given up its log. Otherwise only a
+    /// request that must not be executed twice may be refused.
     pub refusable: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// HTTP/1.1 (RFC 9112), GET of [`file_name`](crate::pattern::file_name)s.
+    /// HTTP/1.1 (RFC 9112): GET of a file that is named by [`file_name`](crate::pattern::file_name).
     Http,
     /// Redis' RESP2.
     Redis,
@@ -65,24 +65,24 @@ pub enum Workload {
         /// Content bytes.
         bytes: u64,
     },
-    /// Content flows to the server, in pipelined commands whose replies are checked; then it is read back. Redis only.
+    /// Content flows to the server in pipelined commands, and their replies are checked. Then the content is read back. Redis only.
     Upload {
         /// Content bytes.
         bytes: u64,
     },
-    /// Content flows to the server in requests, each stored under a name of its own, and is read back. HTTP only.
+    /// Content flows to the server in requests, and is read back. The server stores each request under a name of its own. HTTP only.
     ///
-    /// By turns a PUT with a length, a POST with an `Idempotency-Key`, a PUT in chunks that expects `100 Continue`. Every
-    /// fourth connection POSTs without a key instead: it may be refused (503), which ends it in order; see also
-    /// [`Plan::refusable`].
+    /// A connection sends, in turn, a PUT with a length, a POST with an `Idempotency-Key`, and a PUT in chunks that expects
+    /// `100 Continue`. Every fourth connection sends POSTs without a key instead. Such a POST may be refused (503). A refusal ends the
+    /// connection, and is no error. See also [`Plan::refusable`].
     Post {
         /// Content bytes.
         bytes: u64,
         /// Content bytes of each request.
         piece: u64,
     },
-    /// Small requests, each after the reply to the request before. Redis: a connection writes a value at its beginning; after
-    /// [`Order::Reconnect`], the next connection reads it back at its end.
+    /// Small requests. The client sends each request after the reply to the request before. Redis: a connection writes a value at its
+    /// beginning. After [`Order::Reconnect`], the client's next connection reads this value back at its end.
     Request {
         /// Content bytes of a reply (and for Redis of a request).
         size: u64,
@@ -115,12 +115,12 @@ pub enum Order {
     Fault {
         /// When, in nanoseconds of `CLOCK_MONOTONIC`.
         at_ns: u64,
-        /// Milliseconds after the fault. Gaps that begin later do not count as its stall.
+        /// Milliseconds after the fault. A gap that begins later does not count as the fault's stall.
         window_ms: u64,
-        /// Whether only the part after the fault counts if a wait began before, because it may have another cause.
+        /// If true, only the part of a wait after the fault counts. A wait that began before the fault may have another cause.
         clips: bool,
     },
-    /// Each connection of a workload `request` ends in order, and its client connects anew.
+    /// Each connection of a workload `request` closes normally, and its client connects again.
     Reconnect,
     /// Requests end.
     Stop,
@@ -228,7 +228,7 @@ impl Plan {
         let (field, amount) = match self.workload {
             Workload::Download { bytes } | Workload::Upload { bytes } => ("workload.bytes", bytes),
             Workload::Post { bytes, piece } => ("workload.bytes and piece", bytes.min(piece)),
-            // A file may have any size; only its request is small.
+            // Not limited by SIZE_MAX: over HTTP only the reply has this size, and the request is small.
             Workload::Request { size, .. } if self.protocol == Protocol::Http => ("workload.size", size),
             Workload::Request { size, .. } | Workload::Idle { size } if size > SIZE_MAX => {
                 return Err(PlanError::TooLarge { size, most: SIZE_MAX });

@@ -36,7 +36,7 @@ pub struct Sample {
 pub struct Progress {
     points_max: usize,
     samples: Vec<Sample>,
-    /// Samples closer together than this are merged. It doubles whenever there are too many samples.
+    /// Minimum distance of two samples, in nanoseconds. Samples that come sooner are dropped. Doubles whenever there are too many samples.
     spacing_ns: u64,
     latest: Option<Sample>,
     waiting_since: Option<Instant>,
@@ -94,7 +94,7 @@ impl Progress {
         self.latest.is_some()
     }
 
-    /// The longest gap of all.
+    /// The longest of all gaps.
     pub fn longest_gap(&self) -> Option<Gap> {
         self.longest.iter().map(|gap| gap.0).max()
     }

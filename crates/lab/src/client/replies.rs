@@ -1,4 +1,4 @@
-//! Checks a server's byte stream against the replies that are due: every byte, as it arrives.
+//! Compares each byte of a server's stream with the expected replies, as the byte arrives.
 
 use std::collections::VecDeque;
 
@@ -13,8 +13,8 @@ use crate::pattern::{self, Mismatch};
 pub enum Head {
     /// Exactly these bytes.
     Exactly(Vec<u8>),
-    /// An HTTP/1.1 head of status 201 or 204 that keeps the connection open, possibly after an interim one (100). If the request
-    /// may be refused, also a head of status 503 that ends the connection.
+    /// An HTTP/1.1 head of status 201 or 204 that keeps the connection open. An interim head (100) may precede it. If the request may
+    /// be refused, a head of status 503 that ends the connection is correct too.
     Stored {
         /// Whether a survivor must not or cannot execute the request again.
         may_be_refused: bool,
@@ -24,7 +24,7 @@ pub enum Head {
     Http,
 }
 
-/// A stretch of a pattern.
+/// A part of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
     /// Seed of the pattern.
@@ -44,7 +44,7 @@ pub struct Reply {
     pub content: Option<Content>,
     /// Its end.
     pub tail: &'static [u8],
-    /// Content bytes sent by the client that this reply confirms.
+    /// Number of the client's content bytes that this reply confirms.
     pub confirms: u64,
 }
 
@@ -88,7 +88,7 @@ pub enum Wrong {
     },
 }
 
-/// The replies due on one connection, and their received part.
+/// The replies that are due on one connection, and how much of them has been received.
 #[derive(Debug, Default)]
 pub struct Replies {
     due: VecDeque<Reply>,
@@ -103,7 +103,8 @@ pub struct Replies {
 /// The part of the first due reply that comes next.
 #[derive(Debug)]
 enum Part {
-    /// The head. An HTTP head is gathered here until it is whole. For a literal head, the number of received bytes is counted.
+    /// The head. `gathered` has the received bytes of an HTTP head until the head is complete. For a literal head, only the number of
+    /// these bytes is used.
     Head {
         gathered: Vec<u8>,
     },
@@ -203,7 +204,7 @@ impl Replies {
             };
             bytes = &bytes[advance.count..];
             if !advance.done {
-                return Ok(()); // all taken
+                return Ok(()); // all bytes are used
             }
             self.next_part();
         }
@@ -289,8 +290,8 @@ fn take_literal(literal: &[u8], done: usize, bytes: &[u8], index: u64) -> Result
     })
 }
 
-/// The length of a complete, correct reply to a request that stores something, and whether it is a refusal. `None` if more
-/// bytes are needed. At most one `100 Continue` may precede it.
+/// The length of a complete, correct reply to a request that stores something, and whether the reply is a refusal. `None` if more
+/// bytes are needed. At most one `100 Continue` may precede the reply.
 fn check_stored(reply: &[u8], may_be_refused: bool) -> Result<Option<(usize, bool)>, String> {
     const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
     let interim = if reply.starts_with(CONTINUE) {

@@ -1,4 +1,4 @@
-//! The requests that a workload consists of, each with the reply that is due.
+//! The requests of a workload, each with the expected replies.
 
 use super::replies::{Content, Head, Reply};
 use crate::pattern;
@@ -7,7 +7,7 @@ use crate::pattern;
 pub struct Request {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// The replies that are due for it, in order.
+    /// The expected replies, in order.
     pub replies: Vec<Reply>,
 }
 
@@ -52,7 +52,7 @@ pub enum Store {
 /// Payload bytes of a chunk of an upload.
 const CHUNK: usize = 10_000;
 
-/// Stores `content` under `name`. `refusable`: the request may be refused, whatever `store` is.
+/// Stores `content` under `name`. `refusable`: the request may be refused even if it may be executed twice.
 pub fn http_store(host: &str, store: Store, name: &str, content: Content, refusable: bool) -> Request {
     let mut body = vec![0; content.len as usize];
     pattern::fill(content.seed, content.offset, &mut body);
@@ -108,7 +108,7 @@ pub fn http_stored(host: &str, name: &str, content: Content) -> Request {
     }
 }
 
-/// Puts `content` at `position` of the value `key` of Redis, whose length is `position` before.
+/// Appends `content` to the Redis value `key`, which has `position` bytes so far.
 ///
 /// SET begins a value. Then APPEND and SETRANGE alternate, so that all three commands are tested.
 pub fn redis_put(key: &str, position: u64, content: Content) -> Request {

@@ -1,4 +1,4 @@
-//! The workloads, each a conversation on one connection.
+//! The workloads. Each is a conversation on one connection.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub struct Task<'a> {
 /// The content that a connection must receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// Its pattern.
+    /// The seed from which the content is generated.
     pub seed: u64,
     /// Number of bytes after which the content repeats.
     pub period: u64,
@@ -45,18 +45,19 @@ pub struct Due {
     pub len: u64,
 }
 
-/// Content bytes of a pipelined command.
+/// Maximum number of content bytes in one pipelined command.
 const PIECE: u64 = 16 << 10;
-/// Number of pipelined commands under way. Half a megabyte, so that the path stays full and 1,000 connections fit into memory.
+/// Maximum number of pipelined commands without a reply. Together they carry half a megabyte. That keeps the path full, and 1,000
+/// connections still fit into memory.
 const PIPELINED: usize = 32;
 /// Size in bytes of a value that is read repeatedly.
 const DOWNLOAD_VALUE: u64 = 1 << 20;
-/// Number of the first key that is read on a later connection than the one that wrote it.
+/// Number of the first key that is used for a note. A note is written on one connection and read back on a later one.
 const NOTES: u64 = 1 << 32;
 /// Size in bytes of an uploaded value. Redis refuses values above 512 MiB, and copies a value to grow it.
 const UPLOAD_VALUE: u64 = 64 << 20;
 
-/// An empty histogram of round trips: three significant digits, up to an hour.
+/// An empty histogram of round trips, with three significant digits and values up to an hour.
 pub fn latency_account() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("the bounds are in order")
 }
@@ -77,7 +78,7 @@ impl Task<'_> {
     /// Carries out the task, from the handshake to the FINs.
     ///
     /// # Errors
-    /// The reason why it ended early.
+    /// The reason why the task ended early.
     pub async fn run(&self, connection: &Connection) -> Result<(), Failure> {
         connection.enter(Phase::Prepare);
         match (self.plan.protocol, self.workload()) {
@@ -226,7 +227,7 @@ impl Task<'_> {
         self.read_note(connection, times).await
     }
 
-    /// Writes a note to a server with state. The note outlives this connection.
+    /// Writes a note to the server if the server keeps state (Redis). The note outlives this connection.
     async fn note(&self, connection: &Connection, times: u64) -> Result<(), Failure> {
         if self.plan.protocol == Protocol::Http {
             return Ok(());
@@ -235,7 +236,7 @@ impl Task<'_> {
         connection.exchange(requests::redis_note(&key, &text)).await
     }
 
-    /// Reads back the note of the connection before.
+    /// Reads back the note that the previous connection of this task wrote.
     async fn read_note(&self, connection: &Connection, times: u64) -> Result<(), Failure> {
         if self.plan.protocol == Protocol::Http || times == 0 {
             return Ok(());
@@ -290,8 +291,8 @@ impl Task<'_> {
         requests::http_get(&host, self.plan.seed, len, padding, rate)
     }
 
-    /// Cuts the stream `from..to` into pieces of at most `piece` bytes that do not cross a multiple of `value`. Returns each
-    /// piece with its position in its value.
+    /// Cuts the stream `from..to` into pieces of at most `piece` bytes. The stream consists of values of `value` bytes, and no piece
+    /// is part of two values. Returns each piece with its position in its value.
     fn pieces(
         &self,
         from: u64,
@@ -320,10 +321,10 @@ impl Task<'_> {
     }
 }
 
-/// Keeps to a rate by an absolute schedule.
+/// Limits a task to a rate. The schedule is absolute: a delay of one piece does not delay the following pieces.
 struct Pace {
     bytes_per_second: Option<u64>,
-    /// When byte 0 was due.
+    /// Time at which byte 0 was due.
     start: Instant,
     bytes: u64,
 }
@@ -337,7 +338,7 @@ impl Pace {
         }
     }
 
-    /// Size of a piece. A piece is due about every 5 ms, so that bytes flow steadily.
+    /// Size of a piece in bytes. At this size a piece is due about every 5 ms, so that bytes flow steadily.
     fn piece(&self) -> u64 {
         self.bytes_per_second
             .map_or(PIECE, |rate| (rate / 200).clamp(1024, PIECE))

@@ -30,12 +30,13 @@ const WORKERS: u32 = 2;
 const MEMBERS: usize = 3;
 /// Content bytes of a request.
 const SIZE: u64 = 1024;
-/// Time for which the clients are at work before and between the events, and after the last event.
+/// Time before an event, in which the clients work.
 const ACT: Duration = Duration::from_millis(500);
+/// Time for which the clients work after the last takeover.
 const AFTER: Duration = Duration::from_millis(1500);
 const LIMIT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
-/// Time after a fault in which a wait that begins is attributed to the fault.
+/// A client's wait that begins within this time after a fault is attributed to the fault.
 const WINDOW: Duration = Duration::from_millis(500);
 
 /// Everything that runs. The fields are dropped in order of declaration.
@@ -67,16 +68,17 @@ struct Before {
 }
 
 impl Before {
-    /// Place in a pair's `nodes` of the service's primary at the power failure. A drained node returned as the wire.
+    /// Index in a pair's `nodes` of the node that is the service's primary at the power failure. If the first node was drained, it has
+    /// returned as the wire, so the second node is the primary.
     fn primary(&self, nodes: [usize; 2]) -> usize {
         usize::from(self.drained.node == nodes[0])
     }
 }
 
-/// Plays the run.
+/// Executes the run.
 ///
 /// # Errors
-/// If the run could not be played to its end.
+/// If the run could not be finished.
 pub fn play(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &Teardown) -> Result<Report> {
     let clock = ClockOffset::measure();
     let mut cluster = Cluster::set(options, steadfast, run, teardown)?;
@@ -189,7 +191,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Turns the power of `node` off. Returns the moment before.
+    /// Turns the power of `node` off. Returns the time just before.
     fn power_off(&self, node: usize) -> Result<Instant> {
         let spared = self.captures.pids();
         let moment = monotonic();
@@ -200,7 +202,7 @@ impl Cluster {
         Ok(moment)
     }
 
-    /// The services of `node`, with its place in each pair.
+    /// The services of `node`, each with the node's place in the service's pair.
     fn pairs_of(&self, node: usize) -> Vec<(usize, usize)> {
         let count = self.segments.len();
         let place = |segment: &Segment| segment.nodes(count).iter().position(|one| *one == node);
@@ -287,8 +289,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until each service of the node without power goes on without that node. Returns the takeovers of the services of
-    /// which it was the primary.
+    /// Waits until each service of the node without power goes on without that node. Returns the takeovers of the
+    /// services of which that node was the primary.
     fn wait_gone_on(&self, before: &Before, problems: &mut Vec<String>) -> Result<Vec<Takeover>> {
         let mut takeovers = Vec::new();
         let since = |one: &&Takeover| one.declared_ns >= before.fault_at.as_nanos() && one.is_complete();

@@ -11,17 +11,18 @@ use crate::node::{Connection, Takeover};
 pub struct Durations {
     /// Wait around the fault.
     pub stall: Vec<f64>,
-    /// Wait around the event after the fault.
+    /// Wait around the event that follows the fault.
     pub second_stall: Vec<f64>,
     /// From the fault to the declaration of a takeover or the beginning of a claim.
     pub detection: Vec<f64>,
     /// Stall minus detection, for each connection at work.
     pub beyond_detection: Vec<f64>,
-    /// Whether these are waits for a claim. The broken path has lost the segments that were under way; a takeover has them in its log.
+    /// Whether `beyond_detection` contains waits for a claim. A path that breaks loses the segments under way; a takeover finds
+    /// them in its log.
     pub is_lossy: bool,
-    /// From the declaration until the connection could go on.
+    /// From the declaration until the connection could continue.
     pub takeover: Vec<f64>,
-    /// From then until bytes flowed again.
+    /// From the end of the takeover until bytes flowed again.
     pub restart_gap: Vec<f64>,
     /// The longest wait of any connection in fault-free time.
     pub baseline_gap: Vec<f64>,
@@ -33,12 +34,12 @@ pub struct Durations {
     pub integration_gap: Vec<f64>,
 }
 
-/// The clients' measurements. The first `idle` connections wait for nothing while the others are at work.
+/// The clients' measurements. The first `idle` connections wait for no reply while the other connections are at work.
 #[derive(Clone, Copy)]
 pub struct Felt<'a> {
     /// The clients' report.
     pub client: &'a Report,
-    /// Number of idle connections if others are at work.
+    /// Number of idle connections, if other connections are at work.
     pub idle: usize,
 }
 
@@ -56,12 +57,12 @@ pub struct Cause<'a> {
 }
 
 impl Felt<'_> {
-    /// Longest wait around the fault `told` of each connection that is not idle.
+    /// For each connection that is not idle: its longest wait around the fault `told`.
     pub fn waits(&self, told: usize) -> impl Iterator<Item = f64> {
         self.of_asked(told).map(|gap| gap.map_or(0.0, Gap::ms))
     }
 
-    /// Longest wait around the fault `told` of each connection, idle ones included, that waited noticeably.
+    /// For each connection with a recorded gap, idle ones included: its longest wait around the fault `told`.
     pub fn gaps(&self, told: usize) -> impl Iterator<Item = f64> {
         let stalls = self.client.connections.iter();
         stalls

@@ -28,23 +28,23 @@ const POLL: Duration = Duration::from_millis(50);
 pub struct Integration {
     /// The node.
     pub node: usize,
-    /// The moment before the node was connected again, or its agent started again.
+    /// The time just before the node was connected again, or its agent was started again.
     #[serde(serialize_with = "as_nanos")]
     pub returned_at: Instant,
-    /// When its agent reported that it began to become the wire. The time before is the boot of a machine without a part in the
-    /// service, which only uses the same processors.
+    /// When the node began to become the wire, as its agent reported. Before that, the node's machine boots: it has no part in the service,
+    /// but its boot uses the clients' processors.
     #[serde(serialize_with = "as_optional_nanos")]
     pub begun_at: Option<Instant>,
     /// When both nodes said that the service is duplex.
     #[serde(serialize_with = "as_optional_nanos")]
     pub duplex_at: Option<Instant>,
-    /// When its agent said that every connection is protected, if the run waited for this.
+    /// When the node's agent reported that every connection is protected, if the run waited for this.
     #[serde(serialize_with = "as_optional_nanos")]
     pub protected_at: Option<Instant>,
-    /// When the other node got its first heartbeat, as captured.
+    /// When the other node got this node's first heartbeat, according to the capture.
     #[serde(serialize_with = "as_optional_nanos")]
     pub ready_at: Option<Instant>,
-    /// When the router got the first segment that it forwarded, as captured.
+    /// When the router got the first segment that this node forwarded, according to the capture.
     #[serde(serialize_with = "as_optional_nanos")]
     pub forwards_at: Option<Instant>,
 }
@@ -67,7 +67,7 @@ impl Integration {
     /// Waits until both nodes say that the service is duplex. Adds to `problems` if they do not.
     ///
     /// # Errors
-    /// If this is played without steadfast.
+    /// If the run is without Steadfast.
     pub fn wait_duplex(&mut self, stage: &Stage, problems: &mut Vec<String>) -> Result<()> {
         for index in [self.node, 1 - self.node] {
             wait_for(stage, index, Status::is_duplex, "become duplex again", problems)?;
@@ -81,10 +81,10 @@ impl Integration {
         Ok(())
     }
 
-    /// Waits until the node's server has the state of the other server, if this is required. Adds to `problems` if it does not.
+    /// Waits until the node's server has the state of the other node's server, if the run requires this. Adds to `problems` if it fails.
     ///
     /// # Errors
-    /// If this is played without steadfast.
+    /// If the run is without Steadfast.
     pub fn wait_synced(&self, stage: &Stage, problems: &mut Vec<String>) -> Result<()> {
         wait_for(
             stage,
@@ -98,7 +98,7 @@ impl Integration {
     /// Waits until the node, now the wire, says that it protects every connection.
     ///
     /// # Errors
-    /// If this is played without steadfast.
+    /// If the run is without Steadfast.
     pub fn wait_protected(&mut self, stage: &Stage, problems: &mut Vec<String>) -> Result<()> {
         wait_for(
             stage,
@@ -111,8 +111,8 @@ impl Integration {
         Ok(())
     }
 
-    /// From the return until every connection was protected, or else the service duplex, in milliseconds. `None` if neither
-    /// happened.
+    /// Milliseconds from the return until every connection was protected, or, if the run did not wait for this, until the service was
+    /// duplex. `None` if neither happened.
     #[must_use]
     pub fn whole_after_ms(&self) -> Option<f64> {
         let whole = self.protected_at.or(self.duplex_at)?;
@@ -122,8 +122,8 @@ impl Integration {
         ))
     }
 
-    /// Asks the clients for the longest wait from when the node began to become the wire until every connection was protected, or
-    /// else the service duplex.
+    /// Asks the clients for their longest wait from when the node began to become the wire until every connection was protected, or, if
+    /// the run did not wait for this, until the service was duplex.
     ///
     /// # Errors
     /// If the clients cannot be told.
@@ -173,7 +173,7 @@ impl Integration {
 /// Waits until the agent of node `index` reports the expected status.
 ///
 /// # Errors
-/// If this is played without steadfast.
+/// If the run is without Steadfast.
 pub fn wait_for(
     stage: &Stage,
     index: usize,

@@ -1,27 +1,28 @@
-//! The promise to connections at work: their stall is the detection, one round trip, and little more than their waits without a
-//! fault. The promise holds for takeovers, and for claims after a living wire gives way.
+//! The promise to busy connections: a stall is at most the detection, one round trip, the longest wait without a fault, and a small
+//! allowance. The promise holds for takeovers, and for claims after a living wire gives way.
 
 use serde::Serialize;
 
 use super::durations::Durations;
 use crate::client::Spread;
 
-/// Time that a takeover or a claim may add to detection and round trip, in milliseconds.
+/// The allowance: time in milliseconds that a takeover or a claim may add.
 const ALLOWANCE_MS: f64 = 20.0;
 
-/// Linux's shortest retransmission timeout (TCP_RTO_MIN), in milliseconds. A claim follows a path that has lost the segments under way,
-/// and nothing makes a client repeat them before its first timeout (docs/KERNEL.md).
+/// Linux's shortest retransmission timeout (TCP_RTO_MIN), in milliseconds. Before a claim the path breaks and loses the segments that are
+/// on their way. A client repeats them only after its first timeout (docs/KERNEL.md).
 const RETRANSMISSION_MS: f64 = 200.0;
 
-/// The promise, measured over the connections at work. All times are in milliseconds.
+/// The promise, and what was measured of it on busy connections. All times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BusyStall {
-    /// 99th percentile of the stall minus the detection of its run. The detection lasts until a takeover is declared or a claim
+    /// 99th percentile of (stall − detection), over all connections. A run's detection ends when a takeover is declared or a claim
     /// begins.
     pub beyond_detection_p99_ms: f64,
-    /// 99th percentile of the longest waits without a fault, measured from when all were connected until 100 ms before the fault.
+    /// 99th percentile of each connection's longest wait without a fault. The measurement begins when all clients are connected, and
+    /// ends 100 ms before the fault.
     pub fault_free_gap_p99_ms: f64,
-    /// The emulated round trip. 0 without an emulator: the cables' round trip is only about 0.1 ms.
+    /// The emulated round trip. 0 without an emulator, because the cables' own round trip is only about 0.1 ms.
     pub rtt_ms: f64,
     /// The client's first retransmission timeout, after a claim; 0 after a takeover.
     pub retransmission_ms: f64,
@@ -32,8 +33,8 @@ pub struct BusyStall {
 }
 
 impl BusyStall {
-    /// The promise as measured by `durations`, with a round trip of `rtt_ms`. `None` if there was no takeover or claim for which
-    /// it holds.
+    /// The promise, measured in `durations`, with a round trip of `rtt_ms`. `None` if `durations` has no takeover or claim for which
+    /// the promise holds.
     #[must_use]
     pub fn of(durations: &Durations, rtt_ms: f64) -> Option<Self> {
         let p99 = |values: &[f64]| Some(Spread::of(values.iter().copied())?.p99);

@@ -1,4 +1,4 @@
-//! A node comes back after its power was off, before its administrator's configuration is complete.
+//! A node boots after its power was off. The administrator's network configuration is not complete yet.
 
 use std::fs;
 use std::io;
@@ -24,9 +24,9 @@ const SETTINGS: [(&str, &str); 7] = [
     ("ipv4/tcp_migrate_req", "0"),
 ];
 
-/// Puts node `index`, whose power is off, into the state after a boot: no sockets, filters, rules, eBPF or
-/// state of a daemon; interfaces up with the node's own addresses; no routes to other networks; the server running. The cable
-/// stays pulled.
+/// Puts node `index`, whose power is off, into its state after a boot. The daemon's state is gone, and so are all sockets, packet filters,
+/// additional routing rules and eBPF programs. The interfaces are up with the node's own addresses, without routes to other networks. The
+/// server runs. The cable stays pulled.
 ///
 /// # Errors
 /// Names the step that failed.

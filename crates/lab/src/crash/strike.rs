@@ -14,11 +14,11 @@ use crate::clock::monotonic;
 use crate::net::INTERFACE;
 use crate::process;
 
-/// Time limit for a node's processes to be dead after they are killed.
+/// Time limit for a node's processes to end after SIGKILL.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
-/// Injects the fault of `options` into `target`. Returns the moment before. If the agents of both nodes are the target, only the
-/// first is hit here.
+/// Injects the fault of `options` into `target`. Returns the time just before. If a fault hits the agents of both nodes, this function
+/// hits only the first agent.
 ///
 /// # Errors
 /// If something cannot be killed, cut or removed.
@@ -55,7 +55,7 @@ pub fn strike(stage: &Stage, options: &Options, target: Target) -> Result<Instan
     }
 }
 
-/// Orders a handover or a drain from node `index`. Returns the moment before.
+/// Orders a handover or a drain on node `index`. Returns the time just before.
 ///
 /// # Errors
 /// If the command fails.
@@ -71,8 +71,8 @@ pub fn by_plan(stage: &Stage, fault: Fault, index: usize) -> Result<Instant> {
     Ok(moment)
 }
 
-/// Turns off the power of node `index`: its cable is cut, then every process is killed. The captures are spared, because they
-/// watch from outside; the server is spared if it is to return frozen. Returns the moment before the cut.
+/// Turns off the power of node `index`: cuts its cable, then kills all its processes. Two kinds of processes stay alive: the captures,
+/// which belong to the lab, and the server if it is to return frozen. Returns the time just before the cut.
 ///
 /// # Errors
 /// If the cable cannot be cut or a process cannot be killed.
@@ -94,7 +94,7 @@ pub fn power_off(stage: &Stage, index: usize, returning: Returning) -> Result<In
     Ok(moment)
 }
 
-/// Kills only the agent of node `index`. Its keeper lives on. Returns the moment before.
+/// Kills the agent of node `index`, but not its keeper. Returns the time just before.
 ///
 /// # Errors
 /// If the agent cannot be killed.

@@ -1,4 +1,4 @@
-//! The catalogue of figures: each with its scenario and its drawing function.
+//! The catalogue of figures. Each figure has a scenario and a function that draws it.
 
 use super::chart::{Panel, Place};
 use super::plot::flows::{self, Marks};
@@ -6,7 +6,7 @@ use super::plot::{models, strings};
 use super::rows::Rows;
 use super::scenario::Scenario;
 
-/// A figure of the thesis, or one like it.
+/// A figure of the thesis, or a figure of the same kind.
 pub struct Entry {
     /// The figure's name on the command line.
     pub name: &'static str,
@@ -14,7 +14,7 @@ pub struct Entry {
     pub title: &'static str,
     /// The scenario that the figure is drawn from.
     pub scenario: &'static str,
-    /// Numbers of the thesis, drawn as lines.
+    /// Numbers from the thesis, which are drawn as lines for comparison.
     pub marks: Marks,
     /// Makes the figure's panels from the scenario's rows.
     pub draw: fn(&Scenario, &Rows, Marks) -> Vec<Panel>,
@@ -62,7 +62,7 @@ pub const FILES: &[File] = files![
 const CAPACITY: (&str, Place) = ("capacity of the string that is left", Place::Y(100.0));
 const QUEUE_MAX: (&str, Place) = ("thesis, with rate control: at most 600", Place::Y(600.0));
 
-/// All figures in the thesis' order, then the figures for today's hosts, which are named after the thesis' figures.
+/// All figures: first those of the thesis, in its order, then those for today's hosts. The latter are named after figures of the thesis.
 pub const FIGURES: &[Entry] = &[
     Entry {
         name: "halr-7",

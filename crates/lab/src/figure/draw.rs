@@ -9,7 +9,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::chart::{Axis, Figure, Panel, Place, Series, Shape, number};
 use super::palette::{Colour, style};
 
-/// Pixels of the library per pixel of ours. The library places things on whole pixels, so this makes our places finer.
+/// Pixels of the plotting library per pixel of the figure. The library draws only at whole pixels; this factor makes positions finer.
 const FINE: i32 = 4;
 const WIDTH: i32 = 760;
 const PANEL_HEIGHT: i32 = 340;
@@ -67,7 +67,7 @@ fn font(size: i32, colour: Colour) -> TextStyle<'static> {
     (FONT, size * FINE).into_font().color(&colour.light())
 }
 
-/// Draws text at a place in our pixels.
+/// Draws text. The position is in pixels of the figure.
 fn label(area: &Area, (x, y): (i32, i32), text: &str, size: i32, colour: Colour, pos: Pos) -> Result<()> {
     area.draw(&Text::new(
         text.to_owned(),
@@ -137,7 +137,7 @@ fn entries(panel: &Panel) -> Vec<&Series> {
     entries
 }
 
-/// Draws title and legend. Returns how many rows they take.
+/// Draws title and legend. Returns their number of rows.
 fn legend(area: &Area, panel: &Panel, entries: &[&Series]) -> Result<i32> {
     const CHARACTER: f64 = 6.3;
     const LEFT: i32 = 66;
@@ -225,7 +225,7 @@ fn draw_series(plot: &mut Plot, panel: &Panel, series: &Series) -> Result<()> {
     .map_err(drawing)
 }
 
-/// The points within the axes, without those that fall on the same pixel as an earlier one.
+/// The points within the axes. If several points fall on the same pixel, only the first of them.
 fn points_apart(panel: &Panel, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let pixel = |value: f64, axis: &Axis, pixels: i32| {
         ((value - axis.from) / (axis.to - axis.from) * f64::from(pixels)).round() as i64

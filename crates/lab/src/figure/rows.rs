@@ -63,7 +63,7 @@ pub struct TransferRow {
     pub retransmitted_segments: u64,
 }
 
-/// Arrived bytes, including headers, and dropped packets in a tenth of a second.
+/// Throughput, including headers, and number of dropped packets in a tenth of a second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct BinRow {

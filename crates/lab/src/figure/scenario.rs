@@ -1,4 +1,5 @@
-//! Scenario files: a network and its varied parameters. Unknown fields and impossible values are refused with file, line and field.
+//! Scenario files: a network, and the parameters that vary between runs. A file with an unknown field or an impossible value is
+//! refused; the error names the file, the line and the field.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use sim::scenario::rate::Rate;
 use super::place::Places;
 use crate::WrongUse;
 
-/// The contents of a scenario file: one table, whose name is the variant.
+/// The contents of a scenario file: one table. The table's name selects the variant.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Scenario {
@@ -20,7 +21,7 @@ pub enum Scenario {
     Flows(Box<FlowSweep>),
     /// Two strings, one of which fails (§7.4).
     Strings(Box<StringSweep>),
-    /// The unused flow time over the down time, without a network (§5.1).
+    /// The unused flow time as a function of the down time, from the formula alone, without a network (§5.1).
     UnusedFlowTime(Sawtooth),
 }
 
@@ -45,7 +46,7 @@ pub struct FlowSweep {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StringSweep {
-    /// R1's buffers before each string, in packets, including the packet that is being sent.
+    /// Sizes of R1's buffer before each string, in packets, including the packet that is being sent.
     pub buffers: Vec<usize>,
     /// Whether the edge controls the rate.
     pub rate_control: Vec<bool>,
@@ -63,7 +64,7 @@ pub struct Sawtooth {
     pub timeouts: Vec<Seconds>,
     /// The longest down time.
     pub until: Seconds,
-    /// Distance of two points of a curve.
+    /// Difference in down time between two points of a curve.
     pub step: Seconds,
 }
 
@@ -80,7 +81,7 @@ pub enum Recovery {
     None,
     /// The lowest unacknowledged data and the highest acknowledgement of each connection.
     Lowest,
-    /// SYNs.
+    /// SYNs only.
     Syn,
     /// Everything unacknowledged.
     All,
@@ -137,7 +138,7 @@ fn impossible(field: impl Into<String>, what: impl Into<String>) -> Impossible {
     }
 }
 
-/// The fault, if the top level of a file is not exactly one known table.
+/// Checks that the top level of a file is exactly one known table. Returns the fault otherwise.
 fn misplaced(tables: &[&str]) -> Option<Impossible> {
     const KINDS: [&str; 3] = ["flows", "strings", "unused-flow-time"];
     let unknown = tables.iter().find(|table| !KINDS.contains(table));
@@ -232,7 +233,7 @@ impl FlowSweep {
                 recovery: recovers.then(|| cluster.recovery.unwrap_or_default()),
                 ..cluster.clone()
             };
-            // Builds the network without flows.
+            // Runs the network without flows, because some errors are found only when the network is built.
             let empty = Cluster {
                 last_arrival: Some(cluster.first_arrival),
                 ..whole.clone()

@@ -134,7 +134,7 @@ impl Run {
     /// Simulates the run.
     ///
     /// # Errors
-    /// If the scenario is impossible. A scenario that was checked is not.
+    /// If the scenario is impossible. A checked scenario is possible.
     pub fn play(&self) -> Result<Rows> {
         match &self.what {
             What::Cluster {
@@ -320,7 +320,7 @@ impl Run {
     }
 }
 
-/// `count` of `flows` flows at even distances, alternately of one string and of the other.
+/// Indices of `count` of the `flows` flows, evenly spaced. They alternate between the two strings.
 fn sample(flows: usize, count: usize) -> impl Iterator<Item = usize> {
     let even = move |index: usize| (index * flows / count) / 2 * 2;
     (0..count).map(move |index| (even(index) + index % 2).min(flows - 1))

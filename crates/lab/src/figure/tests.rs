@@ -27,7 +27,7 @@ fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// A small scenario that gives all kinds of rows of the strings: two seconds of two strings.
+/// A small scenario of two strings and at most 6 s. It gives rows of every kind that a scenario with strings has.
 const SMALL: &str = r#"
 [strings]
 buffers = [40]

@@ -1,4 +1,4 @@
-//! Makes runs in parallel, with a progress bar. The results do not depend on the number of threads.
+//! Executes runs in parallel, with a progress bar. The results do not depend on the number of threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +13,10 @@ use super::scenario::Scenario;
 use super::shard::Shard;
 use super::sweep::Run;
 
-/// Makes the runs of `scenarios`, or only the part in `shard`, on `jobs` threads.
+/// Executes the runs of `scenarios`, or only the part in `shard`, on `jobs` threads.
 ///
 /// # Errors
-/// If a run cannot be made.
+/// If a run fails.
 pub fn results(
     scenarios: Vec<(String, Scenario)>,
     seeds: u64,
@@ -47,7 +47,7 @@ pub fn results(
     Ok(results)
 }
 
-/// Makes the runs. Returns the rows of each run, in the order of `runs`.
+/// Executes the runs. Returns the rows of each run, in the order of `runs`.
 fn play(runs: &[(usize, Run)], jobs: usize) -> Result<Vec<Rows>> {
     let bar = ProgressBar::new(runs.len() as u64).with_style(
         ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {elapsed} ({eta} left)")

@@ -13,13 +13,13 @@ pub type Breach = (Rule, String);
 /// One connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// Whether its SYN was captured.
+    /// Whether the client's SYN is the first captured packet.
     pub has_beginning: bool,
     to_service: Stream,
     to_client: Stream,
     /// Whether each node has seen the SYN.
     syn_seen: [bool; 2],
-    /// The wire that it met last.
+    /// The wire that the connection met last.
     wire: Option<Met>,
     /// Highest acknowledgement and end of data that were shown.
     shown: (u64, u64),
@@ -27,16 +27,16 @@ pub struct Connection {
     client: View,
     window_scales: [Option<u8>; 2],
     contents: Contents,
-    /// Bytes of the service that no capture kept.
+    /// Number of the service's bytes that were cut off in the captures and so cannot be compared.
     pub not_captured: u64,
 }
 
 /// A wire that a connection has met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Met {
-    /// Its place in the list of expected wires.
+    /// The wire's place in the list of expected wires.
     number: usize,
-    /// Whether input already went through it.
+    /// Whether the client's packets already go through the wire.
     hears: bool,
 }
 
@@ -60,12 +60,12 @@ struct View {
     acknowledged: Highest,
     right_edge: Highest,
     time: Highest,
-    /// The last timestamp: as written in its segment, and extended beyond 32 bits.
+    /// The last timestamp: its 32-bit value in the segment, and the same value extended to 64 bits.
     last_time: Option<(u32, u64)>,
 }
 
 impl View {
-    /// Records the FIN and the acknowledgement of a segment of `sender`: 0 is the client, 1 the service.
+    /// Records the FIN and the acknowledgement of a segment that `sender` sent. 0 is the client, 1 the service.
     fn note_ends(&mut self, sender: usize, packet: &Packet, at: Position) {
         if packet.fin {
             self.ends[sender].fin = Some(at.end);
@@ -91,18 +91,19 @@ impl End {
 /// Position of a segment in the streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Offset of its first byte.
+    /// Offset of the segment's first byte.
     pub start: u64,
-    /// Offset after its last byte. A FIN counts as one more byte.
+    /// Offset after the segment's last byte. A FIN counts as one more byte.
     pub end: u64,
-    /// Offset that it acknowledges, if it acknowledges any.
+    /// Offset that the segment acknowledges, if any.
     pub ack: Option<u64>,
 }
 
-/// Distance in bytes from which a segment cannot belong to the same stream. Not below any window (2³⁰, RFC 7323 §2.3).
+/// A segment that is this many bytes or more away from the stream's end cannot belong to the stream. No window is larger (2³⁰,
+/// RFC 7323 §2.3).
 const NEAR: u64 = 1 << 30;
-/// First value of extended timestamps and first offset of streams without a beginning. Not 0, so that earlier values also have a
-/// place.
+/// First value of extended timestamps, and first offset of streams whose beginning was not captured. Not 0, so that earlier values are
+/// not negative.
 const MIDDLE: u64 = 1 << 32;
 
 impl Connection {
@@ -129,7 +130,7 @@ impl Connection {
         connection
     }
 
-    /// Whether `packet`, sent by the client, is the SYN of another connection between the same addresses.
+    /// Whether the client's `packet` is the SYN of a new connection between the same addresses and ports.
     pub fn is_replaced_by(&self, packet: &Packet) -> bool {
         packet.syn && !packet.has_ack && self.to_service.first != Some(packet.seq + 1)
     }
@@ -173,8 +174,7 @@ impl Connection {
         }
     }
 
-    /// Records that a segment of the service passed the router or the client. Returns its breaches of the rules that hold without
-    /// a wire too.
+    /// Records that a segment of the service passed the router or the client. Returns its breaches of the rules that need no wire.
     pub fn service_spoke(&mut self, point: Point, packet: &Packet, at: Position) -> Vec<Breach> {
         if packet.syn {
             self.window_scales[1] = packet.window_scale;
@@ -216,13 +216,13 @@ impl Connection {
         breaches
     }
 
-    /// Whether each end has acknowledged the other's FIN, as seen at `point`. Then nothing can be lost.
+    /// Whether each end has acknowledged the other's FIN, as seen at `point`. After that, nothing can be lost any more.
     pub fn is_over(&mut self, point: Point) -> bool {
         self.view(point).ends.into_iter().all(End::is_acknowledged)
     }
 
-    /// Compares the data of a segment of the service with the data seen before at the same offsets. At most `size_max` bytes
-    /// are kept for this.
+    /// Compares the data of a segment of the service with the data seen before at the same offsets. Keeps at most `size_max` bytes
+    /// for this comparison.
     pub fn compare(&mut self, packet: &Packet, at: Position, size_max: usize) -> Option<Breach> {
         self.not_captured += u64::from(packet.payload_len) - packet.payload.len() as u64;
         let differs = self.contents.add(at.start, &packet.payload, size_max)?;
@@ -238,7 +238,7 @@ impl Connection {
         self.contents.compared
     }
 
-    /// The promises of the wire that a segment of the service, seen at the router or the client, breaks.
+    /// Checks a segment of the service, seen at the router or the client, against the commit rules. Returns the broken ones.
     pub fn check_commits(&mut self, packet: &Packet, at: Position, expected: &Expectations) -> Vec<Breach> {
         let mut breaches = Vec::new();
         if let Some((_, wire)) = expected.wire_at(packet.at_ns)
@@ -252,8 +252,8 @@ impl Connection {
         breaches
     }
 
-    /// Records that the connection's wire at `at_ns` is the expected `wire` with this number. A new wire need not have seen what
-    /// was shown, or what the other node received, before its time.
+    /// Records that the connection's wire at `at_ns` is the expected `wire` with this number. The rules do not apply to earlier
+    /// segments: a new wire need not have seen data that was shown, or that the other node received, before this time.
     pub fn meet_wire(&mut self, number: usize, wire: Wire, at_ns: u64) {
         let hears = at_ns >= wire.hears_from_ns;
         let met = Met { number, hears };
@@ -325,7 +325,7 @@ impl Connection {
 impl Stream {
     fn from_middle(seq: Seq) -> Self {
         Self {
-            first: Some(seq), // The offset 2³² has the same sequence number as offset 0.
+            first: Some(seq), // offset 0 and the offset `MIDDLE` (2³²) have the same sequence number
             end: MIDDLE,
             seen: Default::default(),
         }
@@ -335,7 +335,7 @@ impl Stream {
         let first = *self.first.get_or_insert(seq);
         Offset::from_seq(seq, first, Offset(self.end))
             .map(|offset| offset.0)
-            // A keepalive probe repeats the byte before the next one. Its number may be the SYN's.
+            // The sequence number of a keepalive probe is one below the next byte's. Before any data, this is the SYN's number.
             .or((seq + 1 == first).then_some(0))
             .filter(|offset| offset.abs_diff(self.end) < NEAR)
             .ok_or_else(|| {
@@ -348,7 +348,7 @@ impl Stream {
     }
 }
 
-/// The timestamp `value` extended beyond 32 bits: the candidate nearest to the last one (RFC 7323 §5.2).
+/// Extends the timestamp `value` to 64 bits. Of the possible results, returns the one nearest to the last timestamp (RFC 7323 §5.2).
 fn count_on(last: &mut Option<(u32, u64)>, value: u32) -> u64 {
     let time = last.map_or(MIDDLE, |(last, time)| {
         let step = value.wrapping_sub(last).cast_signed();

@@ -1,43 +1,43 @@
-//! An independent judge: reads captures taken at the client, at the router's LAN side and at both nodes, and says
-//! whether every rule was kept. It never asks the daemon.
+//! An independent judge. It reads captures taken at the client, at the router's LAN side and at both nodes, and says
+//! whether every rule was kept. It never asks the daemons.
 //!
 //! All captures are taken on one machine, so their times can be compared. Positions are 64-bit offsets in the streams.
 //!
-//! A frame that a switch floods to a host for which it is not meant is ignored there.
+//! A switch may flood a frame to hosts other than its destination. The judge ignores the frame in the captures of such hosts.
 //!
 //! The wire may change. A returning node becomes the wire of output with the first segment that it forwards. It becomes the wire
 //! of input with the first client packet that reaches it after that, and after 200 ms at the latest ([`Survey`]). A new wire need
-//! not have seen what was shown, or what the other node received, before that.
+//! not have seen packets that were shown, or that the other node received, before it became the wire.
 //!
 //! The rules, for each connection and every segment of the service, where *shown* means seen at the router or the client:
 //!
-//! * **no-reset**: the client neither gets nor sends a RST. Counted for each direction; not in the list of violations. A RST is
-//!   exempt if it answers a segment overtaken by both FINs and their acknowledgements: any server sends it, and nothing is left to
-//!   be lost.
-//! * **no-early-fin**: no FIN reaches the client before it has sent its own (if clients close first).
-//! * **input-commit**: when an acknowledgement is shown, the wire's capture has every byte (and FIN) below it, earlier.
-//! * **output-commit**: when data (or a FIN) is shown, the wire's capture has every byte of it, earlier; coming from the
-//!   primary or sent by the wire itself. Mode `prs` only.
-//! * **open-commit**: when a SYN-ACK is shown, the wire's capture has the SYN, earlier.
-//! * **through-wire**: while there is a wire, what reaches the router comes from the wire's Ethernet address (mode `pr`:
-//!   SYN-ACKs do), and always from one of the nodes'.
-//! * **one-voice**: the origin of what is shown ([`voice`]) changes at most once for each expected role change, and not
-//!   before it: after the survivor's first own segment nothing of the other node is shown. If only some connections
-//!   change their node, this is said of each connection.
-//! * **same-content**: what is shown at an offset never differs from what was shown there before, as far as captured and
-//!   remembered (the last [`CONTENTS_MAX`] bytes).
-//! * **one-sequence**: there is one initial sequence number, and no segment is 2³⁰ or more away from what was sent.
-//! * **keeps-acknowledged**: the acknowledgement number never falls below one that had been shown
-//!   [`Highest::OVERTAKING_NS`] before at the same point: what was acknowledged is not asked for again. (A lower number
-//!   within that time is a segment that was overtaken on its way.)
+//! * **no-reset**: the client neither gets nor sends a RST. RSTs are counted for each direction and are not in the list of
+//!   violations. A RST is exempt after each end has acknowledged the other's FIN: any server answers a late segment with a RST, and
+//!   nothing can be lost any more.
+//! * **no-early-fin**: no FIN reaches the client before the client has sent its own FIN (if clients close first).
+//! * **input-commit**: when an acknowledgement is shown, every byte (and the FIN) below it is earlier in the wire's capture.
+//! * **output-commit**: when data (or a FIN) is shown, every byte of it is earlier in the wire's capture. The bytes came from the
+//!   primary, or the wire itself sent them. Mode `prs` only.
+//! * **open-commit**: when a SYN-ACK is shown, the SYN is earlier in the wire's capture.
+//! * **through-wire**: while there is a wire, segments reach the router from the wire's Ethernet address (in mode `pr`, only SYN-ACKs
+//!   must). At any time, they come from the Ethernet address of one of the nodes.
+//! * **one-voice**: the origin ([`voice`]) of the shown segments changes at most once for each expected role change, and not
+//!   before it. So after the survivor's first own segment, no segment of the other node is shown. If only some connections change
+//!   their node, the rule applies to each connection.
+//! * **same-content**: the byte shown at an offset never differs from the byte that was shown there before. Only captured bytes are
+//!   compared, and only the last [`CONTENTS_MAX`] bytes are remembered.
+//! * **one-sequence**: there is one initial sequence number, and no segment is 2³⁰ or more away from the bytes sent so far.
+//! * **keeps-acknowledged**: acknowledged bytes are not asked for again. The acknowledgement number never falls below a number that was
+//!   shown at the same point [`Highest::OVERTAKING_NS`] or longer ago. (A lower number within that time is a segment that was
+//!   overtaken on its way.)
 //! * **keeps-time**: the same for timestamps (RFC 7323 §5, PAWS: the client would drop such segments).
-//! * **keeps-window**: the same for the window's right edge; only noted.
+//! * **keeps-window**: the same for the window's right edge. A breach is only noted.
 //!
 //! Segments of the service may overtake each other on the way to the client. So the last three rules, which concern the order,
 //! are checked at the router. They are checked at the client only if the router's capture is not whole.
 //!
-//! A capture that missed packets proves no absence. Claims that depend on it are listed as unproven, and rules that would
-//! accuse wrongly because of it are not applied. Connections whose SYN was not captured are exempt from the commit rules.
+//! A capture that missed packets cannot prove that something is absent. The judge lists claims that need such a capture as unproven,
+//! and does not apply rules that would then find false violations. Connections whose SYN was not captured are exempt from the commit rules.
 //! Checksums are not verified, so a forged segment that every kernel drops counts as seen.
 
 mod connection;

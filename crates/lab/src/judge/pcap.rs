@@ -1,5 +1,5 @@
-//! Reads and writes capture files in the classic pcap format. The reader works as a stream, in bounded memory, and trusts
-//! nothing.
+//! Reads and writes capture files in the classic pcap format. The reader reads packet by packet, in bounded memory.
+//! It does not trust any number in the file.
 //!
 //! Format: <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcap-04.html>.
 
@@ -35,9 +35,9 @@ pub enum Fault {
     /// The file ends within its own header or a record.
     #[error("cut off in {part} of packet {packet} at byte {position}")]
     CutOff {
-        /// Packets read before.
+        /// Number of packets before the incomplete one.
         packet: u64,
-        /// Where in the file it begins.
+        /// Offset in the file, in bytes, at which the incomplete part begins.
         position: u64,
         /// What is incomplete.
         part: &'static str,
@@ -45,9 +45,9 @@ pub enum Fault {
     /// A record contradicts itself.
     #[error("garbled at packet {packet}, byte {position}: {what}")]
     Garbled {
-        /// Packets read before.
+        /// Number of packets before this record.
         packet: u64,
-        /// Where in the file it begins.
+        /// Offset in the file, in bytes, at which the record begins.
         position: u64,
         /// The contradiction.
         what: String,
@@ -59,7 +59,7 @@ pub enum Fault {
 pub struct Record<'a> {
     /// Time of capture, in nanoseconds of the capture's clock.
     pub at_ns: u64,
-    /// The captured part of the frame: its beginning.
+    /// The first bytes of the frame, as many as the capture kept.
     pub frame: &'a [u8],
     /// Length of the whole frame, in bytes.
     pub original_len: u32,
@@ -79,7 +79,7 @@ pub struct Reader<R = BufReader<File>> {
 #[derive(Clone, Copy)]
 struct Layout {
     big_endian: bool,
-    /// Nanoseconds in one unit of a record's fraction of a second.
+    /// Length in nanoseconds of one unit of a record's second time field (1, or 1000 for microseconds).
     fraction_ns: u64,
 }
 
@@ -88,7 +88,7 @@ const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 const ETHERNET: u32 = 1;
 const FILE_HEADER_LEN: usize = 24;
 const RECORD_HEADER_LEN: usize = 16;
-/// Maximum number of bytes of one frame. No capture tool keeps more.
+/// Maximum length of a frame in bytes. No capture tool keeps more bytes of a frame.
 const FRAME_MAX: u32 = 256 << 10;
 
 impl Reader {
@@ -192,7 +192,7 @@ impl<R: Read> Reader<R> {
         Ok(Some((u64::from(seconds) * 1_000_000_000 + fraction_ns, original)))
     }
 
-    /// Fills `bytes`. Returns false if the file ends right before them.
+    /// Fills `bytes` from the file. Returns false if no byte of the file is left.
     fn fill(&mut self, bytes: &mut [u8], part: &'static str) -> Result<bool, Fault> {
         let mut filled = 0;
         while filled < bytes.len() {
@@ -250,10 +250,10 @@ impl Layout {
     }
 }
 
-/// Writes the file header: whole Ethernet frames, times in nanoseconds, the same bytes on every machine.
+/// Writes a file header for whole Ethernet frames with times in nanoseconds. The byte order is little endian on every machine.
 ///
 /// # Errors
-/// The writer's.
+/// An error of the writer.
 pub fn write_header(to: &mut impl Write) -> io::Result<()> {
     const VERSION: u32 = 0x0004_0002; // 2.4
     for word in [MAGIC_NANOSECONDS, VERSION, 0, 0, FRAME_MAX, ETHERNET] {
@@ -265,7 +265,7 @@ pub fn write_header(to: &mut impl Write) -> io::Result<()> {
 /// Writes a whole frame, captured at `at_ns`.
 ///
 /// # Errors
-/// The writer's, or if the format has no room for the time or the frame.
+/// An error of the writer, or if the time or the frame's length does not fit into 32 bits.
 pub fn write_record(to: &mut impl Write, at_ns: u64, frame: &[u8]) -> io::Result<()> {
     let word = |number: u64| u32::try_from(number).map_err(io::Error::other);
     let len = word(frame.len() as u64)?;

@@ -1,13 +1,13 @@
-//! Memory of a stream: which of its bytes were seen, their values, and the highest value of a number.
+//! What the judge remembers of a stream: which bytes were seen, the values of recent bytes, and the highest value of a number.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// A set of stream offsets: a contiguous beginning, and islands after holes. Memory grows with the number of holes.
+/// A set of stream offsets: all offsets below a first hole, and islands (ranges) after it. Memory grows with the number of holes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// All offsets below this are in the set.
     contiguous: u64,
-    /// Start → end, disjoint, not adjacent, all above `contiguous`.
+    /// The islands, as start → end. They neither overlap nor touch each other, and all are above `contiguous`.
     islands: BTreeMap<u64, u64>,
 }
 
@@ -78,8 +78,8 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// Compares `bytes` at `offset` with those seen before, and remembers the new ones. Forgets bytes with the lowest
-    /// offsets while more than `size_max` are remembered.
+    /// Compares `bytes` at `offset` with the bytes seen before at the same offsets. Remembers the bytes at new offsets. While more
+    /// than `size_max` bytes are remembered, forgets those with the lowest offsets.
     pub fn add(&mut self, offset: u64, bytes: &[u8], size_max: usize) -> Option<Differs> {
         let end = offset + bytes.len() as u64;
         let mut fresh = Vec::new();
@@ -130,11 +130,11 @@ impl Contents {
     }
 }
 
-/// The highest value so far, and the highest settled value. A number below the settled value cannot be explained by packets that
-/// overtook each other.
+/// The highest value so far, and the highest settled value.
 ///
-/// Two processors may send the packets of one sender in another order than they were made. So a value is settled only
-/// [`Highest::OVERTAKING_NS`] after it was reached.
+/// Packets of one sender may overtake each other, for example when two processors send them. So a value counts as settled only
+/// [`Highest::OVERTAKING_NS`] after it was reached. A later packet with a value below the settled one was not overtaken: its sender
+/// has gone back.
 #[derive(Clone, Debug, Default)]
 pub struct Highest {
     rising: VecDeque<(u64, u64)>,

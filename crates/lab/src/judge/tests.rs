@@ -1,4 +1,4 @@
-//! Tests each rule with a breach: captures of one conversation, built packet by packet, with one fault in each.
+//! Tests that each rule notices a breach. A test builds the captures of one conversation packet by packet, with one fault in them.
 
 use std::fs::File;
 use std::io::Write;
@@ -25,7 +25,7 @@ const MS: u64 = 1_000_000;
 /// Time of a packet from one tap to the next, in nanoseconds.
 const HOP_NS: u64 = 1_000;
 
-/// The way of one packet: the taps that it passes, with its Ethernet addresses there.
+/// The way of one packet: for each tap that it passes, the tap, and the packet's Ethernet source and destination there.
 type Way = &'static [(Point, [u8; 6], [u8; 6])];
 
 const FROM_CLIENT: Way = &[
@@ -186,7 +186,7 @@ impl Run {
         self.client(SAY);
     }
 
-    /// Sends the request `hello`, the beginning of the reply `wonderful`, and its acknowledgement.
+    /// Sends the request `hello`, the first three bytes of the reply `wonderful`, and the client's acknowledgement of these bytes.
     fn exchange(&mut self) {
         self.client(Say {
             data: b"hello",
@@ -201,7 +201,7 @@ impl Run {
         self.client(Say { at: 5, ack: 3, ..SAY });
     }
 
-    /// Lets the primary die. Returns the time of its death.
+    /// A node fails now, and 100 ms pass. Returns the time of the failure.
     fn fault(&mut self) -> u64 {
         let at = self.now_ns;
         self.now_ns += 100 * MS;
@@ -295,7 +295,7 @@ fn takeover(v6: bool) -> (Run, Expectations) {
     run.v6 = v6;
     run.open();
     run.exchange();
-    // Logged and released, but lost before the client.
+    // The wire logs and releases this segment. The router and the client never see it.
     run.say(
         true,
         &FROM_PRIMARY[..3],
@@ -318,7 +318,7 @@ fn takeover(v6: bool) -> (Run, Expectations) {
             ..SAY
         },
     );
-    // The deposed primary's segment meets a closed gate, so it is not shown.
+    // The old primary's segment arrives at a closed gate, so neither the router nor the client sees it.
     run.say(
         true,
         &FROM_PRIMARY[..2],
@@ -377,7 +377,7 @@ fn a_clean_takeover_holds() {
         assert_eq!(verdict.began_ns, START_NS);
         let nodes: Vec<_> = verdict.reigns.iter().map(|reign| reign.node).collect();
         assert_eq!(nodes, [0, 1]);
-        // Shown twice, at the router and at the client: 3 + 6 bytes.
+        // The router and the client both see the 3 + 6 bytes of the reply, so each byte is compared once.
         assert_eq!(verdict.contents.compared, 9);
         assert_eq!(verdict.contents.not_captured, 0);
         assert!(
@@ -392,7 +392,7 @@ fn a_clean_takeover_holds() {
 #[test]
 fn frames_cut_behind_the_headers_are_judged_by_their_lengths() {
     let (mut run, expected) = takeover(false);
-    // Room for Ethernet, IPv4, and TCP with all options of a SYN. Of data segments, 4 bytes of data are kept.
+    // Enough for the headers of Ethernet and IPv4, and of TCP with all options of a SYN. A data segment keeps 4 bytes of its data.
     run.snap = 14 + 20 + 36;
     let verdict = run.judge(&expected);
     assert!(verdict.holds(), "{verdict:#?}");
@@ -424,7 +424,7 @@ fn resets_are_counted_for_each_direction() {
         flags: Flags::RST,
         ..SAY
     });
-    // Stopped by a guard before it left the node.
+    // The node's own capture sees this reset, but the guard drops it before it leaves the node.
     run.say(
         true,
         &FROM_PRIMARY[..1],
@@ -444,7 +444,7 @@ fn resets_are_counted_for_each_direction() {
     );
 }
 
-/// A node that has forgotten the connection answers a segment with a RST if both FINs have overtaken the segment.
+/// If a segment arrives after both FINs, the node has already forgotten the connection and answers with a RST.
 #[test]
 fn a_reset_after_the_end_takes_nothing_away() {
     let resets_with = |is_last_word_said: bool| {
@@ -499,7 +499,7 @@ fn a_fin_before_the_clients_is_an_early_end() {
 fn an_acknowledgement_before_the_log_breaks_input_commit() {
     let mut run = Run::new();
     run.open();
-    // Straight to the primary, past the wire.
+    // The segment bypasses the wire.
     run.say(
         false,
         STRAIGHT_TO_PRIMARY,
@@ -531,7 +531,7 @@ fn an_acknowledgement_before_the_log_breaks_input_commit() {
         "{verdict:#?}"
     );
 
-    // The log comes, but too late.
+    // The wire sees the same bytes, but only after their acknowledgement was sent.
     let mut run = Run::new();
     run.open();
     run.say(
@@ -575,7 +575,7 @@ fn output_that_the_wire_has_not_seen_breaks_output_commit() {
     let mut run = Run::new();
     run.open();
     run.exchange();
-    // Appears at the router with the wire's address, but the wire's capture lacks it.
+    // The segment reaches the router with the wire's address, but the wire's capture does not contain it.
     run.say(
         true,
         &FROM_PRIMARY[3..],
@@ -586,7 +586,7 @@ fn output_that_the_wire_has_not_seen_breaks_output_commit() {
             ..SAY
         },
     );
-    // The segment did not come from the primary either, so its origin is the wire.
+    // The primary's capture does not contain the segment either, so the judge takes the wire for its origin.
     assert_eq!(
         run.broken(&run.expected(None)),
         [Rule::OutputCommit, Rule::OneVoice]
@@ -663,7 +663,7 @@ fn asking_again_for_acknowledged_bytes_is_noticed() {
     let fault = run.fault();
     run.survivor(Say { at: 3, ack: 2, ..SAY });
     assert_eq!(run.broken(&run.expected(Some(fault))), [Rule::KeepsAcknowledged]);
-    // A segment that was overtaken on its way breaks no rule.
+    // Within 20 ms, a lower acknowledgement only means that another segment overtook this one. That breaks no rule.
     let mut run = Run::new();
     run.open();
     run.exchange();
@@ -762,7 +762,7 @@ fn a_window_that_shrinks_is_noted() {
 
 #[test]
 fn the_old_primary_must_not_be_heard_after_the_survivor() {
-    // Released by a gate that was not closed.
+    // The wire's gate was not closed, so the wire releases a segment of the old primary.
     let (mut run, expected) = takeover(false);
     run.primary(Say {
         at: 9,
@@ -770,7 +770,7 @@ fn the_old_primary_must_not_be_heard_after_the_survivor() {
         ..SAY
     });
     assert_eq!(run.broken(&expected), [Rule::OneVoice]);
-    // On its own way, and a reset at that.
+    // The old primary sends a reset that bypasses the wire.
     let (mut run, expected) = takeover(false);
     run.say(
         true,
@@ -803,7 +803,7 @@ fn a_survivor_that_speaks_without_a_fault_is_a_second_voice() {
     assert_eq!(run.broken(&early), [Rule::OneVoice]);
 }
 
-/// The wire made a window smaller, and later sends the withheld window.
+/// The wire reduced the window in a segment of the primary. Later it sends the segment again with the original window.
 #[test]
 fn the_primarys_words_said_again_are_no_second_voice() {
     let words = |window| Say {
@@ -922,7 +922,7 @@ fn when_the_wire_dies_the_primary_may_speak_alone() {
     run.say(true, &PAST_THE_WIRE[2..], said);
     let verdict = run.judge(&expected);
     assert!(verdict.holds(), "{verdict:#?}");
-    // From then on it must have seen everything.
+    // Once node b is the wire, its capture must contain every segment that reaches the client.
     run.say(
         true,
         &FROM_PRIMARY[3..],
@@ -1066,7 +1066,7 @@ fn contradictory_expectations_are_refused() {
     assert!(error.contains("wires[1] begins before"), "{error}");
 }
 
-/// The wire's cable is cut. The switch no longer knows the wire and floods.
+/// The wire's cable is cut. The switch forgets the wire's port, and floods frames for the wire to all ports.
 #[test]
 fn a_frame_that_is_flooded_to_the_router_is_not_shown() {
     const FLOODED: Way = &[(Point::NodeA, MAC_A, MAC_B), (Point::Router, MAC_A, MAC_B)];
@@ -1088,7 +1088,7 @@ fn a_frame_that_is_flooded_to_the_router_is_not_shown() {
     );
 }
 
-/// A primary without a backup speaks straight to the router, but not before it may declare the backup dead.
+/// A primary whose backup is dead sends to the router directly, but only after it may declare the backup dead.
 #[test]
 fn a_primary_claims_the_address_when_its_wire_has_ended() {
     let mut run = Run::new();
@@ -1145,7 +1145,7 @@ fn a_voice_that_the_router_does_not_hear_is_none() {
     );
 }
 
-/// One worker died. Its connection changes its node; the other connection does not.
+/// A worker died. Its connection moves to the other node. The other connection stays.
 #[test]
 fn each_connection_may_have_its_own_voice() {
     let mut run = Run::new();
@@ -1176,7 +1176,7 @@ fn each_connection_may_have_its_own_voice() {
         (verdict.violations, verdict.connections_taken_over),
         (Vec::new(), 1)
     );
-    // But each connection has only one voice.
+    // Even so, two nodes must not speak for the same connection.
     run.port = 40_001;
     run.primary(Say {
         at: 6,

@@ -1,4 +1,4 @@
-//! The lab's address plan. It is the same in every run, so that captures can be read without a legend.
+//! The lab's address plan. It is the same in every run, so that a reader of a capture knows the addresses.
 //!
 //! ```text
 //!  client ───── (wan emulator) ───── router ───── switch ──┬── node a
@@ -6,7 +6,7 @@
 //!  fd01::2                   fd01::1    fd02::1        10.2.0.10/.11, fd02::10/::11; VIP 10.2.0.100, fd02::100
 //! ```
 //!
-//! A second network between the nodes, if there is one: 10.4.0.10/.11, fd04::10/::11. It leads nowhere else.
+//! The nodes may have a second network between them: 10.4.0.10/.11, fd04::10/::11. No other host is connected to it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -15,7 +15,8 @@ pub const PREFIX_V4: u8 = 24;
 /// Prefix length of the client's and the nodes' IPv6 networks.
 pub const PREFIX_V6: u8 = 64;
 
-/// Both addresses and the MAC of one interface. The MAC's last byte is that of the IPv4 address where this is unique.
+/// The IPv4 address, the IPv6 address and the MAC of one interface. The last bytes of the IPv4 address and of the MAC are written with
+/// the same digits: 10.2.0.10 belongs to 02:00:00:00:00:10.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// IPv4 address.

@@ -14,7 +14,7 @@ pub enum IpError {
     /// `ip` refused one of the commands. The commands before it have taken effect.
     #[error("ip{} {command}: {reason}", namespace.as_ref().map(|name| format!(" -n {name}")).unwrap_or_default())]
     Refused {
-        /// The namespace in which it ran; `None` is the machine's own.
+        /// The namespace in which the command ran; `None`: the machine's own namespace.
         namespace: Option<String>,
         /// The command, without `ip`.
         command: String,
@@ -23,8 +23,8 @@ pub enum IpError {
     },
 }
 
-/// Runs `commands` (each without the leading `ip`), in order, in `namespace` or in the machine's own, and stops at the first
-/// that fails.
+/// Runs `commands` (each without the leading `ip`) in order, in `namespace` or in the machine's own namespace. Stops at the first
+/// command that fails.
 ///
 /// # Errors
 /// Names the command that failed and what `ip` said about it.

@@ -7,9 +7,9 @@
 //!  node a ── a2 [second] b2 ── node b        (the second network)
 //! ```
 //!
-//! Each `[bridge]` is a switch, and the names beside it are its ports. All switches are in one namespace. Forwarding rules of the
-//! switches drop frames, so the nodes' carriers stay up. The ports `a`, `b` and `router` of `lan` lie on every way between nodes
-//! and router.
+//! Each `[bridge]` is a switch, and the names beside it are its ports. All switches are in one namespace. A fault drops frames by
+//! forwarding rules in the switches, so the nodes' carriers stay up. Every frame between a node and the router passes the ports
+//! of `lan` (`a`, `b` and `router`).
 
 use anyhow::{Context, Result, ensure};
 use linux::netns::{self, Cable, Netns};
@@ -26,7 +26,7 @@ const SECOND: &str = "second";
 /// Each node's own switch: its name, the node's port, and the uplink's port.
 const OWN: [[&str; 3]; 2] = [["lan-a", "node-a", "up-a"], ["lan-b", "node-b", "up-b"]];
 
-/// The port to which the service's cable of node `index` is connected.
+/// The port of the cable that connects node `index` to the service's network.
 #[must_use]
 pub fn port_of(index: usize, plan: Plan) -> &'static str {
     match plan.own_switches {
@@ -48,7 +48,7 @@ pub fn uplink(index: usize) -> [&'static str; 2] {
     [OWN[index][2], NODE_NAMES[index]]
 }
 
-/// `ip` commands in the switches' namespace, once its ports exist.
+/// `ip` commands that set up the switches. They run in the switches' namespace, after the ports were created.
 #[must_use]
 pub fn commands(plan: Plan) -> Vec<String> {
     let mut bridges = vec![(LAN, vec![ROUTER, NODE_NAMES[0], NODE_NAMES[1]])];
@@ -78,7 +78,7 @@ fn bridge_commands(bridge: &str, ports: &[&str]) -> Vec<String> {
     commands
 }
 
-/// A node's cables: the ends at the switches.
+/// A node's cables, at their ends on the switches.
 #[derive(Debug)]
 pub struct Cables(Vec<Cable>);
 
@@ -118,12 +118,12 @@ impl Cables {
     }
 }
 
-/// Frames that a switch drops: those from one port to another.
+/// The frames from one port to another, which a switch drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// `None`: any port.
+    /// The port at which the frames arrive. `None`: any port.
     pub from: Option<&'static str>,
-    /// `None`: any port.
+    /// The port at which the frames leave. `None`: any port.
     pub to: Option<&'static str>,
 }
 
@@ -164,7 +164,8 @@ impl Lost {
     }
 }
 
-/// Makes the switches drop the frames `lost`, if they match `what` (an nft expression that ends with a space; empty: all frames).
+/// Makes the switches drop those frames of `lost` that match `what`, an nft expression that ends with a space. If `what` is empty, drops
+/// all of `lost`.
 ///
 /// # Errors
 /// If nft refuses.

@@ -32,9 +32,9 @@ const READY_LIMIT: Duration = Duration::from_secs(15);
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// Time limit for a daemon to stop. It waits for its peer for at most 5 s.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
-/// Time limit for an upgrade: the new program is checked, then replaces the earlier one.
+/// Time limit for an upgrade. The daemon checks the new program and then replaces itself with it.
 const UPGRADE_LIMIT: Duration = Duration::from_secs(30);
-/// Precision of the measured moment of an upgrade.
+/// Interval at which an upgrade is checked for. It limits the precision of the upgrade's measured time.
 const UPGRADE_POLL: Duration = Duration::from_micros(200);
 const POLL: Duration = Duration::from_millis(20);
 /// UDP port of the daemons' heartbeats.
@@ -67,7 +67,7 @@ pub struct Pair {
     pub heartbeat_ms: u32,
     /// Number of missing heartbeats in a row after which the peer is declared dead.
     pub missed: u32,
-    /// Milliseconds for which an agent may be away. `None`: not configured.
+    /// Milliseconds for which an agent may be silent while its kernel answers. `None`: not configured.
     pub agent_timeout_ms: Option<u32>,
     /// Outside hosts. One of them must answer before the primary claims the address. Empty: not configured.
     pub claim_ping: Vec<IpAddr>,
@@ -99,7 +99,7 @@ const HEALTH_TIMEOUT_MS: u32 = 100;
 const HEALTH_FAILURES: u32 = 3;
 
 impl Pair {
-    /// What the daemons leave outside of their namespaces: pins and state.
+    /// The files that the daemons leave outside of their network namespaces: pins and state.
     #[must_use]
     pub fn leftovers(&self) -> Vec<Resource> {
         let roots = [PINS, STATE].map(Path::new);
@@ -116,13 +116,13 @@ impl Pair {
         [PINS, STATE].map(|root| Path::new(root).join(&self.names[index]))
     }
 
-    /// Longest time from a node's last message to the end of its lease: 17/16 of the lease, because clocks drift.
+    /// Longest time from a backup's last message to the end of the backup's lease. It is 17/16 of the lease, because clocks drift.
     #[must_use]
     pub fn lease_end() -> Duration {
         LEASE + LEASE / 16
     }
 
-    /// The longest time from a node's death to its declaration.
+    /// Longest time from a node's death until its peer declares it dead.
     #[must_use]
     pub fn detection(&self) -> Duration {
         Duration::from_millis(u64::from(self.heartbeat_ms) * u64::from(self.missed))
@@ -205,7 +205,7 @@ application = \"{loopback}:{port}\"
     }
 }
 
-/// Writes the key of the pair whose first node is `name`. The key is not secret. It is there so that all runs use authentication.
+/// Writes the key of the pair whose first node is `name`. The key is not secret: its only purpose is that all runs use authentication.
 fn write_key(path: &Path, name: &str) -> Result<()> {
     let digits: String = name
         .bytes()
@@ -297,11 +297,11 @@ impl Agent {
         kill(self.process.pid(), Signal::SIGKILL).with_context(|| format!("kill {}", self.name))
     }
 
-    /// Upgrades the daemon in place, as a package and `systemctl reload` do: replaces its program's file with a copy, then sends
-    /// SIGUSR2. Returns the last moment at which the earlier program was still running.
+    /// Upgrades the daemon in place, as a package and `systemctl reload` do. Replaces its program's file with a copy, then sends
+    /// SIGUSR2. Returns the time just before the check that first saw the new program running.
     ///
     /// # Errors
-    /// If the new program does not run in time. Quotes the output of the earlier program.
+    /// If the new program does not run in time. The error quotes the daemon's output.
     pub fn upgrade(&self) -> Result<Instant> {
         let program = &self.operator.binary;
         let new = program.with_extension("new");
@@ -326,8 +326,8 @@ impl Agent {
         }
     }
 
-    /// Whether the keeper that gets new connections runs the file that is now at the program's path, and the number of retired
-    /// keepers of earlier programs.
+    /// Whether the current keeper, which gets new connections, runs the program file that is installed now. Also returns the number of
+    /// keepers from before an upgrade.
     ///
     /// # Errors
     /// If the keeper or the daemon's state cannot be read.
@@ -383,7 +383,7 @@ impl Agent {
     /// Waits until the daemon in `node` reports that every service is duplex and every replica has the primary's state.
     ///
     /// # Errors
-    /// If the daemon ends, or does not report this in time. Quotes its output.
+    /// If the daemon ends, or does not report this in time. The error quotes the daemon's output.
     pub fn wait_ready(&mut self, node: &Netns) -> Result<()> {
         let mut seen = String::new();
         let operator = &self.operator;

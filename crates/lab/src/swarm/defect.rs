@@ -1,4 +1,4 @@
-//! `swarm --defect`: does the swarm find a defect that was put into the nodes?
+//! `swarm --defect`: checks that the swarm finds a defect that was put into the nodes on purpose.
 
 use anyhow::Result;
 use indicatif::ProgressBar;
@@ -17,7 +17,7 @@ pub(super) fn parse(name: &str) -> Result<Defect, Error> {
     Defect::deserialize(name)
 }
 
-/// Runs the swarm over nodes with a defect until one breaks a promise that sound nodes keep.
+/// Runs scenarios with a defect in the nodes until one of them breaks a promise that it keeps without the defect.
 pub(super) fn look_for(defect: Defect, options: &Options) -> Result<Outcome> {
     let progress = ProgressBar::new(options.runs);
     let with_defect = |index: u64| {

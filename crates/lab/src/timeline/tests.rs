@@ -1,10 +1,10 @@
-//! The page as a whole.
+//! Tests of the whole page.
 
 use super::chart::{POINTS_MAX, thin};
 use super::*;
 
 const MS: u64 = 1_000_000;
-/// Time of the fault: an arbitrary time of the captures' clock.
+/// Time of the fault: an arbitrary time on the captures' clock.
 const FAULT_NS: u64 = 1_700_000_000_000_000_000;
 
 /// A download at 25 MB/s with 200 kB in flight. It stops at the fault and continues `resume_ms` later, or never.

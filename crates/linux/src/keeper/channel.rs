@@ -1,4 +1,4 @@
-//! Messages with sockets and much data, over a Unix SOCK_SEQPACKET socket.
+//! Messages between agent and keeper over a Unix SOCK_SEQPACKET socket. A message can carry sockets and large data.
 //!
 //! ```text
 //!  packet    magic │ where │ content                       where = 0: the content follows
@@ -6,7 +6,8 @@
 //!                                                          where = 1: it is in the last descriptor, a memfd
 //! ```
 //!
-//! The blob of a message is made of stretches: of these bytes, or of a file that travels as it is, in the descriptor before the memfd.
+//! The data of a message is its blob. The blob consists of stretches. A stretch is either a part of `bytes`, or a part of a file. The file
+//! is not copied: its descriptor travels before the memfd's.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -21,19 +22,20 @@ use serde::{Deserialize, Serialize};
 
 use super::input::{Input, Piece};
 
-/// Both ends must be of one version: an agent that finds another one starts a keeper of its own.
+/// Magic number with the protocol's version. Both ends must have the same version. An agent that finds a keeper with another version
+/// starts a new keeper.
 pub(super) const MAGIC: [u8; 4] = *b"SFK6";
 const HEADER: usize = MAGIC.len() + 1;
 const INLINE: u8 = 0;
 const IN_MEMFD: u8 = 1;
 
-/// Larger contents travel in a memfd.
+/// Maximum length in bytes of a content that is sent in the packet. A longer content is sent in a memfd.
 pub(super) const INLINE_MAX: usize = 32 * 1024;
 
-/// Bytes of one message without its blob; the largest is a replica's surplus.
+/// Maximum length in bytes of a message without its blob. The largest field is the output by which a replica is ahead.
 const MESSAGE_MAX: usize = 256 << 20;
 
-/// The client's socket, the replica's, the file, the memfd.
+/// Maximum number of descriptors in a message: the client's socket, the replica's socket, the file, and the memfd.
 const DESCRIPTORS_MAX: usize = 4;
 
 /// A message from the other end.
@@ -43,7 +45,7 @@ pub(super) struct Received<M> {
     pub blob: Blob,
 }
 
-/// A piece as the other end is told of it.
+/// The description of a [`Piece`] in a message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Stretch {
     /// The next `.0` bytes that came with the message.
@@ -72,17 +74,17 @@ impl Stretch {
 pub(super) struct Blob {
     content: Content,
     file: Option<File>,
-    /// None of them is empty.
+    /// The stretches that are not yet read. None of them is empty.
     unread: VecDeque<Stretch>,
 }
 
-/// What came with a message; `at` is what is unread of it.
+/// The bytes that came with a message. The bytes from `at` on are not yet read.
 enum Content {
     Memory {
         bytes: Vec<u8>,
         at: usize,
     },
-    /// Shared with the sender, its file offset too.
+    /// The sender has the same open file and shares its file offset, so read at explicit offsets.
     Memfd {
         file: File,
         at: u64,
@@ -118,7 +120,7 @@ impl Blob {
         self.unread.is_empty()
     }
 
-    /// Reads the next bytes; 0 at the end. With the last ones memory and files are given back.
+    /// Reads the next bytes. Returns their number, 0 at the end. Releases memory and files when the last byte is read.
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let Some(&stretch) = self.unread.front() else {
             return Ok(0);
@@ -197,7 +199,7 @@ pub(super) fn send(
     Ok(())
 }
 
-/// Room for any packet, used again for the next one.
+/// A buffer with room for any packet. It is used again for each packet.
 #[derive(Debug)]
 pub(super) struct Room(Box<[u8]>);
 
@@ -281,7 +283,7 @@ fn receive_packet(socket: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<(usiz
     Ok((received.bytes, descriptors))
 }
 
-/// The message of a content, what follows it, and how much that is.
+/// A content, split into its message, the bytes after the message, and their number.
 type Split = (Vec<u8>, Content, u64);
 
 fn split_memory(content: &[u8]) -> io::Result<Split> {
@@ -327,7 +329,7 @@ mod tests {
     use super::super::input::Piece;
     use super::*;
 
-    /// A connection may live for hours after its logged input was read.
+    /// Memory must be released early, because a connection may live for hours after its logged input was read.
     #[test]
     fn memory_and_files_are_given_back_with_the_last_byte() {
         let flags = SockFlag::SOCK_CLOEXEC;

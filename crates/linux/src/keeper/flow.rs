@@ -1,7 +1,8 @@
-//! Moves bytes from one socket to another. Bytes that the sink does not take at once are kept, and no more are read meanwhile.
+//! Moves bytes from one socket to another. The flow keeps bytes that the sink does not take at once, and reads no more until the sink
+//! has taken them.
 //!
-//! At most one task waits for each direction of a socket. So it waits in the one slot that the socket has for that (`poll_*_ready`): a
-//! place in the socket's list of waiters would take memory for as long as a connection is idle.
+//! At most one task waits for each direction of a socket. So the task can use the socket's single slot for each direction
+//! (`poll_*_ready`). An entry in the socket's list of waiters would take memory for as long as the connection is idle.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -12,12 +13,12 @@ use tokio::net::TcpStream;
 use super::kept::Kept;
 use super::turns::Turns;
 
-/// Most bytes read at once. With more, each of hundreds of connections waits longer for its next turn, and nothing is faster.
+/// Maximum number of bytes for one read. With longer reads, hundreds of connections wait longer for their turns, and nothing is faster.
 const BUFFER: usize = 64 * 1024;
-/// Most bytes read at once while a client waits for its first byte.
+/// Maximum number of bytes for one read while a client waits for its first byte.
 const PORTION: usize = 16 * 1024;
 
-/// Memory for one read and the write after it, never across a wait; all flows share it.
+/// Memory for one read and the write after it. All flows share it, so no flow may keep bytes in it while waiting.
 pub(super) struct Scratch {
     pub bytes: RefCell<Box<[u8]>>,
     pub turns: Turns,
@@ -44,7 +45,7 @@ impl Outgoing {
         Self { bytes, written: 0 }
     }
 
-    /// Writes what the socket takes of `bytes` now and keeps the rest. Nothing else may be on its way.
+    /// Writes as many of `bytes` as the socket takes now, and keeps the rest. No earlier bytes may be left.
     pub fn start(&mut self, sink: &TcpStream, bytes: &[u8]) -> io::Result<()> {
         debug_assert!(self.bytes.is_empty(), "the source was held up");
         let written = match sink.try_write(bytes) {
@@ -55,7 +56,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Waits until all is written. An idle flow owns no memory.
+    /// Writes all bytes that are left, and frees their memory. An idle flow owns no memory.
     pub async fn finish(&mut self, sink: &TcpStream) -> io::Result<()> {
         while self.written < self.bytes.len() {
             poll_fn(|context| sink.poll_write_ready(context)).await?;
@@ -69,14 +70,14 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Room for a filter to put bytes in; they are written by [`finish`](Self::finish).
+    /// A buffer for the bytes of a filter. [`finish`](Self::finish) writes them.
     pub const fn room(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 }
 
-/// Waits for bytes of the connection `kept`, and until it is its turn, and gives them to `take`, in memory that others use afterwards.
-/// `None` at the stream's end.
+/// Waits for bytes of the connection `kept`, then for its turn, and gives the bytes to `take`. Other flows use the bytes' memory
+/// afterwards. Returns `None` at the stream's end.
 ///
 /// # Errors
 /// The source failed.

@@ -1,4 +1,4 @@
-//! The keeper's records: which connections live, and how the others ended.
+//! The keeper's records of live connections and of connections that have ended.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -14,17 +14,18 @@ use super::message::{Adoption, Plan};
 use super::status::{ConnectionStatus, ENDED_MAX, EndedStatus, Ending, ServiceStatus, State, Status};
 use super::turns::Turn;
 
-/// What all connections share.
+/// The state that all connections of a keeper share.
 pub(super) struct Keeper {
     pub options: Options,
     pub scratch: Scratch,
     pub doors: Doors,
-    /// Something ended: the process may be unused.
+    /// Notified when a connection or an agent is gone. The process may then be unused and can end.
     pub changed: Notify,
     pub stop: watch::Sender<bool>,
     pub agents: Cell<usize>,
     live: RefCell<BTreeMap<u64, Rc<Kept>>>,
-    /// The list of the last adopted connection. Connections of one service are adopted together, so they share one list.
+    /// The list of volatile header fields of the connection adopted last. Connections of one service are adopted together, so they can
+    /// share one list.
     volatile: RefCell<Volatile>,
     services: RefCell<BTreeMap<String, ServiceStatus>>,
     ended: RefCell<VecDeque<EndedStatus>>,
@@ -59,7 +60,7 @@ impl Keeper {
         self.live.borrow().is_empty()
     }
 
-    /// Enters a connection; `None` if its number is taken.
+    /// Adds a connection. Returns `None` if a live connection has the same number.
     pub fn enter(&self, mut adoption: Adoption) -> Option<Rc<Kept>> {
         let mut live = self.live.borrow_mut();
         if live.contains_key(&adoption.id) {
@@ -109,7 +110,7 @@ impl Keeper {
         }
     }
 
-    /// Moves a connection to those that ended.
+    /// Moves a connection from the live ones to the ended ones.
     pub fn leave(&self, kept: &Kept, ending: Ending, reason: String) {
         self.scratch.turns.end(kept);
         let Adoption {

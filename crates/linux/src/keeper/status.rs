@@ -1,4 +1,4 @@
-//! What the keeper tells about its connections.
+//! The keeper's report on its connections.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 pub struct Status {
     /// Sums, by service.
     pub services: BTreeMap<String, ServiceStatus>,
-    /// The connections that live, by number.
+    /// The live connections, in the order of their numbers.
     pub connections: Vec<ConnectionStatus>,
-    /// The last ones that ended, at most [`ENDED_MAX`], oldest first.
+    /// The connections that ended last, at most [`ENDED_MAX`], oldest first.
     pub ended: Vec<EndedStatus>,
 }
 
 impl Status {
-    /// Adds what another keeper tells about its connections.
+    /// Adds another keeper's report.
     pub fn add(&mut self, other: Self) {
         for (name, theirs) in other.services {
             let sums = self.services.entry(name).or_default();
@@ -37,7 +37,7 @@ impl Status {
         self.ended.drain(..too_many);
     }
 
-    /// The same without the connections one by one.
+    /// This status without the list of live connections.
     #[must_use]
     pub fn sums(&self) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Status {
         sums.live += count;
     }
 
-    /// The status to report when the keeper is gone, and its connections with it.
+    /// The status to report when the keeper is gone. Its live connections are gone too.
     #[must_use]
     pub fn of_the_past(mut self) -> Self {
         self.connections.clear();
@@ -65,7 +65,7 @@ impl Status {
     }
 }
 
-/// How many ended connections are remembered one by one.
+/// Maximum number of ended connections that are listed.
 pub const ENDED_MAX: usize = 256;
 
 /// Sums over the connections of one service.
@@ -73,13 +73,13 @@ pub const ENDED_MAX: usize = 256;
 pub struct ServiceStatus {
     /// Connections adopted so far.
     pub adopted: u64,
-    /// Those that live.
+    /// Connections that live.
     pub live: u64,
-    /// Those that ended, and how.
+    /// Connections that ended, by how they ended.
     pub ended: BTreeMap<Ending, u64>,
-    /// Requests that were answered 503, since they may have been executed and must not be again.
+    /// Requests that were answered 503, because they may have been executed and must not be executed again.
     pub refused: u64,
-    /// Requests on which the application failed when they were executed again; not executed a third time.
+    /// Requests during whose second execution the application failed. They are not executed a third time.
     pub quarantined: u64,
     /// Bytes passed to the application, of connections that ended.
     pub to_application: u64,
@@ -90,31 +90,31 @@ pub struct ServiceStatus {
 /// A connection that lives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionStatus {
-    /// As adopted.
+    /// The number given in the adoption.
     pub id: u64,
     /// The service's name.
     pub service: String,
     /// The client.
     pub client: SocketAddr,
-    /// What it is at.
+    /// What the relay does with the connection now.
     pub state: State,
     /// Bytes passed to the application, logged ones included.
     pub to_application: u64,
     /// Bytes passed to the client.
     pub to_client: u64,
-    /// As adopted, while the client has said nothing.
+    /// The SYN-ACK given in the adoption, as long as the client has sent nothing.
     pub syn_ack: Option<Vec<u8>>,
 }
 
-/// What a connection is at.
+/// What the relay does with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Nothing is owed; the application is asked when the client speaks.
+    /// No reply is owed. The relay connects to the application when the client sends something.
     Idle,
     /// Connecting to the application.
     Connecting,
-    /// The application says again what the client has.
+    /// The application repeats the part of a reply that the client already has.
     Resuming,
     /// Bytes pass both ways.
     Relaying,
@@ -125,15 +125,15 @@ pub enum State {
 /// A connection that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndedStatus {
-    /// As adopted.
+    /// The number given in the adoption.
     pub id: u64,
     /// The service's name.
     pub service: String,
     /// The client.
     pub client: SocketAddr,
-    /// How.
+    /// How the connection ended.
     pub ending: Ending,
-    /// Why, as a phrase; empty if it ended as connections do.
+    /// Why it ended, as a phrase. Empty if the end was normal.
     pub reason: String,
     /// Bytes passed to the application.
     pub to_application: u64,
@@ -147,26 +147,26 @@ pub struct EndedStatus {
 pub enum Ending {
     /// Both sides closed.
     Closed,
-    /// The client reset it, or cannot be reached.
+    /// The client reset the connection, or cannot be reached.
     ClientLost,
-    /// The client was silent for too long after its output had ended.
+    /// The output to the client had ended, and the client did not close for too long.
     Lingered,
-    /// The application could not be connected to: reset.
+    /// The relay could not connect to the application. The client got a reset.
     ApplicationUnreachable,
-    /// The application reset it: so was the client.
+    /// The application reset its connection. The client got a reset too.
     ApplicationLost,
-    /// The regenerated reply was another one: reset.
+    /// The regenerated reply differed from the logged one. The client got a reset.
     Mismatch,
-    /// The keeper could not go on by itself (its own sockets, the logged input): reset.
+    /// The keeper failed, for example with its own sockets or the logged input. The client got a reset.
     Failed,
-    /// The keeper was stopped: reset.
+    /// The keeper was stopped. The client got a reset.
     Stopped,
-    /// The keeper was killed, or there was none to be had: reset when the client says something.
+    /// The keeper was killed, or none could be started. The client gets a reset when it sends something.
     KeeperLost,
 }
 
 impl Ending {
-    /// The client saw a reset.
+    /// Whether the client gets a reset.
     pub const fn is_reset(self) -> bool {
         match self {
             Self::Closed | Self::ClientLost | Self::Lingered => false,

@@ -1,4 +1,4 @@
-//! A keeper in a thread of its own, real sockets on loopback, and an application that does as it is told.
+//! Tests of the keeper with real sockets on loopback. The keeper has its own thread. Each test says what the application does.
 
 mod closing;
 mod control;

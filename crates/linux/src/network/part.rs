@@ -1,4 +1,4 @@
-//! Switches a node's network between its parts for a VIP while connections live.
+//! Sets up a node's network for its part in the path of a VIP, and changes the part while connections live.
 //!
 //! ```text
 //!            Wire                                 Behind                              Alone
@@ -7,19 +7,20 @@
 //!        VIP on the interface            VIP on lo, rule from VIP           VIP on lo and on the interface
 //! ```
 //!
-//! No socket notices, since the VIP is always on some interface. `arp_ignore` and `arp_announce` stay as they are: the kernel answers for
-//! an address on the interface, and not for an address on `lo`. An [`Announcer`](super::Announcer) tells the neighbours of a change;
-//! [`OutsideHosts`](crate::probe::OutsideHosts) verify that they know.
+//! Sockets do not notice a change, because the VIP is always on some interface. `arp_ignore` and `arp_announce` need not change: with
+//! them, the kernel answers neighbours for an address on the interface, but not for an address on `lo`. An
+//! [`Announcer`](super::Announcer) tells the neighbours of a change. [`OutsideHosts`](crate::probe::OutsideHosts) verify that the
+//! neighbours have learned it.
 
 use std::net::IpAddr;
 
 use super::step::Step;
 use super::{Error, Network};
 
-/// What a node is in the path of a VIP's packets.
+/// A node's part in the path of a VIP's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// Between the clients and the peer; or alone after that, with connections that were taken over.
+    /// Between the clients and the peer. A node also keeps this part after it has taken over and is alone.
     Wire,
     /// Behind the peer's wire.
     Behind,
@@ -28,8 +29,9 @@ pub enum Part {
 }
 
 impl Network {
-    /// Sets up this node's network for its part, for all services at `vip`. Adds the new before it removes the old, so live connections
-    /// lose nothing. Each step is in the journal first, so [`Network::remove`] and [`undo`](super::undo) know of it. Idempotent.
+    /// Sets up this node's network for its part, for all services at `vip`. Adds what the new part needs before it removes
+    /// the rest, so live connections lose nothing. Writes each step to the journal first, so that [`Network::remove`] and
+    /// [`undo`](super::undo) can undo it. Idempotent.
     ///
     /// # Errors
     /// The step that failed; it can be repeated.
@@ -42,7 +44,8 @@ impl Network {
         Ok(())
     }
 
-    /// The part that this node, or a daemon that died before it, has for `vip`; nothing if none, or if it was killed between two.
+    /// The part for `vip` that this daemon, or an earlier one that died, has set up. `None` if there is none, or if a daemon was killed
+    /// while it changed the part.
     pub fn part(&self, vip: IpAddr) -> Option<Part> {
         [Part::Wire, Part::Behind, Part::Alone].into_iter().find(|part| {
             let mut steps = self.journal.steps().iter().enumerate();
@@ -52,7 +55,7 @@ impl Network {
         })
     }
 
-    /// Whether a step that `which` chooses was begun.
+    /// Whether a step for which `which` is true was begun.
     pub(super) fn is_begun(&self, which: impl Fn(&Step) -> bool) -> bool {
         let mut steps = self.journal.steps().iter().enumerate();
         steps.any(|(index, step)| which(step) && self.journal.begun(index))

@@ -1,8 +1,8 @@
-//! What user space and the eBPF programs share: the Rust side of `bpf/abi.h`.
+//! The data that user space and the eBPF programs share: the Rust side of `bpf/abi.h`.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The most services that one node serves.
+/// Maximum number of services of one node.
 pub const SERVICES_MAX: usize = 64;
 
 /// `struct service_key`.
@@ -32,7 +32,7 @@ impl ServiceKey {
     }
 }
 
-/// As the programs compare addresses: IPv4 as `::ffff:a.b.c.d`.
+/// The form in which the eBPF programs compare addresses: an IPv4 address is `::ffff:a.b.c.d`.
 pub(super) fn mapped(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -66,7 +66,7 @@ pub(super) struct ServiceState {
     pub doubted: u32,
 }
 
-/// `struct client_key`: a connection, by its client.
+/// `struct client_key`: identifies a connection by its client and its service.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct ClientKey {
@@ -99,17 +99,17 @@ impl ClientKey {
         Some((address.to_canonical(), port).into())
     }
 
-    /// This client's bit in the map `undecided`, which other clients may share. `is_undecided` in `bpf/` computes the same.
+    /// This client's bit in the map `undecided`. Other clients may share the bit. `is_undecided` in `bpf/` computes the same.
     pub(super) fn undecided_bit(self) -> usize {
         usize::try_from(self.hash() >> (64 - UNDECIDED_LOG2)).expect("a few bits")
     }
 
-    /// This client's bit in each generation of the map `known`, which other clients may share. `is_known` in `bpf/` computes the same.
+    /// This client's bit in each generation of the map `known`. Other clients may share the bit. `is_known` in `bpf/` computes the same.
     pub(super) fn known_bit(self) -> usize {
         usize::try_from(self.hash() >> (64 - KNOWN_LOG2)).expect("a few bits")
     }
 
-    /// As `hash_of` computes it.
+    /// The same hash as that of `hash_of` in `bpf/`.
     fn hash(self) -> u64 {
         let mut bytes = [0; 24];
         bytes[..20].copy_from_slice(&self.to_bytes());
@@ -131,7 +131,7 @@ pub(super) const HELD_UNDECIDED: u32 = 1;
 /// `HELD_DECIDED`.
 pub(super) const HELD_DECIDED: u32 = 2;
 
-/// `struct death_record`, read: a dying process has released a socket.
+/// A `struct death_record`: a dying process has released a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Death {
     /// Index of the service.
@@ -141,7 +141,7 @@ pub struct Death {
 }
 
 impl Death {
-    /// Its size in the ring.
+    /// Size of a record in the ring, in bytes.
     pub(super) const SIZE: usize = 24;
 
     pub(super) fn read(bytes: &[u8; Self::SIZE]) -> Self {
@@ -174,15 +174,15 @@ pub(super) struct NodeState {
 pub struct Record {
     /// When the wire logged it: nanoseconds of the monotonic clock.
     pub time_ns: u64,
-    /// Bytes of packet.
+    /// Length of the packet, in bytes.
     pub len: u32,
     /// Index of the service.
     pub service: u16,
     /// 0: from the client, 1: from the server.
     pub direction: u8,
-    /// Bit 0: the checksum is known to be right; bit 1: it is not even known whether it was left to hardware.
+    /// Bit 0: the checksum need not be verified. Bit 1: the kernel does not say whether the checksum was left to hardware.
     pub flags: u8,
-    /// Position in the other ring of connections: records before it are to be read first.
+    /// Position in the other ring of connections. The records before that position must be read first.
     pub after: u64,
 }
 
@@ -197,7 +197,7 @@ pub const MARK_RESTORING: u32 = 0x5f00_0002;
 /// `MARK_DYING`: the process of a socket with this mark is dying.
 pub const MARK_DYING: u32 = 0x5f00_0003;
 
-/// `MARK_SPEAK`: segments that a takeover sends before the node has the general right to speak, of restored sockets and wake-ups.
+/// `MARK_SPEAK`: a segment of a restored socket, or a wake-up, that a takeover sends before the node has the general right to speak.
 pub const MARK_SPEAK: u32 = 0x5f00_0004;
 
 /// `MARK_END`: the RST that ends a connection for which this node has the right to speak.

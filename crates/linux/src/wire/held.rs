@@ -1,5 +1,5 @@
-//! Connections that are being taken over: the gate of a single one (the map `held`), and whose SYNs wait while a whole service is taken
-//! over (the map `undecided`).
+//! Connections that are being taken over. The map `held` has the gates of single connections. The map `undecided` has the clients whose
+//! SYNs wait while their whole service is taken over.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -18,10 +18,10 @@ const HOLDS_UNTOLD: u32 = 2;
 /// Number of clients in one system call.
 const BATCH: usize = 4096;
 
-/// How many connections the wire that is pinned in `pins` holds, and how many bits stand for those that it is deciding.
+/// Number of entries in `held` plus number of set bits in `undecided`, of the wire that is pinned in `pins`.
 ///
 /// # Errors
-/// If there is no such wire, or it cannot be read.
+/// If there is no such wire, or its maps cannot be read.
 pub fn held_entries(pins: &Path) -> Result<usize, WireError> {
     let open = |name: &str| {
         let path = pins.join(name);
@@ -40,11 +40,11 @@ pub fn held_entries(pins: &Path) -> Result<usize, WireError> {
     Ok(open("held")?.keys().count() + bits as usize)
 }
 
-/// Clients whose connections are being decided while their whole service is taken over: bits that the programs read (`undecided` in
-/// `bpf/maps.h`). All are clear while no service has any.
+/// Clients whose connections are being decided while their whole service is taken over. The eBPF programs read them as bits (`undecided` in
+/// `bpf/maps.h`). All bits are clear while no service has such clients.
 pub(super) struct Undecided {
     memory: MmapRaw,
-    /// The services that have some, as bits.
+    /// The services that have such clients: one bit for each service.
     services: AtomicU64,
 }
 
@@ -90,12 +90,12 @@ impl Undecided {
 }
 
 impl Wire {
-    /// Marks the connections of these clients as being decided: their SYNs wait. In [`Mode::Wire`], none of their segments reach the
-    /// primary or come from it.
+    /// Marks the connections of these clients as being decided: their SYNs wait. In [`Mode::Wire`], no segment passes between these clients
+    /// and the primary.
     ///
     /// # Errors
-    /// What the kernel says; most likely that there are too many. The gate is closed to those that were told before. Not in
-    /// [`Mode::Takeover`].
+    /// The kernel's error; most likely there are too many clients. The gate is closed already to the clients before the error. In
+    /// [`Mode::Takeover`] there is no error.
     pub fn hold(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
         let told = if self.gate(index).0 == Mode::Takeover {
             self.undecided.add(index, clients);
@@ -111,20 +111,20 @@ impl Wire {
     /// one. When the whole service was taken over, the wire forgets the clients.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn settle(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
         if self.gate(index).0 != Mode::Takeover {
             return self.tell(index, clients, HELD_DECIDED);
         }
         self.undecided.forget(index);
         if self.has_told(index) {
-            // Some were told one by one, before the whole service was taken over.
+            // Some clients were put into `held` before the whole service was taken over.
             self.delete_clients("held", index, clients)?;
         }
         Ok(())
     }
 
-    /// The clients that the wire was told of one by one, and has not forgotten.
+    /// The clients of a service in the map `held`.
     pub fn held(&self, index: u16) -> Vec<SocketAddr> {
         self.clients_in("held", index)
     }
@@ -132,7 +132,7 @@ impl Wire {
     /// Forgets these clients: their segments go to the primary again.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn forget_clients(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
         self.delete_clients("held", index, clients)
     }
@@ -157,8 +157,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Prepares the holds before a service changes to `mode`. A new wire forgets the held clients. In a takeover, all SYNs wait until
-    /// [`hold`](Self::hold) has told which clients are being decided.
+    /// Prepares the holds before a service changes to `mode`. A node that becomes the wire forgets the held clients. In a takeover, all
+    /// SYNs wait until [`hold`](Self::hold) has told which clients are being decided.
     pub(super) fn begin_holds(&self, index: u16, mode: Mode) {
         match mode {
             Mode::Takeover => self.set_holds(index, HOLDS_UNTOLD),
@@ -171,7 +171,7 @@ impl Wire {
         }
     }
 
-    /// Whether something may be in the map `held` for a service.
+    /// Whether the map `held` may have entries of a service.
     fn has_told(&self, index: u16) -> bool {
         self.told.load(Ordering::Relaxed) & 1 << index != 0
     }

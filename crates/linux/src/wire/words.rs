@@ -1,4 +1,4 @@
-//! The mapped words: what the agent and the programs tell each other without a system call.
+//! Words in mapped memory, by which the agent and the eBPF programs communicate without a system call.
 
 use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -40,7 +40,7 @@ impl Wire {
         };
     }
 
-    /// The gate: one store. The same mode once more changes nothing.
+    /// Sets the gate with one store. Does nothing if the gate has this mode already.
     pub fn set_mode(&self, index: u16, mode: Mode) {
         if self.gate(index).0 == mode {
             return;
@@ -49,7 +49,7 @@ impl Wire {
         // SAFETY: within the mapping, aligned; the programs read it as one word.
         let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).mode) };
         word.store(mode as u32, Ordering::SeqCst);
-        self.undecided.forget(index); // not before: a SYN of one of them would have passed
+        self.undecided.forget(index); // after the store: before it, a SYN of an undecided client would pass
     }
 
     /// The gate, and the epoch in which it holds.
@@ -66,13 +66,13 @@ impl Wire {
         (known.unwrap_or(Mode::Off), epoch)
     }
 
-    /// Tells the wire the peer's MAC address on the service interface. Only while the mode is [`Mode::Off`].
+    /// Tells the wire the peer's MAC address on the service interface. Call this only while the mode is [`Mode::Off`].
     pub fn set_peer_mac(&self, index: u16, mac: [u8; 6]) {
-        // SAFETY: within the mapping; in mode off no program reads it.
+        // SAFETY: within the mapping; in mode off no program reads the address.
         unsafe { (&raw mut (*self.state_pointer(index)).peer_mac).write_volatile(mac) };
     }
 
-    /// How this node's own programs appear as clients of a service.
+    /// The address and MSS with which this node's own programs appear as clients of a service. `None`: their connections are refused.
     pub fn own_client(&self, index: u16) -> Option<OwnClient> {
         let state = self.state(index);
         let address = Ipv6Addr::from(state.own_address);
@@ -82,28 +82,28 @@ impl Wire {
         })
     }
 
-    /// Tells the eBPF programs how this node's own programs appear as clients of a service.
+    /// Sets [`own_client`](Self::own_client) for the eBPF programs.
     pub fn set_own_client(&self, index: u16, own: Option<OwnClient>) {
         let state = self.state_pointer(index);
         let (address, mss) = own.map_or(([0; 16], 0), |own| (mapped(own.address), own.mss));
-        // SAFETY: within the mapping. A program that reads it meanwhile takes a client of this node for another one, once.
+        // SAFETY: within the mapping. An eBPF program that reads meanwhile may take a client on this node for another client, once.
         unsafe {
             (&raw mut (*state).own_address).write_volatile(address);
             (&raw mut (*state).own_mss).write_volatile(mss);
         }
     }
 
-    /// Where the service's packets are sent, and from which MAC address. One that is sent meanwhile may get lost.
+    /// Sets the interface that the service's packets leave by, and their source MAC address. A packet that is sent meanwhile may get lost.
     pub(super) fn set_interface(&self, index: u16, ifindex: u32, own_mac: [u8; 6]) {
         let state = self.state_pointer(index);
-        // SAFETY: within the mapping; what a program reads in between leads to no interface, or to one that drops it.
+        // SAFETY: within the mapping. A program that reads between the stores sends its packet nowhere, or to an interface that drops it.
         unsafe {
             (&raw mut (*state).own_mac).write_volatile(own_mac);
             (&raw mut (*state).ifindex).write_volatile(ifindex);
         }
     }
 
-    /// When the last packet of the primary came through: nanoseconds of the monotonic clock, 0 for never.
+    /// When the other node last sent a packet of the service here: nanoseconds of the monotonic clock, 0 for never.
     pub fn peer_seen_ns(&self, index: u16) -> u64 {
         // SAFETY: within the mapping, aligned.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).peer_seen_ns) }
@@ -117,22 +117,22 @@ impl Wire {
             .load(Ordering::SeqCst)
     }
 
-    /// Forgets `deaths` listener deaths, because a listener was seen after them. Does nothing if one more listener has died since: it may
-    /// be the one that was seen.
+    /// Forgets `deaths` listener deaths, because a listener was seen after them. Does nothing if one more listener has died since, because
+    /// that may be the listener that was seen.
     pub fn forget_server_deaths(&self, index: u16, deaths: u32) {
         // SAFETY: within the mapping, aligned.
         let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).server_dead) };
-        let _ = word.compare_exchange(deaths, 0, Ordering::SeqCst, Ordering::SeqCst); // else it is looked at again
+        let _ = word.compare_exchange(deaths, 0, Ordering::SeqCst, Ordering::SeqCst); // if the word has changed, the caller looks again
     }
 
-    /// Notes the epoch for an agent that may have to go on from here.
+    /// Stores the epoch for a successor of the agent.
     pub fn set_epoch(&self, index: u16, epoch: u64) {
         // SAFETY: within the mapping, aligned.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).epoch) }
             .store(epoch, Ordering::SeqCst);
     }
 
-    /// Whether the primary has taken this wire for its backup.
+    /// Whether the primary has accepted this wire as its backup.
     pub fn is_consented(&self, index: u16) -> bool {
         // SAFETY: as for `set_until`.
         unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).consented) }.load(Ordering::SeqCst)
@@ -146,8 +146,8 @@ impl Wire {
             .store(consented.into(), Ordering::SeqCst);
     }
 
-    /// Whether an agent doubted in this epoch: the other node may have gone on alone, and has not said yet that it did not. `Some(true)` if
-    /// this node was the primary.
+    /// Whether this node's agent was in doubt in this epoch: the peer may have gone on alone, and has not denied it yet. `Some(true)`: in
+    /// doubt as the primary. `Some(false)`: in doubt as another role.
     pub fn doubted(&self, index: u16, epoch: u64) -> Option<bool> {
         // SAFETY: as for `set_until`.
         let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).doubted) }
@@ -157,7 +157,7 @@ impl Wire {
             .find(|&is_primary| word == doubt_word(is_primary, epoch))
     }
 
-    /// Stores [`doubted`](Self::doubted) for a successor of the agent: whether this node is the primary, and the epoch.
+    /// Stores [`doubted`](Self::doubted) for a successor of the agent. `doubt`: whether this node is the primary, and the epoch.
     pub fn set_doubted(&self, index: u16, doubt: Option<(bool, u64)>) {
         let word = doubt.map_or(0, |(is_primary, epoch)| doubt_word(is_primary, epoch));
         // SAFETY: as for `set_until`.
@@ -185,8 +185,9 @@ impl Wire {
             .store(until_ns, Ordering::SeqCst);
     }
 
-    /// How many packets have passed unlogged since this was asked last. An agent that has closed a gate before counts here every packet
-    /// that has passed it unlogged: the counterpart of `count_before_looking` in `bpf/log.h` (docs/wire.md, The gate and the ring's end).
+    /// Number of packets that have passed unlogged since the last call. After the agent has closed a gate, this includes every packet that
+    /// passed the gate unlogged. The fence is the counterpart of `count_before_looking` in `bpf/log.h` (docs/wire.md, The gate and the
+    /// ring's end).
     pub fn take_unlogged(&self, index: u16) -> u64 {
         // SAFETY: within the mapping, aligned.
         let word = unsafe { AtomicU64::from_ptr(&raw mut (*self.state_pointer(index)).unlogged) };
@@ -197,15 +198,15 @@ impl Wire {
         word.swap(0, Ordering::SeqCst)
     }
 
-    /// When the agent was last there and had caught up: nanoseconds of the monotonic clock. See [`set_agent_seen`](Self::set_agent_seen).
+    /// The last time that [`set_agent_seen`](Self::set_agent_seen) was called with, in nanoseconds of the monotonic clock.
     pub fn agent_seen(&self) -> u64 {
         // SAFETY: within the mapping, aligned.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_seen_ns) }
             .load(Ordering::Relaxed)
     }
 
-    /// Notes that the agent is there at `now_ns` and has dealt with all absences before, so that a successor need not. If the agent is
-    /// then away for longer than its timeout, packets pass though the log is full.
+    /// Notes that the agent runs at `now_ns` and has dealt with all its earlier absences, so a successor need not deal with them. If the
+    /// agent is then away for longer than its timeout, packets pass although the log is full.
     pub fn set_agent_seen(&self, now_ns: u64) {
         // SAFETY: within the mapping, aligned.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_seen_ns) }

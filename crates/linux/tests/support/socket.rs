@@ -7,14 +7,14 @@ use std::time::Duration;
 use libc::{c_int, socklen_t};
 use socket2::SockRef;
 
-/// Makes closing send a RST and leave nothing in the kernel. `shutdown` still sends a FIN.
+/// Makes `close` send a RST and leave no state in the kernel. `shutdown` still sends a FIN.
 pub fn abort_on_close(socket: &impl AsFd) {
     SockRef::from(socket)
         .set_linger(Some(Duration::ZERO))
         .expect("SO_LINGER");
 }
 
-/// Sets the congestion control that most hosts have. This machine's default may pace.
+/// Sets the congestion control of most hosts, CUBIC. The default of the test machine may be one that paces.
 pub fn use_cubic(socket: &impl AsFd) {
     SockRef::from(socket)
         .set_tcp_congestion(b"cubic")
@@ -23,7 +23,7 @@ pub fn use_cubic(socket: &impl AsFd) {
 
 /// The kernel's TCP_INFO of a TCP socket.
 pub fn tcp_info(socket: &impl AsRawFd) -> libc::tcp_info {
-    // SAFETY: plain integers, for which zeroes are valid.
+    // SAFETY: all fields are plain integers, so zero is a valid value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = socklen_t::try_from(size_of_val(&info)).expect("small");
     // SAFETY: the kernel writes at most `len` bytes into `info`.
@@ -83,7 +83,7 @@ fn set(socket: &impl AsRawFd, level: c_int, option: c_int, value: c_int) {
     );
 }
 
-/// The value of a socket's timestamp clock, or one tick less: bit 0 holds the unit instead.
+/// The value of a socket's timestamp clock with bit 0 cleared, because the kernel returns the clock's unit in this bit.
 pub fn timestamp_clock(socket: &impl AsRawFd) -> u32 {
     let mut value = 0_u32;
     let mut len = socklen_t::try_from(size_of_val(&value)).expect("small");
@@ -101,7 +101,7 @@ pub fn timestamp_clock(socket: &impl AsRawFd) -> u32 {
     value & !1
 }
 
-/// Sends no faster than `bytes_per_second`.
+/// Limits a socket's sending rate to `bytes_per_second`.
 pub fn pace(socket: &impl AsRawFd, bytes_per_second: u32) {
     let len = socklen_t::try_from(size_of_val(&bytes_per_second)).expect("small");
     // SAFETY: the kernel reads `len` bytes of the number.
@@ -117,20 +117,21 @@ pub fn pace(socket: &impl AsRawFd, bytes_per_second: u32) {
     assert_eq!(outcome, 0, "SO_MAX_PACING_RATE: {}", io::Error::last_os_error());
 }
 
-/// The kernel's state of a connection, as far as the peer can change it.
+/// The parts of a connection's kernel state that the peer can change.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpState {
     /// The socket has no connection, or only remembers one (TIME-WAIT).
     pub closed: bool,
-    /// Sequence numbers received in order, the FIN's included.
+    /// Number of sequence numbers received in order, including the FIN's.
     pub bytes_received: u64,
-    /// Sequence numbers that the peer acknowledged.
+    /// Number of sequence numbers that the peer has acknowledged.
     pub bytes_acked: u64,
     /// The peer's window in bytes.
     pub send_window: u32,
 }
 
-/// Reads [`TcpState`] from `struct tcp_info`, which is longer than libc's (`linux/tcp.h`; with the window since Linux 5.4).
+/// Reads [`TcpState`] from the kernel's `struct tcp_info` (`linux/tcp.h`). It is longer than libc's, and contains the peer's window since
+/// Linux 5.4.
 pub fn tcp_state(socket: &impl AsRawFd) -> TcpState {
     const CLOSE: u8 = 7;
     let mut info = [0_u8; 240];

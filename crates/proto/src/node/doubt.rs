@@ -1,18 +1,20 @@
 //! A node is in doubt if its agent was away for the agent timeout or longer: the other node may have gone on alone meanwhile. A wire
-//! that said that it leaves, and then stays, is in doubt as well: its primary may have gone on alone on that word.
+//! that announced that it leaves, and then stays, is in doubt as well: its primary may have gone on alone because of the announcement.
 //!
 //! With an arbiter the epoch resolves the doubt: a witness remembers which node has the epoch, and a fence switches one node off. Under
-//! `fail-stop` only the other node itself can tell. It may have lost its power since, with all that it has told the clients. So this
-//! node's knowledge is out of date unless the other node says that it is still the partner of this epoch.
+//! `fail-stop` only the other node itself knows whether it has gone on alone. It may also have lost its power since then, and nobody
+//! knows what it told the clients. So this node does not trust what it knows until the other node confirms: it says that it is still
+//! the partner in this epoch.
 //!
-//! * A primary's gate is closed until its wire says so. If the wire says anything else, or nothing, the connections here end without a
-//!   word before this node goes on.
-//! * A wire goes on with its log, since all that its primary says passes the wire and is logged. But if the wire takes over before the
-//!   primary has said so, it restores nothing from the time before.
-//! * The other node's agent may be away too, while its kernel goes on speaking. A node in doubt waits for that agent as long as the
+//! * A primary closes its gate until its wire confirms. If the wire says anything else, or nothing, this node ends its connections
+//!   silently before it goes on.
+//! * A wire goes on logging, because all that its primary sends passes the wire. But if the wire takes over before the primary has
+//!   confirmed, the wire restores no connection from the time before.
+//! * The other node's agent may be away too, while its kernel goes on sending. A node in doubt waits for that agent as long as the
 //!   other kernel answers, for 10 s at most. (A new agent that has not heard the other node yet waits without a bound.)
-//! * A takeover during which the agent was away is interrupted: it goes on when the other node has answered and does not speak, or is
-//!   silent. If words from before come first and then none, the other node may have gone on alone and died. So what is left is not restored.
+//! * A takeover is interrupted if the agent was away during it. The takeover goes on when the other node has answered and does not
+//!   speak, or when the other node is silent. If the other node was heard after the interruption but did not answer, and is silent now,
+//!   it may have gone on alone and died. Then the connections that are left are not restored.
 
 use std::time::Duration;
 
@@ -28,7 +30,7 @@ use crate::takeover::Takeover;
 const AGENT_WAIT: Duration = Duration::from_secs(10);
 
 impl Service {
-    /// Whether the silence of the other node's agent does not count as death yet: this node is in doubt, and that agent may come back.
+    /// Whether this node is in doubt and still waits for the other node's agent, so that the agent's silence does not count as death yet.
     /// Callers apply this only while the other node's kernel answers.
     pub(super) fn waits_for_agent(&self, now: Instant) -> bool {
         self.doubted.is_some_and(|since| now.since(since) < AGENT_WAIT)
@@ -41,17 +43,18 @@ impl Node {
         self.services.iter().any(|service| service.doubted.is_some())
     }
 
-    /// Whether the agent was away for the agent timeout. Then it must hear the peer before it takes over more.
+    /// Whether, under `fail-stop`, the agent was away for the agent timeout. Then it must hear the peer before it takes over more
+    /// connections.
     pub(super) fn is_absent(&self, now: Instant) -> bool {
         self.config.arbiter == Arbiter::FailStop && now.since(self.ran) >= self.config.detector.agent_timeout
     }
 
-    /// When this agent last ran. Once its actions are carried out, it has dealt with all that happened before this time.
+    /// When this agent last ran. Once the node's actions are carried out, the node has dealt with all that happened before this time.
     pub const fn ran(&self) -> Instant {
         self.ran
     }
 
-    /// The agent runs. Begins a doubt if it has been away too long since it last ran.
+    /// Called when the agent runs. Begins a doubt if the agent was away for too long since it last ran.
     pub(super) fn look_at_absence(&mut self, now: Instant) {
         let ran = std::mem::replace(&mut self.ran, now);
         let is_trusted = self.broken.trusts_absence;
@@ -83,7 +86,7 @@ impl Node {
         }
     }
 
-    /// The other node has spoken, and this node still takes over. An answer to a heartbeat sent since the interruption ends it.
+    /// The other node was heard during this node's takeover. An answer to a heartbeat sent since the interruption ends the interruption.
     pub(super) fn hear_after_interruption(&mut self, index: ServiceIndex, word: &Word) {
         let interrupted = &mut self.services[usize::from(index)].interrupted;
         interrupted.take_if(|since| word.echo.is_some_and(|echo| echo >= *since));
@@ -104,7 +107,7 @@ impl Node {
         }
     }
 
-    /// Begins a doubt. Words of the other node that answer heartbeats sent before `since` confirm nothing.
+    /// Begins a doubt. A heartbeat of the other node that answers a heartbeat sent before `since` confirms nothing.
     pub(super) fn begin_doubt(&mut self, since: Instant, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
         service.doubted = Some(since);
@@ -153,7 +156,7 @@ impl Node {
     }
 
     /// This node changes its role from `from` to `to`. A primary in doubt ends its connections, unless it becomes standby. Returns whether
-    /// it did so.
+    /// this node ended them.
     pub(super) fn end_doubted(&mut self, index: ServiceIndex, from: Role, to: Role) -> bool {
         let service = &mut self.services[usize::from(index)];
         service.interrupted = None;

@@ -11,8 +11,8 @@ use crate::table::Direction;
 use crate::takeover::Takeover;
 
 impl Service {
-    /// Whether this node must answer a segment of no connection, logged at `now`. A wire that speaks for some clients does so only if its
-    /// primary has answered it lately. Otherwise the primary may have gone on alone.
+    /// Whether this node must answer a segment that was logged at `now` and belongs to no connection. A wire that speaks for some clients
+    /// answers only if its primary has answered it lately. Otherwise the primary may have gone on alone.
     pub(super) fn answers(&self, now: Instant, direction: Direction, segment: &Segment<'_>) -> bool {
         let is_taken = || self.taken.contains(&segment.source) && self.standing.is_counted_on(now);
         direction == Direction::In && (self.role().speaks_alone() || is_taken())
@@ -29,7 +29,7 @@ impl Node {
     ) {
         let service = &mut self.services[usize::from(index)];
         if !matches!(service.role(), Role::Primary | Role::Claiming) {
-            return; // no wire knows these connections, and none can come back that does
+            return; // no wire knows these connections now, and no later wire will
         }
         let told = clients
             .into_iter()
@@ -40,7 +40,7 @@ impl Node {
         }
     }
 
-    /// The backup has adopted `adopted` orphans of this agent. The caller has checked that the backup's word names this agent, since an
+    /// The backup has adopted `adopted` orphans of this agent. The caller has checked that the backup's heartbeat names this agent. An
     /// earlier agent's orphans had other numbers.
     pub(super) fn hear_of_adopted(&mut self, now: Instant, index: ServiceIndex, adopted: u64) {
         let telling = &mut self.services[usize::from(index)].telling;
@@ -67,7 +67,8 @@ impl Node {
         }
     }
 
-    /// These clients' connections are over. They were taken over without the service, so the clients' next packets go to the primary.
+    /// These clients' connections have ended. Only the connections were taken over, not the service. So the clients' next packets go to the
+    /// primary.
     pub fn handle_forgotten(&mut self, index: ServiceIndex, clients: &[SocketAddr]) {
         let service = &mut self.services[usize::from(index)];
         for client in clients {
@@ -76,8 +77,7 @@ impl Node {
         }
     }
 
-    /// Destroys the kernel's sockets of these connections. What they would still send would contradict the node that goes on with the
-    /// connections.
+    /// Destroys the kernel's sockets of these connections. Their segments would contradict the node that goes on with the connections.
     pub(super) fn destroy(&mut self, index: ServiceIndex, clients: Vec<SocketAddr>) {
         if !clients.is_empty() {
             let service = index;

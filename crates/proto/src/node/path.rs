@@ -9,7 +9,8 @@ use crate::path::{self, Outside, PathWord, Step};
 use crate::role::Role;
 
 impl Service {
-    /// Whether this node and the peer could each serve clients alone. A node without an application counts as cut off.
+    /// Whether this node and the peer reach the outside. A node whose application does not live counts as cut off, because it could not
+    /// serve clients. The application of this node does not matter while the nodes meet.
     fn sides(&self, now: Instant, meet: bool) -> (Outside, Outside) {
         let side = |outside, server| {
             if server == Server::Alive {
@@ -21,7 +22,7 @@ impl Service {
         let peer_server = self.peer.as_ref().map_or(Server::Alive, |peer| peer.server);
         let own = self.path.outside(now);
         let peer = side(self.path.peer().outside, peer_server);
-        // A wire needs no application.
+        // While the nodes meet, a backup is only the wire, and a wire needs no application.
         (if meet { own } else { side(own, self.server) }, peer)
     }
 
@@ -33,12 +34,12 @@ impl Service {
 }
 
 impl Node {
-    /// A heartbeat or a packet of the service came from the peer by the service's interface, at `at`.
+    /// A heartbeat or a packet of the service came from the peer through the service's interface, at `at`.
     pub fn handle_sign(&mut self, at: Instant, index: ServiceIndex) {
         self.services[usize::from(index)].path.on_sign(at);
     }
 
-    /// Whether one of the links to the peer lies on the service's interface.
+    /// Sets whether one of the links to the peer uses the service's interface.
     pub fn handle_link_of(&mut self, index: ServiceIndex, has_link: bool) {
         self.services[usize::from(index)].path.set_link(has_link);
     }
@@ -54,14 +55,15 @@ impl Node {
         self.services[usize::from(index)].path.on_nobody();
     }
 
-    /// Whether this node's cables should be checked now, since silence may be their fault.
+    /// Whether this node's cables should be checked now, because a pulled cable may be the reason for silence.
     pub fn wants_link(&self, now: Instant) -> bool {
         let is_in_doubt = |service: &Service| service.path.outside(now) != Outside::Reached;
         self.detector.is_late(now) || self.services.iter().any(is_in_doubt)
     }
 
-    /// Whether this node's cable for a service carries a signal. A node without a signal hears nothing, which is not the peer's fault. So
-    /// it does not declare the peer dead until it has had time to hear the peer again. Returns whether the signal has just come back.
+    /// Sets whether this node's cable for a service carries a signal. A node without a signal hears nothing, although the peer may live.
+    /// When the signal is back, the node gives the peer time to be heard again before it declares the peer dead. Returns whether the signal
+    /// has just come back.
     pub fn handle_carrier(&mut self, now: Instant, index: ServiceIndex, has_carrier: bool) -> bool {
         let path = &mut self.services[usize::from(index)].path;
         let is_back = has_carrier && !path.has_carrier();
@@ -85,7 +87,7 @@ impl Node {
         self.judge_path(now, index);
     }
 
-    /// What the peer says of its side.
+    /// Handles the peer's report about its side of the path.
     pub(super) fn hear_of_path(&mut self, now: Instant, index: ServiceIndex, word: Option<PathWord>) {
         self.services[usize::from(index)].path.on_word(now, word);
         self.judge_path(now, index);
@@ -140,11 +142,11 @@ impl Node {
         let change = standing.set_leaves(now, leaves);
         let (role, is_back) = (standing.role(), left && !standing.leaves());
         if role == Role::Backup && is_back {
-            // The primary may have gone on alone on this node's word. A heartbeat sent at `now` may still say that this node leaves.
+            // The primary may have gone on alone, because this node had said that it leaves. A heartbeat sent at `now` may still say so.
             self.begin_doubt(now + Duration::from_nanos(1), index);
         }
         if role == Role::Backup {
-            // This node stops speaking before the primary hears that it leaves, and goes on alone.
+            // This node must stop speaking before the primary hears that this node leaves, because the primary then goes on alone.
             let (service, until) = (index, self.service(index).standing.until());
             self.actions.push_back(Action::SetUntil { service, until });
         }

@@ -1,7 +1,7 @@
 //! A node's next action, and when its next timeout is due.
 //!
-//! The connections of a takeover are planned one at a time, when no other action waits, for at most [`TURN_MAX`] without a break. Then the
-//! node offers no further action, and a timeout is due at once. So the caller looks at new input first, such as a verdict or a heartbeat.
+//! The node plans the connections of a takeover one at a time, when no other action waits. After [`TURN_MAX`], the node offers no further
+//! action, and a timeout is due at once. So the caller looks at new input, such as a verdict or a heartbeat, before the planning goes on.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::state_sync::StateSync;
 use crate::table::ConnectionId;
 use crate::takeover::Takeover;
 
-/// Longest turn of planning. No longer than an agent's nap while there is traffic.
+/// Longest time of planning without a break. Not longer than an agent sleeps between two polls while there is traffic.
 const TURN_MAX: Duration = Duration::from_millis(4);
 
 /// The time from one [`handle_timeout`](Node::handle_timeout) to the next.
@@ -23,11 +23,11 @@ pub(super) struct Turn {
     began: Instant,
     /// How long the turn has lasted.
     lasted: Duration,
-    /// The turn has reached [`TURN_MAX`], and there are connections left to plan.
+    /// Whether the turn has reached [`TURN_MAX`] while connections are left to plan.
     is_over: bool,
-    /// The connection whose steps are being polled, if no side waits for anything on it.
+    /// The connection whose steps are being polled, if neither side of the connection waits for anything.
     unhurried: Option<(ServiceIndex, ConnectionId)>,
-    /// The last polled action is a step of that connection.
+    /// Whether the last polled action is a step of the connection in `unhurried`.
     is_unhurried: bool,
 }
 
@@ -48,15 +48,15 @@ impl Turn {
         (self.began, self.lasted, self.is_over) = (now, Duration::ZERO, false);
     }
 
-    /// A part of a takeover was done.
+    /// A step of a takeover was carried out.
     pub(super) fn pass(&mut self, now: Instant) {
         self.lasted = now.since(self.began);
     }
 }
 
 impl Service {
-    /// Whether this node takes over all or some connections, but its right to speak has ended until the arbiter or the primary answers.
-    /// The primary may have gone on alone by now, and its application may execute the same requests.
+    /// Whether this node takes over all or some connections, but has no right to speak until the arbiter or the primary answers. The
+    /// primary may have gone on alone, and its application may execute the same requests.
     pub(super) fn is_mute(&self, now: Instant) -> bool {
         let is_over = |until: Instant| now >= until;
         let takes_over = self.role() == Role::TakingOver || self.is_busy();
@@ -134,9 +134,10 @@ impl Node {
         steps
     }
 
-    /// Call this just before carrying out a polled action. The agent may have been stopped since polling it, and the right to speak may
-    /// have ended meanwhile. In that case a takeover's step is queued again until the node may go on. If the log of a connection has a gap
-    /// since, so that it cannot be restored, the connection is refused. Any other action is returned.
+    /// Checks a polled action. Call this just before carrying the action out, and carry out only the returned action. The agent may have
+    /// been stopped since it polled the action, and the right to speak may have ended. In that case a takeover's step is queued again until
+    /// the node may go on. If a connection can no longer be restored, because its log has a gap now, the connection is refused. Any other
+    /// action is returned.
     pub fn admit(&mut self, now: Instant, action: Action) -> Option<Action> {
         let Some(service) = step_of(&action) else {
             return Some(action);
@@ -155,13 +156,13 @@ impl Node {
         Some(action)
     }
 
-    /// Whether the last polled action can wait for other work that needs the CPU. It can if it is a step of taking over a connection on
-    /// which no side waits for anything.
+    /// Whether the last polled action can wait for other work that needs the CPU. This is the case if the action is a step of taking over a
+    /// connection on which neither side waits for anything.
     pub fn is_unhurried(&self) -> bool {
         self.turn.is_unhurried
     }
 
-    /// Whether a connection on which a side waits is still to be taken over. Work that can wait should wait then.
+    /// Whether connections on which a side waits are still to be taken over. If so, work that can wait should wait.
     pub fn is_in_a_hurry(&self) -> bool {
         let mut takeovers = self
             .services
@@ -170,8 +171,8 @@ impl Node {
         takeovers.any(Takeover::is_in_a_hurry)
     }
 
-    /// Plans the steps of the next connection to take over, unless it has ended. Connections of any service on which a side waits come
-    /// first. False if there is none now.
+    /// Plans the steps of the next connection to take over. Connections on which a side waits come first, in all services. Returns false if
+    /// there is nothing to plan now.
     fn plan_next(&mut self) -> bool {
         if self.turn.lasted >= TURN_MAX {
             let mut takeovers = self

@@ -1,5 +1,5 @@
-//! Keeps a flickering path from moving a service back and forth. After a loss, the path must work for a while without a break, and
-//! twice as long if it is lost again soon (RFC 2439's purpose, with a timer that doubles instead of a figure of merit).
+//! Keeps a flickering path from moving a service back and forth. After a loss, the path must work for some time without a break. This
+//! time doubles with each further loss that comes soon. RFC 2439 has the same purpose, but uses a figure of merit instead of a timer.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::Instant;
 
 /// Time that a path must work after a single loss before it is trusted again.
 const HOLD: Duration = Duration::from_secs(1);
-/// Upper bound of that time after repeated losses.
+/// Upper bound of this time after repeated losses.
 const HOLD_MAX: Duration = Duration::from_secs(32);
 /// Time without a loss after which a loss counts as single again.
 const CALM: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ pub(super) struct Damping {
 }
 
 impl Damping {
-    /// Notes whether the path works now. `is_known`: there was time to find out. A path that has never worked does not count as lost.
+    /// Notes whether the path works now. `is_known`: there was enough time to find out. A path that has never worked cannot be lost.
     pub(super) fn on_look(&mut self, now: Instant, is_good: bool, is_known: bool) {
         if is_good && (self.is_bad || !self.was_good) {
             (self.is_bad, self.was_good, self.good_since) = (false, true, Some(now));

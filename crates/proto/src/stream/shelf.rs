@@ -1,10 +1,11 @@
-//! Bytes that stay outside the log until they are needed.
+//! Received bytes that stay in the caller's memory until the log needs its own copy.
 
 use std::ops::Range;
 
 use crate::Offset;
 
-/// Holds bytes that a log was given, until the log was told to [`keep`](super::StreamLog::keep) what it needs of them.
+/// The caller's memory with bytes of a log. It must stay unchanged until [`keep`](super::StreamLog::keep) has copied the bytes that the
+/// log still needs.
 pub trait Shelf {
     /// `len` bytes from `place` on.
     fn bytes(&self, place: u64, len: usize) -> &[u8];
@@ -20,7 +21,7 @@ pub struct OnShelf<'a> {
 }
 
 impl OnShelf<'_> {
-    /// The place `bytes` further on.
+    /// The place that is `bytes` later.
     #[must_use]
     pub fn skip(self, bytes: usize) -> Self {
         let place = self.place + bytes as u64;

@@ -48,7 +48,7 @@ fn say_at(
 
 const NOW: Instant = Instant::from_nanos(1);
 
-/// A takeover whose log has been read, and its first steps.
+/// Begins a takeover whose log has been read to its end. Returns the takeover and its first actions.
 fn begun(table: &mut Table) -> (Takeover, VecDeque<Action>) {
     let mut actions = VecDeque::new();
     let mut takeover = Takeover::begin(NOW, 0, None, &[], &mut actions);
@@ -142,8 +142,8 @@ fn say_of_client(table: &mut Table, seq: u32, flags: Flags, payload: &[u8]) {
     table.on_packet(Instant::from_nanos(0), Direction::In, &segment, None);
 }
 
-/// Keepalive probes of some systems carry an arbitrary byte below what was acknowledged (RFC 9293 §3.8.4). The server may still take
-/// bytes that it has not acknowledged, so copies of those are compared.
+/// Keepalive probes of some systems carry one arbitrary byte, at a sequence number that was acknowledged already (RFC 9293 §3.8.4). Copies
+/// of bytes that are not acknowledged are compared, because the server may still take either copy.
 #[test]
 fn what_was_acknowledged_is_not_compared() {
     let mut table = table();
@@ -174,7 +174,7 @@ fn what_was_acknowledged_is_not_compared() {
     assert!(!is_protected(&table));
 }
 
-/// Only urgent data in a segment that the server takes counts.
+/// Urgent data counts only if the server takes its segment.
 #[test]
 fn urgent_data_is_not_protected() {
     let urgent = Flags {
@@ -192,7 +192,7 @@ fn urgent_data_is_not_protected() {
     }
 }
 
-/// A server answers with the option only if it speaks Multipath TCP on this connection. The client may offer the option in vain.
+/// A server answers with the option only if it uses Multipath TCP on this connection. An offer of the client alone has no effect.
 #[test]
 fn a_connection_of_several_paths_is_not_protected() {
     let several = Options {
@@ -234,7 +234,7 @@ fn a_connection_of_several_paths_is_not_protected() {
     }
 }
 
-/// This holds also for an idle connection whose table slot comes after slots that other connections have freed.
+/// The connection is idle, and its slot in the table comes after slots that ended connections have freed.
 #[test]
 fn a_connection_is_restored_before_the_handshakes_of_a_flood() {
     let mut table = table();
@@ -253,7 +253,7 @@ fn a_connection_is_restored_before_the_handshakes_of_a_flood() {
     assert_eq!(restored[0], idle);
 }
 
-/// The wire does not wait for the plan of the last connection, because no SYN passes before it is told.
+/// No SYN passes before the wire is told which clients are held. So the wire is told before the last connection is planned.
 #[test]
 fn the_wire_is_told_who_is_held_before_the_rest_is_planned() {
     for someone_waits in [false, true] {
@@ -270,7 +270,7 @@ fn the_wire_is_told_who_is_held_before_the_rest_is_planned() {
     }
 }
 
-/// An idle connection waits until its client says something.
+/// A client that sends something during the takeover is put before the idle connections.
 #[test]
 fn a_client_that_speaks_comes_next() {
     let mut table = table();
@@ -299,7 +299,8 @@ fn who_speaks_is_put_forward_once() {
     assert_eq!(takeover.hurried, [opened[98]]);
 }
 
-/// The request was acknowledged, and is not executed again or was given to a replica, so no packet is under way.
+/// The server has acknowledged the request, so no packet is under way. With `http` the request is not executed again; with
+/// `replica` the replica has it already. Only the reply is missing.
 #[test]
 fn who_waits_for_nothing_but_a_reply_is_in_a_hurry() {
     let request = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi";
@@ -336,7 +337,7 @@ fn who_waits_for_nothing_but_a_reply_is_in_a_hurry() {
     }
 }
 
-/// Otherwise the wait before the takeover and the wait for the turn would add up.
+/// Otherwise a client's wait before the takeover and its wait for its turn would add up.
 #[test]
 fn who_has_waited_longest_comes_first() {
     let mut table = table();
@@ -385,7 +386,7 @@ fn who_waits_for_a_reply_alone_is_not_woken() {
     }
 }
 
-/// Otherwise no packet would tell this side that the window has opened again.
+/// The client is asked, because otherwise no packet would tell this side that the window has opened again.
 #[test]
 fn a_client_whose_window_was_closed_is_asked() {
     let mut table = table();
@@ -407,7 +408,7 @@ fn a_client_whose_window_was_closed_is_asked() {
     }
 }
 
-/// The answer to a waiting client needs the CPUs.
+/// Other connections wait for a moment, because the answers to waiting clients need the CPUs.
 #[test]
 fn who_waits_has_a_head_start() {
     let mut table = table();
@@ -437,7 +438,7 @@ fn who_waits_has_a_head_start() {
     assert!(plan_next(&mut takeover, &mut table, &mut actions));
 }
 
-/// Busy connections need the CPUs as long as they talk.
+/// The idle connections are restored in portions, because busy connections still need the CPUs.
 #[test]
 fn the_others_come_in_portions_after_it() {
     let mut table = table();
@@ -511,7 +512,7 @@ fn a_worker_that_crashes_for_ever_leaves_a_few_reports_and_their_sums() {
     assert_eq!(reports.sums(), sums);
 }
 
-/// A record of output came to the log after the socket was made. The application's next output would stand in its place.
+/// A record of output came to the log after the socket was made. The application's next output would take the place of that output.
 #[test]
 fn a_socket_that_lacks_output_of_the_log_is_not_gone_on_with() {
     let mut table = table();
@@ -548,7 +549,7 @@ fn a_connection_goes_on_though_its_end_is_behind_a_hole() {
     for (head, left, is_the_end) in [
         ("Content-Length: 200\r\nConnection: close\r\n", 200, true),
         ("Connection: close\r\n", 200, true),
-        // The client would be told that the connection goes on, or that there is more.
+        // These heads tell the client that the connection stays open, or that more bytes follow. The FIN contradicts that.
         ("Content-Length: 200\r\n", 200, false),
         ("Content-Length: 300\r\nConnection: close\r\n", 200, false),
     ] {
@@ -577,8 +578,8 @@ fn a_connection_goes_on_though_its_end_is_behind_a_hole() {
     }
 }
 
-/// No bytes of a connection that is given up are kept. Both streams are still followed, so that its end is noticed and a RST has a valid
-/// number.
+/// The log keeps no bytes of a connection that is given up. Both streams are still followed, so that the connection's end is noticed and a
+/// RST has a valid sequence number.
 #[test]
 fn a_connection_that_is_given_up_with_holes_is_still_followed() {
     let given_up = || {
@@ -622,7 +623,7 @@ fn a_connection_that_is_given_up_with_holes_is_still_followed() {
     }
 }
 
-/// A server answers such a client only if it has the key. The old socket has the keys, so a restored socket cannot sign.
+/// A client that signs its segments accepts only signed segments. Only the old socket has the key, so a restored socket cannot sign.
 #[test]
 fn a_connection_whose_segments_are_signed_is_not_protected() {
     let signed = Options {

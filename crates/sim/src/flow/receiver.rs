@@ -28,7 +28,7 @@ pub struct Receiver {
     rto_max: u64,
     /// The number expected next. 0 means that the SYN is awaited.
     next: u64,
-    /// Our own numbers sent so far: SYN and FIN.
+    /// How many of our own sequence numbers were sent: one for the SYN, one for the FIN.
     sent: u64,
     /// What was received beyond `next`.
     beyond: Ranges,
@@ -164,7 +164,7 @@ impl Receiver {
         self.next = next;
     }
 
-    /// Data came in order: every second segment is acknowledged at once.
+    /// Every second call acknowledges at once. The others start the delay.
     fn delay_or_acknowledge(&mut self, now: Instant, out: &mut Vec<Packet>) {
         match self.delay {
             Some(delay) if self.acknowledge_at.is_none() => {
@@ -198,7 +198,7 @@ impl Receiver {
         });
     }
 
-    /// Acknowledges now. `latest` is the block of what just came out of order.
+    /// Acknowledges now. `latest` is the block with the segment that just came out of order.
     fn acknowledge(&mut self, latest: (u64, u64), out: &mut Vec<Packet>) {
         self.acknowledge_at = None;
         let sack = if self.sack && !self.beyond.is_empty() {
@@ -219,7 +219,7 @@ impl Receiver {
         });
     }
 
-    /// The latest block first, then the blocks reported before that the latest does not cover (RFC 2018 §4).
+    /// The blocks to report: first `latest`, then those of the last report that `latest` does not cover (RFC 2018 §4).
     fn blocks(&mut self, latest: (u64, u64)) -> Sack {
         let told = self.told;
         let mut blocks = [NO_BLOCK; Sack::MAX];

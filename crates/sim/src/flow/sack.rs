@@ -23,7 +23,7 @@ impl Sender {
         } else if news && self.una < self.max {
             self.duplicates += 1;
         }
-        // Below the end of what was in flight at a timeout, duplicates prove nothing (RFC 6675 §5.1).
+        // Until all data that was in flight at a timeout is acknowledged, duplicates do not prove a loss (RFC 6675 §5.1).
         let barred = self.deaf && self.una <= self.recover && self.una != 1;
         let lost = self.duplicates >= DUPLICATES || self.lost_below() > self.una;
         if lost && !self.recovering && !barred {
@@ -50,7 +50,7 @@ impl Sender {
         self.repaired = self.transmit(now, self.una, out);
     }
 
-    /// Sends while less is in flight than the window allows (RFC 6675 §5 step C), in the order of NextSeg (§4).
+    /// Sends as long as the window allows more data in flight (RFC 6675 §5 step C). NextSeg (§4) gives the order of the segments.
     fn fill_recovery(&mut self, now: Instant, out: &mut Vec<Packet>) {
         let allowed = u64::from(whole(self.cwnd)) * self.mss;
         while self.in_flight() + self.mss <= allowed {
@@ -71,15 +71,16 @@ impl Sender {
         }
     }
 
-    /// Rule 4 of NextSeg, once per recovery: the last segment, if no block covers it and it was sent once. A lost tail then does not
-    /// stop the acknowledgements. The segment counts as neither sent again nor in flight.
+    /// Rule 4 of NextSeg: the last segment, if no block covers it and it was not repeated in this recovery. It is sent again once per
+    /// recovery, so that acknowledgements continue even if the tail was lost. This repetition counts neither as a repair nor as data in
+    /// flight.
     fn rescue(&self) -> Option<u64> {
         let last = self.max.min(self.data_end).saturating_sub(2) / self.mss * self.mss + 1;
         let silent = !self.rescued && self.sacked.around(self.max - 1).is_none();
         (silent && last >= self.repaired).then_some(last)
     }
 
-    /// Number below which unacknowledged data are lost, because enough was received above them (RFC 6675 §4, IsLost).
+    /// Sequence number below which unacknowledged data counts as lost, because enough data above it was received (RFC 6675 §4, IsLost).
     fn lost_below(&self) -> u64 {
         let (mut blocks, mut bytes) = (0, 0);
         for (left, right) in self.sacked.iter().rev() {
@@ -92,7 +93,7 @@ impl Sender {
         self.una
     }
 
-    /// Bytes in flight: data that are neither received nor lost, and data that were sent again (RFC 6675 §4, SetPipe).
+    /// Bytes in flight: data that is neither received nor lost, and data that was sent again (RFC 6675 §4, SetPipe).
     fn in_flight(&self) -> u64 {
         let unacknowledged =
             |left: u64, right: u64| right.saturating_sub(left) - self.sacked.count_in(left, right.max(left));
@@ -141,7 +142,7 @@ impl Sender {
         }
     }
 
-    /// Notes a packet's blocks. Returns whether the packet told something new.
+    /// Notes a packet's SACK blocks. Returns whether anything in them was new.
     fn note(&mut self, packet: &Packet) -> bool {
         let mut news = self.sacked.remove_below(self.una);
         for (left, right) in packet.sack.iter(packet.ack) {
@@ -205,7 +206,7 @@ mod tests {
 
     const MSS: u64 = 1000;
 
-    /// The repetitions, in segments, of a flow of `segments` segments that have all left, after `blocks` were reported.
+    /// The numbers of the segments that a sender repeats. It has sent all of its `segments` segments, then gets the SACK `blocks`.
     fn repeated(segments: u64, blocks: &[(u64, u64)]) -> Vec<u64> {
         let config = Config {
             variant: Variant::Sack,
@@ -242,7 +243,7 @@ mod tests {
         out.iter().map(|packet| packet.seq / MSS).collect()
     }
 
-    /// RFC 6675 §4, NextSeg rule 4: nothing tells of the last segment, so it is sent again, once.
+    /// RFC 6675 §4, NextSeg rule 4: no block reports the last segment, so it is sent again, once.
     #[test]
     fn a_silent_tail_is_rescued_once_per_recovery() {
         let blocks: Vec<_> = (2..10).map(|right| (1, right)).collect();
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!(repeated(11, &[(1, 11)]), [0]);
     }
 
-    /// Rules 1 and 3 come first.
+    /// Rules 1 and 3 of NextSeg take precedence over rule 4.
     #[test]
     fn known_holes_are_repaired_before_the_tail() {
         let blocks: Vec<_> = (3..=10).map(|right| (2, right)).collect();

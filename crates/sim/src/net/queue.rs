@@ -1,7 +1,7 @@
-//! The engine's queue of events: a heap of times.
+//! The engine's queue of events: a heap that is ordered by time.
 
-/// Time and kind of an event: nanoseconds (64 bits), kind (2), a rank (38) and its number (24). A single number, so that the compared
-/// value is also the moved value, and four children fill a cache line.
+/// An event, as a single number: nanoseconds (64 bits), kind (2), rank (38) and number of the link, flow or switch (24). So the value that
+/// is compared is also the value that is moved, and four children fill a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key(u128);
 
@@ -10,16 +10,16 @@ pub(super) struct Key(u128);
 pub(super) enum What {
     /// The first packet on a link arrives.
     Link,
-    /// A flow's sender wants to be called.
+    /// A flow's sender is due.
     Sender,
-    /// A flow's receiver wants to be called.
+    /// A flow's receiver is due.
     Receiver,
-    /// A switch's logic wants to be called.
+    /// A switch's logic is due.
     Switch,
 }
 
 impl Key {
-    /// Later than everything.
+    /// Later than every event.
     pub const NEVER: Self = Self(u128::MAX);
     /// Largest number of links, flows or switches.
     pub const NUMBERS: u32 = 1 << NUMBER_BITS;
@@ -53,10 +53,10 @@ impl Key {
 const NUMBER_BITS: u32 = 24;
 const RANK_BITS: u32 = 38;
 
-/// A heap with four children per node: flat, so that a deep one costs few cache lines.
+/// A heap with four children per entry. It has fewer levels than a binary heap, so each operation touches few cache lines.
 ///
-/// Taking an entry out leaves a gap at the top, which the next push fills. Most events cause one other event, so the heap is put in
-/// order once and not twice.
+/// Taking out the first entry leaves a gap at the top, and the next push fills this gap. Most events cause one other event. So the heap is
+/// reordered once per event, not twice.
 #[derive(Debug)]
 pub(super) struct Queue {
     /// The heap, followed by enough [`Key::NEVER`] entries to give every entry four children.
@@ -123,12 +123,12 @@ impl Queue {
         }
     }
 
-    /// Moves `key` down from the top, which is free, to its place.
+    /// Puts `key` into the gap at the top and moves it down to its place.
     fn sink(&mut self, key: Key) {
         let entries = self.entries.as_mut_slice();
         let mut at = 0;
         while let Some([a, b, c, d]) = entries.get(at * CHILDREN + 1..=at * CHILDREN + CHILDREN) {
-            // Two halves, then the better one: no branch depends on the times.
+            // Takes the least of each half, then the lesser of these two. No branch depends on the times.
             let left = usize::from(b < a);
             let right = 2 + usize::from(d < c);
             let (left_key, right_key) = (*a.min(b), *c.min(d));

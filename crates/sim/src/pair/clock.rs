@@ -6,21 +6,21 @@ use proto::Instant;
 
 const MILLION: i128 = 1_000_000;
 
-/// A clock that started at another time than the world's, and runs at another speed.
+/// A node's clock. It differs from the world's time by an offset, and may run faster or slower.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
-    /// At this time of the world, the clock showed `shown`.
+    /// World time at which the clock was last set.
     origin: Instant,
-    /// What the clock showed at `origin`.
+    /// The clock's time at `origin`.
     shown: Instant,
-    /// How much faster the clock is, in millionths.
+    /// How much faster the clock runs than the world's time, in millionths. Negative if it runs slower.
     drift: i64,
-    /// For how long the machine's counter has stood still.
+    /// Total time for which the machine's counter has stood still.
     stood: Duration,
 }
 
 impl Clock {
-    /// A clock that is ahead of the world's time by `ahead`.
+    /// A clock that is `ahead` of the world's time.
     pub fn new(ahead: Duration) -> Self {
         Self {
             origin: Instant::ZERO,
@@ -30,14 +30,14 @@ impl Clock {
         }
     }
 
-    /// From now on the clock is faster by `drift` millionths.
+    /// Sets the clock's speed: from now on it runs `drift` millionths faster than the world's time.
     pub fn set_drift(&mut self, now: Instant, drift: i32) {
         self.shown = self.read(now);
         self.origin = self.origin.max(now);
         self.drift = drift.into();
     }
 
-    /// The clock stands still until `until`, because a hypervisor has paused the machine. The machine's counter may go on.
+    /// Stops the clock until `until`, as when a hypervisor pauses the machine. The counter stops too, unless `counter_goes_on`.
     pub fn stand_still(&mut self, now: Instant, until: Instant, counter_goes_on: bool) {
         self.shown = self.read(now);
         if !counter_goes_on {
@@ -46,12 +46,12 @@ impl Clock {
         self.origin = self.origin.max(until);
     }
 
-    /// The machine's counter, which counts nanoseconds, when the clock shows `time`.
+    /// Value in nanoseconds of the machine's counter (like a CPU's time-stamp counter) when the clock shows `time`.
     pub fn counter(&self, time: Instant) -> u64 {
         (self.when(time) - self.stood).as_nanos()
     }
 
-    /// What the clock shows at a time of the world.
+    /// The clock's time at the world time `now`.
     pub fn read(&self, now: Instant) -> Instant {
         let passed = i128::from(now.as_nanos().saturating_sub(self.origin.as_nanos()));
         let shown = i128::from(self.shown.as_nanos())
@@ -60,7 +60,7 @@ impl Clock {
         Instant::from_nanos(u64::try_from(shown.max(0)).unwrap_or(u64::MAX))
     }
 
-    /// The first time of the world, since the clock was last set, at which the clock shows `time` or more.
+    /// The first world time, not before the clock was last set, at which the clock shows `time` or more.
     pub fn when(&self, time: Instant) -> Instant {
         let ahead = i128::from(time.as_nanos()) - i128::from(self.shown.as_nanos());
         let passed = (ahead * MILLION).div_euclid(MILLION + i128::from(self.drift));

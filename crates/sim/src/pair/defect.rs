@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A defect of a node. The [`Judge`](super::Judge) or a client must notice each.
+/// A defect of a node. The [`Judge`](super::Judge) or a client must notice each defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Defect {
     /// The log is not read again once a socket is ready.
     SkipSecondDrain,
-    /// Input that came since the socket was made is not fed to it.
+    /// Input that came after the socket was made is not fed to the socket.
     ForgetLateInput,
     /// SND.UNA is one too large.
     SendUnacknowledgedAhead,
@@ -20,13 +20,13 @@ pub enum Defect {
     GateLast,
     /// A socket is made ready only after it was activated.
     ReadyLast,
-    /// The timestamp clock is set back.
+    /// A restored socket's timestamp clock is set back.
     TimestampBehind,
-    /// The window starts at the socket's own size.
+    /// A restored socket's window starts at the socket's own size, not at the old socket's window.
     ForgetWindow,
     /// The log is not read when the gate is closed, nor later.
     SkipDrains,
-    /// A packet that cannot be logged is released all the same.
+    /// A packet that cannot be logged is released.
     ReleaseUnlogged,
     /// A SYN is released without being logged.
     ForgetSyn,
@@ -34,41 +34,41 @@ pub enum Defect {
     BypassWire,
     /// The peer's later epoch is taken for an earlier one.
     IgnoreEpoch,
-    /// A node that is refused the right to speak speaks all the same.
+    /// A node speaks although it was refused the right to speak.
     IgnoreVerdict,
     /// A node that took over continues to speak when its lease is over.
     SpeakOn,
-    /// The lease runs from when the primary's answer was heard, not from when the answer was asked for.
+    /// The lease counts from when the primary's answer arrived, not from when the answered heartbeat was sent.
     LeaseFromHearing,
-    /// A node that comes back does not wait for the other one to become its primary.
+    /// A returning node does not wait for the other node's consent.
     WithoutConsent,
-    /// A dying process' FIN and RST go out.
+    /// A dying process' FIN and RST leave the node.
     DeathSpeaks,
-    /// A new agent does not report the connections whose process died before.
+    /// A new agent does not report the connections whose process died before the agent started.
     ForgetOrphans,
-    /// A new agent trusts the gate that it finds, however long no agent was there.
+    /// A new agent trusts the gate that it finds, even if no agent was there for a long time.
     TrustGate,
-    /// A wire's new agent speaks for connections that it took over before the primary has answered it.
+    /// A wire's new agent speaks for connections that an earlier agent took over, before the primary has answered the new agent.
     TrustLease,
     /// A wire that leaves continues to speak until its lease is over.
     LeaveLate,
-    /// A SYN that the server had long before is taken for the beginning of a connection.
+    /// A repeated old SYN, which the server had long before, is taken for the beginning of a connection.
     TrustSyn,
     /// A takeover continues though the right to speak has ended.
     DecideMute,
-    /// An agent that was stopped trusts its gate, however long it was away.
+    /// An agent that was stopped trusts its gate, even if it was away for a long time.
     TrustAbsence,
-    /// Under `fail-stop` a wire speaks for connections of a dead worker without end.
+    /// Under `fail-stop`, a wire's right to speak for connections of a dead worker never ends.
     AdoptForever,
-    /// A node in doubt takes the silence of the other node's agent for death, though that node's kernel answers.
+    /// A node in doubt treats the other node as dead when only that node's agent is silent. The other node's kernel still answers.
     ClaimInDoubt,
     /// An agent does not notice that its clock stood still.
     IgnorePause,
-    /// The two nodes are taken to hear each other through the service's network.
+    /// A node always assumes that both nodes hear each other through the service's network.
     IgnoreMeet,
-    /// An outside host is taken to have answered, so a node that clients do not reach asks the arbiter.
+    /// A node always assumes that an outside host has answered. So a node that clients do not reach asks the arbiter.
     TrustOutside,
-    /// The gate is not told whose connections are being decided, so the SYNs of all clients wait.
+    /// The wire is not told which clients' connections are being decided, so the SYNs of all clients wait.
     NeverTold,
 }
 
@@ -86,7 +86,7 @@ impl Defect {
         Self::ForgetWindow,
     ];
 
-    /// Defects that only the swarm has found, in scenarios of their own (`tests/swarm_found`).
+    /// Defects that only the swarm has found. Each has its own scenario in `tests/swarm_found`.
     pub const FOUND: [Self; 12] = [
         Self::ForgetOrphans,
         Self::TrustGate,

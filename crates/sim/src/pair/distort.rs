@@ -13,11 +13,11 @@ use super::station::Station;
 use super::wire::Record;
 
 impl Station {
-    /// A heartbeat of the peer, as a node with a defect reads it.
+    /// Changes a heartbeat of the peer into what a node with a defect reads.
     pub(super) fn distort_heartbeat(&mut self, now: Instant, mut heartbeat: Heartbeat) -> Heartbeat {
         let (role, epoch) = self.core.role(0);
         if self.is(Defect::WithoutConsent) && role == Role::Returning {
-            // The node hears the consent that it waits for.
+            // The node takes any heartbeat for the consent that it waits for.
             for beat in &mut heartbeat.services {
                 (beat.role, beat.epoch) = (Role::Primary, epoch + 1);
             }
@@ -38,7 +38,7 @@ impl Station {
         heartbeat
     }
 
-    /// Tells the core that the primary has answered this agent, which has said nothing yet.
+    /// Tells the core that the primary has answered this agent, although the agent has sent nothing yet.
     pub(super) fn forge_echo(&mut self, now: Instant) {
         let config = &self.config.core;
         let beat = ServiceBeat {
@@ -68,7 +68,7 @@ impl Station {
         self.core.handle_heartbeat(now, heartbeat);
     }
 
-    /// Repeats a client's unfinished handshake to the core, behind every later segment of the server.
+    /// After every segment of the server, gives the core the client's unfinished handshake once more.
     pub(super) fn repeat_handshake(&mut self, record: &Record) {
         let Ok(segment) = Segment::parse(&record.packet, Checksum::Trusted) else {
             return;

@@ -28,9 +28,9 @@ pub struct Message {
     pub upload: u32,
     /// Bytes that the client gets, besides the echo.
     pub download: u32,
-    /// Seed of both streams.
+    /// Seed of the upload's and the download's bytes.
     pub seed: u32,
-    /// The upload comes back, inverted.
+    /// Whether the reply contains the inverted upload.
     pub echo: bool,
     /// The server ends the connection after its reply.
     pub is_last: bool,
@@ -90,7 +90,7 @@ const fn fnv(hash: u64, byte: &u8) -> u64 {
     (hash ^ *byte as u64).wrapping_mul(0x0100_0000_01b3)
 }
 
-/// Answers messages. Each server thinks for its own time; its output does not depend on that.
+/// Answers messages. Two servers may take different times to think, but their output is the same.
 #[derive(Debug)]
 pub struct Server {
     think: Duration,
@@ -202,14 +202,14 @@ impl Application for Server {
     }
 }
 
-/// A message, and the time from the reply to the message before until it is sent.
+/// A message, and the delay between the reply to the previous message and this message.
 pub type Planned = (Message, Duration);
 
 /// Sends messages and checks every byte of the replies.
 #[derive(Debug)]
 pub struct Client {
     planned: VecDeque<Planned>,
-    /// Ends its stream after the last message instead of after the last reply.
+    /// Whether the client ends its stream after the last message instead of after the last reply.
     half_closes: bool,
     pace: Option<Pace>,
     next_read: Instant,

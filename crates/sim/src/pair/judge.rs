@@ -1,5 +1,5 @@
-//! Checks the pair's promises on packets: at the client, and where they enter and leave the backup. The judge keeps its own
-//! records and never asks the core.
+//! Checks that the pair keeps its promises. The judge sees the packets at the client and at each node. It keeps its own records and
+//! never asks the code under test (`proto`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use proto::{Instant, Seq};
 
 use super::books::{Known, Most, Place, Voice};
 
-/// Number of violations that are kept. The first ones tell most.
+/// Maximum number of violations that are kept. Later ones are usually consequences of the first.
 const VIOLATIONS_MAX: usize = 20;
 
 /// Watches one service.
@@ -19,13 +19,13 @@ const VIOLATIONS_MAX: usize = 20;
 /// | promise | is broken when |
 /// |---|---|
 /// | input commit | an acknowledgement reaches the client for a byte that the backup has not logged |
-/// | output commit | a byte reaches the client that the backup has neither logged nor said |
-/// | one stream | two different bytes are said for the same place, or two ends |
-/// | open commit | a SYN-ACK reaches the client though no node has its SYN |
-/// | one voice | two nodes speak alone in one epoch, one speaks in an epoch before another's, or a connection's voice goes back |
-/// | no step back | the survivor's acknowledgement, right edge or timestamp is behind what was released |
-/// | no leap | the survivor numbers a segment beyond the output that is known |
-/// | nothing asked twice | a live connection's acknowledgement is behind what was logged before its socket was ready |
+/// | output commit | a byte reaches the client that was neither logged by a wire nor sent by a node without a wire before it |
+/// | one stream | two different bytes are sent for one offset, or a stream has two different ends |
+/// | open commit | a SYN-ACK reaches the client although no node has the SYN |
+/// | one voice | both speak alone in one epoch, one speaks in an older epoch than the other, or a connection changes its node back |
+/// | no step back | the survivor's acknowledgement, right edge or timestamp is lower than one that was released |
+/// | no leap | the survivor sends a segment whose number is beyond the known output |
+/// | nothing asked twice | a restored connection acknowledges less than was logged before its socket was ready |
 #[derive(Debug)]
 pub struct Judge {
     vip: SocketAddr,
@@ -35,17 +35,18 @@ pub struct Judge {
     pub(super) alone: Option<(u64, usize)>,
     /// The epoch in which each node may speak alone now.
     pub(super) alone_now: [Option<u64>; 2],
-    /// The latest epoch in which each node began to speak alone, since the other node last lost its power.
+    /// For each node, the latest epoch in which it began to speak alone. Reset when the other node loses its power.
     pub(super) began: [Option<u64>; 2],
-    /// Each time at which both nodes came to have the right to speak.
+    /// Each time at which both nodes were found to have the right to speak.
     pub(super) splits: Vec<Instant>,
     /// The nodes without power.
     pub(super) is_off: [bool; 2],
-    /// Epochs that nodes were given for good, not only lent.
+    /// Epochs in which a node may speak without a time limit (not only by a lease), and that node.
     pub(super) given: BTreeSet<(u64, usize)>,
-    /// The latest epoch that each node was given for good since it has had power.
+    /// For each node, the latest such epoch since the node last got power.
     pub(super) given_now: [Option<u64>; 2],
-    /// The nodes whose agents know that they are the wire, or have become the survivor since. Only such a node can go on from its log.
+    /// For each node, whether its agent knows that the node is the wire, or has taken over since. Only such a node can continue
+    /// connections from its log.
     is_wire: [bool; 2],
     /// Number of clients that have not completed their handshake.
     half_open: u64,
@@ -65,39 +66,41 @@ pub(super) struct Flow {
     /// Window scale of the server.
     shift: u8,
     input: Known,
-    /// The part of `input` whose segments were in timestamp order. An older segment may have been refused (RFC 7323 §5).
+    /// The input without segments whose timestamp is older than an earlier segment's. A receiver may refuse such a segment (RFC 7323 §5).
     input_in_time: Known,
     latest: Option<u32>,
     output: Known,
-    /// How far each node's own stack has numbered the output, including what its guard kept back.
+    /// For each node, the offset after the last output that its own stack has sent. Segments that the guard dropped count too.
     numbered: [u64; 2],
     released: Most,
     spoken: Most,
-    /// The voice that spoke last, and the node that had spoken before in the same epoch.
+    /// The voice that spoke last.
     pub(super) voice: Option<Voice>,
+    /// The other node, if it had spoken earlier in the same epoch. It must not speak again in this epoch.
     pub(super) silenced: Option<usize>,
     /// Bytes that were logged when the connection's socket became ready.
     logged_before_ready: u64,
     /// The node on which the connection was last restored.
     live_at: Option<usize>,
-    /// A node has the SYN.
+    /// Whether a node has the SYN.
     is_opened: bool,
-    /// The client has answered the SYN-ACK.
+    /// Whether the client has answered the SYN-ACK.
     is_established: bool,
-    /// The nodes that can continue the connection: by a log from its beginning on, or by a socket.
+    /// For each node, whether it has a log of the connection from the beginning on.
     logs: [bool; 2],
+    /// For each node, whether it has a socket of the connection.
     sockets: [bool; 2],
-    /// At some time no node could continue the connection.
+    /// Whether at some time no node could continue the connection.
     is_orphaned: bool,
-    /// The process that served the connection has died.
+    /// Whether the process that served the connection has died.
     has_died: bool,
-    /// When a node had to continue the connection, there was a gap in the known output.
+    /// Whether the known output had a gap when a node had to continue the connection.
     had_hole: bool,
-    /// The epoch and the node that speaks alone by its lease.
+    /// The node that spoke alone by its lease, and the epoch.
     pub(super) lent: Option<(u64, usize)>,
-    /// The words that a node said by its lease are lost.
+    /// Whether the other node does not know segments that a node sent by its lease, and may contradict them.
     pub(super) was_lent_in_vain: bool,
-    /// A node spoke by a lease that its clock had outlasted, while the other one spoke.
+    /// Whether a node spoke by a lease that was over while the other node spoke. It could not know: its clock had stood still.
     pub(super) was_outlasted: bool,
 }
 
@@ -131,7 +134,7 @@ impl Flow {
         }
     }
 
-    /// Whether no segment of the client with a later timestamp was seen before this one.
+    /// Whether no earlier segment of the client has a later timestamp than this segment.
     fn is_in_time(&mut self, segment: &Segment<'_>) -> bool {
         let Some(value) = segment.options.timestamps.map(|timestamps| timestamps.value) else {
             return true;
@@ -144,24 +147,25 @@ impl Flow {
         is_in_time
     }
 
-    /// A node has to continue the connection: a restored socket may not be able to bridge a gap in what was logged.
+    /// Notes a gap in the known output when a node has to continue the connection. A restored socket may be unable to bridge the gap.
     pub(super) const fn look_for_hole(&mut self) {
         self.had_hole |= self.output.has_hole();
     }
 
-    /// The words that a node said by its lease are lost. From now on the other node may contradict them.
+    /// A node has sent something by its lease that the other node does not know. From now on the other node may contradict it.
     pub(super) const fn lose_lent(&mut self) {
         self.lent = None;
         self.was_lent_in_vain = true;
     }
 
-    /// Notes whether no node can continue the connection. Before a SYN-ACK nothing is lost: the client begins anew.
+    /// Notes if no node can continue the connection. Before a SYN-ACK this does not count, because the client repeats its SYN.
     fn look_for_holders(&mut self, is_wire: [bool; 2]) {
         let is_held = (0..2).any(|node| self.sockets[node] || self.logs[node] && is_wire[node]);
         self.is_orphaned |= !is_held && self.output_first.is_some();
     }
 
-    /// A node's stack numbers a segment. If the segment leaps over unknown output, returns the end of the known output.
+    /// Notes the sequence numbers of a segment that a node's stack sends. If the segment begins beyond the known output, returns that
+    /// output's end.
     fn number(&mut self, node: usize, place: Place, segment: &Segment<'_>) -> Option<u64> {
         let known = self.output.end().max(self.numbered[node]);
         let at = u64::try_from(place.at).unwrap_or(0);
@@ -172,7 +176,7 @@ impl Flow {
         None
     }
 
-    /// Place of a segment of the server; `None` before the client has got a SYN-ACK.
+    /// Offsets of a segment from the server. `None` before the client has got a SYN-ACK.
     fn place(&self, segment: &Segment<'_>) -> Option<Place> {
         Some(Place {
             at: segment.seq.distance_from(self.output_first?).into(),
@@ -208,7 +212,7 @@ impl Judge {
         &self.violations
     }
 
-    /// The same, with the time of each.
+    /// The violations, each with its time.
     pub fn violations_with_times(&self) -> impl Iterator<Item = (Instant, &str)> {
         let lines = self.violations.iter().map(String::as_str);
         self.moments.iter().copied().zip(lines)
@@ -219,7 +223,7 @@ impl Judge {
         &self.resets
     }
 
-    /// Records a broken promise to a client, unless what the client was told before may be contradicted.
+    /// Records a broken promise to a client, unless the earlier words to this client may be contradicted.
     pub(super) fn violation(&mut self, client: SocketAddr, what: &str) {
         let may_be = |flow: &Flow| flow.was_lent_in_vain || flow.was_outlasted;
         if !self.flows.get(&client).is_some_and(may_be) {
@@ -283,7 +287,7 @@ impl Judge {
             if flow.output_first.is_none() && segment.ack == flow.input_first {
                 flow.output_first = Some(segment.seq + 1);
                 flow.shift = segment.options.window_scale.unwrap_or(0);
-                flow.look_for_holders(self.is_wire); // the SYN-ACK may have been long on its way
+                flow.look_for_holders(self.is_wire); // a node may have been lost while the SYN-ACK was on its way
             }
             return;
         }
@@ -314,7 +318,7 @@ impl Judge {
         self.note(direction, packet);
     }
 
-    /// The stack of a node that has the right to speak alone has taken a packet of a client, or a node that is no wire yet has passed it on.
+    /// A node's stack has taken a packet, or a node has passed a packet on without logging it.
     pub(super) fn on_taken(&mut self, direction: Direction, packet: &[u8]) {
         if let Some(flow) = self.opening(direction, packet) {
             flow.is_opened = true;
@@ -322,7 +326,7 @@ impl Judge {
         self.note(direction, packet);
     }
 
-    /// A node has a socket of a client's connection, which is accepted or restored.
+    /// A node has a socket of a client's connection now, accepted or restored.
     pub(super) fn on_socket(&mut self, node: usize, client: SocketAddr) {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.sockets[node] = true;
@@ -361,8 +365,8 @@ impl Judge {
         }
     }
 
-    /// The stack of a node has said something that its guard did not let out. The stack's numbers continue from there. Nobody has
-    /// heard it, so the node that continues the connection may say something else.
+    /// A node's stack has sent a segment that the guard dropped. The stack's next segment is numbered after it. The segment has reached
+    /// nobody, so the node that continues the connection may send something else.
     pub(super) fn on_muttered(&mut self, node: usize, packet: &[u8]) {
         let Some(segment) = self.parse(packet) else { return };
         if let Some(flow) = self.flows.get_mut(&segment.destination)
@@ -372,7 +376,7 @@ impl Judge {
         }
     }
 
-    /// From now on a node speaks through the other node's wire, so its words may be lost before they are logged.
+    /// From now on a node sends through the other node's wire. Its segments may be lost before they are logged.
     pub(super) fn on_behind(&mut self, node: usize) {
         for flow in self.flows.values_mut() {
             flow.live_at = flow.live_at.filter(|at| *at != node);
@@ -392,7 +396,7 @@ impl Judge {
         if self.is_off[1 - node] {
             self.given.clear(); // nobody remembers these epochs
         }
-        // Forgets the epoch in which the node spoke: a pair in which nobody remembers the epoch begins with a new one.
+        // The node has forgotten the epoch in which it spoke alone. If nobody remembers this epoch, the pair's next one need not be later.
         self.alone = self.alone.filter(|(_, who)| *who != node);
         for flow in self.flows.values_mut() {
             flow.sockets[node] = false;
@@ -415,14 +419,14 @@ impl Judge {
         self.flows.get(&client).is_some_and(|flow| flow.is_orphaned)
     }
 
-    /// Whether a connection's program died and no node could continue the connection: its kernel may end the stream.
+    /// Whether a connection's program died while no node could continue the connection. Then the kernel may end the stream.
     pub fn died_alone(&self, client: SocketAddr) -> bool {
         self.flows
             .get(&client)
             .is_some_and(|flow| flow.has_died && flow.is_orphaned)
     }
 
-    /// Whether the known output of a connection had a gap when a node had to continue the connection.
+    /// Whether a connection's known output had a gap when a node had to continue the connection.
     pub fn had_hole(&self, client: SocketAddr) -> bool {
         self.flows.get(&client).is_some_and(|flow| flow.had_hole)
     }
@@ -432,7 +436,7 @@ impl Judge {
         self.half_open > 0
     }
 
-    /// The flow that a packet opens, if it is a client's SYN.
+    /// The flow of a client's SYN. `None` for any other packet.
     fn opening(&mut self, direction: Direction, packet: &[u8]) -> Option<&mut Flow> {
         let segment = self.parse(packet)?;
         let opens = direction == Direction::In && segment.flags.syn;
@@ -472,7 +476,7 @@ impl Judge {
         }
     }
 
-    /// The wire has released a packet. `voice` is the primary's, if the primary sent the packet.
+    /// The wire has released a packet. `voice` is the primary's; it only matters for packets to a client.
     pub(super) fn on_released(&mut self, voice: Voice, direction: Direction, packet: &[u8]) {
         if direction == Direction::In {
             return;
@@ -491,7 +495,7 @@ impl Judge {
         }
     }
 
-    /// A node itself says something, past any wire. `is_raw`: not through its stack.
+    /// A node sends a packet to a client without a wire. `is_raw`: the packet does not come from the node's TCP stack.
     pub(super) fn on_spoken(&mut self, voice: Voice, packet: &[u8], is_raw: bool) {
         let Some(segment) = self.parse(packet) else { return };
         let client = segment.destination;
@@ -500,7 +504,7 @@ impl Judge {
             return;
         };
         if !voice.is_alone && !is_raw && flow.live_at != Some(voice.node) {
-            return; // a primary beside its wire: no other node knows what it says
+            return; // a primary that bypasses its wire: no log contains this packet
         }
         let Some(place) = flow
             .place(&segment)
@@ -509,7 +513,7 @@ impl Judge {
             return;
         };
         let said = Most::of(&segment, place, flow.shift);
-        // A packet from outside the stack may come too late, behind what the stack said. The stack must keep what it promised.
+        // A raw packet may be sent later than newer packets of the stack, so it need not keep the stack's promises. The stack must.
         let before = if is_raw {
             flow.released
         } else {
@@ -521,7 +525,7 @@ impl Judge {
         let mut wrong: Vec<String> = behind.into_iter().collect();
         flow.spoken = flow.spoken.or(said);
         let leap = flow.number(voice.node, place, &segment);
-        // Output of a socket that was never restored, if nobody logged it, is known to its own stack only.
+        // If a socket was never restored, only its own stack knows the output that nobody logged.
         let is_restored = is_raw || flow.live_at == Some(voice.node);
         if let Some(known) = leap.filter(|_| is_restored) {
             wrong.push(format!(
@@ -542,16 +546,17 @@ impl Judge {
         wrong.iter().for_each(|what| self.violation(client, what));
     }
 
-    /// A client's packets go to its restored socket from now on.
+    /// From now on the restored socket of a client gets the client's packets.
     pub(super) fn on_ready(&mut self, client: SocketAddr) {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.logged_before_ready = flow.input_in_time.contiguous as u64;
         }
     }
 
-    /// A socket that was restored on a node speaks from now on.
+    /// From now on a socket that was restored on a node sends to its client.
     ///
-    /// `lent`: the epoch, if the node speaks alone by its lease. Everything that the node has executed by then is lent, too.
+    /// `lent`: the epoch, if the node speaks alone by its lease. Then everything that the node has executed so far depends on the lease,
+    /// too.
     pub(super) fn on_live(&mut self, node: usize, client: SocketAddr, lent: Option<u64>) {
         if let Some(flow) = self.flows.get_mut(&client) {
             flow.live_at = Some(node);

@@ -1,4 +1,4 @@
-//! A pair in a world, with its clients, and what happens to it.
+//! A simulated pair with its clients, and the events that a test schedules for it.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::net::{IpAddr, SocketAddr};
@@ -58,7 +58,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// A pair that has begun to agree on roles.
+    /// A pair whose nodes have just begun to agree on their roles.
     ///
     /// # Panics
     /// If the configuration describes no links or endpoints.
@@ -158,7 +158,7 @@ impl Scene {
         self.world.power_on(node, Station::boot);
     }
 
-    /// On the primary, kills at `at` a worker that has the connections with these numbers.
+    /// Kills a worker of the primary at `at`. The worker serves the connections with these numbers.
     pub fn kill_worker(&mut self, at: Instant, connections: impl IntoIterator<Item = usize>) {
         let clients: Vec<_> = connections.into_iter().map(Self::client_of).collect();
         let primary = self.primary;
@@ -175,7 +175,7 @@ impl Scene {
         self.world.at(mended, move |world| world.set_up(cable, true));
     }
 
-    /// Stops the backup's agent from `at` on, for `time`.
+    /// Pauses the backup's agent at `at` for the duration `time`.
     pub fn pause_agent(&mut self, at: Instant, time: Duration) {
         let backup = self.backup;
         self.world.at(at, move |world| {
@@ -183,7 +183,7 @@ impl Scene {
         });
     }
 
-    /// The client of the connection with this number.
+    /// The client's address and port of the connection with this number.
     ///
     /// # Panics
     /// If the number is too large for a port.
@@ -202,7 +202,7 @@ impl Scene {
         (&mut self.world, &self.judge)
     }
 
-    /// The judge, to be told something.
+    /// The judge, for reporting an event to it.
     pub(crate) fn judge_mut(&self) -> RefMut<'_, Judge> {
         self.judge.borrow_mut()
     }
@@ -222,9 +222,9 @@ impl Scene {
         [path, self.lan, self.heartbeats]
     }
 
-    /// Whether a node is at the second end of one of its cables.
+    /// Whether a node is at the second end of `cable`, which is its path or the LAN.
     pub(crate) fn is_second_end(&self, cable: CableId, id: NodeId) -> bool {
-        // The neighbours are at the first end of the paths, the backup at that of the LAN.
+        // The first end of both paths is at the neighbours. The first end of the LAN is at the backup.
         cable != self.lan || id == self.primary
     }
 
@@ -234,7 +234,7 @@ impl Scene {
         link.map(|(_, link)| link.clone()).unwrap_or_default()
     }
 
-    /// Whether clients reach an application now: through a node that speaks alone, or through a wire and its primary.
+    /// Whether clients reach an application now, either on a node that speaks alone, or through a wire and its primary.
     pub(crate) fn is_served(&self) -> bool {
         let nodes = [self.primary, self.backup];
         let neighbours: &Neighbours = self.world.node(self.neighbours);
@@ -245,7 +245,7 @@ impl Scene {
         match (here.gate().0, there.gate().0) {
             (Gate::Takeover | Gate::Sole, _) => reaches(at) && here.may_speak_now(self.world.now()),
             (Gate::Wire, Gate::Primary) => reaches(at) && is_linked,
-            // The neighbours' entry is old: the primary redirects the packets to the wire.
+            // The neighbours still send to the primary, which redirects the packets to the wire.
             (Gate::Primary, Gate::Wire) => reaches(at) && reaches(1 - at) && is_linked,
             _ => false,
         }
@@ -281,15 +281,15 @@ impl Scene {
         self.world.node(self.backup)
     }
 
-    /// A connection's client and its endpoint, once the connection was opened.
+    /// A connection's client program and TCP endpoint. `None` before the connection is opened.
     pub fn talk(&self, index: usize) -> Option<(&Talk, &Endpoint)> {
         let id = self.connections.borrow()[index]?;
         let host: &Host = self.world.node(self.client);
         Some((host.app(id)?, host.endpoint(id)?))
     }
 
-    /// Runs the world until every connection is closed at its client's end, at most until `limit`, and one second more for what
-    /// comes after the end. Returns what went wrong.
+    /// Runs the world until every client has closed its connection, or until `limit`. Then runs it for one more second, for packets
+    /// that are still on their way. Returns what went wrong.
     pub fn run(&mut self, limit: Instant) -> Vec<String> {
         let (client, connections) = (self.client, Rc::clone(&self.connections));
         let is_over = |world: &World, id: EndpointId| {
@@ -312,7 +312,7 @@ impl Scene {
         self.complaints()
     }
 
-    /// List of problems: broken promises, and connections that are not complete.
+    /// The problems so far: broken promises, and connections that did not complete.
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints: Vec<String> = self.judge.borrow().violations().to_vec();
         complaints.extend(self.ledger.borrow().violations());
@@ -343,7 +343,7 @@ impl Scene {
                 continue;
             }
             if talk.may_be_cut() && (endpoint.failure() == Some(Failure::Reset) || was_reset) {
-                continue; // a reset that is lost on its way is not repeated
+                continue; // TCP does not repeat a reset, so a client may never get it
             }
             let failed = endpoint
                 .failure()
@@ -361,7 +361,7 @@ impl Scene {
     }
 }
 
-/// Whether a connection may be lost for this reason, as long as its client sees it.
+/// Whether a connection may be lost for this reason. Its client must notice the loss.
 fn is_excused(reason: &str) -> bool {
     reason.starts_with("the client may ") || reason.ends_with("must not be executed again")
 }

@@ -1,4 +1,5 @@
-//! The judge's rules on who speaks: one voice, what a lease costs, and when two nodes had the right to speak.
+//! The judge's rules on which node speaks: the rule "one voice", words that a lease may lose, and times when two nodes had the right to
+//! speak.
 
 use std::net::SocketAddr;
 
@@ -8,7 +9,7 @@ use super::books::Voice;
 use super::judge::{Flow, Judge};
 
 impl Judge {
-    /// The gate of a node has changed. `alone_in` is the epoch, if the node speaks alone behind the gate.
+    /// The gate of a node has changed. `alone_in`: the epoch in which the gate lets the node speak alone, if it does.
     pub(super) fn on_gate(&mut self, node: usize, alone_in: Option<u64>) {
         let other = 1 - node;
         if alone_in.is_some() && alone_in != self.alone_now[node] {
@@ -20,8 +21,8 @@ impl Judge {
         self.alone_now[node] = alone_in;
     }
 
-    /// A node may speak alone in this epoch, for good. The node does not know what the other node said by its lease in this epoch
-    /// or an earlier one.
+    /// A node was given this epoch: it may speak alone without a time limit. It does not know what the other node said by its lease in
+    /// this epoch or an earlier one.
     pub(super) fn on_given(&mut self, node: usize, epoch: u64) {
         self.given.insert((epoch, node));
         self.given_now[node] = self.given_now[node].max(Some(epoch));
@@ -49,7 +50,7 @@ impl Judge {
             .any(|&(later, who)| who != node && later > epoch);
         self.splits.extend(is_behind.then_some(self.now));
         let before = self.alone;
-        // A lease is over before the other node is given the epoch, whether or not that node has said anything.
+        // The lease must be over before the other node is given the epoch, even if the other node has said nothing yet.
         let is_late = before.is_some_and(|(latest, who)| who != node && epoch <= latest)
             || is_lent && self.given_now[1 - node] >= Some(epoch);
         if is_late && is_outlasted {
@@ -66,7 +67,7 @@ impl Judge {
             self.alone = self.alone.max(Some((epoch, node)));
         }
         if self.is_off[node] {
-            return; // late on its way: what the node said is forgotten
+            return; // the packet is late: the node has lost its power, and its words are forgotten
         }
         let Some(flow) = self.flows.get_mut(&client) else {
             return;
@@ -99,19 +100,19 @@ impl Judge {
         self.record(client, &format!("one voice: {what}"));
     }
 
-    /// The moments at which both nodes came to have the right to speak, or at which a node that had spoken alone was lost while the
-    /// other one had connections.
+    /// The times at which both nodes came to have the right to speak, and the times at which a node that had spoken alone lost its power
+    /// while the other node had connections.
     pub fn splits(&self) -> &[Instant] {
         &self.splits
     }
 
-    /// Whether a node spoke to this client by its lease alone, and then lost its power, or the other node continued before an arbiter
-    /// had given the first one the epoch. The other node does not know what was said.
+    /// Whether the words that a node said to this client by its lease are lost. This happens if the node loses its power, or if the other
+    /// node continues, before an arbiter has given the first node the epoch. The other node does not know these words.
     pub fn was_lent_in_vain(&self, client: SocketAddr) -> bool {
         self.flows.get(&client).is_some_and(|flow| flow.was_lent_in_vain)
     }
 
-    /// Whether a node spoke to this client by a lease that was over, because its clock had stood still (docs/roles.md, *A clock that
+    /// Whether a node spoke to this client after its lease was over, because the node's clock had stood still (docs/roles.md, *A clock that
     /// stands still*).
     pub fn was_outlasted(&self, client: SocketAddr) -> bool {
         self.flows.get(&client).is_some_and(|flow| flow.was_outlasted)

@@ -1,7 +1,8 @@
-//! R1 and R2 as edges. Local recovery ([`proto::edge`]) serves the flows of the string that fails. Rate control ([`proto::rate`])
-//! serves all flows that share the other string.
+//! The routers R1 and R2 as edges. Local recovery ([`proto::edge`]) serves the flows of the string that fails. Rate control
+//! ([`proto::rate`]) serves all flows that share the other string.
 //!
-//! The scenario says how long the failover takes: first detection, three heartbeats by default; the rest is the takeover.
+//! The scenario sets the duration of the failover. It begins with the detection, which takes three heartbeats by default. The rest is the
+//! takeover.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,19 +17,19 @@ use super::InvalidScenario;
 use crate::flow::seconds;
 use crate::net::{Direction, Flags, FlowId, Logic, Outbox, Packet};
 
-/// Local recovery in a scenario; times are in seconds. The thesis names no interval of heartbeats. Ours leaves the shortest failover
-/// of the thesis, 50 ms, time for three.
+/// Local recovery in a scenario; times are in seconds. The thesis names no heartbeat interval. The default interval is so short that three
+/// heartbeats fit into the thesis' shortest failover, 50 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Recovery {
-    /// What the edges remember.
+    /// Which packets the edges remember.
     pub policy: Policy,
     /// Time between two heartbeats.
     #[serde(with = "seconds")]
     pub heartbeat: Duration,
     /// Number of missing heartbeats that count as a failure.
     pub missed: u32,
-    /// Number of missing heartbeats that begin the caching; 0: caching never stops.
+    /// Number of missing heartbeats after which the edges begin to cache packets. 0: they always cache.
     pub caching_after: u32,
     /// Number of times that the highest acknowledgement is sent again.
     pub ack_copies: u32,
@@ -46,7 +47,7 @@ impl Default for Recovery {
             missed: 3,
             caching_after: 2,
             ack_copies: 3,
-            max_bytes: 16 << 20, // 10,000 connections of thesis §3.4
+            max_bytes: 16 << 20, // enough for 10,000 connections (thesis §3.4)
             max_packets: 20_000,
         }
     }
@@ -82,14 +83,14 @@ impl Recovery {
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sharing {
-    /// ρ: the part of the string's rate that is to be used.
+    /// ρ: the target utilization, as a fraction of the string's rate.
     pub utilization: f64,
-    /// w: how strongly the cap follows a measurement.
+    /// w: the weight of a new measurement in the cap.
     pub weight: f64,
     /// Δ: length of an interval.
     #[serde(with = "seconds")]
     pub interval: Duration,
-    /// RTT. By default that of the flows without a queue.
+    /// RTT. The default is the flows' round-trip time without queueing.
     #[serde(with = "seconds::optional")]
     pub round_trip: Option<Duration>,
     /// W_min, in bytes.
@@ -97,7 +98,7 @@ pub struct Sharing {
     /// Time from the failure until it is declared. Then the control begins.
     #[serde(with = "seconds")]
     pub alert: Duration,
-    /// Silence after which a flow does not count.
+    /// Time without a packet after which a flow no longer counts as active.
     #[serde(with = "seconds")]
     pub idle: Duration,
 }
@@ -135,24 +136,24 @@ impl Sharing {
 pub(super) struct Failure {
     /// When the string fails.
     pub at: Instant,
-    /// When the failed string's flows have another one.
+    /// When the failover ends: the failed string's flows use another string from then on.
     pub over: Instant,
-    /// When the string is back, if ever. Rate control ends then (thesis §6.2).
+    /// When the string works again, if it does. Rate control ends at this time (thesis §6.2).
     pub repaired: Option<Instant>,
     /// Time that a heartbeat takes over the string.
     pub travel: Duration,
-    /// For each flow, whether it is on the string.
+    /// For each flow, whether it is on the string that fails.
     pub hits: Vec<bool>,
 }
 
 /// An edge.
 pub(super) struct Edge {
-    /// Which packets enter the cluster here.
+    /// Direction of the packets that enter the cluster at this edge.
     entering: Direction,
     failure: Failure,
     over: Option<Instant>,
     recovery: Option<LocalRecovery<FlowId, Packet>>,
-    /// The last heartbeat. While all is well only the last one matters, so the edge is told of no other.
+    /// Arrival of the last heartbeat before the failure. Earlier heartbeats have no effect on the run, so they are not simulated.
     heartbeat: Option<Instant>,
     shared: Option<Shared>,
 }
@@ -177,7 +178,7 @@ impl Edge {
         Ok(())
     }
 
-    /// Lets the edge share out the string that is left.
+    /// Lets the edge control the rates of the flows that share the remaining string.
     pub fn share(&mut self, sharing: &Sharing, config: RateConfig) {
         self.shared = Some(Shared {
             config,
@@ -201,10 +202,10 @@ impl Edge {
     }
 }
 
-/// The string that is left, and the flows that share it.
+/// The remaining string, and the flows that share it.
 struct Shared {
     config: RateConfig,
-    /// When the control begins, or when the interval ends. `None` once the control has ended.
+    /// When the control begins, or, after that, when the current interval ends. `None` once the control has ended.
     next: Option<Instant>,
     until: Option<Instant>,
     idle: Duration,
@@ -215,7 +216,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// A packet enters. `dead`: it goes into the string that failed.
+    /// A packet enters the cluster. `dead`: the packet goes into the failed string.
     fn on_entering(&mut self, now: Instant, packet: &Packet, dead: bool) {
         if let Some(sent) = self.sent.get_mut(packet.flow.0 as usize) {
             *sent = Some(now);
@@ -297,7 +298,7 @@ impl Logic for Edge {
                 let cap = shared.map_or(u32::MAX, RateControl::window);
                 let mut again: BTreeMap<FlowId, u32> = BTreeMap::new();
                 for resend in recovery.complete(now) {
-                    // A flow that shares the string gets at most its window at once. Its sender repeats the rest.
+                    // The edge resends at most one window of a flow at once. The flow's sender repeats the rest.
                     let bytes = again.entry(resend.packet.flow).or_default();
                     *bytes += u32::from(resend.packet.len);
                     if *bytes <= cap {
@@ -330,6 +331,6 @@ fn segment(packet: &Packet) -> Segment {
         ack: packet.flags.has(Flags::ACK).then_some(Seq(packet.ack as u32)),
         syn: packet.flags.has(Flags::SYN),
         fin: packet.flags.has(Flags::FIN),
-        rst: false, // the flows' ends never reset
+        rst: false, // simulated flows never send a reset
     }
 }

@@ -17,7 +17,7 @@ use crate::world::{CableId, NodeId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A node loses its power; it boots when the fault ends.
+    /// A node loses its power. The node boots when the fault ends.
     Crash,
     /// An agent is killed; another one starts when the fault ends.
     Agent,
@@ -25,17 +25,19 @@ pub enum Kind {
     Pause,
     /// A whole machine stands still.
     Freeze,
-    /// A hypervisor pauses a machine. The machine and its clock stand still; every second machine cannot notice.
+    /// A hypervisor pauses a machine. The machine and its clock stand still. In half of these faults, the machine's counter stands still
+    /// too, so that the machine cannot notice the pause.
     Halt,
-    /// An agent takes fifty times as long for everything.
+    /// An agent runs fifty times slower.
     Late,
-    /// An agent's clock runs at another speed, for good.
+    /// An agent's clock runs at another speed, permanently.
     Drift,
-    /// A node's cables are cut, and the node sees that.
+    /// All cables of a node are cut, and the node sees that it has no carrier.
     Cut,
-    /// The cables of a node's service interface are cut. The node may see that or not. The agents hear each other.
+    /// The cables of a node's service interface are cut. In half of these faults, the node sees that it has no carrier. The agents still
+    /// hear each other.
     Path,
-    /// The same in one direction only: what the node sends, or what is sent to it.
+    /// As `Path`, but in one direction only: either to the node or from the node.
     PathOneWay,
     /// A node does not reach clients and outside hosts; the nodes reach each other.
     Router,
@@ -62,7 +64,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 21] = [
         Self::Crash,
         Self::Agent,
@@ -124,7 +126,7 @@ impl Kind {
 pub enum Target {
     /// The node whose application serves: the primary, or the node that speaks alone.
     Speaker,
-    /// The other node: the wire.
+    /// The other node: in a healthy pair, the wire.
     Other,
 }
 
@@ -132,9 +134,9 @@ pub enum Target {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// Phase that the fault waits for, if the pair comes to it soon.
+    /// Phase for which the fault waits. The wait has a time limit.
     pub during: Option<Phase>,
-    /// Microseconds from then until the fault is injected.
+    /// Microseconds from the end of this wait, or else from the previous fault, until the fault is injected.
     pub after_us: u64,
     /// Kind of failure.
     pub kind: Kind,
@@ -163,7 +165,7 @@ impl Fault {
         Duration::from_micros(self.length_us)
     }
 
-    /// Injects the fault. Returns what must be mended when the fault ends.
+    /// Injects the fault. Returns the repairs that end the fault.
     pub(super) fn strike(&self, scene: &mut Scene, connections: usize) -> Vec<Mend> {
         let id = self.target(scene);
         let now = scene.world.now();
@@ -296,7 +298,7 @@ impl Fault {
     }
 }
 
-/// Cuts all cables of a node, and the node sees that.
+/// Cuts all cables of a node. The node sees that it has no carrier.
 fn cut_off(scene: &mut Scene, id: NodeId) -> Vec<Mend> {
     with(scene, id, |station, _| {
         station.set_carrier(false);

@@ -1,4 +1,5 @@
-//! When failures kept the agents of two living nodes from hearing each other. Only then may `assume = "fail-stop"` split a pair.
+//! The times at which the agents of two living nodes could not hear each other, because of injected faults. Only then is a pair with
+//! `assume = "fail-stop"` allowed to split.
 
 use std::time::Duration;
 
@@ -6,24 +7,24 @@ use proto::Instant;
 
 use super::fault::{Fault, Kind};
 
-/// Time after the end of such a failure in which a node may still find that the other one was silent: detection (500 ms and 80 ms),
-/// the lease with its margin (319 ms), and the answers of outside hosts to a claim (80 ms).
+/// Time after the end of such a fault in which a node may still act on the other node's silence. It is at least the sum of detection
+/// (500 ms and 80 ms), the lease with its margin (319 ms), and the answers of outside hosts to a claim (80 ms).
 const AFTERWARDS: Duration = Duration::from_millis(1_000);
 /// Number of a node's cables: to the clients, to the peer's stack, to the peer's agent.
 const CABLES: u64 = 3;
 
-/// Where the agents do not hear each other.
+/// The networks on which the agents cannot hear each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
-    /// On no cable: a machine stands still, or all cables between the nodes are cut.
+    /// All: a machine stands still, or all cables between the nodes are cut.
     Everywhere,
-    /// Not through the service's network.
+    /// The service's network.
     Service,
-    /// Not through the network of the heartbeats.
+    /// The network of the heartbeats.
     Heartbeats,
 }
 
-/// A failure that keeps the agents from hearing each other, and its time.
+/// A period in which the agents cannot hear each other on some network.
 #[derive(Clone, Copy, Debug)]
 struct Silence {
     place: Where,
@@ -34,7 +35,7 @@ struct Silence {
 /// All silences of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Silences {
-    /// The agents also hear each other through the service's network.
+    /// Whether the agents also send heartbeats through the service's network.
     service_link: bool,
     all: Vec<Silence>,
 }
@@ -45,14 +46,14 @@ impl Silences {
         Self { service_link, all }
     }
 
-    /// A fault is injected at `from`.
+    /// Adds the silence that `fault`, injected at `from`, causes.
     pub fn add(&mut self, fault: &Fault, from: Instant) {
         let to = from + fault.length() + AFTERWARDS;
         self.all
             .extend(silenced_by(fault).map(|place| Silence { place, from, to }));
     }
 
-    /// Whether the agents did not hear each other at a time, or shortly before.
+    /// Whether the agents could not hear each other on any network at `at`, or shortly before.
     pub fn covers(&self, at: Instant) -> bool {
         let mut now = self.all.iter().filter(|one| one.from <= at && at <= one.to);
         let has = |place| {
@@ -68,8 +69,8 @@ impl Silences {
     }
 }
 
-/// The silence that a fault causes. A killed or stopped agent causes none: the product tells it from a dead machine. A missing
-/// router causes none either.
+/// The networks that a fault silences. A killed or stopped agent does not count, because the other node can tell it from a dead machine.
+/// The loss of the router does not count either.
 const fn silenced_by(fault: &Fault) -> Option<Where> {
     match fault.kind {
         Kind::Freeze | Kind::Halt | Kind::Cut | Kind::Between => Some(Where::Everywhere),

@@ -1,4 +1,4 @@
-//! Configuration of an endpoint: what it offers, and how patient it is.
+//! Configuration of an endpoint: its TCP options, buffers and timeouts.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use thiserror::Error;
 pub struct Config {
     /// Largest segment that we receive and send, in bytes of payload and TCP options (RFC 9293 §3.7.1).
     pub mss: u16,
-    /// Shift of the windows that we advertise (RFC 7323 §2). `None` does not offer the option.
+    /// Shift of the windows that we advertise (RFC 7323 §2). With `None`, the option is not offered.
     pub window_scale: Option<u8>,
     /// Whether selective acknowledgements are offered (RFC 2018).
     pub sack: bool,
@@ -19,7 +19,7 @@ pub struct Config {
     pub send_buffer: usize,
     /// Bytes of input that may wait for the application. Bounds the advertised window.
     pub receive_buffer: usize,
-    /// Longest time that an acknowledgement waits for data to travel with (RFC 9293 §3.8.6.3: below 0.5 s).
+    /// Longest delay of an acknowledgement that waits for data to go with it (RFC 9293 §3.8.6.3: below 0.5 s).
     pub delayed_ack: Duration,
     /// Retransmission timeout before the first measured round trip (RFC 6298 §2.1).
     pub rto_initial: Duration,
@@ -58,7 +58,7 @@ impl Default for Config {
 /// The field of a [`Config`] that is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidConfig {
-    /// No room for data: the options of a data segment alone may take 36 bytes.
+    /// There is no room for data. The options of a data segment may take 36 bytes.
     #[error("mss must be at least {min}, not {0}", min = Config::MSS_MIN)]
     Mss(u16),
     /// Larger than RFC 7323 §2.3 allows.

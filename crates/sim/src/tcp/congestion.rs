@@ -13,11 +13,11 @@ pub(super) struct NewReno {
     mss: u64,
     /// Congestion window in bytes.
     window: u64,
-    /// Slow start threshold. Below it slow start, from here on congestion avoidance.
+    /// Slow start threshold. A smaller window grows by slow start, any other by congestion avoidance.
     threshold: u64,
-    /// In fast recovery: deflated by partial acknowledgements, inflated by duplicate ones.
+    /// Whether fast recovery is under way. Then partial acknowledgements deflate the window, and duplicate ones inflate it.
     recovering: bool,
-    /// The end of what had been sent at the last loss; nothing up to here starts a second recovery.
+    /// End of the bytes that had been sent at the last loss. Duplicate acknowledgements up to this offset start no second recovery.
     recover: Option<Offset>,
     duplicates: u64,
     /// Bytes acknowledged in congestion avoidance since the window last grew.
@@ -46,8 +46,8 @@ impl NewReno {
         }
     }
 
-    /// The peer acknowledged `acked` new bytes, up to `una`; `in_flight` were sent and not acknowledged before, of
-    /// which `left` still are. Returns whether the first unacknowledged segment is lost too.
+    /// The peer acknowledged `acked` new bytes, up to `una`. Before this acknowledgement `in_flight` bytes were unacknowledged, now `left`
+    /// bytes are. Returns whether the first unacknowledged segment is lost too.
     pub fn on_ack(&mut self, una: Offset, acked: u64, in_flight: u64, left: u64) -> bool {
         self.duplicates = 0;
         if !self.recovering {
@@ -64,15 +64,15 @@ impl NewReno {
         true
     }
 
-    /// The peer repeated the acknowledgement of `una`, with `in_flight` bytes sent after it, up to `end`. Returns
-    /// whether that means that the first unacknowledged segment is lost.
+    /// The peer repeated the acknowledgement of `una`, while `in_flight` bytes from `una` to `end` are unacknowledged. Returns whether the
+    /// duplicate means that the first unacknowledged segment is lost.
     pub fn on_duplicate(&mut self, una: Offset, end: Offset, in_flight: u64) -> bool {
         self.duplicates += 1;
         if self.recovering {
             self.window += self.mss;
             return false;
         }
-        // Duplicates of segments that were sent twice after a timeout are no sign of a new loss (RFC 6582 §3.2 step 2).
+        // Segments that arrive twice after a timeout cause duplicate acknowledgements, which show no new loss (RFC 6582 §3.2 step 2).
         if self.duplicates != DUPLICATES || self.recover.is_some_and(|recover| una <= recover) {
             return false;
         }
@@ -83,8 +83,8 @@ impl NewReno {
         true
     }
 
-    /// Nothing was acknowledged for too long, `in_flight` bytes before `end` are given up. `repeated` if it was a
-    /// retransmission that was not acknowledged.
+    /// The retransmission timer expired, and the `in_flight` unacknowledged bytes before `end` count as lost. `repeated`: the timer expired
+    /// for a segment that had been retransmitted already.
     pub fn on_timeout(&mut self, end: Offset, in_flight: u64, repeated: bool) {
         if !repeated {
             self.threshold = self.half(in_flight);
@@ -96,7 +96,7 @@ impl NewReno {
         self.credit = 0;
     }
 
-    /// Half of what was in flight, without what limited transmit added (RFC 5681 §3.1 equation 4).
+    /// Half of the bytes in flight, not counting those that limited transmit added (RFC 5681 §3.1 equation 4).
     fn half(&self, in_flight: u64) -> u64 {
         (in_flight.min(self.window) / 2).max(2 * self.mss)
     }

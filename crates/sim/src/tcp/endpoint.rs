@@ -1,4 +1,4 @@
-//! One end of a connection: what the application and the driver see.
+//! One end of a connection: the interface for the application and the driver.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -42,7 +42,7 @@ pub struct Endpoint {
     pub(super) paws: Option<Paws>,
     /// Whether SACK is offered or agreed.
     pub(super) sack: bool,
-    /// Whether window scale is offered or agreed; the shifts are with the halves.
+    /// Whether window scaling is offered or agreed. `sender` and `receiver` have the shifts.
     pub(super) window_scale: bool,
     pub(super) timers: Timers,
     /// Number of SYNs and SYN-ACKs that were sent, and the time of the last one.
@@ -52,22 +52,23 @@ pub struct Endpoint {
     pub(super) due: Due,
     /// Number of segments with data that were received and not yet acknowledged.
     pub(super) unacknowledged: u32,
-    /// When a segment without news last drew an acknowledgement.
+    /// When this endpoint last acknowledged a segment without new data.
     pub(super) challenged: Option<Instant>,
 }
 
-/// What must be sent apart from data, in this order.
+/// Packets other than data that must be sent, in this order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Due {
     pub reset: Option<Segment<'static>>,
     /// A SYN or SYN-ACK.
     pub handshake: bool,
-    /// A segment below what the peer expects, so that the peer tells its window.
+    /// A segment with an old sequence number. The peer answers it with its window.
     pub probe: bool,
     pub ack: bool,
 }
 
-/// The numbers that an endpoint starts from. They are random in reality, and given here, so that a wrap can be tested.
+/// The initial sequence number and timestamp of an endpoint. A real endpoint draws them at random. Here the caller chooses them, so
+/// that tests can provoke a wrap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Initial {
     /// Sequence number of the SYN.
@@ -85,7 +86,7 @@ pub enum Failure {
     /// The peer reset the connection.
     #[error("connection reset by peer")]
     Reset,
-    /// The peer was not heard for too long.
+    /// The peer did not answer for too long.
     #[error("connection timed out")]
     TimedOut,
     /// Our application aborted the connection.
@@ -93,8 +94,8 @@ pub enum Failure {
     Aborted,
 }
 
-/// Least time between two acknowledgements that segments without news draw. Two ends that disagree must not
-/// keep each other busy (RFC 5961 §7; Linux's `tcp_invalid_ratelimit`).
+/// Minimum time between two acknowledgements of segments without new data. Without it, two ends that disagree would answer each other
+/// forever (RFC 5961 §7; Linux's `tcp_invalid_ratelimit`).
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Endpoint {
@@ -129,7 +130,7 @@ impl Endpoint {
         }
     }
 
-    /// Answers a SYN that came to a listener: the first packet is a SYN-ACK. `None` if `syn` is not a SYN alone.
+    /// Answers a SYN that came to a listener: the first packet is a SYN-ACK. `None` if `syn` is no SYN, or also has ACK or RST set.
     ///
     /// # Panics
     /// If the configuration is invalid ([`Config::check`]).
@@ -168,7 +169,7 @@ impl Endpoint {
         self.receiver.readable()
     }
 
-    /// Whether nothing more will ever be read: all input was read, and the peer's stream or the connection is over.
+    /// Whether there is nothing left to read: all input was read, and the peer's stream or the connection has ended.
     pub fn is_read_finished(&self) -> bool {
         self.readable() == 0 && (self.receiver.is_complete() || self.state == State::Closed)
     }
@@ -257,7 +258,7 @@ impl Endpoint {
             State::SynSent | State::SynReceived => self.transmit_handshake(now),
             _ => {
                 let packet = self.transmit(now);
-                // Data that can neither be sent nor be acknowledged waits for the peer's window: probe it.
+                // The timer also runs when data waits for the peer's window and nothing is in flight. Then it sends a window probe.
                 if self.sender.in_flight() > 0 || (packet.is_none() && self.sender.is_pending()) {
                     self.timers
                         .set_if_stopped(Timer::Retransmit, now + self.rto.current());
@@ -280,7 +281,7 @@ impl Endpoint {
         self.due = Due::default();
     }
 
-    /// Acknowledges a segment without news, but not too often.
+    /// Acknowledges a segment without new data, at most once per [`CHALLENGE_INTERVAL`].
     pub(super) fn challenge(&mut self, now: Instant) {
         if self
             .challenged
@@ -291,7 +292,7 @@ impl Endpoint {
         }
     }
 
-    /// Queues the reset that `stray` draws, a segment that does not fit the connection.
+    /// Queues the reset that answers `stray`, a segment that does not fit the connection.
     pub(super) fn reset_stray(&mut self, stray: &Segment<'_>) {
         self.due.reset = reset_for(stray);
     }
@@ -343,7 +344,7 @@ impl Endpoint {
         Some(segment.emit())
     }
 
-    /// The next packet: a probe, a piece of data, or an acknowledgement that cannot wait.
+    /// The next packet: a probe, data, or an acknowledgement that is due.
     fn transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
         let options = Options {
             timestamps: self.paws.as_ref().map(|paws| paws.option(now)),
@@ -396,7 +397,7 @@ impl Endpoint {
     }
 }
 
-/// Bytes that the options of a data segment or acknowledgement take, padded to whole words.
+/// Length in bytes of the options of a data segment or acknowledgement, padded to whole 32-bit words.
 fn options_len(options: &Options) -> usize {
     let timestamps = if options.timestamps.is_some() { 10 } else { 0 };
     let blocks = options.sack.iter().flatten().count();

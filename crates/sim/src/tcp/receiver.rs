@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use proto::{Offset, Seq};
 
-/// Number of arrivals that are remembered for SACK blocks. At most three blocks fit a segment with timestamps.
+/// Number of early arrivals that are remembered for SACK blocks. A segment with timestamps has room for three blocks.
 const RECENT_ARRIVALS: usize = 8;
 
-/// The receiving half of a connection. Positions count data bytes, and the FIN as one more.
+/// The receiving half of a connection. Positions count data bytes. The FIN counts as one more byte.
 ///
 /// ```text
 ///       queue            next                     edge
@@ -22,7 +22,7 @@ pub(super) struct Receiver {
     queue: VecDeque<u8>,
     capacity: usize,
     next: Offset,
-    /// The right edge of the largest window that was ever advertised. It never goes back.
+    /// The right edge of the advertised window. It never moves back.
     edge: Offset,
     /// The last acknowledgement sent.
     acknowledged: Offset,
@@ -34,7 +34,7 @@ pub(super) struct Receiver {
     fin: Option<Offset>,
     /// Shift of the windows that we advertise.
     shift: u8,
-    /// Segment size. The edge moves by steps of this, or of half the buffer.
+    /// Segment size. The edge moves in steps of at least this size, or of half the buffer if that is smaller.
     mss: usize,
 }
 
@@ -45,9 +45,9 @@ pub(super) enum Arrival {
     Nothing,
     /// The next bytes, and nothing is missing.
     InOrder,
-    /// Something that the peer must hear of at once: a gap, a gap filled, or bytes beyond the window.
+    /// Something that must be acknowledged at once: a gap, a filled gap, or bytes beyond the window.
     Irregular,
-    /// This segment completes the peer's stream up to its end.
+    /// This segment completes the peer's stream, including the FIN.
     Finished,
 }
 
@@ -69,7 +69,7 @@ impl Receiver {
         }
     }
 
-    /// Sets the start of the peer's stream, which the peer's SYN told.
+    /// Sets the sequence number of byte 0, which is known from the peer's SYN.
     pub const fn set_first(&mut self, first: Seq) {
         self.first = first;
     }
@@ -79,8 +79,8 @@ impl Receiver {
         self.shift = shift;
     }
 
-    /// Takes bytes that were received and acknowledged elsewhere (TCP_REPAIR), with the window advertised there:
-    /// `window` bytes after the acknowledgement `wup`.
+    /// Takes bytes that another socket received and acknowledged (TCP_REPAIR). That socket advertised a window of `window` bytes after
+    /// its acknowledgement `wup`.
     pub fn load(&mut self, bytes: &[u8], wup: Seq, window: u32) {
         self.queue.extend(bytes);
         self.next += bytes.len() as u64;
@@ -89,7 +89,7 @@ impl Receiver {
         self.edge = edge.map_or(self.next, |edge| edge.max(self.next)); // an edge before `next`: a closed window, as in Linux
     }
 
-    /// Appends bytes that came another way as the next ones (TCP_REPAIR).
+    /// Appends bytes that did not come in a segment (TCP_REPAIR), as the next bytes of the stream.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.store(self.next, bytes);
         self.edge = self.edge.max(self.next);
@@ -126,7 +126,7 @@ impl Receiver {
         self.queue.iter().copied().collect()
     }
 
-    /// Whether all of the stream, with its end, has arrived.
+    /// Whether the whole stream has arrived, including the FIN.
     pub fn is_complete(&self) -> bool {
         self.fin.is_some_and(|fin| self.next > fin)
     }
@@ -136,16 +136,16 @@ impl Receiver {
         Offset::from_seq(seq, self.first, self.next)
     }
 
-    /// Whether a segment of `len` sequence numbers at `seq` may say something new (RFC 9293 §3.10.7.4, first check), as Linux
-    /// reads it: loosely on the left (`tcp_sequence`). A segment that starts at the right edge is accepted, because a peer that has
-    /// filled our window numbers its acknowledgements so. Data there is cut off.
+    /// Whether a segment of `len` sequence numbers at `seq` is acceptable (RFC 9293 §3.10.7.4, first check). As in Linux
+    /// (`tcp_sequence`), the check is loose at the left edge of the window. A segment that starts at the right edge is accepted, because
+    /// a peer that has filled our window sends its acknowledgements with that number. Data beyond the right edge is cut off.
     pub fn is_acceptable(&self, seq: Offset, len: u64) -> bool {
         let may_be_new = if len == 0 {
             seq >= self.next
         } else if self.is_complete() {
             seq + len > self.next
         } else {
-            seq + len >= self.acknowledged // an old segment's timestamp counts
+            seq + len >= self.acknowledged // the timestamp of an old segment is still used
         };
         may_be_new && seq <= self.edge
     }
@@ -196,18 +196,18 @@ impl Receiver {
         count
     }
 
-    /// Whether the window could open so far that the peer should hear of it.
+    /// Whether the window can be opened by so much that a window update is worth sending.
     pub fn is_window_update_due(&self) -> bool {
         !self.is_complete()
             && self.room().saturating_sub(self.advertised()) >= (self.capacity / 2).min(2 * self.mss) as u64
     }
 
-    /// The acknowledgement and window of a segment that leaves now. `scaled` is false for a SYN.
+    /// Returns the acknowledgement and the window of a segment that is sent now. `scaled` is false for a SYN.
     pub fn advertise(&mut self, scaled: bool) -> (Seq, u16) {
         let shift = if scaled { self.shift } else { 0 };
         let advertised = self.advertised();
         let (room, step) = (self.room(), (self.capacity / 2).min(self.mss) as u64);
-        // The edge never goes back, so what is promised is rounded up, and more is promised only in steps worth it
+        // The edge never moves back, so the window that was already promised is rounded up. The window grows only in large steps
         // (RFC 9293 §3.8.6.2.2).
         let promised = advertised.div_ceil(1 << shift);
         let units = if room >= advertised + step {
@@ -215,7 +215,7 @@ impl Receiver {
         } else {
             promised
         };
-        let window = u16::try_from(units).unwrap_or(u16::MAX); // the field holds no more, however much room there is
+        let window = u16::try_from(units).unwrap_or(u16::MAX); // the field cannot express a larger window
         self.edge = self.edge.max(self.next + (u64::from(window) << shift));
         self.acknowledged = self.next;
         (self.next_seq(), window)
@@ -272,7 +272,7 @@ impl Receiver {
         }
     }
 
-    /// Merges a piece with those that it overlaps or touches. Bytes that are already there stay.
+    /// Stores a piece and merges it with the early pieces that it overlaps or touches. Bytes that are already stored stay.
     fn store_early(&mut self, start: Offset, bytes: &[u8]) {
         let end = start + bytes.len() as u64;
         let before = self.early.range(..=start).next_back();
@@ -289,7 +289,7 @@ impl Receiver {
                 reach += (piece.len() - known) as u64;
             }
         };
-        // The pieces that are there already go first, so that they win over the new bytes.
+        // The stored pieces are appended before the new bytes, so that stored bytes are not replaced.
         let later: Vec<Offset> = self.early.range(start..=end).map(|(at, _)| *at).collect();
         for from in later {
             let piece = self.early.remove(&from).expect("just found");
@@ -365,7 +365,7 @@ mod tests {
     fn the_edge_never_goes_back_and_moves_in_steps() {
         let mut receiver = Receiver::new(FIRST, 100, 10);
         receiver.set_shift(3);
-        assert_eq!(receiver.advertise(true).1, 12); // 96 bytes: whole units
+        assert_eq!(receiver.advertise(true).1, 12); // 96 bytes: only whole units of 8 bytes
         receiver.on_data(Offset(0), &bytes(0, 50), false);
         let (_, window) = receiver.advertise(true);
         assert_eq!((window, receiver.edge), (6, Offset(98))); // 46 promised, rounded up
@@ -393,7 +393,7 @@ mod tests {
         receiver.set_shift(5);
         assert_eq!(receiver.advertise(true).1, 4); // 128 bytes
         receiver.on_data(Offset(0), &bytes(0, 28), false);
-        assert_eq!(receiver.advertise(true).1, 4); // 100 promised; the 115 that are free make only 3 units
+        assert_eq!(receiver.advertise(true).1, 4); // 100 bytes were promised; the 115 free bytes would make only 3 units
     }
 
     #[test]
@@ -416,7 +416,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// Whatever the pieces, in whatever order: exactly what a bitmap says is there, and nothing else.
+        /// Pieces arrive in any order, with any overlaps. The receiver has exactly the bytes that a bitmap of the arrivals marks.
         #[test]
         fn any_pieces_in_any_order_give_the_stream(
             pieces in proptest::collection::vec((0_u64..200, 0_u64..40, proptest::bool::ANY), 1..60),

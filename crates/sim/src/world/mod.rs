@@ -93,7 +93,7 @@ struct Cable {
     links: [Link; 2],
     /// Where each link ends.
     far_ends: [(NodeId, Port); 2],
-    /// How often the cable was cut. A packet on the way is lost if this changes.
+    /// Number of times the cable was cut. If it changes while a packet is on the way, the packet is lost.
     cuts: u32,
     /// Chooses packets that are lost by plan, not by chance.
     loses: Option<Choice>,
@@ -114,7 +114,7 @@ enum Action {
     Call(Box<dyn FnOnce(&mut World)>),
 }
 
-/// More events at one instant than any scenario has. Beyond this, a node must be asking to be called again and again.
+/// Maximum number of events at one instant: more than any scenario has. With more, a node must be asking for a call again and again.
 const EVENTS_AT_ONCE: u32 = 10_000_000;
 
 impl World {
@@ -153,7 +153,7 @@ impl World {
         self.now
     }
 
-    /// A number from the world's seed, to seed a node with.
+    /// A number drawn from the world's seed. It can be the seed of a node.
     pub fn random(&mut self) -> u64 {
         self.rng.next_u64()
     }
@@ -303,7 +303,7 @@ impl World {
     }
 
     /// Runs events up to and including `until`, while `condition` holds. The condition is checked before each event.
-    /// Returns whether it still holds at the end: no time or no event is left.
+    /// Returns true if the condition holds until no event up to `until` is left.
     pub fn run_while(&mut self, until: Instant, mut condition: impl FnMut(&World) -> bool) -> bool {
         loop {
             if !condition(self) {

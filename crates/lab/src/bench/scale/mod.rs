@@ -31,13 +31,13 @@ const SMALL_BYTES: u64 = 1000;
 const BULK_BYTES: u64 = 1_000_000_000;
 /// Time between the start of a flood and the start of the download. The flood fills the servers' backlog in this time.
 const FLOOD_LEAD: Duration = Duration::from_millis(700);
-/// Rate of a real server's link, in Mbit/s. The flood is measured on such a link and without a limit.
+/// Rate of a real server's link, in Mbit/s. The flood is measured on such a link and on one without a limit.
 const LINK_MBIT: u32 = 10_000;
 /// Rate of the link for the flood without SYNs, in Mbit/s.
 const STRAY_LINK_MBIT: u32 = 1_000;
 /// Seconds per round for which new connections are offered.
 const SHORT_SECONDS: f64 = 3.0;
-/// Number of missed heartbeats in a default configuration: detection within 80 ms.
+/// Number of missed heartbeats in a default configuration. A failure is detected within 80 ms.
 const MISSED_DEFAULT: u32 = 4;
 
 /// Protected connections in large numbers: beside a SYN flood, 3,000 new ones a second, thousands of idle ones through a
@@ -123,7 +123,7 @@ pub fn run(options: &Options) -> Result<Outcome> {
     })
 }
 
-/// What every scene of the benchmark needs.
+/// Things that all scenes of the benchmark share.
 struct Place<'a> {
     content: Content,
     directory: PathBuf,

@@ -14,8 +14,9 @@ use crate::net::switch::{self, Lost, ROUTER};
 use crate::node::HEARTBEAT_PORT;
 use crate::process;
 
-/// Flapping of a link: time for which it is cut and then whole again, and number of cuts.
+/// Time for which a flapping link is cut, and then whole.
 const FLAP: Duration = Duration::from_millis(150);
+/// Number of times a flapping link is cut.
 const FLAPS: u32 = 7;
 
 /// What happens.
@@ -117,8 +118,8 @@ impl SplitFault {
         }
     }
 
-    /// The only node that can serve the clients while the fault lasts: clients do not reach the other node, or its processes are
-    /// stopped. `None` if both can. The survivor must go on, and must never be fenced.
+    /// The only node that can serve the clients while the fault lasts, because clients do not reach the other node or its processes are
+    /// stopped. `None` if both nodes can serve. The survivor must go on, and must never be fenced.
     pub fn survivor(self) -> Option<usize> {
         match self {
             Self::PrimaryIsolated | Self::PrimaryPaused => Some(1),
@@ -133,8 +134,8 @@ impl SplitFault {
         }
     }
 
-    /// Whether a living node is silent to a peer that clients reach, with `links` between them. Fail-stop assumes that this does not happen.
-    /// A node that clients do not reach declares no peer dead.
+    /// Whether a living node is silent to a peer that clients reach. Fail-stop assumes that this never happens. `links` is the number of
+    /// links between the nodes. Isolation does not count, because a node that clients do not reach declares no peer dead.
     pub fn breaks_fail_stop(self, links: u8) -> bool {
         !self.nodes_hear_each_other(links) && !matches!(self, Self::PrimaryIsolated | Self::WireIsolated)
     }

@@ -1,5 +1,5 @@
-//! The longest silence that is allowed to a node that alone serves the clients, and the duration of each fault, which must show
-//! it.
+//! How long clients may hear nothing after a fault that leaves one serving node, and how long each fault lasts. A fault must last
+//! longer than this silence, so that the run shows a silence that is too long.
 
 use std::time::Duration;
 
@@ -9,20 +9,21 @@ use crate::node::{Assume, Pair};
 
 /// Minimum duration of a fault. Longer than detection, a lease and an agent's timeout together.
 const HOLD: Duration = Duration::from_millis(2000);
-/// Longest time until a node that hears its peer finds out that one of them has lost the router (docs/paths.md): an answer is missing after
-/// 250 ms, and a doubt lasts for 250 ms.
+/// Longest time until two nodes that hear each other find out that one of them has lost the router (docs/paths.md). An answer counts as
+/// missing after 250 ms. Then the nodes are in doubt for another 250 ms.
 const PATH_LOSS: Duration = Duration::from_millis(500);
-/// Time after which an agent is declared dead whose kernel still answers, as on a paused node: the daemons' default `agent_timeout_ms`.
+/// Time after which a silent agent is declared dead although its kernel still answers, as on a paused node. It is the daemons' default
+/// for `agent_timeout_ms`.
 const AGENT_TIMEOUT: Duration = Duration::from_millis(1000);
-/// Longest time from the right to claim to a verified claim: the time between the first two announcements.
+/// Longest time from the right to claim until the claim is verified. It is the interval between the first two announcements.
 const CLAIM: Duration = Duration::from_millis(20);
 /// First retransmission timeout of Linux.
 const RTO: Duration = Duration::from_millis(200);
 /// Delay that a busy machine may add.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// Longest time from the fault until its survivor may speak without a time limit, as configured. `None` if the fault has no
-/// survivor.
+/// Longest time, under these options, from the fault until the survivor has a right to speak that does not expire. `None` if the
+/// fault has no survivor.
 fn right_after(fault: SplitFault, options: &Options, detection: Duration) -> Option<Duration> {
     let survivor = fault.survivor()?;
     if fault.nodes_hear_each_other(options.links) {
@@ -36,12 +37,12 @@ fn right_after(fault: SplitFault, options: &Options, detection: Duration) -> Opt
     };
     let answered = assume.fence_delay(survivor) + assume.takes();
     Some(match survivor {
-        // The backup speaks by its lease until the arbiter has answered. It waits for no lease to end.
+        // The backup has a lease of its own and speaks by it until the arbiter has answered. It need not wait for the end of a lease.
         1 => detection + answered,
         // The primary asks the arbiter when the lease of the backup has ended.
         _ => {
             let listens = match assume {
-                // Without an arbiter, outside hosts must have been heard for the time of a detection.
+                // Without an arbiter, the primary must hear outside hosts for one detection time before it claims.
                 Assume::FailStop => detection,
                 Assume::Fence | Assume::SlowFence | Assume::Etcd => Duration::ZERO,
             };
@@ -52,14 +53,14 @@ fn right_after(fault: SplitFault, options: &Options, detection: Duration) -> Opt
 
 /// Longest time for which neither node may speak in `fault`. `None` if the fault has no survivor.
 ///
-/// A waiting connection goes on at its next retransmission. The retransmission timer doubles each time, so the next one comes at
-/// most after the time that the connection has waited, plus one first timeout.
+/// A waiting connection continues at its client's next retransmission. The retransmission timer doubles each time. So if the survivor
+/// may speak after a time t, the next retransmission comes at most t plus one first timeout later.
 pub fn silence_max(fault: SplitFault, options: &Options, detection: Duration) -> Option<Duration> {
     let right = right_after(fault, options, detection)?;
     Some(2 * right + RTO + MARGIN)
 }
 
-/// Duration of `fault`. Long enough that the survivor must go on before the fault ends.
+/// Duration of `fault`. It is longer than the longest allowed silence, so a correct survivor serves clients before the fault ends.
 pub fn hold(fault: SplitFault, options: &Options, detection: Duration) -> Duration {
     let least = HOLD + options.assume.takes();
     silence_max(fault, options, detection).map_or(least, |silence| least.max(silence + MARGIN))
@@ -107,7 +108,7 @@ mod tests {
         assert_eq!(isolated(Assume::Fence, 1), 318 + 20);
         assert_eq!(isolated(Assume::SlowFence, 1), 318 + 2500 + 2000 + 20);
         assert_eq!(isolated(Assume::SlowFence, 2), 500 + 20);
-        // The backup has no delay, and waits for no lease.
+        // The backup has no fence delay, and need not wait for the end of a lease.
         let backup = right(SplitFault::PrimaryIsolated, Assume::SlowFence, 1);
         assert_eq!(backup.as_millis(), 80 + 2000);
         let paused = right(SplitFault::WirePaused, Assume::SlowFence, 1);

@@ -364,7 +364,7 @@ struct Longest {
     all_s: f64,
 }
 
-/// `5.29 s (other arrivals: up to 5.49 s)`.
+/// The two times in the form `5.29 s (other arrivals: up to 5.49 s)`. One time if they hardly differ.
 fn beside(first_s: f64, all_s: f64) -> String {
     if all_s - first_s < 0.05 {
         seconds(all_s)
@@ -396,7 +396,7 @@ fn syn_lost(
     failover_s: f64,
     recovery: Recovery,
 ) -> Option<impl Iterator<Item = (f64, f64)> + use<>> {
-    // A SYN needs a millisecond to the cluster, and two through it.
+    // A SYN takes 1 ms to the cluster, and 2 ms through it. So a SYN that is sent in the last milliseconds may get through.
     let arrives = move |(at, _): &(f64, f64)| (FAILOVER_AT_S..FAILOVER_AT_S + failover_s - 0.01).contains(at);
     Some(points(results, scenario, recovery)?.into_iter().filter(arrives))
 }

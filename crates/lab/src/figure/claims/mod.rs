@@ -152,12 +152,12 @@ pub fn judge(results: &Results, figures: &[&str]) -> Vec<Judged> {
     .collect()
 }
 
-/// `0.592 s`.
+/// A value in the form `0.59 s`.
 fn seconds(value: f64) -> String {
     format!("{value:.2} s")
 }
 
-/// `12 %`.
+/// A fraction in the form `12 %`.
 fn percent(value: f64) -> String {
     format!("{:.0} %", value * 100.0)
 }

@@ -1,4 +1,4 @@
-//! Figures 9, 18 and 19: the closed forms, alone and beside the simulation.
+//! Figures 9, 18 and 19: the models' formulas, alone (Figure 9) and together with the simulation.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::figure::palette::SERIES;
 use crate::figure::rows::{FlowRow, Rows};
 use crate::figure::scenario::{Recovery, Scenario, Seconds};
 
-/// The unused flow time over the down time (Figure 9).
+/// The unused flow time as a function of the down time (Figure 9).
 pub fn sawtooth(scenario: &Scenario, _: &Rows, marks: Marks) -> Vec<Panel> {
     let Scenario::UnusedFlowTime(sawtooth) = scenario else {
         return Vec::new();
@@ -54,17 +54,17 @@ pub fn sawtooth(scenario: &Scenario, _: &Rows, marks: Marks) -> Vec<Panel> {
     vec![panel(x, "unused flow time (s)", series, marks)]
 }
 
-/// Shortest and longest completion of disturbed short flows in the model: the lines of Figure 18.
+/// Shortest and longest completion time of disturbed short flows in the model: the lines of Figure 18.
 pub fn short_range(failover_s: f64, recovery: Recovery) -> Range {
     ShortFlow::new(Parameters::SHORT).disturbed_range(failover_s, modelled(recovery))
 }
 
-/// Shortest and longest completion of disturbed long flows in the model: the lines of Figure 19.
+/// Shortest and longest completion time of disturbed long flows in the model: the lines of Figure 19.
 pub fn long_range(failover_s: f64, recovery: Recovery) -> Range {
     LongFlow::new(Parameters::LONG).disturbed_range(failover_s, modelled(recovery))
 }
 
-/// Completion of short flows over the failover's length (Figure 18).
+/// Completion time of short flows as a function of the failover's length (Figure 18).
 pub fn short_flows(scenario: &Scenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     let lines = |recovery| {
         let flow = ShortFlow::new(Parameters::SHORT);
@@ -84,7 +84,7 @@ pub fn short_flows(scenario: &Scenario, rows: &Rows, marks: Marks) -> Vec<Panel>
     panels
 }
 
-/// Completion of long flows over the failover's length (Figure 19).
+/// Completion time of long flows as a function of the failover's length (Figure 19).
 pub fn long_flows(scenario: &Scenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     over_failover(scenario, rows, marks, |recovery| {
         move |failover_s| long_range(failover_s, recovery)
@@ -159,7 +159,7 @@ fn panel(x: Axis, y: &'static str, series: Vec<Series>, marks: Marks) -> Panel {
     }
 }
 
-/// Rounds to whole microseconds, so that equal points can be recognised.
+/// Rounds to whole microseconds, so that equal times compare as equal.
 fn micros(seconds: f64) -> u64 {
     (seconds * 1e6).round() as u64
 }

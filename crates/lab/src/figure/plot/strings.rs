@@ -22,12 +22,12 @@ fn sweep(scenario: &Scenario) -> Option<&StringSweep> {
     }
 }
 
-/// Whether the sweep's TCP is the thesis', so that ns-2's results are comparable.
+/// Whether the sweep uses the TCP of the HALR thesis, so that ns-2's results are comparable.
 fn is_of_the_thesis(sweep: &StringSweep) -> bool {
     sweep.rate.tcp.variant != Variant::Rack
 }
 
-/// Marks for the failover and for the thesis' numbers.
+/// Marks for the failover and for the numbers of the HALR thesis.
 fn marks(sweep: &StringSweep, marks: Marks) -> Vec<Mark> {
     let rate = &sweep.rate;
     let start_s = rate.failure_at.as_secs_f64();
@@ -45,7 +45,7 @@ fn control(rate_control: bool) -> (&'static str, Colour) {
     }
 }
 
-/// The first seed's bins.
+/// The first seed's bins with or without rate control, up to the end of the time axis.
 fn bins(rows: &Rows, rate_control: bool) -> impl Iterator<Item = &BinRow> {
     let of = move |row: &&BinRow| row.seed == 1 && row.rate_control == rate_control && row.end_s <= END_S;
     rows.bins.iter().filter(of)
@@ -90,7 +90,7 @@ pub fn throughput_with(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<P
     throughput(scenario, rows, theirs, true)
 }
 
-/// Throughput with and without rate control in one panel, and the same enlarged (Figure 22).
+/// Throughput with and without rate control in one panel, and an enlarged part of that panel (Figure 22).
 pub fn throughput_compared(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
     let Some(sweep) = sweep(scenario) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! Clients that come again on a new connection, since the last reply of the relayed one said so.
+//! After a takeover, the next reply on a relayed connection says `Connection: close`, so the client opens a new connection.
 
 use std::fs;
 use std::net::TcpListener;
@@ -11,7 +11,7 @@ use proto::restart::http::{Resume, Volatile};
 use super::lab::*;
 use crate::keeper::{Adoption, Ending, Input, Plan};
 
-/// A connection between two exchanges; if it `closes`, its client is to come again.
+/// The plan of a connection between two exchanges. If it `closes`, the next reply tells the client to open a new connection.
 fn between(closes: bool) -> Plan {
     Plan::Http {
         resume: Resume::Idle,
@@ -37,14 +37,15 @@ fn the_next_reply_is_the_last_and_the_connection_ends_in_order() {
         reply,
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
     );
-    say(&mut client, "GET /too-late HTTP/1.1\r\n\r\n"); // it is dropped, and no reset overtakes the reply
+    say(&mut client, "GET /too-late HTTP/1.1\r\n\r\n"); // the keeper drops this request, without a RST
     end(&client);
     assert_eq!(lab.ended(1).ending, Ending::Closed);
     let (asked, after) = served.join().unwrap();
     assert_eq!((asked.as_str(), after.len()), ("GET / HTTP/1.1\r\n\r\n", 0));
 }
 
-/// Real nginx, real curl (whose output fits a pipe): three requests on a connection that is kept. curl is told once to come again, and does.
+/// Real nginx and real curl: three requests. Once, a reply tells curl to open a new connection, and curl does. Nobody reads curl's output
+/// before its end, so the output must fit into the pipe.
 #[test]
 fn curl_comes_again_once() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A bad end is seen by the client, and a good one is quiet.
+//! Tests of how relayed connections end: the client sees a reset after a failure, and a normal close otherwise.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -14,7 +14,8 @@ use crate::keeper::{Ending, Plan};
 const GET: &str = "GET / HTTP/1.1\r\n\r\n";
 const CLOSE_DELIMITED: &str = "HTTP/1.1 200 OK\r\n\r\nhalf a ";
 
-/// The log ends after `said`; the application says `again` and closes. How the client sees it, and what is counted.
+/// Continues a reply whose log ends after `said`, with an application that sends `again` and closes. Returns what the client reads, and the
+/// ending and the reason that the keeper records.
 fn after(said: &str, again: &'static str) -> (io::Result<Vec<u8>>, Ending, String) {
     let mut lab = Lab::new();
     let (address, _application) = application(move |mut stream| {
@@ -80,7 +81,8 @@ fn an_application_that_resets_resets_the_client() {
     assert_eq!(lab.ended(1).ending, Ending::ApplicationLost);
 }
 
-/// A write to the application may get its RST first; a read then finds the end of the stream.
+/// The keeper's write to the application may get the error of the application's RST. A later read then finds a normal end of the stream.
+/// The keeper must still record that the application is lost.
 #[test]
 fn an_application_that_resets_who_writes_to_it_resets_the_client() {
     let mut lab = Lab::new();
@@ -104,7 +106,7 @@ fn an_application_that_resets_who_writes_to_it_resets_the_client() {
         let writes = std::thread::spawn(move || while writer.write_all(&[b'x'; 1000]).is_ok() {});
         std::thread::sleep(Duration::from_millis(5));
         drop(stream);
-        let _ = read_to_end(&mut client); // here, too, the other thread may have heard of it first
+        let _ = read_to_end(&mut client); // the writing thread may have got the reset's error first, so this result is not checked
         assert_eq!(lab.ended(id).ending, Ending::ApplicationLost);
         writes.join().unwrap();
     }

@@ -1,4 +1,4 @@
-//! What the neighbours and the clients see.
+//! Tests of what neighbours and clients see of a node's network.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -48,7 +48,7 @@ fn only_the_backup_answers_for_the_vip() {
             assert_eq!(resolve(&lan, nobody.parse().unwrap(), MOMENT).unwrap(), None);
         }
     });
-    // The two ask each other, as their checks do before the VIP is up.
+    // The two nodes ask each other, as they do in the check before the VIP comes up.
     world.primary.run(|| {
         let vip = "10.0.0.100".parse().unwrap();
         assert_eq!(claimants(&interface("eth0"), vip, MOMENT).unwrap(), [backup]);
@@ -106,7 +106,7 @@ fn an_announcement_moves_the_routers_entry() {
     }
 }
 
-/// How a connection from the router to `service` ends if nobody listens there.
+/// The error of a connection from the router to `service`, where no process listens.
 fn refusal(world: &World, service: SocketAddr) -> io::ErrorKind {
     world
         .router
@@ -173,7 +173,7 @@ fn without_the_right_to_speak_no_rst_leaves() {
     }
 }
 
-/// Whether the router can connect to `service`; the connection if so.
+/// A connection from the router to `service`; `None` if the router cannot connect.
 fn connect(world: &World, service: SocketAddr) -> Option<TcpStream> {
     let connected = world
         .router
@@ -181,7 +181,7 @@ fn connect(world: &World, service: SocketAddr) -> Option<TcpStream> {
     connected.inspect(|stream| stream.set_read_timeout(Some(MOMENT)).unwrap())
 }
 
-/// Whether nothing comes for a moment, neither data nor an end.
+/// Whether the client receives neither data nor an end of the stream for [`MOMENT`].
 fn is_silent(mut client: &TcpStream) -> bool {
     loop {
         match client.read(&mut [0; 4]).map_err(|error| error.kind()) {
@@ -238,7 +238,7 @@ fn who_answers_a_marked_syn_may_speak_but_not_reset() {
     for service in services {
         assert!(connect(&world, service).is_none());
     }
-    // As the wire does while it takes over.
+    // Marks SYNs as the wire does during a takeover.
     backup.command("nft add table inet wire");
     backup.command("nft add chain inet wire in { type filter hook prerouting priority -300 ; }");
     backup.command(&format!(
@@ -247,7 +247,7 @@ fn who_answers_a_marked_syn_may_speak_but_not_reset() {
     for (service, listener) in services.into_iter().zip(&listeners) {
         let mut client = connect(&world, service).expect("the SYN was marked");
         client.set_read_timeout(Some(SOON)).unwrap();
-        // The first one may be of a SYN of before.
+        // The first accepted connection may come from a SYN of the failed attempt above.
         let (mut server, _) = std::iter::repeat_with(|| listener.accept().unwrap())
             .find(|(_, from)| *from == client.local_addr().unwrap())
             .unwrap();
@@ -258,7 +258,7 @@ fn who_answers_a_marked_syn_may_speak_but_not_reset() {
         client.set_read_timeout(Some(MOMENT)).unwrap();
         assert!(is_silent(&client), "no RST");
 
-        // On purpose.
+        // A deliberate RST, with its own mark, leaves.
         let mut client = connect(&world, service).expect("the SYN was marked");
         client.set_read_timeout(Some(SOON)).unwrap();
         let (server, _) = std::iter::repeat_with(|| listener.accept().unwrap())
@@ -272,8 +272,7 @@ fn who_answers_a_marked_syn_may_speak_but_not_reset() {
     }
 }
 
-/// The agent's RSTs end connections, though its node has no general right to speak. (The sender gets an error for a packet that a guard
-/// drops.)
+/// The agent's RSTs leave although its node has no general right to speak. If the guard dropped a RST, the sender would get an error.
 #[test]
 fn a_refusal_needs_no_right_to_speak() {
     let Some(world) = World::new("a_refusal_needs_no_right_to_speak") else {

@@ -1,4 +1,4 @@
-//! Tests of which packets are held, by example conversations and by properties.
+//! Tests which packets the cache holds, with example conversations and with random ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -253,7 +253,7 @@ proptest! {
         prop_assert_eq!(cache.store.indexed(), (0, 0, 0));
     }
 
-    /// While nothing is acknowledged, as in a failover, the lowest of all packets that entered is held.
+    /// While nothing is acknowledged, as in a failover, the cache holds the lowest of all packets that entered.
     #[test]
     fn the_lowest_unacknowledged_packet_is_held(
         steps in prop::collection::vec((0..3_u32, 0..20_u32), 1..100),
@@ -272,7 +272,7 @@ proptest! {
         }
     }
 
-    /// With acknowledgements, the lowest packet is held that entered since the last held packet was acknowledged.
+    /// With acknowledgements, the cache holds the lowest of the packets that entered since the last held packet was acknowledged.
     #[test]
     fn the_lowest_since_the_last_release_is_held(
         steps in prop::collection::vec((any::<bool>(), 0..20_u32), 1..100),
@@ -295,7 +295,7 @@ proptest! {
         }
     }
 
-    /// With acknowledgements, held packets are never acknowledged. With policy `all`, no unacknowledged packet is missing.
+    /// With policy `all`, the cache holds all unacknowledged packets and no acknowledged one.
     #[test]
     fn what_is_held_is_what_is_unacknowledged(
         steps in prop::collection::vec((any::<bool>(), 0..20_u32), 1..100),

@@ -1,7 +1,7 @@
 //! Makes a reply the last one of its connection by `Connection: close` (RFC 9112 §9.6), so that the client reconnects.
 //!
-//! The last reply is the next one after which no request waits, so no request of the client is dropped unanswered. Connections
-//! that do not look like HTTP/1, or that end by themselves, are left alone.
+//! The first reply after which no request waits becomes the last reply, so that no request is dropped unanswered. Connections that do
+//! not look like HTTP/1, or that end by themselves, pass unchanged.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use super::REQUESTS_MAX;
 use super::body::Body;
 use super::head::{Fault, Method, ReplyHead, RequestHead, take_section};
 
-/// Follows an application's input and output from the start of its connection on.
+/// Follows the input and output of an application's connection, from the start of the connection on.
 #[derive(Debug, Default)]
 pub(super) struct LastReply {
     receiving: Place,
@@ -66,7 +66,7 @@ impl LastReply {
         }
     }
 
-    /// A reply that was continued, and so was not given to [`on_output`](Self::on_output), is complete.
+    /// A continued reply is complete. Such a reply does not pass through [`on_output`](Self::on_output).
     pub fn on_answered(&mut self) {
         self.unanswered.pop_front();
     }
@@ -78,8 +78,8 @@ impl LastReply {
             let followed = self.reply(&mut bytes, to_client);
             match (followed, self.course) {
                 (Ok(()), _) => {}
-                // The reply's end is unknown, and the client's later input was dropped. Ending here shows the client that the
-                // reply is cut.
+                // The reply's end is unknown, and the client's later input was dropped. If the output ends here, the client sees that
+                // the reply is cut.
                 (Err(_), Course::Saying) => self.course = Course::Said,
                 (Err(_), _) => {
                     self.course = Course::Off;
@@ -127,7 +127,7 @@ impl LastReply {
         Ok(())
     }
 
-    /// Takes one step. On an error, bytes were consumed only if they are kept.
+    /// Takes one step. On an error, the bytes of this step are still in `bytes`.
     fn reply(&mut self, bytes: &mut &[u8], to_client: &mut Vec<u8>) -> Result<(), Fault> {
         match &mut self.replying {
             Place::Between if self.unanswered.is_empty() || bytes[0] != b'H' => self.course = Course::Off,
@@ -196,7 +196,7 @@ impl LastReply {
     }
 }
 
-/// The header section of a reply with `close` as its connection option instead of keep-alive options. Other options stay.
+/// Returns the header section of a reply with the connection option `close` in place of keep-alive options. Other options stay.
 fn closing(section: &[u8]) -> Vec<u8> {
     let mut closing = Vec::with_capacity(section.len() + 32);
     let mut options = b"close".to_vec();

@@ -15,11 +15,11 @@ pub enum Reason {
     /// The stream does not begin with a method.
     #[error("the connection does not speak HTTP")]
     NotHttp,
-    /// The request may have been executed and must not be executed twice: it would be refused, or its reply cut. Temporary: gone
-    /// when its reply is complete.
+    /// The primary may have executed the request, which must not be executed twice. After a takeover, the request would be refused, or
+    /// its reply cut. This reason ends when the reply is complete.
     #[error("a {0:?} request is unanswered and must not be executed again")]
     NotRepeatable(Method),
-    /// As `NotRepeatable`, but because the log could not keep all of the request, for this reason.
+    /// Like `NotRepeatable`, but the request cannot be repeated because the log could not keep all of it. [`Full`] says why.
     #[error("a {0:?} request is unanswered and was not kept: {1}")]
     NotKept(Method, Full),
     /// The reply cannot be followed.
@@ -37,7 +37,7 @@ pub enum Reason {
     /// CONNECT: the bytes that follow are not HTTP.
     #[error("the connection is a tunnel (CONNECT)")]
     Tunnel,
-    /// Output that answers no request.
+    /// The server sent output that answers no request.
     #[error("the server spoke without being asked")]
     UnexpectedReply,
     /// 101: the bytes that follow are not HTTP.

@@ -1,4 +1,4 @@
-//! Follows the body of a reply: how much of it was sent, the hash of that, and the place in the framing.
+//! Follows the body of a reply: the number of bytes that were sent, their hash, and the place in the framing.
 
 use super::body::{Body, Piece};
 use super::digest::Digest;
@@ -10,7 +10,7 @@ use super::resume::{BodyPrefix, Position};
 #[derive(Debug)]
 pub(super) struct ReplyBody {
     pub head: Vec<u8>,
-    /// The server does not end the connection with this reply.
+    /// Whether the connection stays open after this reply.
     pub persists: bool,
     body: Body,
     said: Digest,
@@ -67,7 +67,7 @@ impl ReplyBody {
         }
     }
 
-    /// The part of the body that an application may be asked for, instead of the whole.
+    /// The part of the body for which an application may be asked, instead of the whole body.
     pub fn rest(&self) -> Option<Rest> {
         match self.body {
             Body::Length { left } => Rest::of(&self.head, self.said.bytes() + left, &self.said),

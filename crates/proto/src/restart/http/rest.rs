@@ -1,8 +1,8 @@
-//! Asks for the rest of a reply that was cut, as a client does that resumes a download (RFC 9110 §14.2, §13.1.5).
+//! Asks the application for the rest of a reply that was cut, with a range request, as for a resumed download (RFC 9110 §14.2, §13.1.5).
 //!
 //! The strong ETag identifies the reply's content. It changes whenever a byte of the content changes (§8.8.1), so partial replies
-//! with the same strong ETag are parts of one whole (§15.3.7.3). The end of the part that was sent is asked for again and
-//! compared.
+//! with the same strong ETag are parts of one whole (§15.3.7.3). The request includes
+//! the last bytes that were already sent, so that they can be compared.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,33 +14,32 @@ use super::{Mismatch, Volatile};
 
 /// Minimum number of bytes that a range request must save. If it saves less, the whole reply is regenerated and compared.
 pub(super) const SAVES_MIN: u64 = 64 * 1024;
-/// Maximum length in bytes of an ETag without its quotes. A reply with a longer one is regenerated as a whole.
+/// Maximum length in bytes of an ETag without its quotes. A reply with a longer ETag is regenerated as a whole.
 const ETAG_MAX: usize = 256;
 
-/// The part of a reply's content that an application is asked for when the reply was cut.
+/// The part of a cut reply's content that is requested from the application.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rest {
-    /// The part's first byte, counted from the content's beginning.
+    /// Offset of the part's first byte in the content.
     pub from: u64,
     /// Length of the whole content in bytes.
     pub length: u64,
-    /// The hash of the part's first bytes, up to the last one that was sent.
+    /// The hash of those bytes of the part that the client was already sent. They are the part's first bytes.
     pub digest: [u8; 16],
     /// The strong ETag of the whole content, with its quotes.
     pub etag: Box<str>,
 }
 
 impl Rest {
-    /// The part to ask for, given the reply's header `head`, its `length` in bytes, and the digest `said` of the bytes that were
-    /// sent.
-    /// `None` if the header does not identify the content, or if a range would save little.
+    /// The part to ask for. `head` is the reply's header, `length` the content's length in bytes, and `said` the digest of the bytes
+    /// that were sent. `None` if the header does not identify the content, or if a range request would save little.
     pub(super) fn of(head: &[u8], length: u64, said: &Digest) -> Option<Self> {
         let (from, digest) = said.of_end().filter(|(from, _)| *from >= SAVES_MIN)?;
         let values = |field: &'static str| lines(head).filter_map(move |line| value_of(line, field));
         let takes_ranges = values("accept-ranges")
             .flat_map(elements)
             .any(|unit| unit.eq_ignore_ascii_case(b"bytes"));
-        // A partial reply has a digest of its own (RFC 9530 §2), which cannot be compared with that of the whole.
+        // A partial reply has its own digest (RFC 9530 §2). It differs from the whole reply's digest, so they cannot be compared.
         let is_other = ["content-encoding", "content-digest", "content-md5", "digest"];
         let is_other = is_other.into_iter().any(|field| values(field).next().is_some());
         let mut tags = values("etag");
@@ -56,15 +55,15 @@ impl Rest {
         })
     }
 
-    /// The header fields that ask for the part. An application that has another content, or takes no ranges, replies with the
-    /// whole.
+    /// The header fields that ask for the part. An application whose content has changed, or that does not support ranges, replies
+    /// with the whole content.
     pub(super) fn fields(&self) -> Vec<u8> {
         format!("Range: bytes={}-\r\nIf-Range: {}\r\n", self.from, self.etag).into_bytes()
     }
 
-    /// Checks that a 206 reply with the header `regenerated` is this part. Its ETag must be the same, its range must be the one
-    /// that was asked for. Apart from Content-Length and volatile fields, no field may contradict the header `told` that the
-    /// client has.
+    /// Checks that a 206 reply with the header `regenerated` is this part. Its ETag must be the same, and its range must be the
+    /// requested one. No field, except Content-Length and volatile fields, may contradict the header `told` that the client
+    /// already has.
     pub(super) fn check(
         &self,
         told: &[u8],
@@ -124,7 +123,7 @@ fn is_ok(head: &[u8]) -> bool {
         .is_some_and(|status| status.starts_with(b"200"))
 }
 
-/// RFC 9110 §8.8.3: `"…"`, and not `W/"…"`.
+/// Whether an ETag is strong: `"…"`, not `W/"…"` (RFC 9110 §8.8.3).
 fn is_strong(etag: &[u8]) -> bool {
     let inner = etag.strip_prefix(b"\"").and_then(|etag| etag.strip_suffix(b"\""));
     inner.is_some_and(|inner| {

@@ -1,4 +1,4 @@
-//! What a relay needs in order to continue a connection, and nothing else. All types can be sent to another process.
+//! The data that a relay needs in order to continue a connection. All types can be sent to another process.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,9 +7,9 @@ use super::Rest;
 /// How the output goes on after a takeover.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Resume {
-    /// The connection's last reply is complete. The output ends here, whatever an application may still send.
+    /// The connection's last reply is complete. The output ends here, even if an application sends more.
     Finished,
-    /// Nothing is owed: the connection stands between two messages (a request may have begun to arrive).
+    /// No reply is owed: the connection is between two messages. A part of the next request may have arrived.
     Idle,
     /// Requests are to be executed again.
     Again {
@@ -17,7 +17,7 @@ pub enum Resume {
         said: Said,
         /// At least one request, in the order of the replies.
         requests: Vec<Request>,
-        /// The request after them, if it must not be executed again. It is refused, and the output ends.
+        /// The request after `requests`, if it must not be executed again. It is refused, and then the output ends.
         refused: Option<Request>,
     },
     /// The first unanswered request must not be executed again. It is refused, and the output ends.
@@ -25,7 +25,8 @@ pub enum Resume {
 }
 
 impl Resume {
-    /// Whether the application gets what the client sends after the logged input. Nothing after a refused request is executed.
+    /// Whether the application gets the bytes that the client sends after the logged input. After a refused request, no request is
+    /// executed.
     pub const fn takes_input(&self) -> bool {
         match self {
             Self::Idle | Self::Again { refused: None, .. } => true,
@@ -41,26 +42,26 @@ pub struct Request {
     pub label: Box<str>,
     /// The request is a HEAD: its reply has no body, whatever the reply's header says.
     pub to_head: bool,
-    /// The client does not want the connection to end with this exchange.
+    /// The client wants the connection to stay open after this exchange.
     pub persists: bool,
 }
 
 /// The part of a reply that the client side already has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Said {
-    /// Complete interim replies (1xx): the status and how many had it.
+    /// Complete interim replies (1xx): for each status, the number of replies.
     pub interim: Vec<(u16, u32)>,
-    /// The header section after them, as far as it was sent; with the blank line if it is complete. A partly sent interim reply's
-    /// header counts too.
+    /// The sent part of the header section that follows the interim replies, with the blank line if the section is complete. It may
+    /// also be the header of an interim reply that was sent in part.
     pub head: Vec<u8>,
     /// The part of the body that was sent; `None` while `head` is not complete.
     pub body: Option<BodyPrefix>,
-    /// The part of the body that the request asks for when it is executed again; `None`: all of it.
+    /// The part of the body for which the repeated request asks. `None`: the whole body.
     pub rest: Option<Rest>,
 }
 
 impl Said {
-    /// Whether the client already has one more interim reply of this status. Counts it off.
+    /// Whether the client already has one more interim reply of this status. If so, subtracts that reply from the count.
     pub(super) fn has_interim(&mut self, status: u16) -> bool {
         let known = self
             .interim
@@ -78,7 +79,7 @@ pub struct BodyPrefix {
     /// The hash of these payload bytes, big endian. They are split into blocks of 16 KiB, the last one shorter. The XXH3-128 of
     /// each block is hashed together with the hash of all blocks before it.
     pub digest: [u8; 16],
-    /// Where the client stands in the body's framing.
+    /// The client's place in the body's framing.
     pub position: Position,
 }
 

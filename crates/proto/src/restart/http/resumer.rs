@@ -18,16 +18,16 @@ const PARTIAL: u16 = 206;
 /// Why a regenerated reply cannot continue the logged one. The connection must end so that the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Mismatch {
-    /// The body's first bytes are not those that the client has.
+    /// The regenerated body begins with other bytes than the client has.
     #[error("the first {bytes} bytes of the body differ")]
     Body {
         /// Payload bytes that the client has.
         bytes: u64,
     },
-    /// The client was told that the body has ended.
+    /// The regenerated body has more bytes after the end that the client was told.
     #[error("the body goes on where the client was told that it ends")]
     BodyTooLong,
-    /// The client has more bytes than the regenerated body, or was told of more.
+    /// The regenerated body is shorter than the part that the client has, or than the length that the client was told.
     #[error("the body ends before the place where the client stands")]
     BodyTooShort,
     /// The log ends inside a chunk extension that was not regenerated.
@@ -36,23 +36,23 @@ pub enum Mismatch {
     /// The application closed in the middle of the reply.
     #[error("the application closed before the end of its reply")]
     EndedEarly,
-    /// The logged and the regenerated header together do not make one header.
+    /// The header that the client gets has another framing than the regenerated header.
     #[error("the continued header has another framing than the regenerated one")]
     Framing,
-    /// A header line differs and is not volatile.
+    /// A header line differs, and its field is not volatile.
     #[error("the header differs: {logged:?} was said, {regenerated:?} is regenerated")]
     Header {
-        /// The logged line, perhaps cut.
+        /// The logged line, possibly shortened.
         logged: String,
         /// The regenerated line at its place, empty if there is none.
         regenerated: String,
     },
-    /// The application was asked for the rest of the body and gave another part, or a part of another body.
+    /// The application was asked for the rest of the body, but sent another part, or a part of another body.
     #[error("{asked:?} was to be continued, {regenerated:?} is regenerated")]
     Rest {
         /// The part or the validator that was asked for.
         asked: String,
-        /// The part or validator that came; empty if none.
+        /// The part or the validator that the application sent; empty if there is none.
         regenerated: String,
     },
     /// The regenerated reply is not HTTP/1.
@@ -71,16 +71,16 @@ pub enum Refusal {
     Unreachable,
 }
 
-/// Turns regenerated replies into the continuation of a logged stream. After them, bytes pass unchanged.
+/// Turns regenerated replies into the continuation of a logged stream. After these replies, bytes pass unchanged.
 ///
-/// Passes nothing on before the regenerated reply is known to begin with the part that the client has. Follows replies to
-/// requests that are executed again to their ends, so that a refusal can take the place of the next reply.
+/// The filter passes nothing on until it knows that the regenerated reply begins with the part that the client has. It follows each
+/// regenerated reply to its end, so that a refusal can take the place of the next reply.
 #[derive(Debug)]
 pub struct Resumer {
     volatile: Volatile,
     /// Requests that are executed again and not yet answered.
     again: VecDeque<Request>,
-    /// The request after them, which is not executed.
+    /// The request after `again`, which must not be executed again.
     barred: Option<Request>,
     refusal: Option<(Request, Refusal)>,
     /// Set if the client is to reconnect.
@@ -115,7 +115,7 @@ impl State {
 }
 
 impl Resumer {
-    /// A filter with the default list of volatile header fields, and the bytes that the client gets first.
+    /// Returns a filter with the default list of volatile header fields, and the bytes that the client gets first.
     pub fn new(resume: Resume) -> (Self, Vec<u8>) {
         Self::with_volatile(resume, Volatile::default())
     }
@@ -154,14 +154,14 @@ impl Resumer {
         self.last_reply = Some(LastReply::default());
     }
 
-    /// Takes the next bytes for the application. Returns how many of them the application is to get; drop the rest.
+    /// Takes the next bytes for the application. Returns how many of them the application is to get. The caller drops the rest.
     pub fn on_input(&mut self, bytes: &[u8]) -> usize {
         self.last_reply
             .as_mut()
             .map_or(bytes.len(), |last| last.on_input(bytes))
     }
 
-    /// Whether the application must repeat a reply, so a request must be sent to it again.
+    /// Whether the application must repeat a reply. If so, the logged request must be sent to it again.
     pub const fn awaits_reply(&self) -> bool {
         matches!(self.state, State::Head { .. } | State::Body { .. })
     }
@@ -176,12 +176,12 @@ impl Resumer {
         self.is_transparent() && self.again.is_empty() && self.refusal.is_none()
     }
 
-    /// Whether the connection's last reply is complete: the relay then ends the output, whatever the application does.
+    /// Whether the connection's last reply is complete. If so, the relay ends the output, whatever the application does.
     pub const fn is_finished(&self) -> bool {
         matches!(self.state, State::Finished)
     }
 
-    /// The request that was refused, or whose reply was cut by a second server's failure.
+    /// The request that was refused, or whose reply was cut because a second server failed.
     pub const fn refusal(&self) -> Option<&(Request, Refusal)> {
         self.refusal.as_ref()
     }
@@ -199,8 +199,8 @@ impl Resumer {
         Ok(())
     }
 
-    /// The application has ended its stream. The output ends too, unless this fails. If the application owes a reply of which
-    /// nothing was sent, a refusal takes its place.
+    /// The application has ended its stream. On success, the caller ends the output too. If the application owes a reply of which
+    /// nothing was sent, a refusal takes the reply's place.
     ///
     /// # Errors
     /// The reply is not complete.
@@ -218,7 +218,8 @@ impl Resumer {
     }
 
     /// The application's connection failed, or there is none. If the application owes a reply of which nothing was sent, a
-    /// refusal for the reason `why` takes its place. True if the output ends cleanly; else the connection must be reset.
+    /// refusal for the reason `why` takes the reply's place. Returns true if the output ends cleanly. Otherwise the connection must be
+    /// reset.
     pub fn on_application_lost(&mut self, why: Refusal, to_client: &mut Vec<u8>) -> bool {
         let is_silent = matches!(&self.state, State::Head { said, .. } if said.head.is_empty());
         match self.again.pop_front() {
@@ -284,10 +285,10 @@ impl Resumer {
                 to_client.extend_from_slice(&continuation);
                 said.head.clear();
             }
-            return Ok(()); // the client has it or does not need it; another header follows
+            return Ok(()); // the client has or does not need this interim reply; another header follows
         }
         let continuation = continuation?;
-        // The framing that the client was told must be the framing that the application uses.
+        // The header that the client gets must announce the same framing as the application's header.
         let told = ReplyHead::parse(&[said.head.as_slice(), &continuation].concat(), request.to_head)?;
         if told.body != parsed.body {
             return Err(Mismatch::Framing);
@@ -325,8 +326,8 @@ impl Resumer {
         self.on_body(body, Some(again), closes, to_client)
     }
 
-    /// The client has the header of the reply with this body, and `prefix` of the body. `closes`: the connection ends with the
-    /// body.
+    /// Starts to follow `body`. The client already has the reply's header, and `prefix` of the body. `closes`: the connection ends with
+    /// the body.
     fn on_body(
         &mut self,
         body: Option<Body>,
@@ -349,7 +350,7 @@ impl Resumer {
         Ok(())
     }
 
-    /// The bytes that follow have no recognisable end.
+    /// The bytes that follow have no recognisable end, so they pass unchanged.
     fn go_on_for_ever(&mut self) {
         self.last_reply = None;
         self.state = State::Transparent;

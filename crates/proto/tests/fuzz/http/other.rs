@@ -1,4 +1,4 @@
-//! Messages as kawa reads them: the parser of the proxy Sōzu.
+//! Parses messages with kawa, the parser of the proxy Sōzu, for comparison.
 
 use kawa::{AsBuffer, Block, Buffer, Kawa, Kind, StatusLine, h1};
 
@@ -13,9 +13,9 @@ pub struct Message {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It ends after this many bytes.
+    /// The message ends after this many bytes.
     At(usize),
-    /// The end has not come yet.
+    /// The stream does not contain the message's end yet.
     Open,
     /// The message ends with the stream.
     WithStream,
@@ -35,7 +35,7 @@ impl AsBuffer for Bytes {
     }
 }
 
-/// The message at the beginning of `stream`, without the blank lines before it.
+/// The request at the beginning of `stream`. `stream` must not begin with blank lines.
 pub fn request(stream: &[u8]) -> Message {
     read(Kind::Request, stream)
 }
@@ -45,7 +45,7 @@ pub fn reply(stream: &[u8], to_head: bool) -> Message {
     if !to_head {
         return read(Kind::Response, stream);
     }
-    // The header of a reply to HEAD describes the body of another reply, so read the header only.
+    // The header of a reply to HEAD describes a body that is not sent, so parse the header only.
     let blank = stream.windows(4).position(|window| window == b"\r\n\r\n");
     let head = blank.map_or(stream, |blank| &stream[..blank + 4]);
     let message = read(Kind::Response, head);

@@ -1,10 +1,10 @@
-//! A server's output: where does each reply end, as its client reads it?
+//! Compares the tracker with an independent parser: both must find the same end of each reply in a server's output.
 
 use steadfast_proto::restart::http::{Reexecute, Resume, Rules, Tracker};
 
 use super::other::{self, End, Message};
 
-/// A tracker that was fed `requests`, and for each request whether it is a HEAD. `None` if `requests` are not whole requests.
+/// Feeds `requests` to a tracker. Returns the tracker, and for each request whether it is a HEAD. `None` if the last request is incomplete.
 pub fn asked(requests: &[u8]) -> Option<(Tracker, Vec<bool>)> {
     let mut tracker = Tracker::new(Rules {
         reexecute: Reexecute::ALL,
@@ -18,7 +18,7 @@ pub fn asked(requests: &[u8]) -> Option<(Tracker, Vec<bool>)> {
     is_whole.then(|| (tracker, asked.iter().map(|request| request.to_head).collect()))
 }
 
-/// The first final reply in `stream` as the other parser reads it, and where it begins.
+/// Reads `stream` with the other parser, and skips interim replies. Returns the place where the first final reply begins, and that reply.
 pub fn final_reply(stream: &[u8], to_head: bool) -> (usize, Message) {
     let mut begin = 0;
     loop {

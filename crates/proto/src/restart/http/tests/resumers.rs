@@ -114,7 +114,7 @@ fn a_cut_header_takes_from_the_regenerated_one_what_it_lacks() {
         rest("HTTP/1.1 200 OK\r\nDate: a\r\nETag: 1\r\n"),
         "Age: 55\r\nContent-Length: 2\r\n\r\nok"
     );
-    // the order of fields with different names means nothing: missing lines come after the line that was cut
+    // The order of fields with different names has no meaning. So the missing lines are sent after the line that was cut.
     assert_eq!(
         rest("HTTP/1.1 200 OK\r\nETag: 1\r\nAge: 5"),
         "5\r\nDate: b\r\nContent-Length: 2\r\n\r\nok"
