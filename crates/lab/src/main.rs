@@ -37,7 +37,8 @@ use tracing_subscriber::EnvFilter;
 /// Every lab builds its own network of namespaces and removes it at the end, also after ^C or kill -9; nothing outside
 /// is touched. Results go to stdout, everything else to stderr. RUST_LOG=debug shows each step.
 ///
-/// Exit codes: 0 held, 1 did not hold, 2 wrong use or input, 3 cannot run here (says what is missing).
+/// Exit codes: 0 held, 1 did not hold, 2 wrong use or input, 3 cannot run here (says what is missing), 4 the lab itself failed, so the
+/// run says nothing.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {
@@ -87,12 +88,19 @@ enum Outcome {
 #[error("{0}")]
 struct WrongUse(String);
 
+/// What this machine lacks for a lab. Each item says what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot run here:{}", .0.iter().map(|one| format!("\n  - {one}")).collect::<String>())]
+struct Missing(Vec<String>);
+
 /// The hidden subcommand that makes this binary a client process.
 const CLIENT: &str = "client";
 /// The exit code of wrong use or input. clap exits with the same code.
 const WRONG_USE: u8 = 2;
 /// The exit code when the run is impossible on this machine.
 const CANNOT_RUN: u8 = 3;
+/// The exit code when a step of the lab failed: a program did not start, a file could not be written.
+const LAB_FAILED: u8 = 4;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -144,8 +152,13 @@ fn main() -> ExitCode {
         Ok(Outcome::DidNotHold) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("steadfast-lab: {error:#}");
-            let is_wrong_use = error.is::<WrongUse>();
-            ExitCode::from(if is_wrong_use { WRONG_USE } else { CANNOT_RUN })
+            ExitCode::from(if error.is::<WrongUse>() {
+                WRONG_USE
+            } else if error.is::<Missing>() {
+                CANNOT_RUN
+            } else {
+                LAB_FAILED
+            })
         }
     }
 }

@@ -24,7 +24,7 @@ impl Places {
     }
 
     /// Whether the file has `field`.
-    pub(super) fn has(&self, field: &str) -> bool {
+    pub fn has(&self, field: &str) -> bool {
         self.lines.contains_key(field)
     }
 

@@ -17,6 +17,10 @@ use crate::daemon::accepts;
 /// millisecond.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
+/// What may be done about a peer that does not answer.
+const PEER_ALLOWED: &str = "allowed: the peer's address, with the peer switched on, or the option --without-peer to serve alone what \
+                            this node is the primary of";
+
 /// The results of the checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
@@ -84,9 +88,10 @@ pub fn check(config: &Config, peer: PeerMust) -> Result<Findings, network::Error
     if peer == PeerMust::GoOn {
         return Ok(check.findings);
     }
-    let answers = ask(config, &neighbours)?;
+    let links = links(config, &interfaces, &own)?;
+    let answers = ask(&neighbours, &links)?;
     if peer == PeerMust::Answer {
-        check.heartbeats(&neighbours, &answers);
+        check.links(&links, &answers);
     }
     for (index, service, interface) in neighbours {
         check.neighbours(index, service, &interface.name, &answers, peer);
@@ -101,6 +106,14 @@ struct OwnAddresses {
     raised: Vec<IpAddr>,
 }
 
+impl OwnAddresses {
+    /// The interface that has `address`.
+    fn on(&self, address: IpAddr) -> Option<&str> {
+        let found = self.all.iter().find(|(_, own)| *own == address);
+        found.map(|(name, _)| name.as_str())
+    }
+}
+
 /// The neighbours' answers, by interface and address.
 #[derive(Default)]
 struct Answers {
@@ -108,21 +121,63 @@ struct Answers {
     claimants: BTreeMap<(String, IpAddr), Vec<Mac>>,
 }
 
-/// Asks for all peers and VIPs at the same time.
-fn ask(config: &Config, neighbours: &[(usize, &Service, &Interface)]) -> Result<Answers, network::Error> {
-    let mut wanted = Answers::default();
-    for (_, service, interface) in neighbours {
-        for peer in [config.peer.address, service.peer_address] {
-            wanted.peers.insert((interface.name.clone(), peer), None);
-        }
-        wanted
-            .claimants
-            .insert((interface.name.clone(), service.address), Vec::new());
-    }
-    let interface = |name: &str| {
-        let found = neighbours.iter().find(|(_, _, interface)| interface.name == name);
-        found.expect("the names are of these").2
+/// A link of `[peer]`.
+struct Link<'a> {
+    address: IpAddr,
+    way: Way<'a>,
+}
+
+/// How heartbeats leave for a link's address.
+enum Way<'a> {
+    /// To a neighbour on this Ethernet interface, which can be asked.
+    Neighbour(&'a Interface),
+    /// Through a gateway, or an interface that is no Ethernet: nobody can be asked.
+    Beyond,
+    /// There is no route.
+    None,
+    /// Not at all: the address is this node's own, on this interface.
+    Own(&'a str),
+}
+
+fn links<'a>(
+    config: &Config,
+    interfaces: &'a [Interface],
+    own: &'a OwnAddresses,
+) -> Result<Vec<Link<'a>>, network::Error> {
+    let link = |address: &IpAddr| {
+        let way = match own.on(*address) {
+            Some(name) => Way::Own(name),
+            None => network::route_to(*address)?.map_or(Way::None, |(index, gateway)| {
+                let leaves = interfaces.iter().find(|interface| interface.index == index);
+                match leaves.filter(|interface| !gateway && interface.mac.is_some()) {
+                    Some(interface) => Way::Neighbour(interface),
+                    None => Way::Beyond,
+                }
+            }),
+        };
+        let address = *address;
+        Ok(Link { address, way })
     };
+    config.peer.addresses.iter().map(link).collect()
+}
+
+/// Asks for all peers and VIPs at the same time.
+fn ask(neighbours: &[(usize, &Service, &Interface)], links: &[Link<'_>]) -> Result<Answers, network::Error> {
+    let mut wanted = Answers::default();
+    let mut asked_on = BTreeMap::new();
+    for (_, service, interface) in neighbours {
+        let name = || interface.name.clone();
+        wanted.peers.insert((name(), service.peer_address), None);
+        wanted.claimants.insert((name(), service.address), Vec::new());
+        asked_on.insert(name(), *interface);
+    }
+    for link in links {
+        if let Way::Neighbour(interface) = link.way {
+            wanted.peers.insert((interface.name.clone(), link.address), None);
+            asked_on.insert(interface.name.clone(), interface);
+        }
+    }
+    let interface = |name: &str| asked_on[name];
     std::thread::scope(|scope| {
         let mut threads: Vec<ScopedJoinHandle<'_, Result<(), network::Error>>> = Vec::new();
         for ((name, address), answer) in &mut wanted.peers {
@@ -295,8 +350,7 @@ impl Check<'_> {
     }
 
     fn own_addresses(&mut self, index: usize, service: &Service, own: &OwnAddresses) {
-        let is_own = |address: IpAddr| own.all.iter().find(|(_, own)| *own == address);
-        if let Some((name, _)) = is_own(service.address)
+        if let Some(name) = own.on(service.address)
             && !own.raised.contains(&service.address)
         {
             let what = format!(
@@ -305,15 +359,11 @@ impl Check<'_> {
             );
             self.problem(index, "address", what);
         }
-        if let Some((name, _)) = is_own(service.peer_address) {
-            let what = format!(
-                "{} is this node's own, on {name}; allowed: the peer's address",
-                service.peer_address
-            );
-            self.problem(index, "peer_address", what);
+        if let Some(name) = own.on(service.peer_address) {
+            self.problem(index, "peer_address", is_own(service.peer_address, name));
         }
         let application = service.application.ip();
-        if !application.is_loopback() && is_own(application).is_none() {
+        if !application.is_loopback() && own.on(application).is_none() {
             let what =
                 format!("{application} is not an address of this node; allowed: one that is, or loopback");
             self.problem(index, "application", what);
@@ -342,16 +392,43 @@ impl Check<'_> {
         }
     }
 
-    /// Heartbeats need the peer at its address, on any of the services' interfaces.
-    fn heartbeats(&mut self, neighbours: &[(usize, &Service, &Interface)], answers: &Answers) {
-        let peer = self.config.peer.address;
-        let answers_on = |interface: &Interface| answers.peers[&(interface.name.clone(), peer)].is_some();
-        let Some((_, _, first)) = neighbours.first() else {
-            return;
+    /// The peer must answer on a link of `[peer]`. A node can start while another link is cut.
+    fn links(&mut self, links: &[Link<'_>], answers: &Answers) {
+        let silence = |link: &Link<'_>| {
+            let peer = link.address;
+            match link.way {
+                Way::Neighbour(interface) => {
+                    let answer = answers.peers[&(interface.name.clone(), peer)];
+                    answer.is_none().then(|| no_answer(peer, &interface.name))
+                }
+                Way::Beyond => None,
+                Way::None => Some(format!("no route leads to {peer}")),
+                Way::Own(_) => None,
+            }
         };
-        if !neighbours.iter().any(|(_, _, interface)| answers_on(interface)) {
-            let problem = self.config.problem("peer.address", no_answer(peer, &first.name));
-            self.findings.problems.push(problem);
+        let field = if self.config.places.has("peer.addresses") {
+            "peer.addresses"
+        } else {
+            "peer.address"
+        };
+        for link in links {
+            if let Way::Own(name) = link.way {
+                let problem = self.config.problem(field, is_own(link.address, name));
+                self.findings.problems.push(problem);
+            }
+        }
+        let silent: Vec<String> = links.iter().filter_map(silence).collect();
+        let is_heard = silent.len() < links.len();
+        for what in silent {
+            if is_heard {
+                let warning = self
+                    .config
+                    .problem(field, format!("{what}: no heartbeats over this link"));
+                self.findings.warnings.push(warning);
+            } else {
+                let problem = self.config.problem(field, format!("{what}; {PEER_ALLOWED}"));
+                self.findings.problems.push(problem);
+            }
         }
     }
 
@@ -359,7 +436,8 @@ impl Check<'_> {
         let peer_mac = answers.peers[&(name.to_owned(), service.peer_address)];
         let is_said = service.peer_address == self.config.peer.address;
         if peer_mac.is_none() && peer == PeerMust::Answer && !is_said {
-            self.problem(index, "peer_address", no_answer(service.peer_address, name));
+            let what = format!("{}; {PEER_ALLOWED}", no_answer(service.peer_address, name));
+            self.problem(index, "peer_address", what);
         }
         for mac in &answers.claimants[&(name.to_owned(), service.address)] {
             if Some(*mac) == peer_mac {
@@ -374,9 +452,10 @@ impl Check<'_> {
     }
 }
 
+fn is_own(peer: IpAddr, interface: &str) -> String {
+    format!("{peer} is this node's own, on {interface}; allowed: the peer's address")
+}
+
 fn no_answer(peer: IpAddr, interface: &str) -> String {
-    format!(
-        "no answer from {peer} on {interface} within {ANSWER_WITHIN:?}; allowed: the peer's address, with the peer \
-         switched on, or the option --without-peer to serve alone what this node is the primary of"
-    )
+    format!("no answer from {peer} on {interface} within {ANSWER_WITHIN:?}")
 }

@@ -1,6 +1,7 @@
 //! The commands of an operator.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -159,6 +160,53 @@ fn a_vip_that_another_machine_has_is_refused() {
         format!("s.toml:19: service[1].address: {}", used("2001:db8::100")),
     ];
     assert_refused(&lan, "", "", &lines.each_ref().map(String::as_str));
+}
+
+/// Unlike for IPv4, Linux answers for an IPv6 address only on the interface that has it. The node must ask there.
+#[test]
+fn a_link_may_lie_beside_the_services_and_one_may_be_cut() {
+    let Some(lan) = Lan::new("a_link_may_lie_beside_the_services_and_one_may_be_cut") else {
+        return;
+    };
+    lan.add_second();
+    for (last, namespace) in [(2, &lan.node), (3, &lan.peer)] {
+        namespace.ip(&format!("addr add fd01::{last}/64 dev eth1 nodad"));
+    }
+    let config = |links: &str| {
+        let file = lan.config(
+            "policy = \"http\"",
+            "policy = \"http\"\npeer_address = \"10.0.0.3\"",
+        );
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replacen("address = \"10.0.0.3\"", links, 1)).unwrap();
+        file
+    };
+    let check = |links: &str| lan.with_config("check-config", &config(links));
+    let silent = "no answer from fd01::4 on eth1 within 1s";
+
+    let whole = check("addresses = [\"fd01::3\", \"10.0.0.3\"]");
+    assert_eq!(
+        (whole.code, whole.errors.contains("no answer")),
+        (0, false),
+        "{}",
+        whole.errors
+    );
+    let one_is_cut = check("addresses = [\"fd01::4\", \"10.0.0.3\"]");
+    let warning = format!("s.toml:7: peer.addresses: warning: {silent}: no heartbeats over this link");
+    assert_eq!(one_is_cut.code, 0, "{}", one_is_cut.errors);
+    assert!(one_is_cut.errors.contains(&warning), "{}", one_is_cut.errors);
+    let cut = check("address = \"fd01::4\"");
+    assert_eq!(cut.code, 2, "{}", cut.errors);
+    assert!(
+        cut.errors
+            .contains(&format!("s.toml:7: peer.address: {silent}; allowed:")),
+        "{}",
+        cut.errors
+    );
+    let own = check("address = \"fd01::2\"");
+    assert_eq!(own.code, 2, "{}", own.errors);
+    let refusal = "s.toml:7: peer.address: fd01::2 is this node's own, on eth1; allowed: the peer's address";
+    assert!(own.errors.contains(refusal), "{}", own.errors);
 }
 
 #[test]

@@ -7,15 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::geteuid;
-use thiserror::Error;
 
 use super::{Options, Policy, Workload};
+use crate::Missing;
 use crate::node::Assume;
-
-/// Missing requirements. Each says what to do about it.
-#[derive(Debug, Error)]
-#[error("cannot run here:{}", .0.iter().map(|one| format!("\n  - {one}")).collect::<String>())]
-struct Missing(Vec<String>);
 
 /// Checks everything that can be known before a run.
 ///

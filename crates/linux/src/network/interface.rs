@@ -55,13 +55,7 @@ impl Interface {
     /// # Errors
     /// If the kernel cannot be asked.
     pub fn leads_to(&self, address: IpAddr) -> Result<bool, Error> {
-        match Netlink::open()?.route_to(address) {
-            Ok(route) => Ok(route == Some((self.index, false))),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => {
-                Ok(false)
-            }
-            Err(error) => Err(Error::at("find the route to", address)(error)),
-        }
+        Ok(route_to(address)? == Some((self.index, false)))
     }
 
     /// Whether it merges received packets in hardware (LRO). Nothing if the driver does not say.
@@ -87,6 +81,20 @@ impl Interface {
     fn ethtool(&self, command: u32) -> io::Result<u32> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
         ethtool(&socket, &self.name, command)
+    }
+}
+
+/// The index of the interface through which packets to `address` leave, and whether they go to a gateway; nothing without a route.
+///
+/// # Errors
+/// If the kernel cannot be asked.
+pub fn route_to(address: IpAddr) -> Result<Option<(u32, bool)>, Error> {
+    match Netlink::open()?.route_to(address) {
+        Ok(route) => Ok(route),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => {
+            Ok(None)
+        }
+        Err(error) => Err(Error::at("find the route to", address)(error)),
     }
 }
 

@@ -49,7 +49,7 @@ use serde::{Deserialize, Serialize};
 pub use error::{Error, UndoError};
 pub use gateways::gateways;
 pub use guard::available as nftables_available;
-pub use interface::{Interface, addresses, interfaces};
+pub use interface::{Interface, addresses, interfaces, route_to};
 pub use listeners::listeners;
 pub use neighbour::{Announcer, Mac, claimants, resolve};
 pub use part::Part;
