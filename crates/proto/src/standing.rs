@@ -128,6 +128,8 @@ pub struct Standing {
     is_fencing: bool,
     /// The primary is silent or yields, and the lease is over, so the arbiter decides.
     is_wanted: bool,
+    /// This backup's fence delay has begun.
+    has_delayed: bool,
     /// This node knows the last epoch that the witness has written down. A new pair must not begin behind that epoch, and the witness
     /// may have given this node an epoch that its earlier agent asked for before it died.
     knows: bool,
@@ -163,6 +165,7 @@ impl Standing {
             has_asked: false,
             is_fencing: false,
             is_wanted: false,
+            has_delayed: false,
             knows: config.arbiter != Arbiter::Witness,
             has_forgotten: false,
             leaves: false,
@@ -246,6 +249,13 @@ impl Standing {
             Role::TakingOver | Role::Sole => Some(self.epoch),
             Role::Claiming | Role::Backup => Some(self.epoch + 1),
             Role::Joining | Role::Primary | Role::Returning | Role::Standby => None,
+        }
+    }
+
+    /// The other node may be claiming the VIP, and may have this node fenced. So this backup begins its fence delay, unless it has done so.
+    fn delay_question(&mut self, now: Instant) {
+        if !std::mem::replace(&mut self.has_delayed, true) {
+            self.delay_fence(now);
         }
     }
 
@@ -348,6 +358,10 @@ impl Standing {
         if self.is_wire_of(word) {
             // The primary is not silent. But if the arbiter was asked, it may have given the epoch, and then only this node can go on.
             self.is_wanted &= self.has_asked;
+            self.has_delayed &= self.is_wanted;
+        }
+        if self.role == Role::Backup && word.role == Role::Claiming {
+            self.delay_question(now);
         }
         self.spare(word);
         if self.is_wire_of(word) && !self.leaves() {
@@ -450,9 +464,10 @@ impl Standing {
                 return None; // the silence may be this node's fault
             }
             if self.config.arbiter != Arbiter::FailStop && !self.has_lease(now) && !self.is_confirmed() {
+                self.is_wanted = true;
                 // A primary that yields fences nobody, so there is nothing to wait for.
-                if !std::mem::replace(&mut self.is_wanted, true) && event == Event::PeerSilent {
-                    self.delay_fence(now);
+                if event == Event::PeerSilent {
+                    self.delay_question(now);
                 }
                 return None;
             }
@@ -491,7 +506,7 @@ impl Standing {
         }
         if to != Role::TakingOver && to != Role::Sole {
             self.lease_until = None;
-            (self.has_asked, self.is_wanted) = (false, false);
+            (self.has_asked, self.is_wanted, self.has_delayed) = (false, false, false);
         }
         self.is_unconfirmed = false;
         self.role = to;

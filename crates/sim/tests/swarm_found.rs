@@ -27,6 +27,20 @@ fn shows(defect: Defect, mut scenario: Scenario) {
     hold([scenario]);
 }
 
+#[test]
+fn every_defect_that_was_found_has_a_scenario() {
+    let files =
+        std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/swarm_found")).expect("the scenarios");
+    let defects: Vec<_> = files
+        .map(|file| std::fs::read_to_string(file.expect("a scenario").path()).expect("text"))
+        .filter_map(|text| toml::from_str::<Scenario>(&text).expect("a scenario").defect)
+        .collect();
+    let missing = Defect::FOUND
+        .into_iter()
+        .filter(|defect| !defects.contains(defect));
+    assert_eq!(missing.collect::<Vec<_>>(), []);
+}
+
 /// The primary's agent had heard that a worker died, and died itself before the backup knew. Its successor told nobody: the clients
 /// waited for ever.
 #[test]
@@ -154,4 +168,18 @@ fn what_is_said_by_a_lease_that_a_clock_outlasted_is_lost() {
 #[test]
 fn a_wires_doubt_makes_no_primary() {
     hold([scenario!("seed-31410014277")]);
+}
+
+/// The wire took over, because the path between the nodes was broken. Its agent was stopped before it said so, and its kernel spoke. The
+/// primary took the agent's silence for a death.
+#[test]
+fn a_wire_that_answers_may_have_taken_over() {
+    hold([scenario!("seed-77330123455")]);
+}
+
+/// The wire's agent was stopped. When it went on, it read that its primary yielded, and had the primary fenced. But the primary had claimed
+/// the VIP since, and had the wire fenced.
+#[test]
+fn who_reads_that_the_other_one_claims_waits_with_its_fence() {
+    hold([scenario!("seed-77340152645")]);
 }

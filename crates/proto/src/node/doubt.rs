@@ -12,6 +12,8 @@
 //!   confirmed, the wire restores no connection from the time before.
 //! * The other node's agent may be away too, while its kernel goes on sending. A node in doubt waits for that agent as long as the
 //!   other kernel answers, for 10 s at most. (A new agent that has not heard the other node yet waits without a bound.)
+//! * A primary need not be in doubt to wait so. Its backup may have taken over by its own judgement of the paths, and its agent may have
+//!   been stopped before it said so.
 //! * A takeover is interrupted if the agent was away during it. The takeover goes on when the other node has answered and does not
 //!   speak, or when the other node is silent. If the other node was heard after the interruption but did not answer, and is silent now,
 //!   it may have gone on alone and died. Then the connections that are left are not restored.
@@ -30,17 +32,23 @@ use crate::takeover::Takeover;
 const AGENT_WAIT: Duration = Duration::from_secs(10);
 
 impl Service {
-    /// Whether this node is in doubt and still waits for the other node's agent, so that the agent's silence does not count as death yet.
-    /// Callers apply this only while the other node's kernel answers.
-    pub(super) fn waits_for_agent(&self, now: Instant) -> bool {
-        self.doubted.is_some_and(|since| now.since(since) < AGENT_WAIT)
+    /// Whether this node still waits for the other node's agent, which was last heard at `heard`, so that the agent's silence does not
+    /// count as death yet. Callers apply this only under `fail-stop`, and while the other node's kernel answers.
+    fn waits_for_agent(&self, now: Instant, heard: Option<Instant>) -> bool {
+        let since = match self.role() {
+            Role::Primary => self.doubted.max(heard),
+            _ => self.doubted,
+        };
+        since.is_some_and(|since| now.since(since) < AGENT_WAIT)
     }
 }
 
 impl Node {
-    /// Whether a service is in doubt.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        self.services.iter().any(|service| service.doubted.is_some())
+    /// Whether this node waits for the other node's agent for the sake of the service `index`, if the other node's kernel answers.
+    pub(super) fn waits_for_agent(&self, now: Instant, index: ServiceIndex) -> bool {
+        let is_fail_stop = self.config.arbiter == Arbiter::FailStop;
+        let heard = self.detector.last_heartbeat();
+        is_fail_stop && self.service(index).waits_for_agent(now, heard)
     }
 
     /// Whether, under `fail-stop`, the agent was away for the agent timeout. Then it must hear the peer before it takes over more
@@ -57,8 +65,7 @@ impl Node {
     /// Called when the agent runs. Begins a doubt if the agent was away for too long since it last ran.
     pub(super) fn look_at_absence(&mut self, now: Instant) {
         let ran = std::mem::replace(&mut self.ran, now);
-        let is_trusted = self.broken.trusts_absence;
-        if now.since(ran) >= self.config.detector.agent_timeout && !is_trusted {
+        if now.since(ran) >= self.config.detector.agent_timeout {
             self.indices().for_each(|index| self.doubt(now, index));
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::view::Refusal;
-use super::{Node, ROLES_MAX, RoleSince, Service, Unfollowed};
+use super::{Node, ROLES_MAX, RoleSince, Unfollowed};
 use crate::Instant;
 use crate::action::{Action, Echo, Gate, Heartbeat, Report, Server, ServiceBeat, ServiceIndex};
 use crate::claim::Claim;
@@ -236,22 +236,23 @@ impl Node {
                 self.handle_reached(now, index);
             }
         }
-        if self.detector.wants_probe(now) || self.is_in_doubt() && self.detector.wants_answer(now) {
+        let waits = self.indices().any(|index| self.waits_for_agent(now, index));
+        if self.detector.wants_probe(now) || waits && self.detector.wants_answer(now) {
             self.actions.push_back(Action::Probe);
         }
-        let hears_kernel = self.detector.hears_kernel(now) && !self.broken.waits_for_nobody;
-        let waits_for_agent = |service: &Service| hears_kernel && service.waits_for_agent(now);
+        let hears_kernel = self.detector.hears_kernel(now);
         let (is_silent, is_alone) = (self.detector.is_silent(now), self.is_alone(now));
         let has_heard = self.detector.has_heard();
         for index in self.indices() {
             if is_silent {
                 self.end_interruption(index);
             }
+            let waits_for_agent = hears_kernel && self.waits_for_agent(now, index);
             let service = &mut self.services[usize::from(index)];
             let may_miss = has_heard || service.expects_peer();
             // A takeover of a dead worker's connections that has lost its lease does not keep the node from taking over all.
             let is_busy = service.is_busy() && !service.is_mute(now);
-            let is_missed = is_silent && may_miss && service.path.has_carrier() && !waits_for_agent(service);
+            let is_missed = is_silent && may_miss && service.path.has_carrier() && !waits_for_agent;
             let change = if is_missed && !is_busy {
                 service.standing.on_silent(now)
             } else if is_alone && service.config.is_primary {

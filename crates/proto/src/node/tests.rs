@@ -866,6 +866,48 @@ fn a_mute_peer_is_not_fenced_at_once() {
     assert_eq!(standing.ask(now + SHORT), Some(5), "it stays mute");
 }
 
+/// A wire whose agent was stopped reads what its primary said meanwhile: first that it yields, then that it claims the VIP. So the primary
+/// may have the wire fenced already.
+#[test]
+fn a_wire_delays_its_fence_when_the_primary_claims() {
+    let started = Instant::from_nanos(1_000_000_000);
+    let now = started + LONG; // what an earlier agent may have promised is over
+    let config = StandingConfig {
+        is_primary: false,
+        arbiter: Arbiter::Fence,
+        lease: Duration::from_millis(300),
+        fence_delay: LONG,
+    };
+    let left = crate::standing::Found {
+        role: Role::Backup,
+        epoch: 4,
+        is_confirmed: true,
+    };
+    let word = |role| Word {
+        role,
+        epoch: 4,
+        leaves: false,
+        yields: role == Role::Primary,
+        echo: None,
+    };
+    for claims in [false, true] {
+        let mut standing = Standing::new(config, Some(left), started);
+        assert_eq!(
+            standing.on_word(now, &word(Role::Primary)),
+            None,
+            "it has no lease"
+        );
+        if claims {
+            standing.on_word(now, &word(Role::Claiming));
+        }
+        assert_eq!(standing.ask(now), (!claims).then_some(5));
+        if claims {
+            standing.on_word(now + SHORT, &word(Role::Claiming));
+            assert_eq!(standing.ask(now + LONG), Some(5), "the delay is over");
+        }
+    }
+}
+
 /// A promise counts only while the wire keeps it.
 #[test]
 fn a_wire_that_left_and_is_back_is_fenced_when_it_is_silent() {
@@ -1257,38 +1299,60 @@ fn a_primary_in_doubt_waits_for_its_peers_agent_while_that_kernel_answers() {
         two.pass(SHORT).kill(0).pass(LONG);
         assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
         two.kill(1); // the first node, whose agent was stopped, goes on
-        let pass = |two: &mut Two, time| {
-            let end = two.now + time;
-            let mut was_asked = false;
-            while two.now < end {
-                two.now += BEAT / 2;
-                let now = two.now;
-                two.nodes[0].handle_timeout(now);
-                while let Some(action) = two.nodes[0].poll_action() {
-                    match action {
-                        Action::Probe => {
-                            was_asked = true;
-                            if answers {
-                                two.nodes[0].handle_answer(now);
-                            }
-                        }
-                        Action::Announce { .. } => two.nodes[0].handle_reached(now, 0),
-                        _ => {}
+        assert_waits_for_agent(&mut two, answers);
+    }
+}
+
+/// The wire took over by its own judgement of the paths, and its agent was stopped before it said so. Its kernel goes on speaking.
+#[test]
+fn a_primary_waits_for_its_wires_agent_while_that_kernel_answers() {
+    for answers in [true, false] {
+        let mut two = Two::new(Arbiter::FailStop);
+        two.pass(SHORT).kill(1);
+        assert_waits_for_agent(&mut two, answers);
+    }
+    let mut two = Two::new(Arbiter::Witness);
+    two.pass(SHORT).kill(1);
+    pass_alone(&mut two, true, LONG * 2);
+    assert_eq!(two.nodes[0].role(0).0, Role::Claiming, "the witness knows");
+}
+
+/// The first node, a primary, hears nothing of the other agent. If that node's kernel answers, the first node waits for 10 s.
+#[track_caller]
+fn assert_waits_for_agent(two: &mut Two, answers: bool) {
+    assert!(pass_alone(two, answers, LONG * 2));
+    let waits = if answers { Role::Primary } else { Role::Sole };
+    assert_eq!(two.nodes[0].role(0).0, waits, "the kernel answers: {answers}");
+    if answers {
+        assert!(pass_alone(two, answers, LONG * 5), "it is asked all the time");
+        assert_eq!(two.nodes[0].role(0), (Role::Primary, 2));
+        pass_alone(two, answers, LONG * 5);
+        assert_eq!(two.nodes[0].role(0).0, Role::Sole, "not for ever");
+    }
+}
+
+/// Time passes for the first node only. `answers` says whether the other node's kernel answers it. Returns whether it was asked.
+fn pass_alone(two: &mut Two, answers: bool, time: Duration) -> bool {
+    let end = two.now + time;
+    let mut was_asked = false;
+    while two.now < end {
+        two.now += BEAT / 2;
+        let now = two.now;
+        two.nodes[0].handle_timeout(now);
+        while let Some(action) = two.nodes[0].poll_action() {
+            match action {
+                Action::Probe => {
+                    was_asked = true;
+                    if answers {
+                        two.nodes[0].handle_answer(now);
                     }
                 }
+                Action::Announce { .. } => two.nodes[0].handle_reached(now, 0),
+                _ => {}
             }
-            was_asked
-        };
-        assert!(pass(&mut two, LONG * 2));
-        let waits = if answers { Role::Primary } else { Role::Sole };
-        assert_eq!(two.nodes[0].role(0).0, waits, "the kernel answers: {answers}");
-        if answers {
-            assert!(pass(&mut two, LONG * 5), "it is asked all the time");
-            assert_eq!(two.nodes[0].role(0), (Role::Primary, 2));
-            pass(&mut two, LONG * 5);
-            assert_eq!(two.nodes[0].role(0).0, Role::Sole, "not for ever");
         }
     }
+    was_asked
 }
 
 /// A witness remembers which node has spoken. A fence leaves no other node that could have spoken.

@@ -121,7 +121,7 @@ impl Node {
     fn must_wait(&self, now: Instant, service: ServiceIndex) -> bool {
         let service = &self.services[usize::from(service)];
         let must = self.is_absent(now) || service.interrupted.is_some() || service.is_mute(now);
-        must && !self.broken.decides_mute
+        must && !self.decides_mute
     }
 
     /// Removes and returns the steps of a service's takeover that were planned and not polled.

@@ -143,11 +143,11 @@ impl Station {
 
     fn set_until(&mut self, until: Option<Instant>) {
         let is_earlier = until.is_some_and(|until| Some(until) < self.until);
-        if is_earlier && self.wire.gate().0 == Gate::Wire && self.is(Defect::LeaveLate) {
+        let is_wire = self.wire.gate().0 == Gate::Wire;
+        if is_earlier && is_wire && self.is(Defect::LeaveLate) {
             return;
         }
-        let has_no_end =
-            self.is(Defect::SpeakOn) || self.is(Defect::AdoptForever) && self.config.arbiter.is_none();
+        let has_no_end = self.is(Defect::SpeakOn) || is_wire && self.is(Defect::AdoptForever);
         self.until = until.filter(|_| !has_no_end);
     }
 

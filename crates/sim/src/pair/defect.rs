@@ -56,12 +56,8 @@ pub enum Defect {
     TrustSyn,
     /// A takeover continues though the right to speak has ended.
     DecideMute,
-    /// An agent that was stopped trusts its gate, even if it was away for a long time.
-    TrustAbsence,
-    /// Under `fail-stop`, a wire's right to speak for connections of a dead worker never ends.
+    /// A wire's right to speak for connections of a dead worker never ends.
     AdoptForever,
-    /// A node in doubt treats the other node as dead when only that node's agent is silent. The other node's kernel still answers.
-    ClaimInDoubt,
     /// An agent does not notice that its clock stood still.
     IgnorePause,
     /// A node always assumes that both nodes hear each other through the service's network.
@@ -87,16 +83,14 @@ impl Defect {
     ];
 
     /// Defects that only the swarm has found. Each has its own scenario in `tests/swarm_found`.
-    pub const FOUND: [Self; 12] = [
+    pub const FOUND: [Self; 10] = [
         Self::ForgetOrphans,
         Self::TrustGate,
         Self::TrustLease,
         Self::LeaveLate,
         Self::TrustSyn,
         Self::DecideMute,
-        Self::TrustAbsence,
         Self::AdoptForever,
-        Self::ClaimInDoubt,
         Self::IgnorePause,
         Self::IgnoreMeet,
         Self::TrustOutside,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proto::Instant;
 use proto::action::Gate;
 use proto::connection::Endpoint;
-use proto::node::{Broken, Node as Core, NodeConfig};
+use proto::node::{Node as Core, NodeConfig};
 use proto::packet::{Checksum, Segment};
 use proto::role::Role;
 use proto::table::{ConnectionId, Direction};
@@ -492,11 +492,9 @@ impl Station {
 pub(super) fn core_of(config: &StationConfig, core: NodeConfig, now: Instant) -> Core {
     let mut core = Core::new(core, now);
     core.handle_link_of(0, config.service_link);
-    core.break_rules(Broken {
-        decides_mute: config.defect == Some(Defect::DecideMute),
-        trusts_absence: config.defect == Some(Defect::TrustAbsence),
-        waits_for_nobody: config.defect == Some(Defect::ClaimInDoubt),
-    });
+    if config.defect == Some(Defect::DecideMute) {
+        core.decide_mute();
+    }
     core
 }
 
