@@ -36,7 +36,7 @@ lint: deps-build
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
 
 build: deps-build
-	cargo build --quiet --release --workspace --bins
+	cargo build --release --workspace --bins
 
 deps:
 	@scripts/deps all

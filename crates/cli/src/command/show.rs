@@ -10,7 +10,7 @@ use proto::role::Role;
 use serde::Serialize;
 
 use super::node::folders;
-use super::text::{Align, Table, bytes, milliseconds};
+use super::text::{Align, Table, bytes, fold, milliseconds};
 use super::{Failure, NodeOption};
 use crate::config::STATE_ROOT;
 use crate::control::{
@@ -91,16 +91,16 @@ pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
         arbiter,
         witness,
     } = status;
-    let mut text = format!("node {node}, {}\n", peer_text(peer));
-    text += &links_text(peer);
-    text += &arbiter_text(*arbiter, witness.as_ref());
-    let _ = writeln!(
-        text,
+    let mut head = format!("node {node}, {}\n", peer_text(peer));
+    head += &links_text(peer);
+    head += &arbiter_text(*arbiter, witness.as_ref());
+    head += &format!(
         "rings: connections {}, SYNs {}\n",
         ring_text(rings.connections),
         ring_text(rings.opening)
     );
-    let mut table = Table::new(&[
+    let mut text: String = head.lines().map(|line| fold(line, 4)).collect();
+    let mut roles = Table::new(&[
         ("SERVICE", Align::Left),
         ("ADDRESS", Align::Left),
         ("POLICY", Align::Left),
@@ -108,6 +108,9 @@ pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
         ("MODE", Align::Left),
         ("EPOCH", Align::Right),
         ("APPLICATION", Align::Left),
+    ]);
+    let mut counts = Table::new(&[
+        ("SERVICE", Align::Left),
         ("PROTECTED", Align::Right),
         ("UNPROTECTED", Align::Right),
         ("AMBIGUOUS", Align::Right),
@@ -115,7 +118,7 @@ pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
         ("UNREAD", Align::Right),
     ]);
     for service in services {
-        table.row([
+        roles.row([
             service.name.clone(),
             SocketAddr::new(service.address, service.port).to_string(),
             service.policy.to_string(),
@@ -126,6 +129,9 @@ pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
             },
             service.epoch.to_string(),
             application_text(service.application).to_owned(),
+        ]);
+        counts.row([
+            service.name.clone(),
             service.connections.protected.to_string(),
             service.connections.unprotected.to_string(),
             service.connections.ambiguous.to_string(),
@@ -133,7 +139,9 @@ pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
             bytes(service.ring_fill_bytes),
         ]);
     }
-    text += &table.text();
+    for table in [roles.text(), counts.text()] {
+        text += &format!("\n{table}");
+    }
     for service in services {
         text += &details_text(service, now_ns);
         text += &takeovers_text(service, now_ns);
@@ -219,7 +227,7 @@ fn application_text(application: Server) -> &'static str {
 /// The details of a service that do not fit into its line of the table.
 fn details_text(service: &ServiceStatus, now_ns: u64) -> String {
     let mut text = format!("\n{} in detail\n", service.name);
-    let mut line = |what: &str, how: String| text += &format!("{what:<13}  {how}\n");
+    let mut line = |what: &str, how: String| text += &fold(&format!("{what:<13}  {how}"), 15);
     if let Some(reason) = &service.simplex_reason {
         line("simplex", reason.clone());
     }

@@ -115,21 +115,29 @@ witness: reachable, last answer 1500.00 ms ago; nodes: alpha, beta
 witness: web: epoch 7 is beta's
 rings: connections 20.0 MiB of 80.0 MiB (25 %), SYNs 0 B of 1.0 MiB (0 %)
 
-SERVICE  ADDRESS        POLICY  ROLE  MODE     EPOCH  APPLICATION  PROTECTED  UNPROTECTED  AMBIGUOUS      LOG  UNREAD
-web      10.0.0.100:80  http    sole  SIMPLEX      2  HUNG                20            1          0  5.1 MiB     0 B
+SERVICE  ADDRESS        POLICY  ROLE  MODE     EPOCH  APPLICATION
+web      10.0.0.100:80  http    sole  SIMPLEX      2  HUNG
+
+SERVICE  PROTECTED  UNPROTECTED  AMBIGUOUS      LOG  UNREAD
+web             20            1          0  5.1 MiB     0 B
 
 web in detail
 simplex        this node serves alone
 FAILED         putting up 10.0.0.100: interface eth1 is gone
-history        sole 11 s ago, before that taking over 12 s ago, before that backup 62 s ago
+history        sole 11 s ago, before that taking over 12 s ago, before that
+               backup 62 s ago
 peer           primary; its application: DEAD
-path           works (outside reached, the peer's unknown; no link to the peer here)
+path           works (outside reached, the peer's unknown; no link to the peer
+               here)
 log            5.1 MiB of 2.0 GiB; the largest 2.0 KiB of 64.0 MiB
 in files       300.0 MiB of 8.0 GiB
 slowed         3 clients, whose logs are nearly full
-lag            0 B not followed, 1.4 KiB of input not acknowledged by the primary
-lease          the VIP may be claimed in 380.00 ms if the wire is silent (lease 300.00 ms)
-replica        its state is NOT the primary's (resting); finish failed: exit status: 3: no
+lag            0 B not followed, 1.4 KiB of input not acknowledged by the
+               primary
+lease          the VIP may be claimed in 380.00 ms if the wire is silent (lease
+               300.00 ms)
+replica        its state is NOT the primary's (resting); finish failed: exit
+               status: 3: no
 relayed        1 connection
 not protected  others, perhaps: the primary has not told yet who is connected
 not protected  1: relayed; no backup
@@ -142,7 +150,9 @@ counters of web
 COUNTER  COUNT
 logged   12345
 ";
-    assert_eq!(show::status_text(&status, 72_500_000_000), expected);
+    let text = show::status_text(&status, 72_500_000_000);
+    assert_eq!(text, expected);
+    assert!(text.lines().all(|line| line.len() <= 80));
 }
 
 #[test]

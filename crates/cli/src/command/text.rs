@@ -53,6 +53,20 @@ impl<const N: usize> Table<N> {
     }
 }
 
+/// Columns of a usual terminal.
+const WIDTH: usize = 80;
+
+/// A line, folded between words so that it fits a usual terminal. The lines after the first are indented by `indent` columns. A longer word
+/// stays whole, so that it can be copied.
+pub(super) fn fold(line: &str, indent: usize) -> String {
+    let indent = " ".repeat(indent);
+    let options = textwrap::Options::new(WIDTH)
+        .subsequent_indent(&indent)
+        .break_words(false)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::fill(line, options) + "\n"
+}
+
 /// Bytes in the largest binary unit that gives at least 1: `4.0 MiB`.
 pub(super) fn bytes(count: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -84,6 +98,18 @@ mod tests {
         table.row(["a long one".into(), "1234567".into(), "ü".into()]);
         let expected = "NAME          COUNT  NOTE\na                 1\na long one  1234567  ü\n";
         assert_eq!(table.text(), expected);
+    }
+
+    #[test]
+    fn a_long_line_is_folded_between_words() {
+        let word = "x".repeat(WIDTH + 1);
+        let folded = fold(&format!("key  {}ends here {word}", "a b ".repeat(18)), 5);
+        let expected = format!(
+            "key  {}\n     ends here\n     {word}\n",
+            "a b ".repeat(18).trim_end()
+        );
+        assert_eq!(folded, expected);
+        assert_eq!(fold("short", 5), "short\n");
     }
 
     #[test]

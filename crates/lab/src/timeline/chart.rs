@@ -202,7 +202,7 @@ impl Chart<'_> {
         svg
     }
 
-    /// The bands of the stall's parts. Names that do not fit into their band are placed beside the last band.
+    /// The bands of the parts. Names that do not fit into their band are placed beside the last band.
     fn bands(&self) -> String {
         let mut svg = String::new();
         let mut rows_beside = 0;
@@ -216,7 +216,7 @@ impl Chart<'_> {
                 to - from + 2.0
             );
         }
-        for &Part { kind, from_ns, to_ns } in &self.panel.stall {
+        for &Part { kind, from_ns, to_ns } in &self.panel.parts {
             let ends = [from_ns, to_ns].map(|at_ns| self.x(self.panel.seconds(at_ns)).clamp(LEFT, RIGHT));
             let width = ends[1] - ends[0];
             let length = self.panel.seconds(to_ns) - self.panel.seconds(from_ns);
@@ -235,7 +235,7 @@ impl Chart<'_> {
                 ("middle", ends[0] + width / 2.0, 0)
             } else {
                 rows_beside += 1;
-                ("start", self.stall_end() + 8.0, rows_beside - 1)
+                ("start", self.parts_end() + 8.0, rows_beside - 1)
             };
             let y = TOP + 16.0 + 16.0 * f64::from(row);
             let _ = writeln!(
@@ -246,8 +246,8 @@ impl Chart<'_> {
         svg
     }
 
-    fn stall_end(&self) -> f64 {
-        self.panel.stall_span().map_or(LEFT, |span| self.x(span.to))
+    fn parts_end(&self) -> f64 {
+        self.panel.parts_span().map_or(LEFT, |span| self.x(span.to))
     }
 
     /// A step curve. It keeps a reading's value until the next reading, and the last value until the end of the run.

@@ -38,13 +38,17 @@ pub struct Panel {
     pub good: bool,
     /// When the fault happened: zero of the time axis.
     pub fault_ns: u64,
-    /// The stall's parts, in order. Empty if there was no stall (in a good run) or the stall never ended (in a bad run).
-    pub stall: Vec<Part>,
+    /// The client's stall in ms: its longest wait for new bytes around the fault. `None` if there was none (in a good run) or if it never
+    /// ended (in a bad run).
+    pub stall_ms: Option<f64>,
+    /// The parts of the time from the fault to the survivor's first byte, in order. This time is longer than the stall, because at first
+    /// the client still receives what was under way.
+    pub parts: Vec<Part>,
     /// The curves of one connection.
     pub curves: Curves,
 }
 
-/// A part of the stall.
+/// A part of the time from the fault to the survivor's first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// The kind of the part.
@@ -55,7 +59,7 @@ pub struct Part {
     pub to_ns: u64,
 }
 
-/// The parts of a stall, in order.
+/// The kinds of parts, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PartKind {
@@ -67,10 +71,10 @@ pub enum PartKind {
     RestartGap,
 }
 
-/// Time that the close-up shows before and after the stall, in lengths of the stall.
+/// Time that the close-up shows before and after the parts, in lengths of all parts together.
 const MARGIN_BEFORE: f64 = 0.4;
 const MARGIN_AFTER: f64 = 1.2;
-/// Minimum length that the close-up assumes for the stall, in seconds, also if there is no stall.
+/// Minimum length that the close-up assumes for the parts, in seconds, also if there are none.
 const CLOSE_UP_MIN_S: f64 = 0.005;
 
 impl PartKind {
@@ -97,17 +101,17 @@ impl Panel {
         (i128::from(at_ns) - i128::from(self.fault_ns)) as f64 / 1e9
     }
 
-    /// The whole stall: from the begin of its first part to the end of its last part.
-    fn stall_span(&self) -> Option<Span> {
-        let from = self.seconds(self.stall.first()?.from_ns);
-        let to = self.seconds(self.stall.last()?.to_ns);
+    /// From the begin of the first part to the end of the last part.
+    fn parts_span(&self) -> Option<Span> {
+        let from = self.seconds(self.parts.first()?.from_ns);
+        let to = self.seconds(self.parts.last()?.to_ns);
         Some(Span { from, to })
     }
 
     /// The time from the first to the last thing to draw.
     fn time_span(&self) -> Option<Span> {
         let times = self.curves.times().map(|at_ns| self.seconds(at_ns));
-        Span::around(times.chain(self.stall_span().map(|span| span.to)))
+        Span::around(times.chain(self.parts_span().map(|span| span.to)))
     }
 }
 
@@ -172,11 +176,11 @@ impl Scales {
             .map(|panel| panel.curves.highest())
             .max()
             .unwrap_or(0);
-        let stall = panels.iter().find_map(Panel::stall_span).unwrap_or_default();
-        let unit = (stall.to - stall.from).max(CLOSE_UP_MIN_S);
+        let parts = panels.iter().find_map(Panel::parts_span).unwrap_or_default();
+        let unit = (parts.to - parts.from).max(CLOSE_UP_MIN_S);
         let close_up = Span {
-            from: (stall.from - MARGIN_BEFORE * unit).max(whole.from),
-            to: (stall.to + MARGIN_AFTER * unit).min(whole.to.max(stall.to)),
+            from: (parts.from - MARGIN_BEFORE * unit).max(whole.from),
+            to: (parts.to + MARGIN_AFTER * unit).min(whole.to.max(parts.to)),
         };
         let rise = |panel: &Panel| {
             let (low, high) = panel.rise_within(close_up);
@@ -240,9 +244,9 @@ fn render_panel(panel: &Panel, scales: &Scales) -> String {
     html
 }
 
-/// Renders the length of the stall and of its parts.
+/// Renders the stall, and the parts of the time from the fault to the survivor's first byte.
 fn render_stall(panel: &Panel) -> String {
-    let Some(span) = panel.stall_span() else {
+    let (Some(span), Some(stall_ms)) = (panel.parts_span(), panel.stall_ms) else {
         let (length, why) = if panel.good {
             ("no", "bytes never stopped")
         } else {
@@ -255,12 +259,25 @@ fn render_stall(panel: &Panel) -> String {
         let (class, name) = (part.kind.class(), part.kind.name());
         format!("<span class=\"part {class}\">{name} {}</span>", duration(length))
     };
-    let parts: Vec<_> = panel.stall.iter().map(part).collect();
-    format!(
-        "<p class=\"stall\"><b>{}</b> stall <span class=\"parts\">{}</span></p>\n",
-        duration(span.to - span.from),
+    let parts: Vec<_> = panel.parts.iter().map(part).collect();
+    let (stall, whole) = (stall_ms / 1e3, span.to - span.from);
+    let mut html = format!(
+        "<p class=\"stall\"><b>{}</b> stall at the client</p>\n",
+        duration(stall)
+    );
+    html += &format!(
+        "<p class=\"stall\"><span class=\"parts\">{} from the fault to the survivor's first byte = {}",
+        duration(whole),
         parts.join(" + ")
-    )
+    );
+    if whole > stall {
+        html += &format!(
+            ". For {} of these, the client still received what was under way",
+            duration(whole - stall)
+        );
+    }
+    html += "</span></p>\n";
+    html
 }
 
 /// A duration as text, in milliseconds or seconds, whichever is more readable.

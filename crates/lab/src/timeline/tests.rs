@@ -46,15 +46,16 @@ fn part(kind: PartKind, from_us: u64, to_us: u64) -> Part {
 }
 
 fn example() -> Timeline {
-    let panel = |heading: &str, outcome: &str, good, curves, stall| Panel {
+    let panel = |heading: &str, outcome: &str, good, curves, parts: Vec<Part>| Panel {
         heading: heading.into(),
         outcome: outcome.into(),
         good,
         fault_ns: FAULT_NS,
-        stall,
+        stall_ms: (!parts.is_empty()).then_some(40.0),
+        parts,
         curves,
     };
-    let stall = vec![
+    let parts = vec![
         part(PartKind::Detection, 0, 61_300),
         part(PartKind::Takeover, 61_300, 62_180),
         part(PartKind::RestartGap, 62_180, 64_000),
@@ -69,7 +70,7 @@ fn example() -> Timeline {
             ("violations".into(), "none".into()),
         ],
         panels: vec![
-            panel("with Steadfast", "complete", true, download(Some(64)), stall),
+            panel("with Steadfast", "complete", true, download(Some(64)), parts),
             panel("without", "connection reset", false, download(None), vec![]),
         ],
         footnote: "Taken from the capture at the client.".into(),
@@ -83,7 +84,9 @@ fn a_page_names_the_parts_and_loads_nothing() {
         "detection 61.3 ms",
         "takeover 0.88 ms",
         "restart gap 1.82 ms",
-        "<b>64.0 ms</b>",
+        "<b>40.0 ms</b>",
+        "64.0 ms from the fault",
+        "For 24.0 ms of these",
         "nginx &amp; curl",
         "RST from server",
         "sent again",

@@ -241,14 +241,15 @@ impl Facts {
                 outcome,
                 good: sha256_match,
                 fault_ns,
-                stall: parts.clone(),
+                stall_ms: stall.map(|stall| milliseconds(stall.from_ns, stall.to_ns)),
+                parts: parts.clone(),
                 curves,
             },
             error: self.error,
         })
     }
 
-    /// The parts of the stall, divided at the times that the daemon reports.
+    /// The parts of the time from the fault to the first byte after the stall, divided at the times that the daemon reports.
     fn parts(&self, takeover: &Takeover, fault_ns: u64, end_ns: u64) -> Vec<Part> {
         let wall = |at_ns: u64| self.clock.realtime_ns(Instant::from_nanos(at_ns));
         let declared = wall(takeover.declared_ns);

@@ -140,13 +140,23 @@ impl Report {
         } = self
         {
             let of = |part: Option<f64>| part.unwrap_or_default();
+            let [detection, takeover, gap] =
+                [with.detection_ms, with.takeover_ms, with.restart_gap_ms].map(of);
+            let whole = detection + takeover + gap;
             println!(
-                "  stall {stall:.1} ms: detection {:.1}, takeover {:.2}, restart gap {:.1} (longest gap before: {:.1})",
-                of(with.detection_ms),
-                of(with.takeover_ms),
-                of(with.restart_gap_ms),
+                "  stall at the client: {stall:.1} ms (longest gap before the fault: {:.1} ms)",
                 of(with.baseline_gap_ms)
             );
+            println!(
+                "  from the fault to the survivor's first byte: {whole:.1} ms = detection {detection:.1} + takeover {takeover:.2} + \
+                 restart gap {gap:.1}"
+            );
+            if whole > *stall {
+                println!(
+                    "  for {:.1} ms of these, the client still received what was under way",
+                    whole - stall
+                );
+            }
         }
         println!("\ntimeline: {}", self.timeline.display());
     }
@@ -170,9 +180,8 @@ fn page(options: &DemoOptions, with: &Shown, without: &Shown) -> String {
             ("longest gap before".into(), number(with.baseline_gap_ms, 1)),
         ],
         panels: vec![with.panel.clone(), without.panel.clone()],
-        footnote:
-            "Positions are of a capture at the client; the stall's parts are divided by the survivor's clock \
+        footnote: "Positions are of a capture at the client; the parts are divided by the survivor's clock \
                    (the same machine)."
-                .into(),
+            .into(),
     })
 }
