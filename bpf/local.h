@@ -25,8 +25,8 @@ static __always_inline _Bool brings_cookie(struct __sk_buff *skb, struct parsed 
 }
 
 /*
- * Not inlined: its tuple and header would otherwise add to the caller's stack below copy_chunks. A program may use only 512 bytes of
- * stack along a chain of calls.
+ * Not inlined: otherwise its tuple and header would be on the caller's stack, also while the caller calls copy_chunks. A program may use
+ * only 512 bytes of stack along a chain of calls.
  */
 static __noinline enum local find_local(struct __sk_buff *skb, struct parsed *packet) {
 	struct bpf_sock_tuple tuple = {};

@@ -84,9 +84,9 @@ static __always_inline void full_barrier(void) {
 }
 
 /*
- * Call between publishing a record (the ring's end) and looking at a gate. Reserving takes and releases a lock, which does not order the
- * store before a later load. Without this barrier, the gate could be read before the agent can see the record (docs/wire.md, The gate and
- * the ring's end).
+ * Call after reserving a record, which stores the ring's new end, and before reading a gate or looking for a socket. Reserving takes and
+ * releases a lock, but the lock does not order the store of the end before a later load. Without this barrier, the gate could be read
+ * before the agent can see the record (docs/wire.md, The gate and the ring's end).
  */
 static __always_inline void publish_before_looking(void) { full_barrier(); }
 

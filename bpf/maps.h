@@ -59,8 +59,9 @@ struct {
 } ring SEC(".maps");
 
 /*
- * Ring of segments of known connections for which `ring` has no room, because the agent is late. A segment comes after all that was
- * reserved in either ring before it. So each record has the other ring's position, read before the reservation.
+ * Ring of segments of known connections for which `ring` has no room, because the agent is late. The agent must read a segment after
+ * everything that was reserved in either ring before this segment. So each record has the other ring's position, read before the record was
+ * reserved.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -68,8 +69,8 @@ struct {
 } ring_overflow SEC(".maps");
 
 /*
- * Ring of SYNs, SYN-ACKs, and segments of strangers (known.h): a flood of them fills no other ring. The agent reads this ring before the
- * others, so it reads a connection's first segments, logged here before the client was known, before the rest of the connection.
+ * Ring of SYNs, SYN-ACKs, and segments of strangers (known.h): a flood of them fills no other ring. A connection's first segments are
+ * logged here, because its client is not known yet. The agent reads this ring before the others, so it reads these segments first.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -77,8 +78,8 @@ struct {
 } ring_open SEC(".maps");
 
 /*
- * Connections that no longer belong to the primary, or are about to be taken from it, while their service still does: see enum held. The
- * entries are preallocated: allocating thousands during a takeover would delay the agent.
+ * Connections that no longer belong to the primary, or are about to be taken from it, while the rest of their service still belongs to
+ * it: see enum held. The entries are preallocated: allocating thousands during a takeover would delay the agent.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

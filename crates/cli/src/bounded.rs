@@ -111,8 +111,8 @@ pub fn run_unless(
     }
 }
 
-/// Starts `command` on a thread of its own. The kernel reads the program before the start has succeeded, so a disk or a server that does not
-/// answer blocks that thread. `None`: the command is late. If it begins after all, it is killed or left alone, as `late` says.
+/// Starts `command` on a thread of its own. The kernel reads the program before the start has succeeded. So a disk or a server that does
+/// not answer blocks that thread. `None`: the command is late. If it begins after all, it is killed or left alone, as `late` says.
 fn start(
     mut command: Command,
     words: &[String],
@@ -171,7 +171,7 @@ fn forget_undead(command: &[String]) {
     }
 }
 
-/// Ends the group that `child` leads with `send_kill`, and waits for it: if that takes too long, on a thread of its own.
+/// Kills the process group that `child` leads, by `send_kill`, and waits for the child. If that takes too long, a thread waits instead.
 fn kill(
     mut child: Child,
     command: &[String],
@@ -300,7 +300,7 @@ mod tests {
                 .spawn()
                 .unwrap();
             groups.push(Pid::from_raw(i32::try_from(child.id()).unwrap()));
-            kill(child, &stuck, |_| Ok(())).unwrap(); // it ends though the child does not
+            kill(child, &stuck, |_| Ok(())).unwrap(); // `kill` returns although the child has not ended
             assert_eq!(undead(&stuck), count);
         }
         let refused = run(&stuck, &[], LONG, Late::Kill).unwrap_err();
@@ -316,9 +316,9 @@ mod tests {
         assert!(run(&stuck, &[], LONG, Late::Kill).is_ok());
     }
 
-    /// A file that nobody can open while the child lives, as if its disk did not answer: the child has a lease on it. The kernel takes a
-    /// lease back after 45 s (`fs.lease-break-time`). The child writes the file as well: a file that is open for writing cannot be run, and
-    /// children of other tests may hold for a moment what is open in this process.
+    /// A file that nobody can open while the returned child lives, as if its disk did not answer: the child has a lease on the file. The
+    /// kernel takes a lease back after 45 s (`fs.lease-break-time`). The child also writes the file, because a file that is open for
+    /// writing cannot be run. If this process wrote it, the children of other tests could inherit the open file for a moment.
     fn lease(path: &str, contents: &str) -> Child {
         let script = "import fcntl, os, signal, sys
 with open(sys.argv[1], 'w') as file:
@@ -362,7 +362,9 @@ signal.pause()";
             "nobody waits for the disk"
         );
         assert!(!has_run.exists());
-        python.kill().unwrap(); // no pipe would tell it to end: the processes that have not begun hold all that is open here
+        // A closed pipe could not tell the child to end: the processes that have not started yet hold copies of all files that are open
+        // here.
+        python.kill().unwrap();
         python.wait().unwrap();
         while undead(&command) > 0 {
             assert!(begun.elapsed() < LONG, "those that begin late are killed");

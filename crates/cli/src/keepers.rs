@@ -54,7 +54,8 @@ pub struct Keepers {
     told: Status,
     /// Number of connections given to the current keeper since then, by service.
     given: BTreeMap<String, u64>,
-    /// Looked for at the first status, not at the start, so that no client waits for their answers.
+    /// The retired keepers; `None` until the first status request. The agent does not look for them at its start, so that no client waits
+    /// for their answers.
     retired: Option<Vec<Retired>>,
     /// The last status of keepers that have ended, or have no connections left.
     past: Status,

@@ -1,4 +1,5 @@
-//! Locks that show which process is alive. A process of which there may be only one holds a lock on a file that contains its process number.
+//! Locks that show which process is alive. A process of which there may be only one holds a lock on a file that contains its process
+//! number.
 //!
 //! The kernel releases a lock when its holder dies, whatever the cause. So the number in an unlocked file is that of a dead process, and
 //! the number in a locked file is that of the holder. There are short exceptions: a child that the holder is about to start also holds the
@@ -161,8 +162,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The file is removed while the lock is held: a process that opened it before sees that the path no longer leads to it. A retired
-        // keeper's lock file has been renamed.
+        // The file is removed while the lock is held. A process that opened the file earlier and then gets the lock finds that the path no
+        // longer leads to this file, and tries again. `OwnFile` also finds a file that was renamed, as a retired keeper's lock file is.
         if let Ok(metadata) = self.file.metadata() {
             let _ = OwnFile::of(&self.path, &metadata).remove();
         }

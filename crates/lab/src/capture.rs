@@ -63,7 +63,7 @@ impl Point {
 /// An interface that is captured.
 #[derive(Clone, Debug)]
 pub struct Place<'a> {
-    /// The point that the judge takes this interface for.
+    /// The capture point to which the judge assigns this interface's packets.
     pub point: Point,
     /// The name of its file, without the extension.
     pub name: String,

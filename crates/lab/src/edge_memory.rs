@@ -1,4 +1,4 @@
-//! `steadfast-lab halr-memory`: how much of a capture's connections an edge's memory would have held (HALR thesis §3.4).
+//! `steadfast-lab halr-memory`: estimates how much memory the edges would have needed for a capture's connections (HALR thesis §3.4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

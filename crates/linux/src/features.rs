@@ -4,7 +4,7 @@ use std::path::Path;
 
 use libbpf_rs::{MapType, ProgramType};
 
-/// The helpers that the programs of `bpf/` call and that not every kernel has, with the first one that does.
+/// The helpers that the programs of `bpf/` call and that not every kernel has: number, name, and the first kernel version that has it.
 const HELPERS: [(u32, &str, &str); 4] = [
     (99, "bpf_skc_lookup_tcp", "5.2"),
     (152, "bpf_redirect_neigh", "5.10"),

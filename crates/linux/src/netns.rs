@@ -99,9 +99,9 @@ impl Netns {
         })
     }
 
-    /// A command whose process will live inside the namespace and die (SIGKILL) with the **thread** that spawns
-    /// it: spawn it from a thread that lives as long as the process should. It gets a process group of its
-    /// own, so ^C at a terminal reaches only the one who started it.
+    /// A command whose process will live inside the namespace. The process dies (SIGKILL) with the **thread** that spawns it, so
+    /// spawn it from a thread that lives as long as the process should. It gets a process group of its own, so ^C at a terminal does
+    /// not reach it.
     ///
     /// # Errors
     /// If the namespace's handle cannot be duplicated.

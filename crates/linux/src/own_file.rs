@@ -37,7 +37,7 @@ impl OwnFile {
         fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (self.device, self.inode))
     }
 
-    /// Removes it. That it is gone already is no error, nor that its folder is.
+    /// Removes the file. It is no error if the file or its folder is gone already.
     ///
     /// # Errors
     /// What the kernel says.

@@ -1,7 +1,7 @@
-//! AF_PACKET sockets that carry whole frames of one interface, with what the kernel still owes them.
+//! AF_PACKET sockets that carry whole frames of one interface, with a description of the work that the kernel has not done on them yet.
 //!
-//! On a veth a frame may be a segment of 64 KB that nobody has cut yet, without a checksum. The virtio header in front of
-//! each frame (`PACKET_VNET_HDR`) says so, and hands the debt on when the frame is sent again.
+//! On a veth a frame may be a segment of 64 KB that is not cut into packets yet and has no checksum. The virtio header in front of each
+//! frame (`PACKET_VNET_HDR`) describes this work, and passes it on when the frame is sent again.
 
 use std::ffi::CString;
 use std::io;
@@ -13,7 +13,7 @@ pub const VIRTIO_HEADER: usize = 10;
 pub const FRAME_MAX: usize = VIRTIO_HEADER + 22 + 65_536;
 
 const GSO_NONE: u8 = 0;
-/// Room in the kernel for what the owner has not taken yet, in bytes of its own accounting.
+/// Size of the kernel's buffers for received frames and for frames to be sent, in bytes as the kernel counts them.
 const BUFFER: libc::c_int = 64 << 20;
 
 /// A step that the kernel refused.
@@ -32,12 +32,12 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Opens one on `interface` in the calling thread's network namespace. It does not see what the interface sends, and
-    /// what it sends bypasses traffic control.
+    /// Opens a socket on `interface` in the calling thread's network namespace. The socket does not receive the frames that the interface
+    /// sends. The socket's own frames bypass traffic control.
     ///
     /// # Errors
-    /// Names the step that failed. It asks for CAP_NET_RAW, and for CAP_NET_ADMIN because its buffers are larger than
-    /// an ordinary socket's may be.
+    /// Names the step that failed. The caller needs CAP_NET_RAW, and CAP_NET_ADMIN because the buffers are larger than an ordinary
+    /// socket's may be.
     pub fn open(interface: &str) -> Result<Self, Error> {
         let failed = |step| {
             let source = io::Error::last_os_error();
@@ -48,7 +48,7 @@ impl PacketSocket {
                 source,
             }
         };
-        // Protocol 0 receives nothing until bind names the interface, so no frame of another one can come first.
+        // With protocol 0 the socket receives nothing until `bind` names the interface, so it gets no frame of another interface.
         // SAFETY: socket(2) takes no pointers.
         let fd = unsafe {
             libc::socket(
@@ -88,8 +88,8 @@ impl PacketSocket {
         Ok(socket)
     }
 
-    /// Takes the next frame, with its virtio header, into `buffer` (of [`FRAME_MAX`] bytes); its length, or `None` if there is
-    /// none yet.
+    /// Takes the next frame, with its virtio header, into `buffer` (of [`FRAME_MAX`] bytes). Returns the length, or `None` if there is no
+    /// frame yet.
     ///
     /// # Errors
     /// What the kernel says, for example that the interface is down.
@@ -100,8 +100,8 @@ impl PacketSocket {
         usize::try_from(got).map_or_else(|_| nothing_yet(None), |length| Ok(Some(length)))
     }
 
-    /// Sends a frame that begins with its virtio header. False if the kernel has no room for it: it is gone, as on a
-    /// cable.
+    /// Sends a frame that begins with its virtio header. Returns false if the kernel has no room for the frame. The frame is lost then, as
+    /// on a cable.
     ///
     /// # Errors
     /// What the kernel says, for example that the interface is down.
@@ -155,7 +155,7 @@ impl PacketSocket {
 
     /// The reason of a failure is in `errno`.
     fn bind(&self, interface: &str) -> Result<(), ()> {
-        // A name with a zero byte names no interface; the kernel says so of the empty name.
+        // No interface has a name with a zero byte. The empty name replaces such a name, and the kernel refuses the empty name.
         let name = CString::new(interface).unwrap_or_default();
         // SAFETY: `name` ends in a zero byte; an address of zeroes is valid; the kernel reads `length` bytes of it.
         let result = unsafe {
@@ -216,8 +216,8 @@ struct Segments {
     header: usize,
 }
 
-/// Cuts a TCP segment as the kernel will. The virtio header's own `hdr_len` is no help: Linux puts there how much of the
-/// frame is linear in its memory.
+/// Number and header size of the packets into which the kernel will cut a TCP segment. The virtio header's `hdr_len` is of no use: Linux
+/// stores there how much of the frame is linear in its memory.
 fn segments(frame: &[u8]) -> Option<Segments> {
     let header = frame.get(..VIRTIO_HEADER)?;
     let field = |at: usize| usize::from(u16::from_ne_bytes([header[at], header[at + 1]]));
@@ -225,7 +225,7 @@ fn segments(frame: &[u8]) -> Option<Segments> {
     if gso_type == GSO_NONE || gso_size == 0 {
         return None;
     }
-    // The checksum of a segment to be cut is still to be made, and starts where the TCP header does.
+    // The checksum of a segment that will be cut is not computed yet, so `checksum_start` is where the TCP header starts.
     let frame = &frame[VIRTIO_HEADER..];
     let data_offset = frame.get(checksum_start + 12)? >> 4;
     let header = checksum_start + usize::from(data_offset) * 4;

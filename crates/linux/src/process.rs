@@ -1,4 +1,4 @@
-//! This process among the others of the machine.
+//! Settings of this process: priority, limit of open files, files across `exec`, and freed memory.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 /// Gives the process precedence over ordinary ones: it must send heartbeats and read the rings also when every CPU is busy.
 ///
 /// # Errors
-/// What `setpriority(2)` says: the right to it is CAP_SYS_NICE.
+/// What `setpriority(2)` says. The call needs CAP_SYS_NICE.
 pub fn take_precedence() -> io::Result<()> {
     // SAFETY: no memory is involved.
     let outcome = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
@@ -23,7 +23,7 @@ pub fn take_precedence() -> io::Result<()> {
     }
 }
 
-/// Reverts [`take_precedence`] for the calling thread, which has inherited it, because its work is less urgent.
+/// Reverts [`take_precedence`] for the calling thread. The thread inherited the precedence, but its work is less urgent.
 ///
 /// # Errors
 /// What `setpriority(2)` says.
@@ -40,7 +40,7 @@ pub fn yield_precedence() -> io::Result<()> {
 /// Gives the calling thread precedence over all ordinary ones. Only for a thread that sleeps nearly always.
 ///
 /// # Errors
-/// What `sched_setscheduler(2)` says: the right to it is CAP_SYS_NICE, or a real-time limit.
+/// What `sched_setscheduler(2)` says. The call needs CAP_SYS_NICE or a real-time limit.
 pub fn run_in_real_time() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the kernel reads `parameters`; 0 is the calling thread.
@@ -90,8 +90,8 @@ pub fn pass_on(file: impl AsFd, passes: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// The open file at `path`, if the previous program in this process [passed it on](pass_on). This marks it to be closed at the next
-/// `exec`, so a second call does not find it.
+/// The open file at `path`, if the previous program in this process [passed it on](pass_on). The file is then marked to be closed at the
+/// next `exec`, so a second call does not find it.
 ///
 /// # Errors
 /// If the open files cannot be looked at.
@@ -116,7 +116,7 @@ pub fn inherited(path: &Path) -> io::Result<Option<OwnedFd>> {
         if is_ours || !file(&entry.path()).is_ok_and(|found| found == wanted) {
             continue;
         }
-        // SAFETY: what this process opens itself has FD_CLOEXEC; so it was open before, and nobody owns it.
+        // SAFETY: files that this program opened have FD_CLOEXEC. So the previous program opened this file, and nothing here owns it.
         let owned = unsafe { OwnedFd::from_raw_fd(raw) };
         pass_on(&owned, false)?;
         return Ok(Some(owned));

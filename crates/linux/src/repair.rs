@@ -5,7 +5,7 @@
 //! ```text
 //!  prepare      socket ─ REPAIR ─ mark ─ TRANSPARENT ─ bind ─ LINGER  (in advance, from a pool)
 //!  restore      QUEUE_SEQ ×2 ─ MAXSEG ─ connect ─ OPTIONS ─ TIMESTAMP ─ send queue ─ WINDOW
-//!  make_ready   change the mark: the wire passes packets to it, and the nftables guard what it says
+//!  make_ready   change the mark: the wire passes packets to the socket, and the nftables guard passes what the socket sends
 //!  feed         receive queue: what the wire logged meanwhile
 //!  activate     leave repair (window probe, unless quiet) ─ REUSEADDR
 //!
@@ -129,7 +129,7 @@ impl Restored {
         let sent = endpoint.unacknowledged.end.since(endpoint.unacknowledged.start);
         make_room(socket, sent, endpoint.receive_window)?;
         restored.set_queue_seq(endpoint.receive_next)?;
-        select_queue(socket, SEND_QUEUE)?; // for its output too
+        select_queue(socket, SEND_QUEUE)?; // it stays selected for the output that is loaded below
         restored.set_queue_seq(endpoint.send_unacknowledged)?;
         let mss = c_int::from(endpoint.mss.max(MAXSEG_MIN));
         set(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &mss).at("TCP_MAXSEG")?;
@@ -145,12 +145,12 @@ impl Restored {
         Ok(restored)
     }
 
-    /// Of the selected queue.
+    /// Sets the sequence number of the selected queue.
     fn set_queue_seq(&self, seq: Seq) -> Result<(), RestoreError> {
         set(&self.socket, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, &seq.0).at("TCP_QUEUE_SEQ")
     }
 
-    /// The number behind the selected queue.
+    /// The sequence number that follows the last byte of the selected queue.
     fn queue_seq(&self) -> Result<Seq, RestoreError> {
         get_u32(&self.socket, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ)
             .map(Seq)
@@ -158,7 +158,7 @@ impl Restored {
     }
 
     fn set_options(&self, endpoint: &Endpoint) -> Result<(), RestoreError> {
-        // Without this option the kernel would go on scaling its window as it meant to offer it at `connect`.
+        // The window scale is always set. Otherwise the kernel would keep the scale that it chose at `connect`.
         let (theirs, ours) = endpoint.window_scale.unwrap_or((0, 0));
         let mut options = vec![
             RepairOption {
@@ -192,7 +192,7 @@ impl Restored {
     }
 
     /// The kernel's clock goes on from the value at the time of the call. An interruption between reading the clock and the call would
-    /// leave it behind for good, so this tries again.
+    /// make the kernel's clock late for good, so this function tries again.
     fn set_clock(&self, shown: impl Fn() -> u32) -> Result<(), RestoreError> {
         for _ in 0..CLOCK_TRIES {
             let value = shown();
@@ -267,7 +267,7 @@ impl Restored {
     pub fn activate(self, quiet: bool) -> Result<OwnedFd, RestoreError> {
         let off = if quiet { REPAIR_OFF_QUIETLY } else { REPAIR_OFF };
         set(&self.socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &off).at("TCP_REPAIR off")?;
-        // Without it, an application that starts to listen later gets EADDRINUSE.
+        // Without SO_REUSEADDR, an application that starts to listen later gets EADDRINUSE.
         self.socket.set_reuse_address(true).at("SO_REUSEADDR")?;
         Ok(self.socket.into())
     }
@@ -282,8 +282,8 @@ const REPAIR_OFF: c_int = 0;
 /// Leaving without, TCP_REPAIR_OFF_NO_WP.
 const REPAIR_OFF_QUIETLY: c_int = -1;
 
-/// The smallest value that the kernel takes as TCP_MAXSEG (`TCP_MIN_MSS`). A client that asks for smaller segments gets these: every
-/// host takes 536 bytes (RFC 9293 §3.7.1).
+/// The smallest value that the kernel takes as TCP_MAXSEG (`TCP_MIN_MSS`). A client that asks for smaller segments gets segments of
+/// this size. That is safe, because every host takes 536 bytes (RFC 9293 §3.7.1).
 const MAXSEG_MIN: u16 = 88;
 
 const OPTION_MSS: u32 = 2;
@@ -291,14 +291,15 @@ const OPTION_WINDOW_SCALE: u32 = 3;
 const OPTION_SACK_PERMITTED: u32 = 4;
 const OPTION_TIMESTAMP: u32 = 8;
 
-/// The receive queue takes linear buffers: CRIU's experience is that larger ones fail.
+/// Maximum number of bytes in one call that loads the receive queue. The kernel needs one buffer for them. In CRIU's experience larger
+/// buffers fail.
 const RECEIVE_PIECE: usize = 32 * 1024;
 const PIECE_MIN: usize = 1024;
 /// Number of attempts to set the clock without an interruption.
 const CLOCK_TRIES: usize = 3;
 
-/// What the kernel gives a new socket without asking (`tcp_wmem`, `tcp_rmem`), roughly; more needs to be set, which ends
-/// auto-tuning, so it is set only where it must be.
+/// Approximate size in bytes of a new socket's buffers (`tcp_wmem`, `tcp_rmem`). A larger size must be set explicitly. Because that ends
+/// auto-tuning, it is set only where it is needed.
 const BUFFER_DEFAULT: u64 = 64 * 1024;
 
 /// `struct tcp_repair_opt`.
@@ -345,7 +346,7 @@ fn make_room(socket: &Socket, sent: u64, promised: u32) -> Result<(), RestoreErr
 }
 
 /// The window that a live socket offers now, in bytes; 0 where the kernel does not tell (before Linux 6.2). A restored socket
-/// offers what it has room for as soon as it is live, but the segment that says so is one that clients ignore.
+/// offers all the room that it has as soon as it is live, but clients ignore the segment that announces this window.
 ///
 /// # Errors
 /// What `getsockopt(2)` says.

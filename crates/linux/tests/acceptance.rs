@@ -58,7 +58,7 @@ enum Ack {
     Unacknowledged,
     /// The end of all that the server has sent.
     Sent,
-    /// The oldest acceptable acknowledgement: older by the client's largest window.
+    /// The oldest acceptable acknowledgement: `Unacknowledged` minus the client's largest window.
     Oldest,
 }
 
@@ -94,7 +94,7 @@ struct Said {
     window: u16,
     /// The client continues after its own FIN.
     defiant: bool,
-    /// Bytes of the segment that the server has already acknowledged are changed.
+    /// If the segment repeats bytes that the server has acknowledged, these bytes are changed.
     garbled: bool,
 }
 
@@ -114,7 +114,7 @@ struct Talk {
     clock: Option<u32>,
     window: u16,
     client_first: u32,
-    /// At most a window without scale, else the kernel has more room than it can announce.
+    /// Bytes. At most the largest window without scaling. With a larger buffer the kernel would have more room than it can announce.
     receive_buffer: usize,
     quick_ack: bool,
     steps: Vec<Step>,
@@ -221,8 +221,8 @@ struct Doubt {
     /// On its fast path the kernel ignores how old an acknowledgement is, and lets SND.WL1 go back. Whether it takes the fast
     /// path depends on its memory.
     predicted: bool,
-    /// The segment ends behind the window. Newer kernels take it only if the application has read everything. Also, a kernel
-    /// may have more room than its SYN-ACK could announce.
+    /// The segment ends beyond the window. Newer kernels take such a segment only if the application has read everything. Also, a
+    /// kernel may have more room than its SYN-ACK could announce.
     crosses_edge: bool,
     /// The client has contradicted itself.
     defiant: bool,
@@ -350,11 +350,13 @@ struct Conversation<'a> {
     /// The server's latest timestamp, and the client's timestamp that it echoed.
     clock: u32,
     echo: u32,
-    /// Set if they differ: the client's timestamp as the server echoed it, and as the core would have.
+    /// Set if server and core echo different timestamps of the client: the server's value, and the core's value.
     recent_differs: Option<(u32, Option<u32>)>,
-    /// How far the server has acknowledged, takes, and has sent.
+    /// The end of what the server has acknowledged.
     acknowledged: i64,
+    /// The end of the window that the server offered.
     right_edge: i64,
+    /// The end of what the server has sent.
     sent: i64,
     highest: i64,
     /// The highest sequence number whose segment may have updated the client's window.

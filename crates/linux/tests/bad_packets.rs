@@ -190,7 +190,7 @@ fn only_the_primary_speaks_for_the_vip() {
 /// A change to a packet: its name, the expected error, and the function that makes it.
 type Spoilt = (&'static str, Malformed, fn(&mut Vec<u8>));
 
-/// Changes that turn a good packet into one that no kernel takes. The IPv4 header's checksum is corrected afterwards.
+/// Changes that turn a good packet into one that no kernel takes. The change of the IPv4 length also corrects that header's checksum.
 fn spoilt(family: Family) -> Vec<Spoilt> {
     let mut all: Vec<Spoilt> = vec![
         ("a flipped bit", Malformed::Checksum, |packet| {
@@ -241,7 +241,8 @@ fn what_the_primary_will_not_take_is_not_taken_into_the_log() {
     }
 }
 
-/// A checksum over the pseudo header alone is for the sender's hardware to complete. From outside, such a checksum is wrong.
+/// A checksum over the pseudo header alone is valid only inside the sender, whose hardware completes it. In a packet from outside, it is
+/// wrong.
 #[test]
 fn an_unfinished_checksum_from_outside_is_wrong() {
     for family in Family::BOTH {
@@ -315,8 +316,8 @@ fn options_and_extension_headers_are_logged_and_forwarded() {
     }
 }
 
-/// Linux takes any number of extension headers. Behind more headers than the wire reads there may be TCP, which must not pass unlogged. So
-/// the wire drops such packets, but only packets of a VIP.
+/// Linux takes any number of extension headers. A packet with more of them than the wire reads may contain TCP, which must not pass
+/// unlogged. So the wire drops such packets of a VIP. It does not touch those of other addresses.
 #[test]
 fn a_header_that_is_too_far_behind_is_not_let_through() {
     let test = "a_header_that_is_too_far_behind_is_not_let_through";

@@ -28,7 +28,7 @@ struct Seen {
     update: Vec<u8>,
 }
 
-/// A cap `room` bytes behind what the primary has acknowledged, and the primary's last acknowledgement once more.
+/// A cap that allows `room` bytes beyond what the primary has acknowledged, and a repetition of the primary's last acknowledgement.
 fn seen(reading: &Reading, client: SocketAddr, room: u32) -> Seen {
     let log = reading.now();
     let connection = log.connection(client).1;

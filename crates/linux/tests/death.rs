@@ -33,7 +33,7 @@ fn server_process() {
     setrlimit(Resource::RLIMIT_CORE, 0, 0).expect("no core files");
     nix::unistd::alarm::set(60); // in case the test hangs
     for deadly in [Signal::SIGSEGV, Signal::SIGINT, Signal::SIGHUP] {
-        // The standard library has a handler of its own for the first; a shell in the background ignores the others.
+        // The standard library handles SIGSEGV. A process that was started in the background may ignore SIGINT and SIGHUP.
         // SAFETY: the default action runs no code of ours.
         unsafe { signal(deadly, SigHandler::SigDfl) }.expect("signal");
     }
@@ -89,7 +89,7 @@ fn stream_of_fill() -> Vec<u8> {
     stream(5, 64 << 20)
 }
 
-/// A server process. It ends with this value at the latest.
+/// A server process. Dropping the value kills the process.
 struct Server {
     child: Child,
     orders: Option<ChildStdin>,
@@ -295,7 +295,7 @@ fn the_fin_of_a_process_that_died_is_not_heard() {
 }
 
 /// A bare acknowledgement after a silenced FIN has a sequence number behind this FIN. A client that believed the number would ignore the
-/// survivor, which continues before it.
+/// survivor, because the survivor continues with the FIN's number.
 #[test]
 fn nothing_without_data_is_heard_behind_a_silenced_fin() {
     let Some(lan) = Lan::new("nothing_without_data_is_heard_behind_a_silenced_fin") else {
@@ -351,8 +351,8 @@ fn an_ordinary_end_is_heard() {
         End::Order("close"),
         End::Order("exit 0"),
         End::Order("exit 1"),
-        End::Order("exit 3"),   // of the IPv4 service it would be a crash
-        End::Order("exit 255"), // and this one of the IPv6 service
+        End::Order("exit 3"),   // the IPv6 service; a crash only for the IPv4 service
+        End::Order("exit 255"), // the IPv4 service; a crash only for the IPv6 service
         End::Signal(Signal::SIGTERM),
         End::Signal(Signal::SIGINT),
         End::Signal(Signal::SIGHUP),
@@ -364,8 +364,8 @@ fn an_ordinary_end_is_heard() {
     }
 }
 
-/// If one of several workers dies, the listener lives on. So only the kernel's answers on the worker's connections must be dropped, also
-/// those after the socket is gone, which carry no mark.
+/// If one of several workers dies, the listener lives on. So the guard must drop only the kernel's answers on the worker's connections. It
+/// must drop them also after the socket is gone, when they carry no mark.
 #[test]
 fn the_rst_for_a_dead_workers_connection_is_not_heard() {
     for family in Family::BOTH {
@@ -388,7 +388,7 @@ fn the_rst_for_a_dead_workers_connection_is_not_heard() {
     }
 }
 
-/// The next connection of a dead connection's client may begin while the node speaks alone.
+/// A client whose connection's process died may connect again from the same port while the node speaks alone.
 #[test]
 fn the_next_connection_of_a_dead_ones_client_ends_like_any_other() {
     for family in Family::BOTH {
@@ -478,8 +478,8 @@ fn what_a_dead_process_leaves_is_destroyed_without_a_word() {
     }
 }
 
-/// An agent may die before a dead process' connection is continued. The next agent must learn of the connection, whether its socket is
-/// left (FIN) or not (RST, for unread input).
+/// An agent may die before a dead process' connection is continued. The next agent must learn of the connection. The kernel may still have
+/// its socket (after a FIN), or not (after a RST, because input was unread).
 #[test]
 fn a_dead_processs_connection_outlives_the_agent() {
     for (family, is_read) in Family::BOTH

@@ -339,7 +339,7 @@ fn unread(family: Family, packet: fn(Family, u32) -> Vec<u8>, pending: usize) {
     let Some(mut scene) = Scene::new("a_flood_that_nobody_reads_costs_a_connection_nothing", family) else {
         return;
     };
-    drop(scene.reading.now()); // the connection's SYNs
+    drop(scene.reading.now()); // reads the connection's SYNs before the flood
     scene.reading.pause();
     scene.flood(packet);
     scene.reading.resume();
@@ -355,7 +355,7 @@ fn a_flood_keeps_nobody_from_reading_the_connections() {
     let Some(lan) = Lan::new("a_flood_keeps_nobody_from_reading_the_connections") else {
         return;
     };
-    lan.power_off_primary(); // it would answer
+    lan.power_off_primary(); // a living primary would answer the segments
     let family = Family::V4;
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
     let mut rings = wire.rings().expect("rings");

@@ -718,7 +718,7 @@ fn many_connections_come_and_go_under_the_guard() {
     });
 }
 
-/// While input is held, only handshakes and the server's output pass. TCP repeats what was dropped.
+/// While input is held, clients' segments with payload or a FIN are dropped, and all others pass. TCP repeats what was dropped.
 #[test]
 fn held_input_reaches_nobody_until_it_is_let_go() {
     let Some(lan) = Lan::new("held_input_reaches_nobody_until_it_is_let_go") else {
@@ -770,7 +770,8 @@ fn two_wires_do_not_send_a_segment_to_and_fro() {
         let client: SocketAddr = (family.address(1), 4000).into();
         let said = word(CLIENTS, client, family.vip());
         let error = too_big(family, &word(PRIMARYS, family.vip(), client));
-        // The first node and the other node each count a packet once. A segment is also logged when it comes back.
+        // Each node counts a forwarded ICMP error once. In mode wire, each node logs the segment once, and the first node logs it again
+        // when it comes back.
         for (mode, packet, reason, counted) in [
             (Mode::Wire, &said, "logged_in_packets", [2, 1]),
             (Mode::Wire, &error, "icmp_forwarded", [1, 1]),

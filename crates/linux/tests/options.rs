@@ -366,7 +366,7 @@ struct OddClient {
     port: u16,
 }
 
-/// The result of a connection's options.
+/// The options that both ends of a connection have agreed on.
 #[derive(Debug, PartialEq, Eq)]
 struct Agreed {
     sack: bool,
@@ -432,8 +432,8 @@ impl OddClient {
         eventually("an answer", || self.tun.take())
     }
 
-    /// Opens a connection with options `in_syn` and sends a byte with options `in_data`. Returns what the kernel has read, and what the core
-    /// has read.
+    /// Opens a connection with options `in_syn` and sends a byte with options `in_data`. Returns what the kernel has read, and what the
+    /// core has read.
     #[track_caller]
     fn agree(&mut self, in_syn: &[u8], in_data: &[u8]) -> [Agreed; 2] {
         let read = |packet| Segment::parse(packet, Checksum::Unverified).expect("a segment");
@@ -510,8 +510,8 @@ fn odd_options(random: &mut Random, value: u32) -> Vec<u8> {
     options
 }
 
-/// Whether Linux 6.7 and newer drop a segment with these options unread. They do so if an impossible length comes before enough bytes for
-/// an authentication option (`tcp_do_parse_auth_options`).
+/// Whether Linux 6.7 and newer drop a segment with these options unread. They do so if an option has an impossible length, and an
+/// authentication option would fit between its first byte and the end of the list (`tcp_do_parse_auth_options`).
 fn is_dropped_unread(options: &[u8]) -> bool {
     const AUTHENTICATION_MIN: usize = 5;
     let mut list = options.to_vec();

@@ -256,7 +256,7 @@ fn what_overflows_is_read_in_its_turn() {
             tap.put(lan.backup.mac(), lan.client.mac(), &packet_of(Family::V4, len));
         }
         wire.wait_for(Family::V4, "logged_in_packets", part * 100);
-        // read some of the first ring only, so that it has room for the next part, which is later than the second ring's content
+        // Read a part of the first ring only. The next packets then fit into the first ring, although the second ring has earlier ones.
         rings.drain(20, false, &mut |_: &Record, packet: &[u8]| {
             read.push(packet.len())
         });

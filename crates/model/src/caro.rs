@@ -5,8 +5,8 @@
 /// Factor by which the window grows per round trip in slow start: 1 + 1/b, with one ACK for b = 2 packets.
 const GROWTH: f64 = 1.5;
 
-/// Time until a path counts as failed, seconds: PMR + 1 timeouts in a row (section II). The first timeout takes `first_rto_s`.
-/// Each later one takes twice as long, but at most `max_rto_s`.
+/// Time until a path counts as failed, seconds: PMR + 1 timeouts in a row (section II). PMR is Path.Max.Retrans. The first timeout takes
+/// `first_rto_s`. Each later one takes twice as long, but at most `max_rto_s`.
 pub fn failure_detection_s(path_max_retrans: u32, first_rto_s: f64, max_rto_s: f64) -> f64 {
     let timeouts =
         (0..=path_max_retrans).map(|doubled| (first_rto_s * f64::from(doubled).exp2()).min(max_rto_s));
@@ -101,7 +101,7 @@ mod tests {
         assert!(packets_gained(round_trips, SSTHRESH) > 0.0);
     }
 
-    /// Section III.7.3: if r = 1, then d = 1. A path with a round trip longer than the wait has one round trip.
+    /// Section III.7.3: if r = 1, then d = 1. If a path's round trip takes longer than the wait, r is 1.
     #[test]
     fn one_round_trip_is_one_packet() {
         assert_eq!(scenario_3_round_trips(2.0, 0.09, 5.0), 1.0);

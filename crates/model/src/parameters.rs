@@ -55,7 +55,7 @@ impl Parameters {
             "times are positive: {self:?}"
         );
         assert!(self.delayed_ack_s >= 0.0, "a delay is not negative: {self:?}");
-        // Timeouts double, so their expected sum is finite only below one half.
+        // Each timeout is twice the previous one, so the expected sum of timeouts is finite only for a loss below one half.
         let losses = [self.loss, self.syn_loss];
         assert!(
             losses.iter().all(|loss| (0.0..0.5).contains(loss)),

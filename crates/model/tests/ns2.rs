@@ -1,4 +1,4 @@
-//! The models against ns-2 (`testdata/README.md`). Nothing is fitted: what a model leaves out is what it is off by.
+//! Compares the models with ns-2 (`testdata/README.md`). No parameter is fitted, so a difference shows an effect that the model leaves out.
 
 use steadfast_model::failover::{Failover, Recovery};
 use steadfast_model::long_flow::LongFlow;
@@ -31,7 +31,7 @@ impl Compared {
         model_s / ns2_s - 1.0
     }
 
-    /// Long enough for every flow to feel it?
+    /// Whether the failover is longer than a round trip with a delayed ACK (0.1 s). Such a failover interrupts every flow under way.
     fn outlasts_a_round(&self) -> bool {
         self.failover_s > 0.1 + ROUND_TRIP_S
     }
@@ -88,7 +88,8 @@ fn short_flows() -> Vec<Compared> {
         .collect()
 }
 
-/// Thesis, 5.1: a flow has as many timeouts as the series needs, for each case and each place of the cluster.
+/// Thesis, 5.1: a flow has as many timeouts as it takes until one is after the failover's end. This holds for each case and each place
+/// of the cluster.
 #[test]
 fn short_flows_have_ns2s_timeouts() {
     for flow in short_flows().into_iter().filter(Compared::outlasts_a_round) {
@@ -106,8 +107,8 @@ fn undisturbed_short_flows_take_ns2s_time() {
     }
 }
 
-/// Thesis, 7.3: model and simulation are close. Case 3 is 0.1 s short: after a lost SYN the sender leaves slow start at two
-/// segments (thesis, 4.2), so nine segments take one round more than the model knows.
+/// Thesis, 7.3: model and simulation are close. In Case 3, the model's time is 0.1 s too short. After a lost SYN the sender leaves slow
+/// start at two segments (thesis, 4.2), so nine segments take one round more than in the model.
 #[test]
 fn short_flows_that_lose_their_syn_are_one_round_short() {
     let lost = |flow: &Compared| matches!(flow.interruption, Interruption::Handshake { .. });
@@ -121,8 +122,8 @@ fn short_flows_that_lose_their_syn_are_one_round_short() {
     }
 }
 
-/// Thesis, 7.3: model and simulation are close. Case 2 is off by up to three rounds: a lone retransmission's ACK is delayed,
-/// as is that of an odd last segment, and the window grows more slowly after a timeout.
+/// Thesis, 7.3: model and simulation are close. In Case 2, the model is off by up to three rounds. In ns-2 the ACKs of a lone
+/// retransmission and of an odd last segment are delayed, and the window grows more slowly after a timeout.
 #[test]
 fn short_flows_that_lose_data_are_at_most_three_rounds_off() {
     let lost = |flow: &Compared| matches!(flow.interruption, Interruption::Data { .. });
@@ -139,8 +140,8 @@ fn short_flows_that_lose_data_are_at_most_three_rounds_off() {
     assert!(mean < 0.06, "{mean}");
 }
 
-/// Thesis, 7.3, Figure 18: the model's maximum over all arrivals against ns-2's (cluster next to the sender, least timeout
-/// 1.5 s), for failovers that do not end just when a timer fires.
+/// Thesis, 7.3, Figure 18: compares the model's maximum over all arrivals with ns-2's. The cluster is next to the sender, and the least
+/// timeout is 1.5 s. Failovers that end just when a timer fires are left out.
 #[test]
 fn the_maximum_is_ns2s() {
     let flow = ShortFlow::new(Parameters::SHORT);
@@ -155,8 +156,8 @@ fn the_maximum_is_ns2s() {
     }
 }
 
-/// The model lets a round pass as a whole or not at all. A failover shorter than a round trip can take a single ACK, which
-/// the next one makes good, or one segment of a round: of 41 flows three have a timeout more or less than in ns-2.
+/// In the model, a round passes as a whole or not at all. In ns-2, a failover shorter than a round trip can drop one segment of a round, or
+/// a single ACK, which the next ACK replaces. So three of 41 flows have one timeout more or less than in ns-2.
 #[test]
 fn failovers_shorter_than_a_round_trip_split_rounds() {
     let flows = short_flows().into_iter().filter(|flow| !flow.outlasts_a_round());
@@ -173,8 +174,8 @@ fn failovers_shorter_than_a_round_trip_split_rounds() {
     }
 }
 
-/// Thesis, 7.3: the long flow's model follows the trend, but not what an ssthresh of two segments costs. Undisturbed flows
-/// agree; with the SYN lost ns-2's flow grows linearly from two segments on and takes far longer than the model.
+/// Thesis, 7.3: the model of long flows follows the trend, but leaves out the cost of an ssthresh of two segments. Undisturbed flows
+/// agree. If the SYN is lost, the window of ns-2's flow grows linearly from two segments on, so it takes far longer than in the model.
 #[test]
 fn long_flows_miss_the_linear_growth_after_a_lost_syn() {
     let parameters = Parameters {

@@ -26,7 +26,8 @@ pub enum Gate {
     Wire,
     /// Nothing of the old primary passes; a client's packet goes to its restored socket, or into the log.
     Takeover,
-    /// Every connection is local, so every packet goes to the local stack. Connections of the old wire or primary are not ours.
+    /// Every connection is local: clients' packets go to the local stack, and nothing of the old primary passes. Connections that only the
+    /// other node had do not continue here.
     Sole,
     /// The application is here. Its output goes to the peer's wire only.
     Primary,
@@ -37,8 +38,8 @@ pub enum Gate {
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Set up the network for what a gate lets pass, before the gate opens: addresses, routes, guards. A node that speaks already
-    /// loses nothing meanwhile. A takeover does not need this step. If it fails, call `handle_failed` before the next action.
+    /// Before a gate opens, set up the addresses, routes and guards that it needs. A node that speaks already loses nothing meanwhile.
+    /// A takeover does not need this step. If the step fails, call `handle_failed` before the next action.
     Assume {
         /// The service.
         service: ServiceIndex,
@@ -58,8 +59,8 @@ pub enum Action {
         /// As [`SetUntil`](Self::SetUntil).
         until: Option<Instant>,
     },
-    /// Set the moment after which the kernel drops each packet that this node says alone, or for connections that it took over as a
-    /// wire.
+    /// Set the end of this node's right to speak. After it, the kernel drops what the node sends while it speaks alone, and what it
+    /// sends on connections that it took over as a wire.
     SetUntil {
         /// The service.
         service: ServiceIndex,
@@ -116,14 +117,15 @@ pub enum Action {
     AskOutside {
         /// The service.
         service: ServiceIndex,
-        /// Answers to questions that were asked before this time do not count. Such a question cannot replace this one.
+        /// Only answers to questions that were asked at this time or later count. So an earlier question, for example of another service,
+        /// does not make this one unnecessary.
         since: Option<Instant>,
     },
-    /// The peer speaks alone. Give up the VIP, and end the sockets and replicas that use it without a word.
+    /// The peer speaks alone. Give up the VIP. End the sockets and replicas that use the VIP, without sending anything to clients.
     StandDown {
         /// The service.
         service: ServiceIndex,
-        /// This node served: tell the operator's hook.
+        /// This node has served until now, so run the operator's hook for deposed nodes.
         is_deposed: bool,
     },
     /// Read the wire's log to its end, including records that are being written. Then call `handle_drained`.
@@ -166,7 +168,7 @@ pub enum Action {
         /// The service.
         service: ServiceIndex,
     },
-    /// Put this IP packet on the wire.
+    /// Send this IP packet through a raw socket.
     Transmit(Vec<u8>),
     /// Send this to the peer.
     Send(Heartbeat),
@@ -355,7 +357,7 @@ pub(crate) fn in_reach<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64
     }
 }
 
-/// Names a heartbeat to its sender.
+/// Tells the sender of a heartbeat which of its heartbeats was heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Echo {
     /// Its [`Heartbeat::incarnation`].

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use crate::Instant;
 
-/// Time between two checks of a dead application's address. It may have been started again.
+/// Time between two checks of a dead application's address. The application may have been started again.
 const LOOK: Duration = Duration::from_millis(100);
-/// Time between two checks of the address of an application that does not serve yet. The wire counts none of its deaths.
+/// Time between two checks of the address of an application that does not serve yet. The checks are needed because the
+/// eBPF programs count no listener deaths on a backup.
 const LOOK_AHEAD: Duration = Duration::from_secs(1);
 
 /// Whether a process listens at the service's address.
@@ -40,8 +41,8 @@ impl Presence {
     /// whether a process listens. A death alone is no proof: one of several listeners may have died (SO_REUSEPORT), or the service manager
     /// may have started the program again.
     ///
-    /// If the application `serves`, or begins to, an orderly end is the operator's decision and does not count. An application that does
-    /// not serve yet must be there, however it ended. If it is absent then, it still counts as dead when it is to serve.
+    /// While the application `serves`, an orderly end is the operator's decision and does not count. An application that does not serve
+    /// yet is dead whenever no process listens, even after an orderly end. It stays dead when it begins to serve, until a process listens.
     pub fn is_dead(
         &mut self,
         now: Instant,
@@ -116,7 +117,7 @@ mod tests {
         assert!(!is_dead(soon * 20, 2, Some(true)), "it was started again");
     }
 
-    /// The wire does not count an application that was stopped in order, or never started.
+    /// An application that was stopped in order, or never started, has no listener death that the eBPF programs count.
     #[test]
     fn an_application_that_would_go_on_must_be_there() {
         let mut presence = Presence::new(BEGIN);

@@ -122,7 +122,7 @@ impl Census {
         Some(self.query(after))
     }
 
-    /// Takes the page if it is the one that is waited for, and goes on to the next one. Returns whether it was.
+    /// If `page` answers the open question, takes it and goes on to the next page. Returns whether the page was taken.
     pub(crate) fn takes(&mut self, page: &Page) -> bool {
         let Progress::Asking { after, .. } = self.progress else {
             return false;

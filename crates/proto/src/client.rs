@@ -80,7 +80,6 @@ impl Client {
 
     /// A segment announces the window if it is newer than the last one that did, or enlarges or closes the window
     /// (`tcp_may_update_window`).
-    /// (`tcp_may_update_window`).
     fn note_window(&mut self, segment: &Segment<'_>, acknowledges_more: bool) {
         let window = u32::from(segment.window) << self.window_shift;
         if !self.heard {

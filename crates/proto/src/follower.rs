@@ -215,8 +215,8 @@ impl Follower {
         }
     }
 
-    /// Follows input that is new and contiguous. It comes as soon as it is logged: it was released to the primary, which may act
-    /// on it before it acknowledges it.
+    /// Follows input that is new and contiguous. Call this as soon as the input is logged. The input was released to the primary, and the
+    /// primary may act on it before acknowledging it.
     pub fn on_input(&mut self, bytes: &[u8]) {
         if let Self::Http(tracker, _) = self {
             tracker.on_input(bytes);
@@ -315,7 +315,7 @@ impl Follower {
         }
     }
 
-    /// The log may not grow, for the reason `full`: gives up input that is kept for a reply only. Returns false if there is none.
+    /// The log may not grow, for the reason `full`: gives up input that is kept for a reply only. Returns false if there is no such input.
     pub fn shed(&mut self, full: Full) -> bool {
         match self {
             Self::Http(tracker, _) => tracker.shed(full),

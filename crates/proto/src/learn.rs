@@ -34,7 +34,7 @@ pub const QUESTION_MAX: usize = 32;
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// Maximum number of times that one question is asked.
 const ASKED_MAX: u32 = 20;
-/// Length of the waiting list from which on no possible strangers are added: clients that the server has not answered.
+/// Length at which the waiting list is full for possible strangers, that is, clients that the server has not answered.
 const STRANGERS_MAX: usize = 1024;
 /// Maximum number of bytes kept for one candidate. Each segment counts with its payload and [`SEGMENT_COST`].
 const CANDIDATE_BYTES: usize = 128 * 1024;
@@ -46,7 +46,7 @@ const SEGMENT_COST: usize = 256;
 /// What both sides' SYNs agreed on, as reported by the primary's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// The maximum segment size in use, options included. At most the smaller of the two that were offered.
+    /// The maximum segment size in use, including the space for TCP options. At most the smaller of the two that were offered.
     pub mss: u16,
     /// Window scale shifts: the client's, the server's.
     pub window_scale: Option<(u8, u8)>,

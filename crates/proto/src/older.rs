@@ -17,7 +17,7 @@ use crate::{Instant, Seq};
 pub const OLDER_MAX: usize = 65_536;
 /// Silence after which a connection with one FIN counts as ended. The other FIN may have passed before the log began.
 const CLOSED_FOR: Duration = Duration::from_secs(60);
-/// Age of the last confirmation from which on the primary is asked about a client again.
+/// The primary is asked about a client again when the last confirmation is this old.
 const UNSURE_AFTER: Duration = Duration::from_secs(2);
 /// Maximum number of places that one call of [`Older::unsure`] examines.
 const LOOKED_AT_MAX: usize = 1024;
@@ -122,7 +122,7 @@ impl Older {
         }
     }
 
-    /// The primary, asked at `asked`, has the client's connection. Segments logged later than that count more.
+    /// The primary, asked at `asked`, has the client's connection. Segments logged after `asked` outweigh this answer.
     pub(crate) fn confirm(&mut self, asked: Instant, client: SocketAddr) {
         match self.clients.get_mut(client) {
             Some(seen) if !seen.over => seen.sure = seen.sure.max(asked),
@@ -131,7 +131,7 @@ impl Older {
         }
     }
 
-    /// The primary, asked at `asked`, does not have the client's connection. Segments logged later than that count more.
+    /// The primary, asked at `asked`, does not have the client's connection. Segments logged after `asked` outweigh this answer.
     pub(crate) fn deny(&mut self, asked: Instant, client: SocketAddr) {
         if self.clients.get(client).is_some_and(|seen| seen.heard < asked) {
             self.clients.remove(client);

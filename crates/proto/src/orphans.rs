@@ -1,6 +1,6 @@
 //! Orphans: connections that have lost their process while the service lives, because one worker of several died. The primary tells
-//! the backup of them by heartbeats, which may be lost or come twice. So the primary numbers each orphan, and tells it again until the
-//! backup has said that it adopted it. Until then the primary's kernel remembers the orphan too, for a new agent
+//! the backup of orphans by heartbeats, which may be lost or come twice. So the primary numbers each orphan, and repeats it until the
+//! backup has confirmed the adoption. Until then the primary's kernel remembers the orphan too, for a new agent
 //! ([`Found::orphans`](crate::node::Found::orphans)).
 
 use std::collections::{BTreeSet, VecDeque};

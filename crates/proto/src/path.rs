@@ -273,14 +273,15 @@ impl Path {
         self.first_asked = None;
     }
 
-    /// There is trouble. It prolongs a doubt, but not for ever: else a path that is lost would never be found to be.
+    /// Begins a doubt, or prolongs the present one because of new trouble. [`is_doubt_over`](Self::is_doubt_over) limits this, so that
+    /// lasting trouble cannot keep a lost path in doubt for ever.
     fn doubt(&mut self, now: Instant) {
         let since = self.doubted.unwrap_or(now);
         self.doubt_anew(now);
         self.doubted = Some(since);
     }
 
-    /// All may be well again, or nothing.
+    /// Begins a new doubt with its full length, because the path may work again, or may have failed.
     fn doubt_anew(&mut self, now: Instant) {
         (self.doubted, self.distrusts, self.ask_at) = (Some(now), Some(now), now);
     }

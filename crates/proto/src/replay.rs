@@ -59,14 +59,14 @@ impl Window {
     }
 }
 
-/// Verdict on a datagram that comes from the peer, by its key or by its address.
+/// Verdict on a datagram of the peer. The caller has already checked the sender, by the key or by the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
     /// The peer's current agent sent it.
     Current(Seen),
     /// An agent that was unknown has proved that it lives now. The caller must draw a new nonce for the next agent.
     Proved,
-    /// An agent that has proved nothing yet sent it, or it is a recording.
+    /// The sender is an agent that has not yet proved that it lives now, or the datagram is a recording.
     Unproved,
 }
 

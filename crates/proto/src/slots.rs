@@ -2,7 +2,8 @@
 
 use crate::connection::Connection;
 
-/// Names a connection, uniquely for ever: an action may be carried out after its connection ended and another one has its slot.
+/// Identifies a connection. No id is used twice, because an action may be carried out after its connection has ended and another connection
+/// has the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId {
     slot: u32,
@@ -28,7 +29,7 @@ pub(crate) struct Slots {
 #[derive(Debug)]
 struct Slot {
     generation: u32,
-    /// Boxed: its memory is given back with it, and it can be passed on without a copy.
+    /// Boxed, so that the connection's memory is freed with it and the connection can be passed on without a copy.
     connection: Option<Box<Connection>>,
 }
 

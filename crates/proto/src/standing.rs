@@ -36,7 +36,7 @@ pub struct Word {
     pub leaves: bool,
     /// The node is a primary that wants to be taken over: it leaves, it hands over, or its application failed and the backup's did not.
     pub yields: bool,
-    /// When the receiver of this word sent the last heartbeat that the node has heard, by the receiver's clock.
+    /// An echo of the receiver's own clock: when the receiver of this word sent the last of its heartbeats that the node has heard.
     pub echo: Option<Instant>,
 }
 
@@ -88,7 +88,8 @@ pub struct StandingConfig {
     pub arbiter: Arbiter,
     /// How long the backup may speak without having asked the arbiter.
     pub lease: Duration,
-    /// Time that this node waits before it has a silent peer fenced. The delay makes one of two living nodes the faster one.
+    /// Time that this node waits before it has a silent peer fenced. If two living nodes do not hear each other, a delay on one of them
+    /// lets the other one fence first.
     pub fence_delay: Duration,
 }
 
@@ -111,7 +112,8 @@ pub struct Standing {
     epoch: u64,
     /// End of a backup's own lease, or of the time that a node may speak alone on its peer's promise.
     lease_until: Option<Instant>,
-    /// Echoes of heartbeats sent up to this time give no lease: the clock stood still since, or this node said that it leaves.
+    /// Echoes of heartbeats that this node sent up to this time give no lease. Until this time the clock stood still, or this node said
+    /// that it leaves.
     echoes_after: Instant,
     /// End of the lease that the other node may have from this node.
     granted_until: Option<Instant>,
@@ -119,8 +121,8 @@ pub struct Standing {
     confirmed: Option<u64>,
     /// Earliest time of the next question to the arbiter.
     ask_at: Instant,
-    /// Until then the primary may speak alone, because this backup had said that it leaves. So the backup does not ask the arbiter for
-    /// the next epoch earlier.
+    /// Time until which the primary may speak alone, because this backup had said that it leaves. Before this time, the backup does not
+    /// ask the arbiter for the next epoch.
     promised_until: Instant,
     /// The arbiter was asked in this role. It may have given an epoch without this node's knowledge.
     has_asked: bool,
@@ -214,8 +216,8 @@ impl Standing {
         }
     }
 
-    /// Whether this node is the wire of a primary that counts on it. If so, this node may speak for connections that it has taken over,
-    /// as soon as the primary has answered this agent, and as long as the primary goes on answering.
+    /// Whether this node is the wire of a primary that counts on it. If so, this node may speak for connections that it has taken over.
+    /// This begins when the primary has answered this agent, and lasts as long as the primary goes on answering.
     pub fn is_counted_on(&self, now: Instant) -> bool {
         self.role == Role::Backup && self.has_lease(now)
     }
@@ -301,7 +303,8 @@ impl Standing {
             }
             Role::Backup => {
                 let at = self.ask_at.max(self.promised_until);
-                // One that leaves begins nothing, but must know what it was given.
+                // A backup that leaves asks for no epoch. But if it has asked already, it must learn whether the arbiter gave it the
+                // epoch.
                 let may_ask = !self.leaves() || self.has_asked;
                 (self.is_wanted && self.is_reached && may_ask).then_some(at)
             }
@@ -317,7 +320,7 @@ impl Standing {
         }
         match verdict {
             Verdict::Failed => {
-                // A witness may have decided all the same. A command that failed has switched nobody off.
+                // A witness may have given the epoch although no answer came. A fence's command that failed has switched no node off.
                 self.has_asked &= self.config.arbiter == Arbiter::Witness;
                 None
             }
@@ -346,17 +349,21 @@ impl Standing {
         if self.role == Role::Joining {
             self.has_forgotten = is_own;
         } else if !is_own {
-            return; // the peer says so itself if it has used the epoch or goes on in it; if it is gone, this node is refused that epoch
+            // The written epoch is the peer's. If the peer uses the epoch, its word says so. If the peer is gone, the arbiter refuses
+            // this node that epoch.
+            return;
         }
-        // A node that begins must not be behind an epoch in which a node has spoken. A node that goes on was given an epoch that its
-        // last agent died before using. Nothing was said in that epoch, so the pair can go on in it, and either node can get the next.
+        // A node must not begin in an epoch before one in which a node has spoken. A node that goes on was given an epoch, but its
+        // last agent died before using it. No node has spoken in that epoch, so the pair can go on in it. Either node can get the next
+        // epoch.
         self.epoch = self.epoch.max(epoch);
     }
 
     /// The peer's word.
     pub fn on_word(&mut self, now: Instant, word: &Word) -> Option<Change> {
         if self.is_wire_of(word) {
-            // The primary is not silent. But if the arbiter was asked, it may have given the epoch, and then only this node can go on.
+            // The primary is not silent, so no arbiter is needed. But if the arbiter was asked, it may have given this node the epoch.
+            // Then only this node can go on.
             self.is_wanted &= self.has_asked;
             self.has_delayed &= self.is_wanted;
         }
@@ -371,7 +378,8 @@ impl Standing {
             .event_of(now, word)
             .and_then(|event| self.change_if_allowed(now, event, word.epoch));
         if change.is_some_and(|change| change.event == Event::PeerSilent) {
-            self.ask_at = self.ask_at.max(now + ASK_AGAIN); // the peer is mute but alive, and may be about to return: it is not fenced at once
+            // The peer is mute but alive, and may be about to return. So it is not fenced at once.
+            self.ask_at = self.ask_at.max(now + ASK_AGAIN);
         }
         self.hear_promise(word);
         self.grant(now);
@@ -416,8 +424,8 @@ impl Standing {
         self.change(now, Event::Alone, 0)
     }
 
-    /// A step for this node's consent to a peer's return failed. The peer has not heard of the consent, so this node goes on alone, in the
-    /// `epoch` from before the consent.
+    /// This node wanted to consent to the peer's return, but a step failed. The peer has not heard of the consent. So this node goes on
+    /// alone, in the `epoch` from before the consent.
     pub fn on_consent_failed(&mut self, now: Instant, epoch: u64) -> Option<Change> {
         self.change(now, Event::ConsentFailed, epoch)
     }
@@ -438,13 +446,13 @@ impl Standing {
     /// This backup is to take over from a primary that lives: by the operator's order, or because the primary's path is broken.
     pub fn on_handover(&mut self, now: Instant) -> Option<Change> {
         if !self.may_follow(now) {
-            return None; // the primary confirms in a moment
+            return None; // the primary's next heartbeats will show whether it has gone on alone
         }
         self.change_if_allowed(now, Event::PeerYields, 0)
     }
 
-    /// Whether this backup may take a primary that yields at its word. The word may be old, and the primary alone since. A lease shows that
-    /// it is not. Where an arbiter decides, a backup without a lease asks it.
+    /// Whether this backup may believe the word of a primary that yields. The word may be old, and the primary may have gone on alone
+    /// since. A lease shows that the primary has not. If there is an arbiter, a backup without a lease asks it.
     fn may_follow(&self, now: Instant) -> bool {
         let asks = self.config.arbiter != Arbiter::FailStop;
         !self.is_unconfirmed && (asks || self.config.lease.is_zero() || self.has_lease(now))

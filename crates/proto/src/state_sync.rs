@@ -10,8 +10,9 @@
 //! ```
 //!
 //! *Prepare* copies while clients go on. Then the wire holds back what clients send, so the primary's state stands still, and *finish*
-//! copies the rest and ends the copying. All that clients send afterwards is in the log. A replica follows each connection that has
-//! sent nothing before. *Abandon* ends the copying early. The kernel enforces the end of the hold.
+//! copies the rest and ends the copying. All that clients send afterwards is in the log. A replica follows each connection that opens
+//! during *finish* or later, because the primary has no earlier input of it. *Abandon* ends the copying early. The kernel enforces the
+//! end of the hold.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -68,7 +69,7 @@ pub enum Event {
     Failed,
     /// The log is read to its end.
     Drained,
-    /// The hold has ended, or the rest.
+    /// The hold has ended, or the pause after a failure.
     Expired,
 }
 
@@ -178,7 +179,7 @@ pub struct StateSync {
     /// The longest hold.
     hold: Duration,
     state: State,
-    /// The end of the hold, or of the rest.
+    /// The end of the hold, or of the pause after a failure.
     due: Option<Instant>,
     held_from: Instant,
     /// Number of the hook's last run. Late outcomes of earlier runs do not count.

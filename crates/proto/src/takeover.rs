@@ -58,7 +58,7 @@ pub struct TakeoverReport {
     pub live: Vec<(ConnectionId, Instant)>,
 }
 
-/// Most reports that are kept. A worker that crashes repeatedly causes one report each time.
+/// Maximum number of reports that are kept. A worker that crashes repeatedly causes one report each time.
 const REPORTS_MAX: usize = 16;
 
 /// The takeovers of a service.
@@ -135,7 +135,7 @@ pub(crate) struct Takeover {
     unhurried: BTreeSet<ConnectionId>,
     /// The order of `unhurried`. It may still contain connections that have left that set.
     in_turn: VecDeque<ConnectionId>,
-    /// Until then the unhurried connections wait; `None`: they need not wait now.
+    /// Time until which the unhurried connections wait. `None`: they need not wait now.
     rest_from: Option<Instant>,
     /// How many unhurried connections may still follow in this portion, and when the next portion may begin. `None`: there is no limit.
     portion: Option<(usize, Instant)>,
@@ -227,7 +227,7 @@ impl Takeover {
                 table.iter().map(|(id, _)| id).collect()
             }
             Scope::Clients(clients) => {
-                let mut seen = BTreeSet::new(); // a primary's new agent tells again of orphans that were told before
+                let mut seen = BTreeSet::new(); // a new agent of the primary repeats orphans that the earlier agent has reported
                 let known = clients.iter().filter_map(|&client| table.find(client));
                 known.filter(|&connection| seen.insert(connection)).collect()
             }

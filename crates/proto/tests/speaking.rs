@@ -5,7 +5,8 @@
 //! The two clocks run at the same rate here; [`Standing`]'s margin covers clocks that do not. The kernel is modelled: a node's right to
 //! speak alone ends at [`Standing::until`], whether its agent runs or not.
 //!
-//! `STEADFAST_BOUNDS=more` explores more (minutes), and `large` within larger bounds (much longer).
+//! `STEADFAST_BOUNDS=more` explores more combinations and takes minutes. `STEADFAST_BOUNDS=large` also raises the bounds and takes much
+//! longer.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -122,9 +123,10 @@ struct Node {
     spoke: Option<u64>,
     /// The last epoch in which it did so by right of the arbiter, not only by its lease.
     given: Option<u64>,
-    /// The node's connections are as they were at the beginning of this epoch, or later. `None` if it has no connections.
+    /// The node's connections are at least as recent as the beginning of this epoch. `None` if the node has no connections.
     base: Option<u64>,
-    /// Tick since which the node does not trust its log: it had left, and the primary has not yet said that it did not go on alone.
+    /// Tick since which the node does not trust its log. The node had left, and its primary may have gone on alone and has not denied that
+    /// yet.
     doubts: Option<u64>,
 }
 
@@ -237,9 +239,9 @@ impl Pair {
         }
     }
 
-    /// Notes a contradiction. A backup that goes on must know all that was said alone. A primary that goes on must know what was said by
-    /// right of the arbiter. (What a node says by its lease is lost if the node dies before the arbiter knows: that is the price of
-    /// `lease_ms`.)
+    /// Notes a contradiction if a node goes on without knowing what the other node said alone. A backup that takes over must know all of
+    /// it. A primary that goes on must know only what was said by right of the arbiter. (What a node says by its lease is lost if the
+    /// node dies before the arbiter knows: that is the price of `lease_ms`.)
     fn note(&self, state: &mut State, node: usize, before: &Standing, change: Option<Change>) {
         let begins = matches!(
             change,

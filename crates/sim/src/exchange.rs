@@ -17,7 +17,7 @@ pub struct Exchange {
     peer_finished: bool,
 }
 
-/// A number of bytes, each of which is known by its position.
+/// A stream of bytes. The seed and a byte's position determine its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
     /// Streams with different seeds are different.

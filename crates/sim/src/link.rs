@@ -88,7 +88,7 @@ pub enum InvalidLink {
         /// The field's value.
         value: f64,
     },
-    /// Packets would be late by nothing.
+    /// Late packets would have no extra delay.
     #[error("reorder needs a positive reorder_delay")]
     ReorderWithoutDelay,
 }
@@ -138,7 +138,7 @@ pub struct Link {
     idle_at: Fraction,
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    /// Sending time of the packet before. The next packet is often as long.
+    /// Sending time of the last packet. It is kept because the next packet often has the same length.
     pace: Pace,
     rng: Xoshiro256PlusPlus,
 }
@@ -321,13 +321,13 @@ impl Fraction {
         Self((nanos as u128) << 64 | rest as u128)
     }
 
-    /// The whole nanosecond before.
+    /// This time, rounded down to a nanosecond.
     #[allow(clippy::cast_possible_truncation)] // the upper half
     const fn instant(self) -> Instant {
         Instant::from_nanos((self.0 >> 64) as u64)
     }
 
-    /// The time at which a packet has been sent whose sending starts here.
+    /// The end of a packet's sending that starts at this time.
     #[allow(clippy::cast_possible_truncation)] // the lower half
     const fn after(self, pace: Pace, rate: u64) -> Self {
         let (rest, overflows) = (self.0 as u64).overflowing_add(pace.rest);
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_million_packets_take_exactly_their_bits_over_the_rate() {
-        // 1,000,003 bit/s divides no packet's duration into whole nanoseconds.
+        // At 1,000,003 bit/s, no packet's duration is a whole number of nanoseconds.
         for rate in [1_000_003, 3_000_000_000, 7] {
             let mut link = link(LinkConfig {
                 rate_bits_per_s: Some(rate),

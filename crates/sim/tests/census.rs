@@ -12,10 +12,11 @@ use steadfast_sim::pair::{Scene, Station, Talk, echo, http};
 use steadfast_sim::tcp::State;
 
 const SEEDS: u64 = 40;
-/// Connections that are open before: more than a page's.
+/// Number of connections that begin before the agent is killed. They do not fit on one page.
 const BEFORE: usize = 70;
-/// While the agent is away, and after.
+/// Number of connections that begin while there is no agent.
 const MEANWHILE: usize = 5;
+/// Number of connections that begin with the new agent.
 const AFTER: usize = 10;
 const LATE: usize = BEFORE + MEANWHILE;
 /// When the old agent is killed, the new one begins, and all is looked at.
@@ -119,7 +120,7 @@ fn a_new_agent_knows_who_is_there() {
                 backup.kill_agent(now, at(BEGUN))
             })
         });
-        // What the agents say in the first moments is lost, or not.
+        // The agents' messages in the first moments are lost. A random time decides how many.
         let beats = scene.heartbeats;
         scene.cut(beats, at(BEGUN), at(BEGUN + draw.time(15 * MS)));
         let late: Vec<_> = (LATE..LATE + AFTER).map(Scene::client_of).collect();

@@ -11,7 +11,7 @@ use steadfast_sim::link::LinkConfig;
 use steadfast_sim::tcp::{Config, Endpoint, Failure, State};
 use steadfast_sim::world::NodeId;
 
-/// Sends a word at once and ends its stream at a time, whatever the peer does.
+/// Sends a word at once and ends its stream at the time `end`, whatever the peer does.
 fn says(word: &'static [u8], end: Instant) -> impl FnMut(Instant, &mut Endpoint) -> Option<Instant> {
     let mut said = false;
     move |now, endpoint| {
@@ -124,7 +124,8 @@ fn every_order_ends_whatever_is_lost() {
                 {
                     let endpoint = both.endpoint(node);
                     assert_eq!(endpoint.state(), State::Closed, "{context}");
-                    // The last acknowledgement may be lost until the other side has forgotten the connection.
+                    // If every copy of the last acknowledgement is lost, the other side forgets the connection, and then answers with a
+                    // RST.
                     assert!(
                         matches!(endpoint.failure(), None | Some(Failure::Reset)),
                         "{context}"

@@ -1,5 +1,5 @@
-//! What the HALR thesis says in §7.2 and §7.3 about flows around a failover, sentence by sentence. `docs/halr.md` has the table: a
-//! test of a sentence that does not hold asserts what holds.
+//! The claims of the HALR thesis in §7.2 and §7.3 about flows around a failover. Each test checks one or a few claims. `docs/halr.md` has
+//! a table of them. If a claim does not hold, its test asserts what holds instead.
 
 mod halr;
 
@@ -46,7 +46,7 @@ fn disturbed(cluster: &Cluster) -> Vec<FlowResult> {
     flows
 }
 
-/// Long flows of Case 2: so many have 0, 1, 2, 3, more timeouts; and the mean completion.
+/// Long flows of Case 2: the numbers of flows with 0, 1, 2, 3 and more timeouts, and the mean completion time in seconds.
 fn long(variant: Variant, failover_s: f64, recovery: Option<Recovery>) -> ([usize; 5], f64) {
     let mut cluster = cluster(variant, 1000, failover_s, recovery);
     cluster.last_arrival = Some(cluster.failover_at);
@@ -69,8 +69,8 @@ fn a_flow_takes_0_6_s_and_those_between_1_4_s_and_the_end_are_hit() {
     }
 }
 
-/// §7.2.2: flows protected by HALR are less harmed. Holds on average; with the cluster next to the destinations a Reno flow may
-/// lose by it at 0.5 s, because a lone repaired segment sets its timer anew.
+/// §7.2.2: flows protected by HALR are less harmed. This holds on average. With the cluster next to the destinations and a failover of
+/// 0.5 s, HALR can make a single Reno flow slower: a single repaired segment restarts the flow's timer.
 #[test]
 fn protected_flows_are_less_harmed() {
     for network in [near_destinations, near_sources] {
@@ -87,8 +87,9 @@ fn protected_flows_are_less_harmed() {
     }
 }
 
-/// §7.2.2, Figure 12: without HALR even 0.5 s costs Case 3 the SYN's timeout. Thesis: 4.01 s; here 3.69 s, as in ns-2. With it: 0.8 to
-/// 1.9 s for all; here up to 1.28 s next to the sources, 2.58 s next to the destinations.
+/// §7.2.2, Figure 12: without HALR, flows of Case 3 wait for the SYN's timeout even if the failover takes only 0.5 s. They take 4.01 s in
+/// the thesis, 3.69 s here and in ns-2. With HALR, all disturbed flows take 0.8 to 1.9 s in the thesis. Here they take up to 1.28 s with
+/// the cluster next to the sources, and up to 2.58 s next to the destinations.
 #[test]
 fn half_a_second_costs_a_lost_syn_three_and_halr_saves_them() {
     let [least, _, most] = range(case(&near_destinations(0.5, None), 3).iter());
@@ -137,9 +138,9 @@ fn after_five_seconds_two_fifths_wait_for_nine() {
     assert_eq!((waits(9.0), waits(3.0), flows.len()), (100, 150, 250));
 }
 
-/// §7.2.2: with HALR the completion time depends on the failover's end only, not on timeouts (§7.3: the unused flow time is
-/// gone). Each flow of Case 3 takes what is left of the failover and its normal time;
-/// a timer that fires while the answer is on its way costs two more round trips at most.
+/// §7.2.2: with HALR the completion time depends only on the failover's end, not on timeouts. §7.3: the unused flow time is gone. Each
+/// flow of Case 3 takes the rest of the failover plus its normal time. If a timer expires while the answer is on its way, the flow takes
+/// at most two more round trips.
 #[test]
 fn with_halr_a_lost_syn_waits_for_the_failovers_end_only() {
     for failover_s in [0.5, 3.0, 5.0, 12.0] {
@@ -151,10 +152,12 @@ fn with_halr_a_lost_syn_waits_for_the_failovers_end_only() {
     }
 }
 
-/// §7.2.3: HALR avoids timeouts, especially NewReno's and SACK's for a failover below 1 s; more of NewReno's than of Reno's.
+/// §7.2.3: HALR avoids timeouts, most of all those of NewReno and SACK flows if the failover is shorter than 1 s. It avoids more timeouts
+/// of NewReno flows than of Reno flows.
 ///
-/// "SACK has even fewer" does not hold for one packet per flow: to a SACK sender three equal acknowledgements without a new
-/// block are no duplicates (RFC 6675 §2). It holds that SACK's flows are faster, and that with every packet none times out.
+/// "SACK has even fewer" does not hold if HALR keeps one packet per flow: to a SACK sender three equal acknowledgements without a new
+/// block are no duplicates (RFC 6675 §2). But SACK flows are faster than NewReno flows, and if HALR keeps every packet, no flow has a
+/// timeout.
 #[test]
 fn halr_avoids_timeouts_below_one_second() {
     for failover_s in [0.1, 0.5] {
@@ -175,7 +178,7 @@ fn halr_avoids_timeouts_below_one_second() {
     }
 }
 
-/// Why: more copies of the acknowledgement change nothing for SACK senders, and do for NewReno's.
+/// The reason: more copies of the acknowledgement change nothing for SACK senders, but they do for NewReno senders.
 #[test]
 fn equal_acknowledgements_mean_nothing_to_sack() {
     let flows = |variant, ack_copies| {
@@ -194,8 +197,9 @@ fn equal_acknowledgements_mean_nothing_to_sack() {
     assert_ne!(flows(Variant::NewReno, 3), flows(Variant::NewReno, 12));
 }
 
-/// What the thesis does not say: below the timeout a spared timeout is not a spared second. NewReno repairs a lost window
-/// one segment per round trip, Reno waits again. Every packet helps, one does not.
+/// The thesis does not say this: if the failover is shorter than the timeout, avoiding a timeout does not always save time. NewReno repairs
+/// a lost window at one segment per round trip, and Reno waits for its timer again. Policy `all` makes these flows faster, policy `lowest`
+/// does not.
 #[test]
 fn below_the_timeout_one_packet_makes_no_flow_faster() {
     for variant in [Variant::Reno, Variant::NewReno] {
@@ -213,7 +217,7 @@ fn below_the_timeout_one_packet_makes_no_flow_faster() {
     }
 }
 
-/// §7.2.3: at 3 s HALR avoids some of the consecutive timeouts. From the timeout on it never adds one.
+/// §7.2.3: at 3 s HALR avoids some of the consecutive timeouts. If the failover is at least as long as the timeout, HALR adds no timeout.
 #[test]
 fn halr_avoids_consecutive_timeouts_at_three_seconds() {
     for variant in VARIANTS {
@@ -244,7 +248,8 @@ fn three_seconds_are_a_good_boundary_without_halr() {
     }
 }
 
-/// §7.3: HALR reduces the completion time for all failover times, and its maximum grows linearly with them; without it in jumps.
+/// §7.3: HALR reduces the completion time for all failover times. With HALR the largest completion time grows linearly with the failover
+/// time; without HALR it grows in jumps.
 #[test]
 fn with_halr_the_worst_grows_linearly() {
     let sweep = [0.05, 0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0];
@@ -264,7 +269,7 @@ fn with_halr_the_worst_grows_linearly() {
     );
 }
 
-/// §7.3: the short flow model and the simulation agree closely; so do Eq. 2 and 4 with HALR, within 0.2 s.
+/// §7.3: the short flow model and the simulation agree closely. With HALR, Eq. 2 and 4 agree with the simulation within 0.2 s.
 #[test]
 fn the_model_of_short_flows_agrees() {
     let model = ShortFlow::new(Parameters {
@@ -287,8 +292,8 @@ fn the_model_of_short_flows_agrees() {
     }
 }
 
-/// §7.3, Figure 19: long flows fall into two groups, with and without consecutive timeouts or a lost SYN, because of a threshold of
-/// two segments. §4.2: with HALR a flow of Case 3 stays in slow start.
+/// §7.3, Figure 19: long flows fall into two groups. Flows with consecutive timeouts or a lost SYN are the slow group, because they
+/// continue with a slow start threshold of two segments. §4.2: with HALR a flow of Case 3 stays in slow start.
 #[test]
 fn long_flows_fall_into_two_groups_and_halr_leaves_no_slow_one() {
     let of = |recovery| {
@@ -305,7 +310,7 @@ fn long_flows_fall_into_two_groups_and_halr_leaves_no_slow_one() {
     assert!(hit_once < 7.0, "{hit_once}");
 }
 
-/// §3.2: resending to connections that are over is harmless: their ends ignore it.
+/// §3.2: resending packets of connections that are over is harmless, because the hosts ignore these packets.
 #[test]
 fn resending_to_connections_that_are_over_is_harmless() {
     for handshake in [Handshake::OneWay, Handshake::Full] {
@@ -325,13 +330,14 @@ fn resending_to_connections_that_are_over_is_harmless() {
             assert_eq!(*before, after);
         }
         let [r1, _] = with.edges.unwrap();
-        // One way nobody says that it is over, so R1 repeats to all; a FIN makes it forget.
+        // One-way flows send no FIN, so R1 resends to all connections that are over. A FIN makes R1 forget the connection.
         let repeats_to_the_dead = r1.resent_leaving / 3 >= over.len() as u64;
         assert_eq!(repeats_to_the_dead, handshake == Handshake::OneWay, "{r1:?}");
     }
 }
 
-/// §3.3: one packet per flow takes far less memory than all, SYNs least; the bound holds, and flows complete with the smallest.
+/// §3.3: one packet per flow takes far less memory than all packets, and SYNs alone take the least. The cache stays within its bound, and
+/// flows complete even with the smallest cache.
 #[test]
 fn the_policies_differ_in_memory() {
     let of = |policy, max_packets| {
@@ -356,8 +362,8 @@ fn the_policies_differ_in_memory() {
     assert!(bounded.refused > 2000, "{bounded:?}");
 }
 
-/// §3.3: caching begins with the second missing heartbeat. What is lost before is not remembered: those SYNs wait for their
-/// timer, and no acknowledgement is held, because none leaves a string that is dead.
+/// §3.3: caching begins with the second missing heartbeat. The cache has no packet that was lost before, so lost SYNs wait for their
+/// timer. The cache has no acknowledgement either, because none leaves a dead string.
 #[test]
 fn what_is_lost_before_the_suspicion_waits() {
     let cluster = near_destinations(0.5, Some(suspected()));
@@ -386,7 +392,7 @@ fn a_lost_syn_ack_is_resent_by_the_other_edge() {
     assert!(least > 3.0 && most < 1.4, "{least} {most}");
 }
 
-/// Beyond the thesis: hosts of today (SYN timeout 1 s, least timeout 0.2 s, CUBIC) gain as well, a lost SYN most.
+/// Beyond the thesis: today's hosts (SYN timeout 1 s, least timeout 0.2 s, CUBIC) gain, too. Flows with a lost SYN gain most.
 #[test]
 fn hosts_of_today_gain_too() {
     let of = |recovery, number| {

@@ -1,5 +1,5 @@
-//! What the HALR thesis says in §7.4 about rate control after a failover, sentence by sentence. `docs/halr.md` has the table: a test of
-//! a sentence that does not hold asserts what holds.
+//! What the HALR thesis says in §7.4 about rate control after a failover, sentence by sentence. `docs/rate-control.md` has a table of these
+//! sentences. If a sentence does not hold, its test asserts what holds instead.
 
 #[allow(dead_code)]
 mod halr;
@@ -11,7 +11,7 @@ use halr::seconds;
 use steadfast_sim::scenario::edge::{Recovery, Sharing};
 use steadfast_sim::scenario::rate::{Rate, RateFlow, RateResult};
 
-/// Packets that may wait where the thesis' limit is 750, 1500, 3000: ns-2's counts the one that is being sent.
+/// Number of packets that may wait. The thesis' limits are 750, 1500 and 3000, but ns-2 also counts the packet that is being sent.
 const BUFFERS: [usize; 3] = [749, 1499, 2999];
 
 fn rate(buffer_packets: usize, sharing: bool) -> Rate {
@@ -29,7 +29,7 @@ fn run(rate: &Rate) -> RateResult {
 static WITHOUT: LazyLock<[RateResult; 3]> = LazyLock::new(|| BUFFERS.map(|buffer| run(&rate(buffer, false))));
 static WITH: LazyLock<[RateResult; 3]> = LazyLock::new(|| BUFFERS.map(|buffer| run(&rate(buffer, true))));
 
-/// From the moment the flows are moved, for 20 s.
+/// Whether `at` is in the 20 s after the flows were moved to the other string.
 fn watched(rate: &Rate, at: f64) -> bool {
     let over = (rate.failure_at + rate.failover).as_secs_f64() + 0.01;
     at > over && at < over + 20.0
@@ -88,7 +88,8 @@ fn default_seen(results: &[RateResult; 3], index: usize) -> Seen {
     seen(&rate(BUFFERS[index], false), &results[index])
 }
 
-/// Jain's index of what the flows got that were there for 2.5 s, mean over half seconds from 10 to 24 s.
+/// Jain's index of the bytes that flows got in half a second: the mean over the half seconds that end from 10 to 24 s. A flow counts if it
+/// began more than 2.5 s before that end and was not over then.
 fn jain(result: &RateResult) -> f64 {
     let indices: Vec<f64> = (20..=48)
         .map(|half_seconds: u32| {
@@ -182,10 +183,12 @@ fn shares_are_fair() {
 
 /// §7.4.2: without rate control some flows do not get their share; with it each gets it, and new ones do not outgrow old ones.
 ///
-/// That the flows begun after the failover are the ones that suffer most was not seen: a third of them, as of the others.
+/// The thesis says that flows begun after the failover suffer most. This was not seen: a third of them got less than half of their share,
+/// and so did a third of the others.
 #[test]
 fn each_flow_gets_its_share() {
-    // Two seconds each; shares of the whole string, for flows that were there for 4.5 s: those begun before 8 s, and after.
+    // What each flow got in the two seconds before `end`, as a multiple of its fair share of the string. Only flows that began at least
+    // 4.5 s before `end` count: first those that began before 8 s, then the later ones.
     let shares = |result: &RateResult, end: usize| {
         let there = |flow: &RateFlow| {
             let over = flow.result.end.map_or(f64::INFINITY, seconds);
@@ -284,8 +287,8 @@ fn the_largest_buffer_postpones_saturation() {
     assert!(repeated <= 3 * dropped, "{repeated} {dropped}");
 }
 
-/// §6.1: it is even worse if the string that fails is the larger one: twice, four times the rate of the one that is left. With rate
-/// control it is not.
+/// §6.1: if the failed string had twice or four times the rate of the remaining string, the overload is even worse. With rate control, it
+/// is not.
 #[test]
 fn unequal_strings() {
     for ratio in [2, 4] {
@@ -312,8 +315,8 @@ fn unequal_strings() {
     }
 }
 
-/// Beyond the thesis: local recovery and rate control together do no harm. Policy `all` repeats no more of a flow than the cap allows: whole
-/// windows of 20 flows, 1280 packets, would not fit the buffer.
+/// Beyond the thesis: local recovery and rate control together do no harm. Policy `all` resends no more packets of a flow than the cap
+/// allows. The whole windows of 20 flows are 1280 packets and would not fit into the buffer.
 #[test]
 fn recovery_and_rate_control_go_together() {
     use proto::edge::cache::Policy::{All, Lowest};
@@ -391,8 +394,8 @@ fn the_cap_follows_the_number_of_flows() {
     }
 }
 
-/// `docs/rate-control.md`: an interval near the round trip swings more than one of two, and one that is longer than (1 − ρ)·N/g
-/// does not keep up with new flows.
+/// `docs/rate-control.md`: with an interval near the round trip, the cap swings more than with an interval of two round trips. With an
+/// interval longer than (1 − ρ)/ρ·N/g, the cap does not keep up with g new flows per second.
 #[test]
 fn the_interval_has_two_bounds() {
     let of = |millis: u64| {

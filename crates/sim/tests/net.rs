@@ -1,4 +1,4 @@
-//! The engine for figures: everything arrives whatever is lost, the same seed does the same, switches may interfere.
+//! Tests of the engine for figures: all data arrives whatever is lost, equal seeds give equal runs, and switches may change the traffic.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -86,8 +86,8 @@ fn a_full_connection_opens_transfers_and_closes_at_the_speed_of_its_link() {
     let (mut network, flow, _, links) = line(1, &slow(), &Config::default(), 1460);
     network.start(flow);
     assert!(network.run_flows(FOREVER));
-    // SYN, SYN-ACK and data with FIN cross 20 ms each, and the FIN's acknowledgement: 4 × 20 ms, and 2 × 1636 bytes
-    // of 0.8 µs: 40 + 40 + (40, then 1500) + 40 over two links.
+    // SYN, SYN-ACK, data with FIN, and the acknowledgement of the FIN have 40, 40, 1500 and 40 bytes. Each takes 20 ms, and each byte takes
+    // 0.8 µs on each of two links. The ACK of the handshake is sent just before the data and delays the data by 40 bytes once.
     let expected = Instant::from_nanos(80_000_000 + 800 * (2 * (40 + 40 + 1500 + 40) + 40));
     assert_eq!(network.sender(flow).completed(), Some(expected));
     network.run_until(FOREVER);
@@ -145,8 +145,8 @@ fn selective_acknowledgements_repair_what_cumulative_ones_need_a_timeout_for() {
     assert!(sack < new_reno && 2 * new_reno < reno, "{sack} {new_reno} {reno}");
 }
 
-/// RFC 8985 §3.1: what RFC 6675 leaves to the timer, a lost tail and a lost repetition, time tells. Short flows, so that
-/// there are many tails. A lost SYN, which one in 25 flows has, waits for the timer in any case.
+/// RFC 8985 §3.1: RACK detects a lost tail and a lost retransmission by time, where RFC 6675 needs the retransmission timer. The flows are
+/// short, so that there are many tails. A lost SYN, which one in 25 flows has, waits for the timer in any case.
 #[test]
 fn time_and_probes_repair_what_selective_acknowledgements_need_a_timeout_for() {
     let timeouts = |variant| {
@@ -167,7 +167,7 @@ fn time_and_probes_repair_what_selective_acknowledgements_need_a_timeout_for() {
     assert!(10 * rack < 7 * sack, "{rack} {sack}");
 }
 
-/// Where the pipe is long, CUBIC comes back sooner than Reno.
+/// After a loss on a long fat path, CUBIC regains its rate sooner than Reno.
 #[test]
 fn cubic_uses_a_long_fat_pipe_better() {
     let completion = |growth| {

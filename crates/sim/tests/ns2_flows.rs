@@ -20,7 +20,8 @@ fn run(name: &str, segments: &str, failover: &str, change: impl FnOnce(&mut Clus
     cluster.run().unwrap()
 }
 
-/// Compares each run in the file, and asks for 95 % of its flows within 2 % or 20 ms, with as many timeouts.
+/// Compares each run in the file. In 95 % of a run's flows, the completion time must agree within 2 % or 20 ms, and the number of
+/// timeouts must be equal.
 fn compare(file: &str, change: impl Fn(&mut Cluster)) {
     let mut runs: BTreeMap<[String; 3], Vec<Vec<String>>> = BTreeMap::new();
     for row in rows(file) {
@@ -81,7 +82,8 @@ fn flows_of_1000_segments_agree() {
     compare("flows1000_minrto1.csv", |_| ());
 }
 
-/// Where the timeout follows the measured round trip, the phase of each flow's clock matters; with ns-2's own all flows agree.
+/// With so short a least timeout, the timeout follows the measured round trip, so the phase of each flow's clock matters. The file has
+/// ns-2's phases, and with them all flows agree.
 #[test]
 fn flows_with_a_least_timeout_of_200_ms_agree() {
     compare("flows_minrto0.2.csv", |cluster| {

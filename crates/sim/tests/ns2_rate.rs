@@ -1,4 +1,5 @@
-//! The two strings of the HALR thesis §7.4 without rate control against ns-2: throughput, queue, surges of drops.
+//! Compares our results with ns-2's for the two strings of the HALR thesis (§7.4), without rate control: throughput, queue, and surges of
+//! drops.
 
 mod ns2;
 
@@ -6,7 +7,7 @@ use ns2::{number, rows};
 use proto::Instant;
 use steadfast_sim::scenario::rate::{Rate, RateResult};
 
-/// From the moment the flows are moved, for 20 s.
+/// Whether `at` is within the 20 s after the flows are moved.
 fn watched(at: f64) -> bool {
     at > 8.01 && at < 28.01
 }
@@ -20,7 +21,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / f64::from(count)
 }
 
-/// Runs of bins with drops, more than 0.5 s apart.
+/// Number of surges: series of bins with drops, more than 0.5 s apart.
 fn surges(bins: impl Iterator<Item = (f64, u64)>) -> usize {
     let mut last = f64::NEG_INFINITY;
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! A hypervisor pauses the wire's machine, and its clock with it: how long does a lease look valid that has ended?
+//! A hypervisor pauses the wire's machine, and the machine's clock with it. How long does a lease that has ended still look valid?
 mod seeds;
 
 use std::time::Duration;
@@ -40,7 +40,8 @@ fn a_counter_that_goes_on_ends_the_lease_at_once() {
     assert!(outlasts_by(true) <= MS * 20, "{:?}", outlasts_by(true));
 }
 
-/// Nothing on such a machine tells of the pause: the lease ends when it would have without one.
+/// The counter stops during the pause, so the machine cannot notice the pause. The lease lasts for the time that was left when the pause
+/// began.
 #[test]
 fn without_one_the_lease_lasts_as_long_as_it_had_to_run() {
     let by = outlasts_by(false);

@@ -14,7 +14,7 @@ use steadfast_sim::world::{NodeId, World};
 const OUTAGE: Duration = Duration::from_millis(100);
 const RUN: Duration = Duration::from_secs(2_000);
 
-/// What is done to what was exported before it is restored.
+/// A change to the exported connection before it is restored.
 type Change = fn(&mut Restore);
 
 /// Lets a transfer run until one side has received `after` bytes, takes the server's connection out, cuts the server's
@@ -74,7 +74,8 @@ fn transfers_go_on_after_a_restore_whatever_the_network_does() {
     }
 }
 
-/// 10 ms and 50 Mbit/s, nothing is lost: with the window below, after [`OUTAGE`] nothing is on its way any more.
+/// A path with a round trip of 10 ms, 50 Mbit/s, and no loss. The receive buffer limits what is in flight, so that all of it has arrived
+/// after [`OUTAGE`].
 fn steady(up: u64, down: u64, client: Close, server: Close) -> Scenario {
     let wan = LinkConfig {
         rate_bits_per_s: Some(50_000_000),
@@ -133,7 +134,7 @@ fn without_the_window_probe_a_restored_download_waits_for_its_timeout() {
 
 #[test]
 fn output_that_is_not_loaded_as_sent_leaves_at_once() {
-    // All that was sent has arrived, though not all acknowledgements came back: this is what the client has.
+    // The client has everything that was sent, though not all its acknowledgements came back. The change says exactly this.
     let exact: Change = |restore| {
         restore.snd_una = restore.snd_una + u32::try_from(restore.sent.len()).unwrap();
         restore.sent.clear();

@@ -1,4 +1,4 @@
-//! The swarm, in short; and whether its checkers see what they are for.
+//! A short swarm, and whether its checkers notice the defects that they must notice.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use steadfast_sim::swarm::{CONNECTIONS_MIN, FAULTS_MIN, Fault, Kind, Phase, Scen
 
 /// Runs of the short swarm.
 const RUNS: u64 = 100;
-/// A defect that so many runs aimed at it do not show is hidden from the checkers.
+/// Number of runs that aim at each defect. If none of them shows the defect, the checkers cannot see it.
 const SEEDS: u64 = 60;
 
 #[test]
@@ -59,7 +59,7 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
             vec![crash]
         }
         Defect::IgnoreVerdict => vec![between],
-        // The one that took over cannot be confirmed; the other one is.
+        // The arbiter does not answer the node that took over, and confirms the other node.
         Defect::SpeakOn => vec![
             Fault {
                 detail: 5,
@@ -67,7 +67,7 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
             },
             fault(Kind::Between, Target::Speaker, None, 0, 1_200),
         ],
-        // The primary speaks until the gate is closed, which slow agents take a while for.
+        // The primary speaks until the gate is closed. Slow agents take a while to close it.
         Defect::SkipDrains => {
             (scenario.nodes.nap_us, scenario.nodes.slowness) = (4_000, 50);
             for (number, connection) in (0..).zip(&mut scenario.connections) {
@@ -84,7 +84,7 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
             scenario.arbiter = None;
             vec![first(Kind::Pause, Target::Other, 700)]
         }
-        // What it says is not heard; then nothing is.
+        // First the other node does not hear the returning node. Then neither node hears the other.
         Defect::WithoutConsent => {
             let from_a = |cable: u64| Fault {
                 detail: cable * 2 + 1,

@@ -1,5 +1,6 @@
-//! What the swarm has found, made small: each scenario breaks no promise any more. And for each defect that only the swarm has found there
-//! is one that breaks a promise if it is put back (`steadfast-lab swarm --defect NAME` finds another one when the world has changed).
+//! Small scenarios made from what the swarm has found. The scenarios do not break a promise any more. Each defect that only the swarm has
+//! found has a scenario that breaks a promise if the defect is put back. If a change of the simulator makes such a scenario useless,
+//! `steadfast-lab swarm --defect NAME` finds another one.
 
 use steadfast_sim::pair::Defect;
 use steadfast_sim::swarm::{Scenario, play};
@@ -57,9 +58,10 @@ fn orphans_outlive_the_agent_that_was_to_tell_of_them() {
     shows(Defect::ForgetOrphans, scenario!("forget-orphans"));
 }
 
-/// Under `fail-stop`: the primary's agent was away for so long that the backup took over; that one lost its power. The old primary's
-/// sockets went on where they had stopped. Or the wire's agent was away, the primary went on alone and lost its power, and the wire
-/// restored what stood in its old log. Or that agent was stopped between its decision to take over and its first step.
+/// Three cases under `fail-stop`. (1) The primary's agent was away for so long that the backup took over. The backup lost its power, and
+/// the old primary's sockets went on where they had stopped. (2) The wire's agent was away, and the primary went on alone and lost its
+/// power. The wire restored connections from its old log. (3) The wire's agent was stopped between its decision to take over and its
+/// first step.
 #[test]
 fn who_was_away_for_long_does_not_trust_what_it_finds() {
     hold([
@@ -69,12 +71,12 @@ fn who_was_away_for_long_does_not_trust_what_it_finds() {
         scenario!("seed-31007000048"),
     ]);
     shows(Defect::TrustGate, scenario!("trust-gate"));
-    // A cut cable to the clients, long before, is no excuse.
+    // The cable to the clients was cut long before. This does not excuse a broken promise now.
     shows(Defect::TrustGate, scenario!("trust-gate-beside-a-cut"));
 }
 
-/// The wire had taken connections over, its agent died, and the primary went on alone. A new agent answered what was logged before it
-/// heard of that.
+/// The wire had taken connections over, its agent died, and the primary went on alone. The wire's new agent answered logged input before it
+/// heard that the primary was alone.
 #[test]
 fn a_new_wire_says_nothing_before_the_primary_has_answered() {
     hold([scenario!("seed-31440390"), scenario!("seed-58021796")]);
@@ -88,16 +90,16 @@ fn a_wire_that_leaves_is_silent_first() {
     shows(Defect::LeaveLate, scenario!("leave-late"));
 }
 
-/// A SYN came late, and then a SYN-ACK that was repeated by a node that had taken the connection over: the wire thought that the
-/// connection began there.
+/// The wire saw a SYN that was late. Then a node that had taken the connection over repeated the SYN-ACK. The wire mistook the two for the
+/// beginning of a connection.
 #[test]
 fn a_late_handshake_opens_nothing() {
     hold([scenario!("seed-58031096")]);
     shows(Defect::TrustSyn, scenario!("trust-syn"));
 }
 
-/// A slow survivor's lease was over before it had decided: the primary claimed, and both applications executed a request. Nor does
-/// what the survivor's guard keeps back contradict anybody.
+/// A slow survivor's lease was over before the survivor had decided its connections. The primary claimed the VIP, and both applications
+/// executed a request. Packets that the survivor's guard drops do not count as contradictions.
 #[test]
 fn who_may_not_speak_any_more_has_nothing_executed() {
     hold([scenario!("seed-58016449")]);
@@ -115,7 +117,7 @@ fn a_wire_speaks_for_nobody_when_its_lease_is_over() {
     shows(Defect::AdoptForever, scenario!("adopt-forever"));
 }
 
-/// The arbiter's grant came during the takeover. What a survivor did before and after it was not looked at.
+/// The arbiter granted the epoch during the takeover. The judge used to excuse what the survivor did before and after such a grant.
 #[test]
 fn what_was_granted_later_excuses_nothing() {
     shows(Defect::TimestampBehind, scenario!("timestamp-behind"));
@@ -137,7 +139,7 @@ fn what_passed_unlogged_since_it_was_planned_is_not_restored() {
     hold([scenario!("seed-2248")]);
 }
 
-/// A path was broken, and the node that reached the clients did not serve; or the one that did not reach them deposed the other.
+/// A service path was broken. The node that reached the clients did not serve, or the node that did not reach them deposed the other.
 #[test]
 fn a_broken_path_is_survived() {
     shows(Defect::IgnoreMeet, scenario!("ignore-meet"));
@@ -151,13 +153,14 @@ fn a_mute_peer_is_not_fenced_at_once() {
     hold([scenario!("seed-52620024137")]);
 }
 
-/// The wire's machine was halted for longer than its lease, and the counter went on.
+/// The wire's machine was halted for longer than its lease. Its clock stood still, but its time-stamp counter went on.
 #[test]
 fn a_lease_is_over_when_the_counter_says_so() {
     shows(Defect::IgnorePause, scenario!("ignore-pause"));
 }
 
-/// The same, but the counter stood still as well. The other node had been given the epoch, and had not said anything yet.
+/// The wire's machine was halted for longer than its lease, and its time-stamp counter stood still too. The arbiter had given the epoch to
+/// the other node, which had not said anything yet.
 #[test]
 fn what_is_said_by_a_lease_that_a_clock_outlasted_is_lost() {
     hold([scenario!("seed-8139843843"), scenario!("seed-31410025992")]);
@@ -170,8 +173,8 @@ fn a_wires_doubt_makes_no_primary() {
     hold([scenario!("seed-31410014277")]);
 }
 
-/// The wire took over, because the path between the nodes was broken. Its agent was stopped before it said so, and its kernel spoke. The
-/// primary took the agent's silence for a death.
+/// The wire took over, because the path between the nodes was broken. Its kernel spoke, but its agent was stopped before it could tell the
+/// primary. The primary took the agent's silence for a death.
 #[test]
 fn a_wire_that_answers_may_have_taken_over() {
     hold([scenario!("seed-77330123455")]);

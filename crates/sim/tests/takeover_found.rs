@@ -1,4 +1,4 @@
-//! What many seeds have found in the core, one scene each, with as little chance as it takes.
+//! Bugs that many seeds have found in the core. Each has one scene here, which leaves as little as possible to chance.
 
 mod seeds;
 
@@ -50,13 +50,13 @@ fn finish(scene: &mut Scene) {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-/// As [`finish`], and nobody may be lost.
+/// As [`finish`], and no connection may be lost.
 fn finish_whole(scene: &mut Scene) {
     finish(scene);
     assert_eq!(scene.backup().lost(), []);
 }
 
-/// It acknowledged input that the primary had not, and offered the primary's whole window on top.
+/// The wake-up acknowledged input that the primary had not acknowledged, and offered the primary's whole window beyond that input.
 #[test]
 fn a_wake_up_promises_what_the_primary_did_and_no_more() {
     let mut scene = Scene::new(&SceneConfig::quiet(1, Policy::Replica));
@@ -65,7 +65,7 @@ fn a_wake_up_promises_what_the_primary_did_and_no_more() {
     finish_whole(&mut scene);
 }
 
-/// The restored socket's first timeout is a second away.
+/// The restored socket's first timeout takes 3 s, so the node must send the lost output earlier.
 #[test]
 fn what_was_lost_with_the_primary_is_said_again_at_once() {
     for policy in [Policy::Http, Policy::Replica] {
@@ -85,7 +85,7 @@ fn what_was_lost_with_the_primary_is_said_again_at_once() {
     }
 }
 
-/// Its clock ran up to two ticks before the socket's, so the client dropped what the socket said next (PAWS).
+/// The wake-up's timestamp clock was up to two ticks ahead of the socket's, so the client dropped the socket's next segments (PAWS).
 #[test]
 fn the_wake_up_and_the_socket_have_one_clock() {
     for phase in 0..40 {
@@ -99,7 +99,7 @@ fn the_wake_up_and_the_socket_have_one_clock() {
     }
 }
 
-/// A handshake whose SYN-ACK was logged and lost, under policy `replica`: nobody started a replica for it.
+/// Policy `replica`, and a handshake whose SYN-ACK was logged and then lost: no replica was started for the connection.
 #[test]
 fn a_half_open_connection_gets_a_replica() {
     let mut scene = Scene::new(&SceneConfig::quiet(3, Policy::Replica));
@@ -110,7 +110,7 @@ fn a_half_open_connection_gets_a_replica() {
     finish_whole(&mut scene);
 }
 
-/// A connection whose SYN-ACK, and what the survivor says first, is lost: nothing reaches the client until `heard`.
+/// A connection whose SYN-ACK is lost, and the survivor's first packets, too: nothing reaches the client until `heard`.
 fn half_open(policy: Policy, heard: Instant) -> Scene {
     let mut scene = Scene::new(&SceneConfig::quiet(4, policy));
     let talk = match policy {
@@ -123,7 +123,7 @@ fn half_open(policy: Policy, heard: Instant) -> Scene {
     scene
 }
 
-/// The SYN-ACK was said again once; a restored socket does not repeat it when the client repeats its SYN.
+/// The node repeated the SYN-ACK only once. A restored socket does not send a SYN-ACK when the client repeats its SYN.
 #[test]
 fn a_client_that_waits_for_a_syn_ack_gets_it_though_one_more_is_lost() {
     for policy in [Policy::Http, Policy::Replica] {
@@ -133,7 +133,8 @@ fn a_client_that_waits_for_a_syn_ack_gets_it_though_one_more_is_lost() {
     }
 }
 
-/// It was an agent's memory what was to be said again: when that agent died, its client's SYNs met an established socket for ever.
+/// Only the agent's memory held the SYN-ACK that was to be repeated. After the agent died, the client's repeated SYNs went to an
+/// established socket, which never answers with a SYN-ACK.
 #[test]
 fn a_client_that_waits_for_a_syn_ack_gets_it_though_the_agent_dies() {
     for policy in [Policy::Http, Policy::Replica] {
@@ -149,8 +150,8 @@ fn a_client_that_waits_for_a_syn_ack_gets_it_though_the_agent_dies() {
     }
 }
 
-/// Its SYN comes again while others are being restored, so the listener answers, and then its own socket cannot be made:
-/// a RST, which it took for a refusal, was wrong.
+/// The client repeats its SYN while other connections are being restored, so the listener answers. Then the client's own socket cannot be
+/// made. The node sent a RST, which the client took for a refusal; this was wrong.
 #[test]
 fn a_client_that_waits_for_a_syn_ack_is_not_refused() {
     let mut config = SceneConfig::quiet(5, Policy::Http);
@@ -171,7 +172,8 @@ fn a_client_that_waits_for_a_syn_ack_is_not_refused() {
     assert!(talk.is_complete(), "{talk:?} {endpoint:?}");
 }
 
-/// The first connection's steps take a while; meanwhile the second one ends by itself. The takeover waited for it for ever.
+/// The first connection's steps take a while, and meanwhile the second connection ends by itself. The takeover waited for the second
+/// connection for ever.
 #[test]
 fn a_takeover_is_complete_though_a_connection_ends_before_its_turn() {
     let mut config = SceneConfig::quiet(6, Policy::Http);
@@ -180,14 +182,14 @@ fn a_takeover_is_complete_though_a_connection_ends_before_its_turn() {
     let mut scene = Scene::new(&config);
     scene.connect(at(100 * MS), get(2_000_000));
     scene.connect(at(100 * MS), get(1_000));
-    // SYN, SYN-ACK, request and reply take 200 ms; the client's FIN is here at 350 ms, its last word at 450 ms.
+    // SYN, SYN-ACK, request and reply take 50 ms each. The client's FIN arrives at 350 ms, and its last acknowledgement at 450 ms.
     scene.power_off(at(355 * MS));
     finish_whole(&mut scene);
     assert_eq!(scene.backup().core().takeovers(0).len(), 1);
 }
 
-/// The wake-up acknowledged a FIN that had come after the socket was made; so the client did not repeat it, and the
-/// application waited for it for ever.
+/// The wake-up acknowledged a FIN that had come after the socket was made. So the client did not repeat the FIN, and the application
+/// waited for the end of the input for ever.
 #[test]
 fn a_fin_that_comes_while_its_socket_is_being_made_is_left_to_the_client() {
     for late in 0..12 {
@@ -204,8 +206,8 @@ fn a_fin_that_comes_while_its_socket_is_being_made_is_left_to_the_client() {
     }
 }
 
-/// A connection ended and another one got its number, all in one reading of the log: what was to be done for the first
-/// was done to the second.
+/// Within one reading of the log, a connection ended and a new connection got its number. The node then did to the new connection what was
+/// due to the old one.
 #[test]
 fn what_is_due_to_a_connection_is_not_done_to_its_successor() {
     let mut config = SceneConfig::quiet(9, Policy::Replica);
@@ -222,7 +224,7 @@ fn what_is_due_to_a_connection_is_not_done_to_its_successor() {
     finish_whole(&mut scene);
 }
 
-/// It took them all before it said or heard anything else, so the primary thought that its wire was dead.
+/// The wire took over all connections before it sent or heard anything else, so the primary thought that its wire was dead.
 #[test]
 fn a_wire_is_heard_while_it_takes_over_many_connections() {
     let mut config = SceneConfig::quiet(10, Policy::Replica);
@@ -252,14 +254,15 @@ fn a_wire_is_heard_while_it_takes_over_many_connections() {
     finish_whole(&mut scene);
 }
 
-/// A cut of all cables of the primary ends: an outside host answered it before the wire's next heartbeat came, so it spoke too, in
-/// the same epoch, and went on with connections that had gone on elsewhere. A client whose reply was lost then waited for ever.
+/// A cut of all cables of the primary ends. An outside host answered the primary before the other node's next heartbeat came. So the
+/// primary spoke too, in the same epoch, and continued connections that the other node had continued already. A client whose reply was
+/// lost then waited for ever.
 #[test]
 fn a_cut_that_ends_makes_no_second_voice() {
     for phase in 0..20 {
         let mut config = SceneConfig::quiet(11, Policy::Http);
         config.own_path = Some(config.lan.clone());
-        config.lease = 294 * MS; // with its margin it ends between two heartbeats, and so all questions are asked
+        config.lease = 294 * MS; // the lease with its margin ends between two heartbeats, and so all questions are asked
         let mut scene = Scene::new(&config);
         scene.connect(at(100 * MS), get(3_000_000));
         let (lan, beats, own_path) = (scene.lan, scene.heartbeats, scene.own_path);

@@ -17,7 +17,7 @@ fn transfer(seed: u64, wan: &LinkConfig, tcp: &Config, up: u64, down: u64) -> Sc
     let (client, server) = exchange(up, down, Close::AfterSending, Close::AfterSending);
     scenario.serve(move || server.clone());
     scenario.connect(client);
-    // What ends last is a FIN that is lost again and again; a timeout is at most 120 s.
+    // A FIN that is lost repeatedly ends last. Each of its timeouts is at most 120 s.
     scenario.world.run_until(at(Duration::from_secs(2_000)));
     let context = || format!("seed {seed}, {wan:?}, {tcp:?}");
     for node in [scenario.client, scenario.server] {
@@ -25,7 +25,7 @@ fn transfer(seed: u64, wan: &LinkConfig, tcp: &Config, up: u64, down: u64) -> Sc
         assert!(app.is_complete(), "{app:?}, {}", context());
         let endpoint = scenario.host(node).endpoint(id).unwrap();
         assert_eq!(endpoint.state(), State::Closed, "{}", context());
-        // The last FIN or its acknowledgement may be lost until the other side has forgotten the connection.
+        // If the last FIN or its acknowledgement is lost for long, the other side forgets the connection and answers with a RST.
         let forgotten = endpoint.failure();
         assert!(
             matches!(forgotten, None | Some(Failure::Reset)),

@@ -1,7 +1,7 @@
 //! The witness: an etcd cluster that gives each epoch of a service to one node.
 //!
 //! ```text
-//! /<cluster>/services/<service>   {"epoch", "owner", "at"}               stays: a node that speaks does not depend on etcd being up
+//! /<cluster>/services/<service>   {"epoch", "owner", "at"}               without an etcd lease: a node may speak while etcd is down
 //! /<cluster>/nodes/<node>         {"peer", "peer_address", "services"}  with an etcd lease: which nodes are there, for people
 //! ```
 //!
@@ -100,7 +100,7 @@ impl Witness {
 
     /// Asks for an epoch. The answer goes to the outbox.
     pub fn ask(&self, question: Question) {
-        // The thread lives as long as this.
+        // Cannot fail: the thread lives as long as `self`.
         let _ = self.orders.send(Order::Ask(question));
     }
 
@@ -132,7 +132,7 @@ fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {
     view.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The thread's work: answers each question beside the others.
+/// The thread's work: answers questions, several at the same time.
 async fn serve(cluster: Rc<Cluster>, outbox: Outbox, mut orders: UnboundedReceiver<Order>) {
     let presence = tokio::task::spawn_local(keep_presence(Rc::clone(&cluster)));
     while let Some(Order::Ask(question)) = orders.recv().await {

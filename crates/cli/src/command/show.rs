@@ -312,7 +312,8 @@ fn path_text(path: &PathStatus) -> String {
     )
 }
 
-/// What the lease allows this node: a primary to claim, a backup to take over, a survivor to speak.
+/// The lease as text. For a primary: when it may claim the VIP. For a backup: how long it may take over without asking the arbiter. For
+/// other roles: how long the node may speak.
 pub(super) fn lease_text(lease: &LeaseStatus, state: Role) -> Option<String> {
     let configured = milliseconds(lease.configured_ns);
     if let Some(left) = lease.left_ns.map(milliseconds) {

@@ -37,7 +37,7 @@ pub fn witness() -> WitnessStatus {
     }
 }
 
-/// A service whose wire this node is.
+/// A service for which this node is the wire.
 pub fn service() -> ServiceStatus {
     ServiceStatus {
         name: "web".to_owned(),

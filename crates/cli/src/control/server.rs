@@ -131,9 +131,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the control socket in `state_dir`, over one that a dead node left behind: the caller holds the node's
-    /// lock. Every [`Call`] that appears at the receiver is followed by a call of `wake`, on the asker's thread,
-    /// so that a run loop that sleeps in `poll` can be woken. The [`Asker`] puts calls to the same run loop.
+    /// Opens the control socket in `state_dir`. Replaces a socket that a dead node left behind. No living node can have left it,
+    /// because the caller holds the node's lock. Every [`Call`] that appears at the receiver is followed by a call of `wake`, on the
+    /// asker's thread, so that a run loop that sleeps in `poll` can be woken. The [`Asker`] puts calls to the same run loop.
     ///
     /// # Errors
     /// If the socket or the thread cannot be made.

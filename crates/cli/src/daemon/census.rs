@@ -12,7 +12,7 @@ const KEPT_MAX: usize = 65_536;
 /// A service's connections at the last time that the kernel was asked. They are kept until the last page.
 #[derive(Default)]
 pub struct Listing {
-    /// The query for which the kernel was asked: the list begins behind its client. `None`: nothing is kept.
+    /// The query for which the kernel was asked. The list begins after the client that this query names. `None`: nothing is kept.
     from: Option<PageQuery>,
     connections: Vec<(SocketAddr, Terms)>,
     /// Whether no connection follows the kept ones.

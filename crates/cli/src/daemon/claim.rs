@@ -20,7 +20,8 @@ struct Service {
     interface: Interface,
     /// The configured outside hosts; empty: the gateways.
     hosts: Vec<IpAddr>,
-    /// The peer, which is not asked: for IPv6, `/proc` also lists the route through the peer's wire as a gateway.
+    /// The peer's address, which is not asked. For IPv6, `/proc` lists it among the gateways, because of the route through the peer's
+    /// wire.
     peer: IpAddr,
     /// Kept open, because closing it takes 10 ms.
     announcer: Announcer,
@@ -52,7 +53,7 @@ impl Claims {
         Ok(Self { services })
     }
 
-    /// Moves to a service's interface that was made anew.
+    /// Moves a service's claim to its interface, which was made anew.
     ///
     /// # Errors
     /// If the interface is gone again.
@@ -103,7 +104,8 @@ impl Claims {
         Ok(())
     }
 
-    /// Announces the VIP. If it is claimed, also asks the outside hosts. Neighbours that miss the announcement ask when their entry expires.
+    /// Announces the VIP. If it is claimed, also asks the outside hosts. Neighbours that miss the announcement ask when their
+    /// entry expires.
     pub fn announce(&self, index: ServiceIndex) {
         let service = &self.services[usize::from(index)];
         if let Err(error) = service.announcer.announce(service.vip.ip()) {

@@ -1,4 +1,4 @@
-//! Clients that the wire holds: those whose connections are being decided, and those of a dead worker's connections that were taken over.
+//! Clients that the wire holds: their connections are being decided, or were taken over from a dead worker.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use proto::node::Node;
 
 use super::carry_out::Executor;
 
-/// Number of held clients of dead workers after which those that are gone are looked for. The map has room for many times that.
+/// Number of clients held for dead workers after which the held clients are checked for gone ones. The map has room for many more.
 const MANY: usize = 4096;
 
 /// Clients of one service that the wire holds.
@@ -18,7 +18,7 @@ const MANY: usize = 4096;
 pub(super) struct Held {
     /// Clients whose connections are being decided.
     deciding: Vec<SocketAddr>,
-    /// Number of clients held beside a living primary since the last look for gone ones.
+    /// Number of clients that were held while the primary lived, since the last check for gone clients.
     told: usize,
 }
 

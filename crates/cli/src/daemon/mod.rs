@@ -1,8 +1,8 @@
 //! The agent: one thread that reads the wire's log, runs the [`Node`] and carries out what it wants.
 //!
-//! The loop naps a few milliseconds while there is traffic, instead of being woken for every packet (waking costs
-//! more than logging), and sleeps until the wire wakes it when there is none. Nothing that a client waits for depends on
-//! it: the wire logs and releases in the kernel.
+//! While there is traffic, the loop naps for a few milliseconds at a time. It is not woken for every packet, because waking costs more
+//! than logging. While there is no traffic, it sleeps until the wire wakes it. Nothing that a client waits for depends on the loop: the
+//! wire logs and releases in the kernel.
 
 mod arrival;
 mod carry_out;
@@ -69,7 +69,8 @@ pub use upgrade::block_signal;
 
 /// Time between two looks at the rings while there is traffic. Long, because each look takes CPU time from the application.
 const NAP: Duration = Duration::from_millis(4);
-/// Time between two looks while the rings hold more than [`MUCH`]. At 8 GB/s, half of the cached ring fills in this time.
+/// Time between two looks while the rings hold more than [`MUCH`]. At 8 GB/s, half of the first ring (16 MiB) fills in this
+/// time.
 const NAP_SHORT: Duration = Duration::from_millis(1);
 /// Fill of the rings, in bytes, above which naps are short.
 const MUCH: u64 = 1 << 20;

@@ -328,7 +328,7 @@ fn ends_what_it_relays(node: &Node, now: Instant, index: ServiceIndex) -> bool {
     node.simplex(now, index).is_some() || node.role(index).0 == Role::Backup
 }
 
-/// A connection of which the node has no log.
+/// The status of an unprotected connection of which the node has no log.
 fn unprotected(
     service: &str,
     client: SocketAddr,

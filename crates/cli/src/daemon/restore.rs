@@ -1,4 +1,4 @@
-//! A connection's steps from the log to the keeper, carried out on the kernel.
+//! Carries out the steps of a connection from the log to the keeper: makes its socket in the kernel, feeds it and hands it over.
 
 use anyhow::Context;
 use linux::repair::Restored;

@@ -7,7 +7,7 @@ pub(super) const BATCH: usize = 4096;
 pub(super) trait Turn {
     /// Tells the node if this machine was paused. After a pause, earlier leases no longer count.
     fn look_for_pause(&mut self);
-    /// Records that an agent is here, and tells the node what passed while none was.
+    /// Records that an agent is running. Tells the node which packets passed unlogged while no agent was running.
     fn check_in(&mut self);
     /// Reads up to [`BATCH`] records of the log, and returns their number.
     fn read_log(&mut self) -> usize;

@@ -222,7 +222,7 @@ impl Check<'_> {
         self.findings.warnings.push(warning);
     }
 
-    /// Notes what is wrong with the service's interface. The interface, if its neighbours can be asked.
+    /// Notes what is wrong with the service's interface. Returns the interface if neighbours can be asked on it.
     fn interface<'i>(
         &mut self,
         index: usize,
@@ -328,8 +328,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Whether the peer's address is on the service's interface. An answer would not tell: Linux answers for all of its addresses on
-    /// every interface.
+    /// Warns if the peer's address is not on the service's interface. Asking for the address would prove nothing, because Linux answers for
+    /// all of its addresses on every interface.
     fn peer_on(
         &mut self,
         index: usize,

@@ -1,7 +1,8 @@
 //! The metrics endpoint: the contents of `steadfast status`, for Prometheus.
 //!
 //! One thread serves `GET /metrics` in the text exposition format 0.0.4. It asks the agent as the control socket does, at most once a
-//! second, however many ask it; everything that a client can make it hold is bounded. If it fails, protection goes on.
+//! second, however many clients ask for metrics. All resources that clients can make this thread hold are bounded. If the thread fails,
+//! protection goes on.
 
 mod exposition;
 #[cfg(test)]

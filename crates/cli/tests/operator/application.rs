@@ -42,7 +42,7 @@ fn a_backup_without_its_application_protects_nobody() {
             "\"application\":\"alive\",\"peer_application\":\"alive\"",
         ]);
     }
-    // With the configuration, because the state directory is not the default one.
+    // `order` names the configuration file, because the state directory is not the default one.
     let name = "sf-test-absent-one";
     let drained = order(&["drain", name]);
     assert_eq!(drained.code, 0, "{}", drained.errors);
@@ -133,7 +133,8 @@ fn a_vip_is_claimed_when_one_of_several_outside_hosts_answers() {
     lan.peer.ip("link set eth0 down");
     let claims = "\"simplex_reason\":\"the backup is gone; this node claims the VIP\"";
     one.wait_for(&[claims]);
-    std::thread::sleep(Duration::from_secs(6)); // the time of a restart, the lease, and once more what declares a death
+    // Long enough for a restart, for the end of the lease, and for one more declaration of a death.
+    std::thread::sleep(Duration::from_secs(6));
     one.wait_for(&[claims]);
     lan.stranger.ip("addr add 10.0.0.78/24 dev eth0");
     one.wait_for(&["\"simplex_reason\":\"this node serves alone\""]);

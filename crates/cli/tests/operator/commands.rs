@@ -574,7 +574,7 @@ fn a_dead_node_is_cleaned_up_after() {
     let before = lan.node.dump();
     killed(&lan);
     assert_ne!(lan.node.dump(), before);
-    // A keeper that is left is ended too. flock(1) stands in for it: it replaces itself by the process that it starts.
+    // `cleanup` also ends a keeper that is left. Here `sleep` stands in for the keeper: flock(1) takes the lock, then executes `sleep`.
     let lock = lan.state_dir().join(lock::KEEPER);
     let mut keeper = Command::new("flock")
         .arg("--no-fork")

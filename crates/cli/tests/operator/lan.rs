@@ -103,7 +103,7 @@ impl Lan {
         for (last, namespace) in [(2, &node), (3, &peer), (4, &stranger)] {
             namespace.ip(&format!("addr add 10.0.0.{last}/24 dev eth0"));
             namespace.ip(&format!("addr add 2001:db8::{last}/64 dev eth0 nodad"));
-            // The kernel routes packets to it here a moment later.
+            // The kernel accepts packets to the new address only a moment later.
             let route = format!("2001:db8::{last} ");
             let is_there = || namespace.ip("-6 route show table local").contains(&route);
             let looks = (0..500).take_while(|_| !is_there());

@@ -1,4 +1,5 @@
-//! The two variants, each a network of its own: a pair protects the service, or the kernel of the same box merely forwards.
+//! The networks of the two variants. In one of them a pair protects the service. In the other one there is no pair, and node b's kernel
+//! only forwards packets.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};

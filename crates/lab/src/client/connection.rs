@@ -28,7 +28,7 @@ pub struct Shared {
     pub flow_changed: Notify,
 }
 
-/// A connection, from before its handshake.
+/// One connection. It exists before its handshake begins.
 pub struct Connection {
     shared: Rc<Shared>,
     stream: RefCell<Option<Rc<TcpStream>>>,
@@ -48,7 +48,7 @@ pub struct Connection {
     room: Notify,
 }
 
-/// Size of the shared buffer in bytes. More than one poll of the network usually brings, and small enough for the cache.
+/// Size of the shared buffer in bytes. It exceeds what usually arrives between two reads, and fits into the CPU's cache.
 const BUFFER_SIZE: usize = 128 << 10;
 /// Congestion control of the client. The same for every published measurement; the machine's default may be another one.
 const CONGESTION_CONTROL: &[u8] = b"cubic";
@@ -161,7 +161,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The fault in bytes that the server sent before the connection broke, if there is one. It tells more than the break.
+    /// The first wrong bytes that the server sent before the connection broke, if there are any. They explain more than the write error.
     fn last_words(&self, stream: &TcpStream) -> Option<Failure> {
         let mut buffer = self.shared.buffer.borrow_mut();
         // Not `try_read`, because the event loop may not yet know that there are bytes to read.

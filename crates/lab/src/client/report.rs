@@ -46,7 +46,7 @@ pub struct ConnectionReport {
     pub failure: Option<Failed>,
     /// The longest wait for a byte.
     pub longest_gap: Option<Gap>,
-    /// The longest wait around each ordered fault, in the order of the orders.
+    /// The longest wait around each fault that an order announced, in the sequence of these orders.
     pub stalls: Vec<Stall>,
     /// Content bytes received and confirmed over time.
     pub timeline: Vec<Sample>,

@@ -27,9 +27,9 @@ pub struct Network {
     _switch: Netns,
 }
 
-/// Number of the routing table of service 0's LAN, and priority of the rules that lead to these tables. The daemons' own rules
-/// come first.
+/// Number of the routing table for service 0's LAN. The table for service k's LAN has number `TABLE` + k.
 const TABLE: usize = 100;
+/// Priority of the rules that select these tables. The daemons' own rules come first.
 const PRIORITY: u32 = 6000;
 
 /// One service's place in the network.
@@ -189,7 +189,7 @@ fn cables(switch: &Netns, node: usize, count: usize) -> Result<[Cable; 2]> {
     ])
 }
 
-/// A cable from `interface` of `host`, which gets the MAC of `endpoint`, to `port` of `other`.
+/// Adds a cable from `interface` of `host` to `port` of `other`. The interface gets the MAC of `endpoint`.
 fn connect(host: &Netns, interface: &str, endpoint: &Endpoint, other: &Netns, port: &str) -> Result<()> {
     let (near, far, mac) = (host.name(), other.name(), endpoint.mac_text());
     let cable = format!(

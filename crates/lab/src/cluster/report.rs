@@ -19,14 +19,14 @@ pub struct Report {
     pub assume: Assume,
     pub etcd_members: usize,
     pub etcd_members_killed: usize,
-    /// From the power failure until the last connection of a service of which the node was the primary could go on.
+    /// Time from the power failure until the last connection could go on, of all services whose primary was the failed node.
     pub takeover_ms: Option<f64>,
     pub services: Vec<Service>,
     /// Things that the daemons failed to do.
     pub problems: Vec<String>,
 }
 
-/// The part of a service that a node without power had.
+/// The part that the failed node had in a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
@@ -48,7 +48,7 @@ impl Part {
 pub struct Course {
     /// Whether one of its nodes was drained.
     pub was_drained: bool,
-    /// The part that it lost in the power failure.
+    /// The part that the service lost in the power failure.
     pub lost: Option<Part>,
     /// Whether another node had to go on with its connections, after the drain or the power failure.
     pub has_moved: bool,

@@ -1,4 +1,4 @@
-//! Events after a fault: the takeover or the claim that must follow, then a second event that must change nothing.
+//! Events after a fault: the takeover or the claim that must follow, then a second event that the connections must survive too.
 
 use std::time::{Duration, Instant as Deadline};
 
@@ -20,10 +20,10 @@ const TAKEOVER_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for the pair to be as it was, or for the primary to notice that it is alone.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(10);
-/// Time between two status requests while connections are taken over. Each request takes CPU time from the takeover that is
-/// measured, 5 ms in all. The first request comes after the busy connections are taken over.
+/// Time between two status requests while connections are taken over. Each request takes 5 ms of CPU time in total, which the measured
+/// takeover then lacks. The first request comes after the busy connections are taken over.
 const PATIENT_POLL: Duration = Duration::from_millis(250);
-/// Time that each step after the fault's sequel lasts.
+/// Pause after a step that follows the fault. Meanwhile the clients continue.
 const ACT: Duration = Duration::from_millis(250);
 /// Time that the nodes have to agree on their roles after a fault that may change nothing.
 const AGREEMENT: Duration = Duration::from_secs(1);
@@ -34,11 +34,11 @@ const RESTARTED_AFTER: Duration = Duration::from_millis(300);
 pub struct Course {
     /// When the fault happened.
     pub fault_at: Instant,
-    /// When the fault happened that makes node b take over, if one does.
+    /// Time of the fault that makes node b take over. `None` if node b does not take over.
     pub deadly_at: Option<Instant>,
     /// When node a began to claim the address because its wire is gone, if it did.
     pub claimed_at: Option<Instant>,
-    /// When the second event happened, which must change nothing: a node's return or an agent's death.
+    /// When the second event happened: for example a node's return, an agent's death or upgrade, or the primary's power-off.
     pub second_at: Option<Instant>,
     /// Node b's takeovers, each of some connections or of the service.
     pub takeovers: Vec<Takeover>,
@@ -102,8 +102,8 @@ impl Course {
         }
     }
 
-    /// Waits until node b has decided every connection that it takes over. With `of_some`, these are not all connections. Without
-    /// steadfast, moves the address to node b.
+    /// Waits until node b has decided every connection that it takes over. With `of_some`, node b takes over only some connections,
+    /// not the service. Without steadfast, moves the address to node b.
     ///
     /// # Errors
     /// If the address cannot be moved.

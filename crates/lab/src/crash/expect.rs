@@ -63,7 +63,8 @@ pub fn lost_at(fault: Fault, fault_ns: u64, detection: Duration) -> u64 {
     match fault {
         // The wire has said that it leaves, or that clients do not reach it.
         Fault::Stop | Fault::Drain | Fault::CutServicePath => fault_ns,
-        // Until the primary may declare the wire dead, no packet bypasses the wire, and its earlier packets are under way.
+        // The time lies between two moments: the wire's last packets arrive soon after the fault, and no packet bypasses the wire until
+        // the primary may declare the wire dead.
         _ => fault_ns + detection.as_nanos() as u64 / 2,
     }
 }

@@ -150,7 +150,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// One run behind nginx whose primary does not come back with live servers.
+    /// The options of one run with nginx in which the primary's power goes off and its server is killed, not frozen.
     fn single(workload: Workload, connections: u32, seed: u64, steadfast: Option<PathBuf>) -> Self {
         Self {
             policy: Policy::Http,
@@ -249,9 +249,9 @@ impl Options {
         self.fault.sequel(target, self.how)
     }
 
-    /// Whether `sequel` is a claim for which the promise about connections at work holds. A wire that is still heard over another
-    /// link gives way at once, so the promise holds. If the wire is silent, its lease must end first, so the promise does not
-    /// hold.
+    /// Whether `sequel` is a claim for which the promise about the stalls of busy connections (docs/faults.md) holds. A wire that is still
+    /// heard over another link gives way at once, so the promise holds. If the wire is silent, its lease must end first, so the promise
+    /// does not hold.
     fn is_measured_claim(&self, sequel: Sequel) -> bool {
         let gives_way = self.fault == Fault::CutServicePath && self.links > 1;
         sequel == Sequel::Claim && gives_way && self.rounds.is_none()

@@ -82,7 +82,8 @@ pub struct Facts {
     pub log: Option<LogAtFault>,
     /// Things that the daemons failed to do, or did without reason.
     pub problems: Vec<String>,
-    /// Offset from the monotonic clock of all other times here to the wall clock of captures and verdict.
+    /// Offset from the monotonic clock to the wall clock. The captures and the verdict have wall-clock times; all other times here are
+    /// monotonic.
     pub clock: ClockOffset,
     /// The captures.
     pub captures: Vec<Capture>,
@@ -108,8 +109,8 @@ pub struct LogAtFault {
 }
 
 impl LogAtFault {
-    /// Waits until the status shows the `at_limit` action in progress, or for [`LIMIT_PATIENCE`]. One look is not enough: clients
-    /// that keep in step are all below their limits at one time, and all between two requests at another.
+    /// Waits until the status shows the `at_limit` action in progress, or for [`LIMIT_PATIENCE`]. One look is not enough, because the
+    /// clients may run in step. At one moment all of them are below their limits, and at another all are between two requests.
     fn wait(stage: &Stage, at_limit: AtLimit) -> Result<Self> {
         let deadline = Deadline::now() + LIMIT_PATIENCE;
         loop {

@@ -48,9 +48,9 @@ pub struct Report {
     connections_survived: usize,
     /// Connections for which node b spoke in the end, as captured.
     connections_taken_over: u64,
-    /// Cases that cannot happen or cannot be masked, and why.
+    /// Runs that were not made, and why.
     exceptions: Vec<Exception>,
-    /// Exceptions that are connections whose last request was refused, because it must not or cannot be executed again.
+    /// Number of connections whose last request was refused, because it must not or cannot be executed again.
     connections_refused: usize,
     /// RSTs, in either direction, as captured at the client.
     resets_seen: u64,
@@ -76,8 +76,8 @@ pub struct Report {
     restart_gap_ms: Option<Spread>,
     /// The longest wait of any connection before the fault. `None` if all waits were too short to be remembered.
     baseline_gap_ms: Option<f64>,
-    /// Whether connections at work waited no longer than promised. `None` without a takeover, or a claim after a living wire gave
-    /// way.
+    /// Whether connections at work waited no longer than promised. `None` if there was no takeover, and no claim after a living wire
+    /// gave way.
     busy_stall: Option<BusyStall>,
     /// From a returning node's first heartbeat to the first segment that it forwarded, as captured. Over all returns.
     integration_ms: Option<Spread>,
@@ -93,7 +93,7 @@ pub struct Report {
     role_changes: u64,
     /// Connections that were under way when the fault hit.
     connections_at_fault: usize,
-    /// Connections still under way at the event after the fault. Only they show that it changes nothing.
+    /// Connections still under way at the event after the fault. Only such connections can show that the event changes nothing.
     connections_at_second: usize,
     /// The first few things that the daemons failed to do, or did without reason.
     problems: Vec<String>,
@@ -106,11 +106,11 @@ pub struct Report {
     durations: Durations,
 }
 
-/// Something that cannot happen, or that is documented not to be masked.
+/// Runs that were not made, because their combination of policy, workload and fault cannot be played.
 #[derive(Debug, Serialize)]
 struct Exception {
     reason: String,
-    /// Number of connections, or of runs that were not made.
+    /// Number of runs.
     count: u64,
 }
 

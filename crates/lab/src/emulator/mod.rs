@@ -41,7 +41,7 @@ pub struct Way {
     pub loss_percent: Option<f64>,
 }
 
-/// Minimum length of the queue before a limited rate, in time. The queue otherwise holds one round trip.
+/// Minimum length, as time, of the queue of a link with a limited rate. If the round trip is longer, the queue is one round trip long.
 const QUEUE_TIME_MIN: Duration = Duration::from_millis(50);
 /// Minimum size of that queue, in bytes: two of the largest segments. A smaller queue could drop every segment on a slow way.
 const QUEUE_BYTES_MIN: usize = 128 << 10;

@@ -42,7 +42,7 @@ pub fn deviation(values: &[f64]) -> Option<f64> {
     Some(mean(values.iter().map(|value| (value - middle).powi(2)))?.sqrt())
 }
 
-/// Summary of one run over the strings, from the failover's end on.
+/// Summary of one run over the strings, over the evaluated time.
 #[derive(Clone, Debug)]
 pub struct StringsSummary {
     /// Mean throughput of all flows, headers included, in Mb/s.

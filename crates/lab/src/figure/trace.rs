@@ -246,9 +246,9 @@ fn row(event: &Event) -> [String; COLUMNS.len()] {
     row
 }
 
-/// The event's packet and the name of its capture. Hosts capture both directions, switches what they send, including what the edges
-/// resend. So each packet is captured once per device. A packet that is lost on the link was sent and is captured. A packet that a full
-/// queue or a failed link drops was not sent.
+/// The event's packet and the name of its capture. A host's capture contains the packets of both directions. A switch's capture contains
+/// the packets that the switch sends, including packets that an edge resends. So each packet is captured once per device. A packet that is
+/// lost on the link was sent and is captured. A packet that a full queue or a failed link drops was not sent.
 fn captured(event: &Event) -> Option<(&'static str, &Packet)> {
     match (&event.what, event.place) {
         (Happening::Sent(packet, "" | "lost" | "twice"), place) => Some((file_name(place), packet)),

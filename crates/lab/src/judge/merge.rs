@@ -95,7 +95,7 @@ impl Merge {
 }
 
 impl Source {
-    /// Reads ahead until no later record can be earlier than the next packet.
+    /// Reads ahead until no unread record can have an earlier time than the next packet.
     fn read_ahead(&mut self) -> anyhow::Result<()> {
         let settled = |source: &Self| {
             let next = source.upcoming.peek();

@@ -24,7 +24,7 @@ pub struct Survey {
 pub struct Passage {
     /// The node that sent them to the router.
     pub sender: usize,
-    /// The node whose TCP made them, which spoke. If it is not the sender, the sender was the wire.
+    /// The node that spoke: its TCP made the segments. If it is not the sender, the sender was the wire.
     pub origin: usize,
     /// Time of the first segment.
     pub from_ns: u64,
@@ -83,7 +83,7 @@ impl Survey {
     /// Surveys `captures`. Uses only the service, the clients and the Ethernet addresses of `expected`.
     ///
     /// # Errors
-    /// A file cannot be read, is cut off or garbled; its clock was set.
+    /// A file cannot be read, is cut off or garbled, or the clock was set while the file was written.
     pub fn of(captures: &[Capture], expected: &Expectations) -> anyhow::Result<Self> {
         let mut merge = Merge::open(captures, expected.service)?;
         let mut origins = Origins::new(expected);
@@ -119,9 +119,9 @@ impl Survey {
         Ok(survey)
     }
 
-    /// The wires in order of time: node `first` from the beginning, later each returning node from when it forwards (output) and
-    /// hears (input). [`Highest::OVERTAKING_NS`] is added, so that packets that bypassed it before have arrived. Between two
-    /// wires there is none.
+    /// The wires in order of time. Node `first` is the wire from the beginning. Each returning node is the wire from the time when it
+    /// forwards the other node's output. It hears from the time when clients' packets come to it. [`Highest::OVERTAKING_NS`] is added
+    /// to both times: by then, packets that bypassed the new wire have arrived. During that margin no node is the wire.
     pub fn wires(&self, first: usize, changes: &[Change]) -> Vec<Wire> {
         let mut wires = vec![Wire {
             node: first,
@@ -161,8 +161,8 @@ impl Survey {
         Some(passage.from_ns.max(at_ns))
     }
 
-    /// Time at which clients' packets first came to `node`, which forwards the other node's segments since `at_ns`. It is at most
-    /// [`SETTLING_NS`] later, because the announcement of `node` comes within that time.
+    /// Time at which clients' packets first came to `node`, which forwards the other node's segments since `at_ns`. At most
+    /// [`SETTLING_NS`] after `at_ns`, because `node` announces the VIP within that time.
     fn enters_from(&self, node: usize, at_ns: u64) -> u64 {
         let enters = |entrance: &&Entrance| entrance.node == node && entrance.until_ns >= at_ns;
         let entrance = self.entrances.iter().find(enters);

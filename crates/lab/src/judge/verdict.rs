@@ -23,7 +23,7 @@ pub struct Expectations {
     pub router_mac: [u8; 6],
     /// What the service promises; see [`CommitMode`].
     pub mode: CommitMode,
-    /// The wires, in order of time. If empty, nothing is promised, as without Steadfast.
+    /// The wires, in order of time. If empty, as without Steadfast, the service promises nothing.
     pub wires: Vec<Wire>,
     /// Times from which another node may begin to speak: faults and handovers, in order. Each allows one change.
     pub role_changes_ns: Vec<u64>,
@@ -87,27 +87,27 @@ pub enum Closing {
 pub enum Rule {
     /// No reset.
     NoReset,
-    /// No end before the client's.
+    /// No FIN of the service before the client's FIN.
     NoEarlyFin,
-    /// Nothing is acknowledged that the wire had not seen.
+    /// The service acknowledges only input that the wire has seen before.
     InputCommit,
-    /// Nothing is sent that the wire had not seen.
+    /// The service sends only output that the wire has seen before.
     OutputCommit,
-    /// No handshake completes that the wire had not seen begin.
+    /// The service answers only SYNs that the wire has seen before.
     OpenCommit,
     /// Nothing goes past the wire.
     ThroughWire,
     /// One node speaks at a time.
     OneVoice,
-    /// An offset has one byte.
+    /// The byte at an offset never changes.
     SameContent,
-    /// A stream has one beginning, and segments are near what was sent before.
+    /// A stream has one initial sequence number, and its segments are near the bytes sent before.
     OneSequence,
-    /// What was acknowledged is not asked for again.
+    /// Acknowledged bytes are not asked for again.
     KeepsAcknowledged,
     /// Timestamps do not go back.
     KeepsTime,
-    /// The window's right edge does not go back. Only a note: RFC 9293 §3.8.6 advises against it, no more.
+    /// The window's right edge does not go back. A breach is only a note, because RFC 9293 §3.8.6 discourages it but allows it.
     KeepsWindow,
 }
 
@@ -140,7 +140,7 @@ pub struct Finding {
     pub times: u64,
 }
 
-/// A time from which a node spoke for the service.
+/// A period in which a node spoke for the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Reign {
     /// 0: node a, 1: node b.
@@ -158,7 +158,7 @@ pub struct Evidence {
     pub point: Point,
     /// Frames in the file.
     pub frames: u64,
-    /// Frames that should be in it.
+    /// Frames in the file, as tcpdump counted them.
     pub frames_captured: u64,
     /// TCP segments of the service among them.
     pub segments: u64,
@@ -173,7 +173,7 @@ pub struct Evidence {
 pub struct ContentsChecked {
     /// Bytes of the service seen again at the same offset and compared.
     pub compared: u64,
-    /// Bytes of the service that the captures did not keep: for those, the clients' own comparison is all there is.
+    /// Bytes of the service that the captures did not keep. Only the clients have compared these bytes.
     pub not_captured: u64,
 }
 
@@ -202,7 +202,7 @@ pub struct Verdict {
     pub unproven: Vec<String>,
     /// How far contents were compared.
     pub contents: ContentsChecked,
-    /// Which node spoke from when on.
+    /// The periods in which each node spoke.
     pub reigns: Vec<Reign>,
     /// The captures.
     pub evidence: Vec<Evidence>,

@@ -17,7 +17,7 @@ pub struct Voice {
     reigns: Vec<Reign>,
     /// The node that spoke last for each connection.
     last: HashMap<SocketAddr, usize>,
-    /// Connections for which another node had spoken before.
+    /// Connections for which first one node spoke and then the other.
     taken_over: HashSet<SocketAddr>,
 }
 
@@ -36,11 +36,11 @@ pub enum Improper {
         /// The node that it came from.
         node: usize,
     },
-    /// Another node had begun to speak before.
+    /// Another node is the speaker, and no role change lets this node speak.
     SecondVoice {
         /// The node that it came from.
         node: usize,
-        /// The node that had begun.
+        /// The speaker.
         speaker: usize,
     },
     /// The segment came from neither node.
@@ -80,7 +80,7 @@ impl Voice {
         }
     }
 
-    /// The reigns in order of time. If each connection has its own voice, they say when each node began to speak.
+    /// The reigns in order of time. With [`Speaking::ForEachConnection`], each node has one reign, from its first segment on.
     pub fn into_reigns(self) -> Vec<Reign> {
         self.reigns
     }

@@ -25,7 +25,8 @@ pub struct Report {
     pub connections_orphaned: u64,
     /// Connections for which a node spoke by its lease and then failed before any other node knew what was said.
     pub connections_lent_in_vain: u64,
-    /// Connections for which a node spoke by a lease that had expired unnoticed by its clock, while the other node spoke.
+    /// Connections for which a node spoke after its lease had ended, while the other node spoke. The node could not know: its clock had
+    /// stood still.
     pub connections_outlasted: u64,
     /// How often the nodes' fences switched each other off.
     pub mutual_fences: u64,

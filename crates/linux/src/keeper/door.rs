@@ -1,6 +1,6 @@
-//! Admits connections to an application as its listener's accept queue has room. Beyond that room, the kernel drops a SYN, which TCP
-//! repeats after a second; with SYN cookies it answers a later segment with a RST. After a takeover thousands of connections may come at
-//! once.
+//! Admits connections to an application only while its listener's accept queue has room. If the queue is full, the kernel drops the SYN,
+//! and TCP repeats it only after a second. With SYN cookies, the kernel accepts the SYN but answers a later segment with a RST. After a
+//! takeover thousands of connections may come at once.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,14 +23,14 @@ const FRESH: Duration = Duration::from_millis(2);
 #[derive(Default)]
 pub(super) struct Doors(RefCell<BTreeMap<SocketAddr, Rc<Mutex<Door>>>>);
 
-/// One application's.
+/// The door of one application.
 #[derive(Default)]
 struct Door {
     /// Number of connections that may enter without another look at the queue.
     room: u32,
-    /// When there was room last seen.
+    /// When room was last seen.
     seen: Option<Instant>,
-    /// Since when there has been none.
+    /// Since when the queue has been full.
     full_since: Option<Instant>,
     /// Shared with each admitted connection that may not be in the queue yet: the kernel may be slower than the next look.
     entering: Rc<()>,
@@ -40,11 +40,11 @@ struct Door {
 pub(super) struct Entry(#[expect(dead_code, reason = "it is counted")] Rc<()>);
 
 impl Doors {
-    /// Waits until there is room for `client` at `application`, behind those who came before. If the queue cannot be looked at, it
-    /// counts as having room.
+    /// Waits until the accept queue of `application` has room for `client`. Earlier callers go first. If the queue cannot be looked at,
+    /// it counts as having room.
     ///
     /// # Errors
-    /// There has been none for `limit`.
+    /// The queue has had no room for `limit`.
     pub async fn pass(
         &self,
         client: SocketAddr,
@@ -52,7 +52,7 @@ impl Doors {
         limit: Duration,
     ) -> io::Result<Entry> {
         let door = Rc::clone(self.0.borrow_mut().entry(application).or_default());
-        let mut door = door.lock().await; // in order: only the first one looks
+        let mut door = door.lock().await; // callers get the lock in order, so only the first one looks at the queue
         if door.seen.is_none_or(|seen| seen.elapsed() > FRESH) {
             door.room = 0;
         }
@@ -67,7 +67,7 @@ impl Doors {
                     sleep(FULL_PAUSE).await;
                 }
                 Ok(Some(free)) => door.find((free - entering).div_ceil(2)),
-                Ok(None) => door.find(1), // who connects will learn that nobody listens
+                Ok(None) => door.find(1), // nobody listens, as the caller learns when it connects
                 Err(error) => {
                     tracing::debug!(%application, %error, "the queue of the application's listener cannot be looked at");
                     door.find(1);

@@ -1,4 +1,4 @@
-//! Compares the output that an application repeats with the logged output, until the rest is known to be new.
+//! Compares an application's repeated output with the logged output, until all further output is new.
 
 use proto::restart::{http, replica};
 
@@ -34,7 +34,7 @@ impl Filter {
         }
     }
 
-    /// Whether the application has to say something again that the client has.
+    /// Whether the application must repeat output that the client has already.
     pub fn awaits_reply(&self) -> bool {
         match self {
             Self::Http(resumer) => resumer.awaits_reply(),
@@ -51,7 +51,7 @@ impl Filter {
         }
     }
 
-    /// Only a reply of HTTP can say that it is the last one.
+    /// Whether the connection's last reply is complete. Only an HTTP reply can say that it is the last one.
     pub const fn is_finished(&self) -> bool {
         match self {
             Self::Http(resumer) => resumer.is_finished(),
@@ -78,7 +78,7 @@ impl Filter {
         }
     }
 
-    /// Whether the output can end well without the application.
+    /// The application's connection is lost. Returns whether the output ends cleanly all the same.
     pub fn on_application_lost(&mut self, why: http::Refusal, to_client: &mut Vec<u8>) -> bool {
         match self {
             Self::Http(resumer) => resumer.on_application_lost(why, to_client),

@@ -6,21 +6,21 @@ use proto::spill::Part;
 
 use crate::spill::file_of;
 
-/// Logged bytes, in order. What is in a file stays there: the keeper gets the file.
+/// Logged bytes, in order. Bytes in a file stay there: the keeper gets the file.
 #[derive(Default)]
 pub struct Input<'a> {
-    /// The file.
+    /// The file that holds the spilled pieces, if there are any.
     pub(super) file: Option<BorrowedFd<'a>>,
     /// The pieces, in order.
     pub(super) pieces: Vec<Piece<'a>>,
 }
 
-/// A piece of such bytes.
+/// A piece of an [`Input`].
 #[derive(Clone, Copy)]
 pub(super) enum Piece<'a> {
-    /// These.
+    /// Bytes in memory.
     Bytes(&'a [u8]),
-    /// These of the file.
+    /// Bytes in the input's file.
     InFile { at: u64, len: u64 },
 }
 
@@ -34,7 +34,7 @@ impl<'a> FromIterator<Part<'a>> for Input<'a> {
                 Part::Memory(bytes) => Piece::Bytes(bytes),
                 Part::File(part) => {
                     let file = file_of(part.file).expect("files are made in one way");
-                    input.file = Some(file.as_fd()); // of one log there is one
+                    input.file = Some(file.as_fd()); // a log has at most one file
                     let (at, len) = (part.at, part.len);
                     Piece::InFile { at, len }
                 }

@@ -25,8 +25,8 @@ pub struct Adoption {
     pub plan: Plan,
     /// The old server received and acknowledged the client's FIN. The kernel does not know of it; input ends with the given bytes.
     pub input_ended: bool,
-    /// The server's FIN: once sent, nothing more may be said. Unacknowledged, it is sent again at once; acknowledged, the
-    /// socket is closed without a word, since the kernel does not know of it.
+    /// Whether the server's FIN was sent. After a FIN, nothing more may be said. The keeper sends an unacknowledged FIN again at once. If
+    /// the FIN was acknowledged, the keeper closes the socket without sending anything, because the kernel does not know of that FIN.
     pub output: OutputEnd,
     /// The SYN-ACK, if the client has sent nothing since. The keeper keeps it for the agent's successors until the client speaks.
     pub syn_ack: Option<Vec<u8>>,
@@ -37,11 +37,11 @@ pub struct Adoption {
 pub enum Plan {
     /// A fresh application connection gets the logged input from the restart point on, then what the client sends.
     Http {
-        /// What of the reply the client has.
+        /// Which part of the reply the client already has.
         resume: http::Resume,
         /// Header fields that may differ.
         volatile: http::Volatile,
-        /// The client is to come again on a new connection: a reply says so, and is the last one.
+        /// The next reply that can be the last one tells the client to use a new connection, and ends this one.
         closes: bool,
     },
     /// The replica's connection goes on; it gets the logged input that it has not been fed, then what the client sends.
@@ -54,7 +54,7 @@ pub enum Plan {
 }
 
 impl Plan {
-    /// Whether the application gets what the client sends, and not the logged input only.
+    /// Whether the application gets new input from the client after the logged input.
     pub(super) const fn takes_input(&self) -> bool {
         match self {
             Self::Http { resume, .. } => resume.takes_input(),
@@ -64,16 +64,17 @@ impl Plan {
     }
 }
 
-/// From the agent. It sends a borrowed adoption, so it can give a connection that one keeper cannot take to another.
+/// A message from the agent. The agent sends an adoption by reference and keeps it. So if one keeper cannot take the connection, the agent
+/// can give it to another keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Request<A = Adoption> {
-    /// With the client's socket, the replica's if the plan has one, and the logged input as the blob.
+    /// The message carries the client's socket, the replica's socket if the plan has one, and the logged input as a blob.
     Adopt(Box<A>),
     Status,
     Stop,
 }
 
-/// To the agent, one for each request.
+/// A message to the agent, one for each request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     Adopted,

@@ -10,8 +10,9 @@
 //! nothing: a [`Plan`] says how a connection goes on, [`proto::restart`] compares what the application says again.
 //! A connection whose reply cannot be continued, or whose application fails, is reset: the client must see it.
 //!
-//! One thread. Each connection is a task that owns no buffer while it is idle; reading and writing share one buffer, and
-//! only what a socket does not take at once is kept, and holds up its source.
+//! The keeper has one thread, and each connection is a task. All tasks read and write through one shared buffer, so an idle task owns
+//! none. A task keeps only the bytes that a socket does not take at once, and reads nothing more from the source until the socket has
+//! taken them.
 
 mod channel;
 mod client;
@@ -46,10 +47,10 @@ pub struct Options {
     pub transparent: bool,
     /// How long the application may take to accept a connection; until then a refused one is tried again.
     pub connect_timeout: Duration,
-    /// An idle connection is connected to the application when its client speaks, or after this: from then on the
-    /// application's own idle timeout rules.
+    /// The keeper connects to the application for an idle client when the client speaks, or else after this time. From then on, the
+    /// application's own idle timeout applies.
     pub idle: Duration,
-    /// How long the client may be silent after its output has ended. The kernel's FIN_WAIT2 has the same bound.
+    /// How long the client may be silent after the output to it has ended. The kernel's FIN_WAIT2 has the same bound.
     pub linger: Duration,
     /// The process ends after it has had no connection and no agent for this long.
     pub unused: Duration,

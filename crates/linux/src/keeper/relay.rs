@@ -75,7 +75,7 @@ enum Down {
 impl Relay {
     /// Relays until the end, whatever it is.
     pub async fn run(mut self: Box<Self>) {
-        reset_on_close(&self.client); // until it has ended well
+        reset_on_close(&self.client); // until the connection has ended in order
         let mut stop = self.keeper.stop.subscribe();
         let outcome = tokio::select! {
             outcome = self.live() => outcome,
@@ -83,10 +83,12 @@ impl Relay {
         };
         let Cut(ending, reason) = outcome.err().unwrap_or(Cut(Ending::Closed, String::new()));
         if self.output == OutputEnd::FinAcknowledged {
-            // The kernel does not know that its FIN was sent, and would send another one. Fails only without the right to it.
+            // The kernel does not know that the FIN was sent, and would send another one. In repair mode it sends none. This call fails
+            // only if the process lacks the privilege.
             let _ = setsockopt(&self.client, sockopt::TcpRepair, &1);
         } else if ending.is_reset() {
-            // The guard lets it through, whether or not this node speaks for others. Fails only without the right to it.
+            // The guard lets a RST with this mark through, even if this node may not speak. This call fails only if the process lacks
+            // the privilege.
             let _ = SockRef::from(&self.client).set_mark(MARK_END);
         } else {
             close_in_order(&self.client);
@@ -256,7 +258,7 @@ impl Relay {
                 if matches!(ended, Down::Finished) {
                     return Ok(ended);
                 }
-                // The application may go on reading, as long as something comes.
+                // The application may go on reading as long as the client sends something.
                 loop {
                     let before = kept.to_application.get();
                     match Box::pin(timeout(keeper.options.linger, &mut up)).await {
@@ -329,7 +331,8 @@ async fn upstream(
         }
     }
     if !kept.adoption.plan.takes_input() {
-        return Ok(()); // and no end: an application may take that for the client's wish to hear no more
+        // The end is not passed on either: an application may take it for the client's wish to hear no more.
+        return Ok(());
     }
     let mut has_ended = kept.adoption.input_ended;
     while !has_ended {
@@ -341,11 +344,12 @@ async fn upstream(
             Some(Ok(())) => {}
         }
     }
-    let _ = shut_down(application.socket); // it may have closed before
+    let _ = shut_down(application.socket); // fails if the application has closed already
     Ok(())
 }
 
-/// Passes `first`, then what the application says and the client does not have, then its end.
+/// Passes `first` to the client, then the bytes of the application that the client does not have yet, then the end of the application's
+/// stream.
 async fn downstream(
     keeper: &Keeper,
     kept: &Kept,
@@ -425,7 +429,7 @@ async fn pass_down(
     }
 }
 
-/// Enters a request that was not executed again, or failed the server that did.
+/// Counts and logs the request that was not executed again, or on which the application failed again, if there is one.
 fn note_refusal(keeper: &Keeper, kept: &Kept, filter: &Filter) {
     if let Filter::Http(resumer) = filter
         && let Some((request, why)) = resumer.refusal()
@@ -446,7 +450,7 @@ fn shut_down(socket: &TcpStream) -> io::Result<()> {
     SockRef::from(socket).shutdown(std::net::Shutdown::Write)
 }
 
-/// A FIN would make what was said look complete.
+/// Makes the kernel send a RST when `socket` is closed. A FIN would make the output look complete.
 fn reset_on_close(socket: &TcpStream) {
     if let Err(error) = SockRef::from(socket).set_linger(Some(Duration::ZERO)) {
         tracing::error!(%error, "a connection that fails will end without a reset");

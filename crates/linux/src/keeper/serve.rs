@@ -1,4 +1,4 @@
-//! The process: its control socket, its agents, its end.
+//! The keeper's process: its control socket, its agents, and its end.
 
 use std::io;
 use std::net::TcpStream as StdStream;
@@ -48,8 +48,8 @@ fn at<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> KeeperError {
     }
 }
 
-/// Serves until it is stopped (by an agent, or SIGTERM: connections are reset) or unused. Leaves the session of its parent, and ignores
-/// SIGHUP and SIGINT, which are meant for the parent.
+/// Serves until an agent or SIGTERM stops the keeper, or until it is unused. A stop resets the connections. The process leaves the session
+/// of its parent. It ignores SIGHUP and SIGINT, which are meant for the parent.
 ///
 /// # Errors
 /// The control socket cannot be made, or another keeper serves there.
@@ -96,7 +96,7 @@ pub(super) async fn serve(options: Options, terminate: impl Future<Output = ()>)
                     keeper.stop.send_replace(true);
                 }
             }
-            // An agent may have removed it, or renamed it for the sake of another keeper.
+            // An agent may have removed the control socket's file, or renamed it to make room for another keeper.
             if let Err(error) = file.remove() {
                 tracing::warn!(%error, "the control socket's file stays");
             }
@@ -163,7 +163,7 @@ async fn accept(listener: &AsyncFd<OwnedFd>) -> io::Result<AsyncFd<OwnedFd>> {
 }
 
 fn watch(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an OwnedFd is open and the same as long as it lives.
+    // SAFETY: as long as an OwnedFd lives, its descriptor stays open and does not change.
     Ok(unsafe { AsyncFd::register(socket) }?)
 }
 
@@ -180,7 +180,7 @@ async fn attend(keeper: Rc<Keeper>, agent: AsyncFd<OwnedFd>) {
             Ok(Some(request)) => on_request(&keeper, request),
             Ok(None) => break,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Answer::Refused(error.to_string()),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue, // told once, before what is left of it
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue, // reported once, before the remaining requests
             Err(_) => break,
         };
         if let Err(error) = say(&agent, &answer).await {
@@ -244,6 +244,6 @@ fn adopt(keeper: &Rc<Keeper>, request: Received<Request>) -> Result<Relay, Strin
 fn take(socket: OwnedFd) -> io::Result<TcpStream> {
     let stream = StdStream::from(socket);
     stream.set_nonblocking(true)?;
-    SockRef::from(&stream).set_keepalive(true)?; // a peer that vanished is noticed, if late
+    SockRef::from(&stream).set_keepalive(true)?; // notices, though late, that the other end has vanished
     TcpStream::from_std(stream)
 }

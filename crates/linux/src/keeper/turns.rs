@@ -14,7 +14,7 @@ pub(super) const STUCK: Duration = Duration::from_millis(5);
 /// Longest time for which one read yields.
 pub(super) const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Where a connection stands in that order.
+/// Where a connection stands in the order of turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Turn {
     /// Outside the order: its client does not wait, or a replica has the reply already.
@@ -30,9 +30,9 @@ pub(super) enum Turn {
 pub(super) struct Turns {
     /// Clients that wait for their first byte.
     waiting: Cell<usize>,
-    /// When the last one of them came or was served.
+    /// When a client last began to wait, or ended its wait.
     moved: Cell<Instant>,
-    /// None of them is left.
+    /// Notifies the tasks that gave way when no client waits for its first byte any longer.
     all_served: Notify,
 }
 
@@ -75,10 +75,10 @@ impl Turns {
         kept.turn.get() == Turn::Served && self.somebody_waits()
     }
 
-    /// Lets those go first who have not been served yet, if the client of `kept` has.
+    /// If the client of `kept` has been served, lets clients that still wait for their first byte go first.
     pub async fn give_way(&self, kept: &Kept) {
         if self.is_behind(kept) {
-            Box::pin(self.wait(kept)).await; // in a place of its own: most never wait
+            Box::pin(self.wait(kept)).await; // boxed, because most connections never wait and so need no memory for it
         }
     }
 
@@ -86,7 +86,7 @@ impl Turns {
         let limit = Instant::now() + PATIENCE;
         while self.is_behind(kept) && Instant::now() < limit {
             let due = limit.min(self.moved.get() + STUCK);
-            let _ = timeout_at(due, self.all_served.notified()).await; // looked at again
+            let _ = timeout_at(due, self.all_served.notified()).await; // the loop decides whether to wait on
         }
     }
 }

@@ -1,20 +1,21 @@
 //! The second guard (nftables): without the right to speak, none of this node's own segments leaves from a service's address.
 //!
-//! It is independent of the eBPF programs, so a bug there, or their absence (`tc filter del`), resets no client and gives
-//! none an answer that the primary does not know of. A kernel sends a RST of its own accord for every segment that meets no
+//! The guard is independent of the eBPF programs. If these programs have a bug or are absent (`tc filter del`), no client is reset, and no
+//! client gets an answer that the primary does not know of. A kernel sends a RST of its own accord for every segment that meets no
 //! socket, and a listener on the backup answers a SYN. What the wire forwards does not pass here.
 //!
 //! A takeover speaks before the right is granted, since granting takes a message to the kernel. So the guard lets segments with
 //! [`MARK_SPEAK`] pass: restored sockets have this mark, and new connections take it from a SYN that the wire let in. A RST needs the
-//! right, or [`MARK_END`]: the mark of a deliberate RST of a connection that was decided, also on a wire that took over some connections
-//! while the primary lives. The kernel never sets that mark by itself.
+//! right, or [`MARK_END`]. This mark is set for the deliberate RST of a connection that was decided. A wire that took over some
+//! connections while the primary lives needs it, too. The kernel never sets this mark by itself.
 //!
 //! The table also guards the way in. Packets that reach a service's address by another way than the service interface have not passed
 //! the wire: from a container, from a network behind another interface, or from a program on this node whose segments no eBPF program on
 //! `lo` has seen. No application may serve them, a replica least of all. So the table refuses them at once by ICMP (a RST is speech).
 //!
 //! The table also refuses Multipath TCP (RFC 8684): it takes that option out of every SYN that comes to a service, so both ends fall
-//! back to plain TCP. No log of one path has all bytes of a connection that has several, and no kernel restores one.
+//! back to plain TCP. The log of one path lacks bytes of a connection with several paths, and no kernel can restore such a
+//! connection.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -60,10 +61,10 @@ pub(super) fn exists(table: &str) -> Result<bool, Error> {
 /// The counter of packets that came past the wire.
 pub(super) const REFUSED: &str = "refused";
 
-/// Rules of a whole table.
+/// Number of rules in a whole table.
 const RULES: usize = 11;
 
-/// Whether the table is as it was made, and `speakers` may speak. It costs a few messages to the kernel.
+/// Whether the table is as it was made, and `speakers` may speak. This check costs a few messages to the kernel.
 pub(super) fn stands(
     voice: &Voice,
     table: &str,
@@ -123,7 +124,7 @@ fn ruleset(table: &str, services: &[Guarded]) -> String {
     let input = "type filter hook input priority mangle; policy accept;";
     let refusal = format!("meta mark != {{ {MARK_LOCAL}, {MARK_SPEAK} }} counter name {REFUSED} reject with");
     let fall_back = "tcp flags & syn == syn tcp option mptcp exists counter reset tcp option mptcp";
-    // A table that a dead daemon left keeps who may speak; its rules are not doubled.
+    // If a dead daemon left the table, its sets of speakers stay. Its chains are flushed, so that no rule is there twice.
     format!(
         "add table inet {table}
         add chain inet {table} mute

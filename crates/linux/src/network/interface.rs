@@ -16,7 +16,7 @@ pub struct Interface {
     pub name: String,
     /// Its index.
     pub index: u32,
-    /// Its hardware address; nothing if it is not an Ethernet interface.
+    /// Its hardware address; `None` if it is not an Ethernet interface.
     pub mac: Option<Mac>,
     /// Its MTU, in bytes.
     pub mtu: u32,
@@ -29,7 +29,7 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// The interface called `name`; nothing if there is none.
+    /// The interface called `name`; `None` if there is none.
     ///
     /// # Errors
     /// If the kernel cannot be asked.
@@ -37,7 +37,8 @@ impl Interface {
         Ok(interfaces()?.into_iter().find(|interface| interface.name == name))
     }
 
-    /// The index of the interface that has its name now: another one if it was made anew; nothing if there is none.
+    /// The index of the interface that has this name now. It differs from `index` if the interface was deleted and created again. `None`
+    /// if no interface has the name.
     pub fn index_now(&self) -> Option<u32> {
         nix::net::if_::if_nametoindex(self.name.as_str()).ok()
     }
@@ -50,7 +51,7 @@ impl Interface {
             .find(|own| own.is_ipv4() == address.is_ipv4())
     }
 
-    /// Whether `address` is a neighbour on it: the route there leads out of this interface, and to no gateway.
+    /// Whether `address` is a neighbour on this interface: the route to `address` leads out of this interface, without a gateway.
     ///
     /// # Errors
     /// If the kernel cannot be asked.
@@ -58,7 +59,7 @@ impl Interface {
         Ok(route_to(address)? == Some((self.index, false)))
     }
 
-    /// Whether it merges received packets in hardware (LRO). Nothing if the driver does not say.
+    /// Whether it merges received packets in hardware (LRO). `None` if the driver does not say.
     ///
     /// # Errors
     /// If the kernel cannot be asked.
@@ -70,7 +71,7 @@ impl Interface {
         }
     }
 
-    /// Whether its cable carries a signal now, and it is set up. An interface that does not tell has one.
+    /// Whether the interface is set up and its cable carries a signal now. True if the driver does not say.
     pub fn has_link(&self) -> bool {
         match self.ethtool(ETHTOOL_GLINK) {
             Ok(link) => link != 0,
@@ -84,7 +85,7 @@ impl Interface {
     }
 }
 
-/// The index of the interface through which packets to `address` leave, and whether they go to a gateway; nothing without a route.
+/// The index of the interface through which packets to `address` leave, and whether they go to a gateway; `None` without a route.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
@@ -106,7 +107,7 @@ pub fn interfaces() -> Result<Vec<Interface>, Error> {
     list(&Netlink::open()?)
 }
 
-/// The same over a way to the kernel that is open.
+/// All interfaces with their addresses, over an open netlink socket.
 pub(super) fn list(netlink: &Netlink) -> Result<Vec<Interface>, Error> {
     let list = || {
         let mut interfaces = netlink.links()?;
@@ -145,7 +146,7 @@ struct EthtoolValue {
     data: u32,
 }
 
-/// Asks for one number.
+/// Asks the interface `name` for the number that `command` stands for.
 fn ethtool(socket: &Socket, name: &str, command: u32) -> io::Result<u32> {
     // SAFETY: an ifreq of zeroes is valid: every member of its union is plain integers, addresses or a null pointer.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

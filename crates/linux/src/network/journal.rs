@@ -19,7 +19,7 @@ const VERSION: u32 = 2;
 #[serde(deny_unknown_fields)]
 struct Header {
     version: u32,
-    /// The kernel's boot id: with another one, everything of the journal is gone.
+    /// The kernel's boot id. If the machine has another boot id now, it was started anew, and nothing that the journal lists exists.
     boot: String,
     /// The inode of the network namespace.
     namespace: u64,
@@ -104,7 +104,7 @@ impl Journal {
         Ok(Some(journal))
     }
 
-    /// The plan it was made for.
+    /// The plan that the journal was made for.
     pub(super) fn plan(&self) -> &Plan {
         &self.header.plan
     }

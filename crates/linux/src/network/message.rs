@@ -1,4 +1,4 @@
-//! Netlink messages as bytes (`linux/netlink.h`), for the protocols of which a few messages are all that is needed.
+//! Netlink messages as bytes (`linux/netlink.h`), for protocols of which only a few messages are needed.
 
 use std::io;
 
@@ -20,13 +20,13 @@ pub(crate) struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// The `count` bytes of the body from `at` on; zeroes if it is shorter.
+    /// `COUNT` bytes of the body from `at` on. Zeroes if the body is too short.
     pub(crate) fn bytes<const COUNT: usize>(&self, at: usize) -> [u8; COUNT] {
         let bytes = self.body.get(at..at + COUNT);
         bytes.map_or([0; COUNT], |bytes| bytes.try_into().expect("as many"))
     }
 
-    /// An NLMSG_ERROR says how a request ended; 0 is well.
+    /// How a request ended, from an NLMSG_ERROR. Code 0 means success.
     pub(crate) fn outcome(&self) -> io::Result<()> {
         match (self.kind, i32::from_ne_bytes(self.bytes(0))) {
             (NLMSG_ERROR, 0) if self.body.len() >= 4 => Ok(()),

@@ -2,18 +2,18 @@
 //!
 //! [`Network::prepare`] and [`Network::assume`] carry out a [`Plan`] step by step; every step is written to a journal
 //! before it is done, so [`Network::remove`], or [`undo`] after the daemon was killed, restores the network as it was
-//! found. Nothing is undone by dropping a [`Network`]: if the daemon dies, forwarding goes on, and the next one takes
-//! over from the same journal.
+//! found. Nothing is undone by dropping a [`Network`]: if the daemon dies, forwarding goes on, and the next
+//! daemon takes over from the same journal.
 //!
 //! | for | what | why |
 //! |---|---|---|
 //! | every node | nftables table `inet steadfast_<node>` | nothing leaves from a service's address without the right to speak, nothing gets to it past the wire; Multipath TCP is refused |
-//! | every node | `accept_local`, `rp_filter` of `lo` | this node's own clients of a service get by `lo` the segments that came through the wire |
-//! | every node | `arp_ignore`, `arp_announce` | an address on `lo` is its sockets' only, not its ARP's |
+//! | every node | `accept_local`, `rp_filter` of `lo` | segments from the wire reach this node's own clients of a service by `lo` |
+//! | every node | `arp_ignore`, `arp_announce` | sockets can use an address on `lo`, but ARP neither answers for it nor announces it |
 //! | every node | rule for the application's replies, local route | relayed connections have their clients' addresses |
 //! | every node | `tcp_fwmark_accept` | an accepted socket and its SYN-ACK take the SYN's mark: a relayed connection's, or a takeover's |
 //! | [`Part::Wire`] | VIP on the service interface | it answers ARP and ND, so clients' packets come here |
-//! | [`Part::Behind`] | VIP on `lo` | its sockets have the VIP, its ARP does not |
+//! | [`Part::Behind`] | VIP on `lo` | sockets can use the VIP, but the node answers no ARP for it |
 //! | [`Part::Behind`] | rule `from VIP`, route via the peer | every packet of the VIP leaves through the wire |
 //! | [`Part::Alone`] | VIP on both | clients' packets come here, replies go straight |
 //!
@@ -76,8 +76,8 @@ pub const PRIORITY_FROM_VIP: u32 = 5310;
 /// The routing protocol number of our rules and routes, so that `ip rule` and `ip route` tell whose they are.
 pub const PROTOCOL: u8 = 95;
 
-/// The mark (SO_MARK) of relayed connections' sockets. Where the application is not at a loopback address, it tells
-/// its replies to relayed connections from its replies to others.
+/// The mark (SO_MARK) of relayed connections' sockets. If the application is not at a loopback address, the
+/// mark distinguishes its replies to relayed connections from its replies to others.
 pub const RELAY_MARK: u32 = 0x5fad_0001;
 
 /// What a node's network must provide.
@@ -158,8 +158,8 @@ impl Network {
     }
 
     /// Continues with the network of a dead daemon, from its `journal`; `None` if there is no journal. The VIPs and the right to speak
-    /// that the daemon had put up stay. Unlike [`Network::prepare`], this undoes nothing: neither the steps of an unfinished daemon nor
-    /// its own after an error.
+    /// that the daemon had put up stay. Unlike [`Network::prepare`], this function undoes nothing: neither the dead daemon's steps
+    /// nor, after an error, its own steps.
     ///
     /// # Errors
     /// If the journal is of another plan; or the step that failed.
@@ -281,8 +281,8 @@ impl Network {
         Ok(self.journal.remove()?)
     }
 
-    /// Does the steps that `which` chooses, in order. The journal may say that one was begun already, by a daemon
-    /// that died: it is done all the same, and what that daemon found stays what is restored.
+    /// Does the steps that `which` chooses, in order. A step that a dead daemon has begun, according to the journal, is done again. What
+    /// that daemon found before the step is still what will be restored.
     fn advance(&mut self, which: impl Fn(&Step) -> bool) -> Result<(), Error> {
         for index in 0..self.journal.steps().len() {
             let step = self.journal.steps()[index].clone();
@@ -299,7 +299,7 @@ impl Network {
         Ok(())
     }
 
-    /// Undoes what `which` chooses of the steps that were begun, last first, all that can be undone.
+    /// Undoes the begun steps that `which` chooses, last first. A step that cannot be undone does not keep the others from being undone.
     fn retreat(&mut self, which: impl Fn(&Step) -> bool) -> Result<(), UndoError> {
         let mut failed = Vec::new();
         for (index, found) in self.journal.begun_last_first() {
@@ -324,8 +324,8 @@ fn give_up(undone: Result<(), UndoError>) {
     }
 }
 
-/// Restores the network as a daemon found it that died and left `journal` behind. Does nothing if there is no
-/// journal, or if the machine was started anew since. Can be repeated.
+/// Restores the network for a daemon that died and left `journal` behind: the network becomes as that daemon found it. Does nothing if
+/// there is no journal, or if the machine was started anew since. Can be repeated.
 ///
 /// # Errors
 /// All that could not be restored, or that the journal cannot be read or is of another network namespace.
@@ -375,7 +375,7 @@ pub fn remove_guard(node: &str) -> Result<(), Error> {
     guard::remove(&guard::table(node))
 }
 
-/// The nodes of which a guard stands in this network namespace.
+/// The nodes that have a guard in this network namespace.
 ///
 /// # Errors
 /// If nftables cannot be asked.

@@ -54,7 +54,7 @@ impl Announcer {
     }
 }
 
-/// Asks the neighbours on `interface` for `address`, from our own address there. Nothing if nobody answers in time.
+/// Asks the neighbours on `interface` for `address`, from our own address there. `None` if nobody answers in time.
 ///
 /// # Errors
 /// If the question cannot be asked.
@@ -63,8 +63,8 @@ pub fn resolve(interface: &Interface, address: IpAddr, within: Duration) -> Resu
     Ok(ask(interface, from, address, within, 1)?.first().copied())
 }
 
-/// All neighbours on `interface` that say within this time that `address` is theirs, sorted; asked as duplicate
-/// address detection asks (RFC 5227, RFC 4862), so no neighbour learns anything from the question. Waits to the end.
+/// All neighbours on `interface` that say within this time that `address` is theirs, sorted. The question is that of duplicate
+/// address detection (RFC 5227, RFC 4862), so no neighbour learns anything from it. Always waits for the whole time.
 ///
 /// # Errors
 /// If the question cannot be asked.
@@ -115,7 +115,7 @@ fn ask(
     ))
 }
 
-/// Of all IPv6 frames only neighbour advertisements: a busy interface shall not crowd out the answer.
+/// A filter that passes only neighbour advertisements. Without it, the other frames of a busy interface could crowd out the answer.
 fn advertisements() -> [SockFilter; 6] {
     let load = |offset| SockFilter::new((libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16, 0, 0, offset);
     let skip_unless = |value, skip| {
@@ -171,7 +171,7 @@ fn ethernet(interface: &Interface) -> Result<Mac, Error> {
 
 /// A packet socket for whole frames of `protocol` (an Ethertype; 0 for none) on the interface with this index.
 fn packet_socket(index: u32, protocol: u16) -> io::Result<Socket> {
-    // Protocol 0 until it is bound: else frames of all interfaces come in before.
+    // With protocol 0 the socket receives nothing until it is bound. With another protocol it would receive frames of all interfaces.
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(0)))?;
     let index = i32::try_from(index).map_err(io::Error::other)?;
     let mut storage = SockAddrStorage::zeroed();

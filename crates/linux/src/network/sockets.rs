@@ -1,4 +1,4 @@
-//! The kernel's sockets of a service, of any process: destroys them silently, and reads what the kernel knows of them.
+//! Lists and destroys the kernel's TCP sockets of a service, whichever process owns them, and reads what the kernel knows of them.
 //!
 //! A deposed node has live sockets of connections that the survivor continues. Their owner would send something on them sooner or
 //! later, at the latest a FIN. So this node tells the kernel to destroy them (SOCK_DESTROY of `linux/sock_diag.h`). The kernel sends a
@@ -21,24 +21,25 @@ use crate::wire::MARK_DYING;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 
-/// All of the kernel's `tcp_states.h` but CLOSE (7) and LISTEN (10).
+/// Bit set of the states 1 to 12 of the kernel's `tcp_states.h`, except CLOSE (7) and LISTEN (10).
 const CONNECTED: u32 = 0b1_1011_0111_1110;
-/// ESTABLISHED, and those in which one side at least has closed and is not at its end: FIN-WAIT-1 and 2, CLOSE-WAIT, LAST-ACK,
-/// CLOSING.
+/// ESTABLISHED, and the states of a connection that is being closed: FIN-WAIT-1 and 2, CLOSE-WAIT, LAST-ACK, CLOSING.
 const OPEN: u32 = 0b1011_0011_0010;
 /// LISTEN.
 const LISTENING: u32 = 1 << 10;
-/// Size of `struct inet_diag_msg`, behind which the attributes begin, and the attribute with a socket's mark.
+/// Size of `struct inet_diag_msg`. The attributes follow it.
 const DIAG_MESSAGE: usize = 72;
-/// Where the numbers of its queues stand: of a listener connections that wait to be accepted, and how many may.
+/// Offset of the receive queue's length in that struct. For a listener: the number of connections that wait to be accepted.
 const DIAG_RECEIVE_QUEUE: usize = 56;
+/// Offset of the send queue's length. For a listener: the backlog.
 const DIAG_SEND_QUEUE: usize = 60;
+/// The attribute with a socket's mark.
 const DIAG_MARK: u16 = 15;
 /// The attribute with `struct tcp_info`, and the bit that asks for it.
 const DIAG_INFO: u16 = 2;
 const WITH_INFO: u8 = 1 << (DIAG_INFO - 1);
 
-/// Flags of `tcpi_options` (`linux/tcp.h`). With the last one timestamps count in microseconds, which no restored socket would.
+/// Flags of `tcpi_options` (`linux/tcp.h`). `OPTION_MICROSECONDS`: the timestamps count microseconds. A restored socket's never do.
 const OPTION_TIMESTAMPS: u8 = 1;
 const OPTION_SACK: u8 = 2;
 const OPTION_WINDOW_SCALE: u8 = 4;
@@ -53,10 +54,10 @@ const SOCKET_ID: usize = 48;
 const ROUNDS: usize = 8;
 
 /// Destroys all TCP connections whose local end is `vip`, in any state from the handshake to TIME-WAIT, of IPv4 and IPv6
-/// sockets. Listeners stay. Their owners get ECONNABORTED. Returns how many there were.
+/// sockets. The connections' owners get ECONNABORTED. Listeners stay. Returns the number of destroyed connections.
 ///
 /// # Errors
-/// What the kernel says: the right to it is CAP_NET_ADMIN, and CONFIG_INET_DIAG_DESTROY must be there.
+/// What the kernel says. This needs CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY.
 pub fn destroy(vip: SocketAddr) -> Result<usize, Error> {
     let run = || {
         let diag = SockDiag::open()?;
@@ -84,7 +85,8 @@ pub fn destroy(vip: SocketAddr) -> Result<usize, Error> {
     run().map_err(Error::at("destroy the connections of", vip))
 }
 
-/// The same for the connections of `clients` only, and only if their process has died: a client may have a new one.
+/// Destroys the connections of `clients` with `vip` whose server process has died. A client may already have a new connection from the
+/// same port; that connection stays.
 ///
 /// # Errors
 /// What the kernel says.
@@ -94,7 +96,7 @@ pub fn destroy_dying(vip: SocketAddr, clients: &[SocketAddr]) -> Result<usize, E
         let mut destroyed = 0;
         for &client in clients {
             let (family, id) = connection(vip, client);
-            // With its cookie from now on.
+            // The found id has the socket's cookie. So only this socket is destroyed, and not a new one with the same addresses.
             if let Some(found) = diag.look_up(family, 0, &id)?.filter(Known::is_dying) {
                 destroyed += usize::from(diag.destroy(family, &found.id)?);
             }
@@ -123,8 +125,9 @@ pub fn listeners(port: u16) -> Result<Vec<SocketAddr>, Error> {
     run().map_err(Error::at("list", "listeners"))
 }
 
-/// The clients with an open or half-closed connection to `vip`, in the order of their addresses, from the first one after `after` on,
-/// each with what the kernel knows of its connection. Leaves out connections whose owner has closed them and whose output has arrived.
+/// The clients that have an open or half-closed connection to `vip`, each with the connection's terms as the kernel knows them. The list
+/// is sorted by the clients' addresses and contains only addresses greater than `after`. Leaves out connections whose owner has closed
+/// them and whose output has arrived.
 ///
 /// # Errors
 /// What the kernel says.
@@ -145,8 +148,8 @@ pub fn open_behind(vip: SocketAddr, after: Option<SocketAddr>) -> Result<Vec<(So
     run().map_err(Error::at("list the connections of", vip))
 }
 
-/// What the kernel knows of the open connections of `clients` with `vip`, and of half closed ones: the terms of their handshakes, which no later packet
-/// shows.
+/// The terms of the handshakes of `clients` with `vip`, which no later packet shows. `None` for a client without an open or half-closed
+/// connection.
 ///
 /// # Errors
 /// What the kernel says.
@@ -188,7 +191,7 @@ struct Found {
     /// Its local end.
     at: SocketAddr,
     mark: u32,
-    /// If they were asked for, and it has any.
+    /// `None` if the terms were not asked for, or if the socket has none.
     terms: Option<Terms>,
 }
 
@@ -237,7 +240,7 @@ impl SockDiag {
         }
     }
 
-    /// False if it has ended meanwhile.
+    /// Destroys a socket. False if the socket has ended meanwhile.
     fn destroy(&self, family: u8, id: &SocketId) -> io::Result<bool> {
         self.socket
             .send(&request(SOCK_DESTROY, NLM_F_ACK, (family, 0), CONNECTED, id), 0)?;
@@ -248,7 +251,7 @@ impl SockDiag {
         }
     }
 
-    /// Of this connection; `None` if it is not open.
+    /// The terms of the client's connection. `None` if it is neither open nor half closed.
     fn terms(&self, vip: SocketAddr, client: SocketAddr) -> io::Result<Option<Terms>> {
         let (family, id) = connection(vip, client);
         let known = self.look_up(family, WITH_INFO, &id)?;
@@ -256,7 +259,7 @@ impl SockDiag {
         Ok(open.and_then(|known| terms_of(attribute(&known.message, DIAG_INFO)?)))
     }
 
-    /// One socket, found by its hash: the connection, or else who listens for it.
+    /// Looks up the socket of a connection by its hash. If there is no such connection, the kernel returns the listener that would take it.
     fn look_up(&self, family: u8, extensions: u8, id: &SocketId) -> io::Result<Option<Known>> {
         let question = request(SOCK_DIAG_BY_FAMILY, 0, (family, extensions), u32::MAX, id);
         self.socket.send(&question, 0)?;
@@ -291,7 +294,7 @@ impl Known {
     }
 }
 
-/// Family and id of a connection; of any cookie.
+/// Family and id of a connection. The id matches any cookie.
 fn connection(vip: SocketAddr, client: SocketAddr) -> (u8, SocketId) {
     let mut id = [0; SOCKET_ID];
     for (end, port, address) in [(vip, 0, 4), (client, 2, 20)] {
@@ -323,7 +326,7 @@ fn terms_of(info: &[u8]) -> Option<Terms> {
     let mss = size + if timestamps { TIMESTAMPS_BYTES } else { 0 };
     let shifts = *info.get(offset_of!(tcp_info, tcpi_snd_rcv_wscale))?;
     let (first, second) = (shifts & 0xf, shifts >> 4);
-    // Two fields of four bits: the machine's order of bytes is theirs.
+    // Two bit fields of four bits each. Their order is the machine's byte order.
     let scales = if cfg!(target_endian = "little") {
         (first, second)
     } else {
@@ -347,7 +350,7 @@ fn request(kind: u16, flags: u16, (family, extensions): (u8, u8), states: u32, i
     message(kind, flags, &body)
 }
 
-/// The local end of a socket. One of IPv6 that serves IPv4 has an IPv4 address.
+/// The local end of a socket. An IPv6 socket with an IPv4 connection has an IPv4 address here.
 fn local(family: u8, id: &SocketId) -> SocketAddr {
     end(family, id, 0, 4)
 }

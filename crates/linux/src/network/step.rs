@@ -1,4 +1,4 @@
-//! One change of the network: done, and undone.
+//! One change of the network: how it is done, and how it is undone.
 
 use std::fmt;
 use std::io;
@@ -15,25 +15,27 @@ use super::{Error, PRIORITY_FROM_VIP, Part, guard, sysctl};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Step {
-    /// The nftables table of `services`: without the right to speak nothing goes out, and nothing comes in past the wire.
+    /// The nftables table that guards `services`. Without the right to speak, no segment of a service goes out. Packets that have not
+    /// passed the wire do not come in.
     Guard { table: String, services: Vec<Guarded> },
     /// A value under `/proc/sys/net`.
     Sysctl { key: String, value: String },
-    /// A route of a table of our own: everything goes this way.
+    /// The route in a routing table of our own. All packets that use the table go this way.
     Route { table: u32, way: Way },
-    /// A choice of such a table.
+    /// A rule that chooses the routing table for some packets.
     Rule(Rule),
     /// A VIP.
     Address { address: IpAddr, interface: String },
 }
 
-/// The loopback interface. An address on it serves its sockets and is not answered for in ARP.
+/// The loopback interface. Sockets can use an address on it, but the kernel does not answer ARP for the address (with the
+/// `arp_ignore` that the plan requires).
 pub(super) const LOOPBACK: &str = "lo";
 
-/// Journal entry for something that was there already: undoing the step leaves it.
+/// Journal entry for an object that was there before the step. Undoing the step leaves the object.
 const FOUND: &str = "there";
 
-/// Where everything goes.
+/// Where a route sends packets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Way {
@@ -49,14 +51,14 @@ pub(super) enum Way {
 pub(super) struct Rule {
     pub(super) priority: u32,
     pub(super) from: IpAddr,
-    /// Only these.
+    /// If set, only packets of this kind.
     pub(super) only: Option<Only>,
-    /// Only with this mark.
+    /// If set, only packets with this mark.
     pub(super) mark: Option<u32>,
     pub(super) table: u32,
 }
 
-/// What a rule is for.
+/// The kind of packets that a rule is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Only {
@@ -67,12 +69,12 @@ pub(super) enum Only {
 }
 
 impl Step {
-    /// Whether every part needs this.
+    /// Whether every part needs this step.
     pub(super) fn is_lasting(&self) -> bool {
         self.switched().is_none()
     }
 
-    /// The VIP that this puts up.
+    /// The VIP that this step puts up, if it puts one up.
     pub(super) fn vip(&self) -> Option<IpAddr> {
         match self {
             Self::Address { address, .. } => Some(*address),
@@ -80,7 +82,7 @@ impl Step {
         }
     }
 
-    /// The VIP for which this is done or undone with this node's part.
+    /// The VIP, if the step is done or undone when this node's part for that VIP changes.
     pub(super) fn switched(&self) -> Option<IpAddr> {
         match self {
             Self::Rule(rule) if rule.priority == PRIORITY_FROM_VIP => Some(rule.from),
@@ -88,12 +90,12 @@ impl Step {
         }
     }
 
-    /// Whether a VIP comes to where neighbours can ask for it.
+    /// Whether the step puts a VIP on an interface where neighbours can ask for it.
     pub(super) fn is_on_interface(&self) -> bool {
         matches!(self, Self::Address { interface, .. } if interface != LOOPBACK)
     }
 
-    /// Whether this is gone when this interface is.
+    /// Whether the step's object disappears together with the interface `name`.
     pub(super) fn is_on(&self, name: &str) -> bool {
         match self {
             Self::Sysctl { key, .. } => key.split('/').any(|part| part == name),
@@ -111,7 +113,7 @@ impl Step {
         }
     }
 
-    /// Of what is switched: whether it belongs to `part`.
+    /// For a step that depends on the part ([`Self::switched`]): whether `part` needs it.
     pub(super) fn serves(&self, part: Part) -> bool {
         match self {
             Self::Address { .. } if self.is_on_interface() => matches!(part, Part::Wire | Part::Alone),
@@ -120,10 +122,10 @@ impl Step {
         }
     }
 
-    /// What is there before the step is done, if it must be restored.
+    /// Looks at what the step will change. Returns what [`Self::undo`] must restore or leave, if anything.
     ///
     /// # Errors
-    /// If what the step makes is there already: it is not ours, so undoing would take away what was found.
+    /// If the guard, route or rule that the step makes is there already. It is not ours, so undoing the step would remove what others made.
     pub(super) fn find(&self, netlink: &Netlink) -> Result<Option<String>, Error> {
         let object = self.to_string();
         let there = match self {
@@ -135,7 +137,7 @@ impl Step {
                 .table_in_use(*table, way.is_ipv6())
                 .map_err(Error::at("look for", &object))?,
             Self::Rule(rule) => netlink.has_rule(rule).map_err(Error::at("look for", &object))?,
-            // It does not matter who put it there, only that it is there.
+            // A VIP that is there already is no error, whoever put it there.
             Self::Address { address, interface } => {
                 let there = netlink.has_address(*address, interface);
                 return there
@@ -149,7 +151,7 @@ impl Step {
         Ok(None)
     }
 
-    /// Whether what the step makes is there; of a guard, also whether these services may speak.
+    /// Whether the step's object is in place. For a guard, also whether the services `speakers` may speak.
     pub(super) fn stands(
         &self,
         netlink: &Netlink,
@@ -196,7 +198,7 @@ impl Step {
     }
 }
 
-/// Of what is there already.
+/// The error for an object that is there already.
 pub(super) fn not_ours() -> io::Error {
     io::Error::new(
         io::ErrorKind::AlreadyExists,

@@ -1,11 +1,11 @@
-//! Whether everything still stands, and putting it up again: `ip rule flush` and `nft flush ruleset` are quickly typed, and a
-//! cable that was pulled takes routes along.
+//! Finds the steps of the network that somebody has undone, and does them again. `ip rule flush` and `nft flush ruleset` are quickly
+//! typed, and a pulled cable makes the kernel remove its routes.
 
 use super::step::Step;
 use super::{Error, Network};
 
 impl Network {
-    /// Phrases for each step of this node that somebody else has removed or changed since. Cheap enough for every second: it sends
+    /// Describes each step of this node that somebody else has removed or changed. The call is cheap enough for every second: it sends
     /// some messages to the kernel and starts no program.
     ///
     /// # Errors
@@ -18,13 +18,12 @@ impl Network {
     /// Puts up again what is missing, and restores the granted rights to speak. Returns what was missing.
     ///
     /// # Errors
-    /// The first step that failed (as long as a cable is unplugged, a route over it cannot be made); the others were
-    /// tried all the same.
+    /// The first step that failed. The other steps are tried all the same. For example, a route over an unplugged cable cannot be made.
     pub fn repair(&mut self) -> Result<Vec<String>, Error> {
         self.repair_what(|_| true)
     }
 
-    /// The same for what is on one interface.
+    /// As [`repair`](Network::repair), but only for the steps on one interface.
     ///
     /// # Errors
     /// As for [`Network::repair`].

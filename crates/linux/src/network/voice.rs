@@ -42,7 +42,7 @@ const NFTA_LIST_ELEM: u16 = 1;
 const NFTA_SET_ELEM_KEY: u16 = 1;
 const NFTA_DATA_VALUE: u16 = 1;
 
-/// Who may speak: changes the sets `speak4` and `speak6` of a guard's table.
+/// Changes who may speak: the sets `speak4` and `speak6` of a guard's table.
 pub(super) struct Voice {
     socket: Socket,
 }
@@ -172,7 +172,7 @@ const SPEAK: &str = "speak";
 
 /// The attributes that name one element of one set.
 fn element(table: &str, set: &str, service: SocketAddr) -> Vec<u8> {
-    // Of a concatenation each part begins at a multiple of 4 bytes.
+    // In a concatenated key, each part begins at a multiple of 4 bytes.
     let (family, mut key) = match service.ip() {
         IpAddr::V4(v4) => ('4', v4.octets().to_vec()),
         IpAddr::V6(v6) => ('6', v6.octets().to_vec()),
@@ -189,7 +189,7 @@ fn element(table: &str, set: &str, service: SocketAddr) -> Vec<u8> {
     .concat()
 }
 
-/// A string as the kernel has them.
+/// A string as the kernel expects it: with a zero byte at its end.
 fn text(name: &str) -> Vec<u8> {
     [name.as_bytes(), &[0]].concat()
 }

@@ -11,7 +11,7 @@ use nix::mount::{MsFlags, mount};
 use super::{Step, WireError, adopt};
 
 const BPFFS: &str = "/sys/fs/bpf";
-/// Our tc filters: this priority and handle, so that they can be told from others and found again.
+/// The priority and the handle of our tc filters. By these two, our filters are told from others and found again.
 const PRIORITY: u32 = 0x5f;
 const HANDLE: u32 = 1;
 /// The index of `lo`, in every network namespace.
@@ -81,7 +81,7 @@ pub(super) fn attach_interface(object: &Object, interface: u32) -> Result<(), Wi
     Ok(())
 }
 
-/// Attaches the wire of clients on this node to `lo`, beside the programs of other nodes' agents.
+/// Attaches the program that is the wire for clients on this node to `lo`. Agents of other nodes may have attached theirs there too.
 pub(super) fn attach_loopback(object: &Object, node: &str) -> Result<(), WireError> {
     attach(object, "loopback", (LOOPBACK, TC_EGRESS), loopback_handle(node))
 }
@@ -89,7 +89,7 @@ pub(super) fn attach_loopback(object: &Object, node: &str) -> Result<(), WireErr
 /// The handle of a node's filter on `lo`.
 fn loopback_handle(node: &str) -> u32 {
     let [.., a, b, c, d] = adopt::hash(node.as_bytes()).to_be_bytes();
-    u32::from_be_bytes([a, b, c, d]).max(1) // the kernel would choose one for 0
+    u32::from_be_bytes([a, b, c, d]).max(1) // for handle 0 the kernel would choose another one
 }
 
 /// Detaches a node's filter from `lo`, as [`detach`] does.
@@ -98,7 +98,7 @@ fn loopback_handle(node: &str) -> u32 {
 /// As [`detach`].
 pub fn detach_loopback(node: &str) -> Result<(), WireError> {
     if !has_filters("lo", TC_EGRESS) {
-        return Ok(()); // libbpf would tell the operator that there is none
+        return Ok(()); // otherwise libbpf would print an error for the operator: there is nothing to detach
     }
     take_away(LOOPBACK, &[TC_EGRESS], loopback_handle(node))
 }
@@ -106,7 +106,7 @@ pub fn detach_loopback(node: &str) -> Result<(), WireError> {
 /// Detaches our two filters from an interface. A qdisc without other filters goes too.
 ///
 /// # Errors
-/// What the kernel says; a hook that is gone already is no error, nor an interface.
+/// What the kernel says. It is no error if the hook or the interface is gone already.
 pub fn detach(interface: u32) -> Result<(), WireError> {
     take_away(interface, &[TC_EGRESS, TC_INGRESS], HANDLE)
 }
@@ -115,7 +115,7 @@ fn take_away(interface: u32, points: &[TcAttachPoint], handle: u32) -> Result<()
     let Some(name) = name_of(interface) else {
         return Ok(());
     };
-    // The program's descriptor is not needed to detach; any open one does.
+    // Detaching does not need the program's descriptor, but needs some open descriptor.
     let null = File::open("/dev/null").step(|| "opening /dev/null".into())?;
     let mut others = false;
     for &point in points {
@@ -149,7 +149,7 @@ fn take_away(interface: u32, points: &[TcAttachPoint], handle: u32) -> Result<()
     Ok(())
 }
 
-/// Whether someone else's filter hangs at the hook. When in doubt, yes: then the qdisc stays.
+/// Whether any filter hangs at the hook. If `tc` cannot be run, the answer is yes, so that the qdisc stays.
 fn has_filters(interface: &str, point: TcAttachPoint) -> bool {
     let side = if point == TC_INGRESS { "ingress" } else { "egress" };
     let listing = std::process::Command::new("tc")
@@ -194,8 +194,8 @@ pub(super) fn netns_cookie() -> std::io::Result<u64> {
     }
 }
 
-/// Attaches a program to the root of the cgroup v2 hierarchy and pins the link. In a link that a dead agent has pinned
-/// it takes the old program's place.
+/// Attaches a program to the root of the cgroup v2 hierarchy and pins the link. If a dead agent has pinned such a link, the
+/// program replaces the old program in that link.
 pub(super) fn attach_cgroup(object: &mut Object, program: &str, pin: &Path) -> Result<(), WireError> {
     if pin.exists() {
         let program = find(object, program);

@@ -10,10 +10,10 @@ use super::abi::ClientKey;
 use super::{Step, Wire, WireError};
 
 impl Wire {
-    /// From now on the wire withholds what the primary offers this client beyond `cap`. `None` ends this.
+    /// From now on the wire reduces the windows that the primary offers this client, so that none goes beyond `cap`. `None` ends this.
     ///
     /// # Errors
-    /// What the kernel says; most likely that there are too many. Then the client is not slowed.
+    /// The kernel's error; most likely there are too many slowed clients. Then this client is not slowed.
     pub fn cap_window(&self, index: u16, client: SocketAddr, cap: Option<Cap>) -> Result<(), WireError> {
         let key = ClientKey::new(client, index).to_bytes();
         let (caps, promises) = (self.map("caps"), self.map("promises"));
@@ -41,7 +41,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Whether the wire looks for caps at all.
+    /// Sets whether the wire looks for caps of this service at all.
     pub fn set_caps(&self, index: u16, any: bool) {
         // SAFETY: within the mapping, aligned; the programs read it as one word.
         let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).caps) };

@@ -14,7 +14,7 @@ impl Wire {
         self.clients_in("dying", index)
     }
 
-    /// Forgets these clients, because their connections are continued or never will be: RSTs for them may leave again.
+    /// Forgets these clients. Their connections are continued by now, or never will be. From then on, RSTs to them may leave again.
     ///
     /// # Errors
     /// What the kernel says.

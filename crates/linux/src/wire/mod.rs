@@ -44,7 +44,7 @@ use abi::{NodeState, ServiceKey, ServiceState, mapped};
 /// Where everything is pinned.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/steadfast";
 
-/// An ELF file is read in place, so it is aligned as one.
+/// Aligns the embedded ELF file as an ELF file must be, because libbpf reads it in place.
 #[repr(C, align(8))]
 struct Aligned<T: ?Sized>(T);
 
@@ -340,8 +340,8 @@ impl Wire {
         }
     }
 
-    /// Attaches the programs to the service interfaces, replacing those of a dead agent, and, where the kernel allows it, to the
-    /// root cgroup. Returns a sentence about what does not work if the kernel does not allow it.
+    /// Attaches the programs to the service interfaces and the loopback interface, in place of a dead agent's programs. Then attaches
+    /// programs to the root cgroup. If the kernel does not allow that, returns a sentence that says what does not work.
     ///
     /// # Errors
     /// Names the step that failed.

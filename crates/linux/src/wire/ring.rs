@@ -16,7 +16,8 @@ use super::abi::Record;
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 const HEADER: u64 = 8;
-/// Bytes that are read before their space in the ring is freed: many round trips of a fast network, a small part of the CPU's caches.
+/// Number of bytes that are read before their space in the ring is freed. It is the data of many round trips of a fast network, but only
+/// a small part of the CPU's caches.
 const BATCH_BYTES: u64 = 2 << 20;
 /// A place on the shelf is a position in a ring, with the ring's number above these bits.
 const RING_SHIFT: u32 = 60;
@@ -83,12 +84,12 @@ impl Ring {
         (position & self.mask) as usize
     }
 
-    /// Up to where the kernel has reserved records.
+    /// The position up to which the kernel has reserved records.
     fn end(&self) -> u64 {
         self.producer().load(Ordering::Acquire)
     }
 
-    /// Up to where the records were handled.
+    /// The position up to which the records were handled.
     fn handled(&self) -> u64 {
         self.consumer().load(Ordering::Relaxed)
     }
@@ -98,7 +99,7 @@ impl Ring {
         self.end() - self.handled()
     }
 
-    /// What stands at `position`, which is moved over discarded records.
+    /// Moves `position` over discarded records, and returns what is there. With `wait`, waits for a record that is being written.
     fn look(&self, position: &mut u64, end: u64, wait: bool) -> Found {
         while *position < end {
             let header = self.header(*position).load(Ordering::Acquire);
@@ -132,21 +133,22 @@ struct Place {
     next: u64,
 }
 
-/// What comes next, behind discarded records.
+/// What comes after the discarded records.
 enum Found {
     Record(Place),
     Busy,
     End,
 }
 
-/// Rings that are one log. Each record says up to where the other rings are to be read before it.
+/// Several rings that together are one log. Each record says up to which position the other rings must be read before it.
 pub struct Log {
     rings: Vec<Ring>,
 }
 
 impl Log {
-    /// How far the rings are reserved now. If the agent closed a gate before this call, every record of a packet that passed the gate is
-    /// before these ends: the counterpart of `publish_before_looking` in `bpf/log.h` (docs/wire.md, The gate and the ring's end).
+    /// For each ring, the position up to which records are reserved now. If the agent closed a gate before this call, every record of a
+    /// packet that passed the gate is before these positions. The fence is the counterpart of `publish_before_looking` in `bpf/log.h`
+    /// (docs/wire.md, The gate and the ring's end).
     pub fn ends(&self) -> Vec<u64> {
         fence(Ordering::SeqCst);
         self.rings.iter().map(Ring::end).collect()
@@ -162,9 +164,10 @@ impl Log {
         self.rings.iter().map(|ring| ring.mask + 1).sum()
     }
 
-    /// Hands the records before `ends` to `reader`, at most `records_max` of them, and clears the rings of them batch by batch.
-    /// Stops at one that is still being written, unless `wait` says to wait for it (a takeover does: the program that
-    /// writes it will not take long). Returns how many were handled, and whether the end was reached.
+    /// Hands the records before `ends` to `reader`, at most `records_max` of them, and frees their space in the rings batch by
+    /// batch. Stops at a record that is still being written. With `wait`, waits for that record instead: a takeover does so,
+    /// because the program that writes the record will not take long. Returns how many were handled, and whether the end was
+    /// reached.
     pub fn drain(
         &self,
         ends: &[u64],
@@ -254,13 +257,13 @@ impl<F: FnMut(&Record, &[u8])> Reader for F {
     fn keep(&mut self, _: &dyn Shelf) {}
 }
 
-/// Records that were read and lie in the rings still.
+/// Records that were read and are still in the rings.
 struct Batch {
     records: usize,
-    /// Behind them, in each ring.
+    /// Position after these records, in each ring.
     positions: Vec<u64>,
     at_end: bool,
-    /// What was found at those positions last.
+    /// What was last found at these positions.
     found: Vec<Option<(usize, Place)>>,
 }
 
@@ -272,7 +275,7 @@ impl Shelf for Log {
 }
 
 impl AsFd for Log {
-    /// Of the first ring, the only one that is written while all are empty.
+    /// The descriptor of the first ring. While all rings are empty, the programs write to this ring only.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.rings[0].map.as_fd()
     }
@@ -284,7 +287,7 @@ pub struct Rings {
     pub connections: Log,
     /// SYNs, SYN-ACKs, and segments of clients that are not known.
     pub opening: Log,
-    /// The ends that are being read up to, while they are not reached.
+    /// The ends of the last drain, if it did not reach them. The next drain continues to them.
     under_way: Option<Ends>,
 }
 
@@ -302,11 +305,11 @@ impl Rings {
         }
     }
 
-    /// Hands what was logged up to now to `reader`, SYNs and strangers first. A client becomes known after its SYN and its first
-    /// segments; so when the end of the log of connections is read, those are already in the other log. Hands over at most
-    /// `records_max` of each log. The next call goes on to the same ends before it looks for new ones, so a flood of SYNs cannot keep
-    /// the connections from being read. With `wait`, uses the ends of now and waits for records that are still being written. Returns
-    /// how many were handled.
+    /// Hands what was logged up to now to `reader`, SYNs and strangers first. The end of the log of connections is looked up before the
+    /// end of the other log. A client becomes known only after its SYN and its first segments, so these are already in the other log
+    /// by then. Hands over at most `records_max` of each log. The next call goes on to the same ends before it looks for new ones, so a
+    /// flood of SYNs cannot keep the connections from being read. With `wait`, takes new ends, and waits for records that are still
+    /// being written. Returns how many were handled.
     pub fn drain(&mut self, records_max: usize, wait: bool, reader: &mut impl Reader) -> usize {
         let ends = self.under_way.take().filter(|_| !wait).unwrap_or_else(|| {
             let connections = self.connections.ends();
@@ -316,7 +319,7 @@ impl Rings {
         let (mut handled, all_opened) = self.opening.drain(&ends.opening, records_max, wait, reader);
         if !all_opened {
             self.under_way = Some(ends);
-            return handled; // the rest of them first
+            return handled; // the next call reads the rest of this log first
         }
         let (segments, all) = self
             .connections

@@ -31,7 +31,7 @@ impl FilterWatch {
     /// are attached, and nothing is missed.
     ///
     /// # Errors
-    /// What the kernel says to the netlink socket.
+    /// If the kernel refuses the netlink socket.
     pub fn open(interfaces: &[u32]) -> Result<Self, WireError> {
         let open = || {
             let mut socket = Socket::new(NETLINK_ROUTE)?;
@@ -48,7 +48,7 @@ impl FilterWatch {
         })
     }
 
-    /// Watches this interface instead of that one, which was replaced.
+    /// Watches interface `new` instead of interface `old`, which it has replaced.
     pub fn replace(&mut self, old: u32, new: u32) {
         self.interfaces.retain(|interface| *interface != old);
         self.interfaces.push(new);
@@ -63,7 +63,7 @@ impl FilterWatch {
             match self.socket.recv_from_full() {
                 Ok((messages, _)) => concerned.extend(removals(&messages)),
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    concerned.extend(&self.interfaces); // something was not heard
+                    concerned.extend(&self.interfaces); // the kernel dropped notifications, of any interface
                 }
                 Err(_) => break, // nothing more
             }

@@ -59,7 +59,7 @@ impl Bystander {
         assert_same_stream("the out-log", &transcript.output, &self.output);
     }
 
-    /// The client's next segment with `payload`, for somebody else to forge.
+    /// A segment with `payload` that fits the connection as the client's next one. The client has not sent it.
     pub fn forged<'a>(&self, reading: &Reading, payload: &'a [u8]) -> Segment<'a> {
         let endpoint = reading.now().connection(self.address()).1.endpoint();
         Segment {

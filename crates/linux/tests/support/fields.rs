@@ -30,7 +30,7 @@ pub const DIFFER: [&str; 24] = [
     "tcpi_snd_ssthresh",
     "tcpi_pacing_rate",
     "tcpi_rcv_mss",
-    // The receive buffer's size, and what the restored socket's own SYN would have offered.
+    // The first three depend on the size of the receive buffer. The last is what the restored socket's own SYN would have offered.
     "tcpi_rcv_ssthresh",
     "tcpi_rcv_space",
     "tcpi_rcv_wnd",

@@ -109,7 +109,7 @@ pub fn set_checksum(packet: &mut [u8], value: u16) {
     packet[tcp + 16..tcp + 18].copy_from_slice(&value.to_be_bytes());
 }
 
-/// The TCP packet with its options replaced by `options`, unchanged and padded with zeroes.
+/// The TCP packet with other options: the bytes of `options` as they are, padded with zeroes. Lengths and checksums fit.
 pub fn with_tcp_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
     let tcp = if packet[0] >> 4 == 4 { 20 } else { 40 };
     let payload = tcp + usize::from(packet[tcp + 12] >> 4) * 4;

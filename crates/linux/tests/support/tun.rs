@@ -1,4 +1,5 @@
-//! A network that this program implements: it reads what the kernel sends, and what it writes arrives at once.
+//! A network that this program implements. The program reads the packets that the kernel sends. The kernel receives a packet as soon as
+//! the program writes it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -7,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use super::lan::Host;
 
-/// A TUN interface. The writing thread carries a packet through the kernel itself: when the call returns, the socket has
+/// A TUN interface. The kernel processes a packet on the thread that writes it. So when [`Tun::put`] returns, the socket has
 /// processed the packet, and the answers can be read.
 pub struct Tun {
     file: File,

@@ -324,7 +324,7 @@ fn a_late_denial_does_not_hit_the_next_connection() {
     table.on_told((asked[0], None));
     assert_eq!(table.len(), 1);
     say(&mut table, 3002, Direction::In, client(1), RST);
-    // The client's next connection is unknown to the log, as after a flood.
+    // The wire missed the beginning of the client's next connection, as can happen in a flood.
     say(&mut table, 3003, Direction::Out, client(1), Flags::ACK);
     table.on_told((asked[0], None));
     assert_eq!(shown(&table, 3004).len(), 1);
@@ -349,7 +349,7 @@ fn many_silent_ones_are_asked_about_at_a_gentle_pace() {
     assert!(questions <= 20_000 / 50 + 1, "{questions}");
 }
 
-/// Only the last segment of a handshake that began before the log is seen.
+/// A handshake began before the log. The wire sees only its last segment.
 #[test]
 fn whose_handshake_was_under_way_is_asked_about() {
     for policy in [Policy::Http, Policy::Replica] {

@@ -7,9 +7,9 @@
 //!   up    │                │ send            │  the client      │
 //! ```
 //!
-//! A cap is an absolute right edge that never moves back. The wire withholds the part of the primary's window beyond it
-//! ([`Promise`]). It begins with the first segment after the agent set the cap: what the client was offered before is never taken
-//! back.
+//! A cap is an absolute right edge that never moves back. The wire withholds the part of the primary's window beyond the cap
+//! ([`Promise`]). The first segment after the agent set the cap passes unchanged: it shows what the client was offered before, and such
+//! an offer is never taken back.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::packet::{Flags, Options, Segment, Timestamps};
 use crate::spill::Full;
 use crate::{Instant, Offset, Seq};
 
-/// Memory, in bytes, that whole chunks at both ends of a log take beyond its bytes.
+/// Memory in bytes that a log takes beyond its bytes: memory is taken in whole chunks, and the chunks at both ends may be nearly empty.
 const CHUNKS: u64 = 64 << 10;
 /// How long a client may wait at its cap while the log gives nothing up. After that, waiting does not help.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -57,7 +57,7 @@ pub(super) struct Capped {
     stuck: Option<Instant>,
 }
 
-/// What the client was promised since its connection got a cap. `cap_window` in `bpf/steadfast.bpf.c` does the same.
+/// What the client was promised since its connection got a cap. `withhold` in `bpf/cap.h` does the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Promise {
     edge: Seq,
@@ -75,8 +75,8 @@ impl Promise {
     }
 
     /// The window field, in units, for a segment of the primary that acknowledges up to `ack` and offers `window` units. The
-    /// first segment passes unchanged: the primary's edge never moves back, so this segment shows all that was promised before. A
-    /// value that the field cannot express exactly is rounded to the cap, but never below the promise (RFC 9293 §3.8.6, RFC 7323
+    /// first segment passes unchanged: the primary's edge never moves back, so this segment shows all that was promised before. If
+    /// the field cannot express the cap exactly, the window is rounded down, but never below the promise (RFC 9293 §3.8.6, RFC 7323
     /// §2.4).
     pub fn pass(&mut self, cap: &Cap, ack: Seq, window: u16) -> u16 {
         let offered = ack + (u32::from(window) << cap.shift);
@@ -143,7 +143,7 @@ impl Connection {
         }
     }
 
-    /// Whether the client has waited at its cap past the limit, so that waiting does not help.
+    /// Whether the client has waited at its cap for [`PATIENCE`], so that waiting does not help.
     fn is_stuck(&mut self, now: Instant) -> bool {
         let (kept, mss) = (self.input.base(), u64::from(self.client.mss));
         let Some(capped) = &mut self.capped else {
@@ -221,7 +221,7 @@ mod tests {
     const CLIENT: ([u8; 4], u16) = ([10, 0, 0, 1], 4000);
     const FIRST: u32 = u32::MAX - 300_000;
 
-    /// An upload to a primary that takes all at once and always offers `window` bytes, by a wire that holds it to its cap.
+    /// An upload to a primary that takes all bytes at once and always offers `window` bytes. The wire holds the client to its cap.
     struct Upload {
         table: Table,
         now: Instant,
@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(upload.send_on(20_000), 20_000);
     }
 
-    /// Its end has to come before it is answered.
+    /// The server answers only after the request's end, so a client that is held back would wait for ever.
     #[test]
     fn a_request_that_is_not_complete_is_not_held_back() {
         let mut upload = Upload::new(Policy::Http, 300_000);
@@ -443,7 +443,7 @@ mod tests {
         assert!(matches!(upload.protection(), Protection::Unprotected(_)));
     }
 
-    /// The reply to a complete one makes room.
+    /// They are held back, because the reply to the complete request makes room.
     #[test]
     fn requests_behind_one_that_is_to_be_answered_are() {
         let mut upload = Upload::new(Policy::Http, 300_000);
@@ -464,8 +464,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is offered, acknowledged and allowed: no promise is taken back, and none is made beyond the cap but what was made
-        /// before it, and what the field's unit adds.
+        /// For any offers, acknowledgements and caps, no promise is taken back. A promise goes beyond the cap and beyond all earlier
+        /// promises by less than one unit of the window field.
         #[test]
         fn a_promise_is_kept(
             shift in 0_u8..=14,
@@ -488,7 +488,8 @@ mod tests {
                 prop_assert!(field <= window);
                 let now = ack + (u32::from(field) << shift);
                 if let Some(told) = told {
-                    // What the primary itself takes back is not ours: a window that its field cannot say.
+                    // If the primary's field cannot express its window, the primary itself takes an offer back. The wire does not
+                    // prevent that.
                     let kept = ack + (u32::from(window) << shift);
                     prop_assert!(now.distance_from(told) >= 0 || field == window && kept.distance_from(told) < 0);
                     let bound = if told.distance_from(edge) > 0 { told } else { edge };

@@ -17,7 +17,7 @@ pub enum AtLimit {
     Unprotect,
     /// Input that the server has accepted is spilled. If that fails, the log is given up.
     Spill(Arc<Spills>),
-    /// The client is slowed before the log is full, where waiting helps. Where it does not, the log is given up.
+    /// The client is slowed before the log is full. If slowing does not help, the log is given up.
     Slow,
 }
 
@@ -63,8 +63,8 @@ impl Connection {
         usize::try_from(self.limit.saturating_add(input + output + excess + followed)).unwrap_or(usize::MAX)
     }
 
-    /// Whether output up to `end` is logged. A server sends no more than its client ever had room for; no memory is spent on
-    /// more.
+    /// Whether output up to `end` may be logged. A server never sends more than its client had room for, so the log spends no
+    /// memory on output beyond that.
     pub(super) fn has_room_for(&self, end: Offset) -> bool {
         end.since(self.output.base()) <= self.limit.max(self.client.window_max.into())
     }
@@ -75,8 +75,8 @@ impl Connection {
         }
     }
 
-    /// Brings the logs down to `bound` bytes of memory: spills input, or gives up a reply, or else the whole connection, for the
-    /// reason `why`.
+    /// Brings the logs down to `bound` bytes of memory. Spills input if possible. Otherwise gives up a reply, and if this does not
+    /// suffice, the whole connection, for the reason `why`.
     pub fn hold(&mut self, bound: usize, why: Full) {
         let full = match self.spill(bound) {
             Ok(()) => return,
@@ -108,8 +108,8 @@ impl Connection {
         self.hold_limit();
     }
 
-    /// Spills input that the server has accepted, until the logs hold at most `bound` bytes of memory, with some room where
-    /// possible.
+    /// Spills input that the server has accepted, until the logs hold at most `bound` bytes of memory. If possible, they then hold
+    /// [`ROOM`] bytes less.
     fn spill(&mut self, bound: usize) -> Result<(), Full> {
         let spills = self.at_limit.spills().ok_or(Full::Memory)?;
         let input = bound.saturating_sub(self.kept() + ROOM);
@@ -153,7 +153,7 @@ mod tests {
         sent: Vec<u8>,
         acknowledged: usize,
         said: u32,
-        /// So much of it the client has acknowledged.
+        /// Number of bytes of the reply that the client has acknowledged.
         heard: u32,
     }
 
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(spills.bytes(), 0);
     }
 
-    /// The window bounds it, and a takeover needs all of it.
+    /// The server's window bounds unacknowledged input, and a takeover needs all of it.
     #[test]
     fn what_is_under_way_does_not_count() {
         for spills in [None, Some(files(u64::MAX).0)] {
@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Nor does output: the client's window bounds it, and nothing of it may be missing when its primary dies.
+    /// The client's window bounds unacknowledged output, and none of it may be missing when the primary dies.
     #[test]
     fn output_under_way_does_not_count() {
         let mut upload = Upload::new(u64::MAX, None);
@@ -325,13 +325,13 @@ mod tests {
         assert_eq!(upload.connection().protection(), Protection::Protected);
     }
 
-    /// Nothing is kept of a connection that is given up, whatever is missing of it.
+    /// The log keeps nothing of a connection that is given up, even if bytes are missing.
     #[test]
     fn what_is_given_up_needs_no_memory() {
         let mut upload = Upload::new(u64::MAX, None);
         let id = upload.table.iter().next().expect("it is open").0;
         upload.table.get_mut(id).expect("open").unprotect(Cause::LogGap);
-        upload.sent.push(0); // nobody saw it
+        upload.sent.push(0); // a byte that the wire has missed
         for count in 0..3 * LIMIT / 1000 {
             upload.send(&[count as u8; 1000], None);
         }
@@ -364,7 +364,7 @@ mod tests {
         assert!(upload.reason().ends_with(reason), "{}", upload.reason());
     }
 
-    /// The bound of all logs holds for what comes by a shelf, too.
+    /// The bound on all logs together also holds for input that comes by a shelf.
     #[test]
     fn all_logs_are_bounded_together() {
         for (spills, reason) in [
@@ -391,7 +391,7 @@ mod tests {
         }
     }
 
-    /// What a replica has not said yet counts, too, though the client has it.
+    /// Output that the replica has not sent yet counts too, although the client has acknowledged it.
     #[test]
     fn replicas_that_lag_are_bounded_together() {
         let mut server = Upload::open(TableConfig {
@@ -442,7 +442,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes by a shelf or not, and whenever it is acknowledged: what was spilled is read back byte for byte.
+        /// Spilled input is read back byte for byte, whether it came by a shelf or not, and whenever it was acknowledged.
         #[test]
         fn a_spilled_upload_is_what_was_sent(
             steps in prop::collection::vec((1_usize..40_000, any::<bool>(), 0_u8..4), 1..150),
@@ -451,7 +451,7 @@ mod tests {
             let mut upload = Upload::new(u64::MAX, Some(spills));
             let shelf: Vec<u8> = (0..40_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
             for (len, is_shelved, then) in steps {
-                // One shelf at a time, and all by it as long as anything is on it.
+                // There is one shelf at a time. While any input is on the shelf, all further input must come by it.
                 let by_shelf = is_shelved || upload.connection().is_shelved();
                 let source = by_shelf.then_some(OnShelf { shelf: &shelf, place: 0 });
                 upload.send(&shelf[..len], source);

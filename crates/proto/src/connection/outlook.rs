@@ -6,14 +6,16 @@ use crate::Instant;
 use crate::follower::{Policy, Replica, Restart};
 use crate::restart::http::Tracker;
 
-/// Full segments that a fresh socket can send at once: it may send ten (RFC 6928), and options make them shorter.
+/// Number of full MSS that a fresh socket can send at once. It may send ten segments (RFC 6928), but options make them shorter than the
+/// MSS.
 const SEGMENTS_AT_FIRST: u64 = 9;
-/// Segments that a socket may send after its loaded output, which it had to repeat, is acknowledged (RFC 5681 §3.1).
+/// Number of segments that a restored socket may send once its restored output is acknowledged. It had to retransmit this output, so its
+/// congestion window is small (RFC 5681 §3.1).
 const SEGMENTS_AT_LEAST: u64 = 2;
 
 impl Connection {
-    /// Whether either side waits for bytes or an acknowledgement, or a request for its reply. Busy connections are taken over
-    /// first.
+    /// Whether a side waits for bytes or an acknowledgement, a request has no reply yet, or the replica has sent more than the primary.
+    /// Busy connections are taken over first.
     pub fn is_busy(&self) -> bool {
         let is_asked = |tracker: &Tracker| tracker.unanswered() > 0;
         let is_answered = |replica: &Replica| replica.ahead() > 0;
@@ -34,8 +36,8 @@ impl Connection {
             || self.input.base() < self.input.frontier()
     }
 
-    /// Whether a socket that goes live need not send anything. Both sides may send, the client has all output, and its input was
-    /// acknowledged or will be by the reply that it waits for.
+    /// Whether a socket that goes live need not send anything: both sides may send, and the client has all output. The client's input is
+    /// acknowledged, or the reply that the client waits for will acknowledge it.
     pub fn is_quiet(&self) -> bool {
         let frontier = self.input.frontier();
         let is_asked_all = |tracker: &Tracker| tracker.is_asked_all(frontier);
@@ -135,8 +137,9 @@ impl Connection {
     }
 
     /// Whether a restored socket can get past the holes in the out-log. Segments behind a hole were released, so the client may
-    /// have them. It then acknowledges them as soon as the hole is filled, and a socket that has not sent them yet ignores that
-    /// acknowledgement for ever. So the socket must reach their end with what it may send unasked, and with the same bytes.
+    /// have them. Then the client acknowledges these segments as soon as the hole is filled. A socket that has not sent them yet ignores
+    /// that acknowledgement for ever. So the socket must be able to send up to their end before any acknowledgement comes, and it must
+    /// send the same bytes.
     fn bridges_hole(&self) -> Result<(), String> {
         if !self.output.has_holes() {
             return Ok(());
@@ -150,7 +153,7 @@ impl Connection {
             SEGMENTS_AT_LEAST
         };
         let unasked = self.output.frontier() + segments * mss;
-        // The extra segment: the last one may be too short to be sent.
+        // One MSS is added, because a last segment that is shorter than the MSS may not be sent.
         if self.output.end() + mss > window.min(unasked) {
             return Err("the client may be further than a restored socket may send".into());
         }

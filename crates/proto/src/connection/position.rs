@@ -1,4 +1,4 @@
-//! The state of a connection that a survivor's kernel is given.
+//! The state with which a survivor's kernel restores a connection's socket.
 
 use super::{Connection, Endpoint, EndpointTimestamps, OutputEnd};
 

@@ -1,7 +1,8 @@
-//! The packets that an edge caches of connections whose string is failing (HALR thesis §3.3), within a bound.
+//! A bounded cache of an edge for packets of connections whose string is failing (HALR thesis §3.3).
 //!
-//! Per connection the cache holds the lowest unacknowledged packet that enters the cluster (or only a SYN, or all of them), and
-//! the leaving packet with the highest acknowledgement. `store` counts memory and decides what goes first at the bound.
+//! For each connection the cache holds the lowest unacknowledged packet that enters the cluster, and the leaving packet with the highest
+//! acknowledgement. A [`Policy`] may hold all unacknowledged entering packets instead, or only SYNs. `store` counts memory and decides
+//! which packets are dropped first when the cache is full.
 
 mod store;
 #[cfg(test)]
@@ -145,7 +146,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     /// far, it is held.
     ///
     /// A packet with data is held only if its acknowledgement is new information. When data flow one way only, all these packets
-    /// have the same acknowledgement, and repeating it three times would tell the receiver nothing.
+    /// have the same acknowledgement, so resending three copies of such a packet would tell the receiver nothing.
     pub fn on_leaving(&mut self, key: K, segment: &Segment, bytes: usize, packet: impl FnOnce() -> P) {
         let Some(ack) = segment.ack.filter(|_| !segment.rst) else {
             if segment.rst || segment.syn {

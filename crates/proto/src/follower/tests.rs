@@ -41,7 +41,7 @@ fn http(is_opaque: bool) -> Follower {
     Follower::new(Policy::Http, Rules::default(), opaque, 1000)
 }
 
-/// What its replica would be given first, if it has one.
+/// The input offset from which the replica is fed. `None` without a replica.
 fn fed(follower: &Follower) -> Option<Offset> {
     follower.replica().map(Replica::fed)
 }
@@ -91,20 +91,20 @@ fn what_begins_as_http_and_breaks_is_not_followed() {
     smuggled.on_input(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n");
     let mut tunnel = http(true);
     tunnel.on_input(b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n");
-    // Also in the same segment: the request may have been executed.
+    // Garbage follows a request, also in the same segment. The request may have been executed.
     let post = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello\0";
     let mut behind_a_request = http(true);
     behind_a_request.on_input(post);
     let mut in_pieces = http(true);
     in_pieces.on_input(&post[..20]);
     in_pieces.on_input(&post[20..]);
-    // It waited too long; what is crossing the reply is not executed by anybody.
+    // The server has stopped waiting for the request. Nobody executes input that crosses this reply.
     let mut late = http(true);
     late.on_input(b"POST / HTTP/1.1\r\n");
     late.on_output(b"HTTP/1.1 408 Request Timeout\r\n\r\n");
     let mut silent = http(true);
     silent.on_output(b"HTT");
-    // It must not be executed twice.
+    // The POST that asks for the upgrade must not be executed twice.
     let mut forbidden = http(true);
     forbidden.on_input(b"POST / HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\nContent-Length: 0\r\n\r\n");
     forbidden.on_output(PRIMARY);
@@ -127,7 +127,7 @@ fn what_begins_as_http_and_breaks_is_not_followed() {
     }
 }
 
-/// Exchanges before it are nobody's business. However the bytes come, the replica's own date is no difference.
+/// The replica is not fed the exchanges before the upgrade. The replica's reply may have another date, in whatever pieces the bytes come.
 #[test]
 fn an_upgraded_connection_is_followed_from_its_request_on() {
     let (before, reply) = (

@@ -18,7 +18,7 @@ pub(super) fn at(millis: u64) -> Instant {
 }
 
 impl Found {
-    /// A gate whose right to speak had no end.
+    /// What an earlier agent left: `gate` in `epoch`, and a right to speak without an end.
     pub(super) fn sample(gate: Gate, epoch: u64) -> Self {
         Self {
             gate,
@@ -33,7 +33,8 @@ impl Found {
     }
 }
 
-/// A node of one service under `http` and fail-stop, with a lease of 300 ms: alpha, the configured primary, or beta.
+/// The configuration of a node with one service, policy `http`, fail-stop and a lease of 300 ms. The node is alpha, the configured primary,
+/// or beta.
 pub(super) fn config(is_primary: bool) -> NodeConfig {
     let table = TableConfig {
         connection_bytes_max: 1000,
@@ -62,7 +63,7 @@ pub(super) fn config(is_primary: bool) -> NodeConfig {
 }
 
 impl super::Node {
-    /// The node's configuration, with what was found of each service.
+    /// The node's configuration, including each service's [`Found`] with which this node started.
     pub(super) fn config_as_found(&self) -> NodeConfig {
         let services = self
             .services

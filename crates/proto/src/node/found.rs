@@ -20,14 +20,14 @@ pub struct Found {
     pub is_consented: bool,
     /// Whether the right to speak had no end, so the arbiter need not be asked again.
     pub is_confirmed: bool,
-    /// Whether that agent was in doubt in this epoch: it waited for the other node's word that this one had not gone on alone
-    /// ([`Report::Doubted`]). `Some(true)` if this node was the primary; its gate is closed meanwhile.
+    /// Whether that agent was in doubt in this epoch ([`Report::Doubted`]): it waited for the other node to confirm that the other node
+    /// had not gone on alone. `Some(true)` if this node was the primary; its gate is closed meanwhile.
     ///
     /// [`Report::Doubted`]: crate::action::Report::Doubted
     pub doubted: Option<bool>,
     /// When that agent was last there.
     pub seen: Instant,
-    /// Clients whose last connection that agent had taken over, without taking over the service.
+    /// Clients of which that agent had taken over the latest connection, but not the service.
     pub taken: Vec<SocketAddr>,
     /// Clients whose connections lost their process here, and were not adopted by the peer as far as that agent knew. This node's kernel
     /// has remembered them.

@@ -203,7 +203,8 @@ impl Service {
         self.takeover.is_some() && self.role() == Role::Backup
     }
 
-    /// When the claim of a VIP that the wire gives up is complete, if nothing else must be waited for.
+    /// When the claim of a VIP that a working wire gives up is complete, even if no outside host answers. `None` for any other claim, and
+    /// if this node has no right to the VIP.
     fn given_at(&self) -> Option<Instant> {
         let given_at = self.claim.as_ref().and_then(Claim::given_at)?;
         Some(given_at.max(self.standing.claims_at()?))

@@ -10,7 +10,7 @@ use crate::state_sync::Event;
 
 impl Node {
     /// Packets of a service passed without being logged, so nothing about its connections is certain now. Call this after reading what was
-    /// logged before the gap. Otherwise connections in that log would be taken for younger ones.
+    /// logged before the gap. Otherwise connections in that log would be taken for connections that began after the gap.
     pub fn handle_log_gap(&mut self, now: Instant, index: ServiceIndex) {
         let table = &mut self.services[usize::from(index)].table;
         table.distrust();
@@ -21,13 +21,13 @@ impl Node {
         self.sync(now, index, Event::Begin); // the replica's server lacks what passed unlogged
     }
 
-    /// Begins to ask the primary for all connections: packets pass through this node from now on, of connections that it does not know.
+    /// Begins to ask the primary for all connections. From now on, packets of connections that this node does not know pass through it.
     pub(super) fn begin_census(&mut self, now: Instant, index: ServiceIndex) {
         self.services[usize::from(index)].table.begin_census(now);
         self.ask_about_older(now, index);
     }
 
-    /// A new agent that goes on as the wire does not know the connections, so it asks for them.
+    /// For a new agent whose node is the wire already: the agent does not know the connections, so it asks for them.
     pub(super) fn count_what_was_found(&mut self, now: Instant) {
         for index in self.indices() {
             if self.service(index).role() == Role::Backup {
@@ -49,7 +49,7 @@ impl Node {
         }
     }
 
-    /// A page of the primary's connections, as [`Action::AskAll`] asked. The log has been read.
+    /// A page of the primary's connections, as [`Action::AskAll`] asked. Call this after reading the log.
     pub fn handle_page(&mut self, now: Instant, index: ServiceIndex, page: Page) {
         let service = &mut self.services[usize::from(index)];
         service.table.set_wire(service.role() == Role::Backup);
@@ -71,7 +71,7 @@ impl Node {
         }
     }
 
-    /// What the primary's kernel knows of some connections, as [`Action::Ask`] asked. The log has been read.
+    /// What the primary's kernel knows of some connections, as [`Action::Ask`] asked. Call this after reading the log.
     pub fn handle_told(&mut self, now: Instant, index: ServiceIndex, told: Vec<Told>) {
         let service = &mut self.services[usize::from(index)];
         service.table.set_wire(service.role() == Role::Backup);

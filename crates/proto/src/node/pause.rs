@@ -6,7 +6,8 @@ use crate::node::Node;
 
 impl Node {
     /// The clock stood still until `now`, so leases may have ended. They count again once the peer has echoed a heartbeat sent from now on.
-    /// Until then this node asks the arbiter first. A lease that this node has granted lasts longer by its clock, which is safe.
+    /// Until then this node asks the arbiter first. A lease that this node has granted to the peer ends later by this node's
+    /// clock than by the peer's. That is safe.
     pub fn handle_pause(&mut self, now: Instant) {
         for service in self.indices() {
             let standing = &mut self.services[usize::from(service)].standing;

@@ -8,8 +8,8 @@ impl Node {
         self.with_replica(index, connection, |replica| replica.on_fed(to, ended));
     }
 
-    /// A connection's replica said `bytes`. `None`: it closed its stream. Returns how many bytes it is ahead of the primary.
-    /// While it is far ahead, do not read from it.
+    /// A connection's replica sent `bytes`, or closed its stream (`None`). Returns how many bytes the replica's output is ahead of the
+    /// primary's. The caller must not read from a replica that is far ahead.
     pub fn handle_replica_output(
         &mut self,
         index: ServiceIndex,

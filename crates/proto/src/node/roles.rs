@@ -84,8 +84,8 @@ impl Node {
             self.hear_after_interruption(index, &word);
             let standing = &self.services[usize::from(index)].standing;
             let (role, until) = (standing.role(), standing.until());
-            // The word may have extended a wire's lease. For a node that speaks alone, it may have moved the end of the right, or removed
-            // it.
+            // The word may have extended a wire's lease. For a node that speaks alone, the word may have moved or removed the time at
+            // which its right to speak ends.
             if role == Role::Backup || role.speaks_alone() && until != before {
                 let service = index;
                 self.actions.push_back(Action::SetUntil { service, until });
@@ -450,7 +450,8 @@ impl Node {
         self.assume(index, Gate::Wire);
     }
 
-    /// Begins a claim: there is no wire. A wire that fell silent may still have a lease, and may be deciding connections at this moment.
+    /// Begins a claim, because there is no wire. If the wire only fell silent, the claim may have to wait: that wire may still have a
+    /// lease, and may be deciding connections at this moment.
     fn claim(&mut self, now: Instant, index: ServiceIndex, change: Change) {
         let peer = self.service(index).path.peer();
         let claim = match change.event {

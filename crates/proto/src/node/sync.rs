@@ -1,4 +1,4 @@
-//! The state of a replica's server: decides which connections a replica follows, depending on whether that state is the primary's.
+//! Decides which connections a replica follows. This depends on whether the replica's server has the primary's state.
 
 use super::{Node, Service};
 use crate::Instant;
@@ -25,7 +25,7 @@ impl Service {
     }
 
     /// Whether a replica may follow `change` now. A connection that is opened while the replica's state is not the primary's is not
-    /// protected. `missed` is the number of bytes that no replica gets, unless the segment opens the connection.
+    /// protected. `missed` is the number of bytes of the segment that no replica gets. It is ignored if the segment opens a connection.
     pub(super) fn admits(&mut self, change: Change, missed: u64) -> bool {
         let Some(sync) = &mut self.sync else { return true };
         let Change::Opened(connection) = change else {
@@ -171,7 +171,8 @@ mod tests {
         node.table(0).get(id).expect("open").protection()
     }
 
-    /// The node's actions, without heartbeats and questions. Carries out the drain, and the hook with the outcome that `hook` returns.
+    /// The node's actions, without heartbeats and questions. Reports each drain as done. If `hook` returns an outcome for a run,
+    /// reports that the run has ended with this outcome.
     fn carry_out(node: &mut Node, hook: impl Fn(Phase) -> Option<Result<(), String>>) -> Vec<Action> {
         let mut wanted = Vec::new();
         while let Some(action) = node.poll_action() {

@@ -131,7 +131,7 @@ fn path() -> Path {
     path
 }
 
-/// Lets a path run, with a heartbeat over another link every 20 ms. Returns when it asked.
+/// Lets a path run, with a heartbeat over another link every 20 ms. Returns the times at which the path asked the outside hosts.
 fn run(path: &mut Path, millis: std::ops::Range<u64>) -> Vec<u64> {
     let mut asked = Vec::new();
     for now in millis.step_by(10) {
@@ -295,7 +295,7 @@ fn trouble_upon_trouble_does_not_prolong_a_doubt_for_ever() {
     assert!(lost.is_some_and(|lost| lost <= 1_000), "{lost:?}");
 }
 
-/// If both nodes miss the hosts while they reach each other, the hosts are gone, and not a path.
+/// If the nodes reach each other, but neither reaches the outside hosts, then the hosts are gone and no path is broken.
 #[test]
 fn hosts_that_are_gone_for_both_do_not_make_a_node_unreached() {
     for meet in [true, false] {

@@ -11,8 +11,8 @@ impl Standing {
         self.leaves || self.has_failed
     }
 
-    /// Whether this node tells its peer not to count on it. A backup promises with that word that it takes nothing over, so not while the
-    /// arbiter may still give it the epoch that it has asked for.
+    /// Whether this node tells its peer not to count on it. A backup that says so promises that it takes nothing over. So a backup does not
+    /// say it while the arbiter may still give this backup the epoch that it has asked for.
     pub const fn says_that_it_leaves(&self) -> bool {
         match self.role {
             Role::Joining | Role::Returning | Role::Standby => self.leaves() || self.fitness.is_out,
@@ -39,7 +39,7 @@ impl Standing {
     }
 
     /// Carries out a change of [`leaves`](Self::leaves); `left` is its value before. A backup that takes its part again is in doubt: the
-    /// primary may have gone on alone on its word (`node::doubt`).
+    /// primary may have relied on the promise and gone on alone (`node::doubt`).
     fn on_leaving(&mut self, now: Instant, left: bool) -> Option<Change> {
         let leaves = self.leaves();
         if leaves && self.role == Role::Backup {
@@ -55,8 +55,8 @@ impl Standing {
         }
     }
 
-    /// Notes that the primary may speak alone for one lease from now: this backup has just stopped saying that it leaves, or an earlier
-    /// agent may have said so until now.
+    /// Notes that the primary may speak alone for one lease from now, because it relies on a promise of this node. This backup has just
+    /// stopped saying that it leaves, or an earlier agent may have said this until now.
     pub(super) fn keep_promise(&mut self, now: Instant) {
         self.promised_until = now + self.config.lease + self.config.lease / DRIFT;
     }

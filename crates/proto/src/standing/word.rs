@@ -4,7 +4,7 @@ use super::{Arbiter, Event, Fitness, Role, Standing, Word};
 use crate::Instant;
 
 impl Standing {
-    /// The event that the peer's word is for this node, if any.
+    /// The event that the peer's `word` means for this node, if any.
     pub(super) fn event_of(&self, now: Instant, word: &Word) -> Option<Event> {
         if word.role.speaks_alone() {
             return self.event_of_voice(word);
@@ -17,13 +17,16 @@ impl Standing {
                 let is_first = self.config.is_primary && serves || begins;
                 (self.knows && is_first).then_some(Event::Begins)
             }
-            // The peer is mute for this node's sake, but this node has forgotten why. So neither node serves.
+            // The peer is mute because this node was to serve. But this node has begun anew and has forgotten that. So neither node
+            // serves.
             (Role::Joining, Role::Standby | Role::Returning) => {
                 (self.knows && serves).then_some(Event::Begins)
             }
-            // The peer has forgotten why this node is mute, but clients do not reach the peer. So this node begins.
+            // This node is mute because the peer was to serve. The peer has begun anew and has forgotten that, and clients do not reach
+            // it. So this node begins.
             (Role::Standby, Role::Joining) => (begins && !self.leaves()).then_some(Event::Begins),
-            // The peer has not heard what this node said alone in a later epoch, so the peer's connections are not what the clients know.
+            // This node has spoken alone in a later epoch, and the peer has not heard what it said. So the peer's connections are out of
+            // date.
             (Role::Joining, Role::Primary | Role::Claiming)
                 if word.epoch < self.epoch && self.has_forgotten =>
             {
@@ -35,8 +38,8 @@ impl Standing {
             (Role::Standby, Role::Primary | Role::Claiming) => {
                 (may_serve_it && word.epoch >= self.epoch).then_some(Event::PeerServes)
             }
-            // The peer returns to this node's epoch, or to one that this node has forgotten since it began anew. A peer that is about to be
-            // fenced may not return.
+            // The peer returns in this node's epoch, or in a later epoch that this node forgot when it began anew. A peer that is about to
+            // be fenced may not return.
             (Role::Primary | Role::Sole, Role::Returning) => {
                 let is_wanted = !word.leaves && !self.has_failed && !self.is_fencing;
                 ((same || later) && is_wanted).then_some(Event::PeerReturns)
@@ -56,24 +59,24 @@ impl Standing {
             (Role::Returning, Role::Primary) => later.then_some(Event::Consented),
             // The peer was refused the right to serve, or has forgotten that it served. It is mute, so neither node serves.
             (Role::Returning, Role::Standby) => serves.then_some(Event::Begins),
-            // Both are mute: the arbiter gave the right to a node that left meanwhile, or that has forgotten it. One of them begins, in an
-            // epoch after both of theirs.
+            // Both nodes are mute. The arbiter gave the right to one of them, but that node left meanwhile or has forgotten it. One node
+            // begins, in an epoch later than both of theirs.
             (Role::Standby, Role::Standby) | (Role::Returning, Role::Returning) => {
                 let is_first = word.leaves || word.epoch < self.epoch || same && self.config.is_primary;
                 (is_first && !self.leaves() && serves).then_some(Event::Begins)
             }
-            // The peer was given an epoch that its last agent did not use. This wire could follow it, since the log has no gap. But
-            // returning is safe whatever brought the peer to that epoch.
+            // The arbiter gave the peer an epoch that the peer's last agent did not use. This wire's log has no gap, so the wire could
+            // follow the peer into that epoch. But it becomes mute and returns, which is safe however the peer got to that epoch.
             (Role::Backup, Role::Primary | Role::Claiming) if later => Some(Event::PeerSpeaks),
             // Both began. Clients hear neither, since each may speak through the other's wire only.
             (Role::Primary | Role::Claiming, Role::Primary | Role::Claiming) => {
                 (later || same && !self.config.is_primary).then_some(Event::PeerSpeaks)
             }
             (Role::Primary, Role::Backup) => (same && word.leaves).then_some(Event::PeerLeaves),
-            // The peer was refused the epoch that the arbiter gave to this node's earlier agent. It lets nothing pass now.
+            // The arbiter gave the epoch to this node's earlier agent and refused it to the peer. The peer lets no packet pass now.
             (Role::Primary, Role::Standby) if later || same => Some(Event::PeerLeaves),
-            // The peer does not return if this node leaves, or if it leaves itself. Otherwise it may not have received this node's consent
-            // to its return yet.
+            // If either node leaves, the peer does not return. Otherwise the peer may not have received this node's consent to its return
+            // yet.
             (Role::Primary, Role::Standby | Role::Joining) => {
                 (word.leaves || self.leaves()).then_some(Event::PeerSilent)
             }
@@ -82,14 +85,14 @@ impl Standing {
             }
             // The peer was the primary of this epoch and has begun anew. Only this node has its connections.
             (Role::Backup, Role::Joining) => Some(Event::PeerYields),
-            // The peer was refused the epoch that the arbiter gave to this node's earlier agent, which died before it heard so. Only this
-            // node can go on.
+            // The arbiter gave the epoch to this node's earlier agent and refused it to the peer. The agent died before the answer came.
+            // Only this node can go on.
             (Role::Backup, Role::Standby) => (later || same).then_some(Event::PeerYields),
             _ => None,
         }
     }
 
-    /// The event that the word of a peer is that speaks alone.
+    /// The event that `word`, the word of a peer that speaks alone, means for this node, if any.
     fn event_of_voice(&self, word: &Word) -> Option<Event> {
         let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
         let yields = match self.role {
@@ -101,7 +104,8 @@ impl Standing {
             }
             Role::Returning | Role::Primary | Role::Claiming => later,
             Role::Backup => later || same, // the peer may have forgotten its epoch, and have reached the same one again
-            // The peer has claimed the VIP. If this node decided to take over but was stopped before it could say so, it has said nothing.
+            // The peer has claimed the VIP. This can happen if this node was stopped right after it had decided to take over. Then this
+            // node has said nothing yet, so it gives up.
             Role::TakingOver if word.role == Role::Sole => later || same,
             Role::Sole if word.role == Role::TakingOver => later,
             // If both nodes speak in the same epoch, the configured primary goes on.

@@ -97,7 +97,7 @@ fn the_whole_matrix() {
     ");
 }
 
-/// Input is held only while the hook finishes or is about to. After any event that ends this, input is released before any other action.
+/// The hook finishes only after input was held and the log was read to its end. The copy counts only if it was finished under the hold.
 #[test]
 fn input_is_held_for_nothing_else() {
     for state in State::ALL {
@@ -130,7 +130,8 @@ fn the_rest_is_copied_while_input_is_held() {
     );
 }
 
-/// This holds even if the hook finished in time and only reported too late: input may have passed in between.
+/// A copy that is finished after the hold does not count. A copy that is finished in time but reported too late does not count either,
+/// because input may have passed before the report.
 #[test]
 fn what_is_finished_too_late_does_not_count() {
     for is_told in [false, true] {

@@ -15,7 +15,8 @@ const SMALL: usize = 2048;
 /// Bytes by their offsets. The log knows which of them were written.
 #[derive(Debug)]
 pub(super) struct Chunks {
-    /// Chunk `i` holds the bytes from `origin + i * CHUNK` on. The first one grows as it is filled, up to that size.
+    /// Chunk `i` holds the bytes from `origin + i * CHUNK` on. The first chunk allocates just its bytes, up to [`SMALL`]. Beyond that,
+    /// and for every other chunk, the allocation is [`CHUNK`].
     chunks: VecDeque<Vec<u8>>,
     origin: Offset,
     /// Memory of the chunks, in bytes.

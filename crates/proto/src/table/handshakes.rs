@@ -78,9 +78,10 @@ impl Table {
         self.forget_older(client);
     }
 
-    /// The server sends something other than a SYN-ACK to a client that has not answered one. If this shows that the server had
-    /// the SYN long before, the SYN was a late copy, and the connection is older than the log. A node that took the connection
-    /// over may still repeat the SYN-ACK; but the data since then is in no log here.
+    /// The server sends something other than a SYN-ACK to a client that has not answered a SYN-ACK. The segment may show that the
+    /// connection was established before the logged SYN came. Then that SYN was a late copy, and the connection is older than the
+    /// log. A logged SYN-ACK does not prove the opposite: a node that took the connection over may repeat the SYN-ACK, but no log
+    /// here has the data sent since the handshake.
     pub(super) fn on_established(&mut self, client: SocketAddr, segment: &Segment<'_>) {
         let Some(known) = self.handshakes.get(&client) else {
             return;
@@ -174,7 +175,7 @@ impl Table {
             if let Some((syn, syn_ack)) = known.and_then(|known| Some((known.syn, known.syn_ack?)))
                 && pending.len() < PENDING_MAX
             {
-                self.handshakes.remove(&client); // it may be in the order twice: one that was refused and has come again
+                self.handshakes.remove(&client); // the order may list a client twice: its handshake was refused and came again
                 pending.push((client, syn, syn_ack));
             }
         }

@@ -22,7 +22,8 @@ impl Table {
         self.change_at(id, None, change);
     }
 
-    /// As [`change`](Self::change), for a packet logged at `now`, if there is one. `None` if there is no such connection.
+    /// As [`change`](Self::change). `now` is the time when the packet that causes the change was logged, if a packet causes it. Returns
+    /// `None` if there is no such connection.
     pub(super) fn change_at<R>(
         &mut self,
         id: ConnectionId,

@@ -1,6 +1,6 @@
 //! Connections that have ended, but whose replicas have not been given all input yet, or have not answered it. Their clients have
-//! seen the answers, so the replicas' server must learn what was asked, even if the whole connection was read from the log at
-//! once.
+//! seen the primary's answers, so the replicas' server must get the requests too. Even a connection that was read from the log in one
+//! go, from its beginning to its end, lingers.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::{ConnectionId, Table};
 use crate::Instant;
 use crate::connection::Connection;
 
-/// How long an ended connection waits for its replica. A server that does not serve is not waited for.
+/// Longest time that an ended connection waits for its replica. It is limited because the replica's server may not respond at all.
 const LINGER_MAX: Duration = Duration::from_secs(10);
 /// The lingering logs together may hold this fraction (1/SHARE) of the table's bound. The open connections share the rest.
 const SHARE: u64 = 4;
@@ -18,9 +18,10 @@ const SHARE: u64 = 4;
 #[derive(Debug, Default)]
 pub(super) struct Lingering {
     by_id: HashMap<ConnectionId, Box<Connection>>,
-    /// In order of their ends. Some of these connections have left meanwhile.
+    /// The connections with their times of end, in that order. Some of them no longer linger.
     order: VecDeque<(Instant, ConnectionId)>,
     memory: u64,
+    /// Connections that have stopped lingering since the last call of [`Table::take_left`].
     left: Vec<ConnectionId>,
     /// Bytes that replicas did not get since the last call of [`Table::expire_lingering`].
     missed: u64,

@@ -42,7 +42,8 @@ fn a_handshake_that_is_over_takes_no_room() {
     assert_eq!((table.handshakes.len(), table.handshake_order.len()), (0, 1));
 }
 
-/// A scanner that comes again with the same number, as those do that make it from the addresses; a handshake that never ends is before it.
+/// A scanner comes again with the same sequence number, because it computes the number from the addresses. Another client's handshake,
+/// which never ends, began before.
 #[test]
 fn a_handshake_that_is_begun_twice_opens_one_connection() {
     let mut table = table();
@@ -68,7 +69,7 @@ fn a_handshake_that_is_begun_twice_opens_one_connection() {
     assert_eq!(table.len(), 1);
 }
 
-/// Its acknowledgement may have passed, and what followed.
+/// The client's acknowledgement may have passed in the gap, and data after it.
 #[test]
 fn a_handshake_that_was_under_way_in_a_gap_of_the_log_opens_no_connection() {
     let mut table = table();
@@ -78,14 +79,14 @@ fn a_handshake_that_was_under_way_in_a_gap_of_the_log_opens_no_connection() {
     assert_eq!(table.len(), 1);
     say(&mut table, Direction::In, Flags::SYN, 0, &[]);
     say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
-    table.forget_handshakes(); // nor is the one before still there
+    table.forget_handshakes(); // this also removes the client's earlier connection
     say(&mut table, Direction::In, Flags::ACK, 1001, b"late");
     assert_eq!(table.len(), 0);
     assert_eq!(table.open_pending(), []);
 }
 
-/// Its node had taken it over half open, goes on to repeat the SYN-ACK, and has given the wire to another one: which sees a SYN that
-/// was late, what was said since, and that SYN-ACK.
+/// A node has taken the connection over half open, and still repeats the SYN-ACK. Its new wire sees a late copy of the SYN, then segments
+/// of the established connection, then the repeated SYN-ACK.
 #[test]
 fn a_late_syn_and_a_repeated_syn_ack_open_no_connection() {
     let mut table = table();
@@ -102,7 +103,8 @@ fn a_late_syn_and_a_repeated_syn_ack_open_no_connection() {
     say(&mut table, Direction::In, Flags::ACK, 1001, b"more");
     assert_eq!((table.len(), table.handshakes()), (0, 0));
     assert_eq!(table.open_pending(), []);
-    // The SYN-ACK comes first: what is acknowledged, or said, behind it tells.
+    // Here the SYN-ACK comes before the server's other segments. The next segment shows that the connection is older: it acknowledges
+    // data, or carries data.
     for (acknowledged, said) in [(2, &b""[..]), (1, b"said")] {
         say(&mut table, Direction::In, Flags::SYN, 0, &[]);
         say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
@@ -111,19 +113,19 @@ fn a_late_syn_and_a_repeated_syn_ack_open_no_connection() {
     }
 }
 
-/// The server's last words to the connection before, which come late.
+/// An acknowledgement of the client's earlier connection comes late.
 #[test]
 fn what_acknowledges_something_else_ends_no_handshake() {
     let mut table = table();
     say(&mut table, Direction::In, Flags::SYN, 0, &[]);
     say(&mut table, Direction::Out, Flags::ACK, u32::MAX - 5, &[]);
     say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
-    say(&mut table, Direction::Out, Flags::ACK, 1, &[]); // to a segment that it did not take
+    say(&mut table, Direction::Out, Flags::ACK, 1, &[]); // answers a segment that the server did not accept
     say(&mut table, Direction::In, Flags::ACK, 1001, b"hello");
     assert_eq!(table.len(), 1);
 }
 
-/// A scanner, or a client that has closed meanwhile: nobody goes on with it.
+/// The client is a scanner, or it has closed meanwhile. No node continues this handshake.
 #[test]
 fn a_client_that_refuses_the_answer_has_no_handshake() {
     let mut table = table();
@@ -141,7 +143,7 @@ fn a_client_that_refuses_the_answer_has_no_handshake() {
     assert_eq!(table.open_pending(), []);
 }
 
-/// As a health check that only asks whether somebody listens.
+/// For example a health check that only asks whether a server listens.
 #[test]
 fn a_reset_that_completes_the_handshake_ends_the_connection() {
     for policy in [Policy::Http, Policy::Replica] {
@@ -165,7 +167,8 @@ fn a_reset_that_completes_the_handshake_ends_the_connection() {
     }
 }
 
-/// The whole connection is read from the log before its replica is connected: its client has seen the answer.
+/// The agent reads the whole connection from the log before the connection's replica is connected. The replica must still get the input,
+/// because the client has seen the answer.
 #[test]
 fn a_connection_that_is_over_waits_for_its_replica() {
     for is_answered in [true, false] {
@@ -221,7 +224,7 @@ fn a_connection_that_is_over_waits_for_its_replica() {
     }
 }
 
-/// Also one that is there from the segment on that completed the handshake.
+/// Also if the segment that completes the handshake is the one that gives the connection a replica.
 #[test]
 fn a_replica_is_opened_once() {
     for (policy, is_opaque) in [(Policy::Replica, false), (Policy::Http, true)] {
@@ -249,7 +252,8 @@ fn a_replica_is_opened_once() {
     }
 }
 
-/// A client comes again from the port of a connection whose end nobody has seen: that one's replica has the same address.
+/// A client comes again from the port of an earlier connection whose end the wire has not seen. The earlier connection's replica must be
+/// closed, because it uses the same address.
 #[test]
 fn a_connection_that_another_one_replaces_is_over() {
     let mut table = table();
@@ -263,7 +267,7 @@ fn a_connection_that_another_one_replaces_is_over() {
     }
 }
 
-/// A wire that adopts a dying worker's connections for months keeps nothing of those that have ended since.
+/// A wire may adopt connections of dying workers for months. It keeps nothing of adopted connections that have ended.
 #[test]
 fn what_a_socket_had_is_forgotten_with_it() {
     let mut table = table();
@@ -287,8 +291,8 @@ fn what_a_socket_had_is_forgotten_with_it() {
     }
 }
 
-/// With data in its SYN, which the server takes, or does not: a connection of its own, or none that is known; never the
-/// one that this client had before, be that open or a socket's.
+/// A SYN carries data, which the server takes or does not take. If the server takes it, the client has no known connection. Otherwise the
+/// SYN begins a new connection. The client's earlier connection never remains, whether it was open or handed over to a socket.
 #[test]
 fn data_in_a_syn_makes_a_connection_unknown_if_it_is_taken() {
     for handed_over in [false, true] {

@@ -9,7 +9,7 @@ use crate::Instant;
 use crate::connection::Connection;
 use crate::learn::QUESTION_MAX;
 
-/// Silence after which a connection may be gone. A server that has closed keeps its half of a connection no longer (FIN-WAIT-2).
+/// Silence after which a connection may be gone. A server that has closed keeps its half (FIN-WAIT-2) for at most this long.
 pub(super) const SILENT: Duration = Duration::from_secs(60);
 /// Time between two questions. Of ten thousand silent connections, each is asked about every five minutes.
 const EVERY: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ pub(super) struct Round {
 }
 
 impl Table {
-    /// The restored socket that had this client's last connection is gone, so nothing answers for it.
+    /// The restored socket that had this client's last connection is gone, so no socket answers this client.
     pub(crate) fn forget_socket(&mut self, client: SocketAddr) {
         self.handed_over.remove(&client);
     }

@@ -13,8 +13,8 @@ const TIMESTAMPS: usize = 12;
 
 /// The packets that wake a client.
 ///
-/// The first packet is a duplicate acknowledgement, for a client whose retransmission timer has backed off (KERNEL: a raw one with
-/// seq = SND.NXT works, a window probe does not). It offers the old primary's window, or the `offered` bytes of the restored socket if
+/// The first packet is a duplicate acknowledgement with seq = SND.NXT. It wakes a client whose retransmission timer has backed off; a
+/// window probe would not (docs/KERNEL.md). The packet offers the old primary's window, or the `offered` bytes of the restored socket if
 /// that is more. If the window was closed, no other packet would open it.
 ///
 /// The next packets are the beginning of the output that the client has not acknowledged. Packets that were on their way when the
@@ -65,8 +65,8 @@ fn acknowledgement(endpoint: &Endpoint, offered: u32, now: Instant) -> Segment<'
     }
 }
 
-/// Lower bound of the server's timestamp clock at `now`, if it showed `value` when a segment was `seen`. It must never
-/// fall behind what the client has seen, or PAWS drops everything (RFC 7323 §5). It ticks in milliseconds, at the same
+/// Lower bound of the server's timestamp clock at `now`, if the clock showed `value` when a segment was `seen`. The result must
+/// never be behind what the client has seen, or PAWS drops everything (RFC 7323 §5). The clock ticks in milliseconds, at the same
 /// moments as a socket's clock, so the two never drift apart.
 #[allow(clippy::cast_possible_truncation)] // the clock wraps
 pub(crate) fn clock_at(value: u32, seen: Instant, now: Instant) -> u32 {
@@ -76,8 +76,8 @@ pub(crate) fn clock_at(value: u32, seen: Instant, now: Instant) -> u32 {
         .wrapping_add(1)
 }
 
-/// The timestamp clock for a socket that is made at `now`: never behind [`wake`], at most one tick ahead. Bit 0 is kept
-/// clear, since for Linux's TCP_TIMESTAMP it selects another unit.
+/// Start value of the timestamp clock for a socket that is made at `now`. It is never behind the timestamps of [`wake`], and at
+/// most one tick ahead. Bit 0 stays clear, because in Linux's TCP_TIMESTAMP that bit selects another unit.
 pub fn timestamp_at(value: u32, seen: Instant, now: Instant) -> u32 {
     clock_at(value, seen, now).wrapping_add(1) & !1
 }

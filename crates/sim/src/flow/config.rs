@@ -66,8 +66,8 @@ pub struct Departures {
     pub keep_syn_backoff: bool,
     /// NewReno sends at most two segments per acknowledgement while duplicates come in (`send_much(0, 0, 2)`).
     pub recovery_burst: bool,
-    /// NewReno leaves recovery with the window after the partial acknowledgements (`exit_recovery_fix_` 0), not
-    /// with the threshold (RFC 6582 §3.2 step 3).
+    /// When NewReno leaves recovery, it keeps the window that the partial acknowledgements left (`exit_recovery_fix_` 0). RFC 6582
+    /// §3.2 step 3 sets the window to the threshold.
     pub keep_deflated: bool,
     /// If the last received segment is repeated, the receiver delays the acknowledgement as if the segment were new
     /// (`DelAckSink`). RFC 5681 §4.2 has duplicates acknowledged at once.
@@ -110,8 +110,8 @@ pub struct RtoConfig {
     /// Round trips are measured in whole ticks of this clock: G of RFC 6298 §4 (ns-2's `tcpTick_`).
     #[serde(with = "seconds")]
     pub tick: Duration,
-    /// Time before the start at which the clock last ticked, below one tick. By default it is drawn for each flow from the
-    /// network's seed, as in ns-2 (`boot_time_`).
+    /// Time from the clock's last tick to the start, in seconds. Must be below one tick. By default it is drawn for each flow from
+    /// the network's seed, as in ns-2 (`boot_time_`).
     #[serde(with = "seconds::optional")]
     pub phase: Option<Duration>,
 }
@@ -200,7 +200,7 @@ pub enum InvalidConfig {
 }
 
 impl Config {
-    /// An agent of ns-2 2.35 with its defaults of that release: one way, packets counted, a clock of 10 ms.
+    /// A one-way agent of ns-2 2.35, which counts packets, with that release's defaults. Its clock has ticks of 10 ms.
     pub fn ns2(variant: Variant) -> Self {
         Self {
             variant,

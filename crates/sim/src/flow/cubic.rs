@@ -2,10 +2,12 @@
 //!
 //! The cube root is taken with the four basic operations, so that it is the same on every machine.
 
-/// RFC 9438 §4.1: C, and what a loss leaves of the window.
+/// RFC 9438 §4.1: the constant C of the curve.
 const C: f64 = 0.4;
+/// RFC 9438 §4.1: the part of the window that remains after a loss.
 pub(super) const BETA: f64 = 0.7;
-/// Growth of the window that Reno would have (§4.3). With this value it grows as fast as Reno's, on average.
+/// Factor for the growth of `Cubic::reno`, the estimate of Reno's window (§4.3). With this value the estimate grows as fast as Reno's
+/// window, on average.
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
 /// The curve since the last loss.
@@ -25,7 +27,7 @@ impl Cubic {
     pub fn on_loss(&mut self, window: f64) {
         let is_lower = window < self.max;
         self.max = if is_lower {
-            window * (1.0 + BETA) / 2.0 // another flow wants some of it
+            window * (1.0 + BETA) / 2.0 // another flow wants a part of the bandwidth
         } else {
             window
         };

@@ -66,7 +66,7 @@ mod tests {
         assert!((in_flight - 12.0).abs() <= 1.0, "{in_flight}");
     }
 
-    /// §6: most of the window is lost: as much as arrives, and with the first hole filled one more.
+    /// §6: most of the window is lost. The sender sends as many segments as arrive. When the first hole is filled, it sends one more.
     #[test]
     fn below_the_threshold_it_conserves_packets_and_then_grows_slowly() {
         let mut prr = Prr::new(20.0, 10.0);

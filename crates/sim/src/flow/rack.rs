@@ -41,7 +41,7 @@ struct Probe {
     again: bool,
 }
 
-/// State of this sender besides that of the other variants.
+/// The part of the sender's state that only this variant has.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rack {
     pub board: Scoreboard,
@@ -53,7 +53,7 @@ pub(super) struct Rack {
 }
 
 impl Rack {
-    /// When the early timer expires, which is not the retransmission timeout.
+    /// When the early timer expires. The retransmission timeout is separate.
     pub fn deadline(&self) -> Option<u64> {
         self.early.map(|(at, _)| at)
     }
@@ -97,7 +97,8 @@ impl Sender {
         }
     }
 
-    /// Slow start by what arrived (RFC 3465, without its limit, as Linux), and growth at all only if the window was used.
+    /// Grows the window, but only if the window was used. In slow start, it grows by the segments that arrived (RFC 3465 without its limit,
+    /// as in Linux).
     fn grow_by(&mut self, now: Instant, arrived: f64, outstanding: f64) {
         if self.cwnd < self.threshold {
             if self.cwnd < 2.0 * outstanding {
@@ -263,7 +264,7 @@ mod tests {
     const MSS: u64 = 1000;
     const MS: u64 = 1_000_000;
 
-    /// A sender whose SYN was acknowledged after 100 ms, and what it sent since: the numbers, in segments.
+    /// A sender under test, and the packets that it has sent since the last call of [`sent`](Self::sent).
     struct Play {
         sender: Sender,
         now: Instant,
@@ -294,6 +295,7 @@ mod tests {
             play
         }
 
+        /// A sender whose SYN was acknowledged after 100 ms.
         fn opened(segments: u64) -> Self {
             let mut play = Self::new(segments, |_| ());
             play.tell(100, 1, &[]);
@@ -377,19 +379,19 @@ mod tests {
         play.ack(200, 2, &[]);
         assert_eq!(play.expire(), (200 + 2 * 100, vec![12 + 2]));
         assert_eq!(play.sender.counts().probes, 1);
-        // One probe at a time; the timeout counts from the probe: 300 ms, SRTT and 200 ms.
+        // Only one probe is sent. The timeout counts from it and is 300 ms: SRTT + 200 ms.
         assert_eq!(play.expire(), (400 + 300, vec![2]));
         assert_eq!(play.sender.counts().timeouts, 1);
         assert_eq!(play.sender.congestion_window(), 1.0);
     }
 
-    /// §7.2: a delayed acknowledgement is waited for if one segment is in flight; but no longer than for the timeout.
+    /// §7.2: if only one segment is in flight, the probe also waits for a delayed acknowledgement, but not longer than the timeout.
     #[test]
     fn a_single_segment_is_probed_when_its_acknowledgement_cannot_be_late() {
         let mut play = Play::opened(1);
         play.sent();
         let (at, sent) = play.expire();
-        assert_eq!((at, sent), (100 + 300, vec![0])); // 2 · 100 + 200 is later
+        assert_eq!((at, sent), (100 + 300, vec![0])); // the timeout; 2 · SRTT + 200 ms would be later
         assert_eq!(play.sender.counts().timeouts, 0);
         let mut patient = Play::new(1, |config| config.rto.min = Duration::from_millis(900));
         patient.tell(100, 1, &[]);
@@ -397,7 +399,8 @@ mod tests {
         assert_eq!(patient.expire().0, 100 + 400);
     }
 
-    /// §7.2: without a round trip a second; Karn's algorithm has none for a SYN that was sent twice.
+    /// §7.2: without a measured round trip, the probe is due after a second. A SYN that was sent twice gives no measurement (Karn's
+    /// algorithm).
     #[test]
     fn without_a_round_trip_the_probe_is_due_after_a_second_but_not_sent() {
         let mut play = Play::new(5, |_| ());
@@ -476,7 +479,7 @@ mod tests {
         }
         play.ack(300, 10, &[(11, 12)]);
         play.ack(300, 10, &[(11, 13)]);
-        assert_eq!(play.ack(300, 10, &[(11, 14)]), [10]); // 30 in flight or so, 20 before
+        assert_eq!(play.ack(300, 10, &[(11, 14)]), [10]); // 10 to 33 were outstanding, of which 11 to 13 arrived
         let mut sent = 0;
         for right in 15..30 {
             sent += play.ack(300, 10, &[(11, right)]).len();

@@ -1,4 +1,5 @@
-//! A set of numbers, kept as ranges: out-of-order input, or what the other end says it has.
+//! A set of numbers, kept as ranges. A receiver keeps its out-of-order input in such a set, a sender what the other end has reported as
+//! received.
 
 /// Disjoint ranges `left..right`, ascending, none touching another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -41,8 +41,8 @@ impl Sender {
         self.accept(now, ack, true);
     }
 
-    /// Another segment of the same window was lost (RFC 6582 §3.2 step 3). The timer is restarted for the first only
-    /// (the impatient variant), so that many losses end in a timeout.
+    /// Another segment of the same window was lost (RFC 6582 §3.2 step 3). Only the first partial acknowledgement of a recovery restarts
+    /// the timer (the impatient variant), so a window with many losses ends in a timeout.
     fn on_partial(&mut self, now: Instant, ack: u64, out: &mut Vec<Packet>) {
         if !self.partial {
             self.partial = true;
@@ -70,8 +70,8 @@ impl Sender {
         }
     }
 
-    /// Handles the third duplicate. Duplicates of segments that were sent twice after a timeout are no sign of a new loss (RFC 6582
-    /// §3.2 step 2). The first data segment is sent once.
+    /// Handles the third duplicate. Segments that arrive twice after a timeout cause duplicates, which are no sign of a new loss (RFC 6582
+    /// §3.2 step 2). This exception does not apply to the first data segment, because `recover` starts at its number.
     fn on_loss(&mut self, now: Instant, out: &mut Vec<Packet>) {
         if self.una <= self.recover && self.una != 1 {
             return;

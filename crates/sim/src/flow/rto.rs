@@ -74,8 +74,8 @@ impl Rto {
         }
     }
 
-    /// The SYN was acknowledged after `lost` timeouts and without a sample. Data wait `initial`, or longer if the
-    /// backoff is kept.
+    /// The SYN was acknowledged. Without a sample, the timeout for data is `initial`. `keep_backoff` keeps the doublings of the SYN's
+    /// timeouts.
     pub fn on_opened(&mut self, initial: u64, keep_backoff: bool) {
         if self.smoothed == 0 {
             self.base = initial;
@@ -156,14 +156,14 @@ mod tests {
 
     #[test]
     fn with_a_coarse_clock_ticks_are_counted_from_the_agents_own_start() {
-        // 98.4 ms from 3 ms on: ticks at 10, 20 … 100; with a phase of 9 ms at 1, 11 … 101.
+        // The sample takes 98.4 ms, from 3 ms to 101.4 ms. Ticks are at 10, 20 … 100 ms, or with a phase of 9 ms at 1, 11 … 101 ms.
         let sample = |phase| {
             let mut rto = rto(10 * MS, phase);
             rto.on_sample(at(3), Instant::from_nanos(101_400_000));
             rto.current()
         };
         assert_eq!(sample(0), 300 * MS); // 10 ticks + 4 · 5
-        assert_eq!(sample(9 * MS), 300 * MS); // 10 ticks from 2 ms before
+        assert_eq!(sample(9 * MS), 300 * MS); // 10 ticks from the tick at 1 ms
         assert_eq!(sample(MS), 300 * MS);
         let mut rto = rto(10 * MS, 0);
         rto.on_sample(at(0), Instant::from_nanos(98_400_000));

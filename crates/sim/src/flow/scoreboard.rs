@@ -20,7 +20,8 @@ enum State {
 struct Segment {
     seq: u64,
     end: u64,
-    /// Time of the last transmission, in nanoseconds, and its number among all: transmissions of the same time have an order too.
+    /// Time of the segment's last transmission in nanoseconds, and the number of that transmission. The numbers order transmissions that
+    /// have the same time.
     sent: u64,
     order: u64,
     /// The segment was sent more than once.
@@ -48,7 +49,8 @@ pub(super) struct Scoreboard {
     /// RACK.segment, the last one sent of those that arrived: its transmission's number, and its round trip.
     latest: u64,
     round_trip: u64,
-    /// Sending time of the last segment that the latest acknowledgement newly covers, if it was sent once: a certain round trip.
+    /// Latest sending time of the segments that the last acknowledgement newly covers and that were sent only once. Their round trip is
+    /// unambiguous.
     sample: Option<u64>,
     /// RACK.fack: the highest end of a segment that arrived.
     highest: u64,
@@ -75,7 +77,8 @@ impl Scoreboard {
         self.received_count
     }
 
-    /// Sending time of the last segment that [`Scoreboard::on_ack`] found, if it was sent once (Karn's algorithm: RFC 6298 §3).
+    /// Latest sending time of the segments that the last [`Scoreboard::on_ack`] found and that were sent only once (Karn's algorithm:
+    /// RFC 6298 §3).
     pub const fn sample(&self) -> Option<u64> {
         self.sample
     }
@@ -285,7 +288,7 @@ mod tests {
         board.on_ack(ms * MS, ack, blocks.iter().copied())
     }
 
-    /// `count` segments of 10, one per millisecond from 0 on; then one of 10 that has arrived after 100 ms, from 0 to 10.
+    /// Sends `count` segments of 10 bytes, one each millisecond from 0 ms on. At 100 ms, the first of them (0 to 10) is acknowledged.
     fn board(count: u64) -> Scoreboard {
         let mut board = Scoreboard::default();
         for index in 0..count {
@@ -303,7 +306,7 @@ mod tests {
         lost.map(|segment| segment.seq).collect()
     }
 
-    /// §6.2 steps 4 and 5: a quarter of the round trip (25 ms) as long as fewer than three were received.
+    /// §6.2 steps 4 and 5: the reordering window is a quarter of the round trip (25 ms) while fewer than three segments were received.
     #[test]
     fn what_was_sent_before_something_that_arrived_is_lost_after_the_reordering_window() {
         let mut board = board(10);

@@ -10,7 +10,7 @@ const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 /// Reads a number of seconds, rounded to nanoseconds.
 ///
 /// # Errors
-/// If the number is negative, not finite, or above a billion (32 years). Sums of several still fit the simulator's clock.
+/// If the number is negative, not finite, or above a billion (32 years). Sums of several such durations fit the simulator's clock.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let seconds = f64::deserialize(deserializer)?;
     let duration = Duration::try_from_secs_f64(seconds).ok();

@@ -41,7 +41,7 @@ pub struct Sender {
     initial_window: f64,
     rto_initial: u64,
 
-    /// First number after the data, and after everything.
+    /// First number after the data, and first number after the FIN (if there is one).
     pub(super) data_end: u64,
     pub(super) end: u64,
     /// First unacknowledged number; next one to send; end of what was ever sent.
@@ -71,7 +71,7 @@ pub struct Sender {
     pub(super) repaired: u64,
     /// Sack: whether this recovery has sent the last segment again.
     pub(super) rescued: bool,
-    /// Sack1: segments in flight during a recovery, and whether duplicates mean nothing since a timeout.
+    /// Sack1: segments in flight during a recovery, and whether duplicates are ignored because of a timeout.
     pub(super) pipe: i64,
     pub(super) deaf: bool,
     /// Rack: each segment in flight, and probes. With Rack, `deaf` means that the losses of a timeout are being repaired.

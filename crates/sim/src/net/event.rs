@@ -26,7 +26,7 @@ pub enum Place {
 pub enum Happening {
     /// A packet leaves. The text is its fate: the packet arrives if the fate is empty, and twice if the fate is `twice`.
     Sent(Packet, &'static str),
-    /// A packet arrives, unless it has a fate.
+    /// A packet arrives, if the text is empty. Else the text says why it does not.
     Received(Packet, &'static str),
     /// A note in words.
     Note(&'static str),

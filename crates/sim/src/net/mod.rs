@@ -18,8 +18,8 @@
 //! Events happen in the order of their time. At the same time, packets arrive before timers expire. Of two links, the link with the
 //! lower rank comes first. The rank is drawn from the seed when the link is laid: no two hosts' clocks agree to the nanosecond, and
 //! a clock that is ahead stays ahead. This matters. Behind one bottleneck, packets of one size tie all the time, and the loser of a
-//! tie at a full queue loses a packet. If the links' order of creation, or a new draw for each tie, decided, losses would be spread
-//! over more flows. The cluster of [`crate::scenario::rate`] would then carry up to a tenth less than in ns-2, where rounded floating
+//! tie at a full queue loses a packet. If the links' order of creation or a new draw decided each tie, losses would be spread over
+//! more flows. The cluster of [`crate::scenario::rate`] would then carry up to a tenth less than in ns-2, where rounded floating
 //! point numbers break the ties. All random choices come from the seed.
 
 mod event;

@@ -10,7 +10,7 @@ use super::{Direction, FlowId, LinkId, Packet};
 /// The logic of a switch. It sees each packet that the switch forwards, and decides what leaves: now or later, changed or not, once
 /// or more often.
 pub trait Logic: Any {
-    /// A packet came in. The logic puts the packets that leave into `out`. They follow the switch's routes.
+    /// A packet came in. The logic adds the packets that leave the switch to `out`. They follow the switch's routes.
     fn handle(&mut self, now: Instant, packet: Packet, out: &mut Outbox);
 
     /// The time that `poll_timeout` returned has come. Calls that come too early do nothing.

@@ -41,7 +41,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Costs measured on Linux (KERNEL: 24 µs for a full restore), times `factor`. Only `assume` is an estimate, for some dozen
+    /// Costs measured on Linux (docs/KERNEL.md: 24 µs for a full restore), times `factor`. Only `assume` is an estimate, for some dozen
     /// netlink messages, and is not multiplied.
     pub fn measured(factor: u32) -> Self {
         let micros = |count: u64| Duration::from_micros(count) * factor;
@@ -108,7 +108,7 @@ impl Shelf for Batch<'_> {
 pub(super) struct Agent {
     /// When the agent continues.
     pub due: Instant,
-    /// The action that is under way until then, and how far the log reached when the action began.
+    /// The action that is under way until `due`, and how far the log reached when the action began.
     doing: Option<(Action, End)>,
     /// The agent has looked at all its inputs since it last rested.
     has_looked: bool,
@@ -276,7 +276,7 @@ impl Station {
     pub(super) fn step(&mut self, now: Instant) {
         if self.agent.is_dead {
             self.start_agent(now);
-            self.assume(self.wire.gate().0); // the agent before it may have died between two parts of this
+            self.assume(self.wire.gate().0); // the previous agent may have died in the middle of this change
             self.hear_of_deaths(now);
             self.hear_of_unheard(now);
         }

@@ -39,7 +39,7 @@ impl Known {
         Ok(())
     }
 
-    /// The offset behind all that is known without a gap, the FIN included.
+    /// The end of what is known without a gap. The FIN counts as one byte.
     pub fn end(&self) -> u64 {
         let contiguous = self.contiguous as u64;
         contiguous + u64::from(self.fin == Some(contiguous))
@@ -69,7 +69,7 @@ pub(super) struct Place {
     pub acknowledges: i64,
 }
 
-/// The most that one side has said: the largest of each value.
+/// The largest values that one side has sent so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Most {
     pub acknowledged: u64,
@@ -117,7 +117,7 @@ pub(super) struct Voice {
     pub node: usize,
     /// Epoch of the gate that lets the packet out.
     pub epoch: u64,
-    /// The gate is that of a node without a wire before it.
+    /// The node has no wire before it, by the mode of its gate.
     pub is_alone: bool,
     /// The node speaks only by a lease, which ends: no arbiter has given it the epoch yet.
     pub is_lent: bool,

@@ -105,7 +105,8 @@ impl Station {
         }
     }
 
-    /// Prepares the network for the gate `next`. Meanwhile a node without a part is mute, and a node that speaks continues.
+    /// Prepares the network for the gate `next`. Meanwhile a node whose gate was off is mute, and a node that speaks
+    /// goes on speaking.
     pub(super) fn assume(&mut self, next: Gate) {
         let (gate, epoch) = self.wire.gate();
         if gate == Gate::Off {
@@ -351,7 +352,7 @@ impl Station {
             Ok(adoption) => adoption,
             Err(reason) => {
                 self.lost.push((endpoint.client, reason));
-                self.host.with(now, socket, Endpoint::abort); // a socket that is dropped
+                self.host.with(now, socket, Endpoint::abort); // the daemon drops the socket, which sends a RST
                 return;
             }
         };

@@ -32,7 +32,8 @@ pub struct SceneConfig {
     pub seed: u64,
     /// The restart policy of the service.
     pub policy: Policy,
-    /// The service's policy is `http`, and it follows other protocols by replicas. Use with [`Policy::Replica`].
+    /// The nodes run the service with policy `http`, and replicas follow its connections that are not HTTP. The programs must speak
+    /// another protocol then, so set `policy` to [`Policy::Replica`], which selects such programs.
     pub opaque: bool,
     /// Link between the clients and the backup.
     pub path: LinkConfig,
@@ -48,7 +49,7 @@ pub struct SceneConfig {
     pub initial: Option<Initial>,
     /// Timers of the heartbeats.
     pub detector: DetectorConfig,
-    /// Rest of an agent before it reads what was logged.
+    /// Pause of an agent before it reads what was logged.
     pub nap: Duration,
     /// Time that each kind of an agent's work takes.
     pub costs: Costs,
@@ -68,7 +69,7 @@ pub struct SceneConfig {
     pub arbiter: Option<(ArbiterKind, Duration)>,
     /// Time that the configured primary waits before it has a silent peer fenced.
     pub fence_delay: Duration,
-    /// Lease: after its primary heard it last, a wire may speak alone for this long without asking.
+    /// Lease: a wire may speak alone without asking the arbiter until this long after its primary last heard it.
     pub lease: Duration,
     /// Defect of the nodes, in tests.
     pub defect: Option<Defect>,

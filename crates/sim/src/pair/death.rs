@@ -13,7 +13,8 @@ use crate::host::EndpointId;
 use crate::tcp::{self, State};
 
 impl Station {
-    /// Kills a worker that has the connections of `clients`. The node's kernel closes them, as the program `death` sees.
+    /// Kills a worker that has the connections of `clients`. The node's kernel closes them, and the eBPF program `death` sees
+    /// that.
     pub fn kill_worker(&mut self, now: Instant, clients: &[SocketAddr]) {
         let now = self.clock.read(now);
         self.kill_processes(now, clients);
@@ -72,7 +73,7 @@ impl Station {
         }
     }
 
-    /// Connections whose process died and that no agent has seen adopted: the kernel's memory, for a new agent.
+    /// Connections whose process died and of whose adoption no agent has heard. The kernel remembers them for a new agent.
     pub(super) fn remembered_orphans(&self) -> Vec<SocketAddr> {
         if self.is(Defect::ForgetOrphans) {
             return Vec::new();
@@ -118,7 +119,7 @@ impl Station {
             return Some(packet);
         }
         if segment.flags.rst || segment.payload.is_empty() {
-            return None; // also drops what stands behind a FIN that nobody has heard
+            return None; // also segments without data: their numbers are behind a FIN that the client never gets
         }
         if !segment.flags.fin {
             return Some(packet);

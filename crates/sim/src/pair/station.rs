@@ -38,7 +38,7 @@ pub(super) const PROBE: &[u8] = b"probe";
 /// The answer to [`PROBE`].
 const ALIVE: &[u8] = b"alive";
 
-/// Turns of an agent after a halt: in the first it notices the halt, in the second it has reacted.
+/// Number of turns after a halt until the agent has reacted. It notices the halt in the first turn, and has reacted by the second.
 const TURNS_UNAWARE: u32 = 2;
 
 /// Configuration of a station.
@@ -54,7 +54,7 @@ pub struct StationConfig {
     pub ring_bytes: usize,
     /// Bytes that the log of SYNs holds.
     pub opening_bytes: usize,
-    /// Rest of the agent before it reads what was logged.
+    /// Pause of the agent before it reads what was logged.
     pub nap: Duration,
     /// Time that the agent's work takes.
     pub costs: Costs,
@@ -97,7 +97,7 @@ pub struct Station {
     pub(super) address: Address,
     /// End of the right to speak alone, by the node's own clock. Later packets are dropped.
     pub(super) until: Option<Instant>,
-    /// Leases that end up to this time may be over: the clock stood still, and the agent has not noticed yet.
+    /// A lease that ends at this time or earlier may be over already: the clock stood still in a halt, and the agent has not noticed yet.
     pub(super) outlasted: Instant,
     /// Answers of the arbiter in transit.
     pub(super) verdicts: VecDeque<Answer>,
@@ -118,13 +118,14 @@ pub struct Station {
     pub(super) live: BTreeMap<ConnectionId, Restoring>,
     pub(super) replicas: BTreeMap<ConnectionId, Replica>,
     pub(super) relayed: Vec<EndpointId>,
-    /// SYN-ACKs of handed-over connections whose clients had not been heard. The relay keeps them.
+    /// SYN-ACKs of connections that were handed over before their clients were heard. The relay keeps the SYN-ACKs for the next agent.
     pub(super) unheard: Vec<(EndpointId, Vec<u8>)>,
     pub(super) lost: Vec<(SocketAddr, String)>,
     pub(super) agent: Agent,
     /// The node's clock. All times in this struct are this clock's; the world's times are converted where they come in.
     pub(super) clock: Clock,
-    /// Turns until the agent has noticed and reacted to a halt, if the counter went on.
+    /// Number of turns until the agent has noticed a halt and reacted. 0 if it cannot notice the halt, for example because the machine's
+    /// counter stood still, too.
     pub(super) turns_unaware: u32,
     /// The primary has accepted this node as its backup. The kernel keeps this for the next agent.
     pub(super) is_consented: bool,
@@ -228,12 +229,12 @@ impl Station {
         self.core.role(0).0 == Role::TakingOver || self.wire.is_deciding()
     }
 
-    /// The core, to be asked how it is.
+    /// The core, for inspection.
     pub const fn core(&self) -> &Core {
         &self.core
     }
 
-    /// The local stack, to be asked how it is.
+    /// The local stack, for inspection.
     pub const fn host(&self) -> &Host {
         &self.host
     }
@@ -243,7 +244,7 @@ impl Station {
         &self.lost
     }
 
-    /// Replicas that run along.
+    /// Number of replicas that run.
     pub fn replicas(&self) -> usize {
         self.replicas.len()
     }
@@ -312,7 +313,7 @@ impl Station {
         self.frozen_until = self.frozen_until.max(until);
     }
 
-    /// A hypervisor pauses the machine until `until`. Its clock stands still. `counter_goes_on`: its counter does not.
+    /// A hypervisor pauses the machine until `until`. The machine's clock stands still. Its counter goes on if `counter_goes_on`.
     pub fn halt(&mut self, now: Instant, until: Instant, counter_goes_on: bool) {
         let answered: Vec<_> = self
             .verdicts

@@ -1,7 +1,7 @@
 //! The HALR thesis' cluster (§7.2.1, Figure 11): flows arrive around a failover.
 //!
 //! ```text
-//!   source ── access ── R1 ── N ── R2 ── access ── destination      one pair of hosts for every `hosts`-th flow
+//!   source ── access ── R1 ── N ── R2 ── access ── destination      `hosts` pairs of hosts, used in turn
 //!                        └ cluster ┘                                both cluster links are down for `failover`
 //! ```
 
@@ -21,7 +21,7 @@ use crate::net::{Direction, End, Event, FlowId, LinkId, Network, Place, SwitchId
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cluster {
-    /// TCP at both ends. In a file, fields that this table leaves out have the RFCs' values, not the thesis'.
+    /// TCP at both ends. If a scenario file has this table, the fields that are missing in it have the RFCs' values, not the thesis'.
     pub tcp: Config,
     /// Full data segments per flow.
     pub segments: u64,
@@ -53,14 +53,14 @@ pub struct Cluster {
     /// The first flow's arrival.
     #[serde(with = "seconds")]
     pub first_arrival: Duration,
-    /// Flows arrive before this; by default until 2 s after the failover.
+    /// Flows arrive before this time; by default until 2 s after the failover.
     #[serde(with = "seconds::optional")]
     pub last_arrival: Option<Duration>,
     /// Time between two arrivals.
     #[serde(with = "seconds")]
     pub gap: Duration,
-    /// Phases of the flows' clocks before the start of time (`tcp.rto.phase`), in the order of the flows. Flows beyond the list draw
-    /// theirs. For comparing flow by flow with an ns-2 run whose draws are known.
+    /// Values of `tcp.rto.phase`, one for each flow, in the order of arrival. Flows beyond the list use `tcp.rto.phase` itself. With the
+    /// phases that an ns-2 run has drawn, the results can be compared flow by flow.
     #[serde(skip)]
     pub phases: Vec<Duration>,
     /// The run ends here, or when all flows are complete.

@@ -48,7 +48,7 @@ impl FlowResult {
     }
 }
 
-/// Largest number of hosts and of flows of a scenario. Four links of each must have a number in the simulator's heap.
+/// Largest number of hosts and of flows of a scenario. Each has up to four links, and each link needs a number in the simulator's heap.
 const MOST: u32 = 1_000_000;
 
 /// The invalid part of a scenario.
@@ -66,7 +66,7 @@ pub enum InvalidScenario {
     /// A field of the edges' rate control.
     #[error("sharing.{0}")]
     Sharing(#[from] InvalidRate),
-    /// A field is 0 that makes the scenario empty.
+    /// A field is 0, so the scenario would be empty.
     #[error("{0} must be positive")]
     Zero(&'static str),
     /// There is more of something than the simulator can number.

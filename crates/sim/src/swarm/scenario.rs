@@ -20,20 +20,20 @@ use crate::tcp::Config;
 pub struct Scenario {
     /// Seed of all random choices within the run.
     pub seed: u64,
-    /// The restart policy of the service.
+    /// The restart policy of the service, unless `opaque` is set.
     pub policy: Policy,
-    /// The policy is `http`, and clients speak a protocol that replicas follow.
+    /// The service's policy is `http`, and clients speak a protocol that replicas follow. `policy` is then [`Policy::Replica`].
     pub opaque: bool,
     /// Defect of the nodes, in tests.
     pub defect: Option<Defect>,
     /// Arbiter that decides when the nodes do not hear each other.
     pub arbiter: Option<ArbiterKind>,
-    /// Time that a decision takes. For a fence, the other node is off then.
+    /// Time that the arbiter takes to decide. A fence switches the other node off at the end of this time.
     pub arbiter_delay_us: u64,
     /// Time that the configured primary waits before it has a silent peer fenced.
     #[serde(default)]
     pub fence_delay_us: u64,
-    /// Lease: how long a wire may speak alone without asking. 0: not at all, if there is an arbiter.
+    /// Lease: how long a wire may speak alone without asking. If it is 0 and there is an arbiter, a wire must ask first.
     pub lease_us: u64,
     /// The cables.
     pub network: Network,
@@ -79,7 +79,7 @@ pub struct Network {
 pub struct Nodes {
     /// Time between heartbeats.
     pub heartbeat_us: u64,
-    /// Rest of an agent before it reads the log.
+    /// Time that an agent rests before it reads the log.
     pub nap_us: u64,
     /// Slowness of agents, as a multiple of the measured costs.
     pub slowness: u32,
@@ -155,7 +155,8 @@ impl Scenario {
             heartbeat_us: draw.pick(&[10_000, 20_000, 20_000]),
             nap_us: draw.pick(&[500, 4_000]),
             slowness: draw.pick(&[1, 10, 50]),
-            // A full segment of each client fits. The timers here have no jitter, so all may repeat at the same moment for ever.
+            // A much smaller log could overflow for ever: the timers here have no jitter, so all clients may repeat their segments at the
+            // same moment each time.
             ring_bytes: draw.pick(&[25_000, 60_000, 1_000_000]),
             think_us: draw.pick(&[0, 1_000, 20_000]),
             late_start_us: draw.pick(&[0, 5_000, 60_000]),
@@ -205,8 +206,8 @@ impl Scenario {
         scenario
     }
 
-    /// Draws how long a fence takes, and how long the primary waits for its peer's fence: longer than that, or not at all. A separate
-    /// seed keeps all other runs as they were.
+    /// Draws how long a fence takes, and how long the primary waits before it has its peer fenced: longer than the fence takes, or not at
+    /// all. A separate seed keeps all other runs as they were.
     fn draw_fence(&mut self) {
         if self.arbiter == Some(ArbiterKind::Fence) {
             let mut draw = Draw::new(self.seed ^ 0xfe4c_e000_5eed);

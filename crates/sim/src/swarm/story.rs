@@ -1,5 +1,5 @@
 //! Schedules of failures that belong together: each follows from the one before, within milliseconds or during the reaction to it.
-//! Chance alone brings about such a sequence once in tens of thousands of runs, so some runs are made of one.
+//! Chance alone brings about such a sequence once in tens of thousands of runs, so some runs consist of such a sequence.
 
 use super::fault::{Fault, Kind, Target};
 use super::phase::Phase;
@@ -12,7 +12,7 @@ const SHARE: f64 = 0.2;
 /// A sequence of faults, and what it needs of the run.
 pub(super) struct Story {
     pub faults: Vec<Fault>,
-    /// Largest size of clients' requests, in bytes, on paths that take a while for them.
+    /// Largest body of a request or a reply, in bytes. If set, the paths are slow, so that transfers take a while.
     pub bytes_max: Option<u64>,
     /// Outside hosts answer.
     pub has_outside: bool,

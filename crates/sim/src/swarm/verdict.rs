@@ -1,5 +1,5 @@
-//! Decides what is wrong with a run. Nothing here asks the cores what they did. The judge read the packets, and the clients
-//! checked every byte. A connection may be lost only if no node held it at some time.
+//! Decides what is wrong with a run. The judge read the packets, and the clients checked every byte. The cores are asked only
+//! whether the pair is whole again. A connection may be lost only if no node held it at some time.
 
 use proto::Instant;
 use proto::role::Role;
@@ -60,7 +60,7 @@ pub(super) fn judge(
     let violations = &mut outcome.violations;
     violations.extend(seen.into_iter().map(|(_, violation)| violation));
     if !outcome.was_split {
-        // Two nodes may both execute what such a client asks for: a client to which a node spoke by a lease that was lost or outlasted.
+        // A node may have spoken to a client by a lease that was lost or outlasted. Both nodes may execute the requests of such a client.
         let is_excused = |id| {
             let is_vain = |client| judge.was_lent_in_vain(client) || judge.was_outlasted(client);
             clients(scene)

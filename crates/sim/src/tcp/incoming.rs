@@ -32,7 +32,7 @@ impl Endpoint {
         }
     }
 
-    /// Adopts what the peer's SYN offers and tells. What the SYN does not offer is off.
+    /// Adopts the peer's first sequence number, options and window from its SYN. An option that the SYN does not offer is off.
     pub(super) fn negotiate(&mut self, now: Instant, syn: &Segment<'_>) {
         self.receiver.set_first(syn.seq + 1);
         self.sack &= syn.options.sack_permitted;
@@ -161,7 +161,8 @@ impl Endpoint {
         if segment.flags.fin && self.state == State::TimeWait {
             self.timers.set(Timer::TimeWait, now + self.config.time_wait); // our last ACK was lost
         }
-        // A peer that sends old data repeats itself. A segment without data may be an answer to ours.
+        // Old data or an old FIN is a retransmission, so it is acknowledged at once. A segment without data may be an answer to our
+        // acknowledgement, so acknowledgements of it are limited: otherwise both ends might answer each other forever.
         if segment.payload.is_empty() && !segment.flags.fin {
             self.challenge(now);
         } else {
@@ -185,7 +186,7 @@ impl Endpoint {
             return false;
         };
         if self.sender.is_unsent(up_to) {
-            return false; // silently, as in Linux: a connection that is restored behind its client is lost
+            return false; // silently, as in Linux. So a connection that is restored without output that its client has acknowledged is lost
         }
         let acked = self.sender.on_ack(
             now,
@@ -215,8 +216,8 @@ impl Endpoint {
         self.paws.as_ref()?.round_trip(now, theirs.echo)
     }
 
-    /// Sets the retransmission timer after an acknowledgement (RFC 6298 §5.2, §5.3). A peer that answers probes lives, so the
-    /// endpoint waits for its window with growing patience.
+    /// Sets the retransmission timer after an acknowledgement (RFC 6298 §5.2, §5.3). A peer that answers window probes is alive, so each
+    /// answer resets the count of retries. The backoff stays until the window opens, so probes become rarer.
     fn rearm(&mut self, now: Instant, advanced: bool) {
         let waiting = self.sender.in_flight() == 0;
         if advanced || waiting {

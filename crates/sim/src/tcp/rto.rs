@@ -62,7 +62,7 @@ impl Rto {
         self.backoff = 0;
     }
 
-    /// Current timeout of an acknowledgement, between the configured bounds (RFC 6298 §2.4, §2.5).
+    /// Current timeout for an acknowledgement, between the configured bounds (RFC 6298 §2.4, §2.5).
     pub fn current(&self) -> Duration {
         let base = self.base.max(self.min);
         let factor = 1_u32.checked_shl(self.backoff).unwrap_or(u32::MAX);

@@ -26,9 +26,11 @@ pub(super) struct Sender {
     una: Offset,
     nxt: Offset,
     max: Offset,
-    /// The peer's window in bytes from `una` on, the largest that it ever was, and the segment that told it.
+    /// The peer's window in bytes, counted from `una`.
     window: u64,
+    /// The largest window that the peer ever had, in bytes.
     window_max: u64,
+    /// Sequence number of the segment that announced `window`.
     window_from: Seq,
     /// Shift of the windows that the peer advertises.
     shift: u8,
@@ -179,7 +181,7 @@ impl Sender {
         self.una.to_seq(self.first)
     }
 
-    /// The number after the last byte or FIN that was ever sent: that of a segment that carries nothing.
+    /// The number after the last byte or FIN that was ever sent. A segment that carries nothing has this number.
     pub const fn next_seq(&self) -> Seq {
         self.max.to_seq(self.first)
     }
@@ -218,7 +220,7 @@ impl Sender {
         ack > self.max
     }
 
-    /// Handles an acknowledgement within these bounds.
+    /// Handles an acknowledgement that is neither too old nor unsent.
     pub fn on_ack(&mut self, now: Instant, ack: &Ack) -> Acked {
         let in_flight = self.in_flight();
         let window_before = self.window;
@@ -315,8 +317,8 @@ impl Sender {
         len >= limit || chunk.last || self.in_flight() == 0 || len as u64 >= self.window_max / 2
     }
 
-    /// Whose window counts, when segments overtake each other: as in Linux, one that acknowledges more, or comes
-    /// later in the peer's stream, or opens the window further, or closes it.
+    /// Segments may overtake each other, so not every segment sets the window. As in Linux, a segment sets it if it acknowledges more,
+    /// comes later in the peer's stream, opens the window further, or closes it.
     fn update_window(&mut self, ack: &Ack) {
         let window = u64::from(ack.window) << self.shift;
         let later = ack.seq.distance_from(self.window_from);
@@ -326,7 +328,7 @@ impl Sender {
         }
     }
 
-    /// Forgets what is acknowledged. Returns whether that is the FIN, and a round trip if one was being measured.
+    /// Forgets what is acknowledged. Returns whether this includes the FIN, and a round trip if one was being measured.
     fn advance(&mut self, now: Instant, to: Offset) -> (bool, Option<Duration>) {
         let fin = to > self.end();
         let bytes = to.min(self.end()).since(self.una);

@@ -1,4 +1,4 @@
-//! Conversations with an endpoint: segments in and out, in the order in which they are written.
+//! Tests that exchange segments with an endpoint. Each test lists the segments in and out in their order in time.
 
 use std::time::Duration;
 
@@ -340,7 +340,7 @@ fn acknowledgements_wait_for_a_second_segment_or_40_ms() {
     assert_eq!(talk.sent()[0].ack, 12);
     assert_eq!(talk.endpoint.poll_timeout(), None);
     talk.say(segment(12, b"four", 1));
-    talk.endpoint.write(b"answer"); // and it travels with data
+    talk.endpoint.write(b"answer"); // the acknowledgement travels with data
     let answer = talk.sent();
     assert_eq!((answer.len(), answer[0].at(), answer[0].ack), (1, (1, 6), 16));
 }
@@ -384,9 +384,10 @@ fn a_segment_from_the_past_is_not_taken_for_a_new_one() {
     talk.say(stamped(segment(4, b"old", 1), 999, 500));
     let ack = talk.sent();
     assert_eq!((ack[0].ack, talk.endpoint.readable()), (4, 3));
-    talk.say(segment(4, b"bare", 1)); // without a timestamp, as Linux takes it
+    talk.say(segment(4, b"bare", 1)); // no timestamp; Linux accepts such a segment, too
     assert_eq!(talk.endpoint.readable(), 7);
-    // Only the timestamp of a segment that starts at or before the last acknowledgement is echoed: the echo shows the whole delay.
+    // The endpoint echoes the timestamp of a segment only if the segment starts at or before the last acknowledgement. So the peer's
+    // round trip includes the delay of the acknowledgement.
     talk.say(stamped(segment(8, b"a", 1), 2000, 500));
     talk.wait_for_timeout();
     assert_eq!(talk.sent()[0].options.timestamps.unwrap().echo, 1005);
@@ -447,7 +448,7 @@ fn what_was_sent_twice_measures_no_round_trip() {
     assert_eq!(talk.endpoint.round_trip(), None);
     talk.endpoint.write(&[0; 1000]);
     talk.sent();
-    assert_eq!(talk.wait_for_timeout(), Duration::from_secs(3)); // unmeasured
+    assert_eq!(talk.wait_for_timeout(), Duration::from_secs(3)); // no round trip has been measured
     talk.sent();
     talk.now += 7 * MS;
     talk.say(segment(1, b"", 1001));
@@ -550,7 +551,7 @@ fn three_duplicates_bring_the_lost_segment_again_and_partial_ones_the_next() {
     assert_eq!(talk.sent_at(), [(1, 1000)]);
     talk.say(segment(1, b"", 3001)); // partial
     assert_eq!(talk.sent_at(), [(3001, 1000)]);
-    talk.say(segment(1, b"", 12_001)); // everything: half of ten segments may be in flight, one more at a time
+    talk.say(segment(1, b"", 12_001)); // everything: two segments may be in flight (RFC 6582 §3.2 step 3, option 1)
     assert_eq!(talk.sent_at(), [(12_001, 1000), (13_001, 1000)]);
     assert_eq!(talk.endpoint.failure(), None);
 }
@@ -789,7 +790,7 @@ mod restored {
         let exported = old.endpoint.export(old.now).unwrap();
         let expected = Restore {
             window: RestoreWindow {
-                snd_wl1: THEIRS + 10, // the probe's answer must tell the window
+                snd_wl1: THEIRS + 10, // one less, so that the probe's answer updates the window
                 ..restore().window
             },
             ..restore()

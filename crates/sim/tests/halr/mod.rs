@@ -8,7 +8,7 @@ use steadfast_sim::scenario::FlowResult;
 use steadfast_sim::scenario::cluster::{Cluster, ClusterResult, thesis_tcp};
 use steadfast_sim::scenario::edge::Recovery;
 
-/// Caching never stops, so that the edge has what was in the string when it failed: the thesis' simulations.
+/// The edge caches all the time, so it has the packets that are in the string when the string fails. The thesis' simulations do the same.
 pub fn always() -> Recovery {
     Recovery {
         caching_after: 0,
@@ -31,12 +31,12 @@ pub fn arrival(flow: &FlowResult) -> f64 {
     seconds(flow.start)
 }
 
-/// How long it took, in seconds.
+/// A flow's completion time in seconds.
 pub fn completion(flow: &FlowResult) -> f64 {
     flow.completion_s().expect("every flow completes")
 }
 
-/// §7.2.1 with flows of so many data segments and a failover of so many seconds.
+/// The cluster of §7.2.1. Each flow has `segments` data segments, and the failover takes `failover_s` seconds.
 pub fn cluster(variant: Variant, segments: u64, failover_s: f64, recovery: Option<Recovery>) -> Cluster {
     Cluster {
         tcp: thesis_tcp(variant),
@@ -47,7 +47,8 @@ pub fn cluster(variant: Variant, segments: u64, failover_s: f64, recovery: Optio
     }
 }
 
-/// The same with the cluster next to the sources and the least timeout of Table I: what fits the thesis' numbers of plain TCP best.
+/// The same with Reno and 9 segments, the cluster next to the sources, and the minimum timeout of Table I. This fits the thesis' numbers
+/// for plain TCP best.
 pub fn near_sources(failover_s: f64, recovery: Option<Recovery>) -> Cluster {
     let mut cluster = cluster(Variant::Reno, 9, failover_s, recovery);
     cluster.source_delay = Duration::from_millis(1);
@@ -56,7 +57,7 @@ pub fn near_sources(failover_s: f64, recovery: Option<Recovery>) -> Cluster {
     cluster
 }
 
-/// Runs it.
+/// Simulates `cluster`.
 pub fn run(cluster: &Cluster) -> ClusterResult {
     cluster.run_counted().expect("a network")
 }

@@ -116,7 +116,7 @@ impl Scenario {
     }
 }
 
-/// Options that make life hard, drawn from `seed`; about every eighth is a quiet link.
+/// A link with a rate, a delay, losses, reordering and duplicates, drawn from `seed`. About one link in 200 has none of the last three.
 pub fn rough_link(seed: u64) -> LinkConfig {
     let draw = |salt: u64, choices: u64| u64::from(Stream::new(seed, 0).byte(salt)) % choices;
     let chance = |salt, largest: f64| {

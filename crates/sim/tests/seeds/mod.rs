@@ -10,10 +10,10 @@ use steadfast_sim::pair::{Scene, SceneConfig};
 
 pub const MS: Duration = Duration::from_millis(1);
 
-/// The pair has agreed on roles by then, and clients may come.
+/// Time by which the pair has agreed on roles. Clients connect from then on.
 pub const START: Duration = Duration::from_millis(50);
 
-/// Whoever is not done by then hangs.
+/// Time limit of a run. A client that is not done by then hangs.
 pub const LIMIT: Duration = Duration::from_secs(2000);
 
 pub fn at(duration: Duration) -> Instant {
@@ -31,8 +31,8 @@ pub fn scene(draw: &mut Draw, config: &SceneConfig, connections: u64, spread: Du
     scene
 }
 
-/// Plays `test` with each seed, or with the one that the environment names (SEED), whose trace is then printed; or with as
-/// many as it says (SEEDS). The test returns what is wrong.
+/// Runs `test` with each seed of `seeds`. The environment variable SEED selects a single seed instead, and prints the trace of its run.
+/// The variable SEEDS replaces the end of `seeds`. The test returns what is wrong.
 pub fn for_seeds(name: &str, seeds: Range<u64>, mut test: impl FnMut(u64, bool) -> (Scene, Vec<String>)) {
     let number = |variable| {
         let text = std::env::var(variable).ok()?;

@@ -22,7 +22,7 @@ use crate::config::{AfterTakeover, Config};
 use crate::control::RestoredStatus;
 use crate::keepers::Keepers;
 
-/// Number of low bits of a connection's number that one agent counts with. The high bits are random per agent.
+/// Number of low bits of a connection's number in which an agent counts its connections. The high bits are random for each agent.
 const NUMBERS: u32 = 32;
 /// Maximum number of connections that were taken over and are remembered, ended ones included.
 const TAKEN_MAX: usize = 1 << 16;
@@ -69,7 +69,7 @@ struct Taken {
 enum Stage {
     /// This process owns its socket.
     Here,
-    /// It was given to the thread; the number counts from 1 and includes all connections given so far.
+    /// It was given to the thread. The number is its place among all connections given, from 1.
     Given(u64),
     /// It was not handed over: its socket was closed.
     Dropped,
@@ -79,7 +79,7 @@ enum Stage {
 #[derive(Default)]
 struct Told {
     status: keeper::Status,
-    /// Number of connections given to the thread that `status` covers. It also covers those of earlier agents.
+    /// Number of connections given to the thread that `status` covers. `status` also covers the connections of earlier agents.
     given: u64,
     /// Number of connections given to the thread that the keepers have taken or refused.
     settled: u64,
@@ -331,8 +331,8 @@ impl Relay {
 }
 
 impl Told {
-    /// The connections of a service that the keepers relay, by number. A map, because a search through thousands for each would hold the
-    /// agent up.
+    /// The connections of a service that the keepers relay, by number. It is a map, because searching a list of thousands once for each
+    /// connection would delay the agent.
     fn relayed(&self, service: &str) -> HashMap<u64, &keeper::ConnectionStatus> {
         let connections = self.status.connections.iter();
         connections
@@ -341,7 +341,7 @@ impl Told {
             .collect()
     }
 
-    /// Whether the keeper may have the connection without having reported it yet, or is still to get it.
+    /// Whether the last report may lack the connection because the keeper has got it since or has yet to get it.
     fn may_lack(&self, taken: &Taken) -> bool {
         match taken.stage {
             Stage::Here => true,
@@ -435,8 +435,8 @@ mod tests {
         let none = String::new;
         // The keeper has told nothing yet.
         assert_eq!(ports(&relay), [1, 2, 3, 4, 5]);
-        // It reports on three: one lives, one has an end that it remembers, one has an end that it forgot. It also relays one of an
-        // earlier agent.
+        // The keeper reports on three connections. Connection 1 lives. Connections 2 and 3 have ended, and the keeper remembers only the
+        // end of connection 2. It also relays connection 50 of an earlier agent.
         *relay.told.lock().unwrap() = Told {
             status: keeper::Status {
                 connections: vec![relayed(1), relayed(50)],

@@ -148,7 +148,8 @@ impl Thread {
                 feed.logged(log, frontier).into_iter().collect(),
             ),
             Err(reason) => {
-                // This was checked before the connection left the table. Closing the socket sends a RST, as on every path that drops it here.
+                // This was checked before the connection left the table. Closing the socket sends a RST, as on every path that drops it
+                // here.
                 tracing::warn!(client = %endpoint.client, reason, "connection lost");
                 return;
             }

@@ -37,7 +37,8 @@ pub struct Churn {
     pub backup_bytes_per_connection: f64,
     /// Growth of connections and handshakes in the backup's table, per minute.
     pub table_entries_per_minute: f64,
-    /// Largest number of entries seen in the eBPF map `held`, which lists the connections that are being taken over.
+    /// Largest number of clients seen in the eBPF maps `held` and `undecided`: their connections are being taken over, or were taken over
+    /// from a dead worker.
     pub held_entries_max: u64,
     /// Largest fill of the rings that was seen, in bytes.
     pub ring_fill_bytes_max: u64,

@@ -29,7 +29,7 @@ use crate::timeline::{Curves, Panel, Part, PartKind};
 
 /// Local port of curl. Fixed, so that its connection is found in the captures.
 const CLIENT_PORT: u16 = 40_000;
-/// Time without a byte after the fault from which a download counts as hanging.
+/// After the fault, a download that gets no byte for this long counts as hanging.
 const HANGING: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -48,7 +48,7 @@ pub struct Shown {
     pub sha256_match: bool,
     /// curl's error message, if it failed.
     pub error: Option<String>,
-    /// From the last byte before the fault to the first one after it.
+    /// Length of the wait that the fault caused: the longest time between two new bytes around the fault.
     pub stall_ms: Option<f64>,
     /// From the fault to the declaration.
     pub detection_ms: Option<f64>,
@@ -265,7 +265,7 @@ impl Facts {
     }
 }
 
-/// The client's wait: from the last new byte before it to the first new byte after it.
+/// A wait of the client: the time between two new bytes.
 #[derive(Clone, Copy)]
 struct Stall {
     from_ns: u64,
@@ -286,8 +286,8 @@ impl Stall {
     }
 }
 
-/// Time after the fault in which its wait may begin, in nanoseconds: packets that were under way still arrive. The fault does not
-/// cause later waits.
+/// Maximum time between the fault and the beginning of the wait that it causes, in nanoseconds. The wait may begin after the fault,
+/// because packets that were under way still arrive. The fault does not cause waits that begin later.
 const AROUND_NS: u64 = 200_000_000;
 
 fn longest_gap(curves: &Curves, fault_ns: u64) -> Option<f64> {

@@ -1,6 +1,6 @@
 //! The same fault repeatedly in one run. In each round a node is gone, the other goes on alone, the node comes back and becomes
-//! the wire, and every connection is protected again. The next round hits the node that is then in the fault's role. With policy
-//! `replica` the returning server gets the state of the other server, and the clients connect anew.
+//! the wire, and every connection is protected again. The next round hits the node that then has the role that the fault targets. With
+//! policy `replica` the returning server gets the state of the other server, and the clients connect anew.
 
 mod report;
 
@@ -168,8 +168,8 @@ impl Play<'_> {
         }
     }
 
-    /// Waits until node `index` goes on alone. After a primary's fault, returns its takeovers since `fault_at` and its
-    /// connections.
+    /// Waits until node `index` goes on alone. If the fault hit the primary (`takes_over`), returns the takeovers of node `index` since
+    /// `fault_at`, and its connections.
     fn survive(
         &mut self,
         index: usize,
@@ -301,7 +301,7 @@ fn strike(stage: &Stage, options: &Options, index: usize) -> Result<Instant> {
             Ok(moment)
         }
         Fault::Handover | Fault::Drain => by_plan(stage, options.fault, index),
-        // A power failure. Its server is killed: a machine that boots has no stopped server.
+        // A power failure. The node's server is killed, because a machine that boots has no stopped server.
         _ => power_off(stage, index, Returning::Killed),
     }
 }

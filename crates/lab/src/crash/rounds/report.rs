@@ -27,7 +27,7 @@ pub struct RoundReport {
     integration_ms: Option<f64>,
     /// From the return until every connection was protected again.
     protected_after_ms: Option<f64>,
-    /// The longest wait of any connection in that time.
+    /// The longest wait of any connection while the node returned.
     integration_gap_ms: Option<f64>,
     /// The longest wait of any connection in the fault-free time before the fault.
     baseline_gap_ms: Option<f64>,
@@ -91,7 +91,7 @@ impl RoundReport {
 }
 
 fn durations(facts: &Facts, index: usize, round: &Round) -> Durations {
-    // For each round, the clients have measured three times.
+    // Each round has three measurements of the clients, in this order.
     let [fault, before, back] = [0, 1, 2].map(|told| 3 * index + told);
     let felt = Felt {
         client: &facts.client,

@@ -1,5 +1,5 @@
-//! A page that shows which node spoke when: a row for each cell, a lane for each node, and the time of the fault. The page loads
-//! nothing.
+//! A page that shows which node spoke when: a row for each cell, a lane for each node, and the time of the fault. The page needs
+//! no other file.
 
 use std::fmt::Write as _;
 

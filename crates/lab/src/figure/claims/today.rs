@@ -240,7 +240,8 @@ fn normal(rows: &[&FlowRow]) -> Option<f64> {
     least(rows.iter().map(|row| time(row)))
 }
 
-/// Compares `number` of the disturbed flows' completion times with HALR and without, for each of the three failovers.
+/// Compares a statistic of the disturbed flows' completion times, such as the mean, with HALR and without. Does so for each of the three
+/// failovers. `number` computes the statistic.
 fn shorter(results: &Results, number: fn(Vec<f64>) -> Option<f64>) -> Option<Found> {
     let mut holds = true;
     let mut here = Vec::new();

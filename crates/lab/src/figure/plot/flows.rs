@@ -97,7 +97,7 @@ pub fn completion_over_arrival(scenario: &Scenario, rows: &Rows, marks: Marks) -
     sweep.failovers.iter().map(panel).collect()
 }
 
-/// The model's completion for arrivals at the cluster every 10 ms.
+/// The model's completion times for a flow that begins at each multiple of 10 ms.
 fn model_over_arrival(sweep: &FlowSweep, failover_s: f64, last_s: f64, policy: Recovery) -> Vec<(f64, f64)> {
     let flow = ShortFlow::new(Parameters::SHORT);
     let cluster = &sweep.cluster;

@@ -20,7 +20,7 @@ const FROM_B_BY_A: Way = &[
 const FROM_A: Way = PAST_THE_WIRE;
 const FROM_B: Way = FROM_SURVIVOR;
 
-/// A run between `won` and the end, with changing nodes.
+/// A run that goes on after the service has said `won`. The wire and the speaker change.
 struct Rounds {
     run: Run,
     first_fault: u64,
@@ -61,7 +61,8 @@ impl Rounds {
         self.said += data.len() as u64;
     }
 
-    /// Lets node a forward both ways for the first time. It forwards past the judge's allowance, so everything must go through it afterwards.
+    /// Lets node a forward in both directions for the first time, and again after the judge's tolerance for packets that overtake each
+    /// other. From then on, everything must go through node a.
     fn becomes_wire(&mut self) {
         self.service(FROM_B_BY_A, b"ful");
         let ack = self.said;
@@ -110,8 +111,8 @@ fn a_node_that_returns_becomes_the_wire_and_takes_over_in_its_turn() {
     assert_eq!(verdict.connections_taken_over, 1);
 }
 
-/// The announcement may come late. Output goes through the wire from its first segment on. Input is committed from the
-/// announcement on.
+/// A new wire may announce the VIP late, so that clients' packets still bypass it. All output must go through the wire once the wire has
+/// forwarded its first segment. Input must be logged by the wire only once the VIP is announced.
 #[test]
 fn a_wire_that_hears_nothing_yet_is_one_for_output() {
     let hears = |rounds: &mut Rounds, way, at| {
@@ -284,7 +285,8 @@ fn a_wire_that_returned_hears_when_packets_reach_it() {
     assert_eq!(begins(at_once), 130 * MS);
     let late = vec![entrance(0, 0, 150 * MS), entrance(1, 150 * MS, 900 * MS)];
     assert_eq!(begins(late), 170 * MS);
-    // The wire must take clients' packets soon, whether there are any or not.
+    // If no client's packet reaches the wire within 200 ms after its first forwarded segment, the wire counts as hearing them after this
+    // time. If no packet ever reaches it, it counts as hearing them at once.
     let too_late = vec![entrance(0, 0, 700 * MS), entrance(1, 700 * MS, 900 * MS)];
     assert_eq!(begins(too_late), 330 * MS);
     assert_eq!(begins(Vec::new()), 130 * MS);

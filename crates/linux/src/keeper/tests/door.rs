@@ -13,7 +13,7 @@ use crate::keeper::Ending;
 const GET: &str = "GET / HTTP/1.1\r\n\r\n";
 const CLIENTS: u64 = 60;
 
-/// Connections that came to a full queue, of all of the machine's listeners.
+/// How often a connection came to a full queue, over all listeners of this network namespace.
 fn overflows() -> u64 {
     let text = fs::read_to_string("/proc/self/net/netstat").unwrap();
     let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));

@@ -81,7 +81,7 @@ impl Lab {
         self.agent().status().unwrap()
     }
 
-    /// Gives the connection's server end away.
+    /// Gives the connection's server end to the keeper. Returns the client's end.
     pub fn adopt(&mut self, adoption: Adoption, connection: Connection, input: &[&[u8]]) -> TcpStream {
         self.agent()
             .adopt(&adoption, connection.restored.as_fd(), None, &input.into())
@@ -142,7 +142,7 @@ pub fn application<T: Send + 'static>(
     (address, thread)
 }
 
-/// Where nobody listens.
+/// An address at which nobody listens.
 pub fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -161,7 +161,7 @@ pub fn adoption(id: u64, connection: &Connection, application: SocketAddr, plan:
     }
 }
 
-/// The plan for a connection whose logs are these.
+/// The plan for a connection with the logs `input` and `output`.
 pub fn http(input: &[u8], output: &[u8]) -> Plan {
     let mut tracker = Tracker::new(Rules::default());
     tracker.on_input(input);
@@ -181,7 +181,7 @@ pub fn resuming(resume: Resume) -> Plan {
     }
 }
 
-/// Bytes that show where they were taken from.
+/// Bytes in which no 8-byte word occurs twice, so that misplaced bytes are found.
 pub fn pattern(length: usize) -> Vec<u8> {
     (0..length.div_ceil(8) as u64)
         .flat_map(|word| word.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
@@ -233,7 +233,8 @@ impl Drop for Nginx {
 }
 
 impl Nginx {
-    /// Serves `directory` at `address`, and enters what it was asked in `access.log` there; `None` if there is no nginx here.
+    /// Starts an nginx that serves `directory` at `address` and logs the requests to `access.log` in `directory`. `None` if nginx is not
+    /// installed.
     pub fn start(directory: &Path, address: SocketAddr) -> Option<Self> {
         let own = directory.display();
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]

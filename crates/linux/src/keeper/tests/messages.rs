@@ -1,6 +1,6 @@
 //! Fuzz target (docs/fuzzing.md): what comes to the keeper over its socket.
 //!
-//! An input is what follows a packet's magic: a zero and the content, or a one and what is in the memfd.
+//! An input is a packet without its magic: either a 0 and the content, or a 1 and the content that the memfd holds.
 
 use std::fs::File;
 use std::io::{IoSlice, Write};
@@ -26,7 +26,7 @@ fn receive(input: &[u8]) -> std::io::Result<Option<Received<Request>>> {
     let mut files = Vec::new();
     let sent = match input.split_first() {
         Some((1, content)) => {
-            // A file that travels as it is, then the content.
+            // First the file of the blob, then the memfd with the content.
             for bytes in [b"spilled", content] {
                 let mut file = File::from(memfd_create(c"fuzz", MFdFlags::MFD_CLOEXEC)?);
                 file.write_all(bytes)?;
@@ -57,10 +57,10 @@ fn a_message_is_taken_or_refused() {
             message, mut blob, ..
         } = received.expect("the other end is open");
         let mut buffer = [0; 1000];
-        // What is missing in a file is an error.
+        // A file that is too short makes the read fail.
         while !blob.is_empty() && blob.read(&mut buffer).is_ok_and(|count| count > 0) {}
         let Request::Adopt(adoption) = message else { return };
-        // What was read is sent as it was read.
+        // The adoption does not change if it is sent and received again.
         assert_eq!(sent(&adoption), *adoption);
         if let Plan::Http { resume, volatile, .. } = adoption.plan {
             let (mut resumer, mut to_client) = Resumer::with_volatile(resume, volatile);
@@ -71,7 +71,7 @@ fn a_message_is_taken_or_refused() {
     });
 }
 
-/// What the keeper gets of an adoption.
+/// The adoption as the keeper receives it.
 fn sent(adoption: &Adoption) -> Adoption {
     let flags = SockFlag::SOCK_CLOEXEC;
     let (here, there) =

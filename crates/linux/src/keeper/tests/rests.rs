@@ -66,7 +66,7 @@ fn nginx_says_the_rest_and_little_more() {
     );
 }
 
-/// Of a line of nginx's usual format: … "GET /film HTTP/1.1" 206 1016384 …
+/// The status and the number of bytes in a log line of nginx's usual format: … "GET /film HTTP/1.1" 206 1016384 …
 fn status_and_bytes(line: &str) -> Option<(u16, usize)> {
     let mut words = line.split("\" ").nth(1)?.split(' ');
     Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))

@@ -1,4 +1,5 @@
-//! Requests that change something: fed on where the log ends, refused in their place, not executed a third time.
+//! Requests that change something. The keeper feeds the client's further input after the logged input. It answers a refused request in its
+//! turn. It does not give a request to an application a third time.
 
 use std::io::Read;
 use std::time::Duration;

@@ -18,7 +18,7 @@ fn states(node: &world::Namespace, service: SocketAddr) -> Vec<String> {
     states
 }
 
-/// Connections of which the server's ends are in many states, with what must live as long.
+/// Connections whose server sockets are in many states. The client sockets are returned too, because they must live as long.
 fn connections(world: &World, listener: &TcpListener) -> Vec<Conversation> {
     let mut all: Vec<_> = (0..7).map(|_| Conversation::begin(world, listener)).collect();
     all.iter_mut().for_each(Conversation::go_on);
@@ -28,7 +28,7 @@ fn connections(world: &World, listener: &TcpListener) -> Vec<Conversation> {
     // TIME-WAIT
     all[4].server.shutdown(Shutdown::Write).unwrap();
     all[4].client.shutdown(Shutdown::Write).unwrap();
-    // Unsent output: the client takes no more. And FIN-WAIT-1 behind it.
+    // Both have unsent output, because the client reads nothing. Number 6 also gets a FIN behind that output, so it is in FIN-WAIT-1.
     for full in [5, 6] {
         let server = &mut all[full].server;
         server.set_nonblocking(true).unwrap();
@@ -66,7 +66,7 @@ fn segments(tap: &PacketSocket, node: &world::Namespace) -> usize {
     }
 }
 
-/// `listener` on the primary has connections in all states; they are destroyed in silence.
+/// Checks that the connections of `listener` on the primary, in all states, are destroyed in silence.
 fn check(world: &World, network: &Network, listener: &TcpListener, service: SocketAddr) {
     let primary = &world.primary;
     primary.run(|| network.set_speak(service, true).unwrap());
@@ -93,7 +93,7 @@ fn check(world: &World, network: &Network, listener: &TcpListener, service: Sock
 
     primary.run(|| network.set_speak(service, false).unwrap());
     let tap = world.router.run(|| PacketSocket::open("port3").unwrap());
-    segments(&tap, primary); // those that were under way
+    segments(&tap, primary); // segments that were already under way do not count
     let destroyed = primary.run(|| sockets::destroy(service).unwrap());
     assert_eq!(destroyed, there.len());
     assert_eq!(states(primary, service), [] as [&str; 0]);
@@ -111,7 +111,7 @@ fn check(world: &World, network: &Network, listener: &TcpListener, service: Sock
             .unwrap();
     }
     drop(waiting);
-    drop(listener.accept()); // of one that was destroyed
+    drop(listener.accept()); // the server's end of `waiting`, which was destroyed
 
     primary.run(|| network.set_speak(service, true).unwrap());
     Conversation::begin(world, listener).go_on(); // the listener is as it was

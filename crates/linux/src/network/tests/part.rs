@@ -49,7 +49,7 @@ impl Conversation {
     }
 }
 
-/// The backup forwards as a wire does, without a log, and the router sends it all that is for a VIP.
+/// Makes the backup forward packets to the VIPs as a wire does, but without a log.
 fn forward(world: &World) {
     let backup = &world.backup;
     backup.command("sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
@@ -58,6 +58,7 @@ fn forward(world: &World) {
     backup.ip("-6 route replace 2001:db8::100/128 via 2001:db8::3 dev eth0");
 }
 
+/// Makes the router send packets to the VIPs to `node`.
 fn lead_to(world: &World, node: &world::Namespace) {
     let mac = mac(node);
     for vip in vips() {
@@ -163,14 +164,15 @@ fn outside_hosts_answer_as_soon_as_the_vip_leads_here() {
     };
     let dir = tempfile::tempdir().unwrap();
     let plan = plan(2, &SERVICES);
-    // Behind the router; the first one is away.
+    // The outside hosts are behind the router. The first host of each family does not exist.
     world.router.ip("addr add 198.51.100.1/32 dev lo");
     world.router.ip("addr add 2001:db8:1::1/128 dev lo");
     let hosts = ["198.51.100.2", "198.51.100.1", "2001:db8:1::2", "2001:db8:1::1"];
     let hosts = hosts.map(|host| host.parse().unwrap());
     lead_to(&world, &world.backup);
     let primary = &world.primary;
-    // Else the primary would ask for the router from the VIP (RFC 4861 §7.2.2), and the router learn of it.
+    // Without this entry, the primary would ask for the router's Ethernet address from the VIP (RFC 4861 §7.2.2). From this question, the
+    // router would learn that the VIP is at the primary.
     let router = world
         .router
         .run(|| Interface::find("lan").unwrap().unwrap().mac.unwrap());
@@ -224,7 +226,8 @@ fn every_part_follows_every_other_and_is_the_same_each_time() {
     assert_same_soon(&before, || node.dump());
 }
 
-/// Leaves what a daemon leaves that is killed while it changes its part: `done` of the new part's steps done, the next one only begun.
+/// Leaves behind what a daemon leaves if it is killed while it changes to `part`: `done` steps of the new part are done, and the next step
+/// has only begun.
 fn killed_between(part: Part, done: usize, plan: &Plan, path: &Path) {
     let mut network = set_up(plan, path);
     let steps = network.journal.steps().to_vec();

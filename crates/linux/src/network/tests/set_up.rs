@@ -1,4 +1,4 @@
-//! What is set up is there, and gone afterwards.
+//! Tests of setting up a node's network: the set-up makes every planned change, and removing it restores what was there before.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use super::*;
 
-/// Sets `plan` up in `node`, shows the node to `look`, and expects everything as found at the end.
+/// Sets up `plan` in `node`, calls `look`, and removes everything. Asserts that the node is then as it was before.
 fn around(node: &world::Namespace, plan: &Plan, look: impl FnOnce(&world::Namespace) + Send) {
     let dir = tempfile::tempdir().unwrap();
     let journal = journal(dir.path());
@@ -152,7 +152,8 @@ fn who_waits_to_be_accepted_by_a_worker_that_dies_is_accepted_by_another_one() {
     });
 }
 
-/// The kernel does that a little later by itself, and meanwhile loses neighbours' answers.
+/// For IPv6, the kernel takes packets to a new address only a little later. Until then it drops neighbours' answers, so `add_address`
+/// waits.
 #[test]
 fn packets_to_a_new_address_are_taken_at_once() {
     let Some(world) = World::new("packets_to_a_new_address_are_taken_at_once") else {
@@ -247,7 +248,7 @@ fn what_is_there_already_is_not_ours() {
     node.run(|| remove_guard("test-node").unwrap());
     let node = &world.primary;
     node.ip("rule add pref 5310 from 10.0.0.100 iif lo lookup 5300");
-    // The table that the strange rule leads to is left to it, so the rules differ, and both can be.
+    // The foreign rule uses table 5300. The set-up leaves that table alone and uses 5301, so the two rules differ and can both exist.
     around(node, &primary_plan(), |node| {
         assert!(node.ip("rule").contains("from 10.0.0.100 iif lo lookup 5301"));
     });

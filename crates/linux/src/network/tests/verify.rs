@@ -1,15 +1,15 @@
-//! What somebody else takes away is noticed and put up again.
+//! If somebody else removes a part of the set-up, this is noticed, and the part is restored.
 
 use super::*;
 
-/// What `node` has, but for counters.
+/// The network state of `node`, without nftables, whose counters change.
 fn dump(node: &world::Namespace) -> std::collections::BTreeMap<String, String> {
     let mut dump = node.settled();
     dump.remove("nftables");
     dump
 }
 
-/// Each command takes away what is named; `repair` puts it up again.
+/// Each command removes the object that is named beside it. `repair` restores that object.
 fn check(node: &world::Namespace, plan: &Plan, cases: &[(&str, &str)]) {
     let dir = tempfile::tempdir().unwrap();
     let mut network = node.run(|| set_up(plan, &journal(dir.path())));

@@ -87,7 +87,7 @@ impl Namespace {
                 let command = format!("{family} -j {object}");
                 let mut entries: Vec<serde_json::Value> =
                     serde_json::from_str(&self.ip(&command)).expect("a list");
-                entries.sort_by_key(ToString::to_string); // two addresses' routes are in the order of their making
+                entries.sort_by_key(ToString::to_string); // the kernel lists routes in the order in which they were made
                 dump.insert(command, serde_json::to_string(&entries).expect("text"));
             }
         }
@@ -109,7 +109,7 @@ fn sysctls(folder: &Path, dump: &mut BTreeMap<String, String>) {
     }
 }
 
-/// What differs between two dumps.
+/// Panics if two dumps differ, and prints the differences.
 #[track_caller]
 pub(super) fn assert_same(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) {
     let names = before.keys().chain(after.keys());
@@ -139,7 +139,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// The LAN for a test; says so and returns nothing if it cannot be made here.
+    /// The LAN for a test. Without root it cannot be made; then prints that the test is skipped, and returns `None`.
     pub(super) fn new(test: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             eprintln!("skipped: {test}: network namespaces need root");

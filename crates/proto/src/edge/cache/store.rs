@@ -1,4 +1,4 @@
-//! The packets that an edge holds, their memory, and which of them go first at the bound.
+//! The packets that an edge holds, their memory, and which packets are evicted first when the memory is full.
 //!
 //! | worth | packet | why |
 //! |---|---|---|
@@ -163,7 +163,7 @@ impl<K: Copy + Ord, P> Store<K, P> {
         self.connections.remove(&key);
     }
 
-    /// Takes out everything. The counts of what was done stay.
+    /// Takes out all packets. The counters of past events and the peaks stay.
     pub fn take_all(&mut self) -> BTreeMap<K, Kept<P>> {
         self.wide.clear();
         self.acknowledging.clear();

@@ -333,7 +333,7 @@ fn a_node_that_is_cut_off_from_all_asks_no_arbiter_and_takes_nobody_for_dead() {
     }
 }
 
-/// Its words, which come more often than that, do not begin the wait anew.
+/// The primary repeats that it yields with every heartbeat. These heartbeats do not start the fence delay.
 #[test]
 fn a_primary_that_yields_is_fenced_without_a_wait() {
     let mut two = Two::with_paths(Arbiter::Fence);

@@ -51,7 +51,7 @@ impl Body {
         }
     }
 
-    /// Payload bytes up to the end of the chunk in which the stream stands.
+    /// Number of payload bytes that are still missing from the current chunk.
     pub const fn left_in_chunk(&self) -> u64 {
         match self {
             Self::Chunked(Chunked {

@@ -1,4 +1,4 @@
-//! The hash of a reply's payload, by blocks, so that the end of the payload that was sent can also be compared alone.
+//! Hashes a reply's payload in blocks. So the end of the payload that was sent can be compared without the bytes before it.
 
 use twox_hash::xxhash3_128;
 
@@ -67,7 +67,7 @@ impl Digest {
     }
 }
 
-/// The chained hash of the blocks that gave `before` and the next block, whose hash is `next`.
+/// Extends the chained hash `before` by one block, whose hash is `next`.
 fn chain(before: [u8; 16], next: [u8; 16]) -> [u8; 16] {
     let both = [before, next];
     xxhash3_128::Hasher::oneshot(both.as_flattened()).to_be_bytes()

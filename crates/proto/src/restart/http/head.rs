@@ -173,7 +173,7 @@ impl ReplyHead {
     }
 }
 
-/// Both parsers must agree on where the section ends.
+/// `httparse` must find the section's end where [`ends_blank`] found it.
 fn whole(bytes: &[u8], parsed: httparse::Status<usize>) -> Result<(), Fault> {
     match parsed {
         httparse::Status::Complete(length) if length == bytes.len() => Ok(()),
@@ -257,8 +257,8 @@ fn decimal(value: &[u8]) -> Result<u64, Fault> {
         .ok_or(Fault::ContentLength)
 }
 
-/// Takes the section that `begun` and the front of `bytes` make together; `None` until the section's end is there. Copies nothing
-/// in the usual case that `bytes` has the whole section.
+/// Takes a section that begins in `begun` and goes on at the front of `bytes`. Returns `None` while the section's end is missing. Copies
+/// nothing in the usual case that `bytes` has the whole section.
 pub(super) fn next_section<'a>(
     begun: &mut Vec<u8>,
     bytes: &mut &'a [u8],

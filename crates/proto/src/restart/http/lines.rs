@@ -1,4 +1,4 @@
-//! Continues a header section that was cut from a regenerated one, line by line. Each line must be the same or volatile.
+//! Completes a cut header section with the lines of a regenerated one. Each logged line must be regenerated, or belong to a volatile field.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Default for Volatile {
     /// * `Date`, `Age`, `Expires`: clocks. A spliced `Date` of the same day is not later than the regenerated one.
     /// * `Server-Timing`, `X-Request-Id`, `X-Correlation-Id`, `X-Response-Time`, `X-Runtime`: read by people only.
     /// * `Keep-Alive`: a hint that counts the requests of a connection. A reexecuted request is the first on its new connection.
-    /// * `Connection`: the same count makes a server send `close`. The relay does what the client was told.
+    /// * `Connection`: a server that counts requests may send `close`. The relay does what the logged header says.
     /// * `Set-Cookie`: a new session for each execution. Halves of two sessions' cookies would make no valid cookie.
     fn default() -> Self {
         let splice = [
@@ -63,7 +63,7 @@ impl Default for Volatile {
 impl TryFrom<BTreeMap<String, Cut>> for Volatile {
     type Error = VolatileError;
 
-    /// Accepts names in any case.
+    /// Accepts names in upper or lower case.
     ///
     /// # Errors
     /// For fields that say where the body ends, and for fields that identify the body.
@@ -88,7 +88,8 @@ impl TryFrom<BTreeMap<String, Cut>> for Volatile {
 }
 
 impl Volatile {
-    /// The default fields and `names`, in any case. A cut value of one of `names` is spliced.
+    /// The default fields and `names`, in upper or lower case. A cut value of one of `names` is spliced, unless the default for that field
+    /// is [`Cut::Refuse`].
     ///
     /// # Errors
     /// As for [`TryFrom`].

@@ -2,7 +2,7 @@
 
 use super::Method;
 
-/// The list element that stands for requests with this header field instead of for a method.
+/// The list element that allows requests with this header field. All other elements name methods.
 const KEY: &str = "Idempotency-Key";
 
 /// The rule that says which requests are executed again although the dead server may have executed them.

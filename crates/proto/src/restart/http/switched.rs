@@ -11,7 +11,7 @@ pub struct Switched {
     /// What the replica sends first: the reply by which the connection was upgraded (RFC 9110 §7.8). `None`: the connection's
     /// output begins here.
     pub reply: Option<Resume>,
-    /// Number of bytes, at the end of the output given last, that belong to the new protocol.
+    /// How many bytes at the end of the latest piece of output belong to the new protocol.
     pub rest: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Prepared conversations are cut at every byte and continued by a second execution on another day.
+//! Prepared conversations are cut at every byte. A second execution, whose `Date` header differs, continues them.
 
 mod conversations;
 mod cuts;

@@ -290,7 +290,7 @@ impl Tracker {
         matches!(self.receiving, Receiving::Between) && self.input == input && !self.unanswered.is_empty()
     }
 
-    /// Whether a reply body is under way that ends the connection and may end after `bytes` more bytes.
+    /// Whether the body of the connection's last reply is under way and may end after `bytes` more bytes.
     pub fn ends_after(&self, bytes: u64) -> bool {
         let Replying::Body(reply) = &self.replying else {
             return false;
@@ -483,7 +483,7 @@ impl Tracker {
     fn on_interim(&mut self, status: u16) {
         match self.interim.iter_mut().find(|(known, _)| *known == status) {
             Some((_, count)) => *count = count.saturating_add(1),
-            None => self.interim.push((status, 1)), // there are not many below 200
+            None => self.interim.push((status, 1)), // few different statuses are possible: all are below 200
         }
     }
 

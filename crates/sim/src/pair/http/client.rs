@@ -103,7 +103,8 @@ impl Client {
         self.was_refused
     }
 
-    /// Whether the pair may have to cut the open reply, because its request must not be executed again, or not a third time.
+    /// Whether the pair may have to cut the open reply. It must do so if the request must not be executed again, or if the request kills
+    /// the server that executes it again.
     pub fn may_be_cut(&self) -> bool {
         let open = self.reply.as_ref().map(|reply| &reply.request);
         open.into_iter()

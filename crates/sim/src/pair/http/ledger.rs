@@ -1,4 +1,4 @@
-//! The executions on all nodes: the judge of re-execution.
+//! Records the executions of requests on all nodes, and finds executions that break the rules of re-execution.
 
 use std::collections::BTreeMap;
 

@@ -40,7 +40,7 @@ fn partial(from: u64, fields: &str) -> Vec<u8> {
     [head.as_bytes(), &content()[from..]].concat()
 }
 
-/// Where the rest begins for which `tracker` asks.
+/// Position in the content of the rest that `tracker` asks for.
 fn from(tracker: &Tracker) -> u64 {
     let Ok(Resume::Again { said, .. }) = tracker.resume() else {
         panic!("restartable");

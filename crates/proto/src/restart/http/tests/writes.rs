@@ -1,4 +1,5 @@
-//! Requests that change state are executed again only if allowed, refused at most once, and never contradicted.
+//! Requests that change state are executed again only if that is allowed. A connection gets at most one refusal. No reply contradicts
+//! what the primary sent.
 
 use proptest::prelude::*;
 
@@ -295,7 +296,8 @@ fn said_by(exchanges: &[Exchange]) -> String {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// Every request gets exactly one reply, or a refusal and the end. No request is repeated that must not be.
+    /// Every request gets exactly one reply, or it gets a refusal and the connection ends. A request that must not be repeated is not
+    /// repeated.
     #[test]
     fn any_pipeline_is_continued_or_ends_in_a_refusal(
         exchanges in proptest::collection::vec(exchange(), 1..5),
