@@ -11,6 +11,7 @@ mod edge_memory;
 mod emulator;
 mod fence;
 mod figure;
+mod guide;
 #[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod judge;
 mod net;
@@ -53,6 +54,7 @@ enum Command {
     Crash(crash::Options),
     Demo(crash::DemoOptions),
     Figure(figure::Options),
+    Guide(guide::Options),
     Merge(figure::MergeOptions),
     #[command(name = "halr-memory")]
     EdgeMemory(edge_memory::Options),
@@ -135,6 +137,7 @@ fn main() -> ExitCode {
         Command::Figure(options) => figure::run(&options),
         Command::Merge(options) => figure::merge(&options),
         Command::Replay(options) => swarm::replay(&options),
+        Command::Guide(options) => guide::run(&options),
         Command::Swarm(options) => swarm::run(&options),
         Command::Trace(options) => figure::trace(&options),
         Command::EdgeMemory(options) => edge_memory::run(&options),

@@ -92,6 +92,8 @@ pub(super) struct Flow {
     sockets: [bool; 2],
     /// Whether at some time no node could continue the connection.
     is_orphaned: bool,
+    /// Whether at some time no node could continue the handshake. A SYN-ACK from before may still reach the client.
+    was_unheld: bool,
     /// Whether the process that served the connection has died.
     has_died: bool,
     /// Whether the known output had a gap when a node had to continue the connection.
@@ -126,6 +128,7 @@ impl Flow {
             logs: [false; 2],
             sockets: [false; 2],
             is_orphaned: false,
+            was_unheld: false,
             has_died: false,
             had_hole: false,
             lent: None,
@@ -158,10 +161,12 @@ impl Flow {
         self.was_lent_in_vain = true;
     }
 
-    /// Notes if no node can continue the connection. Before a SYN-ACK this does not count, because the client repeats its SYN.
+    /// Notes if no node can continue the connection. Before the client has a SYN-ACK this counts only if a SYN-ACK comes that a node sent
+    /// before. Otherwise the client repeats its SYN.
     fn look_for_holders(&mut self, is_wire: [bool; 2]) {
         let is_held = (0..2).any(|node| self.sockets[node] || self.logs[node] && is_wire[node]);
-        self.is_orphaned |= !is_held && self.output_first.is_some();
+        self.was_unheld |= !is_held && self.is_opened;
+        self.is_orphaned |= self.was_unheld && self.output_first.is_some();
     }
 
     /// Notes the sequence numbers of a segment that a node's stack sends. If the segment begins beyond the known output, returns that

@@ -1,0 +1,114 @@
+//! A host with systemd, in one of the lab's network namespaces.
+//!
+//! systemd-nspawn boots it. Its files are this machine's, below a layer in memory that takes all that the host writes, and that ends with
+//! the host. It starts no services but systemd's own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use linux::netns::Netns;
+use nix::unistd::Pid;
+
+use crate::process::{self, Process};
+
+/// Time for a host to boot.
+const BOOT_LIMIT: Duration = Duration::from_secs(60);
+/// Time between two looks at a booting host.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Makes the host's files, in a mount namespace of its own, and boots it. Arguments: a folder, the network namespace's file, the host's name,
+/// and the name by which this machine knows it.
+const BOOT: &str = r#"
+set -eu
+mkdir -p "$1" /run/systemd/nspawn
+mount -t tmpfs tmpfs /run/systemd/nspawn
+mount -t tmpfs tmpfs "$1"
+mkdir -p "$1/upper/etc" "$1/work" "$1/root"
+echo "$3" > "$1/upper/etc/hostname"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+export SYSTEMD_NSPAWN_API_VFS_WRITABLE=1
+exec systemd-nspawn --quiet --register=no --keep-unit --link-journal=no --console=pipe --capability=all \
+    --system-call-filter='bpf perf_event_open' --directory="$1/root" --network-namespace-path="$2" --machine="$4" \
+    --boot systemd.unit=basic.target
+"#;
+
+/// A booted host. It ends with this value.
+pub struct Machine {
+    namespace: Netns,
+    _boot: Process,
+    /// The host's first process.
+    init: Pid,
+}
+
+impl Machine {
+    /// Boots the host `name` in `namespace`. It may use the folder `directory` of this machine.
+    ///
+    /// # Errors
+    /// If it does not boot in time.
+    pub fn boot(name: &str, namespace: Netns, directory: &Path) -> Result<Self> {
+        let known_as = namespace.name().to_owned();
+        let mut command = Command::new("unshare");
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        command
+            .args(["--mount", "bash", "-c", BOOT, "boot"])
+            .arg(directory.join(name))
+            .args([
+                Netns::path_of(&known_as),
+                PathBuf::from(name),
+                PathBuf::from(&known_as),
+            ]);
+        let mut boot = Process::start(&format!("boot-{name}"), command, directory)?;
+        let end = Instant::now() + BOOT_LIMIT;
+        let mut init = None;
+        boot.wait_until("start its first process", BOOT_LIMIT, |boot| {
+            // Before systemd-nspawn, the script has children, too.
+            let is_init = |pid: &Pid| {
+                let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+                name.is_ok_and(|name| name == "systemd\n")
+            };
+            let children = process::children(boot.pid()).unwrap_or_default();
+            init = children.into_iter().find(is_init);
+            init.is_some()
+        })?;
+        let machine = Self {
+            namespace,
+            _boot: boot,
+            init: init.expect("waited for"),
+        };
+        while !machine.is_up()? {
+            if Instant::now() > end {
+                bail!("{name} did not boot within {BOOT_LIMIT:?}");
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(machine)
+    }
+
+    fn is_up(&self) -> Result<bool> {
+        let mut look = self.command("systemctl is-system-running")?;
+        let state = look.output().context("look at the host")?.stdout;
+        Ok(state.starts_with(b"running") || state.starts_with(b"degraded"))
+    }
+
+    /// A command that runs these shell commands on the host, as root, in the current directory, and stops at the first that fails.
+    ///
+    /// # Errors
+    /// If there is no current directory, or the namespace's handle cannot be duplicated.
+    pub fn command(&self, commands: &str) -> Result<Command> {
+        let directory = std::env::current_dir()?;
+        let mut command = self.namespace.command("nsenter")?;
+        command
+            .args(["--all", "--target", &self.init.to_string()])
+            .arg(format!("--wdns={}", directory.display()))
+            .args(["bash", "-c"])
+            .arg(super::strict(commands));
+        Ok(command)
+    }
+
+    /// The path of a file of the host, as this machine sees it.
+    pub fn path(&self, file: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{file}", self.init))
+    }
+}

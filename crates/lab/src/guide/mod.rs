@@ -1,0 +1,234 @@
+//! `steadfast-lab guide`: executes a guide as it stands.
+
+mod host;
+mod text;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use linux::netns::Netns;
+use serde::Serialize;
+
+use self::host::Machine;
+use self::text::{Action, Host, NODES, Step};
+use crate::net::{Plan, Topology};
+use crate::process::Process;
+use crate::teardown::{Resource, Teardown};
+use crate::{Missing, Outcome, WrongUse};
+
+/// Execute a guide as it stands: its commands on two hosts with systemd, and what it asks a person to do.
+///
+/// The hosts have this machine's files, below a layer that ends with the run, so nothing is installed or changed here. Commands begin in the
+/// current directory, which must be a copy of this repository.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// The guide, in Markdown.
+    #[arg(default_value = "docs/guide.md")]
+    file: PathBuf,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Longest time for one block of commands. The first may build the program.
+const BLOCK_LIMIT: &str = "900";
+/// Time that commands in the background get before the guide goes on.
+const HEAD_START: Duration = Duration::from_secs(1);
+/// Longest time for commands in the background.
+const BACKGROUND_LIMIT: Duration = Duration::from_secs(120);
+
+#[derive(Debug, Serialize)]
+struct Report {
+    ok: bool,
+    /// Steps that were done as the guide says.
+    steps_done: usize,
+    steps: usize,
+    /// The step that failed, and its output.
+    failure: Option<String>,
+}
+
+/// Executes the guide and prints what came of it.
+///
+/// # Errors
+/// [`WrongUse`] if the guide cannot be read, [`Missing`] if this machine lacks something. Another error if the hosts cannot be made.
+pub fn run(options: &Options) -> Result<Outcome> {
+    let guide = options.file.display();
+    let text =
+        std::fs::read_to_string(&options.file).map_err(|error| WrongUse(format!("{guide}: {error}")))?;
+    let steps = text::steps(&text).map_err(|error| WrongUse(format!("{guide}: {error}")))?;
+    check_machine()?;
+    let teardown = Teardown::start()?;
+    let done = play(&steps, options, &teardown);
+    teardown.finish()?;
+    let (steps_done, failure) = done?;
+    let report = Report {
+        ok: failure.is_none(),
+        steps_done,
+        steps: steps.len(),
+        failure,
+    };
+    let mut stdout = std::io::stdout().lock();
+    if options.json {
+        writeln!(stdout, "{}", serde_json::to_string(&report)?)?;
+    } else {
+        match &report.failure {
+            Some(failure) => writeln!(stdout, "{failure}")?,
+            None => writeln!(stdout, "all {} steps of {guide} do what it says", report.steps)?,
+        }
+    }
+    Ok(if report.ok {
+        Outcome::Held
+    } else {
+        Outcome::DidNotHold
+    })
+}
+
+fn check_machine() -> Result<()> {
+    let mut missing = Vec::new();
+    if !nix::unistd::geteuid().is_root() {
+        missing.push("root: network namespaces and eBPF need it (try sudo)".to_owned());
+    }
+    for (file, package) in [
+        ("/usr/bin/systemd-nspawn", "systemd-container"),
+        ("/lib/systemd/systemd", "systemd"),
+    ] {
+        if !Path::new(file).exists() {
+            missing.push(format!("{file}: not there; on Debian: apt-get install {package}"));
+        }
+    }
+    let systems = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    if !systems.contains("\toverlay\n") {
+        missing.push("overlay: the kernel lacks this file system".to_owned());
+    }
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(Missing(missing).into())
+    }
+}
+
+/// The hosts, and what runs on them.
+struct Scene {
+    network: Topology,
+    machines: [Machine; 2],
+    directory: PathBuf,
+    background: Option<Process>,
+}
+
+/// Does the steps in order. Returns how many were done, and why the next one failed.
+fn play(steps: &[Step], options: &Options, teardown: &Teardown) -> Result<(usize, Option<String>)> {
+    let run = std::process::id().to_string();
+    let directory = PathBuf::from(format!("/dev/shm/steadfast-lab-{run}"));
+    teardown.will_create(&Resource::Path(directory.clone()))?;
+    std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+    let network = Topology::build(&run, Plan::default(), teardown).context("build the network")?;
+    let boot = |index: usize| {
+        let namespace = Netns::open(network.nodes[index].name())?;
+        Machine::boot(NODES[index], namespace, &directory)
+    };
+    let machines = [boot(0)?, boot(1)?];
+    let mut scene = Scene {
+        network,
+        machines,
+        directory,
+        background: None,
+    };
+    for (done, step) in steps.iter().enumerate() {
+        if !options.json {
+            eprintln!("{}:{}: {}", options.file.display(), step.line, told(&step.action));
+        }
+        if let Err(error) = scene.act(&step.action) {
+            let failure = format!(
+                "{}:{}: {}: {error:#}",
+                options.file.display(),
+                step.line,
+                told(&step.action)
+            );
+            return Ok((done, Some(failure)));
+        }
+    }
+    Ok((steps.len(), None))
+}
+
+fn told(action: &Action) -> String {
+    let first = |commands: &str| commands.lines().next().unwrap_or_default().to_owned();
+    match action {
+        Action::Run { host, commands } => format!("{}: {}", host.name(), first(commands)),
+        Action::Start { commands } => format!("client: {} &", first(commands)),
+        Action::Wait => "client: wait".to_owned(),
+        Action::Cable { node, plugged: true } => format!("{}: cable in", NODES[*node]),
+        Action::Cable { node, plugged: false } => format!("{}: cable out", NODES[*node]),
+        Action::Copy { from, folder } => format!("{}: copy {folder} to {}", NODES[*from], NODES[1 - from]),
+    }
+}
+
+impl Scene {
+    fn act(&mut self, action: &Action) -> Result<()> {
+        match action {
+            Action::Run { host, commands } => self.run(*host, commands),
+            Action::Start { commands } => {
+                let command = self.on_client(commands)?;
+                self.background = Some(Process::start("client", command, &self.directory)?);
+                std::thread::sleep(HEAD_START);
+                Ok(())
+            }
+            Action::Wait => {
+                let mut process = self.background.take().context("nothing was started")?;
+                let status = process.wait(BACKGROUND_LIMIT)?;
+                if !status.success() {
+                    bail!("{status}{}", process.last_words());
+                }
+                Ok(())
+            }
+            Action::Cable { node, plugged } => {
+                let cables = &self.network.cables[*node];
+                if *plugged { cables.plug() } else { cables.pull() }.context("move the cable")
+            }
+            Action::Copy { from, folder } => {
+                let [source, target] = [*from, 1 - from].map(|index| self.machines[index].path(folder));
+                let mut command = Command::new("cp");
+                checked(command.arg("-a").arg(source).arg(target))
+            }
+        }
+    }
+
+    fn run(&self, host: Host, commands: &str) -> Result<()> {
+        let mut command = match host {
+            Host::Node(index) => self.machines[index].command(commands)?,
+            Host::Client => self.on_client(commands)?,
+        };
+        checked(&mut command)
+    }
+
+    /// A command that runs shell commands on the client, in a folder of its own.
+    fn on_client(&self, commands: &str) -> Result<Command> {
+        let mut command = self.network.client.command("bash")?;
+        command
+            .current_dir(&self.directory)
+            .args(["-c", &strict(commands)]);
+        Ok(command)
+    }
+}
+
+/// Shell commands that end with the first that fails, and after the longest time for a block.
+fn strict(commands: &str) -> String {
+    let quoted = commands.replace('\'', r"'\''");
+    format!("exec timeout {BLOCK_LIMIT} bash -euo pipefail -c '{quoted}'")
+}
+
+/// Runs the command and waits for its end.
+///
+/// # Errors
+/// If it fails; with all that it said.
+fn checked(command: &mut Command) -> Result<()> {
+    let output = command.output().context("start it")?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = [output.stdout, output.stderr].concat();
+    bail!("{}\n{}", output.status, String::from_utf8_lossy(&said));
+}
