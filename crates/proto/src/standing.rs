@@ -22,6 +22,9 @@ use crate::role::{Event, Role};
 
 /// Time between two questions to an arbiter that has not answered.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// The longest time that a packet needs from one node to the other. A primary that was deposed does not return earlier. Otherwise, if the
+/// nodes swapped roles twice in that time, its old packets would pass the wire as those of the new primary.
+const ON_THE_WAY: Duration = Duration::from_millis(50);
 /// Bound on clock drift: two clocks differ by less than 1/16 of the time that passes.
 const DRIFT: u32 = 16;
 
@@ -140,6 +143,8 @@ pub struct Standing {
     leaves: bool,
     /// This backup had left, and the primary has not confirmed since that it did not go on alone.
     is_unconfirmed: bool,
+    /// When the last packets that this node sent as a primary have surely arrived.
+    arrived_at: Instant,
     /// What this node's path allows it to begin.
     fitness: Fitness,
     /// Clients reach this node, as far as it knows. If not, it asks no arbiter and does not take the peer for dead, since the fault may
@@ -172,6 +177,7 @@ impl Standing {
             has_forgotten: false,
             leaves: false,
             is_unconfirmed: false,
+            arrived_at: Instant::ZERO,
             fitness: Fitness::WHOLE,
             is_reached: true,
             has_failed: false,
@@ -515,6 +521,9 @@ impl Standing {
         if to != Role::TakingOver && to != Role::Sole {
             self.lease_until = None;
             (self.has_asked, self.is_wanted, self.has_delayed) = (false, false, false);
+        }
+        if matches!(from, Role::Primary | Role::Claiming) && to == Role::Standby {
+            self.arrived_at = now + ON_THE_WAY;
         }
         self.is_unconfirmed = false;
         self.role = to;

@@ -186,3 +186,22 @@ fn a_wire_that_answers_may_have_taken_over() {
 fn who_reads_that_the_other_one_claims_waits_with_its_fence() {
     hold([scenario!("seed-77340152645")]);
 }
+
+/// A primary was deposed, and the nodes swapped roles twice within 4 ms. A packet that the primary had sent before reached the wire after that,
+/// and passed it as the new primary's.
+#[test]
+fn an_old_packet_of_a_deposed_primary_reaches_nobody() {
+    hold([scenario!("seed-88460380556")]);
+}
+
+/// Both nodes failed at once, so the handshake was lost. A SYN-ACK from before reached the client afterwards.
+#[test]
+fn a_syn_ack_may_outlive_its_handshake() {
+    hold([scenario!("seed-88430198351")]);
+}
+
+/// Segments overtook acknowledgements, so the server refused them because their acknowledgement was too old.
+#[test]
+fn a_segment_that_a_server_may_refuse_need_not_be_restored() {
+    hold([scenario!("seed-88500617813")]);
+}

@@ -866,6 +866,37 @@ fn a_mute_peer_is_not_fenced_at_once() {
     assert_eq!(standing.ask(now + SHORT), Some(5), "it stays mute");
 }
 
+#[test]
+fn a_deposed_primary_returns_when_its_last_packets_have_arrived() {
+    let now = Instant::from_nanos(1_000_000_000);
+    let config = StandingConfig {
+        is_primary: true,
+        arbiter: Arbiter::Witness,
+        lease: Duration::from_millis(300),
+        fence_delay: Duration::ZERO,
+    };
+    let left = crate::standing::Found {
+        role: Role::Primary,
+        epoch: 4,
+        is_confirmed: true,
+    };
+    for role in [Role::Sole, Role::Primary] {
+        let mut standing = Standing::new(config, Some(left), now);
+        let word = |role| Word {
+            role,
+            epoch: 5,
+            leaves: false,
+            yields: false,
+            echo: None,
+        };
+        standing.on_word(now, &word(Role::Sole));
+        assert_eq!(standing.role(), Role::Standby);
+        assert_eq!(standing.on_word(now + BEAT * 2, &word(role)), None);
+        standing.on_word(now + BEAT * 3, &word(role));
+        assert_eq!(standing.role(), Role::Returning);
+    }
+}
+
 /// A wire whose agent was stopped reads what its primary said meanwhile: first that it yields, then that it claims the VIP. So the primary
 /// may have the wire fenced already.
 #[test]

@@ -7,10 +7,10 @@ impl Standing {
     /// The event that the peer's `word` means for this node, if any.
     pub(super) fn event_of(&self, now: Instant, word: &Word) -> Option<Event> {
         if word.role.speaks_alone() {
-            return self.event_of_voice(word);
+            return self.event_of_voice(now, word);
         }
         let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
-        let may_serve_it = !word.leaves && !self.leaves() && self.fitness.returns;
+        let may_serve_it = !word.leaves && !self.leaves() && self.fitness.returns && now >= self.arrived_at;
         let Fitness { serves, begins, .. } = self.fitness;
         match (self.role, word.role) {
             (Role::Joining, Role::Joining) => {
@@ -93,12 +93,12 @@ impl Standing {
     }
 
     /// The event that `word`, the word of a peer that speaks alone, means for this node, if any.
-    fn event_of_voice(&self, word: &Word) -> Option<Event> {
+    fn event_of_voice(&self, now: Instant, word: &Word) -> Option<Event> {
         let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
         let yields = match self.role {
             Role::Joining => true,
             Role::Standby => {
-                let may_return = !self.leaves() && self.fitness.returns;
+                let may_return = !self.leaves() && self.fitness.returns && now >= self.arrived_at;
                 let serves = word.role == Role::Sole && !word.leaves && may_return;
                 return (serves && (later || same)).then_some(Event::PeerServes);
             }

@@ -66,9 +66,13 @@ pub(super) struct Flow {
     /// Window scale of the server.
     shift: u8,
     input: Known,
-    /// The input without segments whose timestamp is older than an earlier segment's. A receiver may refuse such a segment (RFC 7323 §5).
+    /// The input without segments that a receiver may refuse because they are old: the timestamp is older than an earlier segment's (RFC 7323
+    /// §5), or the acknowledgement is older than a window (RFC 5961 §5.2).
     input_in_time: Known,
     latest: Option<u32>,
+    /// The client's latest acknowledgement, and its largest window, as if windows were not scaled.
+    latest_ack: Option<Seq>,
+    window_max: u16,
     output: Known,
     /// For each node, the offset after the last output that its own stack has sent. Segments that the guard dropped count too.
     numbered: [u64; 2],
@@ -115,6 +119,8 @@ impl Flow {
             input: Known::default(),
             input_in_time: Known::default(),
             latest: None,
+            latest_ack: None,
+            window_max: 0,
             output: Known::default(),
             numbered: [0; 2],
             released: Most::default(),
@@ -137,8 +143,24 @@ impl Flow {
         }
     }
 
-    /// Whether no earlier segment of the client has a later timestamp than this segment.
+    /// Whether a receiver must take this segment of the client, as far as its age goes.
     fn is_in_time(&mut self, segment: &Segment<'_>) -> bool {
+        self.has_no_later_timestamp(segment) & self.acknowledges_lately(segment)
+    }
+
+    /// Whether the segment acknowledges at most one window less than an earlier segment of the client.
+    fn acknowledges_lately(&mut self, segment: &Segment<'_>) -> bool {
+        self.window_max = self.window_max.max(segment.window);
+        let latest = self.latest_ack.get_or_insert(segment.ack);
+        let ahead = segment.ack.distance_from(*latest);
+        if ahead > 0 {
+            *latest = segment.ack;
+        }
+        i64::from(ahead) >= -i64::from(self.window_max)
+    }
+
+    /// Whether no earlier segment of the client has a later timestamp than this segment.
+    fn has_no_later_timestamp(&mut self, segment: &Segment<'_>) -> bool {
         let Some(value) = segment.options.timestamps.map(|timestamps| timestamps.value) else {
             return true;
         };
