@@ -529,7 +529,7 @@ fn a_running_node_is_shown() {
         outcome.output
     };
     assert!(ask("status", &[]).starts_with(
-        "node sf-test-node, peer sf-test-peer at 10.0.0.3: alive, never heard of, not authenticated\n"
+        "node sf-test-node, peer sf-test-peer at 10.0.0.3: alive, never heard of, not\n    authenticated\n"
     ));
     let json = "{\"node\":\"sf-test-node\",\"peer\":{\"name\":\"sf-test-peer\",\"address\":\"10.0.0.3\",\"alive\":true,\
                 \"heartbeat_age_ns\":null,\"authenticated\":false,\"links\":[],\"refused\":{}},\"services\":[],\"rings\":{\"connections\":{\"fill_bytes\":0,\"size_bytes\":0},\
