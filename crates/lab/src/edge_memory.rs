@@ -80,7 +80,7 @@ ACK per connection: at most 792 Kbytes, on average 305 bytes per connection.";
 /// Reads the capture and prints the estimate.
 ///
 /// # Errors
-/// [`WrongUse`] if the file is not a pcap file of Ethernet or ends too early. In the latter case, the estimate for the part that was
+/// [`WrongUse`] if the file is not a pcap file of Ethernet or ends too early. If it ends too early, the estimate for the part that was
 /// read is printed first.
 pub fn run(options: &Options) -> Result<Outcome> {
     let report = estimate(

@@ -108,6 +108,64 @@ fn every_unsafe_block_says_why_it_is_sound() {
 /// Maximum distance of a SAFETY comment before its block, in lines.
 const REASON_WITHIN: usize = 4;
 
+/// Openings of a sentence that hide its subject.
+const HIDDEN_SUBJECTS: [&str; 12] = [
+    "Who ",
+    "Whoever ",
+    "Whose ",
+    "Whom ",
+    "So long ",
+    "So many ",
+    "So much ",
+    "Of this ",
+    "Of these ",
+    "Of those ",
+    "Of which ",
+    "Of whom ",
+];
+/// Pronouns that send the reader back to look for the noun.
+const FAR_PRONOUNS: [&str; 6] = [
+    "that one.",
+    "that one,",
+    "that one;",
+    "the former",
+    "the latter",
+    "The latter",
+];
+
+/// The text of a line that is a comment.
+fn comment(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let text = ["/// ", "//! ", "// "]
+        .iter()
+        .find_map(|mark| line.strip_prefix(mark))?;
+    (!text.ends_with('?')).then_some(text)
+}
+
+#[test]
+fn comments_avoid_the_worst_habits() {
+    let mut found = Vec::new();
+    for (path, text) in all(&[".rs", ".c", ".h"]) {
+        if path.ends_with("tests/tidy.rs") {
+            continue; // it names them
+        }
+        for (line, number) in text.lines().zip(1..) {
+            let Some(comment) = comment(line) else { continue };
+            let hides = |sentence: &str| {
+                HIDDEN_SUBJECTS
+                    .iter()
+                    .any(|opening| sentence.starts_with(opening))
+            };
+            let is_bad =
+                comment.split(". ").any(hides) || FAR_PRONOUNS.iter().any(|far| comment.contains(far));
+            if is_bad {
+                found.push(format!("{}:{number}: {comment}", path.display()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "name the thing instead:\n{}", found.join("\n"));
+}
+
 #[test]
 fn nothing_is_left_unfinished() {
     let marks = [

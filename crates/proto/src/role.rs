@@ -1,4 +1,4 @@
-//! Who does what for a service: the role table (DESIGN.md §3, §4).
+//! The role table: what a node does for a service (DESIGN.md §3, §4).
 //!
 //! ```text
 //!            begins                       peer silent, leaves                  outside hosts

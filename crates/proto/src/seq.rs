@@ -51,7 +51,7 @@ impl Offset {
     pub const LEARNT: Self = Self(1 << 32);
 
     /// The offset of the byte numbered `seq` in the stream whose byte 0 has the number `first`. Many offsets have this number; the
-    /// result is the one nearest to `near`. `None` if that one lies before the stream's start.
+    /// result is the one nearest to `near`. `None` if the nearest one lies before the stream's start.
     pub fn from_seq(seq: Seq, first: Seq, near: Self) -> Option<Self> {
         let expected = near.to_seq(first);
         near.0

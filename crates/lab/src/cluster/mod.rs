@@ -33,7 +33,7 @@ pub struct ClusterOptions {
     /// The node whose power goes off.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=4))]
     off: u8,
-    /// Who decides which node of a pair may speak when they do not hear each other.
+    /// The arbiter, which decides which node of a pair may speak when they do not hear each other.
     #[arg(long, value_enum, default_value_t = Assume::Etcd)]
     assume: Assume,
     /// Connections of each service.

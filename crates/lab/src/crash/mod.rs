@@ -95,7 +95,7 @@ pub struct Options {
     /// `state_sync` is for, so it is expected to fail (exit code 1).
     #[arg(long)]
     without_state_sync: bool,
-    /// Who decides which node may speak when they do not hear each other: nobody, a fence, or etcd.
+    /// The arbiter, which decides which node may speak when they do not hear each other: none, a fence, or etcd.
     #[arg(long, value_enum, default_value_t = Assume::FailStop)]
     assume: Assume,
     /// Members of etcd.

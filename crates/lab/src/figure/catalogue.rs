@@ -62,7 +62,7 @@ pub const FILES: &[File] = files![
 const CAPACITY: (&str, Place) = ("capacity of the string that is left", Place::Y(100.0));
 const QUEUE_MAX: (&str, Place) = ("thesis, with rate control: at most 600", Place::Y(600.0));
 
-/// All figures: first those of the thesis, in its order, then those for today's hosts. The latter are named after figures of the thesis.
+/// All figures: first those of the thesis, in its order, then those for today's hosts, which are named after figures of the thesis.
 pub const FIGURES: &[Entry] = &[
     Entry {
         name: "halr-7",

@@ -36,7 +36,7 @@ pub struct SplitOptions {
     /// What happens; default: everything, one after the other.
     #[arg(long = "fault", value_enum, value_delimiter = ',')]
     faults: Vec<SplitFault>,
-    /// Who decides; default: each.
+    /// The arbiter; default: each.
     #[arg(long, value_enum, value_delimiter = ',')]
     assume: Vec<Assume>,
     /// Members of etcd.
