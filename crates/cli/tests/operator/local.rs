@@ -187,8 +187,12 @@ fn a_client_on_a_node_outlives_every_change_of_its_roles() {
 
     lan.stranger.ip("link set port2 up");
     one.start_again();
-    one.wait_for(&["\"peer_state\":\"primary\""]);
-    two.wait_for(&["\"peer_state\":\"backup\""]);
+    // Each of the two services is whole again, a moment apart.
+    let until = Instant::now() + PATIENCE;
+    while one.ask("status").output.matches("\"mode\":\"duplex\"").count() < 2 {
+        assert!(Instant::now() < until, "{}", one.ask("status").output);
+        std::thread::sleep(POLL);
+    }
     clients.extend([V4, V6].map(|vip| Client::connect(&lan.peer, vip)));
     for client in &mut clients {
         client.ask("PING", "+PONG");
