@@ -100,6 +100,16 @@ fn check_machine() -> Result<()> {
             missing.push(format!("{file}: not there; on Debian: apt-get install {package}"));
         }
     }
+    let directory = std::env::current_dir().context("the current directory")?;
+    if ["/tmp", "/run", "/dev"]
+        .iter()
+        .any(|hidden| directory.starts_with(hidden))
+    {
+        missing.push(format!(
+            "{}: the hosts have a folder of their own there; run this in a copy of the repository elsewhere",
+            directory.display()
+        ));
+    }
     let systems = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
     if !systems.contains("\toverlay\n") {
         missing.push("overlay: the kernel lacks this file system".to_owned());
