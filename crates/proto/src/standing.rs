@@ -107,6 +107,15 @@ pub struct Found {
     pub is_confirmed: bool,
 }
 
+/// Why a backup delays its fence, in the order in which the reasons follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Delay {
+    /// The primary has said that it claims the VIP.
+    Claims,
+    /// The primary is silent.
+    Silent,
+}
+
 /// Role, epoch, lease and right.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Standing {
@@ -133,8 +142,8 @@ pub struct Standing {
     is_fencing: bool,
     /// The primary is silent or yields, and the lease is over, so the arbiter decides.
     is_wanted: bool,
-    /// This backup's fence delay has begun.
-    has_delayed: bool,
+    /// Why this backup's fence delay began last.
+    delayed: Option<Delay>,
     /// This node knows the last epoch that the witness has written down. A new pair must not begin behind that epoch, and the witness
     /// may have given this node an epoch that its earlier agent asked for before it died.
     knows: bool,
@@ -172,7 +181,7 @@ impl Standing {
             has_asked: false,
             is_fencing: false,
             is_wanted: false,
-            has_delayed: false,
+            delayed: None,
             knows: config.arbiter != Arbiter::Witness,
             has_forgotten: false,
             leaves: false,
@@ -260,11 +269,18 @@ impl Standing {
         }
     }
 
-    /// The other node may be claiming the VIP, and may have this node fenced. So this backup begins its fence delay, unless it has done so.
-    fn delay_question(&mut self, now: Instant) {
-        if !std::mem::replace(&mut self.has_delayed, true) {
+    /// The other node may have this node fenced, for this reason. So this backup begins its fence delay, unless it has done so for this
+    /// reason or a later one.
+    fn delay_question(&mut self, now: Instant, why: Delay) {
+        if self.delayed < Some(why) {
+            self.delayed = Some(why);
             self.delay_fence(now);
         }
+    }
+
+    /// Whether this node, mute or new, may be the wire of a peer that serves.
+    fn may_return(&self, now: Instant) -> bool {
+        !self.leaves() && self.fitness.returns && now >= self.arrived_at
     }
 
     /// Postpones fencing the peer to `from` plus this node's fence delay.
@@ -371,10 +387,10 @@ impl Standing {
             // The primary is not silent, so no arbiter is needed. But if the arbiter was asked, it may have given this node the epoch.
             // Then only this node can go on.
             self.is_wanted &= self.has_asked;
-            self.has_delayed &= self.is_wanted;
+            self.delayed = self.delayed.filter(|_| self.is_wanted);
         }
         if self.role == Role::Backup && word.role == Role::Claiming {
-            self.delay_question(now);
+            self.delay_question(now, Delay::Claims);
         }
         self.spare(word);
         if self.is_wire_of(word) && !self.leaves() {
@@ -481,7 +497,7 @@ impl Standing {
                 self.is_wanted = true;
                 // A primary that yields fences nobody, so there is nothing to wait for.
                 if event == Event::PeerSilent {
-                    self.delay_question(now);
+                    self.delay_question(now, Delay::Silent);
                 }
                 return None;
             }
@@ -520,7 +536,7 @@ impl Standing {
         }
         if to != Role::TakingOver && to != Role::Sole {
             self.lease_until = None;
-            (self.has_asked, self.is_wanted, self.has_delayed) = (false, false, false);
+            (self.has_asked, self.is_wanted, self.delayed) = (false, false, None);
         }
         if matches!(from, Role::Primary | Role::Claiming) && to == Role::Standby {
             self.arrived_at = now + ON_THE_WAY;

@@ -58,10 +58,13 @@ fn orphans_outlive_the_agent_that_was_to_tell_of_them() {
     shows(Defect::ForgetOrphans, scenario!("forget-orphans"));
 }
 
-/// Three cases under `fail-stop`. (1) The primary's agent was away for so long that the backup took over. The backup lost its power, and
-/// the old primary's sockets went on where they had stopped. (2) The wire's agent was away, and the primary went on alone and lost its
-/// power. The wire restored connections from its old log. (3) The wire's agent was stopped between its decision to take over and its
-/// first step.
+/// Three cases under `fail-stop`:
+///
+/// 1. The primary's agent was away for longer than the agent timeout, so the backup took over. Then the backup lost its power. The old
+///    primary's sockets continued from their old state.
+/// 2. The wire's agent was away, so the primary went on alone. Then the primary lost its power. The wire restored connections from its old
+///    log.
+/// 3. The wire's agent was stopped between its decision to take over and the first step.
 #[test]
 fn who_was_away_for_long_does_not_trust_what_it_finds() {
     hold([
@@ -187,8 +190,8 @@ fn who_reads_that_the_other_one_claims_waits_with_its_fence() {
     hold([scenario!("seed-77340152645")]);
 }
 
-/// A primary was deposed, and the nodes swapped roles twice within 4 ms. A packet that the primary had sent before reached the wire after that,
-/// and passed it as the new primary's.
+/// A primary was deposed, and the nodes swapped roles twice within 4 ms. A packet from before the swaps reached the wire after them, and
+/// passed it as the new primary's.
 #[test]
 fn an_old_packet_of_a_deposed_primary_reaches_nobody() {
     hold([scenario!("seed-88460380556")]);

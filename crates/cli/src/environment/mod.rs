@@ -134,7 +134,7 @@ enum Way<'a> {
     /// Through a gateway, or an interface that is no Ethernet: nobody can be asked.
     Beyond,
     /// There is no route.
-    None,
+    Nowhere,
     /// Not at all: the address is this node's own, on this interface.
     Own(&'a str),
 }
@@ -147,7 +147,7 @@ fn links<'a>(
     let link = |address: &IpAddr| {
         let way = match own.on(*address) {
             Some(name) => Way::Own(name),
-            None => network::route_to(*address)?.map_or(Way::None, |(index, gateway)| {
+            None => network::route_to(*address)?.map_or(Way::Nowhere, |(index, gateway)| {
                 let leaves = interfaces.iter().find(|interface| interface.index == index);
                 match leaves.filter(|interface| !gateway && interface.mac.is_some()) {
                     Some(interface) => Way::Neighbour(interface),
@@ -401,9 +401,8 @@ impl Check<'_> {
                     let answer = answers.peers[&(interface.name.clone(), peer)];
                     answer.is_none().then(|| no_answer(peer, &interface.name))
                 }
-                Way::Beyond => None,
-                Way::None => Some(format!("no route leads to {peer}")),
-                Way::Own(_) => None,
+                Way::Nowhere => Some(format!("no route leads to {peer}")),
+                Way::Beyond | Way::Own(_) => None,
             }
         };
         let field = if self.config.places.has("peer.addresses") {

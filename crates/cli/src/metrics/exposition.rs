@@ -257,13 +257,13 @@ fn leases(page: &Page, services: &[ServiceStatus]) {
     );
     page.each(
         "steadfast_lease_left_seconds",
-        "So long from now this node may claim the VIP if the wire says nothing more; absent where there is nothing to claim.",
+        "Time until this node may claim the VIP, if the wire says nothing more; absent if there is nothing to claim.",
         services,
         |service| service.lease.left_ns.map(seconds),
     );
     page.each(
         "steadfast_may_speak_seconds",
-        "So long from now this node may speak if it hears nothing more, 0 if it has to ask first; absent where there is no such end.",
+        "Time for which this node may speak, if it hears nothing more; 0 if it has to ask first; absent if its right does not end.",
         services,
         |service| service.lease.may_speak_ns.map(seconds),
     );

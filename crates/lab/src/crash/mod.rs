@@ -37,7 +37,7 @@ use crate::{Outcome, WrongUse};
 use self::fault::{Fault, Sequel, Target};
 use self::path::PathFault;
 pub use demo::{DemoOptions, demo};
-pub use preflight::check_machine;
+pub use preflight::{check_machine, missing_programs};
 pub use programs::{ProgramsOptions, programs};
 pub use sample::{Sample, sample};
 pub use split::{SplitOptions, split};

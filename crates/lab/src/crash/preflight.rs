@@ -38,10 +38,6 @@ pub fn check_machine(assume: Assume, steadfast: Option<PathBuf>) -> Result<PathB
 /// # Errors
 /// Names everything that is missing.
 pub fn check_with(options: &Options, others: &[(&'static str, &'static str)]) -> Result<()> {
-    let mut missing = Vec::new();
-    if !geteuid().is_root() {
-        missing.push("root: network namespaces and eBPF need it (try sudo)".to_owned());
-    }
     let needed = [
         ("ip", "iproute2"),
         ("ss", "iproute2"),
@@ -59,16 +55,7 @@ pub fn check_with(options: &Options, others: &[(&'static str, &'static str)]) ->
         _ => &[],
     };
     let others = [others, of_arbiter, of_hook].concat();
-    for (what, package) in needed.into_iter().chain(others) {
-        let file = Path::new(what);
-        if file.is_absolute() && !file.exists() {
-            missing.push(format!("{what}: not there; on Debian: apt-get install {package}"));
-        } else if !file.is_absolute() && !in_path(what) {
-            missing.push(format!(
-                "{what}: not in PATH; on Debian: apt-get install {package} (it may be in /usr/sbin)"
-            ));
-        }
-    }
+    let mut missing = missing_programs(needed.into_iter().chain(others));
     missing.dedup(); // A server and its client may need the same package.
     if !options.baseline {
         if !Path::new("/sys/fs/bpf").is_dir() {
@@ -88,6 +75,25 @@ pub fn check_with(options: &Options, others: &[(&'static str, &'static str)]) ->
     } else {
         Err(Missing(missing).into())
     }
+}
+
+/// What is missing of root's rights and of `needed`: programs or files, each with the Debian package that contains it.
+pub fn missing_programs(needed: impl IntoIterator<Item = (&'static str, &'static str)>) -> Vec<String> {
+    let mut missing = Vec::new();
+    if !geteuid().is_root() {
+        missing.push("root: network namespaces and eBPF need it (try sudo)".to_owned());
+    }
+    for (what, package) in needed {
+        let file = Path::new(what);
+        if file.is_absolute() && !file.exists() {
+            missing.push(format!("{what}: not there; on Debian: apt-get install {package}"));
+        } else if !file.is_absolute() && !in_path(what) {
+            missing.push(format!(
+                "{what}: not in PATH; on Debian: apt-get install {package} (it may be in /usr/sbin)"
+            ));
+        }
+    }
+    missing
 }
 
 /// Number of descriptors that a process uses besides its connections.

@@ -25,7 +25,10 @@ set -eu
 mkdir -p "$1" /run/systemd/nspawn
 mount -t tmpfs tmpfs /run/systemd/nspawn
 mount -t tmpfs tmpfs "$1"
-mkdir -p "$1/upper/etc" "$1/work" "$1/root"
+mkdir -p "$1/upper/etc/tmpfiles.d" "$1/work" "$1/root"
+# The repository may be below /tmp. So the host has this machine's /tmp, and does not empty it when it boots.
+ln -s /dev/null "$1/upper/etc/tmpfiles.d/tmp.conf"
+export SYSTEMD_NSPAWN_TMPFS_TMP=0
 echo "$3" > "$1/upper/etc/hostname"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
 export SYSTEMD_NSPAWN_API_VFS_WRITABLE=1
@@ -77,19 +80,21 @@ impl Machine {
             _boot: boot,
             init: init.expect("waited for"),
         };
-        while !machine.is_up()? {
+        loop {
+            let look = machine.command("systemctl is-system-running")?.output();
+            let said = look.context("look at the host")?;
+            if said.stdout.starts_with(b"running") || said.stdout.starts_with(b"degraded") {
+                return Ok(machine);
+            }
             if Instant::now() > end {
-                bail!("{name} did not boot within {BOOT_LIMIT:?}");
+                let said = [said.stdout, said.stderr].concat();
+                bail!(
+                    "{name} did not boot within {BOOT_LIMIT:?}: {}",
+                    String::from_utf8_lossy(&said)
+                );
             }
             std::thread::sleep(POLL);
         }
-        Ok(machine)
-    }
-
-    fn is_up(&self) -> Result<bool> {
-        let mut look = self.command("systemctl is-system-running")?;
-        let state = look.output().context("look at the host")?.stdout;
-        Ok(state.starts_with(b"running") || state.starts_with(b"degraded"))
     }
 
     /// A command that runs these shell commands on the host, as root, in the current directory, and stops at the first that fails.

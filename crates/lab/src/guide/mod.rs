@@ -4,7 +4,7 @@ mod host;
 mod text;
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use self::host::Machine;
 use self::text::{Action, Host, NODES, Step};
+use crate::crash::missing_programs;
 use crate::net::{Plan, Topology};
 use crate::process::Process;
 use crate::teardown::{Resource, Teardown};
@@ -88,28 +89,11 @@ pub fn run(options: &Options) -> Result<Outcome> {
 }
 
 fn check_machine() -> Result<()> {
-    let mut missing = Vec::new();
-    if !nix::unistd::geteuid().is_root() {
-        missing.push("root: network namespaces and eBPF need it (try sudo)".to_owned());
-    }
-    for (file, package) in [
-        ("/usr/bin/systemd-nspawn", "systemd-container"),
+    let mut missing = missing_programs([
+        ("systemd-nspawn", "systemd-container"),
         ("/lib/systemd/systemd", "systemd"),
-    ] {
-        if !Path::new(file).exists() {
-            missing.push(format!("{file}: not there; on Debian: apt-get install {package}"));
-        }
-    }
-    let directory = std::env::current_dir().context("the current directory")?;
-    if ["/tmp", "/run", "/dev"]
-        .iter()
-        .any(|hidden| directory.starts_with(hidden))
-    {
-        missing.push(format!(
-            "{}: the hosts have a folder of their own there; run this in a copy of the repository elsewhere",
-            directory.display()
-        ));
-    }
+        ("nsenter", "util-linux"),
+    ]);
     let systems = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
     if !systems.contains("\toverlay\n") {
         missing.push("overlay: the kernel lacks this file system".to_owned());

@@ -866,33 +866,42 @@ fn a_mute_peer_is_not_fenced_at_once() {
     assert_eq!(standing.ask(now + SHORT), Some(5), "it stays mute");
 }
 
-#[test]
-fn a_deposed_primary_returns_when_its_last_packets_have_arrived() {
-    let now = Instant::from_nanos(1_000_000_000);
+/// The standing of a new agent whose predecessor left this role, in epoch 4.
+fn left(role: Role, arbiter: Arbiter, fence_delay: Duration, now: Instant) -> Standing {
     let config = StandingConfig {
-        is_primary: true,
-        arbiter: Arbiter::Witness,
+        is_primary: role == Role::Primary,
+        arbiter,
         lease: Duration::from_millis(300),
-        fence_delay: Duration::ZERO,
+        fence_delay,
     };
-    let left = crate::standing::Found {
-        role: Role::Primary,
+    let found = crate::standing::Found {
+        role,
         epoch: 4,
         is_confirmed: true,
     };
+    Standing::new(config, Some(found), now)
+}
+
+/// The peer's word, which answers nothing. A primary yields.
+fn word(role: Role, epoch: u64) -> Word {
+    Word {
+        role,
+        epoch,
+        leaves: false,
+        yields: role == Role::Primary,
+        echo: None,
+    }
+}
+
+#[test]
+fn a_deposed_primary_returns_when_its_last_packets_have_arrived() {
+    let now = Instant::from_nanos(1_000_000_000);
     for role in [Role::Sole, Role::Primary] {
-        let mut standing = Standing::new(config, Some(left), now);
-        let word = |role| Word {
-            role,
-            epoch: 5,
-            leaves: false,
-            yields: false,
-            echo: None,
-        };
-        standing.on_word(now, &word(Role::Sole));
+        let mut standing = left(Role::Primary, Arbiter::Witness, Duration::ZERO, now);
+        standing.on_word(now, &word(Role::Sole, 5));
         assert_eq!(standing.role(), Role::Standby);
-        assert_eq!(standing.on_word(now + BEAT * 2, &word(role)), None);
-        standing.on_word(now + BEAT * 3, &word(role));
+        assert_eq!(standing.on_word(now + BEAT * 2, &word(role, 5)), None);
+        standing.on_word(now + BEAT * 3, &word(role, 5));
         assert_eq!(standing.role(), Role::Returning);
     }
 }
@@ -903,40 +912,33 @@ fn a_deposed_primary_returns_when_its_last_packets_have_arrived() {
 fn a_wire_delays_its_fence_when_the_primary_claims() {
     let started = Instant::from_nanos(1_000_000_000);
     let now = started + LONG; // what an earlier agent may have promised is over
-    let config = StandingConfig {
-        is_primary: false,
-        arbiter: Arbiter::Fence,
-        lease: Duration::from_millis(300),
-        fence_delay: LONG,
-    };
-    let left = crate::standing::Found {
-        role: Role::Backup,
-        epoch: 4,
-        is_confirmed: true,
-    };
-    let word = |role| Word {
-        role,
-        epoch: 4,
-        leaves: false,
-        yields: role == Role::Primary,
-        echo: None,
-    };
-    for claims in [false, true] {
-        let mut standing = Standing::new(config, Some(left), started);
-        assert_eq!(
-            standing.on_word(now, &word(Role::Primary)),
-            None,
-            "it has no lease"
-        );
-        if claims {
-            standing.on_word(now, &word(Role::Claiming));
+    let claims = word(Role::Claiming, 4);
+    let read = |words: &[Word]| {
+        let mut standing = left(Role::Backup, Arbiter::Fence, LONG, started);
+        for word in words {
+            assert_eq!(standing.on_word(now, word), None, "it has no lease");
         }
-        assert_eq!(standing.ask(now), (!claims).then_some(5));
-        if claims {
-            standing.on_word(now + SHORT, &word(Role::Claiming));
-            assert_eq!(standing.ask(now + LONG), Some(5), "the delay is over");
-        }
-    }
+        standing
+    };
+    let yields = word(Role::Primary, 4);
+    assert_eq!(read(&[yields]).ask(now), Some(5));
+
+    let mut standing = read(&[yields, claims]);
+    assert_eq!(standing.ask(now), None);
+    standing.on_word(now + SHORT, &claims);
+    assert_eq!(
+        standing.ask(now + LONG),
+        Some(5),
+        "the delay is over, and its words do not begin it anew"
+    );
+
+    // A primary that claims may wait for long, and fall silent when it has given the order.
+    let mut standing = read(&[yields, claims]);
+    let silent = now + LONG * 2;
+    assert_eq!(standing.on_silent(silent), None);
+    assert_eq!(standing.ask(silent), None, "silence begins the delay anew");
+    standing.on_silent(silent + SHORT);
+    assert_eq!(standing.ask(silent + LONG), Some(5), "once");
 }
 
 /// A promise counts only while the wire keeps it.

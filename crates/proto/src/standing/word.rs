@@ -10,7 +10,7 @@ impl Standing {
             return self.event_of_voice(now, word);
         }
         let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
-        let may_serve_it = !word.leaves && !self.leaves() && self.fitness.returns && now >= self.arrived_at;
+        let may_serve_it = !word.leaves && self.may_return(now);
         let Fitness { serves, begins, .. } = self.fitness;
         match (self.role, word.role) {
             (Role::Joining, Role::Joining) => {
@@ -98,8 +98,7 @@ impl Standing {
         let yields = match self.role {
             Role::Joining => true,
             Role::Standby => {
-                let may_return = !self.leaves() && self.fitness.returns && now >= self.arrived_at;
-                let serves = word.role == Role::Sole && !word.leaves && may_return;
+                let serves = word.role == Role::Sole && !word.leaves && self.may_return(now);
                 return (serves && (later || same)).then_some(Event::PeerServes);
             }
             Role::Returning | Role::Primary | Role::Claiming => later,

@@ -66,8 +66,8 @@ pub(super) struct Flow {
     /// Window scale of the server.
     shift: u8,
     input: Known,
-    /// The input without segments that a receiver may refuse because they are old: the timestamp is older than an earlier segment's (RFC 7323
-    /// §5), or the acknowledgement is older than a window (RFC 5961 §5.2).
+    /// The input without segments that a receiver may refuse because they are old: the timestamp is older than an earlier segment's
+    /// (RFC 7323 §5), or the acknowledgement is older than a window (RFC 5961 §5.2).
     input_in_time: Known,
     latest: Option<u32>,
     /// The client's latest acknowledgement, and its largest window, as if windows were not scaled.
@@ -96,8 +96,10 @@ pub(super) struct Flow {
     sockets: [bool; 2],
     /// Whether at some time no node could continue the connection.
     is_orphaned: bool,
-    /// Whether at some time no node could continue the handshake. A SYN-ACK from before may still reach the client.
-    was_unheld: bool,
+    /// The output's first byte by the last SYN-ACK that a primary's stack has sent.
+    offered: Option<Seq>,
+    /// The same, when no node could continue the handshake any more. That SYN-ACK may still reach the client.
+    lost_offer: Option<Seq>,
     /// Whether the process that served the connection has died.
     has_died: bool,
     /// Whether the known output had a gap when a node had to continue the connection.
@@ -134,7 +136,8 @@ impl Flow {
             logs: [false; 2],
             sockets: [false; 2],
             is_orphaned: false,
-            was_unheld: false,
+            offered: None,
+            lost_offer: None,
             has_died: false,
             had_hole: false,
             lent: None,
@@ -183,12 +186,15 @@ impl Flow {
         self.was_lent_in_vain = true;
     }
 
-    /// Notes if no node can continue the connection. Before the client has a SYN-ACK this counts only if a SYN-ACK comes that a node sent
-    /// before. Otherwise the client repeats its SYN.
+    /// Notes if no node can continue the connection. Before the client has a SYN-ACK, this counts only if it gets one that was sent before.
+    /// Otherwise the client repeats its SYN.
     fn look_for_holders(&mut self, is_wire: [bool; 2]) {
         let is_held = (0..2).any(|node| self.sockets[node] || self.logs[node] && is_wire[node]);
-        self.was_unheld |= !is_held && self.is_opened;
-        self.is_orphaned |= self.was_unheld && self.output_first.is_some();
+        if is_held {
+            return;
+        }
+        self.is_orphaned |= self.output_first.is_some();
+        self.lost_offer = self.offered;
     }
 
     /// Notes the sequence numbers of a segment that a node's stack sends. If the segment begins beyond the known output, returns that
@@ -313,6 +319,7 @@ impl Judge {
             }
             if flow.output_first.is_none() && segment.ack == flow.input_first {
                 flow.output_first = Some(segment.seq + 1);
+                flow.is_orphaned |= flow.lost_offer == flow.output_first;
                 flow.shift = segment.options.window_scale.unwrap_or(0);
                 flow.look_for_holders(self.is_wire); // a node may have been lost while the SYN-ACK was on its way
             }
@@ -351,6 +358,16 @@ impl Judge {
             flow.is_opened = true;
         }
         self.note(direction, packet);
+    }
+
+    /// A primary's stack sends a packet to the wire.
+    pub(super) fn on_offered(&mut self, packet: &[u8]) {
+        let Some(segment) = self.parse(packet).filter(|segment| segment.flags.syn) else {
+            return;
+        };
+        if let Some(flow) = self.flows.get_mut(&segment.destination) {
+            flow.offered = Some(segment.seq + 1);
+        }
     }
 
     /// A node has a socket of a client's connection now, accepted or restored.

@@ -354,6 +354,7 @@ impl Station {
             Gate::Wire if !self.wire.holds(segment.destination) => return None,
             Gate::Primary if self.address == Address::Loopback && !self.is(Defect::BypassWire) => {
                 let packet = self.silence_death(packet)?;
+                self.judge.borrow_mut().on_offered(&packet);
                 return Some(Output::Transmit { port: PEER, packet });
             }
             Gate::Primary if !self.is(Defect::BypassWire) => return None,
