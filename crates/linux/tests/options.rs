@@ -425,11 +425,16 @@ impl OddClient {
         Some(Self { tun, listener, port })
     }
 
-    /// The kernel's answer to `packet`.
+    /// The kernel's answer to `packet`: the next packet to the current port with `flags`. A busy kernel sends the reset of the connection
+    /// before only now, and repeats a SYN-ACK that this test is slow to acknowledge.
     #[track_caller]
-    fn ask(&self, packet: &[u8]) -> Vec<u8> {
+    fn ask(&self, packet: &[u8], flags: Flags) -> Vec<u8> {
         self.tun.put(packet);
-        eventually("an answer", || self.tun.take())
+        let is_answer = |packet: &Vec<u8>| {
+            let answer = Segment::parse(packet, Checksum::Unverified).expect("a segment");
+            answer.destination.port() == self.port && answer.flags == flags
+        };
+        eventually("an answer", || self.tun.take().filter(is_answer))
     }
 
     /// Opens a connection with options `in_syn` and sends a byte with options `in_data`. Returns what the kernel has read, and what the
@@ -451,7 +456,7 @@ impl OddClient {
             payload: &[],
         };
         let syn = with_tcp_options(&segment.emit(), in_syn);
-        let syn_ack = self.ask(&syn);
+        let syn_ack = self.ask(&syn, Flags::SYN_ACK);
         (segment.seq, segment.ack, segment.flags) = (Seq(1000), read(&syn_ack).seq + 1, Flags::ACK);
         self.tun.put(&segment.emit());
         let server = accept(&self.listener);
@@ -463,7 +468,7 @@ impl OddClient {
         segment.payload = b"x";
         let data = with_tcp_options(&segment.emit(), in_data);
         core.on_client(&read(&data), None);
-        let answer = self.ask(&data);
+        let answer = self.ask(&data, Flags::ACK);
         let echo = read(&answer).options.timestamps.map(|timestamps| timestamps.echo);
         let agreed = [
             Agreed::of_kernel(&server, echo),
