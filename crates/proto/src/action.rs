@@ -1,4 +1,4 @@
-//! What a [`Node`](crate::node::Node) wants done: one queue of actions. The caller carries them out strictly in order.
+//! What a [`Node`](crate::node::Node) wants done: one action after the other. The caller carries them out strictly in order.
 //! "Logged, then released" and "gate closed, then restored" hold because of this order.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
@@ -38,11 +38,20 @@ pub enum Gate {
 /// One thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
+    /// Do this for a service.
+    Service(ServiceIndex, ServiceAction),
+    /// Send this to the peer.
+    Send(Heartbeat),
+    /// Ask the peer's kernel whether it is there. When it answers, call `handle_answer`.
+    Probe,
+}
+
+/// One thing to do for a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServiceAction {
     /// Before a gate opens, set up the addresses, routes and guards that it needs. A node that speaks already loses nothing meanwhile.
-    /// A takeover does not need this step. If the step fails, call `handle_failed` before the next action.
+    /// A takeover does not need this step. If the step fails, give the node [`Failed`](crate::service::ServiceInput::Failed) before the next action.
     Assume {
-        /// The service.
-        service: ServiceIndex,
         /// The gate.
         gate: Gate,
         /// The peer's MAC address on the service interface.
@@ -50,8 +59,6 @@ pub enum Action {
     },
     /// Set the gate: one store.
     SetGate {
-        /// The service.
-        service: ServiceIndex,
         /// The new gate.
         gate: Gate,
         /// The epoch in which the gate holds. A later agent may have to continue from it.
@@ -62,161 +69,111 @@ pub enum Action {
     /// Set the end of this node's right to speak. After it, the kernel drops what the node sends while it speaks alone, and what it
     /// sends on connections that it took over as a wire.
     SetUntil {
-        /// The service.
-        service: ServiceIndex,
         /// The moment. `None`: the right to speak has no end.
         until: Option<Instant>,
     },
-    /// Ask the arbiter for the right to speak alone in this epoch; then call `handle_verdict`.
+    /// Ask the arbiter for the right to speak alone in this epoch; then give the node [`Verdict`](crate::service::ServiceInput::Verdict).
     Confirm {
-        /// The service.
-        service: ServiceIndex,
         /// The epoch.
         epoch: u64,
     },
     /// The connections of these clients are being decided, so their SYNs wait. If the gate is [`Gate::Wire`], it closes to the
     /// primary for these connections, as [`Gate::Takeover`] closes it for all.
     Hold {
-        /// The service.
-        service: ServiceIndex,
         /// The clients.
         clients: Vec<SocketAddr>,
     },
     /// The held connections are decided: they stay local, and their clients may open new ones.
-    Settle {
-        /// The service.
-        service: ServiceIndex,
-    },
+    Settle,
     /// Destroy the kernel's sockets of these clients' connections without a word: no process owns them, and another node goes on
     /// with the connections, or no node can.
     Destroy {
-        /// The service.
-        service: ServiceIndex,
         /// The clients.
         clients: Vec<SocketAddr>,
     },
-    /// Bring the VIP to the service interface and let its packets go out there: the wire is gone. If this fails, call
-    /// `handle_failed` before the next action.
-    TakeAddress {
-        /// The service.
-        service: ServiceIndex,
-    },
-    /// A step for the service has failed (`handle_failed`). Check whether the service's interface is there, and restore the network.
-    /// Then call `handle_mended`, or `handle_failed` again.
-    Mend {
-        /// The service.
-        service: ServiceIndex,
-    },
-    /// Tell the neighbours that the VIP is here, and ask outside hosts from the VIP. Call `handle_reached` for each answer.
-    Announce {
-        /// The service.
-        service: ServiceIndex,
-    },
-    /// Ask outside hosts through the service's interface, from this node's own address. For each answer, call `handle_outside`
-    /// with the time of its question.
+    /// Bring the VIP to the service interface and let its packets go out there: the wire is gone. If this fails, give the node
+    /// [`Failed`](crate::service::ServiceInput::Failed) before the next action.
+    TakeAddress,
+    /// A step for the service has failed. Check whether the service's interface is there, and restore the network.
+    /// Then give the node
+    /// [`Mended`](crate::service::ServiceInput::Mended), or [`Failed`](crate::service::ServiceInput::Failed) again.
+    Mend,
+    /// Tell the neighbours that the VIP is here, and ask outside hosts from the VIP. Give the node
+    /// [`Reached`](crate::service::ServiceInput::Reached) for each answer.
+    Announce,
+    /// Ask outside hosts through the service's interface, from this node's own address. For each answer, give the node
+    /// [`Outside`](crate::service::ServiceInput::Outside).
     AskOutside {
-        /// The service.
-        service: ServiceIndex,
         /// Only answers to questions that were asked at this time or later count. So an earlier question, for example of another service,
         /// does not make this one unnecessary.
         since: Option<Instant>,
     },
     /// The peer speaks alone. Give up the VIP. End the sockets and replicas that use the VIP, without sending anything to clients.
     StandDown {
-        /// The service.
-        service: ServiceIndex,
         /// This node has served until now, so run the operator's hook for deposed nodes.
         is_deposed: bool,
     },
-    /// Read the wire's log to its end, including records that are being written. Then call `handle_drained`.
-    Drain {
-        /// The service.
-        service: ServiceIndex,
-    },
+    /// Read the wire's log to its end, including records that are being written. Then give the node [`Drained`](crate::service::ServiceInput::Drained).
+    Drain,
     /// Make a socket from the connection's [`endpoint`](crate::connection::Connection::endpoint), with its unacknowledged output
-    /// loaded. The socket does not send or receive yet. On failure call `handle_unrestorable` and skip the next steps.
+    /// loaded. The socket does not send or receive yet. On failure give the node
+    /// [`Unrestorable`](crate::service::ServiceInput::Unrestorable), and skip the next steps.
     Restore {
-        /// The service.
-        service: ServiceIndex,
         /// The connection.
         connection: ConnectionId,
     },
     /// From now on the connection's packets go to the socket. A `Drain` follows, because earlier packets are in the log.
     MakeReady {
-        /// The service.
-        service: ServiceIndex,
         /// The connection.
         connection: ConnectionId,
     },
-    /// Feed the socket the input that was logged since `Restore`, let it speak, and wake the client. Then call
-    /// `handle_live`.
+    /// Feed the socket the input that was logged since `Restore`, let it speak, and wake the client. Then give the node
+    /// [`Live`](crate::service::ServiceInput::Live).
     Activate {
-        /// The service.
-        service: ServiceIndex,
         /// The connection.
         connection: ConnectionId,
     },
     /// Give the socket and the logs to the relay ([`Node::hand_over`](crate::node::Node::hand_over)).
     HandOver {
-        /// The service.
-        service: ServiceIndex,
         /// The connection.
         connection: ConnectionId,
     },
     /// Lift the guard that lets no RST out: this node has the right to speak.
-    AllowSpeech {
-        /// The service.
-        service: ServiceIndex,
-    },
+    AllowSpeech,
     /// Send this IP packet through a raw socket.
     Transmit(Vec<u8>),
-    /// Send this to the peer.
-    Send(Heartbeat),
-    /// Ask the primary which connections the service has. When it answers, read the log to its end and call `handle_page`.
+    /// Ask the primary which connections the service has. When it answers, read the log to its end and give the node
+    /// [`Page`](crate::service::ServiceInput::Page).
     AskAll {
-        /// The service.
-        service: ServiceIndex,
         /// Which page of the list.
         query: PageQuery,
     },
-    /// Ask the primary what its kernel knows of these clients' connections. When it answers, read the log to its end and call
-    /// `handle_told`.
+    /// Ask the primary what its kernel knows of these clients' connections. When it answers, read the log to its end and give
+    /// the node [`Told`](crate::service::ServiceInput::Told).
     Ask {
-        /// The service.
-        service: ServiceIndex,
         /// The clients, at most [`QUESTION_MAX`](crate::learn::QUESTION_MAX).
         clients: Vec<SocketAddr>,
     },
-    /// Ask the peer's kernel whether it is there. When it answers, call `handle_answer`.
-    Probe,
     /// Connect to the local application from the client's address, for a replica.
     OpenReplica {
-        /// The service.
-        service: ServiceIndex,
         /// The connection.
         connection: ConnectionId,
         /// The client.
         client: SocketAddr,
     },
-    /// Give the replica the input that the primary has acknowledged. Then call `handle_fed`.
+    /// Give the replica the input that the primary has acknowledged. Then give the node [`Fed`](crate::service::ServiceInput::Fed).
     FeedReplica {
-        /// The service.
-        service: ServiceIndex,
         /// The connection.
         connection: ConnectionId,
     },
     /// The connection is over. Close the replica's connection.
     CloseReplica {
-        /// The service.
-        service: ServiceIndex,
         /// The connection.
         connection: ConnectionId,
     },
-    /// Run the operator's hook for the state of a replica's server. Then call `handle_synced`. If an earlier run has not ended, end
+    /// Run the operator's hook for the state of a replica's server. Then give the node [`Synced`](crate::service::ServiceInput::Synced). If an earlier run has not ended, end
     /// it.
     RunSync {
-        /// The service.
-        service: ServiceIndex,
         /// What the hook is to do.
         phase: Phase,
         /// The number of this run.
@@ -226,15 +183,11 @@ pub enum Action {
     },
     /// The wire drops what clients send, except handshakes and acknowledgements.
     HoldInput {
-        /// The service.
-        service: ServiceIndex,
         /// When dropping ends. The kernel enforces this moment, unless an earlier one is set. `None`: it ends now.
         until: Option<Instant>,
     },
     /// The wire hides from a client the part of the primary's window that lies beyond the cap.
     CapWindow {
-        /// The service.
-        service: ServiceIndex,
         /// The client.
         client: SocketAddr,
         /// How far the client may send. `None`: as far as the primary allows.
@@ -249,8 +202,6 @@ pub enum Action {
 pub enum Report {
     /// A service has a new role.
     Role {
-        /// The service.
-        service: ServiceIndex,
         /// The role before.
         from: Role,
         /// The role now.
@@ -258,42 +209,27 @@ pub enum Report {
         /// The epoch of the new role.
         epoch: u64,
     },
-    /// A takeover is complete. Its report is in [`Node::takeovers`](crate::node::Node::takeovers).
-    TakenOver {
-        /// The service.
-        service: ServiceIndex,
-    },
+    /// A takeover is complete. Its report is in [`Service::takeovers`](crate::service::Service::takeovers).
+    TakenOver,
     /// A step for the service failed on this node.
     Failed {
-        /// The service.
-        service: ServiceIndex,
         /// Which step, and why.
         why: String,
     },
     /// The failed step was made good.
-    Mended {
-        /// The service.
-        service: ServiceIndex,
-    },
+    Mended,
     /// The other node may have gone on alone, because this agent was away or this node had left. Only the other node can tell
-    /// (`node::doubt`).
+    /// (`service::doubt`).
     Doubted {
-        /// The service.
-        service: ServiceIndex,
         /// This node is its primary.
         is_primary: bool,
         /// This node's epoch.
         epoch: u64,
     },
     /// The other node has said that it did not go on alone.
-    Confirmed {
-        /// The service.
-        service: ServiceIndex,
-    },
+    Confirmed,
     /// A connection cannot be continued.
     Unrestorable {
-        /// The service.
-        service: ServiceIndex,
         /// The client.
         client: SocketAddr,
         /// Why.
@@ -301,29 +237,21 @@ pub enum Report {
     },
     /// Both nodes speak alone for a service. At least one of them has no right to.
     TwoVoices {
-        /// The service.
-        service: ServiceIndex,
         /// The epoch of both.
         epoch: u64,
     },
     /// The state of a replica's server now equals the primary's.
     Synced {
-        /// The service.
-        service: ServiceIndex,
         /// How long input was held for the copy.
         held: Duration,
     },
     /// The state of a replica's server could not be copied.
     NotSynced {
-        /// The service.
-        service: ServiceIndex,
         /// Why.
         why: String,
     },
     /// The two nodes' configurations contradict each other.
     Contradiction {
-        /// The service.
-        service: ServiceIndex,
         /// The contradiction.
         what: String,
     },

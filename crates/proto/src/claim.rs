@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::Instant;
-use crate::action::{Action, ServiceIndex};
+use crate::action::ServiceAction;
 
 /// Wait after the first announcement. It doubles each time, up to [`WAIT_MAX`].
 const WAIT: Duration = Duration::from_millis(20);
@@ -94,14 +94,14 @@ impl Claim {
     }
 
     /// Takes the address and announces the VIP, if this is due.
-    pub(crate) fn on_timeout(&mut self, now: Instant, service: ServiceIndex, actions: &mut VecDeque<Action>) {
+    pub(crate) fn on_timeout(&mut self, now: Instant, actions: &mut VecDeque<ServiceAction>) {
         if now < self.due || self.left == Some(0) {
             return;
         }
         if !std::mem::replace(&mut self.is_begun, true) {
-            actions.push_back(Action::TakeAddress { service });
+            actions.push_back(ServiceAction::TakeAddress);
         }
-        actions.push_back(Action::Announce { service });
+        actions.push_back(ServiceAction::Announce);
         self.due = now + self.wait;
         self.wait = (self.wait * 2).min(WAIT_MAX);
         self.left = self.left.map(|left| left - 1);
@@ -165,8 +165,8 @@ mod tests {
         millis
             .filter(|&now| {
                 let mut actions = VecDeque::new();
-                claim.on_timeout(at(now), 0, &mut actions);
-                actions.contains(&Action::Announce { service: 0 })
+                claim.on_timeout(at(now), &mut actions);
+                actions.contains(&ServiceAction::Announce)
             })
             .collect()
     }
@@ -182,12 +182,9 @@ mod tests {
     fn the_address_comes_first_and_once() {
         let mut claim = Claim::new(at(0));
         let mut actions = VecDeque::new();
-        claim.on_timeout(at(0), 0, &mut actions);
-        claim.on_timeout(at(20), 0, &mut actions);
-        let (take, announce) = (
-            Action::TakeAddress { service: 0 },
-            Action::Announce { service: 0 },
-        );
+        claim.on_timeout(at(0), &mut actions);
+        claim.on_timeout(at(20), &mut actions);
+        let (take, announce) = (ServiceAction::TakeAddress, ServiceAction::Announce);
         assert_eq!(actions, [take, announce.clone(), announce]);
     }
 
@@ -195,8 +192,8 @@ mod tests {
     fn what_is_given_is_announced_before_the_address_comes() {
         let mut claim = Claim::of_given(at(0));
         let mut actions = VecDeque::new();
-        claim.on_timeout(at(0), 0, &mut actions);
-        assert_eq!(actions, [Action::Announce { service: 0 }]);
+        claim.on_timeout(at(0), &mut actions);
+        assert_eq!(actions, [ServiceAction::Announce]);
         assert_eq!(claim.given_at(), Some(at(20)));
     }
 

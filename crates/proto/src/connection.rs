@@ -210,7 +210,7 @@ impl Connection {
     }
 
     /// From now on a socket is being restored. It can be given bytes, but not the end of the stream.
-    pub fn hold_input_end(&mut self) {
+    pub fn refuse_input_end(&mut self) {
         self.takes = Takes::Bytes;
         self.input.forget_incomplete_fin();
     }

@@ -65,6 +65,11 @@ impl Detector {
         }
     }
 
+    /// Its configuration.
+    pub const fn config(&self) -> &DetectorConfig {
+        &self.config
+    }
+
     /// The peer said that it is alive.
     pub fn on_heartbeat(&mut self, now: Instant) {
         self.heard = Some(now);

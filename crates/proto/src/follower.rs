@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::Offset;
-use crate::action::{Action, ServiceIndex};
+use crate::action::ServiceAction;
 use crate::restart::http::{Feed, Position, Resume, Resumer, Rules, Switched, Tracker, Volatile};
 use crate::restart::replica::{self, Comparison};
 use crate::spill::Full;
@@ -402,17 +402,11 @@ impl Follower {
 }
 
 /// Keeps a connection's replica in step with what the primary has accepted.
-pub(crate) fn follow_replica(
-    table: &mut Table,
-    index: ServiceIndex,
-    change: Change,
-    actions: &mut VecDeque<Action>,
-) {
+pub(crate) fn follow_replica(table: &mut Table, change: Change, actions: &mut VecDeque<ServiceAction>) {
     match change {
-        Change::Ended(connection) if !table.lingers(connection) => actions.push_back(Action::CloseReplica {
-            service: index,
-            connection,
-        }),
+        Change::Ended(connection) if !table.lingers(connection) => {
+            actions.push_back(ServiceAction::CloseReplica { connection })
+        }
         Change::Opened(connection) | Change::Connection(connection) | Change::Ended(connection) => {
             let Some(entry) = table.followed_mut(connection) else {
                 return;
@@ -421,29 +415,22 @@ pub(crate) fn follow_replica(
             let is_new = matches!(change, Change::Opened(_));
             let opens = |replica: &mut Replica| replica.opens() || is_new;
             if entry.follower_mut().replica_mut().is_some_and(opens) {
-                actions.push_back(open(index, connection, client));
+                actions.push_back(open(connection, client));
             }
             let acknowledged = entry.input_acknowledged();
             let ended = entry.input().fin() == Some(acknowledged);
             if let Some(replica) = entry.follower_mut().replica_mut()
                 && replica.wants(acknowledged, ended)
             {
-                actions.push_back(Action::FeedReplica {
-                    service: index,
-                    connection,
-                });
+                actions.push_back(ServiceAction::FeedReplica { connection });
             }
         }
         Change::Handshake | Change::Old | Change::Unknown => {}
     }
 }
 
-const fn open(service: ServiceIndex, connection: ConnectionId, client: SocketAddr) -> Action {
-    Action::OpenReplica {
-        service,
-        connection,
-        client,
-    }
+const fn open(connection: ConnectionId, client: SocketAddr) -> ServiceAction {
+    ServiceAction::OpenReplica { connection, client }
 }
 
 #[cfg(test)]

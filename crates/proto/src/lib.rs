@@ -32,6 +32,7 @@ pub mod replay;
 pub mod restart;
 pub mod role;
 pub mod seq;
+pub mod service;
 mod slots;
 pub mod spill;
 pub mod standing;

@@ -198,6 +198,11 @@ impl Standing {
         standing
     }
 
+    /// Its configuration.
+    pub const fn config(&self) -> &StandingConfig {
+        &self.config
+    }
+
     /// The role.
     pub const fn role(&self) -> Role {
         self.role

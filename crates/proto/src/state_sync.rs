@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::Instant;
-use crate::action::{Action, Report, ServiceIndex};
+use crate::action::{Report, ServiceAction};
 use crate::slots::ConnectionId;
 
 /// Rest after the first failure. Each further failure doubles it.
@@ -248,19 +248,14 @@ impl StateSync {
     }
 
     /// Time has passed.
-    pub fn on_timeout(
-        &mut self,
-        now: Instant,
-        service: ServiceIndex,
-        actions: &mut VecDeque<Action>,
-    ) -> Decided {
+    pub fn on_timeout(&mut self, now: Instant, actions: &mut VecDeque<ServiceAction>) -> Decided {
         if self.due.is_none_or(|due| now < due) {
             return Decided::default();
         }
         if self.state != State::Resting {
             self.why = Some(format!("it was not finished within the hold of {:?}", self.hold));
         }
-        self.on_event(now, service, Event::Expired, actions)
+        self.on_event(now, Event::Expired, actions)
     }
 
     /// The hook's run number `run` has ended. A success that is told after the hold is too late, even if the hook ended in time: the
@@ -268,15 +263,14 @@ impl StateSync {
     pub fn on_ended(
         &mut self,
         now: Instant,
-        service: ServiceIndex,
         (run, outcome): (u64, Result<(), String>),
-        actions: &mut VecDeque<Action>,
+        actions: &mut VecDeque<ServiceAction>,
     ) -> Decided {
         if run != self.run {
             return Decided::default();
         }
         if self.state == State::Finishing && self.due.is_some_and(|due| now >= due) {
-            return self.on_timeout(now, service, actions);
+            return self.on_timeout(now, actions);
         }
         let event = match outcome {
             Ok(()) => Event::Succeeded,
@@ -287,42 +281,36 @@ impl StateSync {
                 Event::Failed
             }
         };
-        self.on_event(now, service, event, actions)
+        self.on_event(now, event, actions)
     }
 
     /// Changes the state as `event` demands, and queues the actions that follow.
-    pub fn on_event(
-        &mut self,
-        now: Instant,
-        service: ServiceIndex,
-        event: Event,
-        actions: &mut VecDeque<Action>,
-    ) -> Decided {
+    pub fn on_event(&mut self, now: Instant, event: Event, actions: &mut VecDeque<ServiceAction>) -> Decided {
         let Some(to) = self.state.after(event) else {
             return Decided::default();
         };
         let from = std::mem::replace(&mut self.state, to);
         self.due = self.due.take().filter(|_| to == State::Finishing);
         match to {
-            State::Preparing => self.run(service, Phase::Prepare, actions),
+            State::Preparing => self.run(Phase::Prepare, actions),
             State::Holding => {
                 self.held_from = now;
                 self.due = Some(now + self.hold);
                 let until = self.due;
-                actions.push_back(Action::HoldInput { service, until });
-                actions.push_back(Action::Drain { service });
+                actions.push_back(ServiceAction::HoldInput { until });
+                actions.push_back(ServiceAction::Drain);
             }
-            State::Finishing => self.run(service, Phase::Finish, actions),
+            State::Finishing => self.run(Phase::Finish, actions),
             State::Synced => {
                 (self.failures, self.why, self.missed) = (0, None, 0);
                 let held = now.since(self.held_from);
-                release(service, actions);
-                actions.push_back(Action::Report(Report::Synced { service, held }));
+                release(actions);
+                actions.push_back(ServiceAction::Report(Report::Synced { held }));
             }
             State::Abandoning | State::Idle if from.copies() => {
-                release(service, actions);
-                self.run(service, Phase::Abandon, actions);
-                self.tell_failure(service, to, actions);
+                release(actions);
+                self.run(Phase::Abandon, actions);
+                self.tell_failure(to, actions);
             }
             State::Resting => self.due = Some(now + self.rest()),
             State::Abandoning | State::Idle => {}
@@ -340,18 +328,13 @@ impl StateSync {
         }
     }
 
-    fn run(&mut self, service: ServiceIndex, phase: Phase, actions: &mut VecDeque<Action>) {
+    fn run(&mut self, phase: Phase, actions: &mut VecDeque<ServiceAction>) {
         self.run += 1;
         let (run, until) = (self.run, self.due);
-        actions.push_back(Action::RunSync {
-            service,
-            phase,
-            run,
-            until,
-        });
+        actions.push_back(ServiceAction::RunSync { phase, run, until });
     }
 
-    fn tell_failure(&mut self, service: ServiceIndex, to: State, actions: &mut VecDeque<Action>) {
+    fn tell_failure(&mut self, to: State, actions: &mut VecDeque<ServiceAction>) {
         if to == State::Idle {
             self.why = Some("this node is not the wire any more".into());
         } else {
@@ -361,7 +344,7 @@ impl StateSync {
             .why
             .clone()
             .unwrap_or_else(|| "packets passed unlogged".into());
-        actions.push_back(Action::Report(Report::NotSynced { service, why }));
+        actions.push_back(ServiceAction::Report(Report::NotSynced { why }));
     }
 
     fn rest(&self) -> Duration {
@@ -370,9 +353,9 @@ impl StateSync {
     }
 }
 
-fn release(service: ServiceIndex, actions: &mut VecDeque<Action>) {
+fn release(actions: &mut VecDeque<ServiceAction>) {
     let until = None;
-    actions.push_back(Action::HoldInput { service, until });
+    actions.push_back(ServiceAction::HoldInput { until });
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@
 //! for the idle connections too.
 //!
 //! If only some connections have lost their server's process, the same steps are taken for them alone. The gate is closed for each of
-//! them ([`Action::Hold`]), and the node remains the wire of the others.
+//! them ([`ServiceAction::Hold`]), and the node remains the wire of the others.
 //!
 //! *Make ready, then drain*: as soon as a socket is ready, the wire passes packets to it. The drain finds what the wire
 //! logged before. So every byte reaches the socket by exactly one of the two ways.
@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::Instant;
-use crate::action::{Action, Report, ServiceIndex};
+use crate::action::{Report, ServiceAction};
 use crate::connection::Connection;
 use crate::follower::Policy;
 use crate::table::{ConnectionId, Table};
@@ -147,45 +147,39 @@ pub(crate) struct Takeover {
     refusals: Vec<Vec<u8>>,
     /// Connections of a dead worker that are not decided yet, and whose steps an earlier takeover has planned.
     begun: BTreeSet<ConnectionId>,
+    /// The planned steps, in order.
+    steps: VecDeque<ServiceAction>,
+    /// Whether the drain behind the closed gate was begun. A drain that something else has asked for comes too early.
+    is_draining: bool,
 }
 
 impl Takeover {
     /// Begins the takeover of the whole service: the gate is closed, so the log is to be read. If the takeover of a dead worker's
-    /// connections is under way (`adoption`), its remaining `steps` follow and are not planned again.
-    pub(crate) fn begin(
-        now: Instant,
-        service: ServiceIndex,
-        adoption: Option<Self>,
-        steps: &[Action],
-        actions: &mut VecDeque<Action>,
-    ) -> Self {
-        actions.push_back(Action::Drain { service });
-        let connection = |action: &Action| match *action {
-            Action::HandOver { connection, .. } => Some(connection),
+    /// connections is under way (`adoption`), its remaining steps follow and are not planned again.
+    pub(crate) fn begin(now: Instant, adoption: Option<Self>) -> Self {
+        let connection = |step: &ServiceAction| match *step {
+            ServiceAction::HandOver { connection } => Some(connection),
             _ => None,
         };
-        let (refusals, live) =
-            adoption.map_or_else(Default::default, |adoption| (adoption.refusals, adoption.live));
-        Self {
-            begun: steps.iter().filter_map(connection).collect(),
-            refusals,
-            live,
-            ..Self::declared(now, Scope::Service)
+        let mut takeover = Self::declared(now, Scope::Service);
+        if let Some(adoption) = adoption {
+            takeover.begun = adoption.steps.iter().filter_map(connection).collect();
+            takeover.steps.extend(adoption.steps);
+            (takeover.refusals, takeover.live) = (adoption.refusals, adoption.live);
         }
+        takeover
     }
 
     /// Begins the takeover of the connections of `clients` only.
     pub(crate) fn begin_for(
         now: Instant,
-        service: ServiceIndex,
         clients: Vec<SocketAddr>,
-        actions: &mut VecDeque<Action>,
+        actions: &mut VecDeque<ServiceAction>,
     ) -> Self {
-        actions.push_back(Action::Hold {
-            service,
-            clients: clients.clone(),
+        let clients_held = clients.clone();
+        actions.push_back(ServiceAction::Hold {
+            clients: clients_held,
         });
-        actions.push_back(Action::Drain { service });
         Self::declared(now, Scope::Clients(clients))
     }
 
@@ -206,24 +200,44 @@ impl Takeover {
             live: Vec::new(),
             refusals: Vec::new(),
             begun: BTreeSet::new(),
+            steps: VecDeque::from([ServiceAction::Drain]),
+            is_draining: false,
         }
+    }
+
+    /// The next planned step.
+    pub(crate) fn pop_step(&mut self) -> Option<ServiceAction> {
+        let step = self.steps.pop_front()?;
+        self.is_draining |= step == ServiceAction::Drain;
+        Some(step)
+    }
+
+    /// The order to hold the clients, if it was planned and not popped. The wire must get the order before it hears that all is decided.
+    pub(crate) fn take_hold(&mut self) -> Option<ServiceAction> {
+        let is_hold = |step: &ServiceAction| matches!(step, ServiceAction::Hold { .. });
+        let place = self.steps.iter().position(is_hold)?;
+        self.steps.remove(place)
+    }
+
+    /// A popped step could not be carried out now. It is the next step again.
+    pub(crate) fn put_back(&mut self, step: ServiceAction) {
+        self.steps.push_front(step);
     }
 
     /// After the first drain all connections are known. Puts them in order, and plans the steps of the first ones.
     pub(crate) fn on_drained(
         &mut self,
         now: Instant,
-        service: ServiceIndex,
         table: &mut Table,
-        actions: &mut VecDeque<Action>,
+        actions: &mut VecDeque<ServiceAction>,
     ) {
-        if self.drained.is_some() {
+        if self.drained.is_some() || !self.is_draining {
             return;
         }
         self.drained = Some(now);
         let connections: Vec<ConnectionId> = match &self.scope {
             Scope::Service => {
-                self.open_pending(service, table, actions);
+                self.open_pending(table, actions);
                 table.iter().map(|(id, _)| id).collect()
             }
             Scope::Clients(clients) => {
@@ -236,7 +250,7 @@ impl Takeover {
         self.undecided = connections.iter().copied().collect();
         let hold = self.is_whole().then(|| {
             let clients = table.iter().map(|(_, connection)| connection.client()).collect();
-            Action::Hold { service, clients }
+            ServiceAction::Hold { clients }
         });
         // Mere handshakes come last: a SYN flood consists of nothing else.
         let (mut idle, mut opening) = (Vec::new(), Vec::new());
@@ -262,13 +276,13 @@ impl Takeover {
         let head_start = HEAD_START_EACH.saturating_mul(at_work).min(HEAD_START_MAX);
         for _ in 0..BEFORE_HOLD {
             let next = self.hurried.pop_front().or_else(|| self.next_in_turn());
-            self.plan(service, next, table, actions);
+            self.plan(next, table, actions);
         }
         // If only a dead worker's connections are taken over, idle ones need not wait: the sooner the takeover ends, the better for the
         // service's other clients.
         let waits = at_work > 0 && self.is_whole();
         self.rest_from = waits.then(|| now + head_start);
-        actions.extend(hold);
+        self.steps.extend(hold);
     }
 
     /// The next connection on which no side waits for anything.
@@ -280,46 +294,39 @@ impl Takeover {
     /// connection at a time, because checking ten thousand at once takes milliseconds.
     fn plan(
         &mut self,
-        service: ServiceIndex,
         connection: Option<ConnectionId>,
         table: &mut Table,
-        actions: &mut VecDeque<Action>,
+        actions: &mut VecDeque<ServiceAction>,
     ) {
         let Some(connection) = connection else {
             return;
         };
         match table.get(connection).map(Connection::restarts) {
-            Some(Ok(())) => actions.extend([
-                Action::Restore { service, connection },
-                Action::MakeReady { service, connection },
-                Action::Drain { service },
-                Action::Activate { service, connection },
-                Action::HandOver { service, connection },
+            Some(Ok(())) => self.steps.extend([
+                ServiceAction::Restore { connection },
+                ServiceAction::MakeReady { connection },
+                ServiceAction::Drain,
+                ServiceAction::Activate { connection },
+                ServiceAction::HandOver { connection },
             ]),
-            Some(Err(reason)) => self.on_unrestorable(service, connection, table, reason, actions),
+            Some(Err(reason)) => self.on_unrestorable(connection, table, reason, actions),
             None => {} // it ended meanwhile
         }
     }
 
     /// Plans the steps of the next connection on which a side waits for something. False if there is none. It plans one at a time: the
     /// steps of ten thousand connections are megabytes, and the first step would wait until the last one is written down.
-    pub(crate) fn plan_hurried(
-        &mut self,
-        service: ServiceIndex,
-        table: &mut Table,
-        actions: &mut VecDeque<Action>,
-    ) -> bool {
+    pub(crate) fn plan_hurried(&mut self, table: &mut Table, actions: &mut VecDeque<ServiceAction>) -> bool {
         let next = self.hurried.pop_front();
-        self.plan(service, next, table, actions);
+        self.plan(next, table, actions);
         next.is_some()
     }
 
     /// As [`plan_hurried`](Self::plan_hurried), for the connections on which no side waits. False also if they must still wait.
     pub(crate) fn plan_unhurried(
         &mut self,
-        service: ServiceIndex,
         table: &mut Table,
-        actions: &mut VecDeque<Action>,
+        actions: &mut VecDeque<ServiceAction>,
     ) -> bool {
         if self.rest_from.is_some() {
             return false;
@@ -329,7 +336,7 @@ impl Takeover {
             *left = left.saturating_sub(1);
             self.rest_from = (*left == 0 && !self.unhurried.is_empty()).then_some(*next_from);
         }
-        self.plan(service, next, table, actions);
+        self.plan(next, table, actions);
         next.is_some()
     }
 
@@ -367,16 +374,12 @@ impl Takeover {
     }
 
     /// Treats handshakes as connections, because their SYN-ACK may have reached the client.
-    fn open_pending(&mut self, service: ServiceIndex, table: &mut Table, actions: &mut VecDeque<Action>) {
+    fn open_pending(&mut self, table: &mut Table, actions: &mut VecDeque<ServiceAction>) {
         for (connection, client, syn, syn_ack) in table.open_pending() {
             let syn_ack = repeat(table.config().vip, client, &syn, &syn_ack).emit();
             self.half_open.insert(connection, syn_ack);
             if table.config().policy == Policy::Replica {
-                actions.push_back(Action::OpenReplica {
-                    service,
-                    connection,
-                    client,
-                });
+                actions.push_back(ServiceAction::OpenReplica { connection, client });
             }
         }
     }
@@ -392,11 +395,10 @@ impl Takeover {
 
     pub(crate) fn on_unrestorable(
         &mut self,
-        service: ServiceIndex,
         connection: ConnectionId,
         table: &mut Table,
         reason: String,
-        actions: &mut VecDeque<Action>,
+        actions: &mut VecDeque<ServiceAction>,
     ) {
         let Some(entry) = table.discard(connection) else {
             return;
@@ -408,11 +410,7 @@ impl Takeover {
         self.reset += 1;
         self.undecided.remove(&connection);
         let client = entry.client();
-        actions.push_back(Action::Report(Report::Unrestorable {
-            service,
-            client,
-            reason,
-        }));
+        actions.push_back(ServiceAction::Report(Report::Unrestorable { client, reason }));
     }
 
     /// The connection belongs to the relay now, or has ended by itself.

@@ -56,14 +56,19 @@ fn talk(policy: Policy, connection: usize) -> Talk {
 fn older(scene: &Scene) -> BTreeSet<SocketAddr> {
     let backup = scene.backup();
     let now = backup.time(scene.world.now());
-    backup.core().older(now, 0).map(|(client, _)| client).collect()
+    backup
+        .core()
+        .service(0)
+        .older(now)
+        .map(|(client, _)| client)
+        .collect()
 }
 
 /// What is wrong with what the wire says at the end.
 fn look(scene: &Scene) -> Vec<String> {
     let (backup, primary) = (scene.backup(), scene.world.node::<Station>(scene.primary));
     let mut complaints = Vec::new();
-    if !backup.core().knows_all(0) {
+    if !backup.core().service(0).knows_all() {
         complaints.push("it does not know all".to_owned());
     }
     let open = primary.host().endpoints().map(|(_, endpoint)| endpoint);
@@ -71,7 +76,8 @@ fn look(scene: &Scene) -> Vec<String> {
     let open: BTreeSet<_> = open.map(|endpoint| endpoint.remote()).collect();
     let table: BTreeSet<_> = backup
         .core()
-        .table(0)
+        .service(0)
+        .table()
         .iter()
         .map(|(_, connection)| connection.client())
         .collect();

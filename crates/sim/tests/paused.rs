@@ -23,7 +23,7 @@ fn outlasts_by(counter_goes_on: bool) -> Duration {
     });
     let is_over = |scene: &Scene, now: Instant| {
         let station = scene.backup();
-        let until = station.core().right_ends_at(0).expect("a lease");
+        let until = station.core().service(0).right_ends_at().expect("a lease");
         station.time(now) >= until
     };
     scene.world.run_until(paused);

@@ -185,7 +185,7 @@ fn a_takeover_is_complete_though_a_connection_ends_before_its_turn() {
     // SYN, SYN-ACK, request and reply take 50 ms each. The client's FIN arrives at 350 ms, and its last acknowledgement at 450 ms.
     scene.power_off(at(355 * MS));
     finish_whole(&mut scene);
-    assert_eq!(scene.backup().core().takeovers(0).len(), 1);
+    assert_eq!(scene.backup().core().service(0).takeovers().len(), 1);
 }
 
 /// The wake-up acknowledged a FIN that had come after the socket was made. So the client did not repeat the FIN, and the application
@@ -244,11 +244,11 @@ fn a_wire_is_heard_while_it_takes_over_many_connections() {
     scene.kill_worker(at(500 * MS), 0..200);
     scene.world.run_until(at(1500 * MS));
     for (station, role) in scene.stations().zip([Role::Primary, Role::Backup]) {
-        let roles = station.core().roles(0).filter(|since| since.epoch == 2);
+        let roles = station.core().service(0).roles().filter(|since| since.epoch == 2);
         let roles: Vec<_> = roles.map(|since| since.role).collect();
         assert_eq!(roles, [role], "it was never anything else");
     }
-    let takeover = &scene.backup().core().takeovers(0)[0];
+    let takeover = &scene.backup().core().service(0).takeovers()[0];
     let lasted = takeover.decided.since(takeover.declared);
     assert!(lasted > 2 * agent_timeout, "{lasted:?}");
     finish_whole(&mut scene);
@@ -271,7 +271,9 @@ fn a_cut_that_ends_makes_no_second_voice() {
         scene.cut(beats, at(begin), at(end));
         scene.cut(own_path, at(Duration::ZERO), at(end));
         finish_whole(&mut scene);
-        let roles = scene.stations().map(|station| station.core().role(0));
+        let roles = scene
+            .stations()
+            .map(|station| station.core().service(0).role_and_epoch());
         let roles: Vec<_> = roles.collect();
         assert_eq!(roles, [(Role::Backup, 4), (Role::Primary, 4)], "{end:?}");
     }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use proto::node::Node;
+use proto::service::ServiceInput;
 
 use super::carry_out::Executor;
 use super::peer::Peer;
@@ -12,8 +13,9 @@ impl Executor {
     pub fn note_arrival(&self, node: &mut Node, interface: u32) {
         for (index, service) in (0..).zip(&self.services) {
             if service.interface.index == interface {
-                node.handle_link_of(index, true);
-                node.handle_sign(linux::clock::now(), index);
+                let at = linux::clock::now();
+                node.handle(at, index, ServiceInput::HasLink(true));
+                node.handle(at, index, ServiceInput::Sign { at });
             }
         }
     }
@@ -29,7 +31,7 @@ impl Executor {
                 *name == service.interface.name && here.contains(address)
             };
             if addresses.iter().any(is_here) {
-                node.handle_link_of(index, true);
+                node.handle(linux::clock::now(), index, ServiceInput::HasLink(true));
             }
         }
     }

@@ -10,11 +10,12 @@ use linux::network::{Interface, Network, Part};
 use linux::raw::RawSender;
 use linux::repair::Pool;
 use linux::wire::{self, FilterWatch, Mode, Rings, Wire};
-use proto::action::{Action, Gate, Report, ServiceIndex};
+use proto::action::{Action, Gate, Report, ServiceAction, ServiceIndex};
 use proto::census::{Page, PageQuery};
 use proto::learn::{QUESTION_MAX, Told};
 use proto::node::Node;
 use proto::role::Role;
+use proto::service::ServiceInput;
 use proto::table::ConnectionId;
 
 use super::Reader;
@@ -162,7 +163,7 @@ impl Executor {
 
     /// The service at `vip`, if this node is its primary. Only a primary's kernel has all of the service's connections.
     fn served_at(&self, node: &Node, vip: SocketAddr) -> Option<ServiceIndex> {
-        let is_primary = |service: &ServiceIndex| node.role(*service).0 == Role::Primary;
+        let is_primary = |service: &ServiceIndex| node.service(*service).role() == Role::Primary;
         self.service_at(vip).filter(is_primary)
     }
 
@@ -208,10 +209,18 @@ impl Executor {
     /// Tells the node the state of the applications, the answers of outside hosts and of the arbiter, and which hooks have ended.
     pub fn watch(&mut self, node: &mut Node) {
         while let Some((Question { service, epoch }, verdict)) = self.arbiter.poll() {
-            node.handle_verdict(linux::clock::now(), service, epoch, verdict);
+            node.handle(
+                linux::clock::now(),
+                service,
+                ServiceInput::Verdict { epoch, verdict },
+            );
         }
         while let Some((service, run, outcome)) = self.state_syncs.poll() {
-            node.handle_synced(linux::clock::now(), service, run, outcome);
+            node.handle(
+                linux::clock::now(),
+                service,
+                ServiceInput::Synced { run, outcome },
+            );
         }
         self.servers.watch(&self.wire, node);
         self.claims.look(linux::clock::now(), node);
@@ -242,7 +251,13 @@ impl Executor {
             }
             let seen = self.wire.peer_seen_ns(index);
             if seen > 0 {
-                node.handle_sign(proto::Instant::from_nanos(seen), index);
+                node.handle(
+                    now,
+                    index,
+                    ServiceInput::Sign {
+                        at: proto::Instant::from_nanos(seen),
+                    },
+                );
             }
             let packets = self.wire.take_unlogged(index);
             if packets > 0 {
@@ -262,7 +277,7 @@ impl Executor {
                 packets = unlogged,
                 "the log has a gap: the agent was away; connections are not protected until they begin anew"
             );
-            node.handle_log_gap(linux::clock::now(), index);
+            node.handle(linux::clock::now(), index, ServiceInput::LogGap);
         }
     }
 
@@ -275,71 +290,66 @@ impl Executor {
     /// Carries out one action. A failure concerns only the connection or the service of that action.
     pub fn carry_out(&mut self, action: Action, node: &mut Node, rings: &mut Rings, peer: &Peer) {
         match action {
-            Action::Assume {
-                service,
-                gate,
-                peer_mac,
-            } => note(node, service, self.assume(service, gate, peer_mac)),
-            Action::SetGate {
-                service,
-                gate,
-                epoch,
-                until,
-            } => {
+            Action::Service(service, action) => self.carry_out_for(service, action, node, rings, peer),
+            Action::Send(heartbeat) => peer.send(&heartbeat),
+            Action::Probe => peer.probe(),
+        }
+    }
+
+    fn carry_out_for(
+        &mut self,
+        service: ServiceIndex,
+        action: ServiceAction,
+        node: &mut Node,
+        rings: &mut Rings,
+        peer: &Peer,
+    ) {
+        match action {
+            ServiceAction::Assume { gate, peer_mac } => {
+                note(node, service, self.assume(service, gate, peer_mac));
+            }
+            ServiceAction::SetGate { gate, epoch, until } => {
                 self.wire.set_epoch(service, epoch);
                 self.wire.set_until(service, nanos_of(until));
                 self.wire.set_mode(service, mode_of(gate));
             }
-            Action::SetUntil { service, until } => self.wire.set_until(service, nanos_of(until)),
-            Action::Confirm { service, epoch } => self.arbiter.confirm(Question { service, epoch }),
-            Action::Hold { service, clients } => self.hold(node, service, clients),
-            Action::Settle { service } => self.settle(service),
-            Action::CapWindow { service, client, cap } => self.cap_window(service, client, cap),
-            Action::Destroy { service, clients } => self.destroy(service, &clients),
-            Action::TakeAddress { service } => {
-                note(node, service, self.claims.begin(service, &mut self.network))
-            }
-            Action::Mend { service } => self.mend_service(node, service),
-            Action::Announce { service } => self.claims.announce(service),
-            Action::AskOutside { service, since } => self.outside.ask(node, service, since),
-            Action::StandDown { service, is_deposed } => self.stand_down(service, is_deposed),
-            Action::Drain { service } => self.drain(node, service, rings),
-            Action::Restore { service, connection } => self.restore(node, service, connection),
-            Action::MakeReady { service, connection } => {
+            ServiceAction::SetUntil { until } => self.wire.set_until(service, nanos_of(until)),
+            ServiceAction::Confirm { epoch } => self.arbiter.confirm(Question { service, epoch }),
+            ServiceAction::Hold { clients } => self.hold(node, service, clients),
+            ServiceAction::Settle => self.settle(service),
+            ServiceAction::CapWindow { client, cap } => self.cap_window(service, client, cap),
+            ServiceAction::Destroy { clients } => self.destroy(service, &clients),
+            ServiceAction::TakeAddress => note(node, service, self.claims.begin(service, &mut self.network)),
+            ServiceAction::Mend => self.mend_service(node, service),
+            ServiceAction::Announce => self.claims.announce(service),
+            ServiceAction::AskOutside { since } => self.outside.ask(node, service, since),
+            ServiceAction::StandDown { is_deposed } => self.stand_down(service, is_deposed),
+            ServiceAction::Drain => self.drain(node, service, rings),
+            ServiceAction::Restore { connection } => self.restore(node, service, connection),
+            ServiceAction::MakeReady { connection } => {
                 self.step(node, service, connection, |restoring, _| {
                     restoring.socket.make_ready()
                 });
             }
-            Action::Activate { service, connection } => self.activate(node, service, connection),
-            Action::HandOver { service, connection } => self.hand_over(node, service, connection),
-            Action::AllowSpeech { service } => self.set_speak(service, true),
-            Action::Transmit(packet) => self.transmit(&packet),
-            Action::Send(heartbeat) => peer.send(&heartbeat),
-            Action::Ask { service, clients } => peer.ask(self.services[usize::from(service)].vip, clients),
-            Action::AskAll { service, query } => peer.ask_all(self.services[usize::from(service)].vip, query),
-            Action::Probe => peer.probe(),
-            Action::OpenReplica {
-                service,
-                connection,
-                client,
-            } => {
+            ServiceAction::Activate { connection } => self.activate(node, service, connection),
+            ServiceAction::HandOver { connection } => self.hand_over(node, service, connection),
+            ServiceAction::AllowSpeech => self.set_speak(service, true),
+            ServiceAction::Transmit(packet) => self.transmit(&packet),
+            ServiceAction::Ask { clients } => peer.ask(self.services[usize::from(service)].vip, clients),
+            ServiceAction::AskAll { query } => peer.ask_all(self.services[usize::from(service)].vip, query),
+            ServiceAction::OpenReplica { connection, client } => {
                 self.replicas.open(node, service, connection, client);
             }
-            Action::FeedReplica { service, connection } => self.replicas.feed(node, service, connection),
-            Action::CloseReplica { service, connection } => self.replicas.close(service, connection),
-            Action::RunSync {
-                service,
-                phase,
-                run,
-                until,
-            } => self.state_syncs.run(Run {
+            ServiceAction::FeedReplica { connection } => self.replicas.feed(node, service, connection),
+            ServiceAction::CloseReplica { connection } => self.replicas.close(service, connection),
+            ServiceAction::RunSync { phase, run, until } => self.state_syncs.run(Run {
                 service,
                 phase,
                 number: run,
                 until,
             }),
-            Action::HoldInput { service, until } => self.hold_input(service, until),
-            Action::Report(report) => self.hear(node, &report),
+            ServiceAction::HoldInput { until } => self.hold_input(service, until),
+            ServiceAction::Report(report) => self.hear(node, service, &report),
         }
     }
 
@@ -347,25 +357,23 @@ impl Executor {
         // The agent may have been away since the last check.
         let unlogged = self.wire.take_unlogged(service);
         self.read_all(node, service, rings, unlogged);
-        node.handle_drained(linux::clock::now(), service);
+        node.handle(linux::clock::now(), service, ServiceInput::Drained);
     }
 
     /// Logs a report for the operator. Stores what the next agent must know of the report in the wire's pinned maps.
-    fn hear(&self, node: &Node, report: &Report) {
-        match report {
-            Report::Role { service, to, .. } => {
-                self.wire.set_consented(*service, *to == Role::Backup);
-                self.wire.set_doubted(*service, None);
+    fn hear(&self, node: &Node, service: ServiceIndex, report: &Report) {
+        match *report {
+            Report::Role { to, .. } => {
+                self.wire.set_consented(service, to == Role::Backup);
+                self.wire.set_doubted(service, None);
             }
-            Report::Doubted {
-                service,
-                is_primary,
-                epoch,
-            } => self.wire.set_doubted(*service, Some((*is_primary, *epoch))),
-            Report::Confirmed { service } => self.wire.set_doubted(*service, None),
+            Report::Doubted { is_primary, epoch } => {
+                self.wire.set_doubted(service, Some((is_primary, epoch)))
+            }
+            Report::Confirmed => self.wire.set_doubted(service, None),
             _ => {}
         }
-        self.tell(node, report);
+        self.tell(node, service, report);
     }
 
     /// Sets up the network for `gate`. The gate itself is set later. Until then, a node whose gate was off is mute, and a node that speaks

@@ -7,6 +7,7 @@ use linux::network::{self, Announcer, Interface, Network, Part};
 use linux::probe::OutsideHosts;
 use proto::action::ServiceIndex;
 use proto::node::Node;
+use proto::service::ServiceInput;
 
 use crate::config::Config;
 
@@ -121,7 +122,7 @@ impl Claims {
         for (index, service) in (0..).zip(&self.services) {
             let outside = service.outside.as_ref();
             if service.is_begun && outside.is_none_or(|(_, sockets)| sockets.is_answered()) {
-                node.handle_reached(now, index);
+                node.handle(now, index, ServiceInput::Reached);
             }
         }
     }

@@ -5,13 +5,20 @@ use anyhow::{Context, bail};
 use linux::network::Interface;
 use proto::action::ServiceIndex;
 use proto::node::Node;
+use proto::service::ServiceInput;
 
 use super::carry_out::Executor;
 
 /// Tells the node if a step for a service failed.
 pub(super) fn note(node: &mut Node, service: ServiceIndex, outcome: anyhow::Result<()>) {
     if let Err(error) = outcome {
-        node.handle_failed(linux::clock::now(), service, format!("{error:#}"));
+        node.handle(
+            linux::clock::now(),
+            service,
+            ServiceInput::Failed {
+                why: format!("{error:#}"),
+            },
+        );
     }
 }
 
@@ -30,8 +37,14 @@ impl Executor {
     pub(super) fn mend_service(&mut self, node: &mut Node, index: ServiceIndex) {
         let now = linux::clock::now();
         match self.put_back(index) {
-            Ok(mac) => node.handle_mended(now, index, mac),
-            Err(error) => node.handle_failed(now, index, format!("{error:#}")),
+            Ok(mac) => node.handle(now, index, ServiceInput::Mended { mac }),
+            Err(error) => node.handle(
+                now,
+                index,
+                ServiceInput::Failed {
+                    why: format!("{error:#}"),
+                },
+            ),
         }
     }
 
@@ -41,7 +54,7 @@ impl Executor {
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
             let interface = &self.services[usize::from(index)].interface;
             let is_moved = interface.index_now().is_some_and(|now| now != interface.index);
-            if !is_moved || node.failure(index).is_some() {
+            if !is_moved || node.service(index).failure().is_some() {
                 continue;
             }
             let (name, mac) = (interface.name.clone(), self.services[usize::from(index)].mac);
@@ -52,9 +65,9 @@ impl Executor {
                 }
                 Ok(_) if node.peer_is_alive(now) => {
                     let why = format!("interface {name} was made anew, with another MAC address");
-                    node.handle_failed(now, index, why);
+                    node.handle(now, index, ServiceInput::Failed { why });
                 }
-                Ok(found) => node.handle_mended(now, index, found),
+                Ok(found) => node.handle(now, index, ServiceInput::Mended { mac: found }),
                 Err(error) => tracing::error!(error = format!("{error:#}"), "the interface was made anew"),
             }
         }

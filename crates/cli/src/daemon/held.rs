@@ -7,6 +7,7 @@ use linux::network::sockets;
 use linux::wire::Mode;
 use proto::action::ServiceIndex;
 use proto::node::Node;
+use proto::service::ServiceInput;
 
 use super::carry_out::Executor;
 
@@ -66,7 +67,7 @@ impl Executor {
         let mut held = self.wire.held(index);
         held.retain(|client| !there.contains(client));
         match self.wire.forget_clients(index, &held) {
-            Ok(()) => node.handle_forgotten(index, &held),
+            Ok(()) => node.handle(linux::clock::now(), index, ServiceInput::Forgotten(held)),
             Err(error) => tracing::warn!(%error, "who is held and has gone stays so"),
         }
     }

@@ -26,7 +26,7 @@ impl Known {
         let now = linux::clock::now();
         let services = u16::try_from(executor.services.len()).expect("few");
         let clients = (0..services).flat_map(|service| {
-            let table = node.table(service);
+            let table = node.service(service).table();
             let open = table.iter().map(|(_, connection)| connection.client());
             let older = table.older(now).map(|(client, _)| client);
             open.chain(older).map(move |client| (service, client))

@@ -49,6 +49,7 @@ use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
 use proto::node::Node;
 use proto::pause::PauseWatch;
+use proto::service::ServiceInput;
 use proto::stream::{OnShelf, Shelf};
 use proto::table::Direction;
 
@@ -242,13 +243,13 @@ impl Agent<'_> {
             Message::Told(About { vip, connections, .. }) => {
                 if let Some(service) = self.executor.service_at(vip) {
                     self.read_all();
-                    self.node.handle_told(now, service, connections);
+                    self.node.handle(now, service, ServiceInput::Told(connections));
                 }
             }
             Message::Page(About { vip, connections, .. }) => {
                 if let Some(service) = self.executor.service_at(vip) {
                     self.read_all();
-                    self.node.handle_page(now, service, connections);
+                    self.node.handle(now, service, ServiceInput::Page(connections));
                 }
             }
         }
@@ -375,7 +376,7 @@ impl Turn for Agent<'_> {
     fn pass_time(&mut self) {
         let now = linux::clock::now();
         for (service, syn_ack) in self.executor.relay().unheard() {
-            self.node.handle_unheard(now, service, syn_ack);
+            self.node.handle(now, service, ServiceInput::Unheard { syn_ack });
         }
         if now >= self.node.poll_timeout() {
             self.node.handle_timeout(now);

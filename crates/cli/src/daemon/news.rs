@@ -1,39 +1,32 @@
 //! Logs the node's reports.
 
-use proto::action::Report;
+use proto::action::{Report, ServiceIndex};
 use proto::node::Node;
 
 use super::carry_out::Executor;
 
 impl Executor {
     /// Logs a report.
-    pub(super) fn tell(&self, node: &Node, report: &Report) {
+    pub(super) fn tell(&self, node: &Node, index: ServiceIndex, report: &Report) {
+        let service = self.service_name(index);
         match report {
-            Report::Role {
-                service,
-                from,
-                to,
-                epoch,
-            } => {
-                tracing::info!(service = self.service_name(*service), ?from, ?to, epoch, "role");
+            Report::Role { from, to, epoch } => {
+                tracing::info!(service, ?from, ?to, epoch, "role");
             }
-            Report::Failed { service, why } => tell_failure(self.service_name(*service), Some(why)),
-            Report::Mended { service } => tell_failure(self.service_name(*service), None),
-            Report::Doubted {
-                service, is_primary, ..
-            } => tell_doubt(self.service_name(*service), *is_primary),
-            Report::Confirmed { service } => {
-                let service = self.service_name(*service);
+            Report::Failed { why } => tell_failure(service, Some(why)),
+            Report::Mended => tell_failure(service, None),
+            Report::Doubted { is_primary, .. } => tell_doubt(service, *is_primary),
+            Report::Confirmed => {
                 let what = "the other node did not go on alone: this node goes on as before";
                 tracing::info!(service, "{what}");
             }
-            Report::TakenOver { service } => {
-                let Some(taken) = node.takeovers(*service).last() else {
+            Report::TakenOver => {
+                let Some(taken) = node.service(index).takeovers().last() else {
                     return;
                 };
                 let took = taken.first_live.map(|live| live.since(taken.declared));
                 tracing::info!(
-                    service = self.service_name(*service),
+                    service,
                     connections = taken.connections,
                     restored = taken.restored,
                     reset = taken.reset,
@@ -42,37 +35,29 @@ impl Executor {
                     "taken over"
                 );
             }
-            Report::Unrestorable {
-                service,
-                client,
-                reason,
-            } => {
-                tracing::warn!(service = self.service_name(*service), %client, reason, "connection lost");
+            Report::Unrestorable { client, reason } => {
+                tracing::warn!(service, %client, reason, "connection lost");
             }
-            Report::TwoVoices { service, epoch } => {
+            Report::TwoVoices { epoch } => {
                 tracing::error!(
-                    service = self.service_name(*service),
+                    service,
                     epoch,
                     "BOTH NODES SPEAK for the service: they could not reach each other and both took it"
                 );
             }
-            Report::Contradiction { service, what } => {
-                tracing::error!(
-                    service = self.service_name(*service),
-                    what,
-                    "configurations contradict each other"
-                );
+            Report::Contradiction { what } => {
+                tracing::error!(service, what, "configurations contradict each other");
             }
-            Report::Synced { service, held } => {
+            Report::Synced { held } => {
                 tracing::info!(
-                    service = self.service_name(*service),
+                    service,
                     ?held,
                     "the replica's state is the primary's: new connections are protected"
                 );
             }
-            Report::NotSynced { service, why } => {
+            Report::NotSynced { why } => {
                 tracing::warn!(
-                    service = self.service_name(*service),
+                    service,
                     why,
                     "the replica's state is not the primary's: new connections are not protected"
                 );
@@ -85,7 +70,6 @@ impl Executor {
 fn tell_failure(service: &str, why: Option<&str>) {
     match why {
         Some(why) => tracing::error!(
-            service,
             why,
             "the service has failed on this node: it is mute here until this succeeds; others go on"
         ),

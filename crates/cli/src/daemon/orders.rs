@@ -2,6 +2,7 @@
 
 use proto::action::ServiceIndex;
 use proto::node::Node;
+use proto::service::ServiceInput;
 
 use super::carry_out::Executor;
 use crate::control::Order;
@@ -32,7 +33,7 @@ pub fn give(node: &mut Node, executor: &Executor, order: &Order) -> Result<(), S
                 }
             }
             for index in indices {
-                node.handle_leave(now, index, *leaves);
+                node.handle(now, index, ServiceInput::Leave(*leaves));
             }
             Ok(())
         }

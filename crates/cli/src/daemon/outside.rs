@@ -12,6 +12,7 @@ use linux::probe::OutsideHosts;
 use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::node::Node;
+use proto::service::ServiceInput;
 
 use crate::config::Config;
 
@@ -120,7 +121,7 @@ impl Outside {
         let mut routes = self.routes.iter_mut();
         let route = routes.find(|route| route.services.contains(&service));
         if !route.is_some_and(|route| route.ask(linux::clock::now(), since)) {
-            node.handle_no_outside(service);
+            node.handle(linux::clock::now(), service, ServiceInput::NoOutside);
         }
     }
 
@@ -133,7 +134,7 @@ impl Outside {
                 continue;
             };
             for &service in &route.services {
-                node.handle_outside(now, service, asked);
+                node.handle(now, service, ServiceInput::Outside { asked });
             }
         }
     }

@@ -10,6 +10,7 @@ use anyhow::Context;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use proto::action::ServiceIndex;
 use proto::node::Node;
+use proto::service::ServiceInput;
 use proto::spill::{InFile, Part};
 use proto::table::ConnectionId;
 
@@ -88,7 +89,14 @@ impl Replicas {
             }
             Err(error) => {
                 let reason = format!("connecting the replica to {application}: {error}");
-                node.handle_replica_failure(service, id, reason);
+                node.handle(
+                    linux::clock::now(),
+                    service,
+                    ServiceInput::ReplicaFailed {
+                        connection: id,
+                        reason,
+                    },
+                );
             }
         }
     }
@@ -224,7 +232,14 @@ impl Replicas {
             return;
         };
         let (service, id) = replica.key;
-        node.handle_replica_failure(service, id, reason.to_owned());
+        node.handle(
+            linux::clock::now(),
+            service,
+            ServiceInput::ReplicaFailed {
+                connection: id,
+                reason: reason.to_owned(),
+            },
+        );
         self.close(service, id);
     }
 }
@@ -244,7 +259,7 @@ fn feed(
     id: ConnectionId,
     buffer: &mut [u8],
 ) -> io::Result<bool> {
-    let Some(connection) = node.table(service).followed(id) else {
+    let Some(connection) = node.service(service).table().followed(id) else {
         return Ok(true);
     };
     let Some(replica) = connection.follower().replica() else {
@@ -266,7 +281,15 @@ fn feed(
     if ended {
         stream.shutdown(Shutdown::Write)?;
     }
-    node.handle_fed(service, id, from + written, ended);
+    node.handle(
+        linux::clock::now(),
+        service,
+        ServiceInput::Fed {
+            connection: id,
+            to: from + written,
+            ended,
+        },
+    );
     outcome
 }
 

@@ -7,8 +7,9 @@ use linux::wire::{REASONS, Rings};
 use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Protection};
-use proto::node::{Node, PathView, RoleSince};
+use proto::node::Node;
 use proto::role::Role;
+use proto::service::{PathView, RoleSince};
 use proto::state_sync::State;
 use proto::stream::StreamLog;
 
@@ -70,9 +71,10 @@ fn service(
     index: ServiceIndex,
     ring_fill_bytes: u64,
 ) -> ServiceStatus {
-    let (state, epoch) = node.role(index);
-    let vip = node.vip(index);
-    let table = node.table(index).config();
+    let of = node.service(index);
+    let (state, epoch) = (of.role(), of.epoch());
+    let vip = of.vip();
+    let table = of.table().config();
     let spills = table.at_limit.spills();
     let simplex = node.simplex(now, index);
     let relayed = executor.relay().relayed(index);
@@ -80,7 +82,7 @@ fn service(
     if ends_what_it_relays(node, now, index) {
         sums.add_unprotected(RELAYED, relayed);
     }
-    let peer = node.peer_beat(index);
+    let peer = of.peer_beat();
     ServiceStatus {
         name: executor.service_name(index).to_owned(),
         address: vip.ip(),
@@ -96,18 +98,18 @@ fn service(
         },
         epoch,
         connections: sums.counts,
-        connections_complete: node.knows_all(index),
-        log_bytes: node.table(index).memory(),
+        connections_complete: of.knows_all(),
+        log_bytes: of.table().memory(),
         ring_fill_bytes,
-        takeovers: node.takeovers(index).iter().map(takeover).collect(),
-        takeover_sums: sums_of(node.takeover_sums(index)),
+        takeovers: of.takeovers().iter().map(takeover).collect(),
+        takeover_sums: sums_of(of.takeover_sums()),
         counters: counters(node, executor, index),
         state,
-        history: node.roles(index).map(state_since).collect(),
+        history: of.roles().map(state_since).collect(),
         peer_state: peer.map(|beat| beat.role),
         simplex_reason: simplex.map(|reason| reason.to_string()),
-        failure: node.failure(index).map(str::to_owned),
-        application: node.server(index),
+        failure: of.failure().map(str::to_owned),
+        application: of.server(),
         peer_application: peer.map(|beat| beat.server),
         reasons: sums.reasons,
         relayed,
@@ -121,10 +123,10 @@ fn service(
         lease: LeaseStatus {
             configured_ns: nanos(node.config().lease),
             left_ns: node.may_claim_at(index).map(|at| nanos(at.since(now))),
-            may_speak_ns: node.right_ends_at(index).map(|at| nanos(at.since(now))),
+            may_speak_ns: of.right_ends_at().map(|at| nanos(at.since(now))),
         },
         state_sync: state_sync(node, index),
-        path: path(&node.path(now, index)),
+        path: path(&of.path(now)),
     }
 }
 
@@ -158,7 +160,8 @@ fn state_since(since: &RoleSince) -> StateSince {
 
 fn state_sync(node: &Node, index: ServiceIndex) -> Option<StateSyncStatus> {
     let sync = node
-        .state_sync(index)
+        .service(index)
+        .state_sync()
         .filter(|sync| sync.state() != State::Idle)?;
     Some(StateSyncStatus {
         synced: sync.state() == State::Synced,
@@ -191,7 +194,7 @@ struct Sums {
 impl Sums {
     fn over(node: &Node, now: Instant, index: ServiceIndex) -> Self {
         let mut sums = Self::default();
-        for (_, connection) in node.table(index).iter() {
+        for (_, connection) in node.service(index).table().iter() {
             match connection.protection() {
                 Protection::Protected => sums.counts.protected += 1,
                 Protection::Ambiguous => {
@@ -206,7 +209,7 @@ impl Sums {
             sums.slowed += u64::from(connection.is_capped());
             sums.largest_log = sums.largest_log.max(connection.memory() as u64);
         }
-        for (_, cause) in node.older(now, index) {
+        for (_, cause) in node.service(index).older(now) {
             sums.add_unprotected(&cause.to_string(), 1);
         }
         sums
@@ -264,10 +267,13 @@ fn counters(node: &Node, executor: &Executor, index: ServiceIndex) -> BTreeMap<S
             BTreeMap::new()
         }
     };
-    let unfollowed = node.unfollowed(index);
+    let unfollowed = node.service(index).unfollowed();
     counters.insert("segments_malformed".into(), unfollowed.malformed);
     counters.insert("segments_of_unknown_connections".into(), unfollowed.unknown);
-    counters.insert("handshakes".into(), node.table(index).handshakes() as u64);
+    counters.insert(
+        "handshakes".into(),
+        node.service(index).table().handshakes() as u64,
+    );
     counters.extend(executor.relay().counters(index));
     counters
 }
@@ -289,7 +295,7 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
     let mut connections = Vec::new();
     for index in (0..).take(node.config().services.len()) {
         let name = executor.service_name(index);
-        for (_, connection) in node.table(index).iter() {
+        for (_, connection) in node.service(index).table().iter() {
             let (protection, reason) = match connection.protection() {
                 Protection::Protected => (control::Protection::Protected, String::new()),
                 Protection::Ambiguous => (control::Protection::Ambiguous, AMBIGUOUS.to_owned()),
@@ -309,7 +315,7 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
                 )
             });
         }
-        let older = node.older(now, index);
+        let older = node.service(index).older(now);
         connections
             .extend(older.map(|(client, cause)| unprotected(name, client, &cause.to_string(), [0, 0])));
         if ends_what_it_relays(node, now, index) {
@@ -325,7 +331,7 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
 /// Whether the connections that this node relays end with it. That is so if it has no backup, or if it is the backup itself and relays a
 /// dead worker's connections. Otherwise its backup knows of them.
 fn ends_what_it_relays(node: &Node, now: Instant, index: ServiceIndex) -> bool {
-    node.simplex(now, index).is_some() || node.role(index).0 == Role::Backup
+    node.simplex(now, index).is_some() || node.service(index).role() == Role::Backup
 }
 
 /// The status of an unprotected connection of which the node has no log.

@@ -6,6 +6,7 @@ use proto::action::ServiceIndex;
 use proto::connection::{Connection, Endpoint};
 use proto::node::Node;
 use proto::role::Role;
+use proto::service::ServiceInput;
 use proto::table::ConnectionId;
 use proto::takeover::{self, HandedOver};
 
@@ -31,12 +32,19 @@ pub(super) struct Restoring {
     pub(super) socket: Restored,
 }
 
+/// Tells the node that a connection cannot be restored.
+fn refuse(node: &mut Node, service: ServiceIndex, connection: ConnectionId, why: &impl std::fmt::Display) {
+    let reason = why.to_string();
+    let refused = ServiceInput::Unrestorable { connection, reason };
+    node.handle(linux::clock::now(), service, refused);
+}
+
 impl Executor {
     /// Prepares sockets for connections that may have to be taken over.
     pub fn prepare_sockets(&mut self, node: &Node) {
         for (index, service) in (0..).zip(&mut self.services) {
-            let wanted = match node.role(index).0 {
-                Role::Backup => node.table(index).len().min(self.pool_max),
+            let wanted = match node.service(index).role() {
+                Role::Backup => node.service(index).table().len().min(self.pool_max),
                 Role::Joining
                 | Role::Primary
                 | Role::Claiming
@@ -61,7 +69,7 @@ impl Executor {
     }
 
     pub(super) fn restore(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
-        let Some(connection) = node.table(service).get(id) else {
+        let Some(connection) = node.service(service).table().get(id) else {
             return;
         }; // it ended meanwhile
         let endpoint = connection.endpoint();
@@ -72,7 +80,7 @@ impl Executor {
                 self.restoring
                     .insert((service, id), Restoring { endpoint, socket });
             }
-            Err(error) => node.handle_unrestorable(linux::clock::now(), service, id, error.to_string()),
+            Err(error) => refuse(node, service, id, &error),
         }
     }
 
@@ -88,13 +96,13 @@ impl Executor {
         };
         if let Err(error) = step(restoring, node) {
             self.restoring.remove(&(service, id));
-            node.handle_unrestorable(linux::clock::now(), service, id, error.to_string());
+            refuse(node, service, id, &error);
         }
     }
 
     pub(super) fn activate(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
         self.step(node, service, id, |restoring, node| {
-            let Some(connection) = node.table(service).get(id) else {
+            let Some(connection) = node.service(service).table().get(id) else {
                 return Ok(());
             };
             connection
@@ -105,12 +113,12 @@ impl Executor {
         let Some(Restoring { endpoint, socket }) = self.restoring.remove(&(service, id)) else {
             return;
         };
-        let connection = node.table(service).get(id);
+        let connection = node.service(service).table().get(id);
         let is_quiet = connection.is_some_and(Connection::is_quiet);
         let socket = match socket.activate(is_quiet) {
             Ok(socket) => socket,
             Err(error) => {
-                node.handle_unrestorable(linux::clock::now(), service, id, error.to_string());
+                refuse(node, service, id, &error);
                 return;
             }
         };
@@ -122,7 +130,7 @@ impl Executor {
                 tracing::warn!(%error, client = %endpoint.client, "the client is not woken up");
             }
         }
-        node.handle_live(now, service, id);
+        node.handle(now, service, ServiceInput::Live { connection: id });
         self.relay.add_live(service, id, socket, endpoint, now);
     }
 

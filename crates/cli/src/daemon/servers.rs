@@ -9,6 +9,7 @@ use proto::action::{Server, ServiceIndex};
 use proto::application::Presence;
 use proto::node::Node;
 use proto::role::Role;
+use proto::service::ServiceInput;
 
 use super::health::Watch;
 use crate::config::Config;
@@ -57,12 +58,15 @@ impl Servers {
             orphans.entry(service).or_default().extend(client);
         }
         for (service, clients) in orphans {
-            node.handle_orphans(linux::clock::now(), service, clients);
+            node.handle(linux::clock::now(), service, ServiceInput::Orphans(clients));
         }
         let now = linux::clock::now();
         for (index, Application { address, presence }) in (0..).zip(&mut self.applications) {
             let deaths = wire.server_deaths(index);
-            let serves = matches!(node.role(index).0, Role::Joining | Role::Primary | Role::Claiming);
+            let serves = matches!(
+                node.service(index).role(),
+                Role::Joining | Role::Primary | Role::Claiming
+            );
             let is_dead = presence.is_dead(now, deaths, serves, || {
                 let is_left = is_listening(*address);
                 if is_left {
@@ -75,7 +79,7 @@ impl Servers {
                 (false, true) => Server::Hung,
                 (false, false) => Server::Alive,
             };
-            node.handle_server(linux::clock::now(), index, server);
+            node.handle(linux::clock::now(), index, ServiceInput::Server(server));
         }
     }
 }

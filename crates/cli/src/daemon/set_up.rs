@@ -12,8 +12,9 @@ use proto::action::{Gate, ServiceIndex};
 use proto::connection::AtLimit;
 use proto::detector::DetectorConfig;
 use proto::follower::Opaque;
-use proto::node::{NodeConfig, ServiceConfig};
+use proto::node::NodeConfig;
 use proto::restart::http::Rules;
+use proto::service::ServiceConfig;
 use proto::spill::Spills;
 use proto::table::TableConfig;
 
@@ -41,7 +42,7 @@ pub(super) struct SetUp {
 /// The state that an earlier agent left. That agent is dead or replaced.
 pub(super) struct Found {
     /// By service.
-    pub(super) services: Vec<proto::node::Found>,
+    pub(super) services: Vec<proto::service::Found>,
     /// When that agent last said that it was there.
     pub(super) seen: Instant,
 }
@@ -106,9 +107,9 @@ pub fn could_go_on(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::node::Found {
+fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::service::Found {
     let (mode, epoch) = wire.gate(index);
-    proto::node::Found {
+    proto::service::Found {
         gate: gate_of(mode),
         epoch,
         is_consented: wire.is_consented(index),

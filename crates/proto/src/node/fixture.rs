@@ -2,24 +2,25 @@
 
 use std::time::Duration;
 
-use super::{Found, NodeConfig, ServiceConfig};
+use super::NodeConfig;
 use crate::Instant;
 use crate::action::Gate;
 use crate::detector::DetectorConfig;
+use crate::service::{Found, ServiceConfig};
 use crate::standing::Arbiter;
 use crate::table::TableConfig;
 
 /// Time between two heartbeats. A node is silent after four.
-pub(super) const BEAT: Duration = Duration::from_millis(20);
+pub(crate) const BEAT: Duration = Duration::from_millis(20);
 
 /// Milliseconds since the clock began.
-pub(super) fn at(millis: u64) -> Instant {
+pub(crate) fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
 }
 
 impl Found {
     /// What an earlier agent left: `gate` in `epoch`, and a right to speak without an end.
-    pub(super) fn sample(gate: Gate, epoch: u64) -> Self {
+    pub(crate) fn sample(gate: Gate, epoch: u64) -> Self {
         Self {
             gate,
             epoch,
@@ -35,7 +36,7 @@ impl Found {
 
 /// The configuration of a node with one service, policy `http`, fail-stop and a lease of 300 ms. The node is alpha, the configured primary,
 /// or beta.
-pub(super) fn config(is_primary: bool) -> NodeConfig {
+pub(crate) fn config(is_primary: bool) -> NodeConfig {
     let table = TableConfig {
         connection_bytes_max: 1000,
         ..TableConfig::sample()
@@ -59,20 +60,5 @@ pub(super) fn config(is_primary: bool) -> NodeConfig {
             found: None,
             state_sync: None,
         }],
-    }
-}
-
-impl super::Node {
-    /// The node's configuration, including each service's [`Found`] with which this node started.
-    pub(super) fn config_as_found(&self) -> NodeConfig {
-        let services = self
-            .services
-            .iter()
-            .map(|service| service.config.clone())
-            .collect();
-        NodeConfig {
-            services,
-            ..self.config.clone()
-        }
     }
 }

@@ -1,53 +1,31 @@
-//! One node: its services, its view of the peer, and what it wants done.
+//! One node: its view of the peer, the time, its services ([`crate::service`]), and what it wants done.
 //!
-//! Methods are of four kinds. *Getters* take `&self`. `handle_*` take what happened: packets of the wire's log, heartbeats,
+//! Methods are of three kinds. *Getters* take `&self`. `handle` and `handle_*` take what happened: packets of the wire's log, heartbeats,
 //! time, and the outcome of actions. [`Node::poll_action`] gives the next action, in order; drain it to `None` after every
-//! `handle_*`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm. If a takeover has
+//! `handle`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm. If a takeover has
 //! more to do, `handle_timeout` is due at once, but the caller should handle all other input first.
+//!
+//! A heartbeat is made when no service has an action left but the steps of a takeover. So what it says of this node has been carried out.
 
-mod doubt;
-mod failure;
 #[cfg(test)]
-mod fixture;
-mod found;
-mod limit;
-mod older;
-mod orphans;
-mod path;
-mod pause;
-mod replica;
-mod roles;
-mod sync;
+pub(crate) mod fixture;
 #[cfg(test)]
 mod tests;
 mod turn;
-mod view;
 
-use std::collections::{HashSet, VecDeque};
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use rustc_hash::FxSeededState;
-
-#[doc(hidden)]
-pub use self::found::Found;
-pub use self::view::{PathFault, PathView};
-use crate::action::{Action, Echo, Gate, Report, Server, ServiceBeat, ServiceIndex};
-use crate::claim::Claim;
+use crate::Instant;
+use crate::action::{Echo, Heartbeat, ServiceIndex};
 use crate::connection::Endpoint;
 use crate::detector::{Detector, DetectorConfig};
-use crate::follower::follow_replica;
-use crate::orphans::{Hearing, Telling};
-use crate::packet::{Checksum, Segment};
-use crate::path::{Path, PathWord};
-use crate::role::Role;
-use crate::standing::{Arbiter, Standing, StandingConfig};
-use crate::state_sync::{Event, StateSync};
+use crate::orphans;
+use crate::packet::Checksum;
+use crate::service::{Refusal, Service, ServiceConfig, ServiceInput, Simplex};
+use crate::standing::{Arbiter, StandingConfig};
 use crate::stream::{OnShelf, Shelf};
-use crate::table::{Change, ConnectionId, Direction, Table, TableConfig};
-use crate::takeover::{self, HandedOver, Repeats, Reports, Takeover};
-use crate::{Instant, Offset};
-use failure::Failure;
+use crate::table::{ConnectionId, Direction};
+use crate::takeover::HandedOver;
 use turn::Turn;
 
 /// Configuration of a node.
@@ -64,165 +42,12 @@ pub struct NodeConfig {
     /// Lease: after the backup was last heard, it may take over without having asked for this long, plus 1/16 for clock drift. Only
     /// after that may the VIP be claimed.
     pub lease: Duration,
-    /// The arbiter that a node asks for the right to speak alone ([`Action::Confirm`]).
+    /// The arbiter that a node asks for the right to speak alone ([`ServiceAction::Confirm`](crate::action::ServiceAction::Confirm)).
     pub arbiter: Arbiter,
     /// Time that this node waits before it has a silent peer fenced.
     pub fence_delay: Duration,
     /// The services. A [`ServiceIndex`] is an index into this list.
     pub services: Vec<ServiceConfig>,
-}
-
-/// One service of a [`NodeConfig`].
-#[derive(Clone, Debug)]
-pub struct ServiceConfig {
-    /// Configuration of its connection table.
-    pub table: TableConfig,
-    /// This node is its primary at first.
-    pub is_primary: bool,
-    /// This node's MAC address on its interface.
-    pub mac: [u8; 6],
-    /// What an earlier agent left of the service, if any.
-    pub found: Option<Found>,
-    /// Longest hold of clients' input while the operator's hook copies the primary's server state (policy `replica`, server with
-    /// state). `None`: a server that has just started has all the state that matters.
-    pub state_sync: Option<Duration>,
-}
-
-/// Segments that were not followed, by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Unfollowed {
-    /// Malformed packets and wrong checksums.
-    pub malformed: u64,
-    /// Segments of connections whose beginning was not seen.
-    pub unknown: u64,
-}
-
-/// A role that a node took, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RoleSince {
-    /// When.
-    pub at: Instant,
-    /// The role.
-    pub role: Role,
-    /// Its epoch.
-    pub epoch: u64,
-}
-
-/// Most roles that are remembered.
-const ROLES_MAX: usize = 16;
-
-pub(crate) struct Service {
-    pub(crate) config: ServiceConfig,
-    standing: Standing,
-    /// The last roles, the present one last.
-    roles: VecDeque<RoleSince>,
-    gate: Gate,
-    pub(crate) table: Table,
-    pub(crate) takeover: Option<Takeover>,
-    pub(crate) reports: Reports,
-    repeats: Repeats,
-    claim: Option<Claim>,
-    path: Path,
-    /// The report on the path that the peer was last told.
-    path_told: PathWord,
-    /// This node is a wire with a broken path: the primary is to go on without it.
-    gives_way: bool,
-    /// The operator wants this node to have no part in the service.
-    is_withdrawn: bool,
-    peer: Option<ServiceBeat>,
-    server: Server,
-    telling: Telling,
-    hearing: Hearing,
-    /// Clients whose connections wait to be taken over.
-    orphans: Vec<SocketAddr>,
-    /// Clients whose last connection was taken over, while the service was not.
-    taken: HashSet<SocketAddr, FxSeededState>,
-    unfollowed: Unfollowed,
-    sync: Option<StateSync>,
-    /// The step that failed in this node's network for the service, if any.
-    failure: Failure,
-    /// When this node came into doubt whether the other node has gone on alone; `None` if it is not in doubt.
-    doubted: Option<Instant>,
-    /// When the agent came back, if it was away for too long during a takeover. The takeover's steps wait until the other node has said what
-    /// it did meanwhile.
-    interrupted: Option<Instant>,
-    hands_over: bool,
-    is_contradicted: bool,
-    is_alarmed: bool,
-}
-
-impl Service {
-    fn new(config: &ServiceConfig, standing: StandingConfig, detector: DetectorConfig, now: Instant) -> Self {
-        let found = config.found.as_ref();
-        let mut taken = HashSet::with_hasher(FxSeededState::with_seed(config.table.hash_seed));
-        taken.extend(found.into_iter().flat_map(|found| &found.taken));
-        let standing = Standing::new(standing, found.map(found::behind), now);
-        let has_peer = matches!(standing.role(), Role::Primary | Role::Backup);
-        Self {
-            config: config.clone(),
-            telling: found.map_or_else(Telling::default, |found| found.telling(standing.role())),
-            standing,
-            roles: VecDeque::new(),
-            gate: found.map_or(Gate::Off, |found| found.gate),
-            table: Table::new(config.table.clone()),
-            takeover: None,
-            reports: Reports::default(),
-            repeats: Repeats::default(),
-            claim: None,
-            path: Path::new(detector, has_peer, now),
-            path_told: PathWord::default(),
-            gives_way: false,
-            is_withdrawn: false,
-            peer: None,
-            server: Server::Alive,
-            hearing: Hearing::default(),
-            orphans: Vec::new(),
-            taken,
-            unfollowed: Unfollowed::default(),
-            sync: config.state_sync.map(StateSync::new),
-            failure: Failure::default(),
-            doubted: None,
-            interrupted: None,
-            hands_over: false,
-            is_contradicted: false,
-            is_alarmed: false,
-        }
-    }
-
-    fn role(&self) -> Role {
-        self.standing.role()
-    }
-
-    /// Whether the earlier agent had a peer. Then the peer's silence counts, although this agent has never heard it.
-    fn expects_peer(&self) -> bool {
-        matches!(self.role(), Role::Primary | Role::Backup)
-    }
-
-    /// Whether the connections of a dead worker are being taken over. No other takeover begins meanwhile.
-    fn is_busy(&self) -> bool {
-        self.takeover.is_some() && self.role() == Role::Backup
-    }
-
-    /// When the claim of a VIP that a working wire gives up is complete, even if no outside host answers. `None` for any other claim, and
-    /// if this node has no right to the VIP.
-    fn given_at(&self) -> Option<Instant> {
-        let given_at = self.claim.as_ref().and_then(Claim::given_at)?;
-        Some(given_at.max(self.standing.claims_at()?))
-    }
-
-    /// If a client speaks on a connection that waits to be taken over, that connection comes next. A segment that the connection does not
-    /// take has no effect, because anybody can send such a segment.
-    fn hurry_speaker(&mut self, direction: Direction, segment: &Segment<'_>) {
-        let (Direction::In, Some(takeover)) = (direction, &mut self.takeover) else {
-            return;
-        };
-        let said_on = self.table.find(segment.source);
-        let waits = said_on.filter(|&id| takeover.is_unhurried(id));
-        let is_taken = |id: &ConnectionId| self.table.get(*id).is_some_and(|entry| entry.takes(segment));
-        if let Some(connection) = waits.filter(is_taken) {
-            takeover.hurry(connection);
-        }
-    }
 }
 
 /// One node of a pair.
@@ -234,23 +59,24 @@ pub struct Node {
     ran: Instant,
     beat_due: Instant,
     beat_sequence: u64,
+    /// The time of the next heartbeat, if one is to be sent as soon as no action is left.
+    beat: Option<Instant>,
     /// Names the peer's last heartbeat, for the next heartbeat to the peer.
     echo: Option<Echo>,
     /// The sequence number of the peer's last heartbeat.
     heard: u64,
+    /// Whether the peer's kernel is to be asked as soon as no action is left.
+    probes: bool,
     services: Vec<Service>,
-    actions: VecDeque<Action>,
     turn: Turn,
-    /// The steps of a takeover go on though the right to speak has ended: a defect, for the simulator.
-    decides_mute: bool,
 }
 
 impl Node {
     /// Breaks a rule on purpose from now on: a takeover goes on though the right to speak has ended. The simulator shows by this that its
     /// judge notices.
     #[doc(hidden)]
-    pub const fn decide_mute(&mut self) {
-        self.decides_mute = true;
+    pub fn decide_mute(&mut self) {
+        self.services.iter_mut().for_each(Service::decide_mute);
     }
 
     /// A node that has not yet heard of its peer.
@@ -270,25 +96,20 @@ impl Node {
         } else {
             Detector::new(config.detector, now)
         };
-        let mut node = Self {
+        Self {
             config,
             detector,
             since: now,
             ran: now,
             beat_due: now,
             beat_sequence: 0,
+            beat: None,
             echo: None,
             heard: 0,
+            probes: false,
             services,
-            actions: VecDeque::new(),
             turn: Turn::new(now),
-            decides_mute: false,
-        };
-        node.speak_as_found();
-        node.sync_what_was_found(now);
-        node.count_what_was_found(now);
-        node.doubt_what_was_found(now);
-        node
+        }
     }
 
     /// The node's configuration.
@@ -296,22 +117,26 @@ impl Node {
         &self.config
     }
 
-    /// The connections of a service.
-    pub fn table(&self, service: ServiceIndex) -> &Table {
-        &self.service(service).table
-    }
-
-    /// Segments that were not followed.
-    pub fn unfollowed(&self, service: ServiceIndex) -> Unfollowed {
-        self.service(service).unfollowed
-    }
-
-    fn service(&self, index: ServiceIndex) -> &Service {
+    /// A service.
+    ///
+    /// # Panics
+    /// If the node has no service with this index.
+    pub fn service(&self, index: ServiceIndex) -> &Service {
         &self.services[usize::from(index)]
     }
 
-    fn indices(&self) -> impl Iterator<Item = ServiceIndex> + use<> {
-        0..ServiceIndex::try_from(self.services.len()).expect("few services")
+    /// A service that changes, and what it may read of the peer.
+    fn part(&mut self, index: ServiceIndex) -> (&mut Service, &Detector) {
+        (&mut self.services[usize::from(index)], &self.detector)
+    }
+
+    /// Something happened to a service.
+    pub fn handle(&mut self, now: Instant, index: ServiceIndex, input: ServiceInput) {
+        if input == ServiceInput::Drained {
+            self.turn.pass(now);
+        }
+        let (service, peer) = self.part(index);
+        service.handle(peer, now, input);
     }
 
     /// A packet that the wire logged at `now`, from its IP header on. `source` is its place if it lies on a shelf. In that case call
@@ -331,86 +156,14 @@ impl Node {
         if direction == Direction::Out {
             self.detector.on_traffic(now);
         }
-        let Ok(segment) = Segment::parse(packet, checksum) else {
-            service.unfollowed.malformed += 1;
-            return;
-        };
-        let payload_at = (segment.payload.as_ptr() as usize).wrapping_sub(packet.as_ptr() as usize);
-        let source = source
-            .filter(|_| payload_at < packet.len())
-            .map(|source| source.skip(payload_at));
-        service.table.set_wire(service.role() == Role::Backup);
-        let missed = service.missed_by_replica(direction, &segment);
-        service.hurry_speaker(direction, &segment);
-        let change = service.table.on_packet(now, direction, &segment, source);
-        self.bury(now, index);
-        let service = &mut self.services[usize::from(index)];
-        if service.config.table.has_replicas() && service.admits(change, missed) {
-            follow_replica(&mut service.table, index, change, &mut self.actions);
-        }
-        match change {
-            Change::Unknown => {
-                service.unfollowed.unknown += 1;
-                if service.answers(now, direction, &segment) {
-                    self.actions
-                        .extend(takeover::refuse(&segment).map(|reset| Action::Transmit(reset.emit())));
-                }
-                self.ask_about_older(now, index);
-            }
-            Change::Old if service.answers(now, direction, &segment) => {
-                let answer = service.table.answer_to_old(now, &segment);
-                self.actions
-                    .extend(answer.map(|answer| Action::Transmit(answer.emit())));
-            }
-            Change::Handshake if direction == Direction::In && !service.taken.is_empty() => {
-                service.taken.remove(&segment.source); // its next connection is the primary's
-            }
-            Change::Ended(connection) => self.decide(now, index, connection),
-            Change::Old | Change::Handshake | Change::Connection(_) | Change::Opened(_) => {}
-        }
-        self.tell_wire(index);
+        service.on_packet(now, direction, packet, checksum, source);
     }
 
     /// The shelf that packets came from will be cleared. Copies what is still needed from it.
     pub fn keep(&mut self, shelf: &dyn Shelf) {
         for service in &mut self.services {
-            service.table.keep(shelf);
+            service.keep(shelf);
         }
-    }
-
-    /// The log has been read to its end, as [`Action::Drain`] asked.
-    pub fn handle_drained(&mut self, now: Instant, index: ServiceIndex) {
-        self.turn.pass(now);
-        self.distrust_log(index);
-        let service = &mut self.services[usize::from(index)];
-        if let Some(takeover) = service.takeover.as_mut() {
-            takeover.on_drained(now, index, &mut service.table, &mut self.actions);
-        }
-        self.sync(now, index, Event::Drained);
-        self.conclude(now, index);
-    }
-
-    /// A restored connection's socket is live.
-    pub fn handle_live(&mut self, now: Instant, index: ServiceIndex, connection: ConnectionId) {
-        let service = &mut self.services[usize::from(index)];
-        if let Some(takeover) = service.takeover.as_mut() {
-            takeover.on_live(now, connection);
-        }
-    }
-
-    /// A connection could not be restored, for `reason`, so it gets a valid RST.
-    pub fn handle_unrestorable(
-        &mut self,
-        now: Instant,
-        index: ServiceIndex,
-        connection: ConnectionId,
-        reason: String,
-    ) {
-        let service = &mut self.services[usize::from(index)];
-        if let Some(takeover) = service.takeover.as_mut() {
-            takeover.on_unrestorable(index, connection, &mut service.table, reason, &mut self.actions);
-        }
-        self.conclude(now, index);
     }
 
     /// Takes a live connection out of the table, with its logs, for the relay. Its socket was made from `endpoint`. `None` if the
@@ -423,68 +176,214 @@ impl Node {
         connection: ConnectionId,
         endpoint: &Endpoint,
     ) -> Option<HandedOver> {
-        let service = &mut self.services[usize::from(index)];
-        let entry = service.table.get(connection);
-        if let Some(Err(reason)) = entry.map(|entry| entry.restarts_on(endpoint)) {
-            self.handle_unrestorable(now, index, connection, reason);
-            return None;
-        }
-        let taken = service.table.hand_over(connection).map(|taken| {
-            let takeover = service.takeover.as_mut();
-            let syn_ack = takeover.and_then(|takeover| takeover.half_open(connection, &taken));
-            HandedOver {
-                connection: taken,
-                syn_ack,
-            }
-        });
-        if let Some(syn_ack) = taken.as_ref().and_then(|taken| taken.syn_ack.as_ref()) {
-            service.repeats.add(now, syn_ack.clone(), &mut self.actions);
-        }
-        self.decide(now, index, connection);
-        taken
+        self.part(index).0.hand_over(now, connection, endpoint)
     }
 
-    /// The relay has a connection of an earlier agent whose client was not heard yet. Goes on repeating its SYN-ACK.
-    pub fn handle_unheard(&mut self, now: Instant, index: ServiceIndex, syn_ack: Vec<u8>) {
-        let service = &mut self.services[usize::from(index)];
-        if service.role() != Role::Standby {
-            service.repeats.add(now, syn_ack, &mut self.actions);
-        }
+    /// A connection's replica sent `bytes`, or closed its stream (`None`). Returns how many bytes the replica's output is ahead of the
+    /// primary's. The caller must not read from a replica that is far ahead.
+    pub fn handle_replica_output(
+        &mut self,
+        index: ServiceIndex,
+        connection: ConnectionId,
+        bytes: Option<&[u8]>,
+    ) -> usize {
+        self.part(index).0.on_replica_output(connection, bytes)
     }
 
-    fn decide(&mut self, now: Instant, index: ServiceIndex, connection: ConnectionId) {
-        if let Some(takeover) = &mut self.services[usize::from(index)].takeover {
-            takeover.on_decided(connection);
+    /// Sets whether this node's cable for a service carries a signal. A node without a signal hears nothing, although the peer may live.
+    /// When the signal is back, the node gives the peer time to be heard again before it declares the peer dead. Returns whether the signal
+    /// has just come back.
+    pub fn handle_carrier(&mut self, now: Instant, index: ServiceIndex, has_carrier: bool) -> bool {
+        let is_back = self.part(index).0.set_carrier(now, has_carrier);
+        if is_back {
+            self.detector.excuse(now);
         }
-        self.conclude(now, index);
+        let (service, peer) = self.part(index);
+        service.judge_path(peer, now);
+        is_back
     }
 
-    fn conclude(&mut self, now: Instant, index: ServiceIndex) {
-        self.bury(now, index);
-        self.tell_wire(index);
-        let service = &mut self.services[usize::from(index)];
-        if let Some(takeover) = service.takeover.take_if(|takeover| takeover.is_decided()) {
-            let is_whole = takeover.is_whole();
-            service.reports.push(takeover.report(now));
-            self.actions.push_back(Action::Settle { service: index });
-            if is_whole {
-                self.actions.push_back(Action::AllowSpeech { service: index });
-            }
-            for refusal in takeover.into_refusals() {
-                service.repeats.add(now, refusal, &mut self.actions);
-            }
-            self.actions
-                .push_back(Action::Report(Report::TakenOver { service: index }));
-            if is_whole {
-                let change = self.services[usize::from(index)].standing.on_decided(now);
-                self.follow(now, index, change);
-            }
-            self.adopt_orphans(now, index);
+    /// The operator wants the nodes to swap roles for a service: this node is its primary and is to become the backup, or the reverse.
+    ///
+    /// # Errors
+    /// Why the roles cannot be swapped.
+    pub fn handle_handover(&mut self, now: Instant, index: ServiceIndex) -> Result<(), Refusal> {
+        let (service, peer) = self.part(index);
+        if let Some(why) = service.cannot_hand_over(peer, now) {
+            return Err(why);
+        }
+        service.swap_roles(now);
+        Ok(())
+    }
+
+    /// The operator wants this node to stop, so the peer is to go on without it. See [`is_free`](Self::is_free).
+    pub fn handle_stop(&mut self, now: Instant) {
+        for index in self.indices() {
+            self.handle(now, index, ServiceInput::Leave(true));
         }
     }
 
-    /// A service's virtual address and port.
-    pub fn vip(&self, index: ServiceIndex) -> SocketAddr {
-        self.service(index).table.config().vip
+    /// This node's clock stood still until `now`, so leases may have ended.
+    pub fn handle_pause(&mut self, now: Instant) {
+        for service in &mut self.services {
+            service.on_pause(now);
+        }
+    }
+
+    /// The peer's kernel answered a probe.
+    pub fn handle_answer(&mut self, now: Instant) {
+        self.detector.on_traffic(now);
+    }
+
+    /// The peer's sign of life.
+    pub fn handle_heartbeat(&mut self, now: Instant, heartbeat: Heartbeat) {
+        self.look_at_absence(now);
+        let incarnation = heartbeat.incarnation;
+        let is_known = self.echo.is_some_and(|last| last.incarnation == incarnation);
+        if is_known && heartbeat.sequence < self.heard {
+            return; // overtaken on its way
+        }
+        self.detector.on_heartbeat(now);
+        for service in &mut self.services {
+            service.on_heartbeat((!is_known).then_some(incarnation));
+        }
+        self.heard = heartbeat.sequence;
+        let sent = heartbeat.sent;
+        self.echo = Some(Echo { incarnation, sent });
+        if !is_known {
+            self.beat = Some(now); // a new peer should not have to wait for the next one
+        }
+        let echo = heartbeat
+            .echo
+            .filter(|echo| echo.incarnation == self.config.incarnation)
+            .map(|echo| Instant::from_nanos(echo.sent))
+            .filter(|sent| *sent <= now);
+        for beat in heartbeat.services {
+            let mut services = self.services.iter_mut();
+            if let Some(service) = services.find(|service| service.vip() == beat.vip) {
+                service.on_beat(&self.detector, now, echo, beat);
+            }
+        }
+    }
+
+    /// Time has passed: sends heartbeats, notices missing ones, and does all else that is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.turn.renew(now);
+        self.look_at_absence(now);
+        if now >= self.beat_due {
+            self.beat_due = now + self.config.detector.interval;
+            self.beat = Some(now);
+        }
+        let Self {
+            services, detector, ..
+        } = self;
+        for service in services.iter_mut() {
+            service.on_timeout(detector, now);
+        }
+        let waits = services
+            .iter()
+            .any(|service| service.waits_for_agent(detector, now));
+        self.probes |= detector.wants_probe(now) || waits && detector.wants_answer(now);
+        let is_silent = detector.is_silent(now);
+        let is_alone = self.is_alone(now);
+        for service in &mut self.services {
+            let is_dead = is_silent && service.on_silent(&self.detector, now);
+            if is_alone && !is_dead {
+                service.on_alone(now);
+            }
+        }
+    }
+
+    /// When this agent last ran. Once the node's actions are carried out, the node has dealt with all that happened before this time.
+    pub const fn ran(&self) -> Instant {
+        self.ran
+    }
+
+    /// Whether the peer has not been heard since the start, and the operator has allowed this node to serve without it.
+    fn is_alone(&self, now: Instant) -> bool {
+        self.config.without_peer
+            && !self.detector.has_heard()
+            && now.since(self.since) >= self.config.detector.patience() + self.config.lease
+    }
+
+    /// Whether the agent was away for the agent timeout.
+    fn is_absent(&self, now: Instant) -> bool {
+        now.since(self.ran) >= self.config.detector.agent_timeout
+    }
+
+    /// Called when the agent runs. Begins a doubt if the agent was away for too long since it last ran.
+    fn look_at_absence(&mut self, now: Instant) {
+        if self.is_absent(now) {
+            self.services.iter_mut().for_each(|service| service.doubt(now));
+        }
+        self.ran = now;
+    }
+
+    fn indices(&self) -> impl Iterator<Item = ServiceIndex> + use<> {
+        0..ServiceIndex::try_from(self.services.len()).expect("few services")
+    }
+
+    /// This node's next word to its peer, at `now`.
+    fn heartbeat(&mut self, now: Instant) -> Heartbeat {
+        self.beat_sequence += 1;
+        let orphans = orphans::share(self.services.iter().map(Service::telling));
+        let services = self.services.iter().zip(orphans);
+        let services = services.map(|(service, orphans)| service.beat(orphans));
+        Heartbeat {
+            node: self.config.name.clone(),
+            incarnation: self.config.incarnation,
+            sequence: self.beat_sequence,
+            sent: now.as_nanos(),
+            echo: self.echo,
+            services: services.collect(),
+        }
+    }
+
+    /// Whether the peer is heard and not overdue.
+    pub fn peer_is_alive(&self, now: Instant) -> bool {
+        self.detector.is_alive(now)
+    }
+
+    /// The peer's last heartbeat.
+    pub fn last_heartbeat(&self) -> Option<Instant> {
+        self.detector.last_heartbeat()
+    }
+
+    /// Whether this node's cables should be checked now, because a pulled cable may be the reason for silence.
+    pub fn wants_link(&self, now: Instant) -> bool {
+        self.detector.is_late(now) || self.services.iter().any(|service| service.wants_link(now))
+    }
+
+    /// Why a service is simplex. `None` if both nodes do their part.
+    pub fn simplex(&self, now: Instant, index: ServiceIndex) -> Option<Simplex> {
+        self.service(index).simplex(&self.detector, now)
+    }
+
+    /// Whether both nodes do their part for a service.
+    pub fn is_duplex(&self, now: Instant, index: ServiceIndex) -> bool {
+        self.simplex(now, index).is_none()
+    }
+
+    /// Why no node would serve if this node gave up its part in a service. `None` if the peer would serve, or if this node does not serve
+    /// now.
+    pub fn would_be_lost(&self, now: Instant, index: ServiceIndex) -> Option<Refusal> {
+        self.service(index).would_be_lost(&self.detector, now)
+    }
+
+    /// When this node, as a service's primary, may claim the VIP if the wire stays silent. The wire must be overdue by then, and its lease
+    /// must have run out. `None` if this node may not claim the VIP, or has begun to claim it already.
+    pub fn may_claim_at(&self, index: ServiceIndex) -> Option<Instant> {
+        self.service(index).may_claim_at(&self.detector)
+    }
+
+    /// Whether a change of role, a takeover or an adoption of orphans is under way. An agent that ends now would leave it half done.
+    pub fn is_deciding(&self) -> bool {
+        self.services.iter().any(Service::is_deciding)
+    }
+
+    /// Whether this node can stop now without losing anything that waiting could keep.
+    pub fn is_free(&self, now: Instant) -> bool {
+        let is_alive = self.detector.is_alive(now);
+        self.services.iter().all(|service| service.is_free(is_alive))
     }
 }

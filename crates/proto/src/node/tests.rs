@@ -2,12 +2,16 @@
 
 mod paths;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::fixture::{self, BEAT};
 use super::*;
-use crate::node::view::{Refusal, Simplex};
+use crate::action::{Action, Gate, Report, Server, ServiceAction};
 use crate::orphans::TOLD_MAX;
+use crate::packet::Segment;
+use crate::role::Role;
+use crate::service::Found;
 use crate::standing::{Standing, StandingConfig, Verdict, Word};
 
 /// Two nodes of one service; the first is the configured primary.
@@ -53,7 +57,7 @@ impl Two {
     }
 
     fn roles(&self) -> [(Role, u64); 2] {
-        [0, 1].map(|index| self.nodes[index].role(0))
+        [0, 1].map(|index| self.nodes[index].service(0).role_and_epoch())
     }
 
     /// Lets time pass, a heartbeat's interval at a time.
@@ -79,7 +83,10 @@ impl Two {
                 return;
             }
         }
-        panic!("{:?} turns round and round", self.nodes[index].role(0));
+        panic!(
+            "{:?} turns round and round",
+            self.nodes[index].service(0).role_and_epoch()
+        );
     }
 
     fn carry_out(&mut self, index: usize) {
@@ -90,29 +97,38 @@ impl Two {
                 continue;
             };
             self.network[index].extend(match action {
-                Action::Announce { .. } => Some("announce"),
-                Action::TakeAddress { .. } => Some("take the address"),
-                Action::Destroy { .. } => Some("destroy"),
-                Action::SetGate { gate: Gate::Sole, .. } => Some("speak"),
-                Action::SetGate {
-                    gate: Gate::Takeover, ..
-                } => Some("close the gate"),
-                Action::Hold { .. } => Some("hold"),
+                Action::Service(_, ServiceAction::Announce) => Some("announce"),
+                Action::Service(_, ServiceAction::TakeAddress) => Some("take the address"),
+                Action::Service(_, ServiceAction::Destroy { .. }) => Some("destroy"),
+                Action::Service(_, ServiceAction::SetGate { gate: Gate::Sole, .. }) => Some("speak"),
+                Action::Service(
+                    _,
+                    ServiceAction::SetGate {
+                        gate: Gate::Takeover, ..
+                    },
+                ) => Some("close the gate"),
+                Action::Service(_, ServiceAction::Hold { .. }) => Some("hold"),
                 _ => None,
             });
             match action {
-                Action::SetGate { gate, until, .. } => self.gates[index] = (gate, until),
-                Action::Report(Report::TwoVoices { epoch, .. }) => self.alarms[index].push(epoch),
-                Action::SetUntil { until, .. } => self.gates[index].1 = until,
-                Action::Drain { service } => self.nodes[index].handle_drained(now, service),
-                Action::Announce { .. } => announced = true,
-                Action::Confirm { service, epoch } => {
+                Action::Service(_, ServiceAction::SetGate { gate, until, .. }) => {
+                    self.gates[index] = (gate, until)
+                }
+                Action::Service(_, ServiceAction::Report(Report::TwoVoices { epoch, .. })) => {
+                    self.alarms[index].push(epoch)
+                }
+                Action::Service(_, ServiceAction::SetUntil { until, .. }) => self.gates[index].1 = until,
+                Action::Service(service, ServiceAction::Drain) => {
+                    self.nodes[index].handle(now, service, ServiceInput::Drained)
+                }
+                Action::Service(_, ServiceAction::Announce) => announced = true,
+                Action::Service(service, ServiceAction::Confirm { epoch }) => {
                     self.asked[index].push(epoch);
                     if let Some(verdict) = self.verdict {
-                        self.nodes[index].handle_verdict(now, service, epoch, verdict);
+                        self.nodes[index].handle(now, service, ServiceInput::Verdict { epoch, verdict });
                     }
                 }
-                Action::AskOutside { .. } => self.ask_outside(index),
+                Action::Service(_, ServiceAction::AskOutside { .. }) => self.ask_outside(index),
                 Action::Send(heartbeat) if self.hears && self.runs[1 - index] => {
                     self.show(index);
                     self.nodes[1 - index].handle_heartbeat(now, heartbeat);
@@ -122,7 +138,7 @@ impl Two {
             }
         }
         if announced && self.outside {
-            self.nodes[index].handle_reached(self.now, 0);
+            self.nodes[index].handle(self.now, 0, ServiceInput::Reached);
             self.carry_out(index);
         }
     }
@@ -154,7 +170,7 @@ impl Two {
         config.services[0].found = Some(Found {
             is_confirmed: until.is_none(),
             seen: self.now,
-            ..Found::sample(gate, self.nodes[index].role(0).1)
+            ..Found::sample(gate, self.nodes[index].service(0).epoch())
         });
         self.nodes[index] = Node::new(config, self.now);
         self.runs[index] = true;
@@ -183,11 +199,23 @@ fn whoever_comes_back_becomes_the_wire_in_turn() {
         let (dies, lives) = (round % 2, 1 - round % 2);
         two.kill(dies).pass(LONG);
         epoch += 1;
-        assert_eq!(two.nodes[lives].role(0), (Role::Sole, epoch), "round {round}");
+        assert_eq!(
+            two.nodes[lives].service(0).role_and_epoch(),
+            (Role::Sole, epoch),
+            "round {round}"
+        );
         two.start(dies).pass(SHORT);
         epoch += 1;
-        assert_eq!(two.nodes[lives].role(0), (Role::Primary, epoch), "round {round}");
-        assert_eq!(two.nodes[dies].role(0), (Role::Backup, epoch), "round {round}");
+        assert_eq!(
+            two.nodes[lives].service(0).role_and_epoch(),
+            (Role::Primary, epoch),
+            "round {round}"
+        );
+        assert_eq!(
+            two.nodes[dies].service(0).role_and_epoch(),
+            (Role::Backup, epoch),
+            "round {round}"
+        );
         assert_eq!(two.gates[lives].0, Gate::Primary);
         assert_eq!(two.gates[dies].0, Gate::Wire);
     }
@@ -197,7 +225,7 @@ fn whoever_comes_back_becomes_the_wire_in_turn() {
 fn a_backup_that_dies_and_comes_back_is_the_wire_again() {
     let mut two = Two::new(Arbiter::FailStop);
     two.pass(SHORT).kill(1).pass(LONG);
-    assert_eq!(two.nodes[0].role(0), (Role::Sole, 3));
+    assert_eq!(two.nodes[0].service(0).role_and_epoch(), (Role::Sole, 3));
     two.start(1).pass(SHORT);
     assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
 }
@@ -211,7 +239,7 @@ fn a_primary_that_begins_anew_is_taken_over_from_at_once() {
         [(Role::Backup, 4), (Role::Primary, 4)]
     );
     assert_eq!(
-        two.nodes[1].takeovers(0).len(),
+        two.nodes[1].service(0).takeovers().len(),
         1,
         "its connections are here only"
     );
@@ -241,22 +269,22 @@ fn who_leaves_has_no_part_until_told_so() {
         two.pass(SHORT);
         assert_eq!(two.nodes[leaves].would_be_lost(two.now, 0), None);
         let now = two.now;
-        two.nodes[leaves].handle_leave(now, 0, true);
+        two.nodes[leaves].handle(now, 0, ServiceInput::Leave(true));
         two.carry_out(leaves);
         two.pass(LONG);
-        assert_eq!(two.nodes[stays].role(0), (Role::Sole, 3));
-        assert_eq!(two.nodes[leaves].role(0), (Role::Standby, 3));
+        assert_eq!(two.nodes[stays].service(0).role_and_epoch(), (Role::Sole, 3));
+        assert_eq!(two.nodes[leaves].service(0).role_and_epoch(), (Role::Standby, 3));
         assert_eq!(two.nodes[leaves].simplex(two.now, 0), Some(Simplex::Left));
         assert_eq!(
             two.nodes[stays].would_be_lost(two.now, 0),
             Some(Refusal::Simplex(Simplex::Sole))
         );
         let now = two.now;
-        two.nodes[leaves].handle_leave(now, 0, false);
+        two.nodes[leaves].handle(now, 0, ServiceInput::Leave(false));
         two.carry_out(leaves);
         two.pass(SHORT);
-        assert_eq!(two.nodes[stays].role(0), (Role::Primary, 4));
-        assert_eq!(two.nodes[leaves].role(0), (Role::Backup, 4));
+        assert_eq!(two.nodes[stays].service(0).role_and_epoch(), (Role::Primary, 4));
+        assert_eq!(two.nodes[leaves].service(0).role_and_epoch(), (Role::Backup, 4));
     }
 }
 
@@ -269,7 +297,7 @@ fn a_wire_that_leaves_is_missed_by_nobody() {
         two.pass(SHORT);
         two.verdict = None;
         let now = two.now;
-        two.nodes[1].handle_leave(now, 0, true);
+        two.nodes[1].handle(now, 0, ServiceInput::Leave(true));
         two.carry_out(1);
         two.pass(SHORT);
         assert_eq!(two.roles(), [(Role::Sole, 3), (Role::Standby, 3)], "{arbiter:?}");
@@ -295,7 +323,7 @@ fn without_a_lease_a_promise_gives_no_right() {
     two.pass(SHORT);
     two.verdict = None;
     let now = two.now;
-    two.nodes[1].handle_leave(now, 0, true);
+    two.nodes[1].handle(now, 0, ServiceInput::Leave(true));
     two.carry_out(1);
     two.pass(LONG);
     assert_eq!(two.roles(), [(Role::Claiming, 2), (Role::Backup, 2)]);
@@ -312,7 +340,7 @@ fn a_mute_peer_stands_in_for_an_arbiter_that_is_away() {
     two.pass(SHORT);
     two.verdict = None;
     let now = two.now;
-    two.nodes[1].handle_leave(now, 0, true);
+    two.nodes[1].handle(now, 0, ServiceInput::Leave(true));
     two.carry_out(1);
     two.pass(LONG * 5);
     let (gate, until) = two.gates[0];
@@ -342,9 +370,16 @@ fn a_slow_arbiter_does_not_close_the_gate_again() {
     }
     let until = two.gates[1].1;
     assert!(until.is_some(), "it may speak until its lease ends");
-    let epoch = two.nodes[1].role(0).1;
+    let epoch = two.nodes[1].service(0).epoch();
     let now = two.now;
-    two.nodes[1].handle_verdict(now, 0, epoch, Verdict::Granted);
+    two.nodes[1].handle(
+        now,
+        0,
+        ServiceInput::Verdict {
+            epoch,
+            verdict: Verdict::Granted,
+        },
+    );
     two.pass(LONG);
     assert_eq!(two.gates[1], (Gate::Takeover, None));
     two.network[1].retain(|what| *what != "announce");
@@ -357,9 +392,12 @@ fn a_claim_waits_for_a_slow_arbiter_in_peace() {
     two.pass(SHORT);
     two.verdict = None;
     two.kill(1).pass(LONG); // `run` panics if work stays due
-    assert_eq!(two.nodes[0].role(0), (Role::Claiming, 2));
+    assert_eq!(two.nodes[0].service(0).role_and_epoch(), (Role::Claiming, 2));
     two.verdict = Some(Verdict::Granted);
-    assert_eq!(two.pass(LONG).nodes[0].role(0), (Role::Sole, 3));
+    assert_eq!(
+        two.pass(LONG).nodes[0].service(0).role_and_epoch(),
+        (Role::Sole, 3)
+    );
 }
 
 /// The witness gave an epoch to an agent that died before the answer came. The next agent asks which epoch is written down, and the pair
@@ -385,7 +423,7 @@ fn an_epoch_that_a_dead_agent_was_given_is_in_nobodys_way() {
         assert!(one.1 >= 3, "{one:?}");
         assert!(two.alarms.iter().all(Vec::is_empty));
         two.kill(lost).pass(LONG);
-        let (role, epoch) = two.nodes[1 - lost].role(0);
+        let (role, epoch) = two.nodes[1 - lost].service(0).role_and_epoch();
         assert_eq!(role, Role::Sole);
         assert!(epoch > 3, "{epoch} was given to {dead}");
     }
@@ -414,7 +452,7 @@ fn a_new_agent_of_who_speaks_alone_takes_the_first_yes() {
     two.pass(SHORT);
     two.verdict = None;
     two.kill(0).pass(LONG);
-    assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
+    assert_eq!(two.nodes[1].service(0).role_and_epoch(), (Role::Sole, 3));
     two.asked[1].clear();
     two.verdict = Some(Verdict::Granted);
     two.replace(1).pass(LONG);
@@ -429,7 +467,7 @@ fn who_returns_to_a_life_that_is_forgotten_is_taken() {
     let mut two = Two::new(Arbiter::Fence);
     two.pass(SHORT);
     two.kill(0).pass(LONG);
-    assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
+    assert_eq!(two.nodes[1].service(0).role_and_epoch(), (Role::Sole, 3));
     two.start(0);
     let mut late = None;
     two.nodes[1].handle_timeout(two.now + BEAT);
@@ -440,9 +478,9 @@ fn who_returns_to_a_life_that_is_forgotten_is_taken() {
     }
     let now = two.now;
     two.nodes[0].handle_heartbeat(now, late.expect("it speaks"));
-    assert_eq!(two.nodes[0].role(0), (Role::Returning, 3));
+    assert_eq!(two.nodes[0].service(0).role_and_epoch(), (Role::Returning, 3));
     two.start(1); // it has forgotten its epoch
-    two.nodes[1].services[0].standing = Standing::new(
+    let standing = Standing::new(
         StandingConfig {
             is_primary: false,
             arbiter: Arbiter::Fence,
@@ -456,6 +494,7 @@ fn who_returns_to_a_life_that_is_forgotten_is_taken() {
         }),
         now,
     );
+    two.nodes[1].services[0].set_standing(standing);
     two.pass(LONG);
     assert_eq!(two.roles(), [(Role::Backup, 4), (Role::Primary, 4)]);
 }
@@ -471,7 +510,7 @@ fn a_primary_whose_wire_was_refused_goes_on_alone() {
         is_own: false,
     });
     two.pass(LONG);
-    assert_eq!(two.nodes[1].role(0), (Role::Standby, 3));
+    assert_eq!(two.nodes[1].service(0).role_and_epoch(), (Role::Standby, 3));
     two.runs[0] = true;
     two.verdict = Some(Verdict::Granted);
     two.pass(LONG);
@@ -488,7 +527,7 @@ fn what_a_dead_worker_leaves_is_destroyed_once_it_is_told() {
         two.pass(SHORT);
         two.hears = !wire_dies;
         let now = two.now;
-        two.nodes[0].handle_orphans(now, 0, [client]);
+        two.nodes[0].handle(now, 0, ServiceInput::Orphans(vec![client]));
         two.carry_out(0);
         two.pass(BEAT);
         if wire_dies {
@@ -507,7 +546,7 @@ fn nothing_is_given_to_an_application_that_does_not_serve() {
         let mut two = Two::new(Arbiter::FailStop);
         two.pass(SHORT);
         let now = two.now;
-        two.nodes[1].handle_server(now, 0, server);
+        two.nodes[1].handle(now, 0, ServiceInput::Server(server));
         two.carry_out(1);
         let refusal = Some(Refusal::Simplex(Simplex::Server(server)));
         assert_eq!(
@@ -527,14 +566,14 @@ fn a_backup_that_takes_its_leave_back_is_the_wire_as_before() {
         two.hears = false;
         let now = two.now;
         for leaves in [true, false] {
-            two.nodes[1].handle_leave(now, 0, leaves);
+            two.nodes[1].handle(now, 0, ServiceInput::Leave(leaves));
             two.carry_out(1);
         }
-        assert_eq!(two.nodes[1].role(0).0, Role::Backup);
+        assert_eq!(two.nodes[1].service(0).role(), Role::Backup);
         assert_eq!(two.gates[1].0, Gate::Wire, "{arbiter:?}: clients are served");
         two.hears = true;
         assert_eq!(two.pass(SHORT).roles(), [(Role::Primary, 2), (Role::Backup, 2)]);
-        assert!(two.nodes[1].service(0).doubted.is_none(), "{arbiter:?}");
+        assert!(!two.nodes[1].service(0).is_in_doubt(), "{arbiter:?}");
     }
 }
 
@@ -546,10 +585,10 @@ fn a_backup_that_takes_its_leave_back_takes_over_from_nobody_that_has_not_confir
         two.pass(SHORT);
         two.asked = [Vec::new(), Vec::new()];
         let now = two.now;
-        two.nodes[1].handle_leave(now, 0, true);
+        two.nodes[1].handle(now, 0, ServiceInput::Leave(true));
         two.carry_out(1);
         two.hears = false;
-        two.nodes[1].handle_leave(now, 0, false);
+        two.nodes[1].handle(now, 0, ServiceInput::Leave(false));
         two.carry_out(1);
         two.pass(LONG);
         assert_eq!(two.roles(), [(Role::Sole, 3), (Role::Standby, 2)], "{arbiter:?}");
@@ -568,7 +607,7 @@ fn a_backup_that_takes_its_leave_back_and_finds_a_new_peer_begins_anew_with_it()
         two.hears = false;
         let now = two.now;
         for leaves in [true, false] {
-            two.nodes[1].handle_leave(now, 0, leaves);
+            two.nodes[1].handle(now, 0, ServiceInput::Leave(leaves));
             two.carry_out(1);
         }
         two.start(0);
@@ -586,7 +625,7 @@ fn cut_apart_with_an_arbiter_only_one_speaks() {
     two.hears = false;
     two.verdict = None; // the arbiter is slow
     two.pass(SHORT);
-    assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
+    assert_eq!(two.nodes[1].service(0).role_and_epoch(), (Role::Sole, 3));
     let (gate, until) = two.gates[1];
     assert_eq!(gate, Gate::Takeover);
     assert!(until.is_some_and(|until| until <= two.now + Duration::from_millis(300)));
@@ -599,7 +638,7 @@ fn cut_apart_with_an_arbiter_only_one_speaks() {
     });
     two.pass(LONG);
     assert_eq!(
-        two.nodes[0].role(0),
+        two.nodes[0].service(0).role_and_epoch(),
         (Role::Standby, 3),
         "the other has the epoch"
     );
@@ -632,7 +671,7 @@ fn who_was_cut_off_hears_the_peer_before_it_speaks() {
     two.pass(LONG);
     assert_eq!(two.roles(), [(Role::Claiming, 2), (Role::Sole, 3)]);
     let now = two.now;
-    two.nodes[0].handle_reached(now, 0);
+    two.nodes[0].handle(now, 0, ServiceInput::Reached);
     two.carry_out(0);
     (two.hears, two.outside) = (true, true);
     two.pass(SHORT);
@@ -650,7 +689,7 @@ fn a_wire_that_is_back_after_an_answer_begins_anew() {
     while !two.network[0].contains(&"announce") {
         two.pass(BEAT);
     }
-    assert_eq!(two.nodes[0].role(0), (Role::Claiming, 2));
+    assert_eq!(two.nodes[0].service(0).role_and_epoch(), (Role::Claiming, 2));
     two.runs[1] = true;
     two.pass(BEAT);
     assert!(two.network[0].contains(&"speak"));
@@ -683,9 +722,9 @@ fn without_a_lease_a_worker_that_dies_is_a_server_that_does() {
         let now = two.now;
         if worker {
             let client = "10.0.0.1:4000".parse().unwrap();
-            two.nodes[0].handle_orphans(now, 0, [client]);
+            two.nodes[0].handle(now, 0, ServiceInput::Orphans(vec![client]));
         } else {
-            two.nodes[0].handle_server(now, 0, Server::Dead);
+            two.nodes[0].handle(now, 0, ServiceInput::Server(Server::Dead));
         }
         two.carry_out(0);
         two.pass(LONG);
@@ -707,7 +746,7 @@ fn a_wire_goes_on_whose_primary_was_refused() {
         is_own: false,
     });
     two.pass(LONG);
-    assert_eq!(two.nodes[0].role(0), (Role::Standby, 3));
+    assert_eq!(two.nodes[0].service(0).role_and_epoch(), (Role::Standby, 3));
     let mut config = NodeConfig {
         incarnation: 2,
         ..two.nodes[1].config.clone()
@@ -726,10 +765,14 @@ fn an_agent_that_goes_on_misses_a_peer_that_it_has_never_heard() {
         for (dies, lives) in [(0, 1), (1, 0)] {
             let mut two = Two::new(arbiter);
             two.pass(SHORT).kill(dies).replace(lives).pass(SHORT * 3);
-            let early = two.nodes[lives].role(0);
+            let early = two.nodes[lives].service(0).role_and_epoch();
             assert_eq!(early.1, 2, "{arbiter:?}: it gives the other one time, {early:?}");
             two.pass(LONG);
-            assert_eq!(two.nodes[lives].role(0), (Role::Sole, 3), "{arbiter:?}");
+            assert_eq!(
+                two.nodes[lives].service(0).role_and_epoch(),
+                (Role::Sole, 3),
+                "{arbiter:?}"
+            );
         }
     }
 }
@@ -750,7 +793,7 @@ fn an_agent_that_goes_on_alone_has_the_right_to_speak_at_once() {
         let says = std::iter::from_fn(|| node.poll_action());
         let is_allowed = says
             .into_iter()
-            .any(|action| matches!(action, Action::AllowSpeech { .. }));
+            .any(|action| matches!(action, Action::Service(_, ServiceAction::AllowSpeech)));
         assert_eq!(is_allowed, may_speak, "{gate:?}");
     }
 }
@@ -762,13 +805,13 @@ fn orphans_of_a_new_agent_are_told_though_as_many_were_adopted_before() {
     two.pass(SHORT);
     let client = |number: u16| SocketAddr::from(([10, 0, 0, 1], number));
     let now = two.now;
-    two.nodes[0].handle_orphans(now, 0, [client(1), client(2)]);
+    two.nodes[0].handle(now, 0, ServiceInput::Orphans(vec![client(1), client(2)]));
     two.carry_out(0);
     two.pass(SHORT);
     assert_eq!(two.network[0], ["destroy"]);
     two.replace(0);
     two.network[0].clear();
-    two.nodes[0].handle_orphans(two.now, 0, [client(3)]);
+    two.nodes[0].handle(two.now, 0, ServiceInput::Orphans(vec![client(3)]));
     // The new agent's first heartbeat is lost. The backup's heartbeats in the meantime are meant for the earlier agent.
     two.hears = false;
     two.carry_out(0);
@@ -790,7 +833,7 @@ fn orphans_of_a_new_agent_are_told_though_as_many_were_adopted_before() {
     two.hears = true;
     two.pass(SHORT);
     assert_eq!(two.network[0], ["destroy"], "it was told, and taken over");
-    assert_eq!(two.nodes[1].takeovers(0).len(), 2);
+    assert_eq!(two.nodes[1].service(0).takeovers().len(), 2);
 }
 
 /// Only a silent peer is fenced. Planned changes of roles fence no node.
@@ -809,7 +852,7 @@ fn a_fence_is_for_the_silent() {
         let leaves = usize::from(two.roles()[1].0 == part);
         for is_gone in [true, false] {
             let now = two.now;
-            two.nodes[leaves].handle_leave(now, 0, is_gone);
+            two.nodes[leaves].handle(now, 0, ServiceInput::Leave(is_gone));
             two.carry_out(leaves);
             two.pass(LONG);
             let (gate, until) = two.gates[1 - leaves];
@@ -825,7 +868,10 @@ fn a_fence_is_for_the_silent() {
     let epoch = two.roles()[0].1;
     let speaker = usize::from(two.roles()[1].0 == Role::Primary);
     two.kill(1 - speaker).pass(LONG);
-    assert_eq!(two.nodes[speaker].role(0), (Role::Sole, epoch + 1));
+    assert_eq!(
+        two.nodes[speaker].service(0).role_and_epoch(),
+        (Role::Sole, epoch + 1)
+    );
     assert_eq!(two.asked[speaker], [epoch + 1], "silence");
     two.replace(speaker).pass(LONG);
     assert_eq!(two.asked[speaker], [epoch + 1], "the agent before it had asked");
@@ -948,9 +994,9 @@ fn a_wire_that_left_and_is_back_is_fenced_when_it_is_silent() {
     two.pass(SHORT);
     two.outside = false; // the claim cannot succeed
     let now = two.now;
-    two.nodes[1].handle_leave(now, 0, true);
+    two.nodes[1].handle(now, 0, ServiceInput::Leave(true));
     two.carry_out(1);
-    assert_eq!(two.nodes[0].role(0).0, Role::Claiming);
+    assert_eq!(two.nodes[0].service(0).role(), Role::Claiming);
     two.replace(1).run(1);
     assert_eq!(two.roles(), [(Role::Primary, 2), (Role::Backup, 2)]);
     two.outside = true;
@@ -959,7 +1005,10 @@ fn a_wire_that_left_and_is_back_is_fenced_when_it_is_silent() {
     assert_eq!(roles.map(|(role, _)| role), [Role::Primary, Role::Backup]);
     assert_eq!(two.asked[0], []);
     two.kill(1).pass(LONG);
-    assert_eq!(two.nodes[0].role(0), (Role::Sole, roles[0].1 + 1));
+    assert_eq!(
+        two.nodes[0].service(0).role_and_epoch(),
+        (Role::Sole, roles[0].1 + 1)
+    );
     assert_eq!(two.asked[0], [roles[0].1 + 1]);
 }
 
@@ -973,10 +1022,10 @@ fn a_backup_without_a_lease_asks_before_it_speaks() {
     two.runs[1] = true;
     two.verdict = None;
     two.pass(LONG);
-    assert_eq!(two.nodes[1].role(0), (Role::Backup, 2));
+    assert_eq!(two.nodes[1].service(0).role_and_epoch(), (Role::Backup, 2));
     two.verdict = Some(Verdict::Granted);
     two.pass(SHORT + BEAT);
-    assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
+    assert_eq!(two.nodes[1].service(0).role_and_epoch(), (Role::Sole, 3));
     assert_eq!(two.gates[1], (Gate::Takeover, None));
 }
 
@@ -990,7 +1039,7 @@ fn a_wire_may_speak_only_as_long_as_its_primary_has_heard_it() {
         let (gate, until) = two.gates[1];
         assert_eq!((gate, until.is_some()), (Gate::Wire, true), "{arbiter:?}");
         assert_eq!(
-            two.nodes.each_ref().map(|node| node.right_ends_at(0)),
+            two.nodes.each_ref().map(|node| node.service(0).right_ends_at()),
             [None, until]
         );
         assert!(until.is_none_or(|until| two.now < until && until <= two.now + lease));
@@ -1031,13 +1080,17 @@ fn a_wire_that_stood_still_does_not_follow_an_old_word() {
         let mut two = Two::new(arbiter);
         two.pass(LONG).kill(1);
         let now = two.now;
-        two.nodes[0].handle_leave(now, 0, true);
+        two.nodes[0].handle(now, 0, ServiceInput::Leave(true));
         let late = std::iter::from_fn(|| two.nodes[0].poll_action()).find_map(|action| match action {
             Action::Send(heartbeat) => Some(heartbeat),
             _ => None,
         });
         two.pass(LONG);
-        assert_eq!(two.nodes[0].role(0), (Role::Sole, 3), "{arbiter:?}");
+        assert_eq!(
+            two.nodes[0].service(0).role_and_epoch(),
+            (Role::Sole, 3),
+            "{arbiter:?}"
+        );
         two.runs[1] = true;
         two.verdict = Some(Verdict::Refused {
             epoch: 3,
@@ -1046,7 +1099,11 @@ fn a_wire_that_stood_still_does_not_follow_an_old_word() {
         let now = two.now;
         two.nodes[1].handle_heartbeat(now, late.expect("it says at once that it leaves"));
         two.carry_out(1);
-        assert_eq!(two.nodes[1].role(0), (Role::Backup, 2), "{arbiter:?}");
+        assert_eq!(
+            two.nodes[1].service(0).role_and_epoch(),
+            (Role::Backup, 2),
+            "{arbiter:?}"
+        );
         two.pass(LONG);
         assert_eq!(two.roles()[0].0, Role::Sole, "{arbiter:?}");
         assert_eq!(two.alarms, [vec![], vec![]], "{arbiter:?}");
@@ -1065,19 +1122,31 @@ fn a_takeover_that_began_too_late_gives_way_to_a_claim() {
             two.carry_out(0);
             two.pass(LONG);
         }
-        let epoch = two.nodes[wire].role(0).1;
+        let epoch = two.nodes[wire].service(0).epoch();
         two.kill(wire);
         let now = two.now;
         two.nodes[wire].handle_handover(now, 0).unwrap();
         two.pass(LONG);
-        assert_eq!(two.nodes[primary].role(0), (Role::Sole, epoch + 1));
+        assert_eq!(
+            two.nodes[primary].service(0).role_and_epoch(),
+            (Role::Sole, epoch + 1)
+        );
         two.runs[wire] = true;
         // What was decided is carried out now, so the primary hears of a takeover.
         two.carry_out(wire);
-        assert_eq!(two.nodes[primary].role(0), (Role::Sole, epoch + 1));
+        assert_eq!(
+            two.nodes[primary].service(0).role_and_epoch(),
+            (Role::Sole, epoch + 1)
+        );
         two.pass(LONG);
-        assert_eq!(two.nodes[primary].role(0), (Role::Primary, epoch + 2));
-        assert_eq!(two.nodes[wire].role(0), (Role::Backup, epoch + 2));
+        assert_eq!(
+            two.nodes[primary].service(0).role_and_epoch(),
+            (Role::Primary, epoch + 2)
+        );
+        assert_eq!(
+            two.nodes[wire].service(0).role_and_epoch(),
+            (Role::Backup, epoch + 2)
+        );
     }
 }
 
@@ -1092,7 +1161,7 @@ fn a_wire_that_was_paused_asks_before_it_takes_over() {
     assert_eq!(two.roles()[1], (Role::Backup, 2), "its lease would last still");
     two.verdict = Some(Verdict::Granted);
     two.pass(SHORT + BEAT);
-    assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
+    assert_eq!(two.nodes[1].service(0).role_and_epoch(), (Role::Sole, 3));
 }
 
 /// The survivor speaks by its lease, and the arbiter has not answered.
@@ -1102,7 +1171,7 @@ fn a_survivor_that_was_paused_falls_silent_until_the_arbiter_answers() {
     two.pass(LONG).kill(0);
     two.verdict = None;
     two.pass(BEAT * 6);
-    assert_eq!(two.nodes[1].role(0).1, 3, "it has taken over");
+    assert_eq!(two.nodes[1].service(0).epoch(), 3, "it has taken over");
     assert!(two.gates[1].1.is_some_and(|until| until > two.now));
     let now = two.now;
     two.nodes[1].handle_pause(now);
@@ -1127,15 +1196,21 @@ fn the_arbiter_is_asked_the_moment_it_may_speak() {
     let opens = |action: &Action| {
         matches!(
             action,
-            Action::SetGate {
-                gate: Gate::Takeover,
-                ..
-            }
+            Action::Service(
+                _,
+                ServiceAction::SetGate {
+                    gate: Gate::Takeover,
+                    ..
+                }
+            )
         )
     };
     let opened = wanted.iter().position(opens).expect("it takes over");
     let next = &wanted[opened + 1];
-    assert!(matches!(next, Action::Confirm { epoch: 3, .. }), "{next:?}");
+    assert!(
+        matches!(next, Action::Service(_, ServiceAction::Confirm { epoch: 3, .. })),
+        "{next:?}"
+    );
 }
 
 #[test]
@@ -1163,7 +1238,7 @@ fn who_has_just_come_is_answered_at_once() {
 /// The heartbeat of a primary of epoch 2 that has lost a worker.
 fn bereft(two: &mut Two, client: SocketAddr) -> crate::action::Heartbeat {
     let now = two.now;
-    two.nodes[0].handle_orphans(now, 0, [client]);
+    two.nodes[0].handle(now, 0, ServiceInput::Orphans(vec![client]));
     let told = std::iter::from_fn(|| two.nodes[0].poll_action()).find_map(|action| match action {
         Action::Send(heartbeat) => Some(heartbeat),
         _ => None,
@@ -1200,8 +1275,12 @@ fn a_wire_that_is_deposed_gives_up_what_it_was_deciding() {
     alone.sequence += 1;
     (alone.services[0].role, alone.services[0].epoch) = (Role::Sole, 3);
     two.nodes[1].handle_heartbeat(now, alone);
-    assert_eq!(two.nodes[1].role(0).0, Role::Returning, "it stood down first");
-    assert!(two.nodes[1].services[0].takeover.is_none());
+    assert_eq!(
+        two.nodes[1].service(0).role(),
+        Role::Returning,
+        "it stood down first"
+    );
+    assert!(!two.nodes[1].service(0).takes_over());
     assert_eq!(deposed(&mut two.nodes[1]), [false], "it was a wire");
 }
 
@@ -1210,7 +1289,7 @@ fn deposed(node: &mut Node) -> Vec<bool> {
     let wanted = std::iter::from_fn(|| node.poll_action());
     wanted
         .filter_map(|action| match action {
-            Action::StandDown { is_deposed, .. } => Some(is_deposed),
+            Action::Service(_, ServiceAction::StandDown { is_deposed, .. }) => Some(is_deposed),
             _ => None,
         })
         .collect()
@@ -1236,11 +1315,14 @@ fn gates(node: &mut Node) -> Vec<&'static str> {
     let wanted = std::iter::from_fn(|| node.poll_action());
     wanted
         .filter_map(|action| match action {
-            Action::SetGate { gate: Gate::Mute, .. } => Some("mute"),
-            Action::SetGate {
-                gate: Gate::Primary, ..
-            } => Some("primary"),
-            Action::StandDown { .. } => Some("end"),
+            Action::Service(_, ServiceAction::SetGate { gate: Gate::Mute, .. }) => Some("mute"),
+            Action::Service(
+                _,
+                ServiceAction::SetGate {
+                    gate: Gate::Primary, ..
+                },
+            ) => Some("primary"),
+            Action::Service(_, ServiceAction::StandDown { .. }) => Some("end"),
             _ => None,
         })
         .collect()
@@ -1278,16 +1360,12 @@ fn a_primary_that_was_away_for_long_forgets_what_its_wire_does_not_confirm() {
     for comes_back in [true, false] {
         let mut two = Two::new(Arbiter::FailStop);
         two.pass(SHORT).kill(0).pass(LONG);
-        assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
+        assert_eq!(two.nodes[1].service(0).role_and_epoch(), (Role::Sole, 3));
         two.kill(1);
         two.replace(0);
-        two.nodes[0].services[0]
-            .config
-            .found
-            .as_mut()
-            .expect("replaced")
-            .seen = two.now - AWAY;
-        two.nodes[0] = Node::new(two.nodes[0].config_as_found(), two.now);
+        let mut config = two.nodes[0].config().clone();
+        config.services[0].found.as_mut().expect("replaced").seen = two.now - AWAY;
+        two.nodes[0] = Node::new(config, two.now);
         if comes_back {
             two.start(1);
         }
@@ -1307,10 +1385,14 @@ fn a_primary_that_was_away_for_long_forgets_what_its_wire_does_not_confirm() {
             }
             while let Some(action) = two.nodes[0].poll_action() {
                 match action {
-                    Action::SetGate { gate, .. } => done.push(format!("{gate:?}")),
-                    Action::StandDown { is_deposed, .. } => done.push(format!("end {is_deposed}")),
+                    Action::Service(_, ServiceAction::SetGate { gate, .. }) => done.push(format!("{gate:?}")),
+                    Action::Service(_, ServiceAction::StandDown { is_deposed, .. }) => {
+                        done.push(format!("end {is_deposed}"))
+                    }
                     Action::Send(heartbeat) if comes_back => two.nodes[1].handle_heartbeat(now, heartbeat),
-                    Action::Announce { .. } => two.nodes[0].handle_reached(now, 0),
+                    Action::Service(_, ServiceAction::Announce) => {
+                        two.nodes[0].handle(now, 0, ServiceInput::Reached)
+                    }
                     _ => {}
                 }
             }
@@ -1318,7 +1400,7 @@ fn a_primary_that_was_away_for_long_forgets_what_its_wire_does_not_confirm() {
         let begun = ["Mute", "Mute", "end false", "Primary"];
         assert_eq!(done[..4], begun, "comes back: {comes_back}");
         assert_eq!(
-            two.nodes[0].role(0).0,
+            two.nodes[0].service(0).role(),
             if comes_back { Role::Primary } else { Role::Sole }
         );
     }
@@ -1330,7 +1412,7 @@ fn a_primary_in_doubt_waits_for_its_peers_agent_while_that_kernel_answers() {
     for answers in [true, false] {
         let mut two = Two::new(Arbiter::FailStop);
         two.pass(SHORT).kill(0).pass(LONG);
-        assert_eq!(two.nodes[1].role(0), (Role::Sole, 3));
+        assert_eq!(two.nodes[1].service(0).role_and_epoch(), (Role::Sole, 3));
         two.kill(1); // the first node, whose agent was stopped, goes on
         assert_waits_for_agent(&mut two, answers);
     }
@@ -1347,7 +1429,11 @@ fn a_primary_waits_for_its_wires_agent_while_that_kernel_answers() {
     let mut two = Two::new(Arbiter::Witness);
     two.pass(SHORT).kill(1);
     pass_alone(&mut two, true, LONG * 2);
-    assert_eq!(two.nodes[0].role(0).0, Role::Claiming, "the witness knows");
+    assert_eq!(
+        two.nodes[0].service(0).role(),
+        Role::Claiming,
+        "the witness knows"
+    );
 }
 
 /// The first node, a primary, hears nothing of the other agent. If that node's kernel answers, the first node waits for 10 s.
@@ -1355,12 +1441,16 @@ fn a_primary_waits_for_its_wires_agent_while_that_kernel_answers() {
 fn assert_waits_for_agent(two: &mut Two, answers: bool) {
     assert!(pass_alone(two, answers, LONG * 2));
     let waits = if answers { Role::Primary } else { Role::Sole };
-    assert_eq!(two.nodes[0].role(0).0, waits, "the kernel answers: {answers}");
+    assert_eq!(
+        two.nodes[0].service(0).role(),
+        waits,
+        "the kernel answers: {answers}"
+    );
     if answers {
         assert!(pass_alone(two, answers, LONG * 5), "it is asked all the time");
-        assert_eq!(two.nodes[0].role(0), (Role::Primary, 2));
+        assert_eq!(two.nodes[0].service(0).role_and_epoch(), (Role::Primary, 2));
         pass_alone(two, answers, LONG * 5);
-        assert_eq!(two.nodes[0].role(0).0, Role::Sole, "not for ever");
+        assert_eq!(two.nodes[0].service(0).role(), Role::Sole, "not for ever");
     }
 }
 
@@ -1380,7 +1470,9 @@ fn pass_alone(two: &mut Two, answers: bool, time: Duration) -> bool {
                         two.nodes[0].handle_answer(now);
                     }
                 }
-                Action::Announce { .. } => two.nodes[0].handle_reached(now, 0),
+                Action::Service(_, ServiceAction::Announce) => {
+                    two.nodes[0].handle(now, 0, ServiceInput::Reached)
+                }
                 _ => {}
             }
         }
@@ -1418,11 +1510,21 @@ fn a_doubt_outlives_the_agent_that_had_it() {
             ..Found::sample(gate, 3)
         });
         let mut node = Node::new(config, Instant::ZERO);
-        assert_eq!(node.role(0), (role, 3));
+        assert_eq!(node.service(0).role_and_epoch(), (role, 3));
         let done: Vec<_> = std::iter::from_fn(|| node.poll_action()).collect();
-        let told = |action: &Action| matches!(action, Action::Report(Report::Doubted { .. }));
+        let told = |action: &Action| {
+            matches!(
+                action,
+                Action::Service(_, ServiceAction::Report(Report::Doubted { .. }))
+            )
+        };
         let told = done.iter().position(told).expect("it doubts, too");
-        let closed = |action: &Action| matches!(action, Action::SetGate { gate: Gate::Mute, .. });
+        let closed = |action: &Action| {
+            matches!(
+                action,
+                Action::Service(_, ServiceAction::SetGate { gate: Gate::Mute, .. })
+            )
+        };
         let closed = done.iter().position(closed);
         let is_primary = role == Role::Primary;
         assert_eq!(closed.is_some(), is_primary);
@@ -1441,7 +1543,10 @@ fn a_wires_doubt_makes_no_primary() {
         doubted: Some(false),
         ..Found::sample(Gate::Mute, 3)
     });
-    assert_eq!(Node::new(config, Instant::ZERO).role(0), (Role::Standby, 3));
+    assert_eq!(
+        Node::new(config, Instant::ZERO).service(0).role_and_epoch(),
+        (Role::Standby, 3)
+    );
 }
 
 /// When the wire says that it leaves, the primary goes on alone, even if the wire speaks for some connections. So the wire must be silent
@@ -1452,10 +1557,9 @@ fn a_wire_is_silent_before_it_says_that_it_leaves() {
         let mut two = Two::new(arbiter);
         two.pass(SHORT);
         let now = two.now;
-        two.nodes[1].handle_leave(now, 0, true);
+        two.nodes[1].handle(now, 0, ServiceInput::Leave(true));
         let wanted: Vec<_> = std::iter::from_fn(|| two.nodes[1].poll_action()).collect();
-        let ends =
-            |action: &Action| matches!(action, Action::SetUntil { until: Some(until), .. } if *until <= now);
+        let ends = |action: &Action| matches!(action, Action::Service(_, ServiceAction::SetUntil { until: Some(until), .. }) if *until <= now);
         let end = wanted.iter().position(ends).expect("its right ends");
         let says =
             |action: &Action| matches!(action, Action::Send(heartbeat) if heartbeat.services[0].leaves);
@@ -1470,7 +1574,12 @@ fn a_wire_is_silent_before_it_says_that_it_leaves() {
                 two.nodes[1].handle_heartbeat(now + BEAT, heartbeat);
             }
         }
-        assert!(two.nodes[1].right_ends_at(0).is_some_and(|until| until <= now));
+        assert!(
+            two.nodes[1]
+                .service(0)
+                .right_ends_at()
+                .is_some_and(|until| until <= now)
+        );
     }
 }
 
@@ -1480,12 +1589,12 @@ fn a_wires_new_agent_answers_for_nobody_before_its_primary_has_answered() {
     let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
     let mut two = Two::new(Arbiter::FailStop);
     two.pass(SHORT).replace(1);
-    let mut config = two.nodes[1].config_as_found();
+    let mut config = two.nodes[1].config().clone();
     config.services[0].found.as_mut().expect("replaced").taken = vec![client];
     two.nodes[1] = Node::new(config, two.now);
     let segment = Segment {
         source: client,
-        destination: two.nodes[1].vip(0),
+        destination: two.nodes[1].service(0).vip(),
         seq: crate::Seq(1),
         ack: crate::Seq(1),
         flags: crate::packet::Flags::ACK,
@@ -1497,7 +1606,7 @@ fn a_wires_new_agent_answers_for_nobody_before_its_primary_has_answered() {
         let (now, packet) = (two.now, segment.emit());
         two.nodes[1].handle_packet(now, 0, Direction::In, &packet, Checksum::Unverified, None);
         let mut said = std::iter::from_fn(|| two.nodes[1].poll_action());
-        said.any(|action| matches!(action, Action::Transmit(_)))
+        said.any(|action| matches!(action, Action::Service(_, ServiceAction::Transmit(_))))
     };
     assert!(!is_answered(&mut two));
     two.pass(SHORT);
@@ -1518,7 +1627,7 @@ fn orphans_that_were_found_are_told() {
             ..Found::sample(gate, 2)
         });
         let mut node = Node::new(config, Instant::ZERO);
-        node.handle_orphans(Instant::ZERO, 0, [client]); // the ring of deaths has the same orphan
+        node.handle(Instant::ZERO, 0, ServiceInput::Orphans(vec![client])); // the ring of deaths has the same orphan
         node.handle_timeout(Instant::ZERO);
         let said = std::iter::from_fn(|| node.poll_action()).filter_map(|action| match action {
             Action::Send(heartbeat) => Some(heartbeat.services[0].orphans.clients.clone()),
@@ -1551,7 +1660,7 @@ fn a_heartbeat_tells_of_a_few_orphans_of_all_services_together() {
     let mut node = Node::new(config, Instant::ZERO);
     for index in 0..8 {
         let clients = (1..=300).map(|port| SocketAddr::from(([10, 0, 0, 1], port)));
-        node.handle_orphans(Instant::ZERO, index, clients);
+        node.handle(Instant::ZERO, index, ServiceInput::Orphans(clients.collect()));
     }
     node.handle_timeout(Instant::ZERO);
     let mut last = Vec::new();

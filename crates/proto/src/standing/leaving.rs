@@ -39,7 +39,7 @@ impl Standing {
     }
 
     /// Carries out a change of [`leaves`](Self::leaves); `left` is its value before. A backup that takes its part again is in doubt: the
-    /// primary may have relied on the promise and gone on alone (`node::doubt`).
+    /// primary may have relied on the promise and gone on alone (`service::doubt`).
     fn on_leaving(&mut self, now: Instant, left: bool) -> Option<Change> {
         let leaves = self.leaves();
         if leaves && self.role == Role::Backup {

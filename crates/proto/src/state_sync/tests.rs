@@ -11,7 +11,7 @@ fn at(millis: u64) -> Instant {
 /// A wire whose hook has been preparing since time 0.
 struct Scene {
     sync: StateSync,
-    actions: VecDeque<Action>,
+    actions: VecDeque<ServiceAction>,
     run: u64,
 }
 
@@ -27,12 +27,12 @@ impl Scene {
     }
 
     fn event(&mut self, millis: u64, event: Event) -> Decided {
-        self.sync.on_event(at(millis), 0, event, &mut self.actions)
+        self.sync.on_event(at(millis), event, &mut self.actions)
     }
 
     fn ends(&mut self, millis: u64, outcome: Result<(), String>) -> Decided {
         let outcome = (self.run, outcome);
-        self.sync.on_ended(at(millis), 0, outcome, &mut self.actions)
+        self.sync.on_ended(at(millis), outcome, &mut self.actions)
     }
 
     /// The queued actions, abbreviated.
@@ -40,7 +40,7 @@ impl Scene {
         let mut said = Vec::new();
         for action in std::mem::take(&mut self.actions) {
             said.push(match action {
-                Action::RunSync {
+                ServiceAction::RunSync {
                     phase, run, until, ..
                 } => {
                     self.run = run;
@@ -49,13 +49,13 @@ impl Scene {
                     });
                     format!("{phase:?}{until}")
                 }
-                Action::HoldInput {
+                ServiceAction::HoldInput {
                     until: Some(until), ..
                 } => format!("hold until {}", until.as_nanos() / 1_000_000),
-                Action::HoldInput { until: None, .. } => "release".into(),
-                Action::Drain { .. } => "drain".into(),
-                Action::Report(Report::Synced { held, .. }) => format!("synced, held {held:?}"),
-                Action::Report(Report::NotSynced { why, .. }) => format!("not synced: {why}"),
+                ServiceAction::HoldInput { until: None, .. } => "release".into(),
+                ServiceAction::Drain => "drain".into(),
+                ServiceAction::Report(Report::Synced { held, .. }) => format!("synced, held {held:?}"),
+                ServiceAction::Report(Report::NotSynced { why, .. }) => format!("not synced: {why}"),
                 other => format!("{other:?}"),
             });
         }
@@ -143,9 +143,9 @@ fn what_is_finished_too_late_does_not_count() {
         if is_told {
             scene.ends(500, Ok(()));
         } else {
-            scene.sync.on_timeout(at(499), 0, &mut scene.actions);
+            scene.sync.on_timeout(at(499), &mut scene.actions);
             assert_eq!(scene.wants(), "");
-            scene.sync.on_timeout(at(500), 0, &mut scene.actions);
+            scene.sync.on_timeout(at(500), &mut scene.actions);
         }
         let why = "it was not finished within the hold of 500ms";
         assert_eq!(scene.wants(), format!("release; Abandon; not synced: {why}"));
@@ -165,9 +165,7 @@ fn what_an_earlier_run_says_late_does_not_count() {
     );
     scene.event(20, Event::Begin);
     assert_eq!(scene.wants(), "Prepare");
-    scene
-        .sync
-        .on_ended(at(30), 0, (prepare, Ok(())), &mut scene.actions);
+    scene.sync.on_ended(at(30), (prepare, Ok(())), &mut scene.actions);
     assert_eq!(scene.sync.state(), State::Preparing);
 }
 
@@ -184,7 +182,7 @@ fn it_is_tried_again_after_longer_and_longer_rests() {
         let due = scene.sync.poll_timeout().expect("it rests").as_nanos() / 1_000_000;
         rests.push((due - now) / 1000);
         now = due;
-        scene.sync.on_timeout(at(now), 0, &mut scene.actions);
+        scene.sync.on_timeout(at(now), &mut scene.actions);
         assert_eq!(scene.sync.state(), State::Preparing);
     }
     assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60]);

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::Offset;
-use crate::action::Action;
+use crate::action::ServiceAction;
 use crate::follower::{Opaque, Policy, follow_replica};
 use crate::restart::http::Volatile;
 
@@ -159,9 +159,9 @@ fn a_reset_that_completes_the_handshake_ends_the_connection() {
         assert!(matches!(change, Change::Ended(_)), "{change:?}");
         assert_eq!(table.len(), 0);
         let mut actions = VecDeque::new();
-        follow_replica(&mut table, 0, change, &mut actions);
+        follow_replica(&mut table, change, &mut actions);
         assert!(
-            matches!(actions.make_contiguous(), [Action::CloseReplica { .. }]),
+            matches!(actions.make_contiguous(), [ServiceAction::CloseReplica { .. }]),
             "{actions:?}"
         );
     }
@@ -186,14 +186,17 @@ fn a_connection_that_is_over_waits_for_its_replica() {
             (Direction::Out, Flags::ACK, 5, b""),
         ] {
             let change = say(&mut table, direction, flags, ack, payload);
-            follow_replica(&mut table, 0, change, &mut actions);
+            follow_replica(&mut table, change, &mut actions);
             id = table.find(([10, 0, 0, 1], 4000).into()).or(id);
         }
         assert_eq!((table.len(), table.take_left()), (0, Vec::new()));
         assert!(
             matches!(
                 actions.make_contiguous(),
-                [Action::OpenReplica { .. }, Action::FeedReplica { .. }]
+                [
+                    ServiceAction::OpenReplica { .. },
+                    ServiceAction::FeedReplica { .. }
+                ]
             ),
             "{actions:?}"
         );
@@ -243,10 +246,10 @@ fn a_replica_is_opened_once() {
         let mut actions = VecDeque::new();
         for _ in 0..3 {
             let change = say(&mut table, Direction::In, Flags::ACK, 1001, b"\0\0");
-            follow_replica(&mut table, 0, change, &mut actions);
+            follow_replica(&mut table, change, &mut actions);
         }
         assert!(
-            matches!(actions.make_contiguous(), [Action::OpenReplica { .. }]),
+            matches!(actions.make_contiguous(), [ServiceAction::OpenReplica { .. }]),
             "{actions:?}"
         );
     }

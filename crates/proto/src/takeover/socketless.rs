@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::action::Action;
+use crate::action::ServiceAction;
 use crate::connection::{Connection, Opening};
 use crate::packet::{Flags, Options, Segment};
 use crate::{Instant, Seq};
@@ -29,7 +29,7 @@ pub struct HandedOver {
     /// The connection, with its logs.
     pub connection: Box<Connection>,
     /// The SYN-ACK, if the client was not heard since it was sent. The restored socket does not know of it, so the node repeats it.
-    /// The keeper keeps it for the node of the next agent ([`handle_unheard`](crate::node::Node::handle_unheard)).
+    /// The keeper keeps it for the node of the next agent ([`Unheard`](crate::service::ServiceInput::Unheard)).
     pub syn_ack: Option<Vec<u8>>,
 }
 
@@ -52,8 +52,8 @@ const REPEATS: u32 = 5;
 
 impl Repeats {
     /// Sends `packet` now, and again later.
-    pub(crate) fn add(&mut self, now: Instant, packet: Vec<u8>, actions: &mut VecDeque<Action>) {
-        actions.push_back(Action::Transmit(packet.clone()));
+    pub(crate) fn add(&mut self, now: Instant, packet: Vec<u8>, actions: &mut VecDeque<ServiceAction>) {
+        actions.push_back(ServiceAction::Transmit(packet.clone()));
         self.0.push(Repeat {
             packet,
             due: now + FIRST_WAIT,
@@ -63,10 +63,10 @@ impl Repeats {
     }
 
     /// Sends the packets that are due.
-    pub(crate) fn on_timeout(&mut self, now: Instant, actions: &mut VecDeque<Action>) {
+    pub(crate) fn on_timeout(&mut self, now: Instant, actions: &mut VecDeque<ServiceAction>) {
         self.0.retain_mut(|repeat| {
             if now >= repeat.due {
-                actions.push_back(Action::Transmit(repeat.packet.clone()));
+                actions.push_back(ServiceAction::Transmit(repeat.packet.clone()));
                 repeat.wait *= 2;
                 repeat.due = now + repeat.wait;
                 repeat.left -= 1;

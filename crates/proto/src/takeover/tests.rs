@@ -49,10 +49,11 @@ fn say_at(
 const NOW: Instant = Instant::from_nanos(1);
 
 /// Begins a takeover whose log has been read to its end. Returns the takeover and its first actions.
-fn begun(table: &mut Table) -> (Takeover, VecDeque<Action>) {
+fn begun(table: &mut Table) -> (Takeover, VecDeque<ServiceAction>) {
     let mut actions = VecDeque::new();
-    let mut takeover = Takeover::begin(NOW, 0, None, &[], &mut actions);
-    takeover.on_drained(NOW, 0, table, &mut actions);
+    let mut takeover = Takeover::begin(NOW, None);
+    assert_eq!(takeover.pop_step(), Some(ServiceAction::Drain));
+    takeover.on_drained(NOW, table, &mut actions);
     (takeover, actions)
 }
 
@@ -248,7 +249,7 @@ fn a_connection_is_restored_before_the_handshakes_of_a_flood() {
 
     let (mut takeover, mut actions) = begun(&mut table);
     while plan_next(&mut takeover, &mut table, &mut actions) {}
-    let restored = restored(&actions);
+    let restored = restored(&takeover);
     assert_eq!(restored.len(), 1 + PENDING_MAX);
     assert_eq!(restored[0], idle);
 }
@@ -263,10 +264,12 @@ fn the_wire_is_told_who_is_held_before_the_rest_is_planned() {
             say_with(&mut table, port, Direction::In, Flags::ACK, b"what?");
         }
         let (mut takeover, mut actions) = begun(&mut table);
-        assert!(matches!(actions.back(), Some(Action::Hold { clients, .. }) if clients.len() == 100));
-        assert_eq!(restored(&actions), opened[..BEFORE_HOLD]);
+        assert!(
+            matches!(takeover.steps.back(), Some(ServiceAction::Hold { clients, .. }) if clients.len() == 100)
+        );
+        assert_eq!(restored(&takeover), opened[..BEFORE_HOLD]);
         while plan_next(&mut takeover, &mut table, &mut actions) {}
-        assert_eq!(restored(&actions), opened);
+        assert_eq!(restored(&takeover), opened);
     }
 }
 
@@ -276,12 +279,12 @@ fn a_client_that_speaks_comes_next() {
     let mut table = table();
     let opened: Vec<_> = (1..=100).map(|port| open(&mut table, port)).collect();
     let (mut takeover, mut actions) = begun(&mut table);
-    actions.clear();
+    takeover.steps.clear();
     for who in [opened[98], opened[98], opened[3]] {
         takeover.hurry(who);
     }
     while plan_next(&mut takeover, &mut table, &mut actions) {}
-    let next = restored(&actions);
+    let next = restored(&takeover);
     assert_eq!(next[..2], [opened[98], opened[BEFORE_HOLD]]);
     assert_eq!(next.len(), 100 - BEFORE_HOLD);
 }
@@ -331,8 +334,8 @@ fn who_waits_for_nothing_but_a_reply_is_in_a_hurry() {
         }
         assert!(asked.is_quiet(), "{policy:?}: its socket need not say a word");
         assert!(asked.is_busy(), "{policy:?}");
-        let (takeover, actions) = begun(&mut table);
-        assert_eq!(restored(&actions)[..2], [opened[98], opened[0]], "{policy:?}");
+        let (takeover, _) = begun(&mut table);
+        assert_eq!(restored(&takeover)[..2], [opened[98], opened[0]], "{policy:?}");
         assert!(takeover.poll_timeout().is_some(), "the others wait");
     }
 }
@@ -360,8 +363,8 @@ fn who_has_waited_longest_comes_first() {
             b"HTTP/1.1 200 OK\r\n",
         );
     }
-    let (_, actions) = begun(&mut table);
-    assert_eq!(restored(&actions), [opened[1], opened[2], opened[0]]);
+    let (takeover, _) = begun(&mut table);
+    assert_eq!(restored(&takeover), [opened[1], opened[2], opened[0]]);
 }
 
 /// The reply acknowledges the request. A client that has sent half a request sends the rest only after an acknowledgement.
@@ -416,13 +419,13 @@ fn who_waits_has_a_head_start() {
     let (mut takeover, mut actions) = begun(&mut table);
     assert_eq!(takeover.poll_timeout(), None, "nobody waits");
     while plan_next(&mut takeover, &mut table, &mut actions) {}
-    assert_eq!(restored(&actions), opened);
+    assert_eq!(restored(&takeover), opened);
 
     for port in [199, 200] {
         say_with(&mut table, port, Direction::In, Flags::ACK, b"what?");
     }
     let (mut takeover, mut actions) = begun(&mut table);
-    assert_eq!(restored(&actions)[..2], opened[198..], "they come first");
+    assert_eq!(restored(&takeover)[..2], opened[198..], "they come first");
     assert!(!plan_next(&mut takeover, &mut table, &mut actions));
     takeover.hurry(opened[150]);
     assert!(
@@ -448,10 +451,10 @@ fn the_others_come_in_portions_after_it() {
     let mut due = takeover.poll_timeout().expect("they wait");
     let mut left = opened.len() - BEFORE_HOLD;
     while left > 0 {
-        let before = restored(&actions).len();
+        let before = restored(&takeover).len();
         takeover.on_timeout(due);
         while plan_next(&mut takeover, &mut table, &mut actions) {}
-        let portion = restored(&actions).len() - before;
+        let portion = restored(&takeover).len() - before;
         assert_eq!(portion, left.min(PORTION));
         left -= portion;
         if left == opened.len() - BEFORE_HOLD - PORTION {
@@ -466,16 +469,17 @@ fn the_others_come_in_portions_after_it() {
         assert_eq!(next, (left > 0).then_some(due + PORTION_EVERY));
         due = next.unwrap_or(due);
     }
-    assert_eq!(restored(&actions).len(), opened.len());
+    assert_eq!(restored(&takeover).len(), opened.len());
 }
 
-fn plan_next(takeover: &mut Takeover, table: &mut Table, actions: &mut VecDeque<Action>) -> bool {
-    takeover.plan_hurried(0, table, actions) || takeover.plan_unhurried(0, table, actions)
+fn plan_next(takeover: &mut Takeover, table: &mut Table, actions: &mut VecDeque<ServiceAction>) -> bool {
+    takeover.plan_hurried(table, actions) || takeover.plan_unhurried(table, actions)
 }
 
-fn restored(actions: &VecDeque<Action>) -> Vec<ConnectionId> {
-    let restored = actions.iter().filter_map(|action| match action {
-        Action::Restore { connection, .. } => Some(*connection),
+/// The connections whose restoration is planned.
+fn restored(takeover: &Takeover) -> Vec<ConnectionId> {
+    let restored = takeover.steps.iter().filter_map(|action| match action {
+        ServiceAction::Restore { connection } => Some(*connection),
         _ => None,
     });
     restored.collect()

@@ -5,15 +5,16 @@
 use std::time::Duration;
 
 use steadfast_proto::Instant;
-use steadfast_proto::action::{Action, Heartbeat};
+use steadfast_proto::action::{Action, Heartbeat, ServiceAction};
 use steadfast_proto::census::Page;
 use steadfast_proto::connection::AtLimit;
 use steadfast_proto::detector::DetectorConfig;
 use steadfast_proto::follower::Policy;
 use steadfast_proto::learn::Told;
-use steadfast_proto::node::{Node, NodeConfig, ServiceConfig};
+use steadfast_proto::node::{Node, NodeConfig};
 use steadfast_proto::orphans::Orphans;
 use steadfast_proto::restart::http::Rules;
+use steadfast_proto::service::{ServiceConfig, ServiceInput};
 use steadfast_proto::standing::{Arbiter, Verdict};
 use steadfast_proto::table::TableConfig;
 
@@ -60,15 +61,22 @@ fn node(now: Instant) -> Node {
 /// Carries out the node's actions at once.
 fn carry_out(node: &mut Node, now: Instant) {
     for _ in 0..ACTIONS_MAX {
-        match node.poll_action() {
-            None => return,
-            Some(Action::Drain { service }) => node.handle_drained(now, service),
-            Some(Action::Announce { service }) => node.handle_reached(now, service),
-            Some(Action::Confirm { service, epoch }) => {
-                node.handle_verdict(now, service, epoch, Verdict::Granted)
-            }
-            Some(_) => {}
-        }
+        let Some(action) = node.poll_action() else {
+            return;
+        };
+        let Action::Service(service, action) = action else {
+            continue;
+        };
+        let input = match action {
+            ServiceAction::Drain => ServiceInput::Drained,
+            ServiceAction::Announce => ServiceInput::Reached,
+            ServiceAction::Confirm { epoch } => ServiceInput::Verdict {
+                epoch,
+                verdict: Verdict::Granted,
+            },
+            _ => continue,
+        };
+        node.handle(now, service, input);
     }
     panic!("it has no end");
 }
@@ -79,8 +87,12 @@ fn hear(node: &mut Node, now: Instant, line: &[u8]) -> serde_json::Result<()> {
     };
     match kind {
         b'1' => node.handle_heartbeat(now, serde_json::from_slice::<Heartbeat>(json)?),
-        b'3' => node.handle_told(now, 0, serde_json::from_slice::<Vec<Told>>(json)?),
-        b'5' => node.handle_page(now, 0, serde_json::from_slice::<Page>(json)?),
+        b'3' => node.handle(
+            now,
+            0,
+            ServiceInput::Told(serde_json::from_slice::<Vec<Told>>(json)?),
+        ),
+        b'5' => node.handle(now, 0, ServiceInput::Page(serde_json::from_slice::<Page>(json)?)),
         _ => {}
     }
     Ok(())

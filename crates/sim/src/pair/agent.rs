@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use proto::Instant;
-use proto::action::{Action, Gate, Heartbeat};
+use proto::action::{Action, Gate, Heartbeat, ServiceAction};
 use proto::census::{Page, PageQuery};
 use proto::learn::Told;
-use proto::node::Found;
 use proto::packet::Checksum;
 use proto::pause::{PauseWatch, Reading};
 use proto::role::Role;
+use proto::service::{Found, ServiceInput};
 use proto::standing::Verdict;
 use proto::stream::{OnShelf, Shelf};
 use serde::{Deserialize, Serialize};
@@ -57,12 +57,15 @@ impl Costs {
     }
 
     fn of(&self, action: &Action, unread: u64) -> Duration {
+        let Action::Service(_, action) = action else {
+            return self.other;
+        };
         match action {
-            Action::Drain { .. } => self.drain + self.record * u32::try_from(unread).unwrap_or(u32::MAX),
-            Action::Restore { .. } => self.restore,
-            Action::Activate { .. } => self.activate,
-            Action::HandOver { .. } => self.hand_over,
-            Action::Assume { .. } => self.assume,
+            ServiceAction::Drain => self.drain + self.record * u32::try_from(unread).unwrap_or(u32::MAX),
+            ServiceAction::Restore { .. } => self.restore,
+            ServiceAction::Activate { .. } => self.activate,
+            ServiceAction::HandOver { .. } => self.hand_over,
+            ServiceAction::Assume { .. } => self.assume,
             _ => self.other,
         }
     }
@@ -268,7 +271,8 @@ impl Station {
         self.unheard
             .retain(|(socket, _)| host.app(*socket).is_some_and(is_silent));
         for (_, syn_ack) in &self.unheard {
-            self.core.handle_unheard(now, 0, syn_ack.clone());
+            let syn_ack = syn_ack.clone();
+            self.core.handle(now, 0, ServiceInput::Unheard { syn_ack });
         }
     }
 
@@ -323,14 +327,14 @@ impl Station {
         }
         let seen = self.agent.seen_here.take();
         if let Some(seen) = seen.or_else(|| self.is(Defect::IgnoreMeet).then_some(now)) {
-            self.core.handle_sign(seen, 0);
+            self.core.handle(now, 0, ServiceInput::Sign { at: seen });
         }
         let mut asked = self.agent.reached_outside.take();
         if self.is(Defect::TrustOutside) && self.config.outside {
             asked = Some(now);
         }
         if let Some(asked) = asked {
-            self.core.handle_outside(now, 0, asked);
+            self.core.handle(now, 0, ServiceInput::Outside { asked });
         }
         if self.wire.check_in(self.core.ran()) > 0 {
             self.tell_gap(now);
@@ -343,7 +347,7 @@ impl Station {
             self.core.handle_answer(now);
         }
         if std::mem::take(&mut self.is_reached) {
-            self.core.handle_reached(now, 0);
+            self.core.handle(now, 0, ServiceInput::Reached);
         }
         while self.verdicts.front().is_some_and(|answer| answer.at <= now) {
             let Some(answer) = self.verdicts.pop_front() else {
@@ -354,7 +358,8 @@ impl Station {
             } else {
                 answer.verdict
             };
-            self.core.handle_verdict(now, 0, answer.epoch, verdict);
+            let epoch = answer.epoch;
+            self.core.handle(now, 0, ServiceInput::Verdict { epoch, verdict });
         }
         if now >= self.core.poll_timeout() {
             self.core.handle_timeout(now);
@@ -369,8 +374,8 @@ impl Station {
             Word::Heartbeat(heartbeat) => self.hear_heartbeat(now, heartbeat),
             Word::Ask(clients) => self.look_up(now, clients),
             Word::AskAll(query) => self.list(now, query),
-            Word::Told(told) => self.core.handle_told(now, 0, told),
-            Word::Page(page) => self.core.handle_page(now, 0, page),
+            Word::Told(told) => self.core.handle(now, 0, ServiceInput::Told(told)),
+            Word::Page(page) => self.core.handle(now, 0, ServiceInput::Page(page)),
         }
     }
 
@@ -378,7 +383,7 @@ impl Station {
         let last = self.is(Defect::WithoutConsent).then(|| heartbeat.clone());
         let heartbeat = self.distort_heartbeat(now, heartbeat);
         self.core.handle_heartbeat(now, heartbeat);
-        if let Some(last) = last.filter(|_| self.core.role(0).0 == Role::Returning) {
+        if let Some(last) = last.filter(|_| self.core.service(0).role() == Role::Returning) {
             let heartbeat = self.distort_heartbeat(now, last);
             self.core.handle_heartbeat(now, heartbeat);
         }
@@ -412,7 +417,7 @@ impl Station {
     /// Tells the core that packets passed unlogged. Connections whose packets were logged before count as older.
     pub(super) fn tell_gap(&mut self, now: Instant) {
         self.read_log(self.wire.end());
-        self.core.handle_log_gap(now, 0);
+        self.core.handle(now, 0, ServiceInput::LogGap);
     }
 
     /// Tells the core of a record.

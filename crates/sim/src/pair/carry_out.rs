@@ -1,10 +1,11 @@
 //! Carries out the core's actions in the simulated world: the daemon's `carry_out` and `relay`, step for step.
 
 use proto::Instant;
-use proto::action::{Action, Gate, Report};
+use proto::action::{Action, Gate, Report, ServiceAction};
 use proto::connection::{Connection, Endpoint as Known, OutputEnd};
 use proto::follower::Restart;
 use proto::role::Role;
+use proto::service::ServiceInput;
 use proto::spill::gather;
 use proto::standing::Verdict;
 use proto::table::ConnectionId;
@@ -36,39 +37,44 @@ impl Station {
 
     /// Carries out one action. `end` is how far the log reached when the action began.
     pub(super) fn carry_out(&mut self, now: Instant, action: Action, end: End) {
+        let action = match action {
+            Action::Service(_, action) => action,
+            Action::Probe => return self.send(AGENTS, PROBE),
+            Action::Send(heartbeat) => return self.say(&Word::Heartbeat(heartbeat)),
+        };
         if !matches!(
             action,
-            Action::Send(_) | Action::SetUntil { .. } | Action::FeedReplica { .. } | Action::Transmit(_)
+            ServiceAction::SetUntil { .. } | ServiceAction::FeedReplica { .. } | ServiceAction::Transmit(_)
         ) {
             self.outputs.push_back(Output::Note(format!("{action:?}")));
         }
         match action {
-            Action::Report(Report::Unrestorable { client, reason, .. }) => self.lost.push((client, reason)),
-            Action::Report(Report::Role { to, .. }) => self.on_role(to),
-            Action::Report(Report::Doubted {
-                is_primary, epoch, ..
-            }) => self.doubted = Some((is_primary, epoch)),
-            Action::Report(Report::Confirmed { .. }) => self.doubted = None,
-            Action::Report(_) => {}
-            Action::Assume { gate, .. } => self.assume(gate),
-            Action::SetGate {
-                gate, epoch, until, ..
-            } => self.change_gate(gate, epoch, until),
-            Action::SetUntil { until, .. } => self.change_until(until),
-            Action::Confirm { epoch, .. } => self.confirm(now, epoch),
-            Action::Hold { .. } if self.is(Defect::NeverTold) => {}
-            Action::Hold { clients, .. } => self.wire.hold(&clients),
-            Action::Settle { .. } => self.wire.settle(),
-            Action::CapWindow { client, cap, .. } => self.wire.cap(client, cap),
-            Action::Destroy { clients, .. } => self.destroy_dying(&clients),
-            Action::TakeAddress { .. } => {
+            ServiceAction::Report(Report::Unrestorable { client, reason }) => {
+                self.lost.push((client, reason))
+            }
+            ServiceAction::Report(Report::Role { to, .. }) => self.on_role(to),
+            ServiceAction::Report(Report::Doubted { is_primary, epoch }) => {
+                self.doubted = Some((is_primary, epoch))
+            }
+            ServiceAction::Report(Report::Confirmed) => self.doubted = None,
+            ServiceAction::Report(_) => {}
+            ServiceAction::Assume { gate, .. } => self.assume(gate),
+            ServiceAction::SetGate { gate, epoch, until } => self.change_gate(gate, epoch, until),
+            ServiceAction::SetUntil { until } => self.change_until(until),
+            ServiceAction::Confirm { epoch } => self.confirm(now, epoch),
+            ServiceAction::Hold { .. } if self.is(Defect::NeverTold) => {}
+            ServiceAction::Hold { clients } => self.wire.hold(&clients),
+            ServiceAction::Settle => self.wire.settle(),
+            ServiceAction::CapWindow { client, cap } => self.wire.cap(client, cap),
+            ServiceAction::Destroy { clients } => self.destroy_dying(&clients),
+            ServiceAction::TakeAddress => {
                 self.address = Address::Interface;
                 self.is_claiming = true;
             }
-            Action::Announce { .. } => self.tell_neighbours(),
-            Action::AskOutside { .. } => self.ask_outside(now),
-            Action::StandDown { .. } => self.stand_down(),
-            Action::Drain { .. } => {
+            ServiceAction::Announce => self.tell_neighbours(),
+            ServiceAction::AskOutside { .. } => self.ask_outside(now),
+            ServiceAction::StandDown { .. } => self.stand_down(),
+            ServiceAction::Drain => {
                 let skips = self.is(Defect::SkipSecondDrain) && !self.restoring.is_empty();
                 if !skips && !self.is(Defect::SkipDrains) {
                     self.read_log(end);
@@ -76,32 +82,30 @@ impl Station {
                         self.tell_gap(now); // the agent may have been away since it last looked
                     }
                 }
-                self.core.handle_drained(now, 0);
+                self.core.handle(now, 0, ServiceInput::Drained);
             }
-            Action::Restore { connection, .. } => self.restore(now, connection),
-            Action::MakeReady { connection, .. } => {
+            ServiceAction::Restore { connection } => self.restore(now, connection),
+            ServiceAction::MakeReady { connection } => {
                 if !self.is(Defect::ReadyLast) {
                     self.make_ready(connection);
                 }
             }
-            Action::Activate { connection, .. } => self.activate(now, connection),
-            Action::HandOver { connection, .. } => self.hand_over(now, connection),
-            Action::AllowSpeech { .. } => self.allow_speech(),
-            Action::Transmit(packet) => {
+            ServiceAction::Activate { connection } => self.activate(now, connection),
+            ServiceAction::HandOver { connection } => self.hand_over(now, connection),
+            ServiceAction::AllowSpeech => self.allow_speech(),
+            ServiceAction::Transmit(packet) => {
                 let output = self.speak(now, packet, true);
                 self.outputs.extend(output);
             }
-            Action::Ask { clients, .. } => self.say(&Word::Ask(clients)),
-            Action::AskAll { query, .. } => self.say(&Word::AskAll(query)),
-            Action::Probe => self.send(AGENTS, PROBE),
-            Action::Send(heartbeat) => self.say(&Word::Heartbeat(heartbeat)),
-            Action::OpenReplica {
-                connection, client, ..
-            } => self.open_replica(connection, client),
-            Action::FeedReplica { connection, .. } => self.feed_replica(now, connection),
-            Action::CloseReplica { connection, .. } => drop(self.replicas.remove(&connection)),
-            Action::RunSync { .. } | Action::HoldInput { .. } => unreachable!("no server's state is copied"),
-            Action::Mend { .. } => unreachable!("no step fails in this network"),
+            ServiceAction::Ask { clients } => self.say(&Word::Ask(clients)),
+            ServiceAction::AskAll { query } => self.say(&Word::AskAll(query)),
+            ServiceAction::OpenReplica { connection, client } => self.open_replica(connection, client),
+            ServiceAction::FeedReplica { connection } => self.feed_replica(now, connection),
+            ServiceAction::CloseReplica { connection } => drop(self.replicas.remove(&connection)),
+            ServiceAction::RunSync { .. } | ServiceAction::HoldInput { .. } => {
+                unreachable!("no server's state is copied")
+            }
+            ServiceAction::Mend => unreachable!("no step fails in this network"),
         }
     }
 
@@ -199,7 +203,7 @@ impl Station {
     fn allow_speech(&mut self) {
         self.may_speak = true;
         if self.is(Defect::GateLast) {
-            let epoch = self.core.role(0).1;
+            let epoch = self.core.service(0).epoch();
             self.set_gate(Gate::Takeover, epoch);
         }
     }
@@ -215,7 +219,7 @@ impl Station {
     }
 
     fn restore(&mut self, now: Instant, id: ConnectionId) {
-        let Some(connection) = self.core.table(0).get(id) else {
+        let Some(connection) = self.core.service(0).table().get(id) else {
             return;
         }; // it ended meanwhile
         let endpoint = connection.endpoint();
@@ -239,7 +243,14 @@ impl Station {
                     .adopt(now, made, Box::new(|_: Instant, _: &mut Endpoint| None));
                 self.restoring.insert(id, Restoring { endpoint, socket });
             }
-            Err(reason) => self.core.handle_unrestorable(now, 0, id, reason),
+            Err(reason) => self.core.handle(
+                now,
+                0,
+                ServiceInput::Unrestorable {
+                    connection: id,
+                    reason,
+                },
+            ),
         }
     }
 
@@ -272,19 +283,31 @@ impl Station {
             return;
         };
         let Restoring { endpoint, socket } = &restoring;
-        let connection = self.core.table(0).get(id);
+        let connection = self.core.service(0).table().get(id);
         let late = match connection.map(|connection| self.late_input(connection, endpoint, *socket)) {
             Some(Err(reason)) => {
                 self.host.take(*socket);
                 let (node, client) = (self.config.number, endpoint.client);
                 self.judge.borrow_mut().on_sockets_lost(node, &[client]);
-                self.core.handle_unrestorable(now, 0, id, reason);
+                self.core.handle(
+                    now,
+                    0,
+                    ServiceInput::Unrestorable {
+                        connection: id,
+                        reason,
+                    },
+                );
                 return;
             }
             Some(Ok(late)) => late,
             None => Vec::new(),
         };
-        let is_quiet = self.core.table(0).get(id).is_some_and(Connection::is_quiet);
+        let is_quiet = self
+            .core
+            .service(0)
+            .table()
+            .get(id)
+            .is_some_and(Connection::is_quiet);
         self.host.with(now, *socket, |socket| {
             socket.feed(&late);
             if !is_quiet {
@@ -297,13 +320,13 @@ impl Station {
             .borrow_mut()
             .on_live(self.config.number, endpoint.client, is_lent.then_some(epoch));
         let offered = self.host.endpoint(*socket).map_or(0, Endpoint::offered_window);
-        if let Some(connection) = self.core.table(0).get(id).filter(|_| !is_quiet) {
+        if let Some(connection) = self.core.service(0).table().get(id).filter(|_| !is_quiet) {
             for packet in takeover::wake(connection, offered, now) {
                 let output = self.speak(now, packet, true);
                 self.outputs.extend(output);
             }
         }
-        self.core.handle_live(now, 0, id);
+        self.core.handle(now, 0, ServiceInput::Live { connection: id });
         if self.is(Defect::ReadyLast) {
             self.deaf.remove(&endpoint.client);
         }
@@ -334,7 +357,7 @@ impl Station {
             return;
         };
         let replica = self.replicas.remove(&id);
-        let has_ended = self.core.table(0).get(id).is_none();
+        let has_ended = self.core.service(0).table().get(id).is_none();
         let Some(HandedOver { connection, syn_ack }) = self.core.hand_over(now, 0, id, &endpoint) else {
             let close = if has_ended {
                 Endpoint::shutdown
@@ -393,7 +416,7 @@ impl Station {
         else {
             return;
         };
-        let Some(connection) = self.core.table(0).followed(id) else {
+        let Some(connection) = self.core.service(0).table().followed(id) else {
             return;
         };
         let Some(replica) = connection.follower().replica() else {
@@ -414,7 +437,15 @@ impl Station {
         if ended {
             application.on_input_end(now);
         }
-        self.core.handle_fed(0, id, to, ended);
+        self.core.handle(
+            now,
+            0,
+            ServiceInput::Fed {
+                connection: id,
+                to,
+                ended,
+            },
+        );
         self.serve_replicas(now);
     }
 

@@ -30,7 +30,7 @@ impl Station {
     }
 
     fn is_primary(&self) -> bool {
-        self.core.role(0).0 == Role::Primary
+        self.core.service(0).role() == Role::Primary
     }
 
     pub(super) fn look_up(&mut self, now: Instant, clients: Vec<SocketAddr>) {

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use proto::detector::DetectorConfig;
 use proto::follower::{Opaque, Policy};
-use proto::node::{NodeConfig, ServiceConfig};
+use proto::node::NodeConfig;
 use proto::restart::http::{Rules, Volatile};
+use proto::service::ServiceConfig;
 use proto::standing;
 use proto::table::TableConfig;
 

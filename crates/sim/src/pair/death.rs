@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use proto::Instant;
 use proto::action::{Gate, Server};
 use proto::packet::{Checksum, Flags, Segment};
+use proto::service::ServiceInput;
 
 use super::application::Served;
 use super::defect::Defect;
@@ -57,8 +58,8 @@ impl Station {
             Server::Alive
         };
         let deaths = std::mem::take(&mut self.deaths);
-        self.core.handle_orphans(now, 0, deaths);
-        self.core.handle_server(now, 0, server);
+        self.core.handle(now, 0, ServiceInput::Orphans(deaths));
+        self.core.handle(now, 0, ServiceInput::Server(server));
         self.agent.wake(now);
     }
 

@@ -15,7 +15,8 @@ use super::wire::Record;
 impl Station {
     /// Changes a heartbeat of the peer into what a node with a defect reads.
     pub(super) fn distort_heartbeat(&mut self, now: Instant, mut heartbeat: Heartbeat) -> Heartbeat {
-        let (role, epoch) = self.core.role(0);
+        let service = self.core.service(0);
+        let (role, epoch) = (service.role(), service.epoch());
         if self.is(Defect::WithoutConsent) && role == Role::Returning {
             // The node takes any heartbeat for the consent that it waits for.
             for beat in &mut heartbeat.services {

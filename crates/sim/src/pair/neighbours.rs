@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use proto::Instant;
+use proto::service::ServiceInput;
 
 use super::judge::Judge;
 use super::station::{Address, Station};
@@ -121,7 +122,7 @@ impl Station {
     /// Asks an outside host from this node's own address.
     pub(super) fn ask_outside(&mut self, now: Instant) {
         if !self.config.outside {
-            self.core.handle_no_outside(0);
+            self.core.handle(now, 0, ServiceInput::NoOutside);
             return;
         }
         self.send(CLIENTS, &[KNOCK, &now.as_nanos().to_be_bytes()].concat());

@@ -1,6 +1,7 @@
 //! Passes the operator's orders to the node's core, as the daemon's module `orders` does.
 
 use proto::Instant;
+use proto::service::ServiceInput;
 
 use super::station::Station;
 
@@ -17,7 +18,7 @@ impl Station {
     pub fn order_drain(&mut self, now: Instant) {
         let now = self.clock.read(now);
         if self.runs(now) && self.core.would_be_lost(now, 0).is_none() {
-            self.core.handle_leave(now, 0, true);
+            self.core.handle(now, 0, ServiceInput::Leave(true));
             self.agent.wake(now);
         }
     }
@@ -26,7 +27,7 @@ impl Station {
     pub fn order_return(&mut self, now: Instant) {
         let now = self.clock.read(now);
         if self.has_agent() {
-            self.core.handle_leave(now, 0, false);
+            self.core.handle(now, 0, ServiceInput::Leave(false));
             self.agent.wake(now);
         }
     }

@@ -10,13 +10,13 @@ use super::Station;
 impl Station {
     /// Bytes of logs that are in files.
     pub fn spilled(&self) -> u64 {
-        let spills = self.core.table(0).config().at_limit.spills();
+        let spills = self.core.service(0).table().config().at_limit.spills();
         spills.map_or(0, |spills| spills.bytes())
     }
 
     /// Connections whose clients are slowed.
     pub fn capped(&self) -> usize {
-        let connections = self.core.table(0).iter();
+        let connections = self.core.service(0).table().iter();
         connections
             .filter(|(_, connection)| connection.is_capped())
             .count()

@@ -12,6 +12,7 @@ use proto::connection::Endpoint;
 use proto::node::{Node as Core, NodeConfig};
 use proto::packet::{Checksum, Segment};
 use proto::role::Role;
+use proto::service::ServiceInput;
 use proto::table::{ConnectionId, Direction};
 
 use super::agent::{Agent, Costs, Said};
@@ -164,7 +165,7 @@ impl Station {
         let now = clock.read(now);
         let agent = Agent::new(now, config.core.incarnation);
         let core = core_of(&config, config.core.clone(), now);
-        let vip = core.vip(0);
+        let vip = core.service(0).vip();
         Self {
             wire: Wire::new(
                 vip,
@@ -226,7 +227,7 @@ impl Station {
 
     /// Whether connections are being decided: all of them, or those of a dead worker.
     pub fn is_deciding(&self) -> bool {
-        self.core.role(0).0 == Role::TakingOver || self.wire.is_deciding()
+        self.core.service(0).role() == Role::TakingOver || self.wire.is_deciding()
     }
 
     /// The core, for inspection.
@@ -493,7 +494,7 @@ impl Station {
 /// The core of an agent that starts.
 pub(super) fn core_of(config: &StationConfig, core: NodeConfig, now: Instant) -> Core {
     let mut core = Core::new(core, now);
-    core.handle_link_of(0, config.service_link);
+    core.handle(now, 0, ServiceInput::HasLink(config.service_link));
     if config.defect == Some(Defect::DecideMute) {
         core.decide_mute();
     }

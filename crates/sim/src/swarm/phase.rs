@@ -132,7 +132,7 @@ fn seen(world: &World, id: NodeId) -> Seen {
     let station: &Station = world.node(id);
     let now = station.time(world.now());
     Seen {
-        role: station.core().role(0).0,
+        role: station.core().service(0).role(),
         is_there: world.is_powered(id),
         is_deciding: station.is_deciding(),
         finds_peer_late: station.core().wants_link(now),

@@ -113,14 +113,20 @@ pub(super) fn judge(
 }
 
 fn roles(scene: &Scene) -> Vec<(Role, u64)> {
-    scene.stations().map(|station| station.core().role(0)).collect()
+    let roles = scene.stations().map(|station| {
+        let service = station.core().service(0);
+        (service.role(), service.epoch())
+    });
+    roles.collect()
 }
 
 /// Whether both nodes do their part, and the wire knows all connections.
 fn is_whole(scene: &Scene) -> bool {
     let roles = roles(scene);
     let has = |role| roles.iter().any(|(one, _)| *one == role);
-    let knows_all = scene.stations().all(|station| station.core().knows_all(0));
+    let knows_all = scene
+        .stations()
+        .all(|station| station.core().service(0).knows_all());
     knows_all && has(Role::Primary) && has(Role::Backup) && roles[0].1 == roles[1].1
 }
 

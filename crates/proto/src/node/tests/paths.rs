@@ -1,8 +1,8 @@
 //! Paths that break while both nodes live and hear each other over another link.
 
 use super::*;
-use crate::node::view::PathFault;
 use crate::path::Outside;
+use crate::service::PathFault;
 
 /// State of the service's network.
 #[derive(Debug, Default)]
@@ -30,25 +30,25 @@ impl Two {
     fn link(&mut self, has_link: bool) {
         self.paths.has_link = has_link;
         for node in &mut self.nodes {
-            node.handle_link_of(0, has_link);
+            node.handle(self.now, 0, ServiceInput::HasLink(has_link));
         }
     }
 
     /// A heartbeat of this node also comes over the service's network.
     pub(super) fn show(&mut self, index: usize) {
         if self.paths.has_link && !self.paths.mute[index] {
-            self.nodes[1 - index].handle_sign(self.now, 0);
+            self.nodes[1 - index].handle(self.now, 0, ServiceInput::Sign { at: self.now });
         }
     }
 
     pub(super) fn ask_outside(&mut self, index: usize) {
         match self.paths.answers {
             Some(answers) if answers[index] => {
-                self.nodes[index].handle_outside(self.now, 0, self.now);
+                self.nodes[index].handle(self.now, 0, ServiceInput::Outside { asked: self.now });
                 self.carry_out(index);
             }
             Some(_) => {}
-            None => self.nodes[index].handle_no_outside(0),
+            None => self.nodes[index].handle(self.now, 0, ServiceInput::NoOutside),
         }
     }
 
@@ -62,11 +62,11 @@ impl Two {
     }
 
     fn fault(&self, index: usize) -> Option<PathFault> {
-        self.nodes[index].path(self.now, 0).fault
+        self.nodes[index].service(0).path(self.now).fault
     }
 
     fn changes(&self) -> [usize; 2] {
-        [0, 1].map(|index| self.nodes[index].roles(0).count())
+        [0, 1].map(|index| self.nodes[index].service(0).roles().count())
     }
 }
 
@@ -83,8 +83,16 @@ fn the_cable_of_either_node_is_pulled_and_the_other_one_goes_on() {
             let went_on = 1 - cut;
             two.outside = cut == 1; // the primary claims
             two.set_cable(cut, false).pass(DETECTED);
-            assert_eq!(two.nodes[went_on].role(0), (Role::Sole, 3), "{arbiter:?} {cut}");
-            assert_eq!(two.nodes[cut].role(0), (Role::Standby, 3), "{arbiter:?} {cut}");
+            assert_eq!(
+                two.nodes[went_on].service(0).role_and_epoch(),
+                (Role::Sole, 3),
+                "{arbiter:?} {cut}"
+            );
+            assert_eq!(
+                two.nodes[cut].service(0).role_and_epoch(),
+                (Role::Standby, 3),
+                "{arbiter:?} {cut}"
+            );
             let stays = two.pass(LONG * 5).roles();
             assert_eq!(stays[went_on], (Role::Sole, 3), "{arbiter:?} {cut}");
             assert_eq!(
@@ -117,7 +125,11 @@ fn a_path_moves_the_service_though_the_arbiter_is_away() {
             two.verdict = None;
             two.outside = cut == 1;
             two.set_cable(cut, false).pass(DETECTED);
-            assert_eq!(two.nodes[went_on].role(0), (Role::Sole, 3), "{arbiter:?} {cut}");
+            assert_eq!(
+                two.nodes[went_on].service(0).role_and_epoch(),
+                (Role::Sole, 3),
+                "{arbiter:?} {cut}"
+            );
             two.pass(LONG * 5);
             let until = two.gates[went_on].1;
             assert!(
@@ -184,7 +196,11 @@ fn hosts_that_are_gone_keep_nobody_from_taking_over() {
             two.pass(LONG);
             assert_eq!(two.roles(), DUPLEX);
             two.kill(dead).pass(LONG * 5);
-            assert_eq!(two.nodes[1 - dead].role(0).0, Role::Sole, "{arbiter:?} {dead}");
+            assert_eq!(
+                two.nodes[1 - dead].service(0).role(),
+                Role::Sole,
+                "{arbiter:?} {dead}"
+            );
         }
     }
 }
@@ -208,12 +224,12 @@ fn one_direction_is_enough_to_cut_a_node_off() {
             two.paths.answers = Some([cut != 0, cut != 1]);
             two.pass(DETECTED);
             assert_eq!(
-                two.nodes[1 - cut].role(0).0,
+                two.nodes[1 - cut].service(0).role(),
                 Role::Sole,
                 "{arbiter:?} {cut} {mute}"
             );
             assert_eq!(
-                two.nodes[cut].role(0).0,
+                two.nodes[cut].service(0).role(),
                 Role::Standby,
                 "{arbiter:?} {cut} {mute}"
             );
@@ -309,7 +325,7 @@ fn packets_of_the_peer_stand_in_for_its_heartbeats() {
         two.pass(BEAT);
         let now = two.now;
         for node in &mut two.nodes {
-            node.handle_sign(now, 0);
+            node.handle(now, 0, ServiceInput::Sign { at: now });
         }
     }
     assert_eq!(two.roles(), DUPLEX);
@@ -345,10 +361,10 @@ fn a_primary_that_yields_is_fenced_without_a_wait() {
     two.link(true);
     two.pass(LONG);
     let now = two.now;
-    two.nodes[0].handle_leave(now, 0, true);
+    two.nodes[0].handle(now, 0, ServiceInput::Leave(true));
     two.carry_out(0);
     two.pass(SHORT);
-    assert_eq!(two.nodes[1].role(0).0, Role::Sole);
+    assert_eq!(two.nodes[1].service(0).role(), Role::Sole);
 }
 
 #[test]
@@ -362,9 +378,12 @@ fn a_node_waits_before_it_has_its_peer_fenced() {
     two.link(true);
     two.pass(LONG);
     two.kill(1).pass(LONG);
-    assert_eq!((two.asked[0].len(), two.nodes[0].role(0).0), (0, Role::Claiming));
+    assert_eq!(
+        (two.asked[0].len(), two.nodes[0].service(0).role()),
+        (0, Role::Claiming)
+    );
     two.pass(LONG);
-    assert_eq!(two.nodes[0].role(0).0, Role::Sole);
+    assert_eq!(two.nodes[0].service(0).role(), Role::Sole);
 }
 
 /// A fence is slower than a boot. If its target were accepted as the wire before the fence ends, the target would be missed and fenced
@@ -380,7 +399,14 @@ fn a_peer_that_comes_back_while_it_is_being_fenced_is_not_counted_on_before_that
     assert_eq!(two.roles().map(|(role, _)| role), [Role::Sole, Role::Returning]);
     let (now, epoch) = (two.now, two.asked[0][0]);
     two.kill(1);
-    two.nodes[0].handle_verdict(now, 0, epoch, Verdict::Granted);
+    two.nodes[0].handle(
+        now,
+        0,
+        ServiceInput::Verdict {
+            epoch,
+            verdict: Verdict::Granted,
+        },
+    );
     two.verdict = Some(Verdict::Granted);
     two.pass(SHORT).start(1).link(true);
     two.pass(LONG);
@@ -393,7 +419,7 @@ fn where_no_link_tells_the_nodes_meet_unless_one_has_lost_the_outside() {
         let mut two = Two::with_paths(Arbiter::FailStop);
         two.link(false);
         two.set_cable(cut, false).pass(Duration::from_millis(700));
-        assert_eq!(two.nodes[1 - cut].role(0).0, Role::Sole, "{cut}");
+        assert_eq!(two.nodes[1 - cut].service(0).role(), Role::Sole, "{cut}");
     }
 }
 
@@ -402,7 +428,7 @@ fn a_carrier_that_is_lost_needs_no_further_proof() {
     let mut two = Two::with_paths(Arbiter::FailStop);
     let now = two.now;
     two.nodes[0].handle_carrier(now, 0, false);
-    assert_eq!(two.nodes[0].path(now, 0).own.outside, Outside::Lost);
+    assert_eq!(two.nodes[0].service(0).path(now).own.outside, Outside::Lost);
     assert_eq!(two.fault(0), Some(PathFault::NoCarrier));
 }
 
@@ -420,13 +446,13 @@ fn a_pair_that_starts_with_a_broken_path_serves_on_the_other_node() {
             }
             two.pass(LONG * 3);
             assert_eq!(
-                two.nodes[1 - cut].role(0).0,
+                two.nodes[1 - cut].service(0).role(),
                 Role::Sole,
                 "{arbiter:?} {cut}: {:?}",
                 two.roles()
             );
             assert!(
-                !two.nodes[cut].role(0).0.may_speak(),
+                !two.nodes[cut].service(0).role().may_speak(),
                 "{arbiter:?} {cut}: {:?}",
                 two.roles()
             );

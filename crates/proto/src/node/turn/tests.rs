@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use super::*;
 use crate::Seq;
-use crate::action::{Echo, Gate, Heartbeat, Report, Server, ServiceBeat, ServiceIndex};
+use crate::action::{Echo, Gate, Heartbeat, Report, Server, ServiceAction, ServiceBeat, ServiceIndex};
 use crate::connection::Connection;
 use crate::follower::Policy;
-use crate::node::Found;
 use crate::node::fixture::{BEAT, at, config};
 use crate::orphans::Orphans;
 use crate::packet::{Checksum, Flags, Options, Segment};
 use crate::role::Role;
+use crate::service::{Found, ServiceInput};
 use crate::table::{ConnectionId, Direction};
 use crate::takeover::{HEAD_START_EACH, HEAD_START_MAX, PORTION, PORTION_EVERY};
 
@@ -51,8 +51,8 @@ fn say(
 ) {
     let client: SocketAddr = ([10, 1, 0, 1], port).into();
     let (source, destination, seq, ack) = match direction {
-        Direction::In => (client, node.vip(service), seq, 1001),
-        Direction::Out => (node.vip(service), client, 1000 + seq, 1),
+        Direction::In => (client, node.service(service).vip(), seq, 1001),
+        Direction::Out => (node.service(service).vip(), client, 1000 + seq, 1),
     };
     let segment = Segment {
         source,
@@ -86,7 +86,7 @@ fn open(
         say(node, service, port, Direction::In, Flags::SYN, (0, b""));
         say(node, service, port, Direction::Out, Flags::SYN_ACK, (0, b""));
         say(node, service, port, Direction::In, Flags::ACK, (1, request));
-        opened.extend(node.table(service).find(([10, 1, 0, 1], port).into()));
+        opened.extend(node.service(service).table().find(([10, 1, 0, 1], port).into()));
     }
     opened
 }
@@ -104,7 +104,7 @@ fn leave_after(node: &mut Node, now: Instant, echo: Option<Instant>) {
 
 fn say_that_it_leaves(node: &mut Node, now: Instant, sequence: u64, echo: Option<Instant>) {
     let beat = |service| ServiceBeat {
-        vip: node.vip(service),
+        vip: node.service(service).vip(),
         role: Role::Primary,
         epoch: 2,
         configured_primary: true,
@@ -141,17 +141,21 @@ fn carry_out(node: &mut Node, now: &mut Instant, cost: Duration) -> Vec<(Action,
         };
         done.push((action.clone(), is_unhurried));
         match action {
-            Action::Restore { service, connection } => {
+            Action::Service(service, ServiceAction::Restore { connection }) => {
                 *now += cost;
-                let entry = node.table(service).get(connection).expect("it is open");
+                let entry = node.service(service).table().get(connection).expect("it is open");
                 endpoints.insert((service, connection), entry.endpoint());
             }
-            Action::Drain { service } => node.handle_drained(*now, service),
-            Action::Activate { service, connection } => node.handle_live(*now, service, connection),
-            Action::HandOver { service, connection } => {
+            Action::Service(service, ServiceAction::Drain) => {
+                node.handle(*now, service, ServiceInput::Drained)
+            }
+            Action::Service(service, ServiceAction::Activate { connection }) => {
+                node.handle(*now, service, ServiceInput::Live { connection })
+            }
+            Action::Service(service, ServiceAction::HandOver { connection }) => {
                 // If the connection was restored before this call, its socket has all output that is in the log.
                 let restored = endpoints.remove(&(service, connection));
-                let entry = node.table(service).get(connection);
+                let entry = node.service(service).table().get(connection);
                 let Some(endpoint) = restored.or_else(|| entry.map(Connection::endpoint)) else {
                     continue; // it was refused
                 };
@@ -166,7 +170,7 @@ fn carry_out(node: &mut Node, now: &mut Instant, cost: Duration) -> Vec<(Action,
 
 fn restored(done: &[(Action, bool)]) -> Vec<(ServiceIndex, ConnectionId)> {
     let restored = done.iter().filter_map(|(action, _)| match *action {
-        Action::Restore { service, connection } => Some((service, connection)),
+        Action::Service(service, ServiceAction::Restore { connection }) => Some((service, connection)),
         _ => None,
     });
     restored.collect()
@@ -176,10 +180,29 @@ fn restored(done: &[(Action, bool)]) -> Vec<(ServiceIndex, ConnectionId)> {
 fn leave_and_drain(node: &mut Node, now: Instant) {
     leave(node, now);
     let drained = std::iter::from_fn(|| node.poll_action()).find_map(|action| match action {
-        Action::Drain { service } => Some(service),
+        Action::Service(service, ServiceAction::Drain) => Some(service),
         _ => None,
     });
-    node.handle_drained(now, drained.expect("it takes over"));
+    node.handle(now, drained.expect("it takes over"), ServiceInput::Drained);
+}
+
+/// The connections that are planned one at a time may include the last one to decide. The takeover ends with it, even if it is lost.
+#[test]
+fn a_takeover_ends_when_its_last_connection_cannot_be_restored() {
+    let mut node = wire(1);
+    open(
+        &mut node,
+        0,
+        1..=u16::try_from(FIRST).expect("few") + 1,
+        b"\0\r\n\r\n",
+    );
+    let mut now = at(10);
+    leave_and_drain(&mut node, now);
+    assert_eq!(node.service(0).role(), Role::TakingOver);
+    let done = carry_out(&mut node, &mut now, Duration::ZERO);
+    assert_eq!(restored(&done), []);
+    assert_eq!(node.service(0).role(), Role::Sole);
+    assert_eq!(node.service(0).takeovers()[0].reset, FIRST + 1);
 }
 
 /// A segment that its connection does not take does not put the client forward, because anybody can send such a segment.
@@ -210,6 +233,21 @@ fn what_a_replica_says_in_a_takeover_puts_its_client_forward() {
     assert_eq!(restored[FIRST..][..2], [(0, opened[98]), (0, opened[FIRST])]);
 }
 
+/// Whether `action` is a step of taking over a connection.
+fn is_step(action: &Action) -> bool {
+    let Action::Service(_, action) = action else {
+        return false;
+    };
+    matches!(
+        action,
+        ServiceAction::Drain
+            | ServiceAction::Restore { .. }
+            | ServiceAction::MakeReady { .. }
+            | ServiceAction::Activate { .. }
+            | ServiceAction::HandOver { .. }
+    )
+}
+
 /// Under `fail-stop` the primary may have gone on alone while the wire's agent was away. Only a fresh heartbeat of the primary shows
 /// whether it has.
 #[test]
@@ -221,7 +259,7 @@ fn what_was_logged_before_a_long_absence_is_taken_over_if_the_primary_has_confir
         let mut now = at(10) + node.config().detector.agent_timeout;
         leave_after(&mut node, now, is_confirmed.then_some(now));
         if !is_confirmed {
-            assert_eq!(node.role(0).0, Role::Backup, "the word may be old");
+            assert_eq!(node.service(0).role(), Role::Backup, "the word may be old");
             for _ in 0..=node.config().detector.missed {
                 now += BEAT;
                 node.handle_timeout(now);
@@ -229,7 +267,7 @@ fn what_was_logged_before_a_long_absence_is_taken_over_if_the_primary_has_confir
         }
         let done = carry_out(&mut node, &mut now, Duration::ZERO);
         assert_eq!(restored(&done).len(), if is_confirmed { opened.len() } else { 0 });
-        assert_eq!(node.role(0).0, Role::Sole);
+        assert_eq!(node.service(0).role(), Role::Sole);
     }
 }
 
@@ -237,7 +275,7 @@ fn what_was_logged_before_a_long_absence_is_taken_over_if_the_primary_has_confir
 /// served `clients` has died.
 fn tell_orphans(node: &mut Node, now: Instant, sequence: u64, echo: Instant, clients: &[SocketAddr]) {
     let beat = ServiceBeat {
-        vip: node.vip(0),
+        vip: node.service(0).vip(),
         role: Role::Primary,
         epoch: 2,
         configured_primary: true,
@@ -283,8 +321,10 @@ fn a_dead_workers_connections_wait_until_the_primary_has_heard_the_wire_again() 
     let stopped = loop {
         let action = node.poll_action().expect("there is more to do");
         match action {
-            Action::MakeReady { .. } => break action,
-            Action::Drain { service } => node.handle_drained(now, service),
+            Action::Service(_, ServiceAction::MakeReady { .. }) => break action,
+            Action::Service(service, ServiceAction::Drain) => {
+                node.handle(now, service, ServiceInput::Drained)
+            }
             _ => {}
         }
         done.push((action, false));
@@ -292,7 +332,7 @@ fn a_dead_workers_connections_wait_until_the_primary_has_heard_the_wire_again() 
     assert_eq!(restored(&done), [(0, opened[0])]);
     now = at(400);
     assert_eq!(node.admit(now, stopped.clone()), None);
-    let is_step = |(action, _): &(Action, bool)| step_of(action).is_some();
+    let is_step = |(action, _): &(Action, bool)| is_step(action);
     assert!(!carry_out(&mut node, &mut now, Duration::ZERO).iter().any(is_step));
     node.handle_timeout(now);
     assert!(!carry_out(&mut node, &mut now, Duration::ZERO).iter().any(is_step));
@@ -314,8 +354,11 @@ fn a_takeover_that_was_interrupted_waits_for_the_primarys_word() {
         let opened = open(&mut node, 0, 1..=3, b"");
         let mut now = at(10);
         leave_and_drain(&mut node, now);
-        let first = std::iter::from_fn(|| node.poll_action()).find(|action| step_of(action).is_some());
-        assert!(matches!(first, Some(Action::Restore { .. })));
+        let first = std::iter::from_fn(|| node.poll_action()).find(is_step);
+        assert!(matches!(
+            first,
+            Some(Action::Service(_, ServiceAction::Restore { .. }))
+        ));
         now += node.config().detector.agent_timeout;
         let stopped = first.expect("it restores the first connection");
         assert_eq!(node.admit(now, stopped), None, "{heard:?}");
@@ -325,7 +368,7 @@ fn a_takeover_that_was_interrupted_waits_for_the_primarys_word() {
             node.handle_timeout(now);
         }
         let done = carry_out(&mut node, &mut now, Duration::ZERO);
-        let is_step = |(action, _): &(Action, bool)| step_of(action).is_some();
+        let is_step = |(action, _): &(Action, bool)| is_step(action);
         assert_eq!(done.iter().any(is_step), heard == Some(true), "{heard:?}");
         let mut all = restored(&done);
         for _ in 0..=node.config().detector.missed {
@@ -338,7 +381,7 @@ fn a_takeover_that_was_interrupted_waits_for_the_primarys_word() {
             if heard == Some(false) { 0 } else { opened.len() },
             "{heard:?}"
         );
-        assert_eq!(node.role(0).0, Role::Sole);
+        assert_eq!(node.service(0).role(), Role::Sole);
     }
 }
 
@@ -353,13 +396,13 @@ fn an_adoption_that_waits_becomes_part_of_the_takeover_of_all() {
     let mut done = Vec::new();
     while restored(&done).is_empty() {
         let action = node.poll_action().expect("there is more to do");
-        if let Action::Drain { service } = action {
-            node.handle_drained(now, service);
+        if let Action::Service(service, ServiceAction::Drain) = action {
+            node.handle(now, service, ServiceInput::Drained);
         }
         done.push((action, false));
     }
     now = at(400);
-    while node.role(0).0 != Role::Sole && now < at(2000) {
+    while node.service(0).role() != Role::Sole && now < at(2000) {
         now += BEAT / 2;
         node.handle_timeout(now);
         done.extend(carry_out(&mut node, &mut now, Duration::ZERO));
@@ -367,13 +410,13 @@ fn an_adoption_that_waits_becomes_part_of_the_takeover_of_all() {
     let mut taken = restored(&done);
     taken.sort_unstable();
     assert_eq!(taken, [(0, opened[0]), (0, opened[1]), (0, opened[2])]);
-    assert_eq!(node.role(0), (Role::Sole, 3));
+    assert_eq!(node.service(0).role_and_epoch(), (Role::Sole, 3));
     let gate = done
         .iter()
-        .position(|(action, _)| matches!(action, Action::SetGate { .. }));
+        .position(|(action, _)| matches!(action, Action::Service(_, ServiceAction::SetGate { .. })));
     let ready = done
         .iter()
-        .position(|(action, _)| matches!(action, Action::MakeReady { .. }));
+        .position(|(action, _)| matches!(action, Action::Service(_, ServiceAction::MakeReady { .. })));
     assert!(gate < ready, "what was begun goes on behind the gate: {done:?}");
 }
 
@@ -392,18 +435,18 @@ fn what_can_wait_is_said_of_each_action() {
     assert_eq!(restored(&done).len(), 20);
     let last = done
         .iter()
-        .rfind(|(action, _)| !matches!(action, Action::AskOutside { .. }));
+        .rfind(|(action, _)| !matches!(action, Action::Service(_, ServiceAction::AskOutside { .. })));
     assert!(matches!(last, Some((Action::Send(_), false))), "it has decided");
     let can_wait = done.into_iter().filter(|(_, can_wait)| *can_wait);
     let can_wait: Vec<_> = can_wait.map(|(action, _)| action).collect();
     let steps = |&connection: &ConnectionId| {
         let service = 0;
         [
-            Action::Restore { service, connection },
-            Action::MakeReady { service, connection },
-            Action::Drain { service },
-            Action::Activate { service, connection },
-            Action::HandOver { service, connection },
+            Action::Service(service, ServiceAction::Restore { connection }),
+            Action::Service(service, ServiceAction::MakeReady { connection }),
+            Action::Service(service, ServiceAction::Drain),
+            Action::Service(service, ServiceAction::Activate { connection }),
+            Action::Service(service, ServiceAction::HandOver { connection }),
         ]
     };
     assert_eq!(can_wait, idle.iter().flat_map(steps).collect::<Vec<_>>());
@@ -485,27 +528,38 @@ fn a_socket_that_lacks_output_is_not_gone_on_with() {
         let (mut endpoint, mut done) = (None, Vec::new());
         while let Some(action) = node.poll_action() {
             match action {
-                Action::Restore { .. } => endpoint = node.table(0).get(id).map(Connection::endpoint),
-                Action::Drain { .. } => node.handle_drained(now, 0),
-                Action::Activate { .. } => {
+                Action::Service(_, ServiceAction::Restore { .. }) => {
+                    endpoint = node.service(0).table().get(id).map(Connection::endpoint)
+                }
+                Action::Service(_, ServiceAction::Drain) => node.handle(now, 0, ServiceInput::Drained),
+                Action::Service(_, ServiceAction::Activate { .. }) => {
                     say_late(&mut node, "activate");
                     let endpoint = endpoint.as_ref().expect("it was restored");
-                    let connection = node.table(0).get(id).expect("it is open");
+                    let connection = node.service(0).table().get(id).expect("it is open");
                     match connection.late_input(endpoint).map(drop) {
                         Ok(()) => {
                             done.push("live");
-                            node.handle_live(now, 0, id);
+                            node.handle(now, 0, ServiceInput::Live { connection: id });
                         }
-                        Err(reason) => node.handle_unrestorable(now, 0, id, reason),
+                        Err(reason) => node.handle(
+                            now,
+                            0,
+                            ServiceInput::Unrestorable {
+                                connection: id,
+                                reason,
+                            },
+                        ),
                     }
                 }
-                Action::HandOver { .. } => {
+                Action::Service(_, ServiceAction::HandOver { .. }) => {
                     say_late(&mut node, "hand over");
                     let endpoint = endpoint.as_ref().expect("it was restored");
                     done.extend(node.hand_over(now, 0, id, endpoint).map(|_| "handed over"));
                 }
-                Action::Report(Report::Unrestorable { .. }) => done.push("refused"),
-                Action::Transmit(packet) => {
+                Action::Service(_, ServiceAction::Report(Report::Unrestorable { .. })) => {
+                    done.push("refused")
+                }
+                Action::Service(_, ServiceAction::Transmit(packet)) => {
                     let reset = Segment::parse(&packet, Checksum::Unverified).expect("a packet");
                     assert_eq!((reset.flags.rst, reset.seq), (true, Seq(1018)));
                     done.push("reset");
@@ -519,7 +573,7 @@ fn a_socket_that_lacks_output_is_not_gone_on_with() {
             Some(_) => &["live", "refused", "reset"],
         };
         assert_eq!(done, expected, "{late:?}");
-        assert_eq!(node.role(0).0, Role::Sole);
+        assert_eq!(node.service(0).role(), Role::Sole);
     }
 }
 
@@ -537,12 +591,12 @@ fn a_wire_in_doubt_continues_nothing() {
             now += node.config().detector.agent_timeout;
         }
         let mut done = Vec::new();
-        while node.role(0).0 != Role::Sole && now < at(4000) {
+        while node.service(0).role() != Role::Sole && now < at(4000) {
             now += BEAT / 2;
             node.handle_timeout(now);
             done.extend(carry_out(&mut node, &mut now, Duration::ZERO));
         }
-        assert_eq!(node.role(0).0, Role::Sole);
+        assert_eq!(node.service(0).role(), Role::Sole);
         assert_eq!(restored(&done).len(), if is_in_doubt { 0 } else { 3 });
     }
 }

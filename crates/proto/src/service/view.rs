@@ -2,14 +2,17 @@
 
 use std::net::SocketAddr;
 
-use super::{Node, RoleSince};
+use super::{RoleSince, Service, Unfollowed};
 use crate::Instant;
-use crate::action::{Server, ServiceBeat, ServiceIndex};
+use crate::action::{Server, ServiceBeat};
 use crate::claim::Claim;
 use crate::connection::Cause;
+use crate::detector::Detector;
+use crate::orphans::{Orphans, Telling};
 use crate::path::{Outside, PathWord};
 use crate::role::Role;
 use crate::state_sync::StateSync;
+use crate::table::Table;
 use crate::takeover::{TakeoverReport, TakeoverSums};
 
 /// Why a service is simplex.
@@ -129,104 +132,170 @@ impl std::fmt::Display for Simplex {
     }
 }
 
-impl Node {
-    /// The last takeovers of a service, in order.
-    pub fn takeovers(&self, service: ServiceIndex) -> &[TakeoverReport] {
-        self.service(service).reports.last()
+impl Service {
+    /// Its connections.
+    pub fn table(&self) -> &Table {
+        &self.table
     }
 
-    /// Sums over all takeovers of a service.
-    pub fn takeover_sums(&self, service: ServiceIndex) -> TakeoverSums {
-        self.service(service).reports.sums()
+    /// Its virtual address and port.
+    pub fn vip(&self) -> SocketAddr {
+        self.table.config().vip
     }
 
-    /// Whether the peer is heard and not overdue.
-    pub fn peer_is_alive(&self, now: Instant) -> bool {
-        self.detector.is_alive(now)
+    /// The role.
+    pub fn role(&self) -> Role {
+        self.standing.role()
     }
 
-    /// The peer's last heartbeat.
-    pub fn last_heartbeat(&self) -> Option<Instant> {
-        self.detector.last_heartbeat()
+    /// The epoch of the role.
+    pub fn epoch(&self) -> u64 {
+        self.standing.epoch()
     }
 
-    /// Role and epoch of a service.
-    pub fn role(&self, service: ServiceIndex) -> (Role, u64) {
-        let service = self.service(service);
-        (service.role(), service.standing.epoch())
+    /// The role and its epoch.
+    pub fn role_and_epoch(&self) -> (Role, u64) {
+        (self.role(), self.epoch())
     }
 
-    /// The last roles of a service on this node, in order, up to the current role. Empty if the service still has the earlier agent's role.
-    pub fn roles(&self, service: ServiceIndex) -> impl Iterator<Item = &RoleSince> {
-        self.service(service).roles.iter()
+    /// The last roles on this node, in order, up to the current role. Empty if the service still has the earlier agent's role.
+    pub fn roles(&self) -> impl Iterator<Item = &RoleSince> {
+        self.roles.iter()
     }
 
-    /// The peer's last report about a service.
-    pub fn peer_beat(&self, service: ServiceIndex) -> Option<&ServiceBeat> {
-        self.service(service).peer.as_ref()
+    /// The last takeovers, in order.
+    pub fn takeovers(&self) -> &[TakeoverReport] {
+        self.reports.last()
+    }
+
+    /// Sums over all takeovers.
+    pub fn takeover_sums(&self) -> TakeoverSums {
+        self.reports.sums()
+    }
+
+    /// Segments that were not followed.
+    pub fn unfollowed(&self) -> Unfollowed {
+        self.unfollowed
+    }
+
+    /// The peer's last report.
+    pub fn peer_beat(&self) -> Option<&ServiceBeat> {
+        self.peer.as_ref()
     }
 
     /// How far the primary's state is copied to the replica's server on this node. `None` if the operator has not configured a copy.
-    pub fn state_sync(&self, service: ServiceIndex) -> Option<&StateSync> {
-        self.service(service).sync.as_ref()
+    pub fn state_sync(&self) -> Option<&StateSync> {
+        self.sync.as_ref()
     }
 
     /// The state of the application on this node.
-    pub fn server(&self, service: ServiceIndex) -> Server {
-        self.service(service).server
+    pub fn server(&self) -> Server {
+        self.server
+    }
+
+    /// The step that failed in this node's network and has not succeeded since.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.why()
+    }
+
+    /// When this node's right to speak ends, unless its peer or the arbiter prolongs it. A wire may speak for the connections that it has
+    /// taken over until its lease ends. A survivor's right has an end until the arbiter confirms the right. `None` if the right has no
+    /// end, or if the node neither speaks alone nor is the wire.
+    pub fn right_ends_at(&self) -> Option<Instant> {
+        self.standing.until()
+    }
+
+    /// Whether this node, as the wire, knows every connection, protected or not. Always true on a node that is not the wire.
+    pub fn knows_all(&self) -> bool {
+        self.role() != Role::Backup || self.table.is_census_complete()
+    }
+
+    /// Clients whose connections are older than the log of this node, and why these connections are not protected. Empty unless this node
+    /// is the wire.
+    pub fn older(&self, now: Instant) -> impl Iterator<Item = (SocketAddr, Cause)> {
+        let is_wire = self.role() == Role::Backup;
+        self.table.older(now).filter(move |_| is_wire)
     }
 
     /// Whether a change of role, a takeover or an adoption of orphans is under way. An agent that ends now would leave it half done.
-    pub fn is_deciding(&self) -> bool {
-        self.services.iter().any(|service| {
-            let is_turning = match service.role() {
-                Role::Claiming | Role::Returning | Role::TakingOver => true,
-                Role::Joining | Role::Primary | Role::Backup | Role::Sole | Role::Standby => false,
-            };
-            let has_orphans = !service.orphans.is_empty() || service.telling.has_more();
-            is_turning || service.takeover.is_some() || has_orphans
-        })
+    pub(crate) fn is_deciding(&self) -> bool {
+        let is_turning = match self.role() {
+            Role::Claiming | Role::Returning | Role::TakingOver => true,
+            Role::Joining | Role::Primary | Role::Backup | Role::Sole | Role::Standby => false,
+        };
+        let has_orphans = !self.orphans.is_empty() || self.telling.has_more();
+        is_turning || self.takeover.is_some() || has_orphans
+    }
+
+    /// Whether this node can stop now without losing anything that waiting could keep. `is_alive`: the peer is.
+    pub(crate) fn is_free(&self, is_alive: bool) -> bool {
+        match self.role() {
+            Role::Joining | Role::Returning | Role::Standby | Role::Sole => true,
+            Role::Primary | Role::Claiming | Role::Backup => !is_alive,
+            Role::TakingOver => false,
+        }
+    }
+
+    /// Orphans of which the peer is to be told.
+    pub(crate) fn telling(&self) -> &Telling {
+        &self.telling
+    }
+
+    /// This node's word about the service, with a share of its orphans.
+    pub(crate) fn beat(&self, orphans: Orphans) -> ServiceBeat {
+        ServiceBeat {
+            vip: self.vip(),
+            role: self.role(),
+            epoch: self.epoch(),
+            configured_primary: self.config.is_primary,
+            mac: self.config.mac,
+            server: self.server,
+            leaves: self.standing.says_that_it_leaves(),
+            hands_over: self.hands_over,
+            orphans,
+            adopted: self.hearing.adopted(),
+            path: Some(self.path_told),
+        }
     }
 
     /// Why a service is simplex. `None` if both nodes do their part.
-    pub fn simplex(&self, now: Instant, index: ServiceIndex) -> Option<Simplex> {
-        let service = self.service(index);
-        if service.failure.why().is_some() {
+    pub(crate) fn simplex(&self, peer: &Detector, now: Instant) -> Option<Simplex> {
+        if self.failure.why().is_some() {
             return Some(Simplex::Failed);
         }
-        let complement = match service.role() {
-            Role::Joining if service.is_contradicted => return Some(Simplex::Contradiction),
-            Role::Joining if !self.detector.has_heard() => return Some(Simplex::NotHeard),
+        let complement = match self.role() {
+            Role::Joining if self.is_contradicted => return Some(Simplex::Contradiction),
+            Role::Joining if !peer.has_heard() => return Some(Simplex::NotHeard),
             Role::Joining => return Some(Simplex::NotAgreed),
             Role::Claiming => return Some(Simplex::Claiming),
             Role::TakingOver => return Some(Simplex::TakingOver),
             Role::Sole => return Some(Simplex::Sole),
-            Role::Standby if service.is_withdrawn => return Some(Simplex::Left),
+            Role::Standby if self.is_withdrawn => return Some(Simplex::Left),
             Role::Standby => return Some(Simplex::Standby),
             Role::Returning => return Some(Simplex::Returning),
             Role::Primary => Role::Backup,
             Role::Backup => Role::Primary,
         };
-        if !self.detector.is_alive(now) {
+        if !peer.is_alive(now) {
             return Some(Simplex::PeerSilent);
         }
-        let Some(peer) = &service.peer else {
+        let Some(beat) = &self.peer else {
             return Some(Simplex::NotAgreed);
         };
         let backups = match complement {
-            Role::Backup => peer.server,
-            _ => service.server,
+            Role::Backup => beat.server,
+            _ => self.server,
         };
-        match (peer.role == complement, backups) {
-            (false, _) => Some(Simplex::PeerIs(peer.role)),
-            (true, Server::Alive) => self.path(now, index).fault.map(Simplex::Path),
+        match (beat.role == complement, backups) {
+            (false, _) => Some(Simplex::PeerIs(beat.role)),
+            (true, Server::Alive) => self.path(now).fault.map(Simplex::Path),
             (true, server) => Some(Simplex::Server(server)),
         }
     }
 
     /// The state of a service's path.
-    pub fn path(&self, now: Instant, index: ServiceIndex) -> PathView {
-        let path = &self.service(index).path;
+    pub fn path(&self, now: Instant) -> PathView {
+        let path = &self.path;
         let (own, peer) = (path.word(now), path.peer());
         let fault = match (own.outside == Outside::Lost, peer.outside == Outside::Lost) {
             _ if !path.has_carrier() => Some(PathFault::NoCarrier),
@@ -245,42 +314,30 @@ impl Node {
     }
 
     /// Why the nodes cannot swap roles for a service. `None` if they can.
-    pub(super) fn cannot_hand_over(&self, now: Instant, index: ServiceIndex) -> Option<Refusal> {
-        let service = self.service(index);
-        if let Some(why) = self.simplex(now, index) {
+    pub(crate) fn cannot_hand_over(&self, peer: &Detector, now: Instant) -> Option<Refusal> {
+        if let Some(why) = self.simplex(peer, now) {
             return Some(Refusal::Simplex(why));
         }
-        service.is_busy().then_some(Refusal::Busy)
-    }
-
-    /// The step for a service that failed in this node's network and has not succeeded since.
-    pub fn failure(&self, index: ServiceIndex) -> Option<&str> {
-        self.service(index).failure.why()
+        self.is_busy().then_some(Refusal::Busy)
     }
 
     /// Why no node would serve if this node gave up its part in a service. `None` if the peer would serve, or if this node does not serve
     /// now.
-    pub fn would_be_lost(&self, now: Instant, index: ServiceIndex) -> Option<Refusal> {
-        let serves = self.service(index).role().may_speak();
-        self.cannot_hand_over(now, index).filter(|_| serves)
-    }
-
-    /// Whether both nodes do their part for a service.
-    pub fn is_duplex(&self, now: Instant, service: ServiceIndex) -> bool {
-        self.simplex(now, service).is_none()
+    pub(crate) fn would_be_lost(&self, peer: &Detector, now: Instant) -> Option<Refusal> {
+        let serves = self.role().may_speak();
+        self.cannot_hand_over(peer, now).filter(|_| serves)
     }
 
     /// When this node, as a service's primary, may claim the VIP if the wire stays silent. The wire must be overdue by then, and its lease
     /// must have run out. `None` if this node may not claim the VIP, or has begun to claim it already.
-    pub fn may_claim_at(&self, index: ServiceIndex) -> Option<Instant> {
-        let service = self.service(index);
-        match service.role() {
+    pub(crate) fn may_claim_at(&self, peer: &Detector) -> Option<Instant> {
+        match self.role() {
             Role::Primary => {
-                let overdue = self.detector.overdue_at();
-                overdue.map(|at| service.standing.granted_until().map_or(at, |free| at.max(free)))
+                let overdue = peer.overdue_at();
+                overdue.map(|at| self.standing.granted_until().map_or(at, |free| at.max(free)))
             }
-            Role::Claiming if service.claim.as_ref().is_some_and(Claim::is_begun) => None,
-            Role::Claiming => service.standing.granted_until(),
+            Role::Claiming if self.claim.as_ref().is_some_and(Claim::is_begun) => None,
+            Role::Claiming => self.standing.granted_until(),
             Role::Joining
             | Role::Returning
             | Role::Backup
@@ -289,27 +346,6 @@ impl Node {
             | Role::Standby => None,
         }
     }
-
-    /// When this node's right to speak for a service ends, unless its peer or the arbiter prolongs it. A wire may speak for the connections
-    /// that it has taken over until its lease ends. A survivor's right has an end until the arbiter confirms the right. `None` if the right
-    /// has no end, or if the node neither speaks alone nor is the wire.
-    pub fn right_ends_at(&self, index: ServiceIndex) -> Option<Instant> {
-        self.service(index).standing.until()
-    }
-
-    /// Whether this node, as a service's wire, knows every connection, protected or not. Always true on a node that is not the wire.
-    pub fn knows_all(&self, index: ServiceIndex) -> bool {
-        let service = self.service(index);
-        service.role() != Role::Backup || service.table.is_census_complete()
-    }
-
-    /// Clients of a service whose connections are older than the log of this node, and why these connections are not protected. Empty
-    /// unless this node is the wire.
-    pub fn older(&self, now: Instant, index: ServiceIndex) -> impl Iterator<Item = (SocketAddr, Cause)> {
-        let service = self.service(index);
-        let is_wire = service.role() == Role::Backup;
-        service.table.older(now).filter(move |_| is_wire)
-    }
 }
 
 #[cfg(test)]
@@ -317,10 +353,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::action::{Action, Gate, Heartbeat};
-    use crate::node::Found;
+    use crate::action::{Action, Gate, Heartbeat, ServiceAction};
+    use crate::node::Node;
     use crate::node::fixture::{at, config};
     use crate::orphans::Orphans;
+    use crate::service::{Found, ServiceInput};
     use crate::table::Direction;
 
     /// A primary. Its peer counts as silent after 80 ms, and the lease is 300 ms.
@@ -330,7 +367,7 @@ mod tests {
 
     fn hear(node: &mut Node, millis: u64, (role, epoch): (Role, u64), configured_primary: bool) {
         let beat = ServiceBeat {
-            vip: node.vip(0),
+            vip: node.service(0).vip(),
             role,
             epoch,
             configured_primary,
@@ -375,11 +412,11 @@ mod tests {
         use crate::packet::{Checksum, Flags, Options, Segment};
         let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
         for (gate, is_primary) in [(Gate::Primary, true), (Gate::Wire, false)] {
-            let mut config = self::node().config;
+            let mut config = self::node().config().clone();
             config.services[0].found = Some(Found::sample(gate, 2));
             let mut node = Node::new(config, at(0));
             let segment = Segment {
-                source: node.vip(0),
+                source: node.service(0).vip(),
                 destination: client,
                 seq: crate::Seq(1),
                 ack: crate::Seq(1),
@@ -399,7 +436,7 @@ mod tests {
             let asked = |node: &mut Node| {
                 let actions = std::iter::from_fn(|| node.poll_action());
                 let asked = actions.filter_map(|action| match action {
-                    Action::Ask { clients, .. } => Some(clients),
+                    Action::Service(_, ServiceAction::Ask { clients, .. }) => Some(clients),
                     _ => None,
                 });
                 asked.collect::<Vec<_>>()
@@ -414,11 +451,11 @@ mod tests {
             );
             node.handle_timeout(at(61));
             assert_eq!(asked(&mut node), expected);
-            node.handle_told(at(62), 0, vec![(client, None)]);
+            node.handle(at(62), 0, ServiceInput::Told(vec![(client, None)]));
             node.handle_timeout(at(200));
             assert_eq!(asked(&mut node), [] as [Vec<SocketAddr>; 0], "it was answered");
             if !is_primary {
-                let (_, cause) = node.older(at(200), 0).next().expect("it is shown");
+                let (_, cause) = node.service(0).older(at(200)).next().expect("it is shown");
                 assert!(
                     cause.to_string().ends_with("it is not open on the primary"),
                     "{cause}"

@@ -1,27 +1,23 @@
 //! Limits the windows of clients whose logs grow.
 
-use super::Node;
-use crate::action::{Action, ServiceIndex};
+use super::Service;
+use crate::action::ServiceAction;
 use crate::connection::Word;
 
-impl Node {
+impl Service {
     /// Queues the actions that the table wants for clients' windows.
-    pub(super) fn tell_wire(&mut self, index: ServiceIndex) {
-        let words = &mut self.services[usize::from(index)].table;
+    pub(super) fn tell_wire(&mut self) {
+        let words = &mut self.table;
         while let Some((client, word)) = words.poll_word() {
             let cap = match word {
                 Word::Cap(cap) => Some(cap),
                 Word::Forget => None,
                 Word::Update(packet) => {
-                    self.actions.push_back(Action::Transmit(packet));
+                    self.actions.push_back(ServiceAction::Transmit(packet));
                     continue;
                 }
             };
-            self.actions.push_back(Action::CapWindow {
-                service: index,
-                client,
-                cap,
-            });
+            self.actions.push_back(ServiceAction::CapWindow { client, cap });
         }
     }
 }

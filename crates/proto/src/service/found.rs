@@ -1,13 +1,15 @@
 //! A new agent continues from what an earlier agent left.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use super::Node;
+use super::Service;
 use crate::Instant;
-use crate::action::{Action, Gate};
+use crate::action::{Gate, ServiceAction};
 use crate::orphans::Telling;
 use crate::role::Role;
 use crate::standing::Found as Left;
+use crate::state_sync::Event;
 
 /// What an earlier agent left of a service.
 #[derive(Clone, Debug)]
@@ -72,18 +74,25 @@ pub(super) fn behind(found: &Found) -> Left {
     }
 }
 
-impl Node {
-    /// The earlier agent may have died after setting the gate, but before carrying out the steps that belong to it: allowing speech, or
-    /// ending the connections behind a closed gate. Takes those steps again.
-    pub(super) fn speak_as_found(&mut self) {
-        for service in self.indices() {
-            let role = self.service(service).role();
-            if role.may_speak() {
-                self.actions.push_back(Action::AllowSpeech { service });
-            } else if role == Role::Standby {
-                let is_deposed = false;
-                self.actions.push_back(Action::StandDown { service, is_deposed });
-            }
+impl Service {
+    /// A new agent goes on from what the earlier agent left. That agent may have died after setting the gate, but before carrying out the
+    /// steps that belong to it: allowing speech, or ending the connections behind a closed gate. Takes those steps again. A wire does not
+    /// know its connections, nor whether its replica's state is still the primary's: it asks for both.
+    pub(super) fn go_on_as_found(&mut self, now: Instant, agent_timeout: Duration) {
+        let role = self.role();
+        if role.may_speak() {
+            self.actions.push_back(ServiceAction::AllowSpeech);
+        } else if role == Role::Standby {
+            let is_deposed = false;
+            self.actions.push_back(ServiceAction::StandDown { is_deposed });
+        }
+        if role == Role::Backup {
+            self.sync(now, Event::Begin);
+            self.begin_census(now);
+        }
+        let found = self.config.found.as_ref();
+        if found.is_some_and(|found| found.doubted.is_some() || now.since(found.seen) >= agent_timeout) {
+            self.doubt(now);
         }
     }
 }

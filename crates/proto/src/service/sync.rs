@@ -1,11 +1,10 @@
 //! Decides which connections a replica follows. This depends on whether the replica's server has the primary's state.
 
-use super::{Node, Service};
+use super::Service;
 use crate::Instant;
-use crate::action::{Action, ServiceIndex};
+use crate::action::ServiceAction;
 use crate::connection::{Cause, Connection};
 use crate::packet::Segment;
-use crate::role::Role;
 use crate::state_sync::{Admission, Decided, Event};
 use crate::table::{Change, ConnectionId, Direction};
 
@@ -46,60 +45,37 @@ impl Service {
         self.table
             .change(id, |connection| connection.unprotect(Cause::NotSynced));
     }
-}
 
-impl Node {
-    /// The hook's run number `run` has ended ([`Action::RunSync`]). If it failed, `outcome` has the reason.
-    pub fn handle_synced(
-        &mut self,
-        now: Instant,
-        index: ServiceIndex,
-        run: u64,
-        outcome: Result<(), String>,
-    ) {
-        if let Some(sync) = &mut self.services[usize::from(index)].sync {
-            let decided = sync.on_ended(now, index, (run, outcome), &mut self.actions);
-            self.decide_waiting(index, decided);
+    /// The hook's run number `run` has ended ([`ServiceAction::RunSync`]). If it failed, `outcome` has the reason.
+    pub(super) fn on_synced(&mut self, now: Instant, run: u64, outcome: Result<(), String>) {
+        if let Some(sync) = &mut self.sync {
+            let decided = sync.on_ended(now, (run, outcome), &mut self.actions);
+            self.decide_waiting(decided);
         }
     }
 
-    /// A new agent that goes on as the wire does not know whether the state is still the primary's, so it begins a copy.
-    pub(super) fn sync_what_was_found(&mut self, now: Instant) {
-        for index in self.indices() {
-            if self.service(index).role() == Role::Backup {
-                self.sync(now, index, Event::Begin);
-            }
+    pub(super) fn sync(&mut self, now: Instant, event: Event) {
+        if let Some(sync) = &mut self.sync {
+            let decided = sync.on_event(now, event, &mut self.actions);
+            self.decide_waiting(decided);
         }
     }
 
-    pub(super) fn sync(&mut self, now: Instant, index: ServiceIndex, event: Event) {
-        if let Some(sync) = &mut self.services[usize::from(index)].sync {
-            let decided = sync.on_event(now, index, event, &mut self.actions);
-            self.decide_waiting(index, decided);
+    pub(super) fn expire_sync(&mut self, now: Instant) {
+        if let Some(sync) = &mut self.sync {
+            let decided = sync.on_timeout(now, &mut self.actions);
+            self.decide_waiting(decided);
         }
     }
 
-    pub(super) fn expire_syncs(&mut self, now: Instant) {
-        for index in self.indices() {
-            if let Some(sync) = &mut self.services[usize::from(index)].sync {
-                let decided = sync.on_timeout(now, index, &mut self.actions);
-                self.decide_waiting(index, decided);
-            }
-        }
-    }
-
-    fn decide_waiting(&mut self, service: ServiceIndex, Decided { followed, refused }: Decided) {
-        let of = &mut self.services[usize::from(service)];
+    fn decide_waiting(&mut self, Decided { followed, refused }: Decided) {
         for connection in refused {
-            of.refuse_replica(connection);
+            self.refuse_replica(connection);
         }
         for connection in followed {
-            if let Some(client) = of.table.followed(connection).map(Connection::client) {
-                self.actions.push_back(Action::OpenReplica {
-                    service,
-                    connection,
-                    client,
-                });
+            if let Some(client) = self.table.followed(connection).map(Connection::client) {
+                self.actions
+                    .push_back(ServiceAction::OpenReplica { connection, client });
             }
         }
     }
@@ -112,12 +88,13 @@ mod tests {
 
     use super::*;
     use crate::Seq;
-    use crate::action::Gate;
+    use crate::action::{Action, Gate};
     use crate::connection::Protection;
     use crate::follower::Policy;
-    use crate::node::Found;
+    use crate::node::Node;
     use crate::node::fixture::{at, config};
     use crate::packet::{Checksum, Flags, Options};
+    use crate::service::{Found, ServiceInput};
     use crate::state_sync::Phase;
 
     fn client(port: u16) -> SocketAddr {
@@ -144,8 +121,8 @@ mod tests {
         payload: &[u8],
     ) {
         let (source, destination) = match direction {
-            Direction::In => (client(port), node.vip(0)),
-            Direction::Out => (node.vip(0), client(port)),
+            Direction::In => (client(port), node.service(0).vip()),
+            Direction::Out => (node.service(0).vip(), client(port)),
         };
         let segment = Segment {
             source,
@@ -167,8 +144,8 @@ mod tests {
     }
 
     fn protection(node: &Node, port: u16) -> Protection {
-        let id = node.table(0).find(client(port)).expect("open");
-        node.table(0).get(id).expect("open").protection()
+        let id = node.service(0).table().find(client(port)).expect("open");
+        node.service(0).table().get(id).expect("open").protection()
     }
 
     /// The node's actions, without heartbeats and questions. Reports each drain as done. If `hook` returns an outcome for a run,
@@ -177,11 +154,13 @@ mod tests {
         let mut wanted = Vec::new();
         while let Some(action) = node.poll_action() {
             match action {
-                Action::Send(_) | Action::Ask { .. } => continue,
-                Action::Drain { service } => node.handle_drained(at(2), service),
-                Action::RunSync { phase, run, .. } => {
+                Action::Send(_) | Action::Service(_, ServiceAction::Ask { .. }) => continue,
+                Action::Service(service, ServiceAction::Drain) => {
+                    node.handle(at(2), service, ServiceInput::Drained)
+                }
+                Action::Service(_, ServiceAction::RunSync { phase, run, .. }) => {
                     if let Some(outcome) = hook(phase) {
-                        node.handle_synced(at(2), 0, run, outcome);
+                        node.handle(at(2), 0, ServiceInput::Synced { run, outcome });
                     }
                 }
                 _ => {}
@@ -193,7 +172,7 @@ mod tests {
 
     fn replicas_of(actions: &[Action]) -> Vec<SocketAddr> {
         let client = |action: &Action| match action {
-            Action::OpenReplica { client, .. } => Some(*client),
+            Action::Service(_, ServiceAction::OpenReplica { client, .. }) => Some(*client),
             _ => None,
         };
         actions.iter().filter_map(client).collect()
@@ -209,7 +188,14 @@ mod tests {
         open(&mut node, 2); // its handshake passes, nothing else does
         let wanted = carry_out(&mut node, |_| None);
         assert_eq!(replicas_of(&wanted), []);
-        node.handle_synced(at(3), 0, 2, Ok(()));
+        node.handle(
+            at(3),
+            0,
+            ServiceInput::Synced {
+                run: 2,
+                outcome: Ok(()),
+            },
+        );
         let wanted = carry_out(&mut node, |_| None);
         assert_eq!(replicas_of(&wanted), [client(2)]);
         open(&mut node, 3);
@@ -229,7 +215,7 @@ mod tests {
         for (port, missed) in [(2, 0), (1, 3), (9, 6)] {
             say(&mut node, port, Direction::Out, Flags::ACK, (1001, 1), b"you");
             say(&mut node, port, Direction::In, Flags::ACK, (1, 1004), b"set");
-            let sync = node.state_sync(0).expect("configured");
+            let sync = node.service(0).state_sync().expect("configured");
             assert_eq!(sync.missed(), missed, "port {port}");
         }
     }
@@ -239,17 +225,20 @@ mod tests {
         let mut node = wire();
         carry_out(&mut node, |_| Some(Ok(())));
         open(&mut node, 1);
-        node.handle_log_gap(at(4), 0);
+        node.handle(at(4), 0, ServiceInput::LogGap);
         open(&mut node, 2);
         assert_eq!(protection(&node, 2), Protection::Unprotected(Cause::NotSynced));
         let phases = carry_out(&mut node, |_| None);
         let prepares = |action: &Action| {
             matches!(
                 action,
-                Action::RunSync {
-                    phase: Phase::Prepare,
-                    ..
-                }
+                Action::Service(
+                    _,
+                    ServiceAction::RunSync {
+                        phase: Phase::Prepare,
+                        ..
+                    }
+                )
             )
         };
         assert!(phases.iter().any(prepares), "{phases:?}");
@@ -261,22 +250,54 @@ mod tests {
         let mut node = wire();
         carry_out(&mut node, |phase| (phase == Phase::Prepare).then_some(Ok(())));
         open(&mut node, 1);
-        let change = node.services[0].standing.on_silent(at(3));
-        node.follow(at(3), 0, change);
-        assert!(node.role(0).0.speaks_alone());
+        for millis in (20..1000).step_by(20) {
+            node.handle_timeout(at(millis));
+        }
+        assert!(node.service(0).role().speaks_alone());
         let wanted = carry_out(&mut node, |_| None);
         let abandons = wanted.iter().position(|action| {
             matches!(
                 action,
-                Action::RunSync {
-                    phase: Phase::Abandon,
-                    ..
-                }
+                Action::Service(
+                    _,
+                    ServiceAction::RunSync {
+                        phase: Phase::Abandon,
+                        ..
+                    }
+                )
             )
         });
         assert!(abandons.is_some(), "{wanted:?}");
         assert_eq!(replicas_of(&wanted), []);
-        assert_eq!(node.takeovers(0)[0].restored, 0);
-        assert_eq!(node.takeovers(0)[0].reset, 1);
+        assert_eq!(node.service(0).takeovers()[0].restored, 0);
+        assert_eq!(node.service(0).takeovers()[0].reset, 1);
+    }
+    /// The copy needs the log up to now, the takeover needs it up to the gate's closing. In one turn both want to read the log.
+    #[test]
+    fn reading_the_log_for_the_copy_is_not_reading_it_for_the_takeover() {
+        let mut node = wire();
+        open(&mut node, 1);
+        let run = std::iter::from_fn(|| node.poll_action()).find_map(|action| match action {
+            Action::Service(_, ServiceAction::RunSync { run, .. }) => Some(run),
+            _ => None,
+        });
+        let (run, outcome) = (run.expect("it copies"), Ok(()));
+        node.handle(at(2), 0, ServiceInput::Synced { run, outcome });
+        for millis in (20..1000).step_by(20) {
+            node.handle_timeout(at(millis));
+        }
+        let mut done = Vec::new();
+        while let Some(action) = node.poll_action() {
+            match action {
+                Action::Service(_, ServiceAction::Drain) => {
+                    done.push("drain");
+                    node.handle(at(1000), 0, ServiceInput::Drained);
+                    done.extend(node.service(0).takeover.is_none().then_some("decided"));
+                }
+                Action::Service(_, ServiceAction::SetGate { .. }) => done.push("close the gate"),
+                _ => {}
+            }
+        }
+        assert_eq!(done, ["drain", "close the gate", "drain", "decided"]);
     }
 }

@@ -8,9 +8,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::Node;
+use super::Service;
 use crate::Instant;
-use crate::action::{Action, Gate, Report, ServiceIndex};
+use crate::action::{Gate, Report, ServiceAction};
 use crate::claim::Claim;
 use crate::role::Role;
 
@@ -52,10 +52,10 @@ impl Failure {
     }
 
     /// Tries the step again, if a try is due.
-    pub(super) fn on_timeout(&mut self, now: Instant, service: ServiceIndex, actions: &mut VecDeque<Action>) {
+    pub(super) fn on_timeout(&mut self, now: Instant, actions: &mut VecDeque<ServiceAction>) {
         if self.poll_timeout().is_some_and(|due| now >= due) {
             self.due = now + WAIT_MAX; // if this try fails, `note` sets an earlier time
-            actions.push_back(Action::Mend { service });
+            actions.push_back(ServiceAction::Mend);
         }
     }
 
@@ -65,63 +65,60 @@ impl Failure {
     }
 }
 
-impl Node {
+impl Service {
     /// A step for a service failed in this node's network, or cannot be made good. `why` names it. Call this before carrying out any
     /// further action: the actions that were to follow the step are dropped.
-    pub fn handle_failed(&mut self, now: Instant, index: ServiceIndex, why: String) {
-        let unheard = self.unheard_consent(index);
-        // The queued heartbeats are wrong about this service. A new heartbeat follows, for all services.
-        self.actions.retain(|action| match action {
-            Action::Send(_) => false,
-            Action::Assume { service, .. }
-            | Action::SetGate { service, .. }
-            | Action::TakeAddress { service }
-            | Action::Announce { service } => *service != index,
-            _ => true,
+    pub(super) fn on_failed(&mut self, now: Instant, why: String) {
+        let unheard = self.unheard_consent();
+        self.actions.retain(|action| {
+            !matches!(
+                action,
+                ServiceAction::Assume { .. }
+                    | ServiceAction::SetGate { .. }
+                    | ServiceAction::TakeAddress
+                    | ServiceAction::Announce
+            )
         });
-        let service = &mut self.services[usize::from(index)];
-        service.claim = None;
-        if service.failure.note(now, why.clone()) {
-            let report = Report::Failed { service: index, why };
-            self.actions.push_back(Action::Report(report));
+        self.claim = None;
+        if self.failure.note(now, why.clone()) {
+            let report = Report::Failed { why };
+            self.actions.push_back(ServiceAction::Report(report));
         }
-        let goes_on = unheard.and_then(|epoch| service.standing.on_consent_failed(now, epoch));
-        let failed = service.standing.set_failed(now, true); // it changes nothing for a node that has just gone on alone
+        let goes_on = unheard.and_then(|epoch| self.standing.on_consent_failed(now, epoch));
+        let failed = self.standing.set_failed(now, true); // it changes nothing for a node that has just gone on alone
         let change = goes_on.or(failed);
-        self.follow(now, index, change);
-        self.send_heartbeat(now);
+        self.follow(now, change);
+        self.tell_peer(now);
     }
 
     /// The epoch in which this node spoke alone, if it has just consented to its peer's return and the peer has not heard of the consent.
     /// The gate is not open to the peer yet in that case.
-    fn unheard_consent(&self, index: ServiceIndex) -> Option<u64> {
-        let is_gate = |action: &Action| matches!(action, Action::SetGate { service, gate: Gate::Primary, .. } if *service == index);
-        let service = self.service(index);
-        let is_untold = service.role() == Role::Primary && self.actions.iter().any(is_gate);
-        let before = service.roles.iter().rev().nth(1)?;
+    fn unheard_consent(&self) -> Option<u64> {
+        let gate = Gate::Primary;
+        let is_gate = |action: &ServiceAction| matches!(action, ServiceAction::SetGate { gate: set, .. } if *set == gate);
+        let is_untold = self.role() == Role::Primary && self.actions.iter().any(is_gate);
+        let before = self.roles.iter().rev().nth(1)?;
         (is_untold && before.role == Role::Sole).then_some(before.epoch)
     }
 
     /// The network for a service works again, and its interface now has the address `mac`. Takes the failed step again.
-    pub fn handle_mended(&mut self, now: Instant, index: ServiceIndex, mac: [u8; 6]) {
-        let service = &mut self.services[usize::from(index)];
-        service.config.mac = mac;
-        if service.failure.why.take().is_none() {
+    pub(super) fn on_mended(&mut self, now: Instant, mac: [u8; 6]) {
+        self.config.mac = mac;
+        if self.failure.why.take().is_none() {
             return;
         }
-        self.actions
-            .push_back(Action::Report(Report::Mended { service: index }));
-        let change = service.standing.set_failed(now, false);
-        let role = service.role();
-        self.follow(now, index, change);
+        self.actions.push_back(ServiceAction::Report(Report::Mended));
+        let change = self.standing.set_failed(now, false);
+        let role = self.role();
+        self.follow(now, change);
         match role {
             Role::Claiming => {
-                self.services[usize::from(index)].claim = Some(Claim::new(now));
-                self.assume(index, Gate::Primary);
+                self.claim = Some(Claim::new(now));
+                self.assume(Gate::Primary);
             }
             Role::Sole => {
-                self.services[usize::from(index)].claim = Some(Claim::announcing(now));
-                self.actions.push_back(Action::TakeAddress { service: index });
+                self.claim = Some(Claim::announcing(now));
+                self.actions.push_back(ServiceAction::TakeAddress);
             }
             Role::Joining
             | Role::Primary
@@ -130,17 +127,18 @@ impl Node {
             | Role::TakingOver
             | Role::Standby => {}
         }
-        self.send_heartbeat(now);
+        self.tell_peer(now);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::action::{Heartbeat, Server, ServiceBeat};
+    use crate::action::{Action, Heartbeat, Server, ServiceBeat, ServiceIndex};
+    use crate::node::Node;
     use crate::node::fixture::{at, config};
-    use crate::node::view::Simplex;
     use crate::orphans::Orphans;
+    use crate::service::{ServiceInput, Simplex};
 
     const WHY: &str = "interface eth1 is gone";
 
@@ -156,7 +154,7 @@ mod tests {
     /// The peer's word: both services are in this role.
     fn hear(node: &mut Node, millis: u64, role: Role, epoch: u64) {
         let beat = |index| ServiceBeat {
-            vip: node.vip(index),
+            vip: node.service(index).vip(),
             role,
             epoch,
             configured_primary: !node.config().services[0].is_primary,
@@ -185,9 +183,10 @@ mod tests {
         while let Some(action) = node.poll_action() {
             if matches!(
                 action,
-                Action::Assume { service: 0, .. } | Action::TakeAddress { service: 0 }
+                Action::Service(0, ServiceAction::Assume { .. })
+                    | Action::Service(0, ServiceAction::TakeAddress)
             ) {
-                node.handle_failed(at(millis), 0, WHY.to_owned());
+                node.handle(at(millis), 0, ServiceInput::Failed { why: WHY.to_owned() });
             } else {
                 done.push(action);
             }
@@ -197,7 +196,7 @@ mod tests {
 
     fn gates(actions: &[Action], index: ServiceIndex) -> Vec<Gate> {
         let gate = |action: &Action| match action {
-            Action::SetGate { service, gate, .. } if *service == index => Some(*gate),
+            Action::Service(service, ServiceAction::SetGate { gate, .. }) if *service == index => Some(*gate),
             _ => None,
         };
         actions.iter().filter_map(gate).collect()
@@ -229,9 +228,9 @@ mod tests {
             words(&done)
         );
         assert_eq!(words(&done).last(), Some(&[failed, (Role::Primary, false)]));
-        assert_eq!(node.failure(0), Some(WHY));
+        assert_eq!(node.service(0).failure(), Some(WHY));
         assert_eq!(node.simplex(at(10), 0), Some(Simplex::Failed));
-        assert_eq!(node.failure(1), None);
+        assert_eq!(node.service(1).failure(), None);
     }
 
     #[test]
@@ -242,15 +241,15 @@ mod tests {
         hear(&mut node, 20, Role::Sole, 3);
         let done = carry_out(&mut node, 20);
         assert_eq!(gates(&done, 0), [Gate::Mute, Gate::Mute], "deposed, then failed");
-        assert_eq!(node.role(1), (Role::Returning, 3));
+        assert_eq!(node.service(1).role_and_epoch(), (Role::Returning, 3));
         assert!(words(&done).iter().all(|word| word[0].0 != Role::Returning));
         // The node does not return until the step is made good.
         hear(&mut node, 40, Role::Sole, 3);
         assert_eq!(gates(&carry_out(&mut node, 40), 0), []);
-        node.handle_mended(at(50), 0, [9; 6]);
+        node.handle(at(50), 0, ServiceInput::Mended { mac: [9; 6] });
         hear(&mut node, 60, Role::Sole, 3);
-        assert_eq!(node.role(0), (Role::Returning, 3));
-        assert_eq!(node.failure(0), None);
+        assert_eq!(node.service(0).role_and_epoch(), (Role::Returning, 3));
+        assert_eq!(node.service(0).failure(), None);
         let actions: Vec<_> = std::iter::from_fn(|| node.poll_action()).collect();
         let Some(Action::Send(heartbeat)) = actions.last() else {
             panic!("{actions:?}");
@@ -270,12 +269,12 @@ mod tests {
         for millis in (30..800).step_by(10) {
             node.handle_timeout(at(millis));
             while let Some(action) = node.poll_action() {
-                if let Action::Announce { service } = action {
-                    node.handle_reached(at(millis), service);
+                if let Action::Service(service, ServiceAction::Announce) = action {
+                    node.handle(at(millis), service, ServiceInput::Reached);
                 }
             }
         }
-        assert_eq!(node.role(0), (Role::Sole, 3));
+        assert_eq!(node.service(0).role_and_epoch(), (Role::Sole, 3));
         hear(&mut node, 800, Role::Returning, 3);
         let done = carry_out(&mut node, 800);
         assert_eq!(gates(&done, 0), [Gate::Sole], "its connections live");
@@ -283,19 +282,19 @@ mod tests {
         assert!(
             !done
                 .iter()
-                .any(|action| matches!(action, Action::StandDown { .. }))
+                .any(|action| matches!(action, Action::Service(_, ServiceAction::StandDown { .. })))
         );
-        assert_eq!(node.role(0), (Role::Sole, 3));
+        assert_eq!(node.service(0).role_and_epoch(), (Role::Sole, 3));
         assert_eq!(
             words(&done).last(),
             Some(&[(Role::Sole, true), (Role::Primary, false)])
         );
         // The node consents again once the step is made good.
         hear(&mut node, 820, Role::Returning, 3);
-        assert_eq!(node.role(0), (Role::Sole, 3));
-        node.handle_mended(at(900), 0, [0; 6]);
+        assert_eq!(node.service(0).role_and_epoch(), (Role::Sole, 3));
+        node.handle(at(900), 0, ServiceInput::Mended { mac: [0; 6] });
         hear(&mut node, 920, Role::Returning, 3);
-        assert_eq!(node.role(0), (Role::Primary, 4));
+        assert_eq!(node.service(0).role_and_epoch(), (Role::Primary, 4));
     }
 
     #[test]
@@ -310,13 +309,13 @@ mod tests {
             let done = carry_out(&mut node, millis);
             assert_eq!(gates(&done, 0), [], "its connections live");
         }
-        assert_eq!(node.role(0).0, Role::Claiming);
-        assert_eq!(node.failure(0), Some(WHY));
-        node.handle_mended(at(500), 0, [0; 6]);
+        assert_eq!(node.service(0).role(), Role::Claiming);
+        assert_eq!(node.service(0).failure(), Some(WHY));
+        node.handle(at(500), 0, ServiceInput::Mended { mac: [0; 6] });
         node.handle_timeout(at(510));
         let actions: Vec<_> = std::iter::from_fn(|| node.poll_action()).collect();
         assert!(
-            actions.contains(&Action::TakeAddress { service: 0 }),
+            actions.contains(&Action::Service(0, ServiceAction::TakeAddress)),
             "{actions:?}"
         );
     }
@@ -329,7 +328,7 @@ mod tests {
         assert!(failure.note(at(0), WHY.to_owned()));
         let mut actions = VecDeque::new();
         for millis in (0..30_000).step_by(10) {
-            failure.on_timeout(at(millis), 0, &mut actions);
+            failure.on_timeout(at(millis), &mut actions);
             if actions.pop_front().is_some() {
                 tries.push(millis);
                 assert!(!failure.note(at(millis), WHY.to_owned()), "no news");

@@ -1,0 +1,139 @@
+//! A node is in doubt if its agent was away for the agent timeout or longer: the other node may have gone on alone meanwhile. A wire
+//! that announced that it leaves, and then stays, is in doubt as well: its primary may have gone on alone because of the announcement.
+//!
+//! With an arbiter the epoch resolves the doubt: a witness remembers which node has the epoch, and a fence switches one node off. Under
+//! `fail-stop` only the other node itself knows whether it has gone on alone. It may also have lost its power since then, and nobody
+//! knows what it told the clients. So this node does not trust what it knows until the other node confirms: it says that it is still
+//! the partner in this epoch.
+//!
+//! * A primary closes its gate until its wire confirms. If the wire says anything else, or nothing, this node ends its connections
+//!   silently before it goes on.
+//! * A wire goes on logging, because all that its primary sends passes the wire. But if the wire takes over before the primary has
+//!   confirmed, the wire restores no connection from the time before.
+//! * The other node's agent may be away too, while its kernel goes on sending. A node in doubt waits for that agent as long as the
+//!   other kernel answers, for 10 s at most. (A new agent that has not heard the other node yet waits without a bound.)
+//! * A primary need not be in doubt to wait so. Its backup may have taken over by its own judgement of the paths, and its agent may have
+//!   been stopped before it said so.
+//! * A takeover is interrupted if the agent was away during it. The takeover goes on when the other node has answered and does not
+//!   speak, or when the other node is silent. If the other node was heard after the interruption but did not answer, and is silent now,
+//!   it may have gone on alone and died. Then the connections that are left are not restored.
+
+use std::time::Duration;
+
+use super::Service;
+use crate::Instant;
+use crate::action::{Gate, Report, ServiceAction};
+use crate::detector::Detector;
+use crate::role::Role;
+use crate::standing::{Arbiter, Word};
+use crate::takeover::Takeover;
+
+/// How long a node in doubt waits for the other node's agent while that node's kernel answers. Longer than a supervisor takes to start
+/// an agent again.
+const AGENT_WAIT: Duration = Duration::from_secs(10);
+
+impl Service {
+    fn is_fail_stop(&self) -> bool {
+        self.standing.config().arbiter == Arbiter::FailStop
+    }
+
+    /// Whether this node still waits for the other node's agent, so that the agent's silence does not count as death yet. This applies only
+    /// while the other node's kernel answers.
+    pub(crate) fn waits_for_agent(&self, peer: &Detector, now: Instant) -> bool {
+        let since = match self.role() {
+            Role::Primary => self.doubted.max(peer.last_heartbeat()),
+            _ => self.doubted,
+        };
+        self.is_fail_stop() && since.is_some_and(|since| now.since(since) < AGENT_WAIT)
+    }
+
+    /// The agent was away for the agent timeout. Begins a doubt, if the role gives reason to.
+    pub(crate) fn doubt(&mut self, now: Instant) {
+        if !self.is_fail_stop() {
+            return;
+        }
+        match self.role() {
+            Role::Primary | Role::Backup => self.begin_doubt(now),
+            Role::TakingOver => self.interrupted = Some(now),
+            Role::Joining | Role::Claiming | Role::Returning | Role::Sole | Role::Standby => {}
+        }
+    }
+
+    /// The other node was heard during this node's takeover. An answer to a heartbeat sent since the interruption ends the interruption.
+    pub(super) fn hear_after_interruption(&mut self, word: &Word) {
+        let interrupted = &mut self.interrupted;
+        interrupted.take_if(|since| word.echo.is_some_and(|echo| echo >= *since));
+    }
+
+    /// The other node is silent, so an interrupted takeover goes on.
+    pub(super) fn end_interruption(&mut self, peer: &Detector) {
+        let Some(since) = self.interrupted.take() else {
+            return;
+        };
+        if peer.last_heartbeat() >= Some(since) {
+            self.doubted = Some(since);
+            if self.takeover.as_ref().is_some_and(Takeover::is_drained) {
+                self.distrust_log();
+            }
+        }
+    }
+
+    /// Begins a doubt. A heartbeat of the other node that answers a heartbeat sent before `since` confirms nothing.
+    pub(super) fn begin_doubt(&mut self, since: Instant) {
+        self.doubted = Some(since);
+        let is_primary = self.role() == Role::Primary;
+        // The report comes before the gate: a new agent that finds the gate closed must know why.
+        let report = Report::Doubted {
+            is_primary,
+            epoch: self.standing.epoch(),
+        };
+        self.actions.push_back(ServiceAction::Report(report));
+        if is_primary {
+            self.set_gate(Gate::Mute);
+        }
+    }
+
+    /// Ends the doubt if the other node's word shows that it has not gone on alone. A word that does not answer a heartbeat sent since the
+    /// doubt began does not count.
+    pub(super) fn hear_confirmation(&mut self, word: &Word) {
+        let is_partner = matches!(
+            (self.role(), word.role),
+            (Role::Primary, Role::Backup) | (Role::Backup, Role::Primary)
+        );
+        let is_same = is_partner && word.epoch == self.standing.epoch();
+        let is_answer = |since: &mut Instant| word.echo.is_some_and(|echo| echo >= *since);
+        if !is_same || self.doubted.take_if(is_answer).is_none() {
+            return;
+        }
+        if self.role() == Role::Primary {
+            self.set_gate(Gate::Primary);
+        }
+        let report = Report::Confirmed;
+        self.actions.push_back(ServiceAction::Report(report));
+    }
+
+    /// The log has been read to its end for a takeover. If this node is in doubt, the takeover does not trust that log.
+    pub(super) fn distrust_log(&mut self) {
+        if self.role() == Role::TakingOver && self.doubted.take().is_some() {
+            let table = &mut self.table;
+            table.distrust();
+            table.forget_said();
+            table.forget_handshakes();
+        }
+    }
+
+    /// This node changes its role from `from` to `to`. A primary in doubt ends its connections, unless it becomes standby. Returns whether
+    /// this node ended them.
+    pub(super) fn end_doubted(&mut self, from: Role, to: Role) -> bool {
+        self.interrupted = None;
+        if from == Role::Backup {
+            self.doubted = self.doubted.filter(|_| to == Role::TakingOver);
+            return false;
+        }
+        let ends = self.doubted.take().is_some() && to != Role::Standby;
+        if ends {
+            self.stand_down(false);
+        }
+        ends
+    }
+}

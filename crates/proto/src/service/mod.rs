@@ -1,0 +1,383 @@
+//! One service on one node: a state machine of its own. [`Node`](crate::node::Node) has a list of them.
+//!
+//! [`handle`](Service::handle) takes what happened. What the service wants done comes in two queues. Its *actions* are carried out in their
+//! order, before anything else that the node wants. The steps of its takeover ([`crate::takeover`]) follow when no service has an action,
+//! so that they do not delay another service, or the node's heartbeat. While the node has no right to speak, those steps wait.
+//!
+//! What a service needs to know of the peer, it reads in the node's [`Detector`] and in the peer's word about this service.
+
+mod doubt;
+mod failure;
+mod found;
+mod limit;
+mod older;
+mod orphans;
+mod packets;
+mod path;
+mod poll;
+mod replica;
+mod roles;
+mod sync;
+mod view;
+
+use std::collections::{HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rustc_hash::FxSeededState;
+
+#[doc(hidden)]
+pub use self::found::Found;
+pub(crate) use self::poll::Urgency;
+pub use self::view::{PathFault, PathView, Refusal, Simplex};
+use crate::action::{Gate, Report, Server, ServiceAction, ServiceBeat};
+use crate::census::Page;
+use crate::claim::Claim;
+use crate::detector::{Detector, DetectorConfig};
+use crate::learn::Told;
+use crate::orphans::{Hearing, Telling};
+use crate::path::{Path, PathWord};
+use crate::role::Role;
+use crate::standing::{Standing, StandingConfig, Verdict};
+use crate::state_sync::StateSync;
+use crate::table::{ConnectionId, Table, TableConfig};
+use crate::takeover::{Repeats, Reports, Takeover};
+use crate::{Instant, Offset};
+use failure::Failure;
+
+/// One service of a [`NodeConfig`].
+#[derive(Clone, Debug)]
+pub struct ServiceConfig {
+    /// Configuration of its connection table.
+    pub table: TableConfig,
+    /// This node is its primary at first.
+    pub is_primary: bool,
+    /// This node's MAC address on its interface.
+    pub mac: [u8; 6],
+    /// What an earlier agent left of the service, if any.
+    pub found: Option<Found>,
+    /// Longest hold of clients' input while the operator's hook copies the primary's server state (policy `replica`, server with
+    /// state). `None`: a server that has just started has all the state that matters.
+    pub state_sync: Option<Duration>,
+}
+
+/// Segments that were not followed, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unfollowed {
+    /// Malformed packets and wrong checksums.
+    pub malformed: u64,
+    /// Segments of connections whose beginning was not seen.
+    pub unknown: u64,
+}
+
+/// A role that a node took, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoleSince {
+    /// When.
+    pub at: Instant,
+    /// The role.
+    pub role: Role,
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+/// Something that happened to a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServiceInput {
+    /// The log has been read to its end, as [`ServiceAction::Drain`] asked.
+    Drained,
+    /// The socket of a restored connection is live.
+    Live {
+        /// The connection.
+        connection: ConnectionId,
+    },
+    /// A connection could not be restored, so it gets a valid RST.
+    Unrestorable {
+        /// The connection.
+        connection: ConnectionId,
+        /// Why.
+        reason: String,
+    },
+    /// The relay has a connection of an earlier agent whose client was not heard yet. Its SYN-ACK must go on being repeated.
+    Unheard {
+        /// The SYN-ACK, from its IP header on.
+        syn_ack: Vec<u8>,
+    },
+    /// An outside host answered what [`ServiceAction::Announce`] asked.
+    Reached,
+    /// The arbiter's answer to [`ServiceAction::Confirm`].
+    Verdict {
+        /// The epoch that was asked for.
+        epoch: u64,
+        /// The answer.
+        verdict: Verdict,
+    },
+    /// A step failed in this node's network, or cannot be made good. Handle this before carrying out any further action: the actions that
+    /// were to follow the step are dropped.
+    Failed {
+        /// Which step, and why.
+        why: String,
+    },
+    /// The network works again. The failed step is taken again.
+    Mended {
+        /// The MAC address that the service's interface has now.
+        mac: [u8; 6],
+    },
+    /// The operator wants this node to have no part in the service (`true`), or to have one again.
+    Leave(bool),
+    /// The application on this node is in this state now.
+    Server(Server),
+    /// The processes of these clients' connections died on this node, but the service lives.
+    Orphans(Vec<SocketAddr>),
+    /// These clients' connections have ended. Only the connections were taken over, not the service. So the clients' next packets go to
+    /// the primary.
+    Forgotten(Vec<SocketAddr>),
+    /// A heartbeat or a packet of the service came from the peer through the service's interface.
+    Sign {
+        /// When.
+        at: Instant,
+    },
+    /// Whether one of the links to the peer uses the service's interface.
+    HasLink(bool),
+    /// An outside host has answered a question of [`ServiceAction::AskOutside`].
+    Outside {
+        /// When the question was asked.
+        asked: Instant,
+    },
+    /// There is no host that [`ServiceAction::AskOutside`] could ask.
+    NoOutside,
+    /// Packets passed without being logged, so nothing about the connections is certain now. Handle this after reading what was logged
+    /// before the gap. Otherwise connections in that log would be taken for connections that began after the gap.
+    LogGap,
+    /// A page of the primary's connections, as [`ServiceAction::AskAll`] asked. Handle this after reading the log.
+    Page(Page),
+    /// What the primary's kernel knows of some connections, as [`ServiceAction::Ask`] asked. Handle this after reading the log.
+    Told(Vec<Told>),
+    /// A run of the hook for the replica's state has ended ([`ServiceAction::RunSync`]).
+    Synced {
+        /// The number of the run.
+        run: u64,
+        /// Why it failed, if it did.
+        outcome: Result<(), String>,
+    },
+    /// A connection's replica was given input.
+    Fed {
+        /// The connection.
+        connection: ConnectionId,
+        /// The replica has the input up to here.
+        to: Offset,
+        /// The replica has the end of input too.
+        ended: bool,
+    },
+    /// A connection's replica failed, so the connection is not protected.
+    ReplicaFailed {
+        /// The connection.
+        connection: ConnectionId,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Most roles that are remembered.
+const ROLES_MAX: usize = 16;
+
+/// One service of a [`Node`](crate::node::Node).
+pub struct Service {
+    config: ServiceConfig,
+    standing: Standing,
+    /// The last roles, the present one last.
+    roles: VecDeque<RoleSince>,
+    gate: Gate,
+    table: Table,
+    takeover: Option<Takeover>,
+    reports: Reports,
+    repeats: Repeats,
+    claim: Option<Claim>,
+    path: Path,
+    /// The report on the path that the peer was last told.
+    path_told: PathWord,
+    /// This node is a wire with a broken path: the primary is to go on without it.
+    gives_way: bool,
+    /// The operator wants this node to have no part in the service.
+    is_withdrawn: bool,
+    peer: Option<ServiceBeat>,
+    server: Server,
+    telling: Telling,
+    hearing: Hearing,
+    /// Clients whose connections wait to be taken over.
+    orphans: Vec<SocketAddr>,
+    /// Clients whose last connection was taken over, while the service was not.
+    taken: HashSet<SocketAddr, FxSeededState>,
+    unfollowed: Unfollowed,
+    sync: Option<StateSync>,
+    /// The step that failed in this node's network for the service, if any.
+    failure: Failure,
+    /// When this node came into doubt whether the other node has gone on alone; `None` if it is not in doubt.
+    doubted: Option<Instant>,
+    /// When the agent came back, if it was away for too long during a takeover. The takeover's steps wait until the other node has said what
+    /// it did meanwhile.
+    interrupted: Option<Instant>,
+    hands_over: bool,
+    is_contradicted: bool,
+    is_alarmed: bool,
+    /// What is to be done next, in order, except the steps of the takeover.
+    actions: VecDeque<ServiceAction>,
+    /// When the peer was to be told last about a change of this service, if it was not told yet.
+    news: Option<Instant>,
+    /// The connection whose steps are being polled, if neither side of the connection waits for anything.
+    unhurried: Option<ConnectionId>,
+    /// The steps of a takeover go on though the right to speak has ended: a defect, for the simulator.
+    decides_mute: bool,
+}
+
+impl Service {
+    /// A service that knows nothing of the peer, or only what an earlier agent left.
+    pub(crate) fn new(
+        config: &ServiceConfig,
+        standing: StandingConfig,
+        detector: DetectorConfig,
+        now: Instant,
+    ) -> Self {
+        let found = config.found.as_ref();
+        let mut taken = HashSet::with_hasher(FxSeededState::with_seed(config.table.hash_seed));
+        taken.extend(found.into_iter().flat_map(|found| &found.taken));
+        let standing = Standing::new(standing, found.map(found::behind), now);
+        let has_peer = matches!(standing.role(), Role::Primary | Role::Backup);
+        let mut service = Self {
+            config: config.clone(),
+            telling: found.map_or_else(Telling::default, |found| found.telling(standing.role())),
+            standing,
+            roles: VecDeque::new(),
+            gate: found.map_or(Gate::Off, |found| found.gate),
+            table: Table::new(config.table.clone()),
+            takeover: None,
+            reports: Reports::default(),
+            repeats: Repeats::default(),
+            claim: None,
+            path: Path::new(detector, has_peer, now),
+            path_told: PathWord::default(),
+            gives_way: false,
+            is_withdrawn: false,
+            peer: None,
+            server: Server::Alive,
+            hearing: Hearing::default(),
+            orphans: Vec::new(),
+            taken,
+            unfollowed: Unfollowed::default(),
+            sync: config.state_sync.map(StateSync::new),
+            failure: Failure::default(),
+            doubted: None,
+            interrupted: None,
+            hands_over: false,
+            is_contradicted: false,
+            is_alarmed: false,
+            actions: VecDeque::new(),
+            news: None,
+            unhurried: None,
+            decides_mute: false,
+        };
+        if service.config.found.is_some() {
+            service.go_on_as_found(now, detector.agent_timeout);
+        }
+        service
+    }
+
+    /// Whether the earlier agent had a peer. Then the peer's silence counts, although this agent has never heard it.
+    pub(crate) fn expects_peer(&self) -> bool {
+        matches!(self.role(), Role::Primary | Role::Backup)
+    }
+
+    /// Whether the connections of a dead worker are being taken over. No other takeover begins meanwhile.
+    fn is_busy(&self) -> bool {
+        self.takeover.is_some() && self.role() == Role::Backup
+    }
+
+    /// When the claim of a VIP that a working wire gives up is complete, even if no outside host answers. `None` for any other claim, and
+    /// if this node has no right to the VIP.
+    fn given_at(&self) -> Option<Instant> {
+        let given_at = self.claim.as_ref().and_then(Claim::given_at)?;
+        Some(given_at.max(self.standing.claims_at()?))
+    }
+
+    /// Breaks a rule on purpose from now on ([`Node::decide_mute`](crate::node::Node::decide_mute)).
+    pub(crate) const fn decide_mute(&mut self) {
+        self.decides_mute = true;
+    }
+
+    /// Something happened at `now`. `peer` is the node's detector of the peer.
+    pub(crate) fn handle(&mut self, peer: &Detector, now: Instant, input: ServiceInput) {
+        match input {
+            ServiceInput::Drained => self.on_drained(now),
+            ServiceInput::Live { connection } => {
+                if let Some(takeover) = self.takeover.as_mut() {
+                    takeover.on_live(now, connection);
+                }
+            }
+            ServiceInput::Unrestorable { connection, reason } => {
+                self.on_unrestorable(now, connection, reason)
+            }
+            ServiceInput::Unheard { syn_ack } => {
+                if self.role() != Role::Standby {
+                    self.repeats.add(now, syn_ack, &mut self.actions);
+                }
+            }
+            ServiceInput::Reached => self.on_reached(peer, now),
+            ServiceInput::Verdict { epoch, verdict } => self.on_verdict(now, epoch, verdict),
+            ServiceInput::Failed { why } => self.on_failed(now, why),
+            ServiceInput::Mended { mac } => self.on_mended(now, mac),
+            ServiceInput::Leave(leaves) => self.on_leave(now, leaves),
+            ServiceInput::Server(server) => self.on_server(now, server),
+            ServiceInput::Orphans(clients) => self.on_orphans(now, clients),
+            ServiceInput::Forgotten(clients) => self.on_forgotten(&clients),
+            ServiceInput::Sign { at } => self.path.on_sign(at),
+            ServiceInput::HasLink(has_link) => self.path.set_link(has_link),
+            ServiceInput::Outside { asked } => {
+                self.path.on_answer(now, asked);
+                self.judge_path(peer, now);
+            }
+            ServiceInput::NoOutside => self.path.on_nobody(),
+            ServiceInput::LogGap => self.on_log_gap(now),
+            ServiceInput::Page(page) => self.on_page(now, page),
+            ServiceInput::Told(told) => self.on_told(now, told),
+            ServiceInput::Synced { run, outcome } => self.on_synced(now, run, outcome),
+            ServiceInput::Fed {
+                connection,
+                to,
+                ended,
+            } => self.on_fed(connection, to, ended),
+            ServiceInput::ReplicaFailed { connection, reason } => self.on_replica_failure(connection, reason),
+        }
+    }
+
+    /// The peer was heard. It is another agent than before if `incarnation` is given.
+    pub(crate) fn on_heartbeat(&mut self, incarnation: Option<u64>) {
+        self.path.on_heartbeat();
+        if let Some(incarnation) = incarnation {
+            self.hearing.begin(incarnation);
+        }
+    }
+
+    /// The peer is to be told of a change at once, not in the usual rhythm.
+    fn tell_peer(&mut self, now: Instant) {
+        self.news = Some(now);
+    }
+
+    fn report(&mut self, report: Report) {
+        self.actions.push_back(ServiceAction::Report(report));
+    }
+}
+
+#[cfg(test)]
+impl Service {
+    pub(crate) fn set_standing(&mut self, standing: Standing) {
+        self.standing = standing;
+    }
+
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.doubted.is_some()
+    }
+
+    pub(crate) fn takes_over(&self) -> bool {
+        self.takeover.is_some()
+    }
+}

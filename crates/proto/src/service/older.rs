@@ -1,0 +1,66 @@
+//! Connections that are older than the log: the wire asks the primary which ones there are, and what was agreed in their handshakes.
+
+use super::Service;
+use crate::Instant;
+use crate::action::ServiceAction;
+use crate::census::Page;
+use crate::learn::Told;
+use crate::role::Role;
+use crate::state_sync::Event;
+
+impl Service {
+    /// Packets of a service passed without being logged, so nothing about its connections is certain now. Call this after reading what was
+    /// logged before the gap. Otherwise connections in that log would be taken for connections that began after the gap.
+    pub(super) fn on_log_gap(&mut self, now: Instant) {
+        let table = &mut self.table;
+        table.distrust();
+        table.forget_said();
+        table.forget_handshakes();
+        self.begin_census(now); // some connections may have begun unlogged
+        self.tell_wire();
+        self.sync(now, Event::Begin); // the replica's server lacks what passed unlogged
+    }
+
+    /// Begins to ask the primary for all connections. From now on, packets of connections that this node does not know pass through it.
+    pub(super) fn begin_census(&mut self, now: Instant) {
+        self.table.begin_census(now);
+        self.ask_about_older(now);
+    }
+
+    /// Asks the primary about connections that are older than the log, if a question is due.
+    pub(super) fn ask_about_older(&mut self, now: Instant) {
+        self.table.set_wire(self.role() == Role::Backup);
+        if let Some(query) = self.table.poll_census(now) {
+            self.actions.push_back(ServiceAction::AskAll { query });
+        }
+        if let Some(clients) = self.table.poll_question(now) {
+            self.actions.push_back(ServiceAction::Ask { clients });
+        }
+    }
+
+    /// A page of the primary's connections, as [`ServiceAction::AskAll`] asked. Call this after reading the log.
+    pub(super) fn on_page(&mut self, now: Instant, page: Page) {
+        self.table.set_wire(self.role() == Role::Backup);
+        self.table.on_page(page);
+        self.ask_about_older(now);
+    }
+
+    /// Removes connections that have ended without a packet: closes their replicas, and decides them in a takeover.
+    pub(super) fn remove_ended(&mut self, now: Instant) {
+        let has_replicas = self.table.config().has_replicas();
+        for connection in self.table.take_gone() {
+            if has_replicas {
+                self.actions.push_back(ServiceAction::CloseReplica { connection });
+            }
+            self.decide(now, connection);
+        }
+    }
+
+    /// What the primary's kernel knows of some connections, as [`ServiceAction::Ask`] asked. Call this after reading the log.
+    pub(super) fn on_told(&mut self, now: Instant, told: Vec<Told>) {
+        self.table.set_wire(self.role() == Role::Backup);
+        told.into_iter().for_each(|told| self.table.on_told(told));
+        self.remove_ended(now);
+        self.ask_about_older(now);
+    }
+}

@@ -1,0 +1,159 @@
+//! Packets of the wire's log, and what a takeover does with the connections.
+
+use super::Service;
+use crate::Instant;
+use crate::action::{Report, ServiceAction};
+use crate::connection::Endpoint;
+use crate::follower::follow_replica;
+use crate::packet::{Checksum, Segment};
+use crate::role::Role;
+use crate::state_sync::Event;
+use crate::stream::{OnShelf, Shelf};
+use crate::table::{Change, ConnectionId, Direction};
+use crate::takeover::{self, HandedOver};
+
+impl Service {
+    /// If a client speaks on a connection that waits to be taken over, that connection comes next. A segment that the connection does not
+    /// take has no effect, because anybody can send such a segment.
+    fn hurry_speaker(&mut self, direction: Direction, segment: &Segment<'_>) {
+        let (Direction::In, Some(takeover)) = (direction, &mut self.takeover) else {
+            return;
+        };
+        let said_on = self.table.find(segment.source);
+        let waits = said_on.filter(|&id| takeover.is_unhurried(id));
+        let is_taken = |id: &ConnectionId| self.table.get(*id).is_some_and(|entry| entry.takes(segment));
+        if let Some(connection) = waits.filter(is_taken) {
+            takeover.hurry(connection);
+        }
+    }
+
+    /// A packet that the wire logged at `now`, from its IP header on.
+    pub(crate) fn on_packet(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        packet: &[u8],
+        checksum: Checksum,
+        source: Option<OnShelf<'_>>,
+    ) {
+        let Ok(segment) = Segment::parse(packet, checksum) else {
+            self.unfollowed.malformed += 1;
+            return;
+        };
+        let payload_at = (segment.payload.as_ptr() as usize).wrapping_sub(packet.as_ptr() as usize);
+        let source = source
+            .filter(|_| payload_at < packet.len())
+            .map(|source| source.skip(payload_at));
+        self.table.set_wire(self.role() == Role::Backup);
+        let missed = self.missed_by_replica(direction, &segment);
+        self.hurry_speaker(direction, &segment);
+        let change = self.table.on_packet(now, direction, &segment, source);
+        self.remove_ended(now);
+        if self.config.table.has_replicas() && self.admits(change, missed) {
+            follow_replica(&mut self.table, change, &mut self.actions);
+        }
+        match change {
+            Change::Unknown => {
+                self.unfollowed.unknown += 1;
+                if self.answers(now, direction, &segment) {
+                    let reset = takeover::refuse(&segment).map(|reset| reset.emit());
+                    self.actions.extend(reset.map(ServiceAction::Transmit));
+                }
+                self.ask_about_older(now);
+            }
+            Change::Old if self.answers(now, direction, &segment) => {
+                let answer = self.table.answer_to_old(now, &segment);
+                let answer = answer.map(|answer| answer.emit());
+                self.actions.extend(answer.map(ServiceAction::Transmit));
+            }
+            Change::Handshake if direction == Direction::In && !self.taken.is_empty() => {
+                self.taken.remove(&segment.source); // its next connection is the primary's
+            }
+            Change::Ended(connection) => self.decide(now, connection),
+            Change::Old | Change::Handshake | Change::Connection(_) | Change::Opened(_) => {}
+        }
+        self.tell_wire();
+    }
+
+    /// The shelf that packets came from will be cleared. Copies what is still needed from it.
+    pub(crate) fn keep(&mut self, shelf: &dyn Shelf) {
+        self.table.keep(shelf);
+    }
+
+    pub(super) fn on_drained(&mut self, now: Instant) {
+        self.distrust_log();
+        if let Some(takeover) = self.takeover.as_mut() {
+            takeover.on_drained(now, &mut self.table, &mut self.actions);
+        }
+        self.sync(now, Event::Drained);
+        self.conclude(now);
+    }
+
+    pub(super) fn on_unrestorable(&mut self, now: Instant, connection: ConnectionId, reason: String) {
+        if let Some(takeover) = self.takeover.as_mut() {
+            takeover.on_unrestorable(connection, &mut self.table, reason, &mut self.actions);
+        }
+        self.conclude(now);
+    }
+
+    /// Takes a live connection out of the table, with its logs, for the relay. Its socket was made from `endpoint`. `None` if the
+    /// connection ended meanwhile, or if the application cannot go on with that socket. The service then refuses the connection, and the
+    /// caller must close the socket.
+    pub(crate) fn hand_over(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        endpoint: &Endpoint,
+    ) -> Option<HandedOver> {
+        let entry = self.table.get(connection);
+        if let Some(Err(reason)) = entry.map(|entry| entry.restarts_on(endpoint)) {
+            self.on_unrestorable(now, connection, reason);
+            return None;
+        }
+        let taken = self.table.hand_over(connection).map(|taken| {
+            let takeover = self.takeover.as_mut();
+            let syn_ack = takeover.and_then(|takeover| takeover.half_open(connection, &taken));
+            HandedOver {
+                connection: taken,
+                syn_ack,
+            }
+        });
+        if let Some(syn_ack) = taken.as_ref().and_then(|taken| taken.syn_ack.as_ref()) {
+            self.repeats.add(now, syn_ack.clone(), &mut self.actions);
+        }
+        self.decide(now, connection);
+        taken
+    }
+
+    pub(super) fn decide(&mut self, now: Instant, connection: ConnectionId) {
+        if let Some(takeover) = &mut self.takeover {
+            takeover.on_decided(connection);
+        }
+        self.conclude(now);
+    }
+
+    /// Ends the takeover if all its connections are decided.
+    pub(super) fn conclude(&mut self, now: Instant) {
+        self.remove_ended(now);
+        self.tell_wire();
+        let Some(mut takeover) = self.takeover.take_if(|takeover| takeover.is_decided()) else {
+            return;
+        };
+        let is_whole = takeover.is_whole();
+        self.reports.push(takeover.report(now));
+        self.actions.extend(takeover.take_hold());
+        self.actions.push_back(ServiceAction::Settle);
+        if is_whole {
+            self.actions.push_back(ServiceAction::AllowSpeech);
+        }
+        for refusal in takeover.into_refusals() {
+            self.repeats.add(now, refusal, &mut self.actions);
+        }
+        self.report(Report::TakenOver);
+        if is_whole {
+            let change = self.standing.on_decided(now);
+            self.follow(now, change);
+        }
+        self.adopt_orphans(now);
+    }
+}

@@ -1,0 +1,140 @@
+//! What a service wants done next.
+
+use super::Service;
+use crate::Instant;
+use crate::action::ServiceAction;
+use crate::connection::Connection;
+use crate::role::Role;
+use crate::state_sync::StateSync;
+use crate::takeover::Takeover;
+
+/// Which connections of a takeover to plan next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// Those on which a side waits for something.
+    Hurried,
+    /// Those on which no side waits.
+    Unhurried,
+}
+
+impl Service {
+    /// The next action, if it is not a step of the takeover.
+    pub(crate) fn pop_action(&mut self) -> Option<ServiceAction> {
+        self.actions.pop_front()
+    }
+
+    /// When a change happened of which the peer was not told yet. The caller tells the peer.
+    pub(crate) fn take_news(&mut self) -> Option<Instant> {
+        self.news.take()
+    }
+
+    /// Whether this node takes over all or some connections, but has no right to speak until the arbiter or the primary answers. The
+    /// primary may have gone on alone, and its application may execute the same requests.
+    pub(super) fn is_mute(&self, now: Instant) -> bool {
+        let is_over = |until: Instant| now >= until;
+        let takes_over = self.role() == Role::TakingOver || self.is_busy();
+        takes_over && self.standing.until().is_some_and(is_over)
+    }
+
+    /// Whether the steps of the takeover must wait: this node has no right to speak, or the agent was away and must hear the peer first.
+    pub(crate) fn must_wait(&self, now: Instant) -> bool {
+        (self.interrupted.is_some() || self.is_mute(now)) && !self.decides_mute
+    }
+
+    /// The next planned step of the takeover.
+    pub(crate) fn pop_step(&mut self) -> Option<ServiceAction> {
+        let step = self.takeover.as_mut().and_then(Takeover::pop_step);
+        if let Some(ServiceAction::Restore { connection }) = step {
+            let entry = self.table.get_mut(connection);
+            let is_unhurried = entry.is_some_and(|entry| {
+                entry.refuse_input_end();
+                !entry.is_busy()
+            });
+            self.unhurried = is_unhurried.then_some(connection);
+        }
+        step
+    }
+
+    /// Whether `step`, which was popped last, can wait for other work that needs the CPU, because neither side of its connection waits for
+    /// anything.
+    pub(crate) fn is_unhurried(&self, step: &ServiceAction) -> bool {
+        match step {
+            ServiceAction::Restore { connection }
+            | ServiceAction::MakeReady { connection }
+            | ServiceAction::Activate { connection }
+            | ServiceAction::HandOver { connection } => self.unhurried == Some(*connection),
+            ServiceAction::Drain => self.unhurried.is_some(),
+            _ => false,
+        }
+    }
+
+    /// A step of the takeover is about to be carried out. Returns whether it may be: if the node may not go on now, the step is queued
+    /// again. If the connection can no longer be restored, because its log has a gap now, the connection is refused.
+    pub(crate) fn admit(
+        &mut self,
+        now: Instant,
+        step: ServiceAction,
+        must_wait: bool,
+    ) -> Option<ServiceAction> {
+        if must_wait || self.must_wait(now) {
+            if let Some(takeover) = &mut self.takeover {
+                takeover.put_back(step);
+            }
+            return None;
+        }
+        if let ServiceAction::Restore { connection } = step
+            && let Some(Err(reason)) = self.table.get(connection).map(Connection::restarts)
+        {
+            self.on_unrestorable(now, connection, reason);
+            return None;
+        }
+        Some(step)
+    }
+
+    /// Plans the steps of the next connection to take over. Returns false if there is nothing to plan now.
+    pub(crate) fn plan(&mut self, now: Instant, urgency: Urgency) -> bool {
+        let Some(takeover) = self.takeover.as_mut() else {
+            return false;
+        };
+        let has_planned = match urgency {
+            Urgency::Hurried => takeover.plan_hurried(&mut self.table, &mut self.actions),
+            Urgency::Unhurried => takeover.plan_unhurried(&mut self.table, &mut self.actions),
+        };
+        if has_planned {
+            self.conclude(now); // the last connection may turn out not to be restorable
+        }
+        has_planned
+    }
+
+    /// Whether a connection is left to plan now.
+    pub(crate) fn has_unplanned(&self) -> bool {
+        self.takeover.as_ref().is_some_and(Takeover::has_next)
+    }
+
+    /// Whether connections on which a side waits are still to be planned.
+    pub(crate) fn is_in_a_hurry(&self) -> bool {
+        self.takeover.as_ref().is_some_and(Takeover::is_in_a_hurry)
+    }
+
+    /// When this service next wants to be told of the time.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let claim = self.claim.as_ref().and_then(|claim| {
+            let due = claim.poll_timeout()?;
+            if claim.is_begun() {
+                return Some(due);
+            }
+            Some(due.max(self.standing.claims_at()?))
+        });
+        let due = [
+            self.repeats.poll_timeout(),
+            self.takeover.as_ref().and_then(Takeover::poll_timeout),
+            claim,
+            self.given_at(),
+            self.standing.asks_at(),
+            self.sync.as_ref().and_then(StateSync::poll_timeout),
+            Some(self.path.asks_at()),
+            self.failure.poll_timeout(),
+        ];
+        due.into_iter().flatten().min()
+    }
+}

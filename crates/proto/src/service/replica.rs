@@ -1,0 +1,61 @@
+//! Reports of a service's replicas.
+
+use super::*;
+
+impl Service {
+    /// A connection's replica was given the input up to `to`, and the end of input too if `ended`.
+    pub(super) fn on_fed(&mut self, connection: ConnectionId, to: Offset, ended: bool) {
+        self.with_replica(connection, |replica| replica.on_fed(to, ended));
+    }
+
+    /// A connection's replica sent `bytes`, or closed its stream (`None`). Returns how many bytes the replica's output is ahead of the
+    /// primary's. The caller must not read from a replica that is far ahead.
+    pub(crate) fn on_replica_output(&mut self, connection: ConnectionId, bytes: Option<&[u8]>) -> usize {
+        let mut ahead = 0;
+        self.with_replica(connection, |replica| {
+            match bytes {
+                Some(bytes) => replica.on_output(bytes),
+                None => replica.on_output_end(),
+            }
+            ahead = replica.ahead();
+        });
+        let takeover = self.takeover.as_mut();
+        if let Some(takeover) = takeover.filter(|_| ahead > 0) {
+            takeover.hurry(connection);
+        }
+        ahead
+    }
+
+    /// A connection's replica failed: the connection is not protected.
+    pub(super) fn on_replica_failure(&mut self, connection: ConnectionId, reason: String) {
+        self.with_replica(connection, |replica| replica.on_failure(reason));
+    }
+
+    /// Time has passed: stops waiting for replicas of connections that have been over for long.
+    pub(super) fn expire_replicas(&mut self, now: Instant) {
+        let missed = self.table.expire_lingering(now);
+        if let Some(sync) = &mut self.sync {
+            sync.on_missed(missed);
+        }
+        self.close_replicas();
+    }
+
+    /// Closes replicas whose output is no longer needed.
+    fn close_replicas(&mut self) {
+        let left = self.table.take_left();
+        let close = |connection| ServiceAction::CloseReplica { connection };
+        self.actions.extend(left.into_iter().map(close));
+    }
+
+    fn with_replica(&mut self, id: ConnectionId, change: impl FnOnce(&mut crate::follower::Replica)) {
+        let table = &mut self.table;
+        table.change(id, |connection| {
+            if let Some(replica) = connection.follower_mut().replica_mut() {
+                change(replica);
+            }
+            connection.release();
+        });
+        self.close_replicas();
+        self.tell_wire();
+    }
+}

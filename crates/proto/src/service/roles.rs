@@ -1,0 +1,341 @@
+//! The consequences of the peer's words, of time and of changes of role.
+
+use std::time::Duration;
+
+use super::{ROLES_MAX, RoleSince, Service, Unfollowed};
+use crate::Instant;
+use crate::action::{Gate, Report, Server, ServiceAction, ServiceBeat};
+use crate::claim::Claim;
+use crate::detector::Detector;
+use crate::path::Outside;
+use crate::role::{Event, Role};
+use crate::standing::{Arbiter, Change, Verdict, Word};
+use crate::state_sync;
+use crate::takeover::Takeover;
+
+impl Service {
+    /// The peer's word about this service. `echo` is when this agent sent the last of its heartbeats that the peer has heard.
+    pub(crate) fn on_beat(
+        &mut self,
+        peer: &Detector,
+        now: Instant,
+        echo: Option<Instant>,
+        beat: ServiceBeat,
+    ) {
+        if self.is_contradicted(&beat) {
+            self.peer = Some(beat);
+            return;
+        }
+        self.look_for_two_voices(&beat);
+        if echo.is_some() {
+            self.hear_of_adopted(now, beat.adopted);
+        }
+        self.hear_of_orphans(now, &beat);
+        let is_bereft = !self.may_speak_beside() && !beat.orphans.clients.is_empty();
+        // Yielding helps only if the application on this node is better.
+        let is_worse = (is_bereft || beat.server != Server::Alive) && self.server == Server::Alive;
+        let word = Word {
+            role: beat.role,
+            epoch: beat.epoch,
+            leaves: beat.leaves,
+            // The connections of a dead worker come first. The peer will repeat that it yields.
+            yields: (beat.leaves || beat.hands_over || is_worse) && !self.is_busy(),
+            echo,
+        };
+        self.path.on_word(now, beat.path);
+        self.peer = Some(beat);
+        self.judge_path(peer, now);
+        self.hear_confirmation(&word);
+        if matches!(word.role, Role::Backup | Role::Returning) {
+            self.claim_beside_mute(now);
+        }
+        let before = self.standing.until();
+        // A node that is deposed by this word can return on the same word.
+        while let Some(change) = self.standing.on_word(now, &word) {
+            self.follow(now, Some(change));
+        }
+        self.hear_after_interruption(&word);
+        let (role, until) = (self.standing.role(), self.standing.until());
+        // The word may have extended a wire's lease. For a node that speaks alone, the word may have moved or removed the time at
+        // which its right to speak ends.
+        if role == Role::Backup || role.speaks_alone() && until != before {
+            self.actions.push_back(ServiceAction::SetUntil { until });
+        }
+    }
+
+    fn is_contradicted(&mut self, beat: &ServiceBeat) -> bool {
+        let is_contradicted = beat.configured_primary == self.config.is_primary;
+        if is_contradicted && !std::mem::replace(&mut self.is_contradicted, true) {
+            let what = "both nodes are, or neither is, the configured primary".into();
+            self.report(Report::Contradiction { what });
+        }
+        is_contradicted
+    }
+
+    fn look_for_two_voices(&mut self, beat: &ServiceBeat) {
+        let epoch = self.standing.epoch();
+        let are_two = self.role().speaks_alone() && beat.role.speaks_alone() && beat.epoch == epoch;
+        if are_two && !std::mem::replace(&mut self.is_alarmed, true) {
+            self.report(Report::TwoVoices { epoch });
+        }
+    }
+
+    /// Whether a wire may speak for some connections beside a living primary. It does so by its lease. Without a lease it takes over all
+    /// connections.
+    pub(super) fn may_speak_beside(&self) -> bool {
+        !self.standing.config().lease.is_zero()
+    }
+
+    /// An outside host answered what [`ServiceAction::Announce`] asked.
+    pub(super) fn on_reached(&mut self, peer: &Detector, now: Instant) {
+        let patience = match self.standing.config().arbiter {
+            Arbiter::FailStop => peer.config().patience(),
+            // The arbiter has given this node the epoch, so the peer does not speak in it.
+            Arbiter::Fence | Arbiter::Witness => Duration::ZERO,
+        };
+        if self.role() != Role::Claiming {
+            return;
+        }
+        let claim = self.claim.as_mut().filter(|claim| claim.is_begun());
+        if claim.is_some_and(|claim| claim.on_answer(now, patience)) {
+            let change = self.standing.on_reached(now);
+            self.follow(now, change);
+        }
+    }
+
+    /// The peer is heard, and it is mute. If an outside host has answered, clients' packets bypass the peer's log, so the peer cannot go on
+    /// as the wire.
+    fn claim_beside_mute(&mut self, now: Instant) {
+        if self.claim.as_ref().is_some_and(Claim::is_answered) {
+            let change = self.standing.on_reached(now);
+            self.follow(now, change);
+        }
+    }
+
+    /// The arbiter's answer to [`ServiceAction::Confirm`].
+    pub(super) fn on_verdict(&mut self, now: Instant, epoch: u64, verdict: Verdict) {
+        let (had_end, before) = (self.standing.until().is_some(), self.standing.epoch());
+        let change = self.standing.on_verdict(now, epoch, verdict);
+        if change.is_none() && had_end && self.standing.until().is_none() {
+            let until = None; // the gate stays as it is
+            self.actions.push_back(ServiceAction::SetUntil { until });
+        }
+        if change.is_none() && self.role() != Role::Joining && self.standing.epoch() != before {
+            self.set_gate(self.gate); // the same gate, in the new epoch
+            self.tell_role(now, self.role());
+        }
+        self.follow(now, change);
+    }
+
+    /// The operator wants the nodes to swap roles. The caller has checked that they can.
+    pub(crate) fn swap_roles(&mut self, now: Instant) {
+        if self.role() == Role::Primary {
+            self.hands_over = true;
+            self.tell_peer(now);
+        } else {
+            let change = self.standing.on_handover(now);
+            self.follow(now, change);
+        }
+    }
+
+    /// The operator wants this node to have no part in the service, or to have one again.
+    pub(super) fn on_leave(&mut self, now: Instant, leaves: bool) {
+        self.is_withdrawn = leaves;
+        self.tell_part(now);
+    }
+
+    /// The clock stood still until `now`, so leases may have ended. They count again once the peer has echoed a heartbeat sent from now on.
+    /// Until then this node asks the arbiter first. A lease that this node has granted to the peer ends later by this node's
+    /// clock than by the peer's. That is safe.
+    pub(crate) fn on_pause(&mut self, now: Instant) {
+        self.standing.on_pause(now);
+        let until = self.standing.until();
+        if until.is_some() {
+            self.actions.push_back(ServiceAction::SetUntil { until });
+        }
+    }
+
+    /// Time has passed: does all that is due, except what the peer's silence requires ([`on_silent`](Self::on_silent)).
+    pub(crate) fn on_timeout(&mut self, peer: &Detector, now: Instant) {
+        self.table.prove(now);
+        self.ask_about_older(now);
+        self.expire_sync(now);
+        self.expire_replicas(now);
+        self.look_at_path(peer, now);
+        self.repeats.on_timeout(now, &mut self.actions);
+        if let Some(takeover) = &mut self.takeover {
+            takeover.on_timeout(now);
+        }
+        self.failure.on_timeout(now, &mut self.actions);
+        self.standing.on_timeout(now);
+        self.confirm(now);
+        let may_claim = self.standing.may_claim(now);
+        if let Some(claim) = self.claim.as_mut().filter(|claim| may_claim || claim.is_begun()) {
+            claim.on_timeout(now, &mut self.actions);
+        }
+        if self.given_at().is_some_and(|at| now >= at) {
+            self.on_reached(peer, now);
+        }
+    }
+
+    /// The peer is silent. Returns whether that counts as the peer's death.
+    pub(crate) fn on_silent(&mut self, peer: &Detector, now: Instant) -> bool {
+        self.end_interruption(peer);
+        let waits_for_agent = peer.hears_kernel(now) && self.waits_for_agent(peer, now);
+        let may_miss = peer.has_heard() || self.expects_peer();
+        // A takeover of a dead worker's connections that has lost its lease does not keep the node from taking over all.
+        let is_busy = self.is_busy() && !self.is_mute(now);
+        let counts = may_miss && self.path.has_carrier() && !waits_for_agent && !is_busy;
+        if counts {
+            let change = self.standing.on_silent(now);
+            self.follow(now, change);
+        }
+        counts
+    }
+
+    /// The peer has not been heard since the start, and the operator has allowed this node to serve without it.
+    pub(crate) fn on_alone(&mut self, now: Instant) {
+        if self.config.is_primary {
+            let change = self.standing.on_alone(now);
+            self.follow(now, change);
+        }
+    }
+
+    /// Asks the arbiter, if a question is due.
+    fn confirm(&mut self, now: Instant) {
+        if let Some(epoch) = self.standing.ask(now) {
+            self.actions.push_back(ServiceAction::Confirm { epoch });
+        }
+    }
+
+    /// The application on this node is in this state now.
+    pub(super) fn on_server(&mut self, now: Instant, server: Server) {
+        if std::mem::replace(&mut self.server, server) != server {
+            self.tell_peer(now);
+        }
+    }
+
+    /// Carries out the consequences of a change of role.
+    pub(super) fn follow(&mut self, now: Instant, change: Option<Change>) {
+        let Some(change) = change else { return };
+        let Change { from, to, .. } = change;
+        let begins_anew = self.end_doubted(from, to) || from == Role::Joining;
+        self.hands_over = false;
+        if matches!(change.event, Event::Reached | Event::PeerReturns) {
+            let lost = self.telling.give_up();
+            self.destroy(lost);
+        }
+        if from == Role::Backup {
+            self.sync(now, state_sync::Event::Leave);
+        }
+        match to {
+            Role::Primary => self.serve(),
+            Role::Returning => self.offer(),
+            Role::Backup => {
+                self.claim = Some(Claim::announcing(now));
+                self.set_gate(Gate::Wire);
+                self.begin_census(now);
+                self.sync(now, state_sync::Event::Begin);
+            }
+            Role::Claiming => {
+                self.claim(now, change);
+                if begins_anew {
+                    self.assume(Gate::Primary);
+                }
+            }
+            Role::TakingOver => {
+                self.taken.clear(); // from now on this node answers for all connections
+                self.set_gate(Gate::Takeover);
+                self.confirm(now); // at once: if this node dies before the answer, no other node knows what it has said
+                let adoption = self.takeover.take();
+                self.takeover = Some(Takeover::begin(now, adoption));
+            }
+            Role::Sole if from == Role::Claiming => {
+                let claim = self.claim.as_mut().expect("it claimed");
+                let is_given = claim.given_at().is_some();
+                claim.on_reached(now);
+                self.set_gate(Gate::Sole);
+                if is_given {
+                    self.actions.push_back(ServiceAction::TakeAddress);
+                }
+            }
+            Role::Standby => self.stand_down(from.may_speak()),
+            Role::Sole if from == Role::Primary => self.set_gate(Gate::Sole),
+            Role::Sole | Role::Joining => {}
+        }
+        self.tell_role(now, from);
+    }
+
+    /// The role or the epoch has just changed: records, reports and announces it.
+    fn tell_role(&mut self, now: Instant, from: Role) {
+        let epoch = self.standing.epoch();
+        if self.roles.len() == ROLES_MAX {
+            self.roles.pop_front();
+        }
+        let (at, role) = (now, self.role());
+        self.roles.push_back(RoleSince { at, role, epoch });
+        let report = Report::Role {
+            from,
+            to: role,
+            epoch,
+        };
+        self.report(report);
+        self.tell_peer(now);
+    }
+
+    pub(super) fn set_gate(&mut self, gate: Gate) {
+        self.gate = gate;
+        let (epoch, until) = (self.standing.epoch(), self.standing.until());
+        self.actions
+            .push_back(ServiceAction::SetGate { gate, epoch, until });
+    }
+
+    /// Sets up the network, then sets the gate.
+    pub(super) fn assume(&mut self, gate: Gate) {
+        let peer = self.peer.as_ref();
+        let peer_mac = peer.map_or([0; 6], |peer| peer.mac);
+        self.actions.push_back(ServiceAction::Assume { gate, peer_mac });
+        self.set_gate(gate);
+    }
+
+    /// Serves through the peer's wire from now on.
+    fn serve(&mut self) {
+        self.claim = None;
+        self.assume(Gate::Primary);
+    }
+
+    /// Becomes a wire that the peer does not use yet. The log begins anew, with what the peer says from now on.
+    fn offer(&mut self) {
+        self.table.clear();
+        self.unfollowed = Unfollowed::default();
+        self.tell_wire();
+        self.assume(Gate::Wire);
+    }
+
+    /// Begins a claim, because there is no wire. If the wire only fell silent, the claim may have to wait: that wire may still have a
+    /// lease, and may be deciding connections at this moment.
+    fn claim(&mut self, now: Instant, change: Change) {
+        let peer = self.path.peer();
+        let claim = match change.event {
+            // The wire passes nothing on, so waiting gains nothing, and outside hosts can be asked at once.
+            Event::PeerLeaves if peer.outside == Outside::Lost || peer.hears == Some(false) => {
+                Claim::of_lost(now)
+            }
+            Event::PeerLeaves => Claim::of_given(now),
+            _ => Claim::new(now),
+        };
+        self.claim = Some(claim);
+    }
+
+    /// Gives the service up to the peer: everything that is under way here is void.
+    pub(super) fn stand_down(&mut self, is_deposed: bool) {
+        self.claim = None;
+        self.takeover = None;
+        self.orphans.clear();
+        self.telling.give_up(); // the orphans' sockets are destroyed with all others
+        self.taken.clear();
+        self.repeats.clear();
+        self.set_gate(Gate::Mute);
+        self.actions.push_back(ServiceAction::StandDown { is_deposed });
+    }
+}
