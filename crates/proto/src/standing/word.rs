@@ -6,13 +6,11 @@ use crate::Instant;
 impl Standing {
     /// The event that the peer's `word` means for this node, if any.
     pub(super) fn event_of(&self, now: Instant, word: &Word) -> Option<Event> {
-        if word.role.speaks_alone() {
-            return self.event_of_voice(now, word);
-        }
         let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
         let may_serve_it = !word.leaves && self.may_return(now);
         let Fitness { serves, begins, .. } = self.fitness;
         match (self.role, word.role) {
+            (_, Role::TakingOver | Role::Sole) => self.event_of_voice(now, word),
             (Role::Joining, Role::Joining) => {
                 let is_first = self.config.is_primary && serves || begins;
                 (self.knows && is_first).then_some(Event::Begins)
@@ -88,7 +86,23 @@ impl Standing {
             // The arbiter gave the epoch to this node's earlier agent and refused it to the peer. The agent died before the answer came.
             // Only this node can go on.
             (Role::Backup, Role::Standby) => (later || same).then_some(Event::PeerYields),
-            _ => None,
+            // The peer will hear this node's word, and change first; or neither node has to change.
+            (Role::Joining, Role::Backup)
+            | (Role::Claiming, Role::Joining | Role::Standby)
+            | (Role::Returning, Role::Joining | Role::Claiming | Role::Backup)
+            | (Role::Backup, Role::Claiming | Role::Returning | Role::Backup)
+            | (Role::Sole, Role::Joining | Role::Primary | Role::Claiming | Role::Backup | Role::Standby)
+            | (Role::Standby, Role::Returning | Role::Backup) => None,
+            // This node decides connections, and changes when it has decided them all.
+            (
+                Role::TakingOver,
+                Role::Joining
+                | Role::Primary
+                | Role::Claiming
+                | Role::Returning
+                | Role::Backup
+                | Role::Standby,
+            ) => None,
         }
     }
 
@@ -111,5 +125,133 @@ impl Standing {
             Role::TakingOver | Role::Sole => later || same && !self.config.is_primary,
         };
         yields.then_some(Event::PeerSpeaks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::standing::{Found, StandingConfig};
+
+    /// The event that a word means under `fail-stop`, for a node in epoch 5 that works.
+    fn event(is_primary: bool, own: Role, word: Word) -> Option<Event> {
+        let config = StandingConfig {
+            is_primary,
+            arbiter: Arbiter::FailStop,
+            lease: Duration::from_millis(300),
+            fence_delay: Duration::ZERO,
+        };
+        let found = Found {
+            role: own,
+            epoch: 5,
+            is_confirmed: true,
+        };
+        let mut standing = Standing::new(config, Some(found), Instant::ZERO);
+        standing.lease_until = Some(Instant::from_nanos(1));
+        standing.event_of(Instant::ZERO, &word)
+    }
+
+    /// One line for each pair of roles: the events of words of an earlier epoch, of the same one and of a later one. Three events each:
+    /// of a plain word, of a node that leaves, and of a node that yields.
+    fn matrix(is_primary: bool) -> String {
+        let mut table = String::new();
+        for own in Role::ALL {
+            for role in Role::ALL {
+                let events = [4, 5, 6].map(|epoch| {
+                    [(false, false), (true, true), (false, true)].map(|(leaves, yields)| {
+                        let echo = None;
+                        let word = Word {
+                            role,
+                            epoch,
+                            leaves,
+                            yields,
+                            echo,
+                        };
+                        event(is_primary, own, word)
+                            .map_or_else(|| "-".to_owned(), |event| format!("{event:?}"))
+                    })
+                });
+                let [earlier, same, later] = events.map(|[plain, leaves, yields]| {
+                    if plain == leaves && plain == yields {
+                        plain
+                    } else {
+                        format!("{plain}/{leaves}/{yields}")
+                    }
+                });
+                if (&earlier, &same, &later) != (&"-".to_owned(), &"-".to_owned(), &"-".to_owned()) {
+                    writeln!(table, "{own:?} hears {role:?}: {earlier} | {same} | {later}").expect("text");
+                }
+            }
+        }
+        table
+    }
+
+    #[test]
+    fn the_whole_matrix_of_the_configured_primary() {
+        insta::assert_snapshot!(matrix(true), @r"
+        Joining hears Joining: Begins | Begins | Begins
+        Joining hears Primary: PeerServes/-/PeerServes | PeerServes/-/PeerServes | PeerServes/-/PeerServes
+        Joining hears Claiming: PeerServes/-/PeerServes | PeerServes/-/PeerServes | PeerServes/-/PeerServes
+        Joining hears Returning: Begins | Begins | Begins
+        Joining hears TakingOver: PeerSpeaks | PeerSpeaks | PeerSpeaks
+        Joining hears Sole: PeerSpeaks | PeerSpeaks | PeerSpeaks
+        Joining hears Standby: Begins | Begins | Begins
+        Primary hears Joining: -/PeerSilent/- | -/PeerSilent/- | -/PeerSilent/-
+        Primary hears Primary: - | - | PeerSpeaks
+        Primary hears Claiming: - | - | PeerSpeaks
+        Primary hears Returning: - | PeerReturns/-/PeerReturns | PeerReturns/-/PeerReturns
+        Primary hears Backup: - | -/PeerLeaves/- | PeerBack
+        Primary hears TakingOver: - | - | PeerSpeaks
+        Primary hears Sole: - | - | PeerSpeaks
+        Primary hears Standby: -/PeerSilent/- | PeerLeaves | PeerLeaves
+        Claiming hears Primary: - | - | PeerSpeaks
+        Claiming hears Claiming: - | - | PeerSpeaks
+        Claiming hears Returning: - | PeerReturns/-/PeerReturns | PeerReturns/-/PeerReturns
+        Claiming hears Backup: - | PeerBack/-/PeerBack | PeerBack
+        Claiming hears TakingOver: - | - | PeerSpeaks
+        Claiming hears Sole: - | - | PeerSpeaks
+        Returning hears Primary: - | - | Consented
+        Returning hears Returning: Begins | Begins | -/Begins/-
+        Returning hears TakingOver: - | - | PeerSpeaks
+        Returning hears Sole: - | - | PeerSpeaks
+        Returning hears Standby: Begins | Begins | Begins
+        Backup hears Joining: PeerYields | PeerYields | PeerYields
+        Backup hears Primary: - | -/PeerYields/PeerYields | PeerSpeaks
+        Backup hears Claiming: - | - | PeerSpeaks
+        Backup hears TakingOver: - | PeerSpeaks | PeerSpeaks
+        Backup hears Sole: - | PeerSpeaks | PeerSpeaks
+        Backup hears Standby: - | PeerYields | PeerYields
+        TakingOver hears TakingOver: - | - | PeerSpeaks
+        TakingOver hears Sole: - | PeerSpeaks | PeerSpeaks
+        Sole hears Returning: - | PeerReturns/-/PeerReturns | PeerReturns/-/PeerReturns
+        Sole hears TakingOver: - | - | PeerSpeaks
+        Sole hears Sole: - | - | PeerSpeaks
+        Standby hears Primary: - | PeerServes/-/PeerServes | PeerServes/-/PeerServes
+        Standby hears Claiming: - | PeerServes/-/PeerServes | PeerServes/-/PeerServes
+        Standby hears Sole: - | PeerServes/-/PeerServes | PeerServes/-/PeerServes
+        Standby hears Standby: Begins | Begins | -/Begins/-
+        ");
+    }
+
+    /// The rows in which the configured backup differs.
+    #[test]
+    fn the_configured_backup_differs_where_both_could_go_on() {
+        let primary = matrix(true);
+        let backup = matrix(false);
+        let differs = |row: &&str| !primary.lines().any(|other| other == *row);
+        let rows: Vec<_> = backup.lines().filter(differs).collect();
+        insta::assert_snapshot!(rows.join("\n"), @r"
+        Primary hears Primary: - | PeerSpeaks | PeerSpeaks
+        Primary hears Claiming: - | PeerSpeaks | PeerSpeaks
+        Claiming hears Primary: - | PeerSpeaks | PeerSpeaks
+        Claiming hears Claiming: - | PeerSpeaks | PeerSpeaks
+        Returning hears Returning: Begins | -/Begins/- | -/Begins/-
+        TakingOver hears TakingOver: - | PeerSpeaks | PeerSpeaks
+        Sole hears Sole: - | PeerSpeaks | PeerSpeaks
+        Standby hears Standby: Begins | -/Begins/- | -/Begins/-
+        ");
     }
 }

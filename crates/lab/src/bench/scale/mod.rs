@@ -59,7 +59,7 @@ pub struct Options {
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     syns: u32,
     /// Segments of the flood without SYNs, per second; more than the lab can send: as many as it can.
-    #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, default_value_t = 150_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     strays: u32,
     /// New connections offered per second.
     #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
