@@ -5,6 +5,7 @@ use crate::Instant;
 
 impl Standing {
     /// The event that the peer's `word` means for this node, if any.
+    #[expect(clippy::too_many_lines, reason = "one table")]
     pub(super) fn event_of(&self, now: Instant, word: &Word) -> Option<Event> {
         let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
         let may_serve_it = !word.leaves && self.may_return(now);
