@@ -34,6 +34,7 @@ bench: deps build
 lint: deps-build
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --quiet --workspace --no-deps --document-private-items
 
 build: deps-build
 	cargo build --release --workspace --bins

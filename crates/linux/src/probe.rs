@@ -142,7 +142,7 @@ fn socket_for(peer: IpAddr) -> io::Result<Socket> {
     Socket::new(Domain::for_address(address), Type::RAW, Some(protocol))
 }
 
-#[allow(clippy::cast_possible_truncation)] // a sequence number wraps
+// A sequence number wraps.
 fn low_bits(number: u32) -> u16 {
     number as u16
 }

@@ -140,7 +140,6 @@ const TOP_PAD: libc::c_int = 1 << 20;
 /// A number that nobody outside can guess.
 pub fn random_seed() -> usize {
     use std::hash::{BuildHasher, RandomState};
-    #[allow(clippy::cast_possible_truncation)] // any bits will do
-    let seed = RandomState::new().hash_one(0) as usize;
-    seed
+    // Any bits will do.
+    RandomState::new().hash_one(0) as usize
 }

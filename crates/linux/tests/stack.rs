@@ -187,7 +187,7 @@ impl Stack {
     }
 }
 
-#[allow(clippy::cast_possible_truncation)] // the clock wraps
+// The clock wraps.
 fn milliseconds() -> u32 {
     Instant::now().total_millis() as u32
 }

@@ -12,7 +12,6 @@ pub use options::{Options, Timestamps};
 
 /// The flags of a TCP header that the core uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools)] // they are the header's bits
 pub struct Flags {
     /// The sender has no more data.
     pub fin: bool,
@@ -160,7 +159,7 @@ impl<'a> Segment<'a> {
     }
 
     /// Length in sequence space: data, SYN and FIN (RFC 9293 §3.4).
-    #[allow(clippy::cast_possible_truncation)] // an IP packet holds less than 2³² bytes
+    // An IP packet holds less than 2³² bytes.
     pub fn seq_len(&self) -> u32 {
         self.payload.len() as u32 + u32::from(self.flags.syn) + u32::from(self.flags.fin)
     }

@@ -113,7 +113,6 @@ impl RateControl {
     }
 
     /// W: the cap in bytes.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
     pub const fn window(&self) -> u32 {
         self.window as u32
     }
@@ -129,7 +128,7 @@ impl RateControl {
     }
 
     /// The interval has ended. `connections` were active in it. Calls before [`poll_timeout`](Self::poll_timeout) do nothing.
-    #[allow(clippy::cast_precision_loss)] // an interval has less than 2⁵² bytes
+    // An interval has less than 2⁵² bytes.
     pub fn on_timeout(&mut self, now: Instant, connections: usize) {
         if now < self.end {
             return;
@@ -158,7 +157,6 @@ impl RateControl {
 }
 
 /// Number of connections, at least 1: without connections, the next one gets the whole string.
-#[allow(clippy::cast_precision_loss)]
 fn count(connections: usize) -> f64 {
     connections.max(1) as f64
 }

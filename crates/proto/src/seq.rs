@@ -60,7 +60,7 @@ impl Offset {
     }
 
     /// The sequence number of this byte in the stream whose byte 0 has the number `first`.
-    #[allow(clippy::cast_possible_truncation)] // modulo 2³² is the definition
+    // Modulo 2³² is the definition.
     pub const fn to_seq(self, first: Seq) -> Seq {
         Seq(first.0.wrapping_add(self.0 as u32))
     }

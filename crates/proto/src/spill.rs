@@ -113,7 +113,6 @@ impl Spills {
     }
 }
 
-#[allow(clippy::needless_pass_by_value)] // for map_err
 fn not_written(error: io::Error) -> Full {
     Full::NotWritten(error.kind())
 }

@@ -382,7 +382,6 @@ impl StreamLog {
 }
 
 /// A distance inside the log, which memory bounds.
-#[allow(clippy::cast_possible_truncation)]
 fn at_index(distance: u64) -> usize {
     distance as usize
 }

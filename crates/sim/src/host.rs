@@ -251,7 +251,7 @@ impl Host {
 
     fn initial(&mut self) -> Initial {
         let drawn = self.rng.next_u64();
-        #[allow(clippy::cast_possible_truncation)] // both halves are used
+        // Both halves are used.
         self.config.initial.unwrap_or(Initial {
             seq: Seq(drawn as u32),
             timestamp: (drawn >> 32) as u32,

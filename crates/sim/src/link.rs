@@ -322,13 +322,13 @@ impl Fraction {
     }
 
     /// This time, rounded down to a nanosecond.
-    #[allow(clippy::cast_possible_truncation)] // the upper half
+    // The upper half.
     const fn instant(self) -> Instant {
         Instant::from_nanos((self.0 >> 64) as u64)
     }
 
     /// The end of a packet's sending that starts at this time.
-    #[allow(clippy::cast_possible_truncation)] // the lower half
+    // The lower half.
     const fn after(self, pace: Pace, rate: u64) -> Self {
         let (rest, overflows) = (self.0 as u64).overflowing_add(pace.rest);
         let carry = overflows || rest >= rate;
@@ -338,7 +338,7 @@ impl Fraction {
 }
 
 impl Pace {
-    #[allow(clippy::cast_possible_truncation)] // the remainder is below the rate; the time ends after 584 years
+    // The remainder is below the rate; the time ends after 584 years.
     fn new(bytes: usize, rate: u64) -> Self {
         const BITS_TO_NANOS: u128 = 8 * 1_000_000_000;
         let (numerator, rate) = (bytes as u128 * BITS_TO_NANOS, u128::from(rate));

@@ -45,7 +45,7 @@ enum Command {
         /// Start although the peer does not answer, and serve alone if it is not heard of
         ///
         /// Only the services whose configured `primary` is this node: of the others set `primary` to this node's name first, and in
-        /// the other file before that node returns. Be sure that the other node is off. With [witness] etcd is asked first, and waited for.
+        /// the other file before that node returns. Be sure that the other node is off. With `[witness]` etcd is asked first, and waited for.
         #[arg(long)]
         without_peer: bool,
         /// How to write the log, to stderr; STEADFAST_LOG sets its level (error, warn, info, debug, trace)
@@ -67,7 +67,7 @@ enum Command {
     ///
     /// For each service: the node's state (joining, primary, claiming, returning, backup, taking over, sole, standby), why it is simplex,
     /// the application's health, connections by protection with the reasons, log size and limits, lag, ring fill, lease,
-    /// takeovers and counters. The backup is the one that knows the connections. The configuration's [metrics] table gives
+    /// takeovers and counters. The backup is the one that knows the connections. The configuration's `[metrics]` table gives
     /// most of it to Prometheus; what it leaves out is in docs/operating.md.
     Status {
         #[command(flatten)]

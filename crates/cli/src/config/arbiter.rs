@@ -212,7 +212,7 @@ pub(super) fn file(value: &DeValue<'_>) -> Result<PathBuf, String> {
     })(value)
 }
 
-#[allow(clippy::unnecessary_wraps)] // `text` requires an `Option`
+// `text` requires an `Option`.
 fn word(word: &str) -> Option<String> {
     Some(word.to_owned())
 }

@@ -81,7 +81,7 @@ fn name_of(service: &ServiceStatus) -> Vec<&str> {
     vec![&service.name]
 }
 
-#[allow(clippy::cast_precision_loss)] // exact up to 2⁵³
+// Exact up to 2⁵³.
 fn number(count: u64) -> f64 {
     count as f64
 }

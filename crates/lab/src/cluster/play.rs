@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use proto::Instant;
 
 use super::network::{Network, Segment};
-use super::report::{Course, Part, Report, Service};
+use super::report::{Events, Part, Report, Service};
 use super::{APPLICATION, ClusterOptions};
 use crate::capture::{Capture, Captures, Place, Point, SNAP_DEFAULT};
 use crate::client::{ClientProcess, Order, Plan, Until, Workload};
@@ -348,12 +348,12 @@ impl Cluster {
             expected.wires = survey.wires(1, &changes);
             let has_moved = !expected.role_changes_ns.is_empty();
             let verdict = judge::check(&own, &expected)?;
-            let course = Course {
+            let events = Events {
                 was_drained: was_drained.is_some(),
                 lost,
                 has_moved,
             };
-            services.push(Service::new(segment.service, nodes, course, &client, verdict));
+            services.push(Service::new(segment.service, nodes, events, &client, verdict));
         }
         Ok(services)
     }

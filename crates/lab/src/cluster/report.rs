@@ -45,7 +45,7 @@ impl Part {
 
 /// Events of a service.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Course {
+pub struct Events {
     /// Whether one of its nodes was drained.
     pub was_drained: bool,
     /// The part that the service lost in the power failure.
@@ -61,7 +61,7 @@ pub struct Service {
     /// The nodes at first: primary, backup.
     nodes: [usize; 2],
     #[serde(flatten)]
-    course: Course,
+    events: Events,
     connections: usize,
     survived: usize,
     sha256_match: bool,
@@ -80,11 +80,11 @@ pub struct Service {
 const SHOWN: usize = 10;
 
 impl Service {
-    /// The report of service number `service` on `nodes`, after the events in `course`.
+    /// The report of service number `service` on `nodes`, after the events in `events`.
     pub fn new(
         service: usize,
         nodes: [usize; 2],
-        course: Course,
+        events: Events,
         client: &client::Report,
         verdict: Verdict,
     ) -> Self {
@@ -92,7 +92,7 @@ impl Service {
         Self {
             service,
             nodes,
-            course,
+            events,
             connections: client.connections.len(),
             survived: client.survivors(),
             sha256_match: client.sha256_match(),
@@ -112,7 +112,7 @@ impl Service {
             && self.resets_seen == 0
             && self.violations.is_empty()
             && self.unproven.is_empty()
-            && (self.connections_taken_over > 0) == self.course.has_moved
+            && (self.connections_taken_over > 0) == self.events.has_moved
     }
 }
 
@@ -146,12 +146,12 @@ impl Report {
                 "\n  service {} (nodes {:?}, lost {}): {} of {} survived, stall max {:.1} ms (drain: {:.1} ms{}), {} taken over, {} violations",
                 one.service,
                 one.nodes,
-                one.course.lost.map_or("nothing", Part::name),
+                one.events.lost.map_or("nothing", Part::name),
                 one.survived,
                 one.connections,
                 most(one.stall_ms),
                 most(one.drain_stall_ms),
-                if one.course.was_drained { "" } else { ", of others" },
+                if one.events.was_drained { "" } else { ", of others" },
                 one.connections_taken_over,
                 one.violations.len(),
             );

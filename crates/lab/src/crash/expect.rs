@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::course::Course;
+use super::aftermath::Aftermath;
 use super::fault::{Fault, Sequel};
-use super::stage::service;
+use super::testbed::service;
 use super::{Options, Target, Workload};
 use crate::clock::ClockOffset;
 use crate::judge::{Change, Closing, CommitMode, Expectations, Speaking};
@@ -14,14 +14,14 @@ use crate::node::AtLimit;
 /// Number of the node that is the wire at first.
 pub const BACKUP: usize = 1;
 
-/// The judge's expectations of `course`. They leave open which node is the wire; see [`changes`].
-pub fn expectations(options: &Options, course: &Course, clock: ClockOffset) -> Expectations {
+/// The judge's expectations of `aftermath`. They leave open which node is the wire; see [`changes`].
+pub fn expectations(options: &Options, aftermath: &Aftermath, clock: ClockOffset) -> Expectations {
     let speaking = match options.fault {
         // The sockets of a dying process are closed one after the other.
         Fault::CrashWorker | Fault::KillServer => Speaking::ForEachConnection,
         _ => Speaking::ForAll,
     };
-    let deadly = course.deadly_at.into_iter();
+    let deadly = aftermath.deadly_at.into_iter();
     Expectations {
         speaking,
         ..of_service(options, deadly.map(|at| clock.realtime_ns(at)).collect())
@@ -33,22 +33,22 @@ pub fn expectations(options: &Options, course: &Course, clock: ClockOffset) -> E
 pub fn changes(
     options: &Options,
     target: Target,
-    course: &Course,
+    aftermath: &Aftermath,
     clock: ClockOffset,
     detection: Duration,
 ) -> Vec<Change> {
-    let fault_ns = clock.realtime_ns(course.fault_at);
+    let fault_ns = clock.realtime_ns(aftermath.fault_at);
     let lost = Change::Lost {
         node: BACKUP,
         at_ns: lost_at(options.fault, fault_ns, detection),
     };
-    let returned = course.integration.iter().map(|one| one.change(clock));
+    let returned = aftermath.integration.iter().map(|one| one.change(clock));
     match options.sequel(target) {
         Sequel::Claim => [lost].into_iter().chain(returned).collect(),
         Sequel::Takeover | Sequel::TakeoverOfSome | Sequel::Nothing => returned.collect(),
         // After the nodes have agreed, either may be the wire.
         Sequel::AtMostOne => {
-            let agreed_ns = course.second_at.map_or(u64::MAX, |at| clock.realtime_ns(at));
+            let agreed_ns = aftermath.second_at.map_or(u64::MAX, |at| clock.realtime_ns(at));
             let may_be = [1 - BACKUP, BACKUP].map(|node| Change::Returned {
                 node,
                 at_ns: agreed_ns,
@@ -69,7 +69,7 @@ pub fn lost_at(fault: Fault, fault_ns: u64, detection: Duration) -> u64 {
     }
 }
 
-/// The expectations that are the same for every course. `role_changes_ns`: moments at which another node may begin to speak.
+/// The expectations that are the same for every aftermath. `role_changes_ns`: moments at which another node may begin to speak.
 pub fn of_service(options: &Options, role_changes_ns: Vec<u64>) -> Expectations {
     Expectations {
         service: service(options),

@@ -7,9 +7,9 @@ use etherparse::{LaxSlicedPacket, LinkSlice, TransportSlice};
 use proto::Instant;
 use serde::Serialize;
 
-use super::course::told;
+use super::aftermath::told;
 use super::play::{as_nanos, as_optional_nanos};
-use super::stage::Stage;
+use super::testbed::Testbed;
 use crate::capture::{Capture, Point};
 use crate::client::{ClientProcess, Order};
 use crate::clock::{ClockOffset, monotonic};
@@ -68,12 +68,12 @@ impl Integration {
     ///
     /// # Errors
     /// If the run is without Steadfast.
-    pub fn wait_duplex(&mut self, stage: &Stage, problems: &mut Vec<String>) -> Result<()> {
+    pub fn wait_duplex(&mut self, testbed: &Testbed, problems: &mut Vec<String>) -> Result<()> {
         for index in [self.node, 1 - self.node] {
-            wait_for(stage, index, Status::is_duplex, "become duplex again", problems)?;
+            wait_for(testbed, index, Status::is_duplex, "become duplex again", problems)?;
         }
         self.duplex_at = Some(monotonic());
-        let begun_at = stage
+        let begun_at = testbed
             .status(self.node)
             .ok()
             .and_then(|status| status.became("returning"));
@@ -85,9 +85,9 @@ impl Integration {
     ///
     /// # Errors
     /// If the run is without Steadfast.
-    pub fn wait_synced(&self, stage: &Stage, problems: &mut Vec<String>) -> Result<()> {
+    pub fn wait_synced(&self, testbed: &Testbed, problems: &mut Vec<String>) -> Result<()> {
         wait_for(
-            stage,
+            testbed,
             self.node,
             Status::is_synced,
             "get the primary's state",
@@ -99,9 +99,9 @@ impl Integration {
     ///
     /// # Errors
     /// If the run is without Steadfast.
-    pub fn wait_protected(&mut self, stage: &Stage, problems: &mut Vec<String>) -> Result<()> {
+    pub fn wait_protected(&mut self, testbed: &Testbed, problems: &mut Vec<String>) -> Result<()> {
         wait_for(
-            stage,
+            testbed,
             self.node,
             Status::protects_all,
             "protect every connection",
@@ -175,7 +175,7 @@ impl Integration {
 /// # Errors
 /// If the run is without Steadfast.
 pub fn wait_for(
-    stage: &Stage,
+    testbed: &Testbed,
     index: usize,
     is_right: impl Fn(&Status) -> bool,
     what: &str,
@@ -183,12 +183,12 @@ pub fn wait_for(
 ) -> Result<()> {
     let deadline = Deadline::now() + LIMIT;
     loop {
-        let status = stage.status(index);
+        let status = testbed.status(index);
         if status.as_ref().is_ok_and(&is_right) {
             return Ok(());
         }
         if Deadline::now() > deadline {
-            let (name, said) = (&stage.pair.names[index], stage.agent(index)?.last_words());
+            let (name, said) = (&testbed.pair.names[index], testbed.agent(index)?.last_words());
             let status = told(&status);
             problems.push(format!(
                 "{name} does not {what} after {LIMIT:?}: {status}; it said:{said}"

@@ -1,11 +1,12 @@
 //! `steadfast-lab crash`: real clients, a real server, and something fails in the middle.
 
+mod aftermath;
 mod baseline;
-mod course;
 mod demo;
 mod durations;
 mod expect;
 mod fault;
+mod inject;
 mod integration;
 mod path;
 mod play;
@@ -18,8 +19,7 @@ mod report;
 mod rounds;
 mod sample;
 mod split;
-mod stage;
-mod strike;
+mod testbed;
 mod work;
 
 use std::path::PathBuf;

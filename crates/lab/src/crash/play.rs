@@ -7,12 +7,12 @@ use anyhow::{Context, Result, bail};
 use proto::Instant;
 use serde::{Serialize, Serializer};
 
-use super::course::follow;
+use super::aftermath::follow;
 use super::expect::{BACKUP, changes, expectations};
+use super::inject::inject;
 use super::integration::Integration;
 use super::rounds::{self, Round};
-use super::stage::{Stage, service};
-use super::strike::strike;
+use super::testbed::{Testbed, service};
 use super::work::{Moment, Work};
 use super::{Options, Target};
 use crate::capture::Capture;
@@ -111,10 +111,10 @@ pub struct LogAtFault {
 impl LogAtFault {
     /// Waits until the status shows the `at_limit` action in progress, or for [`LIMIT_PATIENCE`]. One look is not enough, because the
     /// clients may run in step. At one moment all of them are below their limits, and at another all are between two requests.
-    fn wait(stage: &Stage, at_limit: AtLimit) -> Result<Self> {
+    fn wait(testbed: &Testbed, at_limit: AtLimit) -> Result<Self> {
         let deadline = Deadline::now() + LIMIT_PATIENCE;
         loop {
-            let log = Self::of(stage)?;
+            let log = Self::of(testbed)?;
             if log.shows(at_limit) || Deadline::now() > deadline {
                 return Ok(log);
             }
@@ -132,8 +132,8 @@ impl LogAtFault {
         }
     }
 
-    fn of(stage: &Stage) -> Result<Self> {
-        let status = stage.status(BACKUP)?;
+    fn of(testbed: &Testbed) -> Result<Self> {
+        let status = testbed.status(BACKUP)?;
         let service = status
             .services
             .into_iter()
@@ -174,42 +174,42 @@ fn play_with(
     let clock = ClockOffset::measure();
     let target = options.fault.target(options.node, seed)?;
     let work = Work::new(options, seed, service(options));
-    let (mut stage, mut client) = begin(options, &work, run, tell, teardown)?;
+    let (mut testbed, mut client) = begin(options, &work, run, tell, teardown)?;
     let flowing_at = monotonic();
 
     tell("load");
     wait_for_moment(&mut client, work.moment)?;
     let at_limit = options.log.at_limit;
-    let log = at_limit.map(|at_limit| LogAtFault::wait(&stage, at_limit));
+    let log = at_limit.map(|at_limit| LogAtFault::wait(&testbed, at_limit));
     let log = log.transpose()?;
-    let epoch = stage.epoch();
+    let epoch = testbed.epoch();
     tell("fault");
-    let fault_at = strike(&stage, options, target)?;
+    let fault_at = inject(&testbed, options, target)?;
     measure(&mut client, fault_at, STALL_WINDOW)?;
     measure(
         &mut client,
         flowing_at,
         fault_at.since(flowing_at).saturating_sub(FAULT_MARGIN),
     )?;
-    let mut course = follow(&mut stage, options, target, (fault_at, epoch), tell)?;
-    if let Some(second_at) = course.second_at {
+    let mut aftermath = follow(&mut testbed, options, target, (fault_at, epoch), tell)?;
+    if let Some(second_at) = aftermath.second_at {
         measure(&mut client, second_at, STALL_WINDOW)?;
     }
-    if let Some(integration) = &course.integration {
+    if let Some(integration) = &aftermath.integration {
         integration.measure(&mut client)?;
     }
     tell("finish");
     let client = finish(client, &work)?;
-    let detection = stage.pair.detection();
-    let captures = stage.captures.stop()?;
-    let emulated = stage.emulator.map(Emulator::finish).transpose()?;
+    let detection = testbed.pair.detection();
+    let captures = testbed.captures.stop()?;
+    let emulated = testbed.emulator.map(Emulator::finish).transpose()?;
     tell("judge");
-    let mut expected = expectations(options, &course, clock);
+    let mut expected = expectations(options, &aftermath, clock);
     let survey = Survey::of(&captures, &expected)?;
     if !options.baseline {
-        expected.wires = survey.wires(BACKUP, &changes(options, target, &course, clock, detection));
+        expected.wires = survey.wires(BACKUP, &changes(options, target, &aftermath, clock, detection));
     }
-    if let Some(integration) = &mut course.integration {
+    if let Some(integration) = &mut aftermath.integration {
         integration.find(&survey, &captures, clock)?;
     }
     let verdict = judge::check(&captures, &expected)?;
@@ -218,16 +218,16 @@ fn play_with(
         idle: work.plan.idle,
         target,
         fault_at,
-        deadly_at: course.deadly_at,
-        claimed_at: course.claimed_at,
-        second_at: course.second_at,
-        takeovers: course.takeovers,
-        taken_over: course.taken_over,
-        integration: course.integration,
+        deadly_at: aftermath.deadly_at,
+        claimed_at: aftermath.claimed_at,
+        second_at: aftermath.second_at,
+        takeovers: aftermath.takeovers,
+        taken_over: aftermath.taken_over,
+        integration: aftermath.integration,
         rounds: Vec::new(),
-        role_changes: course.role_changes,
+        role_changes: aftermath.role_changes,
         log,
-        problems: course.problems,
+        problems: aftermath.problems,
         clock,
         captures,
         emulated,
@@ -235,7 +235,7 @@ fn play_with(
     })
 }
 
-/// Sets up the stage and lets the clients connect.
+/// Sets up the testbed and lets the clients connect.
 ///
 /// # Errors
 /// Names the step that failed.
@@ -245,15 +245,15 @@ pub fn begin(
     run: &str,
     tell: &impl Fn(&str),
     teardown: &Teardown,
-) -> Result<(Stage, ClientProcess)> {
+) -> Result<(Testbed, ClientProcess)> {
     tell("set up");
-    let stage = Stage::set(options, work, run, teardown)?;
+    let testbed = Testbed::set(options, work, run, teardown)?;
     tell("connect");
-    let mut command = stage.network.client.command(std::env::current_exe()?)?;
+    let mut command = testbed.network.client.command(std::env::current_exe()?)?;
     command.arg(crate::CLIENT);
     let mut client = ClientProcess::start(command, &work.plan)?;
     client.wait_ready(READY_LIMIT + READY_LIMIT_EACH * options.connections)?;
-    Ok((stage, client))
+    Ok((testbed, client))
 }
 
 /// Lets the clients finish their work.

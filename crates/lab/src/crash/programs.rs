@@ -11,11 +11,11 @@ use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::course::{Course, follow};
+use super::aftermath::{Aftermath, follow};
 use super::demo::digest;
 use super::expect::{BACKUP, changes, expectations};
-use super::stage::{Stage, service};
-use super::strike::strike;
+use super::inject::inject;
+use super::testbed::{Testbed, service};
 use super::work::Work;
 use super::{Options, Policy, Target, Workload, preflight};
 use crate::Outcome;
@@ -275,23 +275,23 @@ fn play_with(options: &Options, client: Client, run: &str, teardown: &Teardown) 
     let clock = ClockOffset::measure();
     let seed = options.seed.unwrap_or_default();
     let work = Work::new(options, seed, service(options));
-    let mut stage = Stage::set(options, &work, run, teardown)?;
+    let mut testbed = Testbed::set(options, &work, run, teardown)?;
     let (seed, length) = work.files()[0];
-    let received = stage.directory.join("received");
-    let mut command = stage.network.client.command(client.program())?;
+    let received = testbed.directory.join("received");
+    let mut command = testbed.network.client.command(client.program())?;
     client.arguments(
         &mut command,
         service(options),
         &pattern::file_name(seed, length),
         &received,
     );
-    let mut process = Process::start(client.name(), command, &stage.directory)?;
+    let mut process = Process::start(client.name(), command, &testbed.directory)?;
     wait_for_moment(client, &mut process, &received, length)?;
-    let unprotected = wait_for_protection(&stage, &mut process);
-    let epoch = stage.epoch();
-    let fault_at = strike(&stage, options, Target::Primary)?;
-    let mut course = follow(&mut stage, options, Target::Primary, (fault_at, epoch), &|_| {})?;
-    course.problems.extend(unprotected);
+    let unprotected = wait_for_protection(&testbed, &mut process);
+    let epoch = testbed.epoch();
+    let fault_at = inject(&testbed, options, Target::Primary)?;
+    let mut aftermath = follow(&mut testbed, options, Target::Primary, (fault_at, epoch), &|_| {})?;
+    aftermath.problems.extend(unprotected);
     let status = process.wait(LIMIT);
     let said = status.as_ref().err().map(|error| format!("{error:#}"));
     let exit_code = status.ok().and_then(|status| status.code());
@@ -304,8 +304,8 @@ fn play_with(options: &Options, client: Client, run: &str, teardown: &Teardown) 
     judge(
         options,
         client,
-        stage,
-        course,
+        testbed,
+        aftermath,
         clock,
         (exit_code, said, sha256_match),
     )
@@ -315,17 +315,17 @@ fn play_with(options: &Options, client: Client, run: &str, teardown: &Teardown) 
 fn judge(
     options: &Options,
     client: Client,
-    stage: Stage,
-    course: Course,
+    testbed: Testbed,
+    aftermath: Aftermath,
     clock: ClockOffset,
     (exit_code, said, sha256_match): (Option<i32>, Option<String>, Option<bool>),
 ) -> Result<Shown> {
-    let detection = stage.pair.detection();
-    let captures = stage.captures.stop()?;
-    stage.emulator.map(Emulator::finish).transpose()?;
-    let mut expected = expectations(options, &course, clock);
+    let detection = testbed.pair.detection();
+    let captures = testbed.captures.stop()?;
+    testbed.emulator.map(Emulator::finish).transpose()?;
+    let mut expected = expectations(options, &aftermath, clock);
     expected.closing = Closing::Either;
-    let changes = changes(options, Target::Primary, &course, clock, detection);
+    let changes = changes(options, Target::Primary, &aftermath, clock, detection);
     expected.wires = Survey::of(&captures, &expected)?.wires(BACKUP, &changes);
     let verdict = judge::check(&captures, &expected)?;
     let mut shown = Shown {
@@ -339,7 +339,7 @@ fn judge(
         resets_seen: verdict.resets_to_client,
         violations: verdict.violations,
         unproven: verdict.unproven,
-        problems: course.problems,
+        problems: aftermath.problems,
     };
     if shown.connections_taken_over == 0 {
         shown
@@ -371,11 +371,11 @@ fn wait_for_moment(client: Client, process: &mut Process, received: &Path, lengt
 
 /// Waits until node b reports that all connections of the client are protected. Returns a problem with the reasons if it never
 /// does.
-fn wait_for_protection(stage: &Stage, client: &mut Process) -> Option<String> {
+fn wait_for_protection(testbed: &Testbed, client: &mut Process) -> Option<String> {
     let mut reasons = BTreeMap::new();
     let is_protected = |_: &Process| {
         std::thread::sleep(POLL);
-        let status = stage.status(BACKUP).ok();
+        let status = testbed.status(BACKUP).ok();
         let said = status.iter().flat_map(|status| &status.services);
         reasons.extend(said.flat_map(|service| service.reasons.clone()));
         status.is_some_and(|status| status.protects_all())

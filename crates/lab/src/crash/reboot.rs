@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use linux::netns::Netns;
 
-use super::stage::Stage;
+use super::testbed::Testbed;
 use crate::net::address::{Endpoint, NODES, PREFIX_V4, PREFIX_V6};
 use crate::net::{INTERFACE, ROUTER_LAN_INTERFACE, batch};
 
@@ -30,13 +30,13 @@ const SETTINGS: [(&str, &str); 7] = [
 ///
 /// # Errors
 /// Names the step that failed.
-pub fn boot(stage: &mut Stage, index: usize) -> Result<()> {
-    let node = &stage.network.nodes[index];
+pub fn boot(testbed: &mut Testbed, index: usize) -> Result<()> {
+    let node = &testbed.network.nodes[index];
     forget(node, &["ss", "--kill", "--tcp", "--all"])?;
     forget(node, &["nft", "flush", "ruleset"])?;
     // The qdisc does not exist if the daemon was not yet attached.
     let _ = run(node, &["tc", "qdisc", "del", "dev", INTERFACE, "clsact"])?;
-    for command in commands(&stage.network.interfaces(index)) {
+    for command in commands(&testbed.network.interfaces(index)) {
         forget(node, &command.split(' ').collect::<Vec<_>>())?;
     }
     node.run(|| {
@@ -45,7 +45,7 @@ pub fn boot(stage: &mut Stage, index: usize) -> Result<()> {
             .try_for_each(|(key, value)| fs::write(format!("/proc/sys/net/{key}"), value))
     })?
     .context("reset kernel settings")?;
-    for path in stage.pair.leftovers_of(index) {
+    for path in testbed.pair.leftovers_of(index) {
         match fs::remove_dir_all(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| path.display().to_string());
@@ -53,24 +53,24 @@ pub fn boot(stage: &mut Stage, index: usize) -> Result<()> {
             _ => {}
         }
     }
-    stage.start_server(index)
+    testbed.start_server(index)
 }
 
 /// Completes the node's network configuration.
 ///
 /// # Errors
 /// The error message of `ip`.
-pub fn configure(stage: &Stage, index: usize) -> Result<()> {
-    Ok(stage.network.configure(index)?)
+pub fn configure(testbed: &Testbed, index: usize) -> Result<()> {
+    Ok(testbed.network.configure(index)?)
 }
 
 /// Makes the router send the VIP's packets to node `index` for a moment. Then the router resolves the VIP again.
 ///
 /// # Errors
 /// The error message of `ip`.
-pub fn mislead_router(stage: &Stage, index: usize) -> Result<()> {
-    let (vip, mac) = (stage.pair.service.ip(), NODES[index].mac_text());
-    let router = Some(stage.network.router.name());
+pub fn mislead_router(testbed: &Testbed, index: usize) -> Result<()> {
+    let (vip, mac) = (testbed.pair.service.ip(), NODES[index].mac_text());
+    let router = Some(testbed.network.router.name());
     let of_vip = format!("{vip} dev {ROUTER_LAN_INTERFACE}");
     batch(
         router,

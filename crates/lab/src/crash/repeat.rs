@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::play::{Facts, play};
 use super::report::Report;
-use super::{Fault, Options, stage};
+use super::{Fault, Options, testbed};
 use crate::Outcome;
 use crate::node::Assume;
 
@@ -47,7 +47,7 @@ pub fn run(options: &Options) -> Result<Outcome> {
         let name = format!("{}-{number}", std::process::id());
         let facts = play(options, seed, &name, &|act| narrator.act(number, act))?;
         let report = Report::new(options, seed, &facts);
-        if let Some(directory) = stage::kept(options, &name) {
+        if let Some(directory) = testbed::kept(options, &name) {
             keep(options, &directory, &facts, &report)?;
         }
         if options.repeat > 1 {

@@ -120,7 +120,6 @@ const fn outcome(ok: bool) -> Outcome {
 fn cpu_seconds() -> Result<f64> {
     let usage = getrusage(UsageWho::RUSAGE_SELF).context("asking for the CPU time")?;
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
-    #[allow(clippy::cast_precision_loss, reason = "centuries")]
     Ok(micros as f64 / 1e6)
 }
 

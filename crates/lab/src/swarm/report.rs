@@ -108,7 +108,6 @@ impl Report {
         let cells = self.coverage.values().flat_map(BTreeMap::values);
         self.empty_cells = cells.filter(|count| **count == 0).count() as u64;
         if cpu_seconds > 0.0 {
-            #[allow(clippy::cast_precision_loss, reason = "few runs")]
             let runs = self.runs as f64;
             self.runs_per_cpu_second = runs / cpu_seconds;
         }

@@ -87,7 +87,6 @@ impl Filter {
     }
 }
 
-#[allow(clippy::needless_pass_by_value)] // for map_err
 fn mismatch(mismatch: impl std::error::Error) -> Cut {
     Cut(Ending::Mismatch, mismatch.to_string())
 }

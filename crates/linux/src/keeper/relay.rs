@@ -463,7 +463,6 @@ fn close_in_order(socket: &TcpStream) {
     }
 }
 
-#[allow(clippy::needless_pass_by_value)] // for map_err
 fn client_lost(error: io::Error) -> Cut {
     Cut(Ending::ClientLost, error.to_string())
 }

@@ -79,7 +79,7 @@ impl Ring {
         }
     }
 
-    #[allow(clippy::cast_possible_truncation)] // below the ring's size
+    // Below the ring's size.
     fn index(&self, position: u64) -> usize {
         (position & self.mask) as usize
     }

@@ -45,7 +45,7 @@ use crate::takeover::{Repeats, Reports, Takeover};
 use crate::{Instant, Offset};
 use failure::Failure;
 
-/// One service of a [`NodeConfig`].
+/// One service of a [`NodeConfig`](crate::node::NodeConfig).
 #[derive(Clone, Debug)]
 pub struct ServiceConfig {
     /// Configuration of its connection table.

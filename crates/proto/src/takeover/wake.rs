@@ -68,7 +68,7 @@ fn acknowledgement(endpoint: &Endpoint, offered: u32, now: Instant) -> Segment<'
 /// Lower bound of the server's timestamp clock at `now`, if the clock showed `value` when a segment was `seen`. The result must
 /// never be behind what the client has seen, or PAWS drops everything (RFC 7323 §5). The clock ticks in milliseconds, at the same
 /// moments as a socket's clock, so the two never drift apart.
-#[allow(clippy::cast_possible_truncation)] // the clock wraps
+// The clock wraps.
 pub(crate) fn clock_at(value: u32, seen: Instant, now: Instant) -> u32 {
     let ticks = |at: Instant| at.as_nanos() / 1_000_000;
     value

@@ -51,7 +51,6 @@ pub enum Handshake {
 }
 
 /// Where ns-2's agents differ from the RFCs. Each field names what ns-2 does.
-#[allow(clippy::struct_excessive_bools)] // independent of each other
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Departures {

@@ -445,7 +445,6 @@ impl Sender {
 }
 
 /// The whole segments of a window.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
 pub(super) const fn whole(window: f64) -> u32 {
     window as u32
 }

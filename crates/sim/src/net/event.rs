@@ -183,7 +183,6 @@ const DESTINATIONS: u32 = 198 << 24 | 18 << 16;
 const DESTINATIONS_MASK: u32 = (1 << 17) - 1;
 
 /// A number on the wire has 32 bits.
-#[allow(clippy::cast_possible_truncation)]
 const fn seq(number: u64) -> Seq {
     Seq(number as u32)
 }

@@ -30,12 +30,12 @@ impl Key {
         Self((nanos as u128) << 64 | low as u128)
     }
 
-    #[allow(clippy::cast_possible_truncation)] // the upper half
+    // The upper half.
     pub const fn nanos(self) -> u64 {
         (self.0 >> 64) as u64
     }
 
-    #[allow(clippy::cast_possible_truncation)] // the lowest bits
+    // The lowest bits.
     pub const fn number(self) -> u32 {
         self.0 as u32 % Self::NUMBERS
     }

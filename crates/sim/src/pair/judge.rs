@@ -9,7 +9,7 @@ use proto::role::Role;
 use proto::table::Direction;
 use proto::{Instant, Seq};
 
-use super::books::{Known, Most, Place, Voice};
+use super::ledger::{Known, Most, Place, Voice};
 
 /// Maximum number of violations that are kept. Later ones are usually consequences of the first.
 const VIOLATIONS_MAX: usize = 20;

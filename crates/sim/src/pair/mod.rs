@@ -16,7 +16,6 @@
 mod agent;
 pub mod application;
 pub(crate) mod arbiter;
-mod books;
 mod cables;
 mod carry_out;
 mod census;
@@ -29,6 +28,7 @@ pub mod draw;
 pub mod echo;
 pub mod http;
 mod judge;
+mod ledger;
 mod neighbours;
 mod orders;
 mod relay;

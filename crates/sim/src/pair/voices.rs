@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use proto::Instant;
 
-use super::books::Voice;
 use super::judge::{Flow, Judge};
+use super::ledger::Voice;
 
 impl Judge {
     /// The gate of a node has changed. `alone_in`: the epoch in which the gate lets the node speak alone, if it does.

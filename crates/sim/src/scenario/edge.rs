@@ -323,7 +323,7 @@ impl Logic for Edge {
 }
 
 /// The parts of a packet that an edge reads.
-#[allow(clippy::cast_possible_truncation)] // numbers on the wire have 32 bits
+// Numbers on the wire have 32 bits.
 fn segment(packet: &Packet) -> Segment {
     Segment {
         seq: Seq(packet.seq as u32),

@@ -96,7 +96,7 @@ impl Tick {
         }
     }
 
-    #[allow(clippy::cast_possible_truncation)] // a timestamp wraps
+    // A timestamp wraps.
     const fn count(self, now: Instant) -> u32 {
         (now.as_nanos() / self.duration().as_nanos() as u64) as u32
     }

@@ -120,7 +120,6 @@ impl Scenario {
 pub fn rough_link(seed: u64) -> LinkConfig {
     let draw = |salt: u64, choices: u64| u64::from(Stream::new(seed, 0).byte(salt)) % choices;
     let chance = |salt, largest: f64| {
-        #[allow(clippy::cast_precision_loss)] // a byte
         let share = draw(salt, 6) as f64 / 5.0;
         largest * share
     };

@@ -16,9 +16,9 @@ use sha2::{Digest, Sha256};
 use super::SEED;
 use crate::capture::{Capture, Point};
 use crate::clock::ClockOffset;
-use crate::crash::course::Course;
-use crate::crash::stage::{Stage, service};
-use crate::crash::strike::power_off;
+use crate::crash::aftermath::Aftermath;
+use crate::crash::inject::power_off;
+use crate::crash::testbed::{Testbed, service};
 use crate::crash::work::Work;
 use crate::crash::{Options, Returning};
 use crate::net::address::CLIENT;
@@ -83,20 +83,20 @@ fn show_with(options: &Options, run: &str, teardown: &Teardown) -> Result<Shown>
     let clock = ClockOffset::measure();
     let service = service(options);
     let work = Work::new(options, SEED, service);
-    let stage = Stage::set(options, &work, run, teardown)?;
+    let testbed = Testbed::set(options, &work, run, teardown)?;
     let (seed, length) = work.files()[0];
-    let received = stage.directory.join("received");
-    let mut curl = Curl::start(&stage, service, &pattern::file_name(seed, length), &received)?;
+    let received = testbed.directory.join("received");
+    let mut curl = Curl::start(&testbed, service, &pattern::file_name(seed, length), &received)?;
     let progress = Progress::new(options.baseline, length);
     while curl.received() < length / 2 && curl.is_running()? {
         progress.at(curl.received());
         std::thread::sleep(POLL);
     }
-    let fault_at = power_off(&stage, 0, Returning::Killed)?;
+    let fault_at = power_off(&testbed, 0, Returning::Killed)?;
     progress.say("the primary's power is off");
-    let mut course = Course::new(fault_at);
-    course.survive(&stage, false)?;
-    let takeover = course.takeovers.last().copied();
+    let mut aftermath = Aftermath::new(fault_at);
+    aftermath.survive(&testbed, false)?;
+    let takeover = aftermath.takeovers.last().copied();
     let mut moved = (curl.received(), Deadline::now());
     while curl.is_running()? && moved.1.elapsed() < HANGING {
         let now = curl.received();
@@ -108,7 +108,7 @@ fn show_with(options: &Options, run: &str, teardown: &Teardown) -> Result<Shown>
     }
     progress.finish();
     let error = curl.end()?;
-    let captures = stage.captures.stop()?;
+    let captures = testbed.captures.stop()?;
     let client = SocketAddr::new(IpAddr::V4(CLIENT.v4), CLIENT_PORT);
     let capture = captures
         .iter()
@@ -131,8 +131,8 @@ struct Curl {
 }
 
 impl Curl {
-    fn start(stage: &Stage, service: SocketAddr, file: &str, output: &Path) -> Result<Self> {
-        let mut command: Command = stage.network.client.command("curl")?;
+    fn start(testbed: &Testbed, service: SocketAddr, file: &str, output: &Path) -> Result<Self> {
+        let mut command: Command = testbed.network.client.command("curl")?;
         command.args([
             "--silent",
             "--show-error",

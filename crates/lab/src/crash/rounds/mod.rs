@@ -12,13 +12,13 @@ use serde::Serialize;
 
 pub use self::report::{RoundReport, add_to};
 
-use super::course::{flapping, told};
+use super::aftermath::{flapping, told};
 use super::expect::{BACKUP, lost_at, of_service};
 use super::fault::{Fault, Target};
+use super::inject::{by_plan, power_off};
 use super::integration::{Integration, wait_for};
 use super::play::{self, Facts, STALL_WINDOW, as_nanos};
-use super::stage::{Stage, service};
-use super::strike::{by_plan, power_off};
+use super::testbed::{Testbed, service};
 use super::work::Work;
 use super::{Options, Policy, Returning, reboot};
 use crate::client::{ClientProcess, Event, Order};
@@ -59,7 +59,7 @@ pub struct Round {
 struct Play<'a> {
     options: &'a Options,
     target: Target,
-    stage: Stage,
+    testbed: Testbed,
     client: ClientProcess,
     /// The node that speaks.
     primary: usize,
@@ -83,12 +83,12 @@ pub fn play(
     let clock = ClockOffset::measure();
     let target = options.fault.target(options.node, seed)?;
     let work = Work::new(options, seed, service(options));
-    let (stage, client) = play::begin(options, &work, run, tell, teardown)?;
-    let epoch = stage.epoch();
+    let (testbed, client) = play::begin(options, &work, run, tell, teardown)?;
+    let epoch = testbed.epoch();
     let mut play = Play {
         options,
         target,
-        stage,
+        testbed,
         client,
         primary: 1 - BACKUP,
         rounds: Vec::new(),
@@ -99,7 +99,7 @@ pub fn play(
         // The rounds after a failed round would show nothing.
         if play.problems.is_empty() {
             play.round(number, tell)?;
-            play.role_changes = play.stage.epoch().saturating_sub(epoch);
+            play.role_changes = play.testbed.epoch().saturating_sub(epoch);
             play.problems.extend(flapping(play.role_changes, number.into()));
         }
     }
@@ -120,22 +120,22 @@ impl Play<'_> {
         } else {
             1 - self.primary
         };
-        let fault_at = strike(&self.stage, self.options, node)?;
+        let fault_at = inject(&self.testbed, self.options, node)?;
         let (takeovers, taken_over) = self.survive(1 - node, fault_at, was_primary)?;
         self.primary = 1 - node;
         std::thread::sleep(ALONE);
-        self.problems.extend(self.stage.greet(self.options)?);
+        self.problems.extend(self.testbed.greet(self.options)?);
         tell(&format!("round {number}: return"));
         let mut integration = Integration::new(node, monotonic());
-        bring_back(&mut self.stage, self.options, node)?;
-        integration.wait_duplex(&self.stage, &mut self.problems)?;
+        bring_back(&mut self.testbed, self.options, node)?;
+        integration.wait_duplex(&self.testbed, &mut self.problems)?;
         if self.options.policy == Policy::Replica {
             // A replica follows a connection only from its beginning.
-            integration.wait_synced(&self.stage, &mut self.problems)?;
+            integration.wait_synced(&self.testbed, &mut self.problems)?;
             self.client.order(Order::Reconnect)?;
         }
-        integration.wait_protected(&self.stage, &mut self.problems)?;
-        self.problems.extend(self.stage.greet(self.options)?);
+        integration.wait_protected(&self.testbed, &mut self.problems)?;
+        self.problems.extend(self.testbed.greet(self.options)?);
         play::measure(&mut self.client, fault_at, STALL_WINDOW)?;
         let quiet = fault_at.since(quiet_at).saturating_sub(play::FAULT_MARGIN);
         play::measure(&mut self.client, quiet_at, quiet)?;
@@ -178,7 +178,7 @@ impl Play<'_> {
     ) -> Result<(Vec<Takeover>, Vec<Connection>)> {
         if !takes_over {
             wait_for(
-                &self.stage,
+                &self.testbed,
                 index,
                 Status::is_alone,
                 "go on alone",
@@ -188,7 +188,7 @@ impl Play<'_> {
         }
         let deadline = Deadline::now() + TAKEOVER_LIMIT;
         loop {
-            let status = self.stage.status(index);
+            let status = self.testbed.status(index);
             let takeovers: Vec<_> = status.as_ref().map_or_else(
                 |_| Vec::new(),
                 |status| {
@@ -199,9 +199,9 @@ impl Play<'_> {
             let speaks = status.as_ref().is_ok_and(Status::speaks);
             if speaks && takeovers.last().is_some_and(Takeover::is_complete) {
                 let connections = self
-                    .stage
+                    .testbed
                     .agent(index)?
-                    .restored(&self.stage.network.nodes[index]);
+                    .restored(&self.testbed.network.nodes[index]);
                 let connections = connections.unwrap_or_else(|error| {
                     self.problems.push(format!("{error:#}"));
                     Vec::new()
@@ -210,8 +210,8 @@ impl Play<'_> {
             }
             if Deadline::now() > deadline {
                 let (name, said) = (
-                    &self.stage.pair.names[index],
-                    self.stage.agent(index)?.last_words(),
+                    &self.testbed.pair.names[index],
+                    self.testbed.agent(index)?.last_words(),
                 );
                 let status = told(&status);
                 self.problems.push(format!(
@@ -228,7 +228,7 @@ impl Play<'_> {
         let Self {
             options,
             target,
-            stage,
+            testbed,
             client,
             mut rounds,
             role_changes,
@@ -236,9 +236,9 @@ impl Play<'_> {
             ..
         } = self;
         let client = play::finish(client, work)?;
-        let detection = stage.pair.detection();
-        let captures = stage.captures.stop()?;
-        let emulated = stage.emulator.map(Emulator::finish).transpose()?;
+        let detection = testbed.pair.detection();
+        let captures = testbed.captures.stop()?;
+        let emulated = testbed.emulator.map(Emulator::finish).transpose()?;
         tell("judge");
         let at = |round: &Round| clock.realtime_ns(round.fault_at);
         let deadly = rounds.iter().filter(|round| round.was_primary);
@@ -283,45 +283,45 @@ impl Play<'_> {
 }
 
 /// Injects the fault into node `index`. Returns the moment before.
-fn strike(stage: &Stage, options: &Options, index: usize) -> Result<Instant> {
+fn inject(testbed: &Testbed, options: &Options, index: usize) -> Result<Instant> {
     match options.fault {
         Fault::LinkDown | Fault::CutBackup => {
             let moment = monotonic();
-            stage.network.cables[index].pull()?;
+            testbed.network.cables[index].pull()?;
             Ok(moment)
         }
         Fault::CutServicePath => {
             let moment = monotonic();
-            options.how.cut(&stage.network, index)?;
+            options.how.cut(&testbed.network, index)?;
             Ok(moment)
         }
         Fault::Stop => {
             let moment = monotonic();
-            stage.agent(index)?.stop()?;
+            testbed.agent(index)?.stop()?;
             Ok(moment)
         }
-        Fault::Handover | Fault::Drain => by_plan(stage, options.fault, index),
+        Fault::Handover | Fault::Drain => by_plan(testbed, options.fault, index),
         // A power failure. The node's server is killed, because a machine that boots has no stopped server.
-        _ => power_off(stage, index, Returning::Killed),
+        _ => power_off(testbed, index, Returning::Killed),
     }
 }
 
 /// Brings node `index` back after the fault: boots it, connects it again, or starts its agent again.
-fn bring_back(stage: &mut Stage, options: &Options, index: usize) -> Result<()> {
+fn bring_back(testbed: &mut Testbed, options: &Options, index: usize) -> Result<()> {
     match options.fault {
-        Fault::CutServicePath => options.how.heal(&stage.network, index),
-        Fault::LinkDown | Fault::CutBackup => Ok(stage.network.cables[index].plug()?),
+        Fault::CutServicePath => options.how.heal(&testbed.network, index),
+        Fault::LinkDown | Fault::CutBackup => Ok(testbed.network.cables[index].plug()?),
         Fault::Stop => {
-            stage.agent_mut(index)?.wait_stopped()?;
-            stage.start_agent(index)
+            testbed.agent_mut(index)?.wait_stopped()?;
+            testbed.start_agent(index)
         }
         Fault::Handover => Ok(()),
-        Fault::Drain => stage.order(index, &["drain", &stage.pair.names[index], "--off"]),
+        Fault::Drain => testbed.order(index, &["drain", &testbed.pair.names[index], "--off"]),
         _ => {
-            reboot::boot(stage, index)?;
-            stage.network.cables[index].plug()?;
-            reboot::configure(stage, index)?;
-            stage.start_agent(index)
+            reboot::boot(testbed, index)?;
+            testbed.network.cables[index].plug()?;
+            reboot::configure(testbed, index)?;
+            testbed.start_agent(index)
         }
     }
 }

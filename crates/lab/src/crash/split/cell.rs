@@ -13,7 +13,7 @@ use crate::clock::{ClockOffset, monotonic};
 use crate::crash::Options;
 use crate::crash::expect::of_service;
 use crate::crash::play::{begin, finish, measure};
-use crate::crash::stage::service;
+use crate::crash::testbed::service;
 use crate::crash::work::Work;
 use crate::judge::{Passage, Survey};
 use crate::net::NODE_NAMES;
@@ -102,26 +102,26 @@ fn play_with(
     let clock = ClockOffset::measure();
     let mut work = Work::new(options, seed, service(options));
     work.plan.deadline_ms = DEADLINE.as_millis() as u64;
-    let (stage, mut client) = begin(options, &work, run, &|_| {}, teardown)?;
+    let (testbed, mut client) = begin(options, &work, run, &|_| {}, teardown)?;
     std::thread::sleep(BEFORE);
     let fault_at = monotonic();
-    let detection = stage.pair.detection();
-    fault.play(&stage, hold(fault, options, detection))?;
+    let detection = testbed.pair.detection();
+    fault.play(&testbed, hold(fault, options, detection))?;
     let healed_at = monotonic();
     std::thread::sleep(AFTER);
     measure(&mut client, fault_at, healed_at.since(fault_at))?;
-    let newcomer = stage.greet(options)?;
-    let states = [0, 1].map(|index| match stage.status(index) {
+    let newcomer = testbed.greet(options)?;
+    let states = [0, 1].map(|index| match testbed.status(index) {
         Ok(status) => status.services.iter().map(|one| one.state.clone()).collect(),
         Err(_) => DOES_NOT_ANSWER.to_owned(),
     });
     let client = finish(client, &work)?;
-    let fenced = stage.fenced()?.into_iter().map(|(node, at)| Fenced {
+    let fenced = testbed.fenced()?.into_iter().map(|(node, at)| Fenced {
         node: NODE_NAMES[node],
         at_ms: since_ms(at.as_nanos(), fault_at.as_nanos()),
     });
     let fenced = fenced.collect();
-    let captures = stage.captures.stop()?;
+    let captures = testbed.captures.stop()?;
     let survey = Survey::of(&captures, &of_service(options, Vec::new()))?;
     let missed = captures.iter().filter(|capture| capture.dropped > 0);
     let fault_ns = clock.realtime_ns(fault_at);

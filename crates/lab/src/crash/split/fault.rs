@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
 
-use crate::crash::stage::Stage;
+use crate::crash::testbed::Testbed;
 use crate::net::NODE_NAMES;
 use crate::net::switch::{self, Lost, ROUTER};
 use crate::node::HEARTBEAT_PORT;
@@ -58,20 +58,20 @@ impl SplitFault {
     ///
     /// # Errors
     /// If something cannot be cut or stopped.
-    pub fn play(self, stage: &Stage, hold: Duration) -> Result<()> {
+    pub fn play(self, testbed: &Testbed, hold: Duration) -> Result<()> {
         if self == Self::Flap {
             for _ in 0..FLAPS {
-                cut(stage, self)?;
+                cut(testbed, self)?;
                 std::thread::sleep(FLAP);
-                heal(stage)?;
+                heal(testbed)?;
                 std::thread::sleep(FLAP);
             }
             return Ok(());
         }
-        let Some(sleepers) = self.sleepers(stage)? else {
-            cut(stage, self)?;
+        let Some(sleepers) = self.sleepers(testbed)? else {
+            cut(testbed, self)?;
             std::thread::sleep(hold);
-            return heal(stage);
+            return heal(testbed);
         };
         signal(&sleepers, Signal::SIGSTOP)?;
         std::thread::sleep(hold);
@@ -79,18 +79,18 @@ impl SplitFault {
     }
 
     /// The processes that the fault stops, if it stops any.
-    fn sleepers(self, stage: &Stage) -> Result<Option<Vec<Pid>>> {
+    fn sleepers(self, testbed: &Testbed) -> Result<Option<Vec<Pid>>> {
         let all = |index: usize| -> Result<_> {
-            let mut pids = process::inside(&[stage.network.nodes[index].inode()])?;
-            let watching = stage.captures.pids();
+            let mut pids = process::inside(&[testbed.network.nodes[index].inode()])?;
+            let watching = testbed.captures.pids();
             pids.retain(|pid| !watching.contains(pid));
             Ok(Some(pids))
         };
         match self {
             Self::PrimaryPaused => all(0),
             Self::WirePaused => all(1),
-            Self::PrimaryAgentPaused => Ok(Some(vec![stage.agent(0)?.pid()])),
-            Self::WireAgentPaused => Ok(Some(vec![stage.agent(1)?.pid()])),
+            Self::PrimaryAgentPaused => Ok(Some(vec![testbed.agent(0)?.pid()])),
+            Self::WireAgentPaused => Ok(Some(vec![testbed.agent(1)?.pid()])),
             Self::CutBetween
             | Self::CutControl
             | Self::CutToClients
@@ -158,16 +158,16 @@ impl SplitFault {
     }
 }
 
-fn cut(stage: &Stage, cut: SplitFault) -> Result<()> {
+fn cut(testbed: &Testbed, cut: SplitFault) -> Result<()> {
     let what = match cut {
         SplitFault::CutControl => format!("udp dport {HEARTBEAT_PORT} "),
         _ => String::new(),
     };
-    switch::lose(&stage.network.switch, &cut.lost(), &what)
+    switch::lose(&testbed.network.switch, &cut.lost(), &what)
 }
 
-fn heal(stage: &Stage) -> Result<()> {
-    switch::pass(&stage.network.switch)
+fn heal(testbed: &Testbed) -> Result<()> {
+    switch::pass(&testbed.network.switch)
 }
 
 fn signal(pids: &[Pid], signal: Signal) -> Result<()> {

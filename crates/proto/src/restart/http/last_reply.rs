@@ -16,7 +16,7 @@ pub(super) struct LastReply {
     /// One entry for each request without a complete reply: true for a HEAD, whose reply has no body.
     unanswered: VecDeque<bool>,
     replying: Place,
-    course: Course,
+    state: LastReplyState,
 }
 
 /// Where a stream of messages is.
@@ -29,7 +29,7 @@ enum Place {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Course {
+enum LastReplyState {
     /// No suitable reply yet.
     #[default]
     Looking,
@@ -44,25 +44,25 @@ enum Course {
 impl LastReply {
     /// Whether no reply will be made the last one: everything passes unchanged.
     pub fn is_off(&self) -> bool {
-        self.course == Course::Off
+        self.state == LastReplyState::Off
     }
 
     /// Whether the last reply is complete.
     pub fn is_said(&self) -> bool {
-        self.course == Course::Said
+        self.state == LastReplyState::Said
     }
 
     /// Takes the next bytes for the application. Returns how many of them the application may get; drop the rest.
     pub fn on_input(&mut self, bytes: &[u8]) -> usize {
-        match self.course {
-            Course::Looking => {
+        match self.state {
+            LastReplyState::Looking => {
                 if self.receive(bytes).is_err() {
-                    self.course = Course::Off;
+                    self.state = LastReplyState::Off;
                 }
                 bytes.len()
             }
-            Course::Saying | Course::Said => 0,
-            Course::Off => bytes.len(),
+            LastReplyState::Saying | LastReplyState::Said => 0,
+            LastReplyState::Off => bytes.len(),
         }
     }
 
@@ -73,16 +73,16 @@ impl LastReply {
 
     /// Takes the application's next bytes and appends those that the client is to get to `to_client`.
     pub fn on_output(&mut self, mut bytes: &[u8], to_client: &mut Vec<u8>) {
-        while !bytes.is_empty() && !matches!(self.course, Course::Said | Course::Off) {
+        while !bytes.is_empty() && !matches!(self.state, LastReplyState::Said | LastReplyState::Off) {
             let before = bytes;
             let followed = self.reply(&mut bytes, to_client);
-            match (followed, self.course) {
+            match (followed, self.state) {
                 (Ok(()), _) => {}
                 // The reply's end is unknown, and the client's later input was dropped. If the output ends here, the client sees that
                 // the reply is cut.
-                (Err(_), Course::Saying) => self.course = Course::Said,
+                (Err(_), LastReplyState::Saying) => self.state = LastReplyState::Said,
                 (Err(_), _) => {
-                    self.course = Course::Off;
+                    self.state = LastReplyState::Off;
                     if let Place::Head(begun) = std::mem::take(&mut self.replying) {
                         to_client.extend(begun);
                     }
@@ -90,7 +90,7 @@ impl LastReply {
                 }
             }
         }
-        if self.course == Course::Off {
+        if self.state == LastReplyState::Off {
             to_client.extend_from_slice(bytes);
         }
     }
@@ -102,7 +102,7 @@ impl LastReply {
                     b'\r' | b'\n' => bytes = &bytes[1..],
                     first if first.is_ascii_alphabetic() => self.receiving = Place::Head(Vec::new()),
                     _ => {
-                        self.course = Course::Off;
+                        self.state = LastReplyState::Off;
                         return Ok(());
                     }
                 },
@@ -110,7 +110,7 @@ impl LastReply {
                     if take_section(head, &mut bytes)? {
                         let request = RequestHead::parse(head)?;
                         if request.method == Method::Connect || self.unanswered.len() == REQUESTS_MAX {
-                            self.course = Course::Off;
+                            self.state = LastReplyState::Off;
                         }
                         self.unanswered.push_back(request.method == Method::Head);
                         self.receiving = request.body.map_or(Place::Between, Place::Body);
@@ -130,7 +130,9 @@ impl LastReply {
     /// Takes one step. On an error, the bytes of this step are still in `bytes`.
     fn reply(&mut self, bytes: &mut &[u8], to_client: &mut Vec<u8>) -> Result<(), Fault> {
         match &mut self.replying {
-            Place::Between if self.unanswered.is_empty() || bytes[0] != b'H' => self.course = Course::Off,
+            Place::Between if self.unanswered.is_empty() || bytes[0] != b'H' => {
+                self.state = LastReplyState::Off
+            }
             Place::Between => self.replying = Place::Head(Vec::new()),
             Place::Head(head) => {
                 let (mut section, mut rest) = (std::mem::take(head), *bytes);
@@ -170,12 +172,12 @@ impl LastReply {
         let reply = to_head.and_then(|to_head| ReplyHead::parse(&section, to_head).ok());
         let Some(reply) = reply.filter(|reply| reply.persists && reply.status != 101) else {
             // The reply was not asked for, is not HTTP, or ends the connection anyway.
-            self.course = Course::Off;
+            self.state = LastReplyState::Off;
             to_client.extend(section);
             return;
         };
         if is_alone && !reply.is_interim() {
-            self.course = Course::Saying;
+            self.state = LastReplyState::Saying;
             to_client.extend(closing(&section));
         } else {
             to_client.extend(section);
@@ -190,8 +192,8 @@ impl LastReply {
     fn on_end(&mut self) {
         self.replying = Place::Between;
         self.unanswered.pop_front();
-        if self.course == Course::Saying {
-            self.course = Course::Said;
+        if self.state == LastReplyState::Saying {
+            self.state = LastReplyState::Said;
         }
     }
 }

@@ -8,7 +8,7 @@ use nix::unistd::getpgid;
 use proto::Instant;
 
 use super::fault::{Fault, Target};
-use super::stage::Stage;
+use super::testbed::Testbed;
 use super::{Options, Returning};
 use crate::clock::monotonic;
 use crate::net::INTERFACE;
@@ -22,36 +22,36 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// If something cannot be killed, cut or removed.
-pub fn strike(stage: &Stage, options: &Options, target: Target) -> Result<Instant> {
+pub fn inject(testbed: &Testbed, options: &Options, target: Target) -> Result<Instant> {
     let (first, returning) = (target.nodes()[0], options.returning);
     match options.fault {
         Fault::PowerOff
         | Fault::KillAgentAfterTakeover
         | Fault::UpgradeAfterTakeover
         | Fault::KillBackup
-        | Fault::RebootRace => power_off(stage, first, returning),
+        | Fault::RebootRace => power_off(testbed, first, returning),
         Fault::LinkDown | Fault::CutBackup => {
             let moment = monotonic();
-            stage.network.cables[first].pull()?;
+            testbed.network.cables[first].pull()?;
             Ok(moment)
         }
         Fault::CutServicePath => {
             let moment = monotonic();
-            options.how.cut(&stage.network, first)?;
+            options.how.cut(&testbed.network, first)?;
             Ok(moment)
         }
-        Fault::KillServer => signal_server(stage, Signal::SIGKILL),
-        Fault::HangServer => signal_server(stage, Signal::SIGSTOP),
-        Fault::CrashWorker => crash_worker(stage),
-        Fault::KillAgent => kill_agent(stage, first),
-        Fault::Upgrade => stage.agent(first)?.upgrade(),
+        Fault::KillServer => signal_server(testbed, Signal::SIGKILL),
+        Fault::HangServer => signal_server(testbed, Signal::SIGSTOP),
+        Fault::CrashWorker => crash_worker(testbed),
+        Fault::KillAgent => kill_agent(testbed, first),
+        Fault::Upgrade => testbed.agent(first)?.upgrade(),
         Fault::Stop => {
             let moment = monotonic();
-            stage.agent(first)?.stop()?;
+            testbed.agent(first)?.stop()?;
             Ok(moment)
         }
-        Fault::Handover | Fault::Drain => by_plan(stage, options.fault, first),
-        Fault::FlushTc => flush_tc(stage, target),
+        Fault::Handover | Fault::Drain => by_plan(testbed, options.fault, first),
+        Fault::FlushTc => flush_tc(testbed, target),
     }
 }
 
@@ -59,13 +59,13 @@ pub fn strike(stage: &Stage, options: &Options, target: Target) -> Result<Instan
 ///
 /// # Errors
 /// If the command fails.
-pub fn by_plan(stage: &Stage, fault: Fault, index: usize) -> Result<Instant> {
+pub fn by_plan(testbed: &Testbed, fault: Fault, index: usize) -> Result<Instant> {
     let moment = monotonic();
     match fault {
-        Fault::Drain => stage.order(index, &["drain", &stage.pair.names[index]])?,
+        Fault::Drain => testbed.order(index, &["drain", &testbed.pair.names[index]])?,
         _ => {
-            let (service, node) = (&stage.pair.service_name, &stage.pair.names[index]);
-            stage.order(index, &["handover", service, "--node", node])?;
+            let (service, node) = (&testbed.pair.service_name, &testbed.pair.names[index]);
+            testbed.order(index, &["handover", service, "--node", node])?;
         }
     }
     Ok(moment)
@@ -76,11 +76,11 @@ pub fn by_plan(stage: &Stage, fault: Fault, index: usize) -> Result<Instant> {
 ///
 /// # Errors
 /// If the cable cannot be cut or a process cannot be killed.
-pub fn power_off(stage: &Stage, index: usize, returning: Returning) -> Result<Instant> {
-    let (node, server) = (&stage.network.nodes[index], &stage.servers[index]);
-    let spared = stage.captures.pids();
+pub fn power_off(testbed: &Testbed, index: usize, returning: Returning) -> Result<Instant> {
+    let (node, server) = (&testbed.network.nodes[index], &testbed.servers[index]);
+    let spared = testbed.captures.pids();
     let moment = monotonic();
-    stage.network.cables[index].pull()?;
+    testbed.network.cables[index].pull()?;
     let is_frozen = match returning {
         Returning::Frozen => {
             server.signal(Signal::SIGSTOP)?;
@@ -98,21 +98,21 @@ pub fn power_off(stage: &Stage, index: usize, returning: Returning) -> Result<In
 ///
 /// # Errors
 /// If the agent cannot be killed.
-pub fn kill_agent(stage: &Stage, index: usize) -> Result<Instant> {
+pub fn kill_agent(testbed: &Testbed, index: usize) -> Result<Instant> {
     let moment = monotonic();
-    stage.agent(index)?.kill()?;
+    testbed.agent(index)?.kill()?;
     Ok(moment)
 }
 
-fn signal_server(stage: &Stage, signal: Signal) -> Result<Instant> {
+fn signal_server(testbed: &Testbed, signal: Signal) -> Result<Instant> {
     let moment = monotonic();
-    stage.servers[0].signal(signal)?;
+    testbed.servers[0].signal(signal)?;
     Ok(moment)
 }
 
 /// Kills the worker that has the most connections.
-fn crash_worker(stage: &Stage) -> Result<Instant> {
-    let workers = stage.servers[0].workers()?;
+fn crash_worker(testbed: &Testbed) -> Result<Instant> {
+    let workers = testbed.servers[0].workers()?;
     let sockets = |&pid: &_| process::sockets(pid).unwrap_or(0);
     let victim = workers.iter().copied().max_by_key(sockets);
     let victim = victim.context("the server has no workers")?;
@@ -123,14 +123,14 @@ fn crash_worker(stage: &Stage) -> Result<Instant> {
 }
 
 /// Removes the clsact qdisc with its filters, as an administrator's script or another network tool would.
-fn flush_tc(stage: &Stage, target: Target) -> Result<Instant> {
+fn flush_tc(testbed: &Testbed, target: Target) -> Result<Instant> {
     for &index in target.nodes() {
-        let bare = hooks_without_filter(stage, index)?;
+        let bare = hooks_without_filter(testbed, index)?;
         ensure!(bare.is_empty(), "node {index} has no filter at its {bare:?}");
     }
     let moment = monotonic();
     for &index in target.nodes() {
-        tc(stage, index, &["qdisc", "del", "dev", INTERFACE, "clsact"])?;
+        tc(testbed, index, &["qdisc", "del", "dev", INTERFACE, "clsact"])?;
     }
     Ok(moment)
 }
@@ -139,18 +139,18 @@ fn flush_tc(stage: &Stage, target: Target) -> Result<Instant> {
 ///
 /// # Errors
 /// If tc fails.
-pub fn hooks_without_filter(stage: &Stage, index: usize) -> Result<Vec<&'static str>> {
+pub fn hooks_without_filter(testbed: &Testbed, index: usize) -> Result<Vec<&'static str>> {
     let mut bare = Vec::new();
     for hook in ["ingress", "egress"] {
-        if !tc(stage, index, &["filter", "show", "dev", INTERFACE, hook])?.contains(" bpf ") {
+        if !tc(testbed, index, &["filter", "show", "dev", INTERFACE, hook])?.contains(" bpf ") {
             bare.push(hook);
         }
     }
     Ok(bare)
 }
 
-fn tc(stage: &Stage, index: usize, arguments: &[&str]) -> Result<String> {
-    let mut tc = stage.network.nodes[index].command("tc")?;
+fn tc(testbed: &Testbed, index: usize, arguments: &[&str]) -> Result<String> {
+    let mut tc = testbed.network.nodes[index].command("tc")?;
     let output = tc.args(arguments).output().context("run tc")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(

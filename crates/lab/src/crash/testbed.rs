@@ -42,7 +42,7 @@ const FENCE_JOURNAL: &str = "fences";
 const WORKERS: u32 = 2;
 
 /// A run's surroundings. The fields are dropped in order of declaration: processes before the network in which they run.
-pub struct Stage {
+pub struct Testbed {
     /// The daemons of node a and b; `None` without steadfast.
     pub agents: Option<[Agent; 2]>,
     /// The servers of node a and b.
@@ -75,7 +75,7 @@ pub fn service(options: &Options) -> SocketAddr {
     SocketAddr::new(address, options.application().port())
 }
 
-impl Stage {
+impl Testbed {
     /// Sets everything up for `run` and waits until the pair is duplex.
     ///
     /// # Errors
