@@ -45,8 +45,8 @@ pub enum Outcome {
     Late,
 }
 
-/// Number of late runs that have not ended, by command. Their processes do not end, or the kernel cannot read their program; a thread waits
-/// for each.
+/// Number of late runs that have not ended, by command. Either the killed process does not end, or the kernel has not read the program yet.
+/// A thread waits for each run.
 static UNDEAD: Mutex<BTreeMap<Vec<String>, usize>> = Mutex::new(BTreeMap::new());
 
 /// Runs `command`, a program and its arguments, with `environment` added to this process's own. Its stdout is dropped. Its stderr goes
@@ -362,8 +362,8 @@ signal.pause()";
             "nobody waits for the disk"
         );
         assert!(!has_run.exists());
-        // A closed pipe could not tell the child to end: the processes that have not started yet hold copies of all files that are open
-        // here.
+        // The child is killed, not told to end by a closed pipe: the processes that have not started yet hold copies of all files that
+        // are open here, so the pipe would stay open.
         python.kill().unwrap();
         python.wait().unwrap();
         while undead(&command) > 0 {

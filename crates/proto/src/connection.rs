@@ -203,8 +203,8 @@ impl Connection {
         }
     }
 
-    /// From now on the wire does not release input to the primary. The primary cannot have answered it, so the restart policy is
-    /// not given it.
+    /// From now on the wire does not release input to the primary. The primary cannot have answered such input, so the restart policy
+    /// does not get it.
     pub fn hold_input(&mut self) {
         self.takes = Takes::Unreleased;
     }

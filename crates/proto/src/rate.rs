@@ -128,7 +128,7 @@ impl RateControl {
     }
 
     /// The interval has ended. `connections` were active in it. Calls before [`poll_timeout`](Self::poll_timeout) do nothing.
-    // An interval has less than 2⁵² bytes.
+    // An interval has less than 2⁵² bytes, so an `f64` holds their number exactly.
     pub fn on_timeout(&mut self, now: Instant, connections: usize) {
         if now < self.end {
             return;
@@ -248,7 +248,8 @@ mod tests {
     }
 
     proptest! {
-        /// The loop of `docs/rate-control.md`: senders obey each cap after `delay`, and send at N·W/RTT. There is no queue.
+        /// The loop of `docs/rate-control.md`: senders obey each cap after `delay` intervals, and send at N·W/RTT. There is no
+        /// queue.
         #[test]
         fn the_loop_settles(
             connections in 2..100_usize,

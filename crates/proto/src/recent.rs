@@ -16,7 +16,7 @@ pub(crate) struct Recent<T> {
 }
 
 impl<T> Recent<T> {
-    /// An empty memory for at most `max` clients. `seed` is for the hash table, because clients choose their addresses.
+    /// An empty memory for at most `max` clients. `seed` makes the hash unpredictable, because clients choose their addresses.
     pub(crate) fn new(max: usize, seed: usize) -> Self {
         Self {
             by_client: std::collections::HashMap::with_hasher(FxSeededState::with_seed(seed)),

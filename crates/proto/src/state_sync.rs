@@ -11,8 +11,8 @@
 //!
 //! *Prepare* copies while clients go on. Then the wire holds back what clients send, so the primary's state stands still, and *finish*
 //! copies the rest and ends the copying. All that clients send afterwards is in the log. A replica follows each connection that opens
-//! during *finish* or later, because the primary has no earlier input of it. *Abandon* ends the copying early. The kernel enforces the
-//! end of the hold.
+//! during *finish* or later, because none of the connection's input is part of the copied state. *Abandon* ends the copying early. The
+//! kernel enforces the end of the hold.
 
 use std::collections::VecDeque;
 use std::time::Duration;

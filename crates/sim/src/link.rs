@@ -129,7 +129,7 @@ impl Verdict {
 #[derive(Clone, Debug)]
 pub struct Link {
     config: LinkConfig,
-    /// The configured delay in nanoseconds. Arithmetic on a `Duration` costs more than all the rest of a packet.
+    /// The configured delay in nanoseconds. Arithmetic on a `Duration` costs more than all other work for a packet.
     delay_nanos: u64,
     /// Whether the link makes no random choices.
     is_certain: bool,
@@ -138,12 +138,12 @@ pub struct Link {
     idle_at: Fraction,
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    /// Sending time of the last packet. It is kept because the next packet often has the same length.
+    /// How long it takes to send the last packet. It is kept because the next packet often has the same length.
     pace: Pace,
     rng: Xoshiro256PlusPlus,
 }
 
-/// Sending time of a packet of `bytes` bytes: `nanos` + `rest` / rate.
+/// How long it takes to send a packet of `bytes` bytes: `nanos` + `rest` / rate, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     bytes: usize,
@@ -151,8 +151,9 @@ struct Pace {
     rest: u64,
 }
 
-/// A point in time between two nanoseconds. The upper half is nanoseconds; the lower half is the rest in units of 1 ns / rate, so
-/// a packet's duration, bits · 10⁹ / rate, is never rounded. A single number, because it is compared for every packet.
+/// A point in time with a fraction of a nanosecond. The upper 64 bits are nanoseconds. The lower 64 bits are the fraction, in units of
+/// 1 ns / rate. So the time to send a packet, bits · 10⁹ / rate, is never rounded. A single number, because it is compared for every
+/// packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Fraction(u128);
 
@@ -241,8 +242,8 @@ impl Link {
         self.up
     }
 
-    /// Queues the packet and returns when it has been sent, rounded down to a nanosecond. `None` if the packet would have to wait
-    /// and there is no room.
+    /// Queues the packet. Returns the time at which it will have been sent, rounded down to a nanosecond. `None` if the packet would have
+    /// to wait and there is no room.
     fn send(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
         let Some(rate) = self.config.rate_bits_per_s else {
             return Some(now);
@@ -327,7 +328,7 @@ impl Fraction {
         Instant::from_nanos((self.0 >> 64) as u64)
     }
 
-    /// The end of a packet's sending that starts at this time.
+    /// When a packet has been sent whose sending starts at this time.
     // The lower half.
     const fn after(self, pace: Pace, rate: u64) -> Self {
         let (rest, overflows) = (self.0 as u64).overflowing_add(pace.rest);
@@ -338,7 +339,7 @@ impl Fraction {
 }
 
 impl Pace {
-    // The remainder is below the rate; the time ends after 584 years.
+    // The casts lose nothing: the remainder is below the rate, and the time is below 584 years.
     fn new(bytes: usize, rate: u64) -> Self {
         const BITS_TO_NANOS: u128 = 8 * 1_000_000_000;
         let (numerator, rate) = (bytes as u128 * BITS_TO_NANOS, u128::from(rate));

@@ -26,7 +26,7 @@ fn a_short_swarm_breaks_no_promise() {
 fn a_run_is_the_same_again() {
     let play = |seed| {
         let outcome = play(&Scenario::draw(seed));
-        (outcome.strikes, outcome.orphaned, outcome.time)
+        (outcome.injected, outcome.orphaned, outcome.time)
     };
     for seed in 0..5 {
         assert_eq!(play(seed), play(seed), "seed {seed}");

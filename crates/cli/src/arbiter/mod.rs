@@ -82,7 +82,7 @@ impl Arbiter {
     /// The arbiter that `config` names; `wake` is called when there is an answer.
     ///
     /// # Errors
-    /// If the witness's certificates cannot be read, or there is no thread.
+    /// If the witness's certificates cannot be read, or no thread can be started.
     pub fn open(config: &Config, wake: impl Fn() + Send + Sync + 'static) -> anyhow::Result<Self> {
         let (sender, answers) = channel();
         let outbox = Outbox {

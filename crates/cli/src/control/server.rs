@@ -132,8 +132,8 @@ pub struct Server {
 
 impl Server {
     /// Opens the control socket in `state_dir`. Replaces a socket that a dead node left behind. No living node can have left it,
-    /// because the caller holds the node's lock. Every [`Call`] that appears at the receiver is followed by a call of `wake`, on the
-    /// asker's thread, so that a run loop that sleeps in `poll` can be woken. The [`Asker`] puts calls to the same run loop.
+    /// because the caller holds the node's lock. After each [`Call`] is sent to the receiver, the asker's thread runs `wake`, which can
+    /// wake a run loop that sleeps in `poll`. The returned [`Asker`] sends to the same receiver.
     ///
     /// # Errors
     /// If the socket or the thread cannot be made.

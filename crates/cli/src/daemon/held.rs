@@ -11,7 +11,8 @@ use proto::service::ServiceInput;
 
 use super::carry_out::Executor;
 
-/// Number of clients held for dead workers after which the held clients are checked for gone ones. The map has room for many more.
+/// Once more clients than this have been held for dead workers since the last check, the clients that have gone are released. The map has
+/// room for many more.
 const MANY: usize = 4096;
 
 /// Clients of one service that the wire holds.
@@ -59,7 +60,7 @@ impl Executor {
         let there: HashSet<SocketAddr> = match sockets::open_behind(service.vip, None) {
             Ok(there) => there.into_iter().map(|(client, _)| client).collect(),
             Err(error) => {
-                tracing::warn!(%error, "who is held and has gone is not known");
+                tracing::warn!(%error, "cannot list open connections; clients that are gone stay held until the next check");
                 return;
             }
         };
@@ -68,7 +69,9 @@ impl Executor {
         held.retain(|client| !there.contains(client));
         match self.wire.forget_clients(index, &held) {
             Ok(()) => node.handle(linux::clock::now(), index, ServiceInput::Forgotten(held)),
-            Err(error) => tracing::warn!(%error, "who is held and has gone stays so"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot release clients that are gone; they stay held until the next check")
+            }
         }
     }
 }

@@ -343,7 +343,7 @@ impl Peer {
         let is_usual = matches!(reason, Refused::Again | Refused::Unproved);
         if !is_usual && count.warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
             count.warned = Some(Instant::now());
-            tracing::warn!(peer = self.name, datagrams = count.datagrams, %reason, "what the peer's address says does not count");
+            tracing::warn!(peer = self.name, datagrams = count.datagrams, %reason, "datagrams from the peer's address are ignored");
         }
     }
 

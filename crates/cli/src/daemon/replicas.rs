@@ -1,5 +1,5 @@
-//! The replicas' connections to the local application (restart policy `replica`). The agent writes the input that the primary has accepted
-//! to them. It reads their output and compares it with the primary's.
+//! The replicas' connections to the local application (restart policy `replica`). The agent writes to them the input that the primary has
+//! accepted. It reads their output and compares it with the primary's.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -199,7 +199,7 @@ impl Replicas {
         }
     }
 
-    /// Reads again from paused replicas to which the primary has caught up.
+    /// Reads again from paused replicas whose output is now at most half of [`AHEAD_MAX`] ahead of the primary's.
     fn unpause(&mut self, node: &mut Node) {
         for token in std::mem::take(&mut self.paused) {
             let Some(replica) = self.by_token.get(&token) else {

@@ -15,9 +15,9 @@ use super::relay::{Handover, Live};
 
 /// Maximum number of sockets kept ready for a takeover, per service. Enough for most services; each takes about 4 KB in the kernel.
 const POOL_MAX: usize = 4096;
-/// Divisor: at most 1/4 of all file descriptors may be such sockets, since the connections that are taken over need some too.
+/// Divisor of the limit of open files: at most 1/4 may be sockets kept ready, because connections that are taken over need descriptors too.
 const POOL_SHARE: usize = 4;
-/// Maximum number of such sockets made between two looks at the rings.
+/// Maximum number of sockets that a service's pool gains between two looks at the rings.
 const POOL_STEP: usize = 32;
 
 /// Maximum number of sockets kept ready per service, for `services` services.
@@ -59,7 +59,8 @@ impl Executor {
         }
     }
 
-    /// Whether no connection is on its way from the log to the keeper, and no question to the arbiter is open.
+    /// Whether no connection is on its way from the log to the keeper, no held connection is being decided, and no question to the arbiter
+    /// is open.
     pub fn is_settled(&self) -> bool {
         let is_held = |service: &Service| service.held.is_deciding();
         self.restoring.is_empty()

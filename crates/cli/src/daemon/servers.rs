@@ -89,7 +89,7 @@ fn is_listening(address: SocketAddr) -> bool {
     match linux::network::sockets::listeners(address.port()) {
         Ok(listeners) => listeners.iter().any(|&listener| accepts(listener, address)),
         Err(error) => {
-            tracing::warn!(%error, "a dead server stays dead");
+            tracing::warn!(%error, "cannot list listening sockets; a server that listens again is not noticed until this succeeds");
             false
         }
     }

@@ -53,7 +53,7 @@ enum State {
 }
 
 /// Configuration that a running daemon cannot change: the node's name and files, and what the node shares with the peer. The successor
-/// checks what is pinned.
+/// itself checks its configuration against the pinned wire and the network's journal.
 #[derive(Clone, PartialEq, Eq)]
 struct Agreed {
     name: String,

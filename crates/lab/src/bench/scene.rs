@@ -23,7 +23,7 @@ pub enum Variant {
     Forwarding,
     /// Node b is the wire.
     Steadfast {
-        /// Heartbeats, one every 20 ms, that must be missing before the peer is declared dead.
+        /// Number of heartbeats that must be missing before the peer is declared dead. A heartbeat is sent every 20 ms.
         missed: u32,
     },
 }

@@ -99,7 +99,7 @@ impl Progress {
         self.longest.iter().map(|gap| gap.0).max()
     }
 
-    /// The longest gap that began no later than `window_ns` after `at_ns` and ended after `at_ns`. `None` if there was
+    /// The longest gap that began no later than `window_ns` after `at_ns` and did not end before `at_ns`. `None` if there was
     /// none, or if all such gaps were shorter than the gaps that are kept.
     pub fn longest_gap_around(&self, at_ns: u64, window_ns: u64) -> Option<Gap> {
         let touches = |gap: &Gap| {

@@ -52,7 +52,7 @@ pub enum Store {
 /// Payload bytes of a chunk of an upload.
 const CHUNK: usize = 10_000;
 
-/// Stores `content` under `name`. `refusable`: the request may be refused even if it may be executed twice.
+/// Stores `content` under `name`. A [`Store::Post`] may always be refused. `refusable`: the other kinds may be refused too.
 pub fn http_store(host: &str, store: Store, name: &str, content: Content, refusable: bool) -> Request {
     let mut body = vec![0; content.len as usize];
     pattern::fill(content.seed, content.offset, &mut body);

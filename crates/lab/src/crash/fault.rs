@@ -25,7 +25,7 @@ pub enum Fault {
     KillAgent,
     /// The primary's power goes off; when the survivor has taken over, its agent is killed and started again.
     KillAgentAfterTakeover,
-    /// A node's daemon is upgraded in place: another file takes the place of its program, and SIGUSR2.
+    /// A node's daemon is upgraded in place: its program file is replaced, then the daemon gets SIGUSR2.
     Upgrade,
     /// The primary's power goes off; when the survivor has taken over, its daemon is upgraded in place.
     UpgradeAfterTakeover,
@@ -55,7 +55,7 @@ pub enum Target {
     Primary,
     /// Node b.
     Backup,
-    /// Both; agents one after the other.
+    /// Both nodes. A fault of agents hits node b after node a has recovered.
     Both,
 }
 

@@ -46,8 +46,8 @@ pub use split::{SplitOptions, split};
 ///
 /// Clients talk through a router to a virtual address that two nodes protect: node a, the primary, and node b, the backup. With the
 /// default fault node a loses its power; node b must go on with every connection as if nothing had happened. A little later
-/// node a's cable is plugged in again, with its old sockets still alive, then its server and its agent start: it must become
-/// the wire of what goes on, and disturb nobody. With --rounds the next fault follows then. The other faults
+/// node a's cable is plugged in again, with its old sockets still alive, then its server and its agent start. Node a must become
+/// the wire of the connections that go on, and disturb no client. With --rounds the next fault follows then. The other faults
 /// and what must follow them are in docs/faults.md. Clients check every byte; a judge reads captures taken at the
 /// client, the router and both nodes.
 ///
@@ -74,25 +74,25 @@ pub struct Options {
     /// With --fault cut-service-path: what breaks the path.
     #[arg(long, value_enum, default_value_t = PathFault::Cable)]
     how: PathFault,
-    /// Networks between the nodes that carry heartbeats: the service's, and a second one that leads nowhere else.
+    /// Number of networks between the nodes that carry heartbeats: the service's, and, with 2, another one that leads nowhere else.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     links: u8,
     /// With --links 2: the network of the first of the peer's addresses in the configuration.
     #[arg(long, value_enum, default_value_t = FirstLink::Service)]
     first_link: FirstLink,
-    /// After a fault that nobody shall take over (kill-agent, upgrade, flush-tc), turn the primary's power off as well: shows that
-    /// the pair protects again.
+    /// After a fault that must lead to no takeover (kill-agent, upgrade, flush-tc), turn the primary's power off as well. Shows that
+    /// the pair protects its connections again.
     #[arg(long)]
     then_power_off: bool,
     /// How a primary whose power was off comes back when its cable is plugged in again.
     #[arg(long, value_enum, default_value_t = Returning::Frozen)]
     returning: Returning,
-    /// Play the fault so many times in one run: when the other node goes on alone, the node comes back, becomes the wire, and once
-    /// every connection is protected the next round hits whoever is in the fault's role then.
+    /// Number of times that one run plays the fault. When the other node goes on alone, the node that was hit comes back and becomes the
+    /// wire. Once every connection is protected, the next round hits the node that has the fault's role then.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
-    /// With --rounds and --policy replica: let the server that comes back be as empty as it starts. Shows what the daemon's
-    /// `state_sync` is for, so it is expected to fail (exit code 1).
+    /// With --rounds and --policy replica: give the server that comes back no state. Shows what the daemon's `state_sync`
+    /// is for, so it is expected to fail (exit code 1).
     #[arg(long)]
     without_state_sync: bool,
     /// The arbiter, which decides which node may speak when they do not hear each other: none, a fence, or etcd.
@@ -104,7 +104,8 @@ pub struct Options {
     /// Connections, all at once.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     connections: u32,
-    /// How many of them are at work; the others are idle. At most all. The more there are, the slower each is, and the longer its gaps without a fault.
+    /// Number of connections at work, limited to --connections; the others are idle. The more are at work, the slower each of them is, and
+    /// the longer are its gaps without a fault.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     busy: u32,
     /// Megabytes (10⁶ bytes) that a download or upload carries over all connections; default: what takes about three seconds.

@@ -16,7 +16,7 @@ const FLICKERS: u32 = 5;
 const FLICKER_BROKEN: Duration = Duration::from_millis(40);
 const FLICKER_WHOLE: Duration = Duration::from_millis(110);
 
-/// What breaks it.
+/// What breaks the service path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PathFault {

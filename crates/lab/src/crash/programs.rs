@@ -43,9 +43,9 @@ const POLL: Duration = Duration::from_millis(10);
 
 /// Send real, unmodified clients and servers through a power failure of the primary.
 ///
-/// curl and wget download a file from nginx, Apache httpd, lighttpd and Python's http.server, redis-benchmark writes and reads
-/// in redis, Python's websockets talks to itself (`opaque = "replica"`). Each must end as if nothing had happened: exit code 0, and for
-/// a download the file's SHA-256. They may not connect a second time.
+/// curl and wget download a file from nginx, Apache httpd, lighttpd and Python's http.server. redis-benchmark writes and reads
+/// in redis. A client made with Python's websockets talks to a server made with it (`opaque = "replica"`). Each client must end as if
+/// nothing had happened: exit code 0, and for a download the file's SHA-256. Clients may not connect a second time.
 #[derive(Clone, Debug, Args)]
 pub struct ProgramsOptions {
     /// Only this server; default: all.
@@ -192,7 +192,8 @@ impl Client {
         }
     }
 
-    /// Adds the arguments that fetch `file` from `service`. They forbid the client to try a second time.
+    /// Adds the arguments for the client's work at `service`: a download of `file`, or an exchange. With them, the client does not try a
+    /// second time.
     fn arguments(self, command: &mut Command, service: SocketAddr, file: &str, received: &Path) {
         let url = format!("http://{service}/{file}");
         match self {

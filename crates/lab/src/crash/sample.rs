@@ -23,7 +23,7 @@ pub struct Sample {
 const RATE_MBIT: f64 = 1000.0;
 const MEGABYTES: u32 = 350;
 
-/// Plays one power-off of `connections` connections behind nginx.
+/// Plays one power-off of the primary, with `connections` connections to nginx.
 ///
 /// # Errors
 /// If the run could not be played, or a connection was lost.

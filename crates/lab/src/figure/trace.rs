@@ -21,13 +21,13 @@ use crate::{Outcome, WrongUse};
 /// Write down every packet of a figure's or a scenario file's runs: one line per event, CSV, and pcap for tcpdump and Wireshark.
 #[derive(Clone, Debug, Args)]
 pub struct TraceOptions {
-    /// A scenario file, or a figure, whose own scenario is meant.
+    /// A scenario file, or the name of a figure to use that figure's scenario.
     #[arg(value_name = "SCENARIO")]
     scenario: String,
     /// Where to write; made if it is not there. Each run has a directory of its own.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Only this; may be given several times. Default: all of them.
+    /// Only this format; may be given several times. Default: all formats.
     #[arg(long, value_enum)]
     format: Vec<Format>,
     /// Only this flow, by its number from 0 in the order of arrival; may be given several times.
@@ -36,7 +36,7 @@ pub struct TraceOptions {
     /// Only this run, by its directory's name; may be given several times.
     #[arg(long, value_name = "NAME")]
     run: Vec<String>,
-    /// All chance comes from it.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     seed: u64,
 }

@@ -23,8 +23,8 @@ use crate::{Missing, Outcome, WrongUse};
 
 /// Execute a guide as it stands: its commands on two hosts with systemd, and what it asks a person to do.
 ///
-/// The hosts have this machine's files, below a layer that ends with the run, so nothing is installed or changed here. Commands begin in the
-/// current directory, which must be a copy of this repository.
+/// The hosts see this machine's files. Their changes go into a layer above these files, which is removed when the run ends. So nothing is
+/// installed or changed here. Commands on the hosts begin in the current directory, which must be a copy of this repository.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
     /// The guide, in Markdown.
@@ -198,7 +198,7 @@ impl Scene {
         checked(&mut command)
     }
 
-    /// A command that runs shell commands on the client, in a folder of its own.
+    /// A command that runs shell commands on the client, in the run's folder.
     fn on_client(&self, commands: &str) -> Result<Command> {
         let mut command = self.network.client.command("bash")?;
         command
@@ -208,7 +208,7 @@ impl Scene {
     }
 }
 
-/// Shell commands that end with the first that fails, and after the longest time for a block.
+/// Wraps shell commands so that they end at the first command that fails, or after [`BLOCK_LIMIT`].
 fn strict(commands: &str) -> String {
     let quoted = commands.replace('\'', r"'\''");
     format!("exec timeout {BLOCK_LIMIT} bash -euo pipefail -c '{quoted}'")
@@ -217,7 +217,7 @@ fn strict(commands: &str) -> String {
 /// Runs the command and waits for its end.
 ///
 /// # Errors
-/// If it fails; with all that it said.
+/// If the command fails. The error contains its output.
 fn checked(command: &mut Command) -> Result<()> {
     let output = command.output().context("start it")?;
     if output.status.success() {

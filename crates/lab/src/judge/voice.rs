@@ -28,7 +28,7 @@ struct Speaker {
     role_changes_used: usize,
 }
 
-/// A fault in a segment's way.
+/// A fault in a segment's path to the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Improper {
     /// The segment bypassed the wire.
@@ -59,7 +59,7 @@ impl Voice {
         }
     }
 
-    /// Takes a segment of the service, seen at `point`. Returns the fault in its way, if there is one.
+    /// Takes a segment of the service, seen at `point`. Returns the fault in the segment's path, if there is one.
     pub fn judge(&mut self, point: Point, packet: &Packet, expected: &Expectations) -> Option<Improper> {
         match self.origins.take(point, packet)? {
             Way::Stranger => Some(Improper::Stranger),

@@ -80,7 +80,7 @@ impl Report {
 
     /// Adds a run's outcome. Only the first broken promise of a run is reported.
     pub fn add(&mut self, seed: u64, outcome: Outcome) {
-        for &(kind, phase) in &outcome.strikes {
+        for &(kind, phase) in &outcome.injected {
             self.count(kind.name(), phase);
         }
         for &phase in &outcome.doubles {

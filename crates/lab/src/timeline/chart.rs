@@ -202,7 +202,8 @@ impl Chart<'_> {
         svg
     }
 
-    /// The bands of the parts. Names that do not fit into their band are placed beside the last band.
+    /// The bands of the stall's parts. Only the close-up chart shows names. A name that does not fit into its band is placed beside the
+    /// last band.
     fn bands(&self) -> String {
         let mut svg = String::new();
         let mut rows_beside = 0;

@@ -1,5 +1,6 @@
-//! One run as an HTML page that loads nothing. The page shows over time what the server had sent, what the client had
-//! acknowledged, and the parts of the stall, and beside it the same for a run without Steadfast.
+//! One run as an HTML page that loads nothing. The page shows over time what the server had sent and what the client had
+//! acknowledged. It also shows the parts of the time from the fault to the survivor's first byte. A run without Steadfast can be shown
+//! beside the first run.
 
 mod chart;
 mod curves;
@@ -53,7 +54,7 @@ pub struct Panel {
 pub struct Part {
     /// The kind of the part.
     pub kind: PartKind,
-    /// The part's begin.
+    /// The part's beginning.
     pub from_ns: u64,
     /// The part's end.
     pub to_ns: u64,
@@ -71,7 +72,7 @@ pub enum PartKind {
     RestartGap,
 }
 
-/// Time that the close-up shows before and after the parts, in lengths of all parts together.
+/// Time that the close-up shows before and after the parts. The unit is the total length of the parts.
 const MARGIN_BEFORE: f64 = 0.4;
 const MARGIN_AFTER: f64 = 1.2;
 /// Minimum length that the close-up assumes for the parts, in seconds, also if there are none.
@@ -101,7 +102,7 @@ impl Panel {
         (i128::from(at_ns) - i128::from(self.fault_ns)) as f64 / 1e9
     }
 
-    /// From the begin of the first part to the end of the last part.
+    /// From the beginning of the first part to the end of the last part.
     fn parts_span(&self) -> Option<Span> {
         let from = self.seconds(self.parts.first()?.from_ns);
         let to = self.seconds(self.parts.last()?.to_ns);

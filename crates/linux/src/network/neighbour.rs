@@ -40,7 +40,7 @@ impl Announcer {
     }
 
     /// Says once that `address` is here: by gratuitous ARP in request and reply form, or by an unsolicited neighbour
-    /// advertisement. Nobody confirms it, and frames are lost: repeat it.
+    /// advertisement. No receiver confirms the frames, and they may be lost, so call this several times.
     ///
     /// # Errors
     /// If the frames cannot be sent.
@@ -127,7 +127,7 @@ fn advertisements() -> [SockFilter; 6] {
         )
     };
     let verdict = |length| SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, length);
-    // The next header, then the ICMPv6 type, behind Ethernet's 14 and IPv6's 40 bytes.
+    // Checks IPv6's next header, then the ICMPv6 type. Ethernet's header has 14 bytes, and IPv6's header has 40.
     [
         load(20),
         skip_unless(58, 3),

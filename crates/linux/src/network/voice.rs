@@ -92,7 +92,7 @@ impl Voice {
             Err(error) if !may && error.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done.map_err(Error::at(
                 "change",
-                format!("who may speak in nftables {table}: {service}"),
+                format!("the right to speak, in nftables table {table}: {service}"),
             )),
         }
     }

@@ -8,7 +8,7 @@ use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 
 use super::abi::Death;
 
-/// The ring of deaths. It is readable when there are some.
+/// The ring of deaths. Its file descriptor is readable when the ring holds deaths.
 pub struct Deaths {
     ring: RingBuffer<'static>,
     found: Rc<RefCell<Vec<Death>>>,

@@ -132,7 +132,7 @@ impl Phase {
             | (Self::Well, Event::Completed)
             | (Self::Failed, Event::Completed) => Self::Well,
             (Self::Well | Self::Suspect, Event::Late) | (Self::Suspect, Event::Completed) => Self::Suspect,
-            // A failover that has begun is completed.
+            // Once a failover has begun, a heartbeat does not stop it.
             (Self::Well | Self::Suspect, Event::Silent)
             | (Self::Failed, Event::Heartbeat | Event::Late | Event::Silent) => Self::Failed,
         }
@@ -266,7 +266,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         self.config.caching_after == 0 || self.phase != Phase::Well
     }
 
-    /// A packet of one of the string's connections passes. It is `bytes` long. `packet` copies it if it is to be held.
+    /// A packet of one of the string's connections passes. It is `bytes` long. `packet` is called for a copy if the cache keeps it.
     pub fn on_packet(
         &mut self,
         key: K,

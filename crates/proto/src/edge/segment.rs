@@ -29,7 +29,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Sequence numbers that the segment occupies: data, SYN and FIN.
+    /// Number of sequence numbers that the segment occupies: data, SYN and FIN.
     pub const fn numbers(&self) -> u32 {
         self.len + self.syn as u32 + self.fin as u32
     }

@@ -5,7 +5,8 @@
 //! `handle`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm. If a takeover has
 //! more to do, `handle_timeout` is due at once, but the caller should handle all other input first.
 //!
-//! A heartbeat is made when no service has an action left but the steps of a takeover. So what it says of this node has been carried out.
+//! A heartbeat is made only when no service has an action left; steps of a takeover may still wait. So this node has carried out everything
+//! that the heartbeat says of it.
 
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -39,12 +40,12 @@ pub struct NodeConfig {
     pub without_peer: bool,
     /// When the peer counts as dead; also the rhythm of our own heartbeats.
     pub detector: DetectorConfig,
-    /// Lease: after the backup was last heard, it may take over without having asked for this long, plus 1/16 for clock drift. Only
-    /// after that may the VIP be claimed.
+    /// Lease: how long the backup may take over without having asked the arbiter. The primary counts this time from when it last heard the
+    /// backup, and adds 1/16 for clock drift. Only after that may the primary claim the VIP.
     pub lease: Duration,
     /// The arbiter that a node asks for the right to speak alone ([`ServiceAction::Confirm`](crate::action::ServiceAction::Confirm)).
     pub arbiter: Arbiter,
-    /// Time that this node waits before it has a silent peer fenced.
+    /// Delay before this node asks the fence to switch a silent peer off.
     pub fence_delay: Duration,
     /// The services. A [`ServiceIndex`] is an index into this list.
     pub services: Vec<ServiceConfig>,
@@ -61,19 +62,19 @@ pub struct Node {
     beat_sequence: u64,
     /// The time of the next heartbeat, if one is to be sent as soon as no action is left.
     beat: Option<Instant>,
-    /// Names the peer's last heartbeat, for the next heartbeat to the peer.
+    /// Identifies the peer's last heartbeat. The next heartbeat to the peer carries it.
     echo: Option<Echo>,
     /// The sequence number of the peer's last heartbeat.
     heard: u64,
-    /// Whether the peer's kernel is to be asked as soon as no action is left.
+    /// Whether the peer's kernel is to be probed as soon as no service has an action left.
     probes: bool,
     services: Vec<Service>,
     turn: Turn,
 }
 
 impl Node {
-    /// Breaks a rule on purpose from now on: a takeover goes on though the right to speak has ended. The simulator shows by this that its
-    /// judge notices.
+    /// Breaks a rule on purpose from now on: a takeover goes on although the right to speak has ended. The simulator uses this
+    /// method to show that its judge notices such a defect.
     #[doc(hidden)]
     pub fn decide_mute(&mut self) {
         self.services.iter_mut().for_each(Service::decide_mute);
@@ -125,7 +126,7 @@ impl Node {
         &self.services[usize::from(index)]
     }
 
-    /// A service that changes, and what it may read of the peer.
+    /// A service, mutable, and the detector of the peer, which the service reads.
     fn part(&mut self, index: ServiceIndex) -> (&mut Service, &Detector) {
         (&mut self.services[usize::from(index)], &self.detector)
     }
@@ -311,7 +312,7 @@ impl Node {
         now.since(self.ran) >= self.config.detector.agent_timeout
     }
 
-    /// Called when the agent runs. Begins a doubt if the agent was away for too long since it last ran.
+    /// Called when the agent runs. If the agent was away for the agent timeout or longer since it last ran, the services may begin a doubt.
     fn look_at_absence(&mut self, now: Instant) {
         if self.is_absent(now) {
             self.services.iter_mut().for_each(|service| service.doubt(now));
@@ -323,7 +324,7 @@ impl Node {
         0..ServiceIndex::try_from(self.services.len()).expect("few services")
     }
 
-    /// This node's next word to its peer, at `now`.
+    /// This node's next heartbeat, sent at `now`.
     fn heartbeat(&mut self, now: Instant) -> Heartbeat {
         self.beat_sequence += 1;
         let orphans = orphans::share(self.services.iter().map(Service::telling));

@@ -35,7 +35,7 @@ impl Damping {
             if !self.was_good {
                 return;
             }
-            // A break before the path is trusted again belongs to the same loss.
+            // A break before the path is trusted again does not lengthen the hold.
             if was_steady {
                 let is_again = self.lost_at.is_some_and(|at| now.since(at) < CALM);
                 self.hold = if is_again { self.hold * 2 } else { HOLD };

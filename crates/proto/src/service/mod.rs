@@ -4,7 +4,7 @@
 //! order, before anything else that the node wants. The steps of its takeover ([`crate::takeover`]) follow when no service has an action,
 //! so that they do not delay another service, or the node's heartbeat. While the node has no right to speak, those steps wait.
 //!
-//! What a service needs to know of the peer, it reads in the node's [`Detector`] and in the peer's word about this service.
+//! A service learns about the peer from the node's [`Detector`] and from what the peer's heartbeats say about this service.
 
 mod doubt;
 mod failure;
@@ -52,11 +52,11 @@ pub struct ServiceConfig {
     pub table: TableConfig,
     /// This node is its primary at first.
     pub is_primary: bool,
-    /// This node's MAC address on its interface.
+    /// This node's MAC address on the service's interface.
     pub mac: [u8; 6],
     /// What an earlier agent left of the service, if any.
     pub found: Option<Found>,
-    /// Longest hold of clients' input while the operator's hook copies the primary's server state (policy `replica`, server with
+    /// Maximum time that clients' input is held while the operator's hook copies the primary's server state (policy `replica`, server with
     /// state). `None`: a server that has just started has all the state that matters.
     pub state_sync: Option<Duration>,
 }
@@ -98,7 +98,7 @@ pub enum ServiceInput {
         /// Why.
         reason: String,
     },
-    /// The relay has a connection of an earlier agent whose client was not heard yet. Its SYN-ACK must go on being repeated.
+    /// The relay has a connection of an earlier agent, and its client has not been heard yet. This agent must go on repeating its SYN-ACK.
     Unheard {
         /// The SYN-ACK, from its IP header on.
         syn_ack: Vec<u8>,
@@ -112,8 +112,8 @@ pub enum ServiceInput {
         /// The answer.
         verdict: Verdict,
     },
-    /// A step failed in this node's network, or cannot be made good. Handle this before carrying out any further action: the actions that
-    /// were to follow the step are dropped.
+    /// A step failed in this node's network, or the network could not be restored. Handle this before carrying out any further
+    /// action: the actions that were to follow the step are dropped.
     Failed {
         /// Which step, and why.
         why: String,
@@ -222,7 +222,7 @@ pub struct Service {
     is_alarmed: bool,
     /// What is to be done next, in order, except the steps of the takeover.
     actions: VecDeque<ServiceAction>,
-    /// When the peer was to be told last about a change of this service, if it was not told yet.
+    /// Time of the latest change of this service that the peer has not been told about yet.
     news: Option<Instant>,
     /// The connection whose steps are being polled, if neither side of the connection waits for anything.
     unhurried: Option<ConnectionId>,
@@ -292,8 +292,8 @@ impl Service {
         self.takeover.is_some() && self.role() == Role::Backup
     }
 
-    /// When the claim of a VIP that a working wire gives up is complete, even if no outside host answers. `None` for any other claim, and
-    /// if this node has no right to the VIP.
+    /// When this node's claim is complete even if no outside host answers, because a working wire gives the VIP up. `None` for any other
+    /// claim, and if this node has no right to the VIP.
     fn given_at(&self) -> Option<Instant> {
         let given_at = self.claim.as_ref().and_then(Claim::given_at)?;
         Some(given_at.max(self.standing.claims_at()?))

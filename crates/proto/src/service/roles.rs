@@ -38,7 +38,7 @@ impl Service {
             role: beat.role,
             epoch: beat.epoch,
             leaves: beat.leaves,
-            // The connections of a dead worker come first. The peer will repeat that it yields.
+            // While this node takes over a dead worker's connections, it ignores that the peer yields. The peer will repeat that it yields.
             yields: (beat.leaves || beat.hands_over || is_worse) && !self.is_busy(),
             echo,
         };
@@ -80,8 +80,8 @@ impl Service {
         }
     }
 
-    /// Whether a wire may speak for some connections beside a living primary. It does so by its lease. Without a lease it takes over all
-    /// connections.
+    /// Whether a wire may speak for some connections beside a living primary. The wire's lease gives it the right to. In a configuration
+    /// without leases, the wire takes over all connections instead.
     pub(super) fn may_speak_beside(&self) -> bool {
         !self.standing.config().lease.is_zero()
     }
@@ -145,8 +145,8 @@ impl Service {
     }
 
     /// The clock stood still until `now`, so leases may have ended. They count again once the peer has echoed a heartbeat sent from now on.
-    /// Until then this node asks the arbiter first. A lease that this node has granted to the peer ends later by this node's
-    /// clock than by the peer's. That is safe.
+    /// Until then this node asks the arbiter before it speaks. If this node has granted the peer a lease, this node now assumes that the
+    /// lease ends later than the peer does. That is safe.
     pub(crate) fn on_pause(&mut self, now: Instant) {
         self.standing.on_pause(now);
         let until = self.standing.until();
@@ -183,7 +183,7 @@ impl Service {
         self.end_interruption(peer);
         let waits_for_agent = peer.hears_kernel(now) && self.waits_for_agent(peer, now);
         let may_miss = peer.has_heard() || self.expects_peer();
-        // A takeover of a dead worker's connections that has lost its lease does not keep the node from taking over all.
+        // A node that takes over a dead worker's connections ignores the silence. If its lease has ended, it takes over all connections.
         let is_busy = self.is_busy() && !self.is_mute(now);
         let counts = may_miss && self.path.has_carrier() && !waits_for_agent && !is_busy;
         if counts {
@@ -246,7 +246,7 @@ impl Service {
             Role::TakingOver => {
                 self.taken.clear(); // from now on this node answers for all connections
                 self.set_gate(Gate::Takeover);
-                self.confirm(now); // at once: if this node dies before the answer, no other node knows what it has said
+                self.confirm(now); // at once: if this node dies before the arbiter answers, no other node knows what this node said
                 let adoption = self.takeover.take();
                 self.takeover = Some(Takeover::begin(now, adoption));
             }

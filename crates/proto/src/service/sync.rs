@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(node.service(0).takeovers()[0].restored, 0);
         assert_eq!(node.service(0).takeovers()[0].reset, 1);
     }
-    /// The copy needs the log up to now, the takeover needs it up to the gate's closing. In one turn both want to read the log.
+    /// The copy needs the log up to now, the takeover needs it up to the gate's closing. Both ask to read the log in the same turn.
     #[test]
     fn reading_the_log_for_the_copy_is_not_reading_it_for_the_takeover() {
         let mut node = wire();

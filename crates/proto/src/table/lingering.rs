@@ -60,12 +60,12 @@ impl Table {
         self.lingering.order.push_back((now, id));
     }
 
-    /// A connection that has a replica: open or lingering.
+    /// A connection that may have a replica: open or lingering.
     pub fn followed(&self, id: ConnectionId) -> Option<&Connection> {
         self.slots.get(id).or_else(|| self.lingering.get(id))
     }
 
-    /// A connection that has a replica, for changes that do not affect its memory.
+    /// A connection that may have a replica, for changes that do not affect its memory.
     pub(crate) fn followed_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.slots.get_mut(id).or_else(|| self.lingering.get_mut(id))
     }

@@ -65,7 +65,7 @@ fn acknowledgement(endpoint: &Endpoint, offered: u32, now: Instant) -> Segment<'
     }
 }
 
-/// Lower bound of the server's timestamp clock at `now`, if the clock showed `value` when a segment was `seen`. The result must
+/// Upper bound of the server's timestamp clock at `now`, if the clock showed `value` at the time `seen`. The result must
 /// never be behind what the client has seen, or PAWS drops everything (RFC 7323 §5). The clock ticks in milliseconds, at the same
 /// moments as a socket's clock, so the two never drift apart.
 // The clock wraps.

@@ -15,7 +15,7 @@ const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 pub(super) struct Cubic {
     /// The window before the last loss.
     max: f64,
-    /// When congestion avoidance began, in nanoseconds, and how long the curve takes to return to `max`.
+    /// When congestion avoidance began, in nanoseconds. `k` is how long the curve takes to return to `max`, in seconds.
     epoch: Option<u64>,
     k: f64,
     /// The window that Reno would have.
@@ -34,7 +34,8 @@ impl Cubic {
         self.epoch = None;
     }
 
-    /// The window after an acknowledgement of `acked` segments at `now`, in congestion avoidance (§4.2 to §4.5).
+    /// The window after an acknowledgement of `acked` segments, in congestion avoidance (§4.2 to §4.5). `now` and `round_trip` are in
+    /// nanoseconds.
     pub fn grow(&mut self, now: u64, window: f64, acked: f64, round_trip: u64) -> f64 {
         let epoch = match self.epoch {
             Some(epoch) => epoch,

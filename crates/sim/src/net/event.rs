@@ -87,7 +87,7 @@ impl Display for Event {
             Happening::Received(packet, fate) => ('<', packet, fate),
             Happening::Note(text) => return write!(f, ": {text}"),
         };
-        let origins: Origins = BTreeMap::new(); // every SYN is 0
+        let origins: Origins = BTreeMap::new(); // empty: numbers already begin at 0 at the SYN
         let segment = &packet.segment();
         let origins = &origins;
         write!(f, " {way} {}", Notation { segment, origins })?;

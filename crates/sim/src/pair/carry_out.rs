@@ -170,7 +170,7 @@ impl Station {
         }
     }
 
-    /// The peer speaks alone. The gate is closed, so all sockets end without a word.
+    /// The peer speaks alone. The gate is closed, so all sockets end, and no packet says so.
     fn stand_down(&mut self) {
         self.may_speak = false;
         (self.is_claiming, self.is_reached) = (false, false);
@@ -388,7 +388,7 @@ impl Station {
         }
     }
 
-    /// Removes the endpoints that must end without a word.
+    /// Removes the endpoints that must end without sending anything.
     pub(super) fn remove_vanishing(&mut self) {
         let host = &mut self.host;
         self.relayed.retain(|&socket| {

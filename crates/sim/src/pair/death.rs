@@ -63,7 +63,8 @@ impl Station {
         self.agent.wake(now);
     }
 
-    /// Removes what is left of these connections without a word, if their process has died. Nobody needs to know of them afterwards.
+    /// Removes the sockets of those connections whose process has died. Sends nothing: another node continues the connections, or no
+    /// node can.
     pub(super) fn destroy_dying(&mut self, clients: &[SocketAddr]) {
         for &client in clients {
             if self.dying.remove(&client)
@@ -74,7 +75,7 @@ impl Station {
         }
     }
 
-    /// Connections whose process died and of whose adoption no agent has heard. The kernel remembers them for a new agent.
+    /// Connections whose process died and that are not known to be adopted. The kernel remembers them for a new agent.
     pub(super) fn remembered_orphans(&self) -> Vec<SocketAddr> {
         if self.is(Defect::ForgetOrphans) {
             return Vec::new();
@@ -95,7 +96,7 @@ impl Station {
         self.kill_processes(now, &clients);
     }
 
-    /// Handshakes that are not complete are the listener's: only a wire can continue them.
+    /// Reports the half-open connections as lost. They belong to the listener, so only a wire can continue them.
     fn drop_handshakes(&mut self) {
         let half_open = self.host.endpoints();
         let half_open = half_open.filter(|(_, endpoint)| endpoint.state() == State::SynReceived);
@@ -120,7 +121,7 @@ impl Station {
             return Some(packet);
         }
         if segment.flags.rst || segment.payload.is_empty() {
-            return None; // also segments without data: their numbers are behind a FIN that the client never gets
+            return None; // also segments without data: their sequence numbers are past a FIN that the client never gets
         }
         if !segment.flags.fin {
             return Some(packet);
@@ -135,7 +136,7 @@ impl Station {
         Some(quiet.emit())
     }
 
-    /// Drops the sockets that only the agent holds, and the replicas. They end with the agent, and nobody hears of it.
+    /// Drops the sockets that only the agent holds, and the replicas. They end with the agent, and no packet says so.
     pub(super) fn drop_unfinished(&mut self) {
         let restoring = std::mem::take(&mut self.restoring).into_values();
         let unfinished = restoring.chain(std::mem::take(&mut self.live).into_values());
@@ -150,7 +151,7 @@ impl Station {
         self.judge.borrow_mut().on_sockets_lost(number, &clients);
     }
 
-    /// Removes all sockets without a word.
+    /// Removes all sockets. Sends nothing.
     pub(super) fn destroy_sockets(&mut self) {
         self.drop_unfinished();
         let sockets: Vec<_> = self

@@ -11,7 +11,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Notes a segment's contents. On a contradiction, returns the position of the first byte that differs, or of the second end.
+    /// Notes a segment's contents. On a contradiction, returns the position of the first byte that differs from the known byte, or lies
+    /// at or past the known FIN; or the position of a FIN that contradicts the known bytes or the known FIN.
     pub fn note(&mut self, at: i64, payload: &[u8], fin: bool) -> Result<(), u64> {
         let end = at + payload.len() as i64;
         for (position, byte) in (at..end).zip(payload) {
@@ -92,7 +93,7 @@ impl Most {
     pub fn is_more_than(self, later: Self, shift: u8) -> Option<String> {
         let is_before = |(now, before): (u32, u32)| now.wrapping_sub(before).cast_signed() < 0;
         let is_less = later.acknowledged < self.acknowledged
-            || later.right_edge + (1 << shift) <= self.right_edge // a window is written in whole units
+            || later.right_edge + (1 << shift) <= self.right_edge // the window field counts whole units of `1 << shift` bytes
             || later.timestamp.zip(self.timestamp).is_some_and(is_before);
         is_less.then(|| format!("{later:?} after {self:?}"))
     }
@@ -117,7 +118,7 @@ pub(super) struct Voice {
     pub node: usize,
     /// Epoch of the gate that lets the packet out.
     pub epoch: u64,
-    /// The node has no wire before it, by the mode of its gate.
+    /// The mode of the node's gate says that no wire is between the node and the clients.
     pub is_alone: bool,
     /// The node speaks only by a lease, which ends: no arbiter has given it the epoch yet.
     pub is_lent: bool,

@@ -196,7 +196,7 @@ impl Edge {
         self.recovery.as_ref().map(LocalRecovery::counts)
     }
 
-    /// The cap at the end of each interval.
+    /// The cap in bytes at the control's beginning and at the end of each interval.
     pub fn windows(&self) -> &[(Instant, u32)] {
         self.shared.as_ref().map_or(&[], |shared| &shared.windows)
     }

@@ -1,4 +1,4 @@
-//! The papers' networks. Each turns a configuration into results.
+//! The papers' networks. Each scenario turns a configuration into results.
 
 pub mod cluster;
 pub mod dumbbell;
@@ -48,7 +48,8 @@ impl FlowResult {
     }
 }
 
-/// Largest number of hosts and of flows of a scenario. Each has up to four links, and each link needs a number in the simulator's heap.
+/// Largest number of hosts, flows or time steps of a scenario. Each host or flow has up to four links, and each link needs a number in the
+/// simulator's heap.
 const MOST: u32 = 1_000_000;
 
 /// The invalid part of a scenario.
@@ -72,10 +73,10 @@ pub enum InvalidScenario {
     /// There is more of something than the simulator can number.
     #[error("{0}: at most {MOST} can be simulated")]
     Many(&'static str),
-    /// A time is outside the run.
+    /// A time is outside the run, or a detection takes longer than the failover.
     #[error("{0} must be within the run")]
     Late(&'static str),
-    /// A string is back before it is given up, or after the run.
+    /// A string works again before the failover ends, or after the run.
     #[error("repaired_at must be after the failover and within the run")]
     Repair,
 }

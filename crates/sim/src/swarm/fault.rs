@@ -166,7 +166,7 @@ impl Fault {
     }
 
     /// Injects the fault. Returns the repairs that end the fault.
-    pub(super) fn strike(&self, scene: &mut Scene, connections: usize) -> Vec<Mend> {
+    pub(super) fn inject(&self, scene: &mut Scene, connections: usize) -> Vec<Mend> {
         let id = self.target(scene);
         let now = scene.world.now();
         let until = now + self.length();

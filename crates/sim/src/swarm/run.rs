@@ -42,7 +42,7 @@ pub struct Outcome {
     /// Broken promises, in the order in which they were broken. Those that only the end of a run shows come last.
     pub violations: Vec<Violation>,
     /// The faults that were injected, and the phase of the pair at each.
-    pub strikes: Vec<(Kind, Phase)>,
+    pub injected: Vec<(Kind, Phase)>,
     /// The phase at each fault that was injected while another fault was not mended yet.
     pub doubles: Vec<Phase>,
     /// Both nodes spoke, and the configuration allows that (`assume = "fail-stop"` with nodes that do not hear each other).
@@ -143,7 +143,7 @@ impl<'a> Run<'a> {
             }
             let moment = self.now() + Duration::from_micros(fault.after_us);
             self.advance(moment, None);
-            self.strike(fault);
+            self.inject(fault);
         }
         let end = self.ends.iter().fold(self.now(), |end, one| end.max(*one));
         self.advance(end + AFTERMATH, None);
@@ -287,18 +287,18 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn strike(&mut self, fault: &Fault) {
+    fn inject(&mut self, fault: &Fault) {
         let now = self.now();
         if self.ends.iter().any(|end| *end > now) {
             self.outcome.doubles.push(self.phase);
         }
-        self.outcome.strikes.push((fault.kind, self.phase));
+        self.outcome.injected.push((fault.kind, self.phase));
         let last = self.ends.iter().max().copied();
         self.watch = Watch::of(fault, self.scenario, self.phase, last, now);
         self.silences.add(fault, now);
         let end = now + fault.length();
         self.ends.push(end);
-        let mends = fault.strike(&mut self.scene, self.scenario.connections.len());
+        let mends = fault.inject(&mut self.scene, self.scenario.connections.len());
         self.mends.extend(mends.into_iter().map(|mend| (end, mend)));
     }
 

@@ -28,8 +28,8 @@ use crate::judge::{self, Change, Survey};
 use crate::node::{Connection, Status, Takeover};
 use crate::teardown::Teardown;
 
-/// Undisturbed time of the clients before each fault. Gaps of the fault and of the return are compared with the gaps in this
-/// time.
+/// Time before each fault in which nothing disturbs the clients. Their waits around the fault and the return are compared with their waits
+/// in this time.
 const QUIET: Duration = Duration::from_millis(1000);
 /// Time for which the survivor works alone.
 const ALONE: Duration = Duration::from_millis(250);
@@ -282,7 +282,7 @@ impl Play<'_> {
     }
 }
 
-/// Injects the fault into node `index`. Returns the moment before.
+/// Injects the fault into node `index`. Returns the time just before the fault.
 fn inject(testbed: &Testbed, options: &Options, index: usize) -> Result<Instant> {
     match options.fault {
         Fault::LinkDown | Fault::CutBackup => {

@@ -28,9 +28,10 @@ const CONNECTIONS: u32 = 20;
 /// Each fault is played with each way to decide who may speak: fail-stop (nobody decides: silence is taken for death), fence (a
 /// command that turns the other node's power off), slow-fence (one that takes two seconds) and etcd. Clients send requests all the time,
 /// and in the end a new one must be served. From captures at the router it is found which node spoke when. With fence and etcd two nodes
-/// must never speak at the same time. Where one node alone can serve the clients, it must go on within the time that the configuration
-/// promises, while the fault lasts, and nobody may fence it. With fail-stop all this is only measured and shown where a living node is
-/// silent to a peer that clients reach. In no cell may a client get a wrong byte.
+/// must never speak at the same time. If only one node can serve the clients, this node must go on before the fault ends, within the time
+/// that the configuration promises. No command may fence this node. With fail-stop, these rules do not apply to cells in which a living
+/// node is silent to a peer that clients reach: in these cells, the values are only measured and shown. In no cell may a client get a
+/// wrong byte.
 #[derive(Clone, Debug, Args)]
 pub struct SplitOptions {
     /// What happens; default: everything, one after the other.
@@ -42,7 +43,7 @@ pub struct SplitOptions {
     /// Members of etcd.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     members: u8,
-    /// Networks between the nodes that carry heartbeats. What is cut is the first one, which clients use, too.
+    /// Networks between the nodes that carry heartbeats. Faults cut only the first network, which clients also use.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     links: u8,
     /// Use IPv6.

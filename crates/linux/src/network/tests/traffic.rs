@@ -362,7 +362,6 @@ fn the_right_to_speak_of_a_table_that_is_gone_is_an_error() {
     let error = world
         .backup
         .run(|| network.set_speak(service, true).unwrap_err().to_string());
-    let expected =
-        "change who may speak in nftables steadfast_test-node: 10.0.0.100:80: No such file or directory";
+    let expected = "change the right to speak, in nftables table steadfast_test-node: 10.0.0.100:80: No such file or directory";
     assert!(error.starts_with(expected), "{error}");
 }

@@ -1,7 +1,7 @@
 //! Makes a reply the last one of its connection by `Connection: close` (RFC 9112 §9.6), so that the client reconnects.
 //!
-//! The first reply after which no request waits becomes the last reply, so that no request is dropped unanswered. Connections that do
-//! not look like HTTP/1, or that end by themselves, pass unchanged.
+//! The last reply is the first one that begins while no other request waits. So each request that came before it is answered. Connections
+//! that do not look like HTTP/1, or that end by themselves, pass unchanged.
 
 use std::collections::VecDeque;
 
@@ -78,7 +78,7 @@ impl LastReply {
             let followed = self.reply(&mut bytes, to_client);
             match (followed, self.state) {
                 (Ok(()), _) => {}
-                // The reply's end is unknown, and the client's later input was dropped. If the output ends here, the client sees that
+                // The reply's end is unknown, and the client's later input was dropped. The output ends here, so the client sees that
                 // the reply is cut.
                 (Err(_), LastReplyState::Saying) => self.state = LastReplyState::Said,
                 (Err(_), _) => {

@@ -15,7 +15,7 @@ use super::{REFUSAL, Volatile};
 /// Status 206, Partial Content (RFC 9110 §15.3.7).
 const PARTIAL: u16 = 206;
 
-/// Why a regenerated reply cannot continue the logged one. The connection must end so that the client sees it.
+/// Why a regenerated reply cannot continue the logged one. The connection must end in a way that the client notices.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Mismatch {
     /// The regenerated body begins with other bytes than the client has.

@@ -1,4 +1,4 @@
-//! What an operator allows for replies that a dead server owes.
+//! The operator's rules for replies that a dead server still owes.
 
 use super::Reexecute;
 

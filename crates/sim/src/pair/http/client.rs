@@ -16,7 +16,7 @@ use crate::tcp::Endpoint;
 pub struct Planned {
     /// The request.
     pub request: Request,
-    /// Time from the reply to the request before until this one is sent.
+    /// Time between the reply to the previous request and the sending of this request.
     pub after: Duration,
     /// The request is sent directly behind the one before, without waiting for the reply.
     pub pipelined: bool,
@@ -232,9 +232,9 @@ impl Client {
 enum Taken {
     /// The reply is complete.
     All,
-    /// There may be more.
+    /// A part of the reply was taken. `received` may hold more.
     Some,
-    /// More must come first.
+    /// Nothing was taken. More bytes must arrive first.
     Nothing,
 }
 
