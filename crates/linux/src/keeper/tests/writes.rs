@@ -70,13 +70,14 @@ fn a_refused_upload_is_answered_while_it_is_still_sent() {
 /// A client that goes on sending is not silent, however long that takes.
 #[test]
 fn a_refused_upload_that_goes_on_is_not_reset() {
-    let mut lab = Lab::with(|options| options.linger = Duration::from_millis(100));
+    // Longer than a busy machine keeps the client from sending, and shorter than the upload.
+    let mut lab = Lab::with(|options| options.linger = Duration::from_millis(600));
     let connection = connection();
     let adoption = adoption(1, &connection, nobody(), http(POST.as_bytes(), b""));
     let mut client = lab.adopt(adoption, connection, &[]);
-    for _ in 0..40 {
+    for _ in 0..60 {
         say(&mut client, pattern(1_000));
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(read_to_end(&mut client).unwrap(), REFUSAL);
     drop(client);
