@@ -2,7 +2,6 @@
 
 mod bench;
 mod capture;
-#[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod client;
 mod clock;
 mod cluster;
@@ -12,7 +11,6 @@ mod emulator;
 mod fence;
 mod figure;
 mod guide;
-#[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod judge;
 mod net;
 mod newcomer;
@@ -21,7 +19,6 @@ mod pattern;
 mod process;
 mod swarm;
 mod teardown;
-#[allow(dead_code, unused_imports, reason = "not all of it is asked for yet")]
 mod timeline;
 mod witness;
 

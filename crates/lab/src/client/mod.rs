@@ -15,12 +15,11 @@ mod requests;
 mod run;
 mod workload;
 
-pub use plan::{Event, Order, Plan, PlanError, Protocol, Until, Workload};
+pub use plan::{Event, Order, Plan, Protocol, Until, Workload};
 pub use process::ClientProcess;
-pub use progress::{Gap, Sample};
-pub use replies::Wrong;
-pub use report::{ConnectionReport, Failed, Failure, Latency, Phase, Report, Sha256Pair, Spread, Stall};
-pub use run::{main, run};
+pub use progress::Gap;
+pub use report::{Failure, Report, Spread};
+pub use run::main;
 
 #[cfg(test)]
 mod tests;

@@ -89,11 +89,6 @@ impl Progress {
         self.waiting_since = None;
     }
 
-    /// Whether any bytes have come.
-    pub fn has_begun(&self) -> bool {
-        self.latest.is_some()
-    }
-
     /// The longest of all gaps.
     pub fn longest_gap(&self) -> Option<Gap> {
         self.longest.iter().map(|gap| gap.0).max()

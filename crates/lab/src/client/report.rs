@@ -199,15 +199,6 @@ impl Report {
             Some(stall.gap.map_or(0.0, Gap::ms))
         }))
     }
-
-    /// Milliseconds of each connection's longest gap, over connections.
-    pub fn longest_gap_ms(&self) -> Option<Spread> {
-        Spread::of(
-            self.connections
-                .iter()
-                .map(|one| one.longest_gap.map_or(0.0, Gap::ms)),
-        )
-    }
 }
 
 impl Spread {

@@ -12,9 +12,9 @@ use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::connection::{Connection, Shared};
-use super::plan::{Event, Order, Plan, Workload};
+use super::plan::{Event, Order, Plan};
 use super::progress::{Gap, Progress};
-use super::report::{ConnectionReport, Failed, Failure, Phase, Report, Sha256Pair, Stall};
+use super::report::{ConnectionReport, Failed, Failure, Report, Sha256Pair, Stall};
 use super::workload::{self, Due, Task};
 use crate::clock::monotonic as now;
 use crate::pattern;

@@ -9,6 +9,9 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::sync::mpsc;
 
+use super::replies::Wrong;
+use super::report::{ConnectionReport, Phase};
+use super::run::run;
 use super::*;
 use crate::pattern;
 

@@ -57,12 +57,10 @@ use anyhow::ensure;
 
 pub use self::merge::for_each_segment;
 pub use self::packet::Packet;
-pub use self::pcap::Record;
 pub use self::stream::Seen;
-pub use self::survey::{Change, Entrance, Passage, Speech, Survey};
+pub use self::survey::{Change, Passage, Survey};
 pub use self::verdict::{
-    Closing, CommitMode, ContentsChecked, Evidence, Expectations, Finding, Reign, Rule, Speaking, Verdict,
-    Wire,
+    Closing, CommitMode, ContentsChecked, Evidence, Expectations, Finding, Rule, Speaking, Verdict,
 };
 
 use self::connection::{Breach, Connection};

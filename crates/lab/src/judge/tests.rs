@@ -8,6 +8,8 @@ use proto::Seq;
 use proto::packet::{Flags, Options, Segment, Timestamps};
 use tempfile::TempDir;
 
+use super::survey::Entrance;
+use super::verdict::Wire;
 use super::*;
 
 mod rounds;

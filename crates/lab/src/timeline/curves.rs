@@ -152,7 +152,7 @@ mod tests {
     use proto::packet::{Flags, Options, Segment};
 
     use super::*;
-    use crate::judge::Record;
+    use crate::judge::pcap::Record;
 
     const FIRST: u32 = 0xffff_fffe;
 

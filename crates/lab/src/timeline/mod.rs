@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::curves::{Curves, Mark, Reading};
+pub use self::curves::{Curves, Reading};
 
 use self::chart::{Chart, Span};
 

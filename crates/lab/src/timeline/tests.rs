@@ -1,6 +1,7 @@
 //! Tests of the whole page.
 
 use super::chart::{POINTS_MAX, thin};
+use super::curves::Mark;
 use super::*;
 
 const MS: u64 = 1_000_000;
