@@ -73,7 +73,7 @@ impl Recovery {
         let config = self.config();
         config.check()?;
         if config.patience() > failover {
-            return Err(InvalidScenario::Late("recovery.missed × recovery.heartbeat"));
+            return Err(InvalidScenario::Detection);
         }
         Ok(())
     }

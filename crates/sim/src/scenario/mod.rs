@@ -73,9 +73,12 @@ pub enum InvalidScenario {
     /// There is more of something than the simulator can number.
     #[error("{0}: at most {MOST} can be simulated")]
     Many(&'static str),
-    /// A time is outside the run, or a detection takes longer than the failover.
+    /// A time is outside the run.
     #[error("{0} must be within the run")]
     Late(&'static str),
+    /// The heartbeats need longer to notice the failure than the failover lasts.
+    #[error("recovery.missed × recovery.heartbeat must not be longer than the failover")]
+    Detection,
     /// A string works again before the failover ends, or after the run.
     #[error("repaired_at must be after the failover and within the run")]
     Repair,
