@@ -149,7 +149,7 @@ pub(crate) struct Takeover {
     begun: BTreeSet<ConnectionId>,
     /// The planned steps, in order.
     steps: VecDeque<ServiceAction>,
-    /// Whether the drain behind the closed gate was begun. A drain that something else has asked for comes too early.
+    /// Whether the takeover's own drain was begun, which comes after the gate has closed. A drain for the replica's copy does not count.
     is_draining: bool,
 }
 
@@ -176,10 +176,8 @@ impl Takeover {
         clients: Vec<SocketAddr>,
         actions: &mut VecDeque<ServiceAction>,
     ) -> Self {
-        let clients_held = clients.clone();
-        actions.push_back(ServiceAction::Hold {
-            clients: clients_held,
-        });
+        let held = clients.clone();
+        actions.push_back(ServiceAction::Hold { clients: held });
         Self::declared(now, Scope::Clients(clients))
     }
 
@@ -212,7 +210,8 @@ impl Takeover {
         Some(step)
     }
 
-    /// The order to hold the clients, if it was planned and not popped. The wire must get the order before it hears that all is decided.
+    /// Removes the planned `Hold` and returns it, if it was not popped yet. The wire must hold the clients before their connections count as
+    /// decided.
     pub(crate) fn take_hold(&mut self) -> Option<ServiceAction> {
         let is_hold = |step: &ServiceAction| matches!(step, ServiceAction::Hold { .. });
         let place = self.steps.iter().position(is_hold)?;

@@ -77,7 +77,8 @@ pub fn check_with(options: &Options, others: &[(&'static str, &'static str)]) ->
     }
 }
 
-/// What is missing of root's rights and of `needed`: programs or files, each with the Debian package that contains it.
+/// Lists what this machine lacks: root's rights, and entries of `needed`. An entry is a program or a file, with the Debian package that
+/// contains it.
 pub fn missing_programs(needed: impl IntoIterator<Item = (&'static str, &'static str)>) -> Vec<String> {
     let mut missing = Vec::new();
     if !geteuid().is_root() {

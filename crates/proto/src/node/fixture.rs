@@ -1,11 +1,14 @@
 //! Fixtures of this module's tests.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::NodeConfig;
 use crate::Instant;
-use crate::action::Gate;
+use crate::action::{Gate, Server, ServiceBeat};
 use crate::detector::DetectorConfig;
+use crate::orphans::Orphans;
+use crate::role::Role;
 use crate::service::{Found, ServiceConfig};
 use crate::standing::Arbiter;
 use crate::table::TableConfig;
@@ -60,5 +63,22 @@ pub(crate) fn config(is_primary: bool) -> NodeConfig {
             found: None,
             state_sync: None,
         }],
+    }
+}
+
+/// The word of a peer whose application lives, about the service at `vip`: the peer is in `role` since `epoch`, and wants no change.
+pub(crate) fn beat(vip: SocketAddr, (role, epoch): (Role, u64), configured_primary: bool) -> ServiceBeat {
+    ServiceBeat {
+        vip,
+        role,
+        epoch,
+        configured_primary,
+        mac: [0; 6],
+        server: Server::Alive,
+        leaves: false,
+        hands_over: false,
+        orphans: Orphans::default(),
+        adopted: 0,
+        path: None,
     }
 }

@@ -133,7 +133,7 @@ impl Node {
 
     /// Something happened to a service.
     pub fn handle(&mut self, now: Instant, index: ServiceIndex, input: ServiceInput) {
-        if input == ServiceInput::Drained {
+        if matches!(input, ServiceInput::Drained) {
             self.turn.pass(now);
         }
         let (service, peer) = self.part(index);

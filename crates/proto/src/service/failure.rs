@@ -134,10 +134,9 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::action::{Action, Heartbeat, Server, ServiceBeat, ServiceIndex};
+    use crate::action::{Action, Heartbeat, ServiceBeat, ServiceIndex};
     use crate::node::Node;
-    use crate::node::fixture::{at, config};
-    use crate::orphans::Orphans;
+    use crate::node::fixture::{at, beat, config};
     use crate::service::{ServiceInput, Simplex};
 
     const WHY: &str = "interface eth1 is gone";
@@ -153,18 +152,10 @@ mod tests {
 
     /// The peer's word: both services are in this role.
     fn hear(node: &mut Node, millis: u64, role: Role, epoch: u64) {
+        let is_primary = !node.config().services[0].is_primary;
         let beat = |index| ServiceBeat {
-            vip: node.service(index).vip(),
-            role,
-            epoch,
-            configured_primary: !node.config().services[0].is_primary,
             mac: [7; 6],
-            server: Server::Alive,
-            leaves: false,
-            hands_over: false,
-            orphans: Orphans::default(),
-            adopted: 0,
-            path: None,
+            ..beat(node.service(index).vip(), (role, epoch), is_primary)
         };
         let heartbeat = Heartbeat {
             node: "other".to_owned(),
@@ -175,6 +166,16 @@ mod tests {
             services: vec![beat(0), beat(1)],
         };
         node.handle_heartbeat(at(millis), heartbeat);
+    }
+
+    /// The primary of both services, with a wire.
+    fn paired() -> Node {
+        let mut node = node(true);
+        hear(&mut node, 10, Role::Joining, 0);
+        hear(&mut node, 15, Role::Returning, 1);
+        hear(&mut node, 20, Role::Backup, 2);
+        while node.poll_action().is_some() {}
+        node
     }
 
     /// The actions that are carried out, if each step of service 0 that can fail fails.
@@ -261,11 +262,7 @@ mod tests {
     /// The connections stay on this node, since the returning peer has none of them.
     #[test]
     fn a_consent_that_fails_is_taken_back() {
-        let mut node = node(true);
-        hear(&mut node, 10, Role::Joining, 0);
-        hear(&mut node, 15, Role::Returning, 1);
-        hear(&mut node, 20, Role::Backup, 2);
-        while node.poll_action().is_some() {}
+        let mut node = paired();
         for millis in (30..800).step_by(10) {
             node.handle_timeout(at(millis));
             while let Some(action) = node.poll_action() {
@@ -299,11 +296,7 @@ mod tests {
 
     #[test]
     fn a_claim_that_fails_is_made_again() {
-        let mut node = node(true);
-        hear(&mut node, 10, Role::Joining, 0);
-        hear(&mut node, 15, Role::Returning, 1);
-        hear(&mut node, 20, Role::Backup, 2);
-        while node.poll_action().is_some() {}
+        let mut node = paired();
         for millis in (30..500).step_by(10) {
             node.handle_timeout(at(millis));
             let done = carry_out(&mut node, millis);

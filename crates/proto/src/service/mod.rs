@@ -178,7 +178,7 @@ pub enum ServiceInput {
     },
 }
 
-/// Most roles that are remembered.
+/// Maximum number of roles that are remembered.
 const ROLES_MAX: usize = 16;
 
 /// One service of a [`Node`](crate::node::Node).
@@ -220,13 +220,13 @@ pub struct Service {
     hands_over: bool,
     is_contradicted: bool,
     is_alarmed: bool,
-    /// What is to be done next, in order, except the steps of the takeover.
+    /// Actions to carry out next, in order. The takeover has its own queue of steps.
     actions: VecDeque<ServiceAction>,
     /// Time of the latest change of this service that the peer has not been told about yet.
     news: Option<Instant>,
     /// The connection whose steps are being polled, if neither side of the connection waits for anything.
     unhurried: Option<ConnectionId>,
-    /// The steps of a takeover go on though the right to speak has ended: a defect, for the simulator.
+    /// Defect for the simulator: the steps of a takeover go on although the right to speak has ended.
     decides_mute: bool,
 }
 
@@ -349,7 +349,7 @@ impl Service {
         }
     }
 
-    /// The peer was heard. It is another agent than before if `incarnation` is given.
+    /// The peer was heard. If it is a new agent, `incarnation` is that agent's.
     pub(crate) fn on_heartbeat(&mut self, incarnation: Option<u64>) {
         self.path.on_heartbeat();
         if let Some(incarnation) = incarnation {

@@ -23,7 +23,7 @@ impl Service {
         self.actions.pop_front()
     }
 
-    /// When a change happened of which the peer was not told yet. The caller tells the peer.
+    /// Time of the latest change that the peer has not been told about. The caller must tell the peer.
     pub(crate) fn take_news(&mut self) -> Option<Instant> {
         self.news.take()
     }
@@ -68,15 +68,16 @@ impl Service {
         }
     }
 
-    /// A step of the takeover is about to be carried out. Returns whether it may be: if the node may not go on now, the step is queued
-    /// again. If the connection can no longer be restored, because its log has a gap now, the connection is refused.
+    /// Returns `step`, a step of the takeover, if it may be carried out now. If the takeover must wait, the step is queued again;
+    /// `must_hear` says that the node has a reason to wait. If the connection can no longer be restored, because its log has a gap now,
+    /// the connection is refused.
     pub(crate) fn admit(
         &mut self,
         now: Instant,
         step: ServiceAction,
-        must_wait: bool,
+        must_hear: bool,
     ) -> Option<ServiceAction> {
-        if must_wait || self.must_wait(now) {
+        if must_hear || self.must_wait(now) {
             if let Some(takeover) = &mut self.takeover {
                 takeover.put_back(step);
             }

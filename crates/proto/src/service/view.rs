@@ -355,8 +355,7 @@ mod tests {
     use super::*;
     use crate::action::{Action, Gate, Heartbeat, ServiceAction};
     use crate::node::Node;
-    use crate::node::fixture::{at, config};
-    use crate::orphans::Orphans;
+    use crate::node::fixture::{at, beat, config};
     use crate::service::{Found, ServiceInput};
     use crate::table::Direction;
 
@@ -366,19 +365,7 @@ mod tests {
     }
 
     fn hear(node: &mut Node, millis: u64, (role, epoch): (Role, u64), configured_primary: bool) {
-        let beat = ServiceBeat {
-            vip: node.service(0).vip(),
-            role,
-            epoch,
-            configured_primary,
-            mac: [0; 6],
-            server: Server::Alive,
-            leaves: false,
-            hands_over: false,
-            orphans: Orphans::default(),
-            adopted: 0,
-            path: None,
-        };
+        let beat = beat(node.service(0).vip(), (role, epoch), configured_primary);
         let heartbeat = Heartbeat {
             node: "beta".to_owned(),
             incarnation: 1,

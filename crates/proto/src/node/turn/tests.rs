@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::Seq;
-use crate::action::{Echo, Gate, Heartbeat, Report, Server, ServiceAction, ServiceBeat, ServiceIndex};
+use crate::action::{Echo, Gate, Heartbeat, Report, ServiceAction, ServiceBeat, ServiceIndex};
 use crate::connection::Connection;
 use crate::follower::Policy;
-use crate::node::fixture::{BEAT, at, config};
+use crate::node::fixture::{BEAT, at, beat, config};
 use crate::orphans::Orphans;
 use crate::packet::{Checksum, Flags, Options, Segment};
 use crate::role::Role;
@@ -104,17 +104,8 @@ fn leave_after(node: &mut Node, now: Instant, echo: Option<Instant>) {
 
 fn say_that_it_leaves(node: &mut Node, now: Instant, sequence: u64, echo: Option<Instant>) {
     let beat = |service| ServiceBeat {
-        vip: node.service(service).vip(),
-        role: Role::Primary,
-        epoch: 2,
-        configured_primary: true,
-        mac: [0; 6],
-        server: Server::Alive,
         leaves: true,
-        hands_over: false,
-        orphans: Orphans::default(),
-        adopted: 0,
-        path: None,
+        ..beat(node.service(service).vip(), (Role::Primary, 2), true)
     };
     let heartbeat = Heartbeat {
         node: "alpha".to_owned(),
@@ -275,20 +266,11 @@ fn what_was_logged_before_a_long_absence_is_taken_over_if_the_primary_has_confir
 /// served `clients` has died.
 fn tell_orphans(node: &mut Node, now: Instant, sequence: u64, echo: Instant, clients: &[SocketAddr]) {
     let beat = ServiceBeat {
-        vip: node.service(0).vip(),
-        role: Role::Primary,
-        epoch: 2,
-        configured_primary: true,
-        mac: [0; 6],
-        server: Server::Alive,
-        leaves: false,
-        hands_over: false,
         orphans: Orphans {
             first: 0,
             clients: clients.to_vec(),
         },
-        adopted: 0,
-        path: None,
+        ..beat(node.service(0).vip(), (Role::Primary, 2), true)
     };
     let heartbeat = Heartbeat {
         node: "alpha".to_owned(),
