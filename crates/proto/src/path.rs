@@ -178,6 +178,12 @@ pub(crate) struct Path {
     answered: Option<Instant>,
     first_asked: Option<Instant>,
     ask_at: Instant,
+    /// When a client's last packet came in. `None` if hosts have been asked about the silence since then.
+    client_seen: Option<Instant>,
+    /// When hosts were last asked because the clients had fallen silent.
+    looked: Option<Instant>,
+    /// The same, if no host has answered yet.
+    suspected: Option<Instant>,
     doubted: Option<Instant>,
     /// When the last doubt began, whether it has ended or not. Answers to questions that were asked earlier prove nothing.
     distrusts: Option<Instant>,
@@ -203,6 +209,9 @@ impl Path {
             answered: None,
             first_asked: None,
             ask_at: now,
+            client_seen: None,
+            looked: None,
+            suspected: None,
             doubted: None,
             distrusts: None,
             proved: None,
@@ -223,6 +232,12 @@ impl Path {
             self.seen = Some(at);
             self.missed = 0;
         }
+    }
+
+    /// A client's packet came in by the service's interface.
+    pub(crate) fn on_client(&mut self, now: Instant) {
+        self.client_seen = Some(now);
+        self.suspected = None;
     }
 
     /// Whether a link to the peer lies on the service's interface.
@@ -248,6 +263,7 @@ impl Path {
             self.answered = Some(now);
             self.proved = self.proved.max(Some(asked));
             self.doubted = None;
+            self.suspected = self.suspected.filter(|&since| asked < since);
         }
     }
 
@@ -273,10 +289,11 @@ impl Path {
         self.first_asked = None;
     }
 
-    /// Begins a doubt, or prolongs the present one because of new trouble. [`is_doubt_over`](Self::is_doubt_over) limits this, so that
+    /// Begins a doubt, or prolongs the present one because of new trouble. If hosts are being asked already because the clients fell silent,
+    /// the doubt began with that question. [`is_doubt_over`](Self::is_doubt_over) limits this, so that
     /// lasting trouble cannot keep a lost path in doubt for ever.
     fn doubt(&mut self, now: Instant) {
-        let since = self.doubted.unwrap_or(now);
+        let since = self.doubted.or(self.suspected.take()).unwrap_or(now);
         self.doubt_anew(now);
         self.doubted = Some(since);
     }
@@ -284,6 +301,21 @@ impl Path {
     /// Begins a new doubt with its full length, because the path may work again, or may have failed.
     fn doubt_anew(&mut self, now: Instant) {
         (self.doubted, self.distrusts, self.ask_at) = (Some(now), Some(now), now);
+    }
+
+    /// If the clients have fallen silent, asks the outside hosts at once, not only when the next question is due. Clients have many reasons to
+    /// be silent, so this is no doubt until a host has had time to answer.
+    fn look_into_silence(&mut self, now: Instant) {
+        let is_past = |at: Option<Instant>, time| at.is_some_and(|at| now.since(at) >= time);
+        let patience = self.detector.patience();
+        let may_ask = self.looked.is_none() || is_past(self.looked, ASK_EVERY);
+        if is_past(self.client_seen, patience) && may_ask && self.answered.is_some() {
+            self.client_seen = None;
+            (self.looked, self.suspected, self.ask_at) = (Some(now), Some(now), now);
+        }
+        if is_past(self.suspected, patience / 2) {
+            self.doubt(now);
+        }
     }
 
     /// Whether the doubt has used up its time, so that the outside is lost.
@@ -313,6 +345,9 @@ impl Path {
         if is_old && self.doubted.is_none() {
             self.doubt(now);
         }
+        if self.doubted.is_none() {
+            self.look_into_silence(now);
+        }
         let (is_good, is_known) = (self.is_good(now), self.is_known());
         self.damping.on_look(now, is_good, is_known);
         if !is_late {
@@ -340,8 +375,8 @@ impl Path {
     }
 
     /// Time before which a question proves nothing, even if it is answered later.
-    pub(crate) const fn distrusts(&self) -> Option<Instant> {
-        self.distrusts
+    pub(crate) fn distrusts(&self) -> Option<Instant> {
+        self.distrusts.max(self.suspected)
     }
 
     /// When [`asks`](Self::asks) is due.

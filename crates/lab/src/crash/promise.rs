@@ -10,8 +10,19 @@ use crate::client::Spread;
 const ALLOWANCE_MS: f64 = 20.0;
 
 /// Linux's shortest retransmission timeout (TCP_RTO_MIN), in milliseconds. Before a claim the path breaks and loses the segments that are
-/// on their way. A client repeats them only after its first timeout (docs/KERNEL.md).
+/// on their way. Their sender, client or server, repeats them only after a timeout (docs/KERNEL.md).
 const RETRANSMISSION_MS: f64 = 200.0;
+
+/// The longest wait in milliseconds for a sender's next timeout, from the moment of a loss's detection on. Each timeout is twice as long
+/// as the one before (RFC 6298 §5.5). So after a detection that took longer than the first timeout, the next one comes at the latest when
+/// twice that time plus one timeout have passed.
+fn until_next_timeout(detection_ms: f64) -> f64 {
+    if detection_ms < RETRANSMISSION_MS {
+        RETRANSMISSION_MS
+    } else {
+        detection_ms + RETRANSMISSION_MS
+    }
+}
 
 /// The promise, and what was measured of it on busy connections. All times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -24,7 +35,7 @@ pub struct BusyStall {
     pub fault_free_gap_p99_ms: f64,
     /// The emulated round trip. 0 without an emulator, because the cables' own round trip is only about 0.1 ms.
     pub rtt_ms: f64,
-    /// The client's first retransmission timeout, after a claim; 0 after a takeover.
+    /// After a claim, the longest wait for the next retransmission timeout; 0 after a takeover.
     pub retransmission_ms: f64,
     /// The sum of `fault_free_gap_p99_ms`, `rtt_ms`, `retransmission_ms` and 20 ms.
     pub limit_ms: f64,
@@ -41,7 +52,7 @@ impl BusyStall {
         let beyond_detection_p99_ms = p99(&durations.beyond_detection)?;
         let fault_free_gap_p99_ms = p99(&durations.fault_free_gap)?;
         let retransmission_ms = if durations.is_lossy {
-            RETRANSMISSION_MS
+            until_next_timeout(p99(&durations.detection)?)
         } else {
             0.0
         };
@@ -89,8 +100,11 @@ mod tests {
         assert!(BusyStall::of(&durations, 20.0).unwrap().kept);
         assert!(!BusyStall::of(&durations, 0.0).unwrap().kept);
         durations.is_lossy = true; // a claim
-        let claim = BusyStall::of(&durations, 0.0).unwrap();
-        assert_eq!((claim.limit_ms, claim.kept), (225.0, true));
+        for (detection, limit) in [(60.0, 225.0), (340.0, 565.0)] {
+            durations.detection = vec![detection; 100];
+            let claim = BusyStall::of(&durations, 0.0).unwrap();
+            assert_eq!((claim.limit_ms, claim.kept), (limit, true));
+        }
         durations.beyond_detection.clear();
         assert_eq!(BusyStall::of(&durations, 20.0), None);
     }

@@ -226,6 +226,73 @@ fn without_trouble_few_questions_are_asked() {
     assert_eq!(asked, 50);
 }
 
+/// Lets a path whose nodes meet run until `end`. Clients speak when `speaks`, and hosts answer at once when `answers`. Returns the times of
+/// the questions.
+fn run_with_clients(
+    path: &mut Path,
+    end: u64,
+    speaks: impl Fn(u64) -> bool,
+    answers: impl Fn(u64) -> bool,
+) -> Vec<u64> {
+    let mut asked = Vec::new();
+    for now in 1..end {
+        if speaks(now) {
+            path.on_client(at(now));
+        }
+        if now % 10 == 0 {
+            path.on_heartbeat();
+            path.on_sign(at(now));
+            path.on_timeout(at(now), false);
+            if path.asks(at(now)) {
+                asked.push(now);
+                if answers(now) {
+                    path.on_answer(at(now), at(now));
+                }
+            }
+        }
+    }
+    asked
+}
+
+/// The router fails at a different time after each last answer, while clients speak all the time.
+#[test]
+fn clients_that_fall_silent_make_this_node_ask_at_once() {
+    let lost_after = |fails: u64, has_clients: bool| {
+        let (mut path, works) = (path(), |now| now < fails);
+        (fails..fails + 1000)
+            .find(|&end| {
+                path = self::path();
+                run_with_clients(&mut path, end, |now| has_clients && works(now), works);
+                path.outside(at(end)) == Outside::Lost
+            })
+            .expect("it is lost")
+            - fails
+    };
+    for fails in (200..400).step_by(23) {
+        let with = lost_after(fails, true);
+        assert!((250..=350).contains(&with), "{with} ms after {fails} ms");
+    }
+    let latest = (200..400).step_by(23).map(|fails| lost_after(fails, false)).max();
+    assert!(
+        latest > Some(450),
+        "without clients a loss is noticed later: {latest:?}"
+    );
+}
+
+#[test]
+fn pauses_of_clients_are_no_doubt_and_cost_few_questions() {
+    for pause in [50, 90, 100, 150, 210, 1000] {
+        let mut path = path();
+        let asked = run_with_clients(&mut path, 10_000, |now| now % pause == 0, |_| true);
+        assert!(
+            asked.len() <= 100,
+            "{} questions with a pause of {pause} ms",
+            asked.len()
+        );
+        assert_eq!(path.distrusts(), None, "no doubt with a pause of {pause} ms");
+    }
+}
+
 #[test]
 fn the_peers_trouble_makes_this_node_prove_itself_once() {
     let mut path = path();

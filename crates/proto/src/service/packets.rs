@@ -44,7 +44,11 @@ impl Service {
         let source = source
             .filter(|_| payload_at < packet.len())
             .map(|source| source.skip(payload_at));
-        self.table.set_wire(self.role() == Role::Backup);
+        let is_wire = self.role() == Role::Backup;
+        if is_wire && direction == Direction::In {
+            self.path.on_client(now);
+        }
+        self.table.set_wire(is_wire);
         let missed = self.missed_by_replica(direction, &segment);
         self.hurry_speaker(direction, &segment);
         let change = self.table.on_packet(now, direction, &segment, source);
