@@ -8,17 +8,18 @@ use steadfast_proto::packet::{Checksum, Malformed, Options, Segment, Timestamps}
 /// The TCP segment in an accepted packet. The lengths in the IP headers say where it begins (RFC 791 §3.1, RFC 8200 §4).
 fn segment(packet: &[u8]) -> &[u8] {
     let word = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
-    if packet[0] >> 4 == 4 {
-        let header = usize::from(packet[0] & 15) * 4;
-        return &packet[header..word(2)];
-    }
-    let end = 40 + word(4);
-    let (mut next, mut at) = (packet[6], 40);
+    let is_v4 = packet[0] >> 4 == 4;
+    let end = if is_v4 { word(2) } else { 40 + word(4) };
+    let (mut next, mut at) = if is_v4 {
+        (packet[9], usize::from(packet[0] & 15) * 4)
+    } else {
+        (packet[6], 40)
+    };
     while next != 6 {
         let units = usize::from(packet[at + 1]);
         let length = match next {
             44 => 8, // a fragment that is the whole packet (RFC 6946); its header has no length field
-            51 => (units + 2) * 4, // the authentication header (RFC 4302 §2.2)
+            51 => (units + 2) * 4, // the authentication header (RFC 4302 §2.2), the only one that IPv4 knows
             _ => (units + 1) * 8, // hop-by-hop options, routing, destination options
         };
         next = packet[at];
