@@ -194,6 +194,7 @@ impl Standing {
         standing.grant(now); // the earlier agent may have granted a lease
         if found.is_some() {
             standing.keep_promise(now); // and may have promised to be silent
+            standing.delay_fence(now); // the peer, which has not been heard yet, may be about to fence this node
         }
         standing
     }

@@ -208,3 +208,16 @@ fn a_syn_ack_may_outlive_its_handshake() {
 fn a_segment_that_a_server_may_refuse_need_not_be_restored() {
     hold([scenario!("seed-88500617813")]);
 }
+
+/// The agent that had taken over died, and its successor did not wait out its fence delay: both nodes were fenced.
+#[test]
+fn a_new_agent_does_not_fence_at_once() {
+    hold([scenario!("seed-361700017845")]);
+}
+
+/// The operator moved the service while the primary's agent was dead, and the node that had taken over lost its power: the primary's sockets
+/// are too old to continue the connections.
+#[test]
+fn old_sockets_do_not_hold_a_connection() {
+    hold([scenario!("seed-361700001637")]);
+}

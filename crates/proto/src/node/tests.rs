@@ -987,6 +987,26 @@ fn a_wire_delays_its_fence_when_the_primary_claims() {
     assert_eq!(standing.ask(silent + LONG), Some(5), "once");
 }
 
+/// The peer may be about to fence this node, and has not been heard by this agent yet.
+#[test]
+fn a_new_agent_waits_out_its_fence_delay() {
+    let started = Instant::from_nanos(1_000_000_000);
+    let config = StandingConfig {
+        is_primary: false,
+        arbiter: Arbiter::Fence,
+        lease: Duration::from_millis(300),
+        fence_delay: LONG,
+    };
+    let found = crate::standing::Found {
+        role: Role::Sole,
+        epoch: 4,
+        is_confirmed: false,
+    };
+    let mut standing = Standing::new(config, Some(found), started);
+    assert_eq!(standing.ask(started + LONG - SHORT), None);
+    assert_eq!(standing.ask(started + LONG), Some(4));
+}
+
 /// A promise counts only while the wire keeps it.
 #[test]
 fn a_wire_that_left_and_is_back_is_fenced_when_it_is_silent() {

@@ -445,6 +445,9 @@ impl Judge {
         for flow in self.flows.values_mut() {
             flow.sockets[node] = false;
             flow.look_for_holders(self.is_wire);
+            // The other node may still have the socket that this node's socket replaced. It cannot continue the connection with it.
+            let other = 1 - node;
+            flow.is_orphaned |= flow.live_at == Some(node) && !(flow.logs[other] && self.is_wire[other]);
             if flow.lent.is_some_and(|(_, who)| who == node) {
                 flow.lose_lent();
             }
