@@ -24,7 +24,7 @@ const KEPT_MAX: usize = 4096;
 
 /// What to do with a command that takes too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Late {
+pub enum LatePolicy {
     /// Leave it alone.
     Leave,
     /// Kill it, and all processes of its group.
@@ -33,12 +33,12 @@ pub enum Late {
 
 /// How a run ended.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum CommandOutcome {
     /// The command ended by itself.
     Ended {
         /// Its exit status.
         status: ExitStatus,
-        /// The beginning of its stderr; empty with [`Late::Leave`].
+        /// The beginning of its stderr; empty with [`LatePolicy::Leave`].
         stderr: String,
     },
     /// The command took too long.
@@ -50,7 +50,7 @@ pub enum Outcome {
 static UNDEAD: Mutex<BTreeMap<Vec<String>, usize>> = Mutex::new(BTreeMap::new());
 
 /// Runs `command`, a program and its arguments, with `environment` added to this process's own. Its stdout is dropped. Its stderr goes
-/// into the outcome with [`Late::Kill`], else to this process's stderr.
+/// into the outcome with [`LatePolicy::Kill`], else to this process's stderr.
 ///
 /// # Errors
 /// If the command cannot be run, or too many late runs have not ended.
@@ -58,8 +58,8 @@ pub fn run(
     command: &[String],
     environment: &[(&str, &str)],
     limit: Duration,
-    late: Late,
-) -> io::Result<Outcome> {
+    late: LatePolicy,
+) -> io::Result<CommandOutcome> {
     run_unless(|| false, command, environment, limit, late)
 }
 
@@ -72,8 +72,8 @@ pub fn run_unless(
     words: &[String],
     environment: &[(&str, &str)],
     limit: Duration,
-    late: Late,
-) -> io::Result<Outcome> {
+    late: LatePolicy,
+) -> io::Result<CommandOutcome> {
     let (program, arguments) = words
         .split_first()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
@@ -87,25 +87,25 @@ pub fn run_unless(
         .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::null());
-    if late == Late::Kill {
+    if late == LatePolicy::Kill {
         command.process_group(0).stderr(Stdio::piped());
     }
     let begun = Instant::now();
     let is_late = || begun.elapsed() >= limit || is_void();
     let Some(mut child) = start(command, words, late, is_late)? else {
-        return Ok(Outcome::Late);
+        return Ok(CommandOutcome::Late);
     };
-    let said = child.stderr.take().map(Said::on).transpose()?;
+    let said = child.stderr.take().map(CapturedStderr::on).transpose()?;
     loop {
         if let Some(status) = child.try_wait()? {
             let stderr = said.map_or_else(String::new, |said| said.text());
-            return Ok(Outcome::Ended { status, stderr });
+            return Ok(CommandOutcome::Ended { status, stderr });
         }
         if is_late() {
-            if late == Late::Kill {
+            if late == LatePolicy::Kill {
                 kill(child, words, kill_group)?;
             }
-            return Ok(Outcome::Late);
+            return Ok(CommandOutcome::Late);
         }
         std::thread::sleep(POLL);
     }
@@ -116,7 +116,7 @@ pub fn run_unless(
 fn start(
     mut command: Command,
     words: &[String],
-    late: Late,
+    late: LatePolicy,
     is_late: impl Fn() -> bool,
 ) -> io::Result<Option<Child>> {
     let (started, start) = sync_channel(0);
@@ -127,8 +127,8 @@ fn start(
             return;
         };
         let ended = spawned.and_then(|mut child| match late {
-            Late::Kill => kill(child, &owned, kill_group),
-            Late::Leave => child.wait().map(drop),
+            LatePolicy::Kill => kill(child, &owned, kill_group),
+            LatePolicy::Leave => child.wait().map(drop),
         });
         tracing::warn!(program = owned[0], ?ended, "a command was started after its time");
         forget_undead(&owned);
@@ -209,12 +209,12 @@ fn kill_group(child: &Child) -> io::Result<()> {
 }
 
 /// A command's stderr so far.
-struct Said {
+struct CapturedStderr {
     kept: Arc<Mutex<Vec<u8>>>,
     end: Receiver<()>,
 }
 
-impl Said {
+impl CapturedStderr {
     /// Reads `from` to its end, so that the writer never blocks, and keeps the beginning.
     fn on(mut from: impl Read + Send + 'static) -> io::Result<Self> {
         let kept = Arc::<Mutex<Vec<u8>>>::default();
@@ -253,20 +253,20 @@ mod tests {
     #[test]
     fn a_command_ends_by_itself() {
         let script = "echo \"$X is\" wrong >&2; echo more >&2; exit 3";
-        match run(&shell(script), &[("X", "it")], LONG, Late::Kill).unwrap() {
-            Outcome::Ended { status, stderr } => {
+        match run(&shell(script), &[("X", "it")], LONG, LatePolicy::Kill).unwrap() {
+            CommandOutcome::Ended { status, stderr } => {
                 assert_eq!((status.code(), stderr.as_str()), (Some(3), "it is wrong\nmore"));
             }
-            Outcome::Late => panic!("it has a minute"),
+            CommandOutcome::Late => panic!("it has a minute"),
         }
     }
 
     #[test]
     fn one_that_writes_much_is_not_held_up() {
         let script = "dd if=/dev/zero bs=1M count=4 1>&2";
-        let outcome = run(&shell(script), &[], LONG, Late::Kill).unwrap();
+        let outcome = run(&shell(script), &[], LONG, LatePolicy::Kill).unwrap();
         assert!(
-            matches!(outcome, Outcome::Ended { status, .. } if status.success()),
+            matches!(outcome, CommandOutcome::Ended { status, .. } if status.success()),
             "{outcome:?}"
         );
     }
@@ -276,8 +276,8 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let script = format!("sleep 1000 & echo $! >{}; wait", file.path().display());
         // Long enough for the child to have been started.
-        let outcome = run(&shell(&script), &[], Duration::from_secs(1), Late::Kill).unwrap();
-        assert!(matches!(outcome, Outcome::Late), "{outcome:?}");
+        let outcome = run(&shell(&script), &[], Duration::from_secs(1), LatePolicy::Kill).unwrap();
+        assert!(matches!(outcome, CommandOutcome::Late), "{outcome:?}");
         let child = std::fs::read_to_string(file.path()).unwrap();
         let state = || std::fs::read_to_string(format!("/proc/{}/stat", child.trim()));
         // The process that adopts the child may take a moment to reap it.
@@ -303,7 +303,7 @@ mod tests {
             kill(child, &stuck, |_| Ok(())).unwrap(); // `kill` returns although the child has not ended
             assert_eq!(undead(&stuck), count);
         }
-        let refused = run(&stuck, &[], LONG, Late::Kill).unwrap_err();
+        let refused = run(&stuck, &[], LONG, LatePolicy::Kill).unwrap_err();
         assert!(refused.to_string().starts_with("4 of it were late"), "{refused}");
         groups
             .into_iter()
@@ -313,7 +313,7 @@ mod tests {
             assert!(begun.elapsed() < LONG, "they are waited for");
             std::thread::sleep(POLL);
         }
-        assert!(run(&stuck, &[], LONG, Late::Kill).is_ok());
+        assert!(run(&stuck, &[], LONG, LatePolicy::Kill).is_ok());
     }
 
     /// A file that nobody can open while the returned child lives, as if its disk did not answer: the child has a lease on the file. The
@@ -351,11 +351,11 @@ signal.pause()";
         let mut python = lease(&command[0], &contents);
         let begun = Instant::now();
         for count in 1..=UNDEAD_MAX {
-            let outcome = run(&command, &[], POLL, Late::Kill).unwrap();
-            assert!(matches!(outcome, Outcome::Late), "{outcome:?}");
+            let outcome = run(&command, &[], POLL, LatePolicy::Kill).unwrap();
+            assert!(matches!(outcome, CommandOutcome::Late), "{outcome:?}");
             assert_eq!(undead(&command), count);
         }
-        let refused = run(&command, &[], LONG, Late::Kill).unwrap_err();
+        let refused = run(&command, &[], LONG, LatePolicy::Kill).unwrap_err();
         assert!(refused.to_string().starts_with("4 of it were late"), "{refused}");
         assert!(
             begun.elapsed() < Duration::from_secs(20),
@@ -371,14 +371,14 @@ signal.pause()";
             std::thread::sleep(POLL);
         }
         // It can be run again.
-        let outcome = run(&command, &[], Duration::from_secs(1), Late::Kill).unwrap();
-        assert!(matches!(outcome, Outcome::Late), "{outcome:?}");
+        let outcome = run(&command, &[], Duration::from_secs(1), LatePolicy::Kill).unwrap();
+        assert!(matches!(outcome, CommandOutcome::Late), "{outcome:?}");
         assert!(has_run.exists());
     }
 
     #[test]
     fn what_is_not_there_cannot_be_run() {
-        assert!(run(&["/nowhere".to_owned()], &[], LONG, Late::Leave).is_err());
-        assert!(run(&[], &[], LONG, Late::Leave).is_err());
+        assert!(run(&["/nowhere".to_owned()], &[], LONG, LatePolicy::Leave).is_err());
+        assert!(run(&[], &[], LONG, LatePolicy::Leave).is_err());
     }
 }

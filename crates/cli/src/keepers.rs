@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use linux::keeper::{Adoption, Client, ClientError, Input, Status};
+use linux::keeper::{Adoption, KeeperClient, KeeperClientError, KeeperStatus, LoggedInput};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -47,26 +47,26 @@ const DESCRIPTORS: usize = 500;
 pub struct Keepers {
     state_dir: PathBuf,
     /// The keeper that gets new connections.
-    current: Client,
+    current: KeeperClient,
     /// Maximum number of connections that a keeper can have.
     connections_max: u64,
     /// The sums of the current keeper's last status.
-    told: Status,
+    told: KeeperStatus,
     /// Number of connections given to the current keeper since then, by service.
     given: BTreeMap<String, u64>,
     /// The retired keepers; `None` until the first status request. The agent does not look for them at its start, so that no client waits
     /// for their answers.
     retired: Option<Vec<Retired>>,
     /// The last status of keepers that have ended, or have no connections left.
-    past: Status,
+    past: KeeperStatus,
 }
 
 /// A keeper that gets no more connections.
 struct Retired {
     pid: Pid,
-    client: Client,
+    client: KeeperClient,
     /// Its last status.
-    told: Status,
+    told: KeeperStatus,
 }
 
 impl Keepers {
@@ -76,7 +76,7 @@ impl Keepers {
     /// If the old keeper cannot be retired, or no new one can be started.
     pub fn open(state_dir: &Path) -> anyhow::Result<Self> {
         let socket = state_dir.join(SOCKET);
-        let current = match Client::connect(&socket) {
+        let current = match KeeperClient::connect(&socket) {
             Ok(client) => use_or_retire(state_dir, client)?,
             Err(_) => None,
         };
@@ -88,14 +88,14 @@ impl Keepers {
             state_dir: state_dir.to_owned(),
             current,
             connections_max: connections_max().context("asking for the limit of open files")?,
-            told: Status::default(),
+            told: KeeperStatus::default(),
             given: BTreeMap::new(),
             retired: None,
-            past: Status::default(),
+            past: KeeperStatus::default(),
         })
     }
 
-    /// Gives a connection to the current keeper, or to its replacement. See [`Client::adopt`].
+    /// Gives a connection to the current keeper, or to its replacement. See [`KeeperClient::adopt`].
     ///
     /// # Errors
     /// If no keeper can be reached or started. The connection is lost, and counted as lost.
@@ -104,7 +104,7 @@ impl Keepers {
         adoption: &Adoption,
         client: BorrowedFd<'_>,
         replica: Option<BorrowedFd<'_>>,
-        input: &Input<'_>,
+        input: &LoggedInput<'_>,
     ) -> anyhow::Result<()> {
         if self.live() >= self.connections_max
             && let Err(error) = self.put_aside()
@@ -122,7 +122,7 @@ impl Keepers {
                     *self.given.entry(adoption.service.clone()).or_default() += 1;
                     return Ok(());
                 }
-                Err(error @ ClientError::Refused(_)) => {
+                Err(error @ KeeperClientError::Refused(_)) => {
                     tracing::error!(%error, "a connection given before is lost"); // each refusal is reported once
                 }
                 Err(error) => {
@@ -149,7 +149,7 @@ impl Keepers {
     pub fn settle(&mut self) -> anyhow::Result<()> {
         while let Err(error) = self.current.settle() {
             match error {
-                ClientError::Refused(_) => tracing::error!(%error, "connection lost"),
+                KeeperClientError::Refused(_) => tracing::error!(%error, "connection lost"),
                 _ => return self.replace(&error),
             }
         }
@@ -187,7 +187,7 @@ impl Keepers {
     }
 
     /// Replaces the current keeper, which does not answer.
-    fn replace(&mut self, error: &ClientError) -> anyhow::Result<()> {
+    fn replace(&mut self, error: &KeeperClientError) -> anyhow::Result<()> {
         let mut told = std::mem::take(&mut self.told);
         for (service, count) in std::mem::take(&mut self.given) {
             told.add_unseen(&service, count);
@@ -223,10 +223,10 @@ impl Keepers {
     ///
     /// # Errors
     /// If the current keeper does not answer, and no other one can be started.
-    pub fn status(&mut self) -> anyhow::Result<Status> {
+    pub fn status(&mut self) -> anyhow::Result<KeeperStatus> {
         let asked = self.current.status();
         let mut all = match asked {
-            Err(error) if !matches!(error, ClientError::Refused(_)) => {
+            Err(error) if !matches!(error, KeeperClientError::Refused(_)) => {
                 self.replace(&error)?;
                 self.current.status()?
             }
@@ -281,7 +281,7 @@ fn connections_max() -> io::Result<u64> {
 }
 
 /// The keeper behind `client`, if it runs this program; else retires it.
-fn use_or_retire(state_dir: &Path, client: Client) -> anyhow::Result<Option<Client>> {
+fn use_or_retire(state_dir: &Path, client: KeeperClient) -> anyhow::Result<Option<KeeperClient>> {
     let pid = client.pid()?;
     if runs_this_program(pid) {
         tracing::info!(%pid, "an earlier agent's keeper goes on");
@@ -341,7 +341,7 @@ fn find_retired(state_dir: &Path) -> Vec<Retired> {
 fn find_one(state_dir: &Path, pid: Pid) -> anyhow::Result<Option<Retired>> {
     let [socket, lock] = ["sock", "lock"].map(|kind| format!("keeper-{pid}.{kind}"));
     let asked =
-        Client::connect(&state_dir.join(&socket)).and_then(|mut client| Ok((client.status()?, client)));
+        KeeperClient::connect(&state_dir.join(&socket)).and_then(|mut client| Ok((client.status()?, client)));
     match asked {
         Ok((told, client)) => Ok(Some(Retired { pid, client, told })),
         Err(error) if error.is_other_version() => {
@@ -377,10 +377,10 @@ fn retired_pids(state_dir: &Path) -> io::Result<Vec<Pid>> {
 }
 
 /// Starts a keeper, and connects to it.
-fn start(state_dir: &Path) -> anyhow::Result<Client> {
+fn start(state_dir: &Path) -> anyhow::Result<KeeperClient> {
     let socket = state_dir.join(SOCKET);
     spawn(state_dir, &socket)?;
-    Client::connect_within(&socket, START_PATIENCE).context("the keeper does not answer")
+    KeeperClient::connect_within(&socket, START_PATIENCE).context("the keeper does not answer")
 }
 
 /// Starts a keeper: a process of its own, in a session of its own, that outlives the agent.

@@ -35,19 +35,19 @@ macro_rules! target {
         if $crate::IS_GUIDED {
             $crate::bolero::check!().for_each(|input: &[u8]| holds(input));
         } else {
-            let target = $crate::Target::open($name);
+            let target = $crate::FuzzTarget::open($name);
             target.replay(holds);
             $crate::bolero::check!()
                 .with_generator(target.inputs())
                 .with_test_time($crate::TIME)
-                .for_each(|input: &$crate::Input| target.run(holds, &input.0));
+                .for_each(|input: &$crate::FuzzInput| target.run(holds, &input.0));
         }
     }};
 }
 
 /// A target under `cargo test`. On drop it prints how many inputs it ran.
 #[derive(Debug)]
-pub struct Target {
+pub struct FuzzTarget {
     name: &'static str,
     corpus: Vec<(PathBuf, Vec<u8>)>,
     phrases: Vec<Vec<u8>>,
@@ -57,15 +57,15 @@ pub struct Target {
 
 /// An input, shown as text.
 #[derive(Clone)]
-pub struct Input(pub Vec<u8>);
+pub struct FuzzInput(pub Vec<u8>);
 
-impl fmt::Debug for Input {
+impl fmt::Debug for FuzzInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "b\"{}\"", self.0.escape_ascii())
     }
 }
 
-impl Target {
+impl FuzzTarget {
     /// The target with its corpus and dictionary.
     ///
     /// # Panics
@@ -97,7 +97,7 @@ impl Target {
     /// Runs all inputs of the corpus, unchanged.
     pub fn replay(&self, holds: fn(&[u8])) {
         for (path, input) in &self.corpus {
-            let file = Shown(path);
+            let file = PanicReporter(path);
             self.run(holds, input);
             drop(file);
         }
@@ -110,12 +110,12 @@ impl Target {
     }
 
     /// A generator of inputs made from corpus and dictionary.
-    pub fn inputs(&self) -> impl ValueGenerator<Output = Input> + '_ {
+    pub fn inputs(&self) -> impl ValueGenerator<Output = FuzzInput> + '_ {
         Inputs(self)
     }
 }
 
-impl Drop for Target {
+impl Drop for FuzzTarget {
     fn drop(&mut self) {
         let (runs, time) = (
             self.runs.load(Ordering::Relaxed),
@@ -134,9 +134,9 @@ impl Drop for Target {
 }
 
 /// Prints the name of a corpus file if the target panics with its input.
-struct Shown<'a>(&'a Path);
+struct PanicReporter<'a>(&'a Path);
 
-impl Drop for Shown<'_> {
+impl Drop for PanicReporter<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let _ = writeln!(io::stderr(), "fuzz: the input is {}", self.0.display());
@@ -144,13 +144,13 @@ impl Drop for Shown<'_> {
     }
 }
 
-struct Inputs<'a>(&'a Target);
+struct Inputs<'a>(&'a FuzzTarget);
 
 impl ValueGenerator for Inputs<'_> {
-    type Output = Input;
+    type Output = FuzzInput;
 
-    fn generate<D: Driver>(&self, driver: &mut D) -> Option<Input> {
-        mutation::input(driver, &self.0.corpus, &self.0.phrases).map(Input)
+    fn generate<D: Driver>(&self, driver: &mut D) -> Option<FuzzInput> {
+        mutation::input(driver, &self.0.corpus, &self.0.phrases).map(FuzzInput)
     }
 }
 

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use serde::Serialize;
 
 use crate::net::{INTERFACE, ROUTER_LAN_INTERFACE, Topology};
-use crate::process::Process;
+use crate::process::LoggedProcess;
 
 /// Default snapshot length in bytes: all headers of IPv6 and TCP, and the beginning of the data.
 pub const SNAP_DEFAULT: u32 = 256;
@@ -62,7 +62,7 @@ impl Point {
 
 /// An interface that is captured.
 #[derive(Clone, Debug)]
-pub struct Place<'a> {
+pub struct CapturedInterface<'a> {
     /// The capture point to which the judge assigns this interface's packets.
     pub point: Point,
     /// The name of its file, without the extension.
@@ -89,7 +89,7 @@ pub struct Capture {
 /// Captures under way. Dropping them kills tcpdump, and the files may lack the end.
 #[derive(Debug)]
 pub struct Captures {
-    running: Vec<(Point, PathBuf, Process)>,
+    running: Vec<(Point, PathBuf, LoggedProcess)>,
 }
 
 impl Captures {
@@ -100,7 +100,7 @@ impl Captures {
     pub fn start(network: &Topology, directory: &Path, snap: u32) -> Result<Self> {
         let places = Point::ALL.map(|point| {
             let (namespace, interface) = point.place(network);
-            Place {
+            CapturedInterface {
                 point,
                 name: point.name().to_owned(),
                 namespace,
@@ -114,7 +114,7 @@ impl Captures {
     ///
     /// # Errors
     /// If tcpdump cannot be started or does not listen in time.
-    pub fn start_at(places: &[Place<'_>], directory: &Path, snap: u32) -> Result<Self> {
+    pub fn start_at(places: &[CapturedInterface<'_>], directory: &Path, snap: u32) -> Result<Self> {
         let mut running = Vec::new();
         for place in places {
             let path = directory.join(format!("{}.pcap", place.name));
@@ -125,7 +125,11 @@ impl Captures {
                 .args(["-s", &snap.to_string(), "-B", &BUFFER_KIB.to_string()])
                 .args(["--time-stamp-precision=nano", "-Z", "root"]);
             let label = format!("tcpdump-{}", place.name);
-            running.push((place.point, path, Process::start(&label, tcpdump, directory)?));
+            running.push((
+                place.point,
+                path,
+                LoggedProcess::start(&label, tcpdump, directory)?,
+            ));
         }
         for (.., tcpdump) in &mut running {
             tcpdump.wait_until("listen", START_LIMIT, |tcpdump| {

@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use proto::edge::Segment;
-use proto::edge::cache::{Cache, CacheConfig, Policy};
+use proto::edge::EdgeSegment;
+use proto::edge::cache::{Cache, CacheConfig, CachePolicy};
 use serde::Serialize;
 
-use crate::judge::packet::Packet;
-use crate::judge::pcap::{PcapError, Reader};
-use crate::{Outcome, WrongUse};
+use crate::judge::packet::CapturedSegment;
+use crate::judge::pcap::{PcapError, PcapReader};
+use crate::{LabOutcome, WrongUse};
 
 /// Estimate from a capture how much the two edges of a cluster would remember if they always did.
 ///
 /// The edges are taken to stand where the capture was made, R1 towards the clients and R2 towards the servers.
 #[derive(Clone, Debug, Args)]
-pub struct Options {
+pub struct EdgeMemoryOptions {
     /// A capture in the classic pcap format, of Ethernet.
     #[arg(value_name = "PCAP")]
     capture: PathBuf,
@@ -36,7 +36,7 @@ pub struct Options {
 
 /// Counts of what the capture contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-struct Read {
+struct CaptureCounts {
     packets: u64,
     /// TCP packets among them.
     tcp: u64,
@@ -50,7 +50,7 @@ struct Read {
 
 /// The peak of both edges' memory together, for one policy and one set of connections.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct Held {
+struct EdgeMemoryPeak {
     policy: &'static str,
     /// "all" or "heaviest".
     connections: &'static str,
@@ -62,16 +62,16 @@ struct Held {
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct Report {
-    read: Read,
+struct EdgeMemoryReport {
+    read: CaptureCounts,
     heaviest: usize,
-    held: Vec<Held>,
+    held: Vec<EdgeMemoryPeak>,
 }
 
-const POLICIES: [(Policy, &str); 3] = [
-    (Policy::Syn, "syn"),
-    (Policy::Lowest, "lowest"),
-    (Policy::All, "all"),
+const POLICIES: [(CachePolicy, &str); 3] = [
+    (CachePolicy::Syn, "syn"),
+    (CachePolicy::Lowest, "lowest"),
+    (CachePolicy::All, "all"),
 ];
 
 const THESIS: &str = "The thesis' trace, AUCK-4 (NLANR, 2001), is not available. It found there, for one data packet and one \
@@ -82,7 +82,7 @@ ACK per connection: at most 792 Kbytes, on average 305 bytes per connection.";
 /// # Errors
 /// [`WrongUse`] if the file is not a pcap file of Ethernet or ends too early. If it ends too early, the estimate for the part that was
 /// read is printed first.
-pub fn run(options: &Options) -> Result<Outcome> {
+pub fn run(options: &EdgeMemoryOptions) -> Result<LabOutcome> {
     let report = estimate(
         &options.capture,
         options.heaviest,
@@ -95,20 +95,20 @@ pub fn run(options: &Options) -> Result<Outcome> {
     }
     match report.read.not_read {
         Some(not_read) => Err(WrongUse(not_read).into()),
-        None => Ok(Outcome::Held),
+        None => Ok(LabOutcome::Held),
     }
 }
 
-fn estimate(capture: &Path, heaviest: usize, idle: Duration) -> Result<Report> {
-    let mut connections = Connections::default();
+fn estimate(capture: &Path, heaviest: usize, idle: Duration) -> Result<EdgeMemoryReport> {
+    let mut connections = CapturedConnections::default();
     let read = each_packet(capture, |packet, bytes| connections.count(packet, bytes))?;
     let heavy = connections.heaviest(heaviest);
     let mut memories = Vec::new();
     for (policy, name) in POLICIES {
-        memories.push(Memory::new(policy, name, "all", None));
-        memories.push(Memory::new(policy, name, "heaviest", Some(heavy.clone())));
+        memories.push(EdgeMemories::new(policy, name, "all", None));
+        memories.push(EdgeMemories::new(policy, name, "heaviest", Some(heavy.clone())));
     }
-    let mut clock = Clock::default();
+    let mut clock = IdleTracker::default();
     each_packet(capture, |packet, bytes| {
         let (key, from_client) = connections.find(packet);
         for silent in clock.seen(key, packet.at_ns, idle) {
@@ -118,8 +118,8 @@ fn estimate(capture: &Path, heaviest: usize, idle: Duration) -> Result<Report> {
             memory.see(key, from_client, packet, bytes);
         }
     })?;
-    Ok(Report {
-        read: Read {
+    Ok(EdgeMemoryReport {
+        read: CaptureCounts {
             connections: connections.known.len(),
             ..read
         },
@@ -129,10 +129,13 @@ fn estimate(capture: &Path, heaviest: usize, idle: Duration) -> Result<Report> {
 }
 
 /// Calls `see` with each TCP packet and its length on the wire, up to the end of the readable part.
-fn each_packet(capture: &Path, mut see: impl FnMut(&Packet, usize)) -> Result<Read, WrongUse> {
+fn each_packet(
+    capture: &Path,
+    mut see: impl FnMut(&CapturedSegment, usize),
+) -> Result<CaptureCounts, WrongUse> {
     let refused = |error: PcapError| WrongUse(format!("{error}; nothing was read"));
-    let mut reader = Reader::open(capture).map_err(refused)?;
-    let mut read = Read::default();
+    let mut reader = PcapReader::open(capture).map_err(refused)?;
+    let mut read = CaptureCounts::default();
     loop {
         let record = match reader.next_record() {
             Ok(Some(record)) => record,
@@ -146,7 +149,7 @@ fn each_packet(capture: &Path, mut see: impl FnMut(&Packet, usize)) -> Result<Re
             }
         };
         read.packets += 1;
-        match Packet::read(&record) {
+        match CapturedSegment::read(&record) {
             Ok(Some(packet)) => {
                 read.tcp += 1;
                 see(&packet, record.original_len as usize);
@@ -162,20 +165,20 @@ fn each_packet(capture: &Path, mut see: impl FnMut(&Packet, usize)) -> Result<Re
 
 /// The capture's connections, numbered in the order of their first packets.
 #[derive(Default)]
-struct Connections {
+struct CapturedConnections {
     /// Key: both addresses, sorted. Value: number, the client's address, bytes.
     known: BTreeMap<[SocketAddr; 2], (u32, SocketAddr, u64)>,
 }
 
-impl Connections {
-    fn ends(packet: &Packet) -> [SocketAddr; 2] {
+impl CapturedConnections {
+    fn ends(packet: &CapturedSegment) -> [SocketAddr; 2] {
         let mut ends = [packet.source, packet.destination];
         ends.sort();
         ends
     }
 
     /// Counts a packet. The client is the sender of the SYN or, if the capture lacks the SYN, the sender of the first packet.
-    fn count(&mut self, packet: &Packet, bytes: usize) {
+    fn count(&mut self, packet: &CapturedSegment, bytes: usize) {
         let number = u32::try_from(self.known.len()).unwrap_or(u32::MAX);
         let client = if packet.syn && packet.has_ack {
             packet.destination
@@ -193,7 +196,7 @@ impl Connections {
     }
 
     /// The connection's number, and whether the client sent the packet. Every packet has been counted before.
-    fn find(&self, packet: &Packet) -> (u32, bool) {
+    fn find(&self, packet: &CapturedSegment) -> (u32, bool) {
         let (number, client, _) = self.known[&Self::ends(packet)];
         (number, packet.source == client)
     }
@@ -215,12 +218,12 @@ impl Connections {
 
 /// When each connection was last seen.
 #[derive(Default)]
-struct Clock {
+struct IdleTracker {
     last: BTreeMap<u32, u64>,
     order: BTreeSet<(u64, u32)>,
 }
 
-impl Clock {
+impl IdleTracker {
     /// Notes a packet; returns the connections that have been silent for `idle`.
     fn seen(&mut self, key: u32, at_ns: u64, idle: Duration) -> Vec<u32> {
         if let Some(before) = self.last.insert(key, at_ns) {
@@ -244,15 +247,15 @@ impl Clock {
 }
 
 /// Both edges' memories with one policy.
-struct Memory {
+struct EdgeMemories {
     edges: [Cache<u32, ()>; 2],
     only: Option<BTreeSet<u32>>,
-    held: Held,
+    held: EdgeMemoryPeak,
 }
 
-impl Memory {
+impl EdgeMemories {
     fn new(
-        policy: Policy,
+        policy: CachePolicy,
         name: &'static str,
         connections: &'static str,
         only: Option<BTreeSet<u32>>,
@@ -267,7 +270,7 @@ impl Memory {
         Self {
             edges: [cache(), cache()],
             only,
-            held: Held {
+            held: EdgeMemoryPeak {
                 policy: name,
                 connections,
                 peak_bytes: 0,
@@ -278,11 +281,11 @@ impl Memory {
         }
     }
 
-    fn see(&mut self, key: u32, from_client: bool, packet: &Packet, bytes: usize) {
+    fn see(&mut self, key: u32, from_client: bool, packet: &CapturedSegment, bytes: usize) {
         if self.only.as_ref().is_some_and(|only| !only.contains(&key)) {
             return;
         }
-        let segment = Segment {
+        let segment = EdgeSegment {
             seq: packet.seq,
             len: packet.payload_len,
             ack: packet.has_ack.then_some(packet.ack),
@@ -319,8 +322,8 @@ impl Memory {
     }
 }
 
-fn print(report: &Report) {
-    let Read {
+fn print(report: &EdgeMemoryReport) {
+    let CaptureCounts {
         packets,
         tcp,
         unreadable,
@@ -410,14 +413,14 @@ mod tests {
         ]
     }
 
-    fn estimated(bytes: &[u8], heaviest: usize) -> Report {
+    fn estimated(bytes: &[u8], heaviest: usize) -> EdgeMemoryReport {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("some.pcap");
         fs::write(&file, bytes).unwrap();
         estimate(&file, heaviest, Duration::from_secs(10)).unwrap()
     }
 
-    fn peak(report: &Report, policy: &str, connections: &str) -> usize {
+    fn peak(report: &EdgeMemoryReport, policy: &str, connections: &str) -> usize {
         let held = report
             .held
             .iter()

@@ -39,30 +39,30 @@ use tracing_subscriber::EnvFilter;
 /// run says nothing.
 #[derive(Debug, Parser)]
 #[command(version)]
-struct Cli {
+struct LabCli {
     #[command(subcommand)]
-    command: Command,
+    command: LabCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    Bench(bench::Options),
+enum LabCommand {
+    Bench(bench::BenchOptions),
     Cluster(cluster::ClusterOptions),
-    Crash(crash::Options),
+    Crash(crash::CrashOptions),
     Demo(crash::DemoOptions),
-    Figure(figure::Options),
-    Guide(guide::Options),
+    Figure(figure::FigureOptions),
+    Guide(guide::GuideOptions),
     Merge(figure::MergeOptions),
     #[command(name = "halr-memory")]
-    EdgeMemory(edge_memory::Options),
-    Network(net::hold::Options),
+    EdgeMemory(edge_memory::EdgeMemoryOptions),
+    Network(net::hold::NetworkOptions),
     Programs(crash::ProgramsOptions),
     Replay(swarm::ReplayOptions),
-    Swarm(swarm::Options),
+    Swarm(swarm::SwarmOptions),
     Split(crash::SplitOptions),
     Trace(figure::TraceOptions),
     #[command(name = bench::load::LOAD, hide = true)]
-    Load(bench::load::Options),
+    Load(bench::load::LoadOptions),
     #[command(name = bench::sim::DUMBBELL, hide = true)]
     Dumbbell(bench::sim::DumbbellOptions),
     #[command(name = bench::sim::MEASURE, hide = true)]
@@ -77,7 +77,7 @@ enum Command {
 
 /// The result of a lab. An error means that the lab could not reach a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum LabOutcome {
     Held,
     DidNotHold,
 }
@@ -102,7 +102,7 @@ const CANNOT_RUN: u8 = 3;
 const LAB_FAILED: u8 = 4;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = LabCli::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -110,10 +110,10 @@ fn main() -> ExitCode {
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .init();
-    if matches!(cli.command, Command::Watchdog) {
+    if matches!(cli.command, LabCommand::Watchdog) {
         return ExitCode::from(u8::from(!teardown::watch()));
     }
-    if matches!(cli.command, Command::Client) {
+    if matches!(cli.command, LabCommand::Client) {
         return match client::main() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -127,29 +127,29 @@ fn main() -> ExitCode {
         tracing::warn!("will outlive a killed parent: {error}");
     }
     let result = match cli.command {
-        Command::Bench(options) => bench::run(&options),
-        Command::Cluster(options) => cluster::cluster(&options),
-        Command::Crash(options) => crash::run(&options),
-        Command::Demo(options) => crash::demo(&options),
-        Command::Figure(options) => figure::run(&options),
-        Command::Merge(options) => figure::merge(&options),
-        Command::Replay(options) => swarm::replay(&options),
-        Command::Guide(options) => guide::run(&options),
-        Command::Swarm(options) => swarm::run(&options),
-        Command::Trace(options) => figure::trace(&options),
-        Command::EdgeMemory(options) => edge_memory::run(&options),
-        Command::Dumbbell(options) => bench::sim::dumbbell(&options).map(|()| Outcome::Held),
-        Command::Measure(options) => bench::sim::measure(&options).map(|()| Outcome::Held),
-        Command::Load(options) => bench::load::run(&options).map(|()| Outcome::Held),
-        Command::Network(options) => net::hold::run(&options),
-        Command::Programs(options) => crash::programs(&options),
-        Command::Split(options) => crash::split(&options),
-        Command::Fence(options) => fence::fence(&options).map(|()| Outcome::Held),
-        Command::Client | Command::Watchdog => unreachable!("handled above"),
+        LabCommand::Bench(options) => bench::run(&options),
+        LabCommand::Cluster(options) => cluster::cluster(&options),
+        LabCommand::Crash(options) => crash::run(&options),
+        LabCommand::Demo(options) => crash::demo(&options),
+        LabCommand::Figure(options) => figure::run(&options),
+        LabCommand::Merge(options) => figure::merge(&options),
+        LabCommand::Replay(options) => swarm::replay(&options),
+        LabCommand::Guide(options) => guide::run(&options),
+        LabCommand::Swarm(options) => swarm::run(&options),
+        LabCommand::Trace(options) => figure::trace(&options),
+        LabCommand::EdgeMemory(options) => edge_memory::run(&options),
+        LabCommand::Dumbbell(options) => bench::sim::dumbbell(&options).map(|()| LabOutcome::Held),
+        LabCommand::Measure(options) => bench::sim::measure(&options).map(|()| LabOutcome::Held),
+        LabCommand::Load(options) => bench::load::run(&options).map(|()| LabOutcome::Held),
+        LabCommand::Network(options) => net::hold::run(&options),
+        LabCommand::Programs(options) => crash::programs(&options),
+        LabCommand::Split(options) => crash::split(&options),
+        LabCommand::Fence(options) => fence::fence(&options).map(|()| LabOutcome::Held),
+        LabCommand::Client | LabCommand::Watchdog => unreachable!("handled above"),
     };
     match result {
-        Ok(Outcome::Held) => ExitCode::SUCCESS,
-        Ok(Outcome::DidNotHold) => ExitCode::FAILURE,
+        Ok(LabOutcome::Held) => ExitCode::SUCCESS,
+        Ok(LabOutcome::DidNotHold) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("steadfast-lab: {error:#}");
             ExitCode::from(if error.is::<WrongUse>() {

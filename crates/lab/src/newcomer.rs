@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use linux::netns::Netns;
 
-use crate::node::Application;
+use crate::node::ServerSoftware;
 
 /// Timeout of a new client for its connection, and for an answer: TCP repeats a lost SYN after one second and after three.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// If the router's namespace cannot be entered.
-pub fn greet(router: &Netns, application: Application, service: SocketAddr) -> Result<Option<String>> {
+pub fn greet(router: &Netns, application: ServerSoftware, service: SocketAddr) -> Result<Option<String>> {
     let health = application.health();
     let ask = || -> io::Result<Vec<u8>> {
         let mut stream = TcpStream::connect_timeout(&service, LIMIT)?;

@@ -14,7 +14,7 @@ use thiserror::Error;
     "byte {offset} is {found:#04x}, expected {expected:#04x}{}",
     describe_origin(*belongs_at)
 )]
-pub struct Mismatch {
+pub struct PatternMismatch {
     /// Position of the byte in the stream.
     pub offset: u64,
     /// The pattern's byte.
@@ -48,7 +48,7 @@ pub fn fill(seed: u64, offset: u64, out: &mut [u8]) {
 ///
 /// # Errors
 /// The first byte that differs.
-pub fn check(seed: u64, offset: u64, bytes: &[u8]) -> Result<(), Mismatch> {
+pub fn check(seed: u64, offset: u64, bytes: &[u8]) -> Result<(), PatternMismatch> {
     let mut expected = [0; BLOCK];
     let mut position = offset;
     for block in bytes.chunks(BLOCK) {
@@ -58,7 +58,7 @@ pub fn check(seed: u64, offset: u64, bytes: &[u8]) -> Result<(), Mismatch> {
             let at = (0..block.len())
                 .find(|&i| expected[i] != block[i])
                 .expect("the blocks differ");
-            return Err(Mismatch {
+            return Err(PatternMismatch {
                 offset: position + at as u64,
                 expected: expected[at],
                 found: block[at],

@@ -63,13 +63,13 @@ pub enum ProcessError {
 
 /// A running child process. Dropping this value kills the process. Its output goes to a log file.
 #[derive(Debug)]
-pub struct Process {
+pub struct LoggedProcess {
     label: String,
     child: Child,
     log: PathBuf,
 }
 
-impl Process {
+impl LoggedProcess {
     /// Starts `command`; stdout and stderr go to `DIRECTORY/LABEL.log`. The command must be made by [`linux::netns::Netns::command`], so
     /// that it leads a process group and dies with the calling thread.
     ///
@@ -204,7 +204,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for LoggedProcess {
     fn drop(&mut self) {
         // The process may have ended and been waited for long ago.
         if let Ok(None) = self.child.try_wait() {
@@ -317,7 +317,7 @@ mod tests {
     fn a_process_that_ends_too_early_is_quoted() {
         let directory = tempfile::tempdir().unwrap();
         let command = group_leader("sh", &["-c", "echo no such luck; exit 3"]);
-        let mut process = Process::start("server", command, directory.path()).unwrap();
+        let mut process = LoggedProcess::start("server", command, directory.path()).unwrap();
         let error = process
             .wait_until("listen", Duration::from_secs(10), |_| false)
             .unwrap_err()
@@ -339,7 +339,7 @@ mod tests {
     fn a_process_that_does_not_end_is_late() {
         let directory = tempfile::tempdir().unwrap();
         let command = group_leader("sleep", &["1000"]);
-        let mut process = Process::start("sleeper", command, directory.path()).unwrap();
+        let mut process = LoggedProcess::start("sleeper", command, directory.path()).unwrap();
         let error = process.wait(Duration::from_millis(10)).unwrap_err();
         assert!(matches!(error, ProcessError::Late { .. }), "{error}");
     }
@@ -348,7 +348,7 @@ mod tests {
     fn dropping_kills_the_whole_group() {
         let directory = tempfile::tempdir().unwrap();
         let command = group_leader("sh", &["-c", "sleep 1000 & echo $!; wait"]);
-        let mut process = Process::start("parent", command, directory.path()).unwrap();
+        let mut process = LoggedProcess::start("parent", command, directory.path()).unwrap();
         let limit = Duration::from_secs(10);
         process
             .wait_until("print", limit, |process| process.output().ends_with('\n'))
@@ -370,7 +370,7 @@ mod tests {
     fn children_and_sockets_are_found() {
         let directory = tempfile::tempdir().unwrap();
         let command = group_leader("sh", &["-c", "sleep 1000 & echo $!; wait"]);
-        let mut process = Process::start("parent", command, directory.path()).unwrap();
+        let mut process = LoggedProcess::start("parent", command, directory.path()).unwrap();
         let limit = Duration::from_secs(10);
         process
             .wait_until("print", limit, |process| process.output().ends_with('\n'))

@@ -44,7 +44,7 @@ pub enum Resource {
 /// The messages from the lab to the watchdog, one JSON value per line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Message {
+enum WatchdogMessage {
     WillCreate(Resource),
     /// The run is over, and no child is still running.
     Finished,
@@ -72,12 +72,12 @@ pub enum TeardownError {
 /// The lab's side of the pipe. Announced resources may exist as long as this value lives.
 #[derive(Debug)]
 pub struct Teardown {
-    shared: Arc<Shared>,
+    shared: Arc<TeardownState>,
     signals: Handle,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct TeardownState {
     watchdog: Mutex<Option<Watchdog>>,
     interrupted: AtomicBool,
 }
@@ -104,7 +104,7 @@ impl Teardown {
             .spawn()
             .map_err(TeardownError::Start)?;
         let pipe = child.stdin.take().expect("stdin is piped");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(TeardownState {
             watchdog: Mutex::new(Some(Watchdog { child, pipe })),
             interrupted: AtomicBool::new(false),
         });
@@ -136,7 +136,7 @@ impl Teardown {
         };
         match self.shared.lock().as_mut() {
             Some(watchdog) => watchdog
-                .tell(&Message::WillCreate(resource.clone()))
+                .tell(&WatchdogMessage::WillCreate(resource.clone()))
                 .map_err(failed),
             None => Err(failed(io::ErrorKind::BrokenPipe.into())),
         }
@@ -171,7 +171,7 @@ impl Drop for Teardown {
     }
 }
 
-impl Shared {
+impl TeardownState {
     /// Locks the watchdog, also after a panic of another thread: teardown must still happen.
     fn lock(&self) -> MutexGuard<'_, Option<Watchdog>> {
         self.watchdog.lock().unwrap_or_else(PoisonError::into_inner)
@@ -191,7 +191,7 @@ impl Shared {
 }
 
 impl Watchdog {
-    fn tell(&mut self, message: &Message) -> io::Result<()> {
+    fn tell(&mut self, message: &WatchdogMessage) -> io::Result<()> {
         let mut line = serde_json::to_vec(message)?;
         line.push(b'\n');
         self.pipe.write_all(&line)
@@ -199,7 +199,7 @@ impl Watchdog {
 
     fn finish(mut self) -> Result<(), TeardownError> {
         // If the watchdog is gone, its exit status tells more than the error of this write.
-        drop(self.tell(&Message::Finished));
+        drop(self.tell(&WatchdogMessage::Finished));
         self.abandon()
     }
 
@@ -228,8 +228,8 @@ pub fn watch() -> bool {
     let mut finished = false;
     for line in io::stdin().lock().lines().map_while(Result::ok) {
         match serde_json::from_str(&line) {
-            Ok(Message::WillCreate(resource)) => resources.push(resource),
-            Ok(Message::Finished) => finished = true,
+            Ok(WatchdogMessage::WillCreate(resource)) => resources.push(resource),
+            Ok(WatchdogMessage::Finished) => finished = true,
             Err(error) => eprintln!("steadfast-lab watchdog: {line:?}: {error}"),
         }
     }
@@ -345,9 +345,9 @@ mod tests {
 
     #[test]
     fn messages_survive_the_pipe() {
-        let message = Message::WillCreate(Resource::Path("/run/x".into()));
+        let message = WatchdogMessage::WillCreate(Resource::Path("/run/x".into()));
         let line = serde_json::to_string(&message).unwrap();
-        let Message::WillCreate(resource) = serde_json::from_str(&line).unwrap() else {
+        let WatchdogMessage::WillCreate(resource) = serde_json::from_str(&line).unwrap() else {
             panic!("{line}");
         };
         assert_eq!(resource, Resource::Path("/run/x".into()));

@@ -8,9 +8,9 @@ use anyhow::{Context, Result, ensure};
 use linux::netns::Netns;
 use nix::sys::signal::Signal;
 
-use crate::net::address::Endpoint;
-use crate::node::Arbiter;
-use crate::process::Process;
+use crate::net::address::InterfaceAddresses;
+use crate::node::ArbiterSetup;
+use crate::process::LoggedProcess;
 
 const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
@@ -20,18 +20,18 @@ const CLIENTS: [&str; 2] = ["node-a", "node-b"];
 
 /// A running cluster.
 #[derive(Debug)]
-pub struct Witness {
-    members: Vec<Process>,
+pub struct EtcdProcesses {
+    members: Vec<LoggedProcess>,
     tls: PathBuf,
-    hosts: Vec<(Netns, Endpoint)>,
+    hosts: Vec<(Netns, InterfaceAddresses)>,
 }
 
-impl Witness {
+impl EtcdProcesses {
     /// Starts a member on each of `hosts`, and waits until all serve. Their files are in `directory`.
     ///
     /// # Errors
     /// Names the step that failed and quotes the member's output.
-    pub fn start(hosts: Vec<(Netns, Endpoint)>, directory: &Path) -> Result<Self> {
+    pub fn start(hosts: Vec<(Netns, InterfaceAddresses)>, directory: &Path) -> Result<Self> {
         let endpoints: Vec<_> = hosts.iter().map(|&(_, endpoint)| endpoint).collect();
         let tls = directory.join("tls");
         certify(&tls, &endpoints).context("make certificates")?;
@@ -39,7 +39,11 @@ impl Witness {
         for (index, (host, _)) in hosts.iter().enumerate() {
             let mut etcd = host.command("etcd")?;
             etcd.args(arguments(index, &endpoints, &tls, directory));
-            members.push(Process::start(&format!("etcd-{}", name(index)), etcd, directory)?);
+            members.push(LoggedProcess::start(
+                &format!("etcd-{}", name(index)),
+                etcd,
+                directory,
+            )?);
         }
         for member in &mut members {
             member.wait_until("serve", START_LIMIT, |member| {
@@ -52,8 +56,8 @@ impl Witness {
 
     /// The cluster as the daemons' configuration has it.
     #[must_use]
-    pub fn arbiter(&self) -> Arbiter {
-        Arbiter::Etcd {
+    pub fn arbiter(&self) -> ArbiterSetup {
+        ArbiterSetup::Etcd {
             endpoints: self.hosts.iter().map(|(_, one)| url(one, CLIENT_PORT)).collect(),
             directory: self.tls.clone(),
             clients: CLIENTS.map(str::to_owned),
@@ -76,11 +80,11 @@ pub fn name(index: usize) -> String {
     format!("w{index}")
 }
 
-fn url(member: &Endpoint, port: u16) -> String {
+fn url(member: &InterfaceAddresses, port: u16) -> String {
     format!("https://{}:{port}", member.v4)
 }
 
-fn arguments(index: usize, members: &[Endpoint], tls: &Path, directory: &Path) -> Vec<String> {
+fn arguments(index: usize, members: &[InterfaceAddresses], tls: &Path, directory: &Path) -> Vec<String> {
     let own = &members[index];
     let cluster: Vec<_> = members
         .iter()
@@ -115,7 +119,7 @@ fn arguments(index: usize, members: &[Endpoint], tls: &Path, directory: &Path) -
 }
 
 /// Makes a certificate authority, one certificate for all members, and one for each node.
-fn certify(directory: &Path, members: &[Endpoint]) -> Result<()> {
+fn certify(directory: &Path, members: &[InterfaceAddresses]) -> Result<()> {
     std::fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
     openssl(directory, "ca", "/CN=lab", &[])?;
     let addresses: Vec<_> = members.iter().map(|one| format!("IP:{}", one.v4)).collect();

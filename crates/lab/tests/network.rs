@@ -20,12 +20,12 @@ fn skipped(test: &str) -> bool {
 }
 
 /// A running `steadfast-lab network`.
-struct Lab {
+struct LabProcess {
     child: Child,
     namespaces: serde_json::Map<String, serde_json::Value>,
 }
 
-impl Lab {
+impl LabProcess {
     fn start() -> Self {
         Self::start_with(&[])
     }
@@ -65,7 +65,7 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
+impl Drop for LabProcess {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
             self.kill(Signal::SIGTERM);
@@ -83,15 +83,21 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// Sends a word from the client to `address` in `node` through TCP.
-fn talk(lab: &Lab, node: &str, address: &str) -> std::io::Result<()> {
+fn talk(lab: &LabProcess, node: &str, address: &str) -> std::io::Result<()> {
     talk_within(Duration::from_secs(10), lab, node, address)
 }
 
-fn talk_within(patience: Duration, lab: &Lab, node: &str, address: &str) -> std::io::Result<()> {
+fn talk_within(patience: Duration, lab: &LabProcess, node: &str, address: &str) -> std::io::Result<()> {
     talk_from(patience, lab, "client", node, address)
 }
 
-fn talk_from(patience: Duration, lab: &Lab, from: &str, node: &str, address: &str) -> std::io::Result<()> {
+fn talk_from(
+    patience: Duration,
+    lab: &LabProcess,
+    from: &str,
+    node: &str,
+    address: &str,
+) -> std::io::Result<()> {
     let address: IpAddr = address.parse().unwrap();
     let listen = || TcpListener::bind(SocketAddr::new(address, 0)).unwrap();
     let listener = lab.namespace(node).run(listen).unwrap();
@@ -111,7 +117,7 @@ fn the_client_reaches_both_nodes_until_the_cable_is_pulled() {
     if skipped("the_client_reaches_both_nodes_until_the_cable_is_pulled") {
         return;
     }
-    let lab = Lab::start();
+    let lab = LabProcess::start();
     for (node, address) in [
         ("a", "10.2.0.10"),
         ("a", "fd02::10"),
@@ -133,7 +139,7 @@ fn the_second_network_works_without_the_first() {
     if skipped("the_second_network_works_without_the_first") {
         return;
     }
-    let lab = Lab::start_with(&["--links", "2"]);
+    let lab = LabProcess::start_with(&["--links", "2"]);
     let between = |from: &str, to: &str, address: &str| {
         talk_from(Duration::from_millis(500), &lab, from, to, address)
             .unwrap_or_else(|error| panic!("{from} to {address}: {error}"));
@@ -150,7 +156,7 @@ fn an_emulated_way_delays_limits_and_loses() {
     if skipped("an_emulated_way_delays_limits_and_loses") {
         return;
     }
-    let far = Lab::start_with(&["--rtt", "30"]);
+    let far = LabProcess::start_with(&["--rtt", "30"]);
     let quickest = (0..5).map(|_| {
         let begun = Instant::now();
         talk(&far, "a", "10.2.0.10").unwrap();
@@ -160,11 +166,11 @@ fn an_emulated_way_delays_limits_and_loses() {
     let quickest = quickest.min().unwrap();
     assert!(quickest >= Duration::from_millis(45), "{quickest:?}");
 
-    let broken = Lab::start_with(&["--loss", "100"]);
+    let broken = LabProcess::start_with(&["--loss", "100"]);
     talk(&broken, "a", "10.2.0.10").unwrap_err();
 
     const MEGABYTE: usize = 1_000_000;
-    let slow = Lab::start_with(&["--rate", "8", "--loss", "0.1"]);
+    let slow = LabProcess::start_with(&["--rate", "8", "--loss", "0.1"]);
     let listener = slow
         .namespace("a")
         .run(|| TcpListener::bind("10.2.0.10:0").unwrap());
@@ -186,7 +192,7 @@ fn nothing_remains_after_any_end() {
         return;
     }
     for signal in [Signal::SIGKILL, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        let mut lab = Lab::start();
+        let mut lab = LabProcess::start();
         assert_eq!(lab.remains().len(), lab.namespaces.len());
         let mut command = lab.namespace("a").command("sleep").unwrap();
         let mut inside = command.arg("1000").spawn().unwrap();
@@ -205,8 +211,8 @@ fn two_labs_do_not_meet() {
     if skipped("two_labs_do_not_meet") {
         return;
     }
-    let mut one = Lab::start();
-    let other = Lab::start();
+    let mut one = LabProcess::start();
+    let other = LabProcess::start();
     one.kill(Signal::SIGKILL);
     one.assert_nothing_remains();
     talk(&other, "b", "10.2.0.11").unwrap();

@@ -170,3 +170,36 @@ fn nothing_is_left_unfinished() {
         .collect();
     assert!(unfinished.is_empty(), "{unfinished:?}");
 }
+
+/// The name of a type that a line declares outside of an implementation.
+fn declared(line: &str) -> Option<&str> {
+    let words = line.trim_start();
+    let words = words
+        .strip_prefix("pub(crate) ")
+        .or_else(|| words.strip_prefix("pub(super) "))
+        .or_else(|| words.strip_prefix("pub "))
+        .unwrap_or(words);
+    let (keyword, rest) = words.split_once(' ')?;
+    let is_alias = keyword == "type" && !line.starts_with(' ');
+    let is_type = is_alias || matches!(keyword, "struct" | "enum" | "trait" | "union");
+    let name = rest
+        .split(|next: char| !next.is_alphanumeric() && next != '_')
+        .next()?;
+    (is_type && name.starts_with(char::is_uppercase)).then_some(name)
+}
+
+/// A reader who searches for a name finds one type.
+#[test]
+fn no_two_types_share_a_name() {
+    let mut places = std::collections::BTreeMap::<String, Vec<String>>::new();
+    for (path, text) in all(&[".rs"]) {
+        for (number, line) in (1..).zip(text.lines()) {
+            if let Some(name) = declared(line) {
+                let place = format!("{}:{number}", path.display());
+                places.entry(name.to_owned()).or_default().push(place);
+            }
+        }
+    }
+    places.retain(|_, places| places.len() > 1);
+    assert!(places.is_empty(), "name them by their subjects: {places:#?}");
+}

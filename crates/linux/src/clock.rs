@@ -2,7 +2,7 @@
 
 use nix::time::{ClockId, clock_gettime};
 use proto::Instant;
-use proto::pause::Reading;
+use proto::pause::ClockReading;
 
 /// The time now.
 pub fn now() -> Instant {
@@ -13,13 +13,13 @@ pub fn now() -> Instant {
 
 /// The clock, read together with the CPU's time-stamp counter. `None` on CPUs other than x86-64. While a hypervisor pauses the machine,
 /// their counters would stand still like the clock, so they could not reveal the pause.
-pub fn reading() -> Option<Reading> {
+pub fn reading() -> Option<ClockReading> {
     #[cfg(target_arch = "x86_64")]
     {
         // SAFETY: the instruction reads a register. Every x86-64 CPU has this register, and Linux lets user space read it.
         let counter = || unsafe { std::arch::x86_64::_rdtsc() };
         let (before, clock, after) = (counter(), now(), counter());
-        Some(Reading { before, clock, after })
+        Some(ClockReading { before, clock, after })
     }
     #[cfg(not(target_arch = "x86_64"))]
     None

@@ -22,7 +22,7 @@ const NAMED: &str = "/run/netns";
 /// A step on a namespace that the kernel refused.
 #[derive(Debug, thiserror::Error)]
 #[error("network namespace {namespace}: {step}")]
-pub struct Error {
+pub struct NetnsError {
     namespace: String,
     step: String,
     source: io::Error,
@@ -41,9 +41,9 @@ impl Netns {
     ///
     /// # Errors
     /// If there is no such namespace or it may not be opened.
-    pub fn open(name: &str) -> Result<Self, Error> {
+    pub fn open(name: &str) -> Result<Self, NetnsError> {
         let path = Self::path_of(name);
-        let failed = |source| Error {
+        let failed = |source| NetnsError {
             namespace: name.to_owned(),
             step: format!("open {}", path.display()),
             source,
@@ -79,7 +79,7 @@ impl Netns {
     ///
     /// # Errors
     /// If the kernel refuses (it asks for CAP_SYS_ADMIN).
-    pub fn enter(&self) -> Result<(), Error> {
+    pub fn enter(&self) -> Result<(), NetnsError> {
         setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(|errno| self.error("enter", errno.into()))
     }
 
@@ -87,7 +87,7 @@ impl Netns {
     ///
     /// # Errors
     /// If the thread cannot be made or cannot enter. A panic of `work` is passed on.
-    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, NetnsError> {
         std::thread::scope(|scope| {
             let inside = std::thread::Builder::new()
                 .name(self.name.clone())
@@ -105,7 +105,7 @@ impl Netns {
     ///
     /// # Errors
     /// If the namespace's handle cannot be duplicated.
-    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Result<Command, Error> {
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Result<Command, NetnsError> {
         let namespace = self
             .file
             .try_clone()
@@ -134,7 +134,7 @@ impl Netns {
     ///
     /// # Errors
     /// If the name is too long for an interface or no control socket can be made inside the namespace.
-    pub fn cable(&self, interface: &str) -> Result<Cable, Error> {
+    pub fn cable(&self, interface: &str) -> Result<InterfaceControl, NetnsError> {
         let mut name = [0; libc::IFNAMSIZ];
         if interface.len() >= name.len() || interface.contains('\0') {
             let reason = io::Error::new(io::ErrorKind::InvalidInput, "not an interface name");
@@ -146,15 +146,15 @@ impl Netns {
         let control = self
             .run(control_socket)?
             .map_err(|source| self.error("open a control socket", source))?;
-        Ok(Cable {
+        Ok(InterfaceControl {
             label: format!("{}/{interface}", self.name),
             name,
             control,
         })
     }
 
-    fn error(&self, step: &str, source: io::Error) -> Error {
-        Error {
+    fn error(&self, step: &str, source: io::Error) -> NetnsError {
+        NetnsError {
             namespace: self.name.clone(),
             step: step.to_owned(),
             source,
@@ -164,18 +164,18 @@ impl Netns {
 
 /// An interface that can be taken down and up by one system call.
 #[derive(Debug)]
-pub struct Cable {
+pub struct InterfaceControl {
     label: String,
     name: [libc::c_char; libc::IFNAMSIZ],
     control: OwnedFd,
 }
 
-impl Cable {
+impl InterfaceControl {
     /// Takes the interface down: a veth's other end loses its carrier, and nothing passes in either direction.
     ///
     /// # Errors
     /// If the interface does not exist or may not be changed.
-    pub fn pull(&self) -> Result<(), Error> {
+    pub fn pull(&self) -> Result<(), NetnsError> {
         self.change("take down", |flags| flags & !(libc::IFF_UP as libc::c_short))
     }
 
@@ -183,12 +183,16 @@ impl Cable {
     ///
     /// # Errors
     /// If the interface does not exist or may not be changed.
-    pub fn plug(&self) -> Result<(), Error> {
+    pub fn plug(&self) -> Result<(), NetnsError> {
         self.change("take up", |flags| flags | libc::IFF_UP as libc::c_short)
     }
 
-    fn change(&self, step: &str, new_flags: impl Fn(libc::c_short) -> libc::c_short) -> Result<(), Error> {
-        let failed = || Error {
+    fn change(
+        &self,
+        step: &str,
+        new_flags: impl Fn(libc::c_short) -> libc::c_short,
+    ) -> Result<(), NetnsError> {
+        let failed = || NetnsError {
             namespace: self.label.clone(),
             step: step.to_owned(),
             source: io::Error::last_os_error(),

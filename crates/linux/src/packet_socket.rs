@@ -19,7 +19,7 @@ const BUFFER: libc::c_int = 64 << 20;
 /// A step that the kernel refused.
 #[derive(Debug, thiserror::Error)]
 #[error("packet socket on {interface}: {step}")]
-pub struct Error {
+pub struct PacketSocketError {
     interface: String,
     step: &'static str,
     source: io::Error,
@@ -38,11 +38,11 @@ impl PacketSocket {
     /// # Errors
     /// Names the step that failed. The caller needs CAP_NET_RAW, and CAP_NET_ADMIN because the buffers are larger than an ordinary
     /// socket's may be.
-    pub fn open(interface: &str) -> Result<Self, Error> {
+    pub fn open(interface: &str) -> Result<Self, PacketSocketError> {
         let failed = |step| {
             let source = io::Error::last_os_error();
             let interface = interface.to_owned();
-            Error {
+            PacketSocketError {
                 interface,
                 step,
                 source,

@@ -9,13 +9,13 @@ use crate::wire::{MARK_END, MARK_SPEAK};
 
 /// Raw sockets, kept open: closing one costs milliseconds.
 pub struct RawSender {
-    words: Pair,
+    words: RawSockets,
     /// Sends RSTs.
-    ends: Pair,
+    ends: RawSockets,
 }
 
 /// A socket for each address family.
-struct Pair {
+struct RawSockets {
     v4: Socket,
     v6: Option<Socket>,
 }
@@ -26,7 +26,7 @@ impl RawSender {
     /// # Errors
     /// If an IPv4 socket cannot be opened, or a socket cannot be marked.
     pub fn open() -> io::Result<Self> {
-        let (words, ends) = (Pair::open(MARK_SPEAK)?, Pair::open(MARK_END)?);
+        let (words, ends) = (RawSockets::open(MARK_SPEAK)?, RawSockets::open(MARK_END)?);
         Ok(Self { words, ends })
     }
 
@@ -55,7 +55,7 @@ fn is_reset(packet: &[u8]) -> bool {
         .is_some_and(|flags| flags & RST != 0)
 }
 
-impl Pair {
+impl RawSockets {
     /// Opens sockets with `mark`, which lets their packets leave though the node has no general right to speak (`bpf/abi.h`).
     fn open(mark: u32) -> io::Result<Self> {
         let raw = Protocol::from(libc::IPPROTO_RAW);

@@ -104,13 +104,13 @@ fn select_queue(socket: &Socket, queue: c_int) -> Result<(), RestoreError> {
 }
 
 /// A socket of a connection that is not live yet.
-pub struct Restored {
+pub struct RestoredSocket {
     socket: Socket,
     /// Number of the next byte to be fed.
     fed: Cell<Seq>,
 }
 
-impl Restored {
+impl RestoredSocket {
     /// Makes the server's end of a connection, deaf (the wire keeps its packets) and mute (in repair mode), with
     /// `unacknowledged` loaded as already sent.
     ///

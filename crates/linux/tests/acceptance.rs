@@ -17,13 +17,13 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 use proto::connection::{Connection, Effect, Opening, Protection};
-use proto::follower::{Follower, Policy};
-use proto::packet::{Checksum, Flags, Options, Segment, Timestamps};
+use proto::follower::{Follower, RestartPolicy};
+use proto::packet::{Checksum, Flags, Segment, TcpOptions, Timestamps};
 use proto::restart::http::Rules;
 use proto::{Instant, Seq};
 use socket2::SockRef;
 
-use support::lan::{Host, is_root};
+use support::lan::{LanHost, is_root};
 use support::socket::{TcpState, abort_on_close, set_tcp, tcp_state, use_cubic};
 use support::tun::Tun;
 
@@ -38,7 +38,7 @@ const ATTEMPTS: usize = 3;
 
 /// A meaningful number in the client's stream.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum SeqBase {
     /// The next byte that the server expects.
     Next,
     /// The end of what the server has acknowledged.
@@ -53,7 +53,7 @@ enum Place {
 
 /// A meaningful number in the server's stream.
 #[derive(Clone, Copy, Debug)]
-enum Ack {
+enum AckBase {
     /// The oldest byte that the server knows to be unacknowledged.
     Unacknowledged,
     /// The end of all that the server has sent.
@@ -64,7 +64,7 @@ enum Ack {
 
 /// A timestamp of the client, as a distance.
 #[derive(Clone, Copy, Debug)]
-enum Clock {
+enum ClientTimestamp {
     /// No timestamps.
     Missing,
     /// Distance from the latest timestamp that was sent.
@@ -74,7 +74,7 @@ enum Clock {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum ClientSegmentKind {
     Ack,
     Fin,
     Rst,
@@ -85,12 +85,12 @@ enum Kind {
 
 /// A client's segment, relative to the connection's present state.
 #[derive(Clone, Debug)]
-struct Said {
-    kind: Kind,
-    seq: (Place, i64),
+struct ClientSegment {
+    kind: ClientSegmentKind,
+    seq: (SeqBase, i64),
     len: usize,
-    ack: (Ack, i64),
-    clock: Clock,
+    ack: (AckBase, i64),
+    clock: ClientTimestamp,
     window: u16,
     /// The client continues after its own FIN.
     defiant: bool,
@@ -99,8 +99,8 @@ struct Said {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
-    Client(Said),
+enum TalkStep {
+    Client(ClientSegment),
     ServerWrites(usize),
     ServerReads(usize),
     ServerCloses,
@@ -108,7 +108,7 @@ enum Step {
 
 /// A talk and the options of both sides.
 #[derive(Clone, Debug)]
-struct Talk {
+struct AcceptanceTalk {
     window_scale: Option<u8>,
     sack: bool,
     clock: Option<u32>,
@@ -117,7 +117,7 @@ struct Talk {
     /// Bytes. At most the largest window without scaling. With a larger buffer the kernel would have more room than it can announce.
     receive_buffer: usize,
     quick_ack: bool,
-    steps: Vec<Step>,
+    steps: Vec<TalkStep>,
 }
 
 /// A distance from the meaningful number: zero in `exact` of `exact` + 10 cases.
@@ -130,34 +130,34 @@ fn distance(exact: u32) -> impl Strategy<Value = i64> {
     ]
 }
 
-fn said() -> impl Strategy<Value = Said> {
+fn said() -> impl Strategy<Value = ClientSegment> {
     let kind = prop_oneof![
-        40 => Just(Kind::Ack),
-        3 => Just(Kind::Fin),
-        2 => Just(Kind::Rst),
-        1 => Just(Kind::RstAck),
-        1 => Just(Kind::Syn),
-        1 => Just(Kind::NoAck),
+        40 => Just(ClientSegmentKind::Ack),
+        3 => Just(ClientSegmentKind::Fin),
+        2 => Just(ClientSegmentKind::Rst),
+        1 => Just(ClientSegmentKind::RstAck),
+        1 => Just(ClientSegmentKind::Syn),
+        1 => Just(ClientSegmentKind::NoAck),
     ];
     let place = prop_oneof![
-        8 => Just(Place::Next),
-        2 => Just(Place::Acknowledged),
-        1 => Just(Place::RightEdge),
-        3 => Just(Place::Highest),
-        1 => Just(Place::Fin),
+        8 => Just(SeqBase::Next),
+        2 => Just(SeqBase::Acknowledged),
+        1 => Just(SeqBase::RightEdge),
+        3 => Just(SeqBase::Highest),
+        1 => Just(SeqBase::Fin),
     ];
     let len = prop_oneof![3 => Just(0_usize), 2 => 1_usize..20, 5 => 300_usize..1400];
     let ack = prop_oneof![
-        10 => Just(Ack::Unacknowledged),
-        8 => Just(Ack::Sent),
-        1 => Just(Ack::Oldest),
+        10 => Just(AckBase::Unacknowledged),
+        8 => Just(AckBase::Sent),
+        1 => Just(AckBase::Oldest),
     ];
     let clock = prop_oneof![
-        8 => (0_i32..2).prop_map(Clock::FromLatest),
-        3 => (-3_i32..1).prop_map(Clock::FromLatest),
-        3 => (-3_i32..4).prop_map(Clock::FromEcho),
-        1 => select(vec![-1000, 100_000, i32::MIN, i32::MAX]).prop_map(Clock::FromLatest),
-        1 => Just(Clock::Missing),
+        8 => (0_i32..2).prop_map(ClientTimestamp::FromLatest),
+        3 => (-3_i32..1).prop_map(ClientTimestamp::FromLatest),
+        3 => (-3_i32..4).prop_map(ClientTimestamp::FromEcho),
+        1 => select(vec![-1000, 100_000, i32::MIN, i32::MAX]).prop_map(ClientTimestamp::FromLatest),
+        1 => Just(ClientTimestamp::Missing),
     ];
     let window = select(vec![0, 1, 500, 500, 501, 4000, 4000, 65_535]);
     let defiant = prop_oneof![40 => Just(false), 1 => Just(true)];
@@ -172,24 +172,26 @@ fn said() -> impl Strategy<Value = Said> {
         defiant,
         garbled,
     )
-        .prop_map(|(kind, seq, len, ack, clock, window, defiant, garbled)| Said {
-            kind,
-            seq,
-            len,
-            ack,
-            clock,
-            window,
-            defiant,
-            garbled,
-        })
+        .prop_map(
+            |(kind, seq, len, ack, clock, window, defiant, garbled)| ClientSegment {
+                kind,
+                seq,
+                len,
+                ack,
+                clock,
+                window,
+                defiant,
+                garbled,
+            },
+        )
 }
 
-fn talk() -> impl Strategy<Value = Talk> {
+fn talk() -> impl Strategy<Value = AcceptanceTalk> {
     let step = prop_oneof![
-        20 => said().prop_map(Step::Client),
-        4 => (1_usize..5000).prop_map(Step::ServerWrites),
-        2 => (1_usize..8000).prop_map(Step::ServerReads),
-        1 => Just(Step::ServerCloses),
+        20 => said().prop_map(TalkStep::Client),
+        4 => (1_usize..5000).prop_map(TalkStep::ServerWrites),
+        2 => (1_usize..8000).prop_map(TalkStep::ServerReads),
+        1 => Just(TalkStep::ServerCloses),
     ];
     (
         select(vec![None, Some(0), Some(3), Some(7)]),
@@ -202,15 +204,17 @@ fn talk() -> impl Strategy<Value = Talk> {
         prop::collection::vec(step, 1..40),
     )
         .prop_map(
-            |(window_scale, sack, clock, window, client_first, receive_buffer, quick_ack, steps)| Talk {
-                window_scale,
-                sack,
-                clock,
-                window,
-                client_first,
-                receive_buffer,
-                quick_ack,
-                steps,
+            |(window_scale, sack, clock, window, client_first, receive_buffer, quick_ack, steps)| {
+                AcceptanceTalk {
+                    window_scale,
+                    sack,
+                    clock,
+                    window,
+                    client_first,
+                    receive_buffer,
+                    quick_ack,
+                    steps,
+                }
             },
         )
 }
@@ -230,7 +234,7 @@ struct Doubt {
 
 /// How a talk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum TalkOutcome {
     /// Both sides agreed to the end.
     Agreed,
     /// The result depends on the kernel's memory, which is unknown outside the kernel.
@@ -238,20 +242,20 @@ enum Outcome {
 }
 
 /// The socket's host, and a TUN device to send to it from.
-struct World {
-    host: Host,
+struct TunHost {
+    host: LanHost,
     tun: Tun,
     listener: TcpListener,
     client_port: Cell<u16>,
     compared: Cell<u64>,
 }
 
-impl World {
+impl TunHost {
     fn new(test: &str) -> Option<Self> {
         if !is_root(test) {
             return None;
         }
-        let host = Host::new(1);
+        let host = LanHost::new(1);
         let tun = match Tun::on(&host, "tun0") {
             Ok(tun) => tun,
             Err(error) => {
@@ -304,13 +308,14 @@ impl World {
             .sum()
     }
 
-    fn play(&self, talk: &Talk) -> Result<Outcome, String> {
-        let outcome = Conversation::open(self, talk).and_then(|mut conversation| conversation.run(talk));
+    fn play(&self, talk: &AcceptanceTalk) -> Result<TalkOutcome, String> {
+        let outcome =
+            ComparedConnection::open(self, talk).and_then(|mut conversation| conversation.run(talk));
         while self.tun.take().is_some() {}
         outcome
     }
 
-    fn compare(&self, talk: &Talk) -> Result<Outcome, String> {
+    fn compare(&self, talk: &AcceptanceTalk) -> Result<TalkOutcome, String> {
         let mut outcome = self.play(talk);
         for _ in 1..ATTEMPTS {
             if outcome.is_ok() {
@@ -319,7 +324,7 @@ impl World {
             let before = self.memory_events();
             outcome = self.play(talk);
             if outcome.is_err() && self.memory_events() != before {
-                return Ok(Outcome::Unknowable);
+                return Ok(TalkOutcome::Unknowable);
             }
         }
         outcome
@@ -332,8 +337,8 @@ fn byte(at: i64) -> u8 {
 }
 
 /// A connection, its socket, and the core's view of it.
-struct Conversation<'a> {
-    world: &'a World,
+struct ComparedConnection<'a> {
+    world: &'a TunHost,
     client: SocketAddr,
     socket: TcpStream,
     connection: Connection,
@@ -370,8 +375,8 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).expect("short streams")
 }
 
-impl<'a> Conversation<'a> {
-    fn open(world: &'a World, talk: &Talk) -> Result<Self, String> {
+impl<'a> ComparedConnection<'a> {
+    fn open(world: &'a TunHost, talk: &AcceptanceTalk) -> Result<Self, String> {
         SockRef::from(&world.listener)
             .set_recv_buffer_size(talk.receive_buffer)
             .expect("SO_RCVBUF");
@@ -383,12 +388,12 @@ impl<'a> Conversation<'a> {
             ack: Seq(0),
             flags: Flags::SYN,
             window: 65_535,
-            options: Options {
+            options: TcpOptions {
                 mss: Some(1400),
                 window_scale: talk.window_scale,
                 sack_permitted: talk.sack,
                 timestamps: talk.clock.map(|value| Timestamps { value, echo: 0 }),
-                ..Options::default()
+                ..TcpOptions::default()
             },
             payload: &[],
         };
@@ -401,9 +406,9 @@ impl<'a> Conversation<'a> {
         segment.ack = answer.seq + 1;
         segment.flags = Flags::ACK;
         segment.window = talk.window;
-        segment.options = Options {
+        segment.options = TcpOptions {
             timestamps: talk.clock.map(|value| Timestamps { value, echo: clock }),
-            ..Options::default()
+            ..TcpOptions::default()
         };
         world.tun.put(&segment.emit());
         let (socket, _) = world.listener.accept().map_err(|error| error.to_string())?;
@@ -412,7 +417,7 @@ impl<'a> Conversation<'a> {
         abort_on_close(&socket);
         use_cubic(&socket);
         set_tcp(&socket, libc::TCP_QUICKACK, i32::from(talk.quick_ack));
-        let follower = Follower::new(Policy::Replica, Rules::default(), None, 1 << 20);
+        let follower = Follower::new(RestartPolicy::Replica, Rules::default(), None, 1 << 20);
         let mut connection = Connection::new(client, SERVER.into(), &syn, &syn_ack, follower, LOG_LIMIT);
         connection.on_client(&segment, None);
         let ours = talk.window_scale.and(answer.options.window_scale).unwrap_or(0);
@@ -444,31 +449,31 @@ impl<'a> Conversation<'a> {
         })
     }
 
-    fn run(&mut self, talk: &Talk) -> Result<Outcome, String> {
+    fn run(&mut self, talk: &AcceptanceTalk) -> Result<TalkOutcome, String> {
         self.check(&"the handshake")?;
         for step in &talk.steps {
             self.listen();
             let outcome = match step {
-                Step::Client(said) => self.say(said)?,
-                Step::ServerWrites(len) => {
+                TalkStep::Client(said) => self.say(said)?,
+                TalkStep::ServerWrites(len) => {
                     let _ = (&self.socket).write(&vec![7; *len]); // as much as fits
                     self.listen();
                     self.check(step)?;
-                    Outcome::Agreed
+                    TalkOutcome::Agreed
                 }
-                Step::ServerReads(len) => self.read(*len)?,
-                Step::ServerCloses => {
+                TalkStep::ServerReads(len) => self.read(*len)?,
+                TalkStep::ServerCloses => {
                     let _ = self.socket.shutdown(Shutdown::Write); // perhaps not for the first time
                     self.listen();
                     self.check(step)?;
-                    Outcome::Agreed
+                    TalkOutcome::Agreed
                 }
             };
-            if outcome == Outcome::Unknowable || self.ended.is_some() {
+            if outcome == TalkOutcome::Unknowable || self.ended.is_some() {
                 return Ok(outcome);
             }
         }
-        Ok(Outcome::Agreed)
+        Ok(TalkOutcome::Agreed)
     }
 
     /// The core hears what the server has sent.
@@ -504,7 +509,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    fn read(&mut self, len: usize) -> Result<Outcome, String> {
+    fn read(&mut self, len: usize) -> Result<TalkOutcome, String> {
         let before = signed(tcp_state(&self.socket).bytes_received);
         let mut buffer = vec![0; len];
         match (&self.socket).read(&mut buffer) {
@@ -515,40 +520,40 @@ impl<'a> Conversation<'a> {
         self.listen();
         assert_eq!(before, signed(tcp_state(&self.socket).bytes_received));
         self.check(&"reading")?;
-        Ok(Outcome::Agreed)
+        Ok(TalkOutcome::Agreed)
     }
 
     /// Position of `place` in the client's stream.
-    fn place(&self, place: Place) -> i64 {
+    fn place(&self, place: SeqBase) -> i64 {
         match place {
-            Place::Next => signed(tcp_state(&self.socket).bytes_received),
-            Place::Acknowledged => self.acknowledged,
-            Place::RightEdge => self.right_edge,
-            Place::Highest => self.highest,
-            Place::Fin => self.fin.unwrap_or(self.highest),
+            SeqBase::Next => signed(tcp_state(&self.socket).bytes_received),
+            SeqBase::Acknowledged => self.acknowledged,
+            SeqBase::RightEdge => self.right_edge,
+            SeqBase::Highest => self.highest,
+            SeqBase::Fin => self.fin.unwrap_or(self.highest),
         }
     }
 
-    fn acknowledgement(&self, ack: Ack) -> i64 {
+    fn acknowledgement(&self, ack: AckBase) -> i64 {
         let unacknowledged = signed(tcp_state(&self.socket).bytes_acked);
         match ack {
-            Ack::Unacknowledged => unacknowledged,
-            Ack::Sent => self.sent,
-            Ack::Oldest => unacknowledged - self.window_max.min(unacknowledged),
+            AckBase::Unacknowledged => unacknowledged,
+            AckBase::Sent => self.sent,
+            AckBase::Oldest => unacknowledged - self.window_max.min(unacknowledged),
         }
     }
 
-    fn flags(kind: Kind) -> Flags {
+    fn flags(kind: ClientSegmentKind) -> Flags {
         match kind {
-            Kind::Ack => Flags::ACK,
-            Kind::Fin => Flags::FIN_ACK,
-            Kind::Rst => Flags::RST,
-            Kind::RstAck => Flags {
+            ClientSegmentKind::Ack => Flags::ACK,
+            ClientSegmentKind::Fin => Flags::FIN_ACK,
+            ClientSegmentKind::Rst => Flags::RST,
+            ClientSegmentKind::RstAck => Flags {
                 ack: true,
                 ..Flags::RST
             },
-            Kind::Syn => Flags::SYN,
-            Kind::NoAck => Flags {
+            ClientSegmentKind::Syn => Flags::SYN,
+            ClientSegmentKind::NoAck => Flags {
                 psh: true,
                 ack: false,
                 ..Flags::ACK
@@ -557,7 +562,7 @@ impl<'a> Conversation<'a> {
     }
 
     /// The client sends a segment, and core and kernel judge it.
-    fn say(&mut self, said: &Said) -> Result<Outcome, String> {
+    fn say(&mut self, said: &ClientSegment) -> Result<TalkOutcome, String> {
         let at = self.place(said.seq.0) + said.seq.1;
         let mut flags = Self::flags(said.kind);
         let mut end = at + i64::try_from(said.len).expect("short");
@@ -573,16 +578,16 @@ impl<'a> Conversation<'a> {
             flags.fin = end >= self.highest && (0..=self.right_edge).contains(&at);
             self.fin = Some(end).filter(|_| flags.fin);
         }
-        if matches!(said.kind, Kind::Ack | Kind::Fin) && at <= self.right_edge {
+        if matches!(said.kind, ClientSegmentKind::Ack | ClientSegmentKind::Fin) && at <= self.right_edge {
             self.highest = self.highest.max(end);
         }
         let garbled = if said.garbled { self.acknowledged } else { i64::MIN };
         let garble = |at| if at < garbled { 0xff } else { 0 };
         let payload: Vec<u8> = (at..end).map(|at| byte(at) ^ garble(at)).collect();
         let value = match said.clock {
-            Clock::Missing => None,
-            Clock::FromLatest(ticks) => Some(self.latest.wrapping_add_signed(ticks)),
-            Clock::FromEcho(ticks) => Some(self.echo.wrapping_add_signed(ticks)),
+            ClientTimestamp::Missing => None,
+            ClientTimestamp::FromLatest(ticks) => Some(self.latest.wrapping_add_signed(ticks)),
+            ClientTimestamp::FromEcho(ticks) => Some(self.echo.wrapping_add_signed(ticks)),
         };
         if let Some(value) = value
             && value.wrapping_sub(self.latest).cast_signed() > 0
@@ -599,16 +604,16 @@ impl<'a> Conversation<'a> {
             ack: number(self.server_first, ack),
             flags,
             window: said.window,
-            options: Options {
+            options: TcpOptions {
                 timestamps: timestamps.map(|value| Timestamps {
                     value,
                     echo: self.clock,
                 }),
-                ..Options::default()
+                ..TcpOptions::default()
             },
             payload: &payload,
         };
-        let next = self.place(Place::Next);
+        let next = self.place(SeqBase::Next);
         self.defied |= said.defiant;
         let predicted = at == next
             && flags == Flags::ACK
@@ -617,7 +622,7 @@ impl<'a> Conversation<'a> {
         let may_have_more = !self.heard_server && self.right_edge == 65_535;
         let goes_back = !payload.is_empty() && at < self.told_window;
         let doubt = Doubt {
-            predicted: predicted && (goes_back || ack < self.acknowledgement(Ack::Unacknowledged)),
+            predicted: predicted && (goes_back || ack < self.acknowledgement(AckBase::Unacknowledged)),
             crosses_edge: at + i64::from(segment.seq_len()) > self.right_edge
                 && (at <= self.right_edge || may_have_more),
             defiant: self.defied,
@@ -628,7 +633,12 @@ impl<'a> Conversation<'a> {
         self.judge(said, &segment, doubt)
     }
 
-    fn judge(&mut self, said: &Said, segment: &Segment<'_>, doubt: Doubt) -> Result<Outcome, String> {
+    fn judge(
+        &mut self,
+        said: &ClientSegment,
+        segment: &Segment<'_>,
+        doubt: Doubt,
+    ) -> Result<TalkOutcome, String> {
         self.world.tun.put(&segment.emit());
         let effect = self.connection.on_client(segment, None);
         if matches!(effect, Effect::Reset | Effect::Closed) {
@@ -642,13 +652,13 @@ impl<'a> Conversation<'a> {
             .max(i64::from(tcp_state(&self.socket).send_window));
         let ambiguous = self.connection.protection() == Protection::Ambiguous;
         if self.ended.is_none() && (doubt.predicted || doubt.crosses_edge || (doubt.defiant && ambiguous)) {
-            return Ok(Outcome::Unknowable);
+            return Ok(TalkOutcome::Unknowable);
         }
         if ambiguous {
             return Err(format!("{said:?}\n  = {segment:?}\n  makes it ambiguous"));
         }
         let what = format!("{said:?}\n  = {segment:?}\n  the core: {effect:?}");
-        self.check(&format_args!("{what}")).map(|()| Outcome::Agreed)
+        self.check(&format_args!("{what}")).map(|()| TalkOutcome::Agreed)
     }
 
     /// Checks that the visible state of the socket is the one that the core believes.
@@ -697,7 +707,7 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 fn the_kernel_and_the_core_accept_the_same() {
     const NAME: &str = "the_kernel_and_the_core_accept_the_same";
-    let Some(world) = World::new(NAME) else { return };
+    let Some(world) = TunHost::new(NAME) else { return };
     let seeds = match number("SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..number("SEEDS").unwrap_or(SEEDS),
@@ -717,7 +727,7 @@ fn the_kernel_and_the_core_accept_the_same() {
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
         let outcome = TestRunner::new_with_rng(config, rng).run(&talk(), |talk| {
             let outcome = world.compare(&talk);
-            last.set(outcome == Ok(Outcome::Unknowable));
+            last.set(outcome == Ok(TalkOutcome::Unknowable));
             outcome.map(drop).map_err(TestCaseError::fail)
         });
         unknowable += u64::from(outcome.is_ok() && last.get());
@@ -725,7 +735,7 @@ fn the_kernel_and_the_core_accept_the_same() {
             failures += 1;
             println!(
                 "seed {seed}: {reason}\n{:?}",
-                Talk {
+                AcceptanceTalk {
                     steps: vec![],
                     ..talk.clone()
                 }
@@ -747,23 +757,23 @@ fn the_kernel_and_the_core_accept_the_same() {
 /// The server's selective acknowledgements have at most four ranges. It forgets the oldest one.
 #[test]
 fn a_reset_behind_a_forgotten_range_ends_nothing() {
-    let Some(world) = World::new("a_reset_behind_a_forgotten_range_ends_nothing") else {
+    let Some(world) = TunHost::new("a_reset_behind_a_forgotten_range_ends_nothing") else {
         return;
     };
-    let said = |kind, at, len| Said {
+    let said = |kind, at, len| ClientSegment {
         kind,
-        seq: (Place::Next, at),
+        seq: (SeqBase::Next, at),
         len,
-        ack: (Ack::Sent, 0),
-        clock: Clock::FromLatest(0),
+        ack: (AckBase::Sent, 0),
+        clock: ClientTimestamp::FromLatest(0),
         window: 500,
         defiant: false,
         garbled: false,
     };
     for ranges in [4, 5] {
-        let ahead = (0..ranges).map(|index| said(Kind::Ack, 5000 - index * 1000, 100));
-        let reset = [said(Kind::Rst, 5100, 0)];
-        let talk = Talk {
+        let ahead = (0..ranges).map(|index| said(ClientSegmentKind::Ack, 5000 - index * 1000, 100));
+        let reset = [said(ClientSegmentKind::Rst, 5100, 0)];
+        let talk = AcceptanceTalk {
             window_scale: Some(0),
             sack: true,
             clock: Some(1),
@@ -771,10 +781,14 @@ fn a_reset_behind_a_forgotten_range_ends_nothing() {
             client_first: 1,
             receive_buffer: 30 << 10,
             quick_ack: false,
-            steps: ahead.chain(reset).map(Step::Client).collect(),
+            steps: ahead.chain(reset).map(TalkStep::Client).collect(),
         };
-        let mut conversation = Conversation::open(&world, &talk).expect("a connection");
-        assert_eq!(conversation.run(&talk), Ok(Outcome::Agreed), "{ranges} ranges");
+        let mut conversation = ComparedConnection::open(&world, &talk).expect("a connection");
+        assert_eq!(
+            conversation.run(&talk),
+            Ok(TalkOutcome::Agreed),
+            "{ranges} ranges"
+        );
         assert_eq!(conversation.ended.is_some(), ranges == 4, "{ranges} ranges");
     }
 }

@@ -10,7 +10,7 @@ use steadfast_linux::wire::{Mode, PIN_ROOT, Wire, WireError, WireOptions, WireSe
 
 use support::bystander::Bystander;
 use support::lan::{Family, Lan};
-use support::log::Reading;
+use support::log::LogThread;
 use support::wire_on::{WireOn, options, services};
 use support::{assert_same_stream, eventually, stream};
 
@@ -33,7 +33,7 @@ fn a_wire_is_succeeded_under_traffic_and_no_record_is_lost_or_doubled() {
         ..options()
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
-    let reading = Reading::of(&wire);
+    let reading = LogThread::of(&wire);
     let pairs = Family::BOTH.map(|family| {
         let listener = lan.primary.listen(family.vip());
         lan.client.connect_pair(&listener)
@@ -55,7 +55,7 @@ fn a_wire_is_succeeded_under_traffic_and_no_record_is_lost_or_doubled() {
             // `succeeded` ends the agent as a kill does: its descriptors are closed, and nothing is removed.
             let log = reading.stop();
             wire = wire.succeeded(&options);
-            reading = Reading::resume_with(log, &wire);
+            reading = LogThread::resume_with(log, &wire);
         }
         (wire, reading)
     });
@@ -91,7 +91,7 @@ fn what_was_logged_while_nobody_lived_is_read_by_the_successor() {
         return;
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-    let reading = Reading::of(&wire);
+    let reading = LogThread::of(&wire);
     let mut bystanders = Family::BOTH.map(|family| {
         let listener = lan.primary.listen(family.vip());
         let mut bystander = Bystander::new(lan.client.connect_pair(&listener));
@@ -104,7 +104,7 @@ fn what_was_logged_while_nobody_lived_is_read_by_the_successor() {
         bystander.exchange(10_000);
     }
     let wire = dead.succeeded(&options());
-    let reading = Reading::resume_with(log, &wire);
+    let reading = LogThread::resume_with(log, &wire);
     for bystander in &mut bystanders {
         bystander.assert_undisturbed(&reading);
     }
@@ -171,7 +171,7 @@ fn what_does_not_fit_is_refused_and_left_as_it_is() {
         return;
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-    let reading = Reading::of(&wire);
+    let reading = LogThread::of(&wire);
     let listener = lan.primary.listen(Family::V4.vip());
     let mut bystander = Bystander::new(lan.client.connect_pair(&listener));
     bystander.exchange(1000);
@@ -235,6 +235,6 @@ fn what_does_not_fit_is_refused_and_left_as_it_is() {
 
     bystander.exchange(1000);
     let wire = dead.succeeded(&options());
-    let reading = Reading::resume_with(log, &wire);
+    let reading = LogThread::resume_with(log, &wire);
     bystander.assert_undisturbed(&reading);
 }

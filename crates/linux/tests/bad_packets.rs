@@ -13,35 +13,35 @@ use steadfast_linux::wire::Mode;
 
 use support::bystander::Bystander;
 use support::frame::{
-    DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, NO_ROUTE, PADDING, ROUTING, Tap, fix_ipv4_header, fold,
+    DESTINATION_OPTIONS, FRAGMENT, FrameTap, HOP_BY_HOP, NO_ROUTE, PADDING, ROUTING, fix_ipv4_header, fold,
     fragment_header, icmp_error, set_checksum, with_extension, with_extensions,
 };
-use support::lan::{Family, Host, Lan};
-use support::log::Reading;
+use support::lan::{Family, Lan, LanHost};
+use support::log::LogThread;
 use support::socket::tcp_info;
 use support::wire_on::{WireOn, options};
 use support::{PATIENCE, assert_same_stream, eventually, stream};
 
 /// The LAN with the wire on the backup, and a connection through it without timestamps, which makes forging easier.
-struct Scene {
+struct BadPacketScene {
     lan: Lan,
     family: Family,
     wire: WireOn,
-    reading: Reading,
+    reading: LogThread,
     bystander: Bystander,
-    tap: Tap,
+    tap: FrameTap,
 }
 
-impl Scene {
+impl BadPacketScene {
     fn new(test: &str, family: Family) -> Option<Self> {
         let lan = Lan::new(test)?;
         lan.client.sysctl("ipv4/tcp_timestamps", "0");
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-        let reading = Reading::of(&wire);
+        let reading = LogThread::of(&wire);
         let listener = lan.primary.listen(family.vip());
         let mut bystander = Bystander::new(lan.client.connect_pair(&listener));
         bystander.exchange(1000);
-        let tap = Tap::on(&lan.client, "port2");
+        let tap = FrameTap::on(&lan.client, "port2");
         Some(Self {
             lan,
             family,
@@ -53,15 +53,15 @@ impl Scene {
     }
 
     /// Sends `packet` to the backup as if it came from `host`.
-    fn put_as(&self, host: &Host, packet: &[u8]) {
+    fn put_as(&self, host: &LanHost, packet: &[u8]) {
         self.tap.put(self.lan.backup.mac(), host.mac(), packet);
     }
 
     /// Sends `packet` several times. Each must be counted as `reason`, and none must arrive at the primary.
     #[track_caller]
-    fn is_dropped(&mut self, what: &str, from: &Host, packet: &[u8], reason: &str) {
+    fn is_dropped(&mut self, what: &str, from: &LanHost, packet: &[u8], reason: &str) {
         const TIMES: u64 = 3;
-        let mut at_primary = Tap::on(&self.lan.primary, "eth0");
+        let mut at_primary = FrameTap::on(&self.lan.primary, "eth0");
         let before = self.wire.counter(self.family, reason);
         for _ in 0..TIMES {
             self.put_as(from, packet);
@@ -78,7 +78,7 @@ impl Scene {
     /// Sends `packet`, which must be logged and must arrive at the primary.
     #[track_caller]
     fn passes(&mut self, what: &str, packet: &[u8]) {
-        let mut at_primary = Tap::on(&self.lan.primary, "eth0");
+        let mut at_primary = FrameTap::on(&self.lan.primary, "eth0");
         self.put_as(&self.lan.client, packet);
         eventually(&format!("{what} arrives at the primary"), || {
             at_primary.take().filter(|arrived| arrived == packet)
@@ -101,7 +101,8 @@ fn with_ip_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
 #[test]
 fn packets_without_a_whole_header_are_dropped() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("packets_without_a_whole_header_are_dropped", family) else {
+        let Some(mut scene) = BadPacketScene::new("packets_without_a_whole_header_are_dropped", family)
+        else {
             return;
         };
         let client = scene.lan.client.clone();
@@ -127,7 +128,7 @@ fn packets_without_a_whole_header_are_dropped() {
 #[test]
 fn fragments_are_dropped() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("fragments_are_dropped", family) else {
+        let Some(mut scene) = BadPacketScene::new("fragments_are_dropped", family) else {
             return;
         };
         let client = scene.lan.client.clone();
@@ -162,11 +163,11 @@ fn fragments_are_dropped() {
 #[test]
 fn only_the_primary_speaks_for_the_vip() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("only_the_primary_speaks_for_the_vip", family) else {
+        let Some(mut scene) = BadPacketScene::new("only_the_primary_speaks_for_the_vip", family) else {
             return;
         };
-        let mut at_client = Tap::on(&scene.lan.client, "port2");
-        let stranger = Host::new(9);
+        let mut at_client = FrameTap::on(&scene.lan.client, "port2");
+        let stranger = LanHost::new(9);
         for flags in [Flags::RST, Flags::FIN_ACK] {
             // with exact numbers, so that the client would believe it
             let forged = scene.bystander.forged(&scene.reading, b"");
@@ -227,7 +228,7 @@ fn spoilt(family: Family) -> Vec<Spoilt> {
 fn what_the_primary_will_not_take_is_not_taken_into_the_log() {
     for family in Family::BOTH {
         let test = "what_the_primary_will_not_take_is_not_taken_into_the_log";
-        let Some(mut scene) = Scene::new(test, family) else {
+        let Some(mut scene) = BadPacketScene::new(test, family) else {
             return;
         };
         for (what, malformed, spoil) in spoilt(family) {
@@ -246,7 +247,8 @@ fn what_the_primary_will_not_take_is_not_taken_into_the_log() {
 #[test]
 fn an_unfinished_checksum_from_outside_is_wrong() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("an_unfinished_checksum_from_outside_is_wrong", family) else {
+        let Some(mut scene) = BadPacketScene::new("an_unfinished_checksum_from_outside_is_wrong", family)
+        else {
             return;
         };
         let mut packet = scene.bystander.forged(&scene.reading, b"evil").emit();
@@ -268,7 +270,7 @@ fn an_unfinished_checksum_from_outside_is_wrong() {
 fn options_and_extension_headers_are_logged_and_forwarded() {
     for family in Family::BOTH {
         let test = "options_and_extension_headers_are_logged_and_forwarded";
-        let Some(mut scene) = Scene::new(test, family) else {
+        let Some(mut scene) = BadPacketScene::new(test, family) else {
             return;
         };
         type Wrap = fn(&[u8]) -> Vec<u8>;
@@ -321,7 +323,7 @@ fn options_and_extension_headers_are_logged_and_forwarded() {
 #[test]
 fn a_header_that_is_too_far_behind_is_not_let_through() {
     let test = "a_header_that_is_too_far_behind_is_not_let_through";
-    let Some(mut scene) = Scene::new(test, Family::V6) else {
+    let Some(mut scene) = BadPacketScene::new(test, Family::V6) else {
         return;
     };
     let client = scene.lan.client.clone();
@@ -356,7 +358,7 @@ fn a_header_that_is_too_far_behind_is_not_let_through() {
     listener.set_nonblocking(true).expect("non-blocking");
     assert!(listener.accept().is_err());
     // A packet of another address goes to the local stack.
-    let mut at_backup = Tap::on(&scene.lan.backup, "eth0");
+    let mut at_backup = FrameTap::on(&scene.lan.backup, "eth0");
     let other = Segment {
         destination: (Family::V6.address(2), 80).into(),
         ..evil
@@ -378,7 +380,7 @@ fn a_header_that_is_too_far_behind_is_not_let_through() {
 }
 
 /// Sends an echo request from `host` and waits for the reply.
-fn ping(host: &Host, to: IpAddr) -> bool {
+fn ping(host: &LanHost, to: IpAddr) -> bool {
     let (domain, protocol, request, reply) = match to {
         IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, 8, 0),
         IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, 128, 129),
@@ -411,7 +413,7 @@ fn ping(host: &Host, to: IpAddr) -> bool {
 fn a_smaller_path_mtu_reaches_the_primary_and_pings_do_not() {
     for family in Family::BOTH {
         let test = "a_smaller_path_mtu_reaches_the_primary_and_pings_do_not";
-        let Some(mut scene) = Scene::new(test, family) else {
+        let Some(mut scene) = BadPacketScene::new(test, family) else {
             return;
         };
         assert!(
@@ -469,7 +471,7 @@ fn a_smaller_path_mtu_reaches_the_primary_and_pings_do_not() {
 /// The server's reply goes over a path with a smaller MTU: the client gets the whole reply.
 #[test]
 fn a_transfer_goes_on_over_a_smaller_path() {
-    let Some(mut scene) = Scene::new("a_transfer_goes_on_over_a_smaller_path", Family::V4) else {
+    let Some(mut scene) = BadPacketScene::new("a_transfer_goes_on_over_a_smaller_path", Family::V4) else {
         return;
     };
     let forged = scene.bystander.forged(&scene.reading, b"");

@@ -12,9 +12,9 @@ use steadfast_linux::clock;
 use steadfast_linux::raw::RawSender;
 use steadfast_linux::wire::Mode;
 
-use support::frame::Tap;
+use support::frame::FrameTap;
 use support::lan::{Family, Lan};
-use support::log::Reading;
+use support::log::LogThread;
 use support::wire_on::{WireOn, options};
 use support::{assert_same_stream, eventually, stream};
 
@@ -23,18 +23,18 @@ const MEGABYTE: usize = 1 << 20;
 const STEP: u32 = 300_000;
 
 /// A client's cap and the update that announces it.
-struct Seen {
+struct CapUpdate {
     cap: Cap,
     update: Vec<u8>,
 }
 
 /// A cap that allows `room` bytes beyond what the primary has acknowledged, and a repetition of the primary's last acknowledgement.
-fn seen(reading: &Reading, client: SocketAddr, room: u32) -> Seen {
+fn seen(reading: &LogThread, client: SocketAddr, room: u32) -> CapUpdate {
     let log = reading.now();
     let connection = log.connection(client).1;
     let endpoint = connection.endpoint();
     let acknowledged = endpoint.receive_window_from;
-    Seen {
+    CapUpdate {
         cap: Cap {
             edge: acknowledged + room,
             promised: acknowledged + endpoint.receive_window,
@@ -45,14 +45,14 @@ fn seen(reading: &Reading, client: SocketAddr, room: u32) -> Seen {
 }
 
 /// The furthest window edge that the client was told. The edge never moves back.
-struct Told {
-    tap: Tap,
+struct WindowEdge {
+    tap: FrameTap,
     vip: SocketAddr,
     shift: u8,
     edge: Option<Seq>,
 }
 
-impl Told {
+impl WindowEdge {
     fn edge(&mut self) -> Seq {
         let (edge, vip, shift) = (&mut self.edge, self.vip, self.shift);
         self.tap.take_segments(|segment| {
@@ -72,12 +72,12 @@ impl Told {
     }
 }
 
-fn logged(reading: &Reading, client: SocketAddr) -> Offset {
+fn logged(reading: &LogThread, client: SocketAddr) -> Offset {
     reading.now().connection(client).1.input().frontier()
 }
 
 /// Waits until the client sends no more.
-fn wait_until_it_waits(reading: &Reading, client: SocketAddr) {
+fn wait_until_it_waits(reading: &LogThread, client: SocketAddr) {
     let mut last = (Offset::ZERO, clock::now());
     eventually("the client waits", || {
         let (now, frontier) = (clock::now(), logged(reading, client));
@@ -91,7 +91,7 @@ fn wait_until_it_waits(reading: &Reading, client: SocketAddr) {
 /// A client's connection, and its wire.
 struct Slowed {
     wire: WireOn,
-    reading: Reading,
+    reading: LogThread,
     raw: RawSender,
     family: Family,
     address: SocketAddr,
@@ -105,7 +105,7 @@ impl Slowed {
 
     /// Raises the cap whenever the client waits, until `end` is logged. Returns the number of raises, and whether the primary ever offered
     /// more than the cap.
-    fn step_by_step(&self, mut cap: Cap, told: &mut Told, end: u64) -> (usize, bool) {
+    fn step_by_step(&self, mut cap: Cap, told: &mut WindowEdge, end: u64) -> (usize, bool) {
         let (mut steps, mut is_withheld) = (0, false);
         loop {
             wait_until_it_waits(&self.reading, self.address);
@@ -137,7 +137,7 @@ impl Slowed {
 fn a_slowed_client(test: &str, family: Family) {
     let Some(lan) = Lan::new(test) else { return };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-    let reading = Reading::of(&wire);
+    let reading = LogThread::of(&wire);
     let raw = lan.backup.run(RawSender::open).expect("raw sockets");
     let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
     let address = client.local_addr().expect("connected");
@@ -149,9 +149,9 @@ fn a_slowed_client(test: &str, family: Family) {
         (connection.input_acknowledged() == Offset(5)).then_some(())
     });
 
-    let Seen { cap, update } = seen(&reading, address, STEP);
-    let mut told = Told {
-        tap: Tap::on(&lan.client, "lan"),
+    let CapUpdate { cap, update } = seen(&reading, address, STEP);
+    let mut told = WindowEdge {
+        tap: FrameTap::on(&lan.client, "lan"),
         vip: family.vip(),
         shift: cap.shift,
         edge: None,

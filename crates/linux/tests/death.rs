@@ -14,9 +14,9 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use steadfast_linux::network::sockets;
 use steadfast_linux::wire::Mode;
 
-use support::frame::Tap;
-use support::lan::{Family, Host, Lan};
-use support::log::Reading;
+use support::frame::FrameTap;
+use support::lan::{Family, Lan, LanHost};
+use support::log::LogThread;
 use support::wire_on::{WireOn, options};
 use support::{assert_same_stream, eventually, stream};
 
@@ -90,14 +90,14 @@ fn stream_of_fill() -> Vec<u8> {
 }
 
 /// A server process. Dropping the value kills the process.
-struct Server {
+struct ServerChild {
     child: Child,
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
-impl Server {
-    fn start(host: &Host, address: SocketAddr, protocol: Protocol) -> Self {
+impl ServerChild {
+    fn start(host: &LanHost, address: SocketAddr, protocol: Protocol) -> Self {
         let mut child = host
             .run(|| {
                 Command::new(std::env::current_exe().expect("this binary"))
@@ -160,7 +160,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerChild {
     fn drop(&mut self) {
         let _ = self.child.kill(); // it may have ended
         let _ = self.child.wait();
@@ -169,33 +169,33 @@ impl Drop for Server {
 
 /// How a server ends.
 #[derive(Clone, Copy, Debug)]
-enum End {
+enum ServerExit {
     Signal(Signal),
     Order(&'static str),
 }
 
 /// A client's connection to a server process on the primary, through the wire.
-struct Scene {
+struct DeathScene {
     family: Family,
     wire: WireOn,
     guard: WireOn,
-    reading: Reading,
-    server: Server,
+    reading: LogThread,
+    server: ServerChild,
     client: TcpStream,
     /// A tap at the primary's cable.
-    tap: Tap,
+    tap: FrameTap,
 }
 
-impl Scene {
+impl DeathScene {
     /// The server listens at `bound`.
     fn at(lan: &Lan, family: Family, bound: IpAddr, protocol: Protocol) -> Self {
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
         let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
-        let reading = Reading::of(&wire);
-        let mut server = Server::start(&lan.primary, (bound, family.vip().port()).into(), protocol);
+        let reading = LogThread::of(&wire);
+        let mut server = ServerChild::start(&lan.primary, (bound, family.vip().port()).into(), protocol);
         let client = lan.client.connect(family.vip());
         server.obey("accept");
-        let tap = Tap::on(&lan.client, "port3");
+        let tap = FrameTap::on(&lan.client, "port3");
         Self {
             family,
             wire,
@@ -236,10 +236,10 @@ impl Scene {
         });
     }
 
-    fn end(&mut self, end: End) {
+    fn end(&mut self, end: ServerExit) {
         match end {
-            End::Signal(signal) => self.server.signal(signal),
-            End::Order(order) => self.server.order(order),
+            ServerExit::Signal(signal) => self.server.signal(signal),
+            ServerExit::Order(order) => self.server.order(order),
         }
     }
 
@@ -278,15 +278,15 @@ fn the_fin_of_a_process_that_died_is_not_heard() {
         return;
     };
     let crashes = [
-        End::Signal(Signal::SIGKILL),
-        End::Signal(Signal::SIGSEGV),
-        End::Order("raise SIGSEGV"),
-        End::Order("raise SIGABRT"),
-        End::Order("exit 3"),
-        End::Order("exit 255"),
+        ServerExit::Signal(Signal::SIGKILL),
+        ServerExit::Signal(Signal::SIGSEGV),
+        ServerExit::Order("raise SIGSEGV"),
+        ServerExit::Order("raise SIGABRT"),
+        ServerExit::Order("exit 3"),
+        ServerExit::Order("exit 255"),
     ];
     for (end, family) in crashes.into_iter().zip(Family::BOTH.into_iter().cycle()) {
-        let mut scene = Scene::new(&lan, family);
+        let mut scene = DeathScene::new(&lan, family);
         scene.server.obey("say hello");
         scene.end(end);
         scene.assert_silenced(&format!("{end:?}"));
@@ -302,9 +302,9 @@ fn nothing_without_data_is_heard_behind_a_silenced_fin() {
         return;
     };
     for family in Family::BOTH {
-        let mut scene = Scene::new(&lan, family);
+        let mut scene = DeathScene::new(&lan, family);
         scene.server.obey("say hello");
-        scene.end(End::Signal(Signal::SIGKILL));
+        scene.end(ServerExit::Signal(Signal::SIGKILL));
         scene.assert_silenced("killed");
         scene.hears(b"hello", "killed");
         scene.client.shutdown(Shutdown::Write).expect("shutdown"); // the dead process' kernel acknowledges it
@@ -335,8 +335,8 @@ fn a_server_is_known_wherever_it_listens() {
         (Family::V6, Ipv6Addr::UNSPECIFIED.into(), multipath),
     ];
     for (family, bound, protocol) in cases {
-        let mut scene = Scene::at(&lan, family, bound, protocol);
-        scene.end(End::Signal(Signal::SIGKILL));
+        let mut scene = DeathScene::at(&lan, family, bound, protocol);
+        scene.end(ServerExit::Signal(Signal::SIGKILL));
         scene.assert_silenced(&format!("{family:?} at {bound}, {protocol:?}"));
         scene.hears(b"", "the end");
     }
@@ -348,17 +348,17 @@ fn an_ordinary_end_is_heard() {
         return;
     };
     let ends = [
-        End::Order("close"),
-        End::Order("exit 0"),
-        End::Order("exit 1"),
-        End::Order("exit 3"),   // the IPv6 service; a crash only for the IPv4 service
-        End::Order("exit 255"), // the IPv4 service; a crash only for the IPv6 service
-        End::Signal(Signal::SIGTERM),
-        End::Signal(Signal::SIGINT),
-        End::Signal(Signal::SIGHUP),
+        ServerExit::Order("close"),
+        ServerExit::Order("exit 0"),
+        ServerExit::Order("exit 1"),
+        ServerExit::Order("exit 3"), // the IPv6 service; a crash only for the IPv4 service
+        ServerExit::Order("exit 255"), // the IPv4 service; a crash only for the IPv6 service
+        ServerExit::Signal(Signal::SIGTERM),
+        ServerExit::Signal(Signal::SIGINT),
+        ServerExit::Signal(Signal::SIGHUP),
     ];
     for (end, family) in ends.into_iter().zip(Family::BOTH.into_iter().cycle()) {
-        let mut scene = Scene::new(&lan, family);
+        let mut scene = DeathScene::new(&lan, family);
         scene.end(end);
         scene.assert_ended(&format!("{end:?}"));
     }
@@ -372,9 +372,9 @@ fn the_rst_for_a_dead_workers_connection_is_not_heard() {
         let Some(lan) = Lan::new("the_rst_for_a_dead_workers_connection_is_not_heard") else {
             return;
         };
-        let mut scene = Scene::new(&lan, family);
+        let mut scene = DeathScene::new(&lan, family);
         scene.leave_unread();
-        scene.end(End::Signal(Signal::SIGKILL));
+        scene.end(ServerExit::Signal(Signal::SIGKILL));
         scene.server.wait_for_end();
         scene.guard.wait_for(family, "dropped_dying_process", 1);
         let service = family.service();
@@ -395,14 +395,14 @@ fn the_next_connection_of_a_dead_ones_client_ends_like_any_other() {
         let Some(lan) = Lan::new("the_next_connection_of_a_dead_ones_client_ends_like_any_other") else {
             return;
         };
-        let mut scene = Scene::new(&lan, family);
-        scene.end(End::Signal(Signal::SIGKILL));
+        let mut scene = DeathScene::new(&lan, family);
+        scene.end(ServerExit::Signal(Signal::SIGKILL));
         scene.server.wait_for_end();
         scene.guard.wait_for(family, "dropped_dying_process", 1);
         let deaths = scene.guard.server_deaths(family.service());
         scene.guard.forget_server_deaths(family.service(), deaths);
         scene.guard.set_modes(Mode::Sole);
-        let mut server = Server::start(&lan.primary, family.vip(), Protocol::TCP);
+        let mut server = ServerChild::start(&lan.primary, family.vip(), Protocol::TCP);
         let from = scene.client.local_addr().expect("connected");
         let socket = lan
             .client
@@ -431,9 +431,9 @@ fn the_rst_of_a_process_that_died_is_not_heard() {
         let Some(lan) = Lan::new("the_rst_of_a_process_that_died_is_not_heard") else {
             return;
         };
-        let mut scene = Scene::new(&lan, family);
+        let mut scene = DeathScene::new(&lan, family);
         scene.leave_unread();
-        scene.end(End::Signal(Signal::SIGKILL));
+        scene.end(ServerExit::Signal(Signal::SIGKILL));
         scene.assert_silenced("unread input");
         let dropped = scene.guard.counter(family, "dropped_dying_process");
         (&scene.client).write_all(b"to nobody").expect("write");
@@ -451,7 +451,7 @@ fn what_a_dead_process_leaves_is_destroyed_without_a_word() {
         let Some(lan) = Lan::new("what_a_dead_process_leaves_is_destroyed_without_a_word") else {
             return;
         };
-        let mut scene = Scene::new(&lan, family);
+        let mut scene = DeathScene::new(&lan, family);
         let client = scene.client.local_addr().expect("connected");
         let destroy = || {
             let destroy = || sockets::destroy_dying(family.vip(), &[client]);
@@ -459,7 +459,7 @@ fn what_a_dead_process_leaves_is_destroyed_without_a_word() {
         };
         assert_eq!(destroy(), 0, "its process lives");
         scene.server.obey("fill");
-        scene.end(End::Signal(Signal::SIGKILL));
+        scene.end(ServerExit::Signal(Signal::SIGKILL));
         scene.server.wait_for_end();
         assert_eq!(destroy(), 1);
         assert_eq!(destroy(), 0, "it is gone");
@@ -489,13 +489,13 @@ fn a_dead_processs_connection_outlives_the_agent() {
         let Some(lan) = Lan::new("a_dead_processs_connection_outlives_the_agent") else {
             return;
         };
-        let mut scene = Scene::new(&lan, family);
+        let mut scene = DeathScene::new(&lan, family);
         let client = scene.client.local_addr().expect("connected");
         assert_eq!(scene.guard.dying(family.service()), [], "its process lives");
         if !is_read {
             scene.leave_unread();
         }
-        scene.end(End::Signal(Signal::SIGKILL));
+        scene.end(ServerExit::Signal(Signal::SIGKILL));
         scene.server.wait_for_end();
         scene.guard.wait_for(family, "dropped_dying_process", 1);
         let guard = scene.guard.succeeded(&options());
@@ -521,9 +521,9 @@ fn a_fin_glued_to_data_loses_the_bit_and_nothing_else() {
         let Some(lan) = Lan::new("a_fin_glued_to_data_loses_the_bit_and_nothing_else") else {
             return;
         };
-        let mut scene = Scene::new(&lan, family);
+        let mut scene = DeathScene::new(&lan, family);
         let taken: usize = scene.server.obey("fill").parse().expect("a number");
-        scene.end(End::Signal(Signal::SIGKILL));
+        scene.end(ServerExit::Signal(Signal::SIGKILL));
         scene.server.wait_for_end();
         let mut received = vec![0; taken];
         (&scene.client)
@@ -548,7 +548,7 @@ fn a_workers_death_leaves_the_service_alive() {
     let family = Family::V4;
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
     let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
-    let reading = Reading::of(&wire);
+    let reading = LogThread::of(&wire);
     let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
     // The worker is a process whose standard input is the connection.
     let mut worker = lan
@@ -577,7 +577,7 @@ fn a_listeners_death_is_noticed_without_a_wire_too() {
         };
         let family = Family::V4;
         let guard = WireOn::new(&lan.primary, &lan.backup, &options(), mode);
-        let mut server = Server::start(&lan.primary, family.vip(), Protocol::TCP);
+        let mut server = ServerChild::start(&lan.primary, family.vip(), Protocol::TCP);
         server.signal(Signal::SIGKILL);
         server.wait_for_end();
         assert!(guard.server_deaths(family.service()) > 0, "{mode:?}");
@@ -594,7 +594,7 @@ fn a_listener_that_dies_while_it_is_looked_for_is_not_forgotten() {
     let family = Family::V4;
     let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Sole);
     let die = || {
-        let mut server = Server::start(&lan.primary, family.vip(), Protocol::TCP);
+        let mut server = ServerChild::start(&lan.primary, family.vip(), Protocol::TCP);
         server.signal(Signal::SIGKILL);
         server.wait_for_end();
     };
@@ -617,13 +617,13 @@ fn a_strangers_death_is_nothing() {
         return;
     };
     let family = Family::V4;
-    let mut scene = Scene::new(&lan, family);
+    let mut scene = DeathScene::new(&lan, family);
     for (host, address) in [
         (&lan.primary, family.address(3)),
         (&lan.client, family.address(1)),
     ] {
         let address = (address, family.vip().port()).into();
-        let mut stranger = Server::start(host, address, Protocol::TCP);
+        let mut stranger = ServerChild::start(host, address, Protocol::TCP);
         let connection = lan.backup.connect(address);
         stranger.obey("accept");
         stranger.signal(Signal::SIGKILL);
@@ -633,6 +633,6 @@ fn a_strangers_death_is_nothing() {
     assert!(scene.guard.server_deaths(family.service()) == 0);
     scene.server.obey("say alive");
     scene.hears(b"alive", "the service");
-    scene.end(End::Order("close"));
+    scene.end(ServerExit::Order("close"));
     scene.assert_ended("the service");
 }

@@ -8,15 +8,15 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use proto::Seq;
-use proto::packet::{Flags, Options, Segment, Timestamps};
+use proto::packet::{Flags, Segment, TcpOptions, Timestamps};
 use proto::table::{HANDSHAKES_MAX, PENDING_MAX};
 use socket2::SockFilter;
 use steadfast_linux::wire::{Mode, Record};
 
 use support::bystander::Bystander;
-use support::frame::Tap;
+use support::frame::FrameTap;
 use support::lan::{Family, Lan};
-use support::log::Reading;
+use support::log::LogThread;
 use support::takeover::take_over;
 use support::wire_on::{WireOn, options};
 use support::{assert_same_stream, eventually};
@@ -47,7 +47,7 @@ fn syn(family: Family, number: u32) -> Vec<u8> {
         ack: Seq(0),
         flags: Flags::SYN,
         window: 64_240,
-        options: Options {
+        options: TcpOptions {
             mss: Some(1440),
             window_scale: Some(7),
             sack_permitted: true,
@@ -55,7 +55,7 @@ fn syn(family: Family, number: u32) -> Vec<u8> {
                 value: number,
                 echo: 0,
             }),
-            ..Options::default()
+            ..TcpOptions::default()
         },
         payload: &[],
     };
@@ -71,7 +71,7 @@ fn stray(family: Family, number: u32) -> Vec<u8> {
         ack: Seq(number),
         flags: Flags::ACK,
         window: 64_240,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload: b"stray",
     };
     segment.emit()
@@ -91,12 +91,12 @@ fn outside_the_window(family: Family, number: u32) -> Vec<u8> {
             ..Flags::default()
         },
         window: 64_240,
-        options: Options {
+        options: TcpOptions {
             timestamps: Some(Timestamps {
                 value: FIRST,
                 echo: 0,
             }),
-            ..Options::default()
+            ..TcpOptions::default()
         },
         payload: b"stray",
     };
@@ -104,15 +104,15 @@ fn outside_the_window(family: Family, number: u32) -> Vec<u8> {
 }
 
 /// A tap in front of the backup's wire, which counts the arriving segments independently of the wire.
-struct Census {
-    tap: Tap,
+struct ArrivalCount {
+    tap: FrameTap,
     arrived: u64,
 }
 
-impl Census {
+impl ArrivalCount {
     fn of(lan: &Lan, family: Family) -> Self {
         Self {
-            tap: Tap::counting(&lan.backup, "eth0", &segments(family)),
+            tap: FrameTap::counting(&lan.backup, "eth0", &segments(family)),
             arrived: 0,
         }
     }
@@ -146,17 +146,17 @@ fn segments(family: Family) -> [SockFilter; 6] {
 }
 
 /// The LAN with the wire on the backup, a connection through it, and a route that discards packets to the flood's clients.
-struct Scene {
+struct FloodScene {
     lan: Lan,
     family: Family,
     wire: WireOn,
-    reading: Reading,
-    census: Census,
+    reading: LogThread,
+    census: ArrivalCount,
     listener: TcpListener,
     bystander: Bystander,
 }
 
-impl Scene {
+impl FloodScene {
     fn new(test: &str, family: Family) -> Option<Self> {
         let lan = Lan::new(test)?;
         lan.backup
@@ -164,8 +164,8 @@ impl Scene {
         lan.client
             .ip("route add blackhole 198.18.0.0/15\n route add blackhole 2001:2::/48");
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-        let reading = Reading::of(&wire);
-        let census = Census::of(&lan, family);
+        let reading = LogThread::of(&wire);
+        let census = ArrivalCount::of(&lan, family);
         let listener = lan.primary.listen(family.vip());
         let mut bystander = Bystander::new(lan.client.connect_pair(&listener));
         bystander.exchange(ROUND); // the client is a stranger until the server has answered
@@ -191,7 +191,7 @@ impl Scene {
         let sent = AtomicU32::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let tap = Tap::on(&lan.client, "port2");
+                let tap = FrameTap::on(&lan.client, "port2");
                 for number in 0..FLOOD {
                     // A segment is lost if the cable has no room, as on a real cable.
                     tap.offer(lan.backup.mac(), lan.client.mac(), &packet(*family, number));
@@ -247,7 +247,7 @@ impl Scene {
 }
 
 fn a_flood_beside_a_connection(test: &str, family: Family) {
-    let Some(mut scene) = Scene::new(test, family) else {
+    let Some(mut scene) = FloodScene::new(test, family) else {
         return;
     };
     scene.flood(syn);
@@ -287,12 +287,12 @@ fn a_flood_without_syns_that_nobody_reads_costs_a_connection_nothing() {
 fn a_flood_that_a_request_socket_answers_costs_a_connection_nothing() {
     for family in Family::BOTH {
         let test = "a_flood_that_a_request_socket_answers_costs_a_connection_nothing";
-        let Some(mut scene) = Scene::new(test, family) else {
+        let Some(mut scene) = FloodScene::new(test, family) else {
             return;
         };
         let put = |packet: &[u8]| {
             let said = scene.wire.counter(family, "logged_out_packets");
-            let tap = Tap::on(&scene.lan.client, "port2");
+            let tap = FrameTap::on(&scene.lan.client, "port2");
             tap.put(scene.lan.backup.mac(), scene.lan.client.mac(), packet);
             scene.wire.wait_for(family, "logged_out_packets", said + 1);
         };
@@ -316,7 +316,7 @@ fn a_flood_that_a_request_socket_answers_costs_a_connection_nothing() {
 #[test]
 fn a_client_that_is_acknowledged_is_known() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("a_client_that_is_acknowledged_is_known", family) else {
+        let Some(mut scene) = FloodScene::new("a_client_that_is_acknowledged_is_known", family) else {
             return;
         };
         let (mut client, mut server) = scene.lan.client.connect_pair(&scene.listener);
@@ -336,7 +336,8 @@ fn a_client_that_is_acknowledged_is_known() {
 }
 
 fn unread(family: Family, packet: fn(Family, u32) -> Vec<u8>, pending: usize) {
-    let Some(mut scene) = Scene::new("a_flood_that_nobody_reads_costs_a_connection_nothing", family) else {
+    let Some(mut scene) = FloodScene::new("a_flood_that_nobody_reads_costs_a_connection_nothing", family)
+    else {
         return;
     };
     drop(scene.reading.now()); // reads the connection's SYNs before the flood
@@ -359,7 +360,7 @@ fn a_flood_keeps_nobody_from_reading_the_connections() {
     let family = Family::V4;
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
     let mut rings = wire.rings().expect("rings");
-    let tap = Tap::on(&lan.client, "port2");
+    let tap = FrameTap::on(&lan.client, "port2");
     let put = |packet: &[u8]| tap.put(lan.backup.mac(), lan.client.mac(), packet);
     let segment = Segment {
         source: spoofed(family, 0),
@@ -368,7 +369,7 @@ fn a_flood_keeps_nobody_from_reading_the_connections() {
         ack: Seq(1),
         flags: Flags::ACK,
         window: 100,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload: b"data",
     };
     let known = Segment {

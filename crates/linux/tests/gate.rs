@@ -7,20 +7,20 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use proto::packet::{Checksum, Flags, Options, Segment};
+use proto::packet::{Checksum, Flags, Segment, TcpOptions};
 use proto::{Seq, takeover};
 use socket2::{Domain, SockRef, Socket, Type};
 use steadfast_linux::clock;
 use steadfast_linux::raw::RawSender;
-use steadfast_linux::repair::{Pool, Restored};
+use steadfast_linux::repair::{Pool, RestoredSocket};
 use steadfast_linux::wire::{MARK_SPEAK, Mode, REASONS, WireOptions, WireService};
 
 use support::frame::{
-    DESTINATION_OPTIONS, FRAGMENT, PADDING, Tap, fix_ipv4_header, fragment_header, too_big, with_extension,
-    with_extensions,
+    DESTINATION_OPTIONS, FRAGMENT, FrameTap, PADDING, fix_ipv4_header, fragment_header, too_big,
+    with_extension, with_extensions,
 };
 use support::lan::{Family, Lan, accept, patient};
-use support::log::Reading;
+use support::log::LogThread;
 use support::socket::tcp_info;
 use support::wire_on::{WireOn, options, services};
 use support::{assert_same_stream, eventually, stay_on_this_cpu, stream};
@@ -41,14 +41,14 @@ fn word(number: u32, source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
         ack: Seq(0),
         flags: Flags::RST,
         window: 0,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload: &[],
     };
     segment.emit()
 }
 
 /// The sequence numbers of the packets that arrived before the fence packet.
-fn heard(tap: &mut Tap) -> Vec<u32> {
+fn heard(tap: &mut FrameTap) -> Vec<u32> {
     let mut numbers = Vec::new();
     eventually("the fence", || {
         while let Some(packet) = tap.take() {
@@ -64,7 +64,7 @@ fn heard(tap: &mut Tap) -> Vec<u32> {
 }
 
 /// The packets that arrived before the packet `fence`.
-fn before_the(fence: &[u8], tap: &mut Tap) -> Vec<Vec<u8>> {
+fn before_the(fence: &[u8], tap: &mut FrameTap) -> Vec<Vec<u8>> {
     let mut arrived = Vec::new();
     eventually("the fence", || {
         arrived.extend(std::iter::from_fn(|| tap.take()));
@@ -85,8 +85,11 @@ struct Fates {
 fn fates(mode: Mode, family: Family, lan: &Lan, wire: &WireOn) -> Fates {
     wire.set_modes(mode);
     let (client, vip): (SocketAddr, _) = ((family.address(1), 4000).into(), family.vip());
-    let tap = Tap::on(&lan.client, "port2");
-    let (mut at_client, mut at_primary) = (Tap::on(&lan.client, "lan"), Tap::on(&lan.primary, "eth0"));
+    let tap = FrameTap::on(&lan.client, "port2");
+    let (mut at_client, mut at_primary) = (
+        FrameTap::on(&lan.client, "lan"),
+        FrameTap::on(&lan.primary, "eth0"),
+    );
     let sender = lan.backup.run(RawSender::open).expect("raw sockets");
     let before = wire.counters(family.service()).expect("counters");
     tap.put(lan.backup.mac(), lan.client.mac(), &word(CLIENTS, client, vip));
@@ -193,7 +196,7 @@ fn what_cannot_be_read_leaves_a_node_that_speaks_alone_only() {
         return;
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Off);
-    let out = Tap::behind_filters(&lan.backup, "eth0");
+    let out = FrameTap::behind_filters(&lan.backup, "eth0");
     for family in Family::BOTH {
         let (client, vip): (SocketAddr, _) = ((family.address(1), 4000).into(), family.vip());
         let whole = word(OWN, vip, client);
@@ -239,8 +242,8 @@ fn what_cannot_be_read_leaves_a_node_that_speaks_alone_only() {
 }
 
 /// Whether a packet that the backup sends to the client arrives there. A fence packet from `own` to `client` follows it.
-fn leaves_by(out: &Tap, lan: &Lan, packet: &[u8], own: SocketAddr, client: SocketAddr) -> bool {
-    let mut at_client = Tap::on(&lan.client, "lan");
+fn leaves_by(out: &FrameTap, lan: &Lan, packet: &[u8], own: SocketAddr, client: SocketAddr) -> bool {
+    let mut at_client = FrameTap::on(&lan.client, "lan");
     // The kernel reports to the sender "no room" if a filter dropped the packet.
     let has_left = out.offer(lan.client.mac(), lan.backup.mac(), packet);
     let fence = word(FENCE, own, client);
@@ -261,8 +264,8 @@ fn what_cannot_be_read_is_held_to_all_services_of_its_vip() {
     let both = [first, second].concat();
     let wire = WireOn::serving(&both, &lan.backup, &lan.primary, &options(), Mode::Off);
     let (out, tap) = (
-        Tap::behind_filters(&lan.backup, "eth0"),
-        Tap::on(&lan.client, "port2"),
+        FrameTap::behind_filters(&lan.backup, "eth0"),
+        FrameTap::on(&lan.client, "port2"),
     );
     for family in Family::BOTH {
         let (client, vip): (SocketAddr, _) = ((family.address(1), 4000).into(), family.vip());
@@ -334,7 +337,7 @@ fn the_right_to_speak_ends_by_itself() {
         let fence = word(FENCE, (family.address(2), 1).into(), client);
         let says = |until_ns: u64| {
             wire.set_until(family.service(), until_ns);
-            let mut at_client = Tap::on(&lan.client, "lan");
+            let mut at_client = FrameTap::on(&lan.client, "lan");
             sender.send(&word(OWN, vip, client)).expect("send");
             sender.send(&fence).expect("send");
             heard(&mut at_client)
@@ -385,7 +388,7 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
             return;
         };
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-        let reading = Reading::of(&wire);
+        let reading = LogThread::of(&wire);
         let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
         let address = client.local_addr().expect("connected");
         say(&client, &server, b"before");
@@ -408,7 +411,7 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
         let mut pool = Pool::new(family.vip());
         let restored = lan
             .backup
-            .run(|| Restored::new(&mut pool, &endpoint, std::iter::empty()))
+            .run(|| RestoredSocket::new(&mut pool, &endpoint, std::iter::empty()))
             .expect("restore");
 
         // The socket exists but is not ready: the client's retransmissions are held as before.
@@ -462,7 +465,7 @@ fn what_came_by_itself_is_not_fed_again() {
         return;
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-    let reading = Reading::of(&wire);
+    let reading = LogThread::of(&wire);
     let (client, server) = lan.client.connect_pair(&lan.primary.listen(Family::V4.vip()));
     let address = client.local_addr().expect("connected");
     say(&client, &server, b"before");
@@ -471,7 +474,7 @@ fn what_came_by_itself_is_not_fed_again() {
     let mut pool = Pool::new(Family::V4.vip());
     let restored = lan
         .backup
-        .run(|| Restored::new(&mut pool, &endpoint, std::iter::empty()))
+        .run(|| RestoredSocket::new(&mut pool, &endpoint, std::iter::empty()))
         .expect("restore");
     (&client).write_all(b"first and ").expect("write");
     wire.wait_for(Family::V4, "held_in_takeover", 1);
@@ -507,7 +510,7 @@ fn new_connections_pass_in_a_takeover_and_after_it() {
             return;
         };
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Takeover);
-        let reading = Reading::of(&wire);
+        let reading = LogThread::of(&wire);
         let listener = lan.backup.listen(family.vip());
         for mode in [Mode::Takeover, Mode::Sole, Mode::Off] {
             wire.set_modes(mode);
@@ -631,7 +634,7 @@ fn muteness_ends_no_connection() {
         return;
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-    let reading = Reading::of(&wire);
+    let reading = LogThread::of(&wire);
     let (client, server) = lan.client.connect_pair(&lan.primary.listen(Family::V4.vip()));
     say(&client, &server, b"before");
     wire.set_modes(Mode::Mute);
@@ -660,7 +663,7 @@ fn a_primary_speaks_through_the_wire_or_not_at_all() {
         };
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
         let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
-        let reading = Reading::of(&wire);
+        let reading = LogThread::of(&wire);
         let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
         let address = client.local_addr().expect("connected");
         say(&server, &client, &stream(1, 1 << 20));
@@ -694,7 +697,7 @@ fn many_connections_come_and_go_under_the_guard() {
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
     let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
-    let reading = Reading::of(&wire);
+    let reading = LogThread::of(&wire);
     let listener = lan.primary.listen(Family::V4.vip());
     for _ in 0..100 {
         let client = lan.client.connect(Family::V4.vip());
@@ -765,7 +768,7 @@ fn two_wires_do_not_send_a_segment_to_and_fro() {
     };
     let nodes = [(&lan.backup, &lan.primary), (&lan.primary, &lan.backup)];
     let [one, other] = nodes.map(|(host, peer)| WireOn::new(host, peer, &options(), Mode::Wire));
-    let tap = Tap::on(&lan.client, "port2");
+    let tap = FrameTap::on(&lan.client, "port2");
     for family in Family::BOTH {
         let client: SocketAddr = (family.address(1), 4000).into();
         let said = word(CLIENTS, client, family.vip());
@@ -799,7 +802,7 @@ fn byte(number: u32, source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
         ack: Seq(1),
         flags: Flags::ACK,
         window: 100,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload: b"x",
     };
     segment.emit()
@@ -821,7 +824,7 @@ fn what_passes_unlogged_meets_the_same_gates() {
         ..options()
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire); // nobody reads its rings
-    let tap = Tap::on(&lan.client, "port2");
+    let tap = FrameTap::on(&lan.client, "port2");
     let clients_say = |packet: &[u8]| tap.put(lan.backup.mac(), lan.client.mac(), packet);
     let primary_says = |packet: &[u8]| tap.put(lan.backup.mac(), lan.primary.mac(), packet);
     let vip = Family::V4.vip();
@@ -840,7 +843,7 @@ fn what_passes_unlogged_meets_the_same_gates() {
         wire.settle(service, &[held]).expect("settle");
         wire.take_unlogged(service);
 
-        let mut at_client = Tap::on(&lan.client, "lan");
+        let mut at_client = FrameTap::on(&lan.client, "lan");
         let unheard = [word(PRIMARYS, vip, held), byte(PRIMARYS, vip, held)];
         unheard.iter().for_each(|packet| primary_says(packet));
         let fence = word(FENCE, vip, other);
@@ -851,7 +854,7 @@ fn what_passes_unlogged_meets_the_same_gates() {
             "{family:?}"
         );
 
-        let mut at_primary = Tap::on(&lan.primary, "eth0");
+        let mut at_primary = FrameTap::on(&lan.primary, "eth0");
         wire.hold_input(service, (clock::now() + Duration::from_secs(3600)).as_nanos());
         let unheard = [
             word(CLIENTS, held, vip),

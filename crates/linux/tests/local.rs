@@ -11,8 +11,8 @@ use steadfast_linux::wire::{FilterWatch, LOOPBACK, Mode};
 
 use support::bystander::Bystander;
 use support::eventually;
-use support::lan::{Family, Host, Lan};
-use support::log::Reading;
+use support::lan::{Family, Lan, LanHost};
+use support::log::LogThread;
 use support::takeover::take_over;
 use support::wire_on::{WireOn, options};
 
@@ -20,15 +20,15 @@ use support::wire_on::{WireOn, options};
 const MUCH: usize = 300_000;
 
 /// A wire on each node, and a listener of each family on the primary.
-struct Scene {
+struct LocalConnectionScene {
     backup: WireOn,
     primary: WireOn,
-    reading: Reading,
+    reading: LogThread,
     listeners: [TcpListener; 2],
     lan: Lan,
 }
 
-impl Scene {
+impl LocalConnectionScene {
     fn new(test: &str) -> Option<Self> {
         let lan = Lan::new(test)?;
         for node in [&lan.backup, &lan.primary] {
@@ -37,7 +37,7 @@ impl Scene {
         let backup = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
         let primary = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
         Some(Self {
-            reading: Reading::of(&backup),
+            reading: LogThread::of(&backup),
             listeners: Family::BOTH.map(|family| lan.primary.listen(family.vip())),
             lan,
             backup,
@@ -45,7 +45,7 @@ impl Scene {
         })
     }
 
-    fn connect(&self, node: &Host, family: Family) -> Bystander {
+    fn connect(&self, node: &LanHost, family: Family) -> Bystander {
         let listener = &self.listeners[usize::from(family.service())];
         let client = Bystander::new(node.connect_pair(listener));
         assert_eq!(client.address().ip(), node.address(family), "its own address");
@@ -55,7 +55,7 @@ impl Scene {
 
 #[test]
 fn a_client_on_a_node_is_logged() {
-    let Some(scene) = Scene::new("a_client_on_a_node_is_logged") else {
+    let Some(scene) = LocalConnectionScene::new("a_client_on_a_node_is_logged") else {
         return;
     };
     for node in [&scene.lan.backup, &scene.lan.primary] {
@@ -74,7 +74,7 @@ fn a_client_on_a_node_is_logged() {
 #[test]
 fn a_client_on_the_survivor_goes_on() {
     for family in Family::BOTH {
-        let Some(scene) = Scene::new("a_client_on_the_survivor_goes_on") else {
+        let Some(scene) = LocalConnectionScene::new("a_client_on_the_survivor_goes_on") else {
             return;
         };
         let mut client = scene.connect(&scene.lan.backup, family);
@@ -92,7 +92,8 @@ fn a_client_on_the_survivor_goes_on() {
 /// A client that binds its socket to the VIP is refused at once.
 #[test]
 fn a_client_with_an_address_of_its_own_choice_is_refused() {
-    let Some(scene) = Scene::new("a_client_with_an_address_of_its_own_choice_is_refused") else {
+    let Some(scene) = LocalConnectionScene::new("a_client_with_an_address_of_its_own_choice_is_refused")
+    else {
         return;
     };
     let (node, wire) = (&scene.lan.backup, &scene.backup);
@@ -115,7 +116,7 @@ fn a_client_with_an_address_of_its_own_choice_is_refused() {
 
 #[test]
 fn a_filter_that_was_removed_from_lo_is_put_back() {
-    let Some(scene) = Scene::new("a_filter_that_was_removed_from_lo_is_put_back") else {
+    let Some(scene) = LocalConnectionScene::new("a_filter_that_was_removed_from_lo_is_put_back") else {
         return;
     };
     let node = &scene.lan.backup;

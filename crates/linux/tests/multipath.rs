@@ -5,14 +5,14 @@ mod support;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use proto::connection::{Cause, Protection};
+use proto::connection::{Protection, UnprotectedCause};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use steadfast_linux::network::{Network, Part, Plan, Service};
+use steadfast_linux::network::{Network, NetworkPart, NetworkPlan, NetworkService};
 use steadfast_linux::wire::Mode;
 
 use support::eventually;
-use support::lan::{Family, Host, Lan, accept, patient};
-use support::log::Reading;
+use support::lan::{Family, Lan, LanHost, accept, patient};
+use support::log::LogThread;
 use support::takeover::take_over;
 use support::talk::Talk;
 use support::wire_on::{WireOn, options};
@@ -29,7 +29,7 @@ fn socket(at: SocketAddr) -> Socket {
     .expect("CONFIG_MPTCP")
 }
 
-fn listen(host: &Host, at: SocketAddr) -> TcpListener {
+fn listen(host: &LanHost, at: SocketAddr) -> TcpListener {
     host.run(|| {
         let socket = socket(at);
         socket.bind(&at.into()).expect("bind");
@@ -38,7 +38,7 @@ fn listen(host: &Host, at: SocketAddr) -> TcpListener {
     })
 }
 
-fn connect(host: &Host, to: SocketAddr) -> TcpStream {
+fn connect(host: &LanHost, to: SocketAddr) -> TcpStream {
     let stream = host.run(|| {
         let socket = socket(to);
         socket
@@ -56,23 +56,23 @@ fn is_multipath(server: &TcpStream) -> bool {
 }
 
 /// The primary's network as its agent sets it up, with the right to speak.
-struct Agent {
-    host: Host,
+struct AgentNetwork {
+    host: LanHost,
     network: Option<Network>,
     _journal: tempfile::TempDir,
 }
 
-impl Agent {
+impl AgentNetwork {
     fn on(lan: &Lan) -> Self {
         let host = lan.primary.clone();
         host.ip("addr del 10.0.0.100/32 dev lo\n addr del fd00::100/128 dev lo");
-        let service = |family: Family| Service {
+        let service = |family: Family| NetworkService {
             address: family.vip(),
             interface: "eth0".to_owned(),
             peer: family.address(2),
             application: ([127, 0, 0, 1], 8080).into(),
         };
-        let plan = Plan {
+        let plan = NetworkPlan {
             node: "multipath".to_owned(),
             services: Family::BOTH.map(service).to_vec(),
         };
@@ -80,7 +80,9 @@ impl Agent {
         let network = host.run(|| {
             let mut network = Network::prepare(&plan, &journal.path().join("journal")).expect("prepare");
             for family in Family::BOTH {
-                network.assume(family.vip().ip(), Part::Behind).expect("assume");
+                network
+                    .assume(family.vip().ip(), NetworkPart::Behind)
+                    .expect("assume");
                 network.set_speak(family.vip(), true).expect("set_speak");
             }
             network
@@ -94,7 +96,7 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
+impl Drop for AgentNetwork {
     fn drop(&mut self) {
         let network = self.network.take().expect("until now");
         self.host.run(|| network.remove()).expect("remove");
@@ -108,9 +110,9 @@ fn both_ends_fall_back_and_go_on() {
         let Some(lan) = Lan::new("both_ends_fall_back_and_go_on") else {
             return;
         };
-        let _agent = Agent::on(&lan);
+        let _agent = AgentNetwork::on(&lan);
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-        let reading = Reading::of(&wire);
+        let reading = LogThread::of(&wire);
         let listener = listen(&lan.primary, family.vip());
         let client = connect(&lan.client, family.vip());
         let server = accept(&listener);
@@ -133,7 +135,7 @@ fn a_connection_of_several_paths_is_not_protected() {
             return;
         };
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-        let reading = Reading::of(&wire);
+        let reading = LogThread::of(&wire);
         let listener = listen(&lan.primary, family.vip());
         let client = connect(&lan.client, family.vip());
         let server = accept(&listener);
@@ -142,7 +144,7 @@ fn a_connection_of_several_paths_is_not_protected() {
         let address = client.local_addr().expect("connected");
         let log = reading.now();
         let protection = log.connection(address).1.protection();
-        assert_eq!(protection, Protection::Unprotected(Cause::Multipath));
+        assert_eq!(protection, Protection::Unprotected(UnprotectedCause::Multipath));
         // The server still serves, and a client of plain TCP is not affected.
         drop(log);
         let plain = lan.client.connect(family.vip());
@@ -156,7 +158,7 @@ fn a_connection_of_several_paths_is_not_protected() {
 }
 
 /// A counter of Multipath TCP, as in `nstat`.
-fn counted(host: &Host, name: &str) -> u64 {
+fn counted(host: &LanHost, name: &str) -> u64 {
     let text = host.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat").expect("statistics"));
     let lines = text.lines().filter(|line| line.starts_with("MPTcpExt:"));
     let lines: Vec<Vec<&str>> = lines.map(|line| line.split_whitespace().collect()).collect();
@@ -180,7 +182,7 @@ fn a_path_is_not_joined() {
         assert!(is_multipath(&server));
         let mut talk = Talk::new();
         talk.exchange(&client, &server, 1000);
-        let _agent = Agent::on(&lan);
+        let _agent = AgentNetwork::on(&lan);
         let second = family.address(11);
         let len = if family == Family::V4 { 24 } else { 64 };
         lan.client.ip(&format!("addr add {second}/{len} dev lan nodad"));

@@ -7,9 +7,9 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use proto::census::{PAGE_MAX, Page};
+use proto::census::{CensusPage, PAGE_MAX};
 use proto::connection::{AtLimit, Connection, Endpoint};
-use proto::follower::Policy;
+use proto::follower::RestartPolicy;
 use proto::learn::Terms;
 use proto::packet::Segment;
 use proto::restart::http::Rules;
@@ -20,17 +20,17 @@ use socket2::{Domain, Socket, Type};
 use steadfast_linux::clock;
 use steadfast_linux::network::sockets;
 use steadfast_linux::raw::RawSender;
-use steadfast_linux::repair::{Pool, Restored, offered_window};
+use steadfast_linux::repair::{Pool, RestoredSocket, offered_window};
 use steadfast_linux::wire::{self, Mode, Record, Rings, checksum_of};
 
-use support::lan::{Family, Host, Lan, accept, patient};
-use support::log::Reading;
+use support::lan::{Family, Lan, LanHost, accept, patient};
+use support::log::LogThread;
 use support::scene::{Offer, say};
 use support::socket::{set_tcp, tcp_info};
 use support::wire_on::{WireOn, options};
 use support::{assert_same_stream, eventually, stream};
 
-fn offer(client: &Host, offer: Offer) {
+fn offer(client: &LanHost, offer: Offer) {
     for (name, on) in [
         ("timestamps", offer.timestamps),
         ("sack", offer.sack),
@@ -79,7 +79,7 @@ fn the_kernel_tells_what_the_handshake_agreed_on() {
         return;
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-    let reading = Reading::of(&wire);
+    let reading = LogThread::of(&wire);
     for family in Family::BOTH {
         let listener = lan.primary.listen(family.vip());
         for offered in offers() {
@@ -110,7 +110,7 @@ fn a_socket_for_both_families_is_found_by_an_ipv4_client() {
         return;
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-    let reading = Reading::of(&wire);
+    let reading = LogThread::of(&wire);
     let listener = lan.primary.run(|| TcpListener::bind("[::]:80").expect("listen"));
     let client = lan
         .client
@@ -126,7 +126,7 @@ fn a_socket_for_both_families_is_found_by_an_ipv4_client() {
 }
 
 /// The state of an agent that was started after the connections began.
-struct Late<'a> {
+struct LateAgent<'a> {
     lan: &'a Lan,
     wire: &'a WireOn,
     rings: Rings,
@@ -135,9 +135,9 @@ struct Late<'a> {
 }
 
 /// Passes the records of one service to its table.
-struct Reader<'a>(u16, &'a mut Table);
+struct TableReader<'a>(u16, &'a mut Table);
 
-impl wire::Reader for Reader<'_> {
+impl wire::RecordReader for TableReader<'_> {
     fn record(&mut self, record: &Record, packet: &[u8], source: OnShelf<'_>) {
         if record.service != self.0 {
             return;
@@ -159,12 +159,12 @@ impl wire::Reader for Reader<'_> {
     }
 }
 
-impl<'a> Late<'a> {
+impl<'a> LateAgent<'a> {
     fn new(lan: &'a Lan, wire: &'a WireOn, family: Family) -> Self {
         let empty = || {
             let mut table = Table::new(TableConfig {
                 vip: family.vip(),
-                policy: Policy::Http,
+                policy: RestartPolicy::Http,
                 rules: Rules::default(),
                 opaque: None,
                 connection_bytes_max: 1 << 24,
@@ -189,7 +189,7 @@ impl<'a> Late<'a> {
     }
 
     fn read(&mut self) {
-        let mut reader = Reader(self.family.service(), &mut self.table);
+        let mut reader = TableReader(self.family.service(), &mut self.table);
         self.rings.drain(usize::MAX, true, &mut reader);
     }
 
@@ -220,7 +220,7 @@ impl<'a> Late<'a> {
             let is_last = connections.len() <= PAGE_MAX;
             connections.truncate(PAGE_MAX);
             self.read();
-            self.table.on_page(Page {
+            self.table.on_page(CensusPage {
                 query,
                 connections,
                 is_last,
@@ -257,7 +257,7 @@ impl<'a> Late<'a> {
         let connection = self.connection(client).expect("protected");
         let endpoint = connection.endpoint();
         let unacknowledged = connection.output().slices(endpoint.unacknowledged.clone());
-        let restored = Restored::new(&mut pool, &endpoint, unacknowledged).expect("restore");
+        let restored = RestoredSocket::new(&mut pool, &endpoint, unacknowledged).expect("restore");
         restored.make_ready().expect("make ready");
         let socket = TcpStream::from(restored.activate(false).expect("activate"));
         let offered = offered_window(&socket).expect("a window");
@@ -301,7 +301,7 @@ fn the_silent_are_found_and_who_vanishes_is_shown_no_more() {
             (states == [8, 5]).then_some(()) // CLOSE-WAIT, FIN-WAIT-2
         });
 
-        let mut late = Late::new(&lan, &wire, family);
+        let mut late = LateAgent::new(&lan, &wire, family);
         assert!(!late.table.is_census_complete());
         let new = lan.client.connect_pair(&listener);
         assert_eq!(late.count(), SILENT.div_ceil(PAGE_MAX));
@@ -373,7 +373,7 @@ fn what_was_learnt_goes_on() {
             say(&client, &server, &stream(1, 100_000));
             say(&server, &client, &stream(2, 100_000));
 
-            let mut late = Late::new(&lan, &wire, family);
+            let mut late = LateAgent::new(&lan, &wire, family);
             say(&client, &server, b"GET /1 HTTP/1.1\r\n\r\n");
             late.catch_up();
             say(

@@ -6,18 +6,18 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
 use proto::connection::{Connection, Endpoint, Opening};
-use proto::follower::{Follower, Policy};
-use proto::packet::{Checksum, Flags, Options, Segment, Timestamps};
+use proto::follower::{Follower, RestartPolicy};
+use proto::packet::{Checksum, Flags, Segment, TcpOptions, Timestamps};
 use proto::restart::http::Rules;
 use proto::{Instant, Seq};
 use socket2::{Domain, Protocol, Socket, Type};
-use steadfast_linux::repair::{Pool, Restored};
+use steadfast_linux::repair::{Pool, RestoredSocket};
 use steadfast_linux::wire::Mode;
 
-use support::frame::{Tap, fix_ipv4_header, with_tcp_options};
-use support::lan::{Family, Host, Lan, accept, is_root, patient};
-use support::log::Reading;
-use support::scene::{Offer, Scene, say};
+use support::frame::{FrameTap, fix_ipv4_header, with_tcp_options};
+use support::lan::{Family, Lan, LanHost, accept, is_root, patient};
+use support::log::LogThread;
+use support::scene::{Offer, WireScene, say};
 use support::socket::{set_tcp, tcp_info};
 use support::takeover::take_over;
 use support::talk::Talk;
@@ -38,7 +38,7 @@ const SEGMENT_SIZES: [u16; 4] = [536, 1220, 1460, 8960];
 const TIMESTAMPS_LEN: u32 = 12;
 
 /// Sets the options that the client's kernel offers from now on.
-fn offer(client: &support::lan::Host, offered: u8) {
+fn offer(client: &support::lan::LanHost, offered: u8) {
     for (name, option) in [
         ("timestamps", TIMESTAMPS),
         ("sack", SACK),
@@ -65,7 +65,7 @@ fn connect(lan: &Lan, family: Family, mss: u16) -> TcpStream {
 }
 
 /// A connection of full-sized segments with its agreed options.
-struct Case {
+struct OptionsCase {
     offered: u8,
     mss: u16,
     client: TcpStream,
@@ -98,7 +98,7 @@ fn every_combination_goes_on() {
         };
         allow_jumbo_frames(&lan);
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-        let reading = Reading::of(&wire);
+        let reading = LogThread::of(&wire);
         let listener = lan.primary.listen(family.vip());
         let mut cases = Vec::new();
         for offered in 0..16 {
@@ -108,7 +108,7 @@ fn every_combination_goes_on() {
                 let server = accept(&listener);
                 let mut talk = Talk::new();
                 talk.exchange(&client, &server, 1000);
-                cases.push(Case {
+                cases.push(OptionsCase {
                     offered,
                     mss,
                     client,
@@ -117,7 +117,7 @@ fn every_combination_goes_on() {
                 });
             }
         }
-        for Case {
+        for OptionsCase {
             client, server, talk, ..
         } in &mut cases
         {
@@ -126,7 +126,7 @@ fn every_combination_goes_on() {
         }
         lan.power_off_primary();
         for case in &cases {
-            let Case { offered, mss, .. } = *case;
+            let OptionsCase { offered, mss, .. } = *case;
             eprintln!("{family:?} {offered:04b} {mss}");
             let address = case.client.local_addr().expect("connected");
             let taken = take_over(&lan.backup, &wire, &reading, address, family);
@@ -192,13 +192,13 @@ impl Congestion {
 }
 
 /// Sends the client's next kilobyte with a congestion mark. The client itself sends it later too.
-fn put_marked(scene: &Scene, talk: &Talk) {
+fn put_marked(scene: &WireScene, talk: &Talk) {
     let endpoint = scene.reading.now().connection(scene.address()).1.endpoint();
     let at = usize::try_from(endpoint.input_frontier.0).expect("short");
     put_marked_at(scene, talk, at, &endpoint);
 }
 
-fn put_marked_at(scene: &Scene, talk: &Talk, at: usize, endpoint: &proto::connection::Endpoint) {
+fn put_marked_at(scene: &WireScene, talk: &Talk, at: usize, endpoint: &proto::connection::Endpoint) {
     let segment = Segment {
         source: endpoint.client,
         destination: endpoint.vip,
@@ -206,12 +206,12 @@ fn put_marked_at(scene: &Scene, talk: &Talk, at: usize, endpoint: &proto::connec
         ack: endpoint.send_unacknowledged,
         flags: Flags::ACK,
         window: 1000,
-        options: Options {
+        options: TcpOptions {
             timestamps: endpoint.timestamps.map(|clock| Timestamps {
                 value: clock.echo,
                 echo: clock.value,
             }),
-            ..Options::default()
+            ..TcpOptions::default()
         },
         payload: &talk.input[at..][..1000],
     };
@@ -222,7 +222,7 @@ fn put_marked_at(scene: &Scene, talk: &Talk, at: usize, endpoint: &proto::connec
 }
 
 /// The congestion bits of the server's packets since the last call, in order.
-fn said_of_congestion(tap: &mut Tap, family: Family) -> Vec<Congestion> {
+fn said_of_congestion(tap: &mut FrameTap, family: Family) -> Vec<Congestion> {
     let packets = std::iter::from_fn(|| tap.take());
     let from_vip = packets.filter(|packet| {
         Segment::parse(packet, proto::packet::Checksum::Trusted)
@@ -241,7 +241,7 @@ fn ecn_ends_without_harm() {
         (Family::V6, true),
         (Family::V6, false),
     ] {
-        let Some(mut scene) = Scene::new("ecn_ends_without_harm", family, Offer::ALL) else {
+        let Some(mut scene) = WireScene::new("ecn_ends_without_harm", family, Offer::ALL) else {
             return;
         };
         offer(&scene.lan.client, TIMESTAMPS | SACK | SCALING | ECN);
@@ -305,7 +305,7 @@ const SERVER_TAKES: &str = "1538";
 fn data_in_a_syn_that_is_refused_is_said_again() {
     for family in Family::BOTH {
         let test = "data_in_a_syn_that_is_refused_is_said_again";
-        let Some(scene) = Scene::new(test, family, Offer::ALL) else {
+        let Some(scene) = WireScene::new(test, family, Offer::ALL) else {
             return;
         };
         scene.lan.client.sysctl("ipv4/tcp_fastopen", CLIENT_SENDS);
@@ -332,7 +332,7 @@ const SYN_DATA: u8 = 32;
 fn data_in_a_syn_that_is_taken_is_not_protected() {
     for family in Family::BOTH {
         let test = "data_in_a_syn_that_is_taken_is_not_protected";
-        let Some(scene) = Scene::new(test, family, Offer::ALL) else {
+        let Some(scene) = WireScene::new(test, family, Offer::ALL) else {
             return;
         };
         scene.lan.client.sysctl("ipv4/tcp_fastopen", CLIENT_SENDS);
@@ -368,7 +368,7 @@ struct OddClient {
 
 /// The options that both ends of a connection have agreed on.
 #[derive(Debug, PartialEq, Eq)]
-struct Agreed {
+struct ConnectionOptions {
     sack: bool,
     /// The client's and the server's window scale.
     scales: Option<(u8, u8)>,
@@ -378,7 +378,7 @@ struct Agreed {
     echo: Option<u32>,
 }
 
-impl Agreed {
+impl ConnectionOptions {
     /// The options of the kernel's socket, which has answered with `echo`.
     fn of_kernel(socket: &TcpStream, echo: Option<u32>) -> Self {
         let info = tcp_info(socket);
@@ -410,7 +410,7 @@ impl OddClient {
         if !is_root(test) {
             return None;
         }
-        let host = Host::new(1);
+        let host = LanHost::new(1);
         let tun = match Tun::on(&host, "tun0") {
             Ok(tun) => tun,
             Err(error) => {
@@ -440,7 +440,7 @@ impl OddClient {
     /// Opens a connection with options `in_syn` and sends a byte with options `in_data`. Returns what the kernel has read, and what the
     /// core has read.
     #[track_caller]
-    fn agree(&mut self, in_syn: &[u8], in_data: &[u8]) -> [Agreed; 2] {
+    fn agree(&mut self, in_syn: &[u8], in_data: &[u8]) -> [ConnectionOptions; 2] {
         let read = |packet| Segment::parse(packet, Checksum::Unverified).expect("a segment");
         let opening = |packet| Opening::of(&read(packet), Instant::ZERO);
         self.port += 1;
@@ -452,7 +452,7 @@ impl OddClient {
             ack: Seq(0),
             flags: Flags::SYN,
             window: u16::MAX,
-            options: Options::default(),
+            options: TcpOptions::default(),
             payload: &[],
         };
         let syn = with_tcp_options(&segment.emit(), in_syn);
@@ -461,7 +461,7 @@ impl OddClient {
         self.tun.put(&segment.emit());
         let server = accept(&self.listener);
         set_tcp(&server, libc::TCP_QUICKACK, 1);
-        let follower = Follower::new(Policy::Replica, Rules::default(), None, 1 << 20);
+        let follower = Follower::new(RestartPolicy::Replica, Rules::default(), None, 1 << 20);
         let (syn, syn_ack) = (opening(&syn), opening(&syn_ack));
         let mut core = Connection::new(client, ODD_SERVER.into(), &syn, &syn_ack, follower, 1 << 20);
         core.on_client(&segment, None);
@@ -471,8 +471,8 @@ impl OddClient {
         let answer = self.ask(&data, Flags::ACK);
         let echo = read(&answer).options.timestamps.map(|timestamps| timestamps.echo);
         let agreed = [
-            Agreed::of_kernel(&server, echo),
-            Agreed::of_core(&core.endpoint()),
+            ConnectionOptions::of_kernel(&server, echo),
+            ConnectionOptions::of_core(&core.endpoint()),
         ];
         drop(server);
         while self.tun.take().is_some() {}
@@ -541,7 +541,7 @@ fn the_kernel_and_the_core_read_the_same_options() {
         return;
     };
     let known = [&[2, 4, 4, 0, 4, 2][..], &clock(1), &[3, 3, 7]].concat();
-    let all = Agreed {
+    let all = ConnectionOptions {
         sack: true,
         scales: Some((7, 7)),
         segment: 1024,
@@ -551,7 +551,7 @@ fn the_kernel_and_the_core_read_the_same_options() {
     for first in [&[254, 4, 0, 0][..], &[172, 5, 0, 0, 1], &[174, 2], &[30, 4, 1, 0]] {
         let in_syn = [first, &known].concat();
         let [kernel, core] = client.agree(&in_syn, &[first, &clock(2)].concat());
-        let expected = Agreed {
+        let expected = ConnectionOptions {
             scales: Some((7, kernel.scales.expect("agreed").1)),
             ..all
         };
@@ -577,13 +577,13 @@ fn a_client_of_tiny_segments_goes_on() {
     if !is_root("a_client_of_tiny_segments_goes_on") {
         return;
     }
-    let host = Host::new(1);
+    let host = LanHost::new(1);
     host.ip("link set lo up\n addr add 10.9.0.1/24 dev lo");
     for mss in [1, 48, 87, 88] {
         let (client, vip) = (SocketAddr::from((ODD_CLIENT, 1024)), ODD_SERVER.into());
-        let options = Options {
+        let options = TcpOptions {
             mss: Some(mss),
-            ..Options::default()
+            ..TcpOptions::default()
         };
         let opening = Opening {
             seq: Seq(1000),
@@ -591,11 +591,11 @@ fn a_client_of_tiny_segments_goes_on() {
             options,
             at: Instant::ZERO,
         };
-        let follower = Follower::new(Policy::Replica, Rules::default(), None, 1 << 20);
+        let follower = Follower::new(RestartPolicy::Replica, Rules::default(), None, 1 << 20);
         let core = Connection::new(client, vip, &opening, &opening, follower, 1 << 20);
         let mut pool = Pool::new(vip);
         host.run(|| pool.fill(1, 1)).expect("a socket");
-        let restored = Restored::new(&mut pool, &core.endpoint(), std::iter::empty());
+        let restored = RestoredSocket::new(&mut pool, &core.endpoint(), std::iter::empty());
         let socket = restored.and_then(|restored| restored.activate(true));
         let segment = tcp_info(&socket.expect("restored")).tcpi_snd_mss;
         assert_eq!(segment, 88 - TIMESTAMPS_LEN, "{mss}");

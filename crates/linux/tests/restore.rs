@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use support::fields::{ENDING, IN_FLIGHT};
 use support::lan::{Family, accept, patient};
-use support::scene::{Offer, Scene, say};
+use support::scene::{Offer, WireScene, say};
 use support::socket::{pace, set_tcp, tcp_info};
 use support::{PATIENCE, assert_same_stream, eventually, stream};
 
@@ -56,7 +56,7 @@ fn drain(mut from: &TcpStream) {
 }
 
 /// Transfers `upload` and `download` megabytes. The primary loses its power in the middle of the transfer.
-fn transfer_with_a_fault(scene: &mut Scene, upload: usize, download: usize) {
+fn transfer_with_a_fault(scene: &mut WireScene, upload: usize, download: usize) {
     const PACE: u32 = 16 << 20; // at full speed the transfer would end before the fault
     let [input, output] =
         [(1, upload), (2, download)].map(|(seed, megabytes)| stream(seed, megabytes * MEGABYTE));
@@ -65,7 +65,7 @@ fn transfer_with_a_fault(scene: &mut Scene, upload: usize, download: usize) {
     let before = terms(&scene.server);
     let received = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        let Scene { client, server, .. } = &*scene;
+        let WireScene { client, server, .. } = &*scene;
         let _end = EndOnDrop(client);
         let (input, output, received) = (&input, &output, &received);
         scope.spawn(move || { client }.write_all(input).expect("upload"));
@@ -119,7 +119,7 @@ fn transfer_with_a_fault(scene: &mut Scene, upload: usize, download: usize) {
 #[test]
 fn a_download_goes_on() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("a_download_goes_on", family, Offer::ALL) else {
+        let Some(mut scene) = WireScene::new("a_download_goes_on", family, Offer::ALL) else {
             return;
         };
         transfer_with_a_fault(&mut scene, 0, 8);
@@ -129,7 +129,7 @@ fn a_download_goes_on() {
 #[test]
 fn an_upload_goes_on() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("an_upload_goes_on", family, Offer::ALL) else {
+        let Some(mut scene) = WireScene::new("an_upload_goes_on", family, Offer::ALL) else {
             return;
         };
         transfer_with_a_fault(&mut scene, 8, 0);
@@ -146,7 +146,7 @@ fn both_directions_go_on_whatever_the_client_offers() {
                 scaling: off != 3 && off != 4,
             };
             let test = "both_directions_go_on_whatever_the_client_offers";
-            let Some(mut scene) = Scene::new(test, family, offer) else {
+            let Some(mut scene) = WireScene::new(test, family, offer) else {
                 return;
             };
             eprintln!("{family:?} {offer:?}");
@@ -159,7 +159,7 @@ fn both_directions_go_on_whatever_the_client_offers() {
 fn an_idle_connection_goes_on() {
     for family in Family::BOTH {
         for said_before in [true, false] {
-            let Some(mut scene) = Scene::new("an_idle_connection_goes_on", family, Offer::ALL) else {
+            let Some(mut scene) = WireScene::new("an_idle_connection_goes_on", family, Offer::ALL) else {
                 return;
             };
             if said_before {
@@ -181,7 +181,7 @@ fn an_idle_connection_goes_on() {
 #[test]
 fn a_client_that_has_backed_off_is_woken() {
     for family in Family::BOTH {
-        let Some(scene) = Scene::new("a_client_that_has_backed_off_is_woken", family, Offer::ALL) else {
+        let Some(scene) = WireScene::new("a_client_that_has_backed_off_is_woken", family, Offer::ALL) else {
             return;
         };
         say(&scene.client, &scene.server, b"before");
@@ -211,7 +211,7 @@ fn a_client_that_has_backed_off_is_woken() {
 fn megabytes_of_unacknowledged_output_are_said_again() {
     for (family, delivered) in [(Family::V4, true), (Family::V6, false)] {
         let test = "megabytes_of_unacknowledged_output_are_said_again";
-        let Some(mut scene) = Scene::new(test, family, Offer::ALL) else {
+        let Some(mut scene) = WireScene::new(test, family, Offer::ALL) else {
             return;
         };
         for (host, table) in [(&scene.lan.client, ""), (&scene.lan.primary, "table 100")] {
@@ -267,7 +267,7 @@ fn megabytes_of_unacknowledged_output_are_said_again() {
 #[test]
 fn a_client_that_has_closed_gets_the_rest() {
     for (family, acknowledged) in [(Family::V4, true), (Family::V6, false)] {
-        let Some(scene) = Scene::new("a_client_that_has_closed_gets_the_rest", family, Offer::ALL) else {
+        let Some(scene) = WireScene::new("a_client_that_has_closed_gets_the_rest", family, Offer::ALL) else {
             return;
         };
         let output = stream(1, 2 * MEGABYTE);
@@ -300,7 +300,8 @@ fn a_client_that_has_closed_gets_the_rest() {
 #[test]
 fn a_server_that_has_closed_hears_the_rest() {
     for (family, delivered) in [(Family::V4, true), (Family::V6, false)] {
-        let Some(scene) = Scene::new("a_server_that_has_closed_hears_the_rest", family, Offer::ALL) else {
+        let Some(scene) = WireScene::new("a_server_that_has_closed_hears_the_rest", family, Offer::ALL)
+        else {
             return;
         };
         let input = stream(1, MEGABYTE);
@@ -351,7 +352,7 @@ fn a_server_that_has_closed_hears_the_rest() {
 fn a_fin_that_was_acknowledged_is_not_repeated() {
     for family in Family::BOTH {
         let test = "a_fin_that_was_acknowledged_is_not_repeated";
-        let Some(mut scene) = Scene::new(test, family, Offer::ALL) else {
+        let Some(mut scene) = WireScene::new(test, family, Offer::ALL) else {
             return;
         };
         let input = stream(1, MEGABYTE);
@@ -392,7 +393,7 @@ fn a_fin_that_was_acknowledged_is_not_repeated() {
 }
 
 /// A connection to `listener` whose sequence numbers wrap within `within` bytes, in both directions.
-fn connect_near_the_wrap(scene: &Scene, within: u32) -> (TcpStream, TcpStream) {
+fn connect_near_the_wrap(scene: &WireScene, within: u32) -> (TcpStream, TcpStream) {
     const SEND_QUEUE: i32 = 2;
     const OFF_WITHOUT_PROBE: i32 = -1;
     let near = |first: u32| first > within.wrapping_neg();
@@ -433,7 +434,7 @@ fn connect_near_the_wrap(scene: &Scene, within: u32) -> (TcpStream, TcpStream) {
 #[test]
 fn sequence_numbers_wrap_on_the_way() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("sequence_numbers_wrap_on_the_way", family, Offer::ALL) else {
+        let Some(mut scene) = WireScene::new("sequence_numbers_wrap_on_the_way", family, Offer::ALL) else {
             return;
         };
         (scene.client, scene.server) = connect_near_the_wrap(&scene, 12 << 20);
@@ -445,7 +446,8 @@ fn sequence_numbers_wrap_on_the_way() {
 #[test]
 fn a_closed_window_of_the_client_opens_again() {
     for family in Family::BOTH {
-        let Some(scene) = Scene::new("a_closed_window_of_the_client_opens_again", family, Offer::ALL) else {
+        let Some(scene) = WireScene::new("a_closed_window_of_the_client_opens_again", family, Offer::ALL)
+        else {
             return;
         };
         let output = stream(1, 20 * MEGABYTE);
@@ -478,7 +480,8 @@ fn a_closed_window_of_the_client_opens_again() {
 #[test]
 fn a_closed_window_of_the_server_opens_unasked() {
     for family in Family::BOTH {
-        let Some(mut scene) = Scene::new("a_closed_window_of_the_server_opens_unasked", family, Offer::ALL)
+        let Some(mut scene) =
+            WireScene::new("a_closed_window_of_the_server_opens_unasked", family, Offer::ALL)
         else {
             return;
         };

@@ -15,7 +15,7 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 use steadfast_linux::wire::Mode;
 
 use support::lan::{Family, Lan, accept};
-use support::log::Reading;
+use support::log::LogThread;
 use support::socket::{set_tcp, tcp_info};
 use support::takeover::take_over;
 use support::tun::Tun;
@@ -27,7 +27,7 @@ const MEGABYTE: usize = 1 << 20;
 const HELD: usize = 20_000;
 
 /// The TUN interface as a device of smoltcp.
-struct Port(Tun);
+struct TunDevice(Tun);
 
 struct Arrived(Vec<u8>);
 
@@ -48,7 +48,7 @@ impl TxToken for Leaving<'_> {
     }
 }
 
-impl Device for Port {
+impl Device for TunDevice {
     type RxToken<'a> = Arrived;
     type TxToken<'a> = Leaving<'a>;
 
@@ -78,7 +78,7 @@ fn address_of(family: Family) -> IpAddr {
 
 /// The smoltcp stack with one connection.
 struct Stack {
-    port: Port,
+    port: TunDevice,
     interface: Interface,
     sockets: SocketSet<'static>,
     socket: SocketHandle,
@@ -103,7 +103,7 @@ impl Stack {
              addr add fd01::1/64 dev tun0 nodad");
         lan.backup.ip("route add 10.1.0.0/24 via 10.0.0.1 dev eth0");
         lan.backup.ip6("route add fd01::/64 via fd00::1 dev eth0");
-        let mut port = Port(tun);
+        let mut port = TunDevice(tun);
         let config = Config::new(HardwareAddress::Ip);
         let mut interface = Interface::new(config, &mut port, Instant::now());
         interface.update_ip_addrs(|addresses| {
@@ -152,7 +152,7 @@ impl Stack {
     }
 
     /// Sends `input`, receives to the end of the other side, and closes, within the current `bounds`. Returns the received bytes.
-    fn talk(&mut self, input: &[u8], bounds: &Bounds) -> Vec<u8> {
+    fn talk(&mut self, input: &[u8], bounds: &ClientBounds) -> Vec<u8> {
         let deadline = std::time::Instant::now() + PATIENCE;
         let (mut said, mut heard) = (0, Vec::new());
         loop {
@@ -193,7 +193,7 @@ fn milliseconds() -> u32 {
 }
 
 /// How far the client's application may send and read.
-struct Bounds {
+struct ClientBounds {
     may_say: AtomicUsize,
     may_hear: AtomicUsize,
     heard: AtomicUsize,
@@ -207,7 +207,7 @@ fn a_second_stack_goes_on() {
             return;
         };
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-        let reading = Reading::of(&wire);
+        let reading = LogThread::of(&wire);
         let listener = lan.primary.listen(family.vip());
         // smoltcp 0.12 ignores the size of timestamps when it fills segments, and then cannot send them.
         set_tcp(&listener, libc::TCP_MAXSEG, 1400);
@@ -215,7 +215,7 @@ fn a_second_stack_goes_on() {
             return;
         };
         let (input, output) = (stream(1, 2 * MEGABYTE), stream(2, 2 * MEGABYTE));
-        let bounds = Bounds {
+        let bounds = ClientBounds {
             may_say: AtomicUsize::new(MEGABYTE),
             may_hear: AtomicUsize::new(MEGABYTE),
             heard: AtomicUsize::new(0),

@@ -8,8 +8,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use proto::connection::{Cause, OutputEnd, Protection};
-use proto::packet::{Flags, Options, Segment};
+use proto::connection::{OutputEnd, Protection, UnprotectedCause};
+use proto::packet::{Flags, Segment, TcpOptions};
 use socket2::{SockRef, TcpKeepalive};
 use steadfast_linux::raw::RawSender;
 use steadfast_linux::wire::Mode;
@@ -17,7 +17,7 @@ use steadfast_linux::wire::Mode;
 use support::eventually;
 use support::fields::{DIFFER, ENDING, IN_FLIGHT, MAY_DIFFER, differences};
 use support::lan::{Family, accept};
-use support::scene::{Offer, Scene};
+use support::scene::{Offer, WireScene};
 use support::socket::{tcp_info, tcp_state};
 use support::takeover::take_over;
 use support::talk::Talk;
@@ -34,8 +34,8 @@ fn state(socket: &TcpStream) -> u8 {
 }
 
 /// A scene in which both sides have sent data.
-fn opened(test: &str, family: Family) -> Option<(Scene, Talk)> {
-    let scene = Scene::new(test, family, Offer::ALL)?;
+fn opened(test: &str, family: Family) -> Option<(WireScene, Talk)> {
+    let scene = WireScene::new(test, family, Offer::ALL)?;
     let mut talk = Talk::new();
     talk.exchange(&scene.client, &scene.server, 5000);
     scene.settle();
@@ -44,7 +44,7 @@ fn opened(test: &str, family: Family) -> Option<(Scene, Talk)> {
 
 /// Waits until the log has the expected state of the scene's connection.
 #[track_caller]
-fn wait_until_logged(scene: &Scene, what: &str, output: OutputEnd, input_ended: bool) {
+fn wait_until_logged(scene: &WireScene, what: &str, output: OutputEnd, input_ended: bool) {
     eventually(what, || {
         let endpoint = scene.reading.now().connection(scene.address()).1.endpoint();
         ((endpoint.output, endpoint.input_ended) == (output, input_ended)).then_some(())
@@ -164,7 +164,7 @@ fn what_nobody_has_read_is_read_once() {
 }
 
 /// Sends the second one of the client's next two kilobytes of input, but not the first one. This leaves a gap.
-fn put_ahead(scene: &Scene, talk: &Talk) {
+fn put_ahead(scene: &WireScene, talk: &Talk) {
     let endpoint = scene.reading.now().connection(scene.address()).1.endpoint();
     let segment = Segment {
         source: endpoint.client,
@@ -173,12 +173,12 @@ fn put_ahead(scene: &Scene, talk: &Talk) {
         ack: endpoint.send_unacknowledged,
         flags: Flags::ACK,
         window: 1000,
-        options: Options {
+        options: TcpOptions {
             timestamps: endpoint.timestamps.map(|clock| proto::packet::Timestamps {
                 value: clock.echo,
                 echo: clock.value,
             }),
-            ..Options::default()
+            ..TcpOptions::default()
         },
         payload: &talk.input[talk.client_wrote + 1000..][..1000],
     };
@@ -220,7 +220,7 @@ fn input_out_of_order_is_said_again() {
 fn output_that_the_client_holds_out_of_order_is_completed() {
     for family in Family::BOTH {
         let test = "output_that_the_client_holds_out_of_order_is_completed";
-        let Some(mut scene) = Scene::new(test, family, Offer::ALL) else {
+        let Some(mut scene) = WireScene::new(test, family, Offer::ALL) else {
             return;
         };
         // The server must not retransmit the lost segment, even if this machine is slow. The setting applies to the first timeout too.
@@ -421,12 +421,12 @@ fn urgent_data_is_not_protected() {
         assert_eq!(&read, b"abcd");
         let log = scene.reading.now();
         let protection = log.connection(scene.address()).1.protection();
-        assert_eq!(protection, Protection::Unprotected(Cause::Urgent));
+        assert_eq!(protection, Protection::Unprotected(UnprotectedCause::Urgent));
     }
 }
 
 /// Brings the scene's connection to rest in one of these ways.
-fn bring_to_rest(scene: &Scene, talk: &mut Talk, case: usize) {
+fn bring_to_rest(scene: &WireScene, talk: &mut Talk, case: usize) {
     match case {
         0 => {}
         1 => talk.client_writes(&scene.client, 10_000), // the server does not read it

@@ -8,11 +8,11 @@ use steadfast_linux::wire::{FilterWatch, Mode};
 
 use support::bystander::Bystander;
 use support::eventually;
-use support::lan::{Family, Host, Lan};
-use support::log::Reading;
+use support::lan::{Family, Lan, LanHost};
+use support::log::LogThread;
 use support::wire_on::{WireOn, options};
 
-fn tc(host: &Host, arguments: &str) {
+fn tc(host: &LanHost, arguments: &str) {
     let output = host.run(|| {
         Command::new("tc")
             .args(arguments.split(' '))
@@ -22,7 +22,7 @@ fn tc(host: &Host, arguments: &str) {
     assert!(output.status.success(), "tc {arguments}: {output:?}");
 }
 
-fn index(host: &Host) -> u32 {
+fn index(host: &LanHost) -> u32 {
     host.run(|| nix::net::if_::if_nametoindex("eth0").expect("eth0"))
 }
 
@@ -35,7 +35,7 @@ fn filters_that_were_removed_are_put_back() {
     let watch = lan.backup.run(|| FilterWatch::open(&[eth0])).expect("watch");
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
     assert_eq!(watch.check(), [] as [u32; 0], "attaching removes nothing");
-    let reading = Reading::of(&wire);
+    let reading = LogThread::of(&wire);
     let mut bystanders = Family::BOTH.map(|family| {
         let listener = lan.primary.listen(family.vip());
         Bystander::new(lan.client.connect_pair(&listener))

@@ -7,12 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::sync::Barrier;
 
 use proto::Seq;
-use proto::packet::{Flags, Options, Segment};
+use proto::packet::{Flags, Segment, TcpOptions};
 use steadfast_linux::wire::{Mode, PIN_ROOT, Record, Wire, WireOptions, WireService};
 
-use support::frame::Tap;
-use support::lan::{Family, Host, Lan, is_root};
-use support::log::Reading;
+use support::frame::FrameTap;
+use support::lan::{Family, Lan, LanHost, is_root};
+use support::log::LogThread;
 use support::scene::say;
 use support::socket::tcp_info;
 use support::wire_on::{WireOn, options};
@@ -24,7 +24,7 @@ fn load_attach_remove(name: &str, chunks_only: bool) {
     if !is_root(name) {
         return;
     }
-    Host::new(1).run(|| {
+    LanHost::new(1).run(|| {
         let node = format!("{name}-{}", std::process::id());
         let options = WireOptions {
             ring_bytes: 1 << 20,
@@ -84,7 +84,12 @@ fn receive(mut stream: &TcpStream, expected: &[u8], check: impl Fn(usize)) {
 }
 
 /// Transfers data in both directions at once. Checks that all bytes that an application has read are already in the log.
-fn transfer(family: Family, (client, server): (&TcpStream, &TcpStream), reading: &Reading, megabytes: usize) {
+fn transfer(
+    family: Family,
+    (client, server): (&TcpStream, &TcpStream),
+    reading: &LogThread,
+    megabytes: usize,
+) {
     let address = client.local_addr().expect("connected");
     let [upload, download] =
         [1, 2].map(|seed| stream(seed ^ u64::from(family.service()) << 8, megabytes * MEGABYTE));
@@ -122,7 +127,7 @@ fn everything_is_logged_before_it_arrives(test: &str, family: Family, chunks_onl
         ..options()
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
-    let reading = Reading::of(&wire);
+    let reading = LogThread::of(&wire);
     let listener = lan.primary.listen(family.vip());
     let (client, server) = lan.client.connect_pair(&listener);
     transfer(family, (&client, &server), &reading, 16);
@@ -178,7 +183,7 @@ fn packet_of(family: Family, len: usize) -> Vec<u8> {
         ack: Seq(1),
         flags: Flags::ACK,
         window: 100,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload: &payload,
     };
     segment.emit()
@@ -193,7 +198,7 @@ fn logged(lan: &Lan, chunks_only: bool, packets: &[Vec<u8>]) -> Vec<(u8, Vec<u8>
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
     let mut rings = wire.rings().expect("rings");
-    let tap = Tap::on(&lan.client, "port2");
+    let tap = FrameTap::on(&lan.client, "port2");
     for packet in packets {
         if packet.len() <= MTU {
             tap.put(lan.backup.mac(), lan.client.mac(), packet);
@@ -248,7 +253,7 @@ fn what_overflows_is_read_in_its_turn() {
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
     let mut rings = wire.rings().expect("rings");
-    let tap = Tap::on(&lan.client, "port2");
+    let tap = FrameTap::on(&lan.client, "port2");
     let mut read = Vec::new();
     let lengths: Vec<usize> = (1000..1400).collect();
     for (part, lengths) in (1..).zip(lengths.chunks(100)) {
@@ -278,7 +283,7 @@ fn a_full_ring_drops_and_nothing_is_lost() {
         ..options()
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
-    let reading = Reading::of(&wire);
+    let reading = LogThread::of(&wire);
     let listener = lan.primary.listen(Family::V4.vip());
     let (client, server) = lan.client.connect_pair(&listener);
     reading.pause();
@@ -308,7 +313,7 @@ fn a_ring_is_as_full_as_what_nobody_has_read() {
         return;
     };
     let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-    let reading = Reading::of(&wire);
+    let reading = LogThread::of(&wire);
     let listener = lan.primary.listen(Family::V4.vip());
     let (client, server) = lan.client.connect_pair(&listener);
     let read = || {

@@ -21,20 +21,20 @@ impl Failover {
     }
 
     /// The case of a flow whose SYN reaches the cluster at `arrival_s` and which takes `normal_s` if undisturbed.
-    pub fn case(&self, arrival_s: f64, normal_s: f64) -> Case {
+    pub fn case(&self, arrival_s: f64, normal_s: f64) -> FailoverCase {
         if self.covers(arrival_s) {
-            Case::SynLoss
+            FailoverCase::SynLoss
         } else if arrival_s < self.start_s && arrival_s + normal_s > self.start_s {
-            Case::DataLoss
+            FailoverCase::DataLoss
         } else {
-            Case::Undisturbed
+            FailoverCase::Undisturbed
         }
     }
 }
 
 /// How a failover hits a flow (thesis, 4.1, Figure 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Case {
+pub enum FailoverCase {
     /// Case 1: the flow ends before the failover, or begins after it.
     Undisturbed,
     /// Case 2: the flow begins less than one normal completion time before the failover.
@@ -45,7 +45,7 @@ pub enum Case {
 
 /// What makes an interrupted flow continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recovery {
+pub enum FlowRecovery {
     /// The sender's retransmission timer.
     Timeout,
     /// The edge, which sends the cached packets again as soon as the failover is over (HALR).
@@ -87,12 +87,12 @@ mod tests {
             duration_s: 3.0,
         };
         let cases = [
-            (1.39, Case::Undisturbed),
-            (1.41, Case::DataLoss),
-            (1.99, Case::DataLoss),
-            (2.0, Case::SynLoss),
-            (4.99, Case::SynLoss),
-            (5.0, Case::Undisturbed),
+            (1.39, FailoverCase::Undisturbed),
+            (1.41, FailoverCase::DataLoss),
+            (1.99, FailoverCase::DataLoss),
+            (2.0, FailoverCase::SynLoss),
+            (4.99, FailoverCase::SynLoss),
+            (5.0, FailoverCase::Undisturbed),
         ];
         for (arrival_s, case) in cases {
             assert_eq!(failover.case(arrival_s, 0.6), case, "arrival at {arrival_s} s");

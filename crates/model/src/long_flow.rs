@@ -5,9 +5,9 @@
 //! slow start until a loss, the recovery from this loss, congestion avoidance at the steady state's throughput, and one delayed ACK.
 //! `docs/model-halr.md` derives the thesis' additions.
 
-use crate::failover::{Range, Recovery};
+use crate::failover::{FlowRecovery, Range};
 use crate::parameters::Parameters;
-use crate::throughput::{Path, timeout_probability, timeouts_s, unlimited_window};
+use crate::throughput::{TcpPath, timeout_probability, timeouts_s, unlimited_window};
 use crate::unused_flow_time::additional_delay_s;
 
 /// Minimum slow-start threshold, segments (RFC 5681, Eq. 4).
@@ -25,7 +25,7 @@ impl LongFlow {
     /// The flow with these parameters.
     pub fn new(parameters: Parameters) -> Self {
         parameters.assert_in_domain();
-        let path = Path {
+        let path = TcpPath {
             round_trip_s: parameters.round_trip_s,
             loss: parameters.loss,
             timeout_s: parameters.timeout_s,
@@ -45,7 +45,7 @@ impl LongFlow {
 
     /// Completion time in Case 2, seconds. In Case 2 the failover comes after `before` segments (j < D), and lasts `down_s` for this flow.
     /// Without local recovery this is Eq. 5. With local recovery it is Eq. 6-1 if the failover lasts longer than the timeout, else Eq. 6-2.
-    pub fn data_loss_s(&self, before: usize, down_s: f64, recovery: Recovery) -> f64 {
+    pub fn data_loss_s(&self, before: usize, down_s: f64, recovery: FlowRecovery) -> f64 {
         assert!(
             before < self.parameters.segments,
             "a completed flow is not interrupted"
@@ -53,7 +53,7 @@ impl LongFlow {
         let before = before as f64;
         let rest = self.segments() - before;
         let timeout_s = self.parameters.timeout_s;
-        let kept_its_window = recovery == Recovery::Local && down_s <= timeout_s;
+        let kept_its_window = recovery == FlowRecovery::Local && down_s <= timeout_s;
         let rest_s = if kept_its_window {
             rest / self.throughput
         } else {
@@ -64,13 +64,13 @@ impl LongFlow {
 
     /// Completion time in Case 3, seconds. In Case 3 the SYN is lost, and the failover lasts `down_s` from then on. Without local recovery
     /// this is Eq. 7, with local recovery Eq. 8.
-    pub fn syn_loss_s(&self, down_s: f64, recovery: Recovery) -> f64 {
+    pub fn syn_loss_s(&self, down_s: f64, recovery: FlowRecovery) -> f64 {
         additional_delay_s(down_s, self.parameters.syn_timeout_s, recovery) + self.normal_s()
     }
 
     /// Range of the completion times of the flows that a failover of `failover_s` disturbs. Its two ends are the lines of Figure 19. As the
     /// thesis assumes, flows in Case 2 are in congestion avoidance, and the failover hits them at most one round trip after it begins.
-    pub fn disturbed_range(&self, failover_s: f64, recovery: Recovery) -> Range {
+    pub fn disturbed_range(&self, failover_s: f64, recovery: FlowRecovery) -> Range {
         let soonest_end_s = (failover_s - self.parameters.round_trip_s).max(f64::MIN_POSITIVE);
         let first = self.slow_start_segments().ceil() as usize;
         let data = (first..self.parameters.segments).flat_map(|before| {
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn the_trend_is_the_short_flows() {
         let flow = LongFlow::new(Parameters::LONG);
-        let max_s = |failover_s| flow.disturbed_range(failover_s, Recovery::Timeout).max_s;
+        let max_s = |failover_s| flow.disturbed_range(failover_s, FlowRecovery::Timeout).max_s;
         assert!(
             (max_s(2.9) - max_s(1.6)).abs() < 1e-9,
             "4.5 s of timeouts from 1.5 s on"
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn local_recovery_makes_the_maximum_linear_beyond_the_timeout() {
         let flow = LongFlow::new(Parameters::LONG);
-        let max_s = |failover_s| flow.disturbed_range(failover_s, Recovery::Local).max_s;
+        let max_s = |failover_s| flow.disturbed_range(failover_s, FlowRecovery::Local).max_s;
         for failover_s in [2.0, 3.0, 5.0, 12.0] {
             assert!((max_s(failover_s) - max_s(1.6) - (failover_s - 1.6)).abs() < 1e-9);
         }
@@ -230,9 +230,9 @@ mod tests {
     fn local_recovery_keeps_the_window_only_before_the_timer_fires() {
         let flow = LongFlow::new(Parameters::LONG);
         let kept_s = flow.until_s(800.0) + 1.0 + 200.0 / flow.throughput;
-        assert!((flow.data_loss_s(800, 1.0, Recovery::Local) - kept_s).abs() < 1e-9);
-        let eq_5_s = flow.data_loss_s(800, 2.0, Recovery::Timeout);
-        assert!((flow.data_loss_s(800, 2.0, Recovery::Local) - (eq_5_s - 2.5)).abs() < 1e-9);
+        assert!((flow.data_loss_s(800, 1.0, FlowRecovery::Local) - kept_s).abs() < 1e-9);
+        let eq_5_s = flow.data_loss_s(800, 2.0, FlowRecovery::Timeout);
+        assert!((flow.data_loss_s(800, 2.0, FlowRecovery::Local) - (eq_5_s - 2.5)).abs() < 1e-9);
     }
 
     /// Thesis, 5.3: an interrupted flow ends in slow start if few segments are left, else in congestion avoidance. At 0.1 % loss the window
@@ -261,7 +261,8 @@ mod tests {
             ..Parameters::LONG
         });
         let slower_s = |before| {
-            flow.data_loss_s(before, 1.5, Recovery::Local) - flow.data_loss_s(before, 1.5, Recovery::Timeout)
+            flow.data_loss_s(before, 1.5, FlowRecovery::Local)
+                - flow.data_loss_s(before, 1.5, FlowRecovery::Timeout)
         };
         let worst_s = (0..1000).map(slower_s).fold(f64::MIN, f64::max);
         assert!((0.001..0.1).contains(&worst_s), "{worst_s}");
@@ -342,8 +343,8 @@ mod tests {
             for down_s in [parameters.timeout_s, parameters.timeout_s * downs] {
                 let data = |recovery| flow.data_loss_s(before, down_s, recovery);
                 let syn = |recovery| flow.syn_loss_s(down_s, recovery);
-                prop_assert!(data(Recovery::Local) <= data(Recovery::Timeout) + 1e-9);
-                prop_assert!(syn(Recovery::Local) <= syn(Recovery::Timeout) + 1e-9);
+                prop_assert!(data(FlowRecovery::Local) <= data(FlowRecovery::Timeout) + 1e-9);
+                prop_assert!(syn(FlowRecovery::Local) <= syn(FlowRecovery::Timeout) + 1e-9);
             }
         }
 
@@ -351,7 +352,7 @@ mod tests {
         fn a_failover_never_helps(parameters in parameters(), at in 0.0..1.0, down_s in 0.001..12.0) {
             let flow = LongFlow::new(parameters);
             let before = (at * (flow.segments() - 1.0)) as usize;
-            for recovery in [Recovery::Timeout, Recovery::Local] {
+            for recovery in [FlowRecovery::Timeout, FlowRecovery::Local] {
                 prop_assert!(flow.syn_loss_s(down_s, recovery) >= flow.normal_s());
                 prop_assert!(flow.data_loss_s(before, down_s, recovery) >= flow.until_s(before as f64));
             }

@@ -6,7 +6,7 @@
 //! many.
 //! `docs/model-halr.md` has the derivation.
 
-use crate::failover::{Failover, Range, Recovery};
+use crate::failover::{Failover, FlowRecovery, Range};
 use crate::parameters::Parameters;
 use crate::unused_flow_time::additional_delay_s;
 
@@ -45,7 +45,7 @@ pub enum Interruption {
 
 /// A window of segments, sent in one round.
 #[derive(Clone, Copy)]
-struct Round {
+struct WindowRound {
     /// Number of segments in the earlier rounds.
     sent_before: usize,
     /// Time from when the SYN passes the cluster until this round passes it, seconds.
@@ -85,7 +85,7 @@ impl ShortFlow {
 
     /// Completion time in Case 2, seconds: the failover comes after `acknowledged` segments (i < D) and lasts `down_s` for this
     /// flow. Eq. 1 without local recovery, Eq. 2 with local recovery.
-    pub fn data_loss_s(&self, acknowledged: usize, down_s: f64, recovery: Recovery) -> f64 {
+    pub fn data_loss_s(&self, acknowledged: usize, down_s: f64, recovery: FlowRecovery) -> f64 {
         assert!(
             acknowledged < self.parameters.segments,
             "a completed flow is not interrupted"
@@ -96,14 +96,14 @@ impl ShortFlow {
 
     /// Completion time in Case 3, seconds: the SYN is lost and the failover lasts `down_s` from then on. Eq. 3 without local
     /// recovery, Eq. 4 with local recovery.
-    pub fn syn_loss_s(&self, down_s: f64, recovery: Recovery) -> f64 {
+    pub fn syn_loss_s(&self, down_s: f64, recovery: FlowRecovery) -> f64 {
         additional_delay_s(down_s, self.parameters.syn_timeout_s, recovery) + self.normal_s()
     }
 
     /// Range of the completion times of disturbed flows, for a failover of `failover_s` in a cluster next to the receivers (the lines
     /// of Figure 18). A window passes the cluster at once, so a Case 2 flow loses whole rounds. It loses the first one at most one
     /// round trip after the failover begins. A Case 3 flow loses its SYN at any time during the failover.
-    pub fn disturbed_range(&self, failover_s: f64, recovery: Recovery) -> Range {
+    pub fn disturbed_range(&self, failover_s: f64, recovery: FlowRecovery) -> Range {
         let soonest_end_s = (failover_s - self.parameters.round_trip_s).max(f64::MIN_POSITIVE);
         let data = self.rounds().into_iter().flat_map(|round| {
             [soonest_end_s, failover_s].map(|down_s| self.data_loss_s(round.sent_before, down_s, recovery))
@@ -141,7 +141,7 @@ impl ShortFlow {
         arrival_s: f64,
         failover: &Failover,
         answer_s: f64,
-        recovery: Recovery,
+        recovery: FlowRecovery,
     ) -> f64 {
         match self.interruption(arrival_s, failover, answer_s) {
             Interruption::None => self.normal_s(),
@@ -151,7 +151,7 @@ impl ShortFlow {
     }
 
     /// The rounds of the flow if nothing is lost.
-    fn rounds(&self) -> Vec<Round> {
+    fn rounds(&self) -> Vec<WindowRound> {
         let mut rounds = Vec::new();
         let (mut sent_before, mut window) = (0, self.parameters.initial_window);
         let mut offset_s = self.parameters.round_trip_s;
@@ -161,7 +161,7 @@ impl ShortFlow {
             } else {
                 0.0
             };
-            rounds.push(Round {
+            rounds.push(WindowRound {
                 sent_before,
                 offset_s,
                 ack_delay_s,
@@ -226,7 +226,7 @@ impl ShortFlow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failover::Case;
+    use crate::failover::FailoverCase;
     use proptest::prelude::*;
 
     fn close(a: f64, b: f64) -> bool {
@@ -305,16 +305,16 @@ mod tests {
     fn a_small_failover_costs_a_syn_timeout() {
         let flow = ShortFlow::new(Parameters::SHORT);
         assert!(close(
-            flow.syn_loss_s(0.5, Recovery::Timeout),
+            flow.syn_loss_s(0.5, FlowRecovery::Timeout),
             3.0 + flow.normal_s()
         ));
-        assert!((flow.syn_loss_s(0.5, Recovery::Timeout) - 3.6).abs() < 0.05);
+        assert!((flow.syn_loss_s(0.5, FlowRecovery::Timeout) - 3.6).abs() < 0.05);
     }
 
     /// Thesis, 7.2.2, Figure 12: for a failover of 0.5 s, completion times with local recovery are between 0.8 and 1.9 s.
     #[test]
     fn local_recovery_after_half_a_second_stays_below_1_9_seconds() {
-        let range = ShortFlow::new(Parameters::SHORT).disturbed_range(0.5, Recovery::Local);
+        let range = ShortFlow::new(Parameters::SHORT).disturbed_range(0.5, FlowRecovery::Local);
         assert!(range.max_s < 1.9, "{range:?}");
     }
 
@@ -329,16 +329,16 @@ mod tests {
             duration_s: 3.0,
         };
         let completion = |recovery| flow.completion_s(1.95, &failover, 0.1, recovery);
-        assert_eq!(failover.case(1.95, flow.normal_s()), Case::DataLoss);
+        assert_eq!(failover.case(1.95, flow.normal_s()), FailoverCase::DataLoss);
         assert!(
-            (completion(Recovery::Timeout) - 10.0).abs() < 0.5,
+            (completion(FlowRecovery::Timeout) - 10.0).abs() < 0.5,
             "{}",
-            completion(Recovery::Timeout)
+            completion(FlowRecovery::Timeout)
         );
         assert!(
-            (completion(Recovery::Local) - 4.0).abs() < 0.5,
+            (completion(FlowRecovery::Local) - 4.0).abs() < 0.5,
             "{}",
-            completion(Recovery::Local)
+            completion(FlowRecovery::Local)
         );
     }
 
@@ -347,10 +347,10 @@ mod tests {
     fn three_seconds_are_a_good_failover_time() {
         let flow = ShortFlow::new(Parameters::SHORT);
         for failover_s in [0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 2.5, 2.9] {
-            let range = flow.disturbed_range(failover_s, Recovery::Timeout);
+            let range = flow.disturbed_range(failover_s, FlowRecovery::Timeout);
             assert!(range.max_s < 5.3, "{failover_s}: {range:?}");
         }
-        let range = flow.disturbed_range(5.0, Recovery::Timeout);
+        let range = flow.disturbed_range(5.0, FlowRecovery::Timeout);
         assert!((range.max_s - 11.2).abs() < 0.05, "{range:?}");
     }
 
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn local_recovery_makes_the_maximum_linear() {
         let flow = ShortFlow::new(Parameters::SHORT);
-        let max_s = |failover_s| flow.disturbed_range(failover_s, Recovery::Local).max_s;
+        let max_s = |failover_s| flow.disturbed_range(failover_s, FlowRecovery::Local).max_s;
         for failover_s in [0.5, 1.0, 3.0, 5.0, 12.0] {
             assert!((max_s(failover_s) - max_s(0.05) - (failover_s - 0.05)).abs() < 1e-9);
         }
@@ -430,14 +430,14 @@ mod tests {
             let flow = ShortFlow::new(parameters);
             let failover = Failover { start_s: 2.0, duration_s };
             let completion = |recovery| flow.completion_s(arrival_s, &failover, answer_s, recovery);
-            prop_assert!(completion(Recovery::Local) <= completion(Recovery::Timeout) + 1e-9);
+            prop_assert!(completion(FlowRecovery::Local) <= completion(FlowRecovery::Timeout) + 1e-9);
         }
 
         /// With local recovery, the completion time grows continuously with the down time.
         #[test]
         fn local_recovery_has_no_steps(parameters in parameters(), down_s in 0.0..10.0) {
             let flow = ShortFlow::new(parameters);
-            let at = |down_s| (flow.syn_loss_s(down_s, Recovery::Local), flow.data_loss_s(0, down_s, Recovery::Local));
+            let at = |down_s| (flow.syn_loss_s(down_s, FlowRecovery::Local), flow.data_loss_s(0, down_s, FlowRecovery::Local));
             let (before, after) = (at(down_s), at(down_s + 1e-6));
             prop_assert!((after.0 - before.0 - 1e-6).abs() < 1e-9 && (after.1 - before.1 - 1e-6).abs() < 1e-9);
         }
@@ -450,11 +450,11 @@ mod tests {
             let flow = ShortFlow::new(lossless);
             let failover = Failover { start_s: 2.0, duration_s };
             match (failover.case(arrival_s, flow.normal_s()), flow.interruption(arrival_s, &failover, 0.0)) {
-                (Case::Undisturbed, Interruption::None)
-                | (Case::SynLoss, Interruption::Handshake { .. })
-                | (Case::DataLoss, Interruption::Data { .. }) => {}
+                (FailoverCase::Undisturbed, Interruption::None)
+                | (FailoverCase::SynLoss, Interruption::Handshake { .. })
+                | (FailoverCase::DataLoss, Interruption::Data { .. }) => {}
                 // The flow's last segment has passed the cluster. Only its ACK is still on its way.
-                (Case::DataLoss, Interruption::None) => {
+                (FailoverCase::DataLoss, Interruption::None) => {
                     prop_assert!(arrival_s + flow.normal_s() - lossless.round_trip_s <= failover.start_s + 1e-9);
                 }
                 other => prop_assert!(false, "{other:?}"),

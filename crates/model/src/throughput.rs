@@ -3,7 +3,7 @@
 
 /// A path as its sender sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Path {
+pub struct TcpPath {
     /// Round-trip time, seconds.
     pub round_trip_s: f64,
     /// Probability that a packet is lost, given that no earlier packet of its round was lost (p).
@@ -16,7 +16,7 @@ pub struct Path {
     pub packets_per_ack: f64,
 }
 
-impl Path {
+impl TcpPath {
     /// The SCTP paper's rule, packets per second: 1/RTT · √(3/4p). It is Padhye's 1/RTT · √(3/2bp) with b = 2. The rule considers
     /// neither timeouts nor W_max. Without loss the result is infinite.
     pub fn square_root_rule(&self) -> f64 {
@@ -87,14 +87,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const PRIMARY: Path = Path {
+    const PRIMARY: TcpPath = TcpPath {
         round_trip_s: 0.09,
         loss: 0.05,
         timeout_s: 1.0,
         max_window: 45.0,
         packets_per_ack: 2.0,
     };
-    const SLOW: Path = Path {
+    const SLOW: TcpPath = TcpPath {
         round_trip_s: 0.21,
         ..PRIMARY
     };
@@ -102,7 +102,7 @@ mod tests {
     /// SCTP failover paper, IV.2: √(3/4p) / RTT.
     #[test]
     fn the_rule_is_the_papers() {
-        let path = Path {
+        let path = TcpPath {
             loss: 0.0075,
             round_trip_s: 0.1,
             ..PRIMARY
@@ -115,7 +115,7 @@ mod tests {
     /// puts the limit at (90/210)²·5 % = 0.918 %. So the rule is right except at 1 %, where its two results differ by less than 5 %.
     #[test]
     fn where_a_slower_path_is_better() {
-        let at = |loss| Path { loss, ..SLOW };
+        let at = |loss| TcpPath { loss, ..SLOW };
         assert!(at(0.0).beats(&PRIMARY));
         assert!(at(0.0091).beats(&PRIMARY));
         assert!(!at(0.0092).beats(&PRIMARY));
@@ -129,14 +129,14 @@ mod tests {
     /// The full formula includes timeouts, which last at least 1 s and are frequent at 5 % loss. So it puts the limit between 2 and 3 %.
     #[test]
     fn timeouts_favour_the_path_with_less_loss() {
-        let ratio = |loss| Path { loss, ..SLOW }.throughput() / PRIMARY.throughput();
+        let ratio = |loss| TcpPath { loss, ..SLOW }.throughput() / PRIMARY.throughput();
         assert!(ratio(0.01) > 1.9 && ratio(0.02) > 1.2 && ratio(0.03) < 1.0);
     }
 
     /// SCTP failover paper, IV.1: with equal round trips the path with less loss is the better one.
     #[test]
     fn of_equal_paths_the_one_with_less_loss_is_better() {
-        let cleaner = Path {
+        let cleaner = TcpPath {
             loss: 0.03,
             ..PRIMARY
         };
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn few_losses_make_the_full_formula_the_rule() {
-        let path = Path {
+        let path = TcpPath {
             loss: 1e-6,
             max_window: 1e9,
             timeout_s: 0.1,
@@ -162,11 +162,11 @@ mod tests {
         assert!((ratio - 1.0).abs() < 0.01, "{ratio}");
     }
 
-    fn path() -> impl Strategy<Value = Path> {
+    fn path() -> impl Strategy<Value = TcpPath> {
         (0.01..1.0, 1e-6..0.3, 1.0..10.0, 4.0..100.0, 1.0..2.0).prop_map(
             |(round_trip_s, loss, timeouts, max_window, packets_per_ack): (f64, f64, f64, f64, f64)| {
                 let timeout_s = round_trip_s * timeouts;
-                Path {
+                TcpPath {
                     round_trip_s,
                     loss,
                     timeout_s,
@@ -187,8 +187,8 @@ mod tests {
         /// window.
         #[test]
         fn more_loss_is_never_faster(path in path(), factor in 1.01..3.0f64) {
-            let path = Path { packets_per_ack: 2.0, ..path };
-            let worse = Path { loss: (path.loss * factor).min(0.5), ..path };
+            let path = TcpPath { packets_per_ack: 2.0, ..path };
+            let worse = TcpPath { loss: (path.loss * factor).min(0.5), ..path };
             prop_assert!(worse.throughput() < path.throughput() * 1.000_001);
             prop_assert!(worse.square_root_rule() < path.square_root_rule());
         }
@@ -196,18 +196,18 @@ mod tests {
         /// Holds for any number of packets per ACK if only loss limits the window.
         #[test]
         fn more_loss_is_never_faster_in_an_unlimited_window(path in path(), factor in 1.01..3.0f64) {
-            let path = Path { max_window: 1e9, ..path };
-            let worse = Path { loss: (path.loss * factor).min(0.5), ..path };
+            let path = TcpPath { max_window: 1e9, ..path };
+            let worse = TcpPath { loss: (path.loss * factor).min(0.5), ..path };
             prop_assert!(worse.throughput() < path.throughput());
         }
 
         /// With one ACK for two packets the formula's two forms meet.
         #[test]
         fn the_two_forms_meet_at_the_largest_window(path in path()) {
-            let path = Path { packets_per_ack: 2.0, ..path };
+            let path = TcpPath { packets_per_ack: 2.0, ..path };
             let limit = unlimited_window(path.loss, path.packets_per_ack);
-            let below = Path { max_window: limit * 0.999_999, ..path };
-            let above = Path { max_window: limit * 1.000_001, ..path };
+            let below = TcpPath { max_window: limit * 0.999_999, ..path };
+            let above = TcpPath { max_window: limit * 1.000_001, ..path };
             prop_assert!((below.throughput() / above.throughput() - 1.0).abs() < 1e-4);
         }
 

@@ -1,6 +1,6 @@
 //! Compares the models with ns-2 (`testdata/README.md`). No parameter is fitted, so a difference shows an effect that the model leaves out.
 
-use steadfast_model::failover::{Failover, Recovery};
+use steadfast_model::failover::{Failover, FlowRecovery};
 use steadfast_model::long_flow::LongFlow;
 use steadfast_model::parameters::Parameters;
 use steadfast_model::short_flow::{Interruption, ShortFlow};
@@ -75,7 +75,7 @@ fn short_flows() -> Vec<Compared> {
             Interruption::Handshake { down_s } => timeouts(down_s, parameters.syn_timeout_s),
             Interruption::Data { down_s, .. } => timeouts(down_s, parameters.timeout_s),
         };
-        let model_s = flow.completion_s(arrival_s, &failover, answer_s, Recovery::Timeout);
+        let model_s = flow.completion_s(arrival_s, &failover, answer_s, FlowRecovery::Timeout);
         Compared {
             failover_s: failover.duration_s,
             interruption,
@@ -148,7 +148,7 @@ fn the_maximum_is_ns2s() {
     let maxima = rows(include_str!("../testdata/short_flow_maxima.csv"));
     for row in maxima {
         let (failover_s, ns2_s) = (number(row[0]), number(row[1]));
-        let model_s = flow.disturbed_range(failover_s, Recovery::Timeout).max_s;
+        let model_s = flow.disturbed_range(failover_s, FlowRecovery::Timeout).max_s;
         assert!(
             (model_s / ns2_s - 1.0).abs() < 0.025,
             "{failover_s} s: model {model_s}, ns-2 {ns2_s}"
@@ -196,7 +196,7 @@ fn long_flows_miss_the_linear_growth_after_a_lost_syn() {
         };
         let (arrival_s, ns2_s) = (number(arrival_s), number(completion_s));
         if failover.covers(arrival_s) {
-            let model_s = flow.syn_loss_s(failover.end_s() - arrival_s, Recovery::Timeout);
+            let model_s = flow.syn_loss_s(failover.end_s() - arrival_s, FlowRecovery::Timeout);
             assert!(
                 (3.0..5.0).contains(&(ns2_s - model_s)),
                 "{arrival_s}: model {model_s}, ns-2 {ns2_s}"

@@ -37,7 +37,7 @@ pub struct Receiver {
 
 /// What the receiver does with a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SegmentVerdict {
     /// The segment is taken.
     Accept {
         /// Offset of the payload after its first `skip` bytes.
@@ -75,18 +75,18 @@ pub enum Rejected {
 }
 
 /// Where a segment stands in the input stream.
-struct Place {
+struct InputRange {
     at: Offset,
     skip: usize,
     end: Offset,
 }
 
 /// The segment's place, or `None` if it lies wholly before the stream.
-fn place(receiver: &Receiver, segment: &Segment<'_>) -> Option<Place> {
+fn place(receiver: &Receiver, segment: &Segment<'_>) -> Option<InputRange> {
     let len = segment.seq_len();
     let end = Offset::from_seq(segment.seq + len, receiver.input_first, receiver.next)?;
     let before = u64::from(len).saturating_sub(end.0);
-    Some(Place {
+    Some(InputRange {
         at: Offset(end.0.saturating_sub(len.into())),
         skip: segment.payload.len().min(usize::try_from(before).ok()?),
         end,
@@ -94,39 +94,39 @@ fn place(receiver: &Receiver, segment: &Segment<'_>) -> Option<Place> {
 }
 
 /// Judges `segment` as the receiver would.
-pub fn judge(receiver: &Receiver, segment: &Segment<'_>) -> Verdict {
+pub fn judge(receiver: &Receiver, segment: &Segment<'_>) -> SegmentVerdict {
     let flags = segment.flags;
     if !flags.ack && !flags.rst && !flags.syn {
-        return Verdict::Reject(Rejected::NoAck);
+        return SegmentVerdict::Reject(Rejected::NoAck);
     }
     let Some(place) = place(receiver, segment) else {
-        return Verdict::Reject(Rejected::OutOfWindow);
+        return SegmentVerdict::Reject(Rejected::OutOfWindow);
     };
     if flags.rst {
         return judge_reset(receiver, &place);
     }
     if flags.syn {
-        return Verdict::Reject(Rejected::UnexpectedSyn);
+        return SegmentVerdict::Reject(Rejected::UnexpectedSyn);
     }
     if is_old_timestamp(receiver, segment) {
-        return Verdict::Reject(Rejected::OldTimestamp);
+        return SegmentVerdict::Reject(Rejected::OldTimestamp);
     }
     if !is_in_window(receiver, &place, segment.payload.is_empty() && flags.fin) {
-        return Verdict::Reject(Rejected::OutOfWindow);
+        return SegmentVerdict::Reject(Rejected::OutOfWindow);
     }
     let Some(acknowledges) = acknowledged(receiver, segment.ack) else {
-        return Verdict::Reject(Rejected::Acknowledgement);
+        return SegmentVerdict::Reject(Rejected::Acknowledgement);
     };
-    let Place { at, skip, end } = place;
+    let InputRange { at, skip, end } = place;
     let data_end = at + (segment.payload.len() - skip) as u64;
     let is_whole = end <= receiver.right_edge.max(receiver.next);
     if receiver.ended && at < receiver.next && data_end > receiver.next && is_whole {
-        return Verdict::Reset; // data over its own FIN
+        return SegmentVerdict::Reset; // data over its own FIN
     }
     let taken = receiver.acknowledged.min(receiver.next);
     let old = skip.saturating_add(usize::try_from(taken.since(at)).unwrap_or(usize::MAX));
     let old = old.min(segment.payload.len());
-    Verdict::Accept {
+    SegmentVerdict::Accept {
         at: at + (old - skip) as u64,
         skip: old,
         acknowledges,
@@ -137,27 +137,27 @@ pub fn judge(receiver: &Receiver, segment: &Segment<'_>) -> Verdict {
 /// Judges a RST by RFC 5961 §3.2. Like Linux, also accepts a RST in the FIN's place, because some systems send a FIN and then a RST
 /// there (`tcp_reset_check`), and a RST exactly at the end of the data that is held out of order. An old timestamp does not matter
 /// for a RST. A RST whose payload leaves the window is refused, as newer kernels do.
-fn judge_reset(receiver: &Receiver, place: &Place) -> Verdict {
+fn judge_reset(receiver: &Receiver, place: &InputRange) -> SegmentVerdict {
     let at = place.at;
     if place.skip > 0 {
-        return Verdict::Reject(Rejected::BlindReset);
+        return SegmentVerdict::Reject(Rejected::BlindReset);
     }
     if receiver.ended && at + 1 == receiver.next {
-        return Verdict::Reset;
+        return SegmentVerdict::Reset;
     }
     if place.end < receiver.acknowledged || place.end > receiver.right_edge.max(receiver.next) {
-        return Verdict::Reject(Rejected::OutOfWindow);
+        return SegmentVerdict::Reject(Rejected::OutOfWindow);
     }
     if at == receiver.next || Some(at) == receiver.sacked_end {
-        return Verdict::Reset;
+        return SegmentVerdict::Reset;
     }
-    Verdict::Reject(Rejected::BlindReset)
+    SegmentVerdict::Reject(Rejected::BlindReset)
 }
 
 /// RFC 9293 §3.10.7.4, first check, as loosely as `tcp_sequence` and `tcp_data_queue` make it, against RCV.WUP. A segment that begins
 /// in the window and ends beyond the window passes, although newer kernels take it only if the application has read everything. A
 /// segment that ends beyond the window and has no new byte in the window passes only if it is a bare FIN at RCV.NXT.
-fn is_in_window(receiver: &Receiver, place: &Place, is_bare_fin: bool) -> bool {
+fn is_in_window(receiver: &Receiver, place: &InputRange, is_bare_fin: bool) -> bool {
     let edge = receiver.right_edge.max(receiver.next);
     let has_room = place.end <= edge || place.at.max(receiver.next) < edge;
     let exact = place.at == receiver.next;
@@ -184,7 +184,7 @@ fn acknowledged(receiver: &Receiver, ack: Seq) -> Option<Offset> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::{Flags, Options, Timestamps};
+    use crate::packet::{Flags, TcpOptions, Timestamps};
 
     const RECEIVER: Receiver = Receiver {
         input_first: Seq(u32::MAX - 50),
@@ -208,22 +208,22 @@ mod tests {
             ack: Offset(ack).to_seq(RECEIVER.output_first),
             flags,
             window: 1,
-            options: Options {
+            options: TcpOptions {
                 timestamps: Some(Timestamps { value: 77, echo: 0 }),
-                ..Options::default()
+                ..TcpOptions::default()
             },
             payload,
         }
     }
 
-    fn verdict(at: u64, ack: u64, flags: Flags, payload: &[u8]) -> Verdict {
+    fn verdict(at: u64, ack: u64, flags: Flags, payload: &[u8]) -> SegmentVerdict {
         judge(&RECEIVER, &segment(at, ack, flags, payload))
     }
 
     #[test]
     fn in_order_ahead_and_overlapping_data_is_taken() {
         for at in [150, 120, 160, 1099] {
-            let expected = Verdict::Accept {
+            let expected = SegmentVerdict::Accept {
                 at: Offset(at),
                 skip: 0,
                 acknowledges: Offset(6000),
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn bytes_and_an_end_below_what_was_acknowledged_are_not_taken() {
-        let accept = |at, skip, text| Verdict::Accept {
+        let accept = |at, skip, text| SegmentVerdict::Accept {
             at: Offset(at),
             skip,
             acknowledges: Offset(6000),
@@ -251,27 +251,27 @@ mod tests {
     fn a_keepalive_probe_below_what_was_acknowledged_is_old() {
         assert_eq!(
             verdict(98, 5000, Flags::ACK, b"x"),
-            Verdict::Reject(Rejected::OutOfWindow)
+            SegmentVerdict::Reject(Rejected::OutOfWindow)
         );
         assert_eq!(
             verdict(1101, 5000, Flags::ACK, b"x"),
-            Verdict::Reject(Rejected::OutOfWindow)
+            SegmentVerdict::Reject(Rejected::OutOfWindow)
         );
     }
 
     #[test]
     fn a_blind_reset_does_nothing() {
-        assert_eq!(verdict(150, 0, Flags::RST, b""), Verdict::Reset);
+        assert_eq!(verdict(150, 0, Flags::RST, b""), SegmentVerdict::Reset);
         for at in [120, 151, 1000] {
             assert_eq!(
                 verdict(at, 0, Flags::RST, b""),
-                Verdict::Reject(Rejected::BlindReset),
+                SegmentVerdict::Reject(Rejected::BlindReset),
                 "{at}"
             );
         }
         assert_eq!(
             verdict(1200, 0, Flags::RST, b""),
-            Verdict::Reject(Rejected::OutOfWindow)
+            SegmentVerdict::Reject(Rejected::OutOfWindow)
         );
     }
 
@@ -280,13 +280,13 @@ mod tests {
         for ack in [1999, 9001, 4_000_000] {
             assert_eq!(
                 verdict(150, ack, Flags::ACK, b"evil"),
-                Verdict::Reject(Rejected::Acknowledgement),
+                SegmentVerdict::Reject(Rejected::Acknowledgement),
                 "{ack}"
             );
         }
         assert!(matches!(
             verdict(150, 2000, Flags::ACK, b""),
-            Verdict::Accept { .. }
+            SegmentVerdict::Accept { .. }
         ));
         let without_ack = Flags {
             psh: true,
@@ -295,7 +295,7 @@ mod tests {
         };
         assert_eq!(
             verdict(150, 5000, without_ack, b"x"),
-            Verdict::Reject(Rejected::NoAck)
+            SegmentVerdict::Reject(Rejected::NoAck)
         );
     }
 
@@ -309,12 +309,12 @@ mod tests {
     #[test]
     fn a_reset_in_the_place_of_the_fin_counts() {
         let reset = |at| judge(&ENDED, &segment(at, 0, Flags::RST, b""));
-        assert_eq!(reset(149), Verdict::Reset);
-        assert_eq!(reset(150), Verdict::Reset);
-        assert_eq!(reset(148), Verdict::Reject(Rejected::OutOfWindow));
+        assert_eq!(reset(149), SegmentVerdict::Reset);
+        assert_eq!(reset(150), SegmentVerdict::Reset);
+        assert_eq!(reset(148), SegmentVerdict::Reject(Rejected::OutOfWindow));
         assert_eq!(
             verdict(149, 0, Flags::RST, b""),
-            Verdict::Reject(Rejected::BlindReset)
+            SegmentVerdict::Reject(Rejected::BlindReset)
         );
     }
 
@@ -325,29 +325,29 @@ mod tests {
             ..RECEIVER
         };
         let reset = |at| judge(&receiver, &segment(at, 0, Flags::RST, b""));
-        assert_eq!(reset(700), Verdict::Reset);
+        assert_eq!(reset(700), SegmentVerdict::Reset);
         for at in [699, 701] {
-            assert_eq!(reset(at), Verdict::Reject(Rejected::BlindReset), "{at}");
+            assert_eq!(reset(at), SegmentVerdict::Reject(Rejected::BlindReset), "{at}");
         }
     }
 
     #[test]
     fn a_reset_with_a_payload_that_leaves_the_window_is_none() {
-        assert_eq!(verdict(150, 0, Flags::RST, &[0; 950]), Verdict::Reset);
+        assert_eq!(verdict(150, 0, Flags::RST, &[0; 950]), SegmentVerdict::Reset);
         assert_eq!(
             verdict(150, 0, Flags::RST, &[0; 951]),
-            Verdict::Reject(Rejected::OutOfWindow)
+            SegmentVerdict::Reject(Rejected::OutOfWindow)
         );
     }
 
     #[test]
     fn behind_the_fin_nothing_is_taken_and_data_over_it_is_an_abort() {
         let at = |at, payload| judge(&ENDED, &segment(at, 6000, Flags::ACK, payload));
-        let text = |verdict| matches!(verdict, Verdict::Accept { text: true, .. });
+        let text = |verdict| matches!(verdict, SegmentVerdict::Accept { text: true, .. });
         assert!(!text(at(150, b"more")) && !text(at(149, b"x")));
         assert!(text(verdict(150, 6000, Flags::ACK, b"more")));
-        assert_eq!(at(149, b"xy"), Verdict::Reset);
-        assert_ne!(at(149, &[0; 1000]), Verdict::Reset); // leaves the window
+        assert_eq!(at(149, b"xy"), SegmentVerdict::Reset);
+        assert_ne!(at(149, &[0; 1000]), SegmentVerdict::Reset); // leaves the window
     }
 
     #[test]
@@ -357,13 +357,16 @@ mod tests {
             ..RECEIVER
         };
         let at = |at, flags, payload| judge(&closed, &segment(at, 6000, flags, payload));
-        let refused = Verdict::Reject(Rejected::OutOfWindow);
+        let refused = SegmentVerdict::Reject(Rejected::OutOfWindow);
         assert_eq!(at(150, Flags::ACK, b"x"), refused);
         assert_eq!(at(140, Flags::ACK, &[0; 11]), refused);
         assert_eq!(at(150, Flags::FIN_ACK, b"x"), refused);
         assert_eq!(at(151, Flags::FIN_ACK, b""), refused);
         for flags in [Flags::ACK, Flags::FIN_ACK] {
-            assert!(matches!(at(150, flags, b""), Verdict::Accept { text: true, .. }));
+            assert!(matches!(
+                at(150, flags, b""),
+                SegmentVerdict::Accept { text: true, .. }
+            ));
         }
     }
 
@@ -376,7 +379,7 @@ mod tests {
         };
         let mut probe = segment(0, 6000, Flags::ACK, b"xyz");
         probe.seq = probe.seq - 1;
-        let expected = Verdict::Accept {
+        let expected = SegmentVerdict::Accept {
             at: Offset::ZERO,
             skip: 1,
             acknowledges: Offset(6000),
@@ -384,10 +387,16 @@ mod tests {
         };
         assert_eq!(judge(&fresh, &probe), expected);
         probe.payload = b"";
-        assert_eq!(judge(&fresh, &probe), Verdict::Reject(Rejected::OutOfWindow));
+        assert_eq!(
+            judge(&fresh, &probe),
+            SegmentVerdict::Reject(Rejected::OutOfWindow)
+        );
         probe.flags = Flags::RST;
         probe.payload = b"x";
-        assert_eq!(judge(&fresh, &probe), Verdict::Reject(Rejected::BlindReset));
+        assert_eq!(
+            judge(&fresh, &probe),
+            SegmentVerdict::Reject(Rejected::BlindReset)
+        );
     }
 
     #[test]
@@ -397,9 +406,12 @@ mod tests {
             ..RECEIVER
         };
         let mut old = segment(150, 0, Flags::ACK, b"x");
-        assert!(matches!(judge(&fresh, &old), Verdict::Accept { .. }));
+        assert!(matches!(judge(&fresh, &old), SegmentVerdict::Accept { .. }));
         old.ack = old.ack - 1;
-        assert_eq!(judge(&fresh, &old), Verdict::Reject(Rejected::Acknowledgement));
+        assert_eq!(
+            judge(&fresh, &old),
+            SegmentVerdict::Reject(Rejected::Acknowledgement)
+        );
     }
 
     #[test]
@@ -411,14 +423,14 @@ mod tests {
         let mut first = segment(150, 5000, Flags::ACK, b"x");
         let value = 0xffff_0000;
         first.options.timestamps = Some(Timestamps { value, echo: 0 });
-        assert!(matches!(judge(&receiver, &first), Verdict::Accept { .. }));
+        assert!(matches!(judge(&receiver, &first), SegmentVerdict::Accept { .. }));
     }
 
     #[test]
     fn a_syn_in_a_connection_changes_nothing() {
         assert_eq!(
             verdict(160, 5000, Flags::SYN, b""),
-            Verdict::Reject(Rejected::UnexpectedSyn)
+            SegmentVerdict::Reject(Rejected::UnexpectedSyn)
         );
     }
 
@@ -426,10 +438,13 @@ mod tests {
     fn old_timestamps_are_refused_by_more_than_one_tick() {
         let mut old = segment(150, 5000, Flags::ACK, b"x");
         old.options.timestamps = Some(Timestamps { value: 75, echo: 0 });
-        assert_eq!(judge(&RECEIVER, &old), Verdict::Reject(Rejected::OldTimestamp));
+        assert_eq!(
+            judge(&RECEIVER, &old),
+            SegmentVerdict::Reject(Rejected::OldTimestamp)
+        );
         old.options.timestamps = Some(Timestamps { value: 76, echo: 0 });
-        assert!(matches!(judge(&RECEIVER, &old), Verdict::Accept { .. }));
+        assert!(matches!(judge(&RECEIVER, &old), SegmentVerdict::Accept { .. }));
         old.options.timestamps = None;
-        assert!(matches!(judge(&RECEIVER, &old), Verdict::Accept { .. }));
+        assert!(matches!(judge(&RECEIVER, &old), SegmentVerdict::Accept { .. }));
     }
 }

@@ -11,7 +11,7 @@ use crate::connection::Cap;
 use crate::orphans::Orphans;
 use crate::path::PathWord;
 use crate::role::Role;
-use crate::state_sync::Phase;
+use crate::state_sync::StateSyncPhase;
 use crate::table::ConnectionId;
 
 /// Index of a service. The eBPF programs use the same index.
@@ -175,7 +175,7 @@ pub enum ServiceAction {
     /// it.
     RunSync {
         /// What the hook is to do.
-        phase: Phase,
+        phase: StateSyncPhase,
         /// The number of this run.
         run: u64,
         /// Time after which the run is of no use. `None`: the operator's configuration says how long it may take.
@@ -194,12 +194,12 @@ pub enum ServiceAction {
         cap: Option<Cap>,
     },
     /// Log an event for the operator.
-    Report(Report),
+    Report(OperatorReport),
 }
 
 /// An event that the operator wants to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum OperatorReport {
     /// A service has a new role.
     Role {
         /// The role before.
@@ -309,7 +309,7 @@ pub struct ServiceBeat {
     /// The sender's MAC address on the service interface.
     pub mac: [u8; 6],
     /// State of the application on the sender's node.
-    pub server: Server,
+    pub server: ApplicationState,
     /// The sender gives up its part. The receiver is to take over from it, or go on without it.
     pub leaves: bool,
     /// The sender, a healthy primary, wants to become the backup.
@@ -326,7 +326,7 @@ pub struct ServiceBeat {
 /// State of an application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Server {
+pub enum ApplicationState {
     /// Nothing is known against it.
     #[default]
     Alive,

@@ -19,7 +19,7 @@ const LOOK_AHEAD: Duration = Duration::from_secs(1);
 
 /// Whether a process listens at the service's address.
 #[derive(Clone, Debug)]
-pub struct Presence {
+pub struct ListenerPresence {
     /// Number of listener deaths at the last check, if no listener was left then; else 0.
     found: u32,
     /// No process listened at the last check, and the application was not serving when its absence was first seen.
@@ -27,7 +27,7 @@ pub struct Presence {
     looked: Instant,
 }
 
-impl Presence {
+impl ListenerPresence {
     /// An application that is there, as far as is known.
     pub const fn new(now: Instant) -> Self {
         Self {
@@ -66,12 +66,12 @@ impl Presence {
 
 /// Answers to the health probe.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Answers {
+pub struct HealthAnswers {
     /// Number of missing or wrong answers since the last good one.
     missing: u32,
 }
 
-impl Answers {
+impl HealthAnswers {
     /// Notes an answer, good or not. Returns whether the application hangs: `failures` answers in a row were bad.
     pub fn hangs_after(&mut self, is_good: bool, failures: u32) -> bool {
         self.missing = if is_good {
@@ -92,7 +92,7 @@ mod tests {
     /// A worker's connections die before its listener, and the agent may read of their deaths in between.
     #[test]
     fn no_death_counts_before_it_was_looked_who_is_left() {
-        let mut presence = Presence::new(BEGIN);
+        let mut presence = ListenerPresence::new(BEGIN);
         let mut is_dead = |after: Duration, deaths: u32, is_left: Option<bool>| {
             let mut looked = false;
             let is_dead = presence.is_dead(BEGIN + after, deaths, true, || {
@@ -120,7 +120,7 @@ mod tests {
     /// An application that was stopped in order, or never started, has no listener death that the eBPF programs count.
     #[test]
     fn an_application_that_would_go_on_must_be_there() {
-        let mut presence = Presence::new(BEGIN);
+        let mut presence = ListenerPresence::new(BEGIN);
         let mut is_dead = |after: Duration, serves: bool, is_left: bool| {
             presence.is_dead(BEGIN + after, 0, serves, || is_left)
         };
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn only_failures_in_a_row_count() {
-        let mut answers = Answers::default();
+        let mut answers = HealthAnswers::default();
         let hangs = [true, false, true, false, false, false, true, false]
             .map(|is_good| answers.hangs_after(is_good, 2));
         assert_eq!(hangs, [false, false, false, false, true, true, false, false]);

@@ -37,7 +37,7 @@ pub struct PageQuery {
 
 /// Some of the primary's connections, in the order of their clients' addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Page {
+pub struct CensusPage {
     /// The query that this page answers.
     pub query: PageQuery,
     /// The clients, and the terms of their handshakes.
@@ -50,11 +50,11 @@ pub struct Page {
 #[derive(Debug, Default)]
 pub(crate) struct Census {
     began: Instant,
-    progress: Progress,
+    progress: CensusProgress,
 }
 
 #[derive(Debug, Default)]
-enum Progress {
+enum CensusProgress {
     /// Not begun.
     #[default]
     None,
@@ -75,7 +75,7 @@ impl Census {
     }
 
     fn ask_behind(&mut self, after: Option<SocketAddr>) {
-        self.progress = Progress::Asking {
+        self.progress = CensusProgress::Asking {
             after,
             asked: 0,
             at: Instant::ZERO,
@@ -84,12 +84,12 @@ impl Census {
 
     /// Whether every page has come.
     pub(crate) fn is_complete(&self) -> bool {
-        matches!(self.progress, Progress::Complete)
+        matches!(self.progress, CensusProgress::Complete)
     }
 
     /// Whether pages are still to come.
     pub(crate) fn is_under_way(&self) -> bool {
-        matches!(self.progress, Progress::Asking { .. })
+        matches!(self.progress, CensusProgress::Asking { .. })
     }
 
     /// When the census began. The primary's answers are no older than this.
@@ -106,7 +106,7 @@ impl Census {
 
     /// The question to ask now, if any.
     pub(crate) fn poll(&mut self, now: Instant) -> Option<PageQuery> {
-        let Progress::Asking { after, asked, at } = &mut self.progress else {
+        let CensusProgress::Asking { after, asked, at } = &mut self.progress else {
             return None;
         };
         let pause = if *asked < ASKED_OFTEN {
@@ -123,8 +123,8 @@ impl Census {
     }
 
     /// If `page` answers the open question, takes it and goes on to the next page. Returns whether the page was taken.
-    pub(crate) fn takes(&mut self, page: &Page) -> bool {
-        let Progress::Asking { after, .. } = self.progress else {
+    pub(crate) fn takes(&mut self, page: &CensusPage) -> bool {
+        let CensusProgress::Asking { after, .. } = self.progress else {
             return false;
         };
         let last = page.connections.last().map(|(client, _)| *client);
@@ -133,7 +133,7 @@ impl Census {
             return false;
         }
         if page.is_last {
-            self.progress = Progress::Complete;
+            self.progress = CensusProgress::Complete;
         } else {
             self.ask_behind(last);
         }

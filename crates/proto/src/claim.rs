@@ -43,12 +43,12 @@ pub(crate) struct Claim {
     is_promised: bool,
     /// Number of announcements left. `None` until the claim is complete.
     left: Option<u32>,
-    answers: Option<Answers>,
+    answers: Option<ClaimAnswers>,
 }
 
 /// Times of the first and the last answer in a series of answers without a break.
 #[derive(Clone, Copy, Debug)]
-struct Answers {
+struct ClaimAnswers {
     first: Instant,
     last: Instant,
 }
@@ -118,7 +118,7 @@ impl Claim {
             .answers
             .filter(|answers| now.since(answers.last) <= BREAK_MIN.max(patience + WAIT));
         let first = unbroken.map_or(now, |answers| answers.first);
-        self.answers = Some(Answers { first, last: now });
+        self.answers = Some(ClaimAnswers { first, last: now });
         if self.due > now + WAIT {
             (self.due, self.wait) = (now + WAIT, WAIT);
         }

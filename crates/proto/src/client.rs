@@ -9,7 +9,7 @@ pub(crate) const MSS_DEFAULT: u16 = 536;
 
 /// The latest values that the client announced.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Client {
+pub(crate) struct ClientState {
     /// Whether a segment of the client was taken since the handshake began.
     pub heard: bool,
     pub mss: u16,
@@ -26,7 +26,7 @@ pub(crate) struct Client {
     pub timestamp: u32,
 }
 
-impl Client {
+impl ClientState {
     /// The state after the client's SYN, with the window shift that was agreed on.
     pub fn opening(syn: &Opening, window_shift: u8) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl Client {
 mod tests {
     use super::*;
     use crate::Instant;
-    use crate::packet::{Flags, Options, Timestamps};
+    use crate::packet::{Flags, TcpOptions, Timestamps};
 
     const FIRST: Seq = Seq(u32::MAX - 10);
 
@@ -118,18 +118,18 @@ mod tests {
             ack: Seq(0),
             flags: Flags::ACK,
             window,
-            options: Options {
+            options: TcpOptions {
                 timestamps: Some(Timestamps { value, echo: 0 }),
-                ..Options::default()
+                ..TcpOptions::default()
             },
             payload: b"",
         }
     }
 
     /// After a SYN with timestamp `value`, and the first acknowledgement, of window 500.
-    fn client(value: u32) -> Client {
+    fn client(value: u32) -> ClientState {
         let syn = Opening::of(&segment(0, 65_535, value), Instant::ZERO);
-        let mut client = Client::opening(&syn, 0);
+        let mut client = ClientState::opening(&syn, 0);
         client.note(&segment(0, 500, value), Offset(0), Offset(0), Offset(0));
         client
     }

@@ -8,27 +8,27 @@ mod position;
 
 use std::net::SocketAddr;
 
-use crate::accept::{self, Receiver, Verdict};
-use crate::client::{Client, MSS_DEFAULT};
+use crate::accept::{self, Receiver, SegmentVerdict};
+use crate::client::{ClientState, MSS_DEFAULT};
 pub use crate::effect::Effect;
 pub use crate::endpoint::{Endpoint, EndpointTimestamps, OutputEnd};
 use crate::follower::Follower;
 pub use crate::opening::Opening;
-use crate::packet::{Options, Segment};
-pub use crate::protection::{Cause, Protection};
-use crate::spill::Full;
+use crate::packet::{Segment, TcpOptions};
+pub use crate::protection::{Protection, UnprotectedCause};
+use crate::spill::LogFull;
 use crate::stream::{Inserted, OnShelf, Shelf, StreamLog};
 use crate::{Instant, Offset};
+pub(crate) use cap::CapChange;
 use cap::Capped;
-pub(crate) use cap::Word;
-pub use cap::{Cap, Promise};
+pub use cap::{Cap, WindowPromise};
 pub(crate) use learnt::Middle;
 use learnt::Probation;
 pub use limit::AtLimit;
 
 /// The latest values that the server announced.
 #[derive(Clone, Copy, Debug)]
-struct Server {
+struct ServerState {
     mss: u16,
     window_shift: u8,
     acknowledged: Offset,
@@ -43,7 +43,7 @@ struct Server {
 
 /// What both sides' SYNs agreed on.
 #[derive(Clone, Copy, Debug)]
-struct Agreed {
+struct NegotiatedOptions {
     window_scale: bool,
     sack: bool,
     timestamps: bool,
@@ -68,9 +68,9 @@ pub struct Connection {
     vip: SocketAddr,
     input: StreamLog,
     output: StreamLog,
-    client: Client,
-    server: Server,
-    agreed: Agreed,
+    client: ClientState,
+    server: ServerState,
+    agreed: NegotiatedOptions,
     follower: Follower,
     limit: u64,
     at_limit: AtLimit,
@@ -95,12 +95,12 @@ impl Connection {
         limit: u64,
     ) -> Self {
         let (theirs, ours) = (&syn.options, &syn_ack.options);
-        let agreed = Agreed {
+        let agreed = NegotiatedOptions {
             window_scale: theirs.window_scale.is_some() && ours.window_scale.is_some(),
             sack: theirs.sack_permitted && ours.sack_permitted,
             timestamps: theirs.timestamps.is_some() && ours.timestamps.is_some(),
         };
-        let shift = |options: &Options| {
+        let shift = |options: &TcpOptions| {
             options
                 .window_scale
                 .filter(|_| agreed.window_scale)
@@ -112,8 +112,8 @@ impl Connection {
             vip,
             input: StreamLog::new(syn.seq + 1),
             output: StreamLog::new(syn_ack.seq + 1),
-            client: Client::opening(syn, shift(theirs)),
-            server: Server {
+            client: ClientState::opening(syn, shift(theirs)),
+            server: ServerState {
                 mss: ours.mss.unwrap_or(MSS_DEFAULT),
                 window_shift: shift(ours),
                 acknowledged: Offset::ZERO,
@@ -177,7 +177,7 @@ impl Connection {
     }
 
     /// Makes the connection unprotected, for a reason that is outside the connection.
-    pub fn unprotect(&mut self, cause: Cause) {
+    pub fn unprotect(&mut self, cause: UnprotectedCause) {
         self.spoil(Protection::Unprotected(cause));
         self.release();
     }
@@ -189,17 +189,17 @@ impl Connection {
 
     /// Notes options of the server that rule out a restored socket. A server sends a Multipath TCP option only if it has agreed
     /// to use Multipath TCP.
-    fn note_options(&mut self, server: &Options) {
+    fn note_options(&mut self, server: &TcpOptions) {
         if server.multipath {
-            self.spoil(Protection::Unprotected(Cause::Multipath));
+            self.spoil(Protection::Unprotected(UnprotectedCause::Multipath));
         }
         self.note_signature(server);
     }
 
     /// Notes a signature. A client that signs its SYN ignores segments that are not signed.
-    fn note_signature(&mut self, options: &Options) {
+    fn note_signature(&mut self, options: &TcpOptions) {
         if options.signature {
-            self.spoil(Protection::Unprotected(Cause::Signed));
+            self.spoil(Protection::Unprotected(UnprotectedCause::Signed));
         }
     }
 
@@ -252,22 +252,25 @@ impl Connection {
 
     /// Whether the server would take this segment of the client. False for a RST.
     pub fn takes(&self, segment: &Segment<'_>) -> bool {
-        matches!(accept::judge(&self.receiver(), segment), Verdict::Accept { .. })
+        matches!(
+            accept::judge(&self.receiver(), segment),
+            SegmentVerdict::Accept { .. }
+        )
     }
 
     /// Handles a segment of the client. `source` is the place of its payload on a shelf.
     pub fn on_client(&mut self, segment: &Segment<'_>, source: Option<OnShelf<'_>>) -> Effect {
         match accept::judge(&self.receiver(), segment) {
-            Verdict::Reject(why) => Effect::Rejected(why),
-            Verdict::Reset => Effect::Reset,
-            Verdict::Accept {
+            SegmentVerdict::Reject(why) => Effect::Rejected(why),
+            SegmentVerdict::Reset => Effect::Reset,
+            SegmentVerdict::Accept {
                 at,
                 skip,
                 acknowledges,
                 text,
             } => {
                 if segment.flags.urg {
-                    self.spoil(Protection::Unprotected(Cause::Urgent));
+                    self.spoil(Protection::Unprotected(UnprotectedCause::Urgent));
                 }
                 let payload = &segment.payload[skip..];
                 self.client
@@ -317,7 +320,7 @@ impl Connection {
         };
         self.note_options(&segment.options);
         if segment.flags.urg {
-            self.spoil(Protection::Unprotected(Cause::Urgent));
+            self.spoil(Protection::Unprotected(UnprotectedCause::Urgent));
         }
         if let Some(timestamps) = segment.options.timestamps
             && timestamps.value.wrapping_sub(self.server.timestamp).cast_signed() >= 0
@@ -348,7 +351,7 @@ impl Connection {
         };
         let logged = self.input.frontier() + u64::from(self.input.is_complete());
         if acknowledges > logged {
-            self.spoil(Protection::Unprotected(Cause::Hole));
+            self.spoil(Protection::Unprotected(UnprotectedCause::Hole));
             self.input.pass(self.input.frontier()..acknowledges); // the server has these bytes
         }
         if acknowledges >= self.server.acknowledged {
@@ -368,7 +371,7 @@ impl Connection {
         match is_logged.then(|| self.output.insert(at, payload, source)) {
             Some(Inserted::Conflict) => self.spoil(Protection::Ambiguous),
             None | Some(Inserted::TooManyHoles) => {
-                self.spoil(Protection::Unprotected(Cause::Full(Full::Memory)));
+                self.spoil(Protection::Unprotected(UnprotectedCause::Full(LogFull::Memory)));
                 self.output.pass(at..end);
             }
             Some(Inserted::Known) => {}

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use crate::Offset;
 use crate::action::ServiceAction;
-use crate::restart::http::{Feed, Position, Resume, Resumer, Rules, Switched, Tracker, Volatile};
+use crate::restart::http::{BodyPosition, Feed, HttpResume, HttpResumer, Rules, Switched, Tracker, Volatile};
 use crate::restart::replica::{self, Comparison};
-use crate::spill::Full;
-use crate::table::{Change, ConnectionId, Table};
+use crate::spill::LogFull;
+use crate::table::{ConnectionId, Table, TableChange};
 
 /// Which restart policy a service has (DESIGN.md §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Policy {
+pub enum RestartPolicy {
     /// The restart point moves at message boundaries of HTTP/1.
     Http,
     /// A second application runs along. Its output is compared with the primary's, and dropped.
@@ -50,14 +50,14 @@ pub enum Restart {
         /// The part of the in-log to feed.
         feed: Feed,
         /// The part of the replies that was sent.
-        resume: Resume,
+        resume: HttpResume,
     },
     /// Continue with the replica's connection.
     Replica {
         /// The replica has been fed up to here.
         input_from: Offset,
         /// How much the replica's output is ahead of the primary's, or behind it.
-        resume: replica::Resume,
+        resume: replica::ReplicaResume,
     },
 }
 
@@ -67,7 +67,7 @@ pub struct Replica {
     /// It begins in the middle of its connection, and has not been opened yet.
     is_late: bool,
     /// Recognises the reply that upgraded the connection, until the replica has sent that reply.
-    upgrade: Option<Box<Resumer>>,
+    upgrade: Option<Box<HttpResumer>>,
     comparison: Comparison,
     fed: Offset,
     fed_end: bool,
@@ -88,8 +88,8 @@ impl Replica {
     }
 
     /// A replica that begins where the connection changed to another protocol.
-    fn switched(from: Offset, reply: Option<Resume>, opaque: &Opaque) -> Self {
-        let resumer = |resume| Resumer::with_volatile(resume, opaque.volatile.clone()).0;
+    fn switched(from: Offset, reply: Option<HttpResume>, opaque: &Opaque) -> Self {
+        let resumer = |resume| HttpResumer::with_volatile(resume, opaque.volatile.clone()).0;
         Self {
             is_late: true,
             upgrade: reply.map(resumer).map(Box::new),
@@ -179,10 +179,10 @@ impl Replica {
 
 impl Follower {
     /// The follower for a new connection; `rules` and `opaque` are for policy `http`, and a replica may be `bound` bytes behind.
-    pub fn new(policy: Policy, rules: Rules, opaque: Option<Arc<Opaque>>, bound: usize) -> Self {
+    pub fn new(policy: RestartPolicy, rules: Rules, opaque: Option<Arc<Opaque>>, bound: usize) -> Self {
         match policy {
-            Policy::Http => Self::Http(Tracker::new(rules), opaque),
-            Policy::Replica => Self::Replica(Box::new(Replica::new(bound))),
+            RestartPolicy::Http => Self::Http(Tracker::new(rules), opaque),
+            RestartPolicy::Replica => Self::Replica(Box::new(Replica::new(bound))),
         }
     }
 
@@ -316,7 +316,7 @@ impl Follower {
     }
 
     /// The log may not grow, for the reason `full`: gives up input that is kept for a reply only. Returns false if there is no such input.
-    pub fn shed(&mut self, full: Full) -> bool {
+    pub fn shed(&mut self, full: LogFull) -> bool {
         match self {
             Self::Http(tracker, _) => tracker.shed(full),
             Self::Replica(_) | Self::GivenUp => false,
@@ -346,8 +346,10 @@ impl Follower {
             return Ok(());
         };
         let body = match tracker.resume().map_err(|reason| reason.to_string())? {
-            Resume::Again { said, .. } if tracker.unanswered() == 1 => said.body,
-            Resume::Finished | Resume::Idle | Resume::Again { .. } | Resume::Refused(_) => None,
+            HttpResume::Again { said, .. } if tracker.unanswered() == 1 => said.body,
+            HttpResume::Finished | HttpResume::Idle | HttpResume::Again { .. } | HttpResume::Refused(_) => {
+                None
+            }
         };
         match body {
             // A client that has the FIN acknowledges it together with the hole's last byte. The restored socket must have sent a
@@ -356,7 +358,7 @@ impl Follower {
                 Err("the client may have the server's FIN, and the reply is not the connection's last".into())
             }
             // Everything that was not sent yet belongs to the body, and the body is the same.
-            Some(body) if !matches!(body.position, Position::Chunked(_)) => Ok(()),
+            Some(body) if !matches!(body.position, BodyPosition::Chunked(_)) => Ok(()),
             _ => Err("the client may have more of the reply than the log, in another form".into()),
         }
     }
@@ -402,17 +404,19 @@ impl Follower {
 }
 
 /// Keeps a connection's replica in step with what the primary has accepted.
-pub(crate) fn follow_replica(table: &mut Table, change: Change, actions: &mut VecDeque<ServiceAction>) {
+pub(crate) fn follow_replica(table: &mut Table, change: TableChange, actions: &mut VecDeque<ServiceAction>) {
     match change {
-        Change::Ended(connection) if !table.lingers(connection) => {
+        TableChange::Ended(connection) if !table.lingers(connection) => {
             actions.push_back(ServiceAction::CloseReplica { connection })
         }
-        Change::Opened(connection) | Change::Connection(connection) | Change::Ended(connection) => {
+        TableChange::Opened(connection)
+        | TableChange::Connection(connection)
+        | TableChange::Ended(connection) => {
             let Some(entry) = table.followed_mut(connection) else {
                 return;
             };
             let client = entry.client();
-            let is_new = matches!(change, Change::Opened(_));
+            let is_new = matches!(change, TableChange::Opened(_));
             let opens = |replica: &mut Replica| replica.opens() || is_new;
             if entry.follower_mut().replica_mut().is_some_and(opens) {
                 actions.push_back(open(connection, client));
@@ -425,7 +429,7 @@ pub(crate) fn follow_replica(table: &mut Table, change: Change, actions: &mut Ve
                 actions.push_back(ServiceAction::FeedReplica { connection });
             }
         }
-        Change::Handshake | Change::Old | Change::Unknown => {}
+        TableChange::Handshake | TableChange::Old | TableChange::Unknown => {}
     }
 }
 

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::Instant;
 use crate::connection::{Connection, Middle};
 use crate::follower::Follower;
-use crate::older::{OLDER_MAX, Said};
+use crate::older::{OLDER_MAX, ServerNumbers};
 use crate::packet::Segment;
 use crate::recent::Recent;
 use crate::restart::http;
@@ -60,18 +60,18 @@ pub struct Terms {
 }
 
 /// What the primary's kernel says about a client's open or half-closed connection. `None`: there is none.
-pub type Told = (SocketAddr, Option<Terms>);
+pub type ClientTerms = (SocketAddr, Option<Terms>);
 
 /// A segment kept for a candidate.
 #[derive(Debug)]
-struct Kept {
+struct KeptSegment {
     at: Instant,
     direction: Direction,
     segment: Segment<'static>,
     payload: Vec<u8>,
 }
 
-impl Kept {
+impl KeptSegment {
     fn of(at: Instant, direction: Direction, segment: &Segment<'_>) -> Self {
         Self {
             at,
@@ -94,18 +94,18 @@ impl Kept {
 
 /// Bytes that look like a request, and all segments since.
 #[derive(Debug)]
-struct Candidate {
+struct RequestCandidate {
     middle: Middle,
-    kept: Vec<Kept>,
+    kept: Vec<KeptSegment>,
     bytes: usize,
     /// Index in `kept` of the reply's first segment.
     reply: Option<usize>,
 }
 
-impl Candidate {
+impl RequestCandidate {
     fn keep(&mut self, at: Instant, direction: Direction, segment: &Segment<'_>) -> usize {
         let cost = SEGMENT_COST + segment.payload.len();
-        self.kept.push(Kept::of(at, direction, segment));
+        self.kept.push(KeptSegment::of(at, direction, segment));
         self.bytes += cost;
         cost
     }
@@ -127,7 +127,7 @@ impl Candidate {
 
 /// What is known about a client's terms.
 #[derive(Debug)]
-enum Known {
+enum KnownTerms {
     Terms(Terms),
     /// The connection will not be learnt, for this reason.
     Barred(String),
@@ -136,18 +136,18 @@ enum Known {
 /// The connections of one service that are being learnt.
 #[derive(Debug)]
 pub(crate) struct Learner {
-    candidates: Recent<Candidate>,
+    candidates: Recent<RequestCandidate>,
     /// Bytes kept for all candidates.
     bytes: usize,
-    known: Recent<Known>,
+    known: Recent<KnownTerms>,
     /// Clients to ask about.
     waiting: Recent<()>,
-    question: Question,
+    question: TermsQuestion,
 }
 
 /// The one question that is under way.
 #[derive(Debug, Default)]
-struct Question {
+struct TermsQuestion {
     clients: Vec<SocketAddr>,
     asked: u32,
     /// When the question was first asked, and when it was last asked.
@@ -163,7 +163,7 @@ impl Learner {
             bytes: 0,
             known: Recent::new(OLDER_MAX, seed),
             waiting: Recent::new(OLDER_MAX, seed),
-            question: Question::default(),
+            question: TermsQuestion::default(),
         }
     }
 
@@ -175,9 +175,9 @@ impl Learner {
         direction: Direction,
         client: SocketAddr,
         segment: &Segment<'_>,
-        said: Option<Said>,
+        said: Option<ServerNumbers>,
     ) -> bool {
-        if matches!(self.known.get(client), Some(Known::Barred(_))) {
+        if matches!(self.known.get(client), Some(KnownTerms::Barred(_))) {
             return false;
         }
         if segment.flags.rst || segment.flags.fin {
@@ -203,7 +203,13 @@ impl Learner {
         self.is_ready(client)
     }
 
-    fn begin(&mut self, now: Instant, client: SocketAddr, segment: &Segment<'_>, said: Option<Said>) {
+    fn begin(
+        &mut self,
+        now: Instant,
+        client: SocketAddr,
+        segment: &Segment<'_>,
+        said: Option<ServerNumbers>,
+    ) {
         let middle = Middle {
             input: segment.seq,
             output: segment.ack,
@@ -213,7 +219,7 @@ impl Learner {
         if !is_quiet || !segment.flags.ack || !http::begins_request(segment.payload) {
             return;
         }
-        let mut candidate = Candidate {
+        let mut candidate = RequestCandidate {
             middle,
             kept: Vec::new(),
             bytes: 0,
@@ -230,7 +236,7 @@ impl Learner {
             .candidates
             .get(client)
             .is_some_and(|candidate| candidate.reply.is_some());
-        has_reply && matches!(self.known.get(client), Some(Known::Terms(_)))
+        has_reply && matches!(self.known.get(client), Some(KnownTerms::Terms(_)))
     }
 
     fn drop_candidate(&mut self, client: SocketAddr) {
@@ -250,7 +256,7 @@ impl Learner {
 
     /// Makes the connection of a client that is ready. If the kept segments disprove the connection, bars it instead.
     pub(crate) fn learn(&mut self, client: SocketAddr, config: &TableConfig) -> Option<Connection> {
-        let Some(Known::Terms(terms)) = self.known.get(client) else {
+        let Some(KnownTerms::Terms(terms)) = self.known.get(client) else {
             return None;
         };
         let candidate = self.candidates.remove(client)?;
@@ -281,14 +287,14 @@ impl Learner {
     /// Stops learning the client's connection, for `reason`.
     pub(crate) fn bar(&mut self, client: SocketAddr, reason: String) {
         self.drop_candidate(client);
-        self.known.insert(client, Known::Barred(reason));
+        self.known.insert(client, KnownTerms::Barred(reason));
     }
 
     /// Why a client's connection will never be learnt, if so.
     pub(crate) fn barred(&self, client: SocketAddr) -> Option<&str> {
         match self.known.get(client) {
-            Some(Known::Barred(reason)) => Some(reason),
-            Some(Known::Terms(_)) | None => None,
+            Some(KnownTerms::Barred(reason)) => Some(reason),
+            Some(KnownTerms::Terms(_)) | None => None,
         }
     }
 
@@ -362,7 +368,7 @@ impl Learner {
             self.bar(client, "its timestamps count microseconds".into());
         }
         if self.barred(client).is_none() {
-            self.known.insert(client, Known::Terms(terms));
+            self.known.insert(client, KnownTerms::Terms(terms));
         }
         self.is_ready(client)
     }

@@ -23,7 +23,7 @@ const UNSURE_AFTER: Duration = Duration::from_secs(2);
 const LOOKED_AT_MAX: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct OlderConnection {
     /// When the last segment of the connection was logged; without one, when the client was noted.
     heard: Instant,
     /// When the server last certainly had the connection: it sent a segment, or the primary confirmed the connection.
@@ -33,21 +33,21 @@ struct Seen {
     /// Whether a FIN was seen, by direction.
     fins: [bool; 2],
     /// What the server has sent.
-    said: Option<Said>,
+    said: Option<ServerNumbers>,
     /// A RST or both FINs were seen. The client stays noted, so that late segments do not note it again.
     over: bool,
 }
 
 /// The server's latest sequence and acknowledgement numbers in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct ServerNumbers {
     /// The server's acknowledgement number (RCV.NXT).
     pub acknowledged: Seq,
     /// The number after the server's last byte (SND.NXT).
     pub next: Seq,
 }
 
-impl Said {
+impl ServerNumbers {
     fn of(segment: &Segment<'_>) -> Self {
         Self {
             acknowledged: segment.ack,
@@ -64,7 +64,7 @@ impl Said {
     }
 }
 
-impl Seen {
+impl OlderConnection {
     fn new(at: Instant) -> Self {
         Self {
             heard: at,
@@ -85,7 +85,7 @@ impl Seen {
 /// The clients of one service.
 #[derive(Debug)]
 pub(crate) struct Older {
-    clients: Recent<Seen>,
+    clients: Recent<OlderConnection>,
     /// The place that [`unsure`](Self::unsure) examined last.
     looked_at: usize,
 }
@@ -108,7 +108,7 @@ impl Older {
         segment: &Segment<'_>,
     ) {
         if direction == Direction::Out && !segment.flags.rst && !self.clients.contains(client) {
-            self.clients.insert(client, Seen::new(now));
+            self.clients.insert(client, OlderConnection::new(now));
         }
         if let Some(seen) = self.clients.get_mut(client) {
             seen.heard = now;
@@ -117,7 +117,9 @@ impl Older {
             seen.over |= segment.flags.rst || seen.fins == [true; 2];
             if direction == Direction::Out {
                 seen.sure = now;
-                seen.said.get_or_insert_with(|| Said::of(segment)).hear(segment);
+                seen.said
+                    .get_or_insert_with(|| ServerNumbers::of(segment))
+                    .hear(segment);
             }
         }
     }
@@ -127,7 +129,7 @@ impl Older {
         match self.clients.get_mut(client) {
             Some(seen) if !seen.over => seen.sure = seen.sure.max(asked),
             Some(seen) if seen.heard >= asked => {}
-            Some(_) | None => drop(self.clients.insert(client, Seen::new(asked))),
+            Some(_) | None => drop(self.clients.insert(client, OlderConnection::new(asked))),
         }
     }
 
@@ -140,9 +142,9 @@ impl Older {
 
     /// A connection that the log knew has ended. Notes the end, so that an answer to an earlier question does not bring it back.
     pub(crate) fn end(&mut self, now: Instant, client: SocketAddr) {
-        let over = Seen {
+        let over = OlderConnection {
             over: true,
-            ..Seen::new(now)
+            ..OlderConnection::new(now)
         };
         self.clients.insert(client, over);
     }
@@ -170,7 +172,7 @@ impl Older {
     }
 
     /// What the server has sent to a client.
-    pub(crate) fn said(&self, client: SocketAddr) -> Option<Said> {
+    pub(crate) fn said(&self, client: SocketAddr) -> Option<ServerNumbers> {
         self.clients.get(client).and_then(|seen| seen.said)
     }
 
@@ -196,7 +198,7 @@ impl Older {
 mod tests {
     use super::*;
     use crate::Seq;
-    use crate::packet::{Flags, Options};
+    use crate::packet::{Flags, TcpOptions};
 
     fn at(millis: u64) -> Instant {
         Instant::from_nanos(millis * 1_000_000)
@@ -219,7 +221,7 @@ mod tests {
             ack: Seq(1),
             flags,
             window: 1000,
-            options: Options::default(),
+            options: TcpOptions::default(),
             payload: &[],
         };
         older.note(at(millis), direction, client(number), &segment);

@@ -1,6 +1,6 @@
 //! How a side opened a connection.
 
-use crate::packet::{Options, Segment};
+use crate::packet::{Segment, TcpOptions};
 use crate::{Instant, Seq};
 
 /// What a side's SYN offered, and the first sequence number.
@@ -11,7 +11,7 @@ pub struct Opening {
     /// The window written in the SYN (never scaled).
     pub window: u16,
     /// The options.
-    pub options: Options,
+    pub options: TcpOptions,
     /// When it was logged.
     pub at: Instant,
 }

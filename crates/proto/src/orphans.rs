@@ -1,7 +1,7 @@
 //! Orphans: connections that have lost their process while the service lives, because one worker of several died. The primary tells
 //! the backup of orphans by heartbeats, which may be lost or come twice. So the primary numbers each orphan, and repeats it until the
 //! backup has confirmed the adoption. Until then the primary's kernel remembers the orphan too, for a new agent
-//! ([`Found::orphans`](crate::service::Found::orphans)).
+//! ([`InheritedService::orphans`](crate::service::InheritedService::orphans)).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;

@@ -8,7 +8,7 @@ use etherparse::{IpSlice, PacketBuilder, TcpHeader, TcpSlice};
 use thiserror::Error;
 
 use crate::Seq;
-pub use options::{Options, Timestamps};
+pub use options::{TcpOptions, Timestamps};
 
 /// The flags of a TCP header that the core uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,7 +108,7 @@ pub struct Segment<'a> {
     /// Advertised window as written, not scaled.
     pub window: u16,
     /// Options.
-    pub options: Options,
+    pub options: TcpOptions,
     /// Data.
     pub payload: &'a [u8],
 }
@@ -153,7 +153,7 @@ impl<'a> Segment<'a> {
                 urg: tcp.urg(),
             },
             window: tcp.window_size(),
-            options: Options::parse(tcp.options()),
+            options: TcpOptions::parse(tcp.options()),
             payload: tcp.payload(),
         })
     }
@@ -275,10 +275,10 @@ mod tests {
                 ..Flags::ACK
             },
             window: 500,
-            options: Options {
+            options: TcpOptions {
                 timestamps: Some(Timestamps { value: 11, echo: 12 }),
                 sack: [Some((Seq(20), Seq(30))), None, None, None],
-                ..Options::default()
+                ..TcpOptions::default()
             },
             payload,
         }

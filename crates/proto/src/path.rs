@@ -42,7 +42,7 @@ const NEVER_ANSWERED: Duration = Duration::from_secs(1);
 /// Whether a node reaches outside hosts through the service's interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outside {
+pub enum Reachability {
     /// No host has ever answered, or there is no host to ask.
     #[default]
     Unknown,
@@ -54,12 +54,12 @@ pub enum Outside {
     Lost,
 }
 
-impl Outside {
+impl Reachability {
     /// All values, for tables.
     pub const ALL: [Self; 4] = [Self::Unknown, Self::Reached, Self::Doubted, Self::Lost];
 }
 
-impl std::fmt::Display for Outside {
+impl std::fmt::Display for Reachability {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             Self::Unknown => "unknown",
@@ -74,20 +74,20 @@ impl std::fmt::Display for Outside {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PathWord {
     /// Whether it reaches outside hosts.
-    pub outside: Outside,
+    pub outside: Reachability,
     /// Whether it hears the receiver through the service's interface. `None`: no link lies there.
     pub hears: Option<bool>,
 }
 
 impl PathWord {
     fn is_troubled(self) -> bool {
-        matches!(self.outside, Outside::Doubted | Outside::Lost) || self.hears == Some(false)
+        matches!(self.outside, Reachability::Doubted | Reachability::Lost) || self.hears == Some(false)
     }
 }
 
 /// What a backup does about a broken path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum PathStep {
     /// Do nothing: the path works, the primary's path is no better, or the evidence does not suffice yet.
     Stay,
     /// Go on with the connections here: the primary is cut off.
@@ -122,8 +122,8 @@ impl Fitness {
 /// What a node in `role` does. `own` and `peer` say whether each node reaches the outside; `meet` says whether they reach each other
 /// through the service's interfaces. Only a backup acts by itself: its gate decides which node's packets reach clients. Clients hear a
 /// primary through the backup, so the primary's own way to the outside does not matter while the nodes meet.
-pub const fn step(role: Role, meet: bool, own: Outside, peer: Outside) -> Step {
-    use Outside::{Doubted, Lost, Reached, Unknown};
+pub const fn step(role: Role, meet: bool, own: Reachability, peer: Reachability) -> PathStep {
+    use Reachability::{Doubted, Lost, Reached, Unknown};
     match role {
         Role::Joining
         | Role::Primary
@@ -131,25 +131,28 @@ pub const fn step(role: Role, meet: bool, own: Outside, peer: Outside) -> Step {
         | Role::Returning
         | Role::TakingOver
         | Role::Sole
-        | Role::Standby => Step::Stay,
+        | Role::Standby => PathStep::Stay,
         Role::Backup => match (meet, own, peer) {
-            (true, Unknown | Reached | Doubted, _) | (true, Lost, Doubted | Lost) => Step::Stay,
-            (true, Lost, Unknown | Reached) => Step::GiveWay,
+            (true, Unknown | Reached | Doubted, _) | (true, Lost, Doubted | Lost) => PathStep::Stay,
+            (true, Lost, Unknown | Reached) => PathStep::GiveWay,
 
-            (false, Reached, _) => Step::TakeOver,
-            (false, Unknown, Unknown | Lost) => Step::TakeOver,
-            (false, Unknown, Reached) => Step::GiveWay,
+            (false, Reached, _) => PathStep::TakeOver,
+            (false, Unknown, Unknown | Lost) => PathStep::TakeOver,
+            (false, Unknown, Reached) => PathStep::GiveWay,
             // The peer will soon know more, but this node never will.
-            (false, Unknown, Doubted) => Step::Stay,
-            (false, Doubted | Lost, Unknown | Reached) => Step::GiveWay,
-            (false, Doubted | Lost, Doubted | Lost) => Step::Stay,
+            (false, Unknown, Doubted) => PathStep::Stay,
+            (false, Doubted | Lost, Unknown | Reached) => PathStep::GiveWay,
+            (false, Doubted | Lost, Doubted | Lost) => PathStep::Stay,
         },
     }
 }
 
 /// What a node that does not speak may begin to do, by the same evidence as in [`step`].
-pub const fn fitness(meet: bool, own: Outside, peer: Outside) -> Fitness {
-    let (own_lost, peer_lost) = (matches!(own, Outside::Lost), matches!(peer, Outside::Lost));
+pub const fn fitness(meet: bool, own: Reachability, peer: Reachability) -> Fitness {
+    let (own_lost, peer_lost) = (
+        matches!(own, Reachability::Lost),
+        matches!(peer, Reachability::Lost),
+    );
     let serves = !own_lost || peer_lost;
     let returns = meet && serves;
     Fitness {
@@ -162,7 +165,7 @@ pub const fn fitness(meet: bool, own: Outside, peer: Outside) -> Fitness {
 
 /// A service's path, as this node sees it.
 #[derive(Debug)]
-pub(crate) struct Path {
+pub(crate) struct ServicePath {
     detector: DetectorConfig,
     has_carrier: bool,
     /// A link to the peer lies on the service's interface.
@@ -195,7 +198,7 @@ pub(crate) struct Path {
     damping: Damping,
 }
 
-impl Path {
+impl ServicePath {
     /// A path of which nothing is known. `has_peer`: an earlier agent was in a pair, so this node assumes at first that it hears the peer.
     pub(crate) fn new(detector: DetectorConfig, has_peer: bool, now: Instant) -> Self {
         Self {
@@ -353,8 +356,8 @@ impl Path {
         if !is_late {
             self.are_hosts_gone = self.has_carrier
                 && self.meets(now)
-                && self.outside(now) == Outside::Lost
-                && self.peer().outside == Outside::Lost;
+                && self.outside(now) == Reachability::Lost
+                && self.peer().outside == Reachability::Lost;
         }
     }
 
@@ -404,25 +407,27 @@ impl Path {
     }
 
     /// Whether this node reaches outside hosts.
-    pub(crate) fn outside(&self, now: Instant) -> Outside {
+    pub(crate) fn outside(&self, now: Instant) -> Reachability {
         let since = |at: Option<Instant>, max| at.is_some_and(|at| now.since(at) >= max);
-        let peer_reaches = self.peer.is_some_and(|peer| peer.outside == Outside::Reached);
+        let peer_reaches = self
+            .peer
+            .is_some_and(|peer| peer.outside == Reachability::Reached);
         if !self.has_carrier {
-            return Outside::Lost;
+            return Reachability::Lost;
         }
         match (self.answered, self.doubted) {
-            (None, _) if peer_reaches && since(self.first_asked, NEVER_ANSWERED) => Outside::Lost,
-            (None, _) => Outside::Unknown,
-            (Some(_), None) => Outside::Reached,
-            (Some(_), Some(_)) if self.is_doubt_over(now) => Outside::Lost,
-            (Some(_), Some(_)) => Outside::Doubted,
+            (None, _) if peer_reaches && since(self.first_asked, NEVER_ANSWERED) => Reachability::Lost,
+            (None, _) => Reachability::Unknown,
+            (Some(_), None) => Reachability::Reached,
+            (Some(_), Some(_)) if self.is_doubt_over(now) => Reachability::Lost,
+            (Some(_), Some(_)) => Reachability::Doubted,
         }
     }
 
     /// Whether clients reach this node, as far as it knows. If hosts had stopped answering both nodes before the peer was late, their
     /// silence says nothing about this node's path.
     pub(crate) fn is_reached(&self, now: Instant) -> bool {
-        let is_reached = matches!(self.outside(now), Outside::Unknown | Outside::Reached);
+        let is_reached = matches!(self.outside(now), Reachability::Unknown | Reachability::Reached);
         is_reached || self.has_carrier && self.are_hosts_gone
     }
 
@@ -451,19 +456,19 @@ impl Path {
         match (self.hears(now), peer.hears) {
             (Some(false), _) | (_, Some(false)) => false,
             (Some(true), _) | (_, Some(true)) => true,
-            (None, None) => (self.outside(now) == Outside::Lost) == (peer.outside == Outside::Lost),
+            (None, None) => (self.outside(now) == Reachability::Lost) == (peer.outside == Reachability::Lost),
         }
     }
 
     fn is_good(&self, now: Instant) -> bool {
-        self.meets(now) && self.outside(now) != Outside::Lost
+        self.meets(now) && self.outside(now) != Reachability::Lost
     }
 
     /// What this node may begin to do. A path that broke counts as broken until it has worked for a while, unless the peer has lost the
     /// outside and so needs this node.
     pub(crate) fn fitness(&self, now: Instant) -> Fitness {
         let fitness = fitness(self.meets(now), self.outside(now), self.peer().outside);
-        let is_needed = self.peer().outside == Outside::Lost;
+        let is_needed = self.peer().outside == Reachability::Lost;
         let returns = fitness.returns && (is_needed || self.damping.is_steady(now));
         Fitness {
             returns,

@@ -14,7 +14,7 @@ const MEASURED: Duration = Duration::from_secs(1);
 
 /// The clock, read between two readings of the counter. An interruption between the readings can hide a pause, but cannot feign one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct ClockReading {
     /// The counter before.
     pub before: u64,
     /// The clock.
@@ -26,22 +26,22 @@ pub struct Reading {
 /// Compares the clock with the counter. It learns the counter's rate in the first second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PauseWatch {
-    last: Option<Reading>,
+    last: Option<ClockReading>,
     /// Where the measurement of the rate began.
-    began: Option<Reading>,
-    rate: Option<Rate>,
+    began: Option<ClockReading>,
+    rate: Option<CounterRate>,
 }
 
 /// The counter's rate.
 #[derive(Clone, Copy, Debug)]
-struct Rate {
+struct CounterRate {
     ticks: u64,
     per: Duration,
 }
 
-impl Rate {
+impl CounterRate {
     /// An upper bound of the rate, so a time computed from it is a lower bound.
-    fn between(began: Reading, now: Reading) -> Self {
+    fn between(began: ClockReading, now: ClockReading) -> Self {
         Self {
             ticks: now.after.saturating_sub(began.before).max(1),
             per: now.clock.since(began.clock),
@@ -61,7 +61,7 @@ impl PauseWatch {
     }
 
     /// The time by which the clock has fallen behind since the last look. `None` if it has not stood still.
-    pub fn look(&mut self, now: Reading) -> Option<Duration> {
+    pub fn look(&mut self, now: ClockReading) -> Option<Duration> {
         let last = self.last.replace(now)?;
         let began = *self.began.get_or_insert(last);
         let ticks = now.before.saturating_sub(last.after);
@@ -72,7 +72,7 @@ impl PauseWatch {
             return Some(lost);
         }
         if now.clock.since(began.clock) >= MEASURED {
-            self.rate = Some(Rate::between(began, now));
+            self.rate = Some(CounterRate::between(began, now));
             self.began = Some(now);
         }
         None
@@ -86,13 +86,13 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     /// A machine whose counter makes 5 ticks in 2 ns.
-    struct Machine {
+    struct PausedMachine {
         world: u64,
         behind: u64,
         watch: PauseWatch,
     }
 
-    impl Machine {
+    impl PausedMachine {
         fn new() -> Self {
             let mut machine = Self {
                 world: 7 * MS,
@@ -110,7 +110,7 @@ mod tests {
             self.world += interrupted;
             let clock = Instant::from_nanos(self.world - self.behind);
             let after = self.world * 5 / 2;
-            self.watch.look(Reading { before, clock, after })
+            self.watch.look(ClockReading { before, clock, after })
         }
 
         fn pause(&mut self, time: u64) {
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_pause_is_noticed_once_and_by_its_length() {
-        let mut machine = Machine::new();
+        let mut machine = PausedMachine::new();
         for _ in 0..300 {
             assert_eq!(machine.look_after(4 * MS, 0), None);
         }
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn being_interrupted_is_no_pause() {
-        let mut machine = Machine::new();
+        let mut machine = PausedMachine::new();
         for round in 0..3_000 {
             let interrupted = if round % 7 == 0 { round * MS } else { 0 };
             assert_eq!(
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_pause_in_the_first_second_hides_no_later_one_for_long() {
-        let mut machine = Machine::new();
+        let mut machine = PausedMachine::new();
         machine.pause(60_000 * MS);
         for _ in 0..2_000 {
             assert_eq!(machine.look_after(MS, 0), None);
@@ -171,7 +171,7 @@ mod tests {
         let mut watch = PauseWatch::default();
         for millis in 0..5_000 {
             let clock = Instant::from_nanos(millis * MS);
-            let reading = Reading {
+            let reading = ClockReading {
                 before: 9,
                 clock,
                 after: 9,

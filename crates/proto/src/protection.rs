@@ -1,7 +1,7 @@
 //! Whether a takeover would continue a connection, and if not, why.
 
-use crate::follower::Policy;
-use crate::spill::Full;
+use crate::follower::RestartPolicy;
+use crate::spill::LogFull;
 
 /// Whether a takeover can continue a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,22 +11,22 @@ pub enum Protection {
     /// Two different copies of the same bytes were seen. It is not known which copy the primary took.
     Ambiguous,
     /// A takeover cannot continue it, for this reason.
-    Unprotected(Cause),
+    Unprotected(UnprotectedCause),
 }
 
 /// Why a connection is not protected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum UnprotectedCause {
     /// A side acknowledged bytes that are not in the log.
     Hole,
     /// The log would have grown over its limit.
-    Full(Full),
+    Full(LogFull),
     /// Packets passed without being logged, because the agent was away for too long.
     LogGap,
     /// The connection began before the log. Policy `http` follows it from its next exchange on ([`learn`](crate::learn)).
-    Older(Policy),
+    Older(RestartPolicy),
     /// As `Older`, and neither side has sent anything since the log began.
-    Silent(Policy),
+    Silent(RestartPolicy),
     /// As `Older`, but the connection cannot be followed from its next exchange on, for this reason.
     NotLearnt(String),
     /// The connection uses Multipath TCP. The log of one path may lack bytes, and no kernel restores such a connection.
@@ -51,24 +51,24 @@ impl std::fmt::Display for Protection {
     }
 }
 
-impl std::fmt::Display for Cause {
+impl std::fmt::Display for UnprotectedCause {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Hole => write!(f, "a byte was acknowledged that is not in the log"),
             Self::Full(full) => write!(f, "{full}"),
             Self::LogGap => write!(f, "packets may have passed unlogged while the agent was away"),
-            Self::Older(Policy::Http) => write!(
+            Self::Older(RestartPolicy::Http) => write!(
                 f,
                 "older than the wire; protected once its next request is answered"
             ),
-            Self::Older(Policy::Replica) => {
+            Self::Older(RestartPolicy::Replica) => {
                 write!(f, "older than the wire; replicas begin with their connections")
             }
-            Self::Silent(Policy::Http) => write!(
+            Self::Silent(RestartPolicy::Http) => write!(
                 f,
                 "older than the wire, and silent; protected once its next request is answered"
             ),
-            Self::Silent(Policy::Replica) => write!(
+            Self::Silent(RestartPolicy::Replica) => write!(
                 f,
                 "older than the wire, and silent; replicas begin with their connections"
             ),

@@ -10,7 +10,7 @@ const WIDTH: u64 = u128::BITS as u64;
 
 /// What a sequence number is, compared to those that came before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum ReplayVerdict {
     /// It is the newest.
     Newest,
     /// It is new, but newer ones came first.
@@ -39,23 +39,23 @@ impl Window {
     }
 
     /// Notes that `sequence` has come.
-    pub fn on_sequence(&mut self, sequence: u64) -> Seen {
+    pub fn on_sequence(&mut self, sequence: u64) -> ReplayVerdict {
         if sequence > self.newest {
             let ahead = sequence - self.newest;
             self.come = if ahead < WIDTH { self.come << ahead | 1 } else { 1 };
             self.newest = sequence;
-            return Seen::Newest;
+            return ReplayVerdict::Newest;
         }
         let behind = self.newest - sequence;
         if behind >= WIDTH || sequence == 0 {
-            return Seen::TooOld;
+            return ReplayVerdict::TooOld;
         }
         let bit = 1 << behind;
         if self.come & bit != 0 {
-            return Seen::Again;
+            return ReplayVerdict::Again;
         }
         self.come |= bit;
-        Seen::Late
+        ReplayVerdict::Late
     }
 }
 
@@ -63,7 +63,7 @@ impl Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
     /// The peer's current agent sent it.
-    Current(Seen),
+    Current(ReplayVerdict),
     /// An agent that was unknown has proved that it lives now. The caller must draw a new nonce for the next agent.
     Proved,
     /// The sender is an agent that has not yet proved that it lives now, or the datagram is a recording.
@@ -120,7 +120,7 @@ mod tests {
     fn each_number_counts_once() {
         let mut window = Window::default();
         let heard = [1, 2, 5, 5, 3, 3, 4, 0].map(|sequence| window.on_sequence(sequence));
-        use Seen::{Again, Late, Newest, TooOld};
+        use ReplayVerdict::{Again, Late, Newest, TooOld};
         assert_eq!(heard, [Newest, Newest, Newest, Again, Late, Again, Late, TooOld]);
     }
 
@@ -128,11 +128,11 @@ mod tests {
     fn what_the_window_has_left_behind_is_refused() {
         let mut window = Window::default();
         window.on_sequence(1000);
-        assert_eq!(window.on_sequence(1000 - WIDTH), Seen::TooOld);
-        assert_eq!(window.on_sequence(1001 - WIDTH), Seen::Late);
-        assert_eq!(window.on_sequence(u64::MAX), Seen::Newest);
-        assert_eq!(window.on_sequence(u64::MAX - 1), Seen::Late);
-        assert_eq!(window.on_sequence(1000), Seen::TooOld);
+        assert_eq!(window.on_sequence(1000 - WIDTH), ReplayVerdict::TooOld);
+        assert_eq!(window.on_sequence(1001 - WIDTH), ReplayVerdict::Late);
+        assert_eq!(window.on_sequence(u64::MAX), ReplayVerdict::Newest);
+        assert_eq!(window.on_sequence(u64::MAX - 1), ReplayVerdict::Late);
+        assert_eq!(window.on_sequence(1000), ReplayVerdict::TooOld);
     }
 
     proptest! {
@@ -142,13 +142,13 @@ mod tests {
             for sequence in sequences {
                 let newest = set.last().copied().unwrap_or(0);
                 let expected = if sequence > newest {
-                    Seen::Newest
+                    ReplayVerdict::Newest
                 } else if newest - sequence >= WIDTH {
-                    Seen::TooOld
+                    ReplayVerdict::TooOld
                 } else if set.contains(&sequence) {
-                    Seen::Again
+                    ReplayVerdict::Again
                 } else {
-                    Seen::Late
+                    ReplayVerdict::Late
                 };
                 prop_assert_eq!(window.on_sequence(sequence), expected);
                 set.insert(sequence);
@@ -162,13 +162,19 @@ mod tests {
         assert_eq!(replay.on_datagram(1, 1, 0), Freshness::Unproved);
         assert_eq!(replay.on_datagram(1, 2, 7), Freshness::Proved);
         replay.set_nonce(8);
-        assert_eq!(replay.on_datagram(1, 2, 7), Freshness::Current(Seen::Again));
+        assert_eq!(
+            replay.on_datagram(1, 2, 7),
+            Freshness::Current(ReplayVerdict::Again)
+        );
         assert_eq!(
             replay.on_datagram(1, 1, 0),
-            Freshness::Current(Seen::Again),
+            Freshness::Current(ReplayVerdict::Again),
             "before the proof"
         );
-        assert_eq!(replay.on_datagram(1, 3, 0), Freshness::Current(Seen::Newest));
+        assert_eq!(
+            replay.on_datagram(1, 3, 0),
+            Freshness::Current(ReplayVerdict::Newest)
+        );
         assert_eq!(
             replay.on_datagram(2, 9, 7),
             Freshness::Unproved,
@@ -220,7 +226,7 @@ mod tests {
                 }
                 let is_new = matches!(
                     freshness,
-                    Freshness::Proved | Freshness::Current(Seen::Newest | Seen::Late)
+                    Freshness::Proved | Freshness::Current(ReplayVerdict::Newest | ReplayVerdict::Late)
                 );
                 prop_assert!(!is_new || passed.insert((said.0, said.1)), "{said:?} passed twice");
             }

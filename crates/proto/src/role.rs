@@ -43,7 +43,7 @@ pub enum Role {
 
 /// An event that may change a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum RoleEvent {
     /// Neither node serves, and this node is the one to begin.
     Begins,
     /// There is no peer, and the operator has allowed this node to serve without one.
@@ -105,8 +105,8 @@ impl Role {
     ];
 
     /// The role after `event`; `None` if it changes nothing.
-    pub fn after(self, event: Event) -> Option<Self> {
-        use Event::{
+    pub fn after(self, event: RoleEvent) -> Option<Self> {
+        use RoleEvent::{
             Alone, Begins, ConsentFailed, Consented, Decided, Failed, PeerBack, PeerLeaves, PeerReturns,
             PeerServes, PeerSilent, PeerSpeaks, PeerYields, Reached, Withdrawn,
         };
@@ -201,7 +201,7 @@ impl Role {
     }
 }
 
-impl Event {
+impl RoleEvent {
     /// All events, for tables.
     pub const ALL: [Self; 15] = [
         Self::Begins,
@@ -231,7 +231,7 @@ mod tests {
     fn the_whole_matrix() {
         let mut table = String::new();
         for role in Role::ALL {
-            for event in Event::ALL {
+            for event in RoleEvent::ALL {
                 if let Some(next) = role.after(event) {
                     writeln!(table, "{role:?} -- {event:?} --> {next:?}").unwrap();
                 }
@@ -282,8 +282,8 @@ mod tests {
         }
         for role in Role::ALL {
             for next in Role::ALL {
-                let leads = |event: &Event| role.after(*event) == Some(next);
-                let events: Vec<_> = Event::ALL.into_iter().filter(leads).collect();
+                let leads = |event: &RoleEvent| role.after(*event) == Some(next);
+                let events: Vec<_> = RoleEvent::ALL.into_iter().filter(leads).collect();
                 let names: Vec<_> = events.iter().map(|event| format!("{event:?}")).collect();
                 if !names.is_empty() {
                     writeln!(
@@ -313,11 +313,11 @@ mod tests {
     #[test]
     fn only_a_backup_or_a_claimant_starts_to_speak_alone() {
         for role in Role::ALL {
-            for event in Event::ALL {
+            for event in RoleEvent::ALL {
                 if role.after(event).is_some_and(Role::speaks_alone) {
                     assert!(
                         matches!(role, Role::Backup | Role::TakingOver | Role::Claiming)
-                            || event == Event::ConsentFailed,
+                            || event == RoleEvent::ConsentFailed,
                         "{role:?} {event:?}"
                     );
                 }

@@ -55,7 +55,7 @@ pub trait Spill: Any + Debug + Send {
 
 /// Why a log may not grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Full {
+pub enum LogFull {
     /// This log has reached its limit in memory.
     #[error("the log reached its limit")]
     Memory,
@@ -100,12 +100,12 @@ impl Spills {
     }
 
     /// Reserves room for `bytes` more bytes, if the limit allows it.
-    fn take(&self, bytes: u64) -> Result<(), Full> {
+    fn take(&self, bytes: u64) -> Result<(), LogFull> {
         let fits = |held: u64| held.checked_add(bytes).filter(|&held| held <= self.bytes_max);
         let taken = self
             .bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
-        taken.map(|_| ()).map_err(|_| Full::Files)
+        taken.map(|_| ()).map_err(|_| LogFull::Files)
     }
 
     fn give_back(&self, bytes: u64) {
@@ -113,8 +113,8 @@ impl Spills {
     }
 }
 
-fn not_written(error: io::Error) -> Full {
-    Full::NotWritten(error.kind())
+fn not_written(error: io::Error) -> LogFull {
+    LogFull::NotWritten(error.kind())
 }
 
 /// The part of one log that is in its file.
@@ -131,7 +131,7 @@ pub(crate) struct Spilled {
 
 impl Spilled {
     /// A new file for the bytes from `start` on.
-    pub(crate) fn begin(spills: &Arc<Spills>, start: Offset) -> Result<Self, Full> {
+    pub(crate) fn begin(spills: &Arc<Spills>, start: Offset) -> Result<Self, LogFull> {
         Ok(Self {
             spills: Arc::clone(spills),
             file: spills.depot.open().map_err(not_written)?,
@@ -151,7 +151,7 @@ impl Spilled {
         self.end.since(self.released)
     }
 
-    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), Full> {
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), LogFull> {
         let len = bytes.len() as u64;
         self.spills.take(len)?;
         if let Err(error) = self.file.append(self.end.since(self.start), bytes) {
@@ -173,8 +173,8 @@ impl Spilled {
     }
 
     /// `len` bytes from `at` on.
-    pub(crate) fn part(&self, at: Offset, len: u64) -> Part<'_> {
-        Part::File(InFile {
+    pub(crate) fn part(&self, at: Offset, len: u64) -> LogPart<'_> {
+        LogPart::File(InFile {
             file: &*self.file,
             at: at.since(self.start),
             len,
@@ -190,7 +190,7 @@ impl Drop for Spilled {
 
 /// A part of the bytes that a log keeps.
 #[derive(Clone, Copy, Debug)]
-pub enum Part<'a> {
+pub enum LogPart<'a> {
     /// In memory.
     Memory(&'a [u8]),
     /// In a file.
@@ -226,12 +226,12 @@ impl InFile<'_> {
 ///
 /// # Errors
 /// A file cannot be read.
-pub fn gather<'a>(parts: impl IntoIterator<Item = Part<'a>>) -> io::Result<Vec<u8>> {
+pub fn gather<'a>(parts: impl IntoIterator<Item = LogPart<'a>>) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for part in parts {
         match part {
-            Part::Memory(part) => bytes.extend_from_slice(part),
-            Part::File(mut part) => {
+            LogPart::Memory(part) => bytes.extend_from_slice(part),
+            LogPart::File(mut part) => {
                 let before = bytes.len();
                 bytes.resize(before + usize::try_from(part.len).unwrap_or(usize::MAX), 0);
                 part.read(&mut bytes[before..])?;
@@ -249,7 +249,7 @@ pub(crate) mod tests {
 
     /// Files in memory. While `fails` is set, nothing can be written.
     #[derive(Debug, Default)]
-    pub(crate) struct Memory {
+    pub(crate) struct TestDepot {
         pub(crate) fails: Arc<AtomicBool>,
     }
 
@@ -260,7 +260,7 @@ pub(crate) mod tests {
         fails: Arc<AtomicBool>,
     }
 
-    impl Depot for Memory {
+    impl Depot for TestDepot {
         fn open(&self) -> io::Result<Box<dyn Spill>> {
             Ok(Box::new(MemoryFile {
                 bytes: Vec::new(),
@@ -299,12 +299,12 @@ pub(crate) mod tests {
 
     #[test]
     fn what_the_files_hold_is_bounded_and_given_back() {
-        let spills = Spills::new(Box::new(Memory::default()), 5 << 20);
+        let spills = Spills::new(Box::new(TestDepot::default()), 5 << 20);
         let mut first = Spilled::begin(&spills, Offset(7)).expect("memory");
         let mut second = Spilled::begin(&spills, Offset(0)).expect("memory");
         first.append(&vec![1; 3 << 20]).expect("room");
         second.append(&vec![1; 2 << 20]).expect("room");
-        assert!(matches!(first.append(&[1]), Err(Full::Files)));
+        assert!(matches!(first.append(&[1]), Err(LogFull::Files)));
         first.release(Offset(1 << 20));
         assert_eq!(spills.bytes(), 5 << 20, "too little to be given back");
         first.release(Offset(7 + (2 << 20)));
@@ -317,14 +317,14 @@ pub(crate) mod tests {
 
     #[test]
     fn what_could_not_be_written_does_not_count() {
-        let depot = Memory::default();
+        let depot = TestDepot::default();
         let fails = Arc::clone(&depot.fails);
         let spills = Spills::new(Box::new(depot), 1 << 20);
         let mut spilled = Spilled::begin(&spills, Offset(0)).expect("memory");
         spilled.append(b"abc").expect("room");
         fails.store(true, Ordering::Relaxed);
         let error = spilled.append(b"def").expect_err("it fails");
-        assert_eq!(error, Full::NotWritten(io::ErrorKind::StorageFull));
+        assert_eq!(error, LogFull::NotWritten(io::ErrorKind::StorageFull));
         assert_eq!((spills.bytes(), spilled.end()), (3, Offset(3)));
     }
 }

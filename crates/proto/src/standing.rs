@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::Instant;
 use crate::path::Fitness;
-use crate::role::{Event, Role};
+use crate::role::{Role, RoleEvent};
 
 /// Time between two questions to an arbiter that has not answered.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -30,7 +30,7 @@ const DRIFT: u32 = 16;
 
 /// The part of a node's heartbeat that concerns the right to speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Word {
+pub struct StandingBeat {
     /// Its role.
     pub role: Role,
     /// The epoch of that role.
@@ -45,7 +45,7 @@ pub struct Word {
 
 /// An arbiter's answer to a node that asks for an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
+pub enum ArbiterVerdict {
     /// The epoch is this node's alone.
     Granted,
     /// The arbiter has already written down an epoch that is later, or that belongs to the other node.
@@ -61,13 +61,13 @@ pub enum Verdict {
 
 /// A change of role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct RoleChange {
     /// The role before.
     pub from: Role,
     /// The role now.
     pub to: Role,
     /// The event that caused it.
-    pub event: Event,
+    pub event: RoleEvent,
 }
 
 /// The kind of arbiter, which decides between two nodes that do not hear each other (DESIGN.md §4).
@@ -98,7 +98,7 @@ pub struct StandingConfig {
 
 /// The standing that an earlier agent left behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Found {
+pub struct InheritedStanding {
     /// Its role.
     pub role: Role,
     /// The epoch of that role.
@@ -165,7 +165,7 @@ pub struct Standing {
 
 impl Standing {
     /// The standing of a node that knows nothing, or that continues from what an earlier agent left (`found`).
-    pub fn new(config: StandingConfig, found: Option<Found>, now: Instant) -> Self {
+    pub fn new(config: StandingConfig, found: Option<InheritedStanding>, now: Instant) -> Self {
         let (role, epoch) = found.map_or((Role::Joining, 0), |found| (found.role, found.epoch));
         let is_confirmed = found.is_some_and(|found| found.is_confirmed && found.role.speaks_alone());
         let mut standing = Self {
@@ -341,13 +341,13 @@ impl Standing {
     }
 
     /// The arbiter's answer for `epoch`.
-    pub fn on_verdict(&mut self, now: Instant, epoch: u64, verdict: Verdict) -> Option<Change> {
+    pub fn on_verdict(&mut self, now: Instant, epoch: u64, verdict: ArbiterVerdict) -> Option<RoleChange> {
         self.is_fencing = false;
         if self.wanted() != Some(epoch) {
             return None; // this node no longer wants the epoch that it asked for
         }
         match verdict {
-            Verdict::Failed => {
+            ArbiterVerdict::Failed => {
                 // A witness may have given the epoch although no answer came. A fence's command that failed has switched no node off.
                 self.has_asked &= self.config.arbiter == Arbiter::Witness;
                 None
@@ -356,22 +356,22 @@ impl Standing {
                 self.on_written(verdict);
                 None
             }
-            Verdict::Granted => {
+            ArbiterVerdict::Granted => {
                 (self.knows, self.confirmed) = (true, Some(epoch));
                 if self.role == Role::Backup {
                     // The other node can no longer get this epoch, so the service would be lost if it did not go on here.
-                    return self.change(now, Event::PeerSilent, epoch);
+                    return self.change(now, RoleEvent::PeerSilent, epoch);
                 }
                 None
             }
-            Verdict::Refused { epoch, .. } => self.change(now, Event::PeerSpeaks, epoch),
+            ArbiterVerdict::Refused { epoch, .. } => self.change(now, RoleEvent::PeerSpeaks, epoch),
         }
     }
 
     /// The witness's answer to the question which epoch is written down.
-    fn on_written(&mut self, verdict: Verdict) {
+    fn on_written(&mut self, verdict: ArbiterVerdict) {
         self.knows = true;
-        let Verdict::Refused { epoch, is_own } = verdict else {
+        let ArbiterVerdict::Refused { epoch, is_own } = verdict else {
             return;
         };
         if self.role == Role::Joining {
@@ -388,7 +388,7 @@ impl Standing {
     }
 
     /// The peer's word.
-    pub fn on_word(&mut self, now: Instant, word: &Word) -> Option<Change> {
+    pub fn on_word(&mut self, now: Instant, word: &StandingBeat) -> Option<RoleChange> {
         if self.is_wire_of(word) {
             // The primary is not silent, so no arbiter is needed. But if the arbiter was asked, it may have given this node the epoch.
             // Then only this node can go on.
@@ -405,7 +405,7 @@ impl Standing {
         let change = self
             .event_of(now, word)
             .and_then(|event| self.change_if_allowed(now, event, word.epoch));
-        if change.is_some_and(|change| change.event == Event::PeerSilent) {
+        if change.is_some_and(|change| change.event == RoleEvent::PeerSilent) {
             // The peer is mute but alive, and may be about to return. So it is not fenced at once.
             self.ask_at = self.ask_at.max(now + ASK_AGAIN);
         }
@@ -415,7 +415,7 @@ impl Standing {
     }
 
     /// The peer has echoed a heartbeat of this node, so a lease runs from the time when that heartbeat was sent.
-    fn extend_lease(&mut self, word: &Word) {
+    fn extend_lease(&mut self, word: &StandingBeat) {
         let fresh = word.echo.filter(|sent| *sent > self.echoes_after);
         self.is_unconfirmed &= fresh.is_none();
         let until = fresh.map(|sent| sent + self.config.lease);
@@ -423,14 +423,14 @@ impl Standing {
     }
 
     /// Does not fence a peer that itself says that it is mute in this node's epoch.
-    fn spare(&mut self, word: &Word) {
+    fn spare(&mut self, word: &StandingBeat) {
         let is_mute = matches!(word.role, Role::Standby | Role::Returning) && word.epoch >= self.epoch;
         if self.config.arbiter == Arbiter::Fence && self.role.speaks_alone() && is_mute {
             self.confirmed = Some(self.epoch);
         }
     }
 
-    fn is_wire_of(&self, word: &Word) -> bool {
+    fn is_wire_of(&self, word: &StandingBeat) -> bool {
         self.role == Role::Backup && word.role == Role::Primary && word.epoch == self.epoch
     }
 
@@ -440,43 +440,43 @@ impl Standing {
     }
 
     /// The peer is silent.
-    pub fn on_silent(&mut self, now: Instant) -> Option<Change> {
-        self.change_if_allowed(now, Event::PeerSilent, 0)
+    pub fn on_silent(&mut self, now: Instant) -> Option<RoleChange> {
+        self.change_if_allowed(now, RoleEvent::PeerSilent, 0)
     }
 
     /// There is no peer, and the operator has allowed this node to serve without one.
-    pub fn on_alone(&mut self, now: Instant) -> Option<Change> {
+    pub fn on_alone(&mut self, now: Instant) -> Option<RoleChange> {
         if !self.knows {
             return None;
         }
-        self.change(now, Event::Alone, 0)
+        self.change(now, RoleEvent::Alone, 0)
     }
 
     /// This node wanted to consent to the peer's return, but a step failed. The peer has not heard of the consent. So this node goes on
     /// alone, in the `epoch` from before the consent.
-    pub fn on_consent_failed(&mut self, now: Instant, epoch: u64) -> Option<Change> {
-        self.change(now, Event::ConsentFailed, epoch)
+    pub fn on_consent_failed(&mut self, now: Instant, epoch: u64) -> Option<RoleChange> {
+        self.change(now, RoleEvent::ConsentFailed, epoch)
     }
 
     /// Outside hosts reach the VIP here.
-    pub fn on_reached(&mut self, now: Instant) -> Option<Change> {
+    pub fn on_reached(&mut self, now: Instant) -> Option<RoleChange> {
         if !self.may_claim(now) {
             return None;
         }
-        self.change(now, Event::Reached, 0)
+        self.change(now, RoleEvent::Reached, 0)
     }
 
     /// All connections of a takeover are decided.
-    pub fn on_decided(&mut self, now: Instant) -> Option<Change> {
-        self.change(now, Event::Decided, 0)
+    pub fn on_decided(&mut self, now: Instant) -> Option<RoleChange> {
+        self.change(now, RoleEvent::Decided, 0)
     }
 
     /// This backup is to take over from a primary that lives: by the operator's order, or because the primary's path is broken.
-    pub fn on_handover(&mut self, now: Instant) -> Option<Change> {
+    pub fn on_handover(&mut self, now: Instant) -> Option<RoleChange> {
         if !self.may_follow(now) {
             return None; // the primary's next heartbeats will show whether it has gone on alone
         }
-        self.change_if_allowed(now, Event::PeerYields, 0)
+        self.change_if_allowed(now, RoleEvent::PeerYields, 0)
     }
 
     /// Whether this backup may believe the word of a primary that yields. The word may be old, and the primary may have gone on alone
@@ -487,22 +487,22 @@ impl Standing {
     }
 
     /// The change that `event` brings, if this node has the right to it.
-    fn change_if_allowed(&mut self, now: Instant, event: Event, epoch: u64) -> Option<Change> {
+    fn change_if_allowed(&mut self, now: Instant, event: RoleEvent, epoch: u64) -> Option<RoleChange> {
         if self.role.after(event) == Some(Role::TakingOver) {
             if self.leaves() {
                 return None; // this node has promised not to take over
             }
             if self.is_unconfirmed {
                 // The primary may be serving alone, or has done so before it began anew.
-                return self.change(now, Event::Withdrawn, 0);
+                return self.change(now, RoleEvent::Withdrawn, 0);
             }
-            if event == Event::PeerSilent && !self.is_reached {
+            if event == RoleEvent::PeerSilent && !self.is_reached {
                 return None; // the silence may be this node's fault
             }
             if self.config.arbiter != Arbiter::FailStop && !self.has_lease(now) && !self.is_confirmed() {
                 self.is_wanted = true;
                 // A primary that yields fences nobody, so there is nothing to wait for.
-                if event == Event::PeerSilent {
+                if event == RoleEvent::PeerSilent {
                     self.delay_question(now, Delay::Silent);
                 }
                 return None;
@@ -512,32 +512,32 @@ impl Standing {
     }
 
     /// Carries out `event`. `epoch` is the epoch of the peer's word that caused it, if a word did.
-    fn change(&mut self, now: Instant, event: Event, epoch: u64) -> Option<Change> {
+    fn change(&mut self, now: Instant, event: RoleEvent, epoch: u64) -> Option<RoleChange> {
         let from = self.role;
         let to = from.after(event)?;
         self.epoch = match (event, to) {
-            (Event::Begins | Event::PeerReturns, _) => self.epoch.max(epoch) + 1,
-            (Event::PeerServes | Event::Consented | Event::ConsentFailed, _) => epoch,
-            (Event::PeerSpeaks | Event::PeerBack, _) => self.epoch.max(epoch),
-            (_, Role::TakingOver) | (Event::Reached, _) => self.epoch + 1,
+            (RoleEvent::Begins | RoleEvent::PeerReturns, _) => self.epoch.max(epoch) + 1,
+            (RoleEvent::PeerServes | RoleEvent::Consented | RoleEvent::ConsentFailed, _) => epoch,
+            (RoleEvent::PeerSpeaks | RoleEvent::PeerBack, _) => self.epoch.max(epoch),
+            (_, Role::TakingOver) | (RoleEvent::Reached, _) => self.epoch + 1,
             _ => self.epoch,
         };
         let is_fence = self.config.arbiter == Arbiter::Fence;
         match event {
-            Event::PeerSilent if from == Role::Backup => self.delay_fence(now),
-            Event::PeerSilent => self.delay_fence(self.granted_until.map_or(now, |free| free.max(now))),
-            Event::PeerLeaves => {
+            RoleEvent::PeerSilent if from == Role::Backup => self.delay_fence(now),
+            RoleEvent::PeerSilent => self.delay_fence(self.granted_until.map_or(now, |free| free.max(now))),
+            RoleEvent::PeerLeaves => {
                 self.granted_until = Some(now); // the wire has promised to take nothing over
                 self.confirmed = is_fence.then_some(self.epoch + 1);
             }
-            Event::PeerBack
+            RoleEvent::PeerBack
                 if from == Role::Claiming && self.confirmed == Some(self.epoch + 1) && !is_fence =>
             {
                 self.epoch += 1; // the epoch that the arbiter gave, in which this node has said nothing
             }
-            Event::PeerBack => self.confirmed = None, // the promise is over
+            RoleEvent::PeerBack => self.confirmed = None, // the promise is over
             // The primary is well, and will say that it is mute.
-            Event::PeerYields if is_fence => self.ask_at = now + self.config.lease / 2,
+            RoleEvent::PeerYields if is_fence => self.ask_at = now + self.config.lease / 2,
             _ => {}
         }
         if to != Role::TakingOver && to != Role::Sole {
@@ -550,6 +550,6 @@ impl Standing {
         self.is_unconfirmed = false;
         self.role = to;
         self.grant(now);
-        Some(Change { from, to, event })
+        Some(RoleChange { from, to, event })
     }
 }

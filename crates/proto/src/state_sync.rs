@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::Instant;
-use crate::action::{Report, ServiceAction};
+use crate::action::{OperatorReport, ServiceAction};
 use crate::slots::ConnectionId;
 
 /// Rest after the first failure. Each further failure doubles it.
@@ -28,7 +28,7 @@ const REST_MAX: Duration = Duration::from_secs(60);
 
 /// What the hook is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum StateSyncPhase {
     /// Copy the state; the primary goes on changing it.
     Prepare,
     /// Copy the rest, while the state no longer changes, and stop copying.
@@ -39,7 +39,7 @@ pub enum Phase {
 
 /// Progress of the copying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum StateSyncProgress {
     /// This node is not the wire.
     Idle,
     /// The hook copies.
@@ -58,7 +58,7 @@ pub enum State {
 
 /// An event that may change the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum StateSyncEvent {
     /// This node is the wire, or packets have passed it unlogged.
     Begin,
     /// This node is no longer the wire.
@@ -73,7 +73,7 @@ pub enum Event {
     Expired,
 }
 
-impl State {
+impl StateSyncProgress {
     /// All states, for tables.
     pub const ALL: [Self; 7] = [
         Self::Idle,
@@ -86,8 +86,8 @@ impl State {
     ];
 
     /// The state after `event`; `None` if it changes nothing.
-    pub fn after(self, event: Event) -> Option<Self> {
-        use Event::{Begin, Drained, Expired, Failed, Leave, Succeeded};
+    pub fn after(self, event: StateSyncEvent) -> Option<Self> {
+        use StateSyncEvent::{Begin, Drained, Expired, Failed, Leave, Succeeded};
         match (self, event) {
             (Self::Idle, Begin) => Some(Self::Preparing),
             (Self::Idle, Leave | Succeeded | Failed | Drained | Expired) => None,
@@ -127,7 +127,7 @@ impl State {
     }
 }
 
-impl Event {
+impl StateSyncEvent {
     /// All events, for tables.
     pub const ALL: [Self; 6] = [
         Self::Begin,
@@ -139,7 +139,7 @@ impl Event {
     ];
 }
 
-impl std::fmt::Display for State {
+impl std::fmt::Display for StateSyncProgress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(match self {
             Self::Idle => "idle",
@@ -178,7 +178,7 @@ pub struct Decided {
 pub struct StateSync {
     /// The longest hold.
     hold: Duration,
-    state: State,
+    state: StateSyncProgress,
     /// The end of the hold, or of the pause after a failure.
     due: Option<Instant>,
     held_from: Instant,
@@ -195,7 +195,7 @@ impl StateSync {
     pub fn new(hold: Duration) -> Self {
         Self {
             hold,
-            state: State::Idle,
+            state: StateSyncProgress::Idle,
             due: None,
             held_from: Instant::ZERO,
             run: 0,
@@ -207,7 +207,7 @@ impl StateSync {
     }
 
     /// Progress of the copying.
-    pub const fn state(&self) -> State {
+    pub const fn state(&self) -> StateSyncProgress {
         self.state
     }
 
@@ -223,12 +223,12 @@ impl StateSync {
 
     /// A connection that no replica follows has sent `bytes` bytes.
     pub fn on_missed(&mut self, bytes: u64) {
-        if self.state == State::Synced {
+        if self.state == StateSyncProgress::Synced {
             self.missed += bytes;
         }
     }
 
-    /// When [`Event::Expired`] is due.
+    /// When [`StateSyncEvent::Expired`] is due.
     pub const fn poll_timeout(&self) -> Option<Instant> {
         self.due
     }
@@ -236,14 +236,16 @@ impl StateSync {
     /// A connection is open: its handshake is complete.
     pub fn on_opened(&mut self, connection: ConnectionId) -> Admission {
         match self.state {
-            State::Synced => Admission::Followed,
-            State::Finishing => {
+            StateSyncProgress::Synced => Admission::Followed,
+            StateSyncProgress::Finishing => {
                 self.waiting.push(connection);
                 Admission::Waits
             }
-            State::Idle | State::Preparing | State::Holding | State::Abandoning | State::Resting => {
-                Admission::Refused
-            }
+            StateSyncProgress::Idle
+            | StateSyncProgress::Preparing
+            | StateSyncProgress::Holding
+            | StateSyncProgress::Abandoning
+            | StateSyncProgress::Resting => Admission::Refused,
         }
     }
 
@@ -252,10 +254,10 @@ impl StateSync {
         if self.due.is_none_or(|due| now < due) {
             return Decided::default();
         }
-        if self.state != State::Resting {
+        if self.state != StateSyncProgress::Resting {
             self.why = Some(format!("it was not finished within the hold of {:?}", self.hold));
         }
-        self.on_event(now, Event::Expired, actions)
+        self.on_event(now, StateSyncEvent::Expired, actions)
     }
 
     /// The hook's run number `run` has ended. A success that is told after the hold is too late, even if the hook ended in time: the
@@ -269,55 +271,60 @@ impl StateSync {
         if run != self.run {
             return Decided::default();
         }
-        if self.state == State::Finishing && self.due.is_some_and(|due| now >= due) {
+        if self.state == StateSyncProgress::Finishing && self.due.is_some_and(|due| now >= due) {
             return self.on_timeout(now, actions);
         }
         let event = match outcome {
-            Ok(()) => Event::Succeeded,
+            Ok(()) => StateSyncEvent::Succeeded,
             Err(why) => {
-                if self.state != State::Abandoning {
+                if self.state != StateSyncProgress::Abandoning {
                     self.why = Some(why);
                 }
-                Event::Failed
+                StateSyncEvent::Failed
             }
         };
         self.on_event(now, event, actions)
     }
 
     /// Changes the state as `event` demands, and queues the actions that follow.
-    pub fn on_event(&mut self, now: Instant, event: Event, actions: &mut VecDeque<ServiceAction>) -> Decided {
+    pub fn on_event(
+        &mut self,
+        now: Instant,
+        event: StateSyncEvent,
+        actions: &mut VecDeque<ServiceAction>,
+    ) -> Decided {
         let Some(to) = self.state.after(event) else {
             return Decided::default();
         };
         let from = std::mem::replace(&mut self.state, to);
-        self.due = self.due.take().filter(|_| to == State::Finishing);
+        self.due = self.due.take().filter(|_| to == StateSyncProgress::Finishing);
         match to {
-            State::Preparing => self.run(Phase::Prepare, actions),
-            State::Holding => {
+            StateSyncProgress::Preparing => self.run(StateSyncPhase::Prepare, actions),
+            StateSyncProgress::Holding => {
                 self.held_from = now;
                 self.due = Some(now + self.hold);
                 let until = self.due;
                 actions.push_back(ServiceAction::HoldInput { until });
                 actions.push_back(ServiceAction::Drain);
             }
-            State::Finishing => self.run(Phase::Finish, actions),
-            State::Synced => {
+            StateSyncProgress::Finishing => self.run(StateSyncPhase::Finish, actions),
+            StateSyncProgress::Synced => {
                 (self.failures, self.why, self.missed) = (0, None, 0);
                 let held = now.since(self.held_from);
                 release(actions);
-                actions.push_back(ServiceAction::Report(Report::Synced { held }));
+                actions.push_back(ServiceAction::Report(OperatorReport::Synced { held }));
             }
-            State::Abandoning | State::Idle if from.copies() => {
+            StateSyncProgress::Abandoning | StateSyncProgress::Idle if from.copies() => {
                 release(actions);
-                self.run(Phase::Abandon, actions);
+                self.run(StateSyncPhase::Abandon, actions);
                 self.tell_failure(to, actions);
             }
-            State::Resting => self.due = Some(now + self.rest()),
-            State::Abandoning | State::Idle => {}
+            StateSyncProgress::Resting => self.due = Some(now + self.rest()),
+            StateSyncProgress::Abandoning | StateSyncProgress::Idle => {}
         }
         let waited = std::mem::take(&mut self.waiting);
         match to {
-            State::Synced => Decided {
+            StateSyncProgress::Synced => Decided {
                 followed: waited,
                 refused: Vec::new(),
             },
@@ -328,14 +335,14 @@ impl StateSync {
         }
     }
 
-    fn run(&mut self, phase: Phase, actions: &mut VecDeque<ServiceAction>) {
+    fn run(&mut self, phase: StateSyncPhase, actions: &mut VecDeque<ServiceAction>) {
         self.run += 1;
         let (run, until) = (self.run, self.due);
         actions.push_back(ServiceAction::RunSync { phase, run, until });
     }
 
-    fn tell_failure(&mut self, to: State, actions: &mut VecDeque<ServiceAction>) {
-        if to == State::Idle {
+    fn tell_failure(&mut self, to: StateSyncProgress, actions: &mut VecDeque<ServiceAction>) {
+        if to == StateSyncProgress::Idle {
             self.why = Some("this node is not the wire any more".into());
         } else {
             self.failures = self.failures.saturating_add(1);
@@ -344,7 +351,7 @@ impl StateSync {
             .why
             .clone()
             .unwrap_or_else(|| "packets passed unlogged".into());
-        actions.push_back(ServiceAction::Report(Report::NotSynced { why }));
+        actions.push_back(ServiceAction::Report(OperatorReport::NotSynced { why }));
     }
 
     fn rest(&self) -> Duration {

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::spill::{Full, Part, Spilled, Spills};
+use crate::spill::{LogFull, LogPart, Spilled, Spills};
 use crate::{Offset, Seq};
 use chunks::Chunks;
 use shelf::Shelved;
@@ -322,7 +322,7 @@ impl StreamLog {
     ///
     /// # Errors
     /// A file cannot be made or written, or may not hold more. Bytes that were moved before stay moved.
-    pub fn spill(&mut self, spills: &Arc<Spills>, to: Offset, memory: usize) -> Result<(), Full> {
+    pub fn spill(&mut self, spills: &Arc<Spills>, to: Offset, memory: usize) -> Result<(), LogFull> {
         let in_chunks = self
             .shelved
             .front()
@@ -359,13 +359,13 @@ impl StreamLog {
     ///
     /// # Panics
     /// If the range is not kept and contiguous, or lies on a shelf.
-    pub fn parts(&self, range: Range<Offset>) -> impl Iterator<Item = Part<'_>> {
+    pub fn parts(&self, range: Range<Offset>) -> impl Iterator<Item = LogPart<'_>> {
         assert!(self.base <= range.start, "{range:?} of {self:?}");
         let in_file = range.start..range.end.min(self.resident());
         let in_memory = range.start.max(self.resident())..range.end;
         let file = self.spilled.as_ref().filter(|_| !in_file.is_empty());
         let file = file.map(|spilled| spilled.part(in_file.start, in_file.end.since(in_file.start)));
-        let memory = (!in_memory.is_empty()).then(|| self.slices(in_memory).map(Part::Memory));
+        let memory = (!in_memory.is_empty()).then(|| self.slices(in_memory).map(LogPart::Memory));
         file.into_iter().chain(memory.into_iter().flatten())
     }
 

@@ -15,10 +15,10 @@ use std::time::Duration;
 use rustc_hash::FxSeededState;
 
 use crate::census::Census;
-use crate::connection::{Connection, Effect, EndpointTimestamps, Word};
+use crate::connection::{CapChange, Connection, Effect, EndpointTimestamps};
 use crate::learn::Learner;
 use crate::older::Older;
-use crate::packet::{Flags, Options, Segment, Timestamps};
+use crate::packet::{Flags, Segment, TcpOptions, Timestamps};
 pub use crate::slots::ConnectionId;
 use crate::slots::Slots;
 use crate::stream::OnShelf;
@@ -28,7 +28,7 @@ pub use config::TableConfig;
 use handshakes::Handshake;
 pub use handshakes::{HANDSHAKES_MAX, PENDING_MAX};
 use lingering::Lingering;
-use vanished::Round;
+use vanished::SlotCursor;
 
 /// Number of ended connections remembered at a time.
 pub const ENDED_MAX: usize = 65_536;
@@ -46,7 +46,7 @@ pub enum Direction {
 
 /// What a packet did to the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum TableChange {
     /// It belongs to this connection.
     Connection(ConnectionId),
     /// It completed this connection's handshake, or was the last packet needed to learn the connection.
@@ -63,7 +63,7 @@ pub enum Change {
 
 /// An ended connection: what is needed to repeat its last acknowledgement.
 #[derive(Clone, Copy, Debug)]
-struct Ended {
+struct EndedConnection {
     at: Instant,
     next: Seq,
     acknowledge: Seq,
@@ -83,10 +83,10 @@ pub struct Table {
     /// Connections with bytes on a shelf ([`Shelf`](crate::stream::Shelf)).
     shelved: Vec<ConnectionId>,
     /// Pending changes to clients' windows, in order.
-    words: VecDeque<(SocketAddr, Word)>,
+    words: VecDeque<(SocketAddr, CapChange)>,
     handshakes: Map<Handshake>,
     handshake_order: VecDeque<(SocketAddr, Seq)>,
-    ended: Map<Ended>,
+    ended: Map<EndedConnection>,
     /// Clients whose connections were handed over to sockets, with the server's timestamp clock.
     handed_over: Map<Option<EndpointTimestamps>>,
     ended_order: VecDeque<(SocketAddr, Instant)>,
@@ -97,7 +97,7 @@ pub struct Table {
     on_probation: Vec<ConnectionId>,
     /// All packets of the service pass this node, so connections that are older than the log can be learnt.
     is_wire: bool,
-    round: Round,
+    round: SlotCursor,
     /// Connections that ended without a packet that shows the end.
     gone: Vec<ConnectionId>,
 }
@@ -128,7 +128,7 @@ impl Table {
             census: Census::default(),
             on_probation: Vec::new(),
             is_wire: false,
-            round: Round::default(),
+            round: SlotCursor::default(),
             gone: Vec::new(),
         }
     }
@@ -204,7 +204,7 @@ impl Table {
         direction: Direction,
         segment: &Segment<'_>,
         source: Option<OnShelf<'_>>,
-    ) -> Change {
+    ) -> TableChange {
         let client = match direction {
             Direction::In => segment.source,
             Direction::Out => segment.destination,
@@ -223,19 +223,19 @@ impl Table {
             let id = self.open(client, handshake);
             // The segment that completes the handshake may be a RST: some health checks send nothing else.
             return match self.apply(now, direction, id, segment, source) {
-                Change::Ended(id) => Change::Ended(id),
-                _ => Change::Opened(id),
+                TableChange::Ended(id) => TableChange::Ended(id),
+                _ => TableChange::Opened(id),
             };
         }
         if direction == Direction::In && self.is_refused_by(client, segment) {
             self.handshakes.remove(&client);
-            return Change::Handshake;
+            return TableChange::Handshake;
         }
         match self.find(client) {
             Some(id) => self.apply(now, direction, id, segment, source),
-            None if self.ended.contains_key(&client) => Change::Old,
+            None if self.ended.contains_key(&client) => TableChange::Old,
             // A segment without data that comes when the restored socket has gone. Its sender needs no RST.
-            None if segment.payload.is_empty() && self.handed_over.contains_key(&client) => Change::Old,
+            None if segment.payload.is_empty() && self.handed_over.contains_key(&client) => TableChange::Old,
             None => self.on_unknown(now, direction, client, segment),
         }
     }
@@ -256,7 +256,7 @@ impl Table {
         id: ConnectionId,
         segment: &Segment<'_>,
         source: Option<OnShelf<'_>>,
-    ) -> Change {
+    ) -> TableChange {
         let changed = self.change_at(id, Some(now), |connection| {
             let was_shelved = connection.is_shelved();
             let effect = match direction {
@@ -273,19 +273,19 @@ impl Table {
         connection.prove(now);
         if let Some(reason) = connection.disproof() {
             self.unlearn(now, id, reason);
-            return Change::Ended(id);
+            return TableChange::Ended(id);
         }
         match effect {
-            Effect::Taken | Effect::Rejected(_) => Change::Connection(id),
+            Effect::Taken | Effect::Rejected(_) => TableChange::Connection(id),
             Effect::Reset => {
                 self.remember_reset(now, id);
                 self.let_go(now, id);
-                Change::Ended(id)
+                TableChange::Ended(id)
             }
             Effect::Closed => {
                 self.remember_ended(now, id);
                 self.let_go(now, id);
-                Change::Ended(id)
+                TableChange::Ended(id)
             }
         }
     }
@@ -306,7 +306,7 @@ impl Table {
                 self.ended.remove(&oldest);
             }
         }
-        let ended = Ended {
+        let ended = EndedConnection {
             at: now,
             next: endpoint.send_unacknowledged,
             acknowledge: endpoint.receive_next,
@@ -337,12 +337,12 @@ impl Table {
             ack: ended.map_or(segment.seq + segment.seq_len(), |ended| ended.acknowledge),
             flags: Flags::ACK,
             window: u16::MAX,
-            options: Options {
+            options: TcpOptions {
                 timestamps: timestamps.map(|(clock, theirs)| Timestamps {
                     value: clock_at(clock.value, clock.at, now),
                     echo: theirs.value,
                 }),
-                ..Options::default()
+                ..TcpOptions::default()
             },
             payload: &[],
         })
@@ -374,7 +374,7 @@ impl Table {
         self.memory -= connection.memory() as u64;
         self.by_client.remove(&connection.client());
         if connection.is_capped() {
-            self.words.push_back((connection.client(), Word::Forget));
+            self.words.push_back((connection.client(), CapChange::Forget));
         }
         Some(connection)
     }

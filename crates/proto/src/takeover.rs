@@ -24,9 +24,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::Instant;
-use crate::action::{Report, ServiceAction};
+use crate::action::{OperatorReport, ServiceAction};
 use crate::connection::Connection;
-use crate::follower::Policy;
+use crate::follower::RestartPolicy;
 use crate::table::{ConnectionId, Table};
 pub use socketless::HandedOver;
 pub use socketless::repeat;
@@ -377,7 +377,7 @@ impl Takeover {
         for (connection, client, syn, syn_ack) in table.open_pending() {
             let syn_ack = repeat(table.config().vip, client, &syn, &syn_ack).emit();
             self.half_open.insert(connection, syn_ack);
-            if table.config().policy == Policy::Replica {
+            if table.config().policy == RestartPolicy::Replica {
                 actions.push_back(ServiceAction::OpenReplica { connection, client });
             }
         }
@@ -409,7 +409,10 @@ impl Takeover {
         self.reset += 1;
         self.undecided.remove(&connection);
         let client = entry.client();
-        actions.push_back(ServiceAction::Report(Report::Unrestorable { client, reason }));
+        actions.push_back(ServiceAction::Report(OperatorReport::Unrestorable {
+            client,
+            reason,
+        }));
     }
 
     /// The connection belongs to the relay now, or has ended by itself.

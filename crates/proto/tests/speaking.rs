@@ -12,9 +12,11 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use proto::Instant;
-use proto::path::{Outside, fitness};
-use proto::role::{Event, Role};
-use proto::standing::{Arbiter, Change, Found, Standing, StandingConfig, Verdict, Word};
+use proto::path::{Reachability, fitness};
+use proto::role::{Role, RoleEvent};
+use proto::standing::{
+    Arbiter, ArbiterVerdict, InheritedStanding, RoleChange, Standing, StandingBeat, StandingConfig,
+};
 use stateright::{Checker, Model, Property};
 use steadfast_proto as proto;
 
@@ -29,7 +31,7 @@ const ROUNDS: usize = 12;
 
 /// Bounds of the exploration.
 #[derive(Clone, Copy, Debug)]
-struct Bounds {
+struct SpeakingBounds {
     ticks: u64,
     /// Words under way in each direction.
     words: usize,
@@ -46,16 +48,16 @@ struct Bounds {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Pair {
-    bounds: Bounds,
+struct SpeakingModel {
+    bounds: SpeakingBounds,
     arbiter: Arbiter,
     lease: Duration,
     /// A broken rule, which the checker must notice.
-    defect: Option<Defect>,
+    defect: Option<SpeakingDefect>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Defect {
+enum SpeakingDefect {
     /// The kernel does not end an expired right to speak.
     NoEnd,
     /// The arbiter gives the same epoch to both nodes.
@@ -65,14 +67,14 @@ enum Defect {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct State {
+struct SpeakingState {
     now: u64,
-    nodes: [Node; 2],
+    nodes: [ModelledNode; 2],
     /// Words on their way to each node, each with the tick of its sending.
-    words: [Vec<(u64, Word)>; 2],
+    words: [Vec<(u64, StandingBeat)>; 2],
     /// For each node, the epoch that it asked for, and the arbiter's answer.
     questions: [Option<u64>; 2],
-    answers: [Option<(u64, Verdict)>; 2],
+    answers: [Option<(u64, ArbiterVerdict)>; 2],
     /// The epoch that the arbiter has written down, and its node.
     given: Option<(u64, usize)>,
     crashes: u8,
@@ -84,11 +86,11 @@ struct State {
     is_contradicted: bool,
 }
 
-impl State {
+impl SpeakingState {
     /// `node` sends a word to the other node.
     fn say(&mut self, node: usize) {
-        let Node { standing, heard, .. } = &self.nodes[node];
-        let word = Word {
+        let ModelledNode { standing, heard, .. } = &self.nodes[node];
+        let word = StandingBeat {
             role: standing.role(),
             epoch: standing.epoch(),
             leaves: standing.says_that_it_leaves(),
@@ -99,14 +101,16 @@ impl State {
     }
 
     /// Counts disturbances, which are bounded. A backup that had left and is the wire again does not trust its log.
-    fn count(&mut self, action: Action) {
+    fn count(&mut self, action: SpeakingAction) {
         match action {
-            Action::Leave(..) => self.orders += 1,
-            Action::Fail(..) => self.failures += 1,
-            Action::Path(..) | Action::TakeOver(_) | Action::GiveWay(_) => self.paths += 1,
+            SpeakingAction::Leave(..) => self.orders += 1,
+            SpeakingAction::Fail(..) => self.failures += 1,
+            SpeakingAction::Path(..) | SpeakingAction::TakeOver(_) | SpeakingAction::GiveWay(_) => {
+                self.paths += 1
+            }
             _ => {}
         }
-        if let Action::Leave(node, false) | Action::Stay(node) = action
+        if let SpeakingAction::Leave(node, false) | SpeakingAction::Stay(node) = action
             && self.nodes[node].standing.role() == Role::Backup
         {
             self.nodes[node].doubts = Some(self.now);
@@ -115,7 +119,7 @@ impl State {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Node {
+struct ModelledNode {
     standing: Standing,
     /// Tick at which the last word that the node heard was sent.
     heard: Option<u64>,
@@ -131,7 +135,7 @@ struct Node {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
+enum SpeakingAction {
     Tick,
     /// A node sends a word.
     Say(usize),
@@ -182,17 +186,17 @@ enum Knows {
 impl Knows {
     const ALL: [Self; 4] = [Self::Whole, Self::Apart, Self::CutOff, Self::Chosen];
 
-    fn sides(self) -> (bool, Outside, Outside) {
+    fn sides(self) -> (bool, Reachability, Reachability) {
         match self {
-            Self::Whole => (true, Outside::Reached, Outside::Reached),
-            Self::Apart => (false, Outside::Reached, Outside::Reached),
-            Self::CutOff => (false, Outside::Lost, Outside::Reached),
-            Self::Chosen => (false, Outside::Reached, Outside::Lost),
+            Self::Whole => (true, Reachability::Reached, Reachability::Reached),
+            Self::Apart => (false, Reachability::Reached, Reachability::Reached),
+            Self::CutOff => (false, Reachability::Lost, Reachability::Reached),
+            Self::Chosen => (false, Reachability::Reached, Reachability::Lost),
         }
     }
 }
 
-impl Pair {
+impl SpeakingModel {
     fn config(&self, node: usize) -> StandingConfig {
         StandingConfig {
             is_primary: node == 0,
@@ -202,8 +206,8 @@ impl Pair {
         }
     }
 
-    fn fresh(&self, node: usize, now: u64) -> Node {
-        Node {
+    fn fresh(&self, node: usize, now: u64) -> ModelledNode {
+        ModelledNode {
             standing: Standing::new(self.config(node), None, at(now)),
             heard: None,
             spoke: None,
@@ -213,13 +217,13 @@ impl Pair {
         }
     }
 
-    fn speaks_alone(&self, state: &State, node: usize) -> bool {
+    fn speaks_alone(&self, state: &SpeakingState, node: usize) -> bool {
         let standing = &state.nodes[node].standing;
         let is_over = standing.until().is_some_and(|until| at(state.now) >= until);
-        standing.role().speaks_alone() && (!is_over || self.defect == Some(Defect::NoEnd))
+        standing.role().speaks_alone() && (!is_over || self.defect == Some(SpeakingDefect::NoEnd))
     }
 
-    fn hear(&self, state: &mut State, to: usize, (sent, word): (u64, Word)) {
+    fn hear(&self, state: &mut SpeakingState, to: usize, (sent, word): (u64, StandingBeat)) {
         let node = &mut state.nodes[to];
         if node.heard.is_some_and(|heard| sent < heard) {
             return; // a later word has been heard
@@ -242,10 +246,10 @@ impl Pair {
     /// Notes a contradiction if a node goes on without knowing what the other node said alone. A backup that takes over must know all of
     /// it. A primary that goes on must know only what was said by right of the arbiter. (What a node says by its lease is lost if the
     /// node dies before the arbiter knows: that is the price of `lease_ms`.)
-    fn note(&self, state: &mut State, node: usize, before: &Standing, change: Option<Change>) {
+    fn note(&self, state: &mut SpeakingState, node: usize, before: &Standing, change: Option<RoleChange>) {
         let begins = matches!(
             change,
-            Some(Change {
+            Some(RoleChange {
                 from: Role::Backup,
                 to: Role::TakingOver,
                 ..
@@ -259,21 +263,21 @@ impl Pair {
             state.nodes[node].doubts = None;
         }
         let other = &state.nodes[1 - node];
-        let Some(Change { to, event, .. }) = change else {
+        let Some(RoleChange { to, event, .. }) = change else {
             return;
         };
         let given = other.given;
         let node = &mut state.nodes[node];
-        let goes_on = matches!(event, Event::PeerReturns | Event::Reached);
+        let goes_on = matches!(event, RoleEvent::PeerReturns | RoleEvent::Reached);
         let is_stale = goes_on && node.base.is_some() && given > node.base;
         let has_none = matches!(to, Role::Joining | Role::Returning | Role::Standby);
         node.base = (!has_none).then(|| node.standing.epoch());
         state.is_contradicted |= is_stale;
     }
 
-    fn crash(&self, state: &mut State, node: usize) {
-        let Node { spoke, given, .. } = state.nodes[node];
-        state.nodes[node] = Node {
+    fn crash(&self, state: &mut SpeakingState, node: usize) {
+        let ModelledNode { spoke, given, .. } = state.nodes[node];
+        state.nodes[node] = ModelledNode {
             spoke, // the clients remember what was said
             given,
             ..self.fresh(node, state.now)
@@ -283,7 +287,7 @@ impl Pair {
     }
 
     /// Notes that each node that may speak alone now has said something.
-    fn note_voices(&self, state: &mut State) {
+    fn note_voices(&self, state: &mut SpeakingState) {
         for node in 0..2 {
             if self.speaks_alone(state, node) {
                 let one = &mut state.nodes[node];
@@ -296,7 +300,7 @@ impl Pair {
     }
 
     /// What the next agent finds in the kernel after a node's agent has died.
-    fn found(&self, state: &State, node: usize) -> Option<Found> {
+    fn found(&self, state: &SpeakingState, node: usize) -> Option<InheritedStanding> {
         let standing = &state.nodes[node].standing;
         let role = match standing.role() {
             Role::Joining => return None,
@@ -304,14 +308,14 @@ impl Pair {
             Role::TakingOver | Role::Sole => Role::Sole,
             role @ (Role::Returning | Role::Backup | Role::Standby) => role,
         };
-        Some(Found {
+        Some(InheritedStanding {
             role,
             epoch: standing.epoch(),
             is_confirmed: standing.until().is_none(),
         })
     }
 
-    fn restart(&self, state: &mut State, node: usize) {
+    fn restart(&self, state: &mut SpeakingState, node: usize) {
         if let Some(epoch) = state.questions[node].take() {
             self.decide(state, node, epoch);
         }
@@ -323,14 +327,14 @@ impl Pair {
     }
 
     /// The state after all paths work again and both nodes know it.
-    fn mended(&self, last: &State) -> State {
+    fn mended(&self, last: &SpeakingState) -> SpeakingState {
         let mut state = last.clone();
         if self.bounds.paths > 0 {
             for node in 0..2 {
                 let gave_way = state.nodes[node].standing.leaves();
-                self.play(&mut state, &[Action::Path(node, Knows::Whole)]);
+                self.play(&mut state, &[SpeakingAction::Path(node, Knows::Whole)]);
                 if gave_way {
-                    self.play(&mut state, &[Action::Stay(node)]);
+                    self.play(&mut state, &[SpeakingAction::Stay(node)]);
                 }
             }
         }
@@ -339,14 +343,18 @@ impl Pair {
 
     /// Whether the service lives some rounds after everything works again: words arrive, and the arbiter and outside hosts answer.
     /// (A node that serves here but is about to be deposed is covered by another explored state, in which it has been deposed.)
-    fn someone_serves_in_the_end(&self, last: &State) -> bool {
+    fn someone_serves_in_the_end(&self, last: &SpeakingState) -> bool {
         let mut state = self.mended(last);
         (0..ROUNDS).any(|_| {
             for node in 0..2 {
                 self.work(&mut state, node);
                 self.play(
                     &mut state,
-                    &[Action::Say(node), Action::Hear(1 - node, 0), Action::Tick],
+                    &[
+                        SpeakingAction::Say(node),
+                        SpeakingAction::Hear(1 - node, 0),
+                        SpeakingAction::Tick,
+                    ],
                 );
             }
             is_served(&state)
@@ -354,14 +362,18 @@ impl Pair {
     }
 
     /// Whether each node of a pair that has worked for some rounds serves after the other node is gone for good.
-    fn who_is_left_serves(&self, last: &State) -> bool {
+    fn who_is_left_serves(&self, last: &SpeakingState) -> bool {
         let mut state = self.mended(last);
         for _ in 0..ROUNDS {
             for node in 0..2 {
                 self.work(&mut state, node);
                 self.play(
                     &mut state,
-                    &[Action::Say(node), Action::Hear(1 - node, 0), Action::Tick],
+                    &[
+                        SpeakingAction::Say(node),
+                        SpeakingAction::Hear(1 - node, 0),
+                        SpeakingAction::Tick,
+                    ],
                 );
             }
         }
@@ -371,9 +383,9 @@ impl Pair {
             let is_unwanted = state.nodes[left].standing.leaves();
             is_unwanted
                 || (0..ROUNDS).any(|_| {
-                    self.play(&mut state, &[Action::Silent(left)]);
+                    self.play(&mut state, &[SpeakingAction::Silent(left)]);
                     self.work(&mut state, left);
-                    self.play(&mut state, &[Action::Tick]);
+                    self.play(&mut state, &[SpeakingAction::Tick]);
                     is_sole(&state.nodes[left])
                 })
         };
@@ -381,15 +393,15 @@ impl Pair {
     }
 
     /// Plays the actions of a node that need no word of the peer.
-    fn work(&self, state: &mut State, node: usize) {
-        use Action::{Answer, Ask, Decide, Decided, Reach};
+    fn work(&self, state: &mut SpeakingState, node: usize) {
+        use SpeakingAction::{Answer, Ask, Decide, Decided, Reach};
         self.play(
             state,
             &[Ask(node), Decide(node), Answer(node), Reach(node), Decided(node)],
         );
     }
 
-    fn play(&self, state: &mut State, steps: &[Action]) {
+    fn play(&self, state: &mut SpeakingState, steps: &[SpeakingAction]) {
         for step in steps {
             if let Some(next) = self.next_state(state, *step) {
                 *state = next;
@@ -399,24 +411,24 @@ impl Pair {
 
     /// The time as a claiming node sees it, which with [`Defect::Impatient`] is too late.
     fn hasty(&self, now: Instant) -> Instant {
-        let is_hasty = self.defect == Some(Defect::Impatient);
+        let is_hasty = self.defect == Some(SpeakingDefect::Impatient);
         if is_hasty { now + LEASE * 2 } else { now }
     }
 
-    fn decide(&self, state: &mut State, node: usize, epoch: u64) -> Verdict {
+    fn decide(&self, state: &mut SpeakingState, node: usize, epoch: u64) -> ArbiterVerdict {
         let given = &mut state.given;
         match *given {
             Some((latest, owner)) if latest > epoch || latest == epoch && owner != node => {
-                if self.defect == Some(Defect::Generous) {
-                    return Verdict::Granted;
+                if self.defect == Some(SpeakingDefect::Generous) {
+                    return ArbiterVerdict::Granted;
                 }
                 let is_own = owner == node;
                 let epoch = latest;
-                Verdict::Refused { epoch, is_own }
+                ArbiterVerdict::Refused { epoch, is_own }
             }
             _ => {
                 *given = Some((epoch, node));
-                Verdict::Granted
+                ArbiterVerdict::Granted
             }
         }
     }
@@ -429,12 +441,12 @@ const fn at(ticks: u64) -> Instant {
     Instant::from_nanos(ticks * TICK)
 }
 
-impl Model for Pair {
-    type State = State;
-    type Action = Action;
+impl Model for SpeakingModel {
+    type State = SpeakingState;
+    type Action = SpeakingAction;
 
-    fn init_states(&self) -> Vec<State> {
-        vec![State {
+    fn init_states(&self) -> Vec<SpeakingState> {
+        vec![SpeakingState {
             now: 1,
             nodes: [self.fresh(0, 1), self.fresh(1, 1)],
             words: [Vec::new(), Vec::new()],
@@ -450,61 +462,65 @@ impl Model for Pair {
         }]
     }
 
-    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        actions.push(Action::Tick);
+    fn actions(&self, state: &SpeakingState, actions: &mut Vec<SpeakingAction>) {
+        actions.push(SpeakingAction::Tick);
         for node in 0..2 {
             if state.words[1 - node].len() < self.bounds.words {
-                actions.push(Action::Say(node));
+                actions.push(SpeakingAction::Say(node));
             }
             for place in 0..state.words[node].len() {
-                actions.extend([Action::Hear(node, place), Action::Lose(node, place)]);
+                actions.extend([
+                    SpeakingAction::Hear(node, place),
+                    SpeakingAction::Lose(node, place),
+                ]);
             }
-            actions.push(Action::Silent(node));
+            actions.push(SpeakingAction::Silent(node));
             if state.questions[node].is_none() && state.answers[node].is_none() {
-                actions.push(Action::Ask(node));
+                actions.push(SpeakingAction::Ask(node));
             }
             if state.questions[node].is_some() {
-                actions.push(Action::Decide(node));
+                actions.push(SpeakingAction::Decide(node));
             }
             if state.answers[node].is_some() {
-                actions.extend([Action::Answer(node), Action::Mishear(node)]);
+                actions.extend([SpeakingAction::Answer(node), SpeakingAction::Mishear(node)]);
             }
-            actions.extend([Action::Reach(node), Action::Decided(node)]);
+            actions.extend([SpeakingAction::Reach(node), SpeakingAction::Decided(node)]);
             if state.orders < self.bounds.orders {
                 let leaves = state.nodes[node].standing.leaves();
-                actions.push(Action::Leave(node, !leaves));
+                actions.push(SpeakingAction::Leave(node, !leaves));
             }
             if state.failures < self.bounds.failures {
                 let has_failed = state.nodes[node].standing.has_failed();
-                actions.push(Action::Fail(node, !has_failed));
+                actions.push(SpeakingAction::Fail(node, !has_failed));
             }
             if state.paths < self.bounds.paths {
-                actions.extend(Knows::ALL.map(|knows| Action::Path(node, knows)));
-                actions.extend([Action::TakeOver(node), Action::GiveWay(node)]);
+                actions.extend(Knows::ALL.map(|knows| SpeakingAction::Path(node, knows)));
+                actions.extend([SpeakingAction::TakeOver(node), SpeakingAction::GiveWay(node)]);
             }
             if state.paths > 0 && state.orders == 0 && state.nodes[node].standing.leaves() {
-                actions.push(Action::Stay(node));
+                actions.push(SpeakingAction::Stay(node));
             }
             if state.crashes < self.bounds.crashes {
-                actions.push(Action::Crash(node));
+                actions.push(SpeakingAction::Crash(node));
             }
             if state.restarts < self.bounds.restarts {
-                actions.push(Action::Restart(node));
+                actions.push(SpeakingAction::Restart(node));
             }
         }
     }
 
-    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+    fn next_state(&self, last: &SpeakingState, action: SpeakingAction) -> Option<SpeakingState> {
         let mut state = last.clone();
         let now = at(state.now);
-        let changed =
-            |state: &mut State, node: usize, change: &mut dyn FnMut(&mut Standing) -> Option<Change>| {
-                let before = state.nodes[node].standing.clone();
-                let change = change(&mut state.nodes[node].standing);
-                self.note(state, node, &before, change);
-            };
+        let changed = |state: &mut SpeakingState,
+                       node: usize,
+                       change: &mut dyn FnMut(&mut Standing) -> Option<RoleChange>| {
+            let before = state.nodes[node].standing.clone();
+            let change = change(&mut state.nodes[node].standing);
+            self.note(state, node, &before, change);
+        };
         match action {
-            Action::Tick => {
+            SpeakingAction::Tick => {
                 state.now += 1;
                 let now = at(state.now);
                 state
@@ -512,50 +528,54 @@ impl Model for Pair {
                     .iter_mut()
                     .for_each(|node| node.standing.on_timeout(now));
             }
-            Action::Say(node) => state.say(node),
-            Action::Hear(node, place) => {
+            SpeakingAction::Say(node) => state.say(node),
+            SpeakingAction::Hear(node, place) => {
                 let is_there = place < state.words[node].len();
                 let word = is_there.then(|| state.words[node].remove(place))?;
                 self.hear(&mut state, node, word);
             }
-            Action::Lose(node, place) => drop(state.words[node].remove(place)),
-            Action::Silent(node) => changed(&mut state, node, &mut |standing| standing.on_silent(now)),
-            Action::Ask(node) => {
+            SpeakingAction::Lose(node, place) => drop(state.words[node].remove(place)),
+            SpeakingAction::Silent(node) => {
+                changed(&mut state, node, &mut |standing| standing.on_silent(now))
+            }
+            SpeakingAction::Ask(node) => {
                 state.questions[node] = state.nodes[node].standing.ask(self.hasty(now));
             }
-            Action::Decide(node) => {
+            SpeakingAction::Decide(node) => {
                 let epoch = state.questions[node].take()?;
                 let verdict = self.decide(&mut state, node, epoch);
                 state.answers[node] = Some((epoch, verdict));
             }
-            Action::Answer(node) => {
+            SpeakingAction::Answer(node) => {
                 let (epoch, verdict) = state.answers[node].take()?;
                 changed(&mut state, node, &mut |standing| {
                     standing.on_verdict(now, epoch, verdict)
                 });
             }
-            Action::Mishear(node) => state.answers[node] = None,
-            Action::Reach(node) => {
+            SpeakingAction::Mishear(node) => state.answers[node] = None,
+            SpeakingAction::Reach(node) => {
                 let now = self.hasty(now);
                 changed(&mut state, node, &mut |standing| standing.on_reached(now));
             }
-            Action::Decided(node) => changed(&mut state, node, &mut |standing| standing.on_decided(now)),
-            Action::Leave(node, _)
-            | Action::Stay(node)
-            | Action::Path(node, _)
-            | Action::TakeOver(node)
-            | Action::GiveWay(node)
-            | Action::Fail(node, _) => {
+            SpeakingAction::Decided(node) => {
+                changed(&mut state, node, &mut |standing| standing.on_decided(now))
+            }
+            SpeakingAction::Leave(node, _)
+            | SpeakingAction::Stay(node)
+            | SpeakingAction::Path(node, _)
+            | SpeakingAction::TakeOver(node)
+            | SpeakingAction::GiveWay(node)
+            | SpeakingAction::Fail(node, _) => {
                 let trusts = state.nodes[node].doubts.is_none();
                 changed(&mut state, node, &mut |standing| {
                     disturb(standing, now, action, trusts)
                 });
                 state.count(action);
             }
-            Action::Crash(node) => {
+            SpeakingAction::Crash(node) => {
                 self.crash(&mut state, node);
             }
-            Action::Restart(node) => self.restart(&mut state, node),
+            SpeakingAction::Restart(node) => self.restart(&mut state, node),
         }
         self.note_voices(&mut state);
         (state != *last).then_some(state)
@@ -563,30 +583,34 @@ impl Model for Pair {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("one voice", |pair: &Self, state: &State| {
+            Property::always("one voice", |pair: &Self, state: &SpeakingState| {
                 !(pair.speaks_alone(state, 0) && pair.speaks_alone(state, 1))
             }),
-            Property::always("nobody goes on from an old log", |_: &Self, state: &State| {
-                !state.is_contradicted
-            }),
-            Property::always("someone serves in the end", |pair: &Self, state: &State| {
-                pair.someone_serves_in_the_end(state)
-            }),
-            Property::always("who is left serves", |pair: &Self, state: &State| {
+            Property::always(
+                "nobody goes on from an old log",
+                |_: &Self, state: &SpeakingState| !state.is_contradicted,
+            ),
+            Property::always(
+                "someone serves in the end",
+                |pair: &Self, state: &SpeakingState| pair.someone_serves_in_the_end(state),
+            ),
+            Property::always("who is left serves", |pair: &Self, state: &SpeakingState| {
                 state.restarts == 0 || pair.who_is_left_serves(state)
             }),
-            Property::sometimes("the pair is whole", |_: &Self, state: &State| is_whole(state, 0)),
-            Property::sometimes("the backup speaks alone", |pair: &Self, state: &State| {
+            Property::sometimes("the pair is whole", |_: &Self, state: &SpeakingState| {
+                is_whole(state, 0)
+            }),
+            Property::sometimes("the backup speaks alone", |pair: &Self, state: &SpeakingState| {
                 pair.speaks_alone(state, 1) && state.nodes[1].standing.until().is_none()
             }),
             Property::sometimes(
                 "the pair is whole again, the other way round",
-                |_: &Self, state: &State| is_whole(state, 1),
+                |_: &Self, state: &SpeakingState| is_whole(state, 1),
             ),
         ]
     }
 
-    fn within_boundary(&self, state: &State) -> bool {
+    fn within_boundary(&self, state: &SpeakingState) -> bool {
         let epochs = state.nodes.iter().map(|node| node.standing.epoch());
         state.now <= self.bounds.ticks && epochs.max() <= Some(self.bounds.epochs)
     }
@@ -594,35 +618,40 @@ impl Model for Pair {
 
 /// Applies an order, a path or a failed step to a node's standing. A node that does not trust its log does not take over from a peer that
 /// it hears.
-fn disturb(standing: &mut Standing, now: Instant, action: Action, trusts: bool) -> Option<Change> {
+fn disturb(
+    standing: &mut Standing,
+    now: Instant,
+    action: SpeakingAction,
+    trusts: bool,
+) -> Option<RoleChange> {
     match action {
-        Action::Path(_, knows) => {
+        SpeakingAction::Path(_, knows) => {
             let (meet, own, peer) = knows.sides();
-            let is_reached = matches!(own, Outside::Unknown | Outside::Reached);
+            let is_reached = matches!(own, Reachability::Unknown | Reachability::Reached);
             standing.set_path(now, fitness(meet, own, peer), is_reached)
         }
-        Action::TakeOver(_) if trusts => standing.on_handover(now),
-        Action::GiveWay(_) if standing.role() == Role::Backup => standing.set_leaves(now, true),
-        Action::Leave(_, leaves) => standing.set_leaves(now, leaves),
-        Action::Stay(_) => standing.set_leaves(now, false),
-        Action::Fail(_, has_failed) => standing.set_failed(now, has_failed),
+        SpeakingAction::TakeOver(_) if trusts => standing.on_handover(now),
+        SpeakingAction::GiveWay(_) if standing.role() == Role::Backup => standing.set_leaves(now, true),
+        SpeakingAction::Leave(_, leaves) => standing.set_leaves(now, leaves),
+        SpeakingAction::Stay(_) => standing.set_leaves(now, false),
+        SpeakingAction::Fail(_, has_failed) => standing.set_failed(now, has_failed),
         _ => None,
     }
 }
 
 /// Whether a node serves, with a wire or alone by right, or both nodes left by the operator's order.
-fn is_served(state: &State) -> bool {
+fn is_served(state: &SpeakingState) -> bool {
     let [one, other] = &state.nodes;
     let is_unwanted = one.standing.leaves() && other.standing.leaves();
     is_unwanted || is_sole(one) || is_sole(other) || is_whole(state, 0) || is_whole(state, 1)
 }
 
-fn is_sole(Node { standing, .. }: &Node) -> bool {
+fn is_sole(ModelledNode { standing, .. }: &ModelledNode) -> bool {
     standing.role() == Role::Sole && standing.until().is_none()
 }
 
 /// Whether `primary` has the other node for its wire.
-fn is_whole(state: &State, primary: usize) -> bool {
+fn is_whole(state: &SpeakingState, primary: usize) -> bool {
     let [one, other] = [primary, 1 - primary].map(|node| &state.nodes[node].standing);
     one.role() == Role::Primary && other.role() == Role::Backup && one.epoch() == other.epoch()
 }
@@ -641,8 +670,8 @@ fn is_large() -> bool {
     wanted().1
 }
 
-fn bounds() -> Bounds {
-    Bounds {
+fn bounds() -> SpeakingBounds {
+    SpeakingBounds {
         ticks: if is_large() { 4 } else { 3 },
         words: 1,
         crashes: 0,
@@ -655,8 +684,8 @@ fn bounds() -> Bounds {
 }
 
 /// Bounds with fewer ticks, but with orders of the operator.
-fn operated() -> Bounds {
-    Bounds {
+fn operated() -> SpeakingBounds {
+    SpeakingBounds {
         ticks: if is_large() { 3 } else { 2 },
         orders: if is_large() { 2 } else { 1 },
         ..bounds()
@@ -664,8 +693,8 @@ fn operated() -> Bounds {
 }
 
 /// Bounds with fewer ticks, but with paths that break or are believed to be broken.
-fn cut() -> Bounds {
-    Bounds {
+fn cut() -> SpeakingBounds {
+    SpeakingBounds {
         ticks: if is_large() { 3 } else { 2 },
         epochs: if wanted().0 { 4 } else { 3 },
         paths: if is_large() { 2 } else { 1 },
@@ -674,8 +703,8 @@ fn cut() -> Bounds {
 }
 
 /// Bounds with fewer ticks, but with steps that fail.
-fn failed() -> Bounds {
-    Bounds {
+fn failed() -> SpeakingBounds {
+    SpeakingBounds {
         ticks: if wanted().0 { 2 } else { 1 },
         failures: if wanted().0 { 2 } else { 1 },
         epochs: if wanted().0 { 4 } else { 3 },
@@ -684,8 +713,8 @@ fn failed() -> Bounds {
 }
 
 /// Bounds with fewer ticks, but with a node that crashes and forgets everything.
-fn crashed() -> Bounds {
-    Bounds {
+fn crashed() -> SpeakingBounds {
+    SpeakingBounds {
         ticks: if is_large() { 3 } else { 2 },
         crashes: 1,
         ..bounds()
@@ -693,8 +722,8 @@ fn crashed() -> Bounds {
 }
 
 /// Bounds with fewer ticks, but with an agent that dies.
-fn restarted() -> Bounds {
-    Bounds {
+fn restarted() -> SpeakingBounds {
+    SpeakingBounds {
         ticks: if is_large() { 3 } else { 2 },
         restarts: 1,
         epochs: if is_large() { 4 } else { 3 },
@@ -702,8 +731,8 @@ fn restarted() -> Bounds {
     }
 }
 
-fn pair() -> Pair {
-    Pair {
+fn pair() -> SpeakingModel {
+    SpeakingModel {
         bounds: bounds(),
         arbiter: Arbiter::Witness,
         lease: LEASE,
@@ -714,15 +743,15 @@ fn pair() -> Pair {
 #[test]
 fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
     let further = [
-        (Bounds { restarts: 1, ..cut() }, LEASE),
-        (Bounds { crashes: 1, ..cut() }, LEASE),
+        (SpeakingBounds { restarts: 1, ..cut() }, LEASE),
+        (SpeakingBounds { crashes: 1, ..cut() }, LEASE),
         (cut(), Duration::ZERO),
         (failed(), Duration::ZERO),
         (crashed(), Duration::ZERO),
         (restarted(), LEASE),
         (restarted(), Duration::ZERO),
         (
-            Bounds {
+            SpeakingBounds {
                 crashes: 1,
                 ..restarted()
             },
@@ -739,7 +768,7 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
     ];
     let further = further.into_iter().filter(|_| wanted().0);
     for (bounds, lease) in usual.into_iter().chain(further) {
-        let pair = Pair {
+        let pair = SpeakingModel {
             bounds,
             lease,
             ..pair()
@@ -768,10 +797,10 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
 }
 
 /// A path to a state as text, one line per step: each node's role, epoch and end of its right before the step, and the action.
-fn told(path: Vec<(State, Option<Action>)>) -> String {
+fn told(path: Vec<(SpeakingState, Option<SpeakingAction>)>) -> String {
     let mut lines = String::new();
     for (state, action) in path {
-        let [one, other] = state.nodes.each_ref().map(|Node { standing, .. }| {
+        let [one, other] = state.nodes.each_ref().map(|ModelledNode { standing, .. }| {
             let until = standing.until().map(|until| until.as_nanos() / TICK);
             format!("{:?} {} {until:?}", standing.role(), standing.epoch())
         });
@@ -784,11 +813,11 @@ fn told(path: Vec<(State, Option<Action>)>) -> String {
 #[test]
 fn a_broken_rule_is_noticed() {
     for (defect, property) in [
-        (Defect::NoEnd, "one voice"),
-        (Defect::Generous, "one voice"),
-        (Defect::Impatient, "one voice"),
+        (SpeakingDefect::NoEnd, "one voice"),
+        (SpeakingDefect::Generous, "one voice"),
+        (SpeakingDefect::Impatient, "one voice"),
     ] {
-        let pair = Pair {
+        let pair = SpeakingModel {
             defect: Some(defect),
             ..pair()
         };
@@ -800,7 +829,7 @@ fn a_broken_rule_is_noticed() {
 /// `fail-stop` is an assumption: if a living node is declared dead, both nodes speak. docs/faults.md documents and measures this.
 #[test]
 fn without_an_arbiter_a_false_alarm_makes_two_voices() {
-    let pair = Pair {
+    let pair = SpeakingModel {
         arbiter: Arbiter::FailStop,
         ..pair()
     };

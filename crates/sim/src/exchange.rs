@@ -3,13 +3,13 @@
 use proto::Instant;
 
 use crate::host::App;
-use crate::tcp::Endpoint;
+use crate::tcp::TcpEndpoint;
 
 /// One side of an exchange: sends a number of bytes, checks the bytes that come, and closes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    to_send: Stream,
-    expected: Stream,
+    to_send: SeededStream,
+    expected: SeededStream,
     close: Close,
     sent: u64,
     received: u64,
@@ -19,7 +19,7 @@ pub struct Exchange {
 
 /// A stream of bytes. The seed and a byte's position determine its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stream {
+pub struct SeededStream {
     /// Streams with different seeds are different.
     pub seed: u64,
     /// Number of bytes.
@@ -37,7 +37,7 @@ pub enum Close {
     Never,
 }
 
-impl Stream {
+impl SeededStream {
     /// A stream of `len` bytes.
     pub const fn new(seed: u64, len: u64) -> Self {
         Self { seed, len }
@@ -59,7 +59,7 @@ impl Stream {
 
 impl Exchange {
     /// A side that sends `to_send` and expects `expected`.
-    pub const fn new(to_send: Stream, expected: Stream, close: Close) -> Self {
+    pub const fn new(to_send: SeededStream, expected: SeededStream, close: Close) -> Self {
         Self {
             to_send,
             expected,
@@ -108,7 +108,7 @@ impl Exchange {
 }
 
 impl App for Exchange {
-    fn drive(&mut self, _: Instant, endpoint: &mut Endpoint) -> Option<Instant> {
+    fn drive(&mut self, _: Instant, endpoint: &mut TcpEndpoint) -> Option<Instant> {
         let mut bytes = Vec::new();
         endpoint.read(&mut bytes, usize::MAX);
         self.check(&bytes);

@@ -9,8 +9,8 @@ use proto::{Instant, Seq};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::tcp::{Config, Endpoint, Initial, State, reset_for};
-use crate::world::{Node, Output, Port};
+use crate::tcp::{EndpointState, Initial, TcpConfig, TcpEndpoint, reset_for};
+use crate::world::{Output, Port, SimNode};
 
 /// The user of one endpoint: a server's worker, or a client.
 ///
@@ -18,11 +18,11 @@ use crate::world::{Node, Output, Port};
 pub trait App: Any {
     /// Reads and writes as much as possible. The host calls this after each event of the endpoint, and at the time that the previous
     /// call returned.
-    fn drive(&mut self, now: Instant, endpoint: &mut Endpoint) -> Option<Instant>;
+    fn drive(&mut self, now: Instant, endpoint: &mut TcpEndpoint) -> Option<Instant>;
 }
 
-impl<F: FnMut(Instant, &mut Endpoint) -> Option<Instant> + 'static> App for F {
-    fn drive(&mut self, now: Instant, endpoint: &mut Endpoint) -> Option<Instant> {
+impl<F: FnMut(Instant, &mut TcpEndpoint) -> Option<Instant> + 'static> App for F {
+    fn drive(&mut self, now: Instant, endpoint: &mut TcpEndpoint) -> Option<Instant> {
         self(now, endpoint)
     }
 }
@@ -37,7 +37,7 @@ pub struct HostConfig {
     /// The addresses that the host answers for.
     pub addresses: Vec<IpAddr>,
     /// Configuration of the endpoints.
-    pub tcp: Config,
+    pub tcp: TcpConfig,
     /// Initial numbers of each endpoint. `None` draws them from the seed.
     pub initial: Option<Initial>,
 }
@@ -62,7 +62,7 @@ pub struct Host {
 type Listener = Box<dyn FnMut(SocketAddr) -> Box<dyn App>>;
 
 struct Socket {
-    endpoint: Endpoint,
+    endpoint: TcpEndpoint,
     app: Box<dyn App>,
     /// When the application wants to be driven.
     app_at: Option<Instant>,
@@ -75,7 +75,7 @@ impl Host {
     /// A host without connections.
     ///
     /// # Panics
-    /// If the endpoints' configuration is invalid ([`Config::check`]).
+    /// If the endpoints' configuration is invalid ([`TcpConfig::check`]).
     pub fn new(config: HostConfig, seed: u64) -> Self {
         config
             .tcp
@@ -117,15 +117,15 @@ impl Host {
         app: Box<dyn App>,
     ) -> EndpointId {
         let initial = self.initial();
-        let endpoint = Endpoint::connect(self.config.tcp.clone(), local, remote, initial);
+        let endpoint = TcpEndpoint::connect(self.config.tcp.clone(), local, remote, initial);
         self.adopt(now, endpoint, app)
     }
 
-    /// Takes over an endpoint that was made elsewhere, for example by [`Endpoint::restore`].
+    /// Takes over an endpoint that was made elsewhere, for example by [`TcpEndpoint::restore`].
     ///
     /// # Panics
     /// If a connection with these addresses exists.
-    pub fn adopt(&mut self, now: Instant, endpoint: Endpoint, app: Box<dyn App>) -> EndpointId {
+    pub fn adopt(&mut self, now: Instant, endpoint: TcpEndpoint, app: Box<dyn App>) -> EndpointId {
         let id = EndpointId(self.next_id);
         self.next_id += 1;
         let before = self.open.insert((endpoint.local(), endpoint.remote()), id);
@@ -145,7 +145,7 @@ impl Host {
     }
 
     /// Removes an endpoint and its application without a word to the peer, and returns them.
-    pub fn take(&mut self, id: EndpointId) -> Option<(Endpoint, Box<dyn App>)> {
+    pub fn take(&mut self, id: EndpointId) -> Option<(TcpEndpoint, Box<dyn App>)> {
         let socket = self.sockets.remove(&id)?;
         self.open
             .remove(&(socket.endpoint.local(), socket.endpoint.remote()));
@@ -156,7 +156,7 @@ impl Host {
     }
 
     /// The endpoint `id`, also after it is closed.
-    pub fn endpoint(&self, id: EndpointId) -> Option<&Endpoint> {
+    pub fn endpoint(&self, id: EndpointId) -> Option<&TcpEndpoint> {
         self.sockets.get(&id).map(|socket| &socket.endpoint)
     }
 
@@ -172,7 +172,7 @@ impl Host {
     }
 
     /// All endpoints that were not taken, in the order in which they were made.
-    pub fn endpoints(&self) -> impl Iterator<Item = (EndpointId, &Endpoint)> {
+    pub fn endpoints(&self) -> impl Iterator<Item = (EndpointId, &TcpEndpoint)> {
         self.sockets.iter().map(|(id, socket)| (*id, &socket.endpoint))
     }
 
@@ -182,7 +182,12 @@ impl Host {
     }
 
     /// Runs `f` on an endpoint and drives its application; `None` if there is no such endpoint.
-    pub fn with<R>(&mut self, now: Instant, id: EndpointId, f: impl FnOnce(&mut Endpoint) -> R) -> Option<R> {
+    pub fn with<R>(
+        &mut self,
+        now: Instant,
+        id: EndpointId,
+        f: impl FnOnce(&mut TcpEndpoint) -> R,
+    ) -> Option<R> {
         let result = f(&mut self.sockets.get_mut(&id)?.endpoint);
         self.drive(now, id);
         Some(result)
@@ -216,7 +221,7 @@ impl Host {
             at.map(|at| self.timers.insert((at, id)));
             socket.timer = at;
         }
-        if socket.endpoint.state() == State::Closed {
+        if socket.endpoint.state() == EndpointState::Closed {
             let addresses = (socket.endpoint.local(), socket.endpoint.remote());
             if self.open.get(&addresses) == Some(&id) {
                 self.open.remove(&addresses);
@@ -238,7 +243,7 @@ impl Host {
         let initial = self.initial();
         let listener = self.listeners.get_mut(&segment.destination.port());
         let accepted = listener.and_then(|accept| {
-            let endpoint = Endpoint::accept(self.config.tcp.clone(), initial, segment, now)?;
+            let endpoint = TcpEndpoint::accept(self.config.tcp.clone(), initial, segment, now)?;
             Some((endpoint, accept(segment.source)))
         });
         match accepted {
@@ -259,7 +264,7 @@ impl Host {
     }
 }
 
-impl Node for Host {
+impl SimNode for Host {
     fn handle(&mut self, now: Instant, _: Port, packet: Vec<u8>) {
         match Segment::parse(&packet, Checksum::Unverified) {
             Ok(segment) => self.handle_segment(now, &segment),

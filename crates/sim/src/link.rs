@@ -96,7 +96,7 @@ pub enum InvalidLink {
 /// Fate of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Verdict {
+pub enum LinkVerdict {
     /// The packet arrives.
     Deliver {
         /// Arrival time at the far end. Never before a packet that was offered earlier, unless one of the two is late.
@@ -112,7 +112,7 @@ pub enum Verdict {
     Down,
 }
 
-impl Verdict {
+impl LinkVerdict {
     /// The fate as a trace shows it. Empty if the packet simply arrives.
     pub const fn fate(&self) -> &'static str {
         match self {
@@ -139,13 +139,13 @@ pub struct Link {
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
     /// How long it takes to send the last packet. It is kept because the next packet often has the same length.
-    pace: Pace,
+    pace: TransmissionTime,
     rng: Xoshiro256PlusPlus,
 }
 
 /// How long it takes to send a packet of `bytes` bytes: `nanos` + `rest` / rate, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pace {
+struct TransmissionTime {
     bytes: usize,
     nanos: u64,
     rest: u64,
@@ -178,26 +178,26 @@ impl Link {
             idle_at: Fraction::at(Instant::ZERO),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
-            pace: Pace::default(),
+            pace: TransmissionTime::default(),
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
         })
     }
 
     /// Decides the fate of a packet of `bytes` bytes that comes to the near end at `now`. `now` never goes back.
     /// Takes constant time, amortised.
-    pub fn offer(&mut self, now: Instant, bytes: usize) -> Verdict {
+    pub fn offer(&mut self, now: Instant, bytes: usize) -> LinkVerdict {
         if !self.up {
-            return Verdict::Down;
+            return LinkVerdict::Down;
         }
         let Some(sent) = self.send(now, bytes) else {
-            return Verdict::QueueFull;
+            return LinkVerdict::QueueFull;
         };
         if self.is_certain {
             let (at, copy_at) = (later(sent, self.delay_nanos), None);
-            return Verdict::Deliver { at, copy_at };
+            return LinkVerdict::Deliver { at, copy_at };
         }
         if self.chance(self.config.loss) {
-            return Verdict::Lost;
+            return LinkVerdict::Lost;
         }
         let at = later(sent, self.travel_nanos());
         let copy_at = if self.chance(self.config.duplicate) {
@@ -205,7 +205,7 @@ impl Link {
         } else {
             None
         };
-        Verdict::Deliver { at, copy_at }
+        LinkVerdict::Deliver { at, copy_at }
     }
 
     /// Changes the configuration. Packets that wait keep waiting.
@@ -216,7 +216,7 @@ impl Link {
         config.check()?;
         self.delay_nanos = nanos(config.delay);
         self.is_certain = config.is_certain();
-        self.pace = Pace::default();
+        self.pace = TransmissionTime::default();
         self.config = config;
         Ok(())
     }
@@ -255,7 +255,7 @@ impl Link {
             return None;
         }
         if self.pace.bytes != bytes {
-            self.pace = Pace::new(bytes, rate);
+            self.pace = TransmissionTime::new(bytes, rate);
         }
         self.idle_at = start.after(self.pace, rate);
         Some(self.idle_at.instant())
@@ -330,7 +330,7 @@ impl Fraction {
 
     /// When a packet has been sent whose sending starts at this time.
     // The lower half.
-    const fn after(self, pace: Pace, rate: u64) -> Self {
+    const fn after(self, pace: TransmissionTime, rate: u64) -> Self {
         let (rest, overflows) = (self.0 as u64).overflowing_add(pace.rest);
         let carry = overflows || rest >= rate;
         let nanos = later(self.instant(), pace.nanos + carry as u64).as_nanos();
@@ -338,7 +338,7 @@ impl Fraction {
     }
 }
 
-impl Pace {
+impl TransmissionTime {
     // The casts lose nothing: the remainder is below the rate, and the time is below 584 years.
     fn new(bytes: usize, rate: u64) -> Self {
         const BITS_TO_NANOS: u128 = 8 * 1_000_000_000;
@@ -361,9 +361,9 @@ mod tests {
         Link::new(config, 1).unwrap()
     }
 
-    fn at(verdict: Verdict) -> Instant {
+    fn at(verdict: LinkVerdict) -> Instant {
         match verdict {
-            Verdict::Deliver { at, .. } => at,
+            LinkVerdict::Deliver { at, .. } => at,
             other => panic!("not delivered: {other:?}"),
         }
     }
@@ -439,11 +439,11 @@ mod tests {
             for _ in 0..3 {
                 let _ = at(link.offer(Instant::ZERO, 1000)); // one being sent, two waiting
             }
-            assert_eq!(link.offer(Instant::ZERO, 1000), Verdict::QueueFull);
+            assert_eq!(link.offer(Instant::ZERO, 1000), LinkVerdict::QueueFull);
             let almost = Instant::from_nanos(999_999);
-            assert_eq!(link.offer(almost, 1000), Verdict::QueueFull);
+            assert_eq!(link.offer(almost, 1000), LinkVerdict::QueueFull);
             assert_eq!(at(link.offer(after(MS), 1000)), after(4 * MS)); // the second is being sent
-            assert_eq!(link.offer(after(MS), 1000), Verdict::QueueFull);
+            assert_eq!(link.offer(after(MS), 1000), LinkVerdict::QueueFull);
         }
     }
 
@@ -455,7 +455,7 @@ mod tests {
             ..LinkConfig::default()
         });
         let _ = at(link.offer(Instant::ZERO, 1000));
-        assert_eq!(link.offer(Instant::ZERO, 1000), Verdict::QueueFull);
+        assert_eq!(link.offer(Instant::ZERO, 1000), LinkVerdict::QueueFull);
         let _ = at(link.offer(after(MS), 1000));
     }
 
@@ -472,7 +472,9 @@ mod tests {
         let mut last = Instant::ZERO;
         for step in 0..100_000_u64 {
             let now = Instant::from_nanos(step / 3 * 100_000);
-            if let Verdict::Deliver { at, copy_at } = link.offer(now, usize::try_from(step % 1500).unwrap()) {
+            if let LinkVerdict::Deliver { at, copy_at } =
+                link.offer(now, usize::try_from(step % 1500).unwrap())
+            {
                 assert!(last <= at && copy_at.is_none_or(|copy_at| copy_at == at));
                 last = at;
             }
@@ -492,8 +494,8 @@ mod tests {
         let (mut lost, mut late, mut twice) = (0, 0, 0);
         for _ in 0..100_000 {
             match link.offer(Instant::ZERO, 1000) {
-                Verdict::Lost => lost += 1,
-                Verdict::Deliver { at, copy_at } => {
+                LinkVerdict::Lost => lost += 1,
+                LinkVerdict::Deliver { at, copy_at } => {
                     assert!(at >= after(MS) && at < after(3 * MS));
                     late += u32::from(at > after(MS));
                     twice += u32::from(copy_at.is_some());
@@ -537,7 +539,7 @@ mod tests {
         let _ = at(link.offer(Instant::ZERO, 1000));
         let _ = at(link.offer(Instant::ZERO, 1000));
         link.set_up(false);
-        assert_eq!(link.offer(Instant::ZERO, 1000), Verdict::Down);
+        assert_eq!(link.offer(Instant::ZERO, 1000), LinkVerdict::Down);
         link.set_up(true);
         assert_eq!(at(link.offer(Instant::ZERO, 1000)), after(MS));
     }

@@ -8,14 +8,14 @@ use proto::Seq;
 use proto::packet::Segment;
 
 /// Sequence numbers of the SYNs that were seen, by source and destination.
-pub type Origins = BTreeMap<(SocketAddr, SocketAddr), Seq>;
+pub type SynNumbers = BTreeMap<(SocketAddr, SocketAddr), Seq>;
 
 /// A segment with numbers relative to the SYNs, where those are known.
 pub struct Notation<'a> {
     /// The segment.
     pub segment: &'a Segment<'a>,
     /// Numbers from which sequence numbers are counted.
-    pub origins: &'a Origins,
+    pub origins: &'a SynNumbers,
 }
 
 impl Notation<'_> {

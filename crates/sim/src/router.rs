@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use proto::Instant;
 
-use crate::world::{Node, Output, Port};
+use crate::world::{Output, Port, SimNode};
 
 /// Forwards each packet by its destination address. Drops packets for unknown destinations.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Router {
     }
 }
 
-impl Node for Router {
+impl SimNode for Router {
     fn handle(&mut self, _: Instant, _: Port, packet: Vec<u8>) {
         let port = destination(&packet).and_then(|address| self.routes.get(&address));
         self.outputs
@@ -56,11 +56,11 @@ fn destination(packet: &[u8]) -> Option<IpAddr> {
 /// A node in the middle of a cable, with port 0 at one side and port 1 at the other. The tap sees every packet and decides which
 /// packets continue.
 pub struct Tap {
-    judge: Judge,
+    judge: TapRule,
     outputs: VecDeque<Output>,
 }
 
-type Judge = Box<dyn FnMut(Instant, Port, &[u8]) -> Pass>;
+type TapRule = Box<dyn FnMut(Instant, Port, &[u8]) -> Pass>;
 
 /// What a [`Tap`] does with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl Tap {
     }
 }
 
-impl Node for Tap {
+impl SimNode for Tap {
     fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
         if (self.judge)(now, port, &packet) == Pass::Forward {
             let port = Port(1 - port.0);

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use proto::follower::Policy;
+use proto::follower::RestartPolicy;
 use seeds::*;
-use steadfast_sim::exchange::Stream;
-use steadfast_sim::pair::{Scene, Station, Talk, echo, http};
-use steadfast_sim::tcp::State;
+use steadfast_sim::exchange::SeededStream;
+use steadfast_sim::pair::{SimClient, SimPair, Station, echo, http};
+use steadfast_sim::tcp::EndpointState;
 
 const SEEDS: u64 = 40;
 /// Number of connections that begin before the agent is killed. They do not fit on one page.
@@ -25,21 +25,21 @@ const BEGUN: Duration = Duration::from_millis(1_100);
 const LOOKED_AT: Duration = Duration::from_millis(4_000);
 
 /// An exchange, a long silence, and another one.
-fn talk(policy: Policy, connection: usize) -> Talk {
+fn talk(policy: RestartPolicy, connection: usize) -> SimClient {
     let times = [Duration::ZERO, Duration::from_secs(20)];
     match policy {
-        Policy::Http => {
+        RestartPolicy::Http => {
             let id = 2 * connection as u64;
-            let planned = [(id, times[0]), (id + 1, times[1])].map(|(id, after)| http::Planned {
-                request: http::Request::get(id, Stream::new(id, 1000)),
+            let planned = [(id, times[0]), (id + 1, times[1])].map(|(id, after)| http::PlannedRequest {
+                request: http::HttpRequest::get(id, SeededStream::new(id, 1000)),
                 after,
                 pipelined: false,
             });
-            Talk::Http(http::Client::new(planned.into(), false, None))
+            SimClient::Http(http::HttpClient::new(planned.into(), false, None))
         }
-        Policy::Replica => {
+        RestartPolicy::Replica => {
             let message = |after| {
-                let message = echo::Message {
+                let message = echo::EchoMessage {
                     upload: 10,
                     download: 1000,
                     seed: 1,
@@ -48,12 +48,12 @@ fn talk(policy: Policy, connection: usize) -> Talk {
                 };
                 (message, after)
             };
-            Talk::Echo(echo::Client::new(times.map(message).into(), false, None))
+            SimClient::Echo(echo::EchoClient::new(times.map(message).into(), false, None))
         }
     }
 }
 
-fn older(scene: &Scene) -> BTreeSet<SocketAddr> {
+fn older(scene: &SimPair) -> BTreeSet<SocketAddr> {
     let backup = scene.backup();
     let now = backup.time(scene.world.now());
     backup
@@ -65,14 +65,14 @@ fn older(scene: &Scene) -> BTreeSet<SocketAddr> {
 }
 
 /// What is wrong with what the wire says at the end.
-fn look(scene: &Scene) -> Vec<String> {
+fn look(scene: &SimPair) -> Vec<String> {
     let (backup, primary) = (scene.backup(), scene.world.node::<Station>(scene.primary));
     let mut complaints = Vec::new();
     if !backup.core().service(0).knows_all() {
         complaints.push("it does not know all".to_owned());
     }
     let open = primary.host().endpoints().map(|(_, endpoint)| endpoint);
-    let open = open.filter(|endpoint| endpoint.state() == State::Established);
+    let open = open.filter(|endpoint| endpoint.state() == EndpointState::Established);
     let open: BTreeSet<_> = open.map(|endpoint| endpoint.remote()).collect();
     let table: BTreeSet<_> = backup
         .core()
@@ -103,12 +103,12 @@ fn look(scene: &Scene) -> Vec<String> {
 fn a_new_agent_knows_who_is_there() {
     for_seeds("a_new_agent_knows_who_is_there", 0..SEEDS, |seed, is_one| {
         let mut draw = Draw::new(seed);
-        let policy = draw.pick(&[Policy::Http, Policy::Replica]);
+        let policy = draw.pick(&[RestartPolicy::Http, RestartPolicy::Replica]);
         let mut config = draw.config(seed, policy);
         config.ring_bytes = 4_000_000;
         config.pace = None;
         config.detector.interval = 20 * MS;
-        let mut scene = Scene::new(&config);
+        let mut scene = SimPair::new(&config);
         if is_one {
             scene.world.record();
         }
@@ -129,7 +129,7 @@ fn a_new_agent_knows_who_is_there() {
         // The agents' messages in the first moments are lost. A random time decides how many.
         let beats = scene.heartbeats;
         scene.cut(beats, at(BEGUN), at(BEGUN + draw.time(15 * MS)));
-        let late: Vec<_> = (LATE..LATE + AFTER).map(Scene::client_of).collect();
+        let late: Vec<_> = (LATE..LATE + AFTER).map(SimPair::client_of).collect();
         let mut complaints = Vec::new();
         let mut moment = BEGUN;
         while moment < LOOKED_AT {

@@ -5,14 +5,14 @@ mod scenario;
 use std::time::Duration;
 
 use proto::Instant;
-use scenario::{MS, Scenario, at, rough_link};
+use scenario::{MS, RoutedNetwork, at, rough_link};
 use steadfast_sim::host::Host;
 use steadfast_sim::link::LinkConfig;
-use steadfast_sim::tcp::{Config, Endpoint, Failure, State};
+use steadfast_sim::tcp::{EndpointState, TcpConfig, TcpEndpoint, TcpFailure};
 use steadfast_sim::world::NodeId;
 
 /// Sends a word at once and ends its stream at the time `end`, whatever the peer does.
-fn says(word: &'static [u8], end: Instant) -> impl FnMut(Instant, &mut Endpoint) -> Option<Instant> {
+fn says(word: &'static [u8], end: Instant) -> impl FnMut(Instant, &mut TcpEndpoint) -> Option<Instant> {
     let mut said = false;
     move |now, endpoint| {
         if !std::mem::replace(&mut said, true) {
@@ -28,23 +28,23 @@ fn says(word: &'static [u8], end: Instant) -> impl FnMut(Instant, &mut Endpoint)
 }
 
 struct Both {
-    scenario: Scenario,
+    scenario: RoutedNetwork,
 }
 
 impl Both {
     fn new(wan: &LinkConfig, seed: u64, client_end: Duration, server_end: Duration) -> Self {
-        let mut scenario = Scenario::new(seed, wan, &Config::default(), None);
+        let mut scenario = RoutedNetwork::new(seed, wan, &TcpConfig::default(), None);
         scenario.serve(move || says(b"server", at(server_end)));
         scenario.connect(says(b"client", at(client_end)));
         Self { scenario }
     }
 
-    fn endpoint(&self, node: NodeId) -> &Endpoint {
+    fn endpoint(&self, node: NodeId) -> &TcpEndpoint {
         let host: &Host = self.scenario.world.node(node);
         host.endpoints().next().expect("an endpoint").1
     }
 
-    fn states_at(&mut self, time: Duration) -> (State, State) {
+    fn states_at(&mut self, time: Duration) -> (EndpointState, EndpointState) {
         self.scenario.world.run_until(at(time));
         let (client, server) = (self.scenario.client, self.scenario.server);
         (self.endpoint(client).state(), self.endpoint(server).state())
@@ -75,27 +75,63 @@ fn one_side_first_then_the_other() {
                 (server, client)
             }
         };
-        assert_eq!(ordered(99 * MS), (State::Established, State::Established));
-        assert_eq!(ordered(105 * MS), (State::FinWait1, State::Established));
-        assert_eq!(ordered(115 * MS), (State::FinWait1, State::CloseWait));
-        assert_eq!(ordered(130 * MS), (State::FinWait2, State::CloseWait));
-        assert_eq!(ordered(205 * MS), (State::FinWait2, State::LastAck));
-        assert_eq!(ordered(215 * MS), (State::TimeWait, State::LastAck));
-        assert_eq!(ordered(225 * MS), (State::TimeWait, State::Closed));
-        assert_eq!(ordered(Duration::from_secs(60)), (State::TimeWait, State::Closed));
-        assert_eq!(ordered(Duration::from_secs(61)), (State::Closed, State::Closed));
+        assert_eq!(
+            ordered(99 * MS),
+            (EndpointState::Established, EndpointState::Established)
+        );
+        assert_eq!(
+            ordered(105 * MS),
+            (EndpointState::FinWait1, EndpointState::Established)
+        );
+        assert_eq!(
+            ordered(115 * MS),
+            (EndpointState::FinWait1, EndpointState::CloseWait)
+        );
+        assert_eq!(
+            ordered(130 * MS),
+            (EndpointState::FinWait2, EndpointState::CloseWait)
+        );
+        assert_eq!(
+            ordered(205 * MS),
+            (EndpointState::FinWait2, EndpointState::LastAck)
+        );
+        assert_eq!(
+            ordered(215 * MS),
+            (EndpointState::TimeWait, EndpointState::LastAck)
+        );
+        assert_eq!(
+            ordered(225 * MS),
+            (EndpointState::TimeWait, EndpointState::Closed)
+        );
+        assert_eq!(
+            ordered(Duration::from_secs(60)),
+            (EndpointState::TimeWait, EndpointState::Closed)
+        );
+        assert_eq!(
+            ordered(Duration::from_secs(61)),
+            (EndpointState::Closed, EndpointState::Closed)
+        );
     }
 }
 
 #[test]
 fn both_at_once() {
     let mut both = Both::new(&quiet(), 1, 100 * MS, 100 * MS);
-    assert_eq!(both.states_at(105 * MS), (State::FinWait1, State::FinWait1));
-    assert_eq!(both.states_at(115 * MS), (State::Closing, State::Closing));
-    assert_eq!(both.states_at(125 * MS), (State::TimeWait, State::TimeWait));
+    assert_eq!(
+        both.states_at(105 * MS),
+        (EndpointState::FinWait1, EndpointState::FinWait1)
+    );
+    assert_eq!(
+        both.states_at(115 * MS),
+        (EndpointState::Closing, EndpointState::Closing)
+    );
+    assert_eq!(
+        both.states_at(125 * MS),
+        (EndpointState::TimeWait, EndpointState::TimeWait)
+    );
     assert_eq!(
         both.states_at(Duration::from_secs(61)),
-        (State::Closed, State::Closed)
+        (EndpointState::Closed, EndpointState::Closed)
     );
 }
 
@@ -123,11 +159,11 @@ fn every_order_ends_whatever_is_lost() {
                     .filter(|node| *node == both.scenario.client || server_knows)
                 {
                     let endpoint = both.endpoint(node);
-                    assert_eq!(endpoint.state(), State::Closed, "{context}");
+                    assert_eq!(endpoint.state(), EndpointState::Closed, "{context}");
                     // If every copy of the last acknowledgement is lost, the other side forgets the connection, and then answers with a
                     // RST.
                     assert!(
-                        matches!(endpoint.failure(), None | Some(Failure::Reset)),
+                        matches!(endpoint.failure(), None | Some(TcpFailure::Reset)),
                         "{context}"
                     );
                 }
@@ -138,20 +174,20 @@ fn every_order_ends_whatever_is_lost() {
 
 #[test]
 fn an_abort_resets_the_other_side() {
-    let mut scenario = Scenario::new(1, &quiet(), &Config::default(), None);
+    let mut scenario = RoutedNetwork::new(1, &quiet(), &TcpConfig::default(), None);
     scenario.serve(|| says(b"server", at(Duration::from_secs(9))));
     let (id, local) = scenario.connect(says(b"client", at(Duration::from_secs(9))));
     scenario.world.run_until(at(100 * MS));
     scenario.world.with(scenario.client, |host: &mut Host, now| {
-        host.with(now, id, Endpoint::abort);
+        host.with(now, id, TcpEndpoint::abort);
     });
     scenario.world.run_until(at(120 * MS));
     let client = scenario.host(scenario.client);
-    assert_eq!(client.endpoint(id).unwrap().failure(), Some(Failure::Aborted));
+    assert_eq!(client.endpoint(id).unwrap().failure(), Some(TcpFailure::Aborted));
     let server = scenario.host(scenario.server);
     assert_eq!(server.find(scenario::server_socket(), local), None);
     assert_eq!(
         server.endpoints().next().unwrap().1.failure(),
-        Some(Failure::Reset)
+        Some(TcpFailure::Reset)
     );
 }

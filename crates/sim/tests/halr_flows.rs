@@ -4,28 +4,28 @@
 mod halr;
 
 use halr::*;
-use model::failover::Recovery as Who;
+use model::failover::FlowRecovery as Who;
 use model::parameters::Parameters;
 use model::short_flow::ShortFlow;
-use proto::edge::cache::Policy;
-use steadfast_sim::flow::{Config, Handshake, Variant};
+use proto::edge::cache::CachePolicy;
+use steadfast_sim::flow::{FlowConfig, FlowHandshake, TcpVariant};
 use steadfast_sim::scenario::FlowResult;
-use steadfast_sim::scenario::cluster::Cluster;
-use steadfast_sim::scenario::edge::Recovery;
+use steadfast_sim::scenario::cluster::ClusterScenario;
+use steadfast_sim::scenario::edge::EdgeRecovery;
 
-const VARIANTS: [Variant; 3] = [Variant::Reno, Variant::NewReno, Variant::Sack1];
+const VARIANTS: [TcpVariant; 3] = [TcpVariant::Reno, TcpVariant::NewReno, TcpVariant::Sack1];
 
-fn near_destinations(failover_s: f64, recovery: Option<Recovery>) -> Cluster {
-    cluster(Variant::Reno, 9, failover_s, recovery)
+fn near_destinations(failover_s: f64, recovery: Option<EdgeRecovery>) -> ClusterScenario {
+    cluster(TcpVariant::Reno, 9, failover_s, recovery)
 }
 
 /// When a flow's first SYN reaches R1.
-fn at_edge(cluster: &Cluster, flow: &FlowResult) -> f64 {
+fn at_edge(cluster: &ClusterScenario, flow: &FlowResult) -> f64 {
     arrival(flow) + cluster.source_delay.as_secs_f64()
 }
 
 /// Those flows whose first SYN reaches R1 in the failover (Case 3), or up to 0.6 s before it (Case 2).
-fn case(cluster: &Cluster, number: u8) -> Vec<FlowResult> {
+fn case(cluster: &ClusterScenario, number: u8) -> Vec<FlowResult> {
     let fails = cluster.failover_at.as_secs_f64();
     let over = fails + cluster.failover.as_secs_f64();
     let hit = if number == 2 {
@@ -40,14 +40,14 @@ fn case(cluster: &Cluster, number: u8) -> Vec<FlowResult> {
         .collect()
 }
 
-fn disturbed(cluster: &Cluster) -> Vec<FlowResult> {
+fn disturbed(cluster: &ClusterScenario) -> Vec<FlowResult> {
     let mut flows = case(cluster, 2);
     flows.extend(case(cluster, 3));
     flows
 }
 
 /// Long flows of Case 2: the numbers of flows with 0, 1, 2, 3 and more timeouts, and the mean completion time in seconds.
-fn long(variant: Variant, failover_s: f64, recovery: Option<Recovery>) -> ([usize; 5], f64) {
+fn long(variant: TcpVariant, failover_s: f64, recovery: Option<EdgeRecovery>) -> ([usize; 5], f64) {
     let mut cluster = cluster(variant, 1000, failover_s, recovery);
     cluster.last_arrival = Some(cluster.failover_at);
     cluster.gap *= 2;
@@ -168,8 +168,8 @@ fn halr_avoids_timeouts_below_one_second() {
         );
         assert_eq!(VARIANTS.map(|variant| spared(variant, always())), [8, 19, 15]);
         assert_eq!(VARIANTS.map(|variant| spared(variant, suspected())), [4, 14, 8]);
-        let all = Recovery {
-            policy: Policy::All,
+        let all = EdgeRecovery {
+            policy: CachePolicy::All,
             ..always()
         };
         assert_eq!(VARIANTS.map(|variant| spared(variant, all)), [50, 50, 50]);
@@ -182,7 +182,7 @@ fn halr_avoids_timeouts_below_one_second() {
 #[test]
 fn equal_acknowledgements_mean_nothing_to_sack() {
     let flows = |variant, ack_copies| {
-        let recovery = Recovery {
+        let recovery = EdgeRecovery {
             ack_copies,
             ..always()
         };
@@ -191,10 +191,10 @@ fn equal_acknowledgements_mean_nothing_to_sack() {
         cluster.gap *= 4;
         run(&cluster).flows
     };
-    for variant in [Variant::Sack, Variant::Sack1] {
+    for variant in [TcpVariant::Sack, TcpVariant::Sack1] {
         assert_eq!(flows(variant, 3), flows(variant, 12));
     }
-    assert_ne!(flows(Variant::NewReno, 3), flows(Variant::NewReno, 12));
+    assert_ne!(flows(TcpVariant::NewReno, 3), flows(TcpVariant::NewReno, 12));
 }
 
 /// The thesis does not say this: if the failover is shorter than the timeout, avoiding a timeout does not always save time. NewReno repairs
@@ -202,11 +202,11 @@ fn equal_acknowledgements_mean_nothing_to_sack() {
 /// does not.
 #[test]
 fn below_the_timeout_one_packet_makes_no_flow_faster() {
-    for variant in [Variant::Reno, Variant::NewReno] {
+    for variant in [TcpVariant::Reno, TcpVariant::NewReno] {
         let without = long(variant, 0.5, None).1;
         let lowest = long(variant, 0.5, Some(always())).1;
-        let all = Recovery {
-            policy: Policy::All,
+        let all = EdgeRecovery {
+            policy: CachePolicy::All,
             ..suspected()
         };
         let all = long(variant, 0.5, Some(all)).1;
@@ -297,7 +297,7 @@ fn the_model_of_short_flows_agrees() {
 #[test]
 fn long_flows_fall_into_two_groups_and_halr_leaves_no_slow_one() {
     let of = |recovery| {
-        let mut cluster = cluster(Variant::Reno, 1000, 0.5, recovery);
+        let mut cluster = cluster(TcpVariant::Reno, 1000, 0.5, recovery);
         cluster.gap *= 4;
         let flows = case(&cluster, 3);
         (flows.len(), range(flows.iter()))
@@ -306,14 +306,14 @@ fn long_flows_fall_into_two_groups_and_halr_leaves_no_slow_one() {
     assert!(count >= 6 && least > 9.0 && most < 10.1, "{least} {most}");
     let (_, [_, _, most]) = of(Some(always()));
     assert!(most < 3.2, "{most}");
-    let hit_once = long(Variant::Reno, 0.5, None).1;
+    let hit_once = long(TcpVariant::Reno, 0.5, None).1;
     assert!(hit_once < 7.0, "{hit_once}");
 }
 
 /// §3.2: resending packets of connections that are over is harmless, because the hosts ignore these packets.
 #[test]
 fn resending_to_connections_that_are_over_is_harmless() {
-    for handshake in [Handshake::OneWay, Handshake::Full] {
+    for handshake in [FlowHandshake::OneWay, FlowHandshake::Full] {
         let of = |recovery| {
             let mut cluster = near_destinations(3.0, recovery);
             cluster.tcp.handshake = handshake;
@@ -332,7 +332,7 @@ fn resending_to_connections_that_are_over_is_harmless() {
         let [r1, _] = with.edges.unwrap();
         // One-way flows send no FIN, so R1 resends to all connections that are over. A FIN makes R1 forget the connection.
         let repeats_to_the_dead = r1.resent_leaving / 3 >= over.len() as u64;
-        assert_eq!(repeats_to_the_dead, handshake == Handshake::OneWay, "{r1:?}");
+        assert_eq!(repeats_to_the_dead, handshake == FlowHandshake::OneWay, "{r1:?}");
     }
 }
 
@@ -341,8 +341,8 @@ fn resending_to_connections_that_are_over_is_harmless() {
 #[test]
 fn the_policies_differ_in_memory() {
     let of = |policy, max_packets| {
-        let mut cluster = cluster(Variant::Reno, 1000, 0.5, None);
-        cluster.recovery = Some(Recovery {
+        let mut cluster = cluster(TcpVariant::Reno, 1000, 0.5, None);
+        cluster.recovery = Some(EdgeRecovery {
             policy,
             max_packets,
             ..suspected()
@@ -352,12 +352,13 @@ fn the_policies_differ_in_memory() {
         assert!(result.flows.iter().all(|flow| flow.end.is_some()));
         result.edges.unwrap()[0].cache
     };
-    let peaks = [Policy::Syn, Policy::Lowest, Policy::All].map(|policy| of(policy, 20_000).peak_bytes);
+    let peaks =
+        [CachePolicy::Syn, CachePolicy::Lowest, CachePolicy::All].map(|policy| of(policy, 20_000).peak_bytes);
     assert!(
         peaks[0] < 200 && peaks[1] < 150_000 && peaks[2] > 20 * peaks[1],
         "{peaks:?}"
     );
-    let bounded = of(Policy::All, 100);
+    let bounded = of(CachePolicy::All, 100);
     assert_eq!(bounded.peak_packets, 100);
     assert!(bounded.refused > 2000, "{bounded:?}");
 }
@@ -382,7 +383,7 @@ fn what_is_lost_before_the_suspicion_waits() {
 fn a_lost_syn_ack_is_resent_by_the_other_edge() {
     let of = |recovery| {
         let mut cluster = near_sources(0.5, recovery);
-        cluster.tcp.handshake = Handshake::Full;
+        cluster.tcp.handshake = FlowHandshake::Full;
         let flows = run(&cluster).flows;
         // The SYN passes before the failure, the answer comes back after the suspicion.
         let hit = |flow: &&FlowResult| (1.94..1.99).contains(&at_edge(&cluster, flow));
@@ -397,7 +398,7 @@ fn a_lost_syn_ack_is_resent_by_the_other_edge() {
 fn hosts_of_today_gain_too() {
     let of = |recovery, number| {
         let mut cluster = near_destinations(0.5, recovery);
-        cluster.tcp = Config::linux();
+        cluster.tcp = FlowConfig::linux();
         range(case(&cluster, number).iter())
     };
     for (number, without, with) in [(2, 0.355, 0.328), (3, 1.53, 0.45)] {

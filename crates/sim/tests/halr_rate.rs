@@ -8,21 +8,21 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use halr::seconds;
-use steadfast_sim::scenario::edge::{Recovery, Sharing};
-use steadfast_sim::scenario::rate::{Rate, RateFlow, RateResult};
+use steadfast_sim::scenario::edge::{EdgeRecovery, Sharing};
+use steadfast_sim::scenario::rate::{RateFlow, RateResult, RateScenario};
 
 /// Number of packets that may wait. The thesis' limits are 750, 1500 and 3000, but ns-2 also counts the packet that is being sent.
 const BUFFERS: [usize; 3] = [749, 1499, 2999];
 
-fn rate(buffer_packets: usize, sharing: bool) -> Rate {
-    Rate {
+fn rate(buffer_packets: usize, sharing: bool) -> RateScenario {
+    RateScenario {
         buffer_packets,
         sharing: sharing.then(Sharing::default),
-        ..Rate::default()
+        ..RateScenario::default()
     }
 }
 
-fn run(rate: &Rate) -> RateResult {
+fn run(rate: &RateScenario) -> RateResult {
     rate.run().expect("a network")
 }
 
@@ -30,14 +30,14 @@ static WITHOUT: LazyLock<[RateResult; 3]> = LazyLock::new(|| BUFFERS.map(|buffer
 static WITH: LazyLock<[RateResult; 3]> = LazyLock::new(|| BUFFERS.map(|buffer| run(&rate(buffer, true))));
 
 /// Whether `at` is in the 20 s after the flows were moved to the other string.
-fn watched(rate: &Rate, at: f64) -> bool {
+fn watched(rate: &RateScenario, at: f64) -> bool {
     let over = (rate.failure_at + rate.failover).as_secs_f64() + 0.01;
     at > over && at < over + 20.0
 }
 
 /// What a run is like in the 20 s after the failover.
 #[derive(Debug)]
-struct Seen {
+struct FailoverStats {
     /// Throughput in Mb/s, with headers: mean and standard deviation of 0.1 s.
     mean: f64,
     deviation: f64,
@@ -49,7 +49,7 @@ struct Seen {
     drops: u64,
 }
 
-fn seen(rate: &Rate, result: &RateResult) -> Seen {
+fn seen(rate: &RateScenario, result: &RateResult) -> FailoverStats {
     const MB_PER_S: f64 = 8e-5 * 1500.0 / 1460.0;
     let bins: Vec<_> = result
         .bins
@@ -74,7 +74,7 @@ fn seen(rate: &Rate, result: &RateResult) -> Seen {
         surges += u32::from(seconds(bin.end) - last > 0.55);
         last = seconds(bin.end);
     }
-    Seen {
+    FailoverStats {
         mean,
         deviation: variance.sqrt(),
         queue_mean: queue.iter().sum::<usize>() as f64 / queue.len() as f64,
@@ -84,7 +84,7 @@ fn seen(rate: &Rate, result: &RateResult) -> Seen {
     }
 }
 
-fn default_seen(results: &[RateResult; 3], index: usize) -> Seen {
+fn default_seen(results: &[RateResult; 3], index: usize) -> FailoverStats {
     seen(&rate(BUFFERS[index], false), &results[index])
 }
 
@@ -153,7 +153,7 @@ fn no_transfer_takes_as_long_as_some_without() {
 fn the_failover_time_does_not_matter() {
     for sharing in [false, true] {
         let of = |seconds: u64| {
-            let rate = Rate {
+            let rate = RateScenario {
                 failover: Duration::from_secs(seconds),
                 end: Duration::from_secs(5 + seconds + 21),
                 ..rate(749, sharing)
@@ -293,7 +293,7 @@ fn the_largest_buffer_postpones_saturation() {
 fn unequal_strings() {
     for ratio in [2, 4] {
         let of = |sharing| {
-            let rate = Rate {
+            let rate = RateScenario {
                 rate_bits_per_s: [50_000_000, ratio * 50_000_000],
                 end: Duration::from_secs(30),
                 ..rate(749, sharing)
@@ -319,13 +319,13 @@ fn unequal_strings() {
 /// allows. The whole windows of 20 flows are 1280 packets and would not fit into the buffer.
 #[test]
 fn recovery_and_rate_control_go_together() {
-    use proto::edge::cache::Policy::{All, Lowest};
+    use proto::edge::cache::CachePolicy::{All, Lowest};
     for policy in [Lowest, All] {
-        let recovery = Recovery {
+        let recovery = EdgeRecovery {
             policy,
-            ..Recovery::default()
+            ..EdgeRecovery::default()
         };
-        let rate = Rate {
+        let rate = RateScenario {
             recovery: Some(recovery),
             end: Duration::from_secs(29),
             ..rate(749, true)
@@ -346,7 +346,7 @@ fn recovery_and_rate_control_go_together() {
 /// were kept small overflow the buffers once: 30 flows with 64 segments each are more than a string and its buffer hold.
 #[test]
 fn the_control_ends_when_the_string_is_back() {
-    let with = run(&Rate {
+    let with = run(&RateScenario {
         repaired_at: Some(Duration::from_secs(16)),
         ..rate(749, true)
     });
@@ -403,10 +403,10 @@ fn the_interval_has_two_bounds() {
             interval: Duration::from_millis(millis),
             ..Sharing::default()
         };
-        let rate = Rate {
+        let rate = RateScenario {
             sharing: Some(sharing),
             end: Duration::from_secs(29),
-            ..Rate::default()
+            ..RateScenario::default()
         };
         let result = run(&rate);
         let settled = result

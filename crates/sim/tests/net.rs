@@ -6,20 +6,22 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proto::Instant;
-use steadfast_sim::flow::{Config, Growth, Handshake, Variant};
+use steadfast_sim::flow::{FlowConfig, FlowHandshake, Growth, TcpVariant};
 use steadfast_sim::link::LinkConfig;
-use steadfast_sim::net::{Direction, End, Flags, FlowId, LinkId, Logic, Network, Outbox, Packet, SwitchId};
-use steadfast_sim::scenario::cluster::Cluster;
-use steadfast_sim::scenario::edge::Recovery;
-use steadfast_sim::scenario::rate::Rate;
+use steadfast_sim::net::{
+    FlowDirection, FlowFlags, FlowId, FlowNetwork, FlowPacket, LinkEnd, LinkId, Logic, SwitchId, SwitchOutbox,
+};
+use steadfast_sim::scenario::cluster::ClusterScenario;
+use steadfast_sim::scenario::edge::EdgeRecovery;
+use steadfast_sim::scenario::rate::RateScenario;
 
-const VARIANTS: [Variant; 6] = [
-    Variant::Tahoe,
-    Variant::Reno,
-    Variant::NewReno,
-    Variant::Sack,
-    Variant::Sack1,
-    Variant::Rack,
+const VARIANTS: [TcpVariant; 6] = [
+    TcpVariant::Tahoe,
+    TcpVariant::Reno,
+    TcpVariant::NewReno,
+    TcpVariant::Sack,
+    TcpVariant::Sack1,
+    TcpVariant::Rack,
 ];
 const FOREVER: Instant = Instant::from_nanos(100_000_000_000_000);
 
@@ -27,21 +29,21 @@ const FOREVER: Instant = Instant::from_nanos(100_000_000_000_000);
 fn line(
     seed: u64,
     link: &LinkConfig,
-    config: &Config,
+    config: &FlowConfig,
     bytes: u64,
-) -> (Network, FlowId, SwitchId, [LinkId; 4]) {
-    let mut network = Network::new(seed);
+) -> (FlowNetwork, FlowId, SwitchId, [LinkId; 4]) {
+    let mut network = FlowNetwork::new(seed);
     let switch = network.add_switch("switch");
     let mut lay = |end| network.add_link(end, link).unwrap();
     let links = [
-        lay(End::Switch(switch)),
-        lay(End::Hosts),
-        lay(End::Switch(switch)),
-        lay(End::Hosts),
+        lay(LinkEnd::Switch(switch)),
+        lay(LinkEnd::Hosts),
+        lay(LinkEnd::Switch(switch)),
+        lay(LinkEnd::Hosts),
     ];
     let flow = network.add_flow(config, bytes, [links[0], links[2]]).unwrap();
-    network.set_route(switch, flow, Direction::Forward, links[1]);
-    network.set_route(switch, flow, Direction::Backward, links[3]);
+    network.set_route(switch, flow, FlowDirection::Forward, links[1]);
+    network.set_route(switch, flow, FlowDirection::Backward, links[3]);
     (network, flow, switch, links)
 }
 
@@ -69,8 +71,8 @@ proptest! {
         max_window in 1_u32..100,
     ) {
         let link = LinkConfig { loss, reorder, duplicate, reorder_delay: Duration::from_millis(30), ..slow() };
-        let handshake = if is_full { Handshake::Full } else { Handshake::OneWay };
-        let config = Config { variant, growth, handshake, max_window, ..Config::default() };
+        let handshake = if is_full { FlowHandshake::Full } else { FlowHandshake::OneWay };
+        let config = FlowConfig { variant, growth, handshake, max_window, ..FlowConfig::default() };
         let (mut network, flow, ..) = line(seed, &link, &config, bytes);
         network.start(flow);
         prop_assert!(network.run_flows(FOREVER), "not complete");
@@ -83,7 +85,7 @@ proptest! {
 
 #[test]
 fn a_full_connection_opens_transfers_and_closes_at_the_speed_of_its_link() {
-    let (mut network, flow, _, links) = line(1, &slow(), &Config::default(), 1460);
+    let (mut network, flow, _, links) = line(1, &slow(), &FlowConfig::default(), 1460);
     network.start(flow);
     assert!(network.run_flows(FOREVER));
     // SYN, SYN-ACK, data with FIN, and the acknowledgement of the FIN have 40, 40, 1500 and 40 bytes. Each takes 20 ms, and each byte takes
@@ -98,22 +100,22 @@ fn a_full_connection_opens_transfers_and_closes_at_the_speed_of_its_link() {
 #[test]
 fn the_same_seed_does_the_same_and_another_one_does_not() {
     let run = |seed| {
-        let cluster = Cluster {
+        let cluster = ClusterScenario {
             loss: 0.02,
             seed,
-            ..Cluster::default()
+            ..ClusterScenario::default()
         };
         cluster.run().unwrap()
     };
     assert_eq!(run(7), run(7));
     assert_ne!(run(7), run(8));
     let rate = |seed| {
-        let rate = Rate {
+        let rate = RateScenario {
             flows: 20,
             segments: 500,
             buffer_packets: 50,
             seed,
-            ..Rate::default()
+            ..RateScenario::default()
         };
         rate.run().unwrap()
     };
@@ -126,9 +128,9 @@ fn selective_acknowledgements_repair_what_cumulative_ones_need_a_timeout_for() {
     let timeouts = |variant| {
         let link = LinkConfig { loss: 0.01, ..slow() };
         let count = |seed| {
-            let config = Config {
+            let config = FlowConfig {
                 variant,
-                ..Config::default()
+                ..FlowConfig::default()
             };
             let (mut network, flow, ..) = line(seed, &link, &config, 3_000_000);
             network.start(flow);
@@ -138,9 +140,9 @@ fn selective_acknowledgements_repair_what_cumulative_ones_need_a_timeout_for() {
         (0..40).map(count).sum::<u32>()
     };
     let (reno, new_reno, sack) = (
-        timeouts(Variant::Reno),
-        timeouts(Variant::NewReno),
-        timeouts(Variant::Sack),
+        timeouts(TcpVariant::Reno),
+        timeouts(TcpVariant::NewReno),
+        timeouts(TcpVariant::Sack),
     );
     assert!(sack < new_reno && 2 * new_reno < reno, "{sack} {new_reno} {reno}");
 }
@@ -152,9 +154,9 @@ fn time_and_probes_repair_what_selective_acknowledgements_need_a_timeout_for() {
     let timeouts = |variant| {
         let link = LinkConfig { loss: 0.01, ..slow() };
         let count = |seed| {
-            let config = Config {
+            let config = FlowConfig {
                 variant,
-                ..Config::linux()
+                ..FlowConfig::linux()
             };
             let (mut network, flow, ..) = line(seed, &link, &config, 60_000);
             network.start(flow);
@@ -163,7 +165,7 @@ fn time_and_probes_repair_what_selective_acknowledgements_need_a_timeout_for() {
         };
         (0..500).map(count).sum::<u32>()
     };
-    let (sack, rack) = (timeouts(Variant::Sack), timeouts(Variant::Rack));
+    let (sack, rack) = (timeouts(TcpVariant::Sack), timeouts(TcpVariant::Rack));
     assert!(10 * rack < 7 * sack, "{rack} {sack}");
 }
 
@@ -177,9 +179,9 @@ fn cubic_uses_a_long_fat_pipe_better() {
             queue_packets: Some(300),
             ..LinkConfig::default()
         };
-        let config = Config {
+        let config = FlowConfig {
             growth,
-            ..Config::linux()
+            ..FlowConfig::linux()
         };
         let (mut network, flow, ..) = line(1, &link, &config, 1_000_000_000);
         network.start(flow);
@@ -193,7 +195,7 @@ fn cubic_uses_a_long_fat_pipe_better() {
 
 #[test]
 fn a_cut_link_loses_what_is_on_it() {
-    let (mut network, flow, _, links) = line(1, &slow(), &Config::default(), 100_000);
+    let (mut network, flow, _, links) = line(1, &slow(), &FlowConfig::default(), 100_000);
     network.start(flow);
     network.run_until(Instant::from_nanos(5_000_000)); // the SYN is on the first link
     network.set_up(links[0], false);
@@ -208,7 +210,7 @@ fn a_cut_link_loses_what_is_on_it() {
 /// Caps the advertised window, drops the first data packet, and repeats the SYN after a while.
 #[derive(Default)]
 struct Meddler {
-    syn: Option<Packet>,
+    syn: Option<FlowPacket>,
     again_at: Option<Instant>,
     dropped: bool,
     most_in_window: u64,
@@ -218,11 +220,11 @@ struct Meddler {
 const CAP: u32 = 4 * 1460;
 
 impl Logic for Meddler {
-    fn handle(&mut self, now: Instant, mut packet: Packet, out: &mut Outbox) {
-        if packet.direction == Direction::Backward {
+    fn handle(&mut self, now: Instant, mut packet: FlowPacket, out: &mut SwitchOutbox) {
+        if packet.direction == FlowDirection::Backward {
             packet.window = packet.window.min(CAP);
             self.acked = self.acked.max(packet.ack);
-        } else if packet.flags.has(Flags::SYN) && self.syn.is_none() {
+        } else if packet.flags.has(FlowFlags::SYN) && self.syn.is_none() {
             self.syn = Some(packet);
             self.again_at = Some(now + Duration::from_millis(300));
             return; // held
@@ -235,7 +237,7 @@ impl Logic for Meddler {
         out.send(packet);
     }
 
-    fn handle_timeout(&mut self, now: Instant, out: &mut Outbox) {
+    fn handle_timeout(&mut self, now: Instant, out: &mut SwitchOutbox) {
         if self.again_at.is_some_and(|at| at <= now) {
             self.again_at = None;
             out.send(self.syn.expect("held since then"));
@@ -249,7 +251,7 @@ impl Logic for Meddler {
 
 #[test]
 fn a_switch_may_hold_drop_repeat_and_change_packets() {
-    let (mut network, flow, switch, _) = line(1, &slow(), &Config::default(), 100_000);
+    let (mut network, flow, switch, _) = line(1, &slow(), &FlowConfig::default(), 100_000);
     network.set_logic(switch, Box::new(Meddler::default()));
     network.start(flow);
     assert!(network.run_flows(FOREVER));
@@ -264,12 +266,12 @@ fn a_switch_may_hold_drop_repeat_and_change_packets() {
 
 #[test]
 fn a_trace_reads_like_packetdrill_and_changes_nothing() {
-    let cluster = Cluster {
+    let cluster = ClusterScenario {
         hosts: 1,
         last_arrival: Some(Duration::from_millis(20)),
         failover_at: Duration::from_millis(100),
-        recovery: Some(Recovery::default()),
-        ..Cluster::default()
+        recovery: Some(EdgeRecovery::default()),
+        ..ClusterScenario::default()
     };
     let lines = Rc::new(RefCell::new(Vec::new()));
     let to = Rc::clone(&lines);

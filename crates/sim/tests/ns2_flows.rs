@@ -7,14 +7,19 @@ use std::time::Duration;
 
 use ns2::{number, rows, variant};
 use steadfast_sim::scenario::FlowResult;
-use steadfast_sim::scenario::cluster::{Cluster, thesis_tcp};
+use steadfast_sim::scenario::cluster::{ClusterScenario, thesis_tcp};
 
-fn run(name: &str, segments: &str, failover: &str, change: impl FnOnce(&mut Cluster)) -> Vec<FlowResult> {
-    let mut cluster = Cluster {
+fn run(
+    name: &str,
+    segments: &str,
+    failover: &str,
+    change: impl FnOnce(&mut ClusterScenario),
+) -> Vec<FlowResult> {
+    let mut cluster = ClusterScenario {
         tcp: thesis_tcp(variant(name)),
         segments: segments.parse().unwrap(),
         failover: Duration::from_secs_f64(number(failover)),
-        ..Cluster::default()
+        ..ClusterScenario::default()
     };
     change(&mut cluster);
     cluster.run().unwrap()
@@ -22,7 +27,7 @@ fn run(name: &str, segments: &str, failover: &str, change: impl FnOnce(&mut Clus
 
 /// Compares each run in the file. In 95 % of a run's flows, the completion time must agree within 2 % or 20 ms, and the number of
 /// timeouts must be equal.
-fn compare(file: &str, change: impl Fn(&mut Cluster)) {
+fn compare(file: &str, change: impl Fn(&mut ClusterScenario)) {
     let mut runs: BTreeMap<[String; 3], Vec<Vec<String>>> = BTreeMap::new();
     for row in rows(file) {
         let key = [row[0].clone(), row[1].clone(), row[2].clone()];

@@ -5,7 +5,7 @@ mod ns2;
 
 use ns2::{number, rows};
 use proto::Instant;
-use steadfast_sim::scenario::rate::{Rate, RateResult};
+use steadfast_sim::scenario::rate::{RateResult, RateScenario};
 
 /// Whether `at` is within the 20 s after the flows are moved.
 fn watched(at: f64) -> bool {
@@ -62,9 +62,9 @@ fn ours(result: &RateResult) -> (f64, f64, usize) {
 }
 
 fn compare(buffer: usize) {
-    let result = Rate {
+    let result = RateScenario {
         buffer_packets: buffer - 1,
-        ..Rate::default()
+        ..RateScenario::default()
     }
     .run()
     .unwrap();

@@ -4,15 +4,15 @@ mod seeds;
 use std::time::Duration;
 
 use proto::Instant;
-use proto::follower::Policy;
+use proto::follower::RestartPolicy;
 use seeds::*;
-use steadfast_sim::pair::{ArbiterKind, Scene, SceneConfig, Station};
+use steadfast_sim::pair::{SimArbiterKind, SimPair, SimPairConfig, Station};
 
 /// How long a lease looks valid after a pause of two seconds. The peer cannot be heard since, and the arbiter answers late.
 fn outlasts_by(counter_goes_on: bool) -> Duration {
-    let mut config = SceneConfig::quiet(7, Policy::Http);
-    config.arbiter = Some((ArbiterKind::Witness, MS * 1_000));
-    let mut scene = Scene::new(&config);
+    let mut config = SimPairConfig::quiet(7, RestartPolicy::Http);
+    config.arbiter = Some((SimArbiterKind::Witness, MS * 1_000));
+    let mut scene = SimPair::new(&config);
     let (paused, resumed) = (at(Duration::from_secs(5)), at(Duration::from_secs(7)));
     scene.cut(scene.heartbeats, paused, at(Duration::from_secs(12)));
     let backup = scene.backup;
@@ -21,7 +21,7 @@ fn outlasts_by(counter_goes_on: bool) -> Duration {
             station.halt(now, resumed, counter_goes_on)
         })
     });
-    let is_over = |scene: &Scene, now: Instant| {
+    let is_over = |scene: &SimPair, now: Instant| {
         let station = scene.backup();
         let until = station.core().service(0).right_ends_at().expect("a lease");
         station.time(now) >= until

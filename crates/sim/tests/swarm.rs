@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use proto::follower::Policy;
-use steadfast_sim::pair::{ArbiterKind, Defect};
-use steadfast_sim::swarm::{CONNECTIONS_MIN, FAULTS_MIN, Fault, Kind, Phase, Scenario, Target, play, shrink};
+use proto::follower::RestartPolicy;
+use steadfast_sim::pair::{Defect, SimArbiterKind};
+use steadfast_sim::swarm::{
+    CONNECTIONS_MIN, FAULTS_MIN, FaultKind, FaultTarget, PairPhase, PlannedFault, Scenario, play, shrink,
+};
 
 /// Runs of the short swarm.
 const RUNS: u64 = 100;
@@ -33,8 +35,14 @@ fn a_run_is_the_same_again() {
     }
 }
 
-fn fault(kind: Kind, target: Target, during: Option<Phase>, after_ms: u64, length_ms: u64) -> Fault {
-    Fault {
+fn fault(
+    kind: FaultKind,
+    target: FaultTarget,
+    during: Option<PairPhase>,
+    after_ms: u64,
+    length_ms: u64,
+) -> PlannedFault {
+    PlannedFault {
         during,
         after_us: after_ms * 1000,
         kind,
@@ -48,11 +56,11 @@ fn fault(kind: Kind, target: Target, during: Option<Phase>, after_ms: u64, lengt
 fn aimed(defect: Defect, seed: u64) -> Scenario {
     let mut scenario = Scenario::draw(seed);
     let moment = 300 + seed * 7;
-    let first = |kind, target, length| fault(kind, target, Some(Phase::Duplex), moment, length);
-    let crash = first(Kind::Crash, Target::Speaker, 400);
-    let between = first(Kind::Between, Target::Speaker, 900);
+    let first = |kind, target, length| fault(kind, target, Some(PairPhase::Duplex), moment, length);
+    let crash = first(FaultKind::Crash, FaultTarget::Speaker, 400);
+    let between = first(FaultKind::Between, FaultTarget::Speaker, 900);
     scenario.defect = Some(defect);
-    scenario.arbiter = Some(ArbiterKind::Witness);
+    scenario.arbiter = Some(SimArbiterKind::Witness);
     scenario.faults = match defect {
         Defect::ReleaseUnlogged => {
             scenario.nodes.ring_bytes = 3_000;
@@ -61,11 +69,11 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
         Defect::IgnoreVerdict => vec![between],
         // The arbiter does not answer the node that took over, and confirms the other node.
         Defect::SpeakOn => vec![
-            Fault {
+            PlannedFault {
                 detail: 5,
-                ..first(Kind::Arbiter, Target::Speaker, 1_500)
+                ..first(FaultKind::Arbiter, FaultTarget::Speaker, 1_500)
             },
-            fault(Kind::Between, Target::Speaker, None, 0, 1_200),
+            fault(FaultKind::Between, FaultTarget::Speaker, None, 0, 1_200),
         ],
         // The primary speaks until the gate is closed. Slow agents take a while to close it.
         Defect::SkipDrains => {
@@ -74,21 +82,27 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
                 (connection.at_us, connection.requests) = (number * 60_000, 4);
                 connection.bytes_max = 8_000;
             }
-            vec![first(Kind::Handover, Target::Speaker, 0)]
+            vec![first(FaultKind::Handover, FaultTarget::Speaker, 0)]
         }
         Defect::LeaseFromHearing => vec![
-            first(Kind::Pause, Target::Other, 600),
-            fault(Kind::Between, Target::Other, None, 100 + seed * 8 % 400, 900),
+            first(FaultKind::Pause, FaultTarget::Other, 600),
+            fault(
+                FaultKind::Between,
+                FaultTarget::Other,
+                None,
+                100 + seed * 8 % 400,
+                900,
+            ),
         ],
         Defect::IgnoreEpoch => {
             scenario.arbiter = None;
-            vec![first(Kind::Pause, Target::Other, 700)]
+            vec![first(FaultKind::Pause, FaultTarget::Other, 700)]
         }
         // First the other node does not hear the returning node. Then neither node hears the other.
         Defect::WithoutConsent => {
-            let from_a = |cable: u64| Fault {
+            let from_a = |cable: u64| PlannedFault {
                 detail: cable * 2 + 1,
-                ..fault(Kind::OneWay, Target::Other, None, 0, 2_000)
+                ..fault(FaultKind::OneWay, FaultTarget::Other, None, 0, 2_000)
             };
             for (number, connection) in (0..).zip(&mut scenario.connections) {
                 (connection.at_us, connection.requests) = (number * 120_000, 4);
@@ -97,10 +111,10 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
                 crash,
                 from_a(1),
                 from_a(2),
-                fault(Kind::Between, Target::Other, None, 700, 1_000),
+                fault(FaultKind::Between, FaultTarget::Other, None, 700, 1_000),
             ]
         }
-        Defect::DeathSpeaks => vec![first(Kind::Worker, Target::Speaker, 400)],
+        Defect::DeathSpeaks => vec![first(FaultKind::Worker, FaultTarget::Speaker, 400)],
         _ => vec![crash],
     };
     scenario
@@ -145,7 +159,7 @@ fn every_defect_of_a_node_is_noticed_and_every_property_has_its_checker() {
 #[test]
 fn a_failure_is_made_small() {
     let mut scenario = Scenario::draw(3);
-    scenario.policy = Policy::Http;
+    scenario.policy = RestartPolicy::Http;
     scenario.defect = Some(Defect::ForgetSyn);
     let (small, outcome) = shrink(&scenario).expect("every handshake breaks a promise");
     assert!(

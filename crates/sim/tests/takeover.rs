@@ -1,18 +1,18 @@
 //! Takeovers.
 mod seeds;
 
-use proto::follower::Policy;
+use proto::follower::RestartPolicy;
 use seeds::*;
 use std::time::Duration;
-use steadfast_sim::pair::application::Pace;
-use steadfast_sim::pair::{Full, Scene, SceneConfig, Talk, echo};
+use steadfast_sim::pair::application::ReadPace;
+use steadfast_sim::pair::{FullLogPolicy, SimClient, SimPair, SimPairConfig, echo};
 
 /// Number of scenes of most tests. The environment variable SEED=N plays only the scene of seed N.
 const SEEDS: u64 = 300;
 
-fn any(seed: u64, tweak: impl FnOnce(&mut Draw, &mut SceneConfig)) -> (Scene, Draw) {
+fn any(seed: u64, tweak: impl FnOnce(&mut Draw, &mut SimPairConfig)) -> (SimPair, Draw) {
     let mut draw = Draw::new(seed);
-    let policy = draw.pick(&[Policy::Http, Policy::Replica]);
+    let policy = draw.pick(&[RestartPolicy::Http, RestartPolicy::Replica]);
     let mut config = draw.config(seed, policy);
     tweak(&mut draw, &mut config);
     let count = 1 + draw.below(8);
@@ -41,7 +41,7 @@ fn opaque() {
     let mut by_replicas = 0;
     for_seeds("opaque", 0..SEEDS / 2, |seed, _| {
         let mut draw = Draw::new(seed);
-        let mut config = draw.config(seed, Policy::Replica);
+        let mut config = draw.config(seed, RestartPolicy::Replica);
         config.opaque = true;
         let count = 1 + draw.below(8);
         let mut scene = scene(&mut draw, &config, count, 200 * MS);
@@ -64,11 +64,11 @@ fn rests() {
     let mut partial = 0;
     for_seeds("rests", 0..SEEDS / 10, |seed, _| {
         let mut draw = Draw::new(seed);
-        let config = draw.config(seed, Policy::Http);
-        let mut scene = Scene::new(&config);
+        let config = draw.config(seed, RestartPolicy::Http);
+        let mut scene = SimPair::new(&config);
         for _ in 0..1 + draw.below(3) {
             let begin = at(START + draw.time(200 * MS));
-            scene.connect(begin, draw.talk_of(Policy::Http, 3, 400_000, false));
+            scene.connect(begin, draw.talk_of(RestartPolicy::Http, 3, 400_000, false));
         }
         scene.power_off(at(START + draw.time(Duration::from_millis(800))));
         let complaints = scene.run(at(LIMIT));
@@ -88,13 +88,13 @@ fn spilled() {
     let mut spilled = 0;
     for_seeds("spilled", 0..SEEDS / 10, |seed, _| {
         let mut draw = Draw::new(seed);
-        let policy = draw.pick(&[Policy::Http, Policy::Replica]);
+        let policy = draw.pick(&[RestartPolicy::Http, RestartPolicy::Replica]);
         let mut config = draw.config(seed, policy);
-        config.log_limit = (MEMORY, Full::Spilled);
+        config.log_limit = (MEMORY, FullLogPolicy::Spilled);
         // The bytes under way in either direction may exceed that limit.
         config.client_tcp.receive_buffer = draw.pick(&[16_384, 1 << 20]);
         config.server_tcp.receive_buffer = draw.pick(&[65_536, 1 << 20]);
-        let mut scene = Scene::new(&config);
+        let mut scene = SimPair::new(&config);
         for _ in 0..1 + draw.below(3) {
             let begin = at(START + draw.time(200 * MS));
             scene.connect(begin, draw.talk_of(policy, 2, 1_000_000, false));
@@ -124,14 +124,14 @@ fn slowed() {
     let mut capped = 0;
     for_seeds("slowed", 0..SEEDS / 10, |seed, _| {
         let mut draw = Draw::new(seed);
-        let mut config = draw.config(seed, Policy::Replica);
-        config.log_limit = (MEMORY, Full::Slowed);
+        let mut config = draw.config(seed, RestartPolicy::Replica);
+        config.log_limit = (MEMORY, FullLogPolicy::Slowed);
         config.server_tcp.receive_buffer = draw.pick(&[30_000, 65_536]);
-        config.replica_pace = Some(Pace {
+        config.replica_pace = Some(ReadPace {
             bytes: 1000 + draw.below(3000) as usize,
             every: MS * 2,
         });
-        let mut scene = Scene::new(&config);
+        let mut scene = SimPair::new(&config);
         for _ in 0..1 + draw.below(3) {
             let begin = at(START + draw.time(200 * MS));
             let mut messages = draw.messages(3, 1_000_000);
@@ -139,7 +139,10 @@ fn slowed() {
                 // Slowing the client does not help if the primary sends more than the replica, so replies are short.
                 (message.echo, message.download) = (false, message.download.min(20_000));
             }
-            scene.connect(begin, Talk::Echo(echo::Client::new(messages, false, None)));
+            scene.connect(
+                begin,
+                SimClient::Echo(echo::EchoClient::new(messages, false, None)),
+            );
         }
         let moment = at(START + draw.time(Duration::from_millis(800)));
         if draw.below(4) > 0 {
@@ -224,7 +227,7 @@ fn handshake() {
 fn clean_lan() {
     for_seeds("clean_lan", 0..SEEDS, |seed, _| {
         let (mut scene, mut draw) = any(seed, |_, config| {
-            config.lan = SceneConfig::quiet(0, Policy::Http).lan;
+            config.lan = SimPairConfig::quiet(0, RestartPolicy::Http).lan;
             config.ring_bytes = 64 << 20;
         });
         let moment = START + draw.time(Duration::from_millis(500));

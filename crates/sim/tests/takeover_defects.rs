@@ -4,7 +4,7 @@ mod seeds;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use proto::follower::Policy;
+use proto::follower::RestartPolicy;
 use seeds::*;
 use steadfast_sim::pair::{Costs, Defect};
 
@@ -15,7 +15,7 @@ const SEEDS: u64 = 400;
 fn is_noticed(seed: u64, defect: Option<Defect>) -> bool {
     let play = || {
         let mut draw = Draw::new(seed);
-        let policy = draw.pick(&[Policy::Http, Policy::Replica]);
+        let policy = draw.pick(&[RestartPolicy::Http, RestartPolicy::Replica]);
         let mut config = draw.config(seed, policy);
         config.defect = defect;
         config.costs = Costs::measured(draw.pick(&[10, 100, 300])); // with slow steps, many packets arrive between two steps

@@ -6,32 +6,32 @@ use std::time::Duration;
 
 use proto::Instant;
 use proto::detector::DetectorConfig;
-use proto::follower::Policy;
+use proto::follower::RestartPolicy;
 use proto::packet::{Checksum, Segment};
 use proto::role::Role;
 use seeds::{LIMIT, MS, at};
-use steadfast_sim::exchange::Stream;
-use steadfast_sim::pair::http::{self, Request};
-use steadfast_sim::pair::{Costs, Scene, SceneConfig, Station, Talk, echo};
+use steadfast_sim::exchange::SeededStream;
+use steadfast_sim::pair::http::{self, HttpRequest};
+use steadfast_sim::pair::{Costs, SimClient, SimPair, SimPairConfig, Station, echo};
 
 /// One request, for a reply of `len` bytes.
-fn get(len: u64) -> Talk {
-    let planned = http::Planned {
-        request: Request::get(len, Stream::new(1, len)),
+fn get(len: u64) -> SimClient {
+    let planned = http::PlannedRequest {
+        request: HttpRequest::get(len, SeededStream::new(1, len)),
         after: Duration::ZERO,
         pipelined: false,
     };
-    Talk::Http(http::Client::new(vec![planned], false, None))
+    SimClient::Http(http::HttpClient::new(vec![planned], false, None))
 }
 
 /// Messages (upload, download), each so long after the reply to the one before.
-fn messages(messages: &[(u32, u32, Duration)], half_closes: bool) -> Talk {
+fn messages(messages: &[(u32, u32, Duration)], half_closes: bool) -> SimClient {
     let planned = messages
         .iter()
         .zip(1..)
         .map(|(&(upload, download, after), seed)| {
             (
-                echo::Message {
+                echo::EchoMessage {
                     upload,
                     download,
                     seed,
@@ -41,17 +41,17 @@ fn messages(messages: &[(u32, u32, Duration)], half_closes: bool) -> Talk {
                 after,
             )
         });
-    Talk::Echo(echo::Client::new(planned.collect(), half_closes, None))
+    SimClient::Echo(echo::EchoClient::new(planned.collect(), half_closes, None))
 }
 
 /// Runs a scene to its end: everything must be in order.
-fn finish(scene: &mut Scene) {
+fn finish(scene: &mut SimPair) {
     let complaints = scene.run(at(LIMIT));
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
 /// As [`finish`], and no connection may be lost.
-fn finish_whole(scene: &mut Scene) {
+fn finish_whole(scene: &mut SimPair) {
     finish(scene);
     assert_eq!(scene.backup().lost(), []);
 }
@@ -59,7 +59,7 @@ fn finish_whole(scene: &mut Scene) {
 /// The wake-up acknowledged input that the primary had not acknowledged, and offered the primary's whole window beyond that input.
 #[test]
 fn a_wake_up_promises_what_the_primary_did_and_no_more() {
-    let mut scene = Scene::new(&SceneConfig::quiet(1, Policy::Replica));
+    let mut scene = SimPair::new(&SimPairConfig::quiet(1, RestartPolicy::Replica));
     scene.connect(at(100 * MS), messages(&[(400_000, 10, Duration::ZERO)], false));
     scene.power_off(at(160 * MS));
     finish_whole(&mut scene);
@@ -68,11 +68,11 @@ fn a_wake_up_promises_what_the_primary_did_and_no_more() {
 /// The restored socket's first timeout takes 3 s, so the node must send the lost output earlier.
 #[test]
 fn what_was_lost_with_the_primary_is_said_again_at_once() {
-    for policy in [Policy::Http, Policy::Replica] {
-        let mut scene = Scene::new(&SceneConfig::quiet(2, policy));
+    for policy in [RestartPolicy::Http, RestartPolicy::Replica] {
+        let mut scene = SimPair::new(&SimPairConfig::quiet(2, policy));
         let talk = match policy {
-            Policy::Http => get(9_000),
-            Policy::Replica => messages(&[(10, 9_000, Duration::ZERO)], false),
+            RestartPolicy::Http => get(9_000),
+            RestartPolicy::Replica => messages(&[(10, 9_000, Duration::ZERO)], false),
         };
         scene.connect(at(100 * MS), talk);
         let path = scene.path;
@@ -89,9 +89,9 @@ fn what_was_lost_with_the_primary_is_said_again_at_once() {
 #[test]
 fn the_wake_up_and_the_socket_have_one_clock() {
     for phase in 0..40 {
-        let mut config = SceneConfig::quiet(phase, Policy::Replica);
+        let mut config = SimPairConfig::quiet(phase, RestartPolicy::Replica);
         config.costs = Costs::measured(5);
-        let mut scene = Scene::new(&config);
+        let mut scene = SimPair::new(&config);
         let begin = 100 * MS + Duration::from_micros(50) * u32::try_from(phase).unwrap();
         scene.connect(at(begin), messages(&[(300_000, 300_000, Duration::ZERO)], false));
         scene.power_off(at(160 * MS));
@@ -102,7 +102,7 @@ fn the_wake_up_and_the_socket_have_one_clock() {
 /// Policy `replica`, and a handshake whose SYN-ACK was logged and then lost: no replica was started for the connection.
 #[test]
 fn a_half_open_connection_gets_a_replica() {
-    let mut scene = Scene::new(&SceneConfig::quiet(3, Policy::Replica));
+    let mut scene = SimPair::new(&SimPairConfig::quiet(3, RestartPolicy::Replica));
     scene.connect(at(100 * MS), messages(&[(10_000, 10_000, Duration::ZERO)], false));
     let path = scene.path;
     scene.cut(path, at(116 * MS), at(140 * MS));
@@ -111,11 +111,11 @@ fn a_half_open_connection_gets_a_replica() {
 }
 
 /// A connection whose SYN-ACK is lost, and the survivor's first packets, too: nothing reaches the client until `heard`.
-fn half_open(policy: Policy, heard: Instant) -> Scene {
-    let mut scene = Scene::new(&SceneConfig::quiet(4, policy));
+fn half_open(policy: RestartPolicy, heard: Instant) -> SimPair {
+    let mut scene = SimPair::new(&SimPairConfig::quiet(4, policy));
     let talk = match policy {
-        Policy::Http => get(10_000),
-        Policy::Replica => messages(&[(10_000, 10_000, Duration::ZERO)], false),
+        RestartPolicy::Http => get(10_000),
+        RestartPolicy::Replica => messages(&[(10_000, 10_000, Duration::ZERO)], false),
     };
     scene.connect(at(100 * MS), talk);
     scene.cut(scene.path, at(106 * MS), heard);
@@ -126,7 +126,7 @@ fn half_open(policy: Policy, heard: Instant) -> Scene {
 /// The node repeated the SYN-ACK only once. A restored socket does not send a SYN-ACK when the client repeats its SYN.
 #[test]
 fn a_client_that_waits_for_a_syn_ack_gets_it_though_one_more_is_lost() {
-    for policy in [Policy::Http, Policy::Replica] {
+    for policy in [RestartPolicy::Http, RestartPolicy::Replica] {
         let mut scene = half_open(policy, at(250 * MS));
         finish_whole(&mut scene);
         assert!(scene.world.now() < at(Duration::from_secs(4)));
@@ -137,7 +137,7 @@ fn a_client_that_waits_for_a_syn_ack_gets_it_though_one_more_is_lost() {
 /// established socket, which never answers with a SYN-ACK.
 #[test]
 fn a_client_that_waits_for_a_syn_ack_gets_it_though_the_agent_dies() {
-    for policy in [Policy::Http, Policy::Replica] {
+    for policy in [RestartPolicy::Http, RestartPolicy::Replica] {
         let mut scene = half_open(policy, at(700 * MS));
         let backup = scene.backup;
         scene.world.at(at(600 * MS), move |world| {
@@ -154,9 +154,9 @@ fn a_client_that_waits_for_a_syn_ack_gets_it_though_the_agent_dies() {
 /// made. The node sent a RST, which the client took for a refusal; this was wrong.
 #[test]
 fn a_client_that_waits_for_a_syn_ack_is_not_refused() {
-    let mut config = SceneConfig::quiet(5, Policy::Http);
+    let mut config = SimPairConfig::quiet(5, RestartPolicy::Http);
     config.costs = Costs::measured(2_000);
-    let mut scene = Scene::new(&config);
+    let mut scene = SimPair::new(&config);
     scene.connect(at(100 * MS), get(9_000_000));
     scene.connect(at(200 * MS), get(10_000));
     let (path, lan) = (scene.path, scene.lan);
@@ -176,10 +176,10 @@ fn a_client_that_waits_for_a_syn_ack_is_not_refused() {
 /// connection for ever.
 #[test]
 fn a_takeover_is_complete_though_a_connection_ends_before_its_turn() {
-    let mut config = SceneConfig::quiet(6, Policy::Http);
+    let mut config = SimPairConfig::quiet(6, RestartPolicy::Http);
     config.path.delay = 50 * MS;
     config.costs = Costs::measured(2_000);
-    let mut scene = Scene::new(&config);
+    let mut scene = SimPair::new(&config);
     scene.connect(at(100 * MS), get(2_000_000));
     scene.connect(at(100 * MS), get(1_000));
     // SYN, SYN-ACK, request and reply take 50 ms each. The client's FIN arrives at 350 ms, and its last acknowledgement at 450 ms.
@@ -193,9 +193,9 @@ fn a_takeover_is_complete_though_a_connection_ends_before_its_turn() {
 #[test]
 fn a_fin_that_comes_while_its_socket_is_being_made_is_left_to_the_client() {
     for late in 0..12 {
-        let mut config = SceneConfig::quiet(7, Policy::Replica);
+        let mut config = SimPairConfig::quiet(7, RestartPolicy::Replica);
         config.costs = Costs::measured(500);
-        let mut scene = Scene::new(&config);
+        let mut scene = SimPair::new(&config);
         let pause = 60 * MS + MS * late;
         scene.connect(
             at(100 * MS),
@@ -210,14 +210,14 @@ fn a_fin_that_comes_while_its_socket_is_being_made_is_left_to_the_client() {
 /// due to the old one.
 #[test]
 fn what_is_due_to_a_connection_is_not_done_to_its_successor() {
-    let mut config = SceneConfig::quiet(9, Policy::Replica);
+    let mut config = SimPairConfig::quiet(9, RestartPolicy::Replica);
     config.detector = DetectorConfig {
         interval: 400 * MS,
         missed: 3,
         agent_timeout: Duration::from_secs(1),
     };
     config.nap = 150 * MS;
-    let mut scene = Scene::new(&config);
+    let mut scene = SimPair::new(&config);
     scene.connect(at(210 * MS), messages(&[(2_000, 0, Duration::ZERO)], false));
     scene.connect(at(240 * MS), messages(&[(2_000, 400_000, Duration::ZERO)], false));
     scene.power_off(at(290 * MS));
@@ -227,12 +227,12 @@ fn what_is_due_to_a_connection_is_not_done_to_its_successor() {
 /// The wire took over all connections before it sent or heard anything else, so the primary thought that its wire was dead.
 #[test]
 fn a_wire_is_heard_while_it_takes_over_many_connections() {
-    let mut config = SceneConfig::quiet(10, Policy::Replica);
+    let mut config = SimPairConfig::quiet(10, RestartPolicy::Replica);
     config.costs = Costs::measured(50); // 1.9 ms for each
     config.own_path = Some(config.path.clone());
     let agent_timeout = 100 * MS;
     config.detector.agent_timeout = agent_timeout;
-    let mut scene = Scene::new(&config);
+    let mut scene = SimPair::new(&config);
     for index in 0..200 {
         let begin = 100 * MS + MS / 10 * index;
         let pause = Duration::from_secs(2);
@@ -260,10 +260,10 @@ fn a_wire_is_heard_while_it_takes_over_many_connections() {
 #[test]
 fn a_cut_that_ends_makes_no_second_voice() {
     for phase in 0..20 {
-        let mut config = SceneConfig::quiet(11, Policy::Http);
+        let mut config = SimPairConfig::quiet(11, RestartPolicy::Http);
         config.own_path = Some(config.lan.clone());
         config.lease = 294 * MS; // the lease with its margin ends between two heartbeats, and so all questions are asked
-        let mut scene = Scene::new(&config);
+        let mut scene = SimPair::new(&config);
         scene.connect(at(100 * MS), get(3_000_000));
         let (lan, beats, own_path) = (scene.lan, scene.heartbeats, scene.own_path);
         let (begin, end) = (200 * MS, 800 * MS + MS * phase);

@@ -4,16 +4,16 @@ mod scenario;
 
 use std::time::Duration;
 
-use scenario::{MS, Scenario, any_config, at, exchange, rough_link, server_socket, wrapping};
+use scenario::{MS, RoutedNetwork, any_config, at, exchange, rough_link, server_socket, wrapping};
 use steadfast_sim::exchange::{Close, Exchange};
 use steadfast_sim::host::Host;
 use steadfast_sim::link::LinkConfig;
-use steadfast_sim::tcp::{Config, Failure, State};
+use steadfast_sim::tcp::{EndpointState, TcpConfig, TcpFailure};
 
 /// Runs one exchange to its end and checks every byte and both ends' states.
-fn transfer(seed: u64, wan: &LinkConfig, tcp: &Config, up: u64, down: u64) -> Scenario {
+fn transfer(seed: u64, wan: &LinkConfig, tcp: &TcpConfig, up: u64, down: u64) -> RoutedNetwork {
     let initial = seed.is_multiple_of(2).then(wrapping);
-    let mut scenario = Scenario::new(seed, wan, tcp, initial);
+    let mut scenario = RoutedNetwork::new(seed, wan, tcp, initial);
     let (client, server) = exchange(up, down, Close::AfterSending, Close::AfterSending);
     scenario.serve(move || server.clone());
     scenario.connect(client);
@@ -24,11 +24,11 @@ fn transfer(seed: u64, wan: &LinkConfig, tcp: &Config, up: u64, down: u64) -> Sc
         let (id, app) = scenario.first::<Exchange>(node);
         assert!(app.is_complete(), "{app:?}, {}", context());
         let endpoint = scenario.host(node).endpoint(id).unwrap();
-        assert_eq!(endpoint.state(), State::Closed, "{}", context());
+        assert_eq!(endpoint.state(), EndpointState::Closed, "{}", context());
         // If the last FIN or its acknowledgement is lost for long, the other side forgets the connection and answers with a RST.
         let forgotten = endpoint.failure();
         assert!(
-            matches!(forgotten, None | Some(Failure::Reset)),
+            matches!(forgotten, None | Some(TcpFailure::Reset)),
             "{forgotten:?}, {}",
             context()
         );
@@ -53,11 +53,11 @@ fn a_large_transfer_uses_the_rate_of_the_link() {
         ..LinkConfig::default()
     };
     // More than the 125 KB that the path holds, less than what would overflow the queue.
-    let tcp = Config {
+    let tcp = TcpConfig {
         receive_buffer: 200_000,
-        ..Config::default()
+        ..TcpConfig::default()
     };
-    let mut scenario = Scenario::new(3, &wan, &tcp, None);
+    let mut scenario = RoutedNetwork::new(3, &wan, &tcp, None);
     let (client, server) = exchange(0, 20_000_000, Close::AfterPeer, Close::AfterSending);
     scenario.serve(move || server.clone());
     let (id, _) = scenario.connect(client);
@@ -81,7 +81,7 @@ fn many_connections_share_a_host() {
         loss: 0.01,
         ..LinkConfig::default()
     };
-    let mut scenario = Scenario::new(5, &wan, &Config::default(), None);
+    let mut scenario = RoutedNetwork::new(5, &wan, &TcpConfig::default(), None);
     let (client, server) = exchange(5_000, 20_000, Close::AfterSending, Close::AfterSending);
     scenario.serve(move || server.clone());
     for _ in 0..100 {
@@ -104,18 +104,19 @@ fn a_closed_port_refuses_and_a_silent_one_times_out() {
         delay: MS,
         ..LinkConfig::default()
     };
-    let mut scenario = Scenario::new(1, &quiet, &Config::default(), None);
+    let mut scenario = RoutedNetwork::new(1, &quiet, &TcpConfig::default(), None);
     let (app, _) = exchange(10, 10, Close::AfterSending, Close::AfterSending);
     let (refused, _) = scenario.connect(app.clone());
     scenario.world.run_until(at(10 * MS));
-    let failure = |scenario: &Scenario, id| scenario.host(scenario.client).endpoint(id).unwrap().failure();
-    assert_eq!(failure(&scenario, refused), Some(Failure::Refused));
+    let failure =
+        |scenario: &RoutedNetwork, id| scenario.host(scenario.client).endpoint(id).unwrap().failure();
+    assert_eq!(failure(&scenario, refused), Some(TcpFailure::Refused));
     scenario.world.power_off(scenario.server);
     let (silent, local) = scenario.connect(app);
     scenario.world.run_until(at(Duration::from_secs(126))); // 1 + 2 + 4 + … + 64 s
     assert_eq!(failure(&scenario, silent), None);
     scenario.world.run_until(at(Duration::from_secs(128)));
-    assert_eq!(failure(&scenario, silent), Some(Failure::TimedOut));
+    assert_eq!(failure(&scenario, silent), Some(TcpFailure::TimedOut));
     assert_eq!(scenario.host(scenario.client).find(local, server_socket()), None);
 }
 
@@ -132,7 +133,7 @@ fn the_same_seed_gives_the_same_trace() {
             duplicate: 0.02,
             ..LinkConfig::default()
         };
-        let mut scenario = Scenario::new(seed, &wan, &Config::default(), None);
+        let mut scenario = RoutedNetwork::new(seed, &wan, &TcpConfig::default(), None);
         scenario.world.record();
         let (client, server) = exchange(30_000, 60_000, Close::AfterSending, Close::AfterPeer);
         scenario.serve(move || server.clone());

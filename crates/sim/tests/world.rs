@@ -6,12 +6,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use scenario::{MS, Scenario, at, client_address, exchange, server_address, wrapping};
-use steadfast_sim::exchange::{Close, Exchange, Stream};
+use scenario::{MS, RoutedNetwork, at, client_address, exchange, server_address, wrapping};
+use steadfast_sim::exchange::{Close, Exchange, SeededStream};
 use steadfast_sim::host::{Host, HostConfig};
 use steadfast_sim::link::LinkConfig;
 use steadfast_sim::router::{Pass, Tap};
-use steadfast_sim::tcp::{Config, Endpoint};
+use steadfast_sim::tcp::{TcpConfig, TcpEndpoint};
 use steadfast_sim::world::{NodeId, Port, World};
 
 fn slow() -> LinkConfig {
@@ -24,7 +24,7 @@ fn slow() -> LinkConfig {
 fn host(address: std::net::IpAddr) -> Box<Host> {
     let config = HostConfig {
         addresses: vec![address],
-        tcp: Config::default(),
+        tcp: TcpConfig::default(),
         initial: None,
     };
     Box::new(Host::new(config, 1))
@@ -141,10 +141,10 @@ fn without_power_a_node_neither_hears_nor_speaks() {
 
 #[test]
 fn the_trace_reads_like_packetdrill() {
-    let mut scenario = Scenario::new(1, &slow(), &Config::default(), Some(wrapping()));
+    let mut scenario = RoutedNetwork::new(1, &slow(), &TcpConfig::default(), Some(wrapping()));
     scenario.world.record();
-    scenario.serve(|| |_: proto::Instant, _: &mut Endpoint| None);
-    scenario.connect(|_: proto::Instant, endpoint: &mut Endpoint| {
+    scenario.serve(|| |_: proto::Instant, _: &mut TcpEndpoint| None);
+    scenario.connect(|_: proto::Instant, endpoint: &mut TcpEndpoint| {
         if endpoint.round_trip().is_none() {
             endpoint.write(b"hello");
         }
@@ -167,19 +167,19 @@ fn the_trace_reads_like_packetdrill() {
 
 #[test]
 fn an_exchange_notices_every_wrong_byte() {
-    let stream = Stream::new(1, 1000);
+    let stream = SeededStream::new(1, 1000);
     let check = |bytes: &[u8]| {
-        let mut scenario = Scenario::new(1, &slow(), &Config::default(), None);
+        let mut scenario = RoutedNetwork::new(1, &slow(), &TcpConfig::default(), None);
         let bytes = bytes.to_vec();
         let mut written = 0;
         scenario.serve(move || {
             let bytes = bytes.clone();
-            move |_: proto::Instant, endpoint: &mut Endpoint| {
+            move |_: proto::Instant, endpoint: &mut TcpEndpoint| {
                 written += endpoint.write(&bytes[written..]);
                 None
             }
         });
-        scenario.connect(Exchange::new(Stream::new(2, 0), stream, Close::Never));
+        scenario.connect(Exchange::new(SeededStream::new(2, 0), stream, Close::Never));
         scenario.world.run_until(at(Duration::from_secs(1)));
         let (_, app) = scenario.first::<Exchange>(scenario.client);
         (app.is_complete(), app.wrong_at())

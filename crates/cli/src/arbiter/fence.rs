@@ -1,35 +1,35 @@
 //! The fence: the operator's command that makes sure that the peer is off.
 
-use proto::standing::Verdict;
+use proto::standing::ArbiterVerdict;
 
-use super::{Names, Outbox, Question};
-use crate::bounded::{self, Late, Outcome};
+use super::{ArbiterNames, ArbiterOutbox, ArbiterQuestion};
+use crate::bounded::{self, CommandOutcome, LatePolicy};
 use crate::config;
 
 /// Runs the command, beside the agent.
 pub struct Fence {
-    config: config::Fence,
-    names: Names,
+    config: config::FenceSettings,
+    names: ArbiterNames,
 }
 
 impl Fence {
-    pub fn new(config: config::Fence, names: Names) -> Self {
+    pub fn new(config: config::FenceSettings, names: ArbiterNames) -> Self {
         Self { config, names }
     }
 
     /// Runs the command for `question`. If it exits with 0 in time, the peer is off.
-    pub fn run(&self, question: Question, outbox: Outbox) {
+    pub fn run(&self, question: ArbiterQuestion, outbox: ArbiterOutbox) {
         let (config, names, outside) = (self.config.clone(), self.names.clone(), outbox.clone());
         let fence = move || outbox.tell(question, fence(&config, &names, question));
         let spawned = std::thread::Builder::new().name("fence".into()).spawn(fence);
         if let Err(error) = spawned {
             tracing::error!(%error, "the fence command cannot be run: no thread");
-            outside.tell(question, Verdict::Failed);
+            outside.tell(question, ArbiterVerdict::Failed);
         }
     }
 }
 
-fn fence(config: &config::Fence, names: &Names, question: Question) -> Verdict {
+fn fence(config: &config::FenceSettings, names: &ArbiterNames, question: ArbiterQuestion) -> ArbiterVerdict {
     let service = names.services[usize::from(question.service)].as_str();
     let (peer, program) = (names.peer.as_str(), config.command[0].as_str());
     let (address, epoch) = (names.peer_address.to_string(), question.epoch.to_string());
@@ -40,16 +40,16 @@ fn fence(config: &config::Fence, names: &Names, question: Question) -> Verdict {
         ("STEADFAST_EPOCH", &epoch),
     ];
     tracing::warn!(service, peer, epoch, program, "fencing the peer");
-    match bounded::run(&config.command, &environment, config.timeout, Late::Kill) {
-        Ok(Outcome::Ended { status, .. }) if status.success() => {
+    match bounded::run(&config.command, &environment, config.timeout, LatePolicy::Kill) {
+        Ok(CommandOutcome::Ended { status, .. }) if status.success() => {
             tracing::warn!(service, peer, "the peer is fenced");
-            return Verdict::Granted;
+            return ArbiterVerdict::Granted;
         }
-        Ok(Outcome::Ended { status, stderr }) => {
+        Ok(CommandOutcome::Ended { status, stderr }) => {
             let said = stderr.lines().next();
             tracing::error!(service, peer, program, %status, said, "the fence command failed");
         }
-        Ok(Outcome::Late) => {
+        Ok(CommandOutcome::Late) => {
             tracing::error!(
                 service,
                 peer,
@@ -60,5 +60,5 @@ fn fence(config: &config::Fence, names: &Names, question: Question) -> Verdict {
         }
         Err(error) => tracing::error!(service, peer, program, %error, "the fence command cannot be run"),
     }
-    Verdict::Failed
+    ArbiterVerdict::Failed
 }

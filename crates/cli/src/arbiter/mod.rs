@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use proto::action::ServiceIndex;
-use proto::standing::Verdict;
+use proto::standing::ArbiterVerdict;
 
 use crate::config::{self, Config};
 use crate::control::{ArbiterKind, WitnessStatus};
@@ -24,7 +24,7 @@ use witness::Witness;
 
 /// The question whether this node may speak for `service` in `epoch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Question {
+pub struct ArbiterQuestion {
     /// The service.
     pub service: ServiceIndex,
     /// The epoch.
@@ -32,17 +32,17 @@ pub struct Question {
 }
 
 /// A question and its outcome.
-pub type Answer = (Question, Verdict);
+pub type ArbiterAnswer = (ArbiterQuestion, ArbiterVerdict);
 
 /// Where outcomes go: to the agent, which is woken.
 #[derive(Clone)]
-pub struct Outbox {
-    answers: Sender<Answer>,
+pub struct ArbiterOutbox {
+    answers: Sender<ArbiterAnswer>,
     wake: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl Outbox {
-    fn tell(&self, question: Question, verdict: Verdict) {
+impl ArbiterOutbox {
+    fn tell(&self, question: ArbiterQuestion, verdict: ArbiterVerdict) {
         // Fails only if the agent has ended.
         let _ = self.answers.send((question, verdict));
         (self.wake)();
@@ -51,7 +51,7 @@ impl Outbox {
 
 /// The node and its peer, as witness and fence name them.
 #[derive(Clone, Debug)]
-pub struct Names {
+pub struct ArbiterNames {
     /// This node.
     pub node: String,
     /// The peer.
@@ -63,33 +63,33 @@ pub struct Names {
 }
 
 /// The configured kind of arbiter.
-enum Judge {
+enum ArbiterBackend {
     FailStop,
     Witness(Witness),
     Fence(Fence),
 }
 
 /// Asks for the right to speak.
-pub struct Arbiter {
-    judge: Judge,
-    outbox: Outbox,
-    answers: Receiver<Answer>,
+pub struct ArbiterClient {
+    judge: ArbiterBackend,
+    outbox: ArbiterOutbox,
+    answers: Receiver<ArbiterAnswer>,
     /// Questions that are not answered yet.
-    asked: BTreeSet<Question>,
+    asked: BTreeSet<ArbiterQuestion>,
 }
 
-impl Arbiter {
+impl ArbiterClient {
     /// The arbiter that `config` names; `wake` is called when there is an answer.
     ///
     /// # Errors
     /// If the witness's certificates cannot be read, or no thread can be started.
     pub fn open(config: &Config, wake: impl Fn() + Send + Sync + 'static) -> anyhow::Result<Self> {
         let (sender, answers) = channel();
-        let outbox = Outbox {
+        let outbox = ArbiterOutbox {
             answers: sender,
             wake: Arc::new(wake),
         };
-        let names = Names {
+        let names = ArbiterNames {
             node: config.node.name.clone(),
             peer: config.peer.name.clone(),
             peer_address: config.peer.address,
@@ -100,11 +100,11 @@ impl Arbiter {
                 .collect(),
         };
         let judge = match &config.arbiter {
-            config::Arbiter::FailStop => Judge::FailStop,
-            config::Arbiter::Witness(witness) => {
-                Judge::Witness(Witness::open(witness, names, outbox.clone())?)
+            config::ArbiterSettings::FailStop => ArbiterBackend::FailStop,
+            config::ArbiterSettings::Witness(witness) => {
+                ArbiterBackend::Witness(Witness::open(witness, names, outbox.clone())?)
             }
-            config::Arbiter::Fence(fence) => Judge::Fence(Fence::new(fence.clone(), names)),
+            config::ArbiterSettings::Fence(fence) => ArbiterBackend::Fence(Fence::new(fence.clone(), names)),
         };
         Ok(Self {
             judge,
@@ -115,19 +115,19 @@ impl Arbiter {
     }
 
     /// Asks without waiting. A question that is still open is not asked again.
-    pub fn confirm(&mut self, question: Question) {
+    pub fn confirm(&mut self, question: ArbiterQuestion) {
         if !self.asked.insert(question) {
             return;
         }
         match &self.judge {
-            Judge::FailStop => self.outbox.tell(question, Verdict::Granted),
-            Judge::Witness(witness) => witness.ask(question),
-            Judge::Fence(fence) => fence.run(question, self.outbox.clone()),
+            ArbiterBackend::FailStop => self.outbox.tell(question, ArbiterVerdict::Granted),
+            ArbiterBackend::Witness(witness) => witness.ask(question),
+            ArbiterBackend::Fence(fence) => fence.run(question, self.outbox.clone()),
         }
     }
 
     /// The next outcome.
-    pub fn poll(&mut self) -> Option<Answer> {
+    pub fn poll(&mut self) -> Option<ArbiterAnswer> {
         let (question, verdict) = self.answers.try_recv().ok()?;
         self.asked.remove(&question);
         Some((question, verdict))
@@ -141,17 +141,17 @@ impl Arbiter {
     /// The kind of arbiter.
     pub fn kind(&self) -> ArbiterKind {
         match self.judge {
-            Judge::FailStop => ArbiterKind::FailStop,
-            Judge::Witness(_) => ArbiterKind::Etcd,
-            Judge::Fence(_) => ArbiterKind::Fence,
+            ArbiterBackend::FailStop => ArbiterKind::FailStop,
+            ArbiterBackend::Witness(_) => ArbiterKind::Etcd,
+            ArbiterBackend::Fence(_) => ArbiterKind::Fence,
         }
     }
 
     /// The state of the witness, if there is one.
     pub fn witness(&self) -> Option<WitnessStatus> {
         match &self.judge {
-            Judge::Witness(witness) => Some(witness.status()),
-            Judge::FailStop | Judge::Fence(_) => None,
+            ArbiterBackend::Witness(witness) => Some(witness.status()),
+            ArbiterBackend::FailStop | ArbiterBackend::Fence(_) => None,
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The witness's record of a service, and the verdict that follows from it.
 
-use proto::standing::Verdict;
+use proto::standing::ArbiterVerdict;
 use serde::{Deserialize, Serialize};
 
 /// The owner of the latest epoch that was granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct EpochRecord {
     pub epoch: u64,
     pub owner: String,
     /// Unix time, in seconds; for people.
@@ -15,11 +15,11 @@ pub struct Record {
 /// The verdict of `stored` for `node`, which wants `epoch`. `None` if the node may try to take the epoch.
 ///
 /// A node that already has the epoch is granted it again: the first answer may have been lost.
-pub fn judge(stored: &Record, node: &str, epoch: u64) -> Option<Verdict> {
+pub fn judge(stored: &EpochRecord, node: &str, epoch: u64) -> Option<ArbiterVerdict> {
     if stored.epoch == epoch && stored.owner == node {
-        return Some(Verdict::Granted);
+        return Some(ArbiterVerdict::Granted);
     }
-    (stored.epoch >= epoch).then(|| Verdict::Refused {
+    (stored.epoch >= epoch).then(|| ArbiterVerdict::Refused {
         epoch: stored.epoch,
         is_own: stored.owner == node,
     })
@@ -31,17 +31,17 @@ mod tests {
 
     #[test]
     fn an_epoch_is_given_to_one_node() {
-        let record = |epoch, owner: &str| Record {
+        let record = |epoch, owner: &str| EpochRecord {
             epoch,
             owner: owner.to_owned(),
             at: 0,
         };
-        let refused = |epoch, is_own| Some(Verdict::Refused { epoch, is_own });
+        let refused = |epoch, is_own| Some(ArbiterVerdict::Refused { epoch, is_own });
         let cases = [
             (record(4, "b"), None),
             (record(1, "b"), None),
             (record(4, "a"), None),
-            (record(5, "a"), Some(Verdict::Granted)),
+            (record(5, "a"), Some(ArbiterVerdict::Granted)),
             (record(5, "b"), refused(5, false)),
             (record(6, "b"), refused(6, false)),
             (record(6, "a"), refused(6, true)),

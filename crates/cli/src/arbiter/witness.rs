@@ -17,15 +17,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use etcd_client::{Client, Compare, CompareOp, Error, GetOptions, PutOptions, Txn, TxnOp};
-use proto::standing::Verdict;
+use proto::standing::ArbiterVerdict;
 use serde::Serialize;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 use super::members::Members;
-use super::record::{Record, judge};
-use super::{Names, Outbox, Question};
+use super::record::{EpochRecord, judge};
+use super::{ArbiterNames, ArbiterOutbox, ArbiterQuestion};
 use crate::config;
 use crate::control::{OwnerStatus, WitnessStatus};
 
@@ -35,21 +35,21 @@ const LEASE_SECONDS: i64 = 10;
 const RHYTHM: Duration = Duration::from_secs(3);
 
 /// A message to the witness's thread.
-enum Order {
-    Ask(Question),
+enum WitnessMessage {
+    Ask(ArbiterQuestion),
     Stop,
 }
 
 /// The witness, as the agent sees it.
 pub struct Witness {
-    orders: UnboundedSender<Order>,
-    view: Arc<Mutex<View>>,
+    orders: UnboundedSender<WitnessMessage>,
+    view: Arc<Mutex<WitnessView>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The state of the witness, for `status`.
 #[derive(Default)]
-struct View {
+struct WitnessView {
     answered: Option<std::time::Instant>,
     /// `None` while it answers.
     error: Option<String>,
@@ -59,7 +59,7 @@ struct View {
 
 /// The value of a node's key.
 #[derive(Serialize)]
-struct Presence<'a> {
+struct NodePresence<'a> {
     /// The other node, and where this one reaches it.
     peer: &'a str,
     peer_address: IpAddr,
@@ -71,14 +71,18 @@ impl Witness {
     ///
     /// # Errors
     /// If certificates cannot be read, or there is no thread.
-    pub fn open(config: &config::Witness, names: Names, outbox: Outbox) -> anyhow::Result<Self> {
+    pub fn open(
+        config: &config::WitnessSettings,
+        names: ArbiterNames,
+        outbox: ArbiterOutbox,
+    ) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .context("starting the witness's thread")?;
         let (orders, received) = unbounded_channel();
-        let view = Arc::<Mutex<View>>::default();
-        let cluster = Cluster {
+        let view = Arc::<Mutex<WitnessView>>::default();
+        let cluster = EtcdCluster {
             members: Members::new(config)?,
             prefix: format!("/{}", config.cluster),
             timeout: config.timeout,
@@ -99,9 +103,9 @@ impl Witness {
     }
 
     /// Asks for an epoch. The answer goes to the outbox.
-    pub fn ask(&self, question: Question) {
+    pub fn ask(&self, question: ArbiterQuestion) {
         // Cannot fail: the thread lives as long as `self`.
-        let _ = self.orders.send(Order::Ask(question));
+        let _ = self.orders.send(WitnessMessage::Ask(question));
     }
 
     /// The state of the witness.
@@ -121,21 +125,25 @@ impl Witness {
 impl Drop for Witness {
     /// Removes this node's sign of life, within a bounded time.
     fn drop(&mut self) {
-        let _ = self.orders.send(Order::Stop);
+        let _ = self.orders.send(WitnessMessage::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join(); // its panic was printed
         }
     }
 }
 
-fn lock(view: &Mutex<View>) -> MutexGuard<'_, View> {
+fn lock(view: &Mutex<WitnessView>) -> MutexGuard<'_, WitnessView> {
     view.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The thread's work: answers questions, several at the same time.
-async fn serve(cluster: Rc<Cluster>, outbox: Outbox, mut orders: UnboundedReceiver<Order>) {
+async fn serve(
+    cluster: Rc<EtcdCluster>,
+    outbox: ArbiterOutbox,
+    mut orders: UnboundedReceiver<WitnessMessage>,
+) {
     let presence = tokio::task::spawn_local(keep_presence(Rc::clone(&cluster)));
-    while let Some(Order::Ask(question)) = orders.recv().await {
+    while let Some(WitnessMessage::Ask(question)) = orders.recv().await {
         let (cluster, outbox) = (Rc::clone(&cluster), outbox.clone());
         tokio::task::spawn_local(async move {
             let verdict = cluster.decide(question).await;
@@ -148,24 +156,24 @@ async fn serve(cluster: Rc<Cluster>, outbox: Outbox, mut orders: UnboundedReceiv
 }
 
 /// The etcd cluster.
-struct Cluster {
+struct EtcdCluster {
     members: Members,
     prefix: String,
     timeout: Duration,
-    names: Names,
-    view: Arc<Mutex<View>>,
+    names: ArbiterNames,
+    view: Arc<Mutex<WitnessView>>,
 }
 
 /// A record as it is stored.
 struct Stored {
-    record: Record,
+    record: EpochRecord,
     revision: i64,
 }
 
-impl Cluster {
+impl EtcdCluster {
     /// The verdict about `question`, within the time that a question may take.
-    async fn decide(&self, question: Question) -> Verdict {
-        let Question { service, epoch } = question;
+    async fn decide(&self, question: ArbiterQuestion) -> ArbiterVerdict {
+        let ArbiterQuestion { service, epoch } = question;
         let service = self.names.services[usize::from(service)].as_str();
         let deadline = Instant::now() + self.timeout;
         match self.take(service, epoch, deadline).await {
@@ -175,13 +183,13 @@ impl Cluster {
             }
             Err(error) => {
                 tracing::warn!(service, epoch, error, "the witness gave no answer");
-                Verdict::Failed
+                ArbiterVerdict::Failed
             }
         }
     }
 
     /// Takes `epoch` if no node has it. The verdict comes only from a stored record that was read back.
-    async fn take(&self, service: &str, epoch: u64, deadline: Instant) -> Result<Verdict, String> {
+    async fn take(&self, service: &str, epoch: u64, deadline: Instant) -> Result<ArbiterVerdict, String> {
         let key = format!("{}/services/{service}", self.prefix);
         let node = self.names.node.as_str();
         loop {
@@ -193,7 +201,7 @@ impl Cluster {
                 return Ok(verdict);
             }
             let revision = stored.map_or(0, |stored| stored.revision);
-            let record = Record {
+            let record = EpochRecord {
                 epoch,
                 owner: node.to_owned(),
                 at: SystemTime::now()
@@ -270,7 +278,7 @@ impl Cluster {
             }
         }
         let key = self.node_key();
-        let presence = Presence {
+        let presence = NodePresence {
             peer: &self.names.peer,
             peer_address: self.names.peer_address,
             services: &self.names.services,
@@ -306,7 +314,7 @@ impl Cluster {
             };
             if kind == "nodes" {
                 nodes.push(name.to_owned());
-            } else if let Ok(Record { epoch, owner, .. }) = serde_json::from_slice(found.value()) {
+            } else if let Ok(EpochRecord { epoch, owner, .. }) = serde_json::from_slice(found.value()) {
                 owners.insert(name.to_owned(), OwnerStatus { epoch, owner });
             }
         }
@@ -331,7 +339,7 @@ impl Cluster {
 }
 
 /// Stores the sign of life and reads the others', every [`RHYTHM`].
-async fn keep_presence(cluster: Rc<Cluster>) {
+async fn keep_presence(cluster: Rc<EtcdCluster>) {
     let mut lease = None;
     loop {
         // `ask` has recorded any failure.
@@ -345,14 +353,14 @@ async fn keep_presence(cluster: Rc<Cluster>) {
 ///
 /// # Errors
 /// If certificates cannot be read.
-pub fn unreachable(config: &config::Witness) -> anyhow::Result<Vec<String>> {
+pub fn unreachable(config: &config::WitnessSettings) -> anyhow::Result<Vec<String>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("starting a runtime")?;
     let mut faults = Vec::new();
     for endpoint in &config.endpoints {
-        let alone = config::Witness {
+        let alone = config::WitnessSettings {
             endpoints: vec![endpoint.clone()],
             ..config.clone()
         };

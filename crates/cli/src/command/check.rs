@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Config, ConfigError, Failure, Problem, Program};
+use super::{CommandError, Config, ConfigError, Problem, Program};
 use crate::daemon;
 use crate::environment::{self, PeerMust};
 
@@ -12,7 +12,7 @@ pub(super) fn check(
     file: &Path,
     without_peer: bool,
     in_place: bool,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let config = load_and_check(program, file, without_peer)?;
     if in_place {
         daemon::could_go_on(&config)?;
@@ -30,11 +30,15 @@ pub(super) fn check(
 }
 
 /// Loads the configuration. Fails if the file is wrong, or does not fit this machine and its network.
-pub(super) fn load_and_check(program: &Program, file: &Path, without_peer: bool) -> Result<Config, Failure> {
+pub(super) fn load_and_check(
+    program: &Program,
+    file: &Path,
+    without_peer: bool,
+) -> Result<Config, CommandError> {
     let config = Config::load(file)?;
     let missing = environment::missing(|| (program.features)(&config));
     if !missing.is_empty() {
-        return Err(Failure::Missing(missing));
+        return Err(CommandError::Missing(missing));
     }
     let peer = if linux::wire::is_left_behind(&config.node.name) {
         PeerMust::GoOn
@@ -43,7 +47,7 @@ pub(super) fn load_and_check(program: &Program, file: &Path, without_peer: bool)
     } else {
         PeerMust::Answer
     };
-    let findings = environment::check(&config, peer).map_err(Failure::failed)?;
+    let findings = environment::check(&config, peer).map_err(CommandError::failed)?;
     for Problem { line, field, what } in &findings.warnings {
         eprintln!("{}:{line}: {field}: warning: {what}", file.display());
     }

@@ -8,34 +8,34 @@ use anyhow::Context;
 use linux::network;
 use linux::wire;
 
-use super::node::{Node, folders};
-use super::{Failure, NodeOption};
+use super::node::{LocalNode, folders};
+use super::{CommandError, NodeOption};
 use crate::config::STATE_ROOT;
 use crate::control;
 use crate::keepers;
 use crate::lock::{self, Lock, LockError};
 
 /// Cleans up after the node that `node` names, or after all dead nodes if `all` is set.
-pub(super) fn cleanup(node: &NodeOption, all: bool) -> Result<(), Failure> {
+pub(super) fn cleanup(node: &NodeOption, all: bool) -> Result<(), CommandError> {
     if !nix::unistd::geteuid().is_root() {
-        return Err(Failure::Missing(vec!["root".to_owned()]));
+        return Err(CommandError::Missing(vec!["root".to_owned()]));
     }
-    let traces = traces().map_err(Failure::failed)?;
+    let traces = traces().map_err(CommandError::failed)?;
     if !all {
         let is_told = node.config.is_some();
         let node = node.choose(|| traces)?;
         if !is_told && !node.state_dir.is_dir() {
-            return Err(Failure::Use(is_elsewhere(&node)));
+            return Err(CommandError::Use(is_elsewhere(&node)));
         }
         return match clean_up_after(&node)? {
             None => Ok(()),
-            Some(pid) => Err(Failure::Use(format!(
+            Some(pid) => Err(CommandError::Use(format!(
                 "node {} is alive, process {pid}: stop that first",
                 node.name
             ))),
         };
     }
-    for node in traces.into_iter().map(Node::usual) {
+    for node in traces.into_iter().map(LocalNode::usual) {
         if !node.state_dir.is_dir() {
             eprintln!("{}: left alone", is_elsewhere(&node));
             continue;
@@ -48,14 +48,14 @@ pub(super) fn cleanup(node: &NodeOption, all: bool) -> Result<(), Failure> {
 }
 
 /// The error for a node whose state is elsewhere. Only the lock, which is in the state directory, shows whether the node is alive.
-fn is_elsewhere(node: &Node) -> String {
-    let Node { name, state_dir } = node;
+fn is_elsewhere(node: &LocalNode) -> String {
+    let LocalNode { name, state_dir } = node;
     let state_dir = state_dir.display();
     format!("node {name}: its state is not in {state_dir}, so it may be alive: say where with --config FILE")
 }
 
 /// The names of all nodes that have left a trace.
-fn traces() -> Result<BTreeSet<String>, network::Error> {
+fn traces() -> Result<BTreeSet<String>, network::NetworkError> {
     let mut names = folders(Path::new(STATE_ROOT));
     names.extend(folders(Path::new(wire::PIN_ROOT)));
     names.extend(network::guarded_nodes()?);
@@ -63,11 +63,11 @@ fn traces() -> Result<BTreeSet<String>, network::Error> {
 }
 
 /// Cleans up after a dead node. If the node is alive, returns its daemon's process number.
-fn clean_up_after(node: &Node) -> Result<Option<String>, Failure> {
+fn clean_up_after(node: &LocalNode) -> Result<Option<String>, CommandError> {
     let lock = match Lock::take(&node.state_dir, lock::DAEMON) {
         Ok(lock) => lock,
         Err(LockError::Held { pid, .. }) => return Ok(Some(pid)),
-        Err(error) => return Err(Failure::failed(error)),
+        Err(error) => return Err(CommandError::failed(error)),
     };
     remove(node)?;
     drop(lock);
@@ -79,7 +79,7 @@ fn clean_up_after(node: &Node) -> Result<Option<String>, Failure> {
 
 /// Removes all that the node left, in the order of a regular stop. Relayed connections end first, while the guards still work. The VIPs
 /// are removed before the wire, and the nftables guard last.
-fn remove(node: &Node) -> anyhow::Result<()> {
+fn remove(node: &LocalNode) -> anyhow::Result<()> {
     keepers::end_all(&node.state_dir)?;
     let journal = network::journal(&node.state_dir);
     let interfaces = interfaces(node, &journal)?;
@@ -102,7 +102,7 @@ fn remove(node: &Node) -> anyhow::Result<()> {
 
 /// The interfaces to which the node's wire may be attached. The journal names them. If the journal is lost, these are all interfaces if
 /// only this node has pins. Otherwise there are none, because another node's wire may be attached there.
-fn interfaces(node: &Node, journal: &Path) -> anyhow::Result<Vec<network::Interface>> {
+fn interfaces(node: &LocalNode, journal: &Path) -> anyhow::Result<Vec<network::Interface>> {
     let mut interfaces = network::interfaces()?;
     let pins = folders(Path::new(wire::PIN_ROOT));
     match network::begun(journal)? {

@@ -5,10 +5,10 @@ use std::path::Path;
 use anyhow::Context;
 use clap::{Command, CommandFactory};
 
-use super::{Cli, Failure};
+use super::{Cli, CommandError};
 
 /// Writes one page per command into `out`, which is made if it is missing.
-pub(super) fn write(out: &Path) -> Result<(), Failure> {
+pub(super) fn write(out: &Path) -> Result<(), CommandError> {
     let write = || {
         std::fs::create_dir_all(out)?;
         let mut command = Cli::command().disable_help_subcommand(true);

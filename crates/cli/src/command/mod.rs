@@ -193,7 +193,7 @@ pub struct Program {
 
 /// Why a command did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum CommandError {
     /// The configuration is wrong; each line names its place.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -208,7 +208,7 @@ enum Failure {
     Failed(#[from] anyhow::Error),
 }
 
-impl Failure {
+impl CommandError {
     fn failed(error: impl std::error::Error + Send + Sync + 'static) -> Self {
         Self::Failed(error.into())
     }

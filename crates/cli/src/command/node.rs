@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::{Config, Failure, NodeOption};
+use super::{CommandError, Config, NodeOption};
 use crate::config::STATE_ROOT;
 
 /// A node of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Node {
+pub(super) struct LocalNode {
     pub(super) name: String,
     pub(super) state_dir: PathBuf,
 }
 
-impl Node {
+impl LocalNode {
     /// The node `name` with its state in the usual place.
     pub(super) fn usual(name: String) -> Self {
         Self {
@@ -25,10 +25,13 @@ impl Node {
 
 impl NodeOption {
     /// The node that the options name; without options the only one of `candidates`.
-    pub(super) fn choose(&self, candidates: impl FnOnce() -> BTreeSet<String>) -> Result<Node, Failure> {
+    pub(super) fn choose(
+        &self,
+        candidates: impl FnOnce() -> BTreeSet<String>,
+    ) -> Result<LocalNode, CommandError> {
         if let Some(file) = &self.config {
             let node = Config::load(file)?.node;
-            return Ok(Node {
+            return Ok(LocalNode {
                 name: node.name,
                 state_dir: node.state_dir,
             });
@@ -37,24 +40,26 @@ impl NodeOption {
             // The same characters as in the configuration, so that `--node ../x` cannot leave the directory.
             let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
             if name.is_empty() || !name.chars().all(fits) {
-                return Err(Failure::Use(format!("--node {name:?} is not the name of a node")));
+                return Err(CommandError::Use(format!(
+                    "--node {name:?} is not the name of a node"
+                )));
             }
-            return Ok(Node::usual(name.clone()));
+            return Ok(LocalNode::usual(name.clone()));
         }
         let mut candidates = candidates().into_iter();
         match (candidates.next(), candidates.next()) {
-            (Some(name), None) => Ok(Node::usual(name)),
+            (Some(name), None) => Ok(LocalNode::usual(name)),
             (Some(first), Some(second)) => {
                 let names = [first, second]
                     .into_iter()
                     .chain(candidates)
                     .collect::<Vec<_>>()
                     .join(", ");
-                Err(Failure::Use(format!(
+                Err(CommandError::Use(format!(
                     "say which node with --node NAME; there are {names}"
                 )))
             }
-            (None, _) => Err(Failure::Missing(vec![format!(
+            (None, _) => Err(CommandError::Missing(vec![format!(
                 "a node of steadfast (none is in {STATE_ROOT}: no agent runs here, and its log, journalctl -u steadfast, may say why; \
                  for one with its state elsewhere use --config FILE)"
             )])),

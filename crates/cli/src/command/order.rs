@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use proto::role::Role;
 
 use super::show::{choose, no_answer};
-use super::{Config, Failure, NodeOption};
+use super::{CommandError, Config, NodeOption};
 use crate::control::{self, Order, ServiceStatus};
 
 /// How long a change of roles may take.
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two looks at the status.
 const POLL: Duration = Duration::from_millis(20);
 
-pub(super) fn handover(node: &NodeOption, service: String) -> Result<(), Failure> {
+pub(super) fn handover(node: &NodeOption, service: String) -> Result<(), CommandError> {
     let state_dir = choose(node)?;
     let before = control::status(&state_dir).map_err(no_answer)?;
     let was_backup = before
@@ -34,14 +34,14 @@ pub(super) fn handover(node: &NodeOption, service: String) -> Result<(), Failure
     })
 }
 
-pub(super) fn bypass(node: &NodeOption, service: String, off: bool) -> Result<(), Failure> {
+pub(super) fn bypass(node: &NodeOption, service: String, off: bool) -> Result<(), CommandError> {
     let state_dir = choose(node)?;
     if !off {
         let status = control::status(&state_dir).map_err(no_answer)?;
         let serves = |status: &&ServiceStatus| status.name == service && status.state.may_speak();
         if status.services.iter().any(|status| serves(&status)) {
             let why = anyhow!("this node serves {service}: ask its backup, or hand it over first");
-            return Err(Failure::Failed(why));
+            return Err(CommandError::Failed(why));
         }
     }
     let order = Order::Leave {
@@ -54,13 +54,13 @@ pub(super) fn bypass(node: &NodeOption, service: String, off: bool) -> Result<()
     })
 }
 
-pub(super) fn drain(name: String, off: bool, config: Option<PathBuf>) -> Result<(), Failure> {
+pub(super) fn drain(name: String, off: bool, config: Option<PathBuf>) -> Result<(), CommandError> {
     let state_dir = match config {
         Some(file) => {
             let node = Config::load(&file)?.node;
             if node.name != name {
                 let file = file.display();
-                return Err(Failure::Use(format!(
+                return Err(CommandError::Use(format!(
                     "{file} is of node {}, not of {name}",
                     node.name
                 )));
@@ -84,12 +84,12 @@ const fn has_left(status: &ServiceStatus) -> bool {
     matches!(status.state, Role::Standby | Role::Joining)
 }
 
-fn give(state_dir: &Path, order: Order) -> Result<(), Failure> {
+fn give(state_dir: &Path, order: Order) -> Result<(), CommandError> {
     control::order(state_dir, order).map_err(no_answer)
 }
 
 /// Waits until `is_done` is true for every service.
-fn wait(state_dir: &Path, is_done: &dyn Fn(&ServiceStatus) -> bool) -> Result<(), Failure> {
+fn wait(state_dir: &Path, is_done: &dyn Fn(&ServiceStatus) -> bool) -> Result<(), CommandError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let status = control::status(state_dir).map_err(no_answer)?;
@@ -104,7 +104,9 @@ fn wait(state_dir: &Path, is_done: &dyn Fn(&ServiceStatus) -> bool) -> Result<()
         }
         if Instant::now() > deadline {
             let left = left.join(", ");
-            return Err(Failure::Failed(anyhow!("not done after {PATIENCE:?}: {left}")));
+            return Err(CommandError::Failed(anyhow!(
+                "not done after {PATIENCE:?}: {left}"
+            )));
         }
         std::thread::sleep(POLL);
     }

@@ -6,19 +6,24 @@ use std::path::Path;
 use tracing_subscriber::EnvFilter;
 
 use super::check::load_and_check;
-use super::{Config, Failure, LogFormat, Program};
+use super::{CommandError, Config, LogFormat, Program};
 use crate::daemon::{self, Start};
 use crate::lock::{self, Lock, LockError};
 
 /// Checks everything, makes sure that no other daemon runs this node, and runs it. After an upgrade
 /// in place, this process already has the lock.
-pub(super) fn run(program: &Program, file: &Path, without_peer: bool, log: LogFormat) -> Result<(), Failure> {
+pub(super) fn run(
+    program: &Program,
+    file: &Path,
+    without_peer: bool,
+    log: LogFormat,
+) -> Result<(), CommandError> {
     daemon::block_signal()?;
     start_log(log)?;
     let node = Config::load(file)?.node;
-    let inherited = Lock::inherited(&node.state_dir, lock::DAEMON).map_err(Failure::failed)?;
+    let inherited = Lock::inherited(&node.state_dir, lock::DAEMON).map_err(CommandError::failed)?;
     if inherited.is_none()
-        && let Some(pid) = Lock::holder(&node.state_dir, lock::DAEMON).map_err(Failure::failed)?
+        && let Some(pid) = Lock::holder(&node.state_dir, lock::DAEMON).map_err(CommandError::failed)?
     {
         return Err(second(&node.name, &pid));
     }
@@ -29,7 +34,7 @@ pub(super) fn run(program: &Program, file: &Path, without_peer: bool, log: LogFo
     let lock = match inherited.map_or_else(|| Lock::take(&node.state_dir, lock::DAEMON), Ok) {
         Ok(lock) => lock,
         Err(LockError::Held { pid, .. }) => return Err(second(&node.name, &pid)),
-        Err(error) => return Err(Failure::failed(error)),
+        Err(error) => return Err(CommandError::failed(error)),
     };
     (program.run)(&Start {
         config: &config,
@@ -41,17 +46,17 @@ pub(super) fn run(program: &Program, file: &Path, without_peer: bool, log: LogFo
     Ok(())
 }
 
-fn second(node: &str, pid: &str) -> Failure {
-    Failure::Use(format!(
+fn second(node: &str, pid: &str) -> CommandError {
+    CommandError::Use(format!(
         "node {node} is run by process {pid} already; a node has one daemon"
     ))
 }
 
 /// Starts writing log events to stderr.
-pub(super) fn start_log(format: LogFormat) -> Result<(), Failure> {
+pub(super) fn start_log(format: LogFormat) -> Result<(), CommandError> {
     let filter = match std::env::var("STEADFAST_LOG") {
         Ok(level) => EnvFilter::try_new(&level).map_err(|error| {
-            Failure::Use(format!(
+            CommandError::Use(format!(
                 "STEADFAST_LOG={level} is not a level of the log: {error}"
             ))
         })?,
@@ -64,5 +69,5 @@ pub(super) fn start_log(format: LogFormat) -> Result<(), Failure> {
         LogFormat::Text => log.with_target(false).try_init(),
         LogFormat::Json => log.json().flatten_event(true).try_init(),
     };
-    started.map_err(|error| Failure::Failed(anyhow::anyhow!("starting the log: {error}")))
+    started.map_err(|error| CommandError::Failed(anyhow::anyhow!("starting the log: {error}")))
 }

@@ -5,24 +5,24 @@ use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 
-use proto::action::Server;
+use proto::action::ApplicationState;
 use proto::role::Role;
 use serde::Serialize;
 
 use super::node::folders;
-use super::text::{Align, Table, bytes, fold, milliseconds};
-use super::{Failure, NodeOption};
+use super::text::{Align, TextTable, bytes, fold, milliseconds};
+use super::{CommandError, NodeOption};
 use crate::config::STATE_ROOT;
 use crate::control::{
-    self, ArbiterKind, ClientError, Connections, LeaseStatus, LinkStatus, Mode, OwnerStatus, PathStatus,
-    PeerStatus, Protection, Restored, RingStatus, ServiceStatus, StateSince, StateSyncStatus, Status,
-    WitnessStatus,
+    self, ArbiterKind, Connections, ControlClientError, LeaseStatus, LinkStatus, NodeStatus, OwnerStatus,
+    PathStatus, PeerStatus, ProtectionStatus, RestoredConnections, RingStatus, ServiceMode, ServiceStatus,
+    StateSince, StateSyncStatus, WitnessStatus,
 };
 
 /// Maximum number of states shown of a node's history.
 const HISTORY_SHOWN: usize = 4;
 
-pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), Failure> {
+pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), CommandError> {
     let status = control::status(&choose(node)?).map_err(no_answer)?;
     let now_ns = linux::clock::now().as_nanos();
     print(&if json {
@@ -32,7 +32,7 @@ pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), Failure> {
     })
 }
 
-pub(super) fn connections(node: &NodeOption, json: bool) -> Result<(), Failure> {
+pub(super) fn connections(node: &NodeOption, json: bool) -> Result<(), CommandError> {
     let connections = control::connections(&choose(node)?).map_err(no_answer)?;
     print(&if json {
         to_json(&connections)
@@ -41,7 +41,7 @@ pub(super) fn connections(node: &NodeOption, json: bool) -> Result<(), Failure> 
     })
 }
 
-pub(super) fn restored(node: &NodeOption, json: bool) -> Result<(), Failure> {
+pub(super) fn restored(node: &NodeOption, json: bool) -> Result<(), CommandError> {
     let restored = control::restored(&choose(node)?).map_err(no_answer)?;
     let now_ns = linux::clock::now().as_nanos();
     print(&if json {
@@ -51,7 +51,7 @@ pub(super) fn restored(node: &NodeOption, json: bool) -> Result<(), Failure> {
     })
 }
 
-pub(super) fn choose(node: &NodeOption) -> Result<std::path::PathBuf, Failure> {
+pub(super) fn choose(node: &NodeOption) -> Result<std::path::PathBuf, CommandError> {
     let root = Path::new(STATE_ROOT);
     let running = || {
         folders(root)
@@ -62,17 +62,17 @@ pub(super) fn choose(node: &NodeOption) -> Result<std::path::PathBuf, Failure> {
     Ok(node.choose(running)?.state_dir)
 }
 
-pub(super) fn no_answer(error: ClientError) -> Failure {
+pub(super) fn no_answer(error: ControlClientError) -> CommandError {
     match error {
-        ClientError::NoNode { .. } => Failure::Missing(vec![error.to_string()]),
-        error => Failure::failed(error),
+        ControlClientError::NoNode { .. } => CommandError::Missing(vec![error.to_string()]),
+        error => CommandError::failed(error),
     }
 }
 
 /// Prints to stdout. A reader that closes the pipe early is no error.
-fn print(text: &str) -> Result<(), Failure> {
+fn print(text: &str) -> Result<(), CommandError> {
     match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::failed(error)),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(CommandError::failed(error)),
         _ => Ok(()),
     }
 }
@@ -82,8 +82,8 @@ fn to_json(answer: &impl Serialize) -> String {
 }
 
 /// The node's status as text. `now_ns` is of the same clock as the times of takeovers.
-pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
-    let Status {
+pub(super) fn status_text(status: &NodeStatus, now_ns: u64) -> String {
+    let NodeStatus {
         node,
         peer,
         services,
@@ -100,7 +100,7 @@ pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
         ring_text(rings.opening)
     );
     let mut text: String = head.lines().map(|line| fold(line, 4)).collect();
-    let mut roles = Table::new(&[
+    let mut roles = TextTable::new(&[
         ("SERVICE", Align::Left),
         ("ADDRESS", Align::Left),
         ("POLICY", Align::Left),
@@ -109,7 +109,7 @@ pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
         ("EPOCH", Align::Right),
         ("APPLICATION", Align::Left),
     ]);
-    let mut counts = Table::new(&[
+    let mut counts = TextTable::new(&[
         ("SERVICE", Align::Left),
         ("PROTECTED", Align::Right),
         ("UNPROTECTED", Align::Right),
@@ -124,8 +124,8 @@ pub(super) fn status_text(status: &Status, now_ns: u64) -> String {
             service.policy.to_string(),
             service.state.to_string(),
             match service.mode {
-                Mode::Duplex => "duplex".to_owned(),
-                Mode::Simplex => "SIMPLEX".to_owned(),
+                ServiceMode::Duplex => "duplex".to_owned(),
+                ServiceMode::Simplex => "SIMPLEX".to_owned(),
             },
             service.epoch.to_string(),
             application_text(service.application).to_owned(),
@@ -216,11 +216,11 @@ fn ring_text(ring: RingStatus) -> String {
     format!("{fill} of {size} ({percent} %)")
 }
 
-fn application_text(application: Server) -> &'static str {
+fn application_text(application: ApplicationState) -> &'static str {
     match application {
-        Server::Alive => "alive",
-        Server::Dead => "DEAD",
-        Server::Hung => "HUNG",
+        ApplicationState::Alive => "alive",
+        ApplicationState::Dead => "DEAD",
+        ApplicationState::Hung => "HUNG",
     }
 }
 
@@ -365,7 +365,7 @@ fn takeovers_text(service: &ServiceStatus, now_ns: u64) -> String {
     if service.takeovers.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         ("DECLARED", Align::Right),
         ("GATE CLOSED", Align::Right),
         ("FIRST LIVE", Align::Right),
@@ -394,7 +394,7 @@ fn takeovers_text(service: &ServiceStatus, now_ns: u64) -> String {
 }
 
 fn counters_text(service: &ServiceStatus) -> String {
-    let mut table = Table::new(&[("COUNTER", Align::Left), ("COUNT", Align::Right)]);
+    let mut table = TextTable::new(&[("COUNTER", Align::Left), ("COUNT", Align::Right)]);
     let mut any = false;
     for (name, count) in service.counters.iter().filter(|(_, count)| **count > 0) {
         table.row([name.clone(), count.to_string()]);
@@ -409,7 +409,7 @@ fn counters_text(service: &ServiceStatus) -> String {
 
 /// The connections as text.
 pub(super) fn connections_text(connections: &Connections) -> String {
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         ("SERVICE", Align::Left),
         ("CLIENT", Align::Left),
         ("PROTECTION", Align::Left),
@@ -425,9 +425,9 @@ pub(super) fn connections_text(connections: &Connections) -> String {
             connection.service.clone(),
             connection.client.to_string(),
             match connection.protection {
-                Protection::Protected => "protected",
-                Protection::Ambiguous => "AMBIGUOUS",
-                Protection::Unprotected => "UNPROTECTED",
+                ProtectionStatus::Protected => "protected",
+                ProtectionStatus::Ambiguous => "AMBIGUOUS",
+                ProtectionStatus::Unprotected => "UNPROTECTED",
             }
             .to_owned(),
             connection.in_offset.to_string(),
@@ -442,8 +442,8 @@ pub(super) fn connections_text(connections: &Connections) -> String {
 }
 
 /// The connections that were taken over, as text.
-pub(super) fn restored_text(restored: &Restored, now_ns: u64) -> String {
-    let mut table = Table::new(&[
+pub(super) fn restored_text(restored: &RestoredConnections, now_ns: u64) -> String {
+    let mut table = TextTable::new(&[
         ("SERVICE", Align::Left),
         ("CLIENT", Align::Left),
         ("RESTORED", Align::Right),
@@ -465,7 +465,7 @@ pub(super) fn restored_text(restored: &Restored, now_ns: u64) -> String {
     counted(&table, restored.connections.len())
 }
 
-fn counted<const N: usize>(table: &Table<N>, count: usize) -> String {
+fn counted<const N: usize>(table: &TextTable<N>, count: usize) -> String {
     let s = if count == 1 { "" } else { "s" };
     format!("{}\n{count} connection{s}\n", table.text())
 }

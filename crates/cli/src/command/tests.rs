@@ -3,14 +3,14 @@ use std::collections::BTreeSet;
 use clap::CommandFactory;
 use proto::role::Role as State;
 
-use super::node::Node;
+use super::node::LocalNode;
 use super::show::lease_text;
 use super::*;
-use crate::config::Role;
+use crate::config::NodeRole;
 use crate::control::{
-    ConnectionStatus, Connections, Lag, LeaseStatus, LinkStatus, Mode, PeerStatus, Protection, Restored,
-    RestoredStatus, RingStatus, RingsStatus, ServiceStatus, StateSince, StateSyncStatus, Status,
-    TakeoverReport, samples,
+    ConnectionStatus, Connections, Lag, LeaseStatus, LinkStatus, NodeStatus, PeerStatus, ProtectionStatus,
+    RestoredConnections, RestoredStatus, RingStatus, RingsStatus, ServiceMode, ServiceStatus, StateSince,
+    StateSyncStatus, TakeoverStatus, samples,
 };
 
 #[test]
@@ -22,11 +22,11 @@ fn the_command_line_is_consistent() {
 fn survivor() -> ServiceStatus {
     let sample = samples::service();
     ServiceStatus {
-        role: Role::Primary,
-        mode: Mode::Simplex,
+        role: NodeRole::Primary,
+        mode: ServiceMode::Simplex,
         epoch: 2,
         log_bytes: 5_452_595,
-        takeovers: vec![TakeoverReport {
+        takeovers: vec![TakeoverStatus {
             declared_ns: 60_000_000_000,
             gate_closed_ns: 60_000_010_000,
             first_live_ns: Some(60_001_250_000),
@@ -50,8 +50,8 @@ fn survivor() -> ServiceStatus {
         .into(),
         simplex_reason: Some("this node serves alone".to_owned()),
         failure: Some("putting up 10.0.0.100: interface eth1 is gone".to_owned()),
-        application: proto::action::Server::Hung,
-        peer_application: Some(proto::action::Server::Dead),
+        application: proto::action::ApplicationState::Hung,
+        peer_application: Some(proto::action::ApplicationState::Dead),
         reasons: [("relayed; no backup".to_owned(), 1)].into(),
         relayed: 1,
         connections_complete: false,
@@ -81,7 +81,7 @@ fn survivor() -> ServiceStatus {
 
 #[test]
 fn a_status_can_be_read_at_a_glance() {
-    let status = Status {
+    let status = NodeStatus {
         node: "alpha".to_owned(),
         peer: PeerStatus {
             alive: false,
@@ -173,8 +173,12 @@ fn connections_are_one_per_line() {
     };
     let connections = Connections {
         connections: vec![
-            connection("198.51.100.7:40000", Protection::Protected, ""),
-            connection("[2001:db8::9]:5", Protection::Unprotected, "older than the wire"),
+            connection("198.51.100.7:40000", ProtectionStatus::Protected, ""),
+            connection(
+                "[2001:db8::9]:5",
+                ProtectionStatus::Unprotected,
+                "older than the wire",
+            ),
         ],
     };
     let expected = "\
@@ -196,7 +200,7 @@ fn what_became_of_those_that_were_taken_over_reads_well() {
         lives,
         reason: reason.to_owned(),
     };
-    let restored = Restored {
+    let restored = RestoredConnections {
         connections: vec![
             restored("198.51.100.7:40000", true, ""),
             restored("[2001:db8::9]:5", false, "the application closed"),
@@ -212,7 +216,7 @@ web      [2001:db8::9]:5      7 s ago  ended    the application closed
     assert_eq!(show::restored_text(&restored, 12_500_000_000), expected);
 }
 
-fn chosen(node: Option<&str>, there: &[&str]) -> Result<Node, Failure> {
+fn chosen(node: Option<&str>, there: &[&str]) -> Result<LocalNode, CommandError> {
     let option = NodeOption {
         config: None,
         node: node.map(str::to_owned),
@@ -222,10 +226,13 @@ fn chosen(node: Option<&str>, there: &[&str]) -> Result<Node, Failure> {
 
 #[test]
 fn the_only_node_need_not_be_named() {
-    assert_eq!(chosen(None, &["alpha"]).unwrap(), Node::usual("alpha".to_owned()));
+    assert_eq!(
+        chosen(None, &["alpha"]).unwrap(),
+        LocalNode::usual("alpha".to_owned())
+    );
     assert_eq!(
         chosen(Some("beta"), &["alpha"]).unwrap(),
-        Node::usual("beta".to_owned())
+        LocalNode::usual("beta".to_owned())
     );
     let several = chosen(None, &["beta", "alpha"]).unwrap_err();
     assert_eq!(

@@ -8,12 +8,12 @@ pub(super) enum Align {
 }
 
 /// Rows of words in columns.
-pub(super) struct Table<const N: usize> {
+pub(super) struct TextTable<const N: usize> {
     aligns: [Align; N],
     rows: Vec<[String; N]>,
 }
 
-impl<const N: usize> Table<N> {
+impl<const N: usize> TextTable<N> {
     /// A table with these headings.
     pub(super) fn new(columns: &[(&str, Align); N]) -> Self {
         Self {
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn columns_stand_one_below_the_other() {
-        let mut table = Table::new(&[
+        let mut table = TextTable::new(&[
             ("NAME", Align::Left),
             ("COUNT", Align::Right),
             ("NOTE", Align::Left),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use toml::de::{DeTable, DeValue};
 
-use super::table::{Reading, Table, integer, list, name, text};
+use super::table::{ConfigReader, ConfigTable, integer, list, name, text};
 
 const WITNESS_TIMEOUT_MS: u64 = 1_000;
 const FENCE_TIMEOUT_MS: u64 = 10_000;
@@ -15,19 +15,19 @@ const ENDPOINTS_MAX: usize = 9;
 
 /// The arbiter, which says whether this node may speak beyond its lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Arbiter {
+pub enum ArbiterSettings {
     /// `assume = "fail-stop"`, the default: a silent node counts as dead (the assumption of the CoRAL paper).
     #[default]
     FailStop,
     /// `[witness]`
-    Witness(Witness),
+    Witness(WitnessSettings),
     /// `[fence]`
-    Fence(Fence),
+    Fence(FenceSettings),
 }
 
 /// `[witness]`: an etcd cluster that gives each epoch to one node.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Witness {
+pub struct WitnessSettings {
     /// `endpoints`: URLs of its members, `https://` or `http://`.
     pub endpoints: Vec<String>,
     /// `ca`: a PEM file with the certificates of the authorities that signed the members' certificates. Required with `https://`.
@@ -44,7 +44,7 @@ pub struct Witness {
 
 /// `[fence]`: a command that makes sure that the peer is off.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fence {
+pub struct FenceSettings {
     /// `command`: a program and its arguments.
     pub command: Vec<String>,
     /// `timeout_ms`: 50 to 600,000 ms, default 10,000 ms. A command that takes longer is killed, and counts as failed.
@@ -54,14 +54,14 @@ pub struct Fence {
     pub delay: Duration,
 }
 
-impl Witness {
+impl WitnessSettings {
     /// Whether the connections to its members are encrypted. All members are alike in this.
     pub fn is_private(&self) -> bool {
         self.endpoints.iter().all(|url| url.starts_with(HTTPS))
     }
 }
 
-impl std::fmt::Debug for Witness {
+impl std::fmt::Debug for WitnessSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Witness")
             .field("endpoints", &self.endpoints)
@@ -71,7 +71,7 @@ impl std::fmt::Debug for Witness {
 }
 
 /// Reads `assume`, `[witness]` and `[fence]`. At most one of them may be present.
-pub(super) fn arbiter(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Arbiter {
+pub(super) fn arbiter(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> ArbiterSettings {
     let assume = root.get("assume");
     if let Some(value) = assume {
         let line = reading.line(value.span().start);
@@ -92,15 +92,15 @@ pub(super) fn arbiter(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Arbiter 
         let what = format!("cannot be together with {first}; allowed: one of assume, [witness] and [fence]");
         reading.problem(second, what);
     }
-    let witness = witness.flatten().map(Arbiter::Witness);
-    let fence = fence.flatten().map(Arbiter::Fence);
+    let witness = witness.flatten().map(ArbiterSettings::Witness);
+    let fence = fence.flatten().map(ArbiterSettings::Fence);
     witness.or(fence).unwrap_or_default()
 }
 
 /// `None` if the table is absent, `Some(None)` if it is wrong.
-fn witness(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Option<Witness>> {
+fn witness(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<Option<WitnessSettings>> {
     let value = root.get("witness")?;
-    let mut table = Table::begin(reading, "witness".to_owned(), Some(value));
+    let mut table = ConfigTable::begin(reading, "witness".to_owned(), Some(value));
     let kind = table.required("kind", "\"etcd\"", |value| {
         text("\"etcd\"", |kind| (kind == "etcd").then_some(()))(value)
     });
@@ -133,7 +133,7 @@ fn witness(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Option<Witne
         _ => {}
     }
     table.end();
-    let witness = |endpoints| Witness {
+    let witness = |endpoints| WitnessSettings {
         endpoints,
         ca,
         identity: cert.zip(key),
@@ -145,7 +145,11 @@ fn witness(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Option<Witne
 }
 
 /// Notes that one of two keys that belong together is missing.
-fn both(table: &mut Table<'_, '_>, (first, has_first): (&str, bool), (second, has_second): (&str, bool)) {
+fn both(
+    table: &mut ConfigTable<'_, '_>,
+    (first, has_first): (&str, bool),
+    (second, has_second): (&str, bool),
+) {
     if has_first != has_second {
         let (missing, there) = if has_first {
             (second, first)
@@ -156,9 +160,9 @@ fn both(table: &mut Table<'_, '_>, (first, has_first): (&str, bool), (second, ha
     }
 }
 
-fn fence(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Option<Fence>> {
+fn fence(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<Option<FenceSettings>> {
     let value = root.get("fence")?;
-    let mut table = Table::begin(reading, "fence".to_owned(), Some(value));
+    let mut table = ConfigTable::begin(reading, "fence".to_owned(), Some(value));
     let command = table.required("command", COMMAND, command);
     let timeout = table
         .optional("timeout_ms", integer(50..=600_000))
@@ -166,7 +170,7 @@ fn fence(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Option<Fence>>
     let delay = table.optional("delay_ms", integer(0..=600_000)).unwrap_or(0);
     table.end();
     let [timeout, delay] = [timeout, delay].map(Duration::from_millis);
-    Some(command.map(|command| Fence {
+    Some(command.map(|command| FenceSettings {
         command,
         timeout,
         delay,

@@ -10,9 +10,9 @@ pub(super) const FORM: &str = "64 hexadecimal digits, as openssl rand -hex 32 ma
 
 /// A secret of 32 bytes. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key([u8; 32]);
+pub struct SecretKey([u8; 32]);
 
-impl Key {
+impl SecretKey {
     /// The key in the file `path`.
     ///
     /// # Errors
@@ -39,7 +39,7 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for SecretKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(…)")
     }
@@ -67,11 +67,11 @@ pub fn private(path: &Path) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn read(text: &str, mode: u32) -> Result<Key, String> {
+    fn read(text: &str, mode: u32) -> Result<SecretKey, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), text).unwrap();
         fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
-        Key::read(file.path())
+        SecretKey::read(file.path())
     }
 
     #[test]
@@ -95,7 +95,7 @@ mod tests {
         }
         assert!(read(&"0".repeat(64), 0o604).unwrap_err().contains("mode 604"));
         assert!(
-            Key::read(Path::new("/nowhere"))
+            SecretKey::read(Path::new("/nowhere"))
                 .unwrap_err()
                 .contains("cannot be read")
         );

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use toml::de::{DeTable, DeValue};
 
-use super::table::{Reading, Table, integer, narrow, power_of_two, text};
-use super::{AtLimit, Log};
+use super::table::{ConfigReader, ConfigTable, integer, narrow, power_of_two, text};
+use super::{AtLimitSetting, LogSettings};
 
 /// Default size of the ring in MiB. At 1.2 GB/s the ring normally fills to 3–8 MB; the rest is a reserve for times when the agent is slow.
 const RING_MB: u64 = 64;
@@ -20,8 +20,8 @@ const SPILL_DIR: &str = "/var/tmp";
 const KB: u64 = 1024;
 const MB: u64 = 1024 * KB;
 
-pub(super) fn log(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Log {
-    let mut table = Table::begin(reading, "log".to_owned(), root.get("log"));
+pub(super) fn log(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> LogSettings {
+    let mut table = ConfigTable::begin(reading, "log".to_owned(), root.get("log"));
     let ring = table
         .optional("ring_mb", power_of_two(1..=1024))
         .unwrap_or(RING_MB);
@@ -43,7 +43,7 @@ pub(super) fn log(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Log {
         .optional("spill_mb", integer(1..=16_777_216))
         .unwrap_or(SPILL_MB);
     table.end();
-    Log {
+    LogSettings {
         ring_bytes: narrow(ring * MB),
         syn_ring_bytes: narrow(syn_ring * KB),
         per_connection_bytes: per_connection * MB,
@@ -55,11 +55,11 @@ pub(super) fn log(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Log {
 }
 
 /// Reads the value of `at_limit`. It can be in `[log]` and, for one service, in that service's table.
-pub(super) fn at_limit(value: &DeValue<'_>) -> Result<AtLimit, String> {
+pub(super) fn at_limit(value: &DeValue<'_>) -> Result<AtLimitSetting, String> {
     text("\"unprotect\", \"spill\" or \"slow\"", |name| match name {
-        "unprotect" => Some(AtLimit::Unprotect),
-        "spill" => Some(AtLimit::Spill),
-        "slow" => Some(AtLimit::Slow),
+        "unprotect" => Some(AtLimitSetting::Unprotect),
+        "spill" => Some(AtLimitSetting::Spill),
+        "slow" => Some(AtLimitSetting::Slow),
         _ => None,
     })(value)
 }

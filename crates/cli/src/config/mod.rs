@@ -23,8 +23,8 @@ use std::time::Duration;
 use proto::restart::http::{Reexecute, Volatile};
 use serde::{Deserialize, Serialize};
 
-pub use arbiter::{Arbiter, Fence, Witness};
-pub use key::{Key, private};
+pub use arbiter::{ArbiterSettings, FenceSettings, WitnessSettings};
+pub use key::{SecretKey, private};
 pub use places::Places;
 pub use problem::{ConfigError, Problem};
 
@@ -35,26 +35,26 @@ pub const STATE_ROOT: &str = "/run/steadfast";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// This node.
-    pub node: Node,
+    pub node: NodeSettings,
     /// The other node of the pair.
-    pub peer: Peer,
+    pub peer: PeerSettings,
     /// The arbiter, which says whether this node may speak beyond its lease.
-    pub arbiter: Arbiter,
+    pub arbiter: ArbiterSettings,
     /// When the peer is declared dead.
-    pub detector: Detector,
+    pub detector: DetectorSettings,
     /// Limits of the log.
-    pub log: Log,
+    pub log: LogSettings,
     /// Where metrics are served; nowhere if the table is absent.
-    pub metrics: Option<Metrics>,
+    pub metrics: Option<MetricsSettings>,
     /// The protected services; at least one.
-    pub services: Vec<Service>,
+    pub services: Vec<ServiceSettings>,
     /// The line of each field in the file, for problems that are found later.
     pub places: Places,
 }
 
 /// `[node]`: this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct NodeSettings {
     /// `name`: 1 to 32 letters, digits, `-` and `_`, beginning with a letter; it also names the node's nftables
     /// table and its directory of eBPF pins.
     pub name: String,
@@ -67,7 +67,7 @@ pub struct Node {
 
 /// `[peer]`: the other node of the pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerSettings {
     /// `name`: as in the peer's own `[node] name`.
     pub name: String,
     /// `address`, or the first of `addresses`: the peer's address on the service interface.
@@ -84,7 +84,7 @@ pub struct Peer {
 
 /// `[detector]`: when the peer is declared dead. Default: 4 heartbeats of 20 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Detector {
+pub struct DetectorSettings {
     /// `heartbeat_ms`: time between two heartbeats, 1 to 1,000 ms.
     pub heartbeat: Duration,
     /// `missed`: number of heartbeats in a row that must be missing, 2 to 100.
@@ -96,7 +96,7 @@ pub struct Detector {
 
 /// `[log]`: limits of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Log {
+pub struct LogSettings {
     /// `ring_mb`: size in bytes of the kernel's second ring for protected traffic, which is used when the first ring, of 16 MiB, is full. A
     /// power of two. Default 64 MiB.
     pub ring_bytes: u32,
@@ -107,7 +107,7 @@ pub struct Log {
     /// `total_mb`: bound of all logs of one service together, in bytes. Default 2 GiB.
     pub total_bytes: u64,
     /// `at_limit`: the value for services that do not set `at_limit` themselves.
-    pub at_limit: AtLimit,
+    pub at_limit: AtLimitSetting,
     /// `spill_dir`: directory for the (unnamed) files of services that spill. Default `/var/tmp`.
     pub spill_dir: PathBuf,
     /// `spill_mb`: bound of all files of one service together, in bytes. Default 8 GiB.
@@ -116,7 +116,7 @@ pub struct Log {
 
 /// What happens to a connection whose log is full (`at_limit`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AtLimit {
+pub enum AtLimitSetting {
     /// `"unprotect"`: the connection's log is given up, so the connection is unprotected.
     #[default]
     Unprotect,
@@ -128,7 +128,7 @@ pub enum AtLimit {
 
 /// `[metrics]`: the endpoint for Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Metrics {
+pub struct MetricsSettings {
     /// `listen`: address and TCP port of `/metrics`. An address that other hosts can reach is refused unless `remote = true` is set
     /// too, because every host that reaches it can read the metrics.
     pub listen: SocketAddr,
@@ -136,7 +136,7 @@ pub struct Metrics {
 
 /// `[[service]]`: one protected service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Service {
+pub struct ServiceSettings {
     /// `name`: unique, spelled as a node's name.
     pub name: String,
     /// `address`: the virtual address (VIP).
@@ -146,9 +146,9 @@ pub struct Service {
     /// `interface`: the network interface on which the VIP and the peer are.
     pub interface: String,
     /// `policy`: how the application goes on after a takeover.
-    pub policy: Policy,
+    pub policy: PolicySetting,
     /// This node's role. The key `primary` names the node that runs the application.
-    pub role: Role,
+    pub role: NodeRole,
     /// `peer_address`: the peer's address on this service's interface, of the VIP's address family. Default `[peer] address`.
     pub peer_address: IpAddr,
     /// `application`: address and port at which the local application listens. It must not be at a VIP. Default: the loopback
@@ -171,13 +171,13 @@ pub struct Service {
     pub after_takeover: AfterTakeover,
     /// `opaque`: what happens to connections that do not speak HTTP/1, or change to another protocol. `"unprotected"`: they are not
     /// protected. `"replica"`: a replica follows them. `http` only. Default `"unprotected"`.
-    pub opaque: Opaque,
+    pub opaque: OpaqueSetting,
     /// `crash_exit_codes`: exit codes of the application that count as a crash, not as an orderly end. Default: none.
     pub crash_exit_codes: Vec<u8>,
     /// `commit`: which packets must be logged before other packets may be released.
     pub commit: Commit,
     /// `at_limit`: what happens to a connection whose log is full. Default: `at_limit` of `[log]`.
-    pub at_limit: AtLimit,
+    pub at_limit: AtLimitSetting,
     /// `claim_ping`: hosts outside of the pair, of the VIP's address family. After its backup is gone, a primary speaks alone once these
     /// hosts answer pings from the VIP. Under fail-stop, they must answer for as long as it takes to declare a silent peer dead. Default:
     /// the gateways on the service interface.
@@ -186,14 +186,14 @@ pub struct Service {
     pub on_deposed: Vec<String>,
     /// `state_sync` and its bounds; policy `replica` only. Default: none. Without it, a server that has just started is assumed to have
     /// all state that matters.
-    pub state_sync: Option<StateSync>,
+    pub state_sync: Option<StateSyncSettings>,
     /// `[service.health]`: the health probe of the application. Default: none.
-    pub health: Option<Health>,
+    pub health: Option<HealthSettings>,
 }
 
 /// How a replica's server gets the primary's state when its node comes back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StateSync {
+pub struct StateSyncSettings {
     /// `state_sync`: a command and its arguments, run on the node that is the wire.
     pub command: Vec<String>,
     /// `state_sync_timeout_ms`: time limit for the part of the copy while clients are served, 100 to 3,600,000 ms. Default 10,000 ms.
@@ -204,7 +204,7 @@ pub struct StateSync {
 
 /// `[service.health]`: a question that a working application answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Health {
+pub struct HealthSettings {
     /// `interval_ms`: time between two questions, 10 to 60,000 ms. Default 1,000 ms.
     pub interval: Duration,
     /// `timeout_ms`: how long an answer may take, 1 to 60,000 ms. Default 1,000 ms.
@@ -220,14 +220,14 @@ pub struct Health {
 /// A node's role for a service when the pair first meets, and later its role in the operator's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+pub enum NodeRole {
     /// Runs the application.
     Primary,
     /// Is the wire, and takes over.
     Backup,
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for NodeRole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Primary => "primary",
@@ -239,7 +239,7 @@ impl fmt::Display for Role {
 /// How the application goes on after a takeover (`policy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Policy {
+pub enum PolicySetting {
     /// The application runs on the primary. The survivor executes unanswered requests again (CoRAL).
     Http,
     /// The application runs on both nodes and is deterministic per connection (FT-TCP's hot backup).
@@ -268,7 +268,7 @@ pub enum AfterTakeover {
 
 /// What happens to connections that do not speak HTTP/1 (`opaque`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Opaque {
+pub enum OpaqueSetting {
     /// They are served, but end when their node dies.
     #[default]
     Unprotected,
@@ -283,7 +283,7 @@ pub enum Commit {
     Prs,
 }
 
-impl Service {
+impl ServiceSettings {
     /// The header fields of `volatile_headers`, and those that are always volatile.
     ///
     /// # Panics
@@ -332,14 +332,14 @@ impl Config {
     }
 }
 
-impl Detector {
+impl DetectorSettings {
     /// The longest time between a death and its declaration: `heartbeat` × `missed`.
     pub fn detection(&self) -> Duration {
         self.heartbeat * self.missed
     }
 }
 
-impl fmt::Display for Policy {
+impl fmt::Display for PolicySetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Http => "http",

@@ -10,11 +10,12 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::table::{
-    ADDRESS, NAME, Reading, Table, address, expected, integer, list, name, narrow, text, unknown,
+    ADDRESS, ConfigReader, ConfigTable, NAME, address, expected, integer, list, name, narrow, text, unknown,
 };
 use super::{
-    AfterTakeover, AtLimit, Commit, Config, ConfigError, CutReplies, Detector, Health, Metrics, Node, Opaque,
-    Peer, Policy, Problem, Role, STATE_ROOT, Service, StateSync, arbiter, log, relations,
+    AfterTakeover, AtLimitSetting, Commit, Config, ConfigError, CutReplies, DetectorSettings, HealthSettings,
+    MetricsSettings, NodeRole, NodeSettings, OpaqueSetting, PeerSettings, PolicySetting, Problem, STATE_ROOT,
+    ServiceSettings, StateSyncSettings, arbiter, log, relations,
 };
 
 /// The file's tables, and the only top-level key (`assume`).
@@ -45,7 +46,7 @@ const SOCKET_PATH: usize = 107;
 
 /// Reads the whole file.
 pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
-    let mut reading = Reading::new(source);
+    let mut reading = ConfigReader::new(source);
     let (document, errors) = DeTable::parse_recoverable(source);
     for error in errors {
         let line = reading.line(error.span().map_or(0, |span| span.start));
@@ -97,8 +98,8 @@ pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
     })
 }
 
-fn node(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Node> {
-    let mut table = Table::begin(reading, "node".to_owned(), root.get("node"));
+fn node(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<NodeSettings> {
+    let mut table = ConfigTable::begin(reading, "node".to_owned(), root.get("node"));
     let name = table.required("name", NAME, name);
     let timeout = table
         .optional("agent_timeout_ms", integer(50..=60_000))
@@ -110,15 +111,15 @@ fn node(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Node> {
     table.end();
     let name = name?;
     let state_dir = state_dir.unwrap_or_else(|| Path::new(STATE_ROOT).join(&name));
-    Some(Node {
+    Some(NodeSettings {
         name,
         state_dir,
         agent_timeout: Duration::from_millis(timeout),
     })
 }
 
-fn peer(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Peer> {
-    let mut table = Table::begin(reading, "peer".to_owned(), root.get("peer"));
+fn peer(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<PeerSettings> {
+    let mut table = ConfigTable::begin(reading, "peer".to_owned(), root.get("peer"));
     let name = table.required("name", NAME, name);
     let addresses = if table.has("addresses") {
         if table.has("address") {
@@ -138,7 +139,7 @@ fn peer(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Peer> {
     let key_file = table.optional("key_file", arbiter::file);
     table.end();
     let addresses = addresses?;
-    Some(Peer {
+    Some(PeerSettings {
         name: name?,
         address: addresses[0],
         addresses,
@@ -158,8 +159,8 @@ fn links(value: &DeValue<'_>) -> Result<Vec<IpAddr>, String> {
     }
 }
 
-fn detector(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Detector {
-    let mut table = Table::begin(reading, "detector".to_owned(), root.get("detector"));
+fn detector(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> DetectorSettings {
+    let mut table = ConfigTable::begin(reading, "detector".to_owned(), root.get("detector"));
     let heartbeat = table
         .optional("heartbeat_ms", integer(1..=1_000))
         .unwrap_or(HEARTBEAT_MS);
@@ -168,16 +169,16 @@ fn detector(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Detector {
         .optional("lease_ms", integer(0..=60_000))
         .unwrap_or(LEASE_MS);
     table.end();
-    Detector {
+    DetectorSettings {
         heartbeat: Duration::from_millis(heartbeat),
         missed: narrow(missed),
         lease: Duration::from_millis(lease),
     }
 }
 
-fn metrics(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Metrics> {
+fn metrics(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<MetricsSettings> {
     let value = root.get("metrics")?;
-    let mut table = Table::begin(reading, "metrics".to_owned(), Some(value));
+    let mut table = ConfigTable::begin(reading, "metrics".to_owned(), Some(value));
     let listen = table.required("listen", LISTEN, listen);
     let remote = table.optional("remote", yes_or_no).unwrap_or(false);
     if let Some(listen) = listen.filter(|listen| !remote && !listen.ip().to_canonical().is_loopback()) {
@@ -189,7 +190,7 @@ fn metrics(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Option<Metrics> {
         table.problem("listen", what);
     }
     table.end();
-    Some(Metrics { listen: listen? })
+    Some(MetricsSettings { listen: listen? })
 }
 
 const LISTEN: &str = "\"ADDRESS:PORT\" or \"[ADDRESS]:PORT\"";
@@ -209,7 +210,7 @@ pub(super) struct Draft {
     pub(super) address: Option<IpAddr>,
     pub(super) port: Option<u16>,
     pub(super) interface: Option<String>,
-    pub(super) policy: Option<Policy>,
+    pub(super) policy: Option<PolicySetting>,
     pub(super) primary: Option<String>,
     pub(super) peer_address: Option<IpAddr>,
     pub(super) application: Option<SocketAddr>,
@@ -217,17 +218,17 @@ pub(super) struct Draft {
     pub(super) reexecute: Option<Reexecute>,
     pub(super) cut_replies: Option<CutReplies>,
     pub(super) after_takeover: Option<AfterTakeover>,
-    pub(super) opaque: Option<Opaque>,
+    pub(super) opaque: Option<OpaqueSetting>,
     pub(super) crash_exit_codes: Vec<u8>,
     pub(super) commit: Commit,
-    pub(super) at_limit: Option<AtLimit>,
+    pub(super) at_limit: Option<AtLimitSetting>,
     pub(super) claim_ping: Vec<IpAddr>,
     pub(super) on_deposed: Vec<String>,
-    pub(super) state_sync: Option<StateSync>,
-    pub(super) health: Option<Health>,
+    pub(super) state_sync: Option<StateSyncSettings>,
+    pub(super) health: Option<HealthSettings>,
 }
 
-fn services(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Vec<Draft> {
+fn services(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Vec<Draft> {
     let allowed = "one table [[service]] or more";
     let Some(value) = root.get("service") else {
         reading.problem("service", format!("is missing; allowed: {allowed}"));
@@ -252,8 +253,8 @@ fn services(reading: &mut Reading<'_>, root: &DeTable<'_>) -> Vec<Draft> {
     }
 }
 
-fn service<'a>(reading: &'a mut Reading<'_>, index: usize, value: &'a Spanned<DeValue<'a>>) -> Draft {
-    let mut table = Table::begin(reading, format!("service[{index}]"), Some(value));
+fn service<'a>(reading: &'a mut ConfigReader<'_>, index: usize, value: &'a Spanned<DeValue<'a>>) -> Draft {
+    let mut table = ConfigTable::begin(reading, format!("service[{index}]"), Some(value));
     let draft = Draft {
         name: table.required("name", NAME, name),
         address: table.required("address", ADDRESS, address),
@@ -286,7 +287,7 @@ fn service<'a>(reading: &'a mut Reading<'_>, index: usize, value: &'a Spanned<De
     draft
 }
 
-fn state_sync(table: &mut Table<'_, '_>) -> Option<StateSync> {
+fn state_sync(table: &mut ConfigTable<'_, '_>) -> Option<StateSyncSettings> {
     let has_command = table.has("state_sync");
     let command = table.optional("state_sync", arbiter::command);
     let mut bound = |key: &'static str, range, default| {
@@ -297,17 +298,17 @@ fn state_sync(table: &mut Table<'_, '_>) -> Option<StateSync> {
     };
     let timeout = bound("state_sync_timeout_ms", 100..=3_600_000, STATE_SYNC_TIMEOUT_MS);
     let hold = bound("state_sync_hold_ms", 10..=10_000, STATE_SYNC_HOLD_MS);
-    command.map(|command| StateSync {
+    command.map(|command| StateSyncSettings {
         command,
         timeout,
         hold,
     })
 }
 
-fn health(table: &mut Table<'_, '_>) -> Health {
+fn health(table: &mut ConfigTable<'_, '_>) -> HealthSettings {
     let millis = |value: Option<u64>, default| Duration::from_millis(value.unwrap_or(default));
     let words = || text("a string", |word| Some(word.to_owned()));
-    Health {
+    HealthSettings {
         interval: millis(
             table.optional("interval_ms", integer(10..=60_000)),
             HEALTH_INTERVAL_MS,
@@ -338,19 +339,19 @@ impl Draft {
     /// The service, completed with `role`, `peer_address` and `at_limit`. `None` if a field could not be read.
     pub(super) fn finish(
         self,
-        role: Option<Role>,
+        role: Option<NodeRole>,
         peer_address: Option<IpAddr>,
-        at_limit: AtLimit,
-    ) -> Option<Service> {
+        at_limit: AtLimitSetting,
+    ) -> Option<ServiceSettings> {
         let (address, port, policy) = (self.address?, self.port?, self.policy?);
         let date = || {
-            if policy == Policy::Http {
+            if policy == PolicySetting::Http {
                 vec!["date".to_owned()]
             } else {
                 Vec::new()
             }
         };
-        Some(Service {
+        Some(ServiceSettings {
             name: self.name?,
             address,
             port,
@@ -389,10 +390,10 @@ fn interface(value: &DeValue<'_>) -> Result<String, String> {
 
 const POLICIES: &str = "\"http\" or \"replica\"";
 
-fn policy(value: &DeValue<'_>) -> Result<Policy, String> {
+fn policy(value: &DeValue<'_>) -> Result<PolicySetting, String> {
     match value.as_str() {
-        Some("http") => Ok(Policy::Http),
-        Some("replica") => Ok(Policy::Replica),
+        Some("http") => Ok(PolicySetting::Http),
+        Some("replica") => Ok(PolicySetting::Replica),
         Some(later @ ("replay" | "snapshot")) => Err(format!(
             "the policy {later:?} is not available yet; allowed: {POLICIES}"
         )),
@@ -450,10 +451,10 @@ fn after_takeover(value: &DeValue<'_>) -> Result<AfterTakeover, String> {
     })(value)
 }
 
-fn opaque(value: &DeValue<'_>) -> Result<Opaque, String> {
+fn opaque(value: &DeValue<'_>) -> Result<OpaqueSetting, String> {
     text("\"unprotected\" or \"replica\"", |name| match name {
-        "unprotected" => Some(Opaque::Unprotected),
-        "replica" => Some(Opaque::Replica),
+        "unprotected" => Some(OpaqueSetting::Unprotected),
+        "replica" => Some(OpaqueSetting::Replica),
         _ => None,
     })(value)
 }

@@ -25,9 +25,10 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// `problems` of `file`, sorted by line.
+    /// `problems` of `file`, sorted by line, each once.
     pub fn new(file: &Path, mut problems: Vec<Problem>) -> Self {
         problems.sort();
+        problems.dedup(); // the TOML parser reports each bad character of a line
         Self {
             file: file.to_owned(),
             problems,

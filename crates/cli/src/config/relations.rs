@@ -4,18 +4,21 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use super::parse::Draft;
-use super::table::Reading;
-use super::{AtLimit, Detector, Log, Node, Peer, Policy, Role, Service};
+use super::table::ConfigReader;
+use super::{
+    AtLimitSetting, DetectorSettings, LogSettings, NodeRole, NodeSettings, PeerSettings, PolicySetting,
+    ServiceSettings,
+};
 
 /// Reports every pair of fields that contradict each other. Returns the services, or `None` if a field could not be read.
 pub(super) fn check(
-    reading: &mut Reading<'_>,
-    node: Option<&Node>,
-    peer: Option<&Peer>,
-    detector: Detector,
-    log: &Log,
+    reading: &mut ConfigReader<'_>,
+    node: Option<&NodeSettings>,
+    peer: Option<&PeerSettings>,
+    detector: DetectorSettings,
+    log: &LogSettings,
     drafts: Vec<Draft>,
-) -> Option<Vec<Service>> {
+) -> Option<Vec<ServiceSettings>> {
     limits(reading, node, detector, log);
     if let (Some(node), Some(peer)) = (node, peer)
         && node.name == peer.name
@@ -41,7 +44,12 @@ pub(super) fn check(
     services.into_iter().collect()
 }
 
-fn limits(reading: &mut Reading<'_>, node: Option<&Node>, detector: Detector, log: &Log) {
+fn limits(
+    reading: &mut ConfigReader<'_>,
+    node: Option<&NodeSettings>,
+    detector: DetectorSettings,
+    log: &LogSettings,
+) {
     if let Some(node) = node
         && node.agent_timeout < detector.detection()
     {
@@ -63,8 +71,8 @@ fn limits(reading: &mut Reading<'_>, node: Option<&Node>, detector: Detector, lo
 }
 
 /// `spill_dir` and `spill_mb` may be set only if a service spills.
-fn spilling(reading: &mut Reading<'_>, log: &Log, drafts: &[Draft]) {
-    let spills = |draft: &Draft| draft.at_limit.unwrap_or(log.at_limit) == AtLimit::Spill;
+fn spilling(reading: &mut ConfigReader<'_>, log: &LogSettings, drafts: &[Draft]) {
+    let spills = |draft: &Draft| draft.at_limit.unwrap_or(log.at_limit) == AtLimitSetting::Spill;
     if drafts.is_empty() || drafts.iter().any(spills) {
         return;
     }
@@ -76,7 +84,13 @@ fn spilling(reading: &mut Reading<'_>, log: &Log, drafts: &[Draft]) {
 }
 
 /// Checks one service by itself.
-fn alone(reading: &mut Reading<'_>, index: usize, draft: &Draft, vips: &[IpAddr], peer: Option<&Peer>) {
+fn alone(
+    reading: &mut ConfigReader<'_>,
+    index: usize,
+    draft: &Draft,
+    vips: &[IpAddr],
+    peer: Option<&PeerSettings>,
+) {
     let field = |key: &str| format!("service[{index}].{key}");
     let of_http = [
         ("volatile_headers", draft.volatile_headers.is_some()),
@@ -86,11 +100,15 @@ fn alone(reading: &mut Reading<'_>, index: usize, draft: &Draft, vips: &[IpAddr]
         ("opaque", draft.opaque.is_some()),
     ];
     for (key, _) in of_http.into_iter().filter(|&(_, is_there)| is_there) {
-        if draft.policy.is_some_and(|policy| policy != Policy::Http) {
+        if draft.policy.is_some_and(|policy| policy != PolicySetting::Http) {
             reading.problem(&field(key), "belongs to policy = \"http\" only");
         }
     }
-    if draft.state_sync.is_some() && draft.policy.is_some_and(|policy| policy != Policy::Replica) {
+    if draft.state_sync.is_some()
+        && draft
+            .policy
+            .is_some_and(|policy| policy != PolicySetting::Replica)
+    {
         reading.problem(&field("state_sync"), "belongs to policy = \"replica\" only");
     }
     let Some(vip) = draft.address else { return };
@@ -140,7 +158,7 @@ fn alone(reading: &mut Reading<'_>, index: usize, draft: &Draft, vips: &[IpAddr]
 }
 
 /// Checks the services against each other.
-fn pairwise(reading: &mut Reading<'_>, drafts: &[Draft]) {
+fn pairwise(reading: &mut ConfigReader<'_>, drafts: &[Draft]) {
     let mut names: HashMap<&str, usize> = HashMap::new();
     let mut listeners: HashMap<(IpAddr, u16), usize> = HashMap::new();
     let mut applications: HashMap<SocketAddr, usize> = HashMap::new();
@@ -179,7 +197,7 @@ fn pairwise(reading: &mut Reading<'_>, drafts: &[Draft]) {
 }
 
 /// Checks that two services with the same VIP agree. They always move together, because an address is on one interface of one node.
-fn same_place(reading: &mut Reading<'_>, index: usize, draft: &Draft, first: usize, other: &Draft) {
+fn same_place(reading: &mut ConfigReader<'_>, index: usize, draft: &Draft, first: usize, other: &Draft) {
     let mut agree = |key: &str, agrees: bool| {
         if !agrees {
             let what =
@@ -199,19 +217,19 @@ fn first<K: std::hash::Hash + Eq>(seen: &mut HashMap<K, usize>, key: K, index: u
 }
 
 fn role(
-    reading: &mut Reading<'_>,
+    reading: &mut ConfigReader<'_>,
     index: usize,
     draft: &Draft,
-    node: Option<&Node>,
-    peer: Option<&Peer>,
-) -> Option<Role> {
+    node: Option<&NodeSettings>,
+    peer: Option<&PeerSettings>,
+) -> Option<NodeRole> {
     let primary = draft.primary.as_ref()?;
     let (node, peer) = (node?, peer?);
     if *primary == node.name {
-        return Some(Role::Primary);
+        return Some(NodeRole::Primary);
     }
     if *primary == peer.name {
-        return Some(Role::Backup);
+        return Some(NodeRole::Backup);
     }
     let what = format!(
         "is {primary:?}; allowed: {:?} (this node) or {:?} (its peer)",

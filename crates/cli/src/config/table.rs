@@ -10,13 +10,13 @@ use toml::de::{DeTable, DeValue};
 use super::{ConfigError, Places, Problem};
 
 /// State of one reading of a file: the problems and places found so far.
-pub(super) struct Reading<'t> {
+pub(super) struct ConfigReader<'t> {
     text: &'t str,
     pub(super) problems: Vec<Problem>,
     pub(super) places: Places,
 }
 
-impl<'t> Reading<'t> {
+impl<'t> ConfigReader<'t> {
     pub(super) fn new(text: &'t str) -> Self {
         Self {
             text,
@@ -51,17 +51,17 @@ impl<'t> Reading<'t> {
 }
 
 /// One table while it is read. Every key that is asked for becomes known; at the end, all other keys are errors.
-pub(super) struct Table<'a, 't> {
-    reading: &'a mut Reading<'t>,
+pub(super) struct ConfigTable<'a, 't> {
+    reading: &'a mut ConfigReader<'t>,
     path: String,
     entries: Option<&'a DeTable<'a>>,
     known: Vec<&'static str>,
 }
 
-impl<'a, 't> Table<'a, 't> {
+impl<'a, 't> ConfigTable<'a, 't> {
     /// Begins to read the table `value` at `path`; a table that is absent reads as an empty one.
     pub(super) fn begin(
-        reading: &'a mut Reading<'t>,
+        reading: &'a mut ConfigReader<'t>,
         path: String,
         value: Option<&'a Spanned<DeValue<'a>>>,
     ) -> Self {
@@ -132,12 +132,12 @@ impl<'a, 't> Table<'a, 't> {
     pub(super) fn table<T>(
         &mut self,
         key: &'static str,
-        read: impl FnOnce(&mut Table<'_, 't>) -> T,
+        read: impl FnOnce(&mut ConfigTable<'_, 't>) -> T,
     ) -> Option<T> {
         self.known.push(key);
         let value = self.entries?.get(key)?;
         let path = self.field(key);
-        let mut inner = Table::begin(self.reading, path, Some(value));
+        let mut inner = ConfigTable::begin(self.reading, path, Some(value));
         let found = read(&mut inner);
         inner.end();
         Some(found)
@@ -171,7 +171,7 @@ impl<'a, 't> Table<'a, 't> {
 }
 
 /// Notes that the key at `position` is unknown where only `known` are allowed.
-pub(super) fn unknown(reading: &mut Reading<'_>, field: &str, position: usize, known: &[&str]) {
+pub(super) fn unknown(reading: &mut ConfigReader<'_>, field: &str, position: usize, known: &[&str]) {
     let line = reading.line(position);
     let what = format!("unknown key; allowed here: {}", known.join(", "));
     reading.problems.push(Problem {

@@ -131,34 +131,34 @@ fn the_smallest_file_has_the_documented_defaults() {
     assert_eq!(config.node.agent_timeout, Duration::from_secs(1));
     assert_eq!(config.peer.port, 7400);
     assert_eq!(config.detector.detection(), Duration::from_millis(80));
-    let log = Log {
+    let log = LogSettings {
         ring_bytes: 64 << 20,
         syn_ring_bytes: 1 << 20,
         per_connection_bytes: 64 << 20,
         total_bytes: 2 << 30,
-        at_limit: AtLimit::Unprotect,
+        at_limit: AtLimitSetting::Unprotect,
         spill_dir: "/var/tmp".into(),
         spill_bytes: 8 << 30,
     };
     assert_eq!(config.log, log);
     assert_eq!(config.metrics, None);
-    let web = Service {
+    let web = ServiceSettings {
         name: "web".to_owned(),
         address: "10.0.0.100".parse().unwrap(),
         port: 80,
         interface: "eth0".to_owned(),
-        policy: Policy::Http,
-        role: Role::Backup,
+        policy: PolicySetting::Http,
+        role: NodeRole::Backup,
         peer_address: "10.0.0.3".parse().unwrap(),
         application: "127.0.0.1:80".parse().unwrap(),
         volatile_headers: vec!["date".to_owned()],
         reexecute: Reexecute::IDEMPOTENT,
         cut_replies: CutReplies::Rest,
         after_takeover: AfterTakeover::Keep,
-        opaque: Opaque::Unprotected,
+        opaque: OpaqueSetting::Unprotected,
         crash_exit_codes: Vec::new(),
         commit: Commit::Prs,
-        at_limit: AtLimit::Unprotect,
+        at_limit: AtLimitSetting::Unprotect,
         claim_ping: Vec::new(),
         on_deposed: Vec::new(),
         state_sync: None,
@@ -173,10 +173,10 @@ fn every_field_is_read() {
     assert_eq!(config.node.state_dir, Path::new("/var/lib/steadfast"));
     assert_eq!(config.node.agent_timeout, Duration::from_secs(2));
     let listen = "[::1]:9464".parse().unwrap();
-    assert_eq!(config.metrics, Some(Metrics { listen }));
+    assert_eq!(config.metrics, Some(MetricsSettings { listen }));
     assert_eq!(config.peer.port, 7401);
     assert_eq!(config.peer.key_file, Some("/etc/steadfast/key".into()));
-    let witness = Witness {
+    let witness = WitnessSettings {
         endpoints: vec![
             "https://10.0.0.7:2379".to_owned(),
             "https://[2001:db8::7]:2379".to_owned(),
@@ -189,21 +189,21 @@ fn every_field_is_read() {
     };
     let shown = format!("{witness:?}");
     assert!(!shown.contains("secret"), "{shown}");
-    assert_eq!(config.arbiter, Arbiter::Witness(witness));
+    assert_eq!(config.arbiter, ArbiterSettings::Witness(witness));
     assert_eq!(
         config.detector,
-        Detector {
+        DetectorSettings {
             heartbeat: Duration::from_millis(10),
             missed: 3,
             lease: Duration::from_millis(500),
         }
     );
-    let log = Log {
+    let log = LogSettings {
         ring_bytes: 128 << 20,
         syn_ring_bytes: 2 << 20,
         per_connection_bytes: 16 << 20,
         total_bytes: 512 << 20,
-        at_limit: AtLimit::Spill,
+        at_limit: AtLimitSetting::Spill,
         spill_dir: "/var/spool/steadfast".into(),
         spill_bytes: 4 << 30,
     };
@@ -211,7 +211,7 @@ fn every_field_is_read() {
     let [web, echo] = config.services.as_slice() else {
         panic!("{:?}", config.services)
     };
-    assert_eq!(web.role, Role::Primary);
+    assert_eq!(web.role, NodeRole::Primary);
     assert_eq!(web.application, "127.0.0.2:8080".parse().unwrap());
     assert_eq!(web.volatile_headers, ["date", "x-request-id"]);
     assert_eq!(
@@ -220,13 +220,16 @@ fn every_field_is_read() {
     );
     assert_eq!(web.cut_replies, CutReplies::Whole);
     assert_eq!(web.after_takeover, AfterTakeover::Close);
-    assert_eq!(web.opaque, Opaque::Replica);
+    assert_eq!(web.opaque, OpaqueSetting::Replica);
     assert_eq!(web.crash_exit_codes, [3, 139]);
-    assert_eq!((echo.policy, echo.role), (Policy::Replica, Role::Backup));
+    assert_eq!(
+        (echo.policy, echo.role),
+        (PolicySetting::Replica, NodeRole::Backup)
+    );
     assert_eq!(echo.peer_address, "2001:db8::3".parse::<IpAddr>().unwrap());
     assert_eq!(echo.application, "[::1]:7".parse().unwrap());
     assert_eq!(echo.volatile_headers, [""; 0]);
-    let state_sync = StateSync {
+    let state_sync = StateSyncSettings {
         command: ["/usr/local/sbin/copy", "--all"].map(str::to_owned).into(),
         timeout: Duration::from_secs(60),
         hold: Duration::from_millis(100),
@@ -286,18 +289,18 @@ fn a_peer_may_have_several_addresses() {
 fn one_arbiter_at_most() {
     let before = |text: &str| parse(&format!("{text}{SMALLEST}"));
     for text in ["", "assume = \"fail-stop\"\n"] {
-        assert_eq!(before(text).unwrap().arbiter, Arbiter::FailStop);
+        assert_eq!(before(text).unwrap().arbiter, ArbiterSettings::FailStop);
     }
     let fence = "[fence]\ncommand = [\"ipmi-off\", \"beta\"]\n";
-    let expected = Fence {
+    let expected = FenceSettings {
         command: vec!["ipmi-off".to_owned(), "beta".to_owned()],
         timeout: Duration::from_secs(10),
         delay: Duration::ZERO,
     };
-    assert_eq!(before(fence).unwrap().arbiter, Arbiter::Fence(expected));
+    assert_eq!(before(fence).unwrap().arbiter, ArbiterSettings::Fence(expected));
     let witness = "[witness]\nkind = \"etcd\"\nendpoints = [\"http://127.0.0.1:2379\"]\n";
     match before(witness).unwrap().arbiter {
-        Arbiter::Witness(Witness { cluster, timeout, .. }) => {
+        ArbiterSettings::Witness(WitnessSettings { cluster, timeout, .. }) => {
             assert_eq!((cluster.as_str(), timeout), ("steadfast", Duration::from_secs(1)));
         }
         other => panic!("{other:?}"),
@@ -428,7 +431,10 @@ fn metrics_are_for_this_host_unless_the_file_says_otherwise() {
         ("listen = \"0.0.0.0:9464\"\nremote = true", "0.0.0.0:9464"),
     ] {
         let listen = listen.parse().unwrap();
-        assert_eq!(parse(&text(metrics)).unwrap().metrics, Some(Metrics { listen }));
+        assert_eq!(
+            parse(&text(metrics)).unwrap().metrics,
+            Some(MetricsSettings { listen })
+        );
     }
     let allowed = "allowed: \"ADDRESS:PORT\" or \"[ADDRESS]:PORT\"";
     for (metrics, problem) in [
@@ -630,16 +636,16 @@ fn services_do_not_get_in_each_others_way() {
 #[test]
 fn what_becomes_of_a_full_log_is_said_in_one_word() {
     let of_all = parse(&format!("{SMALLEST}[log]\nat_limit = \"spill\"\n")).unwrap();
-    assert_eq!(of_all.services[0].at_limit, AtLimit::Spill);
+    assert_eq!(of_all.services[0].at_limit, AtLimitSetting::Spill);
     assert_eq!(of_all.log.spill_dir.to_str(), Some("/var/tmp"));
     let of_one = parse(&format!(
         "{SMALLEST}at_limit = \"spill\"\n[log]\nspill_mb = 100\n"
     ))
     .unwrap();
-    assert_eq!(of_one.services[0].at_limit, AtLimit::Spill);
+    assert_eq!(of_one.services[0].at_limit, AtLimitSetting::Spill);
     assert_eq!(
         (of_one.log.at_limit, of_one.log.spill_bytes),
-        (AtLimit::Unprotect, 100 << 20)
+        (AtLimitSetting::Unprotect, 100 << 20)
     );
     assert_one(
         &and("[log]\nat_limit = \"drop\"\n"),
@@ -806,7 +812,11 @@ fn the_examples_other_choices_are_right_too() {
         let lines = example[begin..].lines();
         let chosen: Vec<&str> = lines.map_while(|line| line.strip_prefix("# ")).collect();
         let text = format!("{}\n{SMALLEST}", chosen.join("\n"));
-        assert_ne!(parse(&text).unwrap().arbiter, Arbiter::FailStop, "{table}");
+        assert_ne!(
+            parse(&text).unwrap().arbiter,
+            ArbiterSettings::FailStop,
+            "{table}"
+        );
     }
 }
 
@@ -871,6 +881,12 @@ fn what_is_packaged_is_fit() {
         let config = parse(text).unwrap();
         assert_eq!(config.services.len(), 1);
     }
+}
+
+#[test]
+fn a_line_of_garbage_is_one_problem() {
+    let problems = parse("# \u{1d}\u{1d}\u{1d}\u{1d}").unwrap_err().problems;
+    assert_eq!(problems.len(), 1, "{problems:?}");
 }
 
 /// A fuzz target (docs/fuzzing.md).

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::line::LineStream;
-use super::{Connections, Order, Request, Response, Restored, Status, socket};
+use super::{Connections, ControlRequest, NodeStatus, Order, Response, RestoredConnections, socket};
 
 /// Timeout for the whole exchange. Longer than the node's own limit, so that the node's error arrives.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -18,7 +18,7 @@ const ANSWER: usize = 256 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientError {
+pub enum ControlClientError {
     /// No node listens.
     #[error("no node of steadfast answers at {}: {source}", path.display())]
     NoNode {
@@ -52,49 +52,49 @@ pub enum ClientError {
 ///
 /// # Errors
 /// If there is no such node, or it does not answer properly.
-pub fn status(state_dir: &Path) -> Result<Status, ClientError> {
-    ask(state_dir, Request::Status)
+pub fn status(state_dir: &Path) -> Result<NodeStatus, ControlClientError> {
+    ask(state_dir, ControlRequest::Status)
 }
 
 /// Asks the node with this state directory for its connections.
 ///
 /// # Errors
 /// If there is no such node, or it does not answer properly.
-pub fn connections(state_dir: &Path) -> Result<Connections, ClientError> {
-    ask(state_dir, Request::Connections)
+pub fn connections(state_dir: &Path) -> Result<Connections, ControlClientError> {
+    ask(state_dir, ControlRequest::Connections)
 }
 
 /// Asks the node with this state directory about the connections that it has taken over.
 ///
 /// # Errors
 /// If there is no such node, or it does not answer properly.
-pub fn restored(state_dir: &Path) -> Result<Restored, ClientError> {
-    ask(state_dir, Request::Restored)
+pub fn restored(state_dir: &Path) -> Result<RestoredConnections, ControlClientError> {
+    ask(state_dir, ControlRequest::Restored)
 }
 
 /// Gives an order to the node with this state directory. The node has begun to carry it out when this returns.
 ///
 /// # Errors
 /// If there is no such node, or it does not answer properly, or refuses the order.
-pub fn order(state_dir: &Path, order: Order) -> Result<(), ClientError> {
-    ask(state_dir, Request::Order(order))
+pub fn order(state_dir: &Path, order: Order) -> Result<(), ControlClientError> {
+    ask(state_dir, ControlRequest::Order(order))
 }
 
-fn ask<T: DeserializeOwned>(state_dir: &Path, request: Request) -> Result<T, ClientError> {
+fn ask<T: DeserializeOwned>(state_dir: &Path, request: ControlRequest) -> Result<T, ControlClientError> {
     let path = socket(state_dir);
     let stream = match UnixStream::connect(&path) {
         Ok(stream) => stream,
-        Err(source) => return Err(ClientError::NoNode { path, source }),
+        Err(source) => return Err(ControlClientError::NoNode { path, source }),
     };
     let request = serde_json::to_vec(&request).expect("a request has string keys only");
     let mut stream = LineStream::new(stream, DEADLINE);
     let line = match stream.write(request).and_then(|()| stream.read(ANSWER)) {
         Ok(line) => line,
-        Err(source) => return Err(ClientError::Connection { path, source }),
+        Err(source) => return Err(ControlClientError::Connection { path, source }),
     };
     match serde_json::from_slice(&line) {
         Ok(Response::Ok(answer)) => Ok(answer),
-        Ok(Response::Error(error)) => Err(ClientError::Refused(error)),
-        Err(source) => Err(ClientError::Answer { path, source }),
+        Ok(Response::Error(error)) => Err(ControlClientError::Refused(error)),
+        Err(source) => Err(ControlClientError::Answer { path, source }),
     }
 }

@@ -16,15 +16,15 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use proto::action::Server as Application;
-use proto::path::Outside;
+use proto::action::ApplicationState as Application;
+use proto::path::Reachability;
 use proto::role::Role as State;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Policy, Role};
+use crate::config::{NodeRole, PolicySetting};
 
-pub use client::{ClientError, connections, order, restored, status};
-pub use server::{Asker, Call, Reply, Server, ServerError};
+pub use client::{ControlClientError, connections, order, restored, status};
+pub use server::{Asker, Call, CallReply, ControlServer, ControlServerError};
 
 /// The control socket of the node whose state directory is `state_dir`.
 pub fn socket(state_dir: &Path) -> PathBuf {
@@ -34,12 +34,12 @@ pub fn socket(state_dir: &Path) -> PathBuf {
 /// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "lowercase", deny_unknown_fields)]
-enum Request {
-    /// Asks for a [`Status`].
+enum ControlRequest {
+    /// Asks for a [`NodeStatus`].
     Status,
     /// Asks for [`Connections`].
     Connections,
-    /// Asks for [`Restored`].
+    /// Asks for [`RestoredConnections`].
     Restored,
     /// Orders the node to do something.
     Order(Order),
@@ -73,7 +73,7 @@ enum Response<T> {
 
 /// The status of the whole node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
+pub struct NodeStatus {
     /// This node's name.
     pub node: String,
     /// The other node.
@@ -174,7 +174,7 @@ pub struct LinkStatus {
 /// Whether both nodes do their part for a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum ServiceMode {
     /// Both do: a failure of either node is masked.
     Duplex,
     /// One node is on its own: the next failure is not masked.
@@ -191,11 +191,11 @@ pub struct ServiceStatus {
     /// Its TCP port.
     pub port: u16,
     /// How its application goes on after a takeover.
-    pub policy: Policy,
+    pub policy: PolicySetting,
     /// This node's role, in the operator's terms.
-    pub role: Role,
+    pub role: NodeRole,
     /// Whether a failure would be masked.
-    pub mode: Mode,
+    pub mode: ServiceMode,
     /// Epoch. Grows by one whenever a pair begins, a node begins to speak alone, or a node that came back is accepted as the wire.
     pub epoch: u64,
     /// Its connections by protection.
@@ -208,9 +208,9 @@ pub struct ServiceStatus {
     /// Bytes in the kernel's ring that are not read yet.
     pub ring_fill_bytes: u64,
     /// The last sixteen takeovers, oldest first.
-    pub takeovers: Vec<TakeoverReport>,
+    pub takeovers: Vec<TakeoverStatus>,
     /// Sums over all takeovers since the agent's start.
-    pub takeover_sums: TakeoverSums,
+    pub takeover_sums: TakeoverTotals,
     /// Event counters by name.
     pub counters: BTreeMap<String, u64>,
     /// This node's exact role.
@@ -262,9 +262,9 @@ pub struct PathStatus {
     pub carrier: bool,
     /// Whether outside hosts answer this node: `unknown` (no host has ever answered), `reached`, `doubted` (hosts are being asked again),
     /// `lost`.
-    pub outside: Outside,
+    pub outside: Reachability,
     /// The same for the peer, as last reported by the peer.
-    pub peer_outside: Outside,
+    pub peer_outside: Reachability,
     /// Whether this node hears the peer through the service's interface; `None` if no link uses it.
     pub hears_peer: Option<bool>,
     /// Whether the peer hears this node through the service's interface.
@@ -334,7 +334,7 @@ pub struct ConnectionCounts {
 
 /// One takeover. Times are of CLOCK_MONOTONIC, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TakeoverReport {
+pub struct TakeoverStatus {
     /// The primary was declared dead.
     pub declared_ns: u64,
     /// From this time on the old primary could not reach a client.
@@ -353,7 +353,7 @@ pub struct TakeoverReport {
 
 /// Sums over takeovers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TakeoverSums {
+pub struct TakeoverTotals {
     /// Number of takeovers.
     pub takeovers: u64,
     /// Connections that went on.
@@ -372,7 +372,7 @@ pub struct Connections {
 /// What a failure would mean for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Protection {
+pub enum ProtectionStatus {
     /// It would be taken over.
     Protected,
     /// It would be lost, because conflicting copies of the same bytes were seen.
@@ -389,7 +389,7 @@ pub struct ConnectionStatus {
     /// The client's address and port.
     pub client: SocketAddr,
     /// What a failure would mean for it.
-    pub protection: Protection,
+    pub protection: ProtectionStatus,
     /// Why it is not protected; empty if it is.
     pub reason: String,
     /// Bytes from the client that were logged in order, including bytes that the log no longer keeps.
@@ -406,7 +406,7 @@ pub struct ConnectionStatus {
 
 /// The last 65,536 connections that this agent has taken over, by service, the oldest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Restored {
+pub struct RestoredConnections {
     /// All of them.
     pub connections: Vec<RestoredStatus>,
 }

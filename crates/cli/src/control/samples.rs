@@ -43,9 +43,9 @@ pub fn service() -> ServiceStatus {
         name: "web".to_owned(),
         address: "10.0.0.100".parse().unwrap(),
         port: 80,
-        policy: Policy::Http,
-        role: Role::Backup,
-        mode: Mode::Duplex,
+        policy: PolicySetting::Http,
+        role: NodeRole::Backup,
+        mode: ServiceMode::Duplex,
         epoch: 3,
         connections: ConnectionCounts {
             protected: 20,
@@ -55,7 +55,7 @@ pub fn service() -> ServiceStatus {
         connections_complete: true,
         log_bytes: 4096,
         ring_fill_bytes: 0,
-        takeovers: vec![TakeoverReport {
+        takeovers: vec![TakeoverStatus {
             declared_ns: 1,
             gate_closed_ns: 2,
             first_live_ns: Some(3),
@@ -64,7 +64,7 @@ pub fn service() -> ServiceStatus {
             restored: 5,
             reset: 6,
         }],
-        takeover_sums: TakeoverSums {
+        takeover_sums: TakeoverTotals {
             takeovers: 1,
             restored: 3,
             reset: 0,
@@ -101,15 +101,15 @@ pub fn service() -> ServiceStatus {
         state_sync: None,
         path: PathStatus {
             carrier: true,
-            outside: Outside::Reached,
+            outside: Reachability::Reached,
             ..PathStatus::default()
         },
     }
 }
 
 /// A node with one service, of which it is the wire.
-pub fn status() -> Status {
-    Status {
+pub fn status() -> NodeStatus {
+    NodeStatus {
         node: "alpha".to_owned(),
         peer: peer(),
         services: vec![service()],

@@ -16,7 +16,7 @@ use nix::sys::socket::{Shutdown, shutdown};
 use serde::Serialize;
 
 use super::line::LineStream;
-use super::{Connections, Order, Request, Response, Restored, Status, socket};
+use super::{Connections, ControlRequest, NodeStatus, Order, Response, RestoredConnections, socket};
 
 /// Timeout for a request and its answer on the socket.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ const REQUEST: usize = 4096;
 /// A step of opening the control socket that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("control socket {}: {step}: {source}", path.display())]
-pub struct ServerError {
+pub struct ControlServerError {
     path: PathBuf,
     step: &'static str,
     source: io::Error,
@@ -43,20 +43,20 @@ pub struct ServerError {
 #[derive(Debug)]
 pub enum Call {
     /// Asks for the node's status.
-    Status(Reply<Status>),
+    Status(CallReply<NodeStatus>),
     /// Asks for its connections.
-    Connections(Reply<Connections>),
+    Connections(CallReply<Connections>),
     /// Asks about the connections that it has taken over.
-    Restored(Reply<Restored>),
+    Restored(CallReply<RestoredConnections>),
     /// Gives an order; an error says why it is refused.
-    Order(Order, Reply<Result<(), String>>),
+    Order(Order, CallReply<Result<(), String>>),
 }
 
 /// The place for the answer to a [`Call`].
 #[derive(Debug)]
-pub struct Reply<T>(SyncSender<T>);
+pub struct CallReply<T>(SyncSender<T>);
 
-impl<T> Reply<T> {
+impl<T> CallReply<T> {
     /// Answers. Never blocks; it is no error if the asker has gone away.
     pub fn send(self, answer: T) {
         let _ = self.0.try_send(answer);
@@ -81,7 +81,7 @@ impl Asker {
     ///
     /// # Errors
     /// Why there is no answer, as a sentence: the node is stopping, or does not answer in time.
-    pub fn status(&self) -> Result<Status, String> {
+    pub fn status(&self) -> Result<NodeStatus, String> {
         self.ask(Call::Status)
     }
 
@@ -97,7 +97,7 @@ impl Asker {
     ///
     /// # Errors
     /// As [`status`](Self::status).
-    pub fn restored(&self) -> Result<Restored, String> {
+    pub fn restored(&self) -> Result<RestoredConnections, String> {
         self.ask(Call::Restored)
     }
 
@@ -109,10 +109,10 @@ impl Asker {
         self.ask(|reply| Call::Order(order, reply))?
     }
 
-    fn ask<T>(&self, call: impl FnOnce(Reply<T>) -> Call) -> Result<T, String> {
+    fn ask<T>(&self, call: impl FnOnce(CallReply<T>) -> Call) -> Result<T, String> {
         let (reply, answer) = sync_channel(1);
         let gone = || "the node is stopping".to_owned();
-        self.calls.send(call(Reply(reply))).map_err(|_| gone())?;
+        self.calls.send(call(CallReply(reply))).map_err(|_| gone())?;
         (self.wake)();
         answer.recv_timeout(PATIENCE).map_err(|error| match error {
             RecvTimeoutError::Timeout => format!("the node did not answer within {PATIENCE:?}"),
@@ -123,14 +123,14 @@ impl Asker {
 
 /// The open control socket; it closes and vanishes when this is dropped.
 #[derive(Debug)]
-pub struct Server {
+pub struct ControlServer {
     path: PathBuf,
     listener: Arc<UnixListener>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
+impl ControlServer {
     /// Opens the control socket in `state_dir`. Replaces a socket that a dead node left behind. No living node can have left it,
     /// because the caller holds the node's lock. After each [`Call`] is sent to the receiver, the asker's thread runs `wake`, which can
     /// wake a run loop that sleeps in `poll`. The returned [`Asker`] sends to the same receiver.
@@ -140,11 +140,11 @@ impl Server {
     pub fn open(
         state_dir: &Path,
         wake: impl Fn() + Send + Sync + 'static,
-    ) -> Result<(Self, Asker, Receiver<Call>), ServerError> {
+    ) -> Result<(Self, Asker, Receiver<Call>), ControlServerError> {
         let path = socket(state_dir);
         let failed = |step| {
             let path = path.clone();
-            move |source| ServerError { path, step, source }
+            move |source| ControlServerError { path, step, source }
         };
         // Bound under another name until its permissions let only root connect.
         let hidden = path.with_extension("sock.new");
@@ -181,7 +181,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ControlServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         // accept(2) returns at once when its socket is shut down.
@@ -218,10 +218,10 @@ fn serve(stream: UnixStream, asker: &Asker) -> io::Result<()> {
     let mut stream = LineStream::new(stream, DEADLINE);
     let line = stream.read(REQUEST)?;
     let response = match serde_json::from_slice(&line) {
-        Ok(Request::Status) => answer(asker.status()),
-        Ok(Request::Connections) => answer(asker.connections()),
-        Ok(Request::Restored) => answer(asker.restored()),
-        Ok(Request::Order(order)) => answer(asker.order(order)),
+        Ok(ControlRequest::Status) => answer(asker.status()),
+        Ok(ControlRequest::Connections) => answer(asker.connections()),
+        Ok(ControlRequest::Restored) => answer(asker.restored()),
+        Ok(ControlRequest::Order(order)) => answer(asker.order(order)),
         Err(error) => to_line(&Response::<()>::Error(format!("not a request: {error}"))),
     };
     stream.write(response)
@@ -256,7 +256,7 @@ mod tests {
             Call::Connections(reply) => reply.send(Connections {
                 connections: Vec::new(),
             }),
-            Call::Restored(reply) => reply.send(Restored {
+            Call::Restored(reply) => reply.send(RestoredConnections {
                 connections: Vec::new(),
             }),
             Call::Order(_, reply) => reply.send(Ok(())),

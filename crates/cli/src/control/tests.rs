@@ -11,7 +11,7 @@ fn some_connections() -> Connections {
         connections: vec![ConnectionStatus {
             service: "web".to_owned(),
             client: "[2001:db8::9]:4242".parse().unwrap(),
-            protection: Protection::Ambiguous,
+            protection: ProtectionStatus::Ambiguous,
             reason: "conflicting copies".to_owned(),
             in_offset: 1,
             out_offset: 2,
@@ -22,8 +22,8 @@ fn some_connections() -> Connections {
     }
 }
 
-fn some_restored() -> Restored {
-    Restored {
+fn some_restored() -> RestoredConnections {
+    RestoredConnections {
         connections: vec![RestoredStatus {
             service: "web".to_owned(),
             client: "192.0.2.9:4242".parse().unwrap(),
@@ -38,7 +38,7 @@ fn some_restored() -> Restored {
 fn with_node(work: impl FnOnce(&Path)) {
     let dir = tempfile::tempdir().unwrap();
     let (woken, wake) = channel();
-    let (server, _, calls) = Server::open(dir.path(), move || woken.send(()).unwrap()).unwrap();
+    let (server, _, calls) = ControlServer::open(dir.path(), move || woken.send(()).unwrap()).unwrap();
     let node = std::thread::spawn(move || {
         for call in calls {
             match call {
@@ -124,7 +124,7 @@ fn nonsense_is_answered_and_the_next_client_served() {
 #[test]
 fn a_node_that_stops_says_so() {
     let dir = tempfile::tempdir().unwrap();
-    let (_server, _, calls) = Server::open(dir.path(), || ()).unwrap();
+    let (_server, _, calls) = ControlServer::open(dir.path(), || ()).unwrap();
     drop(calls);
     let error = status(dir.path()).unwrap_err();
     assert_eq!(error.to_string(), "the node answers: the node is stopping");
@@ -134,10 +134,10 @@ fn a_node_that_stops_says_so() {
 fn a_dead_nodes_socket_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let error = status(dir.path()).unwrap_err();
-    assert!(matches!(error, ClientError::NoNode { .. }), "{error}");
+    assert!(matches!(error, ControlClientError::NoNode { .. }), "{error}");
     drop(std::os::unix::net::UnixListener::bind(socket(dir.path())).unwrap());
     let error = status(dir.path()).unwrap_err();
-    assert!(matches!(error, ClientError::NoNode { .. }), "{error}");
-    let (_server, _, _calls) = Server::open(dir.path(), || ()).unwrap();
+    assert!(matches!(error, ControlClientError::NoNode { .. }), "{error}");
+    let (_server, _, _calls) = ControlServer::open(dir.path(), || ()).unwrap();
     assert!(UnixStream::connect(socket(dir.path())).is_ok());
 }

@@ -6,7 +6,7 @@ use proto::node::Node;
 use proto::service::ServiceInput;
 
 use super::carry_out::Executor;
-use super::peer::Peer;
+use super::peer::PeerLinks;
 
 impl Executor {
     /// Tells the node that a datagram of the peer's agent came in by `interface`.
@@ -21,7 +21,7 @@ impl Executor {
     }
 
     /// Tells the node which services' interfaces have a link to the peer.
-    pub fn look_for_links(&self, node: &mut Node, peer: &Peer) {
+    pub fn look_for_links(&self, node: &mut Node, peer: &PeerLinks) {
         let Ok(addresses) = linux::network::addresses() else {
             return; // the next look comes soon
         };

@@ -6,33 +6,33 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use anyhow::Context;
-use linux::network::{Interface, Network, Part};
+use linux::network::{Interface, Network, NetworkPart};
 use linux::raw::RawSender;
 use linux::repair::Pool;
 use linux::wire::{self, FilterWatch, Mode, Rings, Wire};
-use proto::action::{Action, Gate, Report, ServiceAction, ServiceIndex};
-use proto::census::{Page, PageQuery};
-use proto::learn::{QUESTION_MAX, Told};
+use proto::action::{Action, Gate, OperatorReport, ServiceAction, ServiceIndex};
+use proto::census::{CensusPage, PageQuery};
+use proto::learn::{ClientTerms, QUESTION_MAX};
 use proto::node::Node;
 use proto::role::Role;
 use proto::service::ServiceInput;
 use proto::table::ConnectionId;
 
-use super::Reader;
+use super::NodeLogReader;
 use super::census::Listing;
 use super::claim::Claims;
 use super::failure::note;
-use super::held::Held;
+use super::held::HeldClients;
 use super::hook;
-use super::outside::Outside;
-use super::peer::Peer;
+use super::outside::OutsideProbes;
+use super::peer::PeerLinks;
 use super::refusals::Refusals;
-use super::relay::Relay;
+use super::relay::RelayedConnections;
 use super::replicas::Replicas;
 use super::restore::{Restoring, pool_max};
 use super::servers::Servers;
-use super::state_sync::{Run, StateSyncs};
-use crate::arbiter::{Arbiter, Question};
+use super::state_sync::{HookRun, StateSyncs};
+use crate::arbiter::{ArbiterClient, ArbiterQuestion};
 use crate::config::Config;
 use crate::keepers::Keepers;
 
@@ -41,17 +41,17 @@ pub struct Executor {
     pub(super) wire: Wire,
     pub(super) network: Network,
     pub(super) raw: RawSender,
-    pub(super) services: Vec<Service>,
+    pub(super) services: Vec<ServiceResources>,
     /// Maximum number of sockets kept ready, per service.
     pub(super) pool_max: usize,
     pub(super) restoring: HashMap<(ServiceIndex, ConnectionId), Restoring>,
-    pub(super) relay: Relay,
+    pub(super) relay: RelayedConnections,
     pub(super) replicas: Replicas,
     pub(super) claims: Claims,
-    outside: Outside,
+    outside: OutsideProbes,
     servers: Servers,
     state_syncs: StateSyncs,
-    arbiter: Arbiter,
+    arbiter: ArbiterClient,
     pub(super) filters: FilterWatch,
     /// Interfaces whose filters could not be attached again.
     pub(super) bare: Vec<u32>,
@@ -61,7 +61,7 @@ pub struct Executor {
     pub(super) refusals: Refusals,
 }
 
-pub(super) struct Service {
+pub(super) struct ServiceResources {
     pub(super) name: String,
     pub(super) vip: SocketAddr,
     pub(super) interface: Interface,
@@ -69,7 +69,7 @@ pub(super) struct Service {
     pub(super) pool: Pool,
     on_deposed: Vec<String>,
     listing: Listing,
-    pub(super) held: Held,
+    pub(super) held: HeldClients,
     /// Clients whose windows are capped.
     pub(super) capped: HashSet<SocketAddr>,
 }
@@ -82,14 +82,14 @@ impl Executor {
         network: Network,
         servers: Servers,
         state_syncs: StateSyncs,
-        arbiter: Arbiter,
+        arbiter: ArbiterClient,
     ) -> anyhow::Result<Self> {
         let mut services = Vec::new();
         for service in &config.services {
             let interface = Interface::find(&service.interface)?
                 .with_context(|| format!("interface {} is gone", service.interface))?;
             let vip = (service.address, service.port).into();
-            services.push(Service {
+            services.push(ServiceResources {
                 name: service.name.clone(),
                 vip,
                 mac: interface
@@ -100,7 +100,7 @@ impl Executor {
                 interface,
                 on_deposed: service.on_deposed.clone(),
                 listing: Listing::default(),
-                held: Held::default(),
+                held: HeldClients::default(),
                 capped: HashSet::new(),
             });
         }
@@ -114,10 +114,10 @@ impl Executor {
             raw: RawSender::open().context("opening raw sockets")?,
             services,
             restoring: HashMap::new(),
-            relay: Relay::new(config)?,
+            relay: RelayedConnections::new(config)?,
             replicas: Replicas::new(config)?,
             claims: Claims::new(config)?,
-            outside: Outside::new(config),
+            outside: OutsideProbes::new(config),
             servers,
             state_syncs,
             arbiter,
@@ -140,7 +140,7 @@ impl Executor {
     }
 
     /// The relay, for reading its state.
-    pub fn relay(&self) -> &Relay {
+    pub fn relay(&self) -> &RelayedConnections {
         &self.relay
     }
 
@@ -168,7 +168,7 @@ impl Executor {
     }
 
     /// Looks up what this node's kernel knows of the connections of `clients`, for the peer's wire.
-    pub fn look_up(&self, node: &Node, vip: SocketAddr, clients: &[SocketAddr]) -> Option<Vec<Told>> {
+    pub fn look_up(&self, node: &Node, vip: SocketAddr, clients: &[SocketAddr]) -> Option<Vec<ClientTerms>> {
         self.served_at(node, vip)?;
         let clients = &clients[..clients.len().min(QUESTION_MAX)];
         linux::network::sockets::terms(vip, clients)
@@ -177,7 +177,7 @@ impl Executor {
     }
 
     /// A page of the connections that this node's kernel has, for the peer's wire.
-    pub fn list(&mut self, node: &Node, vip: SocketAddr, query: PageQuery) -> Option<Page> {
+    pub fn list(&mut self, node: &Node, vip: SocketAddr, query: PageQuery) -> Option<CensusPage> {
         let service = self.served_at(node, vip)?;
         self.services[usize::from(service)]
             .listing
@@ -202,13 +202,13 @@ impl Executor {
     }
 
     /// The arbiter, for reading its state.
-    pub fn arbiter(&self) -> &Arbiter {
+    pub fn arbiter(&self) -> &ArbiterClient {
         &self.arbiter
     }
 
     /// Tells the node the state of the applications, the answers of outside hosts and of the arbiter, and which hooks have ended.
     pub fn watch(&mut self, node: &mut Node) {
-        while let Some((Question { service, epoch }, verdict)) = self.arbiter.poll() {
+        while let Some((ArbiterQuestion { service, epoch }, verdict)) = self.arbiter.poll() {
             node.handle(
                 linux::clock::now(),
                 service,
@@ -270,7 +270,7 @@ impl Executor {
     /// Reads the log to its end, then tells the node about the packets that passed unlogged. The log is read first because the logged
     /// packets came first.
     fn read_all(&self, node: &mut Node, index: ServiceIndex, rings: &mut Rings, unlogged: u64) {
-        rings.drain(usize::MAX, true, &mut Reader(node));
+        rings.drain(usize::MAX, true, &mut NodeLogReader(node));
         if unlogged > 0 {
             tracing::error!(
                 service = self.service_name(index),
@@ -288,7 +288,7 @@ impl Executor {
     }
 
     /// Carries out one action. A failure concerns only the connection or the service of that action.
-    pub fn carry_out(&mut self, action: Action, node: &mut Node, rings: &mut Rings, peer: &Peer) {
+    pub fn carry_out(&mut self, action: Action, node: &mut Node, rings: &mut Rings, peer: &PeerLinks) {
         match action {
             Action::Service(service, action) => self.carry_out_for(service, action, node, rings, peer),
             Action::Send(heartbeat) => peer.send(&heartbeat),
@@ -302,7 +302,7 @@ impl Executor {
         action: ServiceAction,
         node: &mut Node,
         rings: &mut Rings,
-        peer: &Peer,
+        peer: &PeerLinks,
     ) {
         match action {
             ServiceAction::Assume { gate, peer_mac } => {
@@ -314,7 +314,7 @@ impl Executor {
                 self.wire.set_mode(service, mode_of(gate));
             }
             ServiceAction::SetUntil { until } => self.wire.set_until(service, nanos_of(until)),
-            ServiceAction::Confirm { epoch } => self.arbiter.confirm(Question { service, epoch }),
+            ServiceAction::Confirm { epoch } => self.arbiter.confirm(ArbiterQuestion { service, epoch }),
             ServiceAction::Hold { clients } => self.hold(node, service, clients),
             ServiceAction::Settle => self.settle(service),
             ServiceAction::CapWindow { client, cap } => self.cap_window(service, client, cap),
@@ -342,7 +342,7 @@ impl Executor {
             }
             ServiceAction::FeedReplica { connection } => self.replicas.feed(node, service, connection),
             ServiceAction::CloseReplica { connection } => self.replicas.close(service, connection),
-            ServiceAction::RunSync { phase, run, until } => self.state_syncs.run(Run {
+            ServiceAction::RunSync { phase, run, until } => self.state_syncs.run(HookRun {
                 service,
                 phase,
                 number: run,
@@ -361,16 +361,16 @@ impl Executor {
     }
 
     /// Logs a report for the operator. Stores what the next agent must know of the report in the wire's pinned maps.
-    fn hear(&self, node: &Node, service: ServiceIndex, report: &Report) {
+    fn hear(&self, node: &Node, service: ServiceIndex, report: &OperatorReport) {
         match *report {
-            Report::Role { to, .. } => {
+            OperatorReport::Role { to, .. } => {
                 self.wire.set_consented(service, to == Role::Backup);
                 self.wire.set_doubted(service, None);
             }
-            Report::Doubted { is_primary, epoch } => {
+            OperatorReport::Doubted { is_primary, epoch } => {
                 self.wire.set_doubted(service, Some((is_primary, epoch)))
             }
-            Report::Confirmed => self.wire.set_doubted(service, None),
+            OperatorReport::Confirmed => self.wire.set_doubted(service, None),
             _ => {}
         }
         self.tell(node, service, report);
@@ -433,7 +433,7 @@ impl Executor {
         self.restoring.retain(|(service, _), _| *service != index);
         self.relay.drop_live(index);
         self.replicas.close_all(index);
-        self.services[usize::from(index)].held = Held::default(); // the next wire begins with no held clients
+        self.services[usize::from(index)].held = HeldClients::default(); // the next wire begins with no held clients
         let vip = self.services[usize::from(index)].vip;
         self.set_speak(index, false);
         match linux::network::sockets::destroy(vip) {
@@ -492,11 +492,11 @@ fn mode_of(gate: Gate) -> Mode {
 }
 
 /// The part of the network that a gate needs, if any.
-pub fn part_behind(gate: Gate) -> Option<Part> {
+pub fn part_behind(gate: Gate) -> Option<NetworkPart> {
     match gate {
         Gate::Off | Gate::Mute => None,
-        Gate::Wire | Gate::Takeover => Some(Part::Wire),
-        Gate::Primary => Some(Part::Behind),
-        Gate::Sole => Some(Part::Alone),
+        Gate::Wire | Gate::Takeover => Some(NetworkPart::Wire),
+        Gate::Primary => Some(NetworkPart::Behind),
+        Gate::Sole => Some(NetworkPart::Alone),
     }
 }

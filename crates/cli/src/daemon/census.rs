@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use linux::network::{Error, sockets};
-use proto::census::{PAGE_MAX, Page, PageQuery};
+use linux::network::{NetworkError, sockets};
+use proto::census::{CensusPage, PAGE_MAX, PageQuery};
 use proto::learn::Terms;
 
 /// Maximum number of connections kept between two pages. If a service has more, the kernel is asked again.
@@ -24,7 +24,7 @@ impl Listing {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn page(&mut self, vip: SocketAddr, query: PageQuery) -> Result<Page, Error> {
+    pub fn page(&mut self, vip: SocketAddr, query: PageQuery) -> Result<CensusPage, NetworkError> {
         self.page_of(query, |after| sockets::open_behind(vip, after))
     }
 
@@ -32,7 +32,7 @@ impl Listing {
         &mut self,
         query: PageQuery,
         open_behind: impl FnOnce(Option<SocketAddr>) -> Result<Vec<(SocketAddr, Terms)>, E>,
-    ) -> Result<Page, E> {
+    ) -> Result<CensusPage, E> {
         if !self.has(query) {
             let mut connections = open_behind(query.after)?;
             self.is_rest = connections.len() <= KEPT_MAX;
@@ -48,7 +48,7 @@ impl Listing {
         if is_last {
             *self = Self::default();
         }
-        Ok(Page {
+        Ok(CensusPage {
             query,
             connections,
             is_last,
@@ -83,13 +83,13 @@ mod tests {
     };
 
     /// A kernel with `count` connections, which counts how often it is asked.
-    struct Kernel {
+    struct CountingKernel {
         count: u32,
         asked: usize,
     }
 
-    impl Kernel {
-        fn page(&mut self, listing: &mut Listing, query: PageQuery) -> Page {
+    impl CountingKernel {
+        fn page(&mut self, listing: &mut Listing, query: PageQuery) -> CensusPage {
             let page = listing.page_of(query, |after| {
                 self.asked += 1;
                 let all = (0..self.count).map(|number| (client(number), TERMS));
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn all_are_told_and_the_kernel_is_asked_once() {
         for count in [0, 1, 31, 32, 33, 10_000] {
-            let (mut kernel, mut listing) = (Kernel { count, asked: 0 }, Listing::default());
+            let (mut kernel, mut listing) = (CountingKernel { count, asked: 0 }, Listing::default());
             let told = kernel.census(&mut listing, 1);
             assert!(told.iter().copied().eq((0..count).map(client)), "{count}");
             assert_eq!(kernel.asked, 1);
@@ -132,14 +132,14 @@ mod tests {
     #[test]
     fn of_very_many_the_kernel_is_asked_again() {
         let count = 2 * KEPT_MAX as u32 + 5;
-        let (mut kernel, mut listing) = (Kernel { count, asked: 0 }, Listing::default());
+        let (mut kernel, mut listing) = (CountingKernel { count, asked: 0 }, Listing::default());
         assert_eq!(kernel.census(&mut listing, 1).len(), count as usize);
         assert_eq!(kernel.asked, 3);
     }
 
     #[test]
     fn another_census_gets_a_list_of_its_own() {
-        let (mut kernel, mut listing) = (Kernel { count: 40, asked: 0 }, Listing::default());
+        let (mut kernel, mut listing) = (CountingKernel { count: 40, asked: 0 }, Listing::default());
         let first = PageQuery {
             census: 1,
             after: None,

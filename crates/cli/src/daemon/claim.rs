@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Context;
-use linux::network::{self, Announcer, Interface, Network, Part};
+use linux::network::{self, Announcer, Interface, Network, NetworkPart};
 use linux::probe::OutsideHosts;
 use proto::action::ServiceIndex;
 use proto::node::Node;
@@ -13,10 +13,10 @@ use crate::config::Config;
 
 /// The claims of all services.
 pub struct Claims {
-    services: Vec<Service>,
+    services: Vec<ServiceClaim>,
 }
 
-struct Service {
+struct ServiceClaim {
     vip: SocketAddr,
     interface: Interface,
     /// The configured outside hosts; empty: the gateways.
@@ -37,10 +37,10 @@ impl Claims {
     /// # Errors
     /// If an interface is gone.
     pub fn new(config: &Config) -> anyhow::Result<Self> {
-        let service = |service: &crate::config::Service| {
+        let service = |service: &crate::config::ServiceSettings| {
             let interface = Interface::find(&service.interface)?
                 .with_context(|| format!("interface {} is gone", service.interface))?;
-            anyhow::Ok(Service {
+            anyhow::Ok(ServiceClaim {
                 vip: (service.address, service.port).into(),
                 announcer: Announcer::open(&interface)?,
                 interface,
@@ -77,7 +77,7 @@ impl Claims {
         let service = &mut self.services[usize::from(index)];
         let vip = service.vip.ip();
         network
-            .assume(vip, Part::Alone)
+            .assume(vip, NetworkPart::Alone)
             .with_context(|| format!("claiming {vip}"))?;
         let hosts = if service.hosts.is_empty() {
             let gateways = network::gateways(&service.interface.name).context("looking for gateways")?;

@@ -20,10 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use hmac::{Hmac, KeyInit, Mac};
-use proto::replay::{Freshness, Replay, Seen};
+use proto::replay::{Freshness, Replay, ReplayVerdict};
 use sha2::Sha256;
 
-use crate::config::Key;
+use crate::config::SecretKey;
 
 /// The versions of the contents that this program speaks.
 pub const VERSIONS: RangeInclusive<u8> = 1..=2;
@@ -35,7 +35,7 @@ const HAS_TAG: u8 = 1;
 /// Kind of the contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     /// A heartbeat. Only the newest counts.
     Heartbeat = 1,
     /// A question about connections that are older than the wire.
@@ -48,7 +48,7 @@ pub enum Kind {
     Page = 5,
 }
 
-impl Kind {
+impl FrameKind {
     fn of(byte: u8) -> Option<Self> {
         [Self::Heartbeat, Self::Ask, Self::Told, Self::AskAll, Self::Page]
             .into_iter()
@@ -67,7 +67,7 @@ impl Kind {
 /// A datagram that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened<'a> {
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// Whether a newer datagram has come before this one.
     pub is_late: bool,
     pub contents: &'a [u8],
@@ -170,7 +170,7 @@ impl Number {
 /// The sealer and the opener of node `name` for its exchange with `peer`. `draw` gives unpredictable numbers other than 0.
 pub fn open(
     (name, peer): (&str, &str),
-    key: Option<&Key>,
+    key: Option<&SecretKey>,
     versions: RangeInclusive<u8>,
     draw: fn() -> u64,
 ) -> (Sealer, Opener) {
@@ -199,7 +199,7 @@ pub fn open(
 
 /// Computes the tags of the datagrams that `sender` sends. The name's length goes first, so that a name and the bytes after it cannot be
 /// read as another, longer name.
-fn tagger(key: &Key, sender: &str) -> Hmac<Sha256> {
+fn tagger(key: &SecretKey, sender: &str) -> Hmac<Sha256> {
     let mut tagger = Hmac::<Sha256>::new_from_slice(key.bytes()).expect("any length is a key");
     tagger.update(&(sender.len() as u64).to_be_bytes());
     tagger.update(sender.as_bytes());
@@ -208,12 +208,12 @@ fn tagger(key: &Key, sender: &str) -> Hmac<Sha256> {
 
 impl Sealer {
     /// Whether the version in use knows this kind.
-    pub fn speaks(&self, kind: Kind) -> bool {
+    pub fn speaks(&self, kind: FrameKind) -> bool {
         self.learned.version.load(Ordering::Relaxed) >= kind.since()
     }
 
     /// Puts `contents` into a datagram.
-    pub fn seal(&mut self, kind: Kind, contents: &[u8]) -> Vec<u8> {
+    pub fn seal(&mut self, kind: FrameKind, contents: &[u8]) -> Vec<u8> {
         self.sequence += 1;
         let version = self.learned.version.load(Ordering::Relaxed);
         let flags = if self.tagger.is_some() { HAS_TAG } else { 0 };
@@ -255,7 +255,7 @@ impl Opener {
         if !self.versions.contains(&header[0]) {
             return Err(Refused::Version);
         }
-        let kind = Kind::of(header[3]).ok_or(Refused::Kind)?;
+        let kind = FrameKind::of(header[3]).ok_or(Refused::Kind)?;
         Ok(Opened {
             kind,
             is_late,
@@ -289,10 +289,10 @@ impl Opener {
 
     fn is_late(&mut self, incarnation: u64, sequence: u64, echo: u64) -> Result<bool, Refused> {
         match self.replay.on_datagram(incarnation, sequence, echo) {
-            Freshness::Current(Seen::Newest) => Ok(false),
-            Freshness::Current(Seen::Late) => Ok(true),
-            Freshness::Current(Seen::Again) => Err(Refused::Again),
-            Freshness::Current(Seen::TooOld) => Err(Refused::TooOld),
+            Freshness::Current(ReplayVerdict::Newest) => Ok(false),
+            Freshness::Current(ReplayVerdict::Late) => Ok(true),
+            Freshness::Current(ReplayVerdict::Again) => Err(Refused::Again),
+            Freshness::Current(ReplayVerdict::TooOld) => Err(Refused::TooOld),
             Freshness::Unproved => Err(Refused::Unproved),
             Freshness::Proved => {
                 let nonce = (self.draw)();

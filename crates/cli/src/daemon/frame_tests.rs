@@ -8,28 +8,28 @@ fn draw() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-fn key(digit: char) -> Key {
+fn key(digit: char) -> SecretKey {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), digit.to_string().repeat(64)).unwrap();
     std::fs::set_permissions(file.path(), PermissionsExt::from_mode(0o600)).unwrap();
-    Key::read(file.path()).unwrap()
+    SecretKey::read(file.path()).unwrap()
 }
 
 /// One node's end of the exchange of datagrams.
-struct End(Sealer, Opener);
+struct DatagramEnd(Sealer, Opener);
 
-fn end(name: &str, peer: &str, key: Option<&Key>) -> End {
+fn end(name: &str, peer: &str, key: Option<&SecretKey>) -> DatagramEnd {
     speaking(name, peer, key, VERSIONS)
 }
 
-fn speaking(name: &str, peer: &str, key: Option<&Key>, versions: RangeInclusive<u8>) -> End {
+fn speaking(name: &str, peer: &str, key: Option<&SecretKey>, versions: RangeInclusive<u8>) -> DatagramEnd {
     let (sealer, opener) = super::open((name, peer), key, versions, draw);
-    End(sealer, opener)
+    DatagramEnd(sealer, opener)
 }
 
-impl End {
+impl DatagramEnd {
     fn say(&mut self, words: &str) -> Vec<u8> {
-        self.0.seal(Kind::Heartbeat, words.as_bytes())
+        self.0.seal(FrameKind::Heartbeat, words.as_bytes())
     }
 
     fn hear(&mut self, datagram: &[u8]) -> Result<String, Refused> {
@@ -39,7 +39,7 @@ impl End {
 }
 
 /// Two ends, each of which knows by the other one's nonce that the other one's datagrams are no recording.
-fn pair(key: Option<&Key>) -> (End, End) {
+fn pair(key: Option<&SecretKey>) -> (DatagramEnd, DatagramEnd) {
     let (mut a, mut b) = (end("a", "b", key), end("b", "a", key));
     assert_eq!(b.hear(&a.say("1")), Err(Refused::Unproved));
     assert_eq!(a.hear(&b.say("2")).as_deref(), Ok("2"));
@@ -140,13 +140,13 @@ fn both_speak_the_highest_version_that_both_speak() {
 }
 
 /// Lets both ends talk. Then returns the version that each end speaks, or `None` if the other end refuses it.
-fn versions_of(one: &mut End, two: &mut End) -> [Option<u8>; 2] {
+fn versions_of(one: &mut DatagramEnd, two: &mut DatagramEnd) -> [Option<u8>; 2] {
     for _ in 0..3 {
         let _ = two.hear(&one.say(""));
         let _ = one.hear(&two.say(""));
     }
     let [of_one, of_two] = [one.say("words"), two.say("words")];
-    let heard = |end: &mut End, said: &[u8]| end.hear(said).map(|_| said[0]).ok();
+    let heard = |end: &mut DatagramEnd, said: &[u8]| end.hear(said).map(|_| said[0]).ok();
     [heard(two, &of_one), heard(one, &of_two)]
 }
 

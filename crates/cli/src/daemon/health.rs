@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use proto::action::ServiceIndex;
-use proto::application::Answers;
+use proto::application::HealthAnswers;
 
-use crate::config::{Config, Health};
+use crate::config::{Config, HealthSettings};
 
 /// State of the applications that have a health probe.
-pub struct Watch {
+pub struct HealthWatch {
     /// For each service, whether too many probes in a row have failed. `None` if the service has no probe.
     hung: Vec<Option<Arc<AtomicBool>>>,
 }
 
-impl Watch {
+impl HealthWatch {
     /// Starts the probes. `wake` is called when a state changes.
     ///
     /// # Errors
@@ -51,9 +51,15 @@ impl Watch {
     }
 }
 
-/// Probes one application until the [`Watch`] is dropped.
-fn watch(name: &str, application: SocketAddr, health: &Health, told: &Weak<AtomicBool>, wake: &impl Fn()) {
-    let mut answers = Answers::default();
+/// Probes one application until the [`HealthWatch`] is dropped.
+fn watch(
+    name: &str,
+    application: SocketAddr,
+    health: &HealthSettings,
+    told: &Weak<AtomicBool>,
+    wake: &impl Fn(),
+) {
+    let mut answers = HealthAnswers::default();
     loop {
         let begun = Instant::now();
         let outcome = ask(application, health);
@@ -72,7 +78,7 @@ fn watch(name: &str, application: SocketAddr, health: &Health, told: &Weak<Atomi
 }
 
 /// Sends one probe.
-fn ask(application: SocketAddr, health: &Health) -> io::Result<()> {
+fn ask(application: SocketAddr, health: &HealthSettings) -> io::Result<()> {
     let deadline = Instant::now() + health.timeout;
     let left = || {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -110,8 +116,8 @@ mod tests {
 
     use super::*;
 
-    fn health() -> Health {
-        Health {
+    fn health() -> HealthSettings {
+        HealthSettings {
             interval: Duration::from_millis(10),
             timeout: Duration::from_millis(100),
             failures: 2,
@@ -182,7 +188,7 @@ mod tests {
             let _ = news.send(asked.load(Ordering::SeqCst));
         };
         let patience = Duration::from_secs(20);
-        let patient = Health {
+        let patient = HealthSettings {
             timeout: patience,
             ..health()
         };

@@ -17,14 +17,14 @@ const MANY: usize = 4096;
 
 /// Clients of one service that the wire holds.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct HeldClients {
     /// Clients whose connections are being decided.
     deciding: Vec<SocketAddr>,
     /// Number of clients that were held while the primary lived, since the last check for gone clients.
     told: usize,
 }
 
-impl Held {
+impl HeldClients {
     /// Whether connections are being decided.
     pub(super) fn is_deciding(&self) -> bool {
         !self.deciding.is_empty()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::bounded::{self, Late, Outcome};
+use crate::bounded::{self, CommandOutcome, LatePolicy};
 
 /// How long to wait for a hook. One that takes longer is left alone, and logged.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -15,14 +15,14 @@ pub fn run(service: &str, command: &[String]) {
     let (service, command) = (service.to_owned(), command.to_vec());
     let watch = move || {
         let environment = [("STEADFAST_SERVICE", service.as_str())];
-        match bounded::run(&command, &environment, PATIENCE, Late::Leave) {
-            Ok(Outcome::Ended { status, .. }) if status.success() => {
+        match bounded::run(&command, &environment, PATIENCE, LatePolicy::Leave) {
+            Ok(CommandOutcome::Ended { status, .. }) if status.success() => {
                 tracing::info!(service, program, "on_deposed has run");
             }
-            Ok(Outcome::Ended { status, .. }) => {
+            Ok(CommandOutcome::Ended { status, .. }) => {
                 tracing::error!(service, program, %status, "on_deposed failed");
             }
-            Ok(Outcome::Late) => {
+            Ok(CommandOutcome::Late) => {
                 tracing::error!(service, program, "on_deposed still runs after {PATIENCE:?}");
             }
             Err(error) => tracing::error!(service, program, %error, "on_deposed cannot be run"),

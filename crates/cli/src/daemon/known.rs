@@ -10,9 +10,9 @@ use super::carry_out::Executor;
 const GENERATION: Duration = Duration::from_secs(10);
 
 /// When the wire was told last.
-pub(super) struct Known(Instant);
+pub(super) struct KnownRenewal(Instant);
 
-impl Known {
+impl KnownRenewal {
     pub(super) fn new() -> Self {
         Self(Instant::now())
     }

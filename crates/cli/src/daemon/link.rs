@@ -13,7 +13,7 @@ use super::frame;
 use crate::control::LinkStatus;
 
 /// One address of the peer.
-pub(super) struct Link {
+pub(super) struct PeerLink {
     pub(super) address: SocketAddr,
     pub(super) socket: Arc<UdpSocket>,
     /// When a datagram of the peer's current incarnation last arrived, copies included.
@@ -23,7 +23,7 @@ pub(super) struct Link {
     pub(super) newest: frame::Number,
 }
 
-impl Link {
+impl PeerLink {
     /// A link to `address`; `is_shared` if other links have the same port.
     pub(super) fn open(address: SocketAddr, is_shared: bool) -> io::Result<Self> {
         let any: IpAddr = match address {

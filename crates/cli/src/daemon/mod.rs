@@ -53,18 +53,18 @@ use proto::service::ServiceInput;
 use proto::stream::{OnShelf, Shelf};
 use proto::table::Direction;
 
-use crate::arbiter::Arbiter;
+use crate::arbiter::ArbiterClient;
 use crate::config::Config;
 use crate::control::{self, Call};
 use crate::lock::Lock;
 use crate::metrics;
 use carry_out::Executor;
-use known::Known;
-use peer::{About, Message, Peer};
+use known::KnownRenewal;
+use peer::{About, PeerLinks, PeerMessage};
 pub use servers::accepts;
 pub use set_up::could_go_on;
-use set_up::{Found, SetUp, node_config, set_up};
-use turn::{BATCH, Turn};
+use set_up::{EarlierAgent, SetUp, node_config, set_up};
+use turn::{BATCH, TurnSteps};
 use upgrade::Upgrade;
 pub use upgrade::block_signal;
 
@@ -100,7 +100,7 @@ struct Agent<'a> {
     node: Node,
     executor: Executor,
     rings: Rings,
-    peer: Peer,
+    peer: PeerLinks,
     calls: Receiver<Call>,
     wakeups: UnixStream,
     stop: Arc<AtomicBool>,
@@ -115,13 +115,13 @@ struct Agent<'a> {
     /// The operator has asked for a stop; the agent stops at this time at the latest.
     leaves_by: Option<proto::Instant>,
     peer_addresses: Vec<std::net::IpAddr>,
-    known: Known,
+    known: KnownRenewal,
 }
 
 /// Reads the log for the node.
-struct Reader<'a>(&'a mut Node);
+struct NodeLogReader<'a>(&'a mut Node);
 
-impl wire::Reader for Reader<'_> {
+impl wire::RecordReader for NodeLogReader<'_> {
     fn record(&mut self, record: &wire::Record, packet: &[u8], source: OnShelf<'_>) {
         let direction = if record.direction == 0 {
             Direction::In
@@ -165,7 +165,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
     let wake = move || {
         let _ = std::io::Write::write(&mut &*waker, &[1]); // full: a wake-up is under way already
     };
-    let arbiter = Arbiter::open(config, wake.clone()).context("opening the way to the arbiter")?;
+    let arbiter = ArbiterClient::open(config, wake.clone()).context("opening the way to the arbiter")?;
     let SetUp {
         mut executor,
         rings,
@@ -173,8 +173,8 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
     } = set_up(config, wake.clone(), arbiter)?;
     let node = node_config(config, start.without_peer, &executor, found.as_ref());
     let node = Node::new(node, linux::clock::now());
-    let peer = Peer::open(config).context("opening the links to the peer")?;
-    let (server, asker, calls) = control::Server::open(&config.node.state_dir, wake)?;
+    let peer = PeerLinks::open(config).context("opening the links to the peer")?;
+    let (server, asker, calls) = control::ControlServer::open(&config.node.state_dir, wake)?;
     if let Some(metrics) = &config.metrics {
         metrics::serve(metrics.listen, asker)?;
     }
@@ -204,9 +204,9 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         peer_status,
         leaves_by: None,
         peer_addresses: config.links(),
-        known: Known::new(),
+        known: KnownRenewal::new(),
     };
-    let away = found.map(|Found { seen, .. }| linux::clock::now().since(seen));
+    let away = found.map(|EarlierAgent { seen, .. }| linux::clock::now().since(seen));
     tracing::info!(node = config.node.name, peer = config.peer.name, ?away, "ready");
     agent.run();
     drop(server);
@@ -223,30 +223,30 @@ impl Agent<'_> {
         }
     }
 
-    fn hear(&mut self, message: Message) {
+    fn hear(&mut self, message: PeerMessage) {
         let now = linux::clock::now();
         if !self.node.peer_is_alive(now) {
             self.executor.ask_again_for(&self.peer_addresses);
         }
         match message {
-            Message::Heartbeat(heartbeat) => self.node.handle_heartbeat(now, heartbeat),
-            Message::Ask(About { vip, connections, .. }) => {
+            PeerMessage::Heartbeat(heartbeat) => self.node.handle_heartbeat(now, heartbeat),
+            PeerMessage::Ask(About { vip, connections, .. }) => {
                 if let Some(told) = self.executor.look_up(&self.node, vip, &connections) {
                     self.peer.tell(vip, told);
                 }
             }
-            Message::AskAll(About { vip, connections, .. }) => {
+            PeerMessage::AskAll(About { vip, connections, .. }) => {
                 if let Some(page) = self.executor.list(&self.node, vip, connections) {
                     self.peer.list(vip, page);
                 }
             }
-            Message::Told(About { vip, connections, .. }) => {
+            PeerMessage::Told(About { vip, connections, .. }) => {
                 if let Some(service) = self.executor.service_at(vip) {
                     self.read_all();
                     self.node.handle(now, service, ServiceInput::Told(connections));
                 }
             }
-            Message::Page(About { vip, connections, .. }) => {
+            PeerMessage::Page(About { vip, connections, .. }) => {
                 if let Some(service) = self.executor.service_at(vip) {
                     self.read_all();
                     self.node.handle(now, service, ServiceInput::Page(connections));
@@ -257,7 +257,8 @@ impl Agent<'_> {
 
     /// Reads the log to its end, so that the node knows what was logged before the primary's message.
     fn read_all(&mut self) {
-        self.rings.drain(usize::MAX, true, &mut Reader(&mut self.node));
+        self.rings
+            .drain(usize::MAX, true, &mut NodeLogReader(&mut self.node));
     }
 
     /// Whether the agent may stop. The operator must have asked for it, and either waiting can save nothing more, or [`STOP_MAX`] is over,
@@ -314,7 +315,7 @@ impl Agent<'_> {
     }
 }
 
-impl Turn for Agent<'_> {
+impl TurnSteps for Agent<'_> {
     fn look_for_pause(&mut self) {
         let reading = linux::clock::reading();
         if let Some(lost) = reading.and_then(|reading| self.pauses.look(reading)) {
@@ -335,7 +336,7 @@ impl Turn for Agent<'_> {
 
     fn read_log(&mut self) -> usize {
         self.nap = if self.rings.fill() > MUCH { NAP_SHORT } else { NAP };
-        self.rings.drain(BATCH, false, &mut Reader(&mut self.node))
+        self.rings.drain(BATCH, false, &mut NodeLogReader(&mut self.node))
     }
 
     /// Carries out the node's actions until it has none left. During a takeover the node may also pause, so that everything else is

@@ -1,26 +1,26 @@
 //! Logs the node's reports.
 
-use proto::action::{Report, ServiceIndex};
+use proto::action::{OperatorReport, ServiceIndex};
 use proto::node::Node;
 
 use super::carry_out::Executor;
 
 impl Executor {
     /// Logs a report.
-    pub(super) fn tell(&self, node: &Node, index: ServiceIndex, report: &Report) {
+    pub(super) fn tell(&self, node: &Node, index: ServiceIndex, report: &OperatorReport) {
         let service = self.service_name(index);
         match report {
-            Report::Role { from, to, epoch } => {
+            OperatorReport::Role { from, to, epoch } => {
                 tracing::info!(service, ?from, ?to, epoch, "role");
             }
-            Report::Failed { why } => tell_failure(service, Some(why)),
-            Report::Mended => tell_failure(service, None),
-            Report::Doubted { is_primary, .. } => tell_doubt(service, *is_primary),
-            Report::Confirmed => {
+            OperatorReport::Failed { why } => tell_failure(service, Some(why)),
+            OperatorReport::Mended => tell_failure(service, None),
+            OperatorReport::Doubted { is_primary, .. } => tell_doubt(service, *is_primary),
+            OperatorReport::Confirmed => {
                 let what = "the other node did not go on alone: this node goes on as before";
                 tracing::info!(service, "{what}");
             }
-            Report::TakenOver => {
+            OperatorReport::TakenOver => {
                 let Some(taken) = node.service(index).takeovers().last() else {
                     return;
                 };
@@ -35,27 +35,27 @@ impl Executor {
                     "taken over"
                 );
             }
-            Report::Unrestorable { client, reason } => {
+            OperatorReport::Unrestorable { client, reason } => {
                 tracing::warn!(service, %client, reason, "connection lost");
             }
-            Report::TwoVoices { epoch } => {
+            OperatorReport::TwoVoices { epoch } => {
                 tracing::error!(
                     service,
                     epoch,
                     "BOTH NODES SPEAK for the service: they could not reach each other and both took it"
                 );
             }
-            Report::Contradiction { what } => {
+            OperatorReport::Contradiction { what } => {
                 tracing::error!(service, what, "configurations contradict each other");
             }
-            Report::Synced { held } => {
+            OperatorReport::Synced { held } => {
                 tracing::info!(
                     service,
                     ?held,
                     "the replica's state is the primary's: new connections are protected"
                 );
             }
-            Report::NotSynced { why } => {
+            OperatorReport::NotSynced { why } => {
                 tracing::warn!(
                     service,
                     why,

@@ -26,7 +26,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(2);
 const QUESTIONS_MAX: usize = 100;
 
 /// The outside hosts of all services.
-pub struct Outside {
+pub struct OutsideProbes {
     routes: Vec<Route>,
 }
 
@@ -88,7 +88,7 @@ impl Questions {
     }
 }
 
-impl Outside {
+impl OutsideProbes {
     /// The outside hosts of all services. Asks none of them yet.
     pub fn new(config: &Config) -> Self {
         let mut routes: Vec<Route> = Vec::new();

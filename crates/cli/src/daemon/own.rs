@@ -30,7 +30,7 @@ fn own_client(
 
 /// As [`own_client`], at the start of the agent. Logs if there is no address.
 pub(super) fn first_own_client(
-    service: &config::Service,
+    service: &config::ServiceSettings,
     interface: &Interface,
     vips: &[IpAddr],
 ) -> Option<OwnClient> {

@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use linux::probe::Prober;
 use proto::action::{Heartbeat, ServiceBeat};
-use proto::census::{Page, PageQuery};
-use proto::learn::Told;
+use proto::census::{CensusPage, PageQuery};
+use proto::learn::ClientTerms;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::frame::{self, Kind, Opener, Refused, Sealer};
-use super::link::{Link, receive, send};
-use crate::config::{Config, Key};
+use super::frame::{self, FrameKind, Opener, Refused, Sealer};
+use super::link::{PeerLink, receive, send};
+use crate::config::{Config, SecretKey};
 use crate::control::PeerStatus;
 
 /// Receive buffer in bytes. Larger than the peer's largest datagram: a heartbeat of 64 services with the maximum number of orphans.
@@ -40,17 +40,17 @@ const AGAIN_EVERY: Duration = Duration::from_millis(5);
 
 /// A message between the nodes.
 #[derive(Debug)]
-pub enum Message {
+pub enum PeerMessage {
     /// A heartbeat: a sign of life, with the sender's state.
     Heartbeat(Heartbeat),
     /// Asks what the receiver's kernel knows of the connections of these clients.
     Ask(About<Vec<SocketAddr>>),
     /// The answer to `Ask`.
-    Told(About<Vec<Told>>),
+    Told(About<Vec<ClientTerms>>),
     /// Asks which connections the receiver's kernel has.
     AskAll(About<PageQuery>),
     /// One page of the answer to `AskAll`.
-    Page(About<Page>),
+    Page(About<CensusPage>),
 }
 
 /// A question or an answer about connections of one service.
@@ -64,18 +64,18 @@ pub struct About<T> {
     pub connections: T,
 }
 
-impl Message {
+impl PeerMessage {
     /// The message in a frame's `contents`.
-    fn read(kind: Kind, contents: &[u8]) -> Result<Self, Refused> {
+    fn read(kind: FrameKind, contents: &[u8]) -> Result<Self, Refused> {
         fn json<T: DeserializeOwned>(contents: &[u8]) -> Result<T, Refused> {
             serde_json::from_slice(contents).map_err(|_| Refused::Contents)
         }
         Ok(match kind {
-            Kind::Heartbeat => Self::Heartbeat(json(contents)?),
-            Kind::Ask => Self::Ask(json(contents)?),
-            Kind::Told => Self::Told(json(contents)?),
-            Kind::AskAll => Self::AskAll(json(contents)?),
-            Kind::Page => Self::Page(json(contents)?),
+            FrameKind::Heartbeat => Self::Heartbeat(json(contents)?),
+            FrameKind::Ask => Self::Ask(json(contents)?),
+            FrameKind::Told => Self::Told(json(contents)?),
+            FrameKind::AskAll => Self::AskAll(json(contents)?),
+            FrameKind::Page => Self::Page(json(contents)?),
         })
     }
 
@@ -93,23 +93,23 @@ impl Message {
 
 /// One datagram of the peer's agent.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct PeerDatagram {
     /// Index of the interface by which it arrived.
     pub interface: u32,
     /// The message. `None` if the datagram was a copy, or a heartbeat that came after a newer one.
-    pub message: Option<Message>,
+    pub message: Option<PeerMessage>,
 }
 
 /// The links to the peer. Takes only datagrams from the peer's addresses and port.
-pub struct Peer {
+pub struct PeerLinks {
     /// One for each link, except links for which no raw socket could be opened.
     probers: Vec<Prober>,
-    links: Vec<Link>,
+    links: Vec<PeerLink>,
     opener: Opener,
     name: String,
     own_name: String,
     is_authenticated: bool,
-    said: Arc<Said>,
+    said: Arc<SharedHeartbeat>,
     refused: BTreeMap<Refused, Count>,
 }
 
@@ -121,12 +121,12 @@ struct Count {
 }
 
 /// The agent's last heartbeat, shared with the thread that repeats it.
-struct Said {
-    word: Mutex<Word>,
+struct SharedHeartbeat {
+    word: Mutex<LastHeartbeat>,
     changed: Condvar,
 }
 
-struct Word {
+struct LastHeartbeat {
     bytes: Vec<u8>,
     /// The incarnation of the peer that this node hears. A change of this field or of `services` is news, which is sent at once.
     heard: Option<u64>,
@@ -140,7 +140,7 @@ struct Word {
     sealer: Sealer,
 }
 
-impl Word {
+impl LastHeartbeat {
     /// No heartbeat yet.
     fn new(sealer: Sealer) -> Self {
         Self {
@@ -167,10 +167,10 @@ impl Word {
     }
 }
 
-impl Peer {
+impl PeerLinks {
     /// Opens the sockets and starts the thread that sends heartbeats.
     pub fn open(config: &Config) -> anyhow::Result<Self> {
-        let key = config.peer.key_file.as_deref().map(Key::read).transpose();
+        let key = config.peer.key_file.as_deref().map(SecretKey::read).transpose();
         let key = key.map_err(anyhow::Error::msg).context("reading the key")?;
         let names = (config.node.name.as_str(), config.peer.name.as_str());
         let (sealer, opener) = frame::open(names, key.as_ref(), frame::VERSIONS, draw);
@@ -178,11 +178,11 @@ impl Peer {
         let is_shared = addresses.len() > 1;
         let links = addresses.iter().map(|&address| {
             let address = SocketAddr::new(address, config.peer.port);
-            Link::open(address, is_shared).with_context(|| format!("opening the link to {address}"))
+            PeerLink::open(address, is_shared).with_context(|| format!("opening the link to {address}"))
         });
         let links = links.collect::<anyhow::Result<Vec<_>>>()?;
-        let said = Arc::new(Said {
-            word: Mutex::new(Word::new(sealer)),
+        let said = Arc::new(SharedHeartbeat {
+            word: Mutex::new(LastHeartbeat::new(sealer)),
             changed: Condvar::new(),
         });
         let (rhythm, patience) = (config.detector.heartbeat, config.node.agent_timeout);
@@ -227,27 +227,27 @@ impl Peer {
 
     /// Asks what the peer's kernel knows of the connections of `clients`.
     pub fn ask(&self, vip: SocketAddr, clients: Vec<SocketAddr>) {
-        self.send_once(Kind::Ask, vip, clients);
+        self.send_once(FrameKind::Ask, vip, clients);
     }
 
-    /// Answers [`Message::Ask`].
-    pub fn tell(&self, vip: SocketAddr, told: Vec<Told>) {
-        self.send_once(Kind::Told, vip, told);
+    /// Answers [`PeerMessage::Ask`].
+    pub fn tell(&self, vip: SocketAddr, told: Vec<ClientTerms>) {
+        self.send_once(FrameKind::Told, vip, told);
     }
 
     /// Asks which connections the peer's kernel has.
     pub fn ask_all(&self, vip: SocketAddr, query: PageQuery) {
-        self.send_once(Kind::AskAll, vip, query);
+        self.send_once(FrameKind::AskAll, vip, query);
     }
 
-    /// Answers [`Message::AskAll`].
-    pub fn list(&self, vip: SocketAddr, page: Page) {
-        self.send_once(Kind::Page, vip, page);
+    /// Answers [`PeerMessage::AskAll`].
+    pub fn list(&self, vip: SocketAddr, page: CensusPage) {
+        self.send_once(FrameKind::Page, vip, page);
     }
 
     /// Sends a message once over each link. If the message is lost, the node that waits for an answer asks again. Sends nothing if the
     /// version that the peer speaks does not have this kind of message.
-    fn send_once<T: Serialize>(&self, kind: Kind, vip: SocketAddr, connections: T) {
+    fn send_once<T: Serialize>(&self, kind: FrameKind, vip: SocketAddr, connections: T) {
         let about = About {
             node: self.own_name.clone(),
             vip,
@@ -279,12 +279,12 @@ impl Peer {
     }
 
     /// Takes the datagrams that have arrived.
-    pub fn receive(&mut self) -> Vec<Arrival> {
+    pub fn receive(&mut self) -> Vec<PeerDatagram> {
         let mut arrivals = Vec::new();
         let mut buffer = [0; DATAGRAM_MAX];
         for index in 0..self.links.len() {
             for _ in 0..RECEIVE_MAX {
-                let Link { address, socket, .. } = &self.links[index];
+                let PeerLink { address, socket, .. } = &self.links[index];
                 match receive(socket, &mut buffer) {
                     Ok((count, from, interface)) if from == Some(*address) => {
                         arrivals.extend(self.take(index, &buffer[..count], interface));
@@ -301,7 +301,7 @@ impl Peer {
 
     /// Takes a datagram that came over the link with index `link` and through the interface with index `interface`. `None` if the datagram
     /// neither has a message that counts nor proves that the link works.
-    fn take(&mut self, link: usize, datagram: &[u8], interface: u32) -> Option<Arrival> {
+    fn take(&mut self, link: usize, datagram: &[u8], interface: u32) -> Option<PeerDatagram> {
         let heard = self.hear(datagram);
         let mut is_new = false;
         if matches!(heard, Ok(_) | Err(Refused::Again)) {
@@ -317,16 +317,16 @@ impl Peer {
             self.refuse(reason);
             None
         });
-        (is_new || message.is_some()).then_some(Arrival { interface, message })
+        (is_new || message.is_some()).then_some(PeerDatagram { interface, message })
     }
 
     /// The message in `datagram`. `None` for a heartbeat that comes after a newer one.
-    fn hear(&mut self, datagram: &[u8]) -> Result<Option<Message>, Refused> {
+    fn hear(&mut self, datagram: &[u8]) -> Result<Option<PeerMessage>, Refused> {
         let opened = self.opener.open(datagram)?;
-        if opened.kind == Kind::Heartbeat && opened.is_late {
+        if opened.kind == FrameKind::Heartbeat && opened.is_late {
             return Ok(None);
         }
-        let message = Message::read(opened.kind, opened.contents)?;
+        let message = PeerMessage::read(opened.kind, opened.contents)?;
         if message.node() != self.name {
             return Err(Refused::Name);
         }
@@ -361,7 +361,7 @@ impl Peer {
     /// Adds the state of the links to `status`.
     pub fn describe(&self, status: &mut PeerStatus) {
         status.authenticated = self.is_authenticated;
-        status.links = self.links.iter().map(Link::status).collect();
+        status.links = self.links.iter().map(PeerLink::status).collect();
         let refused = self.refused.iter();
         status.refused = refused
             .map(|(reason, count)| (reason.to_string(), count.datagrams))
@@ -370,7 +370,7 @@ impl Peer {
 
     /// This node's addresses on the links that have a route to the peer.
     pub fn own_addresses(&self) -> Vec<IpAddr> {
-        let own = |link: &Link| link.socket.local_addr().ok().map(|address| address.ip());
+        let own = |link: &PeerLink| link.socket.local_addr().ok().map(|address| address.ip());
         self.links.iter().filter_map(own).collect()
     }
 
@@ -385,7 +385,7 @@ fn draw() -> u64 {
     linux::process::random_seed() as u64 | 1
 }
 
-impl Said {
+impl SharedHeartbeat {
     /// Runs the thread. Sends the last heartbeat every `rhythm`, and news at once. Sends nothing while the last heartbeat is older than
     /// `patience`.
     fn repeat(&self, links: &[(SocketAddr, Arc<UdpSocket>)], rhythm: Duration, patience: Duration) {
@@ -397,8 +397,8 @@ impl Said {
                 word.fresh = false;
                 due = now + rhythm;
                 if word.at.is_some_and(|at| now.duration_since(at) < patience) {
-                    let Word { sealer, bytes, .. } = &mut *word;
-                    let datagram = sealer.seal(Kind::Heartbeat, bytes);
+                    let LastHeartbeat { sealer, bytes, .. } = &mut *word;
+                    let datagram = sealer.seal(FrameKind::Heartbeat, bytes);
                     for (address, socket) in links {
                         send(*address, socket, &datagram);
                     }
@@ -418,7 +418,7 @@ fn to_json(contents: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(contents).expect("what is said has a JSON form")
 }
 
-impl Drop for Peer {
+impl Drop for PeerLinks {
     fn drop(&mut self) {
         self.said.word.lock().unwrap_or_else(PoisonError::into_inner).over = true;
         self.said.changed.notify_one();
@@ -431,7 +431,7 @@ mod fuzzed;
 
 #[cfg(test)]
 mod tests {
-    use proto::action::{Echo, Server};
+    use proto::action::{ApplicationState, Echo};
     use proto::orphans::{Orphans, TOLD_MAX};
     use proto::role::Role;
 
@@ -447,7 +447,7 @@ mod tests {
             epoch: u64::MAX,
             configured_primary: false,
             mac: [u8::MAX; 6],
-            server: Server::Alive,
+            server: ApplicationState::Alive,
             leaves: false,
             hands_over: false,
             orphans: Orphans {
@@ -456,7 +456,7 @@ mod tests {
             },
             adopted: u64::MAX,
             path: Some(proto::path::PathWord {
-                outside: proto::path::Outside::Unknown,
+                outside: proto::path::Reachability::Unknown,
                 hears: Some(false),
             }),
         };
@@ -477,16 +477,16 @@ mod tests {
         };
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "5".repeat(64)).unwrap();
-        let key = Key::read(file.path()).unwrap();
+        let key = SecretKey::read(file.path()).unwrap();
         let (mut sealer, _) = frame::open(("alpha", "beta"), Some(&key), frame::VERSIONS, draw);
-        let datagram = sealer.seal(Kind::Heartbeat, &to_json(&heartbeat));
+        let datagram = sealer.seal(FrameKind::Heartbeat, &to_json(&heartbeat));
         assert!(datagram.len() < DATAGRAM_MAX, "{} bytes", datagram.len());
     }
 
     #[test]
     fn news_go_out_at_once_and_the_rest_in_its_rhythm() {
         let (sealer, _) = frame::open(("alpha", "beta"), None, frame::VERSIONS, draw);
-        let mut word = Word::new(sealer);
+        let mut word = LastHeartbeat::new(sealer);
         let mut heartbeat = Heartbeat {
             node: "alpha".to_owned(),
             incarnation: 1,

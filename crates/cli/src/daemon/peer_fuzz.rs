@@ -1,34 +1,38 @@
 //! Fuzz target (docs/fuzzing.md) for the peer's datagrams.
 //!
-//! An input that begins with the digit of a [`Kind`] is that kind's contents; the test seals them into a valid frame. Any other input is
+//! An input that begins with the digit of a [`FrameKind`] is that kind's contents; the test seals them into a valid frame. Any other input is
 //! a whole datagram.
 
 use serde::Serialize;
 
-use super::{Message, draw};
-use crate::daemon::frame::{self, Kind, Opener, Sealer, VERSIONS};
+use super::{PeerMessage, draw};
+use crate::daemon::frame::{self, FrameKind, Opener, Sealer, VERSIONS};
 
 /// The peer's sealer and this node's opener, after the two nodes have heard each other.
 fn ends() -> (Sealer, Opener) {
     let (mut to, mut from_peer) = frame::open(("a", "b"), None, VERSIONS, draw);
     let (mut peer, mut from_us) = frame::open(("b", "a"), None, VERSIONS, draw);
-    let _ = from_us.open(&to.seal(Kind::Heartbeat, b"")); // refused: it does not echo the peer's nonce yet
-    from_peer.open(&peer.seal(Kind::Heartbeat, b"")).expect("an echo");
-    from_us.open(&to.seal(Kind::Heartbeat, b"")).expect("an echo");
+    let _ = from_us.open(&to.seal(FrameKind::Heartbeat, b"")); // refused: it does not echo the peer's nonce yet
+    from_peer
+        .open(&peer.seal(FrameKind::Heartbeat, b""))
+        .expect("an echo");
+    from_us
+        .open(&to.seal(FrameKind::Heartbeat, b""))
+        .expect("an echo");
     (peer, from_peer)
 }
 
 /// The message as JSON, as it would be sent.
-fn told(message: &Message) -> String {
+fn told(message: &PeerMessage) -> String {
     fn json(told: &impl Serialize) -> String {
         serde_json::to_string(told).expect("what is said has a JSON form")
     }
     match message {
-        Message::Heartbeat(heartbeat) => json(heartbeat),
-        Message::Ask(about) => json(about),
-        Message::Told(about) => json(about),
-        Message::AskAll(about) => json(about),
-        Message::Page(about) => json(about),
+        PeerMessage::Heartbeat(heartbeat) => json(heartbeat),
+        PeerMessage::Ask(about) => json(about),
+        PeerMessage::Told(about) => json(about),
+        PeerMessage::AskAll(about) => json(about),
+        PeerMessage::Page(about) => json(about),
     }
 }
 
@@ -36,7 +40,13 @@ fn told(message: &Message) -> String {
 fn a_datagram_is_read_or_refused() {
     fuzz::target!("peer_frames", |input| {
         let (mut peer, mut opener) = ends();
-        let kinds = [Kind::Heartbeat, Kind::Ask, Kind::Told, Kind::AskAll, Kind::Page];
+        let kinds = [
+            FrameKind::Heartbeat,
+            FrameKind::Ask,
+            FrameKind::Told,
+            FrameKind::AskAll,
+            FrameKind::Page,
+        ];
         let kind = input.split_first().and_then(|(digit, contents)| {
             let kind = kinds.into_iter().find(|kind| b'0' + *kind as u8 == *digit)?;
             Some((kind, contents))
@@ -44,7 +54,7 @@ fn a_datagram_is_read_or_refused() {
         let Some((kind, contents)) = kind else {
             if let Ok(opened) = opener.open(input) {
                 assert!(input.ends_with(opened.contents));
-                let _ = Message::read(opened.kind, opened.contents);
+                let _ = PeerMessage::read(opened.kind, opened.contents);
             }
             return;
         };
@@ -54,11 +64,11 @@ fn a_datagram_is_read_or_refused() {
             (opened.kind, opened.is_late, opened.contents),
             (kind, false, contents)
         );
-        let Ok(message) = Message::read(kind, contents) else {
+        let Ok(message) = PeerMessage::read(kind, contents) else {
             return;
         };
         let said = told(&message);
-        let again = Message::read(kind, said.as_bytes()).expect("what was read can be told");
+        let again = PeerMessage::read(kind, said.as_bytes()).expect("what was read can be told");
         assert_eq!(told(&again), said);
         // A copy of a datagram is refused, whatever its contents.
         opener.open(&datagram).expect_err("a copy");

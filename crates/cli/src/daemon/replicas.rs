@@ -11,7 +11,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use proto::action::ServiceIndex;
 use proto::node::Node;
 use proto::service::ServiceInput;
-use proto::spill::{InFile, Part};
+use proto::spill::{InFile, LogPart};
 use proto::table::ConnectionId;
 
 use crate::config::Config;
@@ -21,22 +21,22 @@ const AHEAD_MAX: usize = 1 << 20;
 const EVENTS_MAX: usize = 64;
 const READ_SIZE: usize = 256 * 1024;
 
-type Key = (ServiceIndex, ConnectionId);
+type ReplicaKey = (ServiceIndex, ConnectionId);
 
 /// The replicas of all services.
 pub struct Replicas {
     epoll: Epoll,
     applications: Vec<SocketAddr>,
-    by_key: HashMap<Key, u64>,
-    by_token: HashMap<u64, Replica>,
+    by_key: HashMap<ReplicaKey, u64>,
+    by_token: HashMap<u64, ReplicaConnection>,
     /// Tokens of the replicas that are too far ahead.
     paused: Vec<u64>,
     next_token: u64,
     buffer: Vec<u8>,
 }
 
-struct Replica {
-    key: Key,
+struct ReplicaConnection {
+    key: ReplicaKey,
     stream: TcpStream,
     /// The replica takes no more input for now.
     blocked: bool,
@@ -80,7 +80,7 @@ impl Replicas {
                 self.by_key.insert((service, id), token);
                 self.by_token.insert(
                     token,
-                    Replica {
+                    ReplicaConnection {
                         key: (service, id),
                         stream,
                         blocked: true,
@@ -128,7 +128,7 @@ impl Replicas {
 
     /// Closes all replicas of a service.
     pub fn close_all(&mut self, service: ServiceIndex) {
-        let keys: Vec<Key> = self
+        let keys: Vec<ReplicaKey> = self
             .by_key
             .keys()
             .filter(|key| key.0 == service)
@@ -270,8 +270,8 @@ fn feed(
     let mut outcome = Ok(true);
     for part in connection.input().parts(from..to) {
         outcome = match part {
-            Part::Memory(bytes) => write(stream, bytes, &mut written),
-            Part::File(part) => write_from(stream, part, buffer, &mut written),
+            LogPart::Memory(bytes) => write(stream, bytes, &mut written),
+            LogPart::File(part) => write_from(stream, part, buffer, &mut written),
         };
         if !matches!(outcome, Ok(true)) {
             break;

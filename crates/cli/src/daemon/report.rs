@@ -10,16 +10,16 @@ use proto::connection::{Connection, Protection};
 use proto::node::Node;
 use proto::role::Role;
 use proto::service::{PathView, RoleSince};
-use proto::state_sync::State;
+use proto::state_sync::StateSyncProgress;
 use proto::stream::StreamLog;
 
 use super::carry_out::Executor;
 use super::relay::RELAYED;
-use crate::config::{self, Policy};
+use crate::config::{self, PolicySetting};
 use crate::control::{
-    self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, PathStatus, Restored,
-    RingStatus, RingsStatus, ServiceStatus, StateSince, StateSyncStatus, Status, TakeoverReport,
-    TakeoverSums,
+    self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, NodeStatus, PathStatus,
+    RestoredConnections, RingStatus, RingsStatus, ServiceStatus, StateSince, StateSyncStatus, TakeoverStatus,
+    TakeoverTotals,
 };
 
 /// Maximum number of reasons shown separately. Bounded, because replicas may fail in many ways.
@@ -30,11 +30,11 @@ const OTHERS: &str = "other reasons";
 const AMBIGUOUS: &str = "conflicting copies were seen";
 
 /// The status of the whole node.
-pub fn status(node: &Node, executor: &Executor, peer: control::PeerStatus, rings: &Rings) -> Status {
+pub fn status(node: &Node, executor: &Executor, peer: control::PeerStatus, rings: &Rings) -> NodeStatus {
     let now = linux::clock::now();
     let services = (0..).take(node.config().services.len());
     let age = node.last_heartbeat().map(|at| nanos(now.since(at)));
-    Status {
+    NodeStatus {
         node: node.config().name.clone(),
         peer: control::PeerStatus {
             alive: node.peer_is_alive(now),
@@ -53,7 +53,7 @@ pub fn status(node: &Node, executor: &Executor, peer: control::PeerStatus, rings
     }
 }
 
-fn ring(log: &linux::wire::Log) -> RingStatus {
+fn ring(log: &linux::wire::RingLog) -> RingStatus {
     RingStatus {
         fill_bytes: log.fill(),
         size_bytes: log.size(),
@@ -88,13 +88,13 @@ fn service(
         address: vip.ip(),
         port: vip.port(),
         policy: match table.policy {
-            proto::follower::Policy::Http => Policy::Http,
-            proto::follower::Policy::Replica => Policy::Replica,
+            proto::follower::RestartPolicy::Http => PolicySetting::Http,
+            proto::follower::RestartPolicy::Replica => PolicySetting::Replica,
         },
         role: role_of(state, node.config().services[usize::from(index)].is_primary),
         mode: match simplex {
-            None => control::Mode::Duplex,
-            Some(_) => control::Mode::Simplex,
+            None => control::ServiceMode::Duplex,
+            Some(_) => control::ServiceMode::Simplex,
         },
         epoch,
         connections: sums.counts,
@@ -142,8 +142,8 @@ fn path(path: &PathView) -> PathStatus {
     }
 }
 
-fn sums_of(sums: proto::takeover::TakeoverSums) -> TakeoverSums {
-    TakeoverSums {
+fn sums_of(sums: proto::takeover::TakeoverSums) -> TakeoverTotals {
+    TakeoverTotals {
         takeovers: sums.takeovers,
         restored: sums.restored,
         reset: sums.reset,
@@ -162,9 +162,9 @@ fn state_sync(node: &Node, index: ServiceIndex) -> Option<StateSyncStatus> {
     let sync = node
         .service(index)
         .state_sync()
-        .filter(|sync| sync.state() != State::Idle)?;
+        .filter(|sync| sync.state() != StateSyncProgress::Idle)?;
     Some(StateSyncStatus {
-        synced: sync.state() == State::Synced,
+        synced: sync.state() == StateSyncProgress::Synced,
         state: sync.state().to_string(),
         error: sync.why().map(str::to_owned),
         missed_bytes: sync.missed(),
@@ -172,12 +172,12 @@ fn state_sync(node: &Node, index: ServiceIndex) -> Option<StateSyncStatus> {
 }
 
 /// The role in the operator's terms, where a node that speaks alone is a primary in simplex mode.
-fn role_of(role: Role, is_primary: bool) -> config::Role {
+fn role_of(role: Role, is_primary: bool) -> config::NodeRole {
     match role {
-        Role::Primary | Role::Claiming | Role::TakingOver | Role::Sole => config::Role::Primary,
-        Role::Returning | Role::Backup | Role::Standby => config::Role::Backup,
-        Role::Joining if is_primary => config::Role::Primary,
-        Role::Joining => config::Role::Backup,
+        Role::Primary | Role::Claiming | Role::TakingOver | Role::Sole => config::NodeRole::Primary,
+        Role::Returning | Role::Backup | Role::Standby => config::NodeRole::Backup,
+        Role::Joining if is_primary => config::NodeRole::Primary,
+        Role::Joining => config::NodeRole::Backup,
     }
 }
 
@@ -247,8 +247,8 @@ fn lag(connection: &Connection) -> Lag {
     }
 }
 
-fn takeover(report: &proto::takeover::TakeoverReport) -> TakeoverReport {
-    TakeoverReport {
+fn takeover(report: &proto::takeover::TakeoverReport) -> TakeoverStatus {
+    TakeoverStatus {
         declared_ns: report.declared.as_nanos(),
         gate_closed_ns: report.gate_closed.as_nanos(),
         first_live_ns: report.first_live.map(Instant::as_nanos),
@@ -279,9 +279,9 @@ fn counters(node: &Node, executor: &Executor, index: ServiceIndex) -> BTreeMap<S
 }
 
 /// The fate of the connections that were taken over.
-pub fn restored(node: &Node, executor: &Executor) -> Restored {
+pub fn restored(node: &Node, executor: &Executor) -> RestoredConnections {
     let services = (0..).take(node.config().services.len());
-    Restored {
+    RestoredConnections {
         connections: services
             .flat_map(|index| executor.relay().restored(index))
             .collect(),
@@ -297,9 +297,9 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
         let name = executor.service_name(index);
         for (_, connection) in node.service(index).table().iter() {
             let (protection, reason) = match connection.protection() {
-                Protection::Protected => (control::Protection::Protected, String::new()),
-                Protection::Ambiguous => (control::Protection::Ambiguous, AMBIGUOUS.to_owned()),
-                Protection::Unprotected(cause) => (control::Protection::Unprotected, cause.to_string()),
+                Protection::Protected => (control::ProtectionStatus::Protected, String::new()),
+                Protection::Ambiguous => (control::ProtectionStatus::Ambiguous, AMBIGUOUS.to_owned()),
+                Protection::Unprotected(cause) => (control::ProtectionStatus::Unprotected, cause.to_string()),
             };
             connections.push(ConnectionStatus {
                 protection,
@@ -344,7 +344,7 @@ fn unprotected(
     ConnectionStatus {
         service: service.to_owned(),
         client,
-        protection: control::Protection::Unprotected,
+        protection: control::ProtectionStatus::Unprotected,
         reason: reason.to_owned(),
         in_offset: input,
         out_offset: output,

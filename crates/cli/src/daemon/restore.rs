@@ -1,7 +1,7 @@
 //! Carries out the steps of a connection from the log to the keeper: makes its socket in the kernel, feeds it and hands it over.
 
 use anyhow::Context;
-use linux::repair::Restored;
+use linux::repair::RestoredSocket;
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Endpoint};
 use proto::node::Node;
@@ -10,7 +10,7 @@ use proto::service::ServiceInput;
 use proto::table::ConnectionId;
 use proto::takeover::{self, HandedOver};
 
-use super::carry_out::{Executor, Service};
+use super::carry_out::{Executor, ServiceResources};
 use super::relay::{Handover, Live};
 
 /// Maximum number of sockets kept ready for a takeover, per service. Enough for most services; each takes about 4 KB in the kernel.
@@ -29,7 +29,7 @@ pub(super) fn pool_max(services: usize) -> anyhow::Result<usize> {
 /// A connection between `Restore` and `Activate`.
 pub(super) struct Restoring {
     pub(super) endpoint: Endpoint,
-    pub(super) socket: Restored,
+    pub(super) socket: RestoredSocket,
 }
 
 /// Tells the node that a connection cannot be restored.
@@ -62,7 +62,7 @@ impl Executor {
     /// Whether no connection is on its way from the log to the keeper, no held connection is being decided, and no question to the arbiter
     /// is open.
     pub fn is_settled(&self) -> bool {
-        let is_held = |service: &Service| service.held.is_deciding();
+        let is_held = |service: &ServiceResources| service.held.is_deciding();
         self.restoring.is_empty()
             && self.relay.is_settled()
             && !self.services.iter().any(is_held)
@@ -76,7 +76,7 @@ impl Executor {
         let endpoint = connection.endpoint();
         let output = connection.output().slices(endpoint.unacknowledged.clone());
         let pool = &mut self.services[usize::from(service)].pool;
-        match Restored::new(pool, &endpoint, output) {
+        match RestoredSocket::new(pool, &endpoint, output) {
             Ok(socket) => {
                 self.restoring
                     .insert((service, id), Restoring { endpoint, socket });

@@ -5,35 +5,35 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use linux::wire::{Death, Deaths, Wire};
-use proto::action::{Server, ServiceIndex};
-use proto::application::Presence;
+use proto::action::{ApplicationState, ServiceIndex};
+use proto::application::ListenerPresence;
 use proto::node::Node;
 use proto::role::Role;
 use proto::service::ServiceInput;
 
-use super::health::Watch;
+use super::health::HealthWatch;
 use crate::config::Config;
 
 /// The applications of all services.
 pub struct Servers {
     deaths: Deaths,
-    watch: Watch,
-    applications: Vec<Application>,
+    watch: HealthWatch,
+    applications: Vec<ServiceApplication>,
 }
 
 /// One service's application.
-struct Application {
+struct ServiceApplication {
     address: SocketAddr,
-    presence: Presence,
+    presence: ListenerPresence,
 }
 
 impl Servers {
     /// Assumes that all applications are alive.
-    pub fn new(config: &Config, deaths: Deaths, watch: Watch) -> Self {
+    pub fn new(config: &Config, deaths: Deaths, watch: HealthWatch) -> Self {
         let now = linux::clock::now();
-        let applications = config.services.iter().map(|service| Application {
+        let applications = config.services.iter().map(|service| ServiceApplication {
             address: service.application,
-            presence: Presence::new(now),
+            presence: ListenerPresence::new(now),
         });
         Self {
             deaths,
@@ -61,7 +61,7 @@ impl Servers {
             node.handle(linux::clock::now(), service, ServiceInput::Orphans(clients));
         }
         let now = linux::clock::now();
-        for (index, Application { address, presence }) in (0..).zip(&mut self.applications) {
+        for (index, ServiceApplication { address, presence }) in (0..).zip(&mut self.applications) {
             let deaths = wire.server_deaths(index);
             let serves = matches!(
                 node.service(index).role(),
@@ -75,9 +75,9 @@ impl Servers {
                 is_left
             });
             let server = match (is_dead, self.watch.is_hung(index)) {
-                (true, _) => Server::Dead,
-                (false, true) => Server::Hung,
-                (false, false) => Server::Alive,
+                (true, _) => ApplicationState::Dead,
+                (false, true) => ApplicationState::Hung,
+                (false, false) => ApplicationState::Alive,
             };
             node.handle(linux::clock::now(), index, ServiceInput::Server(server));
         }

@@ -19,12 +19,12 @@ use proto::spill::Spills;
 use proto::table::TableConfig;
 
 use super::carry_out::{Executor, part_behind};
-use super::health::Watch;
+use super::health::HealthWatch;
 use super::own::first_own_client;
 use super::servers::Servers;
 use super::state_sync::StateSyncs;
-use crate::arbiter::Arbiter;
-use crate::config::{self, Config, CutReplies, Policy, Role};
+use crate::arbiter::ArbiterClient;
+use crate::config::{self, Config, CutReplies, NodeRole, PolicySetting};
 use crate::lock::{self, Lock};
 
 /// Size in bytes of the ring that is used while the agent keeps up. A smaller ring fills too often. A larger ring does not fit the CPU's
@@ -36,13 +36,13 @@ pub(super) struct SetUp {
     pub(super) executor: Executor,
     pub(super) rings: Rings,
     /// What an earlier agent left, if one did.
-    pub(super) found: Option<Found>,
+    pub(super) found: Option<EarlierAgent>,
 }
 
 /// The state that an earlier agent left. That agent is dead or replaced.
-pub(super) struct Found {
+pub(super) struct EarlierAgent {
     /// By service.
-    pub(super) services: Vec<proto::service::Found>,
+    pub(super) services: Vec<proto::service::InheritedService>,
     /// When that agent last said that it was there.
     pub(super) seen: Instant,
 }
@@ -52,12 +52,12 @@ pub(super) struct Found {
 pub(super) fn set_up(
     config: &Config,
     wake: impl Fn() + Clone + Send + 'static,
-    arbiter: Arbiter,
+    arbiter: ArbiterClient,
 ) -> anyhow::Result<SetUp> {
     let options = wire_options(config);
     let services = wire_services(config)?;
     let adopted = Wire::adopt(&config.node.name, &options, &services)?;
-    let found = adopted.as_ref().map(|wire| Found {
+    let found = adopted.as_ref().map(|wire| EarlierAgent {
         services: (0..)
             .take(services.len())
             .map(|index| found_of(config, wire, index))
@@ -73,7 +73,7 @@ pub(super) fn set_up(
     };
     let rings = wire.rings()?;
     let state_syncs = StateSyncs::start(config, wake.clone())?;
-    let servers = Servers::new(config, wire.deaths()?, Watch::start(config, wake)?);
+    let servers = Servers::new(config, wire.deaths()?, HealthWatch::start(config, wake)?);
     let executor = Executor::new(config, wire, network, servers, state_syncs, arbiter)?;
     Ok(SetUp {
         executor,
@@ -107,16 +107,16 @@ pub fn could_go_on(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::service::Found {
+fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::service::InheritedService {
     let (mode, epoch) = wire.gate(index);
-    proto::service::Found {
+    proto::service::InheritedService {
         gate: gate_of(mode),
         epoch,
         is_consented: wire.is_consented(index),
         is_confirmed: wire.until(index) == 0,
         doubted: wire
             .doubted(index, epoch)
-            .filter(|_| config.arbiter == config::Arbiter::FailStop),
+            .filter(|_| config.arbiter == config::ArbiterSettings::FailStop),
         seen: Instant::from_nanos(wire.agent_seen()),
         taken: wire.held(index),
         orphans: wire.dying(index),
@@ -127,7 +127,7 @@ fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::service
 /// closes them too, but this start may fail before the node runs, and may fail repeatedly.
 fn close_doubted(config: &Config, wire: &Wire) {
     let away = linux::clock::now().since(Instant::from_nanos(wire.agent_seen()));
-    if config.arbiter != config::Arbiter::FailStop || away < config.node.agent_timeout {
+    if config.arbiter != config::ArbiterSettings::FailStop || away < config.node.agent_timeout {
         return;
     }
     for (index, service) in (0..).zip(&config.services) {
@@ -146,7 +146,7 @@ fn close_doubted(config: &Config, wire: &Wire) {
 
 /// Adopts the network that an earlier agent left. A failure undoes nothing: forwarding goes on, and the operator decides. This step does
 /// not tell the wire that an agent is here. Otherwise a failed start would hide how long no agent was here.
-fn go_on(config: &Config, mut wire: Wire, found: &Found) -> anyhow::Result<(Wire, Network)> {
+fn go_on(config: &Config, mut wire: Wire, found: &EarlierAgent) -> anyhow::Result<(Wire, Network)> {
     tracing::info!("going on with what an earlier agent left");
     if let Some(left_out) = wire.attach()? {
         tracing::warn!("{left_out}");
@@ -208,7 +208,7 @@ fn wire_options(config: &Config) -> WireOptions {
 
 fn wire_services(config: &Config) -> anyhow::Result<Vec<WireService>> {
     let vips: Vec<IpAddr> = config.services.iter().map(|service| service.address).collect();
-    let of = |service: &config::Service| {
+    let of = |service: &config::ServiceSettings| {
         let interface = network::Interface::find(&service.interface)?
             .with_context(|| format!("interface {} is gone", service.interface))?;
         let mac = interface.mac.map(|mac| mac.0);
@@ -224,18 +224,18 @@ fn wire_services(config: &Config) -> anyhow::Result<Vec<WireService>> {
     config.services.iter().map(of).collect()
 }
 
-fn plan(config: &Config) -> network::Plan {
+fn plan(config: &Config) -> network::NetworkPlan {
     let services = config
         .services
         .iter()
-        .map(|service| network::Service {
+        .map(|service| network::NetworkService {
             address: (service.address, service.port).into(),
             interface: service.interface.clone(),
             peer: service.peer_address,
             application: service.application,
         })
         .collect();
-    network::Plan {
+    network::NetworkPlan {
         node: config.node.name.clone(),
         services,
     }
@@ -245,7 +245,7 @@ pub(super) fn node_config(
     config: &Config,
     without_peer: bool,
     executor: &Executor,
-    found: Option<&Found>,
+    found: Option<&EarlierAgent>,
 ) -> NodeConfig {
     let services = config
         .services
@@ -256,8 +256,8 @@ pub(super) fn node_config(
             table: TableConfig {
                 vip: (service.address, service.port).into(),
                 policy: match service.policy {
-                    Policy::Http => proto::follower::Policy::Http,
-                    Policy::Replica => proto::follower::Policy::Replica,
+                    PolicySetting::Http => proto::follower::RestartPolicy::Http,
+                    PolicySetting::Replica => proto::follower::RestartPolicy::Replica,
                 },
                 rules: Rules {
                     reexecute: service.reexecute,
@@ -269,7 +269,7 @@ pub(super) fn node_config(
                 at_limit: at_limit(&config.log, service.at_limit),
                 hash_seed: linux::process::random_seed(),
             },
-            is_primary: service.role == Role::Primary,
+            is_primary: service.role == NodeRole::Primary,
             mac,
             found: found.map(|found| found.services[index].clone()),
             state_sync: service.state_sync.as_ref().map(|sync| sync.hold),
@@ -287,21 +287,23 @@ pub(super) fn node_config(
         detector,
         lease: config.detector.lease,
         arbiter: match config.arbiter {
-            config::Arbiter::FailStop => proto::standing::Arbiter::FailStop,
-            config::Arbiter::Fence(_) => proto::standing::Arbiter::Fence,
-            config::Arbiter::Witness(_) => proto::standing::Arbiter::Witness,
+            config::ArbiterSettings::FailStop => proto::standing::Arbiter::FailStop,
+            config::ArbiterSettings::Fence(_) => proto::standing::Arbiter::Fence,
+            config::ArbiterSettings::Witness(_) => proto::standing::Arbiter::Witness,
         },
         fence_delay: match &config.arbiter {
-            config::Arbiter::Fence(fence) => fence.delay,
-            config::Arbiter::FailStop | config::Arbiter::Witness(_) => std::time::Duration::ZERO,
+            config::ArbiterSettings::Fence(fence) => fence.delay,
+            config::ArbiterSettings::FailStop | config::ArbiterSettings::Witness(_) => {
+                std::time::Duration::ZERO
+            }
         },
         services,
     }
 }
 
 /// How a service follows connections that do not speak HTTP; `None` if it does not follow them.
-fn opaque(config: &Config, service: &config::Service) -> Option<Arc<Opaque>> {
-    (service.opaque == config::Opaque::Replica).then(|| {
+fn opaque(config: &Config, service: &config::ServiceSettings) -> Option<Arc<Opaque>> {
+    (service.opaque == config::OpaqueSetting::Replica).then(|| {
         Arc::new(Opaque {
             bound: usize::try_from(config.log.per_connection_bytes).unwrap_or(usize::MAX),
             volatile: service.volatile(),
@@ -310,14 +312,14 @@ fn opaque(config: &Config, service: &config::Service) -> Option<Arc<Opaque>> {
 }
 
 /// What happens to a service's connections whose logs are full.
-fn at_limit(log: &config::Log, at_limit: config::AtLimit) -> AtLimit {
+fn at_limit(log: &config::LogSettings, at_limit: config::AtLimitSetting) -> AtLimit {
     match at_limit {
-        config::AtLimit::Unprotect => AtLimit::Unprotect,
-        config::AtLimit::Spill => {
+        config::AtLimitSetting::Unprotect => AtLimit::Unprotect,
+        config::AtLimitSetting::Spill => {
             let depot = Box::new(SpillDir(log.spill_dir.clone()));
             AtLimit::Spill(Spills::new(depot, log.spill_bytes))
         }
-        config::AtLimit::Slow => AtLimit::Slow,
+        config::AtLimitSetting::Slow => AtLimit::Slow,
     }
 }
 

@@ -9,18 +9,18 @@ use std::time::Duration;
 use anyhow::Context;
 use proto::Instant;
 use proto::action::ServiceIndex;
-use proto::state_sync::Phase;
+use proto::state_sync::StateSyncPhase;
 
-use crate::bounded::{self, Late, Outcome};
-use crate::config::{self, Config, StateSync};
+use crate::bounded::{self, CommandOutcome, LatePolicy};
+use crate::config::{self, Config, StateSyncSettings};
 
 /// A run of a service's hook.
 #[derive(Clone, Copy, Debug)]
-pub struct Run {
+pub struct HookRun {
     /// The service.
     pub service: ServiceIndex,
     /// The hook's task.
-    pub phase: Phase,
+    pub phase: StateSyncPhase,
     /// The run's number. A later run has a higher number.
     pub number: u64,
     /// Deadline; `None`: only the operator's timeout applies.
@@ -28,17 +28,17 @@ pub struct Run {
 }
 
 /// The end of a run: its service, its number, and its result with the reason of a failure.
-pub type Ended = (ServiceIndex, u64, Result<(), String>);
+pub type HookEnd = (ServiceIndex, u64, Result<(), String>);
 
 /// The hooks of all services.
 pub struct StateSyncs {
     hooks: Vec<Option<Hook>>,
-    ended: Receiver<Ended>,
+    ended: Receiver<HookEnd>,
 }
 
 /// The way to the thread that runs a service's hook.
 struct Hook {
-    runs: Sender<Run>,
+    runs: Sender<HookRun>,
     /// The number of the last run; earlier runs are killed.
     last: Arc<AtomicU64>,
 }
@@ -68,7 +68,7 @@ impl StateSyncs {
             let serve = move || {
                 for run in ordered {
                     let outcome = runner.run(run);
-                    if let (Phase::Abandon, Err(why)) = (run.phase, &outcome) {
+                    if let (StateSyncPhase::Abandon, Err(why)) = (run.phase, &outcome) {
                         tracing::error!(
                             service = name,
                             why,
@@ -87,7 +87,7 @@ impl StateSyncs {
     }
 
     /// Kills the hook's previous run, if it still runs, and then starts this one.
-    pub fn run(&self, run: Run) {
+    pub fn run(&self, run: HookRun) {
         let hook = self.hooks[usize::from(run.service)].as_ref();
         let hook = hook.expect("only a service with a hook wants a run");
         hook.last.store(run.number, Ordering::Relaxed);
@@ -95,13 +95,13 @@ impl StateSyncs {
     }
 
     /// The next run that has ended.
-    pub fn poll(&self) -> Option<Ended> {
+    pub fn poll(&self) -> Option<HookEnd> {
         self.ended.try_recv().ok()
     }
 }
 
 /// Environment variables that are the same for every run.
-fn environment(config: &Config, service: &config::Service) -> Vec<(&'static str, String)> {
+fn environment(config: &Config, service: &config::ServiceSettings) -> Vec<(&'static str, String)> {
     vec![
         ("STEADFAST_SERVICE", service.name.clone()),
         ("STEADFAST_VIP", service.address.to_string()),
@@ -120,17 +120,17 @@ fn environment(config: &Config, service: &config::Service) -> Vec<(&'static str,
 }
 
 struct Runner {
-    hook: StateSync,
+    hook: StateSyncSettings,
     environment: Vec<(&'static str, String)>,
     last: Arc<AtomicU64>,
 }
 
 impl Runner {
-    fn run(&self, run: Run) -> Result<(), String> {
+    fn run(&self, run: HookRun) -> Result<(), String> {
         let phase = match run.phase {
-            Phase::Prepare => "prepare",
-            Phase::Finish => "finish",
-            Phase::Abandon => "abandon",
+            StateSyncPhase::Prepare => "prepare",
+            StateSyncPhase::Finish => "finish",
+            StateSyncPhase::Abandon => "abandon",
         };
         let limit = self.limit(run, linux::clock::now());
         let limit_ms = limit.as_millis().to_string();
@@ -141,16 +141,18 @@ impl Runner {
             .collect();
         environment.extend([("STEADFAST_PHASE", phase), ("STEADFAST_LIMIT_MS", &limit_ms)]);
         let is_void = || self.last.load(Ordering::Relaxed) != run.number;
-        let outcome = bounded::run_unless(is_void, &self.hook.command, &environment, limit, Late::Kill);
+        let outcome = bounded::run_unless(is_void, &self.hook.command, &environment, limit, LatePolicy::Kill);
         match outcome {
-            Ok(Outcome::Ended { status, .. }) if status.success() => Ok(()),
-            Ok(Outcome::Ended { status, stderr }) => Err(format!("{phase} failed: {status}: {stderr}")),
-            Ok(Outcome::Late) => Err(format!("{phase} was killed after {limit:?}")),
+            Ok(CommandOutcome::Ended { status, .. }) if status.success() => Ok(()),
+            Ok(CommandOutcome::Ended { status, stderr }) => {
+                Err(format!("{phase} failed: {status}: {stderr}"))
+            }
+            Ok(CommandOutcome::Late) => Err(format!("{phase} was killed after {limit:?}")),
             Err(error) => Err(format!("{phase} cannot be run: {error}")),
         }
     }
 
-    fn limit(&self, run: Run, now: Instant) -> Duration {
+    fn limit(&self, run: HookRun, now: Instant) -> Duration {
         run.until.map_or(self.hook.timeout, |until| until.since(now))
     }
 }
@@ -161,7 +163,7 @@ mod tests {
 
     fn runner(script: &str) -> Runner {
         Runner {
-            hook: StateSync {
+            hook: StateSyncSettings {
                 command: ["sh", "-c", script].map(str::to_owned).to_vec(),
                 timeout: Duration::from_secs(60),
                 hold: Duration::from_secs(60),
@@ -171,8 +173,8 @@ mod tests {
         }
     }
 
-    fn run(phase: Phase) -> Run {
-        Run {
+    fn run(phase: StateSyncPhase) -> HookRun {
+        HookRun {
             service: 0,
             phase,
             number: 1,
@@ -185,16 +187,16 @@ mod tests {
         let hook = runner(
             "test $STEADFAST_PHASE = prepare && test $STEADFAST_LIMIT_MS = 60000 || { echo $STEADFAST_SERVICE: no >&2; exit 3; }",
         );
-        assert_eq!(hook.run(run(Phase::Prepare)), Ok(()));
-        let why = hook.run(run(Phase::Finish)).unwrap_err();
+        assert_eq!(hook.run(run(StateSyncPhase::Prepare)), Ok(()));
+        let why = hook.run(run(StateSyncPhase::Finish)).unwrap_err();
         assert_eq!(why, "finish failed: exit status: 3: cache: no");
     }
 
     #[test]
     fn a_hook_whose_hold_is_over_is_killed() {
-        let late = Run {
+        let late = HookRun {
             until: Some(linux::clock::now() + Duration::from_millis(50)),
-            ..run(Phase::Finish)
+            ..run(StateSyncPhase::Finish)
         };
         let why = runner("sleep 1000").run(late).unwrap_err();
         assert!(why.starts_with("finish was killed after "), "{why}");
@@ -204,7 +206,7 @@ mod tests {
     fn a_run_that_is_void_is_ended() {
         let hook = runner("sleep 1000");
         hook.last.store(2, Ordering::Relaxed);
-        let why = hook.run(run(Phase::Prepare)).unwrap_err();
+        let why = hook.run(run(StateSyncPhase::Prepare)).unwrap_err();
         assert!(why.starts_with("prepare was killed"), "{why}");
     }
 }

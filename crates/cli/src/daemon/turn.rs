@@ -4,7 +4,7 @@
 pub(super) const BATCH: usize = 4096;
 
 /// The steps of a turn.
-pub(super) trait Turn {
+pub(super) trait TurnSteps {
     /// Tells the node if this machine was paused. After a pause, earlier leases no longer count.
     fn look_for_pause(&mut self);
     /// Records that an agent is running. Tells the node which packets passed unlogged while no agent was running.
@@ -28,7 +28,7 @@ pub(super) trait Turn {
 }
 
 /// Takes one turn.
-pub(super) fn take(agent: &mut impl Turn) {
+pub(super) fn take(agent: &mut impl TurnSteps) {
     agent.look_for_pause(); // before any decision that depends on the clock
     agent.check_in();
     let handled = agent.read_log();
@@ -54,7 +54,7 @@ mod tests {
         done: Vec<&'static str>,
     }
 
-    impl Turn for Recorder {
+    impl TurnSteps for Recorder {
         fn look_for_pause(&mut self) {
             self.done.push("look for a pause");
         }

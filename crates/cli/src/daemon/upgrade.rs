@@ -26,8 +26,8 @@ use nix::unistd::{Pid, execv};
 use signal_hook::consts::SIGUSR2;
 
 use super::Start;
-use crate::bounded::{self, Late, Outcome};
-use crate::config::{Config, Key};
+use crate::bounded::{self, CommandOutcome, LatePolicy};
+use crate::config::{Config, SecretKey};
 use crate::lock::Lock;
 use crate::program;
 
@@ -39,13 +39,13 @@ const SETTLE_MAX: Duration = Duration::from_secs(10);
 /// A request for an upgrade in place, and its progress.
 pub struct Upgrade<'a> {
     asked: Arc<AtomicBool>,
-    state: State,
-    agreed: Agreed,
+    state: UpgradeState,
+    agreed: FixedSettings,
     file: &'a Path,
     lock: &'a Lock,
 }
 
-enum State {
+enum UpgradeState {
     None,
     Checking(Receiver<Result<(), String>>),
     /// The successor is fit. The upgrade is refused if the node does not settle by this time.
@@ -55,12 +55,12 @@ enum State {
 /// Configuration that a running daemon cannot change: the node's name and files, and what the node shares with the peer. The successor
 /// itself checks its configuration against the pinned wire and the network's journal.
 #[derive(Clone, PartialEq, Eq)]
-struct Agreed {
+struct FixedSettings {
     name: String,
     state_dir: PathBuf,
     peer: String,
     port: u16,
-    key: Option<Key>,
+    key: Option<SecretKey>,
 }
 
 impl<'a> Upgrade<'a> {
@@ -76,8 +76,8 @@ impl<'a> Upgrade<'a> {
         unblock_signal()?;
         Ok(Self {
             asked,
-            state: State::None,
-            agreed: Agreed::of(start.config).map_err(Error::msg)?,
+            state: UpgradeState::None,
+            agreed: FixedSettings::of(start.config).map_err(Error::msg)?,
             file: start.file,
             lock: start.lock,
         })
@@ -86,33 +86,33 @@ impl<'a> Upgrade<'a> {
     /// Whether to upgrade now. `is_settled` says that nothing would be left half done.
     pub fn is_due(&mut self, is_settled: bool) -> bool {
         match &self.state {
-            State::None if self.asked.swap(false, Ordering::Relaxed) => self.state = self.check(),
-            State::None => {}
-            State::Checking(verdict) => match verdict.try_recv() {
-                Ok(Ok(())) => self.state = State::Due(Instant::now() + SETTLE_MAX),
+            UpgradeState::None if self.asked.swap(false, Ordering::Relaxed) => self.state = self.check(),
+            UpgradeState::None => {}
+            UpgradeState::Checking(verdict) => match verdict.try_recv() {
+                Ok(Ok(())) => self.state = UpgradeState::Due(Instant::now() + SETTLE_MAX),
                 Ok(Err(why)) => self.refuse(&why),
                 Err(TryRecvError::Disconnected) => self.refuse("its check has failed"),
                 Err(TryRecvError::Empty) => {}
             },
-            State::Due(_) if is_settled => {
-                self.state = State::None;
+            UpgradeState::Due(_) if is_settled => {
+                self.state = UpgradeState::None;
                 return true;
             }
-            State::Due(deadline) if Instant::now() > *deadline => {
+            UpgradeState::Due(deadline) if Instant::now() > *deadline => {
                 self.refuse("a takeover, or a change of roles, is still being decided");
             }
-            State::Due(_) => {}
+            UpgradeState::Due(_) => {}
         }
         false
     }
 
     fn refuse(&mut self, why: &str) {
         tracing::error!(why, "not upgraded: going on as before");
-        self.state = State::None;
+        self.state = UpgradeState::None;
     }
 
     /// Starts the successor's check on a thread of its own.
-    fn check(&self) -> State {
+    fn check(&self) -> UpgradeState {
         let (sender, verdict) = channel();
         let (file, agreed) = (self.file.to_owned(), self.agreed.clone());
         let check = move || {
@@ -122,7 +122,7 @@ impl<'a> Upgrade<'a> {
         if let Err(error) = std::thread::Builder::new().name("upgrade".into()).spawn(check) {
             tracing::error!(%error, "the successor is not checked: no thread"); // the channel closes, which counts as a failed check
         }
-        State::Checking(verdict)
+        UpgradeState::Checking(verdict)
     }
 
     /// Executes the program at this program's path in this process. Returns only on failure, with the reason.
@@ -150,9 +150,9 @@ impl<'a> Upgrade<'a> {
     }
 }
 
-impl Agreed {
+impl FixedSettings {
     fn of(config: &Config) -> Result<Self, String> {
-        let key = config.peer.key_file.as_deref().map(Key::read).transpose()?;
+        let key = config.peer.key_file.as_deref().map(SecretKey::read).transpose()?;
         Ok(Self {
             name: config.node.name.clone(),
             state_dir: config.node.state_dir.clone(),
@@ -205,12 +205,12 @@ fn ask_successor(file: &Path) -> Result<(), String> {
         program = command[0],
         "asked for an upgrade in place: checking the program that lies here now"
     );
-    match bounded::run(&command, &[], CHECK_MAX, Late::Kill) {
-        Ok(Outcome::Ended { status, .. }) if status.success() => Ok(()),
-        Ok(Outcome::Ended { status, stderr }) => {
+    match bounded::run(&command, &[], CHECK_MAX, LatePolicy::Kill) {
+        Ok(CommandOutcome::Ended { status, .. }) if status.success() => Ok(()),
+        Ok(CommandOutcome::Ended { status, stderr }) => {
             Err(format!("{} is not fit ({status}): {stderr}", command[0]))
         }
-        Ok(Outcome::Late) => Err(format!("{} has not checked within {CHECK_MAX:?}", command[0])),
+        Ok(CommandOutcome::Late) => Err(format!("{} has not checked within {CHECK_MAX:?}", command[0])),
         Err(error) => Err(format!("{} cannot be run: {error}", command[0])),
     }
 }

@@ -6,11 +6,11 @@ use linux::spill::SpillDir;
 use proto::spill::Depot;
 
 use super::Findings;
-use crate::config::{AtLimit, Config, Service};
+use crate::config::{AtLimitSetting, Config, ServiceSettings};
 
 /// Adds the faults of the spill directory to `findings`.
 pub(super) fn check(config: &Config, findings: &mut Findings) {
-    let spills = |service: &Service| service.at_limit == AtLimit::Spill;
+    let spills = |service: &ServiceSettings| service.at_limit == AtLimitSetting::Spill;
     if !config.services.iter().any(spills) {
         return;
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use linux::network::{self, Interface, Mac};
 
-use crate::config::{Arbiter, Config, Problem, Role, Service};
+use crate::config::{ArbiterSettings, Config, NodeRole, Problem, ServiceSettings};
 use crate::daemon::accepts;
 
 /// How long neighbours may take to answer. RFC 5227's probing takes about as long, and a neighbour that is there answers in a
@@ -57,13 +57,13 @@ pub fn missing(features: impl FnOnce() -> Vec<String>) -> Vec<String> {
 ///
 /// # Errors
 /// If this machine cannot be looked at.
-pub fn check(config: &Config, peer: PeerMust) -> Result<Findings, network::Error> {
+pub fn check(config: &Config, peer: PeerMust) -> Result<Findings, network::NetworkError> {
     let interfaces = network::interfaces()?;
     let own = OwnAddresses {
         all: network::addresses()?,
         raised: network::raised(&network::journal(&config.node.state_dir))?,
     };
-    let listeners = network::listeners().map_err(|answer| network::Error {
+    let listeners = network::listeners().map_err(|answer| network::NetworkError {
         step: "list",
         object: "TCP listeners".to_owned(),
         answer,
@@ -116,19 +116,19 @@ impl OwnAddresses {
 
 /// The neighbours' answers, by interface and address.
 #[derive(Default)]
-struct Answers {
+struct NeighbourAnswers {
     peers: BTreeMap<(String, IpAddr), Option<Mac>>,
     claimants: BTreeMap<(String, IpAddr), Vec<Mac>>,
 }
 
 /// A link of `[peer]`.
-struct Link<'a> {
+struct CheckedLink<'a> {
     address: IpAddr,
-    way: Way<'a>,
+    way: HeartbeatRoute<'a>,
 }
 
 /// How heartbeats leave for a link's address.
-enum Way<'a> {
+enum HeartbeatRoute<'a> {
     /// To a neighbour on this Ethernet interface, which can be asked.
     Neighbour(&'a Interface),
     /// Through a gateway, or an interface that is no Ethernet: nobody can be asked.
@@ -143,27 +143,30 @@ fn links<'a>(
     config: &Config,
     interfaces: &'a [Interface],
     own: &'a OwnAddresses,
-) -> Result<Vec<Link<'a>>, network::Error> {
+) -> Result<Vec<CheckedLink<'a>>, network::NetworkError> {
     let link = |address: &IpAddr| {
         let way = match own.on(*address) {
-            Some(name) => Way::Own(name),
-            None => network::route_to(*address)?.map_or(Way::Nowhere, |(index, gateway)| {
+            Some(name) => HeartbeatRoute::Own(name),
+            None => network::route_to(*address)?.map_or(HeartbeatRoute::Nowhere, |(index, gateway)| {
                 let leaves = interfaces.iter().find(|interface| interface.index == index);
                 match leaves.filter(|interface| !gateway && interface.mac.is_some()) {
-                    Some(interface) => Way::Neighbour(interface),
-                    None => Way::Beyond,
+                    Some(interface) => HeartbeatRoute::Neighbour(interface),
+                    None => HeartbeatRoute::Beyond,
                 }
             }),
         };
         let address = *address;
-        Ok(Link { address, way })
+        Ok(CheckedLink { address, way })
     };
     config.peer.addresses.iter().map(link).collect()
 }
 
 /// Asks for all peers and VIPs at the same time.
-fn ask(neighbours: &[(usize, &Service, &Interface)], links: &[Link<'_>]) -> Result<Answers, network::Error> {
-    let mut wanted = Answers::default();
+fn ask(
+    neighbours: &[(usize, &ServiceSettings, &Interface)],
+    links: &[CheckedLink<'_>],
+) -> Result<NeighbourAnswers, network::NetworkError> {
+    let mut wanted = NeighbourAnswers::default();
     let mut asked_on = BTreeMap::new();
     for (_, service, interface) in neighbours {
         let name = || interface.name.clone();
@@ -172,14 +175,14 @@ fn ask(neighbours: &[(usize, &Service, &Interface)], links: &[Link<'_>]) -> Resu
         asked_on.insert(name(), *interface);
     }
     for link in links {
-        if let Way::Neighbour(interface) = link.way {
+        if let HeartbeatRoute::Neighbour(interface) = link.way {
             wanted.peers.insert((interface.name.clone(), link.address), None);
             asked_on.insert(interface.name.clone(), interface);
         }
     }
     let interface = |name: &str| asked_on[name];
     std::thread::scope(|scope| {
-        let mut threads: Vec<ScopedJoinHandle<'_, Result<(), network::Error>>> = Vec::new();
+        let mut threads: Vec<ScopedJoinHandle<'_, Result<(), network::NetworkError>>> = Vec::new();
         for ((name, address), answer) in &mut wanted.peers {
             let interface = interface(name);
             threads.push(scope.spawn(move || {
@@ -226,9 +229,9 @@ impl Check<'_> {
     fn interface<'i>(
         &mut self,
         index: usize,
-        service: &Service,
+        service: &ServiceSettings,
         interfaces: &'i [Interface],
-    ) -> Result<Option<&'i Interface>, network::Error> {
+    ) -> Result<Option<&'i Interface>, network::NetworkError> {
         let name = &service.interface;
         let Some(interface) = interfaces.iter().find(|interface| interface.name == *name) else {
             let names: Vec<&str> = interfaces
@@ -293,14 +296,14 @@ impl Check<'_> {
 
     /// Two nodes that do not hear each other must not fence each other at the same time.
     fn fence(&mut self) {
-        let Arbiter::Fence(fence) = &self.config.arbiter else {
+        let ArbiterSettings::Fence(fence) = &self.config.arbiter else {
             return;
         };
         let is_primary = self
             .config
             .services
             .iter()
-            .any(|service| service.role == Role::Primary);
+            .any(|service| service.role == NodeRole::Primary);
         if fence.delay.is_zero() && is_primary {
             let what = "is 0 on a node that is a primary: if the nodes do not hear each other, each may fence the other; allowed on \
                         one of the two nodes: longer than the command takes";
@@ -310,9 +313,13 @@ impl Check<'_> {
     }
 
     /// Checks the hosts that a primary asks whether clients reach it when its backup is gone.
-    fn outside_hosts(&mut self, index: usize, service: &Service) -> Result<(), network::Error> {
+    fn outside_hosts(
+        &mut self,
+        index: usize,
+        service: &ServiceSettings,
+    ) -> Result<(), network::NetworkError> {
         let name = &service.interface;
-        let gateways = network::gateways(name).map_err(|answer| network::Error {
+        let gateways = network::gateways(name).map_err(|answer| network::NetworkError {
             step: "list",
             object: format!("gateways on {name}"),
             answer,
@@ -333,9 +340,9 @@ impl Check<'_> {
     fn peer_on(
         &mut self,
         index: usize,
-        service: &Service,
+        service: &ServiceSettings,
         interface: &Interface,
-    ) -> Result<(), network::Error> {
+    ) -> Result<(), network::NetworkError> {
         let (peer, name) = (service.peer_address, &interface.name);
         let is_link_local = matches!(peer, IpAddr::V6(v6) if v6.is_unicast_link_local());
         let is_own = interface.addresses.contains(&peer);
@@ -349,7 +356,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn own_addresses(&mut self, index: usize, service: &Service, own: &OwnAddresses) {
+    fn own_addresses(&mut self, index: usize, service: &ServiceSettings, own: &OwnAddresses) {
         if let Some(name) = own.on(service.address)
             && !own.raised.contains(&service.address)
         {
@@ -370,10 +377,10 @@ impl Check<'_> {
         }
     }
 
-    fn listeners(&mut self, index: usize, service: &Service, listeners: &[SocketAddr]) {
+    fn listeners(&mut self, index: usize, service: &ServiceSettings, listeners: &[SocketAddr]) {
         let vip = SocketAddr::new(service.address, service.port);
         let reached = |address: SocketAddr| listeners.iter().any(|listener| accepts(*listener, address));
-        let Service { application, .. } = service;
+        let ServiceSettings { application, .. } = service;
         if listeners.contains(&vip) && !reached(*application) {
             let what = format!(
                 "the application listens on {vip} only; relayed connections reach it at {application}: allowed: a \
@@ -393,16 +400,16 @@ impl Check<'_> {
     }
 
     /// The peer must answer on a link of `[peer]`. A node can start while another link is cut.
-    fn links(&mut self, links: &[Link<'_>], answers: &Answers) {
-        let silence = |link: &Link<'_>| {
+    fn links(&mut self, links: &[CheckedLink<'_>], answers: &NeighbourAnswers) {
+        let silence = |link: &CheckedLink<'_>| {
             let peer = link.address;
             match link.way {
-                Way::Neighbour(interface) => {
+                HeartbeatRoute::Neighbour(interface) => {
                     let answer = answers.peers[&(interface.name.clone(), peer)];
                     answer.is_none().then(|| no_answer(peer, &interface.name))
                 }
-                Way::Nowhere => Some(format!("no route leads to {peer}")),
-                Way::Beyond | Way::Own(_) => None,
+                HeartbeatRoute::Nowhere => Some(format!("no route leads to {peer}")),
+                HeartbeatRoute::Beyond | HeartbeatRoute::Own(_) => None,
             }
         };
         let field = if self.config.places.has("peer.addresses") {
@@ -411,7 +418,7 @@ impl Check<'_> {
             "peer.address"
         };
         for link in links {
-            if let Way::Own(name) = link.way {
+            if let HeartbeatRoute::Own(name) = link.way {
                 let problem = self.config.problem(field, is_own(link.address, name));
                 self.findings.problems.push(problem);
             }
@@ -431,7 +438,14 @@ impl Check<'_> {
         }
     }
 
-    fn neighbours(&mut self, index: usize, service: &Service, name: &str, answers: &Answers, peer: PeerMust) {
+    fn neighbours(
+        &mut self,
+        index: usize,
+        service: &ServiceSettings,
+        name: &str,
+        answers: &NeighbourAnswers,
+        peer: PeerMust,
+    ) {
         let peer_mac = answers.peers[&(name.to_owned(), service.peer_address)];
         let is_said = service.peer_address == self.config.peer.address;
         if peer_mac.is_none() && peer == PeerMust::Answer && !is_said {

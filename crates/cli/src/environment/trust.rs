@@ -9,13 +9,13 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::Findings;
 use crate::arbiter::witness;
-use crate::config::{Arbiter, Config, Key, Problem, Witness, private};
+use crate::config::{ArbiterSettings, Config, Problem, SecretKey, WitnessSettings, private};
 
 /// Adds all faults to `findings`.
 pub(super) fn check(config: &Config, findings: &mut Findings) {
     match &config.peer.key_file {
         Some(path) => {
-            let fault = Key::read(path).err();
+            let fault = SecretKey::read(path).err();
             let problems = fault.map(|what| config.problem("peer.key_file", what));
             findings.problems.extend(problems);
         }
@@ -26,9 +26,9 @@ pub(super) fn check(config: &Config, findings: &mut Findings) {
     }
     hooks(config, findings);
     match &config.arbiter {
-        Arbiter::FailStop => {}
-        Arbiter::Fence(fence) => program(config, "fence.command", &fence.command, findings),
-        Arbiter::Witness(witness) => {
+        ArbiterSettings::FailStop => {}
+        ArbiterSettings::Fence(fence) => program(config, "fence.command", &fence.command, findings),
+        ArbiterSettings::Witness(witness) => {
             findings.warnings.extend(readable_password(config, witness));
             let before = findings.problems.len();
             certificates(config, witness, findings);
@@ -61,13 +61,13 @@ fn program(config: &Config, field: &str, command: &[String], findings: &mut Find
 }
 
 /// Warns if the password is sent unencrypted: anybody who can read the network could then take epochs.
-fn readable_password(config: &Config, witness: &Witness) -> Option<Problem> {
+fn readable_password(config: &Config, witness: &WitnessSettings) -> Option<Problem> {
     let is_readable = witness.user.is_some() && !witness.is_private();
     let what = "is sent unencrypted to endpoints that are http://: whoever can read the network can use it; allowed: https:// with ca";
     is_readable.then(|| config.problem("witness.password", what))
 }
 
-fn certificates(config: &Config, witness: &Witness, findings: &mut Findings) {
+fn certificates(config: &Config, witness: &WitnessSettings, findings: &mut Findings) {
     let mut note = |field: &str, fault: Result<(), String>| {
         let problems = fault.err().map(|what| config.problem(field, what));
         findings.problems.extend(problems);
@@ -94,7 +94,7 @@ fn certificate(path: &Path) -> Result<(), String> {
 }
 
 /// Warns if the witness cannot be reached. The node may start anyway: a node that already speaks does not need the witness.
-fn reach(config: &Config, witness: &Witness, findings: &mut Findings) {
+fn reach(config: &Config, witness: &WitnessSettings, findings: &mut Findings) {
     match witness::unreachable(witness) {
         Ok(faults) => {
             let warnings = faults

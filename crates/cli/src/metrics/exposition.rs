@@ -1,20 +1,22 @@
-//! Converts a [`Status`] into Prometheus' text exposition format 0.0.4. docs/operating.md says what each metric means.
+//! Converts a [`NodeStatus`] into Prometheus' text exposition format 0.0.4. docs/operating.md says what each metric means.
 
 use std::collections::BTreeMap;
 
 use prometheus::{CounterVec, GaugeVec, Opts, Registry, TextEncoder};
-use proto::action::Server as Application;
-use proto::path::Outside;
+use proto::action::ApplicationState as Application;
+use proto::path::Reachability;
 use proto::role::Role as State;
 
-use crate::control::{Mode, PeerStatus, RingStatus, ServiceStatus, Status, TakeoverReport, WitnessStatus};
+use crate::control::{
+    NodeStatus, PeerStatus, RingStatus, ServiceMode, ServiceStatus, TakeoverStatus, WitnessStatus,
+};
 
 /// Entries of [`ServiceStatus::counters`] that can also decrease. The page has gauges for them.
 const NO_COUNTERS: [&str; 2] = ["handshakes", "relayed_live"];
 
 /// The page of metrics for `status`.
-pub fn exposition(status: &Status) -> String {
-    let page = Page(Registry::new());
+pub fn exposition(status: &NodeStatus) -> String {
+    let page = MetricsPage(Registry::new());
     node(&page, status);
     peer(&page, &status.peer);
     witness(&page, status.witness.as_ref());
@@ -30,18 +32,18 @@ pub fn exposition(status: &Status) -> String {
 }
 
 /// The metrics of a page that is being made.
-struct Page(Registry);
+struct MetricsPage(Registry);
 
 /// A sample: the values of its labels, and the value itself.
-type Sample<'a> = (Vec<&'a str>, f64);
+type MetricSample<'a> = (Vec<&'a str>, f64);
 
-impl Page {
+impl MetricsPage {
     fn gauge<'a>(
         &self,
         name: &str,
         help: &str,
         labels: &[&str],
-        samples: impl IntoIterator<Item = Sample<'a>>,
+        samples: impl IntoIterator<Item = MetricSample<'a>>,
     ) {
         let family = GaugeVec::new(Opts::new(name, help), labels).expect("a valid name");
         for (values, sample) in samples {
@@ -55,7 +57,7 @@ impl Page {
         name: &str,
         help: &str,
         labels: &[&str],
-        samples: impl IntoIterator<Item = Sample<'a>>,
+        samples: impl IntoIterator<Item = MetricSample<'a>>,
     ) {
         let family = CounterVec::new(Opts::new(name, help), labels).expect("a valid name");
         for (values, sample) in samples {
@@ -94,7 +96,7 @@ fn yes(is: bool) -> f64 {
     f64::from(u8::from(is))
 }
 
-fn node(page: &Page, status: &Status) {
+fn node(page: &MetricsPage, status: &NodeStatus) {
     let names = vec![status.node.as_str(), &status.peer.name, env!("CARGO_PKG_VERSION")];
     page.gauge(
         "steadfast_node_info",
@@ -127,7 +129,7 @@ fn node(page: &Page, status: &Status) {
     );
 }
 
-fn peer(page: &Page, peer: &PeerStatus) {
+fn peer(page: &MetricsPage, peer: &PeerStatus) {
     page.gauge(
         "steadfast_peer_alive",
         "Whether the peer's heartbeats arrive.",
@@ -164,7 +166,7 @@ fn peer(page: &Page, peer: &PeerStatus) {
 }
 
 /// Adds no sample if there is no witness.
-fn witness(page: &Page, witness: Option<&WitnessStatus>) {
+fn witness(page: &MetricsPage, witness: Option<&WitnessStatus>) {
     page.gauge(
         "steadfast_witness_reachable",
         "Whether the witness answered the last question; absent without a witness.",
@@ -188,7 +190,7 @@ fn witness(page: &Page, witness: Option<&WitnessStatus>) {
     );
 }
 
-fn roles(page: &Page, services: &[ServiceStatus]) {
+fn roles(page: &MetricsPage, services: &[ServiceStatus]) {
     let states = State::ALL.map(|state| (state, state.to_string()));
     page.gauge(
         "steadfast_service_state",
@@ -205,7 +207,7 @@ fn roles(page: &Page, services: &[ServiceStatus]) {
         "steadfast_service_duplex",
         "Whether both nodes do their part: the next failure is masked.",
         services,
-        |service| Some(yes(service.mode == Mode::Duplex)),
+        |service| Some(yes(service.mode == ServiceMode::Duplex)),
     );
     page.gauge(
         "steadfast_service_simplex",
@@ -248,7 +250,7 @@ fn roles(page: &Page, services: &[ServiceStatus]) {
     );
 }
 
-fn leases(page: &Page, services: &[ServiceStatus]) {
+fn leases(page: &MetricsPage, services: &[ServiceStatus]) {
     page.each(
         "steadfast_lease_seconds",
         "As configured: a wire's VIP may be claimed once 17/16 of it have passed since its last word, and its death is declared.",
@@ -283,7 +285,7 @@ fn by_kind(reasons: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     kinds
 }
 
-fn paths(page: &Page, services: &[ServiceStatus]) {
+fn paths(page: &MetricsPage, services: &[ServiceStatus]) {
     page.each(
         "steadfast_service_path_works",
         "Whether nothing is known to be broken on the service's path: 1 or 0.",
@@ -291,9 +293,9 @@ fn paths(page: &Page, services: &[ServiceStatus]) {
         |service| Some(yes(service.path.fault.is_none())),
     );
     let reached = |outside| match outside {
-        Outside::Unknown => None,
-        Outside::Reached | Outside::Doubted => Some(1.0),
-        Outside::Lost => Some(0.0),
+        Reachability::Unknown => None,
+        Reachability::Reached | Reachability::Doubted => Some(1.0),
+        Reachability::Lost => Some(0.0),
     };
     let samples = services.iter().flat_map(|service| {
         let nodes = [("own", service.path.outside), ("peer", service.path.peer_outside)];
@@ -316,7 +318,7 @@ fn paths(page: &Page, services: &[ServiceStatus]) {
     );
 }
 
-fn connections(page: &Page, services: &[ServiceStatus]) {
+fn connections(page: &MetricsPage, services: &[ServiceStatus]) {
     page.gauge(
         "steadfast_connections",
         "Connections by what a failure would mean for them.",
@@ -373,7 +375,7 @@ fn connections(page: &Page, services: &[ServiceStatus]) {
     );
 }
 
-fn logs(page: &Page, services: &[ServiceStatus]) {
+fn logs(page: &MetricsPage, services: &[ServiceStatus]) {
     page.each(
         "steadfast_log_bytes",
         "Bytes of the logs of all connections of the service.",
@@ -446,9 +448,9 @@ fn logs(page: &Page, services: &[ServiceStatus]) {
 }
 
 /// Reads a metric's value from a takeover's report.
-type Read<T> = fn(&TakeoverReport) -> T;
+type MetricReader<T> = fn(&TakeoverStatus) -> T;
 
-fn takeovers(page: &Page, services: &[ServiceStatus]) {
+fn takeovers(page: &MetricsPage, services: &[ServiceStatus]) {
     page.counter(
         "steadfast_takeovers_total",
         "Takeovers since the agent's start.",
@@ -467,7 +469,7 @@ fn takeovers(page: &Page, services: &[ServiceStatus]) {
             outcomes.map(|(outcome, sum)| (vec![service.name.as_str(), outcome], number(sum)))
         }),
     );
-    let steps: [(&str, Read<Option<u64>>); 3] = [
+    let steps: [(&str, MetricReader<Option<u64>>); 3] = [
         ("gate_closed", |takeover| Some(takeover.gate_closed_ns)),
         ("first_live", |takeover| takeover.first_live_ns),
         ("last_live", |takeover| takeover.last_live_ns),

@@ -57,13 +57,13 @@ pub fn serve(listen: SocketAddr, asker: Asker) -> anyhow::Result<()> {
             if let Err(error) = linux::process::yield_precedence() {
                 tracing::debug!(%error, "metrics are served at the agent's priority");
             }
-            runtime.block_on(accept(listen, Arc::new(Source::new(asker))));
+            runtime.block_on(accept(listen, Arc::new(MetricsSource::new(asker))));
         })
         .context("starting a thread")?;
     Ok(())
 }
 
-async fn accept(listen: SocketAddr, source: Arc<Source>) {
+async fn accept(listen: SocketAddr, source: Arc<MetricsSource>) {
     let listener = bind(listen).await;
     tracing::info!(%listen, "metrics");
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -112,7 +112,7 @@ async fn bind(listen: SocketAddr) -> TcpListener {
     }
 }
 
-fn answer(source: &Source, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+fn answer(source: &MetricsSource, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     let (status, body) = match (request.method(), request.uri().path()) {
         (&Method::GET | &Method::HEAD, "/metrics") => match source.page(Instant::now()) {
             Ok(page) => (StatusCode::OK, page),
@@ -134,12 +134,12 @@ fn answer(source: &Source, request: &Request<Incoming>) -> Response<Full<Bytes>>
 }
 
 /// The agent's answers, at most one in [`FRESH`].
-struct Source {
+struct MetricsSource {
     asker: Asker,
     last: Mutex<Option<(Instant, Bytes)>>,
 }
 
-impl Source {
+impl MetricsSource {
     fn new(asker: Asker) -> Self {
         Self {
             asker,

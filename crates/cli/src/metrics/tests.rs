@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::config::Role;
+use crate::config::NodeRole;
 use crate::control::{
-    Call, ConnectionCounts, LeaseStatus, LinkStatus, Mode, PeerStatus, RingStatus, RingsStatus, Server,
-    ServiceStatus, StateSyncStatus, Status, TakeoverReport, TakeoverSums, samples,
+    Call, ConnectionCounts, ControlServer, LeaseStatus, LinkStatus, NodeStatus, PeerStatus, RingStatus,
+    RingsStatus, ServiceMode, ServiceStatus, StateSyncStatus, TakeoverStatus, TakeoverTotals, samples,
 };
 
-const SUMS: TakeoverSums = TakeoverSums {
+const SUMS: TakeoverTotals = TakeoverTotals {
     takeovers: 20,
     restored: 60,
     reset: 1,
@@ -25,11 +25,11 @@ fn link(last: u8, heard_age_ns: Option<u64>) -> LinkStatus {
 }
 
 /// A node that takes over, and whose application is hung.
-fn a_status() -> Status {
+fn a_status() -> NodeStatus {
     let sample = samples::service();
     let service = ServiceStatus {
-        role: Role::Primary,
-        mode: Mode::Simplex,
+        role: NodeRole::Primary,
+        mode: ServiceMode::Simplex,
         epoch: 2,
         connections: ConnectionCounts {
             protected: 20,
@@ -37,7 +37,7 @@ fn a_status() -> Status {
             ambiguous: 1,
         },
         ring_fill_bytes: 8,
-        takeovers: vec![TakeoverReport {
+        takeovers: vec![TakeoverStatus {
             declared_ns: 1_000_000_000,
             gate_closed_ns: 1_000_010_000,
             first_live_ns: Some(1_001_000_000),
@@ -54,7 +54,7 @@ fn a_status() -> Status {
         peer_state: None,
         simplex_reason: Some("a \"quoted\" reason".to_owned()),
         failure: Some("interface eth1 is gone".to_owned()),
-        application: proto::action::Server::Hung,
+        application: proto::action::ApplicationState::Hung,
         peer_application: None,
         reasons: BTreeMap::from([
             ("relayed; no backup".to_owned(), 1),
@@ -83,7 +83,7 @@ fn a_status() -> Status {
         fill_bytes: 0,
         size_bytes: 16,
     };
-    Status {
+    NodeStatus {
         peer: PeerStatus {
             links: vec![link(3, Some(20_000_000)), link(4, None)],
             ..samples::peer()
@@ -152,7 +152,7 @@ fn a_status_becomes_samples() {
 
 #[test]
 fn what_is_not_known_has_no_sample() {
-    let nobody = Status {
+    let nobody = NodeStatus {
         services: Vec::new(),
         witness: None,
         peer: PeerStatus {
@@ -209,7 +209,7 @@ fn ask(at: SocketAddr, request: &str) -> String {
 #[test]
 fn it_is_served() {
     let dir = tempfile::tempdir().unwrap();
-    let (server, asker, calls) = Server::open(dir.path(), || ()).unwrap();
+    let (server, asker, calls) = ControlServer::open(dir.path(), || ()).unwrap();
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let node = std::thread::spawn(move || {
@@ -252,7 +252,7 @@ fn it_is_served() {
     );
     asker.status().unwrap();
     node.join().unwrap();
-    let source = Source::new(asker);
+    let source = MetricsSource::new(asker);
     assert_eq!(source.page(Instant::now()).unwrap_err(), "the node is stopping");
     drop(server);
 }
@@ -260,13 +260,13 @@ fn it_is_served() {
 #[test]
 fn the_agent_is_not_asked_again_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let (_server, asker, calls) = Server::open(dir.path(), || ()).unwrap();
+    let (_server, asker, calls) = ControlServer::open(dir.path(), || ()).unwrap();
     let node = std::thread::spawn(move || {
         if let Ok(Call::Status(reply)) = calls.recv() {
             reply.send(a_status());
         }
     });
-    let (source, now) = (Source::new(asker), Instant::now());
+    let (source, now) = (MetricsSource::new(asker), Instant::now());
     let page = source.page(now).unwrap();
     node.join().unwrap(); // the agent answers only once
     let soon = now + FRESH - Duration::from_nanos(1);

@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use proto::standing::Verdict::{Failed, Granted};
+use proto::standing::ArbiterVerdict::{Failed, Granted};
 
-use crate::node::Node;
+use crate::node::ArbiterNode;
 
-fn fenced(script: &str, timeout_ms: u32) -> Node {
+fn fenced(script: &str, timeout_ms: u32) -> ArbiterNode {
     let table = format!("[fence]\ncommand = [\"sh\", \"-c\", {script:?}]\ntimeout_ms = {timeout_ms}\n");
-    Node::open("a", &table)
+    ArbiterNode::open("a", &table)
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn a_command_that_fails_fences_nobody() {
     assert_eq!(fenced("echo no power switch >&2; exit 1", 60_000).take(7), Failed);
     assert_eq!(fenced("kill -9 $$", 60_000).take(7), Failed);
     assert_eq!(
-        Node::open("a", "[fence]\ncommand = [\"/nowhere\"]\n").take(7),
+        ArbiterNode::open("a", "[fence]\ncommand = [\"/nowhere\"]\n").take(7),
         Failed
     );
 }
@@ -51,5 +51,5 @@ fn what_is_asked_already_is_not_asked_again() {
 
 #[test]
 fn without_either_who_is_silent_is_dead() {
-    assert_eq!(Node::open("a", "").take(7), Granted);
+    assert_eq!(ArbiterNode::open("a", "").take(7), Granted);
 }

@@ -4,19 +4,19 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use proto::standing::Verdict;
-use steadfast::arbiter::{Arbiter, Question};
+use proto::standing::ArbiterVerdict;
+use steadfast::arbiter::{ArbiterClient, ArbiterQuestion};
 use steadfast::config::Config;
 
 /// Longest wait for an answer. Longer than any bound in these tests, so an answer that takes longer was lost.
 pub const FORGOTTEN: Duration = Duration::from_secs(60);
 
-pub struct Node {
-    pub arbiter: Arbiter,
+pub struct ArbiterNode {
+    pub arbiter: ArbiterClient,
     wakeups: Receiver<()>,
 }
 
-impl Node {
+impl ArbiterNode {
     /// Opens the node `name` of the pair of `a` and `b`. `arbiter` is the part of its configuration that names the arbiter.
     pub fn open(name: &str, arbiter: &str) -> Self {
         let peer = if name == "a" { "b" } else { "a" };
@@ -26,7 +26,7 @@ impl Node {
         );
         let config = Config::parse(Path::new("test.toml"), &text).unwrap();
         let (wake, wakeups) = channel();
-        let arbiter = Arbiter::open(&config, move || {
+        let arbiter = ArbiterClient::open(&config, move || {
             let _ = wake.send(()); // the test has ended
         })
         .unwrap();
@@ -34,11 +34,11 @@ impl Node {
     }
 
     pub fn ask(&mut self, epoch: u64) {
-        self.arbiter.confirm(Question { service: 0, epoch });
+        self.arbiter.confirm(ArbiterQuestion { service: 0, epoch });
     }
 
     /// Waits for the wake-up of the next answer and returns the answer.
-    pub fn answer(&mut self) -> (u64, Verdict) {
+    pub fn answer(&mut self) -> (u64, ArbiterVerdict) {
         self.wakeups.recv_timeout(FORGOTTEN).expect("an answer");
         let (question, verdict) = self.arbiter.poll().expect("what it was woken for");
         assert_eq!(question.service, 0);
@@ -46,7 +46,7 @@ impl Node {
     }
 
     /// Asks for an epoch and waits for the answer.
-    pub fn take(&mut self, epoch: u64) -> Verdict {
+    pub fn take(&mut self, epoch: u64) -> ArbiterVerdict {
         self.ask(epoch);
         let (answered, verdict) = self.answer();
         assert_eq!(answered, epoch);

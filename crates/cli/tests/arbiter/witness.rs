@@ -1,19 +1,19 @@
 //! The witness gives each epoch to one node only, whatever fails.
 
-use proto::standing::Verdict::{self, Failed, Granted, Refused};
+use proto::standing::ArbiterVerdict::{self, Failed, Granted, Refused};
 
 use crate::etcd::{Etcd, until};
-use crate::node::Node;
+use crate::node::ArbiterNode;
 use crate::proxy::Proxy;
 
 /// The verdict if the other node has this epoch.
-const fn refused(epoch: u64) -> Verdict {
+const fn refused(epoch: u64) -> ArbiterVerdict {
     let is_own = false;
     Refused { epoch, is_own }
 }
 
 /// Asks again while the members elect a leader, as the core does.
-fn patiently(node: &mut Node, epoch: u64) -> Verdict {
+fn patiently(node: &mut ArbiterNode, epoch: u64) -> ArbiterVerdict {
     let mut verdict = Failed;
     until("a verdict", || {
         verdict = node.take(epoch);
@@ -27,7 +27,10 @@ fn an_epoch_is_given_to_one_node() {
     let Some(etcd) = Etcd::start("an_epoch_is_given_to_one_node", 1, false) else {
         return;
     };
-    let (mut a, mut b) = (Node::open("a", &etcd.table()), Node::open("b", &etcd.table()));
+    let (mut a, mut b) = (
+        ArbiterNode::open("a", &etcd.table()),
+        ArbiterNode::open("b", &etcd.table()),
+    );
     assert_eq!(a.take(5), Granted);
     assert_eq!(a.take(5), Granted, "the first answer may have been lost");
     assert_eq!(b.take(5), refused(5));
@@ -43,7 +46,7 @@ fn an_epoch_is_given_to_one_node() {
         "it is told what it may have forgotten"
     );
     drop((a, b));
-    let mut a = Node::open("a", &etcd.table());
+    let mut a = ArbiterNode::open("a", &etcd.table());
     assert_eq!(a.take(6), refused(6), "it is kept although nobody is there");
 }
 
@@ -52,7 +55,7 @@ fn of_two_that_ask_at_the_same_time_one_wins() {
     let Some(etcd) = Etcd::start("of_two_that_ask_at_the_same_time_one_wins", 1, false) else {
         return;
     };
-    let mut nodes = ["a", "b"].map(|name| Node::open(name, &etcd.table()));
+    let mut nodes = ["a", "b"].map(|name| ArbiterNode::open(name, &etcd.table()));
     let mut wins = [0; 2];
     for epoch in 1..=200 {
         for node in &mut nodes {
@@ -81,10 +84,10 @@ fn a_lost_answer_is_read_back() {
     let Some(etcd) = Etcd::start("a_lost_answer_is_read_back", 1, false) else {
         return;
     };
-    let mut b = Node::open("b", &etcd.table());
+    let mut b = ArbiterNode::open("b", &etcd.table());
     for epoch in 1..=20 {
         let proxy = Proxy::start(etcd.address(0), 1);
-        let mut a = Node::open("a", &etcd.table_at(&[proxy.address]));
+        let mut a = ArbiterNode::open("a", &etcd.table_at(&[proxy.address]));
         assert_eq!(a.take(epoch), Granted);
         assert_eq!(proxy.left(), 0, "the transaction was cut");
         assert_eq!(b.take(epoch), refused(epoch));
@@ -101,7 +104,7 @@ fn of_two_that_lose_their_answers_one_wins() {
         let proxies = ["a", "b"].map(|name| (name, Proxy::start(etcd.address(0), 1)));
         let mut nodes = proxies
             .each_ref()
-            .map(|(name, proxy)| Node::open(name, &etcd.table_at(&[proxy.address])));
+            .map(|(name, proxy)| ArbiterNode::open(name, &etcd.table_at(&[proxy.address])));
         // Wait until both nodes have a connection, so that they are equally fast.
         for node in &nodes {
             until("a connection", || node.arbiter.witness().unwrap().reachable);
@@ -124,7 +127,10 @@ fn a_member_may_be_gone_and_another_one_frozen_but_not_all() {
     else {
         return;
     };
-    let (mut a, mut b) = (Node::open("a", &etcd.table()), Node::open("b", &etcd.table()));
+    let (mut a, mut b) = (
+        ArbiterNode::open("a", &etcd.table()),
+        ArbiterNode::open("b", &etcd.table()),
+    );
     assert_eq!(patiently(&mut a, 1), Granted);
     etcd.kill(0);
     assert_eq!(patiently(&mut b, 2), Granted);
@@ -144,7 +150,7 @@ fn a_frozen_member_costs_time_but_not_the_answer() {
     let Some(etcd) = Etcd::start("a_frozen_member_costs_time_but_not_the_answer", 3, false) else {
         return;
     };
-    let mut a = Node::open("a", &etcd.table());
+    let mut a = ArbiterNode::open("a", &etcd.table());
     for epoch in 1..=3 {
         let frozen = etcd.freeze(usize::try_from(epoch).unwrap() - 1);
         assert_eq!(patiently(&mut a, epoch), Granted);
@@ -160,17 +166,20 @@ fn who_cannot_prove_to_be_etcd_is_not_believed() {
     let right = format!("{:?}", etcd.file("ca.pem"));
     let wrong = format!("{:?}", etcd.file("other.pem"));
     let table = etcd.table().replace("4000", "1000");
-    assert_eq!(Node::open("a", &table.replace(&right, &wrong)).take(1), Failed);
+    assert_eq!(
+        ArbiterNode::open("a", &table.replace(&right, &wrong)).take(1),
+        Failed
+    );
     let anonymous: Vec<&str> = table
         .lines()
         .filter(|line| !line.starts_with("cert") && !line.starts_with("key"))
         .collect();
     assert_eq!(
-        Node::open("a", &anonymous.join("\n")).take(1),
+        ArbiterNode::open("a", &anonymous.join("\n")).take(1),
         Failed,
         "it asks for a certificate"
     );
-    assert_eq!(Node::open("a", &table).take(1), Granted);
+    assert_eq!(ArbiterNode::open("a", &table).take(1), Granted);
 }
 
 #[test]
@@ -178,10 +187,10 @@ fn who_is_there_and_who_has_what_is_shown() {
     let Some(etcd) = Etcd::start("who_is_there_and_who_has_what_is_shown", 1, false) else {
         return;
     };
-    let mut a = Node::open("a", &etcd.table());
+    let mut a = ArbiterNode::open("a", &etcd.table());
     assert_eq!(a.take(3), Granted);
-    let b = Node::open("b", &etcd.table());
-    let shown = |node: &Node, done: &dyn Fn(&[String]) -> bool| {
+    let b = ArbiterNode::open("b", &etcd.table());
+    let shown = |node: &ArbiterNode, done: &dyn Fn(&[String]) -> bool| {
         let status = || node.arbiter.witness().unwrap();
         until("the nodes are shown", || done(&status().nodes));
         status()

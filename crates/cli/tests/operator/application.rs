@@ -5,15 +5,15 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::daemon::{Kind, pair, pair_of};
+use crate::daemon::{PairSpec, pair, pair_of};
 use crate::failure::wait_for;
 use crate::keeper::{PATIENCE, accept, listen};
-use crate::lan::{Lan, Outcome, steadfast};
+use crate::lan::{CommandOutput, OperatorLan, steadfast};
 
 /// The application was never started on the backup: no process died, so no wire counts a death.
 #[test]
 fn a_backup_without_its_application_protects_nobody() {
-    let Some(lan) = Lan::new("a_backup_without_its_application_protects_nobody") else {
+    let Some(lan) = OperatorLan::new("a_backup_without_its_application_protects_nobody") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -29,7 +29,7 @@ fn a_backup_without_its_application_protects_nobody() {
     one.wait_for(&["\"application\":\"alive\",\"peer_application\":\"dead\""]);
     let order = |words: &[&str]| {
         let words = [words, &["--config", one.config.to_str().unwrap()]].concat();
-        lan.node.run(|| Outcome::of(&mut steadfast(&words)))
+        lan.node.run(|| CommandOutput::of(&mut steadfast(&words)))
     };
     let refused = order(&["handover", "web"]);
     assert_eq!(refused.code, 1, "{}", refused.errors);
@@ -66,11 +66,12 @@ os._exit(7)";
 /// An exit code that means a crash for one service's application is an orderly end for the other's.
 #[test]
 fn an_application_that_exits_with_a_crash_code_of_its_own_has_crashed() {
-    let Some(lan) = Lan::new("an_application_that_exits_with_a_crash_code_of_its_own_has_crashed") else {
+    let Some(lan) = OperatorLan::new("an_application_that_exits_with_a_crash_code_of_its_own_has_crashed")
+    else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let kind = Kind {
+    let kind = PairSpec {
         service: r#"
             crash_exit_codes = [3, 7]
             [[service]]
@@ -82,7 +83,7 @@ fn an_application_that_exits_with_a_crash_code_of_its_own_has_crashed() {
             primary = "sf-test-exits-one"
             crash_exit_codes = [3]
             "#,
-        ..Kind::default()
+        ..PairSpec::default()
     };
     let [_one, two] = pair_of(&lan, dir.path(), "exits", &kind);
     lan.stranger.ip("route replace 10.0.0.100/32 dev eth0");
@@ -121,13 +122,13 @@ fn an_application_that_exits_with_a_crash_code_of_its_own_has_crashed() {
 /// Without an answer this node may itself be cut off, so it does not claim the VIP.
 #[test]
 fn a_vip_is_claimed_when_one_of_several_outside_hosts_answers() {
-    let Some(lan) = Lan::new("a_vip_is_claimed_when_one_of_several_outside_hosts_answers") else {
+    let Some(lan) = OperatorLan::new("a_vip_is_claimed_when_one_of_several_outside_hosts_answers") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let kind = Kind {
+    let kind = PairSpec {
         service: r#"claim_ping = ["10.0.0.77", "10.0.0.78"]"#,
-        ..Kind::default()
+        ..PairSpec::default()
     };
     let [one, two] = pair_of(&lan, dir.path(), "claim", &kind);
     lan.peer.ip("link set eth0 down");

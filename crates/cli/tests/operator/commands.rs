@@ -6,19 +6,21 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::lan::{Lan, Outcome, POLL, steadfast};
-use linux::network::{self, Network, Part, Plan};
-use steadfast::control::{ArbiterKind, Call, Connections, PeerStatus, Restored, RingsStatus, Server, Status};
+use crate::lan::{CommandOutput, OperatorLan, POLL, steadfast};
+use linux::network::{self, Network, NetworkPart, NetworkPlan};
+use steadfast::control::{
+    ArbiterKind, Call, Connections, ControlServer, NodeStatus, PeerStatus, RestoredConnections, RingsStatus,
+};
 use steadfast::lock::{self, Lock};
 
 /// Asserts that `check-config` and `run` refuse the usual configuration with `old` replaced by `new`: exit code 2, these
 /// lines, and no change of the network.
 #[track_caller]
-fn assert_refused(lan: &Lan, old: &str, new: &str, lines: &[&str]) {
+fn assert_refused(lan: &OperatorLan, old: &str, new: &str, lines: &[&str]) {
     let file = lan.config(old, new);
     let before = lan.node.dump();
     for command in ["check-config", "run"] {
-        let Outcome { code, output, errors } = lan.with_config(command, &file);
+        let CommandOutput { code, output, errors } = lan.with_config(command, &file);
         let found: Vec<&str> = errors
             .lines()
             .filter(|line| !line.contains(": warning: "))
@@ -32,14 +34,14 @@ fn assert_refused(lan: &Lan, old: &str, new: &str, lines: &[&str]) {
 }
 
 /// Adds gateways, which can be asked whether a claimed VIP has come to the node.
-fn add_gateways(lan: &Lan) {
+fn add_gateways(lan: &OperatorLan) {
     lan.node.ip("route add default via 10.0.0.4 dev eth0");
     lan.node.ip("-6 route add default via fe80::1 dev eth0");
 }
 
 #[test]
 fn a_good_configuration_is_all_right() {
-    let Some(lan) = Lan::new("a_good_configuration_is_all_right") else {
+    let Some(lan) = OperatorLan::new("a_good_configuration_is_all_right") else {
         return;
     };
     add_gateways(&lan);
@@ -57,7 +59,7 @@ fn a_good_configuration_is_all_right() {
 
 #[test]
 fn a_configuration_with_an_unknown_key_is_refused() {
-    let Some(lan) = Lan::new("a_configuration_with_an_unknown_key_is_refused") else {
+    let Some(lan) = OperatorLan::new("a_configuration_with_an_unknown_key_is_refused") else {
         return;
     };
     assert_refused(
@@ -75,7 +77,7 @@ fn a_configuration_with_an_unknown_key_is_refused() {
 
 #[test]
 fn interfaces_must_be_there_and_up() {
-    let Some(lan) = Lan::new("interfaces_must_be_there_and_up") else {
+    let Some(lan) = OperatorLan::new("interfaces_must_be_there_and_up") else {
         return;
     };
     assert_refused(
@@ -95,7 +97,7 @@ fn interfaces_must_be_there_and_up() {
 
 #[test]
 fn the_peer_must_answer() {
-    let Some(lan) = Lan::new("the_peer_must_answer") else {
+    let Some(lan) = OperatorLan::new("the_peer_must_answer") else {
         return;
     };
     lan.peer.ip("link set eth0 down");
@@ -123,7 +125,7 @@ fn the_peer_must_answer() {
 /// Linux would answer for the peer's address on `eth0` even if another interface has it.
 #[test]
 fn a_peer_that_is_not_on_the_services_interface_is_warned_of() {
-    let Some(lan) = Lan::new("a_peer_that_is_not_on_the_services_interface_is_warned_of") else {
+    let Some(lan) = OperatorLan::new("a_peer_that_is_not_on_the_services_interface_is_warned_of") else {
         return;
     };
     lan.add_second();
@@ -143,7 +145,7 @@ fn a_peer_that_is_not_on_the_services_interface_is_warned_of() {
 
 #[test]
 fn a_vip_that_another_machine_has_is_refused() {
-    let Some(lan) = Lan::new("a_vip_that_another_machine_has_is_refused") else {
+    let Some(lan) = OperatorLan::new("a_vip_that_another_machine_has_is_refused") else {
         return;
     };
     lan.stranger.ip("link set eth0 address 02:00:00:00:00:99");
@@ -165,7 +167,7 @@ fn a_vip_that_another_machine_has_is_refused() {
 /// Unlike for IPv4, Linux answers for an IPv6 address only on the interface that has it. The node must ask there.
 #[test]
 fn a_link_may_lie_beside_the_services_and_one_may_be_cut() {
-    let Some(lan) = Lan::new("a_link_may_lie_beside_the_services_and_one_may_be_cut") else {
+    let Some(lan) = OperatorLan::new("a_link_may_lie_beside_the_services_and_one_may_be_cut") else {
         return;
     };
     lan.add_second();
@@ -211,7 +213,7 @@ fn a_link_may_lie_beside_the_services_and_one_may_be_cut() {
 
 #[test]
 fn addresses_must_fit_this_node() {
-    let Some(lan) = Lan::new("addresses_must_fit_this_node") else {
+    let Some(lan) = OperatorLan::new("addresses_must_fit_this_node") else {
         return;
     };
     lan.node.ip("addr add 10.0.0.100/24 dev eth0");
@@ -242,7 +244,7 @@ fn addresses_must_fit_this_node() {
 
 #[test]
 fn secrets_that_everybody_may_read_are_refused() {
-    let Some(lan) = Lan::new("secrets_that_everybody_may_read_are_refused") else {
+    let Some(lan) = OperatorLan::new("secrets_that_everybody_may_read_are_refused") else {
         return;
     };
     let open = lan.file("open", &"5".repeat(64), 0o644);
@@ -265,7 +267,7 @@ fn secrets_that_everybody_may_read_are_refused() {
 
 #[test]
 fn a_network_without_a_key_is_warned_of() {
-    let Some(lan) = Lan::new("a_network_without_a_key_is_warned_of") else {
+    let Some(lan) = OperatorLan::new("a_network_without_a_key_is_warned_of") else {
         return;
     };
     let _listener = lan.node.run(|| TcpListener::bind("[::]:80").unwrap());
@@ -279,7 +281,7 @@ fn a_network_without_a_key_is_warned_of() {
 
 #[test]
 fn a_fence_a_hook_and_a_witness_are_looked_for() {
-    let Some(lan) = Lan::new("a_fence_a_hook_and_a_witness_are_looked_for") else {
+    let Some(lan) = OperatorLan::new("a_fence_a_hook_and_a_witness_are_looked_for") else {
         return;
     };
     add_gateways(&lan);
@@ -348,7 +350,7 @@ fn a_fence_a_hook_and_a_witness_are_looked_for() {
 
 #[test]
 fn a_listener_on_the_vip_only_is_refused() {
-    let Some(lan) = Lan::new("a_listener_on_the_vip_only_is_refused") else {
+    let Some(lan) = OperatorLan::new("a_listener_on_the_vip_only_is_refused") else {
         return;
     };
     lan.node
@@ -391,7 +393,7 @@ fn a_listener_on_the_vip_only_is_refused() {
 
 #[test]
 fn without_an_outside_host_it_says_so() {
-    let Some(lan) = Lan::new("without_an_outside_host_it_says_so") else {
+    let Some(lan) = OperatorLan::new("without_an_outside_host_it_says_so") else {
         return;
     };
     let warning =
@@ -410,7 +412,7 @@ fn without_an_outside_host_it_says_so() {
 
 #[test]
 fn without_root_it_says_so() {
-    let Some(lan) = Lan::new("without_root_it_says_so") else {
+    let Some(lan) = OperatorLan::new("without_root_it_says_so") else {
         return;
     };
     let dir = tempfile::tempdir_in("/tmp").unwrap();
@@ -429,7 +431,7 @@ fn without_root_it_says_so() {
         .arg(&file)
         .uid(65_534)
         .gid(65_534);
-    let outcome = Outcome::of(&mut command);
+    let outcome = CommandOutput::of(&mut command);
     let missing =
         "steadfast: cannot run here; missing: root: eBPF, packet sockets and the network's set-up need it\n";
     assert_eq!(outcome.errors, missing);
@@ -444,9 +446,13 @@ fn wrong_use_is_told() {
         &["fly"],
         &["cleanup", "--all", "--node", "a"],
     ] {
-        assert_eq!(Outcome::of(&mut steadfast(arguments)).code, 2, "{arguments:?}");
+        assert_eq!(
+            CommandOutput::of(&mut steadfast(arguments)).code,
+            2,
+            "{arguments:?}"
+        );
     }
-    let help = Outcome::of(&mut steadfast(&["--help"]));
+    let help = CommandOutput::of(&mut steadfast(&["--help"]));
     assert_eq!(help.code, 0);
     for shown in [
         "run",
@@ -459,7 +465,7 @@ fn wrong_use_is_told() {
         assert!(help.output.contains(shown), "{shown}");
     }
     assert!(!help.output.contains("man "), "hidden");
-    let unknown = Outcome::of(&mut steadfast(&["status", "--node", "sf-test-nobody"]));
+    let unknown = CommandOutput::of(&mut steadfast(&["status", "--node", "sf-test-nobody"]));
     assert_eq!(unknown.code, 3);
     assert!(
         unknown
@@ -470,7 +476,7 @@ fn wrong_use_is_told() {
 
 #[test]
 fn a_second_daemon_is_refused() {
-    let Some(lan) = Lan::new("a_second_daemon_is_refused") else {
+    let Some(lan) = OperatorLan::new("a_second_daemon_is_refused") else {
         return;
     };
     let _first = Lock::take(&lan.state_dir(), lock::DAEMON).unwrap();
@@ -484,11 +490,11 @@ fn a_second_daemon_is_refused() {
 
 #[test]
 fn a_running_node_is_shown() {
-    let Some(lan) = Lan::new("a_running_node_is_shown") else {
+    let Some(lan) = OperatorLan::new("a_running_node_is_shown") else {
         return;
     };
     std::fs::create_dir(lan.state_dir()).unwrap();
-    let (server, _, calls) = Server::open(&lan.state_dir(), || ()).unwrap();
+    let (server, _, calls) = ControlServer::open(&lan.state_dir(), || ()).unwrap();
     let peer = PeerStatus {
         name: "sf-test-peer".to_owned(),
         address: "10.0.0.3".parse().unwrap(),
@@ -502,7 +508,7 @@ fn a_running_node_is_shown() {
         for call in calls {
             match call {
                 Call::Status(reply) => {
-                    reply.send(Status {
+                    reply.send(NodeStatus {
                         node: "sf-test-node".to_owned(),
                         peer: peer.clone(),
                         services: Vec::new(),
@@ -514,7 +520,7 @@ fn a_running_node_is_shown() {
                 Call::Connections(reply) => reply.send(Connections {
                     connections: Vec::new(),
                 }),
-                Call::Restored(reply) => reply.send(Restored {
+                Call::Restored(reply) => reply.send(RestoredConnections {
                     connections: Vec::new(),
                 }),
                 Call::Order(_, reply) => reply.send(Err("not now".to_owned())),
@@ -547,28 +553,30 @@ fn a_running_node_is_shown() {
 }
 
 /// Leaves the network as a killed daemon leaves it.
-fn killed(lan: &Lan) {
+fn killed(lan: &OperatorLan) {
     std::fs::create_dir(lan.state_dir()).unwrap();
-    let service = network::Service {
+    let service = network::NetworkService {
         address: "10.0.0.100:80".parse().unwrap(),
         interface: "eth0".to_owned(),
         peer: "10.0.0.3".parse().unwrap(),
         application: "127.0.0.1:80".parse().unwrap(),
     };
-    let plan = Plan {
+    let plan = NetworkPlan {
         node: "sf-test-node".to_owned(),
         services: vec![service],
     };
     let journal = network::journal(&lan.state_dir());
     lan.node.run(|| {
         let mut network = Network::prepare(&plan, &journal).unwrap();
-        network.assume(plan.services[0].address.ip(), Part::Wire).unwrap();
+        network
+            .assume(plan.services[0].address.ip(), NetworkPart::Wire)
+            .unwrap();
     });
 }
 
 #[test]
 fn a_dead_node_is_cleaned_up_after() {
-    let Some(lan) = Lan::new("a_dead_node_is_cleaned_up_after") else {
+    let Some(lan) = OperatorLan::new("a_dead_node_is_cleaned_up_after") else {
         return;
     };
     let before = lan.node.dump();
@@ -607,7 +615,7 @@ fn a_dead_node_is_cleaned_up_after() {
 #[test]
 fn a_node_without_its_journal_is_cleaned_up_after_as_far_as_can_be() {
     let test = "a_node_without_its_journal_is_cleaned_up_after_as_far_as_can_be";
-    let Some(lan) = Lan::new(test) else { return };
+    let Some(lan) = OperatorLan::new(test) else { return };
     killed(&lan);
     std::fs::remove_dir_all(lan.state_dir()).unwrap();
     // `--node` finds the guard by the node's name. Without the state directory, it is unknown whether the node's agent lives.
@@ -626,7 +634,7 @@ fn a_node_without_its_journal_is_cleaned_up_after_as_far_as_can_be() {
 
 #[test]
 fn a_live_node_is_not_cleaned_up() {
-    let Some(lan) = Lan::new("a_live_node_is_not_cleaned_up") else {
+    let Some(lan) = OperatorLan::new("a_live_node_is_not_cleaned_up") else {
         return;
     };
     killed(&lan);
@@ -649,7 +657,7 @@ fn the_manual_has_a_page_for_every_command() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("man8");
     assert_eq!(
-        Outcome::of(&mut steadfast(&["man", "--out", out.to_str().unwrap()])).code,
+        CommandOutput::of(&mut steadfast(&["man", "--out", out.to_str().unwrap()])).code,
         0
     );
     for page in [

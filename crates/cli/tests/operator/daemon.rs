@@ -10,7 +10,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use crate::keeper::listen;
-use crate::lan::{Lan, Namespace, Outcome, POLL, PROGRAM, program, steadfast};
+use crate::lan::{CommandOutput, HostNamespace, OperatorLan, POLL, PROGRAM, program, steadfast};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -19,7 +19,7 @@ use serde_json::Value;
 const SILENT: &str = "older than the wire, and silent; protected once its next request is answered";
 const OLDER: &str = "older than the wire; protected once its next request is answered";
 
-fn spawn(namespace: &Namespace, path: &Path, config: &Path, log: &Path) -> Child {
+fn spawn(namespace: &HostNamespace, path: &Path, config: &Path, log: &Path) -> Child {
     let config = config.to_str().unwrap();
     let mut command = program(path, &["run", "--log-format", "json", "--config", config]);
     let log = File::options().create(true).append(true).open(log).unwrap();
@@ -29,7 +29,7 @@ fn spawn(namespace: &Namespace, path: &Path, config: &Path, log: &Path) -> Child
 
 /// A running daemon. It is killed if the test ends before it.
 pub struct Daemon<'a> {
-    namespace: &'a Namespace,
+    namespace: &'a HostNamespace,
     pub program: PathBuf,
     pub state_dir: PathBuf,
     pub config: PathBuf,
@@ -43,14 +43,14 @@ impl<'a> Daemon<'a> {
     /// Starts the node `name` of the pair whose primary is `primary`. `peer` is the other node's name and the last byte of its address on
     /// every link.
     fn start(
-        namespace: &'a Namespace,
+        namespace: &'a HostNamespace,
         dir: &Path,
         name: &str,
         (peer_name, peer): (&str, u8),
         primary: &str,
-        kind: &Kind<'_>,
+        kind: &PairSpec<'_>,
     ) -> Self {
-        let Kind { policy, links, .. } = kind;
+        let PairSpec { policy, links, .. } = kind;
         let agent_timeout_ms = kind.agent_timeouts_ms[usize::from(name != primary)];
         let addresses: Vec<String> = links.iter().map(|link| format!("{link}.{peer}")).collect();
         let key = dir.join("key");
@@ -110,23 +110,23 @@ impl<'a> Daemon<'a> {
         self.process = spawn(self.namespace, &self.program, &self.config, &self.log);
     }
 
-    pub fn ask(&self, command: &str) -> Outcome {
+    pub fn ask(&self, command: &str) -> CommandOutput {
         let config = self.config.to_str().unwrap();
         self.namespace
-            .run(|| Outcome::of(&mut steadfast(&[command, "--json", "--config", config])))
+            .run(|| CommandOutput::of(&mut steadfast(&[command, "--json", "--config", config])))
     }
 
-    pub fn run_command(&self, command: &str) -> Outcome {
+    pub fn run_command(&self, command: &str) -> CommandOutput {
         let config = self.config.to_str().unwrap();
         self.namespace
-            .run(|| Outcome::of(&mut steadfast(&[command, "--config", config])))
+            .run(|| CommandOutput::of(&mut steadfast(&[command, "--config", config])))
     }
 
     /// Waits until the status has all these words.
     pub fn wait_for(&self, words: &[&str]) {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
-            let Outcome { output, errors, .. } = self.ask("status");
+            let CommandOutput { output, errors, .. } = self.ask("status");
             if words.iter().all(|word| output.contains(word)) {
                 return;
             }
@@ -160,7 +160,9 @@ impl<'a> Daemon<'a> {
     pub fn restored(&self) -> String {
         let config = self.config.to_str().unwrap();
         let arguments = ["connections", "--restored", "--json", "--config", config];
-        let outcome = self.namespace.run(|| Outcome::of(&mut steadfast(&arguments)));
+        let outcome = self
+            .namespace
+            .run(|| CommandOutput::of(&mut steadfast(&arguments)));
         outcome.output
     }
 
@@ -197,7 +199,7 @@ pub fn scrape(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
         "10",
         "http://127.0.0.1:9464/metrics",
     ]);
-    let Outcome { code, output, errors } = daemon.namespace.run(|| Outcome::of(&mut curl));
+    let CommandOutput { code, output, errors } = daemon.namespace.run(|| CommandOutput::of(&mut curl));
     assert_eq!(code, 0, "{errors}");
     let samples = output.lines().filter(|line| !line.starts_with('#'));
     samples
@@ -262,7 +264,7 @@ fn assert_agree(daemon: &Daemon<'_>) -> BTreeMap<String, f64> {
 
 #[test]
 fn metrics_say_what_the_status_says() {
-    let Some(lan) = Lan::new("metrics_say_what_the_status_says") else {
+    let Some(lan) = OperatorLan::new("metrics_say_what_the_status_says") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -318,7 +320,7 @@ fn metrics_say_what_the_status_says() {
 }
 
 /// Parameters of a pair.
-pub struct Kind<'a> {
+pub struct PairSpec<'a> {
     pub policy: &'a str,
     /// The networks of the heartbeat links.
     pub links: &'a [&'a str],
@@ -330,7 +332,7 @@ pub struct Kind<'a> {
     pub service: &'a str,
 }
 
-impl Default for Kind<'_> {
+impl Default for PairSpec<'_> {
     fn default() -> Self {
         Self {
             policy: "http",
@@ -344,12 +346,12 @@ impl Default for Kind<'_> {
 
 /// The primary and the backup of a pair, both running and duplex. `test` is a part of their names, because eBPF pins are
 /// shared by the whole machine.
-pub fn pair<'a>(lan: &'a Lan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
-    pair_of(lan, dir, test, &Kind::default())
+pub fn pair<'a>(lan: &'a OperatorLan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
+    pair_of(lan, dir, test, &PairSpec::default())
 }
 
 /// As [`pair`], with the parameters of `kind`.
-pub fn pair_of<'a>(lan: &'a Lan, dir: &Path, test: &str, kind: &Kind<'_>) -> [Daemon<'a>; 2] {
+pub fn pair_of<'a>(lan: &'a OperatorLan, dir: &Path, test: &str, kind: &PairSpec<'_>) -> [Daemon<'a>; 2] {
     let [one, two] = ["one", "two"].map(|which| format!("sf-test-{test}-{which}"));
     let primary = Daemon::start(&lan.node, dir, &one, (&two, 3), &one, kind);
     let backup = Daemon::start(&lan.peer, dir, &two, (&one, 2), &one, kind);
@@ -369,7 +371,7 @@ pub fn pair_of<'a>(lan: &'a Lan, dir: &Path, test: &str, kind: &Kind<'_>) -> [Da
 
 #[test]
 fn a_deposed_node_runs_its_hook_and_nobody_else_does() {
-    let Some(lan) = Lan::new("a_deposed_node_runs_its_hook_and_nobody_else_does") else {
+    let Some(lan) = OperatorLan::new("a_deposed_node_runs_its_hook_and_nobody_else_does") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -398,7 +400,7 @@ fn link_ages(status: &Value) -> Vec<Option<u64>> {
 
 #[test]
 fn a_link_may_fail() {
-    let Some(lan) = Lan::new("a_link_may_fail") else {
+    let Some(lan) = OperatorLan::new("a_link_may_fail") else {
         return;
     };
     for (last, namespace) in [(2, &lan.node), (3, &lan.peer)] {
@@ -406,9 +408,9 @@ fn a_link_may_fail() {
     }
     let dir = tempfile::tempdir().unwrap();
     let links = &["10.0.0", "10.9.0"];
-    let kind = Kind {
+    let kind = PairSpec {
         links,
-        ..Kind::default()
+        ..PairSpec::default()
     };
     let _applications = [listen(&lan.node), listen(&lan.peer)];
     let nodes = pair_of(&lan, dir.path(), "links", &kind);
@@ -443,7 +445,7 @@ fn a_link_may_fail() {
 
 #[test]
 fn two_nodes_run_and_leave_the_network_as_they_found_it() {
-    let Some(lan) = Lan::new("two_nodes_run_and_leave_the_network_as_they_found_it") else {
+    let Some(lan) = OperatorLan::new("two_nodes_run_and_leave_the_network_as_they_found_it") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -456,7 +458,7 @@ fn two_nodes_run_and_leave_the_network_as_they_found_it() {
     let config = backup.config.to_str().unwrap();
     let second = lan
         .peer
-        .run(|| Outcome::of(&mut steadfast(&["run", "--config", config])));
+        .run(|| CommandOutput::of(&mut steadfast(&["run", "--config", config])));
     assert_eq!(second.code, 2);
     assert!(
         second
@@ -467,7 +469,7 @@ fn two_nodes_run_and_leave_the_network_as_they_found_it() {
     );
     let cleanup = lan
         .peer
-        .run(|| Outcome::of(&mut steadfast(&["cleanup", "--config", config])));
+        .run(|| CommandOutput::of(&mut steadfast(&["cleanup", "--config", config])));
     assert_eq!(cleanup.code, 2, "a live node is left alone");
     assert!(lan.peer.ip("addr show dev eth0").contains("10.0.0.100/32"));
 
@@ -481,7 +483,7 @@ fn two_nodes_run_and_leave_the_network_as_they_found_it() {
 
 #[test]
 fn a_killed_node_is_cleaned_up_after() {
-    let Some(lan) = Lan::new("a_killed_node_is_cleaned_up_after") else {
+    let Some(lan) = OperatorLan::new("a_killed_node_is_cleaned_up_after") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -492,7 +494,7 @@ fn a_killed_node_is_cleaned_up_after() {
         let config = daemon.config.to_str().unwrap();
         let cleanup = daemon
             .namespace
-            .run(|| Outcome::of(&mut steadfast(&["cleanup", "--config", config])));
+            .run(|| CommandOutput::of(&mut steadfast(&["cleanup", "--config", config])));
         assert_eq!(cleanup.code, 0, "{}", cleanup.errors);
         assert!(!daemon.state_dir.exists());
     }

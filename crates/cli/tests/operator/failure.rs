@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::daemon::{Daemon, Kind, pair_of};
+use crate::daemon::{Daemon, PairSpec, pair_of};
 use crate::keeper::PATIENCE;
-use crate::lan::{Lan, Namespace, Outcome, POLL, Process, steadfast};
+use crate::lan::{CommandOutput, HostNamespace, OperatorLan, POLL, TestProcess, steadfast};
 
 /// A second service on the second LAN. Its primary is the first service's backup.
 const SECOND: &str = r#"
@@ -25,14 +25,14 @@ const SECOND: &str = r#"
             claim_ping = ["10.1.0.4"]
 "#;
 
-fn serve(namespace: &Namespace, dir: &Path, port: &str) -> Process {
+fn serve(namespace: &HostNamespace, dir: &Path, port: &str) -> TestProcess {
     let mut python = Command::new("python3");
     python
         .args(["-m", "http.server", port, "--protocol", "HTTP/1.1", "--directory"])
         .arg(dir)
         .stderr(Stdio::null())
         .stdout(Stdio::null());
-    Process(namespace.run(|| python.spawn().unwrap()))
+    TestProcess(namespace.run(|| python.spawn().unwrap()))
 }
 
 /// Gets the page over a connection that remains open.
@@ -58,7 +58,7 @@ fn get(client: &mut BufReader<TcpStream>) -> String {
     String::from_utf8(body).unwrap()
 }
 
-fn connect(lan: &Lan, address: &str) -> BufReader<TcpStream> {
+fn connect(lan: &OperatorLan, address: &str) -> BufReader<TcpStream> {
     let until = Instant::now() + PATIENCE;
     loop {
         match lan.stranger.run(|| TcpStream::connect(address)) {
@@ -72,9 +72,9 @@ fn connect(lan: &Lan, address: &str) -> BufReader<TcpStream> {
     }
 }
 
-fn hand_over(namespace: &Namespace, daemon: &Daemon<'_>, service: &str) {
+fn hand_over(namespace: &HostNamespace, daemon: &Daemon<'_>, service: &str) {
     let words = ["handover", service, "--config", daemon.config.to_str().unwrap()];
-    let outcome = namespace.run(|| Outcome::of(&mut steadfast(&words)));
+    let outcome = namespace.run(|| CommandOutput::of(&mut steadfast(&words)));
     assert_eq!(outcome.code, 0, "{}", outcome.errors);
 }
 
@@ -82,7 +82,7 @@ fn hand_over(namespace: &Namespace, daemon: &Daemon<'_>, service: &str) {
 pub fn wait_for(daemon: &Daemon<'_>, service: usize, is_so: impl Fn(&Value) -> bool) -> Value {
     let until = Instant::now() + PATIENCE;
     loop {
-        let Outcome { output, errors, .. } = daemon.ask("status");
+        let CommandOutput { output, errors, .. } = daemon.ask("status");
         let status = serde_json::from_str::<Value>(&output).unwrap_or_default();
         let status = status["services"][service].clone();
         if is_so(&status) {
@@ -96,16 +96,17 @@ pub fn wait_for(daemon: &Daemon<'_>, service: usize, is_so: impl Fn(&Value) -> b
 
 #[test]
 fn a_service_whose_interface_is_gone_fails_alone_and_comes_back_with_it() {
-    let Some(lan) = Lan::new("a_service_whose_interface_is_gone_fails_alone_and_comes_back_with_it") else {
+    let Some(lan) = OperatorLan::new("a_service_whose_interface_is_gone_fails_alone_and_comes_back_with_it")
+    else {
         return;
     };
     lan.add_second();
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("page"), "a page").unwrap();
     let _servers = [&lan.node, &lan.peer].map(|node| ["80", "81"].map(|port| serve(node, dir.path(), port)));
-    let kind = Kind {
+    let kind = PairSpec {
         service: SECOND,
-        ..Kind::default()
+        ..PairSpec::default()
     };
     let [one, two] = pair_of(&lan, dir.path(), "apart", &kind);
     let is_duplex = |status: &Value| {
@@ -174,7 +175,7 @@ fn wait_for_outside(daemon: &Daemon<'_>, outside: &str) {
 /// Without configured outside hosts, the interface's current gateways are asked, not those at the start.
 #[test]
 fn a_router_that_takes_the_place_of_another_is_asked() {
-    let Some(lan) = Lan::new("a_router_that_takes_the_place_of_another_is_asked") else {
+    let Some(lan) = OperatorLan::new("a_router_that_takes_the_place_of_another_is_asked") else {
         return;
     };
     let nodes = [&lan.node, &lan.peer];
@@ -182,7 +183,7 @@ fn a_router_that_takes_the_place_of_another_is_asked() {
         node.ip("route add default via 10.0.0.4");
     }
     let dir = tempfile::tempdir().unwrap();
-    let pair = pair_of(&lan, dir.path(), "router", &Kind::default());
+    let pair = pair_of(&lan, dir.path(), "router", &PairSpec::default());
     for daemon in &pair {
         wait_for_outside(daemon, "reached");
     }

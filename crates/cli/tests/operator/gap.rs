@@ -5,20 +5,21 @@ use std::net::TcpStream;
 
 use nix::sys::signal::Signal;
 
-use crate::daemon::{Kind, pair_of};
+use crate::daemon::{PairSpec, pair_of};
 use crate::keeper::{PATIENCE, accept, listen};
-use crate::lan::Lan;
+use crate::lan::OperatorLan;
 
 /// The log has the beginning of these connections. When the agent returns, it reads that beginning before it notices the gap in the log.
 #[test]
 fn connections_that_began_before_a_gap_of_the_log_are_not_protected() {
-    let Some(lan) = Lan::new("connections_that_began_before_a_gap_of_the_log_are_not_protected") else {
+    let Some(lan) = OperatorLan::new("connections_that_began_before_a_gap_of_the_log_are_not_protected")
+    else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let kind = Kind {
+    let kind = PairSpec {
         agent_timeouts_ms: [60_000, 2000], // the primary waits for its wire
-        ..Kind::default()
+        ..PairSpec::default()
     };
     let [_primary, backup] = pair_of(&lan, dir.path(), "gap", &kind);
     lan.stranger.ip("route add 10.0.0.100/32 dev eth0");

@@ -10,13 +10,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::daemon::{Daemon, pair};
-use crate::lan::{Lan, Namespace};
+use crate::lan::{HostNamespace, OperatorLan};
 
 const ASK: &str = "GET / HTTP/1.1\r\n\r\n";
 const REPLY: &str = "HTTP/1.1 204 No Content\r\n\r\n";
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-pub fn listen(namespace: &Namespace) -> TcpListener {
+pub fn listen(namespace: &HostNamespace) -> TcpListener {
     namespace.run(|| TcpListener::bind("0.0.0.0:80").unwrap())
 }
 
@@ -71,7 +71,8 @@ fn replace_keeper(daemon: &Daemon<'_>) {
 
 #[test]
 fn a_keeper_that_dies_is_replaced_and_what_it_had_is_not_shown_any_more() {
-    let Some(lan) = Lan::new("a_keeper_that_dies_is_replaced_and_what_it_had_is_not_shown_any_more") else {
+    let Some(lan) = OperatorLan::new("a_keeper_that_dies_is_replaced_and_what_it_had_is_not_shown_any_more")
+    else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -118,7 +119,7 @@ fn a_keeper_that_dies_is_replaced_and_what_it_had_is_not_shown_any_more() {
 #[test]
 fn a_full_keeper_gets_another_one_beside_it() {
     const CLIENTS: usize = 70;
-    let Some(lan) = Lan::new("a_full_keeper_gets_another_one_beside_it") else {
+    let Some(lan) = OperatorLan::new("a_full_keeper_gets_another_one_beside_it") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();

@@ -11,11 +11,11 @@ use nix::sched::{CloneFlags, setns, unshare};
 use tempfile::TempDir;
 
 /// A network namespace without a name. It ends with this value.
-pub struct Namespace {
+pub struct HostNamespace {
     file: File,
 }
 
-impl Namespace {
+impl HostNamespace {
     fn new() -> Self {
         let open = || {
             unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
@@ -75,21 +75,21 @@ impl Namespace {
 }
 
 /// The LAN 10.0.0.0/24 and 2001:db8::/64: the node is 2, its peer 3, the stranger 4.
-pub struct Lan {
-    pub node: Namespace,
-    pub peer: Namespace,
-    pub stranger: Namespace,
+pub struct OperatorLan {
+    pub node: HostNamespace,
+    pub peer: HostNamespace,
+    pub stranger: HostNamespace,
     dir: TempDir,
 }
 
-impl Lan {
+impl OperatorLan {
     /// The LAN for a test. `None`, with a message, if it cannot be made on this machine.
     pub fn new(test: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             eprintln!("skipped: {test}: network namespaces need root");
             return None;
         }
-        let [node, peer, stranger] = std::array::from_fn(|_| Namespace::new());
+        let [node, peer, stranger] = std::array::from_fn(|_| HostNamespace::new());
         stranger.ip("link add eth0 type bridge");
         stranger.ip("link set eth0 up");
         for (last, namespace) in [(2, &node), (3, &peer)] {
@@ -119,8 +119,8 @@ impl Lan {
     }
 
     /// A namespace whose only route leads through a node, like a container's. The node forwards nothing from it to other hosts.
-    pub fn behind(&self, node: &Namespace, number: usize) -> Namespace {
-        let container = Namespace::new();
+    pub fn behind(&self, node: &HostNamespace, number: usize) -> HostNamespace {
+        let container = HostNamespace::new();
         let there = format!("/proc/{}/fd/{}", std::process::id(), container.file.as_raw_fd());
         node.ip(&format!("link add inner type veth peer name eth0 netns {there}"));
         node.ip("link set inner up");
@@ -144,7 +144,7 @@ impl Lan {
     }
 
     /// Makes the `eth1` of a node, whose address ends in `last`.
-    pub fn plug_in_second(&self, namespace: &Namespace, last: u8) {
+    pub fn plug_in_second(&self, namespace: &HostNamespace, last: u8) {
         let there = format!("/proc/{}/fd/{}", std::process::id(), namespace.file.as_raw_fd());
         self.stranger.ip(&format!(
             "link add second{last} type veth peer name eth1 netns {there}"
@@ -205,12 +205,12 @@ peer_address = "2001:db8::3"
     }
 
     /// Runs `steadfast` on the node.
-    pub fn steadfast(&self, arguments: &[&str]) -> Outcome {
-        self.node.run(|| Outcome::of(&mut steadfast(arguments)))
+    pub fn steadfast(&self, arguments: &[&str]) -> CommandOutput {
+        self.node.run(|| CommandOutput::of(&mut steadfast(arguments)))
     }
 
     /// Runs `steadfast COMMAND --config FILE` on the node; its messages name the file `s.toml`.
-    pub fn with_config(&self, command: &str, file: &Path) -> Outcome {
+    pub fn with_config(&self, command: &str, file: &Path) -> CommandOutput {
         let mut outcome = self.steadfast(&[command, "--config", file.to_str().expect("text")]);
         outcome.errors = outcome.errors.replace(file.to_str().expect("text"), "s.toml");
         outcome
@@ -223,9 +223,9 @@ pub fn steadfast(arguments: &[&str]) -> Command {
 }
 
 /// A process that ends with this value.
-pub struct Process(pub Child);
+pub struct TestProcess(pub Child);
 
-impl Drop for Process {
+impl Drop for TestProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -247,13 +247,13 @@ pub fn program(path: &Path, arguments: &[&str]) -> Command {
 
 /// Result of a command.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct CommandOutput {
     pub code: i32,
     pub output: String,
     pub errors: String,
 }
 
-impl Outcome {
+impl CommandOutput {
     pub fn of(command: &mut Command) -> Self {
         let Output {
             status,

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::daemon::{Daemon, Kind, pair_of};
+use crate::daemon::{Daemon, PairSpec, pair_of};
 use crate::keeper::PATIENCE;
-use crate::lan::{Lan, Namespace, Outcome, POLL, Process, steadfast};
+use crate::lan::{CommandOutput, HostNamespace, OperatorLan, POLL, TestProcess, steadfast};
 
 const V4: &str = "10.0.0.100";
 const V6: &str = "2001:db8::100";
@@ -32,19 +32,19 @@ fn second_service(test: &str) -> String {
 }
 
 /// Two nodes, each with a redis that serves both services.
-struct Scene<'a> {
+struct RedisPair<'a> {
     pair: [Daemon<'a>; 2],
-    _servers: [Process; 2],
+    _servers: [TestProcess; 2],
 }
 
-impl<'a> Scene<'a> {
-    fn new(lan: &'a Lan, dir: &Path, test: &str) -> Self {
+impl<'a> RedisPair<'a> {
+    fn new(lan: &'a OperatorLan, dir: &Path, test: &str) -> Self {
         let nodes = [&lan.node, &lan.peer];
         let servers = nodes.map(|node| redis(node, dir));
-        let kind = Kind {
+        let kind = PairSpec {
             policy: "replica",
             service: &second_service(test),
-            ..Kind::default()
+            ..PairSpec::default()
         };
         let pair = pair_of(lan, dir, test, &kind);
         for daemon in &pair {
@@ -60,7 +60,7 @@ impl<'a> Scene<'a> {
 }
 
 /// Starts redis at port 80 of all addresses of a node.
-fn redis(namespace: &Namespace, dir: &Path) -> Process {
+fn redis(namespace: &HostNamespace, dir: &Path) -> TestProcess {
     let mut server = Command::new("redis-server");
     server.args([
         "--port",
@@ -74,20 +74,20 @@ fn redis(namespace: &Namespace, dir: &Path) -> Process {
         "",
     ]);
     server.args(["--logfile", "redis.log"]).current_dir(dir);
-    Process(namespace.run(|| server.spawn().expect("redis-server can be run")))
+    TestProcess(namespace.run(|| server.spawn().expect("redis-server can be run")))
 }
 
 /// The answer that `redis-cli` on a node gets from `host`.
-fn ask(namespace: &Namespace, host: &str, arguments: &[&str]) -> String {
+fn ask(namespace: &HostNamespace, host: &str, arguments: &[&str]) -> String {
     let mut client = Command::new("timeout");
     client.args(["10", "redis-cli", "-h", host, "-p", "80"]);
-    let Outcome { output, errors, .. } = namespace.run(|| Outcome::of(client.args(arguments)));
+    let CommandOutput { output, errors, .. } = namespace.run(|| CommandOutput::of(client.args(arguments)));
     format!("{}{}", output.trim(), errors.trim())
 }
 
 /// Waits until redis gives this answer.
 #[track_caller]
-fn wait_for_answer(namespace: &Namespace, host: &str, arguments: &[&str], answer: &str) {
+fn wait_for_answer(namespace: &HostNamespace, host: &str, arguments: &[&str], answer: &str) {
     let until = Instant::now() + PATIENCE;
     loop {
         let found = ask(namespace, host, arguments);
@@ -100,10 +100,10 @@ fn wait_for_answer(namespace: &Namespace, host: &str, arguments: &[&str], answer
 }
 
 /// A client that stays connected.
-struct Client(TcpStream);
+struct RedisClient(TcpStream);
 
-impl Client {
-    fn connect(namespace: &Namespace, vip: &str) -> Self {
+impl RedisClient {
+    fn connect(namespace: &HostNamespace, vip: &str) -> Self {
         let vip = SocketAddr::new(vip.parse().unwrap(), 80);
         let stream = namespace.run(|| TcpStream::connect_timeout(&vip, PATIENCE).unwrap());
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -125,11 +125,11 @@ impl Client {
 
 #[test]
 fn a_program_on_a_node_is_a_client_like_any_other() {
-    let Some(lan) = Lan::new("a_program_on_a_node_is_a_client_like_any_other") else {
+    let Some(lan) = OperatorLan::new("a_program_on_a_node_is_a_client_like_any_other") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let scene = Scene::new(&lan, dir.path(), "local");
+    let scene = RedisPair::new(&lan, dir.path(), "local");
     let everybody = [
         ("stranger", &lan.stranger),
         ("one", &lan.node),
@@ -143,7 +143,7 @@ fn a_program_on_a_node_is_a_client_like_any_other() {
             for (reader, from) in everybody {
                 assert_eq!(ask(from, vip, &["GET", &key]), name, "{key}, read by {reader}");
             }
-            let mut client = Client::connect(namespace, vip);
+            let mut client = RedisClient::connect(namespace, vip);
             client.ask(&format!("SET {vip}-{name} stays"), "+OK");
             clients.push((format!("{vip}-{name}"), client));
         }
@@ -162,12 +162,12 @@ fn a_program_on_a_node_is_a_client_like_any_other() {
 /// A client on the backup's node keeps its connection while that node takes over, serves alone, gets a wire again and hands over.
 #[test]
 fn a_client_on_a_node_outlives_every_change_of_its_roles() {
-    let Some(lan) = Lan::new("a_client_on_a_node_outlives_every_change_of_its_roles") else {
+    let Some(lan) = OperatorLan::new("a_client_on_a_node_outlives_every_change_of_its_roles") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let mut scene = Scene::new(&lan, dir.path(), "roles");
-    let before = [V4, V6].map(|vip| Client::connect(&lan.peer, vip));
+    let mut scene = RedisPair::new(&lan, dir.path(), "roles");
+    let before = [V4, V6].map(|vip| RedisClient::connect(&lan.peer, vip));
     let mut clients = Vec::from(before);
     for (client, vip) in clients.iter_mut().zip([V4, V6]) {
         client.ask(&format!("INCR {vip}"), ":1");
@@ -183,7 +183,7 @@ fn a_client_on_a_node_outlives_every_change_of_its_roles() {
         client.ask(&format!("INCR {vip}"), ":2");
         assert_eq!(ask(&lan.peer, vip, &["INCR", &format!("alone {vip}")]), "1");
     }
-    clients.extend([V4, V6].map(|vip| Client::connect(&lan.peer, vip)));
+    clients.extend([V4, V6].map(|vip| RedisClient::connect(&lan.peer, vip)));
 
     lan.stranger.ip("link set port2 up");
     one.start_again();
@@ -193,7 +193,7 @@ fn a_client_on_a_node_outlives_every_change_of_its_roles() {
         assert!(Instant::now() < until, "{}", one.ask("status").output);
         std::thread::sleep(POLL);
     }
-    clients.extend([V4, V6].map(|vip| Client::connect(&lan.peer, vip)));
+    clients.extend([V4, V6].map(|vip| RedisClient::connect(&lan.peer, vip)));
     for client in &mut clients {
         client.ask("PING", "+PONG");
     }
@@ -205,7 +205,7 @@ fn a_client_on_a_node_outlives_every_change_of_its_roles() {
     for service in ["web", "web6"] {
         let config = one.config.to_str().unwrap();
         let mut handover = steadfast(&["handover", service, "--config", config]);
-        let Outcome { code, errors, .. } = lan.node.run(|| Outcome::of(&mut handover));
+        let CommandOutput { code, errors, .. } = lan.node.run(|| CommandOutput::of(&mut handover));
         assert_eq!(code, 0, "{errors}");
     }
     two.wait_for(&["\"peer_state\":\"primary\""]);
@@ -220,11 +220,11 @@ fn a_client_on_a_node_outlives_every_change_of_its_roles() {
 /// Clients that would be served without the wire are refused at once, and the log says so.
 #[test]
 fn what_would_come_past_the_wire_is_refused_at_once() {
-    let Some(lan) = Lan::new("what_would_come_past_the_wire_is_refused_at_once") else {
+    let Some(lan) = OperatorLan::new("what_would_come_past_the_wire_is_refused_at_once") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let scene = Scene::new(&lan, dir.path(), "past");
+    let scene = RedisPair::new(&lan, dir.path(), "past");
     for (number, (node, daemon)) in [&lan.node, &lan.peer].into_iter().zip(&scene.pair).enumerate() {
         // A client whose own address is the VIP.
         for vip in [V4, V6] {
@@ -251,13 +251,13 @@ fn what_would_come_past_the_wire_is_refused_at_once() {
 /// A program connects an IPv6 socket to an IPv4 address, as Java does.
 #[test]
 fn a_socket_of_ipv6_reaches_a_service_of_ipv4() {
-    let Some(lan) = Lan::new("a_socket_of_ipv6_reaches_a_service_of_ipv4") else {
+    let Some(lan) = OperatorLan::new("a_socket_of_ipv6_reaches_a_service_of_ipv4") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let scene = Scene::new(&lan, dir.path(), "mapped");
+    let scene = RedisPair::new(&lan, dir.path(), "mapped");
     let mapped = format!("::ffff:{V4}");
-    let mut clients = [&lan.node, &lan.peer].map(|node| Client::connect(node, &mapped));
+    let mut clients = [&lan.node, &lan.peer].map(|node| RedisClient::connect(node, &mapped));
     for (number, client) in clients.iter_mut().enumerate() {
         client.ask("INCR mapped", &format!(":{}", number + 1));
     }
@@ -265,7 +265,11 @@ fn a_socket_of_ipv6_reaches_a_service_of_ipv4() {
 }
 
 /// The result of a connect to `vip` with a socket of this protocol.
-fn connect_by(namespace: &Namespace, protocol: socket2::Protocol, vip: &str) -> std::io::Result<TcpStream> {
+fn connect_by(
+    namespace: &HostNamespace,
+    protocol: socket2::Protocol,
+    vip: &str,
+) -> std::io::Result<TcpStream> {
     let vip = SocketAddr::new(vip.parse().unwrap(), 80);
     namespace.run(|| {
         let domain = socket2::Domain::for_address(vip);
@@ -278,15 +282,15 @@ fn connect_by(namespace: &Namespace, protocol: socket2::Protocol, vip: &str) -> 
 /// Both ends fall back to plain TCP, so the wire sees the whole connection.
 #[test]
 fn a_socket_of_multipath_tcp_on_a_node_is_a_client_like_any_other() {
-    let Some(lan) = Lan::new("a_socket_of_multipath_tcp_on_a_node_is_a_client_like_any_other") else {
+    let Some(lan) = OperatorLan::new("a_socket_of_multipath_tcp_on_a_node_is_a_client_like_any_other") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let scene = Scene::new(&lan, dir.path(), "paths");
+    let scene = RedisPair::new(&lan, dir.path(), "paths");
     let mut clients = Vec::new();
     for (number, node) in [&lan.node, &lan.peer].into_iter().enumerate() {
         for vip in [V4, V6] {
-            let mut client = Client(connect_by(node, socket2::Protocol::MPTCP, vip).unwrap());
+            let mut client = RedisClient(connect_by(node, socket2::Protocol::MPTCP, vip).unwrap());
             client.ask(&format!("INCR {vip}"), &format!(":{}", number + 1));
             clients.push(client);
         }
@@ -299,15 +303,15 @@ fn a_socket_of_multipath_tcp_on_a_node_is_a_client_like_any_other() {
 /// Segments must fit the interface's present MTU and come from an address that the node still has.
 #[test]
 fn clients_on_a_node_follow_its_interface() {
-    let Some(lan) = Lan::new("clients_on_a_node_follow_its_interface") else {
+    let Some(lan) = OperatorLan::new("clients_on_a_node_follow_its_interface") else {
         return;
     };
     lan.peer.ip("addr del 10.0.0.3/24 dev eth0");
     lan.peer.ip("addr add 10.0.0.33/32 dev eth0");
     lan.peer.ip("addr add 10.0.0.3/24 dev eth0");
     let dir = tempfile::tempdir().unwrap();
-    let _scene = Scene::new(&lan, dir.path(), "follow");
-    let client = Client::connect(&lan.peer, V4);
+    let _scene = RedisPair::new(&lan, dir.path(), "follow");
+    let client = RedisClient::connect(&lan.peer, V4);
     assert_eq!(client.0.local_addr().unwrap().ip().to_string(), "10.0.0.33");
     let wait_for = |what: &str, is_so: &dyn Fn(&TcpStream) -> bool| {
         let until = Instant::now() + PATIENCE;
@@ -334,11 +338,11 @@ fn clients_on_a_node_follow_its_interface() {
 /// A primary that does not know whether the other node has gone on alone serves no client, although this primary has the VIP.
 #[test]
 fn a_client_on_a_mute_node_is_refused_at_once() {
-    let Some(lan) = Lan::new("a_client_on_a_mute_node_is_refused_at_once") else {
+    let Some(lan) = OperatorLan::new("a_client_on_a_mute_node_is_refused_at_once") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let mut scene = Scene::new(&lan, dir.path(), "mute");
+    let mut scene = RedisPair::new(&lan, dir.path(), "mute");
     let [one, two] = &mut scene.pair;
     two.signal(Signal::SIGSTOP);
     one.signal(Signal::SIGKILL);
@@ -351,18 +355,18 @@ fn a_client_on_a_mute_node_is_refused_at_once() {
     one.wait_for_line("or from this node while it is mute: refused", 1);
     two.signal(Signal::SIGCONT);
     one.wait_for(&["\"role\":\"primary\"", "\"peer_state\":\"backup\""]);
-    Client::connect(&lan.node, V4).ask("PING", "+PONG");
+    RedisClient::connect(&lan.node, V4).ask("PING", "+PONG");
 }
 
 /// A short connection may end before its replica gets any input. The replica must still get that input, because the client has seen the
 /// answers.
 #[test]
 fn short_connections_reach_the_replica() {
-    let Some(lan) = Lan::new("short_connections_reach_the_replica") else {
+    let Some(lan) = OperatorLan::new("short_connections_reach_the_replica") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let _scene = Scene::new(&lan, dir.path(), "short");
+    let _scene = RedisPair::new(&lan, dir.path(), "short");
     for number in 0..50 {
         let key = format!("short {number}");
         assert_eq!(ask(&lan.stranger, V4, &["SET", &key, "stays"]), "OK");

@@ -7,7 +7,7 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::daemon::pair;
-use crate::lan::{Lan, Namespace, Outcome, POLL, Process};
+use crate::lan::{CommandOutput, HostNamespace, OperatorLan, POLL, TestProcess};
 
 /// A WebSocket handshake (RFC 6455 section 1.2).
 const UPGRADE: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -17,7 +17,7 @@ const UPGRADED: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r
 const ONLY_ONE: &str = "\"connections\":{\"protected\":0,\"unprotected\":1,\"ambiguous\":0}";
 
 /// Starts openssl. It is killed if the test ends before it.
-fn openssl(namespace: &Namespace, dir: &Path, arguments: &str) -> Process {
+fn openssl(namespace: &HostNamespace, dir: &Path, arguments: &str) -> TestProcess {
     let mut command = Command::new("openssl");
     command
         .args(arguments.split_ascii_whitespace())
@@ -25,12 +25,12 @@ fn openssl(namespace: &Namespace, dir: &Path, arguments: &str) -> Process {
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    Process(namespace.run(|| command.spawn().unwrap()))
+    TestProcess(namespace.run(|| command.spawn().unwrap()))
 }
 
 #[test]
 fn what_is_not_http_is_shown_with_its_reason() {
-    let Some(lan) = Lan::new("what_is_not_http_is_shown_with_its_reason") else {
+    let Some(lan) = OperatorLan::new("what_is_not_http_is_shown_with_its_reason") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -53,7 +53,7 @@ fn what_is_not_http_is_shown_with_its_reason() {
 
     let mut certificate = Command::new("openssl");
     certificate.args("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=a -keyout key.pem -out cert.pem".split(' '));
-    let made = Outcome::of(certificate.current_dir(dir.path()));
+    let made = CommandOutput::of(certificate.current_dir(dir.path()));
     assert_eq!(made.code, 0, "{}", made.errors);
     let _server = openssl(
         &lan.node,
@@ -93,15 +93,15 @@ while True:
 
 /// A process that runs [`WORKER`].
 struct Worker {
-    process: Process,
+    process: TestProcess,
     says: Lines<BufReader<ChildStdout>>,
 }
 
 impl Worker {
-    fn start(namespace: &Namespace) -> Self {
+    fn start(namespace: &HostNamespace) -> Self {
         let mut command = Command::new("python3");
         command.args(["-c", WORKER, UPGRADED]).stdout(Stdio::piped());
-        let mut process = Process(namespace.run(|| command.spawn().unwrap()));
+        let mut process = TestProcess(namespace.run(|| command.spawn().unwrap()));
         let mut says = BufReader::new(process.0.stdout.take().unwrap()).lines();
         assert_eq!(says.next().unwrap().unwrap(), "ready");
         Self { process, says }
@@ -112,7 +112,7 @@ impl Worker {
 /// a RST. So the backup resets the connection, although the primary lives.
 #[test]
 fn what_cannot_be_gone_on_with_ends_with_its_worker() {
-    let Some(lan) = Lan::new("what_cannot_be_gone_on_with_ends_with_its_worker") else {
+    let Some(lan) = OperatorLan::new("what_cannot_be_gone_on_with_ends_with_its_worker") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();

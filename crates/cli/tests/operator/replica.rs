@@ -9,30 +9,30 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::daemon::{Daemon, Kind, pair_of};
+use crate::daemon::{Daemon, PairSpec, pair_of};
 use crate::keeper::{PATIENCE, accept, listen};
-use crate::lan::{Lan, Outcome, POLL};
+use crate::lan::{CommandOutput, OperatorLan, POLL};
 
 /// A connected client of a replicated service, and the server's connection on each node.
-struct Scene<'a> {
-    lan: &'a Lan,
+struct ReplicatedPair<'a> {
+    lan: &'a OperatorLan,
     pair: [Daemon<'a>; 2],
     client: TcpStream,
     servers: [TcpStream; 2],
     _listeners: [TcpListener; 2],
 }
 
-impl<'a> Scene<'a> {
-    fn new(lan: &'a Lan, dir: &std::path::Path, test: &str) -> Self {
+impl<'a> ReplicatedPair<'a> {
+    fn new(lan: &'a OperatorLan, dir: &std::path::Path, test: &str) -> Self {
         Self::of(lan, dir, test, "")
     }
 
     /// As [`new`](Self::new), with these lines about logs in the configuration.
-    fn of(lan: &'a Lan, dir: &std::path::Path, test: &str, log: &str) -> Self {
-        let kind = Kind {
+    fn of(lan: &'a OperatorLan, dir: &std::path::Path, test: &str, log: &str) -> Self {
+        let kind = PairSpec {
             policy: "replica",
             log,
-            ..Kind::default()
+            ..PairSpec::default()
         };
         let pair = pair_of(lan, dir, test, &kind);
         lan.stranger.ip("route add 10.0.0.100/32 dev eth0");
@@ -99,7 +99,7 @@ impl<'a> Scene<'a> {
         loop {
             let mut ss = Command::new("ss");
             ss.args(["-Htan", &filter]);
-            let shown = self.lan.stranger.run(|| Outcome::of(&mut ss)).output;
+            let shown = self.lan.stranger.run(|| CommandOutput::of(&mut ss)).output;
             let state = shown.split_whitespace().next().unwrap_or("gone");
             assert!(self.client.take_error().unwrap().is_none(), "it was reset");
             if states.contains(&state) {
@@ -113,9 +113,9 @@ impl<'a> Scene<'a> {
 
 /// The server sends its last reply and `closes`. The client closes long after the takeover.
 fn close_late(test: &str, closes: Shutdown) {
-    let Some(lan) = Lan::new(test) else { return };
+    let Some(lan) = OperatorLan::new(test) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let mut scene = Scene::new(&lan, dir.path(), &format!("fin-{closes:?}").to_lowercase());
+    let mut scene = ReplicatedPair::new(&lan, dir.path(), &format!("fin-{closes:?}").to_lowercase());
     scene.ask(b"QUIT\r\n");
     scene.reply(b"+OK\r\n");
     for server in &scene.servers {
@@ -152,11 +152,11 @@ fn a_server_that_only_says_no_more_listens_on_after_a_takeover() {
 
 #[test]
 fn a_client_that_has_closed_first_gets_the_whole_reply() {
-    let Some(lan) = Lan::new("a_client_that_has_closed_first_gets_the_whole_reply") else {
+    let Some(lan) = OperatorLan::new("a_client_that_has_closed_first_gets_the_whole_reply") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let mut scene = Scene::new(&lan, dir.path(), "eof");
+    let mut scene = ReplicatedPair::new(&lan, dir.path(), "eof");
     scene.ask(b"sort these\n");
     scene.client.shutdown(Shutdown::Write).unwrap();
     for server in &mut scene.servers {
@@ -175,11 +175,11 @@ fn a_client_that_has_closed_first_gets_the_whole_reply() {
 
 #[test]
 fn the_lag_is_what_one_server_lacks_of_the_other() {
-    let Some(lan) = Lan::new("the_lag_is_what_one_server_lacks_of_the_other") else {
+    let Some(lan) = OperatorLan::new("the_lag_is_what_one_server_lacks_of_the_other") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let mut scene = Scene::new(&lan, dir.path(), "lag");
+    let mut scene = ReplicatedPair::new(&lan, dir.path(), "lag");
     let lag = |unfollowed: u32, unacknowledged: u32| {
         format!("\"lag\":{{\"unfollowed_bytes\":{unfollowed},\"unacknowledged_bytes\":{unacknowledged}}}")
     };
@@ -198,7 +198,7 @@ fn the_lag_is_what_one_server_lacks_of_the_other() {
         "add rule ip deaf input tcp dport 80 drop",
     ] {
         let mut nft = Command::new("nft");
-        let done = lan.node.run(|| Outcome::of(nft.args(rule.split(' '))));
+        let done = lan.node.run(|| CommandOutput::of(nft.args(rule.split(' '))));
         assert_eq!(done.code, 0, "{}", done.errors);
     }
     scene.client.write_all(&[b'y'; 200]).unwrap();
@@ -226,10 +226,10 @@ fn receive(server: &mut TcpStream, pause: Duration) -> Option<Vec<u8>> {
 /// The replica reads more slowly than the client writes and the primary reads. `at_limit` is the configured treatment of a full log. If the
 /// connection stays protected, the slow replica continues it after a failure.
 fn upload_to_a_slow_replica(test: &str, at_limit: &str, shows: fn(&Value) -> bool, is_protected: bool) {
-    let Some(lan) = Lan::new(test) else { return };
+    let Some(lan) = OperatorLan::new(test) else { return };
     let dir = tempfile::tempdir().unwrap();
     let log = format!("per_connection_mb = 1\nat_limit = {at_limit:?}");
-    let mut scene = Scene::of(&lan, dir.path(), &format!("slow-{at_limit}"), &log);
+    let mut scene = ReplicatedPair::of(&lan, dir.path(), &format!("slow-{at_limit}"), &log);
     let [mut fast, mut slow] = scene.servers.each_ref().map(|server| server.try_clone().unwrap());
     let mut client = scene.client.try_clone().unwrap();
     let [fast, slow, reply] = std::thread::scope(|scope| {

@@ -9,32 +9,32 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::daemon::{Daemon, Kind, pair_of};
+use crate::daemon::{Daemon, PairSpec, pair_of};
 use crate::keeper::PATIENCE;
-use crate::lan::{Lan, Namespace, Outcome, Process};
+use crate::lan::{CommandOutput, HostNamespace, OperatorLan, TestProcess};
 
 /// A server with one process per connection. The processes end with their listener.
 const SERVER: &str = include_str!("server.py");
 
 /// A server, and the directory in which it notes its requests.
-struct Application {
-    _process: Process,
+struct RequestServer {
+    _process: TestProcess,
     notes: PathBuf,
 }
 
-impl Application {
-    fn start(namespace: &Namespace, dir: &Path, node: &str) -> Self {
+impl RequestServer {
+    fn start(namespace: &HostNamespace, dir: &Path, node: &str) -> Self {
         let notes = dir.join(format!("notes-{node}"));
         fs::create_dir_all(&notes).unwrap();
         let _ = fs::remove_file(notes.join("asked"));
         let log = fs::File::create(notes.join("log")).unwrap();
         let mut python = Command::new("python3");
         python.args(["-c", SERVER]).arg(&notes).stderr(log);
-        let _process = Process(namespace.run(|| python.spawn().unwrap()));
+        let _process = TestProcess(namespace.run(|| python.spawn().unwrap()));
         Self { _process, notes }
     }
 
-    fn on_both(lan: &Lan, dir: &Path) -> [Self; 2] {
+    fn on_both(lan: &OperatorLan, dir: &Path) -> [Self; 2] {
         [
             Self::start(&lan.node, dir, "one"),
             Self::start(&lan.peer, dir, "two"),
@@ -59,12 +59,12 @@ fn curl(arguments: &[&str], path: &str) -> Command {
 }
 
 /// Waits until the service answers and both nodes are duplex.
-fn wait_for_service(lan: &Lan, pair: &[Daemon<'_>; 2]) {
+fn wait_for_service(lan: &OperatorLan, pair: &[Daemon<'_>; 2]) {
     lan.stranger.ip("route replace 10.0.0.100/32 dev eth0");
     let until = Instant::now() + PATIENCE;
     let is_there = || {
         let mut command = curl(&["--max-time", "1"], "/");
-        lan.stranger.run(|| Outcome::of(&mut command)).code == 0
+        lan.stranger.run(|| CommandOutput::of(&mut command)).code == 0
     };
     while !is_there() {
         assert!(Instant::now() < until, "the service never answered");
@@ -77,7 +77,7 @@ fn wait_for_service(lan: &Lan, pair: &[Daemon<'_>; 2]) {
     }
 }
 
-fn power_off(lan: &Lan, primary: &mut Daemon<'_>) {
+fn power_off(lan: &OperatorLan, primary: &mut Daemon<'_>) {
     lan.stranger.ip("link set port2 down");
     primary.signal(Signal::SIGKILL);
     primary.process.wait().unwrap();
@@ -86,12 +86,12 @@ fn power_off(lan: &Lan, primary: &mut Daemon<'_>) {
 /// The primary loses its power before its server sends 100 (Continue). The survivor's server sends it.
 #[test]
 fn a_client_that_waits_for_100_continue_is_told_by_the_survivor() {
-    let Some(lan) = Lan::new("a_client_that_waits_for_100_continue_is_told_by_the_survivor") else {
+    let Some(lan) = OperatorLan::new("a_client_that_waits_for_100_continue_is_told_by_the_survivor") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let mut pair = pair_of(&lan, dir.path(), "continue", &Kind::default());
-    let servers = Application::on_both(&lan, dir.path());
+    let mut pair = pair_of(&lan, dir.path(), "continue", &PairSpec::default());
+    let servers = RequestServer::on_both(&lan, dir.path());
     wait_for_service(&lan, &pair);
     let upload = dir.path().join("upload");
     fs::write(&upload, b"0123456789abcdef".repeat(20_000)).unwrap();
@@ -122,7 +122,7 @@ fn a_client_that_waits_for_100_continue_is_told_by_the_survivor() {
     assert!(output.status.success(), "{heard}");
     assert_eq!(heard.matches("HTTP/1.1 100 Continue").count(), 1, "{heard}");
     let mut sum = Command::new("sha256sum");
-    let sum = Outcome::of(sum.arg(&upload)).output;
+    let sum = CommandOutput::of(sum.arg(&upload)).output;
     let (sum, _) = sum.split_once(' ').unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{sum} 1"));
 }
@@ -130,7 +130,7 @@ fn a_client_that_waits_for_100_continue_is_told_by_the_survivor() {
 /// A request that kills the process that executes it is executed again if the configuration allows this.
 #[test]
 fn a_request_that_kills_its_server_is_executed_again_if_it_may_be() {
-    let Some(lan) = Lan::new("a_request_that_kills_its_server_is_executed_again_if_it_may_be") else {
+    let Some(lan) = OperatorLan::new("a_request_that_kills_its_server_is_executed_again_if_it_may_be") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -140,17 +140,17 @@ fn a_request_that_kills_its_server_is_executed_again_if_it_may_be() {
         ("reexecute = \"safe\"", "PUT", false),
         ("reexecute = [\"POST\"]", "POST", true),
     ] {
-        let kind = Kind {
+        let kind = PairSpec {
             service,
-            ..Kind::default()
+            ..PairSpec::default()
         };
         let pair = pair_of(&lan, dir.path(), "again", &kind);
-        let servers = Application::on_both(&lan, dir.path());
+        let servers = RequestServer::on_both(&lan, dir.path());
         wait_for_service(&lan, &pair);
         let arguments = ["--include", "--request", method, "--data", "x"];
         let reply = lan
             .stranger
-            .run(|| Outcome::of(&mut curl(&arguments, "/deadly-once")));
+            .run(|| CommandOutput::of(&mut curl(&arguments, "/deadly-once")));
         assert_eq!(reply.code, 0, "{service} {method}: {}", reply.errors);
         let asked = servers.each_ref().map(|server| {
             let asked = server.asked();
@@ -177,21 +177,21 @@ fn a_request_that_kills_its_server_is_executed_again_if_it_may_be() {
 
 #[test]
 fn a_request_that_kills_both_servers_is_quarantined() {
-    let Some(lan) = Lan::new("a_request_that_kills_both_servers_is_quarantined") else {
+    let Some(lan) = OperatorLan::new("a_request_that_kills_both_servers_is_quarantined") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let pair = pair_of(&lan, dir.path(), "poison", &Kind::default());
-    let servers = Application::on_both(&lan, dir.path());
+    let pair = pair_of(&lan, dir.path(), "poison", &PairSpec::default());
+    let servers = RequestServer::on_both(&lan, dir.path());
     wait_for_service(&lan, &pair);
     let reply = lan
         .stranger
-        .run(|| Outcome::of(&mut curl(&["--include"], "/deadly")));
+        .run(|| CommandOutput::of(&mut curl(&["--include"], "/deadly")));
     assert_eq!(reply.code, 0, "{}", reply.errors);
     assert!(reply.output.starts_with("HTTP/1.1 503 "), "{}", reply.output);
     assert!(reply.output.contains("Retry-After: 1\r\n"), "{}", reply.output);
     pair[1].wait_for(&["\"relayed_requests_quarantined\":1"]);
-    let asked = servers.each_ref().map(Application::asked);
+    let asked = servers.each_ref().map(RequestServer::asked);
     assert!(asked[0].ends_with("GET /deadly new\n"), "{asked:?}");
     assert!(asked[1].ends_with("GET /deadly 1\n"), "{asked:?}");
     assert_eq!(asked.concat().matches("deadly").count(), 2, "{asked:?}");
@@ -201,14 +201,16 @@ fn a_request_that_kills_both_servers_is_quarantined() {
         "{log}"
     );
     // Other clients are still served by the primary.
-    let other = lan.stranger.run(|| Outcome::of(&mut curl(&["--fail"], "/")));
+    let other = lan
+        .stranger
+        .run(|| CommandOutput::of(&mut curl(&["--fail"], "/")));
     assert_eq!(other.code, 0, "{}", other.errors);
     assert!(servers[0].asked().ends_with("GET / new\n"));
     pair[0].wait_for(&["\"role\":\"primary\"", "\"mode\":\"duplex\""]);
 }
 
 /// Starts an nginx with one process, which serves the files in `dir/www`.
-fn nginx(namespace: &Namespace, dir: &Path, node: &str) -> Application {
+fn nginx(namespace: &HostNamespace, dir: &Path, node: &str) -> RequestServer {
     let notes = dir.join(format!("nginx-{node}"));
     fs::create_dir_all(&notes).unwrap();
     let config = notes.join("nginx.conf");
@@ -222,8 +224,8 @@ fn nginx(namespace: &Namespace, dir: &Path, node: &str) -> Application {
     fs::write(&config, text).unwrap();
     let mut command = Command::new("nginx");
     command.arg("-c").arg(&config).stderr(Stdio::null());
-    let _process = Process(namespace.run(|| command.spawn().unwrap()));
-    Application { _process, notes }
+    let _process = TestProcess(namespace.run(|| command.spawn().unwrap()));
+    RequestServer { _process, notes }
 }
 
 /// The client sends six requests in one write. The primary loses its power while it sends the third reply. The client's receive
@@ -231,7 +233,7 @@ fn nginx(namespace: &Namespace, dir: &Path, node: &str) -> Application {
 #[test]
 fn pipelined_requests_are_answered_in_order_by_two_nginx() {
     const LENGTH: usize = 1_500_000;
-    let Some(lan) = Lan::new("pipelined_requests_are_answered_in_order_by_two_nginx") else {
+    let Some(lan) = OperatorLan::new("pipelined_requests_are_answered_in_order_by_two_nginx") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -245,7 +247,7 @@ fn pipelined_requests_are_answered_in_order_by_two_nginx() {
     for number in 1..=6 {
         fs::write(www.join(number.to_string()), content(number)).unwrap();
     }
-    let mut pair = pair_of(&lan, dir.path(), "pipe", &Kind::default());
+    let mut pair = pair_of(&lan, dir.path(), "pipe", &PairSpec::default());
     let buffers = "4096 65536 65536";
     lan.stranger
         .run(|| fs::write("/proc/sys/net/ipv4/tcp_rmem", buffers).unwrap());

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::daemon::{Daemon, Kind, pair, pair_of};
+use crate::daemon::{Daemon, PairSpec, pair, pair_of};
 use crate::failure::wait_for;
 use crate::keeper::{PATIENCE, accept, listen};
-use crate::lan::{Lan, Namespace, POLL};
+use crate::lan::{HostNamespace, OperatorLan, POLL};
 
 const ASK: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 const REPLY: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
@@ -17,7 +17,7 @@ const REPLY: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
 const RESTART: Duration = Duration::from_millis(100);
 
 /// Occupies the port of a node's heartbeats, so that the agent fails late in its start.
-fn occupy(node: &Namespace) -> UdpSocket {
+fn occupy(node: &HostNamespace) -> UdpSocket {
     let until = Instant::now() + PATIENCE;
     loop {
         match node.run(|| UdpSocket::bind("0.0.0.0:7400")) {
@@ -58,7 +58,9 @@ fn answer(client: &mut TcpStream, server: &mut TcpStream) {
 /// sockets know, so these must end silently before the primary speaks alone.
 #[test]
 fn starts_that_fail_do_not_hide_how_long_the_primary_was_without_an_agent() {
-    let Some(lan) = Lan::new("starts_that_fail_do_not_hide_how_long_the_primary_was_without_an_agent") else {
+    let Some(lan) =
+        OperatorLan::new("starts_that_fail_do_not_hide_how_long_the_primary_was_without_an_agent")
+    else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -105,13 +107,13 @@ fn starts_that_fail_do_not_hide_how_long_the_primary_was_without_an_agent() {
 /// The wire's agent fails to start, so nothing reads the log, and packets pass unlogged when it is full.
 #[test]
 fn starts_that_fail_do_not_keep_a_full_log_closed() {
-    let Some(lan) = Lan::new("starts_that_fail_do_not_keep_a_full_log_closed") else {
+    let Some(lan) = OperatorLan::new("starts_that_fail_do_not_keep_a_full_log_closed") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let kind = Kind {
+    let kind = PairSpec {
         agent_timeouts_ms: [60_000, 2000], // the primary waits for its wire
-        ..Kind::default()
+        ..PairSpec::default()
     };
     let [_one, mut two] = pair_of(&lan, dir.path(), "closed", &kind);
     lan.stranger.ip("route add 10.0.0.100/32 dev eth0");

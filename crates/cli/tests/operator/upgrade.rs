@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::daemon::{Daemon, pair};
-use crate::lan::{Lan, Outcome, PROGRAM};
+use crate::lan::{CommandOutput, OperatorLan, PROGRAM};
 
 /// Puts a copy of the program at `path` as a package manager does: a new file under the same name.
 fn install(path: &Path) {
@@ -78,7 +78,7 @@ fn leftovers(pid: u32) -> (usize, usize) {
 }
 
 /// A pair whose first node runs its own copy of the program, beside a keeper that was started from another copy.
-fn pair_with_copy<'a>(lan: &'a Lan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
+fn pair_with_copy<'a>(lan: &'a OperatorLan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
     let [mut one, two] = pair(lan, dir, test);
     one.program = dir.join("steadfast");
     install(&one.program);
@@ -91,7 +91,7 @@ fn pair_with_copy<'a>(lan: &'a Lan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
 
 #[test]
 fn a_program_takes_the_place_of_the_running_one() {
-    let Some(lan) = Lan::new("a_program_takes_the_place_of_the_running_one") else {
+    let Some(lan) = OperatorLan::new("a_program_takes_the_place_of_the_running_one") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -111,7 +111,7 @@ fn a_program_takes_the_place_of_the_running_one() {
         let until = Instant::now() + Duration::from_secs(20);
         while runs(pid) != inode(&one.program) {
             assert!(Instant::now() < until, "the old program goes on");
-            let Outcome { code, errors, .. } = one.run_command("cleanup");
+            let CommandOutput { code, errors, .. } = one.run_command("cleanup");
             assert_eq!(code, 2, "a live node is left alone: {errors}");
             assert_eq!(refusals(&one), 0);
         }
@@ -188,7 +188,7 @@ const UNFIT: [(&str, &str, &str); 7] = [
 
 #[test]
 fn what_does_not_fit_is_refused_and_the_service_goes_on() {
-    let Some(lan) = Lan::new("what_does_not_fit_is_refused_and_the_service_goes_on") else {
+    let Some(lan) = OperatorLan::new("what_does_not_fit_is_refused_and_the_service_goes_on") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();

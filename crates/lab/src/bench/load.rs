@@ -16,13 +16,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Which end.
 #[derive(Clone, Debug, Args)]
-pub struct Options {
+pub struct LoadOptions {
     #[command(subcommand)]
-    end: End,
+    end: LoadCommand,
 }
 
 #[derive(Clone, Debug, Subcommand)]
-enum End {
+enum LoadCommand {
     /// GET a path and drop its contents.
     Download { server: SocketAddr, path: String },
     /// PUT so many zero bytes.
@@ -46,12 +46,12 @@ pub struct Transfer {
 ///
 /// # Errors
 /// If the transfer is not complete.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &LoadOptions) -> Result<()> {
     let transfer = match &options.end {
-        End::Download { server, path } => download(*server, path)?,
-        End::Upload { server, bytes } => upload(*server, *bytes)?,
-        End::Sink { port } => return sink(*port),
-        End::Spin => loop {
+        LoadCommand::Download { server, path } => download(*server, path)?,
+        LoadCommand::Upload { server, bytes } => upload(*server, *bytes)?,
+        LoadCommand::Sink { port } => return sink(*port),
+        LoadCommand::Spin => loop {
             std::hint::spin_loop();
         },
     };

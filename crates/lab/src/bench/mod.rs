@@ -14,20 +14,20 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-use crate::Outcome;
+use crate::LabOutcome;
 
 /// Measure against a baseline in the same run, and say whether the promised ratios hold.
 #[derive(Clone, Debug, Args)]
-pub struct Options {
+pub struct BenchOptions {
     #[command(subcommand)]
     subject: Subject,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 enum Subject {
-    Pair(pair::Options),
-    Scale(scale::Options),
-    Sim(sim::Options),
+    Pair(pair::PairBenchOptions),
+    Scale(scale::ScaleBenchOptions),
+    Sim(sim::SimBenchOptions),
 }
 
 /// What all benchmarks can be told.
@@ -58,7 +58,7 @@ impl Common {
 ///
 /// # Errors
 /// If it could not be run to its end.
-pub fn run(options: &Options) -> Result<Outcome> {
+pub fn run(options: &BenchOptions) -> Result<LabOutcome> {
     match &options.subject {
         Subject::Pair(pair) => pair::run(pair),
         Subject::Scale(scale) => scale::run(scale),

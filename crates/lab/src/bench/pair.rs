@@ -10,11 +10,11 @@ use serde::Serialize;
 use super::Common;
 use super::calibration::Calibration;
 use super::measure::{self, Bulk, Requests};
-use super::promise::{self, Bound, Promise, median};
-use super::scene::{PATIENT, Scene, Serving, Variant};
-use crate::Outcome;
-use crate::crash::{self, Sample};
-use crate::node::Content;
+use super::promise::{self, BenchPromise, Bound, median};
+use super::scene::{BenchTestbed, BenchVariant, PATIENT, Serving};
+use crate::LabOutcome;
+use crate::crash::{self, TakeoverSample};
+use crate::node::PatternFiles;
 use crate::pattern;
 use crate::teardown::{Resource, Teardown};
 
@@ -37,14 +37,14 @@ const SEED: u64 = 1;
 /// Client, router and both nodes share this machine, and both variants take turns in every round; only the ratios mean
 /// something. nginx serves downloads and small requests (wrk), a sink of our own takes uploads.
 #[derive(Clone, Debug, Args)]
-pub struct Options {
+pub struct PairBenchOptions {
     #[command(flatten)]
     common: Common,
 }
 
 /// The results: medians over the rounds.
 #[derive(Clone, Debug, Serialize)]
-struct Report {
+struct PairBenchReport {
     ok: bool,
     rounds: u32,
     calibration: Calibration,
@@ -97,7 +97,7 @@ struct Samples {
 ///
 /// # Errors
 /// If a step fails. A promise that does not hold is no error.
-pub fn run(options: &Options) -> Result<Outcome> {
+pub fn run(options: &PairBenchOptions) -> Result<LabOutcome> {
     let common = &options.common;
     let daemon = common.daemon()?;
     let calibration = Calibration::measure();
@@ -106,16 +106,16 @@ pub fn run(options: &Options) -> Result<Outcome> {
     teardown.finish()?;
     let [forwarding, steadfast] = samples?;
     let takeovers = takeovers(common)?;
-    let report = Report::of(common.rounds, calibration, &forwarding, &steadfast, &takeovers);
+    let report = PairBenchReport::of(common.rounds, calibration, &forwarding, &steadfast, &takeovers);
     if common.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
         report.print();
     }
     Ok(if report.ok {
-        Outcome::Held
+        LabOutcome::Held
     } else {
-        Outcome::DidNotHold
+        LabOutcome::DidNotHold
     })
 }
 
@@ -130,19 +130,19 @@ fn measure_variants(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<[
         .chain(&shaped_sizes)
         .map(|&size| (SEED, size))
         .collect();
-    let content = Content::generate(&directory, &files)?;
+    let content = PatternFiles::generate(&directory, &files)?;
     let mut samples = [Samples::default(), Samples::default()];
     let progress = ProgressBar::new(u64::from(rounds) * 2);
     for serving in [Serving::Files, Serving::Sink] {
-        let set = |variant: Variant, name: &str| {
+        let set = |variant: BenchVariant, name: &str| {
             let run = format!(
                 "{}{name}{}",
                 std::process::id(),
                 if serving == Serving::Sink { "u" } else { "d" }
             );
-            Scene::set(&run, variant, serving, &content, daemon, teardown)
+            BenchTestbed::set(&run, variant, serving, &content, daemon, teardown)
         };
-        let scenes = [set(Variant::Forwarding, "f")?, set(PATIENT, "s")?];
+        let scenes = [set(BenchVariant::Forwarding, "f")?, set(PATIENT, "s")?];
         for round in 0..rounds {
             progress.set_message(format!("round {}", round + 1));
             for turn in 0..2 {
@@ -156,7 +156,7 @@ fn measure_variants(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<[
     Ok(samples)
 }
 
-fn take_round(scene: &Scene, serving: Serving, samples: &mut Samples) -> Result<()> {
+fn take_round(scene: &BenchTestbed, serving: Serving, samples: &mut Samples) -> Result<()> {
     let client = &scene.network.client;
     let transfer = |bytes: u64| match serving {
         Serving::Files => measure::download(
@@ -200,7 +200,7 @@ fn takeovers(common: &Common) -> Result<Takeovers> {
     let mut busy_ms = Vec::new();
     for round in 0..common.rounds {
         let sample = crash::sample(
-            crash::Workload::Download,
+            crash::WorkloadOption::Download,
             1,
             u64::from(round),
             common.steadfast.clone(),
@@ -208,12 +208,12 @@ fn takeovers(common: &Common) -> Result<Takeovers> {
         .context("a takeover of one busy connection")?;
         busy_ms.push(sample.first_live_ms);
     }
-    let Sample {
+    let TakeoverSample {
         first_live_ms,
         last_live_ms,
         restored,
     } = crash::sample(
-        crash::Workload::Idle,
+        crash::WorkloadOption::Idle,
         IDLE_CONNECTIONS,
         SEED,
         common.steadfast.clone(),
@@ -240,7 +240,7 @@ impl Samples {
     }
 }
 
-impl Report {
+impl PairBenchReport {
     fn of(
         rounds: u32,
         calibration: Calibration,
@@ -292,9 +292,9 @@ impl Report {
         report
     }
 
-    fn promises(&self) -> [Promise; 9] {
+    fn promises(&self) -> [BenchPromise; 9] {
         use Bound::{AtLeast, AtMost};
-        let promise = |name, value, bound| Promise { name, value, bound };
+        let promise = |name, value, bound| BenchPromise { name, value, bound };
         [
             promise(
                 "takeover of one busy connection, ms",

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A measured value and its promised bound.
-pub struct Promise {
+pub struct BenchPromise {
     /// Name of the value, with its unit.
     pub name: &'static str,
     /// The measured value.
@@ -20,7 +20,7 @@ pub enum Bound {
     AtMost(f64),
 }
 
-impl Promise {
+impl BenchPromise {
     /// Whether the value keeps the bound. NaN does not.
     #[must_use]
     pub fn holds(&self) -> bool {
@@ -31,7 +31,7 @@ impl Promise {
     }
 }
 
-impl fmt::Display for Promise {
+impl fmt::Display for BenchPromise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (relation, bound) = match self.bound {
             Bound::AtLeast(bound) => ("≥", bound),
@@ -47,13 +47,13 @@ impl fmt::Display for Promise {
 
 /// The broken promises, as text.
 #[must_use]
-pub fn missed(promises: &[Promise]) -> Vec<String> {
+pub fn missed(promises: &[BenchPromise]) -> Vec<String> {
     let broken = promises.iter().filter(|promise| !promise.holds());
     broken.map(ToString::to_string).collect()
 }
 
 /// Prints each promise on a line of its own, with whether it was kept.
-pub fn print(promises: &[Promise]) {
+pub fn print(promises: &[BenchPromise]) {
     for promise in promises {
         let outcome = if promise.holds() { "held  " } else { "MISSED" };
         println!("  {outcome} {promise}");
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_missed() {
-        let promise = |value, bound| Promise {
+        let promise = |value, bound| BenchPromise {
             name: "x",
             value,
             bound,

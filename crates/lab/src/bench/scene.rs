@@ -8,9 +8,12 @@ use anyhow::{Context, Result};
 use linux::netns::Netns;
 
 use crate::net::address::{NODES, VIP_V4};
-use crate::net::{INTERFACE, NODE_NAMES, Plan, ROUTER_LAN_INTERFACE, Topology, batch};
-use crate::node::{Agent, Application, Arbiter, Content, HEARTBEAT_PORT, Log, Pair, Server, Service};
-use crate::process::Process;
+use crate::net::{INTERFACE, NODE_NAMES, ROUTER_LAN_INTERFACE, Topology, TopologyOptions, batch};
+use crate::node::{
+    AgentProcess, ArbiterSetup, HEARTBEAT_PORT, LogOptions, PairSetup, PatternFiles, ReportedService,
+    ServerProcess, ServerSoftware,
+};
+use crate::process::LoggedProcess;
 use crate::teardown::{Resource, Teardown};
 
 /// Port of the sink.
@@ -18,7 +21,7 @@ pub const SINK_PORT: u16 = 8080;
 
 /// How packets get from the client to the server and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variant {
+pub enum BenchVariant {
     /// Node b forwards them, as a router does.
     Forwarding,
     /// Node b is the wire.
@@ -29,7 +32,7 @@ pub enum Variant {
 }
 
 /// The pair with a long patience (0.5 s): a benchmark fills all CPUs, and a false alarm would end it.
-pub const PATIENT: Variant = Variant::Steadfast { missed: 25 };
+pub const PATIENT: BenchVariant = BenchVariant::Steadfast { missed: 25 };
 
 /// The kind of service. It determines the protected port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,49 +46,50 @@ pub enum Serving {
 impl Serving {
     fn port(self) -> u16 {
         match self {
-            Self::Files => Application::Nginx.port(),
+            Self::Files => ServerSoftware::Nginx.port(),
             Self::Sink => SINK_PORT,
         }
     }
 }
 
 /// A network that is ready.
-pub struct Scene {
+pub struct BenchTestbed {
     /// The network.
     pub network: Topology,
     /// The service's address.
     pub service: SocketAddr,
     /// The daemons of nodes a and b, if they protect the service.
-    agents: Option<[Agent; 2]>,
-    _servers: Vec<Server>,
-    _sinks: Vec<Process>,
+    agents: Option<[AgentProcess; 2]>,
+    _servers: Vec<ServerProcess>,
+    _sinks: Vec<LoggedProcess>,
 }
 
-impl Scene {
+impl BenchTestbed {
     /// Builds the network named `run`.
     ///
     /// # Errors
     /// Names the step that failed.
     pub fn set(
         run: &str,
-        variant: Variant,
+        variant: BenchVariant,
         serving: Serving,
-        content: &Content,
+        content: &PatternFiles,
         daemon: &Path,
         teardown: &Teardown,
     ) -> Result<Self> {
         let directory = PathBuf::from(format!("/dev/shm/steadfast-lab-{run}"));
         teardown.will_create(&Resource::Path(directory.clone()))?;
         std::fs::create_dir_all(&directory)?;
-        let network = Topology::build(run, Plan::default(), teardown).context("build the network")?;
+        let network =
+            Topology::build(run, TopologyOptions::default(), teardown).context("build the network")?;
         let mut servers = Vec::new();
         let mut sinks = Vec::new();
         for (node, name) in network.nodes.iter().zip(NODE_NAMES) {
             match serving {
                 Serving::Files => {
                     let label = format!("nginx-{name}");
-                    servers.push(Server::start(
-                        Application::Nginx,
+                    servers.push(ServerProcess::start(
+                        ServerSoftware::Nginx,
                         node,
                         &directory,
                         &label,
@@ -98,11 +102,11 @@ impl Scene {
         }
         let service = SocketAddr::new(VIP_V4.into(), serving.port());
         let agents = match variant {
-            Variant::Forwarding => {
+            BenchVariant::Forwarding => {
                 forward(&network)?;
                 None
             }
-            Variant::Steadfast { missed } => {
+            BenchVariant::Steadfast { missed } => {
                 let pair = pair(run, service, daemon, missed);
                 Some(protect(&pair, &network, &directory, teardown)?)
             }
@@ -119,8 +123,8 @@ impl Scene {
     /// The daemon of node `index`.
     ///
     /// # Errors
-    /// If the variant is [`Variant::Forwarding`].
-    pub fn agent(&self, index: usize) -> Result<&Agent> {
+    /// If the variant is [`BenchVariant::Forwarding`].
+    pub fn agent(&self, index: usize) -> Result<&AgentProcess> {
         let agents = self.agents.as_ref();
         Ok(&agents.context("a network without steadfast has no agents")?[index])
     }
@@ -129,7 +133,7 @@ impl Scene {
     ///
     /// # Errors
     /// If there is no daemon or it does not answer.
-    pub fn status(&self, index: usize) -> Result<Service> {
+    pub fn status(&self, index: usize) -> Result<ReportedService> {
         let status = self.agent(index)?.status(&self.network.nodes[index])?;
         status.services.into_iter().next().context("no service")
     }
@@ -172,12 +176,12 @@ impl Scene {
     }
 }
 
-fn start_sink(node: &Netns, name: &str, directory: &Path) -> Result<Process> {
+fn start_sink(node: &Netns, name: &str, directory: &Path) -> Result<LoggedProcess> {
     let mut command = node.command(std::env::current_exe()?)?;
     command.args([super::load::LOAD, "sink", &SINK_PORT.to_string()]);
-    let mut process = Process::start(&format!("sink-{name}"), command, directory)?;
+    let mut process = LoggedProcess::start(&format!("sink-{name}"), command, directory)?;
     let address = SocketAddr::from(([127, 0, 0, 1], SINK_PORT));
-    let listens = |_: &Process| {
+    let listens = |_: &LoggedProcess| {
         let limit = std::time::Duration::from_millis(100);
         matches!(
             node.run(|| std::net::TcpStream::connect_timeout(&address, limit)),
@@ -226,8 +230,8 @@ fn forward(network: &Topology) -> Result<()> {
     Ok(())
 }
 
-fn pair(run: &str, service: SocketAddr, daemon: &Path, missed: u32) -> Pair {
-    Pair {
+fn pair(run: &str, service: SocketAddr, daemon: &Path, missed: u32) -> PairSetup {
+    PairSetup {
         binary: daemon.to_owned(),
         names: NODE_NAMES.map(|name| format!("{name}-{run}")),
         addresses: [NODES[0].v4, NODES[1].v4].map(|address| vec![IpAddr::V4(address)]),
@@ -244,16 +248,21 @@ fn pair(run: &str, service: SocketAddr, daemon: &Path, missed: u32) -> Pair {
         claim_ping: Vec::new(),
         health: None,
         state_sync: None,
-        arbiter: Arbiter::None,
-        log: Log::default(),
+        arbiter: ArbiterSetup::None,
+        log: LogOptions::default(),
     }
 }
 
-fn protect(pair: &Pair, network: &Topology, directory: &Path, teardown: &Teardown) -> Result<[Agent; 2]> {
+fn protect(
+    pair: &PairSetup,
+    network: &Topology,
+    directory: &Path,
+    teardown: &Teardown,
+) -> Result<[AgentProcess; 2]> {
     for leftover in pair.leftovers() {
         teardown.will_create(&leftover)?;
     }
-    let start = |node: usize| Agent::start(pair, node, &network.nodes[node], directory);
+    let start = |node: usize| AgentProcess::start(pair, node, &network.nodes[node], directory);
     let mut agents = [start(0)?, start(1)?];
     for (agent, node) in agents.iter_mut().zip(&network.nodes) {
         agent.wait_ready(node)?;

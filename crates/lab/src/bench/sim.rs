@@ -12,7 +12,7 @@ use nix::sys::time::TimeVal;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use crate::Outcome;
+use crate::LabOutcome;
 
 /// The hidden subcommand that runs a program and reports what it used.
 pub const MEASURE: &str = "bench-measure";
@@ -25,7 +25,7 @@ const DUMBBELL_TCL: &str = include_str!("dumbbell.tcl");
 
 /// Simulate the same bulk transfer with ns-2 and here, and compare CPU time and memory.
 #[derive(Clone, Debug, Args)]
-pub struct Options {
+pub struct SimBenchOptions {
     /// Rounds; each runs both simulators once, in changing order. Medians are reported.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -67,7 +67,7 @@ struct Used {
 
 /// Packets and CPU time of the round with the median CPU time, and the peak memory of all rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Side {
+struct SimulatorCost {
     packets: u64,
     cpu_s: f64,
     packets_per_cpu_s: f64,
@@ -81,13 +81,13 @@ struct PeakRss {
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Report {
+struct SimBenchReport {
     ok: bool,
     /// Simulated data packets per CPU second, as a multiple of ns-2's.
     ratio_vs_ns2: f64,
     peak_rss_bytes: PeakRss,
-    steadfast: Side,
-    ns2: Side,
+    steadfast: SimulatorCost,
+    ns2: SimulatorCost,
     rounds: u32,
     flows: u32,
 }
@@ -96,7 +96,7 @@ struct Report {
 ///
 /// # Errors
 /// If ns-2 is not installed, or if a simulation fails.
-pub fn run(options: &Options) -> Result<Outcome> {
+pub fn run(options: &SimBenchOptions) -> Result<LabOutcome> {
     find_ns2()?;
     let mut script = NamedTempFile::with_suffix(".tcl").context("write the script for ns-2")?;
     script.write_all(DUMBBELL_TCL.as_bytes())?;
@@ -126,9 +126,9 @@ pub fn run(options: &Options) -> Result<Outcome> {
         print(&report);
     }
     Ok(if report.ok {
-        Outcome::Held
+        LabOutcome::Held
     } else {
-        Outcome::DidNotHold
+        LabOutcome::DidNotHold
     })
 }
 
@@ -205,7 +205,7 @@ pub fn dumbbell(options: &DumbbellOptions) -> Result<()> {
     Ok(())
 }
 
-fn report(options: &Options, here: &[Used], there: &[Used]) -> Result<Report> {
+fn report(options: &SimBenchOptions, here: &[Used], there: &[Used]) -> Result<SimBenchReport> {
     let (steadfast, ns2) = (side(here), side(there));
     let difference = steadfast.packets as f64 / ns2.packets as f64 - 1.0;
     ensure!(
@@ -215,7 +215,7 @@ fn report(options: &Options, here: &[Used], there: &[Used]) -> Result<Report> {
         ns2.packets
     );
     let ratio_vs_ns2 = steadfast.packets_per_cpu_s / ns2.packets_per_cpu_s;
-    Ok(Report {
+    Ok(SimBenchReport {
         ok: ratio_vs_ns2 >= RATIO_MIN && steadfast.peak_rss_bytes < ns2.peak_rss_bytes,
         ratio_vs_ns2,
         peak_rss_bytes: PeakRss {
@@ -230,11 +230,11 @@ fn report(options: &Options, here: &[Used], there: &[Used]) -> Result<Report> {
 }
 
 /// Summarises the rounds, of which there is at least one.
-fn side(rounds: &[Used]) -> Side {
+fn side(rounds: &[Used]) -> SimulatorCost {
     let mut sorted = rounds.to_vec();
     sorted.sort_by(|a, b| a.cpu_s.total_cmp(&b.cpu_s));
     let median = &sorted[sorted.len() / 2];
-    Side {
+    SimulatorCost {
         packets: median.packets,
         cpu_s: median.cpu_s,
         packets_per_cpu_s: median.packets as f64 / median.cpu_s,
@@ -242,7 +242,7 @@ fn side(rounds: &[Used]) -> Side {
     }
 }
 
-fn print(report: &Report) {
+fn print(report: &SimBenchReport) {
     println!(
         "{} flow(s), {} data packets, {} rounds",
         report.flows, report.steadfast.packets, report.rounds
@@ -278,8 +278,8 @@ mod tests {
         }
     }
 
-    fn options() -> Options {
-        Options {
+    fn options() -> SimBenchOptions {
+        SimBenchOptions {
             rounds: 3,
             flows: 1,
             packets: 100,

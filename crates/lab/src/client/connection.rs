@@ -10,14 +10,14 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Notify;
 
-use super::progress::Progress;
+use super::progress::ConnectionProgress;
 use super::replies::Replies;
-use super::report::{Failure, Phase};
-use super::requests::Request;
+use super::report::{ClientFailure, ConnectionPhase};
+use super::requests::PreparedRequest;
 use crate::clock::monotonic as now;
 
 /// State that the connections of a process share.
-pub struct Shared {
+pub struct SharedClientState {
     /// Buffer for arriving bytes while they are compared.
     buffer: RefCell<Box<[u8]>>,
     /// Number of connections whose workload has begun to transfer.
@@ -29,14 +29,14 @@ pub struct Shared {
 }
 
 /// One connection. It exists before its handshake begins.
-pub struct Connection {
-    shared: Rc<Shared>,
+pub struct ClientConnection {
+    shared: Rc<SharedClientState>,
     stream: RefCell<Option<Rc<TcpStream>>>,
     /// The replies that are due, and their received part.
     pub replies: RefCell<Replies>,
     /// Times of progress and waits.
-    pub progress: RefCell<Progress>,
-    phase: Cell<Phase>,
+    pub progress: RefCell<ConnectionProgress>,
+    phase: Cell<ConnectionPhase>,
     flows: Cell<bool>,
     /// The client's address, once connected.
     pub local: Cell<Option<SocketAddr>>,
@@ -53,7 +53,7 @@ const BUFFER_SIZE: usize = 128 << 10;
 /// Congestion control of the client. The same for every published measurement; the machine's default may be another one.
 const CONGESTION_CONTROL: &[u8] = b"cubic";
 
-impl Shared {
+impl SharedClientState {
     /// The shared state of a new process.
     pub fn new() -> Self {
         Self {
@@ -65,9 +65,9 @@ impl Shared {
     }
 }
 
-impl Connection {
+impl ClientConnection {
     /// A connection that is not yet connected.
-    pub fn new(shared: Rc<Shared>, timeline_points: usize, hash: bool) -> Self {
+    pub fn new(shared: Rc<SharedClientState>, timeline_points: usize, hash: bool) -> Self {
         let mut replies = Replies::default();
         if hash {
             replies.start_hash();
@@ -76,8 +76,8 @@ impl Connection {
             shared,
             stream: RefCell::new(None),
             replies: RefCell::new(replies),
-            progress: RefCell::new(Progress::new(timeline_points)),
-            phase: Cell::new(Phase::Connect),
+            progress: RefCell::new(ConnectionProgress::new(timeline_points)),
+            phase: Cell::new(ConnectionPhase::Connect),
             flows: Cell::new(false),
             local: Cell::new(None),
             earlier: RefCell::default(),
@@ -90,8 +90,8 @@ impl Connection {
     ///
     /// # Errors
     /// The reason why it could not connect.
-    pub async fn connect(&self, server: SocketAddr) -> Result<(), Failure> {
-        let step = |name: &'static str| move |error: io::Error| Failure::Io(format!("{name}: {error}"));
+    pub async fn connect(&self, server: SocketAddr) -> Result<(), ClientFailure> {
+        let step = |name: &'static str| move |error: io::Error| ClientFailure::Io(format!("{name}: {error}"));
         let socket = Socket::new(Domain::for_address(server), Type::STREAM, Some(Protocol::TCP))
             .map_err(step("socket"))?;
         socket.set_nonblocking(true).map_err(step("non-blocking"))?;
@@ -111,12 +111,12 @@ impl Connection {
     }
 
     /// What the connection is doing.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> ConnectionPhase {
         self.phase.get()
     }
 
     /// The connection goes on to `phase`.
-    pub fn enter(&self, phase: Phase) {
+    pub fn enter(&self, phase: ConnectionPhase) {
         self.phase.set(phase);
     }
 
@@ -142,7 +142,7 @@ impl Connection {
     ///
     /// # Errors
     /// The reason why the request could not be sent.
-    pub async fn send(&self, request: Request) -> Result<(), Failure> {
+    pub async fn send(&self, request: PreparedRequest) -> Result<(), ClientFailure> {
         self.progress.borrow_mut().on_asked(now());
         for reply in request.replies {
             self.replies.borrow_mut().expect(reply);
@@ -162,7 +162,7 @@ impl Connection {
     }
 
     /// The first wrong bytes that the server sent before the connection broke, if there are any. They explain more than the write error.
-    fn last_words(&self, stream: &TcpStream) -> Option<Failure> {
+    fn last_words(&self, stream: &TcpStream) -> Option<ClientFailure> {
         let mut buffer = self.shared.buffer.borrow_mut();
         // Not `try_read`, because the event loop may not yet know that there are bytes to read.
         let socket = SockRef::from(stream);
@@ -183,7 +183,7 @@ impl Connection {
     ///
     /// # Errors
     /// The stream ended, or differs from the replies that are due.
-    pub async fn receive(&self) -> Result<(), Failure> {
+    pub async fn receive(&self) -> Result<(), ClientFailure> {
         let stream = self.stream();
         loop {
             stream.readable().await.map_err(|error| self.failure(&error))?;
@@ -200,10 +200,10 @@ impl Connection {
     }
 
     /// Reads and compares the available bytes. `None` if there are none.
-    fn receive_now(&self, stream: &TcpStream) -> Result<Option<()>, Failure> {
+    fn receive_now(&self, stream: &TcpStream) -> Result<Option<()>, ClientFailure> {
         let mut buffer = self.shared.buffer.borrow_mut();
         match stream.try_read(&mut buffer) {
-            Ok(0) => Err(Failure::EndOfStream { due: self.due() }),
+            Ok(0) => Err(ClientFailure::EndOfStream { due: self.due() }),
             Ok(count) => self.compare(&buffer[..count]).map(Some),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(self.failure(&error)),
@@ -214,7 +214,7 @@ impl Connection {
     ///
     /// # Errors
     /// As [`Self::send`] and [`Self::receive`].
-    pub async fn exchange(&self, request: Request) -> Result<(), Failure> {
+    pub async fn exchange(&self, request: PreparedRequest) -> Result<(), ClientFailure> {
         self.send(request).await?;
         while self.due() > 0 {
             self.receive().await?;
@@ -230,8 +230,8 @@ impl Connection {
     pub async fn pipeline(
         &self,
         due_max: usize,
-        mut next: impl AsyncFnMut() -> Option<Request>,
-    ) -> Result<(), Failure> {
+        mut next: impl AsyncFnMut() -> Option<PreparedRequest>,
+    ) -> Result<(), ClientFailure> {
         let asking = async {
             while let Some(request) = next().await {
                 while self.due() >= due_max {
@@ -251,7 +251,7 @@ impl Connection {
     }
 
     /// Receives until receiving fails.
-    pub async fn fails(&self) -> Failure {
+    pub async fn fails(&self) -> ClientFailure {
         loop {
             if let Err(failure) = self.receive().await {
                 return failure;
@@ -264,25 +264,25 @@ impl Connection {
     ///
     /// # Errors
     /// Anything but a FIN came.
-    pub async fn close(&self) -> Result<(), Failure> {
-        self.enter(Phase::Close);
+    pub async fn close(&self) -> Result<(), ClientFailure> {
+        self.enter(ConnectionPhase::Close);
         SockRef::from(&*self.stream())
             .shutdown(Shutdown::Write)
             .map_err(|error| self.failure(&error))?;
         match self.fails().await {
-            Failure::EndOfStream { due: 0 } => Ok(()),
+            ClientFailure::EndOfStream { due: 0 } => Ok(()),
             failure => Err(failure),
         }
     }
 
-    fn compare(&self, bytes: &[u8]) -> Result<(), Failure> {
+    fn compare(&self, bytes: &[u8]) -> Result<(), ClientFailure> {
         let mut replies = self.replies.borrow_mut();
-        replies.receive(bytes).map_err(Failure::Wrong)?;
+        replies.receive(bytes).map_err(ClientFailure::Wrong)?;
         let content = replies.bytes_received() + replies.bytes_confirmed();
         self.progress
             .borrow_mut()
             .on_progress(now(), content, replies.due() > 0);
-        if self.phase() == Phase::Flow {
+        if self.phase() == ConnectionPhase::Flow {
             self.set_flowing();
         }
         Ok(())
@@ -299,13 +299,13 @@ impl Connection {
             .expect("a workload begins after the handshake")
     }
 
-    fn failure(&self, error: &io::Error) -> Failure {
+    fn failure(&self, error: &io::Error) -> ClientFailure {
         match error.kind() {
-            io::ErrorKind::ConnectionRefused => Failure::Refused,
+            io::ErrorKind::ConnectionRefused => ClientFailure::Refused,
             // A RST in CLOSE_WAIT reads as EPIPE.
-            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Failure::Reset,
-            io::ErrorKind::TimedOut => Failure::Timeout { due: self.due() },
-            _ => Failure::Io(error.to_string()),
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => ClientFailure::Reset,
+            io::ErrorKind::TimedOut => ClientFailure::Timeout { due: self.due() },
+            _ => ClientFailure::Io(error.to_string()),
         }
     }
 }
@@ -320,19 +320,19 @@ mod tests {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
     use super::*;
-    use crate::client::replies::{Head, Reply};
+    use crate::client::replies::{DueReply, Head};
 
     #[test]
     fn a_failed_write_tells_what_the_server_had_said() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let connection = Connection::new(Rc::new(Shared::new()), 10, false);
-        let reply = Reply {
+        let connection = ClientConnection::new(Rc::new(SharedClientState::new()), 10, false);
+        let reply = DueReply {
             head: Head::Exactly(b"+OK\r\n".to_vec()),
             content: None,
             tail: b"",
             confirms: 0,
         };
-        let request = Request {
+        let request = PreparedRequest {
             bytes: b"?".to_vec(),
             replies: vec![reply],
         };

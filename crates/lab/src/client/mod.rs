@@ -1,6 +1,6 @@
 //! Clients that check every byte.
 //!
-//! A client process ([`main`]) is started in the client's network namespace and gets a [`Plan`]; its parent holds a
+//! A client process ([`main`]) is started in the client's network namespace and gets a [`ClientPlan`]; its parent holds a
 //! [`ClientProcess`]. Every connection asks for content of a [`crate::pattern`], compares each byte as it
 //! arrives, and measures its own waits: a [`Gap`] is time in which a reply was due and not one byte
 //! came. `stall_ms` is computed from these gaps.
@@ -15,10 +15,10 @@ mod requests;
 mod run;
 mod workload;
 
-pub use plan::{Event, Order, Plan, Protocol, Until, Workload};
+pub use plan::{ClientEvent, ClientOrder, ClientPlan, Protocol, Until, Workload};
 pub use process::ClientProcess;
 pub use progress::Gap;
-pub use report::{Failure, Report, Spread};
+pub use report::{ClientFailure, ClientReport, Spread};
 pub use run::main;
 
 #[cfg(test)]

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::report::Report;
+use super::report::ClientReport;
 
 /// The work of one client process: the first line on its standard input.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Plan {
+pub struct ClientPlan {
     /// The service.
     pub server: SocketAddr,
     /// The service's protocol.
@@ -19,7 +19,7 @@ pub struct Plan {
     pub workload: Workload,
     /// Number of connections, all open at once.
     pub connections: usize,
-    /// Number of connections that are idle whatever the workload: [`Workload::Idle`] with [`Plan::IDLE_SIZE`]. The first connections are
+    /// Number of connections that are idle whatever the workload: [`Workload::Idle`] with [`ClientPlan::IDLE_SIZE`]. The first connections are
     /// the idle ones.
     pub idle: usize,
     /// Seed of the pattern. HTTP: the seed of the files. Redis: connection *i* writes the pattern `seed + i`, under
@@ -74,7 +74,7 @@ pub enum Workload {
     ///
     /// A connection sends, in turn, a PUT with a length, a POST with an `Idempotency-Key`, and a PUT in chunks that expects
     /// `100 Continue`. Every fourth connection sends POSTs without a key instead. Such a POST may be refused (503). A refusal ends the
-    /// connection, and is no error. See also [`Plan::refusable`].
+    /// connection, and is no error. See also [`ClientPlan::refusable`].
     Post {
         /// Content bytes.
         bytes: u64,
@@ -82,14 +82,14 @@ pub enum Workload {
         piece: u64,
     },
     /// Small requests. The client sends each request after the reply to the request before. Redis: a connection writes a value at its
-    /// beginning. After [`Order::Reconnect`], the client's next connection reads this value back at its end.
+    /// beginning. After [`ClientOrder::Reconnect`], the client's next connection reads this value back at its end.
     Request {
         /// Content bytes of a reply (and for Redis of a request).
         size: u64,
         /// End of the workload.
         until: Until,
     },
-    /// One exchange, silence until [`Order::Wake`], another exchange.
+    /// One exchange, silence until [`ClientOrder::Wake`], another exchange.
     Idle {
         /// Content bytes in both directions of each exchange.
         size: u64,
@@ -102,7 +102,7 @@ pub enum Workload {
 pub enum Until {
     /// After this number of requests on each connection.
     Count(u64),
-    /// At [`Order::Stop`].
+    /// At [`ClientOrder::Stop`].
     Told,
 }
 
@@ -110,7 +110,7 @@ pub enum Until {
 /// once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Order {
+pub enum ClientOrder {
     /// A fault happened. The report must contain the stall of each connection around it.
     Fault {
         /// When, in nanoseconds of `CLOCK_MONOTONIC`.
@@ -131,7 +131,7 @@ pub enum Order {
 /// An event of a running client process: a line on its standard output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Event {
+pub enum ClientEvent {
     /// Every connection has received its first content or has failed; idle connections now wait. Sent once.
     Ready {
         /// Connections that have received content.
@@ -145,7 +145,7 @@ pub enum Event {
         bytes_sent: u64,
     },
     /// The last line.
-    Report(Report),
+    Report(ClientReport),
 }
 
 /// Why a plan cannot be carried out.
@@ -180,7 +180,7 @@ pub enum PlanError {
 /// Maximum size of a request in bytes. Fits nginx's default request buffers, and one Redis command of an exchange.
 const SIZE_MAX: u64 = 4096;
 
-impl Plan {
+impl ClientPlan {
     /// Content bytes of an exchange of a connection that is idle while others have another workload.
     pub const IDLE_SIZE: u64 = 1024;
 
@@ -254,8 +254,8 @@ impl Plan {
 mod tests {
     use super::*;
 
-    fn plan(workload: Workload) -> Plan {
-        Plan::new("10.0.0.1:80".parse().unwrap(), Protocol::Http, workload)
+    fn plan(workload: Workload) -> ClientPlan {
+        ClientPlan::new("10.0.0.1:80".parse().unwrap(), Protocol::Http, workload)
     }
 
     #[test]
@@ -265,9 +265,9 @@ mod tests {
             until: Until::Count(7),
         });
         let text = serde_json::to_string(&original).unwrap();
-        assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), original);
+        assert_eq!(serde_json::from_str::<ClientPlan>(&text).unwrap(), original);
         let odd = text.replacen('{', r#"{"speed":1,"#, 1);
-        let error = serde_json::from_str::<Plan>(&odd).unwrap_err().to_string();
+        let error = serde_json::from_str::<ClientPlan>(&odd).unwrap_err().to_string();
         assert!(error.contains("speed"), "{error}");
     }
 
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(
             plan.workload_of(1),
             Workload::Idle {
-                size: Plan::IDLE_SIZE
+                size: ClientPlan::IDLE_SIZE
             }
         );
         assert_eq!(plan.workload_of(2), plan.workload);

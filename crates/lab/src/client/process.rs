@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 
-use super::plan::{Event, Order, Plan};
-use super::report::Report;
+use super::plan::{ClientEvent, ClientOrder, ClientPlan};
+use super::report::ClientReport;
 
 /// A running client process. It is killed on drop.
 pub struct ClientProcess {
     child: Child,
     orders: ChildStdin,
-    events: mpsc::Receiver<anyhow::Result<Event>>,
-    report: Option<Report>,
+    events: mpsc::Receiver<anyhow::Result<ClientEvent>>,
+    report: Option<ClientReport>,
 }
 
 impl ClientProcess {
@@ -24,7 +24,7 @@ impl ClientProcess {
     ///
     /// # Errors
     /// The plan is wrong or the process does not start.
-    pub fn start(mut command: Command, plan: &Plan) -> anyhow::Result<Self> {
+    pub fn start(mut command: Command, plan: &ClientPlan) -> anyhow::Result<Self> {
         plan.check()?;
         let mut child = command
             .stdin(Stdio::piped())
@@ -58,7 +58,7 @@ impl ClientProcess {
     ///
     /// # Errors
     /// The order cannot be sent.
-    pub fn order(&mut self, order: Order) -> anyhow::Result<()> {
+    pub fn order(&mut self, order: ClientOrder) -> anyhow::Result<()> {
         match writeln!(self.orders, "{}", serde_json::to_string(&order)?) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             outcome => outcome.context("writing to the client"),
@@ -69,7 +69,7 @@ impl ClientProcess {
     ///
     /// # Errors
     /// The process has ended without a report, or wrote an invalid line.
-    pub fn next_event(&mut self, timeout: Duration) -> anyhow::Result<Option<Event>> {
+    pub fn next_event(&mut self, timeout: Duration) -> anyhow::Result<Option<ClientEvent>> {
         let event = match self.events.recv_timeout(timeout) {
             Ok(event) => event?,
             Err(RecvTimeoutError::Timeout) => return Ok(None),
@@ -77,7 +77,7 @@ impl ClientProcess {
                 bail!("the client ended without a report: {}", self.child.wait()?)
             }
         };
-        if let Event::Report(report) = &event {
+        if let ClientEvent::Report(report) = &event {
             self.report = Some(report.clone());
         }
         Ok(Some(event))
@@ -92,9 +92,9 @@ impl ClientProcess {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.next_event(left)? {
-                Some(Event::Ready { flowing }) => return Ok(flowing),
-                Some(Event::Progress { .. }) => {}
-                Some(Event::Report(report)) => {
+                Some(ClientEvent::Ready { flowing }) => return Ok(flowing),
+                Some(ClientEvent::Progress { .. }) => {}
+                Some(ClientEvent::Report(report)) => {
                     let first = report.connections.iter().find_map(|one| one.failure.as_ref());
                     bail!("the client ended before it was ready; first failure: {first:?}");
                 }
@@ -107,7 +107,7 @@ impl ClientProcess {
     ///
     /// # Errors
     /// It did not come within `timeout`, or the process ended without one.
-    pub fn finish(mut self, timeout: Duration) -> anyhow::Result<Report> {
+    pub fn finish(mut self, timeout: Duration) -> anyhow::Result<ClientReport> {
         let deadline = Instant::now() + timeout;
         loop {
             if let Some(report) = self.report.take() {
@@ -139,7 +139,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         let workload = Workload::Download { bytes: 1 };
-        let plan = Plan::new("127.0.0.1:1".parse().unwrap(), Protocol::Http, workload);
+        let plan = ClientPlan::new("127.0.0.1:1".parse().unwrap(), Protocol::Http, workload);
         ClientProcess::start(command, &plan).unwrap()
     }
 
@@ -151,7 +151,7 @@ mod tests {
             echo '{"report":{"connections":[],"latency":null,"started_ns":1,"ended_ns":2}}'"#,
         );
         assert_eq!(process.wait_ready(PATIENCE).unwrap(), 7);
-        process.order(Order::Wake).unwrap();
+        process.order(ClientOrder::Wake).unwrap();
         let report = process.finish(PATIENCE).unwrap();
         assert_eq!((report.started_ns, report.ended_ns), (1, 2));
     }

@@ -24,7 +24,7 @@ impl Gap {
 
 /// Bytes transferred by a certain time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct ProgressSample {
     /// Nanoseconds of `CLOCK_MONOTONIC`.
     pub at_ns: u64,
     /// Content bytes received or confirmed since the connection began.
@@ -33,12 +33,12 @@ pub struct Sample {
 
 /// The progress of one connection in bounded memory: a thinned timeline, and the longest gaps exactly.
 #[derive(Debug)]
-pub struct Progress {
+pub struct ConnectionProgress {
     points_max: usize,
-    samples: Vec<Sample>,
+    samples: Vec<ProgressSample>,
     /// Minimum distance of two samples, in nanoseconds. Samples that come sooner are dropped. Doubles whenever there are too many samples.
     spacing_ns: u64,
-    latest: Option<Sample>,
+    latest: Option<ProgressSample>,
     waiting_since: Option<Instant>,
     longest: BinaryHeap<Reverse<Gap>>,
 }
@@ -47,7 +47,7 @@ pub struct Progress {
 const GAPS_MAX: usize = 64;
 const SPACING_MIN_NS: u64 = 100_000;
 
-impl Progress {
+impl ConnectionProgress {
     /// The progress of a new connection. Its timeline will have at most `points_max` points.
     pub fn new(points_max: usize) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Progress {
     pub fn on_progress(&mut self, now: Instant, bytes: u64, more_owed: bool) {
         self.end_gap(now);
         self.waiting_since = more_owed.then_some(now);
-        let sample = Sample {
+        let sample = ProgressSample {
             at_ns: now.as_nanos(),
             bytes,
         };
@@ -117,7 +117,7 @@ impl Progress {
     }
 
     /// The timeline in order of time. It ends with the last progress.
-    pub fn timeline(&self) -> Vec<Sample> {
+    pub fn timeline(&self) -> Vec<ProgressSample> {
         let mut timeline = self.samples.clone();
         if timeline.last() != self.latest.as_ref() {
             timeline.extend(self.latest);
@@ -138,7 +138,7 @@ impl Progress {
         }
     }
 
-    fn push(&mut self, sample: Sample) {
+    fn push(&mut self, sample: ProgressSample) {
         self.samples.push(sample);
         while self.samples.len() >= self.points_max {
             self.spacing_ns *= 2;
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn only_waiting_counts_as_a_gap() {
-        let mut progress = Progress::new(100);
+        let mut progress = ConnectionProgress::new(100);
         progress.on_asked(at(10));
         progress.on_asked(at(12));
         progress.on_progress(at(15), 1, true);
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_gap_around_a_fault_is_not_the_longest_of_the_run() {
-        let mut progress = Progress::new(100);
+        let mut progress = ConnectionProgress::new(100);
         progress.on_asked(at(0));
         for ms in [300, 310, 320, 400, 410, 1000] {
             progress.on_progress(at(ms), ms, true);
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_reply_that_never_came_is_a_gap_up_to_the_end() {
-        let mut progress = Progress::new(100);
+        let mut progress = ConnectionProgress::new(100);
         progress.on_asked(at(0));
         progress.on_progress(at(1), 1, true);
         progress.on_end(at(5000));
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_the_long_gaps_stay() {
-        let mut progress = Progress::new(64);
+        let mut progress = ConnectionProgress::new(64);
         progress.on_asked(at(0));
         let mut now = 0;
         for step in 0..100_000 {

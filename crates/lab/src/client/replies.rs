@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::pattern::{self, Mismatch};
+use crate::pattern::{self, PatternMismatch};
 
 /// The beginning of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum Head {
 
 /// A part of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Content {
+pub struct PatternRange {
     /// Seed of the pattern.
     pub seed: u64,
     /// Offset of the first byte.
@@ -37,11 +37,11 @@ pub struct Content {
 
 /// A reply that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
+pub struct DueReply {
     /// Its beginning.
     pub head: Head,
     /// Its content.
-    pub content: Option<Content>,
+    pub content: Option<PatternRange>,
     /// Its end.
     pub tail: &'static [u8],
     /// Number of the client's content bytes that this reply confirms.
@@ -58,7 +58,7 @@ pub enum Wrong {
         /// The pattern that was due.
         seed: u64,
         /// Where it differs.
-        mismatch: Mismatch,
+        mismatch: PatternMismatch,
     },
     /// The bytes around the content differ.
     #[error("reply {index}: found {found:?}, expected {expected:?}")]
@@ -91,8 +91,8 @@ pub enum Wrong {
 /// The replies that are due on one connection, and how much of them has been received.
 #[derive(Debug, Default)]
 pub struct Replies {
-    due: VecDeque<Reply>,
-    part: Part,
+    due: VecDeque<DueReply>,
+    part: DueReplyPart,
     completed: u64,
     bytes_received: u64,
     bytes_confirmed: u64,
@@ -102,7 +102,7 @@ pub struct Replies {
 
 /// The part of the first due reply that comes next.
 #[derive(Debug)]
-enum Part {
+enum DueReplyPart {
     /// The head. `gathered` has the received bytes of an HTTP head until the head is complete. For a literal head, only the number of
     /// these bytes is used.
     Head {
@@ -116,7 +116,7 @@ enum Part {
     },
 }
 
-impl Default for Part {
+impl Default for DueReplyPart {
     fn default() -> Self {
         Self::Head { gathered: Vec::new() }
     }
@@ -128,7 +128,7 @@ const EXCERPT_MAX: usize = 80;
 
 impl Replies {
     /// Adds a reply at the end.
-    pub fn expect(&mut self, reply: Reply) {
+    pub fn expect(&mut self, reply: DueReply) {
         self.due.push_back(reply);
     }
 
@@ -178,12 +178,12 @@ impl Replies {
                 });
             };
             let advance = match &mut self.part {
-                Part::Head { gathered } => {
+                DueReplyPart::Head { gathered } => {
                     let advance = take_head(gathered, reply, bytes, self.completed)?;
                     self.was_refused |= advance.is_refusal;
                     advance
                 }
-                Part::Content { done } => {
+                DueReplyPart::Content { done } => {
                     let content = reply.content.expect("only replies with content get here");
                     let count = (bytes.len() as u64).min(content.len - *done) as usize;
                     pattern::check(content.seed, content.offset + *done, &bytes[..count]).map_err(
@@ -199,7 +199,7 @@ impl Replies {
                     self.bytes_received += count as u64;
                     Advance::new(count, *done == content.len)
                 }
-                Part::Tail { done } => take_literal(reply.tail, *done, bytes, self.completed)
+                DueReplyPart::Tail { done } => take_literal(reply.tail, *done, bytes, self.completed)
                     .inspect(|advance| *done += advance.count)?,
             };
             bytes = &bytes[advance.count..];
@@ -213,15 +213,17 @@ impl Replies {
     fn next_part(&mut self) {
         let reply = self.due.front().expect("a part of it was just completed");
         self.part = match (&self.part, reply.content) {
-            (Part::Head { .. }, Some(content)) if content.len > 0 => Part::Content { done: 0 },
-            (Part::Head { .. } | Part::Content { .. }, _) => Part::Tail { done: 0 },
-            (Part::Tail { .. }, _) => {
+            (DueReplyPart::Head { .. }, Some(content)) if content.len > 0 => {
+                DueReplyPart::Content { done: 0 }
+            }
+            (DueReplyPart::Head { .. } | DueReplyPart::Content { .. }, _) => DueReplyPart::Tail { done: 0 },
+            (DueReplyPart::Tail { .. }, _) => {
                 self.completed += 1;
                 if !self.was_refused {
                     self.bytes_confirmed += reply.confirms;
                 }
                 self.due.pop_front();
-                Part::default()
+                DueReplyPart::default()
             }
         };
     }
@@ -244,7 +246,7 @@ impl Advance {
     }
 }
 
-fn take_head(gathered: &mut Vec<u8>, reply: &Reply, bytes: &[u8], index: u64) -> Result<Advance, Wrong> {
+fn take_head(gathered: &mut Vec<u8>, reply: &DueReply, bytes: &[u8], index: u64) -> Result<Advance, Wrong> {
     match &reply.head {
         Head::Exactly(literal) => {
             let advance = take_literal(literal, gathered.len(), bytes, index)?;
@@ -373,16 +375,16 @@ mod tests {
 
     const LEN: u64 = 1000;
 
-    fn content() -> Content {
-        Content {
+    fn content() -> PatternRange {
+        PatternRange {
             seed: 4,
             offset: 7,
             len: LEN,
         }
     }
 
-    fn bulk() -> Reply {
-        Reply {
+    fn bulk() -> DueReply {
+        DueReply {
             head: Head::Exactly(format!("${LEN}\r\n").into()),
             content: Some(content()),
             tail: b"\r\n",
@@ -390,8 +392,8 @@ mod tests {
         }
     }
 
-    fn simple(line: &str, confirms: u64) -> Reply {
-        Reply {
+    fn simple(line: &str, confirms: u64) -> DueReply {
+        DueReply {
             head: Head::Exactly(line.into()),
             content: None,
             tail: b"",
@@ -399,8 +401,8 @@ mod tests {
         }
     }
 
-    fn http() -> Reply {
-        Reply {
+    fn http() -> DueReply {
+        DueReply {
             head: Head::Http,
             tail: b"",
             ..bulk()
@@ -413,7 +415,7 @@ mod tests {
         body
     }
 
-    fn receive_all(replies: Vec<Reply>, bytes: &[u8], piece: usize) -> Result<Replies, Wrong> {
+    fn receive_all(replies: Vec<DueReply>, bytes: &[u8], piece: usize) -> Result<Replies, Wrong> {
         let mut due = Replies::default();
         due.start_hash();
         replies.into_iter().for_each(|reply| due.expect(reply));
@@ -493,7 +495,7 @@ mod tests {
 
     #[test]
     fn what_is_stored_or_refused_is_told_apart() {
-        let stored = |may_be_refused| Reply {
+        let stored = |may_be_refused| DueReply {
             head: Head::Stored { may_be_refused },
             content: None,
             tail: b"",

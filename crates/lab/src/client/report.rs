@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::progress::{Gap, Sample};
+use super::progress::{Gap, ProgressSample};
 use super::replies::Wrong;
 
 /// The result of one client process. Times are nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct ClientReport {
     /// One per connection, in order of index.
     pub connections: Vec<ConnectionReport>,
     /// Round trips of requests (workloads `request` and `idle`).
@@ -49,7 +49,7 @@ pub struct ConnectionReport {
     /// The longest wait around each fault that an order announced, in the sequence of these orders.
     pub stalls: Vec<Stall>,
     /// Content bytes received and confirmed over time.
-    pub timeline: Vec<Sample>,
+    pub timeline: Vec<ProgressSample>,
 }
 
 /// Two hashes that must be equal, in hexadecimal.
@@ -75,16 +75,16 @@ pub struct Stall {
 #[error("{phase:?}: {failure}")]
 pub struct Failed {
     /// What the connection was doing.
-    pub phase: Phase,
+    pub phase: ConnectionPhase,
     /// What happened.
     #[source]
-    pub failure: Failure,
+    pub failure: ClientFailure,
 }
 
 /// The life of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Phase {
+pub enum ConnectionPhase {
     /// The handshake.
     Connect,
     /// Preparation of the workload: a value to read, the first exchange of an idle connection.
@@ -98,7 +98,7 @@ pub enum Phase {
 /// Why a connection ended early.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Failure {
+pub enum ClientFailure {
     /// A RST to the SYN.
     #[error("connection refused")]
     Refused,
@@ -170,7 +170,7 @@ impl ConnectionReport {
     }
 }
 
-impl Report {
+impl ClientReport {
     /// Content bytes due, over all connections.
     pub fn bytes_expected(&self) -> u64 {
         self.connections.iter().map(|one| one.bytes_expected).sum()

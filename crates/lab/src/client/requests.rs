@@ -1,19 +1,19 @@
 //! The requests of a workload, each with the expected replies.
 
-use super::replies::{Content, Head, Reply};
+use super::replies::{DueReply, Head, PatternRange};
 use crate::pattern;
 
 /// A request, ready to be sent.
-pub struct Request {
+pub struct PreparedRequest {
     /// Its bytes.
     pub bytes: Vec<u8>,
     /// The expected replies, in order.
-    pub replies: Vec<Reply>,
+    pub replies: Vec<DueReply>,
 }
 
 /// GET of the first `len` bytes of the pattern `seed`, with `padding` more bytes of headers. `rate`: the rate in bytes
 /// per second that the server is asked to keep.
-pub fn http_get(host: &str, seed: u64, len: u64, padding: usize, rate: Option<u64>) -> Request {
+pub fn http_get(host: &str, seed: u64, len: u64, padding: usize, rate: Option<u64>) -> PreparedRequest {
     let rate = rate.map_or_else(String::new, |rate| format!("?rate={rate}"));
     let mut text = format!(
         "GET /{}{rate} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: steadfast-lab\r\n",
@@ -25,11 +25,11 @@ pub fn http_get(host: &str, seed: u64, len: u64, padding: usize, rate: Option<u6
         text += &format!("X-Padding: {}\r\n", &pattern::hex(&bytes)[..padding]);
     }
     text += "\r\n";
-    Request {
+    PreparedRequest {
         bytes: text.into_bytes(),
-        replies: vec![Reply {
+        replies: vec![DueReply {
             head: Head::Http,
-            content: Some(Content { seed, offset: 0, len }),
+            content: Some(PatternRange { seed, offset: 0, len }),
             tail: b"",
             confirms: padding as u64,
         }],
@@ -38,7 +38,7 @@ pub fn http_get(host: &str, seed: u64, len: u64, padding: usize, rate: Option<u6
 
 /// How content is stored over HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Store {
+pub enum StoreMethod {
     /// PUT with a length.
     Put,
     /// PUT in chunks with `Expect: 100-continue`. The client does not wait for the interim reply (RFC 9110 §10.1.1 allows this).
@@ -52,26 +52,32 @@ pub enum Store {
 /// Payload bytes of a chunk of an upload.
 const CHUNK: usize = 10_000;
 
-/// Stores `content` under `name`. A [`Store::Post`] may always be refused. `refusable`: the other kinds may be refused too.
-pub fn http_store(host: &str, store: Store, name: &str, content: Content, refusable: bool) -> Request {
+/// Stores `content` under `name`. A [`StoreMethod::Post`] may always be refused. `refusable`: the other kinds may be refused too.
+pub fn http_store(
+    host: &str,
+    store: StoreMethod,
+    name: &str,
+    content: PatternRange,
+    refusable: bool,
+) -> PreparedRequest {
     let mut body = vec![0; content.len as usize];
     pattern::fill(content.seed, content.offset, &mut body);
     let (line, field) = match store {
-        Store::Put | Store::PutChunks => (format!("PUT /uploads/{name}"), String::new()),
-        Store::KeyedPost => (
+        StoreMethod::Put | StoreMethod::PutChunks => (format!("PUT /uploads/{name}"), String::new()),
+        StoreMethod::KeyedPost => (
             format!("POST /post/{name}"),
             format!("Idempotency-Key: \"{name}\"\r\n"),
         ),
-        Store::Post => (format!("POST /post/{name}"), String::new()),
+        StoreMethod::Post => (format!("POST /post/{name}"), String::new()),
     };
     let length = match store {
-        Store::PutChunks => "Expect: 100-continue\r\nTransfer-Encoding: chunked".to_owned(),
+        StoreMethod::PutChunks => "Expect: 100-continue\r\nTransfer-Encoding: chunked".to_owned(),
         _ => format!("Content-Length: {}", content.len),
     };
     let head =
         format!("{line} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: steadfast-lab\r\n{field}{length}\r\n\r\n");
     let mut bytes = head.into_bytes();
-    if store == Store::PutChunks {
+    if store == StoreMethod::PutChunks {
         for chunk in body.chunks(CHUNK) {
             bytes.extend(format!("{:x}\r\n", chunk.len()).bytes());
             bytes.extend_from_slice(chunk);
@@ -81,11 +87,11 @@ pub fn http_store(host: &str, store: Store, name: &str, content: Content, refusa
     } else {
         bytes.extend(body);
     }
-    Request {
+    PreparedRequest {
         bytes,
-        replies: vec![Reply {
+        replies: vec![DueReply {
             head: Head::Stored {
-                may_be_refused: refusable || store == Store::Post,
+                may_be_refused: refusable || store == StoreMethod::Post,
             },
             content: None,
             tail: b"",
@@ -95,11 +101,11 @@ pub fn http_store(host: &str, store: Store, name: &str, content: Content, refusa
 }
 
 /// Reads back the content stored under `name`.
-pub fn http_stored(host: &str, name: &str, content: Content) -> Request {
+pub fn http_stored(host: &str, name: &str, content: PatternRange) -> PreparedRequest {
     let text = format!("GET /uploads/{name} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: steadfast-lab\r\n\r\n");
-    Request {
+    PreparedRequest {
         bytes: text.into_bytes(),
-        replies: vec![Reply {
+        replies: vec![DueReply {
             head: Head::Http,
             content: Some(content),
             tail: b"",
@@ -111,7 +117,7 @@ pub fn http_stored(host: &str, name: &str, content: Content) -> Request {
 /// Appends `content` to the Redis value `key`, which has `position` bytes so far.
 ///
 /// SET begins a value. Then APPEND and SETRANGE alternate, so that all three commands are tested.
-pub fn redis_put(key: &str, position: u64, content: Content) -> Request {
+pub fn redis_put(key: &str, position: u64, content: PatternRange) -> PreparedRequest {
     let position_text = position.to_string();
     let words: &[&str] = match (position, content.offset / content.len.max(1) % 2) {
         (0, _) => &["SET", key],
@@ -130,18 +136,18 @@ pub fn redis_put(key: &str, position: u64, content: Content) -> Request {
     bytes.resize(start + content.len as usize, 0);
     pattern::fill(content.seed, content.offset, &mut bytes[start..]);
     bytes.extend_from_slice(b"\r\n");
-    Request {
+    PreparedRequest {
         bytes,
         replies: vec![line(reply, content.len)],
     }
 }
 
 /// Reads `content` back from `position` of the value `key`.
-pub fn redis_get(key: &str, position: u64, content: Content) -> Request {
+pub fn redis_get(key: &str, position: u64, content: PatternRange) -> PreparedRequest {
     let (first, last) = (position.to_string(), (position + content.len - 1).to_string());
-    Request {
+    PreparedRequest {
         bytes: command(&["GETRANGE", key, &first, &last]),
-        replies: vec![Reply {
+        replies: vec![DueReply {
             head: Head::Exactly(format!("${}\r\n", content.len).into_bytes()),
             content: Some(content),
             tail: b"\r\n",
@@ -151,24 +157,24 @@ pub fn redis_get(key: &str, position: u64, content: Content) -> Request {
 }
 
 /// Asks for the length of the value `key`, which is `len`.
-pub fn redis_length(key: &str, len: u64) -> Request {
-    Request {
+pub fn redis_length(key: &str, len: u64) -> PreparedRequest {
+    PreparedRequest {
         bytes: command(&["STRLEN", key]),
         replies: vec![line(format!(":{len}\r\n"), 0)],
     }
 }
 
 /// Removes the values `keys`, which exist.
-pub fn redis_delete(keys: &[&str]) -> Request {
+pub fn redis_delete(keys: &[&str]) -> PreparedRequest {
     let words: Vec<_> = std::iter::once("DEL").chain(keys.iter().copied()).collect();
-    Request {
+    PreparedRequest {
         bytes: command(&words),
         replies: vec![line(format!(":{}\r\n", keys.len()), 0)],
     }
 }
 
 /// Sets the value `key` to `content` and reads it back, in one write: the same number of content bytes both ways.
-pub fn redis_exchange(key: &str, content: Content) -> Request {
+pub fn redis_exchange(key: &str, content: PatternRange) -> PreparedRequest {
     let mut request = redis_put(key, 0, content);
     let get = redis_get(key, 0, content);
     request.bytes.extend(get.bytes);
@@ -177,23 +183,23 @@ pub fn redis_exchange(key: &str, content: Content) -> Request {
 }
 
 /// Sets the value `key` to `text`.
-pub fn redis_note(key: &str, text: &str) -> Request {
-    Request {
+pub fn redis_note(key: &str, text: &str) -> PreparedRequest {
+    PreparedRequest {
         bytes: command(&["SET", key, text]),
         replies: vec![line("+OK\r\n".into(), 0)],
     }
 }
 
 /// Reads `text` back from the value `key`.
-pub fn redis_noted(key: &str, text: &str) -> Request {
-    Request {
+pub fn redis_noted(key: &str, text: &str) -> PreparedRequest {
+    PreparedRequest {
         bytes: command(&["GET", key]),
         replies: vec![line(format!("${}\r\n{text}\r\n", text.len()), 0)],
     }
 }
 
-fn line(text: String, confirms: u64) -> Reply {
-    Reply {
+fn line(text: String, confirms: u64) -> DueReply {
+    DueReply {
         head: Head::Exactly(text.into_bytes()),
         content: None,
         tail: b"",
@@ -215,17 +221,17 @@ fn push_bulk(text: &mut String, word: &str) {
 mod tests {
     use super::*;
 
-    const CONTENT: Content = Content {
+    const CONTENT: PatternRange = PatternRange {
         seed: 1,
         offset: 0,
         len: 4,
     };
 
-    fn text(request: &Request) -> String {
+    fn text(request: &PreparedRequest) -> String {
         request.bytes.escape_ascii().to_string()
     }
 
-    fn head(request: &Request) -> String {
+    fn head(request: &PreparedRequest) -> String {
         match &request.replies[0].head {
             Head::Exactly(bytes) => bytes.escape_ascii().to_string(),
             Head::Http | Head::Stored { .. } => "http".into(),
@@ -238,7 +244,7 @@ mod tests {
         pattern::fill(1, 0, &mut content);
         let piece = |index: usize| content[index * 4..][..4].escape_ascii().to_string();
         let put = |index: u64| {
-            let content = Content {
+            let content = PatternRange {
                 offset: index * 4,
                 ..CONTENT
             };

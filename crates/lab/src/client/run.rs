@@ -11,18 +11,18 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, LocalSet};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::connection::{Connection, Shared};
-use super::plan::{Event, Order, Plan};
-use super::progress::{Gap, Progress};
-use super::report::{ConnectionReport, Failed, Failure, Report, Sha256Pair, Stall};
-use super::workload::{self, Due, Task};
+use super::connection::{ClientConnection, SharedClientState};
+use super::plan::{ClientEvent, ClientOrder, ClientPlan};
+use super::progress::{ConnectionProgress, Gap};
+use super::report::{ClientFailure, ClientReport, ConnectionReport, Failed, Sha256Pair, Stall};
+use super::workload::{self, DueContent, Task};
 use crate::clock::monotonic as now;
 use crate::pattern;
 
-/// Time between two [`Event::Progress`].
+/// Time between two [`ClientEvent::Progress`].
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
-/// The `main` of a client process. Reads a [`Plan`] and then [`Order`]s from standard input. Writes [`Event`]s to standard output;
+/// The `main` of a client process. Reads a [`ClientPlan`] and then [`ClientOrder`]s from standard input. Writes [`ClientEvent`]s to standard output;
 /// the last event is the report.
 ///
 /// # Errors
@@ -30,16 +30,16 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 pub fn main() -> anyhow::Result<()> {
     let mut line = String::new();
     io::stdin().read_line(&mut line).context("reading the plan")?;
-    let plan: Plan = serde_json::from_str(&line).context("the first line is not a plan")?;
+    let plan: ClientPlan = serde_json::from_str(&line).context("the first line is not a plan")?;
     plan.check().context("this plan cannot be carried out")?;
     let (orders, orders_due) = mpsc::unbounded_channel();
     std::thread::spawn(move || forward_orders(&orders));
-    let say = |event: &Event| {
+    let say = |event: &ClientEvent| {
         let line = serde_json::to_string(event).expect("events have string keys only");
         writeln!(io::stdout().lock(), "{line}").context("writing to standard output")
     };
     let report = run(plan, orders_due, say)?;
-    say(&Event::Report(report))
+    say(&ClientEvent::Report(report))
 }
 
 /// Carries out `plan`. Calls `say` with each event except the report.
@@ -47,21 +47,21 @@ pub fn main() -> anyhow::Result<()> {
 /// # Errors
 /// The plan is wrong, or `say` failed.
 pub fn run(
-    plan: Plan,
-    orders: mpsc::UnboundedReceiver<Order>,
-    say: impl FnMut(&Event) -> anyhow::Result<()>,
-) -> anyhow::Result<Report> {
+    plan: ClientPlan,
+    orders: mpsc::UnboundedReceiver<ClientOrder>,
+    say: impl FnMut(&ClientEvent) -> anyhow::Result<()>,
+) -> anyhow::Result<ClientReport> {
     plan.check()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("starting the event loop")?;
-    LocalSet::new().block_on(&runtime, Run::new(plan).carry_out(orders, say))
+    LocalSet::new().block_on(&runtime, ClientRun::new(plan).carry_out(orders, say))
 }
 
 /// Forwards orders from standard input. When standard input ends, the parent is gone. Then the process exits, because no client may
 /// outlive its parent.
-fn forward_orders(orders: &mpsc::UnboundedSender<Order>) {
+fn forward_orders(orders: &mpsc::UnboundedSender<ClientOrder>) {
     for line in io::stdin().lines().map_while(Result::ok) {
         match serde_json::from_str(&line) {
             Ok(order) => {
@@ -77,9 +77,9 @@ fn forward_orders(orders: &mpsc::UnboundedSender<Order>) {
 }
 
 /// State that the connections of a run share.
-struct Run {
-    plan: Plan,
-    shared: Rc<Shared>,
+struct ClientRun {
+    plan: ClientPlan,
+    shared: Rc<SharedClientState>,
     latency: RefCell<hdrhistogram::Histogram<u64>>,
     handshakes: Semaphore,
     stop: watch::Sender<bool>,
@@ -89,7 +89,7 @@ struct Run {
 }
 
 /// A fault that the report must cover.
-struct Told {
+struct AnnouncedFault {
     at_ns: u64,
     window_ns: u64,
     clips: bool,
@@ -99,17 +99,17 @@ struct Told {
 }
 
 /// A connection that has ended and is not yet evaluated.
-struct Ended {
-    connection: Rc<Connection>,
+struct FinishedConnection {
+    connection: Rc<ClientConnection>,
     failure: Option<Failed>,
-    due: Due,
+    due: DueContent,
     at: proto::Instant,
 }
 
-impl Run {
-    fn new(plan: Plan) -> Rc<Self> {
+impl ClientRun {
+    fn new(plan: ClientPlan) -> Rc<Self> {
         Rc::new(Self {
-            shared: Rc::new(Shared::new()),
+            shared: Rc::new(SharedClientState::new()),
             latency: RefCell::new(workload::latency_account()),
             handshakes: Semaphore::new(plan.connects_at_once),
             stop: watch::Sender::new(false),
@@ -122,17 +122,17 @@ impl Run {
 
     async fn carry_out(
         self: Rc<Self>,
-        mut orders: mpsc::UnboundedReceiver<Order>,
-        mut say: impl FnMut(&Event) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Report> {
+        mut orders: mpsc::UnboundedReceiver<ClientOrder>,
+        mut say: impl FnMut(&ClientEvent) -> anyhow::Result<()>,
+    ) -> anyhow::Result<ClientReport> {
         let started = now();
         let connections: Vec<_> = (0..self.plan.connections)
             .map(|index| {
                 let (shared, points) = (self.shared.clone(), self.plan.timeline_points);
-                Rc::new(Connection::new(shared, points, index < self.plan.hashed))
+                Rc::new(ClientConnection::new(shared, points, index < self.plan.hashed))
             })
             .collect();
-        let mut tasks: Vec<JoinHandle<Ended>> = connections
+        let mut tasks: Vec<JoinHandle<FinishedConnection>> = connections
             .iter()
             .enumerate()
             .map(|(index, connection)| {
@@ -146,10 +146,10 @@ impl Run {
             tokio::select! {
                 one = &mut tasks[ended.len()] => ended.push(one.context("a connection's task")?),
                 order = next_order(&mut orders) => match order {
-                    order @ Order::Fault { .. } => faults.extend(Told::new(order, &connections)),
-                    Order::Reconnect => self.reconnect.send_modify(|times| *times += 1),
-                    Order::Stop => drop(self.stop.send(true)),
-                    Order::Wake => drop(self.wake.send(true)),
+                    order @ ClientOrder::Fault { .. } => faults.extend(AnnouncedFault::new(order, &connections)),
+                    ClientOrder::Reconnect => self.reconnect.send_modify(|times| *times += 1),
+                    ClientOrder::Stop => drop(self.stop.send(true)),
+                    ClientOrder::Wake => drop(self.wake.send(true)),
                 },
                 () = self.shared.flow_changed.notified() => {}
                 () = sleep_until(next_progress) => {
@@ -160,15 +160,15 @@ impl Run {
             let flowing = self.shared.flowing.get();
             if !ready && flowing + self.shared.never_flowed.get() == self.plan.connections {
                 ready = true;
-                say(&Event::Ready { flowing })?;
+                say(&ClientEvent::Ready { flowing })?;
             }
         }
         // An order about a fault still counts if it came while the last connection ended.
         while let Ok(order) = orders.try_recv() {
-            faults.extend(Told::new(order, &connections));
+            faults.extend(AnnouncedFault::new(order, &connections));
         }
         say(&progress(&connections))?;
-        Ok(Report {
+        Ok(ClientReport {
             connections: ended
                 .into_iter()
                 .enumerate()
@@ -180,7 +180,7 @@ impl Run {
         })
     }
 
-    async fn converse(self: Rc<Self>, index: usize, connection: Rc<Connection>) -> Ended {
+    async fn converse(self: Rc<Self>, index: usize, connection: Rc<ClientConnection>) -> FinishedConnection {
         let task = Task {
             plan: &self.plan,
             index,
@@ -199,10 +199,10 @@ impl Run {
         };
         let result = timeout_at(self.deadline, conversation).await;
         let due = connection.replies.borrow().due();
-        let failure = result.unwrap_or(Err(Failure::Timeout { due })).err();
+        let failure = result.unwrap_or(Err(ClientFailure::Timeout { due })).err();
         let at = now();
         connection.end(at);
-        Ended {
+        FinishedConnection {
             failure: failure.map(|failure| Failed {
                 phase: connection.phase(),
                 failure,
@@ -214,10 +214,10 @@ impl Run {
     }
 }
 
-impl Told {
+impl AnnouncedFault {
     /// The fault in `order`; `None` if the order is not about a fault.
-    fn new(order: Order, connections: &[Rc<Connection>]) -> Option<Self> {
-        let Order::Fault {
+    fn new(order: ClientOrder, connections: &[Rc<ClientConnection>]) -> Option<Self> {
+        let ClientOrder::Fault {
             at_ns,
             window_ms,
             clips,
@@ -236,7 +236,7 @@ impl Told {
         Some(told)
     }
 
-    fn look(&self, progress: &Progress) -> Option<Gap> {
+    fn look(&self, progress: &ConnectionProgress) -> Option<Gap> {
         if self.clips {
             progress.longest_gap_after(self.at_ns, self.window_ns)
         } else {
@@ -245,7 +245,7 @@ impl Told {
     }
 
     /// The longest wait of connection number `index`.
-    fn stall(&self, index: usize, progress: &Progress) -> Stall {
+    fn stall(&self, index: usize, progress: &ConnectionProgress) -> Stall {
         Stall {
             fault_ns: self.at_ns,
             gap: self.seen[index].max(self.look(progress)),
@@ -253,12 +253,12 @@ impl Told {
     }
 }
 
-impl Ended {
+impl FinishedConnection {
     /// The report of the connection. The expected content is hashed here and not earlier, because now no connection waits for this thread.
-    fn report(self, index: usize, faults: &[Told]) -> ConnectionReport {
+    fn report(self, index: usize, faults: &[AnnouncedFault]) -> ConnectionReport {
         let replies = self.connection.replies.borrow();
         let progress = self.connection.progress.borrow();
-        let Due { seed, period, len } = self.due;
+        let DueContent { seed, period, len } = self.due;
         ConnectionReport {
             local: self.connection.local.get(),
             earlier: self.connection.earlier.take(),
@@ -281,14 +281,14 @@ impl Ended {
 }
 
 /// The next order. Never returns once no more orders can come.
-async fn next_order(orders: &mut mpsc::UnboundedReceiver<Order>) -> Order {
+async fn next_order(orders: &mut mpsc::UnboundedReceiver<ClientOrder>) -> ClientOrder {
     match orders.recv().await {
         Some(order) => order,
         None => pending().await,
     }
 }
 
-fn progress(connections: &[Rc<Connection>]) -> Event {
+fn progress(connections: &[Rc<ClientConnection>]) -> ClientEvent {
     let (bytes_received, bytes_sent) = connections.iter().fold((0, 0), |(received, sent), one| {
         let replies = one.replies.borrow();
         (
@@ -296,7 +296,7 @@ fn progress(connections: &[Rc<Connection>]) -> Event {
             sent + replies.bytes_confirmed(),
         )
     });
-    Event::Progress {
+    ClientEvent::Progress {
         bytes_received,
         bytes_sent,
     }

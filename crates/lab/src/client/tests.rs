@@ -10,14 +10,14 @@ use socket2::SockRef;
 use tokio::sync::mpsc;
 
 use super::replies::Wrong;
-use super::report::{ConnectionReport, Phase};
+use super::report::{ConnectionPhase, ConnectionReport};
 use super::run::run;
 use super::*;
 use crate::pattern;
 
 /// What a server does wrong after `after` bytes of its first reply with content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum ServerFault {
     None,
     Reset { after: usize },
     Fin { after: usize },
@@ -40,7 +40,7 @@ fn listen(serve: impl Fn(TcpStream) -> std::io::Result<()> + Send + Clone + 'sta
     address
 }
 
-fn http_server(fault: Fault) -> SocketAddr {
+fn http_server(fault: ServerFault) -> SocketAddr {
     listen(move |stream| {
         let mut input = BufReader::new(stream.try_clone()?);
         let mut output = stream;
@@ -69,32 +69,32 @@ fn http_server(fault: Fault) -> SocketAddr {
 
 /// Carries the fault out; true if the connection ends with it.
 fn break_reply(
-    fault: Fault,
+    fault: ServerFault,
     output: &mut TcpStream,
     reply: &mut Vec<u8>,
     head: usize,
 ) -> std::io::Result<bool> {
     match fault {
-        Fault::None => return Ok(false),
-        Fault::WrongByte { after } => {
+        ServerFault::None => return Ok(false),
+        ServerFault::WrongByte { after } => {
             reply[head + after] ^= 1;
             return Ok(false);
         }
-        Fault::ExtraByte => {
+        ServerFault::ExtraByte => {
             reply.push(b'!');
             return Ok(false);
         }
-        Fault::Reset { after } => {
+        ServerFault::Reset { after } => {
             output.write_all(&reply[..head + after])?;
             SockRef::from(&*output).set_linger(Some(Duration::ZERO))?;
         }
-        Fault::ResetAtClose => {
+        ServerFault::ResetAtClose => {
             output.write_all(reply)?;
             output.read_to_end(&mut Vec::new())?;
             SockRef::from(&*output).set_linger(Some(Duration::ZERO))?;
         }
-        Fault::Fin { after } => output.write_all(&reply[..head + after])?,
-        Fault::Silence { after } => {
+        ServerFault::Fin { after } => output.write_all(&reply[..head + after])?,
+        ServerFault::Silence { after } => {
             output.write_all(&reply[..head + after])?;
             let _ = output.read_to_end(&mut Vec::new());
         }
@@ -158,10 +158,10 @@ fn read_number(input: &mut impl BufRead) -> std::io::Result<Option<usize>> {
 }
 
 /// Runs `plan`; every order of `at_ready` is given once all connections flow.
-fn run_plan(plan: Plan, at_ready: &[Order]) -> Report {
+fn run_plan(plan: ClientPlan, at_ready: &[ClientOrder]) -> ClientReport {
     let (orders, orders_due) = mpsc::unbounded_channel();
     run(plan, orders_due, |event| {
-        if let Event::Ready { .. } = event {
+        if let ClientEvent::Ready { .. } = event {
             at_ready.iter().for_each(|&order| orders.send(order).unwrap());
         }
         Ok(())
@@ -169,14 +169,14 @@ fn run_plan(plan: Plan, at_ready: &[Order]) -> Report {
     .unwrap()
 }
 
-fn download(fault: Fault) -> ConnectionReport {
+fn download(fault: ServerFault) -> ConnectionReport {
     let workload = Workload::Download { bytes: 300_000 };
-    let mut plan = Plan::new(http_server(fault), Protocol::Http, workload);
+    let mut plan = ClientPlan::new(http_server(fault), Protocol::Http, workload);
     plan.deadline_ms = 5_000;
-    if matches!(fault, Fault::Silence { .. }) {
+    if matches!(fault, ServerFault::Silence { .. }) {
         plan.deadline_ms = 300;
     }
-    let order = Order::Fault {
+    let order = ClientOrder::Fault {
         at_ns: crate::clock::monotonic().as_nanos(),
         window_ms: 10_000,
         clips: false,
@@ -186,7 +186,7 @@ fn download(fault: Fault) -> ConnectionReport {
 
 #[test]
 fn a_right_download_survives() {
-    let report = download(Fault::None);
+    let report = download(ServerFault::None);
     assert!(report.survived(), "{report:?}");
     assert_eq!((report.bytes_expected, report.bytes_received), (300_000, 300_000));
     let pair = report.sha256.unwrap();
@@ -202,23 +202,23 @@ fn a_reset_an_early_end_and_a_timeout_are_told_apart() {
         assert!(!report.survived());
         assert_eq!(report.bytes_received, 1000, "{fault:?}");
         let failed = report.failure.unwrap();
-        assert_eq!(failed.phase, Phase::Flow);
+        assert_eq!(failed.phase, ConnectionPhase::Flow);
         failed.failure
     };
-    assert_eq!(failure(Fault::Reset { after: 1000 }), Failure::Reset);
+    assert_eq!(failure(ServerFault::Reset { after: 1000 }), ClientFailure::Reset);
     assert_eq!(
-        failure(Fault::Fin { after: 1000 }),
-        Failure::EndOfStream { due: 1 }
+        failure(ServerFault::Fin { after: 1000 }),
+        ClientFailure::EndOfStream { due: 1 }
     );
     assert_eq!(
-        failure(Fault::Silence { after: 1000 }),
-        Failure::Timeout { due: 1 }
+        failure(ServerFault::Silence { after: 1000 }),
+        ClientFailure::Timeout { due: 1 }
     );
 }
 
 #[test]
 fn silence_is_a_stall_up_to_the_deadline() {
-    let report = download(Fault::Silence { after: 1000 });
+    let report = download(ServerFault::Silence { after: 1000 });
     let gap = report.stalls[0].gap.unwrap();
     assert_eq!(Some(gap), report.longest_gap);
     assert_eq!(gap.start_ns + gap.length_ns, report.ended_ns);
@@ -226,8 +226,10 @@ fn silence_is_a_stall_up_to_the_deadline() {
 
 #[test]
 fn a_wrong_byte_is_found_and_named() {
-    let failed = download(Fault::WrongByte { after: 299_999 }).failure.unwrap();
-    let Failure::Wrong(Wrong::Content { mismatch, .. }) = failed.failure else {
+    let failed = download(ServerFault::WrongByte { after: 299_999 })
+        .failure
+        .unwrap();
+    let ClientFailure::Wrong(Wrong::Content { mismatch, .. }) = failed.failure else {
         panic!("{failed}");
     };
     assert_eq!(mismatch.offset, 299_999);
@@ -235,18 +237,21 @@ fn a_wrong_byte_is_found_and_named() {
 
 #[test]
 fn a_byte_too_many_is_found() {
-    let failed = download(Fault::ExtraByte).failure.unwrap();
+    let failed = download(ServerFault::ExtraByte).failure.unwrap();
     assert!(
-        matches!(failed.failure, Failure::Wrong(Wrong::Unasked { .. })),
+        matches!(failed.failure, ClientFailure::Wrong(Wrong::Unasked { .. })),
         "{failed}"
     );
 }
 
 #[test]
 fn a_reset_instead_of_the_last_fin_is_not_survived() {
-    let report = download(Fault::ResetAtClose);
+    let report = download(ServerFault::ResetAtClose);
     let failed = report.failure.clone().unwrap();
-    assert_eq!((failed.phase, failed.failure), (Phase::Close, Failure::Reset));
+    assert_eq!(
+        (failed.phase, failed.failure),
+        (ConnectionPhase::Close, ClientFailure::Reset)
+    );
     assert!(report.hash_matches() && !report.survived());
 }
 
@@ -254,11 +259,14 @@ fn a_reset_instead_of_the_last_fin_is_not_survived() {
 fn a_closed_port_is_refused() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let report = run_plan(
-        Plan::new(free, Protocol::Http, Workload::Download { bytes: 1 }),
+        ClientPlan::new(free, Protocol::Http, Workload::Download { bytes: 1 }),
         &[],
     );
     let failed = report.connections[0].failure.clone().unwrap();
-    assert_eq!((failed.phase, failed.failure), (Phase::Connect, Failure::Refused));
+    assert_eq!(
+        (failed.phase, failed.failure),
+        (ConnectionPhase::Connect, ClientFailure::Refused)
+    );
 }
 
 #[test]
@@ -276,9 +284,9 @@ fn every_workload_of_redis_survives_on_many_connections() {
         ),
         (Workload::Idle { size: 1024 }, 2048, 2048),
     ] {
-        let mut plan = Plan::new(redis_server(), Protocol::Redis, workload);
+        let mut plan = ClientPlan::new(redis_server(), Protocol::Redis, workload);
         plan.connections = 5;
-        let report = run_plan(plan, &[Order::Wake]);
+        let report = run_plan(plan, &[ClientOrder::Wake]);
         assert_eq!(
             report.survivors(),
             5,
@@ -296,8 +304,8 @@ fn requests_go_on_until_told_and_idle_connections_wait() {
     let until = Until::Told;
     let workload = Workload::Request { size: 1024, until };
     let report = run_plan(
-        Plan::new(http_server(Fault::None), Protocol::Http, workload),
-        &[Order::Stop],
+        ClientPlan::new(http_server(ServerFault::None), Protocol::Http, workload),
+        &[ClientOrder::Stop],
     );
     assert_eq!(report.survivors(), 1);
     let count = report.latency.unwrap().count;
@@ -305,21 +313,21 @@ fn requests_go_on_until_told_and_idle_connections_wait() {
     assert_eq!(report.connections[0].bytes_received, count * 1024);
 
     let workload = Workload::Idle { size: 1500 };
-    let mut plan = Plan::new(http_server(Fault::None), Protocol::Http, workload);
+    let mut plan = ClientPlan::new(http_server(ServerFault::None), Protocol::Http, workload);
     plan.deadline_ms = 200;
     let report = run_plan(plan.clone(), &[]);
     let failed = report.connections[0].failure.clone().unwrap();
-    assert_eq!(failed.failure, Failure::Timeout { due: 0 });
+    assert_eq!(failed.failure, ClientFailure::Timeout { due: 0 });
     assert_eq!(report.connections[0].bytes_received, 1500);
     plan.deadline_ms = 5_000;
-    let report = run_plan(plan, &[Order::Wake]);
+    let report = run_plan(plan, &[ClientOrder::Wake]);
     assert_eq!(report.survivors(), 1);
     assert_eq!(report.bytes_received(), 3000);
 }
 
 #[test]
 fn a_paced_transfer_takes_its_time() {
-    let mut plan = Plan::new(
+    let mut plan = ClientPlan::new(
         redis_server(),
         Protocol::Redis,
         Workload::Upload { bytes: 40_000 },

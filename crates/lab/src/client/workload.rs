@@ -7,17 +7,17 @@ use hdrhistogram::Histogram;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::connection::Connection;
-use super::plan::{Plan, Protocol, Until, Workload};
-use super::replies::Content;
-use super::report::{Failure, Latency, Phase};
-use super::requests::{self, Request, Store};
+use super::connection::ClientConnection;
+use super::plan::{ClientPlan, Protocol, Until, Workload};
+use super::replies::PatternRange;
+use super::report::{ClientFailure, ConnectionPhase, Latency};
+use super::requests::{self, PreparedRequest, StoreMethod};
 use crate::clock::monotonic as now;
 
 /// The task of one connection.
 pub struct Task<'a> {
     /// The plan of all connections.
-    pub plan: &'a Plan,
+    pub plan: &'a ClientPlan,
     /// The connection's number.
     pub index: usize,
     /// Becomes true at `Order::Stop`.
@@ -36,7 +36,7 @@ pub struct Task<'a> {
 
 /// The content that a connection must receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Due {
+pub struct DueContent {
     /// The seed from which the content is generated.
     pub seed: u64,
     /// Number of bytes after which the content repeats.
@@ -79,11 +79,11 @@ impl Task<'_> {
     ///
     /// # Errors
     /// The reason why the task ended early.
-    pub async fn run(&self, connection: &Connection) -> Result<(), Failure> {
-        connection.enter(Phase::Prepare);
+    pub async fn run(&self, connection: &ClientConnection) -> Result<(), ClientFailure> {
+        connection.enter(ConnectionPhase::Prepare);
         match (self.plan.protocol, self.workload()) {
             (Protocol::Http, Workload::Download { bytes }) => {
-                connection.enter(Phase::Flow);
+                connection.enter(ConnectionPhase::Flow);
                 connection.exchange(self.http_get(bytes, 0)).await?;
             }
             (Protocol::Redis, Workload::Download { bytes }) => self.redis_download(connection, bytes).await?,
@@ -96,7 +96,7 @@ impl Task<'_> {
     }
 
     /// The content that the connection must have received if nothing failed.
-    pub fn due(&self) -> Due {
+    pub fn due(&self) -> DueContent {
         let http = self.plan.protocol == Protocol::Http;
         let is_own = matches!(self.workload(), Workload::Post { .. }) || !http;
         let seed = if is_own { self.seed() } else { self.plan.seed };
@@ -114,27 +114,27 @@ impl Task<'_> {
             }
             Workload::Idle { size } => (if http { size } else { u64::MAX }, 2 * size),
         };
-        Due { seed, period, len }
+        DueContent { seed, period, len }
     }
 
     fn workload(&self) -> Workload {
         self.plan.workload_of(self.index)
     }
 
-    async fn redis_download(&self, connection: &Connection, bytes: u64) -> Result<(), Failure> {
+    async fn redis_download(&self, connection: &ClientConnection, bytes: u64) -> Result<(), ClientFailure> {
         let key = self.key(0);
         let value = DOWNLOAD_VALUE.min(bytes);
         let mut puts = self
             .pieces(0, value, value, PIECE)
             .map(|(position, content)| requests::redis_put(&key, position, content));
         connection.pipeline(PIPELINED, async || puts.next()).await?;
-        connection.enter(Phase::Flow);
-        let mut pace = Pace::new(self.plan.bytes_per_second);
+        connection.enter(ConnectionPhase::Flow);
+        let mut pace = RateLimiter::new(self.plan.bytes_per_second);
         let mut pieces = self.pieces(0, bytes, value, pace.piece());
         let next = async || {
             let (_, content) = pieces.next()?;
             pace.wait_for(content.len).await;
-            let stretch = Content {
+            let stretch = PatternRange {
                 offset: content.offset % value,
                 ..content
             };
@@ -144,10 +144,10 @@ impl Task<'_> {
         connection.exchange(requests::redis_delete(&[&key])).await
     }
 
-    async fn redis_upload(&self, connection: &Connection, bytes: u64) -> Result<(), Failure> {
-        connection.enter(Phase::Flow);
-        let key = |content: &Content| self.key(content.offset / UPLOAD_VALUE);
-        let mut pace = Pace::new(self.plan.bytes_per_second);
+    async fn redis_upload(&self, connection: &ClientConnection, bytes: u64) -> Result<(), ClientFailure> {
+        connection.enter(ConnectionPhase::Flow);
+        let key = |content: &PatternRange| self.key(content.offset / UPLOAD_VALUE);
+        let mut pace = RateLimiter::new(self.plan.bytes_per_second);
         let mut pieces = self.pieces(0, bytes, UPLOAD_VALUE, pace.piece());
         let next = async || {
             let (position, content) = pieces.next()?;
@@ -171,18 +171,23 @@ impl Task<'_> {
         connection.exchange(requests::redis_delete(&names)).await
     }
 
-    async fn http_post(&self, connection: &Connection, bytes: u64, piece: u64) -> Result<(), Failure> {
-        connection.enter(Phase::Flow);
+    async fn http_post(
+        &self,
+        connection: &ClientConnection,
+        bytes: u64,
+        piece: u64,
+    ) -> Result<(), ClientFailure> {
+        connection.enter(ConnectionPhase::Flow);
         let host = self.plan.server.to_string();
         let name = |offset: u64| format!("{:x}-{}-{offset}", self.plan.seed, self.index);
-        let mut pace = Pace::new(self.plan.bytes_per_second);
+        let mut pace = RateLimiter::new(self.plan.bytes_per_second);
         for (_, content) in self.pieces(0, bytes, bytes, piece) {
             pace.wait_for(content.len).await;
             let store = match (self.index % 4, content.offset / piece % 3) {
-                (3, _) => Store::Post,
-                (_, 0) => Store::Put,
-                (_, 1) => Store::KeyedPost,
-                (_, _) => Store::PutChunks,
+                (3, _) => StoreMethod::Post,
+                (_, 0) => StoreMethod::Put,
+                (_, 1) => StoreMethod::KeyedPost,
+                (_, _) => StoreMethod::PutChunks,
             };
             let request =
                 requests::http_store(&host, store, &name(content.offset), content, self.plan.refusable);
@@ -199,9 +204,14 @@ impl Task<'_> {
         Ok(())
     }
 
-    async fn requests(&self, connection: &Connection, size: u64, until: Until) -> Result<(), Failure> {
-        connection.enter(Phase::Flow);
-        let mut pace = Pace::new(self.plan.bytes_per_second);
+    async fn requests(
+        &self,
+        connection: &ClientConnection,
+        size: u64,
+        until: Until,
+    ) -> Result<(), ClientFailure> {
+        connection.enter(ConnectionPhase::Flow);
+        let mut pace = RateLimiter::new(self.plan.bytes_per_second);
         let mut times = 0;
         self.note(connection, times).await?;
         let goes_on = || match until {
@@ -217,9 +227,9 @@ impl Task<'_> {
             if *self.reconnect.borrow() > times {
                 self.read_note(connection, times).await?;
                 connection.close().await?;
-                connection.enter(Phase::Connect);
+                connection.enter(ConnectionPhase::Connect);
                 connection.connect(self.plan.server).await?;
-                connection.enter(Phase::Flow);
+                connection.enter(ConnectionPhase::Flow);
                 times += 1;
                 self.note(connection, times).await?;
             }
@@ -228,7 +238,7 @@ impl Task<'_> {
     }
 
     /// Writes a note to the server if the server keeps state (Redis). The note outlives this connection.
-    async fn note(&self, connection: &Connection, times: u64) -> Result<(), Failure> {
+    async fn note(&self, connection: &ClientConnection, times: u64) -> Result<(), ClientFailure> {
         if self.plan.protocol == Protocol::Http {
             return Ok(());
         }
@@ -237,7 +247,7 @@ impl Task<'_> {
     }
 
     /// Reads back the note that the previous connection of this task wrote.
-    async fn read_note(&self, connection: &Connection, times: u64) -> Result<(), Failure> {
+    async fn read_note(&self, connection: &ClientConnection, times: u64) -> Result<(), ClientFailure> {
         if self.plan.protocol == Protocol::Http || times == 0 {
             return Ok(());
         }
@@ -251,9 +261,9 @@ impl Task<'_> {
         (key, text)
     }
 
-    async fn idle(&self, connection: &Connection, size: u64) -> Result<(), Failure> {
+    async fn idle(&self, connection: &ClientConnection, size: u64) -> Result<(), ClientFailure> {
         self.small_exchange(connection, size, size).await?;
-        connection.enter(Phase::Flow);
+        connection.enter(ConnectionPhase::Flow);
         connection.set_flowing();
         let mut wake = self.wake.clone();
         tokio::select! {
@@ -262,12 +272,17 @@ impl Task<'_> {
         }
     }
 
-    async fn small_exchange(&self, connection: &Connection, size: u64, padding: u64) -> Result<(), Failure> {
+    async fn small_exchange(
+        &self,
+        connection: &ClientConnection,
+        size: u64,
+        padding: u64,
+    ) -> Result<(), ClientFailure> {
         let number = self.exchanges.replace(self.exchanges.get() + 1);
         let request = match self.plan.protocol {
             Protocol::Http => self.http_get(size, padding as usize),
             Protocol::Redis => {
-                let content = Content {
+                let content = PatternRange {
                     seed: self.seed(),
                     offset: number * size,
                     len: size,
@@ -282,7 +297,7 @@ impl Task<'_> {
         Ok(())
     }
 
-    fn http_get(&self, len: u64, padding: usize) -> Request {
+    fn http_get(&self, len: u64, padding: usize) -> PreparedRequest {
         let rate = match self.workload() {
             Workload::Download { .. } => self.plan.bytes_per_second,
             _ => None,
@@ -299,13 +314,13 @@ impl Task<'_> {
         to: u64,
         value: u64,
         piece: u64,
-    ) -> impl Iterator<Item = (u64, Content)> + use<> {
+    ) -> impl Iterator<Item = (u64, PatternRange)> + use<> {
         let seed = self.seed();
         let mut offset = from;
         std::iter::from_fn(move || {
             let position = offset % value;
             let len = piece.min(value - position).min(to - offset);
-            let content = Content { seed, offset, len };
+            let content = PatternRange { seed, offset, len };
             offset += len;
             (len > 0).then_some((position, content))
         })
@@ -322,14 +337,14 @@ impl Task<'_> {
 }
 
 /// Limits a task to a rate. The schedule is absolute: a delay of one piece does not delay the following pieces.
-struct Pace {
+struct RateLimiter {
     bytes_per_second: Option<u64>,
     /// Time at which byte 0 was due.
     start: Instant,
     bytes: u64,
 }
 
-impl Pace {
+impl RateLimiter {
     fn new(bytes_per_second: Option<u64>) -> Self {
         Self {
             bytes_per_second,

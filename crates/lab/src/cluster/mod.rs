@@ -10,10 +10,10 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use self::report::Report;
-use crate::Outcome;
+use self::report::ClusterReport;
+use crate::LabOutcome;
 use crate::crash::check_machine;
-use crate::node::{Application, Assume};
+use crate::node::{Assume, ServerSoftware};
 use crate::teardown::Teardown;
 
 /// Pair services across several nodes, and turn one node's power off under load.
@@ -54,13 +54,13 @@ pub struct ClusterOptions {
 }
 
 /// The server on every node.
-const APPLICATION: Application = Application::Nginx;
+const APPLICATION: ServerSoftware = ServerSoftware::Nginx;
 
 /// Plays the run and prints its report.
 ///
 /// # Errors
 /// If the run could not be played; [`crate::WrongUse`] if the options do not fit together.
-pub fn cluster(options: &ClusterOptions) -> Result<Outcome> {
+pub fn cluster(options: &ClusterOptions) -> Result<LabOutcome> {
     for (option, node) in [("--off", options.off), ("--drain", options.drain)] {
         if node >= options.nodes {
             return Err(crate::WrongUse(format!("{option}: there is no such node")).into());
@@ -76,7 +76,7 @@ pub fn cluster(options: &ClusterOptions) -> Result<Outcome> {
     let teardown = Teardown::start()?;
     let report = play::play(options, steadfast, &run, &teardown);
     teardown.finish()?;
-    let report: Report = report?;
+    let report: ClusterReport = report?;
     let mut stdout = std::io::stdout().lock();
     if options.json {
         writeln!(stdout, "{}", serde_json::to_string(&report)?)?;
@@ -84,8 +84,8 @@ pub fn cluster(options: &ClusterOptions) -> Result<Outcome> {
         write!(stdout, "{}", report.text())?;
     }
     Ok(if report.ok {
-        Outcome::Held
+        LabOutcome::Held
     } else {
-        Outcome::DidNotHold
+        LabOutcome::DidNotHold
     })
 }

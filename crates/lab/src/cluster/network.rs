@@ -9,21 +9,21 @@
 use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
-use linux::netns::{Cable, Netns};
+use linux::netns::{InterfaceControl, Netns};
 
-use crate::net::address::{CLIENT, Endpoint, PREFIX_V4, ROUTER_WAN};
+use crate::net::address::{CLIENT, InterfaceAddresses, PREFIX_V4, ROUTER_WAN};
 use crate::net::{INTERFACE, batch, set_up_host, set_up_router};
 use crate::teardown::{Resource, Teardown};
 
 /// All namespaces, and the nodes' cables.
 #[derive(Debug)]
-pub struct Network {
+pub struct ClusterNetwork {
     pub client: Netns,
     pub router: Netns,
     pub nodes: Vec<Netns>,
-    pub witnesses: Vec<(Netns, Endpoint)>,
+    pub witnesses: Vec<(Netns, InterfaceAddresses)>,
     /// The two cables of each node: the ends at the switch.
-    cables: Vec<[Cable; 2]>,
+    cables: Vec<[InterfaceControl; 2]>,
     _switch: Netns,
 }
 
@@ -34,19 +34,19 @@ const PRIORITY: u32 = 6000;
 
 /// One service's place in the network.
 #[derive(Clone, Copy, Debug)]
-pub struct Segment {
+pub struct ServiceLan {
     pub service: usize,
     pub vip: Ipv4Addr,
     /// The primary's interface, and the backup's.
-    pub ends: [Endpoint; 2],
-    pub router: Endpoint,
+    pub ends: [InterfaceAddresses; 2],
+    pub router: InterfaceAddresses,
 }
 
-impl Segment {
+impl ServiceLan {
     /// The place of service number `service`.
     pub fn new(service: usize) -> Self {
         let number = service as u8;
-        let end = |last: u8| Endpoint {
+        let end = |last: u8| InterfaceAddresses {
             v4: Ipv4Addr::new(10, 2, number, last),
             v6: CLIENT.v6,
             mac: [2, 0, 0, number + 1, 0, last],
@@ -70,7 +70,7 @@ impl Segment {
     }
 }
 
-impl Network {
+impl ClusterNetwork {
     /// Builds the network for `count` nodes and `witnesses` hosts. Every namespace is announced to `teardown` before it exists.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Network {
         own(&router, "wan", ROUTER_WAN.v4)?;
         own(&client, INTERFACE, CLIENT.v4)?;
         way_out(&client, ROUTER_WAN.v4)?;
-        for segment in (0..count).map(Segment::new) {
+        for segment in (0..count).map(ServiceLan::new) {
             lay(&segment, count, &nodes, &router, &switch)?;
         }
         let mut network = Self {
@@ -127,7 +127,7 @@ impl Network {
     fn add_witnesses(&mut self, count: usize, add: impl Fn(&str) -> Result<Netns>) -> Result<()> {
         for index in 0..count {
             let number = index as u8;
-            let endpoint = Endpoint {
+            let endpoint = InterfaceAddresses {
                 v4: Ipv4Addr::new(10, 3, number, 20),
                 v6: CLIENT.v6,
                 mac: [2, 0, 0, 0x30, number, 20],
@@ -148,7 +148,7 @@ impl Network {
 }
 
 /// Builds the LAN of one service.
-fn lay(segment: &Segment, count: usize, nodes: &[Netns], router: &Netns, switch: &Netns) -> Result<()> {
+fn lay(segment: &ServiceLan, count: usize, nodes: &[Netns], router: &Netns, switch: &Netns) -> Result<()> {
     let lan = segment.interface();
     let bridge = format!("link add name {lan} type bridge stp_state 0 forward_delay 0 mcast_snooping 0");
     batch(Some(switch.name()), &[bridge, format!("link set dev {lan} up")])?;
@@ -181,7 +181,7 @@ fn plug(node: usize, service: usize) -> String {
     format!("n{node}s{service}")
 }
 
-fn cables(switch: &Netns, node: usize, count: usize) -> Result<[Cable; 2]> {
+fn cables(switch: &Netns, node: usize, count: usize) -> Result<[InterfaceControl; 2]> {
     let before = (node + count - 1) % count;
     Ok([
         switch.cable(&plug(node, node))?,
@@ -190,7 +190,13 @@ fn cables(switch: &Netns, node: usize, count: usize) -> Result<[Cable; 2]> {
 }
 
 /// Adds a cable from `interface` of `host` to `port` of `other`. The interface gets the MAC of `endpoint`.
-fn connect(host: &Netns, interface: &str, endpoint: &Endpoint, other: &Netns, port: &str) -> Result<()> {
+fn connect(
+    host: &Netns,
+    interface: &str,
+    endpoint: &InterfaceAddresses,
+    other: &Netns,
+    port: &str,
+) -> Result<()> {
     let (near, far, mac) = (host.name(), other.name(), endpoint.mac_text());
     let cable = format!(
         "link add name {interface} address {mac} netns {near} type veth peer name {port} netns {far}"
@@ -207,7 +213,7 @@ fn own(host: &Netns, interface: &str, address: Ipv4Addr) -> Result<()> {
 }
 
 /// Routes packets of `host` from an address of the LAN of `segment` through that LAN's router.
-fn by_source(host: &Netns, segment: &Segment) -> Result<()> {
+fn by_source(host: &Netns, segment: &ServiceLan) -> Result<()> {
     let (table, lan, router) = (TABLE + segment.service, segment.interface(), segment.router.v4);
     let [a, b, c, _] = router.octets();
     let network = Ipv4Addr::new(a, b, c, 0);
@@ -231,8 +237,8 @@ mod tests {
 
     #[test]
     fn each_node_is_primary_of_one_service_and_backup_of_the_one_before() {
-        let pairs: Vec<_> = (0..3).map(|service| Segment::new(service).nodes(3)).collect();
+        let pairs: Vec<_> = (0..3).map(|service| ServiceLan::new(service).nodes(3)).collect();
         assert_eq!(pairs, [[0, 1], [1, 2], [2, 0]]);
-        assert_ne!(Segment::new(0).ends[0].mac, Segment::new(1).ends[0].mac);
+        assert_ne!(ServiceLan::new(0).ends[0].mac, ServiceLan::new(1).ends[0].mac);
     }
 }

@@ -8,20 +8,23 @@ use std::time::{Duration, Instant as Deadline};
 use anyhow::{Context, Result};
 use proto::Instant;
 
-use super::network::{Network, Segment};
-use super::report::{Events, Part, Report, Service};
+use super::network::{ClusterNetwork, ServiceLan};
+use super::report::{ClusterReport, ClusterServiceReport, Events, FailedNodeRole};
 use super::{APPLICATION, ClusterOptions};
-use crate::capture::{Capture, Captures, Place, Point, SNAP_DEFAULT};
-use crate::client::{ClientProcess, Order, Plan, Until, Workload};
+use crate::capture::{Capture, CapturedInterface, Captures, Point, SNAP_DEFAULT};
+use crate::client::{ClientOrder, ClientPlan, ClientProcess, Until, Workload};
 use crate::clock::{ClockOffset, monotonic};
-use crate::judge::{self, Change, Closing, CommitMode, Expectations, Speaking, Survey};
+use crate::judge::{self, Closing, CommitMode, Expectations, NodeChange, Speaking, Survey};
 use crate::net::INTERFACE;
 use crate::net::address::CLIENT;
 use crate::newcomer::greet;
-use crate::node::{Agent, Arbiter, Assume, Content, HEARTBEAT_PORT, Log, Pair, Server, Status, Takeover};
+use crate::node::{
+    AgentProcess, ArbiterSetup, Assume, HEARTBEAT_PORT, LogOptions, PairSetup, PatternFiles, ReportedStatus,
+    ReportedTakeover, ServerProcess,
+};
 use crate::process;
 use crate::teardown::{Resource, Teardown};
-use crate::witness::Witness;
+use crate::witness::EtcdProcesses;
 
 const HEARTBEAT_MS: u32 = 20;
 const MISSED: u32 = 4;
@@ -40,15 +43,15 @@ const POLL: Duration = Duration::from_millis(20);
 const WINDOW: Duration = Duration::from_millis(500);
 
 /// Everything that runs. The fields are dropped in order of declaration.
-struct Cluster {
+struct ClusterTestbed {
     clients: Vec<ClientProcess>,
     /// For each service: the primary's daemon and the backup's daemon.
-    agents: Vec<[Agent; 2]>,
-    _servers: Vec<Server>,
+    agents: Vec<[AgentProcess; 2]>,
+    _servers: Vec<ServerProcess>,
     captures: Captures,
-    witness: Option<Witness>,
-    network: Network,
-    segments: Vec<Segment>,
+    witness: Option<EtcdProcesses>,
+    network: ClusterNetwork,
+    segments: Vec<ServiceLan>,
     detection: Duration,
 }
 
@@ -79,9 +82,14 @@ impl Before {
 ///
 /// # Errors
 /// If the run could not be finished.
-pub fn play(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &Teardown) -> Result<Report> {
+pub fn play(
+    options: &ClusterOptions,
+    steadfast: PathBuf,
+    run: &str,
+    teardown: &Teardown,
+) -> Result<ClusterReport> {
     let clock = ClockOffset::measure();
-    let mut cluster = Cluster::set(options, steadfast, run, teardown)?;
+    let mut cluster = ClusterTestbed::set(options, steadfast, run, teardown)?;
     let off = usize::from(options.off);
     let mut problems = Vec::new();
     std::thread::sleep(ACT);
@@ -101,13 +109,13 @@ pub fn play(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &
     cluster.greet(&mut problems)?;
     for client in &mut cluster.clients {
         for at in [fault_at, drained.at] {
-            client.order(Order::Fault {
+            client.order(ClientOrder::Fault {
                 at_ns: at.as_nanos(),
                 window_ms: WINDOW.as_millis() as u64,
                 clips: false,
             })?;
         }
-        client.order(Order::Stop)?;
+        client.order(ClientOrder::Stop)?;
     }
     let has_witness = cluster.witness.is_some();
     let services = cluster.conclude(&before, clock)?;
@@ -115,7 +123,7 @@ pub fn play(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &
         .iter()
         .filter_map(|takeover| takeover.last_live_ns)
         .max();
-    let mut report = Report {
+    let mut report = ClusterReport {
         ok: false,
         nodes: options.nodes,
         drained: options.drain,
@@ -131,27 +139,30 @@ pub fn play(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &
     Ok(report)
 }
 
-impl Cluster {
+impl ClusterTestbed {
     fn set(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &Teardown) -> Result<Self> {
         let count = usize::from(options.nodes);
         let directory = directory(options, run, teardown)?;
-        let content = Content::generate(&directory, &[(options.seed, SIZE)])?;
+        let content = PatternFiles::generate(&directory, &[(options.seed, SIZE)])?;
         let members = if options.assume == Assume::Etcd {
             MEMBERS
         } else {
             0
         };
-        let mut network = Network::build(run, count, members, teardown).context("build the network")?;
-        let segments: Vec<_> = (0..count).map(Segment::new).collect();
+        let mut network =
+            ClusterNetwork::build(run, count, members, teardown).context("build the network")?;
+        let segments: Vec<_> = (0..count).map(ServiceLan::new).collect();
         let captures = capture(&network, &segments, &directory)?;
         let hosts = std::mem::take(&mut network.witnesses);
         let witness = (members > 0)
-            .then(|| Witness::start(hosts, &directory))
+            .then(|| EtcdProcesses::start(hosts, &directory))
             .transpose()?;
-        let arbiter = witness.as_ref().map_or(Arbiter::None, Witness::arbiter);
+        let arbiter = witness
+            .as_ref()
+            .map_or(ArbiterSetup::None, EtcdProcesses::arbiter);
         let server = |(index, node)| {
             let label = format!("{}-n{index}", APPLICATION.program());
-            Server::start(APPLICATION, node, &directory, &label, &content, WORKERS)
+            ServerProcess::start(APPLICATION, node, &directory, &label, &content, WORKERS)
         };
         let servers = network
             .nodes
@@ -205,12 +216,12 @@ impl Cluster {
     /// The services of `node`, each with the node's place in the service's pair.
     fn pairs_of(&self, node: usize) -> Vec<(usize, usize)> {
         let count = self.segments.len();
-        let place = |segment: &Segment| segment.nodes(count).iter().position(|one| *one == node);
-        let of_segment = |segment: &Segment| Some((segment.service, place(segment)?));
+        let place = |segment: &ServiceLan| segment.nodes(count).iter().position(|one| *one == node);
+        let of_segment = |segment: &ServiceLan| Some((segment.service, place(segment)?));
         self.segments.iter().filter_map(of_segment).collect()
     }
 
-    fn status(&self, service: usize, place: usize) -> Result<Status> {
+    fn status(&self, service: usize, place: usize) -> Result<ReportedStatus> {
         let node = self.segments[service].nodes(self.segments.len())[place];
         self.agents[service][place].status(&self.network.nodes[node])
     }
@@ -219,7 +230,7 @@ impl Cluster {
     fn wait(
         &self,
         (service, place): (usize, usize),
-        is_right: impl Fn(&Status) -> bool,
+        is_right: impl Fn(&ReportedStatus) -> bool,
         what: &str,
         problems: &mut Vec<String>,
     ) {
@@ -245,7 +256,12 @@ impl Cluster {
         let at = monotonic();
         self.order_drain(node, &[])?;
         for (service, place) in self.pairs_of(node) {
-            self.wait((service, 1 - place), Status::is_alone, "go on alone", problems);
+            self.wait(
+                (service, 1 - place),
+                ReportedStatus::is_alone,
+                "go on alone",
+                problems,
+            );
         }
         std::thread::sleep(ACT);
         self.greet(problems)?;
@@ -253,11 +269,16 @@ impl Cluster {
         self.order_drain(node, &["--off"])?;
         for (service, place) in self.pairs_of(node) {
             for one in [place, 1 - place] {
-                self.wait((service, one), Status::is_duplex, "become duplex again", problems);
+                self.wait(
+                    (service, one),
+                    ReportedStatus::is_duplex,
+                    "become duplex again",
+                    problems,
+                );
             }
             self.wait(
                 (service, place),
-                Status::protects_all,
+                ReportedStatus::protects_all,
                 "protect every connection",
                 problems,
             );
@@ -291,25 +312,27 @@ impl Cluster {
 
     /// Waits until each service of the node without power goes on without that node. Returns the takeovers of the
     /// services of which that node was the primary.
-    fn wait_gone_on(&self, before: &Before, problems: &mut Vec<String>) -> Result<Vec<Takeover>> {
+    fn wait_gone_on(&self, before: &Before, problems: &mut Vec<String>) -> Result<Vec<ReportedTakeover>> {
         let mut takeovers = Vec::new();
-        let since = |one: &&Takeover| one.declared_ns >= before.fault_at.as_nanos() && one.is_complete();
+        let since =
+            |one: &&ReportedTakeover| one.declared_ns >= before.fault_at.as_nanos() && one.is_complete();
         for (service, place) in self.pairs_of(before.off) {
             let survivor = (service, 1 - place);
             if place == before.primary(self.segments[service].nodes(self.segments.len())) {
-                let has_taken_over = |status: &Status| status.takeovers().iter().any(|one| since(&one));
+                let has_taken_over =
+                    |status: &ReportedStatus| status.takeovers().iter().any(|one| since(&one));
                 self.wait(survivor, has_taken_over, "take over", problems);
                 let status = self.status(service, 1 - place)?;
                 takeovers.extend(status.takeovers().iter().filter(since).copied());
             } else {
-                self.wait(survivor, Status::is_alone, "go on alone", problems);
+                self.wait(survivor, ReportedStatus::is_alone, "go on alone", problems);
             }
         }
         Ok(takeovers)
     }
 
     /// Lets the clients finish, and judges each service.
-    fn conclude(self, before: &Before, clock: ClockOffset) -> Result<Vec<Service>> {
+    fn conclude(self, before: &Before, clock: ClockOffset) -> Result<Vec<ClusterServiceReport>> {
         let mut reports = Vec::new();
         for client in self.clients {
             reports.push(client.finish(LIMIT + LIMIT)?);
@@ -327,21 +350,21 @@ impl Cluster {
                 let at_ns = clock.realtime_ns(drained.at);
                 match node {
                     0 => expected.role_changes_ns.push(at_ns),
-                    _ => changes.push(Change::Lost { node, at_ns }),
+                    _ => changes.push(NodeChange::Lost { node, at_ns }),
                 }
                 let at_ns = clock.realtime_ns(drained.returned_at);
-                changes.push(Change::Returned { node, at_ns });
+                changes.push(NodeChange::Returned { node, at_ns });
             }
             let fault_ns = clock.realtime_ns(before.fault_at);
             let off = nodes.iter().position(|one| *one == before.off);
             let lost = off.map(|node| {
                 if node == before.primary(nodes) {
                     expected.role_changes_ns.push(fault_ns);
-                    return Part::Primary;
+                    return FailedNodeRole::Primary;
                 }
                 let at_ns = fault_ns + self.detection.as_nanos() as u64 / 2;
-                changes.push(Change::Lost { node, at_ns });
-                Part::Wire
+                changes.push(NodeChange::Lost { node, at_ns });
+                FailedNodeRole::Wire
             });
             let own = captures_of(&captures, segment.service);
             let survey = Survey::of(&own, &expected)?;
@@ -353,13 +376,19 @@ impl Cluster {
                 lost,
                 has_moved,
             };
-            services.push(Service::new(segment.service, nodes, events, &client, verdict));
+            services.push(ClusterServiceReport::new(
+                segment.service,
+                nodes,
+                events,
+                &client,
+                verdict,
+            ));
         }
         Ok(services)
     }
 }
 
-fn expectations(segment: &Segment) -> Expectations {
+fn expectations(segment: &ServiceLan) -> Expectations {
     Expectations {
         service: address(segment),
         clients: vec![CLIENT.v4.into()],
@@ -374,7 +403,7 @@ fn expectations(segment: &Segment) -> Expectations {
     }
 }
 
-fn address(segment: &Segment) -> SocketAddr {
+fn address(segment: &ServiceLan) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(segment.vip), APPLICATION.port())
 }
 
@@ -391,9 +420,9 @@ fn directory(options: &ClusterOptions, run: &str, teardown: &Teardown) -> Result
 }
 
 /// Starts captures at the client, and for each service at the router and both nodes.
-fn capture(network: &Network, segments: &[Segment], directory: &Path) -> Result<Captures> {
-    let lans: Vec<_> = segments.iter().map(Segment::interface).collect();
-    let mut places = vec![Place {
+fn capture(network: &ClusterNetwork, segments: &[ServiceLan], directory: &Path) -> Result<Captures> {
+    let lans: Vec<_> = segments.iter().map(ServiceLan::interface).collect();
+    let mut places = vec![CapturedInterface {
         point: Point::Client,
         name: Point::Client.name().to_owned(),
         namespace: &network.client,
@@ -406,7 +435,7 @@ fn capture(network: &Network, segments: &[Segment], directory: &Path) -> Result<
             (Point::NodeA, &network.nodes[a]),
             (Point::NodeB, &network.nodes[b]),
         ] {
-            places.push(Place {
+            places.push(CapturedInterface {
                 point,
                 name: format!("{lan}-{}", point.name()),
                 namespace,
@@ -423,9 +452,9 @@ fn captures_of(captures: &[Capture], service: usize) -> Vec<Capture> {
     captures.iter().take(1).chain(own).cloned().collect()
 }
 
-fn pair(segment: &Segment, count: usize, binary: PathBuf, run: &str, arbiter: Arbiter) -> Pair {
+fn pair(segment: &ServiceLan, count: usize, binary: PathBuf, run: &str, arbiter: ArbiterSetup) -> PairSetup {
     let service = segment.service;
-    Pair {
+    PairSetup {
         binary,
         names: segment
             .nodes(count)
@@ -445,21 +474,21 @@ fn pair(segment: &Segment, count: usize, binary: PathBuf, run: &str, arbiter: Ar
         health: None,
         state_sync: None,
         arbiter,
-        log: Log::default(),
+        log: LogOptions::default(),
     }
 }
 
 fn protect(
-    pair: &Pair,
+    pair: &PairSetup,
     nodes: [usize; 2],
-    network: &Network,
+    network: &ClusterNetwork,
     directory: &Path,
     teardown: &Teardown,
-) -> Result<[Agent; 2]> {
+) -> Result<[AgentProcess; 2]> {
     for leftover in pair.leftovers() {
         teardown.will_create(&leftover)?;
     }
-    let start = |index: usize| Agent::start(pair, index, &network.nodes[nodes[index]], directory);
+    let start = |index: usize| AgentProcess::start(pair, index, &network.nodes[nodes[index]], directory);
     let mut agents = [start(0)?, start(1)?];
     for (agent, node) in agents.iter_mut().zip(nodes) {
         agent.wait_ready(&network.nodes[node])?;
@@ -467,12 +496,16 @@ fn protect(
     Ok(agents)
 }
 
-fn connect(network: &Network, segment: &Segment, options: &ClusterOptions) -> Result<ClientProcess> {
+fn connect(
+    network: &ClusterNetwork,
+    segment: &ServiceLan,
+    options: &ClusterOptions,
+) -> Result<ClientProcess> {
     let workload = Workload::Request {
         size: SIZE,
         until: Until::Told,
     };
-    let mut plan = Plan::new(address(segment), APPLICATION.protocol(), workload);
+    let mut plan = ClientPlan::new(address(segment), APPLICATION.protocol(), workload);
     plan.connections = usize::from(options.connections);
     plan.seed = options.seed;
     let mut command = network.client.command(std::env::current_exe()?)?;

@@ -3,12 +3,12 @@
 use serde::Serialize;
 
 use crate::client::{self, Spread};
-use crate::judge::{Finding, Verdict};
+use crate::judge::{Finding, JudgeVerdict};
 use crate::node::Assume;
 
 /// The whole report.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct ClusterReport {
     /// Whether no connection of any service noticed more than a stall.
     pub ok: bool,
     pub nodes: u8,
@@ -21,7 +21,7 @@ pub struct Report {
     pub etcd_members_killed: usize,
     /// Time from the power failure until the last connection could go on, of all services whose primary was the failed node.
     pub takeover_ms: Option<f64>,
-    pub services: Vec<Service>,
+    pub services: Vec<ClusterServiceReport>,
     /// Things that the daemons failed to do.
     pub problems: Vec<String>,
 }
@@ -29,12 +29,12 @@ pub struct Report {
 /// The part that the failed node had in a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Part {
+pub enum FailedNodeRole {
     Primary,
     Wire,
 }
 
-impl Part {
+impl FailedNodeRole {
     fn name(self) -> &'static str {
         match self {
             Self::Primary => "its primary",
@@ -49,14 +49,14 @@ pub struct Events {
     /// Whether one of its nodes was drained.
     pub was_drained: bool,
     /// The part that the service lost in the power failure.
-    pub lost: Option<Part>,
+    pub lost: Option<FailedNodeRole>,
     /// Whether another node had to go on with its connections, after the drain or the power failure.
     pub has_moved: bool,
 }
 
 /// One service.
 #[derive(Debug, Serialize)]
-pub struct Service {
+pub struct ClusterServiceReport {
     service: usize,
     /// The nodes at first: primary, backup.
     nodes: [usize; 2],
@@ -79,14 +79,14 @@ pub struct Service {
 /// Maximum number of findings of a kind that are printed one by one.
 const SHOWN: usize = 10;
 
-impl Service {
+impl ClusterServiceReport {
     /// The report of service number `service` on `nodes`, after the events in `events`.
     pub fn new(
         service: usize,
         nodes: [usize; 2],
         events: Events,
-        client: &client::Report,
-        verdict: Verdict,
+        client: &client::ClientReport,
+        verdict: JudgeVerdict,
     ) -> Self {
         let failures = client.connections.iter().filter_map(|one| one.failure.as_ref());
         Self {
@@ -120,10 +120,10 @@ fn most(waits: Option<Spread>) -> f64 {
     waits.map_or(0.0, |waits| waits.max)
 }
 
-impl Report {
+impl ClusterReport {
     /// Sets `ok`.
     pub fn conclude(&mut self) {
-        self.ok = self.problems.is_empty() && self.services.iter().all(Service::holds);
+        self.ok = self.problems.is_empty() && self.services.iter().all(ClusterServiceReport::holds);
     }
 
     /// The whole report as text for a person.
@@ -146,7 +146,7 @@ impl Report {
                 "\n  service {} (nodes {:?}, lost {}): {} of {} survived, stall max {:.1} ms (drain: {:.1} ms{}), {} taken over, {} violations",
                 one.service,
                 one.nodes,
-                one.events.lost.map_or("nothing", Part::name),
+                one.events.lost.map_or("nothing", FailedNodeRole::name),
                 one.survived,
                 one.connections,
                 most(one.stall_ms),

@@ -6,14 +6,14 @@ use anyhow::Result;
 use nix::sys::signal::Signal;
 use proto::Instant;
 
-use super::fault::{Fault, Sequel, Target};
+use super::fault::{CrashFault, CrashTarget, Sequel};
 use super::inject::{hooks_without_filter, kill_agent, power_off};
 use super::integration::Integration;
 use super::testbed::Testbed;
-use super::{Options, Returning, baseline, reboot};
+use super::{CrashOptions, Returning, baseline, reboot};
 use crate::clock::monotonic;
 use crate::net::address::NODES;
-use crate::node::{Connection, Status, Takeover};
+use crate::node::{ReportedConnection, ReportedStatus, ReportedTakeover};
 
 /// Time limit for the survivor to decide every connection.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(10);
@@ -41,9 +41,9 @@ pub struct Aftermath {
     /// When the second event happened: for example a node's return, an agent's death or upgrade, or the primary's power-off.
     pub second_at: Option<Instant>,
     /// Node b's takeovers, each of some connections or of the service.
-    pub takeovers: Vec<Takeover>,
+    pub takeovers: Vec<ReportedTakeover>,
     /// Node b's connections after the takeover.
-    pub taken_over: Vec<Connection>,
+    pub taken_over: Vec<ReportedConnection>,
     /// The return of a node that was gone, if it came back.
     pub integration: Option<Integration>,
     /// Number of times the speaking node has changed since the fault.
@@ -58,8 +58,8 @@ pub struct Aftermath {
 /// If a step could not be carried out.
 pub fn follow(
     testbed: &mut Testbed,
-    options: &Options,
-    target: Target,
+    options: &CrashOptions,
+    target: CrashTarget,
     (fault_at, epoch): (Instant, u64),
     tell: &impl Fn(&str),
 ) -> Result<Aftermath> {
@@ -119,7 +119,7 @@ impl Aftermath {
                 .as_ref()
                 .map_or_else(|_| Vec::new(), |status| status.takeovers().to_vec());
             let is_whole = status.as_ref().is_ok_and(|status| of_some || status.speaks());
-            if is_whole && self.takeovers.last().is_some_and(Takeover::is_complete) {
+            if is_whole && self.takeovers.last().is_some_and(ReportedTakeover::is_complete) {
                 match testbed.agent(1)?.restored(&testbed.network.nodes[1]) {
                     Ok(connections) => self.taken_over = connections,
                     Err(error) => self.problems.push(format!("{error:#}")),
@@ -156,7 +156,7 @@ impl Aftermath {
 
     /// Waits until node a works alone, then asks it when it began to claim the address.
     fn wait_for_claim(&mut self, testbed: &Testbed) -> Result<()> {
-        self.wait_for_role(testbed, 0, Status::is_alone, "work alone")?;
+        self.wait_for_role(testbed, 0, ReportedStatus::is_alone, "work alone")?;
         let claimed_at = testbed
             .status(0)
             .ok()
@@ -170,7 +170,7 @@ impl Aftermath {
         &mut self,
         testbed: &Testbed,
         index: usize,
-        is_right: impl Fn(&Status) -> bool,
+        is_right: impl Fn(&ReportedStatus) -> bool,
         what: &str,
     ) -> Result<()> {
         let deadline = Deadline::now() + SETTLE_LIMIT;
@@ -193,32 +193,37 @@ impl Aftermath {
     }
 
     /// Waits for the pair to become whole again after a fault that leads to no takeover.
-    fn recover(&mut self, testbed: &mut Testbed, options: &Options, target: Target) -> Result<()> {
+    fn recover(&mut self, testbed: &mut Testbed, options: &CrashOptions, target: CrashTarget) -> Result<()> {
         for (turn, &index) in target.nodes().iter().enumerate() {
-            if options.fault == Fault::KillAgent {
+            if options.fault == CrashFault::KillAgent {
                 if turn > 0 {
                     self.second_at = Some(kill_agent(testbed, index)?);
                 }
                 std::thread::sleep(RESTARTED_AFTER);
                 testbed.start_agent(index)?;
             }
-            if options.fault == Fault::Upgrade && turn > 0 {
+            if options.fault == CrashFault::Upgrade && turn > 0 {
                 self.second_at = Some(testbed.agent(index)?.upgrade()?);
             }
-            self.wait_for_role(testbed, index, Status::is_duplex, "become duplex again")?;
-            if options.fault == Fault::Upgrade {
+            self.wait_for_role(testbed, index, ReportedStatus::is_duplex, "become duplex again")?;
+            if options.fault == CrashFault::Upgrade {
                 self.look_at_keepers(testbed, index)?;
             }
-            if options.fault == Fault::FlushTc {
+            if options.fault == CrashFault::FlushTc {
                 let name = &testbed.pair.names[index];
                 let bare = hooks_without_filter(testbed, index)?.into_iter();
                 self.problems
                     .extend(bare.map(|hook| format!("{name} has put no filter back at its {hook}")));
             }
         }
-        if options.fault != Fault::FlushTc && options.then_power_off {
+        if options.fault != CrashFault::FlushTc && options.then_power_off {
             // A new agent learns the connections that are older than itself from their next requests.
-            self.wait_for_role(testbed, 1, Status::protects_all, "protect all connections again")?;
+            self.wait_for_role(
+                testbed,
+                1,
+                ReportedStatus::protects_all,
+                "protect all connections again",
+            )?;
         }
         // A takeover because of this fault is a takeover without a reason.
         let takeovers = testbed
@@ -248,43 +253,48 @@ impl Aftermath {
     }
 
     /// Carries out the second event while the clients continue.
-    fn second_event(&mut self, testbed: &mut Testbed, options: &Options, target: Target) -> Result<()> {
+    fn second_event(
+        &mut self,
+        testbed: &mut Testbed,
+        options: &CrashOptions,
+        target: CrashTarget,
+    ) -> Result<()> {
         match options.fault {
-            Fault::PowerOff => self.come_back(testbed, 0, options.returning),
-            Fault::LinkDown => self.plug(testbed, 0),
-            Fault::CutBackup => self.plug(testbed, 1),
-            Fault::CutServicePath => {
+            CrashFault::PowerOff => self.come_back(testbed, 0, options.returning),
+            CrashFault::LinkDown => self.plug(testbed, 0),
+            CrashFault::CutBackup => self.plug(testbed, 1),
+            CrashFault::CutServicePath => {
                 let (returned_at, index) = (monotonic(), target.nodes()[0]);
                 options.how.heal(&testbed.network, index)?;
                 self.rejoin(testbed, index, returned_at)
             }
-            Fault::KillServer | Fault::HangServer => self.serve_again(testbed, options.fault),
-            Fault::KillAgentAfterTakeover | Fault::UpgradeAfterTakeover => {
+            CrashFault::KillServer | CrashFault::HangServer => self.serve_again(testbed, options.fault),
+            CrashFault::KillAgentAfterTakeover | CrashFault::UpgradeAfterTakeover => {
                 let restored = self.takeovers.last().map_or(0, |takeover| takeover.restored);
-                let has_all = |status: &Status| status.kept() >= restored;
+                let has_all = |status: &ReportedStatus| status.kept() >= restored;
                 self.wait_for_role(testbed, 1, has_all, "give what it restored to its keeper")?;
-                if options.fault == Fault::UpgradeAfterTakeover {
+                if options.fault == CrashFault::UpgradeAfterTakeover {
                     self.second_at = Some(testbed.agent(1)?.upgrade()?);
                 } else {
                     self.second_at = Some(kill_agent(testbed, 1)?);
                     std::thread::sleep(RESTARTED_AFTER);
                     testbed.start_agent(1)?;
                 }
-                let is_alone = |status: &Status| !status.is_duplex() && status.speaks();
+                let is_alone = |status: &ReportedStatus| !status.is_duplex() && status.speaks();
                 self.wait_for_role(testbed, 1, is_alone, "go on alone")?;
-                if options.fault == Fault::UpgradeAfterTakeover {
+                if options.fault == CrashFault::UpgradeAfterTakeover {
                     self.wait_for_role(testbed, 1, has_all, "know what its earlier keeper has")?;
                     self.look_at_keepers(testbed, 1)?;
                 }
                 Ok(())
             }
-            Fault::RebootRace => self.come_back_half(testbed, target.nodes()[0]),
-            Fault::KillAgent | Fault::Upgrade | Fault::FlushTc if options.then_power_off => {
+            CrashFault::RebootRace => self.come_back_half(testbed, target.nodes()[0]),
+            CrashFault::KillAgent | CrashFault::Upgrade | CrashFault::FlushTc if options.then_power_off => {
                 let at = power_off(testbed, 0, options.returning)?;
                 (self.deadly_at, self.second_at) = (Some(at), Some(at));
                 self.survive(testbed, false)
             }
-            Fault::Stop => {
+            CrashFault::Stop => {
                 let agent = testbed.agent_mut(target.nodes()[0])?;
                 if let Err(error) = agent.wait_stopped() {
                     self.problems.push(format!("{error:#}"));
@@ -293,27 +303,29 @@ impl Aftermath {
                 std::thread::sleep(ACT);
                 Ok(())
             }
-            Fault::Handover => self.rejoin(testbed, 0, self.fault_at),
-            Fault::Drain => {
+            CrashFault::Handover => self.rejoin(testbed, 0, self.fault_at),
+            CrashFault::Drain => {
                 let returned_at = monotonic();
                 let index = target.nodes()[0];
                 testbed.order(index, &["drain", &testbed.pair.names[index], "--off"])?;
                 self.rejoin(testbed, index, returned_at)
             }
-            Fault::CrashWorker | Fault::KillBackup | Fault::KillAgent | Fault::Upgrade | Fault::FlushTc => {
-                Ok(())
-            }
+            CrashFault::CrashWorker
+            | CrashFault::KillBackup
+            | CrashFault::KillAgent
+            | CrashFault::Upgrade
+            | CrashFault::FlushTc => Ok(()),
         }
     }
 
     /// Restarts or resumes the server of node a. Node a has become the wire by itself, but could not take over without its
     /// server.
-    fn serve_again(&mut self, testbed: &mut Testbed, fault: Fault) -> Result<()> {
-        let is_bereft = |status: &Status| status.is_wire() && !status.is_duplex();
+    fn serve_again(&mut self, testbed: &mut Testbed, fault: CrashFault) -> Result<()> {
+        let is_bereft = |status: &ReportedStatus| status.is_wire() && !status.is_duplex();
         let what = "become the wire, and say that its server does not serve";
         self.wait_for_role(testbed, 0, is_bereft, what)?;
         let second_at = monotonic();
-        if fault == Fault::KillServer {
+        if fault == CrashFault::KillServer {
             testbed.start_server(0)?;
         } else {
             testbed.servers[0].signal(Signal::SIGCONT)?;
@@ -376,7 +388,7 @@ pub fn flapping(role_changes: u64, faults: u64) -> Option<String> {
 }
 
 /// A node's status as text, or the reason why there is none.
-pub fn told(status: &Result<Status>) -> String {
+pub fn told(status: &Result<ReportedStatus>) -> String {
     match status {
         Ok(status) => format!("{status:?}"),
         Err(error) => format!("{error:#}"),

@@ -7,7 +7,7 @@ use etherparse::PacketBuilder;
 use linux::netns::Netns;
 use linux::packet_socket::{PacketSocket, VIRTIO_HEADER};
 
-use crate::net::address::Endpoint;
+use crate::net::address::InterfaceAddresses;
 use crate::net::{INTERFACE, batch};
 
 const BROADCAST: [u8; 6] = [0xff; 6];
@@ -32,7 +32,7 @@ pub fn hold(node: &Netns, address: IpAddr) -> Result<()> {
 ///
 /// # Errors
 /// If the announcement cannot be sent.
-pub fn announce(node: &Netns, endpoint: &Endpoint, address: IpAddr) -> Result<()> {
+pub fn announce(node: &Netns, endpoint: &InterfaceAddresses, address: IpAddr) -> Result<()> {
     let frame = match address {
         IpAddr::V4(address) => gratuitous_arp(endpoint.mac, address),
         IpAddr::V6(address) => unsolicited_advertisement(endpoint.mac, address)?,

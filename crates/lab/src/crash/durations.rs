@@ -3,8 +3,8 @@
 use proto::Instant;
 
 use super::play::FAULT;
-use crate::client::{Gap, Report};
-use crate::node::{Connection, Takeover};
+use crate::client::{ClientReport, Gap};
+use crate::node::{ReportedConnection, ReportedTakeover};
 
 /// Durations that the clients measured, in milliseconds.
 #[derive(Debug, Default)]
@@ -38,22 +38,22 @@ pub struct Durations {
 #[derive(Clone, Copy)]
 pub struct Felt<'a> {
     /// The clients' report.
-    pub client: &'a Report,
+    pub client: &'a ClientReport,
     /// Number of idle connections, if other connections are at work.
     pub idle: usize,
 }
 
 /// A takeover and what caused it.
 #[derive(Clone, Copy)]
-pub struct Cause<'a> {
+pub struct TakeoverCause<'a> {
     /// When the fault happened.
     pub deadly_at: Instant,
     /// The number under which the clients measured the fault.
     pub told: usize,
     /// The survivor's takeovers.
-    pub takeovers: &'a [Takeover],
+    pub takeovers: &'a [ReportedTakeover],
     /// The survivor's connections after the takeovers.
-    pub taken_over: &'a [Connection],
+    pub taken_over: &'a [ReportedConnection],
 }
 
 impl Felt<'_> {
@@ -80,11 +80,12 @@ impl Felt<'_> {
 
 impl Durations {
     /// Adds the parts of a takeover for each connection.
-    pub fn add_takeover(&mut self, felt: Felt<'_>, cause: Cause<'_>) {
+    pub fn add_takeover(&mut self, felt: Felt<'_>, cause: TakeoverCause<'_>) {
         for (index, connection) in felt.client.connections.iter().enumerate() {
-            let is_same = |other: &&Connection| connection.has_been(other.client);
+            let is_same = |other: &&ReportedConnection| connection.has_been(other.client);
             let live = cause.taken_over.iter().find(is_same).map(|one| one.live_ns);
-            let is_its_own = |takeover: &&Takeover| live.is_none_or(|live| takeover.declared_ns <= live);
+            let is_its_own =
+                |takeover: &&ReportedTakeover| live.is_none_or(|live| takeover.declared_ns <= live);
             let Some(takeover) = cause.takeovers.iter().rev().find(is_its_own) else {
                 continue;
             };

@@ -3,22 +3,22 @@
 use std::time::Duration;
 
 use super::aftermath::Aftermath;
-use super::fault::{Fault, Sequel};
+use super::fault::{CrashFault, Sequel};
 use super::testbed::service;
-use super::{Options, Target, Workload};
+use super::{CrashOptions, CrashTarget, WorkloadOption};
 use crate::clock::ClockOffset;
-use crate::judge::{Change, Closing, CommitMode, Expectations, Speaking};
+use crate::judge::{Closing, CommitMode, Expectations, NodeChange, Speaking};
 use crate::net::address::{CLIENT, NODES, ROUTER_LAN};
-use crate::node::AtLimit;
+use crate::node::AtLimitOption;
 
 /// Number of the node that is the wire at first.
 pub const BACKUP: usize = 1;
 
 /// The judge's expectations of `aftermath`. They leave open which node is the wire; see [`changes`].
-pub fn expectations(options: &Options, aftermath: &Aftermath, clock: ClockOffset) -> Expectations {
+pub fn expectations(options: &CrashOptions, aftermath: &Aftermath, clock: ClockOffset) -> Expectations {
     let speaking = match options.fault {
         // The sockets of a dying process are closed one after the other.
-        Fault::CrashWorker | Fault::KillServer => Speaking::ForEachConnection,
+        CrashFault::CrashWorker | CrashFault::KillServer => Speaking::ForEachConnection,
         _ => Speaking::ForAll,
     };
     let deadly = aftermath.deadly_at.into_iter();
@@ -31,14 +31,14 @@ pub fn expectations(options: &Options, aftermath: &Aftermath, clock: ClockOffset
 /// The changes that decide which node may be the wire. `detection` is the shortest silence after which a node may be declared
 /// dead.
 pub fn changes(
-    options: &Options,
-    target: Target,
+    options: &CrashOptions,
+    target: CrashTarget,
     aftermath: &Aftermath,
     clock: ClockOffset,
     detection: Duration,
-) -> Vec<Change> {
+) -> Vec<NodeChange> {
     let fault_ns = clock.realtime_ns(aftermath.fault_at);
-    let lost = Change::Lost {
+    let lost = NodeChange::Lost {
         node: BACKUP,
         at_ns: lost_at(options.fault, fault_ns, detection),
     };
@@ -49,7 +49,7 @@ pub fn changes(
         // After the nodes have agreed, either may be the wire.
         Sequel::AtMostOne => {
             let agreed_ns = aftermath.second_at.map_or(u64::MAX, |at| clock.realtime_ns(at));
-            let may_be = [1 - BACKUP, BACKUP].map(|node| Change::Returned {
+            let may_be = [1 - BACKUP, BACKUP].map(|node| NodeChange::Returned {
                 node,
                 at_ns: agreed_ns,
             });
@@ -59,10 +59,10 @@ pub fn changes(
 }
 
 /// Time from which packets need not go through a wire that `fault` has hit.
-pub fn lost_at(fault: Fault, fault_ns: u64, detection: Duration) -> u64 {
+pub fn lost_at(fault: CrashFault, fault_ns: u64, detection: Duration) -> u64 {
     match fault {
         // The wire has said that it leaves, or that clients do not reach it.
-        Fault::Stop | Fault::Drain | Fault::CutServicePath => fault_ns,
+        CrashFault::Stop | CrashFault::Drain | CrashFault::CutServicePath => fault_ns,
         // The time lies between two moments: the wire's last packets arrive soon after the fault, and no packet bypasses the wire until
         // the primary may declare the wire dead.
         _ => fault_ns + detection.as_nanos() as u64 / 2,
@@ -70,7 +70,7 @@ pub fn lost_at(fault: Fault, fault_ns: u64, detection: Duration) -> u64 {
 }
 
 /// The expectations that are the same for every aftermath. `role_changes_ns`: moments at which another node may begin to speak.
-pub fn of_service(options: &Options, role_changes_ns: Vec<u64>) -> Expectations {
+pub fn of_service(options: &CrashOptions, role_changes_ns: Vec<u64>) -> Expectations {
     Expectations {
         service: service(options),
         clients: vec![if options.ipv6 {
@@ -85,11 +85,12 @@ pub fn of_service(options: &Options, role_changes_ns: Vec<u64>) -> Expectations 
         role_changes_ns,
         speaking: Speaking::ForAll,
         closing: match options.workload {
-            Workload::Post => Closing::Either, // A refusal ends the connection.
-            Workload::Download | Workload::Upload | Workload::Request | Workload::Idle => {
-                Closing::ClientFirst
-            }
+            WorkloadOption::Post => Closing::Either, // A refusal ends the connection.
+            WorkloadOption::Download
+            | WorkloadOption::Upload
+            | WorkloadOption::Request
+            | WorkloadOption::Idle => Closing::ClientFirst,
         },
-        may_slow: options.log.at_limit == Some(AtLimit::Slow),
+        may_slow: options.log.at_limit == Some(AtLimitOption::Slow),
     }
 }

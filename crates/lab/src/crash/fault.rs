@@ -3,14 +3,14 @@
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::path::PathFault;
+use super::path::PathCut;
 use crate::WrongUse;
-use crate::node::Application;
+use crate::node::ServerSoftware;
 
 /// What fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Fault {
+pub enum CrashFault {
     /// The primary's cable is cut in both directions at once, then all its processes are killed. Later it comes back.
     PowerOff,
     /// The primary's cable is pulled, and plugged in again later; nothing is killed.
@@ -50,7 +50,7 @@ pub enum Fault {
 /// Which node a fault hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Target {
+pub enum CrashTarget {
     /// Node a.
     Primary,
     /// Node b.
@@ -74,9 +74,9 @@ pub enum Sequel {
     AtMostOne,
 }
 
-impl Fault {
+impl CrashFault {
     /// The nodes that the fault may hit.
-    pub fn targets(self) -> &'static [Target] {
+    pub fn targets(self) -> &'static [CrashTarget] {
         match self {
             Self::PowerOff
             | Self::LinkDown
@@ -84,13 +84,13 @@ impl Fault {
             | Self::CrashWorker
             | Self::HangServer
             | Self::KillAgentAfterTakeover
-            | Self::UpgradeAfterTakeover => &[Target::Primary],
-            Self::KillBackup | Self::CutBackup => &[Target::Backup],
+            | Self::UpgradeAfterTakeover => &[CrashTarget::Primary],
+            Self::KillBackup | Self::CutBackup => &[CrashTarget::Backup],
             Self::CutServicePath | Self::RebootRace | Self::Stop | Self::Handover | Self::Drain => {
-                &[Target::Primary, Target::Backup]
+                &[CrashTarget::Primary, CrashTarget::Backup]
             }
             Self::KillAgent | Self::Upgrade | Self::FlushTc => {
-                &[Target::Primary, Target::Backup, Target::Both]
+                &[CrashTarget::Primary, CrashTarget::Backup, CrashTarget::Both]
             }
         }
     }
@@ -99,7 +99,7 @@ impl Fault {
     ///
     /// # Errors
     /// If the fault cannot hit the `asked` node.
-    pub fn target(self, asked: Option<Target>, seed: u64) -> Result<Target, WrongUse> {
+    pub fn target(self, asked: Option<CrashTarget>, seed: u64) -> Result<CrashTarget, WrongUse> {
         let targets = self.targets();
         match asked {
             Some(asked) if !targets.contains(&asked) => Err(WrongUse(format!(
@@ -111,7 +111,7 @@ impl Fault {
     }
 
     /// What must happen after the fault. `how` matters only if a service path is cut.
-    pub fn sequel(self, target: Target, how: PathFault) -> Sequel {
+    pub fn sequel(self, target: CrashTarget, how: PathCut) -> Sequel {
         match self {
             Self::CutServicePath => how.sequel(target),
             Self::PowerOff
@@ -122,14 +122,14 @@ impl Fault {
             | Self::UpgradeAfterTakeover => Sequel::Takeover,
             Self::CrashWorker => Sequel::TakeoverOfSome,
             Self::KillBackup | Self::CutBackup => Sequel::Claim,
-            Self::RebootRace | Self::Stop | Self::Drain if target == Target::Backup => Sequel::Claim,
+            Self::RebootRace | Self::Stop | Self::Drain if target == CrashTarget::Backup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain | Self::Handover => Sequel::Takeover,
             Self::KillAgent | Self::Upgrade | Self::FlushTc => Sequel::Nothing,
         }
     }
 
     /// Why the fault cannot happen to `application`, if it cannot.
-    pub fn exception(self, application: Application) -> Option<&'static str> {
+    pub fn exception(self, application: ServerSoftware) -> Option<&'static str> {
         (self == Self::CrashWorker && !application.has_workers())
             .then_some("not applicable: this server is one process and has no workers; see kill-server")
     }
@@ -168,7 +168,7 @@ impl Fault {
     }
 }
 
-impl Target {
+impl CrashTarget {
     /// The nodes' numbers, in the order in which they are hit.
     pub fn nodes(self) -> &'static [usize] {
         match self {
@@ -185,18 +185,21 @@ mod tests {
 
     #[test]
     fn the_seed_decides_among_the_nodes_that_may_be_hit() {
-        let drawn = (0..3).map(|seed| Fault::KillAgent.target(None, seed).unwrap());
-        assert_eq!(drawn.collect::<Vec<_>>(), Fault::KillAgent.targets());
-        assert_eq!(Fault::KillBackup.target(None, 7).unwrap(), Target::Backup);
-        let asked = Fault::FlushTc.target(Some(Target::Backup), 0).unwrap();
-        assert_eq!(asked, Target::Backup);
-        assert!(Fault::PowerOff.target(Some(Target::Backup), 0).is_err());
+        let drawn = (0..3).map(|seed| CrashFault::KillAgent.target(None, seed).unwrap());
+        assert_eq!(drawn.collect::<Vec<_>>(), CrashFault::KillAgent.targets());
+        assert_eq!(
+            CrashFault::KillBackup.target(None, 7).unwrap(),
+            CrashTarget::Backup
+        );
+        let asked = CrashFault::FlushTc.target(Some(CrashTarget::Backup), 0).unwrap();
+        assert_eq!(asked, CrashTarget::Backup);
+        assert!(CrashFault::PowerOff.target(Some(CrashTarget::Backup), 0).is_err());
     }
 
     #[test]
     fn who_reboots_decides_who_goes_on() {
-        let sequel = |target| Fault::RebootRace.sequel(target, PathFault::default());
-        assert_eq!(sequel(Target::Primary), Sequel::Takeover);
-        assert_eq!(sequel(Target::Backup), Sequel::Claim);
+        let sequel = |target| CrashFault::RebootRace.sequel(target, PathCut::default());
+        assert_eq!(sequel(CrashTarget::Primary), Sequel::Takeover);
+        assert_eq!(sequel(CrashTarget::Backup), Sequel::Claim);
     }
 }

@@ -7,9 +7,9 @@ use nix::sys::signal::Signal;
 use nix::unistd::getpgid;
 use proto::Instant;
 
-use super::fault::{Fault, Target};
+use super::fault::{CrashFault, CrashTarget};
 use super::testbed::Testbed;
-use super::{Options, Returning};
+use super::{CrashOptions, Returning};
 use crate::clock::monotonic;
 use crate::net::INTERFACE;
 use crate::process;
@@ -22,36 +22,36 @@ const KILL_LIMIT: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// If something cannot be killed, cut or removed.
-pub fn inject(testbed: &Testbed, options: &Options, target: Target) -> Result<Instant> {
+pub fn inject(testbed: &Testbed, options: &CrashOptions, target: CrashTarget) -> Result<Instant> {
     let (first, returning) = (target.nodes()[0], options.returning);
     match options.fault {
-        Fault::PowerOff
-        | Fault::KillAgentAfterTakeover
-        | Fault::UpgradeAfterTakeover
-        | Fault::KillBackup
-        | Fault::RebootRace => power_off(testbed, first, returning),
-        Fault::LinkDown | Fault::CutBackup => {
+        CrashFault::PowerOff
+        | CrashFault::KillAgentAfterTakeover
+        | CrashFault::UpgradeAfterTakeover
+        | CrashFault::KillBackup
+        | CrashFault::RebootRace => power_off(testbed, first, returning),
+        CrashFault::LinkDown | CrashFault::CutBackup => {
             let moment = monotonic();
             testbed.network.cables[first].pull()?;
             Ok(moment)
         }
-        Fault::CutServicePath => {
+        CrashFault::CutServicePath => {
             let moment = monotonic();
             options.how.cut(&testbed.network, first)?;
             Ok(moment)
         }
-        Fault::KillServer => signal_server(testbed, Signal::SIGKILL),
-        Fault::HangServer => signal_server(testbed, Signal::SIGSTOP),
-        Fault::CrashWorker => crash_worker(testbed),
-        Fault::KillAgent => kill_agent(testbed, first),
-        Fault::Upgrade => testbed.agent(first)?.upgrade(),
-        Fault::Stop => {
+        CrashFault::KillServer => signal_server(testbed, Signal::SIGKILL),
+        CrashFault::HangServer => signal_server(testbed, Signal::SIGSTOP),
+        CrashFault::CrashWorker => crash_worker(testbed),
+        CrashFault::KillAgent => kill_agent(testbed, first),
+        CrashFault::Upgrade => testbed.agent(first)?.upgrade(),
+        CrashFault::Stop => {
             let moment = monotonic();
             testbed.agent(first)?.stop()?;
             Ok(moment)
         }
-        Fault::Handover | Fault::Drain => by_plan(testbed, options.fault, first),
-        Fault::FlushTc => flush_tc(testbed, target),
+        CrashFault::Handover | CrashFault::Drain => by_plan(testbed, options.fault, first),
+        CrashFault::FlushTc => flush_tc(testbed, target),
     }
 }
 
@@ -59,10 +59,10 @@ pub fn inject(testbed: &Testbed, options: &Options, target: Target) -> Result<In
 ///
 /// # Errors
 /// If the command fails.
-pub fn by_plan(testbed: &Testbed, fault: Fault, index: usize) -> Result<Instant> {
+pub fn by_plan(testbed: &Testbed, fault: CrashFault, index: usize) -> Result<Instant> {
     let moment = monotonic();
     match fault {
-        Fault::Drain => testbed.order(index, &["drain", &testbed.pair.names[index]])?,
+        CrashFault::Drain => testbed.order(index, &["drain", &testbed.pair.names[index]])?,
         _ => {
             let (service, node) = (&testbed.pair.service_name, &testbed.pair.names[index]);
             testbed.order(index, &["handover", service, "--node", node])?;
@@ -123,7 +123,7 @@ fn crash_worker(testbed: &Testbed) -> Result<Instant> {
 }
 
 /// Removes the clsact qdisc with its filters, as an administrator's script or another network tool would.
-fn flush_tc(testbed: &Testbed, target: Target) -> Result<Instant> {
+fn flush_tc(testbed: &Testbed, target: CrashTarget) -> Result<Instant> {
     for &index in target.nodes() {
         let bare = hooks_without_filter(testbed, index)?;
         ensure!(bare.is_empty(), "node {index} has no filter at its {bare:?}");

@@ -11,12 +11,12 @@ use super::aftermath::told;
 use super::play::{as_nanos, as_optional_nanos};
 use super::testbed::Testbed;
 use crate::capture::{Capture, Point};
-use crate::client::{ClientProcess, Order};
+use crate::client::{ClientOrder, ClientProcess};
 use crate::clock::{ClockOffset, monotonic};
-use crate::judge::pcap::Reader;
-use crate::judge::{Change, Survey};
+use crate::judge::pcap::PcapReader;
+use crate::judge::{NodeChange, Survey};
 use crate::net::address::NODES;
-use crate::node::{HEARTBEAT_PORT, Status};
+use crate::node::{HEARTBEAT_PORT, ReportedStatus};
 
 /// Time limit for a node to become the wire, and for every connection to be protected.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -70,7 +70,13 @@ impl Integration {
     /// If the run is without Steadfast.
     pub fn wait_duplex(&mut self, testbed: &Testbed, problems: &mut Vec<String>) -> Result<()> {
         for index in [self.node, 1 - self.node] {
-            wait_for(testbed, index, Status::is_duplex, "become duplex again", problems)?;
+            wait_for(
+                testbed,
+                index,
+                ReportedStatus::is_duplex,
+                "become duplex again",
+                problems,
+            )?;
         }
         self.duplex_at = Some(monotonic());
         let begun_at = testbed
@@ -89,7 +95,7 @@ impl Integration {
         wait_for(
             testbed,
             self.node,
-            Status::is_synced,
+            ReportedStatus::is_synced,
             "get the primary's state",
             problems,
         )
@@ -103,7 +109,7 @@ impl Integration {
         wait_for(
             testbed,
             self.node,
-            Status::protects_all,
+            ReportedStatus::protects_all,
             "protect every connection",
             problems,
         )?;
@@ -130,7 +136,7 @@ impl Integration {
     pub fn measure(&self, client: &mut ClientProcess) -> Result<()> {
         let at = self.begun_at.unwrap_or(self.returned_at);
         let whole = self.protected_at.or(self.duplex_at).unwrap_or(at);
-        client.order(Order::Fault {
+        client.order(ClientOrder::Fault {
             at_ns: at.as_nanos(),
             window_ms: whole.since(at).as_millis() as u64,
             clips: true,
@@ -139,8 +145,8 @@ impl Integration {
 
     /// The return in the judge's form.
     #[must_use]
-    pub fn change(&self, clock: ClockOffset) -> Change {
-        Change::Returned {
+    pub fn change(&self, clock: ClockOffset) -> NodeChange {
+        NodeChange::Returned {
             node: self.node,
             at_ns: clock.realtime_ns(self.returned_at),
         }
@@ -177,7 +183,7 @@ impl Integration {
 pub fn wait_for(
     testbed: &Testbed,
     index: usize,
-    is_right: impl Fn(&Status) -> bool,
+    is_right: impl Fn(&ReportedStatus) -> bool,
     what: &str,
     problems: &mut Vec<String>,
 ) -> Result<()> {
@@ -201,7 +207,7 @@ pub fn wait_for(
 
 /// Time of the first captured heartbeat of the node with `mac`, from `from_ns` on.
 fn first_heartbeat(capture: &Capture, mac: [u8; 6], from_ns: u64) -> Result<Option<u64>> {
-    let mut reader = Reader::open(&capture.path)?;
+    let mut reader = PcapReader::open(&capture.path)?;
     while let Some(record) = reader.next_record()? {
         if record.at_ns >= from_ns && is_heartbeat(record.frame, mac) {
             return Ok(Some(record.at_ns));

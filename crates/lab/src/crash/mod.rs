@@ -30,16 +30,16 @@ use serde::Serialize;
 
 use crate::capture;
 use crate::client::Protocol;
-use crate::emulator::Way;
-use crate::node::{Application, Assume, Log};
-use crate::{Outcome, WrongUse};
+use crate::emulator::WanOptions;
+use crate::node::{Assume, LogOptions, ServerSoftware};
+use crate::{LabOutcome, WrongUse};
 
-use self::fault::{Fault, Sequel, Target};
-use self::path::PathFault;
+use self::fault::{CrashFault, CrashTarget, Sequel};
+use self::path::PathCut;
 pub use demo::{DemoOptions, demo};
 pub use preflight::{check_machine, missing_programs};
 pub use programs::{ProgramsOptions, programs};
-pub use sample::{Sample, sample};
+pub use sample::{TakeoverSample, sample};
 pub use split::{SplitOptions, split};
 
 /// Let something fail under load, and say whether every connection survived.
@@ -55,25 +55,25 @@ pub use split::{SplitOptions, split};
 /// happen to the server is an exception: printed with its reason, counted, and not a failure. If a run fails, its
 /// seed and the command that repeats it are printed, and --keep DIR keeps its captures and logs.
 #[derive(Clone, Debug, Args)]
-pub struct Options {
+pub struct CrashOptions {
     /// How the server starts again: http (nginx, on the survivor once the primary is dead) or replica (redis, on both).
-    #[arg(long, value_enum, default_value_t = Policy::Http)]
-    policy: Policy,
+    #[arg(long, value_enum, default_value_t = PolicyOption::Http)]
+    policy: PolicyOption,
     /// What the connections do while the power goes off.
-    #[arg(long, value_enum, default_value_t = Workload::Download)]
-    workload: Workload,
+    #[arg(long, value_enum, default_value_t = WorkloadOption::Download)]
+    workload: WorkloadOption,
     /// The server; default: nginx for http, redis for replica.
     #[arg(long, value_enum)]
-    server: Option<Application>,
+    server: Option<ServerSoftware>,
     /// What fails.
-    #[arg(long, value_enum, default_value_t = Fault::PowerOff)]
-    fault: Fault,
+    #[arg(long, value_enum, default_value_t = CrashFault::PowerOff)]
+    fault: CrashFault,
     /// Which node fails, if the fault leaves that open; default: the seed decides.
     #[arg(long, value_enum)]
-    node: Option<Target>,
+    node: Option<CrashTarget>,
     /// With --fault cut-service-path: what breaks the path.
-    #[arg(long, value_enum, default_value_t = PathFault::Cable)]
-    how: PathFault,
+    #[arg(long, value_enum, default_value_t = PathCut::Cable)]
+    how: PathCut,
     /// Number of networks between the nodes that carry heartbeats: the service's, and, with 2, another one that leads nowhere else.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     links: u8,
@@ -115,9 +115,9 @@ pub struct Options {
     #[arg(long, value_name = "MB", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     request_mb: u32,
     #[command(flatten)]
-    log: Log,
+    log: LogOptions,
     #[command(flatten)]
-    way: Way,
+    way: WanOptions,
     /// Use IPv6.
     #[arg(long)]
     ipv6: bool,
@@ -150,16 +150,16 @@ pub struct Options {
     steadfast: Option<PathBuf>,
 }
 
-impl Options {
+impl CrashOptions {
     /// The options of one run with nginx in which the primary's power goes off and its server is killed, not frozen.
-    fn single(workload: Workload, connections: u32, seed: u64, steadfast: Option<PathBuf>) -> Self {
+    fn single(workload: WorkloadOption, connections: u32, seed: u64, steadfast: Option<PathBuf>) -> Self {
         Self {
-            policy: Policy::Http,
+            policy: PolicyOption::Http,
             workload,
             server: None,
-            fault: Fault::PowerOff,
+            fault: CrashFault::PowerOff,
             node: None,
-            how: PathFault::default(),
+            how: PathCut::default(),
             links: 1,
             first_link: FirstLink::Service,
             then_power_off: false,
@@ -172,8 +172,8 @@ impl Options {
             busy: connections,
             megabytes: None,
             request_mb: 1,
-            log: Log::default(),
-            way: Way::default(),
+            log: LogOptions::default(),
+            way: WanOptions::default(),
             ipv6: false,
             repeat: 1,
             measure: false,
@@ -191,26 +191,26 @@ impl Options {
         self.busy.min(self.connections)
     }
 
-    fn application(&self) -> Application {
+    fn application(&self) -> ServerSoftware {
         self.server.unwrap_or(match self.policy {
-            Policy::Http => Application::Nginx,
-            Policy::Replica => Application::Redis,
+            PolicyOption::Http => ServerSoftware::Nginx,
+            PolicyOption::Replica => ServerSoftware::Redis,
         })
     }
 
     /// Checks that the options fit together.
     fn check(&self) -> Result<(), WrongUse> {
         let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
-        let stores = matches!(self.application(), Application::Nginx | Application::Redis);
-        if self.workload == Workload::Post && !stores {
+        let stores = matches!(self.application(), ServerSoftware::Nginx | ServerSoftware::Redis);
+        if self.workload == WorkloadOption::Post && !stores {
             return wrong("--workload post needs nginx, which stores what it is sent");
         }
-        if (self.policy == Policy::Http) != (self.application().protocol() == Protocol::Http) {
+        if (self.policy == PolicyOption::Http) != (self.application().protocol() == Protocol::Http) {
             return wrong("--server: policy http needs one that speaks HTTP, policy replica redis");
         }
         let target = self.fault.target(self.node, 0)?;
         let sequel = self.sequel(target);
-        if self.how != PathFault::default() && self.fault != Fault::CutServicePath {
+        if self.how != PathCut::default() && self.fault != CrashFault::CutServicePath {
             return wrong("--how needs --fault cut-service-path");
         }
         if self.first_link == FirstLink::Other && self.links < 2 {
@@ -237,16 +237,16 @@ impl Options {
         if self.rounds.is_some() {
             self.check_rounds()?;
         }
-        if self.without_state_sync && (self.rounds.is_none() || self.policy == Policy::Http) {
+        if self.without_state_sync && (self.rounds.is_none() || self.policy == PolicyOption::Http) {
             return wrong("--without-state-sync needs --rounds and --policy replica");
         }
         Ok(())
     }
 }
 
-impl Options {
+impl CrashOptions {
     /// What must happen after the fault hits `target`.
-    fn sequel(&self, target: Target) -> Sequel {
+    fn sequel(&self, target: CrashTarget) -> Sequel {
         self.fault.sequel(target, self.how)
     }
 
@@ -254,17 +254,17 @@ impl Options {
     /// heard over another link gives way at once, so the promise holds. If the wire is silent, its lease must end first, so the promise
     /// does not hold.
     fn is_measured_claim(&self, sequel: Sequel) -> bool {
-        let gives_way = self.fault == Fault::CutServicePath && self.links > 1;
+        let gives_way = self.fault == CrashFault::CutServicePath && self.links > 1;
         sequel == Sequel::Claim && gives_way && self.rounds.is_none()
     }
 
     /// The reason why this combination of policy, workload and fault cannot be played, if it cannot.
     fn exception(&self) -> Option<&'static str> {
         match (self.policy, self.workload) {
-            (Policy::Http, Workload::Upload) => {
+            (PolicyOption::Http, WorkloadOption::Upload) => {
                 Some("not applicable: what is written to an HTTP server is a request; see --workload post")
             }
-            (Policy::Replica, Workload::Post) => {
+            (PolicyOption::Replica, WorkloadOption::Post) => {
                 Some("not applicable: the replica's server speaks no HTTP; see --workload upload")
             }
             _ => self.fault.exception(self.application()),
@@ -282,8 +282,8 @@ impl Options {
             );
         }
         let goes_on = match self.policy {
-            Policy::Http => matches!(self.workload, Workload::Request | Workload::Download),
-            Policy::Replica => self.workload == Workload::Request,
+            PolicyOption::Http => matches!(self.workload, WorkloadOption::Request | WorkloadOption::Download),
+            PolicyOption::Replica => self.workload == WorkloadOption::Request,
         };
         if !goes_on {
             return wrong(
@@ -314,12 +314,12 @@ enum FirstLink {
 /// How the server starts again after a takeover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Policy {
+enum PolicyOption {
     Http,
     Replica,
 }
 
-impl Policy {
+impl PolicyOption {
     /// The policy's name in the daemon's configuration.
     fn name(self) -> &'static str {
         match self {
@@ -332,7 +332,7 @@ impl Policy {
 /// What the connections do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Workload {
+pub enum WorkloadOption {
     /// Each fetches a large file or value.
     Download,
     /// Each writes a large value and reads it back (replica only; see post).
@@ -360,7 +360,7 @@ enum Returning {
 ///
 /// # Errors
 /// If a run could not be carried out; [`WrongUse`] if the options do not fit together.
-pub fn run(options: &Options) -> Result<Outcome> {
+pub fn run(options: &CrashOptions) -> Result<LabOutcome> {
     options.check()?;
     if let Some(reason) = options.exception() {
         return repeat::except(options, reason);
@@ -376,22 +376,22 @@ mod tests {
     #[test]
     fn the_claim_of_what_a_living_wire_gives_up_is_measured() {
         let fits = |fault, node, links, rounds| {
-            let options = Options {
+            let options = CrashOptions {
                 fault,
                 node: Some(node),
                 links,
                 rounds,
                 measure: true,
-                ..Options::single(Workload::Request, 1, 1, None)
+                ..CrashOptions::single(WorkloadOption::Request, 1, 1, None)
             };
             options.check().is_ok()
         };
-        for node in [Target::Primary, Target::Backup] {
-            assert!(fits(Fault::CutServicePath, node, 2, None));
+        for node in [CrashTarget::Primary, CrashTarget::Backup] {
+            assert!(fits(CrashFault::CutServicePath, node, 2, None));
         }
         // A silent wire has a lease, which must end first.
-        assert!(!fits(Fault::CutServicePath, Target::Backup, 1, None));
-        assert!(!fits(Fault::KillBackup, Target::Backup, 2, None));
-        assert!(!fits(Fault::CutServicePath, Target::Backup, 2, Some(2)));
+        assert!(!fits(CrashFault::CutServicePath, CrashTarget::Backup, 1, None));
+        assert!(!fits(CrashFault::KillBackup, CrashTarget::Backup, 2, None));
+        assert!(!fits(CrashFault::CutServicePath, CrashTarget::Backup, 2, Some(2)));
     }
 }

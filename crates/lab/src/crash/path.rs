@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::fault::{Sequel, Target};
+use super::fault::{CrashTarget, Sequel};
 use crate::net::switch::{self, Lost, ROUTER};
 use crate::net::{INTERFACE, NODE_NAMES, Topology};
 
@@ -19,7 +19,7 @@ const FLICKER_WHOLE: Duration = Duration::from_millis(110);
 /// What breaks the service path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum PathFault {
+pub enum PathCut {
     /// The cable is pulled at the switch: the node loses its carrier.
     #[default]
     Cable,
@@ -39,14 +39,14 @@ pub enum PathFault {
     Flicker,
 }
 
-impl PathFault {
+impl PathCut {
     /// What must happen after this fault hits the `target` node.
-    pub fn sequel(self, target: Target) -> Sequel {
+    pub fn sequel(self, target: CrashTarget) -> Sequel {
         match (self, target) {
             // The primary reaches its clients through the wire.
-            (Self::Flicker, _) | (Self::Router, Target::Primary) => Sequel::AtMostOne,
-            (_, Target::Primary) => Sequel::Takeover,
-            (_, Target::Backup | Target::Both) => Sequel::Claim,
+            (Self::Flicker, _) | (Self::Router, CrashTarget::Primary) => Sequel::AtMostOne,
+            (_, CrashTarget::Primary) => Sequel::Takeover,
+            (_, CrashTarget::Backup | CrashTarget::Both) => Sequel::Claim,
         }
     }
 
@@ -101,7 +101,7 @@ impl PathFault {
     }
 }
 
-fn uplink(network: &Topology, index: usize) -> Result<&linux::netns::Cable> {
+fn uplink(network: &Topology, index: usize) -> Result<&linux::netns::InterfaceControl> {
     let uplinks = network.uplinks.as_ref();
     Ok(&uplinks.context("the nodes have no switches of their own")?[index])
 }
@@ -112,18 +112,18 @@ mod tests {
 
     #[test]
     fn who_reaches_the_clients_decides_who_goes_on() {
-        for how in PathFault::value_variants() {
-            let sequel = how.sequel(Target::Backup);
-            assert_eq!(sequel == Sequel::Claim, *how != PathFault::Flicker, "{how:?}");
+        for how in PathCut::value_variants() {
+            let sequel = how.sequel(CrashTarget::Backup);
+            assert_eq!(sequel == Sequel::Claim, *how != PathCut::Flicker, "{how:?}");
         }
-        assert_eq!(PathFault::Port.sequel(Target::Primary), Sequel::Takeover);
-        assert_eq!(PathFault::Router.sequel(Target::Primary), Sequel::AtMostOne);
+        assert_eq!(PathCut::Port.sequel(CrashTarget::Primary), Sequel::Takeover);
+        assert_eq!(PathCut::Router.sequel(CrashTarget::Primary), Sequel::AtMostOne);
     }
 
     #[test]
     fn one_direction_leaves_the_other_open() {
-        assert_eq!(PathFault::ToNode.lost("a"), [Lost::to("a")]);
-        assert_eq!(PathFault::FromNode.lost("a"), [Lost::from("a")]);
-        assert_eq!(PathFault::Router.lost("b").len(), 2);
+        assert_eq!(PathCut::ToNode.lost("a"), [Lost::to("a")]);
+        assert_eq!(PathCut::FromNode.lost("a"), [Lost::from("a")]);
+        assert_eq!(PathCut::Router.lost("b").len(), 2);
     }
 }

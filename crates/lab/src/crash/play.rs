@@ -11,16 +11,16 @@ use super::aftermath::follow;
 use super::expect::{BACKUP, changes, expectations};
 use super::inject::inject;
 use super::integration::Integration;
-use super::rounds::{self, Round};
+use super::rounds::{self, CrashRound};
 use super::testbed::{Testbed, service};
 use super::work::{Moment, Work};
-use super::{Options, Target};
+use super::{CrashOptions, CrashTarget};
 use crate::capture::Capture;
-use crate::client::{ClientProcess, Event, Order, Report};
+use crate::client::{ClientEvent, ClientOrder, ClientProcess, ClientReport};
 use crate::clock::{ClockOffset, monotonic};
 use crate::emulator::{Emulator, Passed};
-use crate::judge::{self, Survey, Verdict};
-use crate::node::{AtLimit, Connection, Takeover};
+use crate::judge::{self, JudgeVerdict, Survey};
+use crate::node::{AtLimitOption, ReportedConnection, ReportedTakeover};
 use crate::teardown::Teardown;
 
 /// Time limit for all connections to get their first byte: a fixed part, and a part for each connection.
@@ -49,13 +49,13 @@ pub const RETURN: usize = 3;
 
 /// The results of a run.
 #[derive(Serialize)]
-pub struct Facts {
+pub struct RunFacts {
     /// What the clients measured.
-    pub client: Report,
+    pub client: ClientReport,
     /// Number of idle connections if others are at work. They are the first ones.
     pub idle: usize,
     /// The node that the fault hit.
-    pub target: Target,
+    pub target: CrashTarget,
     /// When the fault began.
     #[serde(serialize_with = "as_nanos")]
     pub fault_at: Instant,
@@ -69,13 +69,13 @@ pub struct Facts {
     #[serde(serialize_with = "as_optional_nanos")]
     pub second_at: Option<Instant>,
     /// The survivor's takeovers.
-    pub takeovers: Vec<Takeover>,
+    pub takeovers: Vec<ReportedTakeover>,
     /// The survivor's connections after the takeover.
-    pub taken_over: Vec<Connection>,
+    pub taken_over: Vec<ReportedConnection>,
     /// The return of a node after the fault, if one came back.
     pub integration: Option<Integration>,
     /// The rounds, if the run has rounds.
-    pub rounds: Vec<Round>,
+    pub rounds: Vec<CrashRound>,
     /// Number of times the speaking node has changed since the fault.
     pub role_changes: u64,
     /// The log just before the fault, if the run is about its limit.
@@ -90,7 +90,7 @@ pub struct Facts {
     /// Packets that the emulator passed on, to the router and to the client.
     pub emulated: Option<[Passed; 2]>,
     /// The judge's verdict on the captures.
-    pub verdict: Verdict,
+    pub verdict: JudgeVerdict,
 }
 
 /// State of the wire's logs just before a fault.
@@ -111,7 +111,7 @@ pub struct LogAtFault {
 impl LogAtFault {
     /// Waits until the status shows the `at_limit` action in progress, or for [`LIMIT_PATIENCE`]. One look is not enough, because the
     /// clients may run in step. At one moment all of them are below their limits, and at another all are between two requests.
-    fn wait(testbed: &Testbed, at_limit: AtLimit) -> Result<Self> {
+    fn wait(testbed: &Testbed, at_limit: AtLimitOption) -> Result<Self> {
         let deadline = Deadline::now() + LIMIT_PATIENCE;
         loop {
             let log = Self::of(testbed)?;
@@ -124,11 +124,11 @@ impl LogAtFault {
 
     /// Whether the `at_limit` action was in progress.
     #[must_use]
-    pub fn shows(&self, at_limit: AtLimit) -> bool {
+    pub fn shows(&self, at_limit: AtLimitOption) -> bool {
         match at_limit {
-            AtLimit::Spill => self.spilled_bytes > 0,
-            AtLimit::Slow => self.slowed > 0,
-            AtLimit::Unprotect => self.reasons.keys().any(|reason| reason.contains(AT_LIMIT)),
+            AtLimitOption::Spill => self.spilled_bytes > 0,
+            AtLimitOption::Slow => self.slowed > 0,
+            AtLimitOption::Unprotect => self.reasons.keys().any(|reason| reason.contains(AT_LIMIT)),
         }
     }
 
@@ -153,7 +153,7 @@ impl LogAtFault {
 ///
 /// # Errors
 /// If the run could not be played to its end. A connection that fails is not an error.
-pub fn play(options: &Options, seed: u64, run: &str, tell: &impl Fn(&str)) -> Result<Facts> {
+pub fn play(options: &CrashOptions, seed: u64, run: &str, tell: &impl Fn(&str)) -> Result<RunFacts> {
     let teardown = Teardown::start()?;
     let facts = match options.rounds {
         Some(count) => rounds::play(options, count, seed, run, tell, &teardown),
@@ -165,12 +165,12 @@ pub fn play(options: &Options, seed: u64, run: &str, tell: &impl Fn(&str)) -> Re
 }
 
 fn play_with(
-    options: &Options,
+    options: &CrashOptions,
     seed: u64,
     run: &str,
     tell: &impl Fn(&str),
     teardown: &Teardown,
-) -> Result<Facts> {
+) -> Result<RunFacts> {
     let clock = ClockOffset::measure();
     let target = options.fault.target(options.node, seed)?;
     let work = Work::new(options, seed, service(options));
@@ -213,7 +213,7 @@ fn play_with(
         integration.find(&survey, &captures, clock)?;
     }
     let verdict = judge::check(&captures, &expected)?;
-    Ok(Facts {
+    Ok(RunFacts {
         client,
         idle: work.plan.idle,
         target,
@@ -240,7 +240,7 @@ fn play_with(
 /// # Errors
 /// Names the step that failed.
 pub fn begin(
-    options: &Options,
+    options: &CrashOptions,
     work: &Work,
     run: &str,
     tell: &impl Fn(&str),
@@ -260,8 +260,8 @@ pub fn begin(
 ///
 /// # Errors
 /// If they do not report.
-pub fn finish(mut client: ClientProcess, work: &Work) -> Result<Report> {
-    for order in [Order::Stop, Order::Wake] {
+pub fn finish(mut client: ClientProcess, work: &Work) -> Result<ClientReport> {
+    for order in [ClientOrder::Stop, ClientOrder::Wake] {
         client.order(order)?;
     }
     client.finish(Duration::from_millis(work.plan.deadline_ms) + REPORT_LIMIT)
@@ -277,13 +277,13 @@ fn wait_for_moment(client: &mut ClientProcess, moment: Moment) -> Result<()> {
         let left = deadline.saturating_duration_since(Deadline::now());
         match (client.next_event(left)?, moment) {
             (
-                Some(Event::Progress {
+                Some(ClientEvent::Progress {
                     bytes_received,
                     bytes_sent,
                 }),
                 Moment::AtBytes(bytes),
             ) if bytes_received.max(bytes_sent) >= bytes => return Ok(()),
-            (Some(Event::Report(report)), _) => {
+            (Some(ClientEvent::Report(report)), _) => {
                 let first = report.connections.iter().find_map(|one| one.failure.as_ref());
                 bail!(
                     "the clients were done before the fault (--megabytes makes them last longer); first failure: {first:?}"
@@ -305,7 +305,7 @@ fn wait_for_moment(client: &mut ClientProcess, moment: Moment) -> Result<()> {
 /// # Errors
 /// If the clients cannot be told.
 pub fn measure(client: &mut ClientProcess, at: Instant, window: Duration) -> Result<()> {
-    client.order(Order::Fault {
+    client.order(ClientOrder::Fault {
         at_ns: at.as_nanos(),
         window_ms: window.as_millis() as u64,
         clips: false,

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::geteuid;
 
-use super::{Options, Policy, Workload};
+use super::{CrashOptions, PolicyOption, WorkloadOption};
 use crate::Missing;
 use crate::node::Assume;
 
@@ -16,7 +16,7 @@ use crate::node::Assume;
 ///
 /// # Errors
 /// Names everything that is missing.
-pub fn check(options: &Options) -> Result<()> {
+pub fn check(options: &CrashOptions) -> Result<()> {
     check_with(options, &[])
 }
 
@@ -25,9 +25,9 @@ pub fn check(options: &Options) -> Result<()> {
 /// # Errors
 /// Names everything that is missing.
 pub fn check_machine(assume: Assume, steadfast: Option<PathBuf>) -> Result<PathBuf> {
-    let options = Options {
+    let options = CrashOptions {
         assume,
-        ..Options::single(Workload::Request, 1, 0, steadfast)
+        ..CrashOptions::single(WorkloadOption::Request, 1, 0, steadfast)
     };
     check(&options)?;
     daemon(&options)
@@ -37,7 +37,7 @@ pub fn check_machine(assume: Assume, steadfast: Option<PathBuf>) -> Result<PathB
 ///
 /// # Errors
 /// Names everything that is missing.
-pub fn check_with(options: &Options, others: &[(&'static str, &'static str)]) -> Result<()> {
+pub fn check_with(options: &CrashOptions, others: &[(&'static str, &'static str)]) -> Result<()> {
     let needed = [
         ("ip", "iproute2"),
         ("ss", "iproute2"),
@@ -51,7 +51,7 @@ pub fn check_with(options: &Options, others: &[(&'static str, &'static str)]) ->
         Assume::Fence | Assume::SlowFence | Assume::FailStop => &[],
     };
     let of_hook: &[_] = match options.policy {
-        Policy::Replica if options.rounds.is_some() => &[("redis-cli", "redis-tools")],
+        PolicyOption::Replica if options.rounds.is_some() => &[("redis-cli", "redis-tools")],
         _ => &[],
     };
     let others = [others, of_arbiter, of_hook].concat();
@@ -119,7 +119,7 @@ fn raise_descriptors(least: u64) -> Result<Option<String>> {
 ///
 /// # Errors
 /// If this program's own path is unknown.
-pub fn daemon(options: &Options) -> Result<PathBuf> {
+pub fn daemon(options: &CrashOptions) -> Result<PathBuf> {
     if let Some(path) = &options.steadfast {
         // The daemon is started in another working directory, so the path must be absolute.
         return std::path::absolute(path).with_context(|| path.display().to_string());

@@ -17,14 +17,14 @@ use super::expect::{BACKUP, changes, expectations};
 use super::inject::inject;
 use super::testbed::{Testbed, service};
 use super::work::Work;
-use super::{Options, Policy, Target, Workload, preflight};
-use crate::Outcome;
+use super::{CrashOptions, CrashTarget, PolicyOption, WorkloadOption, preflight};
+use crate::LabOutcome;
 use crate::clock::ClockOffset;
-use crate::emulator::{Emulator, Way};
+use crate::emulator::{Emulator, WanOptions};
 use crate::judge::{self, Closing, Finding, Survey};
-use crate::node::{Application, DEBIAN_PYTHON, WEBSOCKETS};
+use crate::node::{DEBIAN_PYTHON, ServerSoftware, WEBSOCKETS};
 use crate::pattern;
-use crate::process::Process;
+use crate::process::LoggedProcess;
 use crate::teardown::Teardown;
 
 /// Rate of the way to the client. Each download takes about two seconds, so that the fault hits its middle.
@@ -50,10 +50,10 @@ const POLL: Duration = Duration::from_millis(10);
 pub struct ProgramsOptions {
     /// Only this server; default: all.
     #[arg(long, value_enum)]
-    server: Option<Application>,
+    server: Option<ServerSoftware>,
     /// Only this client; default: all.
     #[arg(long, value_enum)]
-    client: Option<Client>,
+    client: Option<ClientSoftware>,
     /// Use IPv6.
     #[arg(long)]
     ipv6: bool,
@@ -74,7 +74,7 @@ pub struct ProgramsOptions {
 /// A real client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Client {
+enum ClientSoftware {
     Curl,
     Wget,
     RedisBenchmark,
@@ -82,33 +82,33 @@ enum Client {
 }
 
 /// All pairs of server and client that are played.
-const PROGRAMS: [(Application, Client); 10] = [
-    (Application::Nginx, Client::Curl),
-    (Application::Nginx, Client::Wget),
-    (Application::Apache, Client::Curl),
-    (Application::Apache, Client::Wget),
-    (Application::Lighttpd, Client::Curl),
-    (Application::Lighttpd, Client::Wget),
-    (Application::Python, Client::Curl),
-    (Application::Python, Client::Wget),
-    (Application::Redis, Client::RedisBenchmark),
-    (Application::Websockets, Client::Websockets),
+const PROGRAMS: [(ServerSoftware, ClientSoftware); 10] = [
+    (ServerSoftware::Nginx, ClientSoftware::Curl),
+    (ServerSoftware::Nginx, ClientSoftware::Wget),
+    (ServerSoftware::Apache, ClientSoftware::Curl),
+    (ServerSoftware::Apache, ClientSoftware::Wget),
+    (ServerSoftware::Lighttpd, ClientSoftware::Curl),
+    (ServerSoftware::Lighttpd, ClientSoftware::Wget),
+    (ServerSoftware::Python, ClientSoftware::Curl),
+    (ServerSoftware::Python, ClientSoftware::Wget),
+    (ServerSoftware::Redis, ClientSoftware::RedisBenchmark),
+    (ServerSoftware::Websockets, ClientSoftware::Websockets),
 ];
 
 /// What `--json` prints.
 #[derive(Serialize)]
-struct Report {
+struct ProgramsReport {
     ok: bool,
     ipv6: bool,
-    programs: Vec<Shown>,
+    programs: Vec<ProgramResult>,
 }
 
 /// Result of one client.
 #[derive(Serialize)]
-struct Shown {
+struct ProgramResult {
     ok: bool,
-    server: Application,
-    client: Client,
+    server: ServerSoftware,
+    client: ClientSoftware,
     /// `None` if a signal or the time limit ended the client.
     exit_code: Option<i32>,
     /// The client's output, if it failed.
@@ -127,12 +127,12 @@ struct Shown {
 ///
 /// # Errors
 /// If a pair could not be played. A client that fails is not an error.
-pub fn programs(options: &ProgramsOptions) -> Result<Outcome> {
-    let is_asked_for = |&&(server, client): &&(Application, Client)| {
+pub fn programs(options: &ProgramsOptions) -> Result<LabOutcome> {
+    let is_asked_for = |&&(server, client): &&(ServerSoftware, ClientSoftware)| {
         options.server.is_none_or(|asked| asked == server)
             && options.client.is_none_or(|asked| asked == client)
     };
-    let mut report = Report {
+    let mut report = ProgramsReport {
         ok: true,
         ipv6: options.ipv6,
         programs: Vec::new(),
@@ -153,13 +153,13 @@ pub fn programs(options: &ProgramsOptions) -> Result<Outcome> {
         writeln!(io::stdout().lock(), "{}", serde_json::to_string(&report)?)?;
     }
     Ok(if report.ok {
-        Outcome::Held
+        LabOutcome::Held
     } else {
-        Outcome::DidNotHold
+        LabOutcome::DidNotHold
     })
 }
 
-impl Client {
+impl ClientSoftware {
     fn name(self) -> &'static str {
         match self {
             Self::Curl => "curl",
@@ -215,7 +215,7 @@ impl Client {
     }
 }
 
-impl Shown {
+impl ProgramResult {
     fn line(&self) -> String {
         let mut line = format!(
             "{} {} from {}: exit code {}",
@@ -244,16 +244,20 @@ impl Shown {
     }
 }
 
-fn play(asked: &ProgramsOptions, server: Application, client: Client) -> Result<Shown> {
-    let is_redis = server == Application::Redis;
-    let options = Options {
-        policy: if is_redis { Policy::Replica } else { Policy::Http },
+fn play(asked: &ProgramsOptions, server: ServerSoftware, client: ClientSoftware) -> Result<ProgramResult> {
+    let is_redis = server == ServerSoftware::Redis;
+    let options = CrashOptions {
+        policy: if is_redis {
+            PolicyOption::Replica
+        } else {
+            PolicyOption::Http
+        },
         server: Some(server),
         megabytes: Some(if client.downloads() { MEGABYTES } else { 1 }),
         way: if is_redis {
-            Way::default()
+            WanOptions::default()
         } else {
-            Way {
+            WanOptions {
                 rtt_ms: Some(RTT_MS),
                 rate_mbit: Some(RATE_MBIT),
                 loss_percent: None,
@@ -261,7 +265,7 @@ fn play(asked: &ProgramsOptions, server: Application, client: Client) -> Result<
         },
         ipv6: asked.ipv6,
         keep: asked.keep.clone(),
-        ..Options::single(Workload::Download, 1, asked.seed, asked.steadfast.clone())
+        ..CrashOptions::single(WorkloadOption::Download, 1, asked.seed, asked.steadfast.clone())
     };
     preflight::check_with(&options, &[client.needs()])?;
     let run = format!("{}-{}-{}", std::process::id(), server.name(), client.name());
@@ -272,7 +276,12 @@ fn play(asked: &ProgramsOptions, server: Application, client: Client) -> Result<
     shown
 }
 
-fn play_with(options: &Options, client: Client, run: &str, teardown: &Teardown) -> Result<Shown> {
+fn play_with(
+    options: &CrashOptions,
+    client: ClientSoftware,
+    run: &str,
+    teardown: &Teardown,
+) -> Result<ProgramResult> {
     let clock = ClockOffset::measure();
     let seed = options.seed.unwrap_or_default();
     let work = Work::new(options, seed, service(options));
@@ -286,12 +295,18 @@ fn play_with(options: &Options, client: Client, run: &str, teardown: &Teardown) 
         &pattern::file_name(seed, length),
         &received,
     );
-    let mut process = Process::start(client.name(), command, &testbed.directory)?;
+    let mut process = LoggedProcess::start(client.name(), command, &testbed.directory)?;
     wait_for_moment(client, &mut process, &received, length)?;
     let unprotected = wait_for_protection(&testbed, &mut process);
     let epoch = testbed.epoch();
-    let fault_at = inject(&testbed, options, Target::Primary)?;
-    let mut aftermath = follow(&mut testbed, options, Target::Primary, (fault_at, epoch), &|_| {})?;
+    let fault_at = inject(&testbed, options, CrashTarget::Primary)?;
+    let mut aftermath = follow(
+        &mut testbed,
+        options,
+        CrashTarget::Primary,
+        (fault_at, epoch),
+        &|_| {},
+    )?;
     aftermath.problems.extend(unprotected);
     let status = process.wait(LIMIT);
     let said = status.as_ref().err().map(|error| format!("{error:#}"));
@@ -314,22 +329,22 @@ fn play_with(options: &Options, client: Client, run: &str, teardown: &Teardown) 
 
 /// Judges the captures and sums up the run.
 fn judge(
-    options: &Options,
-    client: Client,
+    options: &CrashOptions,
+    client: ClientSoftware,
     testbed: Testbed,
     aftermath: Aftermath,
     clock: ClockOffset,
     (exit_code, said, sha256_match): (Option<i32>, Option<String>, Option<bool>),
-) -> Result<Shown> {
+) -> Result<ProgramResult> {
     let detection = testbed.pair.detection();
     let captures = testbed.captures.stop()?;
     testbed.emulator.map(Emulator::finish).transpose()?;
     let mut expected = expectations(options, &aftermath, clock);
     expected.closing = Closing::Either;
-    let changes = changes(options, Target::Primary, &aftermath, clock, detection);
+    let changes = changes(options, CrashTarget::Primary, &aftermath, clock, detection);
     expected.wires = Survey::of(&captures, &expected)?.wires(BACKUP, &changes);
     let verdict = judge::check(&captures, &expected)?;
-    let mut shown = Shown {
+    let mut shown = ProgramResult {
         ok: false,
         server: options.application(),
         client,
@@ -357,14 +372,21 @@ fn judge(
 }
 
 /// Waits until the client is in the middle of its work.
-fn wait_for_moment(client: Client, process: &mut Process, received: &Path, length: u64) -> Result<()> {
+fn wait_for_moment(
+    client: ClientSoftware,
+    process: &mut LoggedProcess,
+    received: &Path,
+    length: u64,
+) -> Result<()> {
     let begun = Deadline::now();
-    let is_there = |process: &Process| {
+    let is_there = |process: &LoggedProcess| {
         std::thread::sleep(POLL);
         match client {
-            Client::RedisBenchmark => begun.elapsed() > BENCHMARK_MOMENT,
-            Client::Websockets => process.output().lines().count() > MESSAGES / 2,
-            Client::Curl | Client::Wget => received.metadata().is_ok_and(|file| file.len() > length / 2),
+            ClientSoftware::RedisBenchmark => begun.elapsed() > BENCHMARK_MOMENT,
+            ClientSoftware::Websockets => process.output().lines().count() > MESSAGES / 2,
+            ClientSoftware::Curl | ClientSoftware::Wget => {
+                received.metadata().is_ok_and(|file| file.len() > length / 2)
+            }
         }
     };
     Ok(process.wait_until("get to the middle of its work", LIMIT, is_there)?)
@@ -372,9 +394,9 @@ fn wait_for_moment(client: Client, process: &mut Process, received: &Path, lengt
 
 /// Waits until node b reports that all connections of the client are protected. Returns a problem with the reasons if it never
 /// does.
-fn wait_for_protection(testbed: &Testbed, client: &mut Process) -> Option<String> {
+fn wait_for_protection(testbed: &Testbed, client: &mut LoggedProcess) -> Option<String> {
     let mut reasons = BTreeMap::new();
-    let is_protected = |_: &Process| {
+    let is_protected = |_: &LoggedProcess| {
         std::thread::sleep(POLL);
         let status = testbed.status(BACKUP).ok();
         let said = status.iter().flat_map(|status| &status.services);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use linux::netns::Netns;
 
 use super::testbed::Testbed;
-use crate::net::address::{Endpoint, NODES, PREFIX_V4, PREFIX_V6};
+use crate::net::address::{InterfaceAddresses, NODES, PREFIX_V4, PREFIX_V6};
 use crate::net::{INTERFACE, ROUTER_LAN_INTERFACE, batch};
 
 /// Time for which the router's neighbour entry for the VIP is wrong.
@@ -82,7 +82,7 @@ pub fn mislead_router(testbed: &Testbed, index: usize) -> Result<()> {
 }
 
 /// Commands that remove all addresses, rules and routes, and give the node's `interfaces` their own addresses again.
-fn commands(interfaces: &[(&str, Endpoint)]) -> Vec<String> {
+fn commands(interfaces: &[(&str, InterfaceAddresses)]) -> Vec<String> {
     let mut commands = Vec::new();
     for interface in interfaces.iter().map(|(interface, _)| interface).chain([&"lo"]) {
         commands.push(format!("ip link set dev {interface} down"));

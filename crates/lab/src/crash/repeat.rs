@@ -10,17 +10,17 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::play::{Facts, play};
-use super::report::Report;
-use super::{Fault, Options, testbed};
-use crate::Outcome;
+use super::play::{RunFacts, play};
+use super::report::CrashReport;
+use super::{CrashFault, CrashOptions, testbed};
+use crate::LabOutcome;
 use crate::node::Assume;
 
 /// What `--json` prints.
 #[derive(Serialize)]
 struct Summary {
     #[serde(flatten)]
-    report: Report,
+    report: CrashReport,
     runs: u32,
     runs_failed: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -38,7 +38,7 @@ struct FirstFailure {
 ///
 /// # Errors
 /// If a run could not be played, or stdout is gone.
-pub fn run(options: &Options) -> Result<Outcome> {
+pub fn run(options: &CrashOptions) -> Result<LabOutcome> {
     let first_seed = options.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let narrator = Narrator::new(options.repeat);
     let mut summary: Option<Summary> = None;
@@ -46,7 +46,7 @@ pub fn run(options: &Options) -> Result<Outcome> {
         let seed = first_seed.wrapping_add(u64::from(number));
         let name = format!("{}-{number}", std::process::id());
         let facts = play(options, seed, &name, &|act| narrator.act(number, act))?;
-        let report = Report::new(options, seed, &facts);
+        let report = CrashReport::new(options, seed, &facts);
         if let Some(directory) = testbed::kept(options, &name) {
             keep(options, &directory, &facts, &report)?;
         }
@@ -80,9 +80,9 @@ pub fn run(options: &Options) -> Result<Outcome> {
     }
     print(options, &summary)?;
     Ok(if summary.report.ok && summary.runs_failed == 0 {
-        Outcome::Held
+        LabOutcome::Held
     } else {
-        Outcome::DidNotHold
+        LabOutcome::DidNotHold
     })
 }
 
@@ -90,20 +90,20 @@ pub fn run(options: &Options) -> Result<Outcome> {
 ///
 /// # Errors
 /// If stdout is gone.
-pub fn except(options: &Options, reason: &str) -> Result<Outcome> {
+pub fn except(options: &CrashOptions, reason: &str) -> Result<LabOutcome> {
     let seed = options.seed.unwrap_or_default();
     let summary = Summary {
-        report: Report::exception(options, seed, reason),
+        report: CrashReport::exception(options, seed, reason),
         runs: 0,
         runs_failed: 0,
         first_failure: None,
     };
     print(options, &summary)?;
-    Ok(Outcome::Held)
+    Ok(LabOutcome::Held)
 }
 
 /// Adds the findings to the files of a run in `directory`. With several runs, keeps only the files of runs that failed.
-fn keep(options: &Options, directory: &Path, facts: &Facts, report: &Report) -> Result<()> {
+fn keep(options: &CrashOptions, directory: &Path, facts: &RunFacts, report: &CrashReport) -> Result<()> {
     let failed = |what: &str| format!("{what} {}", directory.display());
     if options.repeat > 1 && report.ok {
         return fs::remove_dir_all(directory).with_context(|| failed("remove"));
@@ -116,7 +116,7 @@ fn keep(options: &Options, directory: &Path, facts: &Facts, report: &Report) -> 
         .with_context(|| failed("write to"))
 }
 
-fn print(options: &Options, summary: &Summary) -> Result<()> {
+fn print(options: &CrashOptions, summary: &Summary) -> Result<()> {
     let mut stdout = io::stdout().lock();
     if options.json {
         writeln!(stdout, "{}", serde_json::to_string(summary)?)?;
@@ -135,7 +135,7 @@ fn print(options: &Options, summary: &Summary) -> Result<()> {
 }
 
 /// The command that plays only the run with `seed`.
-fn command(options: &Options, seed: u64) -> String {
+fn command(options: &CrashOptions, seed: u64) -> String {
     let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
         value().map_or_else(String::new, |value| value.get_name().to_owned())
     };
@@ -157,7 +157,7 @@ fn command(options: &Options, seed: u64) -> String {
     if let Some(node) = options.node {
         command += &format!(" --node {}", name(&|| node.to_possible_value()));
     }
-    if options.fault == Fault::CutServicePath {
+    if options.fault == CrashFault::CutServicePath {
         command += &format!(" --how {}", name(&|| options.how.to_possible_value()));
     }
     if options.links > 1 {
@@ -247,9 +247,9 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Cli {
+    struct CrashCli {
         #[command(flatten)]
-        options: Options,
+        options: CrashOptions,
     }
 
     #[test]
@@ -257,9 +257,9 @@ mod tests {
         let asked = "lab --policy replica --workload upload --fault flush-tc --node backup --then-power-off --rtt 20 \
                      --loss 0.1 --assume etcd --members 3 --repeat 50 --connections 7 --busy 3 --ipv6 --without-state-sync \
                      --log-mb 2 --at-limit spill --request-mb 8";
-        let options = Cli::parse_from(asked.split_whitespace()).options;
+        let options = CrashCli::parse_from(asked.split_whitespace()).options;
         let again = command(&options, 9);
-        let replayed = Cli::parse_from(again.split(' ').skip(1)).options;
+        let replayed = CrashCli::parse_from(again.split(' ').skip(1)).options;
         assert_eq!(replayed.seed, Some(9));
         assert_eq!(replayed.repeat, 1);
         assert_eq!(replayed.way, options.way);
@@ -278,9 +278,9 @@ mod tests {
     #[test]
     fn the_replay_command_cuts_the_same_path() {
         let asked = "lab --fault cut-service-path --how uplink --links 2 --first-link other";
-        let options = Cli::parse_from(asked.split_whitespace()).options;
+        let options = CrashCli::parse_from(asked.split_whitespace()).options;
         let again = command(&options, 9);
-        let replayed = Cli::parse_from(again.split(' ').skip(1)).options;
+        let replayed = CrashCli::parse_from(again.split(' ').skip(1)).options;
         assert_eq!((replayed.fault, replayed.how), (options.fault, options.how));
         assert_eq!((replayed.links, replayed.first_link), (2, options.first_link));
     }

@@ -3,34 +3,37 @@
 use proto::Instant;
 use serde::Serialize;
 
-use super::durations::{Cause, Durations, Felt, ms};
-use super::play::{AFTER, BEFORE, FAULT, Facts, LogAtFault, RETURN};
+use super::durations::{Durations, Felt, TakeoverCause, ms};
+use super::play::{AFTER, BEFORE, FAULT, LogAtFault, RETURN, RunFacts};
 use super::promise::BusyStall;
 use super::rounds::{self, RoundReport};
-use super::{Fault, FirstLink, Options, PathFault, Policy, Returning, Sequel, Target, Workload};
+use super::{
+    CrashFault, CrashOptions, CrashTarget, FirstLink, PathCut, PolicyOption, Returning, Sequel,
+    WorkloadOption,
+};
 use crate::capture::Capture;
 use crate::client::Spread;
-use crate::emulator::{Passed, Way};
+use crate::emulator::{Passed, WanOptions};
 use crate::judge::Finding;
-use crate::node::Application;
+use crate::node::ServerSoftware;
 
 /// Maximum number of failures and violations that are printed one by one.
 const SHOWN: usize = 20;
 
 /// The findings. Durations are over all connections of all runs.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct CrashReport {
     /// Whether every connection of every run survived as if nothing had happened.
     pub ok: bool,
-    policy: Policy,
-    workload: Workload,
-    server: Application,
-    fault: Fault,
+    policy: PolicyOption,
+    workload: WorkloadOption,
+    server: ServerSoftware,
+    fault: CrashFault,
     /// The node that the fault hit in the first run.
-    node: Option<Target>,
+    node: Option<CrashTarget>,
     /// How the path was broken, with cut-service-path.
     #[serde(skip_serializing_if = "Option::is_none")]
-    how: Option<PathFault>,
+    how: Option<PathCut>,
     links: u8,
     first_link: FirstLink,
     then_power_off: bool,
@@ -38,7 +41,7 @@ pub struct Report {
     baseline: bool,
     ipv6: bool,
     #[serde(flatten)]
-    way: Way,
+    way: WanOptions,
     /// Seed of the first run.
     pub seed: u64,
     bytes_expected: u64,
@@ -114,11 +117,11 @@ struct Exception {
     count: u64,
 }
 
-impl Report {
+impl CrashReport {
     /// The report of one run from its `facts`.
     #[must_use]
-    pub fn new(options: &Options, seed: u64, facts: &Facts) -> Self {
-        let Facts { client, verdict, .. } = facts;
+    pub fn new(options: &CrashOptions, seed: u64, facts: &RunFacts) -> Self {
+        let RunFacts { client, verdict, .. } = facts;
         let failures = client.connections.iter().enumerate().filter_map(|(index, one)| {
             let failure = one.failure.as_ref()?;
             let local = one
@@ -184,7 +187,7 @@ impl Report {
 
     /// The report if nothing was played, for `reason`.
     #[must_use]
-    pub fn exception(options: &Options, seed: u64, reason: &str) -> Self {
+    pub fn exception(options: &CrashOptions, seed: u64, reason: &str) -> Self {
         let reason = reason.to_owned();
         let mut report = Self::empty(options, seed);
         report.exceptions.push(Exception { reason, count: 1 });
@@ -192,7 +195,7 @@ impl Report {
         report
     }
 
-    fn empty(options: &Options, seed: u64) -> Self {
+    fn empty(options: &CrashOptions, seed: u64) -> Self {
         Self {
             ok: false,
             policy: options.policy,
@@ -200,7 +203,7 @@ impl Report {
             server: options.application(),
             fault: options.fault,
             node: options.node,
-            how: (options.fault == Fault::CutServicePath).then_some(options.how),
+            how: (options.fault == CrashFault::CutServicePath).then_some(options.how),
             links: options.links,
             first_link: options.first_link,
             then_power_off: options.then_power_off,
@@ -401,7 +404,7 @@ fn append<T>(list: &mut Vec<T>, more: Vec<T>) -> u64 {
 }
 
 /// The parts of the stall, for each connection.
-fn durations(options: &Options, facts: &Facts) -> Durations {
+fn durations(options: &CrashOptions, facts: &RunFacts) -> Durations {
     let felt = Felt {
         client: &facts.client,
         idle: facts.idle,
@@ -422,7 +425,7 @@ fn durations(options: &Options, facts: &Facts) -> Durations {
             .extend(felt.gaps(RETURN).reduce(f64::max));
     }
     if let Some(deadly_at) = facts.deadly_at {
-        let cause = Cause {
+        let cause = TakeoverCause {
             deadly_at,
             told: if facts.deadly_at == facts.second_at {
                 AFTER

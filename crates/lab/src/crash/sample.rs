@@ -6,11 +6,11 @@ use anyhow::{Context, Result, ensure};
 use proto::Instant;
 
 use super::play::play;
-use super::{Options, Workload, preflight};
+use super::{CrashOptions, WorkloadOption, preflight};
 
 /// Times from the declaration of the primary's death until connections were live, in milliseconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample {
+pub struct TakeoverSample {
     /// Time until the first connection was live.
     pub first_live_ms: f64,
     /// Time until the last connection was live.
@@ -27,9 +27,14 @@ const MEGABYTES: u32 = 350;
 ///
 /// # Errors
 /// If the run could not be played, or a connection was lost.
-pub fn sample(workload: Workload, connections: u32, seed: u64, steadfast: Option<PathBuf>) -> Result<Sample> {
-    let mut options = Options::single(workload, connections, seed, steadfast);
-    if workload == Workload::Download {
+pub fn sample(
+    workload: WorkloadOption,
+    connections: u32,
+    seed: u64,
+    steadfast: Option<PathBuf>,
+) -> Result<TakeoverSample> {
+    let mut options = CrashOptions::single(workload, connections, seed, steadfast);
+    if workload == WorkloadOption::Download {
         // At full speed the download of one connection would end before the fault.
         options.way.rate_mbit = Some(RATE_MBIT);
         options.megabytes = Some(MEGABYTES);
@@ -47,7 +52,7 @@ pub fn sample(workload: Workload, connections: u32, seed: u64, steadfast: Option
         let after = at_ns.map(|at_ns| Instant::from_nanos(at_ns).since(declared).as_secs_f64() * 1e3);
         after.with_context(|| format!("no connection was live: {takeover:?}"))
     };
-    Ok(Sample {
+    Ok(TakeoverSample {
         first_live_ms: since(takeover.first_live_ns)?,
         last_live_ms: since(takeover.last_live_ns)?,
         restored: takeover.restored,

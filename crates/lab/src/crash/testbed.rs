@@ -9,20 +9,21 @@ use anyhow::{Context, Result};
 use linux::netns::Netns;
 use proto::Instant;
 
-use super::fault::Fault;
+use super::fault::CrashFault;
 use super::work::Work;
-use super::{FirstLink, Options, Policy, baseline, preflight};
+use super::{CrashOptions, FirstLink, PolicyOption, baseline, preflight};
 use crate::capture::Captures;
 use crate::emulator::Emulator;
 use crate::fence;
-use crate::net::address::{CLIENT, Endpoint, ROUTER_LAN, VIP_V4, VIP_V6, WITNESSES};
-use crate::net::{INTERFACE, NODE_NAMES, Plan, Topology};
+use crate::net::address::{CLIENT, InterfaceAddresses, ROUTER_LAN, VIP_V4, VIP_V6, WITNESSES};
+use crate::net::{INTERFACE, NODE_NAMES, Topology, TopologyOptions};
 use crate::newcomer::greet;
 use crate::node::{
-    Agent, Application, Arbiter, Assume, Content, Fence, HEARTBEAT_PORT, Pair, Server, Status,
+    AgentProcess, ArbiterSetup, Assume, FenceSetup, HEARTBEAT_PORT, PairSetup, PatternFiles, ReportedStatus,
+    ServerProcess, ServerSoftware,
 };
 use crate::teardown::{Resource, Teardown};
-use crate::witness::{self, Witness};
+use crate::witness::{self, EtcdProcesses};
 
 /// The example state-sync hook for redis that the packages contain.
 const STATE_SYNC: &str = include_str!("../../../../packaging/examples/redis-state-sync");
@@ -44,29 +45,29 @@ const WORKERS: u32 = 2;
 /// A run's surroundings. The fields are dropped in order of declaration: processes before the network in which they run.
 pub struct Testbed {
     /// The daemons of node a and b; `None` without steadfast.
-    pub agents: Option<[Agent; 2]>,
+    pub agents: Option<[AgentProcess; 2]>,
     /// The servers of node a and b.
-    pub servers: [Server; 2],
+    pub servers: [ServerProcess; 2],
     /// Number of times a server was started again.
     server_starts: u32,
-    application: Application,
-    content: Content,
+    application: ServerSoftware,
+    content: PatternFiles,
     /// A tcpdump at each capture point.
     pub captures: Captures,
     /// The way to the client, if it is emulated.
     pub emulator: Option<Emulator>,
     /// etcd, if it decides who may speak.
-    _witness: Option<Witness>,
+    _witness: Option<EtcdProcesses>,
     /// The network.
     pub network: Topology,
     /// The configuration that both nodes share.
-    pub pair: Pair,
+    pub pair: PairSetup,
     /// The directory of the run's files.
     pub directory: PathBuf,
 }
 
 /// The address of the service that `options` describe.
-pub fn service(options: &Options) -> SocketAddr {
+pub fn service(options: &CrashOptions) -> SocketAddr {
     let address = if options.ipv6 {
         IpAddr::V6(VIP_V6)
     } else {
@@ -80,10 +81,10 @@ impl Testbed {
     ///
     /// # Errors
     /// Names the step that failed.
-    pub fn set(options: &Options, work: &Work, run: &str, teardown: &Teardown) -> Result<Self> {
+    pub fn set(options: &CrashOptions, work: &Work, run: &str, teardown: &Teardown) -> Result<Self> {
         let application = options.application();
         let directory = directory(options, run, teardown)?;
-        let content = Content::generate(&directory, &work.files())?;
+        let content = PatternFiles::generate(&directory, &work.files())?;
         let network = Topology::build(run, plan(options), teardown).context("build the network")?;
         let emulator = network
             .wan
@@ -94,7 +95,7 @@ impl Testbed {
         let server = |node: usize| {
             let label = format!("{}-{}", application.name(), NODE_NAMES[node]);
             let node = &network.nodes[node];
-            Server::start(application, node, &directory, &label, &content, WORKERS)
+            ServerProcess::start(application, node, &directory, &label, &content, WORKERS)
         };
         let servers = [server(0)?, server(1)?];
         let (arbiter, witness) = arbiter(options, &network, run, &directory, teardown)?;
@@ -125,7 +126,7 @@ impl Testbed {
     ///
     /// # Errors
     /// If the run is without steadfast.
-    pub fn agent(&self, index: usize) -> Result<&Agent> {
+    pub fn agent(&self, index: usize) -> Result<&AgentProcess> {
         let agents = self.agents.as_ref();
         Ok(&agents.context("there are no agents without steadfast")?[index])
     }
@@ -134,7 +135,7 @@ impl Testbed {
     ///
     /// # Errors
     /// If the run is without steadfast.
-    pub fn agent_mut(&mut self, index: usize) -> Result<&mut Agent> {
+    pub fn agent_mut(&mut self, index: usize) -> Result<&mut AgentProcess> {
         let agents = self.agents.as_mut();
         Ok(&mut agents.context("there are no agents without steadfast")?[index])
     }
@@ -143,7 +144,7 @@ impl Testbed {
     ///
     /// # Errors
     /// If the router's namespace cannot be entered.
-    pub fn greet(&self, options: &Options) -> Result<Option<String>> {
+    pub fn greet(&self, options: &CrashOptions) -> Result<Option<String>> {
         greet(&self.network.router, options.application(), self.pair.service)
     }
 
@@ -151,7 +152,7 @@ impl Testbed {
     ///
     /// # Errors
     /// If there is no agent or it does not answer.
-    pub fn status(&self, index: usize) -> Result<Status> {
+    pub fn status(&self, index: usize) -> Result<ReportedStatus> {
         self.agent(index)?.status(&self.network.nodes[index])
     }
 
@@ -208,19 +209,20 @@ impl Testbed {
         let label = format!("{name}-{}-again-{number}", NODE_NAMES[index]);
         let node = &self.network.nodes[index];
         let (directory, content) = (&self.directory, &self.content);
-        self.servers[index] = Server::start(self.application, node, directory, &label, content, WORKERS)?;
+        self.servers[index] =
+            ServerProcess::start(self.application, node, directory, &label, content, WORKERS)?;
         Ok(())
     }
 }
 
 /// The directory in which the files of `run` are kept, if they are kept (`--keep`).
 #[must_use]
-pub fn kept(options: &Options, run: &str) -> Option<PathBuf> {
+pub fn kept(options: &CrashOptions, run: &str) -> Option<PathBuf> {
     options.keep.as_ref().map(|keep| keep.join(run))
 }
 
 /// Creates the directory for the files of `run`.
-fn directory(options: &Options, run: &str, teardown: &Teardown) -> Result<PathBuf> {
+fn directory(options: &CrashOptions, run: &str, teardown: &Teardown) -> Result<PathBuf> {
     let directory = if let Some(keep) = kept(options, run) {
         std::path::absolute(keep)?
     } else {
@@ -234,26 +236,26 @@ fn directory(options: &Options, run: &str, teardown: &Teardown) -> Result<PathBu
 
 /// The arbiter that decides which node may speak, and the etcd members that are started for it, if any.
 fn arbiter(
-    options: &Options,
+    options: &CrashOptions,
     network: &Topology,
     run: &str,
     directory: &Path,
     teardown: &Teardown,
-) -> Result<(Arbiter, Option<Witness>)> {
+) -> Result<(ArbiterSetup, Option<EtcdProcesses>)> {
     match options.assume {
-        Assume::FailStop => Ok((Arbiter::None, None)),
+        Assume::FailStop => Ok((ArbiterSetup::None, None)),
         Assume::Fence | Assume::SlowFence => {
-            let of = |node: usize| -> Result<Fence> {
+            let of = |node: usize| -> Result<FenceSetup> {
                 let (peer, takes) = (1 - node, options.assume.takes());
                 let ports = network.ports(peer);
                 let journal = directory.join(FENCE_JOURNAL);
                 let delay = options.assume.fence_delay(node);
-                Ok(Fence {
+                Ok(FenceSetup {
                     command: fence::command(&network.switch, &ports, &network.nodes[peer], takes, &journal)?,
                     delay_ms: (!delay.is_zero()).then(|| u32::try_from(delay.as_millis()).expect("seconds")),
                 })
             };
-            Ok((Arbiter::Fence([of(0)?, of(1)?]), None))
+            Ok((ArbiterSetup::Fence([of(0)?, of(1)?]), None))
         }
         Assume::Etcd => {
             let mut hosts = Vec::new();
@@ -261,23 +263,23 @@ fn arbiter(
                 let host = network.add_host(run, &witness::name(index), endpoint, teardown)?;
                 hosts.push((host, *endpoint));
             }
-            let witness = Witness::start(hosts, directory).context("start etcd")?;
+            let witness = EtcdProcesses::start(hosts, directory).context("start etcd")?;
             Ok((witness.arbiter(), Some(witness)))
         }
     }
 }
 
-fn plan(options: &Options) -> Plan {
-    Plan {
+fn plan(options: &CrashOptions) -> TopologyOptions {
+    TopologyOptions {
         second_network: options.links > 1,
-        own_switches: options.fault == Fault::CutServicePath,
-        ..Plan::of(options.way)
+        own_switches: options.fault == CrashFault::CutServicePath,
+        ..TopologyOptions::of(options.way)
     }
 }
 
 /// The addresses of node `index`, one for each of its networks. The service's network comes first.
-fn addresses(options: &Options, network: &Topology, index: usize) -> Vec<IpAddr> {
-    let address = |node: Endpoint| match options.ipv6 {
+fn addresses(options: &CrashOptions, network: &Topology, index: usize) -> Vec<IpAddr> {
+    let address = |node: InterfaceAddresses| match options.ipv6 {
         true => IpAddr::V6(node.v6),
         false => IpAddr::V4(node.v4),
     };
@@ -286,12 +288,12 @@ fn addresses(options: &Options, network: &Topology, index: usize) -> Vec<IpAddr>
 }
 
 fn pair(
-    options: &Options,
+    options: &CrashOptions,
     run: &str,
-    arbiter: Arbiter,
+    arbiter: ArbiterSetup,
     network: &Topology,
     directory: &Path,
-) -> Result<Pair> {
+) -> Result<PairSetup> {
     let outside = match options.ipv6 {
         true => [ROUTER_LAN.v6, CLIENT.v6].map(IpAddr::V6),
         false => [ROUTER_LAN.v4, CLIENT.v4].map(IpAddr::V4),
@@ -302,8 +304,8 @@ fn pair(
         on_service = Some([addresses[0][0], addresses[1][0]]);
         addresses.iter_mut().for_each(|links| links.reverse());
     }
-    let is_probed = options.fault == Fault::HangServer;
-    Ok(Pair {
+    let is_probed = options.fault == CrashFault::HangServer;
+    Ok(PairSetup {
         binary: preflight::daemon(options)?,
         names: NODE_NAMES.map(|name| format!("{name}-{run}")),
         addresses,
@@ -327,8 +329,8 @@ fn pair(
 
 /// Writes the program that copies redis' state to a returning node into `directory`. Returns its path, or `None` if this run
 /// needs no copy.
-fn state_sync(options: &Options, directory: &Path) -> Result<Option<PathBuf>> {
-    if options.policy != Policy::Replica || options.rounds.is_none() || options.without_state_sync {
+fn state_sync(options: &CrashOptions, directory: &Path) -> Result<Option<PathBuf>> {
+    if options.policy != PolicyOption::Replica || options.rounds.is_none() || options.without_state_sync {
         return Ok(None);
     }
     let path = std::path::absolute(directory.join("state-sync"))?;
@@ -340,12 +342,12 @@ fn state_sync(options: &Options, directory: &Path) -> Result<Option<PathBuf>> {
 
 /// Starts both daemons. With `copies`, each runs from its own copy of the program, so that an upgrade can replace the file.
 fn agents(
-    pair: &Pair,
+    pair: &PairSetup,
     copies: bool,
     network: &Topology,
     directory: &Path,
     teardown: &Teardown,
-) -> Result<[Agent; 2]> {
+) -> Result<[AgentProcess; 2]> {
     for leftover in pair.leftovers() {
         teardown.will_create(&leftover)?;
     }
@@ -356,7 +358,7 @@ fn agents(
             std::fs::copy(&pair.binary, &copy).with_context(|| copy.display().to_string())?;
             pair.binary = copy;
         }
-        Agent::start(&pair, node, &network.nodes[node], directory)
+        AgentProcess::start(&pair, node, &network.nodes[node], directory)
     };
     let mut agents = [start(0)?, start(1)?];
     for (agent, node) in agents.iter_mut().zip(&network.nodes) {

@@ -6,10 +6,10 @@ use std::time::Duration;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::{Options, Policy, Workload};
-use crate::client::{Plan, Until, Workload as ClientWorkload};
-use crate::emulator::Way;
-use crate::node::AtLimit;
+use super::{CrashOptions, PolicyOption, WorkloadOption};
+use crate::client::{ClientPlan, Until, Workload as ClientWorkload};
+use crate::emulator::WanOptions;
+use crate::node::AtLimitOption;
 
 /// Content bytes of a small request, and of each exchange of an idle connection. The README promises at least 1 KB.
 const SMALL: u64 = 1024;
@@ -50,7 +50,7 @@ const BASELINE_DEADLINE: Duration = Duration::from_secs(12);
 #[derive(Clone, Debug)]
 pub struct Work {
     /// What the clients do.
-    pub plan: Plan,
+    pub plan: ClientPlan,
     /// When the fault hits.
     pub moment: Moment,
 }
@@ -67,7 +67,7 @@ pub enum Moment {
 impl Work {
     /// The work that `options` describe, at `server`. `seed` decides the random choices.
     #[must_use]
-    pub fn new(options: &Options, seed: u64, server: SocketAddr) -> Self {
+    pub fn new(options: &CrashOptions, seed: u64, server: SocketAddr) -> Self {
         let mut chance = Xoshiro256PlusPlus::seed_from_u64(seed);
         let busy = u64::from(options.busy());
         let total = options.megabytes.map_or_else(
@@ -76,11 +76,11 @@ impl Work {
         );
         let each = (total / busy).max(SMALL);
         let idle = u64::from(options.connections) - busy;
-        let before = idle * Plan::IDLE_SIZE;
+        let before = idle * ClientPlan::IDLE_SIZE;
         let at_share = |share: f64| Moment::AtBytes(before + (each as f64 * busy as f64 * share) as u64);
         let (workload, moment) = match options.workload {
             // Many small files in sequence, because a connection is protected again only from its next request on.
-            Workload::Download if options.rounds.is_some() => {
+            WorkloadOption::Download if options.rounds.is_some() => {
                 let seconds = total as f64 / duration(options);
                 let size = (seconds * FILE_S / busy as f64) as u64;
                 let until = Until::Told;
@@ -92,34 +92,34 @@ impl Work {
                     quiet(&mut chance),
                 )
             }
-            Workload::Download => (
+            WorkloadOption::Download => (
                 ClientWorkload::Download { bytes: each },
                 at_share(chance.random_range(SHARE)),
             ),
             // The value is read back, so each byte passes twice. The fault hits during the write.
-            Workload::Upload => (
+            WorkloadOption::Upload => (
                 ClientWorkload::Upload { bytes: each / 2 },
                 at_share(chance.random_range(SHARE) / 2.0),
             ),
             // Read back like an upload.
-            Workload::Post => (
+            WorkloadOption::Post => (
                 ClientWorkload::Post {
                     bytes: each / 2,
                     piece: u64::from(options.request_mb) * 1_000_000,
                 },
                 at_share(chance.random_range(SHARE) / 2.0),
             ),
-            Workload::Request => {
+            WorkloadOption::Request => {
                 let until = Until::Told;
                 (ClientWorkload::Request { size: SMALL, until }, quiet(&mut chance))
             }
-            Workload::Idle => (ClientWorkload::Idle { size: SMALL }, quiet(&mut chance)),
+            WorkloadOption::Idle => (ClientWorkload::Idle { size: SMALL }, quiet(&mut chance)),
         };
         let protocol = options.application().protocol();
-        let mut plan = Plan::new(server, protocol, workload);
+        let mut plan = ClientPlan::new(server, protocol, workload);
         plan.connections = options.connections as usize;
         plan.idle = idle as usize;
-        plan.refusable = options.log.at_limit == Some(AtLimit::Unprotect);
+        plan.refusable = options.log.at_limit == Some(AtLimitOption::Unprotect);
         plan.hashed = plan.idle + HASHED_MAX;
         plan.timeline_points = (TIMELINE_POINTS_MAX / plan.connections).clamp(2, plan.timeline_points);
         plan.seed = seed;
@@ -142,8 +142,8 @@ impl Work {
             ClientWorkload::Request { size, .. } | ClientWorkload::Idle { size } => size,
         };
         let mut lengths = vec![length];
-        if self.plan.idle > 0 && length != Plan::IDLE_SIZE {
-            lengths.push(Plan::IDLE_SIZE);
+        if self.plan.idle > 0 && length != ClientPlan::IDLE_SIZE {
+            lengths.push(ClientPlan::IDLE_SIZE);
         }
         lengths
             .into_iter()
@@ -152,7 +152,7 @@ impl Work {
     }
 }
 
-fn duration(options: &Options) -> f64 {
+fn duration(options: &CrashOptions) -> f64 {
     if options.fault.is_long() {
         DURATION_LONG_S
     } else {
@@ -164,16 +164,16 @@ fn quiet(chance: &mut Xoshiro256PlusPlus) -> Moment {
     Moment::After(Duration::from_millis(chance.random_range(QUIET_MS)))
 }
 
-fn machine(options: &Options) -> f64 {
+fn machine(options: &CrashOptions) -> f64 {
     match (options.policy, options.workload) {
-        (Policy::Http, Workload::Post) => MACHINE_STORE,
-        (Policy::Http, _) => MACHINE_HTTP,
-        (Policy::Replica, _) => MACHINE_REPLICA,
+        (PolicyOption::Http, WorkloadOption::Post) => MACHINE_STORE,
+        (PolicyOption::Http, _) => MACHINE_HTTP,
+        (PolicyOption::Replica, _) => MACHINE_REPLICA,
     }
 }
 
 /// Approximate throughput of all connections together, in bytes/s. `machine` is the limit of the machine.
-fn throughput(machine: f64, way: Way, connections: u32) -> f64 {
+fn throughput(machine: f64, way: WanOptions, connections: u32) -> f64 {
     let rate = way
         .rate_mbit
         .map_or(f64::INFINITY, |mbit| mbit * 1e6 / 8.0 * GOODPUT);
@@ -191,8 +191,8 @@ fn throughput(machine: f64, way: Way, connections: u32) -> f64 {
 mod tests {
     use super::*;
 
-    fn way(rtt_ms: f64, rate_mbit: Option<f64>, loss_percent: f64) -> Way {
-        Way {
+    fn way(rtt_ms: f64, rate_mbit: Option<f64>, loss_percent: f64) -> WanOptions {
+        WanOptions {
             rtt_ms: Some(rtt_ms),
             rate_mbit,
             loss_percent: Some(loss_percent),
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn the_narrowest_part_decides_how_much_is_sent() {
         let http = |way, connections| throughput(MACHINE_HTTP, way, connections);
-        assert_eq!(http(Way::default(), 20), MACHINE_HTTP);
+        assert_eq!(http(WanOptions::default(), 20), MACHINE_HTTP);
         assert_eq!(http(way(20.0, Some(80.0), 0.0), 20), 9e6);
         let lossy = http(way(20.0, None, 1.0), 1);
         assert!((0.8e6..0.9e6).contains(&lossy), "{lossy}");

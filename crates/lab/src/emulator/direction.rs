@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::prctl::set_timerslack;
 use proto::Instant;
 use serde::Serialize;
-use sim::link::{Link, Verdict};
+use sim::link::{Link, LinkVerdict};
 
 use crate::clock::monotonic;
 
@@ -40,7 +40,7 @@ pub struct Passed {
 }
 
 /// One direction.
-pub struct Direction {
+pub struct WanDirection {
     link: Link,
     from: Arc<PacketSocket>,
     to: Arc<PacketSocket>,
@@ -60,7 +60,7 @@ struct Flight {
     frame: Vec<u8>,
 }
 
-impl Direction {
+impl WanDirection {
     /// Carries frames from one socket to the other as `link` decides.
     pub fn new(link: Link, from: Arc<PacketSocket>, to: Arc<PacketSocket>) -> Self {
         Self {
@@ -134,16 +134,16 @@ impl Direction {
     fn decide(&mut self, frame: Vec<u8>) {
         let wire = on_the_wire(&frame);
         match self.link.offer(monotonic(), wire.bytes) {
-            Verdict::Deliver { at, copy_at } => {
+            LinkVerdict::Deliver { at, copy_at } => {
                 if let Some(copy_at) = copy_at {
                     self.launch(copy_at, frame.clone());
                 }
                 self.launch(at, frame);
                 return;
             }
-            Verdict::Lost => self.passed.lost += wire.packets as u64,
-            Verdict::QueueFull => self.passed.queue_full += wire.packets as u64,
-            Verdict::Down => {}
+            LinkVerdict::Lost => self.passed.lost += wire.packets as u64,
+            LinkVerdict::QueueFull => self.passed.queue_full += wire.packets as u64,
+            LinkVerdict::Down => {}
         }
         self.spare.push(frame);
     }

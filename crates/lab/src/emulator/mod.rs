@@ -23,13 +23,13 @@ use linux::packet_socket::PacketSocket;
 use serde::Serialize;
 use sim::link::{Link, LinkConfig};
 
-use self::direction::Direction;
 pub use self::direction::Passed;
+use self::direction::WanDirection;
 use crate::net::{WAN_CLIENT_INTERFACE, WAN_ROUTER_INTERFACE};
 
 /// What the way between client and router is like. Without any of these they are plugged together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Args, Serialize)]
-pub struct Way {
+pub struct WanOptions {
     /// Round-trip time added between client and router, in milliseconds.
     #[arg(long = "rtt", value_name = "MS", value_parser = not_negative)]
     pub rtt_ms: Option<f64>,
@@ -46,7 +46,7 @@ const QUEUE_TIME_MIN: Duration = Duration::from_millis(50);
 /// Minimum size of that queue, in bytes: two of the largest segments. A smaller queue could drop every segment on a slow way.
 const QUEUE_BYTES_MIN: usize = 128 << 10;
 
-impl Way {
+impl WanOptions {
     /// Whether client and router are plugged together, without an emulator.
     #[must_use]
     pub fn is_direct(&self) -> bool {
@@ -114,7 +114,7 @@ impl Emulator {
     ///
     /// # Errors
     /// If a packet socket or a thread cannot be created.
-    pub fn start(wan: &Netns, way: Way, seed: u64) -> Result<Self> {
+    pub fn start(wan: &Netns, way: WanOptions, seed: u64) -> Result<Self> {
         let open = |interface| wan.run(|| PacketSocket::open(interface));
         let client = Arc::new(open(WAN_CLIENT_INTERFACE)??);
         let router = Arc::new(open(WAN_ROUTER_INTERFACE)??);
@@ -129,7 +129,7 @@ impl Emulator {
         ];
         for (name, from, to, seed) in ways {
             let link = Link::new(way.link(), seed).context("a link like that")?;
-            let direction = Direction::new(link, Arc::clone(from), Arc::clone(to));
+            let direction = WanDirection::new(link, Arc::clone(from), Arc::clone(to));
             let stop = Arc::clone(&emulator.stop);
             let carry = move || {
                 let passed = direction.carry(&stop);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_round_trip_is_two_delays() {
-        let way = Way {
+        let way = WanOptions {
             rtt_ms: Some(20.0),
             rate_mbit: Some(100.0),
             loss_percent: Some(0.1),
@@ -188,8 +188,8 @@ mod tests {
 
     #[test]
     fn without_options_there_is_nothing_to_emulate() {
-        assert!(Way::default().is_direct());
-        assert!(!Way::default().loses());
+        assert!(WanOptions::default().is_direct());
+        assert!(!WanOptions::default().loses());
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! The catalogue of figures. Each figure has a scenario and a function that draws it.
 
-use super::chart::{Panel, Place};
+use super::chart::{MarkPosition, Panel};
 use super::plot::flows::{self, Marks};
 use super::plot::{models, strings};
 use super::rows::Rows;
-use super::scenario::Scenario;
+use super::scenario::FigureScenario;
 
 /// A figure of the thesis, or a figure of the same kind.
-pub struct Entry {
+pub struct CatalogueEntry {
     /// The figure's name on the command line.
     pub name: &'static str,
     /// The figure's title.
@@ -17,11 +17,11 @@ pub struct Entry {
     /// Numbers from the thesis, which are drawn as lines for comparison.
     pub marks: Marks,
     /// Makes the figure's panels from the scenario's rows.
-    pub draw: fn(&Scenario, &Rows, Marks) -> Vec<Panel>,
+    pub draw: fn(&FigureScenario, &Rows, Marks) -> Vec<Panel>,
 }
 
 /// A scenario file that comes with the program.
-pub struct File {
+pub struct ScenarioFile {
     /// The file's name without the extension.
     pub name: &'static str,
     /// The file's contents.
@@ -30,12 +30,12 @@ pub struct File {
 
 macro_rules! files {
     ($($name:literal),* $(,)?) => {
-        &[$(File { name: $name, text: include_str!(concat!("../../../../scenarios/", $name, ".toml")) }),*]
+        &[$(ScenarioFile { name: $name, text: include_str!(concat!("../../../../scenarios/", $name, ".toml")) }),*]
     };
 }
 
 /// All scenario files.
-pub const FILES: &[File] = files![
+pub const FILES: &[ScenarioFile] = files![
     "halr-window-data-loss",
     "halr-window-syn-loss",
     "halr-unused-flow-time",
@@ -59,221 +59,227 @@ pub const FILES: &[File] = files![
     "unequal-strings-4-to-1",
 ];
 
-const CAPACITY: (&str, Place) = ("capacity of the string that is left", Place::Y(100.0));
-const QUEUE_MAX: (&str, Place) = ("thesis, with rate control: at most 600", Place::Y(600.0));
+const CAPACITY: (&str, MarkPosition) = ("capacity of the string that is left", MarkPosition::Y(100.0));
+const QUEUE_MAX: (&str, MarkPosition) = ("thesis, with rate control: at most 600", MarkPosition::Y(600.0));
 
 /// All figures: first those of the thesis, in its order, then those for today's hosts, which are named after figures of the thesis.
-pub const FIGURES: &[Entry] = &[
-    Entry {
+pub const FIGURES: &[CatalogueEntry] = &[
+    CatalogueEntry {
         name: "halr-7",
         title: "Figure 7. Congestion window of a flow whose data is lost",
         scenario: "halr-window-data-loss",
         marks: &[],
         draw: flows::window,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-8",
         title: "Figure 8. Congestion window of a flow whose SYN is lost",
         scenario: "halr-window-syn-loss",
         marks: &[],
         draw: flows::window,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-9",
         title: "Figure 9. Unused flow time over flow down time",
         scenario: "halr-unused-flow-time",
         marks: &[],
         draw: models::sawtooth,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-12",
         title: "Figure 12. Completion over arrival, failover of 0.5 s",
         scenario: "halr-completion-failover-0.5s",
         marks: &[
-            ("thesis, without HALR, Case 3: 4.01 s", Place::Y(4.01)),
-            ("thesis, with HALR: up to 1.9 s", Place::Y(1.9)),
-            ("thesis, with HALR: from 0.8 s", Place::Y(0.8)),
+            ("thesis, without HALR, Case 3: 4.01 s", MarkPosition::Y(4.01)),
+            ("thesis, with HALR: up to 1.9 s", MarkPosition::Y(1.9)),
+            ("thesis, with HALR: from 0.8 s", MarkPosition::Y(0.8)),
         ],
         draw: flows::completion_over_arrival,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-13",
         title: "Figure 13. Completion over arrival, failover of 3 s",
         scenario: "halr-completion-failover-3s",
         marks: &[
-            ("thesis, without HALR: a group at about 10 s", Place::Y(10.0)),
-            ("thesis, the same with HALR: about 4 s", Place::Y(4.0)),
+            (
+                "thesis, without HALR: a group at about 10 s",
+                MarkPosition::Y(10.0),
+            ),
+            ("thesis, the same with HALR: about 4 s", MarkPosition::Y(4.0)),
         ],
         draw: flows::completion_over_arrival,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-14",
         title: "Figure 14. Completion over arrival, failover of 5 s",
         scenario: "halr-completion-failover-5s",
         marks: &[
-            ("thesis, without HALR: 40 % wait 9 s longer", Place::Y(9.6)),
-            ("thesis, without HALR: the others 3 s", Place::Y(3.6)),
+            ("thesis, without HALR: 40 % wait 9 s longer", MarkPosition::Y(9.6)),
+            ("thesis, without HALR: the others 3 s", MarkPosition::Y(3.6)),
         ],
         draw: flows::completion_over_arrival,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-15",
         title: "Figure 15. Timeouts of Case 2 flows, TCP Reno",
         scenario: "halr-timeouts-reno",
         marks: &[],
         draw: flows::timeouts,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-16",
         title: "Figure 16. Timeouts of Case 2 flows, TCP NewReno",
         scenario: "halr-timeouts-newreno",
         marks: &[],
         draw: flows::timeouts,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-17",
         title: "Figure 17. Timeouts of Case 2 flows, TCP SACK",
         scenario: "halr-timeouts-sack",
         marks: &[],
         draw: flows::timeouts,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-18",
         title: "Figure 18. Short flows: model and simulation",
         scenario: "halr-completion-short-flows",
         marks: &[
-            ("thesis, without HALR, below 3 s: at most 5.3 s", Place::Y(5.3)),
-            ("thesis, without HALR, 5 s: at most 11.2 s", Place::Y(11.2)),
+            (
+                "thesis, without HALR, below 3 s: at most 5.3 s",
+                MarkPosition::Y(5.3),
+            ),
+            ("thesis, without HALR, 5 s: at most 11.2 s", MarkPosition::Y(11.2)),
         ],
         draw: models::short_flows,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-19",
         title: "Figure 19. Long flows: model and simulation",
         scenario: "halr-completion-long-flows",
         marks: &[],
         draw: models::long_flows,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-20",
         title: "Figure 20. Throughput without rate control",
         scenario: "halr-strings-buffer-750",
         marks: &[CAPACITY],
         draw: strings::throughput_without,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-21",
         title: "Figure 21. Throughput with rate control",
         scenario: "halr-strings-buffer-750",
         marks: &[CAPACITY],
         draw: strings::throughput_with,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-22",
         title: "Figure 22. Throughput with and without rate control",
         scenario: "halr-strings-buffer-750",
         marks: &[],
         draw: strings::throughput_compared,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-23",
         title: "Figure 23. Fairness without rate control",
         scenario: "halr-strings-buffer-750",
         marks: &[],
         draw: strings::shares_without,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-24",
         title: "Figure 24. Fairness with rate control",
         scenario: "halr-strings-buffer-750",
         marks: &[],
         draw: strings::shares_with,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-25",
         title: "Figure 25. Bottleneck queue, buffer of 1500 packets",
         scenario: "halr-strings-buffer-1500",
         marks: &[QUEUE_MAX],
         draw: strings::queue,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-26",
         title: "Figure 26. Bottleneck queue, buffer of 750 packets",
         scenario: "halr-strings-buffer-750",
         marks: &[QUEUE_MAX],
         draw: strings::queue,
     },
-    Entry {
+    CatalogueEntry {
         name: "halr-buffer-3000",
         title: "Section 7.4.3. Bottleneck queue, buffer of 3000 packets",
         scenario: "halr-strings-buffer-3000",
         marks: &[QUEUE_MAX],
         draw: strings::queue,
     },
-    Entry {
+    CatalogueEntry {
         name: "today-12",
         title: "Figure 12 with today's hosts: a failover of 0.5 s",
         scenario: "today-completion-failover-0.5s",
         marks: &[],
         draw: flows::completion_over_arrival,
     },
-    Entry {
+    CatalogueEntry {
         name: "today-13",
         title: "Figure 13 with today's hosts: a failover of 3 s",
         scenario: "today-completion-failover-3s",
         marks: &[],
         draw: flows::completion_over_arrival,
     },
-    Entry {
+    CatalogueEntry {
         name: "today-14",
         title: "Figure 14 with today's hosts: a failover of 5 s",
         scenario: "today-completion-failover-5s",
         marks: &[],
         draw: flows::completion_over_arrival,
     },
-    Entry {
+    CatalogueEntry {
         name: "today-16",
         title: "Figures 15 to 17 with today's hosts: timeouts",
         scenario: "today-timeouts",
         marks: &[],
         draw: flows::timeouts,
     },
-    Entry {
+    CatalogueEntry {
         name: "today-22",
         title: "Figures 20 to 22 with today's hosts: throughput",
         scenario: "today-strings-buffer-750",
         marks: &[],
         draw: strings::throughput_compared,
     },
-    Entry {
+    CatalogueEntry {
         name: "today-23",
         title: "Figure 23 with today's hosts: fairness without rate control",
         scenario: "today-strings-buffer-750",
         marks: &[],
         draw: strings::shares_without,
     },
-    Entry {
+    CatalogueEntry {
         name: "today-24",
         title: "Figure 24 with today's hosts: fairness with rate control",
         scenario: "today-strings-buffer-750",
         marks: &[],
         draw: strings::shares_with,
     },
-    Entry {
+    CatalogueEntry {
         name: "today-26",
         title: "Figure 26 with today's hosts: bottleneck queue, buffer of 750 packets",
         scenario: "today-strings-buffer-750",
         marks: &[],
         draw: strings::queue,
     },
-    Entry {
+    CatalogueEntry {
         name: "unequal-2",
         title: "Section 6.1 with today's hosts: half of the bandwidth is left",
         scenario: "unequal-strings-2-to-1",
         marks: &[],
         draw: strings::overview,
     },
-    Entry {
+    CatalogueEntry {
         name: "unequal-4",
         title: "Section 6.1 with today's hosts: a quarter of the bandwidth is left",
         scenario: "unequal-strings-4-to-1",
@@ -283,7 +289,7 @@ pub const FIGURES: &[Entry] = &[
 ];
 
 /// The figures that a name on the command line selects.
-pub fn named(name: &str) -> Option<Vec<&'static Entry>> {
+pub fn named(name: &str) -> Option<Vec<&'static CatalogueEntry>> {
     let of = |group: &'static str| {
         FIGURES
             .iter()
@@ -301,7 +307,7 @@ pub fn named(name: &str) -> Option<Vec<&'static Entry>> {
 }
 
 /// The scenario file of this name.
-pub fn file(name: &str) -> Option<&'static File> {
+pub fn file(name: &str) -> Option<&'static ScenarioFile> {
     FILES.iter().find(|file| file.name == name)
 }
 
@@ -309,23 +315,23 @@ pub fn file(name: &str) -> Option<&'static File> {
 mod tests {
     use std::path::Path;
 
-    use sim::flow::Config;
+    use sim::flow::FlowConfig;
 
     use super::*;
 
     #[test]
     fn todays_hosts_are_linux() {
-        let ours = |file: &&File| !file.name.starts_with("halr-");
+        let ours = |file: &&ScenarioFile| !file.name.starts_with("halr-");
         for file in FILES.iter().filter(ours) {
-            let tcp = match Scenario::parse(Path::new(file.name), file.text).unwrap() {
-                Scenario::Flows(sweep) => {
+            let tcp = match FigureScenario::parse(Path::new(file.name), file.text).unwrap() {
+                FigureScenario::Flows(sweep) => {
                     assert_eq!(sweep.variants, [sweep.cluster.tcp.variant]);
                     sweep.cluster.tcp
                 }
-                Scenario::Strings(sweep) => sweep.rate.tcp,
-                Scenario::UnusedFlowTime(_) => panic!("{} has no hosts", file.name),
+                FigureScenario::Strings(sweep) => sweep.rate.tcp,
+                FigureScenario::UnusedFlowTime(_) => panic!("{} has no hosts", file.name),
             };
-            assert_eq!(tcp, Config::linux(), "{}", file.name);
+            assert_eq!(tcp, FlowConfig::linux(), "{}", file.name);
         }
     }
 
@@ -336,7 +342,7 @@ mod tests {
             assert_eq!(named(figure.name).unwrap().len(), 1);
         }
         for file in FILES {
-            Scenario::parse(Path::new(file.name), file.text).unwrap();
+            FigureScenario::parse(Path::new(file.name), file.text).unwrap();
             assert!(
                 FIGURES.iter().any(|figure| figure.scenario == file.name),
                 "{}",

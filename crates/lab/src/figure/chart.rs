@@ -84,12 +84,12 @@ pub struct Mark {
     /// The mark's label.
     pub label: String,
     /// The mark's place.
-    pub place: Place,
+    pub place: MarkPosition,
 }
 
 /// The place of a mark.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Place {
+pub enum MarkPosition {
     /// A value of the vertical axis.
     Y(f64),
     /// A stretch of the horizontal axis.
@@ -137,7 +137,7 @@ impl Series {
 
 impl Mark {
     /// A mark.
-    pub fn new(label: impl Into<String>, place: Place) -> Self {
+    pub fn new(label: impl Into<String>, place: MarkPosition) -> Self {
         Self {
             label: label.into(),
             place,

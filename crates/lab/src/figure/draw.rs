@@ -6,7 +6,7 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::chart::{Axis, Figure, Panel, Place, Series, Shape, number};
+use super::chart::{Axis, Figure, MarkPosition, Panel, Series, Shape, number};
 use super::palette::{Colour, style};
 
 /// Pixels of the plotting library per pixel of the figure. The library draws only at whole pixels; this factor makes positions finer.
@@ -243,7 +243,7 @@ fn points_apart(panel: &Panel, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 
 fn draw_bands(plot: &mut Plot, panel: &Panel) -> Result<()> {
     for mark in &panel.marks {
-        if let Place::Band(from, to) = mark.place {
+        if let MarkPosition::Band(from, to) = mark.place {
             let band = Rectangle::new(
                 [(from, panel.y.from), (to, panel.y.to)],
                 Colour::Muted.light().mix(0.13).filled(),
@@ -259,12 +259,12 @@ fn draw_marks(plot: &mut Plot, panel: &Panel) -> Result<()> {
     for mark in &panel.marks {
         let (x, y) = (&panel.x, &panel.y);
         let (line, at, pos) = match mark.place {
-            Place::Y(at) => (
+            MarkPosition::Y(at) => (
                 vec![(x.from, at), (x.to, at)],
                 (x.to, at),
                 Pos::new(HPos::Right, VPos::Bottom),
             ),
-            Place::Band(from, _) => (Vec::new(), (from, y.to), Pos::new(HPos::Left, VPos::Top)),
+            MarkPosition::Band(from, _) => (Vec::new(), (from, y.to), Pos::new(HPos::Left, VPos::Top)),
         };
         if !line.is_empty() {
             let dashes = DashedLineSeries::new(line, 2 * FINE, 3 * FINE, ink);

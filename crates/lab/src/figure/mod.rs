@@ -30,18 +30,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use self::catalogue::Entry;
+use self::catalogue::CatalogueEntry;
 use self::chart::Figure;
-use self::claims::Verdict;
+use self::claims::FigureClaimVerdict;
 use self::results::Results;
-use self::scenario::Scenario;
+use self::scenario::FigureScenario;
 use self::shard::{Manifest, Shard};
 pub use self::trace::{TraceOptions, trace};
-use crate::{Outcome, WrongUse};
+use crate::{LabOutcome, WrongUse};
 
 /// Draw figures of the HALR thesis, and the same for today's hosts: CSV, SVG, and for several a report with a verdict per claim.
 #[derive(Clone, Debug, Args)]
-pub struct Options {
+pub struct FigureOptions {
     /// halr-7, 8, 9, 12–26, halr-buffer-3000, or all of these: halr; today-12–14, 16, 22–24, 26, unequal-2, unequal-4, or all of
     /// these: today; all.
     name: String,
@@ -77,7 +77,7 @@ pub struct MergeOptions {
 ///
 /// # Errors
 /// [`WrongUse`] for an unknown figure or an impossible scenario. Another error if a file cannot be written.
-pub fn run(options: &Options) -> Result<Outcome> {
+pub fn run(options: &FigureOptions) -> Result<LabOutcome> {
     let started = Instant::now();
     let figures = figures(&options.name)?;
     let manifest = manifest(options, &figures)?;
@@ -91,7 +91,7 @@ pub fn run(options: &Options) -> Result<Outcome> {
         let directory = options.out.join(shard.directory());
         shard::write(&directory, &manifest, &results)?;
         println!("{}: part {shard} of the runs", directory.display());
-        return Ok(Outcome::Held);
+        return Ok(LabOutcome::Held);
     }
     finish(&options.out, &manifest, &results, started.elapsed())
 }
@@ -100,14 +100,14 @@ pub fn run(options: &Options) -> Result<Outcome> {
 ///
 /// # Errors
 /// [`WrongUse`] if the shards do not belong together or one is missing. Another error if a file cannot be read or written.
-pub fn merge(options: &MergeOptions) -> Result<Outcome> {
+pub fn merge(options: &MergeOptions) -> Result<LabOutcome> {
     let started = Instant::now();
     let (manifest, results) = shard::join(&options.directories)?;
     let out = options.out.as_ref().unwrap_or(&options.directories[0]);
     finish(out, &manifest, &results, started.elapsed())
 }
 
-fn figures(name: &str) -> Result<Vec<&'static Entry>> {
+fn figures(name: &str) -> Result<Vec<&'static CatalogueEntry>> {
     let figures = catalogue::named(name).ok_or_else(|| {
         let names: Vec<_> = catalogue::FIGURES.iter().map(|figure| figure.name).collect();
         WrongUse(format!(
@@ -118,7 +118,7 @@ fn figures(name: &str) -> Result<Vec<&'static Entry>> {
     Ok(figures)
 }
 
-fn manifest(options: &Options, figures: &[&Entry]) -> Result<Manifest> {
+fn manifest(options: &FigureOptions, figures: &[&CatalogueEntry]) -> Result<Manifest> {
     let scenario = match &options.scenario {
         None => None,
         Some(file) => {
@@ -129,9 +129,9 @@ fn manifest(options: &Options, figures: &[&Entry]) -> Result<Manifest> {
             };
             let text = fs::read_to_string(file)
                 .map_err(|error| WrongUse(format!("{}: the file cannot be read: {error}", file.display())))?;
-            let parsed = Scenario::parse(file, &text)?;
+            let parsed = FigureScenario::parse(file, &text)?;
             let ours = catalogue::file(figure.scenario).context("a figure's scenario")?;
-            let needed = Scenario::parse(Path::new(ours.name), ours.text)?;
+            let needed = FigureScenario::parse(Path::new(ours.name), ours.text)?;
             if std::mem::discriminant(&parsed) != std::mem::discriminant(&needed) {
                 return Err(WrongUse(format!(
                     "{}:1: {} is drawn from a scenario of another kind, like scenarios/{}.toml",
@@ -153,7 +153,7 @@ fn manifest(options: &Options, figures: &[&Entry]) -> Result<Manifest> {
 }
 
 /// Writes rows, figures and report, and prints the verdicts.
-fn finish(out: &Path, manifest: &Manifest, results: &Results, took: Duration) -> Result<Outcome> {
+fn finish(out: &Path, manifest: &Manifest, results: &Results, took: Duration) -> Result<LabOutcome> {
     let entries = figures(&manifest.name)?;
     let figures = draw_all(&entries, results);
     let runs = out.join("runs");
@@ -176,7 +176,7 @@ fn finish(out: &Path, manifest: &Manifest, results: &Results, took: Duration) ->
         let mut judged = claims::judge(results, &names);
         // The runs of one figure cannot answer claims that need the runs of another figure.
         if entries.len() == 1 {
-            judged.retain(|judged| judged.verdict != Verdict::NotRun);
+            judged.retain(|judged| judged.verdict != FigureClaimVerdict::NotRun);
         }
         judged
     };
@@ -192,15 +192,17 @@ fn finish(out: &Path, manifest: &Manifest, results: &Results, took: Duration) ->
         took.as_secs_f64(),
         out.display()
     );
-    let surprising = judged.iter().any(|judged| judged.verdict == Verdict::Surprising);
+    let surprising = judged
+        .iter()
+        .any(|judged| judged.verdict == FigureClaimVerdict::Surprising);
     Ok(if surprising {
-        Outcome::DidNotHold
+        LabOutcome::DidNotHold
     } else {
-        Outcome::Held
+        LabOutcome::Held
     })
 }
 
-fn draw_all(entries: &[&Entry], results: &Results) -> Vec<Figure> {
+fn draw_all(entries: &[&CatalogueEntry], results: &Results) -> Vec<Figure> {
     let mut figures = Vec::new();
     for entry in entries {
         let Some((scenario, rows)) = results.scenarios.get(entry.scenario) else {
@@ -225,7 +227,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Names of the scenarios that `figures` are drawn from, without duplicates.
-fn scenario_names(figures: &[&Entry]) -> Vec<&'static str> {
+fn scenario_names(figures: &[&CatalogueEntry]) -> Vec<&'static str> {
     let mut names: Vec<_> = figures.iter().map(|figure| figure.scenario).collect();
     names.sort_unstable();
     names.dedup();
@@ -234,7 +236,7 @@ fn scenario_names(figures: &[&Entry]) -> Vec<&'static str> {
 
 impl Manifest {
     /// The scenarios that the manifest's figures are drawn from, with their names.
-    fn scenarios(&self) -> Result<Vec<(String, Scenario)>> {
+    fn scenarios(&self) -> Result<Vec<(String, FigureScenario)>> {
         let figures = figures(&self.name)?;
         let names = scenario_names(&figures);
         ensure!(
@@ -247,7 +249,7 @@ impl Manifest {
             .map(|name| {
                 let ours = catalogue::file(name).context("a figure's scenario")?;
                 let text = self.scenario.as_deref().unwrap_or(ours.text);
-                Ok((name.to_owned(), Scenario::parse(Path::new(name), text)?))
+                Ok((name.to_owned(), FigureScenario::parse(Path::new(name), text)?))
             })
             .collect()
     }

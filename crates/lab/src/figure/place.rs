@@ -6,14 +6,14 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// The places of a text's fields.
-pub struct Places<'t> {
+pub struct FieldSpans<'t> {
     text: &'t str,
     is_toml: bool,
     /// Paths of the fields, and the byte ranges of their keys and values.
     fields: Vec<(String, [Range<usize>; 2])>,
 }
 
-impl<'t> Places<'t> {
+impl<'t> FieldSpans<'t> {
     /// Finds the fields. A text that is not valid TOML has none.
     pub fn of(text: &'t str) -> Self {
         let mut places = Self {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use super::chart::Figure;
-use super::claims::{Judged, Verdict};
+use super::claims::{FigureClaimVerdict, Judged};
 
 /// Prints a table with the columns claim, paper, here, verdict.
 pub fn print(judged: &[Judged]) {
@@ -44,7 +44,8 @@ pub fn print(judged: &[Judged]) {
     }
     let (thesis, ours): (Vec<_>, Vec<_>) = judged.iter().partition(|judged| judged.claim.is_of_thesis());
     for (claims, whose) in [(thesis, "claims of the thesis"), (ours, "claims of ours")] {
-        let count = |of: fn(&Verdict) -> bool| claims.iter().filter(|judged| of(&judged.verdict)).count();
+        let count =
+            |of: fn(&FigureClaimVerdict) -> bool| claims.iter().filter(|judged| of(&judged.verdict)).count();
         if claims.is_empty() {
             continue;
         }
@@ -52,10 +53,10 @@ pub fn print(judged: &[Judged]) {
             out,
             "{} {whose}: {} hold, {} differ, {} not run, {} surprising",
             claims.len(),
-            count(|verdict| *verdict == Verdict::Holds),
-            count(|verdict| matches!(verdict, Verdict::Differs(_))),
-            count(|verdict| *verdict == Verdict::NotRun),
-            count(|verdict| *verdict == Verdict::Surprising),
+            count(|verdict| *verdict == FigureClaimVerdict::Holds),
+            count(|verdict| matches!(verdict, FigureClaimVerdict::Differs(_))),
+            count(|verdict| *verdict == FigureClaimVerdict::NotRun),
+            count(|verdict| *verdict == FigureClaimVerdict::Surprising),
         );
     }
 }
@@ -137,10 +138,10 @@ fn table<'a>(judged: impl Iterator<Item = &'a Judged>) -> String {
     } in judged
     {
         let class = match verdict {
-            Verdict::Holds => "holds",
-            Verdict::Differs(_) => "differs",
-            Verdict::Surprising => "surprising",
-            Verdict::NotRun => "not-run",
+            FigureClaimVerdict::Holds => "holds",
+            FigureClaimVerdict::Differs(_) => "differs",
+            FigureClaimVerdict::Surprising => "surprising",
+            FigureClaimVerdict::NotRun => "not-run",
         };
         let here = found.as_ref().map_or("", |found| &found.here);
         let ns2 = found

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::rows::{FlowRow, Rows};
-use super::scenario::{Recovery, Scenario};
+use super::scenario::{FigureScenario, RecoveryMode};
 
 /// Scenarios by their names, with their rows.
 #[derive(Default)]
 pub struct Results {
     /// Scenarios and rows, sorted by name.
-    pub scenarios: BTreeMap<String, (Scenario, Rows)>,
+    pub scenarios: BTreeMap<String, (FigureScenario, Rows)>,
 }
 
 /// Start and end of the evaluated time, in seconds: 20 s from the end of the thesis' failover (§7.4.3).
@@ -65,7 +65,7 @@ pub struct StringsSummary {
 
 impl Results {
     /// The flows of a scenario with this recovery. `None` if it was not simulated.
-    pub fn flows(&self, scenario: &str, recovery: Recovery) -> Option<Vec<&FlowRow>> {
+    pub fn flows(&self, scenario: &str, recovery: RecoveryMode) -> Option<Vec<&FlowRow>> {
         let (_, rows) = self.scenarios.get(scenario)?;
         let of: Vec<_> = rows.flows.iter().filter(|row| row.recovery == recovery).collect();
         (!of.is_empty()).then_some(of)

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::scenario::Recovery;
+use super::scenario::RecoveryMode;
 
 /// A flow through the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub struct FlowRow {
     pub run: u32,
     pub variant: String,
     pub failover_s: f64,
-    pub recovery: Recovery,
+    pub recovery: RecoveryMode,
     pub seed: u64,
     pub arrival_s: f64,
     /// None if the flow was not complete when the run ended.
@@ -31,7 +31,7 @@ pub struct FlowRow {
 pub struct WindowRow {
     pub run: u32,
     pub failover_s: f64,
-    pub recovery: Recovery,
+    pub recovery: RecoveryMode,
     pub seed: u64,
     pub time_s: f64,
     pub window_segments: f64,

@@ -5,18 +5,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sim::flow::Variant;
+use sim::flow::TcpVariant;
 use sim::scenario::InvalidScenario;
-use sim::scenario::cluster::Cluster;
-use sim::scenario::rate::Rate;
+use sim::scenario::cluster::ClusterScenario;
+use sim::scenario::rate::RateScenario;
 
-use super::place::Places;
+use super::place::FieldSpans;
 use crate::WrongUse;
 
 /// The contents of a scenario file: one table. The table's name selects the variant.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Scenario {
+pub enum FigureScenario {
     /// Flows through one cluster before, during and after a failover (HALR thesis §7.2).
     Flows(Box<FlowSweep>),
     /// Two strings, one of which fails (§7.4).
@@ -30,16 +30,16 @@ pub enum Scenario {
 #[serde(deny_unknown_fields)]
 pub struct FlowSweep {
     /// TCP's variants.
-    pub variants: Vec<Variant>,
+    pub variants: Vec<TcpVariant>,
     /// Durations of the failover.
-    pub failovers: Vec<Seconds>,
+    pub failovers: Vec<ScenarioSeconds>,
     /// What the edge remembers.
-    pub recoveries: Vec<Recovery>,
+    pub recoveries: Vec<RecoveryMode>,
     /// Time between two samples of the congestion windows. Without it there are no samples.
     #[serde(default)]
-    pub window_interval: Option<Seconds>,
+    pub window_interval: Option<ScenarioSeconds>,
     /// All other parameters.
-    pub cluster: Cluster,
+    pub cluster: ClusterScenario,
 }
 
 /// Runs of all combinations of buffers and rate control.
@@ -53,7 +53,7 @@ pub struct StringSweep {
     /// Number of flows that are shown individually.
     pub sampled: usize,
     /// All other parameters.
-    pub rate: Rate,
+    pub rate: RateScenario,
 }
 
 /// The parameters of Figure 9.
@@ -61,22 +61,22 @@ pub struct StringSweep {
 #[serde(deny_unknown_fields)]
 pub struct Sawtooth {
     /// First retransmission timeouts, one curve each.
-    pub timeouts: Vec<Seconds>,
+    pub timeouts: Vec<ScenarioSeconds>,
     /// The longest down time.
-    pub until: Seconds,
+    pub until: ScenarioSeconds,
     /// Difference in down time between two points of a curve.
-    pub step: Seconds,
+    pub step: ScenarioSeconds,
 }
 
 /// A number of seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(transparent)]
-pub struct Seconds(#[serde(with = "sim::flow::seconds")] pub Duration);
+pub struct ScenarioSeconds(#[serde(with = "sim::flow::seconds")] pub Duration);
 
 /// What the edge remembers during a failover and resends after it (DESIGN §6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Recovery {
+pub enum RecoveryMode {
     /// Nothing: plain TCP.
     None,
     /// The lowest unacknowledged data and the highest acknowledgement of each connection.
@@ -87,13 +87,13 @@ pub enum Recovery {
     All,
 }
 
-impl Scenario {
+impl FigureScenario {
     /// Reads and checks a file's text.
     ///
     /// # Errors
     /// `FILE:LINE: FIELD: WHAT` of the first fault.
     pub fn parse(file: &Path, text: &str) -> Result<Self, WrongUse> {
-        let places = Places::of(text);
+        let places = FieldSpans::of(text);
         let wrong = |line: usize, field: &str, what: &str| {
             let field = if field.is_empty() {
                 String::new()
@@ -179,10 +179,10 @@ impl FlowSweep {
         must(!self.recoveries.is_empty(), "flows.recoveries", NOT_EMPTY)?;
         let interval = self
             .window_interval
-            .is_none_or(|Seconds(interval)| !interval.is_zero());
+            .is_none_or(|ScenarioSeconds(interval)| !interval.is_zero());
         must(interval, "flows.window_interval", POSITIVE)?;
         let cluster = &self.cluster;
-        let looks = |Seconds(interval)| cluster.end.div_duration_f64(interval);
+        let looks = |ScenarioSeconds(interval)| cluster.end.div_duration_f64(interval);
         must(
             self.window_interval.is_none_or(|interval| looks(interval) <= 1e6),
             "flows.window_interval",
@@ -221,20 +221,23 @@ impl FlowSweep {
             "flows.cluster.failover_at",
             "must be within the run",
         )?;
-        let recovers = self.recoveries.iter().any(|recovery| *recovery != Recovery::None);
-        for Seconds(failover) in &self.failovers {
+        let recovers = self
+            .recoveries
+            .iter()
+            .any(|recovery| *recovery != RecoveryMode::None);
+        for ScenarioSeconds(failover) in &self.failovers {
             must(
                 cluster.failover_at + *failover <= cluster.end,
                 "flows.failovers",
                 "the failover must end within the run",
             )?;
-            let whole = Cluster {
+            let whole = ClusterScenario {
                 failover: *failover,
                 recovery: recovers.then(|| cluster.recovery.unwrap_or_default()),
                 ..cluster.clone()
             };
             // Runs the network without flows, because some errors are found only when the network is built.
-            let empty = Cluster {
+            let empty = ClusterScenario {
                 last_arrival: Some(cluster.first_arrival),
                 ..whole.clone()
             };
@@ -282,14 +285,14 @@ impl StringSweep {
             "strings.rate.failover",
             "must end within the run",
         )?;
-        let whole = Rate {
+        let whole = RateScenario {
             sharing: self
                 .rate_control
                 .contains(&true)
                 .then(|| rate.sharing.unwrap_or_default()),
             ..rate.clone()
         };
-        let least = Rate {
+        let least = RateScenario {
             flows: 1,
             segments: 1,
             ..whole.clone()
@@ -304,7 +307,7 @@ impl StringSweep {
 impl Sawtooth {
     fn check(&self) -> Result<(), Impossible> {
         const TABLE: &str = "unused-flow-time";
-        let zero = |Seconds(time): &Seconds| time.is_zero();
+        let zero = |ScenarioSeconds(time): &ScenarioSeconds| time.is_zero();
         must(!self.timeouts.is_empty(), &format!("{TABLE}.timeouts"), NOT_EMPTY)?;
         must(
             !self.timeouts.iter().any(zero),

@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use anyhow::Result;
 use proto::Instant;
-use proto::edge::cache::Policy;
+use proto::edge::cache::CachePolicy;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use sim::flow::Variant;
-use sim::net::Event;
-use sim::scenario::cluster::Cluster;
-use sim::scenario::edge::Recovery as LocalRecovery;
-use sim::scenario::rate::{Rate, RateResult};
+use sim::flow::TcpVariant;
+use sim::net::TraceEvent;
+use sim::scenario::cluster::ClusterScenario;
+use sim::scenario::edge::EdgeRecovery as LocalRecovery;
+use sim::scenario::rate::{RateResult, RateScenario};
 
 use super::rows::{
     BinRow, FairnessRow, FlowRow, QueueRow, Rows, ShareRow, StringsRun, TransferRow, WindowRow,
 };
-use super::scenario::{FlowSweep, Recovery, Scenario, Seconds, StringSweep};
+use super::scenario::{FigureScenario, FlowSweep, RecoveryMode, ScenarioSeconds, StringSweep};
 
 /// Bytes on a link per byte of payload. Receivers count payload only, links carry headers too.
 const WIRE_BYTES_PER_DATA_BYTE: f64 = 1500.0 / 1460.0;
@@ -26,32 +26,32 @@ pub const FLOW_BIN_S: f64 = 0.5;
 
 /// One simulation.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct SweepRun {
     number: u32,
-    what: What,
+    what: SweepRunKind,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum SweepRunKind {
     Cluster {
-        cluster: Box<Cluster>,
-        recovery: Recovery,
+        cluster: Box<ClusterScenario>,
+        recovery: RecoveryMode,
         window_interval: Option<Duration>,
     },
     Strings {
-        rate: Box<Rate>,
+        rate: Box<RateScenario>,
         run: StringsRun,
         sampled: usize,
     },
 }
 
 /// The edges' local recovery in a run: the file's parameters with this policy.
-fn local_recovery(file: Option<LocalRecovery>, policy: Recovery) -> Option<LocalRecovery> {
+fn local_recovery(file: Option<LocalRecovery>, policy: RecoveryMode) -> Option<LocalRecovery> {
     let policy = match policy {
-        Recovery::None => return None,
-        Recovery::Lowest => Policy::Lowest,
-        Recovery::Syn => Policy::Syn,
-        Recovery::All => Policy::All,
+        RecoveryMode::None => return None,
+        RecoveryMode::Lowest => CachePolicy::Lowest,
+        RecoveryMode::Syn => CachePolicy::Syn,
+        RecoveryMode::All => CachePolicy::All,
     };
     Some(LocalRecovery {
         policy,
@@ -59,9 +59,9 @@ fn local_recovery(file: Option<LocalRecovery>, policy: Recovery) -> Option<Local
     })
 }
 
-impl Scenario {
+impl FigureScenario {
     /// The scenario's runs with these seeds, in the order of their numbers.
-    pub fn runs(&self, seeds: RangeInclusive<u64>) -> Vec<Run> {
+    pub fn runs(&self, seeds: RangeInclusive<u64>) -> Vec<SweepRun> {
         let mut whats = Vec::new();
         match self {
             Self::Flows(sweep) => sweep.runs(seeds, &mut whats),
@@ -69,17 +69,17 @@ impl Scenario {
             Self::UnusedFlowTime(_) => (),
         }
         let numbered = (0..).zip(whats);
-        numbered.map(|(number, what)| Run { number, what }).collect()
+        numbered.map(|(number, what)| SweepRun { number, what }).collect()
     }
 }
 
 impl FlowSweep {
-    fn runs(&self, seeds: RangeInclusive<u64>, whats: &mut Vec<What>) {
+    fn runs(&self, seeds: RangeInclusive<u64>, whats: &mut Vec<SweepRunKind>) {
         for variant in &self.variants {
-            for Seconds(failover) in &self.failovers {
+            for ScenarioSeconds(failover) in &self.failovers {
                 for recovery in &self.recoveries {
                     for seed in seeds.clone() {
-                        let mut cluster = Cluster {
+                        let mut cluster = ClusterScenario {
                             failover: *failover,
                             seed,
                             ..self.cluster.clone()
@@ -91,10 +91,10 @@ impl FlowSweep {
                             cluster.first_arrival += cluster.gap.mul_f64(random.random::<f64>());
                         }
                         cluster.recovery = local_recovery(cluster.recovery, *recovery);
-                        whats.push(What::Cluster {
+                        whats.push(SweepRunKind::Cluster {
                             cluster: Box::new(cluster),
                             recovery: *recovery,
-                            window_interval: self.window_interval.map(|Seconds(interval)| interval),
+                            window_interval: self.window_interval.map(|ScenarioSeconds(interval)| interval),
                         });
                     }
                 }
@@ -104,11 +104,11 @@ impl FlowSweep {
 }
 
 impl StringSweep {
-    fn runs(&self, seeds: RangeInclusive<u64>, whats: &mut Vec<What>) {
+    fn runs(&self, seeds: RangeInclusive<u64>, whats: &mut Vec<SweepRunKind>) {
         for buffer_packets in &self.buffers {
             for rate_control in &self.rate_control {
                 for seed in seeds.clone() {
-                    let rate = Rate {
+                    let rate = RateScenario {
                         buffer_packets: buffer_packets - 1, // the packet that is being sent is not in the queue
                         sharing: rate_control.then(|| self.rate.sharing.unwrap_or_default()),
                         seed,
@@ -119,7 +119,7 @@ impl StringSweep {
                         rate_control: *rate_control,
                         seed,
                     };
-                    whats.push(What::Strings {
+                    whats.push(SweepRunKind::Strings {
                         rate: Box::new(rate),
                         run,
                         sampled: self.sampled,
@@ -130,19 +130,19 @@ impl StringSweep {
     }
 }
 
-impl Run {
+impl SweepRun {
     /// Simulates the run.
     ///
     /// # Errors
     /// If the scenario is impossible. A checked scenario is possible.
     pub fn play(&self) -> Result<Rows> {
         match &self.what {
-            What::Cluster {
+            SweepRunKind::Cluster {
                 cluster,
                 recovery,
                 window_interval,
             } => self.play_cluster(cluster, *recovery, *window_interval),
-            What::Strings { rate, run, sampled } => {
+            SweepRunKind::Strings { rate, run, sampled } => {
                 let result = rate.run()?;
                 Ok(self.strings_rows(rate, *run, *sampled, &result))
             }
@@ -152,13 +152,13 @@ impl Run {
     /// A name of the run's varied parameters, like `reno-3s-lowest` or `buffer-750-shared`.
     pub fn name(&self) -> String {
         match &self.what {
-            What::Cluster {
+            SweepRunKind::Cluster {
                 cluster, recovery, ..
             } => {
                 let (variant, failover_s) = (cluster.tcp.variant, cluster.failover.as_secs_f64());
                 format!("{variant:?}-{failover_s}s-{recovery:?}").to_lowercase()
             }
-            What::Strings { run, .. } => {
+            SweepRunKind::Strings { run, .. } => {
                 let control = if run.rate_control { "shared" } else { "plain" };
                 format!("buffer-{}-{control}", run.buffer_packets)
             }
@@ -168,27 +168,27 @@ impl Run {
     /// Number of flows.
     pub fn flows(&self) -> u64 {
         match &self.what {
-            What::Cluster { cluster, .. } => cluster.flows(),
-            What::Strings { rate, .. } => u64::from(rate.flows) * 2,
+            SweepRunKind::Cluster { cluster, .. } => cluster.flows(),
+            SweepRunKind::Strings { rate, .. } => u64::from(rate.flows) * 2,
         }
     }
 
     /// Simulates the run and calls `trace` with every event.
     ///
     /// # Errors
-    /// As [`Run::play`].
-    pub fn trace(&self, trace: impl FnMut(&Event) + 'static) -> Result<()> {
+    /// As [`SweepRun::play`].
+    pub fn trace(&self, trace: impl FnMut(&TraceEvent) + 'static) -> Result<()> {
         match &self.what {
-            What::Cluster { cluster, .. } => drop(cluster.run_traced(trace)?),
-            What::Strings { rate, .. } => drop(rate.run_traced(trace)?),
+            SweepRunKind::Cluster { cluster, .. } => drop(cluster.run_traced(trace)?),
+            SweepRunKind::Strings { rate, .. } => drop(rate.run_traced(trace)?),
         }
         Ok(())
     }
 
     fn play_cluster(
         &self,
-        cluster: &Cluster,
-        recovery: Recovery,
+        cluster: &ClusterScenario,
+        recovery: RecoveryMode,
         window_interval: Option<Duration>,
     ) -> Result<Rows> {
         let mut rows = Rows::default();
@@ -230,7 +230,7 @@ impl Run {
         Ok(rows)
     }
 
-    fn strings_rows(&self, rate: &Rate, of: StringsRun, sampled: usize, result: &RateResult) -> Rows {
+    fn strings_rows(&self, rate: &RateScenario, of: StringsRun, sampled: usize, result: &RateResult) -> Rows {
         let run = self.number;
         let StringsRun {
             buffer_packets,
@@ -358,13 +358,13 @@ fn seconds(at: Instant) -> f64 {
 }
 
 /// A variant's name in the thesis and in ns-2's results.
-pub const fn variant_name(variant: Variant) -> &'static str {
+pub const fn variant_name(variant: TcpVariant) -> &'static str {
     match variant {
-        Variant::Tahoe => "Tahoe",
-        Variant::Reno => "Reno",
-        Variant::NewReno => "NewReno",
-        Variant::Sack | Variant::Sack1 => "SACK",
-        Variant::Rack => "RACK-TLP",
+        TcpVariant::Tahoe => "Tahoe",
+        TcpVariant::Reno => "Reno",
+        TcpVariant::NewReno => "NewReno",
+        TcpVariant::Sack | TcpVariant::Sack1 => "SACK",
+        TcpVariant::Rack => "RACK-TLP",
     }
 }
 

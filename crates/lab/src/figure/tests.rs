@@ -4,8 +4,8 @@ use std::fs;
 use super::rows::Rows;
 use super::*;
 
-fn options(name: &str, out: &Path) -> Options {
-    Options {
+fn options(name: &str, out: &Path) -> FigureOptions {
+    FigureOptions {
         name: name.to_owned(),
         out: out.to_owned(),
         seeds: 1,
@@ -49,12 +49,12 @@ fn the_same_command_gives_the_same_bytes_whatever_the_jobs_and_the_shards() {
     let file = directory.path().join("small.toml");
     fs::write(&file, SMALL).unwrap();
     let at = |name: &str| directory.path().join(name);
-    let with = |out: &str, change: &dyn Fn(&mut Options)| {
+    let with = |out: &str, change: &dyn Fn(&mut FigureOptions)| {
         let mut options = options("halr-22", &at(out));
         options.seeds = 3;
         options.scenario = Some(file.clone());
         change(&mut options);
-        assert_eq!(run(&options).unwrap(), Outcome::Held);
+        assert_eq!(run(&options).unwrap(), LabOutcome::Held);
     };
     with("one", &|_| ());
     with("again", &|options| options.jobs = NonZeroUsize::new(3));
@@ -71,7 +71,7 @@ fn the_same_command_gives_the_same_bytes_whatever_the_jobs_and_the_shards() {
         "{error}"
     );
     with("parts", &|options| options.shard = Some("2/2".parse().unwrap()));
-    assert_eq!(merge_parts().unwrap(), Outcome::Held);
+    assert_eq!(merge_parts().unwrap(), LabOutcome::Held);
     let one = files(&at("one"));
     assert_eq!(one.keys().collect::<Vec<_>>(), ["halr-22.csv", "halr-22.svg"]);
     assert!(one["halr-22.csv"].len() > 1000);
@@ -284,7 +284,7 @@ fn impossible_scenarios_are_refused_with_file_line_and_field_and_nothing_is_writ
 fn wrong_use_is_told_as_such() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out");
-    let wrong = |change: &dyn Fn(&mut Options)| {
+    let wrong = |change: &dyn Fn(&mut FigureOptions)| {
         let mut options = options("halr-9", &out);
         change(&mut options);
         let error = run(&options).unwrap_err();
@@ -321,7 +321,10 @@ fn the_claims_come_out_as_known() {
     let judged = claims::judge(&results, &names);
     assert_eq!(judged.len(), claims::all().count());
     for judged in &judged {
-        let known = matches!(judged.verdict, Verdict::Holds | Verdict::Differs(_));
+        let known = matches!(
+            judged.verdict,
+            FigureClaimVerdict::Holds | FigureClaimVerdict::Differs(_)
+        );
         assert!(
             known,
             "{}: {:?} {}",

@@ -10,13 +10,13 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use sim::net::{Direction, Event, Flags, Happening, Packet, Place};
+use sim::net::{EventPlace, FlowDirection, FlowFlags, FlowPacket, Happening, TraceEvent};
 
 use super::catalogue;
-use super::scenario::Scenario;
-use super::sweep::Run;
+use super::scenario::FigureScenario;
+use super::sweep::SweepRun;
 use crate::judge::pcap;
-use crate::{Outcome, WrongUse};
+use crate::{LabOutcome, WrongUse};
 
 /// Write down every packet of a figure's or a scenario file's runs: one line per event, CSV, and pcap for tcpdump and Wireshark.
 #[derive(Clone, Debug, Args)]
@@ -55,7 +55,7 @@ enum Format {
 ///
 /// # Errors
 /// [`WrongUse`] for an impossible scenario, or an unknown run or flow. Another error if a file cannot be written.
-pub fn trace(options: &TraceOptions) -> Result<Outcome> {
+pub fn trace(options: &TraceOptions) -> Result<LabOutcome> {
     let scenario = scenario(&options.scenario)?;
     let runs = chosen(scenario.runs(options.seed..=options.seed), &options.run)?;
     let flows: BTreeSet<u32> = options.flow.iter().copied().collect();
@@ -69,7 +69,7 @@ pub fn trace(options: &TraceOptions) -> Result<Outcome> {
     let wanted = |format| options.format.is_empty() || options.format.contains(&format);
     for run in runs {
         let directory = options.out.join(run.name());
-        let files = Rc::new(RefCell::new(Files::create(&directory, wanted)?));
+        let files = Rc::new(RefCell::new(TraceFiles::create(&directory, wanted)?));
         let (to, flows) = (Rc::clone(&files), flows.clone());
         run.trace(move |event| {
             let flow = event.flow();
@@ -84,34 +84,34 @@ pub fn trace(options: &TraceOptions) -> Result<Outcome> {
             .with_context(|| directory.display().to_string())?;
         println!("{}: {events} events", directory.display());
     }
-    Ok(Outcome::Held)
+    Ok(LabOutcome::Held)
 }
 
 /// The scenario of a figure, or of a file.
-fn scenario(name: &str) -> Result<Scenario> {
+fn scenario(name: &str) -> Result<FigureScenario> {
     let figure = catalogue::FIGURES.iter().find(|figure| figure.name == name);
     if let Some(ours) = figure.and_then(|figure| catalogue::file(figure.scenario)) {
-        return Ok(Scenario::parse(Path::new(ours.name), ours.text)?);
+        return Ok(FigureScenario::parse(Path::new(ours.name), ours.text)?);
     }
     let text = fs::read_to_string(name)
         .map_err(|error| WrongUse(format!("{name}: neither a figure nor a file to read: {error}")))?;
-    Ok(Scenario::parse(Path::new(name), &text)?)
+    Ok(FigureScenario::parse(Path::new(name), &text)?)
 }
 
-fn chosen(runs: Vec<Run>, names: &[String]) -> Result<Vec<Run>> {
+fn chosen(runs: Vec<SweepRun>, names: &[String]) -> Result<Vec<SweepRun>> {
     if runs.is_empty() {
         return Err(WrongUse("nothing is simulated for it".into()).into());
     }
-    let there: Vec<_> = runs.iter().map(Run::name).collect();
+    let there: Vec<_> = runs.iter().map(SweepRun::name).collect();
     if let Some(unknown) = names.iter().find(|name| !there.contains(name)) {
         return Err(WrongUse(format!("no run {unknown}; there are {}", there.join(", "))).into());
     }
-    let of = |run: &Run| names.is_empty() || names.contains(&run.name());
+    let of = |run: &SweepRun| names.is_empty() || names.contains(&run.name());
     Ok(runs.into_iter().filter(of).collect())
 }
 
 /// The files of one run.
-struct Files {
+struct TraceFiles {
     directory: PathBuf,
     lines: Option<BufWriter<File>>,
     rows: Option<csv::Writer<File>>,
@@ -122,7 +122,7 @@ struct Files {
     failed: io::Result<()>,
 }
 
-impl Files {
+impl TraceFiles {
     fn create(directory: &Path, wanted: impl Fn(Format) -> bool) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         let create = |name| {
@@ -145,14 +145,14 @@ impl Files {
         })
     }
 
-    fn take(&mut self, event: &Event) {
+    fn take(&mut self, event: &TraceEvent) {
         if self.failed.is_ok() {
             self.events += 1;
             self.failed = self.write(event);
         }
     }
 
-    fn write(&mut self, event: &Event) -> io::Result<()> {
+    fn write(&mut self, event: &TraceEvent) -> io::Result<()> {
         if let Some(lines) = &mut self.lines {
             writeln!(lines, "{event}")?;
         }
@@ -203,7 +203,7 @@ const COLUMNS: [&str; 13] = [
     "fate",
 ];
 
-fn row(event: &Event) -> [String; COLUMNS.len()] {
+fn row(event: &TraceEvent) -> [String; COLUMNS.len()] {
     let nanos = event.at.as_nanos();
     let mut row = [(); COLUMNS.len()].map(|()| String::new());
     row[0] = format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000);
@@ -218,12 +218,16 @@ fn row(event: &Event) -> [String; COLUMNS.len()] {
         }
     };
     let direction = match packet.direction {
-        Direction::Forward => "forward",
-        Direction::Backward => "backward",
+        FlowDirection::Forward => "forward",
+        FlowDirection::Backward => "backward",
     };
-    let letters = [(Flags::SYN, "S"), (Flags::FIN, "F"), (Flags::ACK, ".")];
+    let letters = [
+        (FlowFlags::SYN, "S"),
+        (FlowFlags::FIN, "F"),
+        (FlowFlags::ACK, "."),
+    ];
     let flags = letters.iter().filter(|(flag, _)| packet.flags.has(*flag));
-    let has_ack = packet.flags.has(Flags::ACK);
+    let has_ack = packet.flags.has(FlowFlags::ACK);
     let blocks: Vec<_> = packet
         .sack
         .iter(packet.ack)
@@ -249,32 +253,32 @@ fn row(event: &Event) -> [String; COLUMNS.len()] {
 /// The event's packet and the name of its capture. A host's capture contains the packets of both directions. A switch's capture contains
 /// the packets that the switch sends, including packets that an edge resends. So each packet is captured once per device. A packet that is
 /// lost on the link was sent and is captured. A packet that a full queue or a failed link drops was not sent.
-fn captured(event: &Event) -> Option<(&'static str, &Packet)> {
+fn captured(event: &TraceEvent) -> Option<(&'static str, &FlowPacket)> {
     match (&event.what, event.place) {
         (Happening::Sent(packet, "" | "lost" | "twice"), place) => Some((file_name(place), packet)),
-        (Happening::Received(packet, ""), place @ (Place::Sender(_) | Place::Receiver(_))) => {
+        (Happening::Received(packet, ""), place @ (EventPlace::Sender(_) | EventPlace::Receiver(_))) => {
             Some((file_name(place), packet))
         }
         _ => None,
     }
 }
 
-const fn file_name(place: Place) -> &'static str {
+const fn file_name(place: EventPlace) -> &'static str {
     match place {
-        Place::Sender(_) => "senders",
-        Place::Receiver(_) => "receivers",
-        Place::Node(name) => name,
+        EventPlace::Sender(_) => "senders",
+        EventPlace::Receiver(_) => "receivers",
+        EventPlace::Node(name) => name,
     }
 }
 
 /// An Ethernet frame with the packet.
-fn frame(packet: &Packet) -> Vec<u8> {
+fn frame(packet: &FlowPacket) -> Vec<u8> {
     const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
     const RECEIVER: [u8; 6] = [2, 0, 0, 0, 0, 2];
     const IPV4: [u8; 2] = [8, 0];
     let (source, destination) = match packet.direction {
-        Direction::Forward => (SENDER, RECEIVER),
-        Direction::Backward => (RECEIVER, SENDER),
+        FlowDirection::Forward => (SENDER, RECEIVER),
+        FlowDirection::Backward => (RECEIVER, SENDER),
     };
     [&destination[..], &source, &IPV4, &packet.segment().emit()].concat()
 }
@@ -302,7 +306,7 @@ loss = 0.02
 variant = "sack"
 "#;
 
-    fn traced(file: &Path, out: &Path, change: impl FnOnce(&mut TraceOptions)) -> Result<Outcome> {
+    fn traced(file: &Path, out: &Path, change: impl FnOnce(&mut TraceOptions)) -> Result<LabOutcome> {
         let mut options = TraceOptions {
             scenario: file.display().to_string(),
             out: out.to_owned(),
@@ -331,7 +335,7 @@ variant = "sack"
         fs::write(&file, FLOWS).unwrap();
         let at = |name: &str| directory.path().join(name);
         for out in ["one", "again"] {
-            assert_eq!(traced(&file, &at(out), |_| ()).unwrap(), Outcome::Held);
+            assert_eq!(traced(&file, &at(out), |_| ()).unwrap(), LabOutcome::Held);
         }
         traced(&file, &at("other"), |options| options.seed = 2).unwrap();
         let run = "sack-0.3s-lowest";
@@ -369,7 +373,7 @@ variant = "sack"
     /// Number of packets in the capture. Asserts that all checksums are right.
     fn read_back(capture: &Path) -> usize {
         const ETHERNET_HEADER: usize = 14;
-        let mut reader = pcap::Reader::open(capture).unwrap();
+        let mut reader = pcap::PcapReader::open(capture).unwrap();
         let (mut count, mut last_ns) = (0, 0);
         while let Some(record) = reader.next_record().unwrap() {
             assert_eq!(record.frame.len(), record.original_len as usize);

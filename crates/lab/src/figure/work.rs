@@ -9,21 +9,21 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::results::Results;
 use super::rows::Rows;
-use super::scenario::Scenario;
+use super::scenario::FigureScenario;
 use super::shard::Shard;
-use super::sweep::Run;
+use super::sweep::SweepRun;
 
 /// Executes the runs of `scenarios`, or only the part in `shard`, on `jobs` threads.
 ///
 /// # Errors
 /// If a run fails.
 pub fn results(
-    scenarios: Vec<(String, Scenario)>,
+    scenarios: Vec<(String, FigureScenario)>,
     seeds: u64,
     shard: Option<Shard>,
     jobs: usize,
 ) -> Result<Results> {
-    let mut runs: Vec<(usize, Run)> = Vec::new();
+    let mut runs: Vec<(usize, SweepRun)> = Vec::new();
     for (index, (_, scenario)) in scenarios.iter().enumerate() {
         runs.extend(scenario.runs(1..=seeds).into_iter().map(|run| (index, run)));
     }
@@ -48,7 +48,7 @@ pub fn results(
 }
 
 /// Executes the runs. Returns the rows of each run, in the order of `runs`.
-fn play(runs: &[(usize, Run)], jobs: usize) -> Result<Vec<Rows>> {
+fn play(runs: &[(usize, SweepRun)], jobs: usize) -> Result<Vec<Rows>> {
     let bar = ProgressBar::new(runs.len() as u64).with_style(
         ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {elapsed} ({eta} left)")
             .context("the progress bar's template")?,

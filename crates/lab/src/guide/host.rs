@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use linux::netns::Netns;
 use nix::unistd::Pid;
 
-use crate::process::{self, Process};
+use crate::process::{self, LoggedProcess};
 
 /// Time for a host to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
@@ -38,14 +38,14 @@ exec systemd-nspawn --quiet --register=no --keep-unit --link-journal=no --consol
 "#;
 
 /// A booted host. It ends with this value.
-pub struct Machine {
+pub struct SystemdHost {
     namespace: Netns,
-    _boot: Process,
+    _boot: LoggedProcess,
     /// The host's first process.
     init: Pid,
 }
 
-impl Machine {
+impl SystemdHost {
     /// Boots the host `name` in `namespace`. It may use the folder `directory` of this machine.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Machine {
                 PathBuf::from(name),
                 PathBuf::from(&known_as),
             ]);
-        let mut boot = Process::start(&format!("boot-{name}"), command, directory)?;
+        let mut boot = LoggedProcess::start(&format!("boot-{name}"), command, directory)?;
         let end = Instant::now() + BOOT_LIMIT;
         let mut init = None;
         boot.wait_until("start its first process", BOOT_LIMIT, |boot| {

@@ -13,20 +13,20 @@ use clap::Args;
 use linux::netns::Netns;
 use serde::Serialize;
 
-use self::host::Machine;
-use self::text::{Action, Host, NODES, Step};
+use self::host::SystemdHost;
+use self::text::{GuideAction, GuideHost, GuideStep, NODES};
 use crate::crash::missing_programs;
-use crate::net::{Plan, Topology};
-use crate::process::Process;
+use crate::net::{Topology, TopologyOptions};
+use crate::process::LoggedProcess;
 use crate::teardown::{Resource, Teardown};
-use crate::{Missing, Outcome, WrongUse};
+use crate::{LabOutcome, Missing, WrongUse};
 
 /// Execute a guide as it stands: its commands on two hosts with systemd, and what it asks a person to do.
 ///
 /// The hosts see this machine's files. Their changes go into a layer above these files, which is removed when the run ends. So nothing is
 /// installed or changed here. Commands on the hosts begin in the current directory, which must be a copy of this repository.
 #[derive(Clone, Debug, Args)]
-pub struct Options {
+pub struct GuideOptions {
     /// The guide, in Markdown.
     #[arg(default_value = "docs/guide.md")]
     file: PathBuf,
@@ -43,7 +43,7 @@ const HEAD_START: Duration = Duration::from_secs(1);
 const BACKGROUND_LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct GuideReport {
     ok: bool,
     /// Steps that were done as the guide says.
     steps_done: usize,
@@ -56,7 +56,7 @@ struct Report {
 ///
 /// # Errors
 /// [`WrongUse`] if the guide cannot be read, [`Missing`] if this machine lacks something. Another error if the hosts cannot be made.
-pub fn run(options: &Options) -> Result<Outcome> {
+pub fn run(options: &GuideOptions) -> Result<LabOutcome> {
     let guide = options.file.display();
     let text =
         std::fs::read_to_string(&options.file).map_err(|error| WrongUse(format!("{guide}: {error}")))?;
@@ -66,7 +66,7 @@ pub fn run(options: &Options) -> Result<Outcome> {
     let done = play(&steps, options, &teardown);
     teardown.finish()?;
     let (steps_done, failure) = done?;
-    let report = Report {
+    let report = GuideReport {
         ok: failure.is_none(),
         steps_done,
         steps: steps.len(),
@@ -82,9 +82,9 @@ pub fn run(options: &Options) -> Result<Outcome> {
         }
     }
     Ok(if report.ok {
-        Outcome::Held
+        LabOutcome::Held
     } else {
-        Outcome::DidNotHold
+        LabOutcome::DidNotHold
     })
 }
 
@@ -106,26 +106,26 @@ fn check_machine() -> Result<()> {
 }
 
 /// The hosts, and what runs on them.
-struct Scene {
+struct GuideTestbed {
     network: Topology,
-    machines: [Machine; 2],
+    machines: [SystemdHost; 2],
     directory: PathBuf,
-    background: Option<Process>,
+    background: Option<LoggedProcess>,
 }
 
 /// Does the steps in order. Returns how many were done, and why the next one failed.
-fn play(steps: &[Step], options: &Options, teardown: &Teardown) -> Result<(usize, Option<String>)> {
+fn play(steps: &[GuideStep], options: &GuideOptions, teardown: &Teardown) -> Result<(usize, Option<String>)> {
     let run = std::process::id().to_string();
     let directory = PathBuf::from(format!("/dev/shm/steadfast-lab-{run}"));
     teardown.will_create(&Resource::Path(directory.clone()))?;
     std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
-    let network = Topology::build(&run, Plan::default(), teardown).context("build the network")?;
+    let network = Topology::build(&run, TopologyOptions::default(), teardown).context("build the network")?;
     let boot = |index: usize| {
         let namespace = Netns::open(network.nodes[index].name())?;
-        Machine::boot(NODES[index], namespace, &directory)
+        SystemdHost::boot(NODES[index], namespace, &directory)
     };
     let machines = [boot(0)?, boot(1)?];
-    let mut scene = Scene {
+    let mut scene = GuideTestbed {
         network,
         machines,
         directory,
@@ -148,29 +148,31 @@ fn play(steps: &[Step], options: &Options, teardown: &Teardown) -> Result<(usize
     Ok((steps.len(), None))
 }
 
-fn told(action: &Action) -> String {
+fn told(action: &GuideAction) -> String {
     let first = |commands: &str| commands.lines().next().unwrap_or_default().to_owned();
     match action {
-        Action::Run { host, commands } => format!("{}: {}", host.name(), first(commands)),
-        Action::Start { commands } => format!("client: {} &", first(commands)),
-        Action::Wait => "client: wait".to_owned(),
-        Action::Cable { node, plugged: true } => format!("{}: cable in", NODES[*node]),
-        Action::Cable { node, plugged: false } => format!("{}: cable out", NODES[*node]),
-        Action::Copy { from, folder } => format!("{}: copy {folder} to {}", NODES[*from], NODES[1 - from]),
+        GuideAction::Run { host, commands } => format!("{}: {}", host.name(), first(commands)),
+        GuideAction::Start { commands } => format!("client: {} &", first(commands)),
+        GuideAction::Wait => "client: wait".to_owned(),
+        GuideAction::Cable { node, plugged: true } => format!("{}: cable in", NODES[*node]),
+        GuideAction::Cable { node, plugged: false } => format!("{}: cable out", NODES[*node]),
+        GuideAction::Copy { from, folder } => {
+            format!("{}: copy {folder} to {}", NODES[*from], NODES[1 - from])
+        }
     }
 }
 
-impl Scene {
-    fn act(&mut self, action: &Action) -> Result<()> {
+impl GuideTestbed {
+    fn act(&mut self, action: &GuideAction) -> Result<()> {
         match action {
-            Action::Run { host, commands } => self.run(*host, commands),
-            Action::Start { commands } => {
+            GuideAction::Run { host, commands } => self.run(*host, commands),
+            GuideAction::Start { commands } => {
                 let command = self.on_client(commands)?;
-                self.background = Some(Process::start("client", command, &self.directory)?);
+                self.background = Some(LoggedProcess::start("client", command, &self.directory)?);
                 std::thread::sleep(HEAD_START);
                 Ok(())
             }
-            Action::Wait => {
+            GuideAction::Wait => {
                 let mut process = self.background.take().context("nothing was started")?;
                 let status = process.wait(BACKGROUND_LIMIT)?;
                 if !status.success() {
@@ -178,11 +180,11 @@ impl Scene {
                 }
                 Ok(())
             }
-            Action::Cable { node, plugged } => {
+            GuideAction::Cable { node, plugged } => {
                 let cables = &self.network.cables[*node];
                 if *plugged { cables.plug() } else { cables.pull() }.context("move the cable")
             }
-            Action::Copy { from, folder } => {
+            GuideAction::Copy { from, folder } => {
                 let [source, target] = [*from, 1 - from].map(|index| self.machines[index].path(folder));
                 let mut command = Command::new("cp");
                 checked(command.arg("-a").arg(source).arg(target))
@@ -190,10 +192,10 @@ impl Scene {
         }
     }
 
-    fn run(&self, host: Host, commands: &str) -> Result<()> {
+    fn run(&self, host: GuideHost, commands: &str) -> Result<()> {
         let mut command = match host {
-            Host::Node(index) => self.machines[index].command(commands)?,
-            Host::Client => self.on_client(commands)?,
+            GuideHost::Node(index) => self.machines[index].command(commands)?,
+            GuideHost::Client => self.on_client(commands)?,
         };
         checked(&mut command)
     }

@@ -14,7 +14,7 @@ use crate::WrongUse;
 
 /// A host of the guide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Host {
+pub enum GuideHost {
     Node(usize),
     Client,
 }
@@ -22,7 +22,7 @@ pub enum Host {
 /// The nodes' names.
 pub const NODES: [&str; 2] = ["alpha", "beta"];
 
-impl Host {
+impl GuideHost {
     pub fn name(self) -> &'static str {
         match self {
             Self::Node(index) => NODES[index],
@@ -33,9 +33,9 @@ impl Host {
 
 /// What a reader does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum GuideAction {
     /// Runs commands on a host and waits for their end.
-    Run { host: Host, commands: String },
+    Run { host: GuideHost, commands: String },
     /// Starts commands on the client.
     Start { commands: String },
     /// Waits for what was started.
@@ -48,16 +48,16 @@ pub enum Action {
 
 /// An action, and the line of the guide that demands it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct GuideStep {
     pub line: usize,
-    pub action: Action,
+    pub action: GuideAction,
 }
 
 /// All steps of a guide, in order.
 ///
 /// # Errors
 /// Names the line that cannot be executed.
-pub fn steps(text: &str) -> Result<Vec<Step>, WrongUse> {
+pub fn steps(text: &str) -> Result<Vec<GuideStep>, WrongUse> {
     let mut steps = Vec::new();
     let mut lines = text.lines().zip(1..);
     while let Some((text, line)) = lines.next() {
@@ -70,15 +70,17 @@ pub fn steps(text: &str) -> Result<Vec<Step>, WrongUse> {
                 .collect();
             let commands = block.join("\n") + "\n";
             let words: Vec<_> = language.split_whitespace().collect();
-            let run = |host| Action::Run {
+            let run = |host| GuideAction::Run {
                 host,
                 commands: commands.clone(),
             };
             match words[..] {
-                ["sh", "both"] => vec![run(Host::Node(0)), run(Host::Node(1))],
-                ["sh", "client"] => vec![run(Host::Client)],
-                ["sh", "client", "&"] => vec![Action::Start { commands }],
-                ["sh", host] => vec![run(Host::Node(node(host).ok_or_else(|| wrong("no such host"))?))],
+                ["sh", "both"] => vec![run(GuideHost::Node(0)), run(GuideHost::Node(1))],
+                ["sh", "client"] => vec![run(GuideHost::Client)],
+                ["sh", "client", "&"] => vec![GuideAction::Start { commands }],
+                ["sh", host] => vec![run(GuideHost::Node(
+                    node(host).ok_or_else(|| wrong("no such host"))?,
+                ))],
                 ["sh", ..] => return Err(wrong("name the host after `sh`")),
                 _ => vec![],
             }
@@ -88,15 +90,15 @@ pub fn steps(text: &str) -> Result<Vec<Step>, WrongUse> {
         {
             let words: Vec<_> = comment.split_whitespace().collect();
             let known = match words[..] {
-                ["wait", "client"] => Some(Action::Wait),
-                ["cable", host, way @ ("in" | "out")] => node(host).map(|node| Action::Cable {
+                ["wait", "client"] => Some(GuideAction::Wait),
+                ["cable", host, way @ ("in" | "out")] => node(host).map(|node| GuideAction::Cable {
                     node,
                     plugged: way == "in",
                 }),
                 ["copy", from, folder, to] => {
                     node(from).filter(|from| node(to) == Some(1 - from)).map(|from| {
                         let folder = folder.to_owned();
-                        Action::Copy { from, folder }
+                        GuideAction::Copy { from, folder }
                     })
                 }
                 _ => None,
@@ -105,7 +107,7 @@ pub fn steps(text: &str) -> Result<Vec<Step>, WrongUse> {
         } else {
             vec![]
         };
-        steps.extend(actions.into_iter().map(|action| Step { line, action }));
+        steps.extend(actions.into_iter().map(|action| GuideStep { line, action }));
     }
     Ok(steps)
 }
@@ -123,8 +125,8 @@ mod tests {
         let text = "# Guide\n\n```sh both\necho 1\n```\n\nnot this: `rm`\n```text\na picture\n```\n\
                     ```sh client &\ncurl\n```\n<!-- cable beta out -->\n<!-- wait client -->\n\
                     <!-- copy beta /etc/x alpha -->\n";
-        let run = |index| Action::Run {
-            host: Host::Node(index),
+        let run = |index| GuideAction::Run {
+            host: GuideHost::Node(index),
             commands: "echo 1\n".to_owned(),
         };
         let expected = [
@@ -132,21 +134,21 @@ mod tests {
             (3, run(1)),
             (
                 11,
-                Action::Start {
+                GuideAction::Start {
                     commands: "curl\n".to_owned(),
                 },
             ),
             (
                 14,
-                Action::Cable {
+                GuideAction::Cable {
                     node: 1,
                     plugged: false,
                 },
             ),
-            (15, Action::Wait),
+            (15, GuideAction::Wait),
             (
                 16,
-                Action::Copy {
+                GuideAction::Copy {
                     from: 1,
                     folder: "/etc/x".to_owned(),
                 },
@@ -154,7 +156,7 @@ mod tests {
         ];
         assert_eq!(
             steps(text).unwrap(),
-            expected.map(|(line, action)| Step { line, action })
+            expected.map(|(line, action)| GuideStep { line, action })
         );
     }
 

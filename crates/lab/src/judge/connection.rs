@@ -2,29 +2,29 @@
 
 use proto::{Offset, Seq};
 
-use super::packet::Packet;
-use super::stream::{Contents, Highest, Seen};
-use super::verdict::{CommitMode, Expectations, Rule, Wire};
+use super::packet::CapturedSegment;
+use super::stream::{Contents, Highest, OffsetSet};
+use super::verdict::{CommitMode, Expectations, JudgeRule, WireSpan};
 use crate::capture::Point;
 
 /// A breach of a rule, in words.
-pub type Breach = (Rule, String);
+pub type Breach = (JudgeRule, String);
 
 /// One connection.
 #[derive(Debug)]
-pub struct Connection {
+pub struct JudgedConnection {
     /// Whether the client's SYN is the first captured packet.
     pub has_beginning: bool,
-    to_service: Stream,
-    to_client: Stream,
+    to_service: JudgedStream,
+    to_client: JudgedStream,
     /// Whether each node has seen the SYN.
     syn_seen: [bool; 2],
     /// The wire that the connection met last.
     wire: Option<Met>,
     /// Highest acknowledgement and end of data that were shown.
     shown: (u64, u64),
-    router: View,
-    client: View,
+    router: CaptureView,
+    client: CaptureView,
     window_scales: [Option<u8>; 2],
     contents: Contents,
     /// Number of the service's bytes that were cut off in the captures and so cannot be compared.
@@ -42,21 +42,21 @@ struct Met {
 
 /// One direction.
 #[derive(Debug, Default)]
-struct Stream {
+struct JudgedStream {
     /// Sequence number of byte 0.
     first: Option<Seq>,
     /// End of the data sent so far.
     end: u64,
     /// The bytes that each node has seen. A FIN counts as one more byte.
-    seen: [Seen; 2],
+    seen: [OffsetSet; 2],
 }
 
 /// The segments that passed the router or the client.
 #[derive(Debug, Default)]
-struct View {
+struct CaptureView {
     client_has_closed: bool,
     /// The ends of the client's and of the service's stream.
-    ends: [End; 2],
+    ends: [StreamEnd; 2],
     acknowledged: Highest,
     right_edge: Highest,
     time: Highest,
@@ -64,9 +64,9 @@ struct View {
     last_time: Option<(u32, u64)>,
 }
 
-impl View {
+impl CaptureView {
     /// Records the FIN and the acknowledgement of a segment that `sender` sent. 0 is the client, 1 the service.
-    fn note_ends(&mut self, sender: usize, packet: &Packet, at: Position) {
+    fn note_ends(&mut self, sender: usize, packet: &CapturedSegment, at: SegmentRange) {
         if packet.fin {
             self.ends[sender].fin = Some(at.end);
         }
@@ -77,12 +77,12 @@ impl View {
 
 /// How a stream ended.
 #[derive(Clone, Copy, Debug, Default)]
-struct End {
+struct StreamEnd {
     fin: Option<u64>,
     acknowledged: u64,
 }
 
-impl End {
+impl StreamEnd {
     fn is_acknowledged(self) -> bool {
         self.fin.is_some_and(|end| self.acknowledged >= end)
     }
@@ -90,7 +90,7 @@ impl End {
 
 /// Position of a segment in the streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
+pub struct SegmentRange {
     /// Offset of the segment's first byte.
     pub start: u64,
     /// Offset after the segment's last byte. A FIN counts as one more byte.
@@ -106,32 +106,32 @@ const NEAR: u64 = 1 << 30;
 /// not negative.
 const MIDDLE: u64 = 1 << 32;
 
-impl Connection {
+impl JudgedConnection {
     /// A connection whose first captured packet is `packet`.
-    pub fn new(packet: &Packet, toward_client: bool) -> Self {
+    pub fn new(packet: &CapturedSegment, toward_client: bool) -> Self {
         let mut connection = Self {
             has_beginning: packet.syn && !packet.has_ack && !toward_client,
-            to_service: Stream::default(),
-            to_client: Stream::default(),
+            to_service: JudgedStream::default(),
+            to_client: JudgedStream::default(),
             syn_seen: [false; 2],
             wire: None,
             shown: (0, 0),
-            router: View::default(),
-            client: View::default(),
+            router: CaptureView::default(),
+            client: CaptureView::default(),
             window_scales: [None; 2],
             contents: Contents::default(),
             not_captured: 0,
         };
         if !connection.has_beginning {
             let (own, other) = connection.streams(toward_client);
-            *own = Stream::from_middle(packet.seq);
-            *other = Stream::from_middle(packet.ack);
+            *own = JudgedStream::from_middle(packet.seq);
+            *other = JudgedStream::from_middle(packet.ack);
         }
         connection
     }
 
     /// Whether the client's `packet` is the SYN of a new connection between the same addresses and ports.
-    pub fn is_replaced_by(&self, packet: &Packet) -> bool {
+    pub fn is_replaced_by(&self, packet: &CapturedSegment) -> bool {
         packet.syn && !packet.has_ack && self.to_service.first != Some(packet.seq + 1)
     }
 
@@ -139,13 +139,13 @@ impl Connection {
     ///
     /// # Errors
     /// The packet is too far from what was sent before.
-    pub fn locate(&mut self, packet: &Packet, toward_client: bool) -> Result<Position, Breach> {
+    pub fn locate(&mut self, packet: &CapturedSegment, toward_client: bool) -> Result<SegmentRange, Breach> {
         let has_beginning = self.has_beginning;
         let (own, other) = self.streams(toward_client);
         if packet.syn && has_beginning {
             let first = packet.seq + 1;
             if *own.first.get_or_insert(first) != first {
-                return Err((Rule::OneSequence, "another initial sequence number".into()));
+                return Err((JudgeRule::OneSequence, "another initial sequence number".into()));
             }
         }
         // A SYN's own number is not a byte of the stream.
@@ -154,18 +154,24 @@ impl Connection {
         let end = start + u64::from(packet.payload_len) + u64::from(packet.fin);
         let ack = packet.has_ack.then(|| other.offset(packet.ack)).transpose()?;
         own.end = own.end.max(end);
-        Ok(Position { start, end, ack })
+        Ok(SegmentRange { start, end, ack })
     }
 
     /// Records that `node` has captured the segment.
-    pub fn seen_by_node(&mut self, node: usize, packet: &Packet, toward_client: bool, at: Position) {
+    pub fn seen_by_node(
+        &mut self,
+        node: usize,
+        packet: &CapturedSegment,
+        toward_client: bool,
+        at: SegmentRange,
+    ) {
         let (own, _) = self.streams(toward_client);
         own.seen[node].add(at.start, at.end);
         self.syn_seen[node] |= packet.syn && !toward_client;
     }
 
     /// Records that a segment of the client passed the router or the client.
-    pub fn client_spoke(&mut self, point: Point, packet: &Packet, at: Position) {
+    pub fn client_spoke(&mut self, point: Point, packet: &CapturedSegment, at: SegmentRange) {
         let view = self.view(point);
         view.client_has_closed |= packet.fin;
         view.note_ends(0, packet, at);
@@ -175,7 +181,7 @@ impl Connection {
     }
 
     /// Records that a segment of the service passed the router or the client. Returns its breaches of the rules that need no wire.
-    pub fn service_spoke(&mut self, point: Point, packet: &Packet, at: Position) -> Vec<Breach> {
+    pub fn service_spoke(&mut self, point: Point, packet: &CapturedSegment, at: SegmentRange) -> Vec<Breach> {
         if packet.syn {
             self.window_scales[1] = packet.window_scale;
         }
@@ -184,7 +190,7 @@ impl Connection {
         view.note_ends(1, packet, at);
         let mut breaches = Vec::new();
         if packet.fin && !view.client_has_closed {
-            breaches.push((Rule::NoEarlyFin, "FIN before the client's".into()));
+            breaches.push((JudgeRule::NoEarlyFin, "FIN before the client's".into()));
         }
         let mut must_not_fall = |highest: &mut Highest, value, rule, name: &str| {
             if let Some(settled) = highest.settled(packet.at_ns).filter(|&settled| value < settled) {
@@ -197,7 +203,7 @@ impl Connection {
             must_not_fall(
                 &mut view.acknowledged,
                 ack,
-                Rule::KeepsAcknowledged,
+                JudgeRule::KeepsAcknowledged,
                 "the acknowledgement",
             );
         }
@@ -205,32 +211,32 @@ impl Connection {
             must_not_fall(
                 &mut view.right_edge,
                 edge,
-                Rule::KeepsWindow,
+                JudgeRule::KeepsWindow,
                 "the window's right edge",
             );
         }
         if let Some((value, _)) = packet.timestamps {
             let time = count_on(&mut view.last_time, value);
-            must_not_fall(&mut view.time, time, Rule::KeepsTime, "the timestamp");
+            must_not_fall(&mut view.time, time, JudgeRule::KeepsTime, "the timestamp");
         }
         breaches
     }
 
     /// Whether each end has acknowledged the other's FIN, as seen at `point`. After that, nothing can be lost any more.
     pub fn is_over(&mut self, point: Point) -> bool {
-        self.view(point).ends.into_iter().all(End::is_acknowledged)
+        self.view(point).ends.into_iter().all(StreamEnd::is_acknowledged)
     }
 
     /// Compares the data of a segment of the service with the data seen before at the same offsets. Keeps at most `size_max` bytes
     /// for this comparison.
-    pub fn compare(&mut self, packet: &Packet, at: Position, size_max: usize) -> Option<Breach> {
+    pub fn compare(&mut self, packet: &CapturedSegment, at: SegmentRange, size_max: usize) -> Option<Breach> {
         self.not_captured += u64::from(packet.payload_len) - packet.payload.len() as u64;
         let differs = self.contents.add(at.start, &packet.payload, size_max)?;
         let what = format!(
             "byte {} was {:#04x} before, now {:#04x}",
             differs.offset, differs.before, differs.now
         );
-        Some((Rule::SameContent, what))
+        Some((JudgeRule::SameContent, what))
     }
 
     /// Number of bytes compared with data seen before.
@@ -239,7 +245,12 @@ impl Connection {
     }
 
     /// Checks a segment of the service, seen at the router or the client, against the commit rules. Returns the broken ones.
-    pub fn check_commits(&mut self, packet: &Packet, at: Position, expected: &Expectations) -> Vec<Breach> {
+    pub fn check_commits(
+        &mut self,
+        packet: &CapturedSegment,
+        at: SegmentRange,
+        expected: &Expectations,
+    ) -> Vec<Breach> {
         let mut breaches = Vec::new();
         if let Some((_, wire)) = expected.wire_at(packet.at_ns)
             && self.has_beginning
@@ -254,7 +265,7 @@ impl Connection {
 
     /// Records that the connection's wire at `at_ns` is the expected `wire` with this number. The rules do not apply to earlier
     /// segments: a new wire need not have seen data that was shown, or that the other node received, before this time.
-    pub fn meet_wire(&mut self, number: usize, wire: Wire, at_ns: u64) {
+    pub fn meet_wire(&mut self, number: usize, wire: WireSpan, at_ns: u64) {
         let hears = at_ns >= wire.hears_from_ns;
         let met = Met { number, hears };
         let before = self.wire.replace(met);
@@ -272,31 +283,37 @@ impl Connection {
         self.syn_seen[wire.node] |= ack > 0 || end > 0;
     }
 
-    fn uncommitted(&self, wire: Wire, packet: &Packet, at: Position, mode: CommitMode) -> Vec<Breach> {
+    fn uncommitted(
+        &self,
+        wire: WireSpan,
+        packet: &CapturedSegment,
+        at: SegmentRange,
+        mode: CommitMode,
+    ) -> Vec<Breach> {
         let mut breaches = Vec::new();
         let node = wire.node;
         let hears = packet.at_ns >= wire.hears_from_ns;
         if hears && packet.syn && !self.syn_seen[node] {
-            breaches.push((Rule::OpenCommit, "the wire had not seen the SYN".into()));
+            breaches.push((JudgeRule::OpenCommit, "the wire had not seen the SYN".into()));
         }
         if hears
             && let Some(ack) = at.ack
             && let Some(missing) = self.to_service.seen[node].first_missing(0, ack)
         {
             let what = format!("acknowledges {ack}, but the wire had not seen byte {missing}");
-            breaches.push((Rule::InputCommit, what));
+            breaches.push((JudgeRule::InputCommit, what));
         }
         if mode == CommitMode::Prs
             && let Some(missing) = self.to_client.seen[node].first_missing(at.start, at.end)
         {
             let what = format!("the wire had not seen byte {missing}");
-            breaches.push((Rule::OutputCommit, what));
+            breaches.push((JudgeRule::OutputCommit, what));
         }
         breaches
     }
 
     /// Offset up to which the client may send, if the windows can be read.
-    fn right_edge(&self, packet: &Packet, at: Position) -> Option<u64> {
+    fn right_edge(&self, packet: &CapturedSegment, at: SegmentRange) -> Option<u64> {
         let shift = match self.window_scales {
             _ if !self.has_beginning || packet.syn => return None,
             [Some(_), Some(shift)] => shift.min(14), // RFC 7323 §2.3
@@ -305,7 +322,7 @@ impl Connection {
         Some(at.ack? + (u64::from(packet.window) << shift))
     }
 
-    fn streams(&mut self, toward_client: bool) -> (&mut Stream, &mut Stream) {
+    fn streams(&mut self, toward_client: bool) -> (&mut JudgedStream, &mut JudgedStream) {
         if toward_client {
             (&mut self.to_client, &mut self.to_service)
         } else {
@@ -313,7 +330,7 @@ impl Connection {
         }
     }
 
-    fn view(&mut self, point: Point) -> &mut View {
+    fn view(&mut self, point: Point) -> &mut CaptureView {
         if point == Point::Client {
             &mut self.client
         } else {
@@ -322,7 +339,7 @@ impl Connection {
     }
 }
 
-impl Stream {
+impl JudgedStream {
     fn from_middle(seq: Seq) -> Self {
         Self {
             first: Some(seq), // offset 0 and the offset `MIDDLE` (2³²) have the same sequence number
@@ -343,7 +360,7 @@ impl Stream {
                     "{} is nowhere near the end of what was sent, offset {}",
                     seq.0, self.end
                 );
-                (Rule::OneSequence, what)
+                (JudgeRule::OneSequence, what)
             })
     }
 }

@@ -6,19 +6,19 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, bail};
 
-use super::packet::Packet;
-use super::pcap::Reader;
+use super::packet::CapturedSegment;
+use super::pcap::PcapReader;
 use super::verdict::Evidence;
 use crate::capture::{Capture, Point};
 
 /// All captures of a run.
 pub struct Merge {
-    sources: Vec<Source>,
+    sources: Vec<CaptureSource>,
 }
 
 /// One capture. Its packets may not be in order of time, because two processors may have written them.
-struct Source {
-    reader: Reader,
+struct CaptureSource {
+    reader: PcapReader,
     service: SocketAddr,
     evidence: Evidence,
     upcoming: BinaryHeap<Reverse<Upcoming>>,
@@ -29,7 +29,7 @@ struct Source {
 struct Upcoming {
     at_ns: u64,
     number: u64,
-    packet: Packet,
+    packet: CapturedSegment,
 }
 
 /// Longest time in nanoseconds by which packets in a file are out of order. Longer than a packet waits between timestamping and
@@ -43,8 +43,8 @@ impl Merge {
     /// A file cannot be read.
     pub fn open(captures: &[Capture], service: SocketAddr) -> anyhow::Result<Self> {
         let open = |capture: &Capture| {
-            Ok(Source {
-                reader: Reader::open(&capture.path)?,
+            Ok(CaptureSource {
+                reader: PcapReader::open(&capture.path)?,
                 service,
                 evidence: Evidence {
                     point: capture.point,
@@ -73,7 +73,7 @@ impl Merge {
     ///
     /// # Errors
     /// A file is cut off or garbled, or its clock was set while it was written.
-    pub fn next_packet(&mut self) -> anyhow::Result<Option<(Point, Packet)>> {
+    pub fn next_packet(&mut self) -> anyhow::Result<Option<(Point, CapturedSegment)>> {
         for source in &mut self.sources {
             source.read_ahead()?;
         }
@@ -94,7 +94,7 @@ impl Merge {
     }
 }
 
-impl Source {
+impl CaptureSource {
     /// Reads ahead until no unread record can have an earlier time than the next packet.
     fn read_ahead(&mut self) -> anyhow::Result<()> {
         let settled = |source: &Self| {
@@ -117,7 +117,7 @@ impl Source {
             self.newest_ns = self.newest_ns.max(record.at_ns);
             let number = self.evidence.frames;
             self.evidence.frames += 1;
-            match Packet::read(&record) {
+            match CapturedSegment::read(&record) {
                 Ok(Some(packet)) if [packet.source, packet.destination].contains(&self.service) => {
                     self.evidence.segments += 1;
                     self.upcoming.push(Reverse(Upcoming {
@@ -161,7 +161,7 @@ impl Eq for Upcoming {}
 pub fn for_each_segment(
     capture: &Capture,
     service: SocketAddr,
-    mut take: impl FnMut(&Packet),
+    mut take: impl FnMut(&CapturedSegment),
 ) -> anyhow::Result<()> {
     let mut merge = Merge::open(std::slice::from_ref(capture), service)
         .with_context(|| format!("the capture at {}", capture.point.name()))?;

@@ -56,19 +56,19 @@ use std::net::SocketAddr;
 use anyhow::ensure;
 
 pub use self::merge::for_each_segment;
-pub use self::packet::Packet;
-pub use self::stream::Seen;
-pub use self::survey::{Change, Passage, Survey};
+pub use self::packet::CapturedSegment;
+pub use self::stream::OffsetSet;
+pub use self::survey::{NodeChange, Passage, Survey};
 pub use self::verdict::{
-    Closing, CommitMode, ContentsChecked, Evidence, Expectations, Finding, Rule, Speaking, Verdict,
+    Closing, CommitMode, ContentsChecked, Evidence, Expectations, Finding, JudgeRule, JudgeVerdict, Speaking,
 };
 
-use self::connection::{Breach, Connection};
+use self::connection::{Breach, JudgedConnection};
 use self::merge::Merge;
 #[cfg(doc)]
 use self::stream::Highest;
-use self::verdict::Findings;
-use self::voice::{Improper, Voice};
+use self::verdict::FindingSet;
+use self::voice::{Improper, VoiceTracker};
 use crate::capture::{Capture, Point};
 
 /// Bytes of content remembered for all connections together.
@@ -80,7 +80,7 @@ const CONTENTS_OF_ONE_MAX: usize = 8 << 20;
 ///
 /// # Errors
 /// A file cannot be read, is cut off or garbled; its clock was set; `expected` contradicts itself.
-pub fn check(captures: &[Capture], expected: &Expectations) -> anyhow::Result<Verdict> {
+pub fn check(captures: &[Capture], expected: &Expectations) -> anyhow::Result<JudgeVerdict> {
     expected.check()?;
     let complete = Completeness::of(captures);
     ensure!(
@@ -88,7 +88,7 @@ pub fn check(captures: &[Capture], expected: &Expectations) -> anyhow::Result<Ve
         "no capture of the client or the router: nothing to judge"
     );
     let mut merge = Merge::open(captures, expected.service)?;
-    let mut judge = Judge {
+    let mut judge = CaptureJudge {
         expected,
         resets_at: if complete.has(Point::Client) {
             Point::Client
@@ -97,10 +97,10 @@ pub fn check(captures: &[Capture], expected: &Expectations) -> anyhow::Result<Ve
         },
         complete,
         connections: HashMap::new(),
-        voice: Voice::new(expected),
-        findings: Findings::default(),
-        notes: Findings::default(),
-        resets: Findings::default(),
+        voice: VoiceTracker::new(expected),
+        findings: FindingSet::default(),
+        notes: FindingSet::default(),
+        resets: FindingSet::default(),
         totals: Totals::default(),
         began_ns: None,
     };
@@ -110,16 +110,16 @@ pub fn check(captures: &[Capture], expected: &Expectations) -> anyhow::Result<Ve
     Ok(judge.verdict(merge.evidence()))
 }
 
-struct Judge<'a> {
+struct CaptureJudge<'a> {
     expected: &'a Expectations,
     complete: Completeness,
     /// The point where RSTs are counted.
     resets_at: Point,
-    connections: HashMap<SocketAddr, Connection>,
-    voice: Voice,
-    findings: Findings,
-    notes: Findings,
-    resets: Findings,
+    connections: HashMap<SocketAddr, JudgedConnection>,
+    voice: VoiceTracker,
+    findings: FindingSet,
+    notes: FindingSet,
+    resets: FindingSet,
     totals: Totals,
     began_ns: Option<u64>,
 }
@@ -141,8 +141,8 @@ struct Completeness {
     whole: [bool; 4],
 }
 
-impl Judge<'_> {
-    fn take(&mut self, point: Point, packet: &Packet) {
+impl CaptureJudge<'_> {
+    fn take(&mut self, point: Point, packet: &CapturedSegment) {
         self.began_ns.get_or_insert(packet.at_ns);
         let toward_client = packet.source == self.expected.service;
         let client = if toward_client {
@@ -202,12 +202,12 @@ impl Judge<'_> {
     }
 
     /// Adds the packet's connection if it is not known.
-    fn meet(&mut self, client: SocketAddr, packet: &Packet, toward_client: bool) {
+    fn meet(&mut self, client: SocketAddr, packet: &CapturedSegment, toward_client: bool) {
         let known = self.connections.get(&client);
         if known.is_some_and(|known| toward_client || !known.is_replaced_by(packet)) {
             return;
         }
-        let connection = Connection::new(packet, toward_client);
+        let connection = JudgedConnection::new(packet, toward_client);
         self.totals.connections += 1;
         self.totals.without_beginning += u64::from(!connection.has_beginning);
         if let Some(before) = self.connections.insert(client, connection) {
@@ -215,7 +215,13 @@ impl Judge<'_> {
         }
     }
 
-    fn take_reset(&mut self, point: Point, client: SocketAddr, packet: &Packet, toward_client: bool) {
+    fn take_reset(
+        &mut self,
+        point: Point,
+        client: SocketAddr,
+        packet: &CapturedSegment,
+        toward_client: bool,
+    ) {
         let connection = self.connections.get_mut(&client).expect("just met");
         if point != self.resets_at || connection.is_over(point) {
             return;
@@ -226,10 +232,10 @@ impl Judge<'_> {
             (&mut self.totals.resets_from_client, "the client reset")
         };
         *count += 1;
-        self.report(point, client, packet, (Rule::NoReset, what.into()));
+        self.report(point, client, packet, (JudgeRule::NoReset, what.into()));
     }
 
-    fn take_voice(&mut self, point: Point, client: SocketAddr, packet: &Packet) {
+    fn take_voice(&mut self, point: Point, client: SocketAddr, packet: &CapturedSegment) {
         if !self.complete.nodes_and_router_are_whole() {
             return;
         }
@@ -238,18 +244,18 @@ impl Judge<'_> {
             None => return,
             Some(Improper::PastWire { node }) => {
                 let what = format!("from {} past the wire", name(node));
-                (Rule::ThroughWire, what)
+                (JudgeRule::ThroughWire, what)
             }
             Some(Improper::SecondVoice { node, speaker }) => {
                 let what = format!("from {} while {} spoke", name(node), name(speaker));
-                (Rule::OneVoice, what)
+                (JudgeRule::OneVoice, what)
             }
-            Some(Improper::Stranger) => (Rule::ThroughWire, "from neither node".into()),
+            Some(Improper::Stranger) => (JudgeRule::ThroughWire, "from neither node".into()),
         };
         self.report(point, client, packet, breach);
     }
 
-    fn report(&mut self, point: Point, client: SocketAddr, packet: &Packet, (rule, what): Breach) {
+    fn report(&mut self, point: Point, client: SocketAddr, packet: &CapturedSegment, (rule, what): Breach) {
         let toward_client = packet.source == self.expected.service;
         let direction = if toward_client { '>' } else { '<' };
         let at = self.connections.get_mut(&client).and_then(|connection| {
@@ -261,9 +267,9 @@ impl Judge<'_> {
         let (seq, ack) = at.unwrap_or((u64::from(packet.seq.0), u64::from(packet.ack.0)));
         let seconds = (packet.at_ns - self.began_ns.unwrap_or(packet.at_ns)) as f64 / 1e9;
         let list = match rule {
-            Rule::NoReset => &mut self.resets,
-            Rule::KeepsWindow => &mut self.notes,
-            Rule::NoEarlyFin if self.expected.closing == Closing::Either => return,
+            JudgeRule::NoReset => &mut self.resets,
+            JudgeRule::KeepsWindow => &mut self.notes,
+            JudgeRule::NoEarlyFin if self.expected.closing == Closing::Either => return,
             _ => &mut self.findings,
         };
         list.add(Finding {
@@ -277,12 +283,12 @@ impl Judge<'_> {
         });
     }
 
-    fn verdict(mut self, evidence: Vec<Evidence>) -> Verdict {
+    fn verdict(mut self, evidence: Vec<Evidence>) -> JudgeVerdict {
         for connection in self.connections.values() {
             self.totals.count_contents(connection);
         }
         let (violations, violations_more) = self.findings.into_list();
-        Verdict {
+        JudgeVerdict {
             connections: self.totals.connections,
             connections_without_beginning: self.totals.without_beginning,
             connections_taken_over: self.voice.taken_over(),
@@ -305,7 +311,7 @@ impl Judge<'_> {
 }
 
 impl Totals {
-    fn count_contents(&mut self, connection: &Connection) {
+    fn count_contents(&mut self, connection: &JudgedConnection) {
         self.compared += connection.compared();
         self.not_captured += connection.not_captured;
     }

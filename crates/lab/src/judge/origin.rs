@@ -11,13 +11,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
-use super::packet::Packet;
+use super::packet::CapturedSegment;
 use super::verdict::Expectations;
 use crate::capture::Point;
 
 /// Follows the segments of the service from node to node.
 #[derive(Debug)]
-pub struct Origins {
+pub struct OriginTracker {
     macs: [[u8; 6]; 2],
     may_slow: bool,
     /// Segments of the other node that came in at each node and were not yet sent on.
@@ -30,7 +30,7 @@ pub struct Origins {
 
 /// How a segment came to the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum SegmentOrigin {
     /// It came from a node.
     From {
         /// The node that sent it to the router.
@@ -67,7 +67,7 @@ struct Identity {
 /// Time limit in nanoseconds between two taps. A released segment leaves within microseconds.
 const RELEASE_NS_MAX: u64 = 1_000_000_000;
 
-impl Origins {
+impl OriginTracker {
     /// Follows the nodes and the service of `expected`.
     pub fn new(expected: &Expectations) -> Self {
         Self {
@@ -80,7 +80,7 @@ impl Origins {
     }
 
     /// Takes a segment of the service, seen at `point`. At the router, returns the way that it took.
-    pub fn take(&mut self, point: Point, packet: &Packet) -> Option<Way> {
+    pub fn take(&mut self, point: Point, packet: &CapturedSegment) -> Option<SegmentOrigin> {
         let sender = self.macs.iter().position(|mac| *mac == packet.source_mac);
         match point {
             Point::Client => None,
@@ -100,12 +100,12 @@ impl Origins {
             }
             Point::Router => {
                 let Some(sender) = sender else {
-                    return Some(Way::Stranger);
+                    return Some(SegmentOrigin::Stranger);
                 };
                 let is_released = self.released[sender].take(packet, self.may_slow);
                 let may_be_update = self.may_slow && !is_released && packet.is_empty_acknowledgement();
                 let is_said_again = may_be_update && self.said[sender].has(packet);
-                Some(Way::From {
+                Some(SegmentOrigin::From {
                     sender,
                     origin: if is_released { 1 - sender } else { sender },
                     is_said_again,
@@ -116,7 +116,7 @@ impl Origins {
 }
 
 impl UnderWay {
-    fn add(&mut self, packet: &Packet, identity: Identity) {
+    fn add(&mut self, packet: &CapturedSegment, identity: Identity) {
         while let Some(&(at_ns, identity)) = self.order.front() {
             if at_ns + RELEASE_NS_MAX > packet.at_ns {
                 break;
@@ -131,13 +131,13 @@ impl UnderWay {
 
     /// Whether the same segment came in with the same window, or with a larger one if the wire may slow clients. Each segment
     /// counts once.
-    fn take(&mut self, packet: &Packet, may_slow: bool) -> bool {
+    fn take(&mut self, packet: &CapturedSegment, may_slow: bool) -> bool {
         let is_right = |(_, window)| window == packet.window || may_slow && window > packet.window;
         self.remove(Identity::of(packet), is_right)
     }
 
     /// Whether the same acknowledgement came in with at least the window of `packet`. A difference of one unit is ignored.
-    fn has(&self, packet: &Packet) -> bool {
+    fn has(&self, packet: &CapturedSegment) -> bool {
         let times = self.times.get(&Identity::of_words(packet));
         times.is_some_and(|times| {
             times
@@ -160,7 +160,7 @@ impl UnderWay {
 }
 
 impl Identity {
-    fn of(packet: &Packet) -> Self {
+    fn of(packet: &CapturedSegment) -> Self {
         Self {
             client: packet.destination,
             seq: packet.seq.0,
@@ -173,7 +173,7 @@ impl Identity {
     }
 
     /// The fields that remain when the segment is sent again without data.
-    fn of_words(packet: &Packet) -> Self {
+    fn of_words(packet: &CapturedSegment) -> Self {
         Self {
             client: packet.destination,
             seq: 0,

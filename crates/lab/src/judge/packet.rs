@@ -9,11 +9,11 @@ use std::net::SocketAddr;
 use etherparse::{LaxNetSlice, LaxSlicedPacket, LinkSlice, TransportSlice};
 use proto::Seq;
 
-use super::pcap::Record;
+use super::pcap::PcapRecord;
 
 /// One captured TCP segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct CapturedSegment {
     /// Time of capture, in nanoseconds of the capture's clock.
     pub at_ns: u64,
     /// Ethernet source.
@@ -56,7 +56,7 @@ pub struct Packet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unreadable;
 
-impl Packet {
+impl CapturedSegment {
     /// Whether the segment only acknowledges.
     pub fn is_empty_acknowledgement(&self) -> bool {
         self.has_ack && self.payload_len == 0 && !(self.fin || self.syn || self.rst)
@@ -66,7 +66,7 @@ impl Packet {
     ///
     /// # Errors
     /// The frame is TCP over IP, but its headers are cut off or contradict each other.
-    pub fn read(record: &Record<'_>) -> Result<Option<Self>, Unreadable> {
+    pub fn read(record: &PcapRecord<'_>) -> Result<Option<Self>, Unreadable> {
         let Ok(sliced) = LaxSlicedPacket::from_ethernet(record.frame) else {
             return Ok(None);
         };
@@ -141,7 +141,7 @@ impl Packet {
     pub fn notation(&self, seconds: f64, direction: char, seq: u64, ack: u64) -> String {
         format!(
             "{seconds:.6} {direction} {} {seq}:{}({}){}{}{}",
-            Flags(self),
+            FlagsDisplay(self),
             seq + u64::from(self.payload_len),
             self.payload_len,
             if self.has_ack {
@@ -158,11 +158,11 @@ impl Packet {
 }
 
 /// Flags as packetdrill and tcpdump write them.
-struct Flags<'a>(&'a Packet);
+struct FlagsDisplay<'a>(&'a CapturedSegment);
 
-impl fmt::Display for Flags<'_> {
+impl fmt::Display for FlagsDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Packet {
+        let CapturedSegment {
             fin,
             syn,
             rst,
@@ -180,7 +180,7 @@ impl fmt::Display for Flags<'_> {
 }
 
 /// The IPv4 identification, and the position in the frame where the IP packet ends according to its header.
-fn identification_and_end(net: &LaxNetSlice<'_>, record: &Record<'_>) -> Option<(u16, usize)> {
+fn identification_and_end(net: &LaxNetSlice<'_>, record: &PcapRecord<'_>) -> Option<(u16, usize)> {
     match net {
         LaxNetSlice::Ipv4(v4) => {
             let header = v4.header();
@@ -246,16 +246,16 @@ mod tests {
         let builder = builder.options_raw(&options).unwrap();
         let mut frame = Vec::new();
         builder.write(&mut frame, b"").unwrap();
-        let record = Record {
+        let record = PcapRecord {
             at_ns: 0,
             frame: &frame,
             original_len: u32::try_from(frame.len()).unwrap(),
         };
-        let packet = Packet::read(&record).unwrap().unwrap();
+        let packet = CapturedSegment::read(&record).unwrap().unwrap();
         assert_eq!((packet.window_scale, packet.timestamps), (Some(7), Some((5, 6))));
         // An option that is cut off, or shorter than its own head, ends the options.
         for end in [[254, 9, 0, 0], [254, 1, 0, 0]] {
-            let mut packet = Packet {
+            let mut packet = CapturedSegment {
                 window_scale: None,
                 ..packet.clone()
             };

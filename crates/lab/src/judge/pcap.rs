@@ -17,12 +17,12 @@ pub struct PcapError {
     pub path: PathBuf,
     /// What is wrong.
     #[source]
-    pub fault: Fault,
+    pub fault: PcapErrorKind,
 }
 
 /// What is wrong with a file.
 #[derive(Debug, Error)]
-pub enum Fault {
+pub enum PcapErrorKind {
     /// An I/O error.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -56,7 +56,7 @@ pub enum Fault {
 
 /// One captured frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record<'a> {
+pub struct PcapRecord<'a> {
     /// Time of capture, in nanoseconds of the capture's clock.
     pub at_ns: u64,
     /// The first bytes of the frame, as many as the capture kept.
@@ -66,7 +66,7 @@ pub struct Record<'a> {
 }
 
 /// An open capture file.
-pub struct Reader<R = BufReader<File>> {
+pub struct PcapReader<R = BufReader<File>> {
     path: PathBuf,
     input: R,
     layout: Layout,
@@ -91,7 +91,7 @@ const RECORD_HEADER_LEN: usize = 16;
 /// Maximum length of a frame in bytes. No capture tool keeps more bytes of a frame.
 const FRAME_MAX: u32 = 256 << 10;
 
-impl Reader {
+impl PcapReader {
     /// Opens `path` and reads the file header.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Reader {
     }
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> PcapReader<R> {
     /// Reads the file header from `input`; `path` is for messages.
     ///
     /// # Errors
@@ -130,10 +130,10 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     /// Names the file, the packet and what is wrong.
-    pub fn next_record(&mut self) -> Result<Option<Record<'_>>, PcapError> {
+    pub fn next_record(&mut self) -> Result<Option<PcapRecord<'_>>, PcapError> {
         match self.read_record() {
             Ok(None) => Ok(None),
-            Ok(Some((at_ns, original_len))) => Ok(Some(Record {
+            Ok(Some((at_ns, original_len))) => Ok(Some(PcapRecord {
                 at_ns,
                 frame: &self.frame,
                 original_len,
@@ -147,7 +147,7 @@ impl<R: Read> Reader<R> {
         &self.path
     }
 
-    fn read_file_header(&mut self) -> Result<(), Fault> {
+    fn read_file_header(&mut self) -> Result<(), PcapErrorKind> {
         let mut header = [0; FILE_HEADER_LEN];
         if !self.fill(&mut header, "the file header")? {
             return Err(self.cut_off("the file header"));
@@ -158,17 +158,17 @@ impl<R: Read> Reader<R> {
             MAGIC_NANOSECONDS => Layout::new(false, 1),
             _ if magic.swap_bytes() == MAGIC_MICROSECONDS => Layout::new(true, 1000),
             _ if magic.swap_bytes() == MAGIC_NANOSECONDS => Layout::new(true, 1),
-            _ => return Err(Fault::Magic(magic)),
+            _ => return Err(PcapErrorKind::Magic(magic)),
         };
         // The upper half may contain the length of a frame check sequence.
         match self.layout.word(&header, 5) & 0xffff {
             ETHERNET => Ok(()),
-            other => Err(Fault::LinkType(other)),
+            other => Err(PcapErrorKind::LinkType(other)),
         }
     }
 
     /// Reads the next frame into `self.frame`. Returns its time and original length.
-    fn read_record(&mut self) -> Result<Option<(u64, u32)>, Fault> {
+    fn read_record(&mut self) -> Result<Option<(u64, u32)>, PcapErrorKind> {
         let mut header = [0; RECORD_HEADER_LEN];
         if !self.fill(&mut header, "the header")? {
             return Ok(None);
@@ -193,7 +193,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// Fills `bytes` from the file. Returns false if no byte of the file is left.
-    fn fill(&mut self, bytes: &mut [u8], part: &'static str) -> Result<bool, Fault> {
+    fn fill(&mut self, bytes: &mut [u8], part: &'static str) -> Result<bool, PcapErrorKind> {
         let mut filled = 0;
         while filled < bytes.len() {
             match self.input.read(&mut bytes[filled..]) {
@@ -208,23 +208,23 @@ impl<R: Read> Reader<R> {
         Ok(true)
     }
 
-    fn cut_off(&self, part: &'static str) -> Fault {
-        Fault::CutOff {
+    fn cut_off(&self, part: &'static str) -> PcapErrorKind {
+        PcapErrorKind::CutOff {
             packet: self.packets,
             position: self.position,
             part,
         }
     }
 
-    fn garbled(&self, what: String) -> Fault {
-        Fault::Garbled {
+    fn garbled(&self, what: String) -> PcapErrorKind {
+        PcapErrorKind::Garbled {
             packet: self.packets,
             position: self.position - RECORD_HEADER_LEN as u64,
             what,
         }
     }
 
-    fn error(&self, fault: Fault) -> PcapError {
+    fn error(&self, fault: PcapErrorKind) -> PcapError {
         PcapError {
             path: self.path.clone(),
             fault,
@@ -307,7 +307,7 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> Result<Vec<(u64, Vec<u8>, u32)>, String> {
-        let mut reader = Reader::new(Path::new("some.pcap"), bytes).map_err(|error| error.to_string())?;
+        let mut reader = PcapReader::new(Path::new("some.pcap"), bytes).map_err(|error| error.to_string())?;
         let mut records = Vec::new();
         while let Some(record) = reader.next_record().map_err(|error| error.to_string())? {
             records.push((record.at_ns, record.frame.to_vec(), record.original_len));

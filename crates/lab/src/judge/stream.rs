@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// A set of stream offsets: all offsets below a first hole, and islands (ranges) after it. Memory grows with the number of holes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct OffsetSet {
     /// All offsets below this are in the set.
     contiguous: u64,
     /// The islands, as start → end. They neither overlap nor touch each other, and all are above `contiguous`.
     islands: BTreeMap<u64, u64>,
 }
 
-impl Seen {
+impl OffsetSet {
     /// Adds the offsets `start..end`.
     pub fn add(&mut self, mut start: u64, mut end: u64) {
         if start >= end || end <= self.contiguous {
@@ -180,7 +180,7 @@ mod tests {
         // A fixed sequence with all kinds of overlap. The generator is multiplicative, so all runs are equal.
         let mut state = 1_u64;
         for _ in 0..200 {
-            let (mut seen, mut plain) = (Seen::default(), [false; 40]);
+            let (mut seen, mut plain) = (OffsetSet::default(), [false; 40]);
             for _ in 0..12 {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let (start, len) = ((state >> 33) % 32, (state >> 40) % 8);

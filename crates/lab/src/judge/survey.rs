@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::merge::Merge;
-use super::origin::{Origins, Way};
+use super::origin::{OriginTracker, SegmentOrigin};
 use super::stream::Highest;
-use super::verdict::{Expectations, Wire};
+use super::verdict::{Expectations, WireSpan};
 use crate::capture::{Capture, Point};
 
 /// The ways that segments took between the router and the nodes, in order of time.
@@ -56,7 +56,7 @@ pub struct Speech {
 
 /// An event of a node that decides which node may be the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum NodeChange {
     /// The node is lost. If it was the wire, the other node may go on without a wire from now on.
     Lost {
         /// The node.
@@ -86,7 +86,7 @@ impl Survey {
     /// A file cannot be read, is cut off or garbled, or the clock was set while the file was written.
     pub fn of(captures: &[Capture], expected: &Expectations) -> anyhow::Result<Self> {
         let mut merge = Merge::open(captures, expected.service)?;
-        let mut origins = Origins::new(expected);
+        let mut origins = OriginTracker::new(expected);
         let mut survey = Self::default();
         while let Some((point, packet)) = merge.next_packet()? {
             let toward_client = packet.source == expected.service;
@@ -99,7 +99,7 @@ impl Survey {
                 continue;
             }
             if toward_client {
-                if let Some(Way::From {
+                if let Some(SegmentOrigin::From {
                     sender,
                     origin,
                     is_said_again: false,
@@ -122,8 +122,8 @@ impl Survey {
     /// The wires in order of time. Node `first` is the wire from the beginning. Each returning node is the wire from the time when it
     /// forwards the other node's output. It hears from the time when clients' packets come to it. [`Highest::OVERTAKING_NS`] is added
     /// to both times: by then, packets that bypassed the new wire have arrived. During that margin no node is the wire.
-    pub fn wires(&self, first: usize, changes: &[Change]) -> Vec<Wire> {
-        let mut wires = vec![Wire {
+    pub fn wires(&self, first: usize, changes: &[NodeChange]) -> Vec<WireSpan> {
+        let mut wires = vec![WireSpan {
             node: first,
             from_ns: 0,
             hears_from_ns: 0,
@@ -132,12 +132,14 @@ impl Survey {
         for &change in changes {
             let last = wires.last_mut().expect("there is at least one");
             match change {
-                Change::Lost { node, at_ns } if last.node == node => last.until_ns = last.until_ns.min(at_ns),
-                Change::Lost { .. } => {}
-                Change::Returned { node, at_ns } => {
+                NodeChange::Lost { node, at_ns } if last.node == node => {
+                    last.until_ns = last.until_ns.min(at_ns)
+                }
+                NodeChange::Lost { .. } => {}
+                NodeChange::Returned { node, at_ns } => {
                     if let Some(first_ns) = self.forwards_from(node, at_ns) {
                         last.until_ns = last.until_ns.min(first_ns);
-                        wires.push(Wire {
+                        wires.push(WireSpan {
                             node,
                             from_ns: first_ns + Highest::OVERTAKING_NS,
                             hears_from_ns: self.enters_from(node, first_ns) + Highest::OVERTAKING_NS,

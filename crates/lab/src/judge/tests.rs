@@ -5,11 +5,11 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use proto::Seq;
-use proto::packet::{Flags, Options, Segment, Timestamps};
+use proto::packet::{Flags, Segment, TcpOptions, Timestamps};
 use tempfile::TempDir;
 
 use super::survey::Entrance;
-use super::verdict::Wire;
+use super::verdict::WireSpan;
 use super::*;
 
 mod rounds;
@@ -28,45 +28,45 @@ const MS: u64 = 1_000_000;
 const HOP_NS: u64 = 1_000;
 
 /// The way of one packet: for each tap that it passes, the tap, and the packet's Ethernet source and destination there.
-type Way = &'static [(Point, [u8; 6], [u8; 6])];
+type PacketRoute = &'static [(Point, [u8; 6], [u8; 6])];
 
-const FROM_CLIENT: Way = &[
+const FROM_CLIENT: PacketRoute = &[
     (Point::Client, [0; 6], [0; 6]),
     (Point::Router, MAC_ROUTER, MAC_B),
     (Point::NodeB, MAC_ROUTER, MAC_B),
     (Point::NodeB, MAC_B, MAC_A),
     (Point::NodeA, MAC_B, MAC_A),
 ];
-const FROM_PRIMARY: Way = &[
+const FROM_PRIMARY: PacketRoute = &[
     (Point::NodeA, MAC_A, MAC_B),
     (Point::NodeB, MAC_A, MAC_B),
     (Point::NodeB, MAC_B, MAC_ROUTER),
     (Point::Router, MAC_B, MAC_ROUTER),
     (Point::Client, [0; 6], [0; 6]),
 ];
-const FROM_SURVIVOR: Way = &[
+const FROM_SURVIVOR: PacketRoute = &[
     (Point::NodeB, MAC_B, MAC_ROUTER),
     (Point::Router, MAC_B, MAC_ROUTER),
     (Point::Client, [0; 6], [0; 6]),
 ];
-const TO_SURVIVOR: Way = &[
+const TO_SURVIVOR: PacketRoute = &[
     (Point::Client, [0; 6], [0; 6]),
     (Point::Router, MAC_ROUTER, MAC_B),
     (Point::NodeB, MAC_ROUTER, MAC_B),
 ];
-const STRAIGHT_TO_PRIMARY: Way = &[
+const STRAIGHT_TO_PRIMARY: PacketRoute = &[
     (Point::Client, [0; 6], [0; 6]),
     (Point::Router, MAC_ROUTER, MAC_A),
     (Point::NodeA, MAC_ROUTER, MAC_A),
 ];
-const PAST_THE_WIRE: Way = &[
+const PAST_THE_WIRE: PacketRoute = &[
     (Point::NodeA, MAC_A, MAC_ROUTER),
     (Point::Router, MAC_A, MAC_ROUTER),
     (Point::Client, [0; 6], [0; 6]),
 ];
 
 /// A synthetic run under construction.
-struct Run {
+struct SyntheticRun {
     now_ns: u64,
     frames: Vec<(Point, u64, Vec<u8>)>,
     snap: usize,
@@ -98,7 +98,7 @@ const SAY: Say = Say {
     scale: None,
 };
 
-impl Run {
+impl SyntheticRun {
     fn new() -> Self {
         Self {
             now_ns: START_NS,
@@ -122,7 +122,7 @@ impl Run {
     }
 
     /// Sends one packet on its `way`, from `now_ns` on. Then a millisecond passes.
-    fn say(&mut self, toward_client: bool, way: Way, say: Say) {
+    fn say(&mut self, toward_client: bool, way: PacketRoute, say: Say) {
         let (service, client) = self.addresses();
         let (own, other) = if toward_client {
             (SERVICE_ISN, CLIENT_ISN)
@@ -142,13 +142,13 @@ impl Run {
             ack: Seq(other) + 1 + say.ack as u32,
             flags: say.flags,
             window: say.window,
-            options: Options {
+            options: TcpOptions {
                 window_scale: say.scale,
                 timestamps: Some(Timestamps {
                     value: say.time.unwrap_or((self.now_ns / MS) as u32),
                     echo: 0,
                 }),
-                ..Options::default()
+                ..TcpOptions::default()
             },
             payload: say.data,
         }
@@ -217,7 +217,7 @@ impl Run {
             macs: [MAC_A, MAC_B],
             router_mac: MAC_ROUTER,
             mode: CommitMode::Prs,
-            wires: vec![Wire {
+            wires: vec![WireSpan {
                 node: 1,
                 from_ns: 0,
                 hears_from_ns: 0,
@@ -252,13 +252,13 @@ impl Run {
             .collect()
     }
 
-    fn judge(&self, expected: &Expectations) -> Verdict {
+    fn judge(&self, expected: &Expectations) -> JudgeVerdict {
         let directory = TempDir::new().unwrap();
         check(&self.write(&directory), expected).unwrap()
     }
 
     /// The broken rules, without repetition.
-    fn broken(&self, expected: &Expectations) -> Vec<Rule> {
+    fn broken(&self, expected: &Expectations) -> Vec<JudgeRule> {
         let mut rules: Vec<_> = self
             .judge(expected)
             .violations
@@ -292,8 +292,8 @@ fn pcap_record(at_ns: u64, frame: &[u8], snap: usize) -> Vec<u8> {
 }
 
 /// A complete takeover that keeps every rule.
-fn takeover(v6: bool) -> (Run, Expectations) {
-    let mut run = Run::new();
+fn takeover(v6: bool) -> (SyntheticRun, Expectations) {
+    let mut run = SyntheticRun::new();
     run.v6 = v6;
     run.open();
     run.exchange();
@@ -411,7 +411,7 @@ fn frames_cut_behind_the_headers_are_judged_by_their_lengths() {
 
 #[test]
 fn resets_are_counted_for_each_direction() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.exchange();
     for _ in 0..2 {
@@ -442,7 +442,7 @@ fn resets_are_counted_for_each_direction() {
     assert_eq!(verdict.violations, []);
     assert_eq!(
         (verdict.resets[0].rule, verdict.resets[0].times),
-        (Rule::NoReset, 3)
+        (JudgeRule::NoReset, 3)
     );
 }
 
@@ -450,7 +450,7 @@ fn resets_are_counted_for_each_direction() {
 #[test]
 fn a_reset_after_the_end_takes_nothing_away() {
     let resets_with = |is_last_word_said: bool| {
-        let mut run = Run::new();
+        let mut run = SyntheticRun::new();
         run.open();
         run.exchange();
         let fin = Flags::FIN_ACK;
@@ -482,7 +482,7 @@ fn a_reset_after_the_end_takes_nothing_away() {
 
 #[test]
 fn a_fin_before_the_clients_is_an_early_end() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.exchange();
     run.primary(Say {
@@ -492,14 +492,14 @@ fn a_fin_before_the_clients_is_an_early_end() {
         ..SAY
     });
     let mut expected = run.expected(None);
-    assert_eq!(run.broken(&expected), [Rule::NoEarlyFin]);
+    assert_eq!(run.broken(&expected), [JudgeRule::NoEarlyFin]);
     expected.closing = Closing::Either;
     assert_eq!(run.broken(&expected), []);
 }
 
 #[test]
 fn an_acknowledgement_before_the_log_breaks_input_commit() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     // The segment bypasses the wire.
     run.say(
@@ -520,8 +520,8 @@ fn an_acknowledgement_before_the_log_breaks_input_commit() {
     assert_eq!(
         rules,
         [
-            (Rule::InputCommit, Point::Router),
-            (Rule::InputCommit, Point::Client)
+            (JudgeRule::InputCommit, Point::Router),
+            (JudgeRule::InputCommit, Point::Client)
         ]
     );
     assert_eq!(
@@ -534,7 +534,7 @@ fn an_acknowledgement_before_the_log_breaks_input_commit() {
     );
 
     // The wire sees the same bytes, but only after their acknowledgement was sent.
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.say(
         false,
@@ -553,12 +553,12 @@ fn an_acknowledgement_before_the_log_breaks_input_commit() {
             ..SAY
         },
     );
-    assert_eq!(run.broken(&run.expected(None)), [Rule::InputCommit]);
+    assert_eq!(run.broken(&run.expected(None)), [JudgeRule::InputCommit]);
 }
 
 #[test]
 fn a_fin_is_acknowledged_only_if_the_wire_saw_it() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.say(
         false,
@@ -569,12 +569,12 @@ fn a_fin_is_acknowledged_only_if_the_wire_saw_it() {
         },
     );
     run.primary(Say { ack: 1, ..SAY });
-    assert_eq!(run.broken(&run.expected(None)), [Rule::InputCommit]);
+    assert_eq!(run.broken(&run.expected(None)), [JudgeRule::InputCommit]);
 }
 
 #[test]
 fn output_that_the_wire_has_not_seen_breaks_output_commit() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.exchange();
     // The segment reaches the router with the wire's address, but the wire's capture does not contain it.
@@ -591,16 +591,16 @@ fn output_that_the_wire_has_not_seen_breaks_output_commit() {
     // The primary's capture does not contain the segment either, so the judge takes the wire for its origin.
     assert_eq!(
         run.broken(&run.expected(None)),
-        [Rule::OutputCommit, Rule::OneVoice]
+        [JudgeRule::OutputCommit, JudgeRule::OneVoice]
     );
     let mut expected = run.expected(None);
     expected.mode = CommitMode::Pr;
-    assert_eq!(run.broken(&expected), [Rule::OneVoice]);
+    assert_eq!(run.broken(&expected), [JudgeRule::OneVoice]);
 }
 
 #[test]
 fn a_syn_ack_without_the_syn_breaks_open_commit() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.say(
         false,
         STRAIGHT_TO_PRIMARY,
@@ -613,12 +613,12 @@ fn a_syn_ack_without_the_syn_breaks_open_commit() {
         flags: Flags::SYN_ACK,
         ..SAY
     });
-    assert_eq!(run.broken(&run.expected(None)), [Rule::OpenCommit]);
+    assert_eq!(run.broken(&run.expected(None)), [JudgeRule::OpenCommit]);
 }
 
 #[test]
 fn other_bytes_at_an_offset_are_noticed() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.exchange();
     let fault = run.fault();
@@ -629,13 +629,13 @@ fn other_bytes_at_an_offset_are_noticed() {
         ..SAY
     });
     let verdict = run.judge(&run.expected(Some(fault)));
-    assert_eq!(verdict.violations[0].rule, Rule::SameContent);
+    assert_eq!(verdict.violations[0].rule, JudgeRule::SameContent);
     assert_eq!(verdict.violations[0].what, "byte 2 was 0x6e before, now 0x4e");
 }
 
 #[test]
 fn a_wild_sequence_number_and_a_second_beginning_are_noticed() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.exchange();
     let fault = run.fault();
@@ -644,9 +644,9 @@ fn a_wild_sequence_number_and_a_second_beginning_are_noticed() {
         ack: 5,
         ..SAY
     });
-    assert_eq!(run.broken(&run.expected(Some(fault))), [Rule::OneSequence]);
+    assert_eq!(run.broken(&run.expected(Some(fault))), [JudgeRule::OneSequence]);
 
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     let fault = run.fault();
     run.survivor(Say {
@@ -654,19 +654,22 @@ fn a_wild_sequence_number_and_a_second_beginning_are_noticed() {
         flags: Flags::SYN_ACK,
         ..SAY
     });
-    assert_eq!(run.broken(&run.expected(Some(fault))), [Rule::OneSequence]);
+    assert_eq!(run.broken(&run.expected(Some(fault))), [JudgeRule::OneSequence]);
 }
 
 #[test]
 fn asking_again_for_acknowledged_bytes_is_noticed() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.exchange();
     let fault = run.fault();
     run.survivor(Say { at: 3, ack: 2, ..SAY });
-    assert_eq!(run.broken(&run.expected(Some(fault))), [Rule::KeepsAcknowledged]);
+    assert_eq!(
+        run.broken(&run.expected(Some(fault))),
+        [JudgeRule::KeepsAcknowledged]
+    );
     // Within 20 ms, a lower acknowledgement only means that another segment overtook this one. That breaks no rule.
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.exchange();
     run.primary(Say { at: 3, ack: 2, ..SAY });
@@ -676,7 +679,7 @@ fn asking_again_for_acknowledged_bytes_is_noticed() {
 #[test]
 fn what_is_overtaken_behind_the_router_is_not_the_services_fault() {
     let old = Say { ack: 2, ..SAY };
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.client(Say {
         data: b"hello",
@@ -689,12 +692,12 @@ fn what_is_overtaken_behind_the_router_is_not_the_services_fault() {
     assert_eq!(run.broken(&run.expected(None)), []);
     // If the router's capture is not whole, the client's capture decides.
     run.dropped[Point::Router as usize] = 1;
-    assert_eq!(run.broken(&run.expected(None)), [Rule::KeepsAcknowledged]);
+    assert_eq!(run.broken(&run.expected(None)), [JudgeRule::KeepsAcknowledged]);
 }
 
 #[test]
 fn a_keepalive_probe_before_any_data_is_no_other_sequence() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     let (service, client) = run.addresses();
     let probe = Segment {
@@ -704,7 +707,7 @@ fn a_keepalive_probe_before_any_data_is_no_other_sequence() {
         ack: Seq(CLIENT_ISN) + 1,
         flags: Flags::ACK,
         window: 500,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload: b"",
     };
     let frame = [&[0; 12][..], &[8, 0], &probe.emit()].concat();
@@ -720,7 +723,7 @@ fn a_timestamp_that_goes_back_is_noticed_also_across_the_wrap() {
         (u32::MAX, 3, false),
         (3, u32::MAX, true),
     ] {
-        let mut run = Run::new();
+        let mut run = SyntheticRun::new();
         let then = |time| Say {
             time: Some(time),
             ..SAY
@@ -737,7 +740,7 @@ fn a_timestamp_that_goes_back_is_noticed_also_across_the_wrap() {
         run.survivor(then(after));
         let broken = run.broken(&run.expected(Some(fault)));
         assert_eq!(
-            broken == [Rule::KeepsTime],
+            broken == [JudgeRule::KeepsTime],
             breaks,
             "{before} {after}: {broken:?}"
         );
@@ -746,7 +749,7 @@ fn a_timestamp_that_goes_back_is_noticed_also_across_the_wrap() {
 
 #[test]
 fn a_window_that_shrinks_is_noted() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.exchange();
     let fault = run.fault();
@@ -758,7 +761,7 @@ fn a_window_that_shrinks_is_noted() {
     });
     let verdict = run.judge(&run.expected(Some(fault)));
     assert!(verdict.holds());
-    assert_eq!(verdict.notes[0].rule, Rule::KeepsWindow);
+    assert_eq!(verdict.notes[0].rule, JudgeRule::KeepsWindow);
     assert_eq!(verdict.notes[0].what, "the window's right edge went back by 128");
 }
 
@@ -771,7 +774,7 @@ fn the_old_primary_must_not_be_heard_after_the_survivor() {
         ack: 10,
         ..SAY
     });
-    assert_eq!(run.broken(&expected), [Rule::OneVoice]);
+    assert_eq!(run.broken(&expected), [JudgeRule::OneVoice]);
     // The old primary sends a reset that bypasses the wire.
     let (mut run, expected) = takeover(false);
     run.say(
@@ -784,14 +787,14 @@ fn the_old_primary_must_not_be_heard_after_the_survivor() {
         },
     );
     let verdict = run.judge(&expected);
-    assert_eq!(verdict.violations[0].rule, Rule::OneVoice);
+    assert_eq!(verdict.violations[0].rule, JudgeRule::OneVoice);
     assert_eq!(verdict.violations[0].what, "from node a while node b spoke");
     assert_eq!(verdict.resets_to_client, 0, "both had closed");
 }
 
 #[test]
 fn a_survivor_that_speaks_without_a_fault_is_a_second_voice() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.exchange();
     run.survivor(Say {
@@ -800,9 +803,9 @@ fn a_survivor_that_speaks_without_a_fault_is_a_second_voice() {
         ack: 5,
         ..SAY
     });
-    assert_eq!(run.broken(&run.expected(None)), [Rule::OneVoice]);
+    assert_eq!(run.broken(&run.expected(None)), [JudgeRule::OneVoice]);
     let early = run.expected(Some(run.now_ns));
-    assert_eq!(run.broken(&early), [Rule::OneVoice]);
+    assert_eq!(run.broken(&early), [JudgeRule::OneVoice]);
 }
 
 /// The wire reduced the window in a segment of the primary. Later it sends the segment again with the original window.
@@ -815,19 +818,19 @@ fn the_primarys_words_said_again_are_no_second_voice() {
         time: Some(100),
         ..SAY
     };
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.exchange();
     run.primary(words(600));
     run.survivor(words(600));
-    let slowed = |run: &Run| Expectations {
+    let slowed = |run: &SyntheticRun| Expectations {
         may_slow: true,
         ..run.expected(None)
     };
     assert_eq!(run.broken(&slowed(&run)), []);
     assert_eq!(
         run.broken(&run.expected(None)),
-        [Rule::OneVoice],
+        [JudgeRule::OneVoice],
         "nobody is to be slowed"
     );
     for other in [
@@ -838,18 +841,18 @@ fn the_primarys_words_said_again_are_no_second_voice() {
             ..words(600)
         },
     ] {
-        let mut run = Run::new();
+        let mut run = SyntheticRun::new();
         run.open();
         run.exchange();
         run.primary(words(600));
         run.survivor(other);
-        assert!(run.broken(&slowed(&run)).contains(&Rule::OneVoice));
+        assert!(run.broken(&slowed(&run)).contains(&JudgeRule::OneVoice));
     }
 }
 
 #[test]
 fn output_past_the_wire_is_noticed_except_where_the_mode_allows_it() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.client(Say {
         data: b"hello",
@@ -857,7 +860,7 @@ fn output_past_the_wire_is_noticed_except_where_the_mode_allows_it() {
     });
     run.say(true, PAST_THE_WIRE, Say { ack: 5, ..SAY });
     let mut expected = run.expected(None);
-    assert_eq!(run.broken(&expected), [Rule::ThroughWire]);
+    assert_eq!(run.broken(&expected), [JudgeRule::ThroughWire]);
     expected.mode = CommitMode::Pr;
     assert_eq!(run.broken(&expected), []);
     run.say(
@@ -868,18 +871,18 @@ fn output_past_the_wire_is_noticed_except_where_the_mode_allows_it() {
             ..SAY
         },
     );
-    assert_eq!(run.broken(&expected), [Rule::ThroughWire]);
+    assert_eq!(run.broken(&expected), [JudgeRule::ThroughWire]);
 
     let stranger = &[(Point::Router, [9; 6], MAC_ROUTER)];
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.say(true, stranger, SAY);
-    assert_eq!(run.broken(&run.expected(None)), [Rule::ThroughWire]);
+    assert_eq!(run.broken(&run.expected(None)), [JudgeRule::ThroughWire]);
 }
 
 #[test]
 fn when_the_wire_dies_the_primary_may_speak_alone() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.exchange();
     let fault = run.fault();
@@ -915,7 +918,7 @@ fn when_the_wire_dies_the_primary_may_speak_alone() {
         ..SAY
     };
     run.say(true, &PAST_THE_WIRE[..2], said);
-    expected.wires.push(Wire {
+    expected.wires.push(WireSpan {
         node: 1,
         from_ns: run.now_ns,
         hears_from_ns: run.now_ns,
@@ -935,12 +938,12 @@ fn when_the_wire_dies_the_primary_may_speak_alone() {
             ..SAY
         },
     );
-    assert_eq!(run.broken(&expected), [Rule::OutputCommit]);
+    assert_eq!(run.broken(&expected), [JudgeRule::OutputCommit]);
 }
 
 #[test]
 fn a_capture_with_losses_proves_no_absence_and_accuses_nobody() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.say(
         false,
@@ -969,7 +972,7 @@ fn a_capture_with_losses_proves_no_absence_and_accuses_nobody() {
 
 #[test]
 fn connections_without_their_beginning_are_exempt_from_commits_only() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.exchange();
     run.survivor(Say {
         at: 3,
@@ -984,7 +987,7 @@ fn connections_without_their_beginning_are_exempt_from_commits_only() {
     );
     assert_eq!(verdict.resets_to_client, 1);
     let rules: Vec<_> = verdict.violations.iter().map(|one| one.rule).collect();
-    assert_eq!(rules, [Rule::OneVoice]);
+    assert_eq!(rules, [JudgeRule::OneVoice]);
 }
 
 #[test]
@@ -998,7 +1001,7 @@ fn a_port_used_again_is_another_connection() {
         ack: Seq(0),
         flags: Flags::SYN,
         window: 500,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload: b"",
     };
     let frame = [&[0; 12][..], &[8, 0], &syn.emit()].concat();
@@ -1071,8 +1074,8 @@ fn contradictory_expectations_are_refused() {
 /// The wire's cable is cut. The switch forgets the wire's port, and floods frames for the wire to all ports.
 #[test]
 fn a_frame_that_is_flooded_to_the_router_is_not_shown() {
-    const FLOODED: Way = &[(Point::NodeA, MAC_A, MAC_B), (Point::Router, MAC_A, MAC_B)];
-    let mut run = Run::new();
+    const FLOODED: PacketRoute = &[(Point::NodeA, MAC_A, MAC_B), (Point::Router, MAC_A, MAC_B)];
+    let mut run = SyntheticRun::new();
     run.open();
     run.exchange();
     let reply = Say {
@@ -1086,14 +1089,14 @@ fn a_frame_that_is_flooded_to_the_router_is_not_shown() {
     run.say(true, PAST_THE_WIRE, reply);
     assert_eq!(
         run.broken(&run.expected(None)),
-        [Rule::OutputCommit, Rule::ThroughWire]
+        [JudgeRule::OutputCommit, JudgeRule::ThroughWire]
     );
 }
 
 /// A primary whose backup is dead sends to the router directly, but only after it may declare the backup dead.
 #[test]
 fn a_primary_claims_the_address_when_its_wire_has_ended() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.exchange();
     let fault = run.fault();
@@ -1112,7 +1115,10 @@ fn a_primary_claims_the_address_when_its_wire_has_ended() {
     );
     assert_eq!(run.broken(&expected), []);
     expected.wires[0].until_ns = fault + 500 * MS;
-    assert_eq!(run.broken(&expected), [Rule::OutputCommit, Rule::ThroughWire]);
+    assert_eq!(
+        run.broken(&expected),
+        [JudgeRule::OutputCommit, JudgeRule::ThroughWire]
+    );
     // The old backup must not speak.
     expected.wires[0].until_ns = fault + 50 * MS;
     run.survivor(Say {
@@ -1121,13 +1127,13 @@ fn a_primary_claims_the_address_when_its_wire_has_ended() {
         ack: 5,
         ..SAY
     });
-    assert_eq!(run.broken(&expected), [Rule::OneVoice]);
+    assert_eq!(run.broken(&expected), [JudgeRule::OneVoice]);
 }
 
 /// A segment that a node sends into a cut cable reaches nobody.
 #[test]
 fn a_voice_that_the_router_does_not_hear_is_none() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.exchange();
     run.say(
@@ -1150,7 +1156,7 @@ fn a_voice_that_the_router_does_not_hear_is_none() {
 /// A worker died. Its connection moves to the other node. The other connection stays.
 #[test]
 fn each_connection_may_have_its_own_voice() {
-    let mut run = Run::new();
+    let mut run = SyntheticRun::new();
     run.open();
     run.exchange();
     run.port = 40_001;
@@ -1171,7 +1177,7 @@ fn each_connection_may_have_its_own_voice() {
         ..SAY
     });
     let mut expected = run.expected(Some(fault));
-    assert_eq!(run.broken(&expected), [Rule::OneVoice]);
+    assert_eq!(run.broken(&expected), [JudgeRule::OneVoice]);
     expected.speaking = Speaking::ForEachConnection;
     let verdict = run.judge(&expected);
     assert_eq!(
@@ -1186,5 +1192,5 @@ fn each_connection_may_have_its_own_voice() {
         ack: 5,
         ..SAY
     });
-    assert_eq!(run.broken(&expected), [Rule::OneVoice]);
+    assert_eq!(run.broken(&expected), [JudgeRule::OneVoice]);
 }

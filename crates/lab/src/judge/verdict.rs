@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::ensure;
 use serde::Serialize;
 
-use super::packet::Packet;
+use super::packet::CapturedSegment;
 use crate::capture::Point;
 
 /// What the captures should show. Times are nanoseconds of the captures' clock.
@@ -24,7 +24,7 @@ pub struct Expectations {
     /// What the service promises; see [`CommitMode`].
     pub mode: CommitMode,
     /// The wires, in order of time. If empty, as without Steadfast, the service promises nothing.
-    pub wires: Vec<Wire>,
+    pub wires: Vec<WireSpan>,
     /// Times from which another node may begin to speak: faults and handovers, in order. Each allows one change.
     pub role_changes_ns: Vec<u64>,
     /// Whether a change concerns the whole service or single connections.
@@ -51,7 +51,7 @@ pub enum CommitMode {
 
 /// A span of time in which one node logs before it releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wire {
+pub struct WireSpan {
     /// 0: node a, 1: node b.
     pub node: usize,
     /// Time from which output goes through it.
@@ -85,7 +85,7 @@ pub enum Closing {
 /// The rules. See [the module](super) for their exact words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Rule {
+pub enum JudgeRule {
     /// No reset.
     NoReset,
     /// No FIN of the service before the client's FIN.
@@ -112,7 +112,7 @@ pub enum Rule {
     KeepsWindow,
 }
 
-impl Rule {
+impl JudgeRule {
     /// Whether segments that overtake each other on their way can break the rule.
     pub(super) fn concerns_order(self) -> bool {
         matches!(
@@ -126,7 +126,7 @@ impl Rule {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
     /// The rule.
-    pub rule: Rule,
+    pub rule: JudgeRule,
     /// The connection, by its client's address.
     pub client: SocketAddr,
     /// Where it was seen.
@@ -180,7 +180,7 @@ pub struct ContentsChecked {
 
 /// The judge's verdict.
 #[derive(Clone, Debug, Serialize)]
-pub struct Verdict {
+pub struct JudgeVerdict {
     /// Connections seen.
     pub connections: u64,
     /// Connections whose beginning was not captured. The commit rules were not applied to them.
@@ -214,7 +214,7 @@ pub struct Verdict {
 /// Maximum number of findings of each kind that are kept.
 pub const FINDINGS_MAX: usize = 1000;
 
-impl Verdict {
+impl JudgeVerdict {
     /// RSTs in either direction, as the client saw them.
     pub fn resets_seen(&self) -> u64 {
         self.resets_to_client + self.resets_from_client
@@ -264,7 +264,7 @@ impl Expectations {
     }
 
     /// Whether the host at `point` sent the frame or is its destination. A switch floods frames for which it knows no port.
-    pub fn concerns(&self, point: Point, packet: &Packet) -> bool {
+    pub fn concerns(&self, point: Point, packet: &CapturedSegment) -> bool {
         let own = match point {
             Point::Client => return true,
             Point::Router => self.router_mac,
@@ -275,8 +275,8 @@ impl Expectations {
     }
 
     /// The wire at `at_ns`, with its place in the list.
-    pub fn wire_at(&self, at_ns: u64) -> Option<(usize, Wire)> {
-        let reaches = |wire: &&Wire| (wire.from_ns..wire.until_ns).contains(&at_ns);
+    pub fn wire_at(&self, at_ns: u64) -> Option<(usize, WireSpan)> {
+        let reaches = |wire: &&WireSpan| (wire.from_ns..wire.until_ns).contains(&at_ns);
         self.wires
             .iter()
             .enumerate()
@@ -287,13 +287,13 @@ impl Expectations {
 
 /// Findings, one for each connection, rule and point.
 #[derive(Debug, Default)]
-pub struct Findings {
+pub struct FindingSet {
     /// By rule, client and point.
-    found: BTreeMap<(Rule, SocketAddr, usize), Finding>,
+    found: BTreeMap<(JudgeRule, SocketAddr, usize), Finding>,
     more: u64,
 }
 
-impl Findings {
+impl FindingSet {
     /// Adds a finding.
     pub fn add(&mut self, finding: Finding) {
         let full = self.found.len() >= FINDINGS_MAX;

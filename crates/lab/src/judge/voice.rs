@@ -3,15 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
-use super::origin::{Origins, Way};
-use super::packet::Packet;
+use super::origin::{OriginTracker, SegmentOrigin};
+use super::packet::CapturedSegment;
 use super::verdict::{Expectations, Reign, Speaking};
 use crate::capture::Point;
 
 /// Follows the origin of every segment of the service.
 #[derive(Debug)]
-pub struct Voice {
-    origins: Origins,
+pub struct VoiceTracker {
+    origins: OriginTracker,
     /// The node that spoke last for the whole service (`None`) or for a connection.
     speakers: HashMap<Option<SocketAddr>, Speaker>,
     reigns: Vec<Reign>,
@@ -47,11 +47,11 @@ pub enum Improper {
     Stranger,
 }
 
-impl Voice {
+impl VoiceTracker {
     /// Follows the nodes and the service of `expected`.
     pub fn new(expected: &Expectations) -> Self {
         Self {
-            origins: Origins::new(expected),
+            origins: OriginTracker::new(expected),
             speakers: HashMap::new(),
             reigns: Vec::new(),
             last: HashMap::new(),
@@ -60,10 +60,15 @@ impl Voice {
     }
 
     /// Takes a segment of the service, seen at `point`. Returns the fault in the segment's path, if there is one.
-    pub fn judge(&mut self, point: Point, packet: &Packet, expected: &Expectations) -> Option<Improper> {
+    pub fn judge(
+        &mut self,
+        point: Point,
+        packet: &CapturedSegment,
+        expected: &Expectations,
+    ) -> Option<Improper> {
         match self.origins.take(point, packet)? {
-            Way::Stranger => Some(Improper::Stranger),
-            Way::From {
+            SegmentOrigin::Stranger => Some(Improper::Stranger),
+            SegmentOrigin::From {
                 sender,
                 origin,
                 is_said_again,
@@ -90,7 +95,7 @@ impl Voice {
         self.taken_over.len() as u64
     }
 
-    fn speaks(&mut self, node: usize, packet: &Packet, expected: &Expectations) -> Option<Improper> {
+    fn speaks(&mut self, node: usize, packet: &CapturedSegment, expected: &Expectations) -> Option<Improper> {
         let (client, at_ns) = (packet.destination, packet.at_ns);
         let key = match expected.speaking {
             Speaking::ForAll => None,
@@ -138,7 +143,7 @@ impl Voice {
 }
 
 /// Whether the segment may bypass the wire. In mode `pr`, all output except SYN-ACKs goes straight from the primary.
-fn may_go_past(packet: &Packet, expected: &Expectations) -> bool {
+fn may_go_past(packet: &CapturedSegment, expected: &Expectations) -> bool {
     use super::verdict::CommitMode::{Immediate, Pr, Prs};
     match expected.mode {
         Prs => false,

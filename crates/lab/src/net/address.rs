@@ -18,7 +18,7 @@ pub const PREFIX_V6: u8 = 64;
 /// The IPv4 address, the IPv6 address and the MAC of one interface. The last bytes of the IPv4 address and of the MAC are written with
 /// the same digits: 10.2.0.10 belongs to 02:00:00:00:00:10.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct InterfaceAddresses {
     /// IPv4 address.
     pub v4: Ipv4Addr,
     /// IPv6 address.
@@ -27,7 +27,7 @@ pub struct Endpoint {
     pub mac: [u8; 6],
 }
 
-impl Endpoint {
+impl InterfaceAddresses {
     const fn new(v4: [u8; 4], v6: [u16; 2], mac: [u8; 2]) -> Self {
         Self {
             v4: Ipv4Addr::new(v4[0], v4[1], v4[2], v4[3]),
@@ -44,26 +44,26 @@ impl Endpoint {
 }
 
 /// The client.
-pub const CLIENT: Endpoint = Endpoint::new([10, 1, 0, 2], [0xfd01, 2], [1, 2]);
+pub const CLIENT: InterfaceAddresses = InterfaceAddresses::new([10, 1, 0, 2], [0xfd01, 2], [1, 2]);
 /// The router's interface to the client.
-pub const ROUTER_WAN: Endpoint = Endpoint::new([10, 1, 0, 1], [0xfd01, 1], [1, 1]);
+pub const ROUTER_WAN: InterfaceAddresses = InterfaceAddresses::new([10, 1, 0, 1], [0xfd01, 1], [1, 1]);
 /// The router's interface to the nodes.
-pub const ROUTER_LAN: Endpoint = Endpoint::new([10, 2, 0, 1], [0xfd02, 1], [2, 1]);
+pub const ROUTER_LAN: InterfaceAddresses = InterfaceAddresses::new([10, 2, 0, 1], [0xfd02, 1], [2, 1]);
 /// Node a and node b.
-pub const NODES: [Endpoint; 2] = [
-    Endpoint::new([10, 2, 0, 10], [0xfd02, 0x10], [0, 0x10]),
-    Endpoint::new([10, 2, 0, 11], [0xfd02, 0x11], [0, 0x11]),
+pub const NODES: [InterfaceAddresses; 2] = [
+    InterfaceAddresses::new([10, 2, 0, 10], [0xfd02, 0x10], [0, 0x10]),
+    InterfaceAddresses::new([10, 2, 0, 11], [0xfd02, 0x11], [0, 0x11]),
 ];
 /// Node a and node b on the second network.
-pub const SECOND: [Endpoint; 2] = [
-    Endpoint::new([10, 4, 0, 10], [0xfd04, 0x10], [4, 0x10]),
-    Endpoint::new([10, 4, 0, 11], [0xfd04, 0x11], [4, 0x11]),
+pub const SECOND: [InterfaceAddresses; 2] = [
+    InterfaceAddresses::new([10, 4, 0, 10], [0xfd04, 0x10], [4, 0x10]),
+    InterfaceAddresses::new([10, 4, 0, 11], [0xfd04, 0x11], [4, 0x11]),
 ];
 /// Witness hosts on the nodes' LAN.
-pub const WITNESSES: [Endpoint; 3] = [
-    Endpoint::new([10, 2, 0, 20], [0xfd02, 0x20], [0, 0x20]),
-    Endpoint::new([10, 2, 0, 21], [0xfd02, 0x21], [0, 0x21]),
-    Endpoint::new([10, 2, 0, 22], [0xfd02, 0x22], [0, 0x22]),
+pub const WITNESSES: [InterfaceAddresses; 3] = [
+    InterfaceAddresses::new([10, 2, 0, 20], [0xfd02, 0x20], [0, 0x20]),
+    InterfaceAddresses::new([10, 2, 0, 21], [0xfd02, 0x21], [0, 0x21]),
+    InterfaceAddresses::new([10, 2, 0, 22], [0xfd02, 0x22], [0, 0x22]),
 ];
 /// The service's virtual address.
 pub const VIP_V4: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 100);

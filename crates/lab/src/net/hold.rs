@@ -7,9 +7,9 @@ use clap::Args;
 use linux::netns::Netns;
 use serde_json::json;
 
-use super::{Plan, Topology};
-use crate::Outcome;
-use crate::emulator::{Emulator, Way};
+use super::{Topology, TopologyOptions};
+use crate::LabOutcome;
+use crate::emulator::{Emulator, WanOptions};
 use crate::teardown::Teardown;
 
 /// Build the lab's network and keep it until ^C.
@@ -17,9 +17,9 @@ use crate::teardown::Teardown;
 /// A client, a router and two nodes, as every lab has them, but nothing runs in them yet. Enter one with
 /// `nsenter --net=/run/netns/NAME COMMAND`.
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct NetworkOptions {
     #[command(flatten)]
-    way: Way,
+    way: WanOptions,
     /// Networks between the nodes; the second one leads nowhere else.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     links: u8,
@@ -32,12 +32,12 @@ pub struct Options {
 ///
 /// # Errors
 /// If the network cannot be built.
-pub fn run(options: &Options) -> Result<Outcome> {
+pub fn run(options: &NetworkOptions) -> Result<LabOutcome> {
     let teardown = Teardown::start()?;
     let run = std::process::id().to_string();
-    let plan = Plan {
+    let plan = TopologyOptions {
         second_network: options.links > 1,
-        ..Plan::of(options.way)
+        ..TopologyOptions::of(options.way)
     };
     let network = Topology::build(&run, plan, &teardown).context("build the network")?;
     let emulator = network

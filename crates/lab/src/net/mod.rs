@@ -17,13 +17,15 @@ pub mod switch;
 use std::fs;
 use std::io;
 
-use linux::netns::{self, Cable, Netns};
+use linux::netns::{self, InterfaceControl, Netns};
 use thiserror::Error;
 
-use self::address::{CLIENT, Endpoint, NODES, PREFIX_V4, PREFIX_V6, ROUTER_LAN, ROUTER_WAN, SECOND};
+use self::address::{
+    CLIENT, InterfaceAddresses, NODES, PREFIX_V4, PREFIX_V6, ROUTER_LAN, ROUTER_WAN, SECOND,
+};
 pub use self::ip::{IpError, batch};
 use self::switch::Cables;
-use crate::emulator::Way;
+use crate::emulator::WanOptions;
 use crate::teardown::{Resource, Teardown, TeardownError};
 
 /// The interface of the client and of each node.
@@ -44,7 +46,7 @@ pub const NODE_NAMES: [&str; 2] = ["a", "b"];
 pub enum NetError {
     /// A namespace operation failed.
     #[error(transparent)]
-    Namespace(#[from] netns::Error),
+    Namespace(#[from] netns::NetnsError),
     /// An `ip` command failed.
     #[error(transparent)]
     Ip(#[from] IpError),
@@ -67,7 +69,7 @@ pub enum NetError {
 
 /// Options of the network.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Plan {
+pub struct TopologyOptions {
     /// Put the namespace `wan` between client and router. An emulator joins its two interfaces.
     pub wan: bool,
     /// Let no host send segments larger than the MTU (no TSO/GSO), so that each captured packet is one packet on the cable.
@@ -78,10 +80,10 @@ pub struct Plan {
     pub own_switches: bool,
 }
 
-impl Plan {
+impl TopologyOptions {
     /// The options that an emulated `way` needs.
     #[must_use]
-    pub fn of(way: Way) -> Self {
+    pub fn of(way: WanOptions) -> Self {
         Self {
             wan: !way.is_direct(),
             single_packets: way.loses(),
@@ -106,8 +108,8 @@ pub struct Topology {
     /// The cables of node a and node b: the ends at the switch.
     pub cables: [Cables; 2],
     /// The uplinks of node a's and node b's own switches, if they exist: the ends at the router's switch.
-    pub uplinks: Option<[Cable; 2]>,
-    plan: Plan,
+    pub uplinks: Option<[InterfaceControl; 2]>,
+    plan: TopologyOptions,
 }
 
 impl Topology {
@@ -115,8 +117,8 @@ impl Topology {
     ///
     /// # Errors
     /// Names the step that failed; what was built so far is removed by `teardown`.
-    pub fn build(run: &str, plan: Plan, teardown: &Teardown) -> Result<Self, NetError> {
-        let names = Names::new(run, plan);
+    pub fn build(run: &str, plan: TopologyOptions, teardown: &Teardown) -> Result<Self, NetError> {
+        let names = NamespaceNames::new(run, plan);
         for name in names.all() {
             teardown.will_create(&Resource::Namespace(name.to_owned()))?;
         }
@@ -184,7 +186,7 @@ impl Topology {
 
     /// The interfaces of node `index` with their addresses. The service's interface comes first.
     #[must_use]
-    pub fn interfaces(&self, index: usize) -> Vec<(&'static str, Endpoint)> {
+    pub fn interfaces(&self, index: usize) -> Vec<(&'static str, InterfaceAddresses)> {
         let second = self
             .plan
             .second_network
@@ -215,7 +217,7 @@ impl Topology {
         &self,
         run: &str,
         role: &str,
-        endpoint: &Endpoint,
+        endpoint: &InterfaceAddresses,
         teardown: &Teardown,
     ) -> Result<Netns, NetError> {
         let name = namespace(run, role);
@@ -240,7 +242,7 @@ impl Topology {
         )?;
         batch(
             Some(&name),
-            &host_commands(endpoint, &ROUTER_LAN, Plan::default()),
+            &host_commands(endpoint, &ROUTER_LAN, TopologyOptions::default()),
         )?;
         Ok(host)
     }
@@ -251,17 +253,17 @@ fn namespace(run: &str, role: &str) -> String {
 }
 
 /// The namespaces' names.
-struct Names {
+struct NamespaceNames {
     client: String,
     wan: Option<String>,
     router: String,
     switch: String,
     nodes: [String; 2],
-    plan: Plan,
+    plan: TopologyOptions,
 }
 
-impl Names {
-    fn new(run: &str, plan: Plan) -> Self {
+impl NamespaceNames {
+    fn new(run: &str, plan: TopologyOptions) -> Self {
         let name = |role: &str| namespace(run, role);
         Self {
             client: name("client"),
@@ -283,7 +285,7 @@ impl Names {
 
     /// The commands that create every cable with each end in its namespace.
     fn cables(&self) -> Vec<String> {
-        let end = |namespace: &str, interface: &str, mac: Option<&Endpoint>| {
+        let end = |namespace: &str, interface: &str, mac: Option<&InterfaceAddresses>| {
             let address = mac.map_or_else(String::new, |at| format!(" address {}", at.mac_text()));
             format!("name {interface}{address} netns {namespace}")
         };
@@ -374,7 +376,11 @@ fn set(place: &str, key: &'static str, value: &str) -> Result<(), NetError> {
 }
 
 /// `ip` commands inside a host (client or node) with the default gateway `gateway`.
-fn host_commands(host: &Endpoint, gateway: &Endpoint, plan: Plan) -> Vec<String> {
+fn host_commands(
+    host: &InterfaceAddresses,
+    gateway: &InterfaceAddresses,
+    plan: TopologyOptions,
+) -> Vec<String> {
     let mut commands = vec!["link set dev lo up".to_owned()];
     if plan.single_packets {
         commands.push(format!("link set dev {INTERFACE} gso_max_segs 1"));
@@ -384,7 +390,7 @@ fn host_commands(host: &Endpoint, gateway: &Endpoint, plan: Plan) -> Vec<String>
     commands
 }
 
-fn way_out(gateway: &Endpoint) -> [String; 2] {
+fn way_out(gateway: &InterfaceAddresses) -> [String; 2] {
     [
         format!("route replace default via {}", gateway.v4),
         format!("route replace default via {}", gateway.v6),
@@ -398,7 +404,7 @@ fn router_commands() -> Vec<String> {
     commands
 }
 
-fn interface_commands(interface: &str, endpoint: &Endpoint) -> [String; 3] {
+fn interface_commands(interface: &str, endpoint: &InterfaceAddresses) -> [String; 3] {
     [
         format!("link set dev {interface} up"),
         format!("addr replace {}/{PREFIX_V4} dev {interface}", endpoint.v4),

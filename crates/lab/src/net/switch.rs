@@ -12,9 +12,9 @@
 //! of `lan` (`a`, `b` and `router`).
 
 use anyhow::{Context, Result, ensure};
-use linux::netns::{self, Cable, Netns};
+use linux::netns::{self, InterfaceControl, Netns};
 
-use super::{NODE_NAMES, Plan};
+use super::{NODE_NAMES, TopologyOptions};
 
 /// The router's port.
 pub const ROUTER: &str = "router";
@@ -28,7 +28,7 @@ const OWN: [[&str; 3]; 2] = [["lan-a", "node-a", "up-a"], ["lan-b", "node-b", "u
 
 /// The port of the cable that connects node `index` to the service's network.
 #[must_use]
-pub fn port_of(index: usize, plan: Plan) -> &'static str {
+pub fn port_of(index: usize, plan: TopologyOptions) -> &'static str {
     match plan.own_switches {
         true => OWN[index][1],
         false => NODE_NAMES[index],
@@ -37,7 +37,7 @@ pub fn port_of(index: usize, plan: Plan) -> &'static str {
 
 /// The ports to which the cables of node `index` are connected.
 #[must_use]
-pub fn ports_of(index: usize, plan: Plan) -> Vec<&'static str> {
+pub fn ports_of(index: usize, plan: TopologyOptions) -> Vec<&'static str> {
     let second = plan.second_network.then_some(SECOND_PORTS[index]);
     [port_of(index, plan)].into_iter().chain(second).collect()
 }
@@ -50,7 +50,7 @@ pub fn uplink(index: usize) -> [&'static str; 2] {
 
 /// `ip` commands that set up the switches. They run in the switches' namespace, after the ports were created.
 #[must_use]
-pub fn commands(plan: Plan) -> Vec<String> {
+pub fn commands(plan: TopologyOptions) -> Vec<String> {
     let mut bridges = vec![(LAN, vec![ROUTER, NODE_NAMES[0], NODE_NAMES[1]])];
     if plan.own_switches {
         bridges.extend(OWN.map(|[bridge, node, uplink]| (bridge, vec![node, uplink])));
@@ -80,14 +80,14 @@ fn bridge_commands(bridge: &str, ports: &[&str]) -> Vec<String> {
 
 /// A node's cables, at their ends on the switches.
 #[derive(Debug)]
-pub struct Cables(Vec<Cable>);
+pub struct Cables(Vec<InterfaceControl>);
 
 impl Cables {
     /// The cables of node `index` at `switch`.
     ///
     /// # Errors
     /// If the namespace cannot be entered.
-    pub fn of(switch: &Netns, index: usize, plan: Plan) -> Result<Self, netns::Error> {
+    pub fn of(switch: &Netns, index: usize, plan: TopologyOptions) -> Result<Self, netns::NetnsError> {
         let ports = ports_of(index, plan).into_iter();
         ports
             .map(|port| switch.cable(port))
@@ -97,7 +97,7 @@ impl Cables {
 
     /// The cable that the node's services use.
     #[must_use]
-    pub fn service(&self) -> &Cable {
+    pub fn service(&self) -> &InterfaceControl {
         &self.0[0]
     }
 
@@ -105,16 +105,16 @@ impl Cables {
     ///
     /// # Errors
     /// If a cable cannot be pulled.
-    pub fn pull(&self) -> Result<(), netns::Error> {
-        self.0.iter().try_for_each(Cable::pull)
+    pub fn pull(&self) -> Result<(), netns::NetnsError> {
+        self.0.iter().try_for_each(InterfaceControl::pull)
     }
 
     /// Plugs in all cables.
     ///
     /// # Errors
     /// If a cable cannot be plugged in.
-    pub fn plug(&self) -> Result<(), netns::Error> {
-        self.0.iter().try_for_each(Cable::plug)
+    pub fn plug(&self) -> Result<(), netns::NetnsError> {
+        self.0.iter().try_for_each(InterfaceControl::plug)
     }
 }
 
@@ -212,10 +212,10 @@ mod tests {
     #[test]
     fn what_is_between_nodes_and_router_is_there_with_and_without_switches_of_their_own() {
         for own_switches in [false, true] {
-            let plan = Plan {
+            let plan = TopologyOptions {
                 own_switches,
                 second_network: true,
-                ..Plan::default()
+                ..TopologyOptions::default()
             };
             let text = commands(plan).join("\n");
             for port in ["router", "a", "b"] {
@@ -227,6 +227,6 @@ mod tests {
             assert_eq!(text.contains("link set dev node-a master lan-a"), own_switches);
             assert!(text.contains("link set dev b2 master second"));
         }
-        assert!(!commands(Plan::default()).join(" ").contains("second"));
+        assert!(!commands(TopologyOptions::default()).join(" ").contains("second"));
     }
 }

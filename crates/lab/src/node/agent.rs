@@ -15,11 +15,11 @@ use proto::Instant;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::arbiter::Arbiter;
-use super::log::Log;
-use super::status::{Connection, Status};
+use super::arbiter::ArbiterSetup;
+use super::log::LogOptions;
+use super::status::{ReportedConnection, ReportedStatus};
 use crate::clock::monotonic;
-use crate::process::Process;
+use crate::process::LoggedProcess;
 use crate::teardown::Resource;
 
 /// Directory in which the daemon pins its eBPF objects, by node name.
@@ -42,7 +42,7 @@ pub const HEARTBEAT_PORT: u16 = 7400;
 
 /// The part of the configuration that both nodes share.
 #[derive(Clone, Debug)]
-pub struct Pair {
+pub struct PairSetup {
     /// The daemon's binary.
     pub binary: PathBuf,
     /// The names of node a and b, unique on this machine.
@@ -72,18 +72,18 @@ pub struct Pair {
     /// Outside hosts. One of them must answer before the primary claims the address. Empty: not configured.
     pub claim_ping: Vec<IpAddr>,
     /// The health probe of the application, if there is one.
-    pub health: Option<Health>,
+    pub health: Option<HealthProbe>,
     /// The program that copies the primary's state to the replica's server, if there is one.
     pub state_sync: Option<PathBuf>,
     /// The arbiter, which decides which node may speak when they do not hear each other.
-    pub arbiter: Arbiter,
+    pub arbiter: ArbiterSetup,
     /// The limits of the logs.
-    pub log: Log,
+    pub log: LogOptions,
 }
 
 /// A health probe of the application: a question on a connection of its own, and the beginning of the expected answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Health {
+pub struct HealthProbe {
     /// The question.
     pub send: &'static str,
     /// The beginning of the answer.
@@ -98,7 +98,7 @@ const HEALTH_INTERVAL_MS: u32 = 50;
 const HEALTH_TIMEOUT_MS: u32 = 100;
 const HEALTH_FAILURES: u32 = 3;
 
-impl Pair {
+impl PairSetup {
     /// The files that the daemons leave outside of their network namespaces: pins and state.
     #[must_use]
     pub fn leftovers(&self) -> Vec<Resource> {
@@ -190,7 +190,7 @@ application = \"{loopback}:{port}\"
             self.state_sync
                 .as_ref()
                 .map_or_else(String::new, |program| format!("state_sync = [{program:?}]\n")),
-            self.health.map_or_else(String::new, Health::table),
+            self.health.map_or_else(String::new, HealthProbe::table),
             self.arbiter.table(index),
             port = self.service.port(),
         )
@@ -218,7 +218,7 @@ fn write_key(path: &Path, name: &str) -> Result<()> {
         .with_context(|| path.display().to_string())
 }
 
-impl Health {
+impl HealthProbe {
     fn table(self) -> String {
         let Self { send, expect } = self;
         // For these strings, Debug and TOML's basic strings use the same escapes.
@@ -237,21 +237,21 @@ expect = {expect:?}
 
 /// A running daemon.
 #[derive(Debug)]
-pub struct Agent {
+pub struct AgentProcess {
     operator: Operator,
-    process: Process,
+    process: LoggedProcess,
     name: String,
     /// Number of times the daemon was started.
     starts: u32,
 }
 
-impl Agent {
+impl AgentProcess {
     /// Writes the configuration of node `index` of `pair` to `directory` and starts the daemon in `node`.
     ///
     /// # Errors
     /// If a file cannot be written or the process cannot be started. [`Self::wait_ready`] reports whether the daemon accepts its
     /// configuration.
-    pub fn start(pair: &Pair, index: usize, node: &Netns, directory: &Path) -> Result<Self> {
+    pub fn start(pair: &PairSetup, index: usize, node: &Netns, directory: &Path) -> Result<Self> {
         let name = &pair.names[index];
         let configuration = directory.join(format!("{name}.toml"));
         let key = directory.join(format!("{}.key", pair.names[0]));
@@ -387,8 +387,8 @@ impl Agent {
     pub fn wait_ready(&mut self, node: &Netns) -> Result<()> {
         let mut seen = String::new();
         let operator = &self.operator;
-        let is_duplex = |_: &Process| {
-            let status: Result<Status> = operator.ask(&["status"], node);
+        let is_duplex = |_: &LoggedProcess| {
+            let status: Result<ReportedStatus> = operator.ask(&["status"], node);
             seen = match &status {
                 Ok(status) if status.is_duplex() && status.is_synced() => return true,
                 Ok(status) => format!("{status:?}"),
@@ -411,7 +411,7 @@ impl Agent {
     ///
     /// # Errors
     /// If it does not answer.
-    pub fn status(&self, node: &Netns) -> Result<Status> {
+    pub fn status(&self, node: &Netns) -> Result<ReportedStatus> {
         self.operator.ask(&["status"], node)
     }
 
@@ -440,13 +440,13 @@ impl Agent {
     ///
     /// # Errors
     /// If it does not answer.
-    pub fn restored(&self, node: &Netns) -> Result<Vec<Connection>> {
+    pub fn restored(&self, node: &Netns) -> Result<Vec<ReportedConnection>> {
         #[derive(Deserialize)]
-        struct Answer {
-            connections: Vec<Connection>,
+        struct ReportedConnections {
+            connections: Vec<ReportedConnection>,
         }
         let answer = self.operator.ask(&["connections", "--restored"], node);
-        answer.map(|Answer { connections }| connections)
+        answer.map(|ReportedConnections { connections }| connections)
     }
 }
 
@@ -468,10 +468,10 @@ struct Operator {
 }
 
 impl Operator {
-    fn run(&self, label: &str, node: &Netns, directory: &Path) -> Result<Process> {
+    fn run(&self, label: &str, node: &Netns, directory: &Path) -> Result<LoggedProcess> {
         let mut command = node.command(&self.binary)?;
         command.arg("run").arg("--config").arg(&self.configuration);
-        Ok(Process::start(label, command, directory)?)
+        Ok(LoggedProcess::start(label, command, directory)?)
     }
 
     fn ask<T: DeserializeOwned>(&self, arguments: &[&str], node: &Netns) -> Result<T> {
@@ -496,10 +496,10 @@ impl Operator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::{AtLimit, Fence};
+    use crate::node::{AtLimitOption, FenceSetup};
 
-    fn pair() -> Pair {
-        Pair {
+    fn pair() -> PairSetup {
+        PairSetup {
             binary: "steadfast".into(),
             names: ["a-1".to_owned(), "b-1".to_owned()],
             addresses: ["10.2.0.10", "10.2.0.11"].map(|address| vec![address.parse().unwrap()]),
@@ -516,8 +516,8 @@ mod tests {
             claim_ping: Vec::new(),
             health: None,
             state_sync: None,
-            arbiter: Arbiter::None,
-            log: Log::default(),
+            arbiter: ArbiterSetup::None,
+            log: LogOptions::default(),
         }
     }
 
@@ -552,23 +552,23 @@ mod tests {
             .all(|key| !plain.contains(key)),
             "{plain}"
         );
-        let full = Pair {
+        let full = PairSetup {
             on_service: Some(["10.2.0.10", "10.2.0.11"].map(|address| address.parse().unwrap())),
             opaque: true,
             agent_timeout_ms: Some(5_000),
             claim_ping: vec!["10.2.0.1".parse().unwrap(), "10.1.0.2".parse().unwrap()],
-            health: Some(Health {
+            health: Some(HealthProbe {
                 send: "GET / HTTP/1.0\r\n\r\n",
                 expect: "HTTP/1.",
             }),
             state_sync: Some("/x/sync".into()),
-            arbiter: Arbiter::Fence(["off", "on"].map(|program| Fence {
+            arbiter: ArbiterSetup::Fence(["off", "on"].map(|program| FenceSetup {
                 command: vec![program.to_owned()],
                 delay_ms: None,
             })),
-            log: Log {
+            log: LogOptions {
                 log_mb: Some(1),
-                at_limit: Some(AtLimit::Spill),
+                at_limit: Some(AtLimitOption::Spill),
             },
             ..pair()
         };
@@ -593,7 +593,7 @@ mod tests {
             "connections":{"protected":0,"unprotected":20,"ambiguous":0},"connections_complete":true,"log_bytes":0,"ring_fill_bytes":0,
             "takeovers":[{"declared_ns":100,"gate_closed_ns":110,"first_live_ns":120,"last_live_ns":null,
             "connections":20,"restored":19,"reset":0}],"counters":{"drops":1}}]}"#;
-        let status: Status = serde_json::from_str(text).unwrap();
+        let status: ReportedStatus = serde_json::from_str(text).unwrap();
         assert!(!status.is_duplex());
         let takeover = status.takeovers()[0];
         assert_eq!((takeover.declared_ns, takeover.last_live_ns), (100, None));

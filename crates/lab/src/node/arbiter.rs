@@ -47,12 +47,12 @@ impl Assume {
 
 /// The arbiter with its parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Arbiter {
+pub enum ArbiterSetup {
     /// No arbiter.
     #[default]
     None,
     /// For each node, the fence that turns the other node's power off.
-    Fence([Fence; 2]),
+    Fence([FenceSetup; 2]),
     /// The members' URLs, and the directory with `ca.crt` and each node's `NAME.crt` and `NAME.key`.
     Etcd {
         /// URLs of the members.
@@ -66,14 +66,14 @@ pub enum Arbiter {
 
 /// A node's fence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fence {
+pub struct FenceSetup {
     /// The command, with its arguments.
     pub command: Vec<String>,
     /// Milliseconds for which the node waits before it runs the command; `None`: not configured.
     pub delay_ms: Option<u32>,
 }
 
-impl Fence {
+impl FenceSetup {
     fn table(&self) -> String {
         let delay = self
             .delay_ms
@@ -82,7 +82,7 @@ impl Fence {
     }
 }
 
-impl Arbiter {
+impl ArbiterSetup {
     /// The table in the configuration of node `index`.
     pub(super) fn table(&self, index: usize) -> String {
         match self {
@@ -118,18 +118,18 @@ mod tests {
 
     #[test]
     fn each_node_has_its_own_command_and_certificate() {
-        assert_eq!(Arbiter::None.table(0), "");
-        let fence = |command: &[&str], delay_ms| Fence {
+        assert_eq!(ArbiterSetup::None.table(0), "");
+        let fence = |command: &[&str], delay_ms| FenceSetup {
             command: command.iter().map(|&word| word.to_owned()).collect(),
             delay_ms,
         };
-        let fences = Arbiter::Fence([fence(&["off", "b"], None), fence(&["off"], Some(500))]);
+        let fences = ArbiterSetup::Fence([fence(&["off", "b"], None), fence(&["off"], Some(500))]);
         assert_eq!(fences.table(0), "\n[fence]\ncommand = [\"off\", \"b\"]\n");
         assert_eq!(
             fences.table(1),
             "\n[fence]\ncommand = [\"off\"]\ndelay_ms = 500\n"
         );
-        let etcd = Arbiter::Etcd {
+        let etcd = ArbiterSetup::Etcd {
             endpoints: vec!["https://10.2.0.20:2379".to_owned()],
             directory: "/tls".into(),
             clients: ["node-a".to_owned(), "node-b".to_owned()],

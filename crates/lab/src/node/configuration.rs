@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::server::Application;
+use super::server::ServerSoftware;
 
 /// Maximum number of open descriptors of a server. Below the hard limit of small machines.
 const FILES_MAX: u32 = 16_384;
@@ -19,7 +19,7 @@ const STORE_PORT: u16 = 8081;
 /// which both nodes share. Each worker has its own listener, so that connections are spread evenly.
 pub fn nginx(own: &Path, files: &Path, workers: u32) -> String {
     let (own, files) = (own.display(), files.display());
-    let port = Application::Nginx.port();
+    let port = ServerSoftware::Nginx.port();
     let shared = if workers > 1 { " reuseport" } else { "" };
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("    {kind}_temp_path {own}/{kind};\n"))
@@ -80,7 +80,7 @@ http {{
 /// Apache's configuration. It always has `workers` processes.
 pub fn apache(own: &Path, files: &Path, workers: u32) -> String {
     let (own, files) = (own.display(), files.display());
-    let port = Application::Apache.port();
+    let port = ServerSoftware::Apache.port();
     let threads = workers * APACHE_THREADS;
     format!(
         "ServerRoot {own}
@@ -118,7 +118,7 @@ DocumentRoot {files}
 /// lighttpd's configuration. One process, which is the default.
 pub fn lighttpd(own: &Path, files: &Path) -> String {
     let (own, files) = (own.display(), files.display());
-    let port = Application::Lighttpd.port();
+    let port = ServerSoftware::Lighttpd.port();
     format!(
         "server.document-root = \"{files}\"
 server.port = {port}
@@ -139,7 +139,7 @@ mimetype.assign = ( \"\" => \"application/octet-stream\" )
 
 /// Arguments of Python's http.server. HTTP/1.1, so that connections are kept; listens at all addresses of both families.
 pub fn python(files: &Path) -> Vec<String> {
-    let port = Application::Python.port().to_string();
+    let port = ServerSoftware::Python.port().to_string();
     [
         "-u",
         "-m",
@@ -160,7 +160,7 @@ pub fn python(files: &Path) -> Vec<String> {
 /// Arguments of redis. In memory only, reachable from everywhere.
 pub fn redis(own: &Path) -> Vec<String> {
     let options = [
-        ("--port", Application::Redis.port().to_string()),
+        ("--port", ServerSoftware::Redis.port().to_string()),
         ("--bind", "* -::*".to_owned()),
         ("--protected-mode", "no".to_owned()),
         ("--save", String::new()),

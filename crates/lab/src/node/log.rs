@@ -5,19 +5,19 @@ use serde::Serialize;
 
 /// The table `[log]` of both nodes, as far as it is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args, Serialize)]
-pub struct Log {
+pub struct LogOptions {
     /// Megabytes (2²⁰ bytes) that the log of one connection may hold; default: the daemon's.
     #[arg(long = "log-mb", value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=2048))]
     pub log_mb: Option<u32>,
     /// What becomes of a connection whose log is full; default: the daemon's.
     #[arg(long, value_enum)]
-    pub at_limit: Option<AtLimit>,
+    pub at_limit: Option<AtLimitOption>,
 }
 
 /// What becomes of a connection whose log is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum AtLimit {
+pub enum AtLimitOption {
     /// It is not protected any more.
     Unprotect,
     /// Its input goes to a file.
@@ -26,7 +26,7 @@ pub enum AtLimit {
     Slow,
 }
 
-impl Log {
+impl LogOptions {
     /// The table `[log]` of the daemon's configuration. Empty if no limit is set.
     pub(super) fn table(self) -> String {
         let mut table = String::new();
@@ -35,9 +35,9 @@ impl Log {
         }
         if let Some(at_limit) = self.at_limit {
             let name = match at_limit {
-                AtLimit::Unprotect => "unprotect",
-                AtLimit::Spill => "spill",
-                AtLimit::Slow => "slow",
+                AtLimitOption::Unprotect => "unprotect",
+                AtLimitOption::Spill => "spill",
+                AtLimitOption::Slow => "slow",
             };
             table += &format!("at_limit = \"{name}\"\n");
         }

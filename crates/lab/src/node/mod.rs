@@ -7,8 +7,8 @@ mod log;
 mod server;
 mod status;
 
-pub use self::agent::{Agent, HEARTBEAT_PORT, Pair};
-pub use self::arbiter::{Arbiter, Assume, Fence};
-pub use self::log::{AtLimit, Log};
-pub use self::server::{Application, Content, DEBIAN_PYTHON, Server, WEBSOCKETS};
-pub use self::status::{Connection, Service, Status, Takeover};
+pub use self::agent::{AgentProcess, HEARTBEAT_PORT, PairSetup};
+pub use self::arbiter::{ArbiterSetup, Assume, FenceSetup};
+pub use self::log::{AtLimitOption, LogOptions};
+pub use self::server::{DEBIAN_PYTHON, PatternFiles, ServerProcess, ServerSoftware, WEBSOCKETS};
+pub use self::status::{ReportedConnection, ReportedService, ReportedStatus, ReportedTakeover};

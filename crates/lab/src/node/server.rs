@@ -14,11 +14,11 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde::Serialize;
 
-use super::agent::Health;
+use super::agent::HealthProbe;
 use super::configuration;
 use crate::client::Protocol;
 use crate::pattern;
-use crate::process::{self, Process};
+use crate::process::{self, LoggedProcess};
 
 /// Debian's Python, for which Debian's packages are installed. PATH may contain others.
 pub const DEBIAN_PYTHON: &str = "/usr/bin/python3";
@@ -30,7 +30,7 @@ const START_LIMIT: Duration = Duration::from_secs(10);
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Application {
+pub enum ServerSoftware {
     /// nginx: serves files of pattern data; events, several workers.
     Nginx,
     /// Apache httpd: the same; processes and threads (the event module).
@@ -46,7 +46,7 @@ pub enum Application {
     Websockets,
 }
 
-impl Application {
+impl ServerSoftware {
     /// The server's name.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -107,13 +107,13 @@ impl Application {
 
     /// A health probe that the server answers if it works.
     #[must_use]
-    pub fn health(self) -> Health {
+    pub fn health(self) -> HealthProbe {
         match self.protocol() {
-            Protocol::Http => Health {
+            Protocol::Http => HealthProbe {
                 send: "GET / HTTP/1.0\r\n\r\n",
                 expect: "HTTP/1.",
             },
-            Protocol::Redis => Health {
+            Protocol::Redis => HealthProbe {
                 send: "PING\r\n",
                 expect: "+PONG",
             },
@@ -158,11 +158,11 @@ impl Application {
 
 /// Files of pattern data, the same for the servers of both nodes.
 #[derive(Debug)]
-pub struct Content {
+pub struct PatternFiles {
     directory: PathBuf,
 }
 
-impl Content {
+impl PatternFiles {
     /// Creates `DIRECTORY/files` with one file for each `(seed, length)`.
     ///
     /// # Errors
@@ -186,30 +186,30 @@ impl Content {
 
 /// A running server.
 #[derive(Debug)]
-pub struct Server {
-    process: Process,
+pub struct ServerProcess {
+    process: LoggedProcess,
 }
 
-impl Server {
+impl ServerProcess {
     /// Starts `application` in `node`, with `workers` processes if it has workers, and waits until it accepts connections. Its
     /// files are in `DIRECTORY/LABEL`.
     ///
     /// # Errors
     /// If the server does not start or does not listen. Quotes its output.
     pub fn start(
-        application: Application,
+        application: ServerSoftware,
         node: &Netns,
         directory: &Path,
         label: &str,
-        content: &Content,
+        content: &PatternFiles,
         workers: u32,
     ) -> Result<Self> {
         let own = directory.join(label);
         fs::create_dir_all(&own).with_context(|| own.display().to_string())?;
         let command = application.command(node, &own, &content.directory, workers)?;
-        let mut process = Process::start(label, command, directory)?;
+        let mut process = LoggedProcess::start(label, command, directory)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, application.port()));
-        let listens = |_: &Process| {
+        let listens = |_: &LoggedProcess| {
             let connect = node.run(|| TcpStream::connect_timeout(&address, Duration::from_millis(100)));
             matches!(connect, Ok(Ok(_)))
         };
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn content_is_what_the_clients_expect() {
         let directory = tempfile::tempdir().unwrap();
-        let content = Content::generate(directory.path(), &[(7, 10_000), (7, 0)]).unwrap();
+        let content = PatternFiles::generate(directory.path(), &[(7, 10_000), (7, 0)]).unwrap();
         let path = content.directory.join(pattern::file_name(7, 10_000));
         let bytes = fs::read(path).unwrap();
         assert_eq!(bytes.len(), 10_000);

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 /// The part of `steadfast status --json` that the lab reads. Times are nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Status {
+pub struct ReportedStatus {
     /// The services; the lab has one.
-    pub services: Vec<Service>,
+    pub services: Vec<ReportedService>,
 }
 
-/// A service in [`Status`].
+/// A service in [`ReportedStatus`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Service {
+pub struct ReportedService {
     /// The node's role for the service.
     #[serde(default)]
     pub role: String,
@@ -24,7 +24,7 @@ pub struct Service {
     pub state: String,
     /// Recent states, the latest last.
     #[serde(default)]
-    pub history: Vec<StateSince>,
+    pub history: Vec<ReportedState>,
     /// `duplex` or `simplex`.
     pub mode: String,
     /// Epoch: number of role changes.
@@ -38,10 +38,10 @@ pub struct Service {
     /// Whether `connections` counts all connections.
     pub connections_complete: bool,
     /// The takeovers so far.
-    pub takeovers: Vec<Takeover>,
+    pub takeovers: Vec<ReportedTakeover>,
     /// Whether the replica's server has the primary's state. Present only on a wire that has to copy it.
     #[serde(default)]
-    pub state_sync: Option<StateSync>,
+    pub state_sync: Option<ReportedStateSync>,
     /// Size of the log in bytes.
     #[serde(default)]
     pub log_bytes: u64,
@@ -59,27 +59,27 @@ pub struct Service {
     pub counters: BTreeMap<String, u64>,
 }
 
-/// A state that a node entered for a [`Service`].
+/// A state that a node entered for a [`ReportedService`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct StateSince {
+pub struct ReportedState {
     /// Time of the change.
     pub at_ns: u64,
     /// The new state.
     pub state: String,
 }
 
-/// The state of a replica's server in [`Service`].
+/// The state of a replica's server in [`ReportedService`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct StateSync {
+pub struct ReportedStateSync {
     /// Whether it is equal to the primary's.
     pub synced: bool,
     /// Why it is not, if known.
     pub error: Option<String>,
 }
 
-/// A takeover in [`Service`].
+/// A takeover in [`ReportedService`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Takeover {
+pub struct ReportedTakeover {
     /// When the primary was declared dead.
     pub declared_ns: u64,
     /// When the gate was closed to its packets.
@@ -96,7 +96,7 @@ pub struct Takeover {
     pub reset: u64,
 }
 
-impl Takeover {
+impl ReportedTakeover {
     /// Whether every connection has been decided.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -106,14 +106,14 @@ impl Takeover {
 
 /// The part of `steadfast connections --restored --json` that the lab reads.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Connection {
+pub struct ReportedConnection {
     /// The client's address.
     pub client: SocketAddr,
     /// When the connection could go on.
     pub live_ns: u64,
 }
 
-impl Status {
+impl ReportedStatus {
     /// When the node last entered `state` for the lab's service.
     #[must_use]
     pub fn became(&self, state: &str) -> Option<Instant> {
@@ -143,14 +143,15 @@ impl Status {
     /// Whether every replica that needs the primary's state has it.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        let is_synced = |service: &Service| service.state_sync.as_ref().is_none_or(|sync| sync.synced);
+        let is_synced =
+            |service: &ReportedService| service.state_sync.as_ref().is_none_or(|sync| sync.synced);
         self.services.iter().all(is_synced)
     }
 
     /// Whether there are connections, all are known, and all are protected.
     #[must_use]
     pub fn protects_all(&self) -> bool {
-        let protects = |service: &Service| {
+        let protects = |service: &ReportedService| {
             let mut others = service
                 .connections
                 .iter()
@@ -186,7 +187,7 @@ impl Status {
 
     /// The takeovers of the lab's service, in order of time.
     #[must_use]
-    pub fn takeovers(&self) -> &[Takeover] {
+    pub fn takeovers(&self) -> &[ReportedTakeover] {
         self.services.first().map_or(&[], |service| &service.takeovers)
     }
 }

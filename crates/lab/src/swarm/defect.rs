@@ -8,8 +8,8 @@ use serde::de::value::{Error, StrDeserializer};
 use sim::pair::Defect;
 use sim::swarm::{Scenario, holds_without_defect, play, shrink};
 
-use super::{Options, write};
-use crate::Outcome;
+use super::{SwarmOptions, write};
+use crate::LabOutcome;
 
 /// Parses a defect's name.
 pub(super) fn parse(name: &str) -> Result<Defect, Error> {
@@ -18,7 +18,7 @@ pub(super) fn parse(name: &str) -> Result<Defect, Error> {
 }
 
 /// Runs scenarios with a defect in the nodes until one of them breaks a promise that it keeps without the defect.
-pub(super) fn look_for(defect: Defect, options: &Options) -> Result<Outcome> {
+pub(super) fn look_for(defect: Defect, options: &SwarmOptions) -> Result<LabOutcome> {
     let progress = ProgressBar::new(options.runs);
     let with_defect = |index: u64| {
         progress.inc(1);

@@ -17,15 +17,15 @@ use nix::sys::time::TimeValLike;
 use sim::pair::Defect;
 use sim::swarm::{Scenario, play, play_traced, shrink};
 
-use crate::{Outcome, WrongUse};
-use report::{Broken, Report};
+use crate::{LabOutcome, WrongUse};
+use report::{Broken, SwarmReport};
 
 /// Break a simulated pair in all ways that seeds can think of, and check what it promises.
 ///
 /// Run N of a swarm has the seed SEED + N. A run that breaks a promise is made as small as it can be and written to a file that
 /// `replay` plays again.
 #[derive(Clone, Debug, Args)]
-pub struct Options {
+pub struct SwarmOptions {
     /// The seed of the first run.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -73,12 +73,12 @@ const SHRUNK_MAX: usize = 5;
 ///
 /// # Errors
 /// If a scenario cannot be written.
-pub fn run(options: &Options) -> Result<Outcome> {
+pub fn run(options: &SwarmOptions) -> Result<LabOutcome> {
     if let Some(defect) = options.defect {
         return defect::look_for(defect, options);
     }
     let before = cpu_seconds()?;
-    let report = Mutex::new(Report::new(options.seed, options.runs));
+    let report = Mutex::new(SwarmReport::new(options.seed, options.runs));
     let next = AtomicU64::new(0);
     let progress = ProgressBar::new(options.runs); // on stderr, and only if stderr is a terminal
     thread::scope(|scope| {
@@ -113,8 +113,12 @@ pub fn run(options: &Options) -> Result<Outcome> {
     Ok(outcome(report.ok))
 }
 
-const fn outcome(ok: bool) -> Outcome {
-    if ok { Outcome::Held } else { Outcome::DidNotHold }
+const fn outcome(ok: bool) -> LabOutcome {
+    if ok {
+        LabOutcome::Held
+    } else {
+        LabOutcome::DidNotHold
+    }
 }
 
 fn cpu_seconds() -> Result<f64> {
@@ -144,7 +148,7 @@ fn write(directory: &Path, scenario: &Scenario) -> Result<String> {
 ///
 /// # Errors
 /// If the file is no scenario.
-pub fn replay(options: &ReplayOptions) -> Result<Outcome> {
+pub fn replay(options: &ReplayOptions) -> Result<LabOutcome> {
     let mut scenario = match (&options.file, options.seed) {
         (Some(file), _) => {
             let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
@@ -167,7 +171,7 @@ pub fn replay(options: &ReplayOptions) -> Result<Outcome> {
         play(&scenario)
     };
     let ok = outcome.violations.is_empty();
-    let mut report = Report::new(scenario.seed, 1);
+    let mut report = SwarmReport::new(scenario.seed, 1);
     report.add(scenario.seed, outcome);
     report.finish(0.0);
     if options.json {

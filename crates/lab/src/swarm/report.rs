@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
-use sim::swarm::{Kind, Outcome, Phase};
+use sim::swarm::{FaultKind, PairPhase, RunOutcome};
 
 /// The report of a swarm.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct SwarmReport {
     pub ok: bool,
     pub runs: u64,
     /// Seed of the first run.
@@ -47,10 +47,10 @@ pub struct Broken {
 
 const DOUBLE: &str = "double";
 
-impl Report {
+impl SwarmReport {
     pub fn new(seed: u64, runs: u64) -> Self {
-        let phases = || Phase::ALL.map(|phase| (phase.name(), 0)).into();
-        let rows = Kind::ALL.map(Kind::name).into_iter().chain([DOUBLE]);
+        let phases = || PairPhase::ALL.map(|phase| (phase.name(), 0)).into();
+        let rows = FaultKind::ALL.map(FaultKind::name).into_iter().chain([DOUBLE]);
         Self {
             ok: true,
             runs,
@@ -69,7 +69,7 @@ impl Report {
         }
     }
 
-    fn count(&mut self, row: &'static str, phase: Phase) {
+    fn count(&mut self, row: &'static str, phase: PairPhase) {
         *self
             .coverage
             .entry(row)
@@ -79,7 +79,7 @@ impl Report {
     }
 
     /// Adds a run's outcome. Only the first broken promise of a run is reported.
-    pub fn add(&mut self, seed: u64, outcome: Outcome) {
+    pub fn add(&mut self, seed: u64, outcome: RunOutcome) {
         for &(kind, phase) in &outcome.injected {
             self.count(kind.name(), phase);
         }
@@ -114,16 +114,16 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for SwarmReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:12}", "")?;
-        for phase in Phase::ALL {
+        for phase in PairPhase::ALL {
             write!(f, " {:>12}", phase.name())?;
         }
         writeln!(f)?;
         for (fault, cells) in &self.coverage {
             write!(f, "{fault:12}")?;
-            for phase in Phase::ALL {
+            for phase in PairPhase::ALL {
                 write!(f, " {:12}", cells.get(phase.name()).copied().unwrap_or(0))?;
             }
             writeln!(f)?;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::curves::Reading;
-use super::{Panel, Part, duration, escape};
+use super::curves::CurvePoint;
+use super::{TimelinePanel, TimelinePart, duration, escape};
 
 /// A stretch of an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -19,7 +19,7 @@ pub struct Chart<'a> {
     /// Which part of the run the chart shows.
     pub caption: &'a str,
     /// The run.
-    pub panel: &'a Panel,
+    pub panel: &'a TimelinePanel,
     /// Seconds from the fault, from the left to the right edge.
     pub time: Span,
     /// Bytes, from the lower to the upper edge.
@@ -217,7 +217,7 @@ impl Chart<'_> {
                 to - from + 2.0
             );
         }
-        for &Part { kind, from_ns, to_ns } in &self.panel.parts {
+        for &TimelinePart { kind, from_ns, to_ns } in &self.panel.parts {
             let ends = [from_ns, to_ns].map(|at_ns| self.x(self.panel.seconds(at_ns)).clamp(LEFT, RIGHT));
             let width = ends[1] - ends[0];
             let length = self.panel.seconds(to_ns) - self.panel.seconds(from_ns);
@@ -252,8 +252,8 @@ impl Chart<'_> {
     }
 
     /// A step curve. It keeps a reading's value until the next reading, and the last value until the end of the run.
-    fn curve(&self, class: &str, readings: &[Reading]) -> String {
-        let seconds = |reading: &Reading| self.panel.seconds(reading.at_ns);
+    fn curve(&self, class: &str, readings: &[CurvePoint]) -> String {
+        let seconds = |reading: &CurvePoint| self.panel.seconds(reading.at_ns);
         let start = readings.partition_point(|reading| seconds(reading) < self.time.from);
         let end = readings.partition_point(|reading| seconds(reading) <= self.time.to);
         let before = start.checked_sub(1).map_or(0, |i| readings[i].offset);
@@ -272,7 +272,7 @@ impl Chart<'_> {
     }
 
     fn resent(&self) -> String {
-        let inside = |reading: &&Reading| {
+        let inside = |reading: &&CurvePoint| {
             self.time.contains(self.panel.seconds(reading.at_ns))
                 && self.bytes.contains(reading.offset as f64)
         };
@@ -360,18 +360,18 @@ impl Unit {
 
 /// Reduces the readings to at most `most`. Divides their time into `most / 2` intervals and keeps the first and the last reading of
 /// each, so that all steep parts of a curve stay visible.
-pub fn thin(readings: &[Reading], most: usize) -> Vec<Reading> {
+pub fn thin(readings: &[CurvePoint], most: usize) -> Vec<CurvePoint> {
     let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
         return Vec::new();
     };
     if readings.len() <= most {
         return readings.to_vec();
     }
-    let stretch = |reading: &Reading| {
+    let stretch = |reading: &CurvePoint| {
         let length = (last.at_ns - first.at_ns).max(1);
         u128::from(reading.at_ns - first.at_ns) * (most as u128 / 2 - 1) / u128::from(length)
     };
-    let mut thinned: Vec<Reading> = Vec::with_capacity(most);
+    let mut thinned: Vec<CurvePoint> = Vec::with_capacity(most);
     let mut count_in_stretch = 0;
     for reading in readings {
         let same = thinned

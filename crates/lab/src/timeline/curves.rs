@@ -6,24 +6,24 @@ use proto::Offset;
 use serde::{Deserialize, Serialize};
 
 use crate::capture::Capture;
-use crate::judge::{self, Packet, Seen};
+use crate::judge::{self, CapturedSegment, OffsetSet};
 
 /// One connection over time, as one capture shows it. Times never decrease, nor do the offsets of `sent` and `acknowledged`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Curves {
     /// The highest offset that the server had sent.
-    pub sent: Vec<Reading>,
+    pub sent: Vec<CurvePoint>,
     /// The highest offset that the client had acknowledged.
-    pub acknowledged: Vec<Reading>,
+    pub acknowledged: Vec<CurvePoint>,
     /// Ends of segments whose bytes had all been sent before.
-    pub resent: Vec<Reading>,
+    pub resent: Vec<CurvePoint>,
     /// FINs and RSTs.
-    pub marks: Vec<Mark>,
+    pub marks: Vec<TimelineEvent>,
 }
 
 /// A position in the server's stream at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reading {
+pub struct CurvePoint {
     /// Nanoseconds of the capture's clock.
     pub at_ns: u64,
     /// Bytes from the start of the stream.
@@ -32,7 +32,7 @@ pub struct Reading {
 
 /// Something that happened at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct TimelineEvent {
     /// Nanoseconds of the capture's clock.
     pub at_ns: u64,
     /// The event, in a few words.
@@ -45,7 +45,7 @@ impl Curves {
     /// # Errors
     /// If the capture cannot be read.
     pub fn read(capture: &Capture, service: SocketAddr, client: SocketAddr) -> anyhow::Result<Self> {
-        let mut tracer = Tracer::default();
+        let mut tracer = CurveTracer::default();
         judge::for_each_segment(capture, service, |packet| {
             if packet.source == client || packet.destination == client {
                 tracer.take(packet, packet.destination == client);
@@ -62,7 +62,7 @@ impl Curves {
 
     /// The times of the first and the last reading of each curve, and of the marks.
     pub fn times(&self) -> impl Iterator<Item = u64> {
-        let ends = |curve: &[Reading]| [curve.first(), curve.last()].map(|one| one.map(|one| one.at_ns));
+        let ends = |curve: &[CurvePoint]| [curve.first(), curve.last()].map(|one| one.map(|one| one.at_ns));
         let curves = [ends(&self.sent), ends(&self.acknowledged)];
         let marks = self.marks.iter().map(|mark| mark.at_ns);
         curves.into_iter().flatten().flatten().chain(marks)
@@ -71,17 +71,17 @@ impl Curves {
 
 /// Follows one connection through a capture.
 #[derive(Default)]
-struct Tracer {
+struct CurveTracer {
     curves: Curves,
     /// Sequence number of the server's first byte.
     first: Option<proto::Seq>,
     sent: Offset,
-    seen: Seen,
+    seen: OffsetSet,
     acknowledged: Offset,
 }
 
-impl Tracer {
-    fn take(&mut self, packet: &Packet, toward_client: bool) {
+impl CurveTracer {
+    fn take(&mut self, packet: &CapturedSegment, toward_client: bool) {
         if packet.syn {
             if toward_client {
                 self.first = Some(packet.seq + 1);
@@ -93,7 +93,7 @@ impl Tracer {
         let name = if toward_client { "server" } else { "client" };
         for (set, kind) in [(packet.fin, "FIN"), (packet.rst, "RST")] {
             if set {
-                self.curves.marks.push(Mark {
+                self.curves.marks.push(TimelineEvent {
                     at_ns: packet.at_ns,
                     text: format!("{kind} from {name}"),
                 });
@@ -109,14 +109,14 @@ impl Tracer {
         }
     }
 
-    fn on_sent(&mut self, packet: &Packet) {
+    fn on_sent(&mut self, packet: &CapturedSegment) {
         let first = *self.first.get_or_insert(packet.seq);
         let start = Offset::from_seq(packet.seq, first, self.sent);
         let Some(start) = start.filter(|_| packet.payload_len > 0) else {
             return;
         };
         let end = start + u64::from(packet.payload_len);
-        let reading = Reading {
+        let reading = CurvePoint {
             at_ns: packet.at_ns,
             offset: end.0,
         };
@@ -129,7 +129,7 @@ impl Tracer {
         self.seen.add(start.0, end.0);
     }
 
-    fn on_acknowledged(&mut self, packet: &Packet) {
+    fn on_acknowledged(&mut self, packet: &CapturedSegment) {
         let first = *self.first.get_or_insert(packet.ack);
         let Some(ack) = Offset::from_seq(packet.ack, first, self.acknowledged) else {
             return;
@@ -138,7 +138,7 @@ impl Tracer {
         let ack = ack.min(self.sent.max(self.acknowledged));
         if ack > self.acknowledged {
             self.acknowledged = ack;
-            self.curves.acknowledged.push(Reading {
+            self.curves.acknowledged.push(CurvePoint {
                 at_ns: packet.at_ns,
                 offset: ack.0,
             });
@@ -149,15 +149,21 @@ impl Tracer {
 #[cfg(test)]
 mod tests {
     use proto::Seq;
-    use proto::packet::{Flags, Options, Segment};
+    use proto::packet::{Flags, Segment, TcpOptions};
 
     use super::*;
-    use crate::judge::pcap::Record;
+    use crate::judge::pcap::PcapRecord;
 
     const FIRST: u32 = 0xffff_fffe;
 
     /// A segment as a capture has it. `position` is an offset in the server's stream.
-    fn packet(at_ns: u64, toward_client: bool, flags: Flags, position: u32, payload: &[u8]) -> Packet {
+    fn packet(
+        at_ns: u64,
+        toward_client: bool,
+        flags: Flags,
+        position: u32,
+        payload: &[u8],
+    ) -> CapturedSegment {
         let mut ends = [
             "10.1.0.2:40000".parse().unwrap(),
             "10.2.0.100:80".parse().unwrap(),
@@ -173,21 +179,21 @@ mod tests {
             ack: if toward_client { Seq(5) } else { number },
             flags,
             window: 100,
-            options: Options::default(),
+            options: TcpOptions::default(),
             payload,
         };
         let frame = [&[0; 12][..], &[8, 0], &segment.emit()].concat();
-        let record = Record {
+        let record = PcapRecord {
             at_ns,
             frame: &frame,
             original_len: frame.len() as u32,
         };
-        Packet::read(&record).unwrap().unwrap()
+        CapturedSegment::read(&record).unwrap().unwrap()
     }
 
     #[test]
     fn a_connection_becomes_curves_across_the_wrap() {
-        let mut tracer = Tracer::default();
+        let mut tracer = CurveTracer::default();
         tracer.take(&packet(1, false, Flags::SYN, 0, b""), false);
         let syn_ack = packet(2, true, Flags::SYN_ACK, u32::MAX, b""); // the sequence number before the first byte's
         tracer.take(&syn_ack, true);
@@ -204,7 +210,7 @@ mod tests {
         take(7, true, Flags::ACK, 6, b"67"); // again
         take(8, true, Flags::FIN_ACK, 10, b"");
         take(9, false, Flags::FIN_ACK, 11, b"");
-        let pairs = |curve: &[Reading]| {
+        let pairs = |curve: &[CurvePoint]| {
             curve
                 .iter()
                 .map(|one| (one.at_ns, one.offset))

@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::curves::{Curves, Reading};
+pub use self::curves::{CurvePoint, Curves};
 
 use self::chart::{Chart, Span};
 
@@ -23,14 +23,14 @@ pub struct Timeline {
     /// Short facts: name and value.
     pub facts: Vec<(String, String)>,
     /// One or two runs, drawn to the same scales.
-    pub panels: Vec<Panel>,
+    pub panels: Vec<TimelinePanel>,
     /// The last line of the page: where the numbers come from.
     pub footnote: String,
 }
 
 /// One run. All times are nanoseconds of the captures' clock.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Panel {
+pub struct TimelinePanel {
     /// The heading, like "with Steadfast".
     pub heading: String,
     /// How the run ended, like "complete, sha256 matches".
@@ -44,14 +44,14 @@ pub struct Panel {
     pub stall_ms: Option<f64>,
     /// The parts of the time from the fault to the survivor's first byte, in order. This time is longer than the stall, because at first
     /// the client still receives what was under way.
-    pub parts: Vec<Part>,
+    pub parts: Vec<TimelinePart>,
     /// The curves of one connection.
     pub curves: Curves,
 }
 
 /// A part of the time from the fault to the survivor's first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Part {
+pub struct TimelinePart {
     /// The kind of the part.
     pub kind: PartKind,
     /// The part's beginning.
@@ -96,7 +96,7 @@ impl PartKind {
     }
 }
 
-impl Panel {
+impl TimelinePanel {
     /// Seconds from the fault to `at_ns`.
     fn seconds(&self, at_ns: u64) -> f64 {
         (i128::from(at_ns) - i128::from(self.fault_ns)) as f64 / 1e9
@@ -169,21 +169,24 @@ struct Scales {
 }
 
 impl Scales {
-    fn of(panels: &[Panel]) -> Self {
-        let spans: Vec<_> = panels.iter().filter_map(Panel::time_span).collect();
+    fn of(panels: &[TimelinePanel]) -> Self {
+        let spans: Vec<_> = panels.iter().filter_map(TimelinePanel::time_span).collect();
         let whole = Span::around(spans.iter().flat_map(|span| [span.from, span.to])).unwrap_or_default();
         let most = panels
             .iter()
             .map(|panel| panel.curves.highest())
             .max()
             .unwrap_or(0);
-        let parts = panels.iter().find_map(Panel::parts_span).unwrap_or_default();
+        let parts = panels
+            .iter()
+            .find_map(TimelinePanel::parts_span)
+            .unwrap_or_default();
         let unit = (parts.to - parts.from).max(CLOSE_UP_MIN_S);
         let close_up = Span {
             from: (parts.from - MARGIN_BEFORE * unit).max(whole.from),
             to: (parts.to + MARGIN_AFTER * unit).min(whole.to.max(parts.to)),
         };
-        let rise = |panel: &Panel| {
+        let rise = |panel: &TimelinePanel| {
             let (low, high) = panel.rise_within(close_up);
             (high - low) as f64
         };
@@ -199,10 +202,10 @@ impl Scales {
     }
 }
 
-impl Panel {
+impl TimelinePanel {
     /// The lowest and the highest offset within `span`.
     fn rise_within(&self, span: Span) -> (u64, u64) {
-        let until = |readings: &[Reading], seconds: f64| {
+        let until = |readings: &[CurvePoint], seconds: f64| {
             let count = readings.partition_point(|reading| self.seconds(reading.at_ns) <= seconds);
             count.checked_sub(1).map_or(0, |last| readings[last].offset)
         };
@@ -211,7 +214,7 @@ impl Panel {
     }
 }
 
-fn render_panel(panel: &Panel, scales: &Scales) -> String {
+fn render_panel(panel: &TimelinePanel, scales: &Scales) -> String {
     let verdict = if panel.good { "good" } else { "bad" };
     let mut html = format!(
         "<section class=\"panel\">\n<header><h2>{}</h2><span class=\"outcome {verdict}\">{}</span></header>\n",
@@ -246,7 +249,7 @@ fn render_panel(panel: &Panel, scales: &Scales) -> String {
 }
 
 /// Renders the stall, and the parts of the time from the fault to the survivor's first byte.
-fn render_stall(panel: &Panel) -> String {
+fn render_stall(panel: &TimelinePanel) -> String {
     let (Some(span), Some(stall_ms)) = (panel.parts_span(), panel.stall_ms) else {
         let (length, why) = if panel.good {
             ("no", "bytes never stopped")
@@ -255,7 +258,7 @@ fn render_stall(panel: &Panel) -> String {
         };
         return format!("<p class=\"stall\"><b>{length}</b> stall <span class=\"parts\">{why}</span></p>\n");
     };
-    let part = |part: &Part| {
+    let part = |part: &TimelinePart| {
         let length = panel.seconds(part.to_ns) - panel.seconds(part.from_ns);
         let (class, name) = (part.kind.class(), part.kind.name());
         format!("<span class=\"part {class}\">{name} {}</span>", duration(length))

@@ -1,7 +1,7 @@
 //! Tests of the whole page.
 
 use super::chart::{POINTS_MAX, thin};
-use super::curves::Mark;
+use super::curves::TimelineEvent;
 use super::*;
 
 const MS: u64 = 1_000_000;
@@ -14,8 +14,8 @@ fn download(resume_ms: Option<u64>) -> Curves {
     let (mut offset, start) = (0, FAULT_NS - 2000 * MS);
     let mut step = |at_ns: u64, curves: &mut Curves| {
         offset += 25_000;
-        curves.sent.push(Reading { at_ns, offset });
-        curves.acknowledged.push(Reading {
+        curves.sent.push(CurvePoint { at_ns, offset });
+        curves.acknowledged.push(CurvePoint {
             at_ns: at_ns + MS / 4,
             offset: u64::saturating_sub(offset, 200_000),
         });
@@ -24,13 +24,13 @@ fn download(resume_ms: Option<u64>) -> Curves {
     if let Some(resume_ms) = resume_ms {
         (resume_ms..4000).for_each(|ms| step(FAULT_NS + ms * MS, &mut curves));
         for ms in resume_ms..resume_ms + 8 {
-            curves.resent.push(Reading {
+            curves.resent.push(CurvePoint {
                 at_ns: FAULT_NS + ms * MS,
                 offset: 50_000_000 - 25_000 * (resume_ms + 8 - ms),
             });
         }
     } else {
-        curves.marks.push(Mark {
+        curves.marks.push(TimelineEvent {
             at_ns: FAULT_NS + 1200 * MS,
             text: "RST from server".into(),
         });
@@ -38,8 +38,8 @@ fn download(resume_ms: Option<u64>) -> Curves {
     curves
 }
 
-fn part(kind: PartKind, from_us: u64, to_us: u64) -> Part {
-    Part {
+fn part(kind: PartKind, from_us: u64, to_us: u64) -> TimelinePart {
+    TimelinePart {
         kind,
         from_ns: FAULT_NS + from_us * 1000,
         to_ns: FAULT_NS + to_us * 1000,
@@ -47,7 +47,7 @@ fn part(kind: PartKind, from_us: u64, to_us: u64) -> Part {
 }
 
 fn example() -> Timeline {
-    let panel = |heading: &str, outcome: &str, good, curves, parts: Vec<Part>| Panel {
+    let panel = |heading: &str, outcome: &str, good, curves, parts: Vec<TimelinePart>| TimelinePanel {
         heading: heading.into(),
         outcome: outcome.into(),
         good,
@@ -103,7 +103,7 @@ fn a_page_names_the_parts_and_loads_nothing() {
 
 #[test]
 fn an_empty_page_is_drawn_without_nonsense() {
-    let panel = Panel::default();
+    let panel = TimelinePanel::default();
     let page = render(&Timeline {
         panels: vec![panel],
         ..Timeline::default()
@@ -114,7 +114,7 @@ fn an_empty_page_is_drawn_without_nonsense() {
 #[test]
 fn thinning_keeps_every_edge_and_few_points() {
     let readings: Vec<_> = (0..100_000)
-        .map(|i| Reading {
+        .map(|i| CurvePoint {
             // A silence of 50 ms in the middle.
             at_ns: i * 1000 + if i >= 50_000 { 50 * MS } else { 0 },
             offset: i,

@@ -20,7 +20,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::input::{Input, Piece};
+use super::input::{InputPiece, LoggedInput};
 
 /// Magic number with the protocol's version. Both ends must have the same version. An agent that finds a keeper with another version
 /// starts a new keeper.
@@ -45,7 +45,7 @@ pub(super) struct Received<M> {
     pub blob: Blob,
 }
 
-/// The description of a [`Piece`] in a message.
+/// The description of a [`InputPiece`] in a message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Stretch {
     /// The next `.0` bytes that came with the message.
@@ -55,10 +55,10 @@ enum Stretch {
 }
 
 impl Stretch {
-    fn of(piece: &Piece<'_>) -> Self {
+    fn of(piece: &InputPiece<'_>) -> Self {
         match *piece {
-            Piece::Bytes(bytes) => Self::Bytes(bytes.len() as u64),
-            Piece::InFile { at, len } => Self::InFile(at, len),
+            InputPiece::Bytes(bytes) => Self::Bytes(bytes.len() as u64),
+            InputPiece::InFile { at, len } => Self::InFile(at, len),
         }
     }
 
@@ -72,14 +72,14 @@ impl Stretch {
 /// Bytes that belong to a message, to be read once from front to back.
 #[derive(Default)]
 pub(super) struct Blob {
-    content: Content,
+    content: BlobContent,
     file: Option<File>,
     /// The stretches that are not yet read. None of them is empty.
     unread: VecDeque<Stretch>,
 }
 
 /// The bytes that came with a message. The bytes from `at` on are not yet read.
-enum Content {
+enum BlobContent {
     Memory {
         bytes: Vec<u8>,
         at: usize,
@@ -91,14 +91,14 @@ enum Content {
     },
 }
 
-impl Default for Content {
+impl Default for BlobContent {
     fn default() -> Self {
         let (bytes, at) = (Vec::new(), 0);
         Self::Memory { bytes, at }
     }
 }
 
-impl Content {
+impl BlobContent {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Memory { bytes, at } => {
@@ -160,7 +160,7 @@ pub(super) fn send(
     socket: BorrowedFd<'_>,
     message: &impl Serialize,
     descriptors: &[BorrowedFd<'_>],
-    input: &Input<'_>,
+    input: &LoggedInput<'_>,
 ) -> io::Result<()> {
     let stretches = input.pieces.iter().map(Stretch::of);
     let stretches: Vec<_> = stretches.filter(|stretch| stretch.len() > 0).collect();
@@ -168,8 +168,8 @@ pub(super) fn send(
     let length = u32::try_from(message.len()).map_err(invalid)?.to_le_bytes();
     let parts = || {
         let bytes = input.pieces.iter().filter_map(|piece| match piece {
-            Piece::Bytes(bytes) => Some(*bytes),
-            Piece::InFile { .. } => None,
+            InputPiece::Bytes(bytes) => Some(*bytes),
+            InputPiece::InFile { .. } => None,
         });
         [&length, message.as_slice()].into_iter().chain(bytes)
     };
@@ -284,7 +284,7 @@ fn receive_packet(socket: BorrowedFd<'_>, packet: &mut [u8]) -> io::Result<(usiz
 }
 
 /// A content, split into its message, the bytes after the message, and their number.
-type Split = (Vec<u8>, Content, u64);
+type Split = (Vec<u8>, BlobContent, u64);
 
 fn split_memory(content: &[u8]) -> io::Result<Split> {
     let (length, rest) = content
@@ -294,7 +294,7 @@ fn split_memory(content: &[u8]) -> io::Result<Split> {
     let (message, bytes) = rest.split_at(length);
     let (bytes, at) = (bytes.to_vec(), 0);
     let left = bytes.len() as u64;
-    Ok((message.to_vec(), Content::Memory { bytes, at }, left))
+    Ok((message.to_vec(), BlobContent::Memory { bytes, at }, left))
 }
 
 fn split_memfd(memfd: OwnedFd) -> io::Result<Split> {
@@ -305,7 +305,7 @@ fn split_memfd(memfd: OwnedFd) -> io::Result<Split> {
     let mut message = vec![0; message_length(length, end - length.len() as u64)?];
     file.read_exact_at(&mut message, length.len() as u64)?;
     let at = (length.len() + message.len()) as u64;
-    Ok((message, Content::Memfd { file, at }, end - at))
+    Ok((message, BlobContent::Memfd { file, at }, end - at))
 }
 
 fn message_length(length: [u8; 4], rest: u64) -> io::Result<usize> {
@@ -326,7 +326,7 @@ mod tests {
 
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
-    use super::super::input::Piece;
+    use super::super::input::InputPiece;
     use super::*;
 
     /// Memory must be released early, because a connection may live for hours after its logged input was read.
@@ -337,9 +337,12 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"spilled").unwrap();
         let in_memory = vec![7; 2 * INLINE_MAX];
-        let input = Input {
+        let input = LoggedInput {
             file: Some(file.as_fd()),
-            pieces: vec![Piece::InFile { at: 0, len: 7 }, Piece::Bytes(&in_memory)],
+            pieces: vec![
+                InputPiece::InFile { at: 0, len: 7 },
+                InputPiece::Bytes(&in_memory),
+            ],
         };
         send(here.as_fd(), &1_u8, &[], &input).unwrap();
         let mut blob = receive::<u8>(there.as_fd(), &mut Room::default())
@@ -354,6 +357,6 @@ mod tests {
         }
         assert_eq!(read, [b"spilled".as_slice(), &in_memory].concat());
         assert!(blob.file.is_none());
-        assert!(matches!(blob.content, Content::Memory { bytes, .. } if bytes.capacity() == 0));
+        assert!(matches!(blob.content, BlobContent::Memory { bytes, .. } if bytes.capacity() == 0));
     }
 }

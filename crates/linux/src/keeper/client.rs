@@ -15,9 +15,9 @@ use socket2::SockRef;
 use thiserror::Error;
 
 use super::channel::{self, Room};
-use super::input::Input;
-use super::message::{Adoption, Answer, Request};
-use super::status::Status;
+use super::input::LoggedInput;
+use super::message::{Adoption, KeeperAnswer, KeeperRequest};
+use super::status::KeeperStatus;
 
 /// Timeout for an answer of the keeper. A keeper that needs longer is stopped or broken.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ const DUE_MAX: usize = 64;
 
 /// What went wrong with the keeper.
 #[derive(Debug, Error)]
-pub enum ClientError {
+pub enum KeeperClientError {
     /// The channel failed.
     #[error("keeper: {step}: {source}")]
     Channel {
@@ -45,7 +45,7 @@ pub enum ClientError {
     Unexpected(&'static str),
 }
 
-impl ClientError {
+impl KeeperClientError {
     /// Whether the keeper's messages have another version. Such a keeper can only be left alone.
     pub fn is_other_version(&self) -> bool {
         matches!(self, Self::Channel { source, .. } if source.kind() == io::ErrorKind::InvalidData)
@@ -54,21 +54,21 @@ impl ClientError {
 
 /// A connection to the keeper. Dropping it changes nothing for what the keeper owns.
 #[derive(Debug)]
-pub struct Client {
+pub struct KeeperClient {
     socket: OwnedFd,
     /// Clients whose adoption the keeper has not answered yet, in order.
     due: VecDeque<SocketAddr>,
     room: Room,
 }
 
-impl Client {
+impl KeeperClient {
     /// Connects to the keeper that serves at `path`.
     ///
     /// # Errors
     /// If no keeper can be reached at `path`.
-    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+    pub fn connect(path: &Path) -> Result<Self, KeeperClientError> {
         let step = |step| {
-            move |source: nix::Error| ClientError::Channel {
+            move |source: nix::Error| KeeperClientError::Channel {
                 step,
                 source: source.into(),
             }
@@ -82,7 +82,7 @@ impl Client {
         timeouts
             .set_read_timeout(Some(ANSWER_TIMEOUT))
             .and_then(|()| timeouts.set_write_timeout(Some(ANSWER_TIMEOUT)))
-            .map_err(|source| ClientError::Channel {
+            .map_err(|source| KeeperClientError::Channel {
                 step: "setting a timeout",
                 source,
             })?;
@@ -99,7 +99,7 @@ impl Client {
     ///
     /// # Errors
     /// If no keeper can be reached by then.
-    pub fn connect_within(path: &Path, patience: Duration) -> Result<Self, ClientError> {
+    pub fn connect_within(path: &Path, patience: Duration) -> Result<Self, KeeperClientError> {
         let deadline = Instant::now() + patience;
         loop {
             match Self::connect(path) {
@@ -113,11 +113,11 @@ impl Client {
     ///
     /// # Errors
     /// If the kernel does not give the process id.
-    pub fn pid(&self) -> Result<Pid, ClientError> {
+    pub fn pid(&self) -> Result<Pid, KeeperClientError> {
         let credentials = getsockopt(&self.socket, sockopt::PeerCredentials);
         credentials
             .map(|credentials| Pid::from_raw(credentials.pid()))
-            .map_err(|errno| ClientError::Channel {
+            .map_err(|errno| KeeperClientError::Channel {
                 step: "asking for its process",
                 source: errno.into(),
             })
@@ -136,13 +136,13 @@ impl Client {
         adoption: &Adoption,
         client: BorrowedFd<'_>,
         replica: Option<BorrowedFd<'_>>,
-        input: &Input<'_>,
-    ) -> Result<(), ClientError> {
+        input: &LoggedInput<'_>,
+    ) -> Result<(), KeeperClientError> {
         if self.due.len() == DUE_MAX {
             self.answered()?;
         }
         let sockets: Vec<_> = [Some(client), replica].into_iter().flatten().collect();
-        self.tell(&Request::Adopt(Box::new(adoption)), &sockets, input)?;
+        self.tell(&KeeperRequest::Adopt(Box::new(adoption)), &sockets, input)?;
         self.due.push_back(adoption.client);
         Ok(())
     }
@@ -151,7 +151,7 @@ impl Client {
     ///
     /// # Errors
     /// The channel failed, or the keeper refused a connection. That connection is lost; call again for the others.
-    pub fn settle(&mut self) -> Result<(), ClientError> {
+    pub fn settle(&mut self) -> Result<(), KeeperClientError> {
         while !self.due.is_empty() {
             self.answered()?;
         }
@@ -159,13 +159,13 @@ impl Client {
     }
 
     /// Waits for the answer to the oldest unanswered adoption.
-    fn answered(&mut self) -> Result<(), ClientError> {
+    fn answered(&mut self) -> Result<(), KeeperClientError> {
         let client = self.due.pop_front().expect("one is due");
         let answer = self.hear().inspect_err(|_| self.due.clear());
         match answer? {
-            Answer::Adopted => Ok(()),
-            Answer::Refused(reason) => Err(ClientError::Refused(format!("{client}: {reason}"))),
-            Answer::Status(_) | Answer::Stopping => Err(ClientError::Unexpected("adopt")),
+            KeeperAnswer::Adopted => Ok(()),
+            KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(format!("{client}: {reason}"))),
+            KeeperAnswer::Status(_) | KeeperAnswer::Stopping => Err(KeeperClientError::Unexpected("adopt")),
         }
     }
 
@@ -173,11 +173,11 @@ impl Client {
     ///
     /// # Errors
     /// The channel failed.
-    pub fn status(&mut self) -> Result<Status, ClientError> {
-        match self.ask(&Request::Status, &[], &Input::default())? {
-            Answer::Status(status) => Ok(status),
-            Answer::Refused(reason) => Err(ClientError::Refused(reason)),
-            Answer::Adopted | Answer::Stopping => Err(ClientError::Unexpected("status")),
+    pub fn status(&mut self) -> Result<KeeperStatus, KeeperClientError> {
+        match self.ask(&KeeperRequest::Status, &[], &LoggedInput::default())? {
+            KeeperAnswer::Status(status) => Ok(status),
+            KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(reason)),
+            KeeperAnswer::Adopted | KeeperAnswer::Stopping => Err(KeeperClientError::Unexpected("status")),
         }
     }
 
@@ -185,20 +185,20 @@ impl Client {
     ///
     /// # Errors
     /// The channel failed.
-    pub fn stop(mut self) -> Result<(), ClientError> {
-        match self.ask(&Request::Stop, &[], &Input::default())? {
-            Answer::Stopping => Ok(()),
-            Answer::Refused(reason) => Err(ClientError::Refused(reason)),
-            Answer::Adopted | Answer::Status(_) => Err(ClientError::Unexpected("stop")),
+    pub fn stop(mut self) -> Result<(), KeeperClientError> {
+        match self.ask(&KeeperRequest::Stop, &[], &LoggedInput::default())? {
+            KeeperAnswer::Stopping => Ok(()),
+            KeeperAnswer::Refused(reason) => Err(KeeperClientError::Refused(reason)),
+            KeeperAnswer::Adopted | KeeperAnswer::Status(_) => Err(KeeperClientError::Unexpected("stop")),
         }
     }
 
     fn ask(
         &mut self,
-        request: &Request<&Adoption>,
+        request: &KeeperRequest<&Adoption>,
         sockets: &[BorrowedFd<'_>],
-        input: &Input<'_>,
-    ) -> Result<Answer, ClientError> {
+        input: &LoggedInput<'_>,
+    ) -> Result<KeeperAnswer, KeeperClientError> {
         self.settle()?; // answers come in the order of questions
         self.tell(request, sockets, input)?;
         self.hear()
@@ -206,18 +206,20 @@ impl Client {
 
     fn tell(
         &self,
-        request: &Request<&Adoption>,
+        request: &KeeperRequest<&Adoption>,
         sockets: &[BorrowedFd<'_>],
-        input: &Input<'_>,
-    ) -> Result<(), ClientError> {
-        channel::send(self.socket.as_fd(), request, sockets, input).map_err(|source| ClientError::Channel {
-            step: "asking",
-            source,
+        input: &LoggedInput<'_>,
+    ) -> Result<(), KeeperClientError> {
+        channel::send(self.socket.as_fd(), request, sockets, input).map_err(|source| {
+            KeeperClientError::Channel {
+                step: "asking",
+                source,
+            }
         })
     }
 
-    fn hear(&mut self) -> Result<Answer, ClientError> {
-        let step = |source| ClientError::Channel {
+    fn hear(&mut self) -> Result<KeeperAnswer, KeeperClientError> {
+        let step = |source| KeeperClientError::Channel {
             step: "waiting for an answer",
             source,
         };

@@ -37,7 +37,7 @@ struct Door {
 }
 
 /// Held for an admitted connection until it is connected or has failed.
-pub(super) struct Entry(#[expect(dead_code, reason = "it is counted")] Rc<()>);
+pub(super) struct DoorEntry(#[expect(dead_code, reason = "it is counted")] Rc<()>);
 
 impl Doors {
     /// Waits until the accept queue of `application` has room for `client`. Earlier callers go first. If the queue cannot be looked at,
@@ -50,7 +50,7 @@ impl Doors {
         client: SocketAddr,
         application: SocketAddr,
         limit: Duration,
-    ) -> io::Result<Entry> {
+    ) -> io::Result<DoorEntry> {
         let door = Rc::clone(self.0.borrow_mut().entry(application).or_default());
         let mut door = door.lock().await; // callers get the lock in order, so only the first one looks at the queue
         if door.seen.is_none_or(|seen| seen.elapsed() > FRESH) {
@@ -75,7 +75,7 @@ impl Doors {
             }
         }
         door.room -= 1;
-        Ok(Entry(Rc::clone(&door.entering)))
+        Ok(DoorEntry(Rc::clone(&door.entering)))
     }
 }
 

@@ -2,18 +2,18 @@
 
 use proto::restart::{http, replica};
 
-use super::relay::Cut;
-use super::status::Ending;
+use super::relay::RelayAbort;
+use super::status::ConnectionEnding;
 
 /// Compares what the application says again.
-pub(super) enum Filter {
-    Http(Box<http::Resumer>),
-    Replica(replica::Resumer),
+pub(super) enum OutputFilter {
+    Http(Box<http::HttpResumer>),
+    Replica(replica::ReplicaResumer),
     /// Nothing is left to be compared.
     Transparent,
 }
 
-impl Filter {
+impl OutputFilter {
     /// Frees the memory of a filter that has nothing left to compare.
     pub fn settle(&mut self) {
         let is_over = match self {
@@ -59,7 +59,7 @@ impl Filter {
         }
     }
 
-    pub fn on_application(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) -> Result<(), Cut> {
+    pub fn on_application(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) -> Result<(), RelayAbort> {
         match self {
             Self::Http(resumer) => resumer.on_application(bytes, to_client).map_err(mismatch),
             Self::Replica(resumer) => resumer.on_application(bytes, to_client).map_err(mismatch),
@@ -70,7 +70,7 @@ impl Filter {
         }
     }
 
-    pub fn on_application_end(&mut self, to_client: &mut Vec<u8>) -> Result<(), Cut> {
+    pub fn on_application_end(&mut self, to_client: &mut Vec<u8>) -> Result<(), RelayAbort> {
         match self {
             Self::Http(resumer) => resumer.on_application_end(to_client).map_err(mismatch),
             Self::Replica(resumer) => resumer.on_application_end().map_err(mismatch),
@@ -79,7 +79,7 @@ impl Filter {
     }
 
     /// The application's connection is lost. Returns whether the output ends cleanly all the same.
-    pub fn on_application_lost(&mut self, why: http::Refusal, to_client: &mut Vec<u8>) -> bool {
+    pub fn on_application_lost(&mut self, why: http::RequestRefusal, to_client: &mut Vec<u8>) -> bool {
         match self {
             Self::Http(resumer) => resumer.on_application_lost(why, to_client),
             Self::Replica(_) | Self::Transparent => false,
@@ -87,6 +87,6 @@ impl Filter {
     }
 }
 
-fn mismatch(mismatch: impl std::error::Error) -> Cut {
-    Cut(Ending::Mismatch, mismatch.to_string())
+fn mismatch(mismatch: impl std::error::Error) -> RelayAbort {
+    RelayAbort(ConnectionEnding::Mismatch, mismatch.to_string())
 }

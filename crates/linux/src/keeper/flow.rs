@@ -10,7 +10,7 @@ use std::io;
 
 use tokio::net::TcpStream;
 
-use super::kept::Kept;
+use super::kept::KeptConnection;
 use super::turns::Turns;
 
 /// Maximum number of bytes for one read. With longer reads, hundreds of connections wait longer for their turns, and nothing is faster.
@@ -84,7 +84,7 @@ impl Outgoing {
 pub(super) async fn read<T>(
     source: &TcpStream,
     scratch: &Scratch,
-    kept: &Kept,
+    kept: &KeptConnection,
     take: impl FnOnce(&[u8]) -> T,
 ) -> io::Result<Option<T>> {
     loop {

@@ -2,41 +2,41 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use proto::spill::Part;
+use proto::spill::LogPart;
 
 use crate::spill::file_of;
 
 /// Logged bytes, in order. Bytes in a file stay there: the keeper gets the file.
 #[derive(Default)]
-pub struct Input<'a> {
+pub struct LoggedInput<'a> {
     /// The file that holds the spilled pieces, if there are any.
     pub(super) file: Option<BorrowedFd<'a>>,
     /// The pieces, in order.
-    pub(super) pieces: Vec<Piece<'a>>,
+    pub(super) pieces: Vec<InputPiece<'a>>,
 }
 
-/// A piece of an [`Input`].
+/// A piece of an [`LoggedInput`].
 #[derive(Clone, Copy)]
-pub(super) enum Piece<'a> {
+pub(super) enum InputPiece<'a> {
     /// Bytes in memory.
     Bytes(&'a [u8]),
     /// Bytes in the input's file.
     InFile { at: u64, len: u64 },
 }
 
-impl<'a> FromIterator<Part<'a>> for Input<'a> {
+impl<'a> FromIterator<LogPart<'a>> for LoggedInput<'a> {
     /// # Panics
     /// If a part is in a file that is not one of [`crate::spill`]'s.
-    fn from_iter<I: IntoIterator<Item = Part<'a>>>(parts: I) -> Self {
+    fn from_iter<I: IntoIterator<Item = LogPart<'a>>>(parts: I) -> Self {
         let mut input = Self::default();
         for part in parts {
             input.pieces.push(match part {
-                Part::Memory(bytes) => Piece::Bytes(bytes),
-                Part::File(part) => {
+                LogPart::Memory(bytes) => InputPiece::Bytes(bytes),
+                LogPart::File(part) => {
                     let file = file_of(part.file).expect("files are made in one way");
                     input.file = Some(file.as_fd()); // a log has at most one file
                     let (at, len) = (part.at, part.len);
-                    Piece::InFile { at, len }
+                    InputPiece::InFile { at, len }
                 }
             });
         }
@@ -44,8 +44,8 @@ impl<'a> FromIterator<Part<'a>> for Input<'a> {
     }
 }
 
-impl<'a> From<&[&'a [u8]]> for Input<'a> {
+impl<'a> From<&[&'a [u8]]> for LoggedInput<'a> {
     fn from(slices: &[&'a [u8]]) -> Self {
-        slices.iter().map(|slice| Part::Memory(slice)).collect()
+        slices.iter().map(|slice| LogPart::Memory(slice)).collect()
     }
 }

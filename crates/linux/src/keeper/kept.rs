@@ -4,44 +4,47 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use proto::restart::http::{Refusal, Request, Volatile};
+use proto::restart::http::{PendingRequest, RequestRefusal, Volatile};
 use tokio::sync::{Notify, watch};
 
-use super::Options;
+use super::KeeperOptions;
 use super::door::Doors;
 use super::flow::Scratch;
-use super::message::{Adoption, Plan};
-use super::status::{ConnectionStatus, ENDED_MAX, EndedStatus, Ending, ServiceStatus, State, Status};
-use super::turns::Turn;
+use super::message::{Adoption, AdoptionPlan};
+use super::status::{
+    ConnectionEnding, ENDED_MAX, EndedStatus, KeeperConnectionStatus, KeeperServiceStatus, KeeperStatus,
+    RelayState,
+};
+use super::turns::ClientTurn;
 
 /// The state that all connections of a keeper share.
 pub(super) struct Keeper {
-    pub options: Options,
+    pub options: KeeperOptions,
     pub scratch: Scratch,
     pub doors: Doors,
     /// Notified when a connection or an agent is gone. The process may then be unused and can end.
     pub changed: Notify,
     pub stop: watch::Sender<bool>,
     pub agents: Cell<usize>,
-    live: RefCell<BTreeMap<u64, Rc<Kept>>>,
+    live: RefCell<BTreeMap<u64, Rc<KeptConnection>>>,
     /// The list of volatile header fields of the connection adopted last. Connections of one service are adopted together, so they can
     /// share one list.
     volatile: RefCell<Volatile>,
-    services: RefCell<BTreeMap<String, ServiceStatus>>,
+    services: RefCell<BTreeMap<String, KeeperServiceStatus>>,
     ended: RefCell<VecDeque<EndedStatus>>,
 }
 
 /// The keeper's record of one connection.
-pub(super) struct Kept {
+pub(super) struct KeptConnection {
     pub adoption: Adoption,
-    pub state: Cell<State>,
-    pub turn: Cell<Turn>,
+    pub state: Cell<RelayState>,
+    pub turn: Cell<ClientTurn>,
     pub to_application: Cell<u64>,
     pub to_client: Cell<u64>,
 }
 
 impl Keeper {
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: KeeperOptions) -> Self {
         Self {
             options,
             scratch: Scratch::new(),
@@ -61,7 +64,7 @@ impl Keeper {
     }
 
     /// Adds a connection. Returns `None` if a live connection has the same number.
-    pub fn enter(&self, mut adoption: Adoption) -> Option<Rc<Kept>> {
+    pub fn enter(&self, mut adoption: Adoption) -> Option<Rc<KeptConnection>> {
         let mut live = self.live.borrow_mut();
         if live.contains_key(&adoption.id) {
             return None;
@@ -70,16 +73,16 @@ impl Keeper {
         let service = services.entry(adoption.service.clone()).or_default();
         service.adopted += 1;
         service.live += 1;
-        if let Plan::Http { volatile, .. } = &mut adoption.plan {
+        if let AdoptionPlan::Http { volatile, .. } = &mut adoption.plan {
             let mut known = self.volatile.borrow_mut();
             if *known != *volatile {
                 known.clone_from(volatile);
             }
             volatile.clone_from(&known);
         }
-        let kept = Rc::new(Kept {
+        let kept = Rc::new(KeptConnection {
             adoption,
-            state: Cell::new(State::Idle),
+            state: Cell::new(RelayState::Idle),
             turn: Cell::default(),
             to_application: Cell::new(0),
             to_client: Cell::new(0),
@@ -89,21 +92,21 @@ impl Keeper {
     }
 
     /// Counts and logs a request that got a refusal instead of its reply, or whose reply was cut.
-    pub fn refuse(&self, kept: &Kept, request: &Request, why: Refusal) {
+    pub fn refuse(&self, kept: &KeptConnection, request: &PendingRequest, why: RequestRefusal) {
         let Adoption { service, client, .. } = &kept.adoption;
         let mut services = self.services.borrow_mut();
         let sums = services.entry(service.clone()).or_default();
         let request = &*request.label;
         match why {
-            Refusal::NotRepeatable => {
+            RequestRefusal::NotRepeatable => {
                 sums.refused += 1;
                 tracing::warn!(service, %client, request, "answered 503: it may have been executed");
             }
-            Refusal::Unreachable => {
+            RequestRefusal::Unreachable => {
                 sums.refused += 1;
                 tracing::warn!(service, %client, request, "answered 503: the application cannot be connected to");
             }
-            Refusal::Quarantined => {
+            RequestRefusal::Quarantined => {
                 sums.quarantined += 1;
                 tracing::warn!(service, %client, request, "quarantined: the application failed on it again");
             }
@@ -111,7 +114,7 @@ impl Keeper {
     }
 
     /// Moves a connection from the live ones to the ended ones.
-    pub fn leave(&self, kept: &Kept, ending: Ending, reason: String) {
+    pub fn leave(&self, kept: &KeptConnection, ending: ConnectionEnding, reason: String) {
         self.scratch.turns.end(kept);
         let Adoption {
             id, service, client, ..
@@ -146,8 +149,8 @@ impl Keeper {
         self.changed.notify_one();
     }
 
-    pub fn status(&self) -> Status {
-        let connection = |kept: &Rc<Kept>| ConnectionStatus {
+    pub fn status(&self) -> KeeperStatus {
+        let connection = |kept: &Rc<KeptConnection>| KeeperConnectionStatus {
             id: kept.adoption.id,
             service: kept.adoption.service.clone(),
             client: kept.adoption.client,
@@ -158,7 +161,7 @@ impl Keeper {
                 .then(|| kept.adoption.syn_ack.clone())
                 .flatten(),
         };
-        Status {
+        KeeperStatus {
             services: self.services.borrow().clone(),
             connections: self.live.borrow().values().map(connection).collect(),
             ended: self.ended.borrow().iter().cloned().collect(),

@@ -6,7 +6,7 @@ use proto::connection::OutputEnd;
 use proto::restart::{http, replica};
 use serde::{Deserialize, Serialize};
 
-use super::status::Status;
+use super::status::KeeperStatus;
 
 /// A restored connection that the keeper is to own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub struct Adoption {
     /// Where the local application listens.
     pub application: SocketAddr,
     /// How the application's side goes on.
-    pub plan: Plan,
+    pub plan: AdoptionPlan,
     /// The old server received and acknowledged the client's FIN. The kernel does not know of it; input ends with the given bytes.
     pub input_ended: bool,
     /// Whether the server's FIN was sent. After a FIN, nothing more may be said. The keeper sends an unacknowledged FIN again at once. If
@@ -34,11 +34,11 @@ pub struct Adoption {
 
 /// How the application's side of a connection goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Plan {
+pub enum AdoptionPlan {
     /// A fresh application connection gets the logged input from the restart point on, then what the client sends.
     Http {
         /// Which part of the reply the client already has.
-        resume: http::Resume,
+        resume: http::HttpResume,
         /// Header fields that may differ.
         volatile: http::Volatile,
         /// The next reply that can be the last one tells the client to use a new connection, and ends this one.
@@ -47,13 +47,13 @@ pub enum Plan {
     /// The replica's connection goes on; it gets the logged input that it has not been fed, then what the client sends.
     Replica {
         /// Whether the replica's or the primary's output is ahead, and by which bytes.
-        resume: replica::Resume,
+        resume: replica::ReplicaResume,
     },
     /// Nothing is to be relayed any more: the output ends, and what the client still sends is dropped.
     Silent,
 }
 
-impl Plan {
+impl AdoptionPlan {
     /// Whether the application gets new input from the client after the logged input.
     pub(super) const fn takes_input(&self) -> bool {
         match self {
@@ -67,7 +67,7 @@ impl Plan {
 /// A message from the agent. The agent sends an adoption by reference and keeps it. So if one keeper cannot take the connection, the agent
 /// can give it to another keeper.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Request<A = Adoption> {
+pub(super) enum KeeperRequest<A = Adoption> {
     /// The message carries the client's socket, the replica's socket if the plan has one, and the logged input as a blob.
     Adopt(Box<A>),
     Status,
@@ -76,9 +76,9 @@ pub(super) enum Request<A = Adoption> {
 
 /// A message to the agent, one for each request.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
+pub(super) enum KeeperAnswer {
     Adopted,
     Refused(String),
-    Status(Status),
+    Status(KeeperStatus),
     Stopping,
 }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! It lives apart from the agent, so that the agent can crash or be upgraded while relayed connections go on. It decides
-//! nothing: a [`Plan`] says how a connection goes on, [`proto::restart`] compares what the application says again.
+//! nothing: a [`AdoptionPlan`] says how a connection goes on, [`proto::restart`] compares what the application says again.
 //! A connection whose reply cannot be continued, or whose application fails, is reset: the client must see it.
 //!
 //! The keeper has one thread, and each connection is a task. All tasks read and write through one shared buffer, so an idle task owns
@@ -32,15 +32,17 @@ mod turns;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use client::{Client, ClientError};
-pub use input::Input;
-pub use message::{Adoption, Plan};
+pub use client::{KeeperClient, KeeperClientError};
+pub use input::LoggedInput;
+pub use message::{Adoption, AdoptionPlan};
 pub use serve::{KeeperError, run};
-pub use status::{ConnectionStatus, EndedStatus, Ending, ServiceStatus, State, Status};
+pub use status::{
+    ConnectionEnding, EndedStatus, KeeperConnectionStatus, KeeperServiceStatus, KeeperStatus, RelayState,
+};
 
 /// How the keeper works.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct KeeperOptions {
     /// The control socket that agents connect to. Only its owner may.
     pub socket: PathBuf,
     /// Connect to the application from the client's address. Without it (tests) from an ordinary one.
@@ -56,7 +58,7 @@ pub struct Options {
     pub unused: Duration,
 }
 
-impl Options {
+impl KeeperOptions {
     /// The defaults, serving at `socket`.
     pub fn new(socket: PathBuf) -> Self {
         Self {

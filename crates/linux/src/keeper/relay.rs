@@ -20,11 +20,11 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::channel::Blob;
-use super::filter::Filter;
+use super::filter::OutputFilter;
 use super::flow::{self, Outgoing};
-use super::kept::{Keeper, Kept};
-use super::message::Plan;
-use super::status::{Ending, State};
+use super::kept::{Keeper, KeptConnection};
+use super::message::AdoptionPlan;
+use super::status::{ConnectionEnding, RelayState};
 use crate::transparent::connect_as;
 use crate::wire::MARK_END;
 
@@ -34,7 +34,7 @@ const RETRY: Duration = Duration::from_millis(20);
 /// A connection that the keeper owns.
 pub(super) struct Relay {
     pub keeper: Rc<Keeper>,
-    pub kept: Rc<Kept>,
+    pub kept: Rc<KeptConnection>,
     pub client: TcpStream,
     pub replica: Option<TcpStream>,
     pub input: Blob,
@@ -42,16 +42,16 @@ pub(super) struct Relay {
 }
 
 /// The end of a connection that the two sides did not close in order.
-pub(super) struct Cut(pub Ending, pub String);
+pub(super) struct RelayAbort(pub ConnectionEnding, pub String);
 
 /// The application's end of a relayed connection.
-struct Application<'a> {
+struct ApplicationEnd<'a> {
     socket: &'a TcpStream,
     /// The application answered a write with a RST. The kernel reports the error only once, so a later read finds an orderly end.
     was_reset: Cell<bool>,
 }
 
-impl Application<'_> {
+impl ApplicationEnd<'_> {
     /// Notes why a write to the application failed.
     fn on_error(&self, error: &io::Error) {
         let is_reset = error.kind() == io::ErrorKind::ConnectionReset;
@@ -79,9 +79,11 @@ impl Relay {
         let mut stop = self.keeper.stop.subscribe();
         let outcome = tokio::select! {
             outcome = self.live() => outcome,
-            _ = stop.wait_for(|&stopped| stopped) => Err(Cut(Ending::Stopped, String::new())),
+            _ = stop.wait_for(|&stopped| stopped) => Err(RelayAbort(ConnectionEnding::Stopped, String::new())),
         };
-        let Cut(ending, reason) = outcome.err().unwrap_or(Cut(Ending::Closed, String::new()));
+        let RelayAbort(ending, reason) = outcome
+            .err()
+            .unwrap_or(RelayAbort(ConnectionEnding::Closed, String::new()));
         if self.output == OutputEnd::FinAcknowledged {
             // The kernel does not know that the FIN was sent, and would send another one. In repair mode it sends none. This call fails
             // only if the process lacks the privilege.
@@ -101,7 +103,7 @@ impl Relay {
     }
 
     /// The futures for later states are boxed when they begin, so an idle connection takes no memory for them.
-    async fn live(&mut self) -> Result<(), Cut> {
+    async fn live(&mut self) -> Result<(), RelayAbort> {
         if self.output == OutputEnd::FinSent {
             shut_down(&self.client).map_err(client_lost)?;
         }
@@ -115,15 +117,15 @@ impl Relay {
         let application = match self.replica.take() {
             Some(replica) => replica,
             None if self.input.is_empty() && filter.awaits_reply() => {
-                return Err(Cut(
-                    Ending::Failed,
+                return Err(RelayAbort(
+                    ConnectionEnding::Failed,
                     "the unanswered request is not in the log".into(),
                 ));
             }
             None if !self.wait_for_input().await? => return Box::pin(self.drain()).await,
             None => match Box::pin(self.connect()).await {
                 Ok(application) => application,
-                Err(_) if filter.on_application_lost(http::Refusal::Unreachable, &mut first) => {
+                Err(_) if filter.on_application_lost(http::RequestRefusal::Unreachable, &mut first) => {
                     return Box::pin(self.say_last(&filter, first)).await;
                 }
                 Err(cut) => return Err(cut),
@@ -132,7 +134,7 @@ impl Relay {
         match Box::pin(self.relay(&application, filter, first)).await {
             Ok(Down::Closed) => Ok(()),
             Err(cut) => {
-                if cut.0 == Ending::ClientLost {
+                if cut.0 == ConnectionEnding::ClientLost {
                     reset_on_close(&application);
                 }
                 Err(cut)
@@ -145,30 +147,30 @@ impl Relay {
     }
 
     /// The filter for the application's output, and the bytes that go to the client before it. `None`: nothing may be said.
-    fn filter(&self) -> Option<(Filter, Vec<u8>)> {
+    fn filter(&self) -> Option<(OutputFilter, Vec<u8>)> {
         match &self.kept.adoption.plan {
-            Plan::Silent => None,
-            Plan::Http { .. } if self.output != OutputEnd::Open => None,
-            Plan::Http {
+            AdoptionPlan::Silent => None,
+            AdoptionPlan::Http { .. } if self.output != OutputEnd::Open => None,
+            AdoptionPlan::Http {
                 resume,
                 volatile,
                 closes,
             } => {
-                let (mut resumer, first) = http::Resumer::with_volatile(resume.clone(), volatile.clone());
+                let (mut resumer, first) = http::HttpResumer::with_volatile(resume.clone(), volatile.clone());
                 if *closes {
                     resumer.close_softly();
                 }
-                Some((Filter::Http(Box::new(resumer)), first))
+                Some((OutputFilter::Http(Box::new(resumer)), first))
             }
-            Plan::Replica { resume } => {
-                let (resumer, first) = replica::Resumer::new(resume.clone());
-                Some((Filter::Replica(resumer), first))
+            AdoptionPlan::Replica { resume } => {
+                let (resumer, first) = replica::ReplicaResumer::new(resume.clone());
+                Some((OutputFilter::Replica(resumer), first))
             }
         }
     }
 
     /// Whether there is input for an application, or may be: false if the client has closed.
-    async fn wait_for_input(&self) -> Result<bool, Cut> {
+    async fn wait_for_input(&self) -> Result<bool, RelayAbort> {
         if !self.input.is_empty() || self.kept.adoption.input_ended {
             return Ok(!self.input.is_empty());
         }
@@ -178,8 +180,8 @@ impl Relay {
         }
     }
 
-    async fn connect(&self) -> Result<TcpStream, Cut> {
-        self.kept.state.set(State::Connecting);
+    async fn connect(&self) -> Result<TcpStream, RelayAbort> {
+        self.kept.state.set(RelayState::Connecting);
         self.keeper.scratch.turns.begin(&self.kept);
         let (limit, adoption) = (self.keeper.options.connect_timeout, &self.kept.adoption);
         let mut deadline = None;
@@ -204,9 +206,9 @@ impl Relay {
         }
     }
 
-    fn unreachable(&self, error: &io::Error) -> Cut {
+    fn unreachable(&self, error: &io::Error) -> RelayAbort {
         let reason = format!("connecting to {}: {error}", self.kept.adoption.application);
-        Cut(Ending::ApplicationUnreachable, reason)
+        RelayAbort(ConnectionEnding::ApplicationUnreachable, reason)
     }
 
     async fn try_connect(&self) -> io::Result<TcpStream> {
@@ -219,7 +221,12 @@ impl Relay {
         application.take_error()?.map_or(Ok(application), Err)
     }
 
-    async fn relay(&mut self, application: &TcpStream, filter: Filter, first: Vec<u8>) -> Result<Down, Cut> {
+    async fn relay(
+        &mut self,
+        application: &TcpStream,
+        filter: OutputFilter,
+        first: Vec<u8>,
+    ) -> Result<Down, RelayAbort> {
         let Self {
             keeper,
             kept,
@@ -229,12 +236,12 @@ impl Relay {
             ..
         } = self;
         kept.state.set(if filter.awaits_reply() {
-            State::Resuming
+            RelayState::Resuming
         } else {
-            State::Relaying
+            RelayState::Relaying
         });
         let filter = RefCell::new(filter);
-        let application = Application {
+        let application = ApplicationEnd {
             socket: application,
             was_reset: Cell::new(false),
         };
@@ -249,12 +256,12 @@ impl Relay {
         tokio::select! {
             ended = &mut up => {
                 ended?;
-                kept.state.set(State::HalfClosed);
+                kept.state.set(RelayState::HalfClosed);
                 down.await
             }
             ended = &mut down => {
                 let ended = ended?;
-                kept.state.set(State::HalfClosed);
+                kept.state.set(RelayState::HalfClosed);
                 if matches!(ended, Down::Finished) {
                     return Ok(ended);
                 }
@@ -272,7 +279,7 @@ impl Relay {
     }
 
     /// Sends `last`, the rest of the output, and drains the connection.
-    async fn say_last(&mut self, filter: &Filter, last: Vec<u8>) -> Result<(), Cut> {
+    async fn say_last(&mut self, filter: &OutputFilter, last: Vec<u8>) -> Result<(), RelayAbort> {
         note_refusal(&self.keeper, &self.kept, filter);
         self.kept.to_client.set(last.len() as u64);
         Outgoing::new(last)
@@ -283,9 +290,9 @@ impl Relay {
     }
 
     /// Nothing more is to be said: ends the output, and drops what the client still sends.
-    async fn drain(&mut self) -> Result<(), Cut> {
+    async fn drain(&mut self) -> Result<(), RelayAbort> {
         end_output(&self.client, &mut self.output)?;
-        self.kept.state.set(State::HalfClosed);
+        self.kept.state.set(RelayState::HalfClosed);
         if self.kept.adoption.input_ended {
             return Ok(());
         }
@@ -305,11 +312,11 @@ impl Relay {
 /// decides whether that is a failure.
 async fn upstream(
     keeper: &Keeper,
-    kept: &Kept,
+    kept: &KeptConnection,
     (client, input): (&TcpStream, &mut Blob),
-    application: &Application<'_>,
-    filter: &RefCell<Filter>,
-) -> Result<(), Cut> {
+    application: &ApplicationEnd<'_>,
+    filter: &RefCell<OutputFilter>,
+) -> Result<(), RelayAbort> {
     let mut outgoing = Outgoing::default();
     let pass = |outgoing: &mut Outgoing, bytes: &[u8]| {
         let count = filter.borrow_mut().on_input(bytes);
@@ -321,9 +328,12 @@ async fn upstream(
     while !input.is_empty() {
         let started = {
             let mut scratch = keeper.scratch.bytes.borrow_mut();
-            let count = input
-                .read(&mut scratch)
-                .map_err(|error| Cut(Ending::Failed, format!("reading the logged input: {error}")))?;
+            let count = input.read(&mut scratch).map_err(|error| {
+                RelayAbort(
+                    ConnectionEnding::Failed,
+                    format!("reading the logged input: {error}"),
+                )
+            })?;
             pass(&mut outgoing, &scratch[..count])
         };
         if started.is_err() || application.finish(&mut outgoing).await.is_err() {
@@ -352,11 +362,11 @@ async fn upstream(
 /// stream.
 async fn downstream(
     keeper: &Keeper,
-    kept: &Kept,
+    kept: &KeptConnection,
     (client, output): (&TcpStream, &mut OutputEnd),
-    application: &Application<'_>,
-    (filter, first): (&RefCell<Filter>, Vec<u8>),
-) -> Result<Down, Cut> {
+    application: &ApplicationEnd<'_>,
+    (filter, first): (&RefCell<OutputFilter>, Vec<u8>),
+) -> Result<Down, RelayAbort> {
     let outcome = pass_down(keeper, kept, (client, output), application, (filter, first)).await;
     note_refusal(keeper, kept, &filter.borrow());
     outcome
@@ -364,11 +374,11 @@ async fn downstream(
 
 async fn pass_down(
     keeper: &Keeper,
-    kept: &Kept,
+    kept: &KeptConnection,
     (client, output): (&TcpStream, &mut OutputEnd),
-    application: &Application<'_>,
-    (filter, first): (&RefCell<Filter>, Vec<u8>),
-) -> Result<Down, Cut> {
+    application: &ApplicationEnd<'_>,
+    (filter, first): (&RefCell<OutputFilter>, Vec<u8>),
+) -> Result<Down, RelayAbort> {
     let passed = |count: usize| {
         kept.to_client.set(kept.to_client.get() + count as u64);
         if count > 0 {
@@ -396,7 +406,7 @@ async fn pass_down(
             }
             passed(outgoing.room().len());
             if !filter.awaits_reply() {
-                kept.state.set(State::Relaying);
+                kept.state.set(RelayState::Relaying);
             }
             filter.settle();
             Ok(())
@@ -419,9 +429,9 @@ async fn pass_down(
             Err(error) => {
                 if !filter
                     .borrow_mut()
-                    .on_application_lost(http::Refusal::Quarantined, outgoing.room())
+                    .on_application_lost(http::RequestRefusal::Quarantined, outgoing.room())
                 {
-                    return Err(Cut(Ending::ApplicationLost, error.to_string()));
+                    return Err(RelayAbort(ConnectionEnding::ApplicationLost, error.to_string()));
                 }
                 passed(outgoing.room().len());
             }
@@ -430,15 +440,15 @@ async fn pass_down(
 }
 
 /// Counts and logs the request that was not executed again, or on which the application failed again, if there is one.
-fn note_refusal(keeper: &Keeper, kept: &Kept, filter: &Filter) {
-    if let Filter::Http(resumer) = filter
+fn note_refusal(keeper: &Keeper, kept: &KeptConnection, filter: &OutputFilter) {
+    if let OutputFilter::Http(resumer) = filter
         && let Some((request, why)) = resumer.refusal()
     {
         keeper.refuse(kept, request, *why);
     }
 }
 
-fn end_output(client: &TcpStream, output: &mut OutputEnd) -> Result<(), Cut> {
+fn end_output(client: &TcpStream, output: &mut OutputEnd) -> Result<(), RelayAbort> {
     if *output == OutputEnd::Open {
         shut_down(client).map_err(client_lost)?;
         *output = OutputEnd::FinSent;
@@ -463,13 +473,13 @@ fn close_in_order(socket: &TcpStream) {
     }
 }
 
-fn client_lost(error: io::Error) -> Cut {
-    Cut(Ending::ClientLost, error.to_string())
+fn client_lost(error: io::Error) -> RelayAbort {
+    RelayAbort(ConnectionEnding::ClientLost, error.to_string())
 }
 
-fn lingered() -> Cut {
-    Cut(
-        Ending::Lingered,
+fn lingered() -> RelayAbort {
+    RelayAbort(
+        ConnectionEnding::Lingered,
         "the client was silent after the output had ended".into(),
     )
 }

@@ -21,11 +21,11 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::sleep;
 
 use super::channel::{self, Received, Room};
-use super::input::Input;
+use super::input::LoggedInput;
 use super::kept::Keeper;
-use super::message::{Answer, Plan, Request};
+use super::message::{AdoptionPlan, KeeperAnswer, KeeperRequest};
 use super::relay::Relay;
-use super::{Client, Options};
+use super::{KeeperClient, KeeperOptions};
 use crate::own_file::OwnFile;
 
 /// Pause after a connection of an agent could not be accepted: out of descriptors, most likely.
@@ -53,7 +53,7 @@ fn at<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> KeeperError {
 ///
 /// # Errors
 /// The control socket cannot be made, or another keeper serves there.
-pub fn run(options: Options) -> Result<(), KeeperError> {
+pub fn run(options: KeeperOptions) -> Result<(), KeeperError> {
     detach()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -85,7 +85,10 @@ fn detach() -> Result<(), KeeperError> {
 }
 
 /// Serves in this thread until `terminate`, a stop, or disuse.
-pub(super) async fn serve(options: Options, terminate: impl Future<Output = ()>) -> Result<(), KeeperError> {
+pub(super) async fn serve(
+    options: KeeperOptions,
+    terminate: impl Future<Output = ()>,
+) -> Result<(), KeeperError> {
     let (listener, file) = open(&options.socket)?;
     let keeper = Rc::new(Keeper::new(options));
     LocalSet::new()
@@ -115,7 +118,7 @@ fn open(path: &Path) -> Result<(AsyncFd<OwnedFd>, OwnFile), KeeperError> {
         socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).map_err(at("making a socket"))?;
     let address = UnixAddr::new(path).map_err(at("the control socket's path"))?;
     let mut bound = bind(listener.as_raw_fd(), &address);
-    if bound == Err(Errno::EADDRINUSE) && Client::connect(path).is_err() {
+    if bound == Err(Errno::EADDRINUSE) && KeeperClient::connect(path).is_err() {
         std::fs::remove_file(path).map_err(at("removing a control socket that is not served"))?;
         bound = bind(listener.as_raw_fd(), &address);
     }
@@ -179,15 +182,17 @@ async fn attend(keeper: Rc<Keeper>, agent: AsyncFd<OwnedFd>) {
         let answer = match received {
             Ok(Some(request)) => on_request(&keeper, request),
             Ok(None) => break,
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => Answer::Refused(error.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                KeeperAnswer::Refused(error.to_string())
+            }
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue, // reported once, before the remaining requests
             Err(_) => break,
         };
         if let Err(error) = say(&agent, &answer).await {
             // A long answer takes a descriptor, and there may be none left. Without an answer the agent would think that the keeper hangs.
-            let _ = say(&agent, &Answer::Refused(error.to_string())).await;
+            let _ = say(&agent, &KeeperAnswer::Refused(error.to_string())).await;
         }
-        if matches!(answer, Answer::Stopping) {
+        if matches!(answer, KeeperAnswer::Stopping) {
             keeper.stop.send_replace(true);
         }
     }
@@ -195,30 +200,30 @@ async fn attend(keeper: Rc<Keeper>, agent: AsyncFd<OwnedFd>) {
     keeper.changed.notify_one();
 }
 
-async fn say(agent: &AsyncFd<OwnedFd>, answer: &Answer) -> io::Result<()> {
-    let send = |agent: &OwnedFd| channel::send(agent.as_fd(), answer, &[], &Input::default());
+async fn say(agent: &AsyncFd<OwnedFd>, answer: &KeeperAnswer) -> io::Result<()> {
+    let send = |agent: &OwnedFd| channel::send(agent.as_fd(), answer, &[], &LoggedInput::default());
     agent.async_io(Interest::WRITABLE, send).await
 }
 
-fn on_request(keeper: &Rc<Keeper>, request: Received<Request>) -> Answer {
+fn on_request(keeper: &Rc<Keeper>, request: Received<KeeperRequest>) -> KeeperAnswer {
     match &request.message {
-        Request::Status => Answer::Status(keeper.status()),
-        Request::Stop => Answer::Stopping,
-        Request::Adopt(_) => match adopt(keeper, request) {
+        KeeperRequest::Status => KeeperAnswer::Status(keeper.status()),
+        KeeperRequest::Stop => KeeperAnswer::Stopping,
+        KeeperRequest::Adopt(_) => match adopt(keeper, request) {
             Ok(relay) => {
                 spawn_local(Box::new(relay).run());
-                Answer::Adopted
+                KeeperAnswer::Adopted
             }
-            Err(reason) => Answer::Refused(reason),
+            Err(reason) => KeeperAnswer::Refused(reason),
         },
     }
 }
 
-fn adopt(keeper: &Rc<Keeper>, request: Received<Request>) -> Result<Relay, String> {
-    let Request::Adopt(adoption) = request.message else {
+fn adopt(keeper: &Rc<Keeper>, request: Received<KeeperRequest>) -> Result<Relay, String> {
+    let KeeperRequest::Adopt(adoption) = request.message else {
         return Err("nothing to be adopted".into());
     };
-    let wants_replica = matches!(adoption.plan, Plan::Replica { .. });
+    let wants_replica = matches!(adoption.plan, AdoptionPlan::Replica { .. });
     let mut sockets = request.descriptors.into_iter();
     let (client, replica) = match (sockets.next(), sockets.next(), wants_replica) {
         (Some(client), None, false) => (client, None),

@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 /// All connections, past and present.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
+pub struct KeeperStatus {
     /// Sums, by service.
-    pub services: BTreeMap<String, ServiceStatus>,
+    pub services: BTreeMap<String, KeeperServiceStatus>,
     /// The live connections, in the order of their numbers.
-    pub connections: Vec<ConnectionStatus>,
+    pub connections: Vec<KeeperConnectionStatus>,
     /// The connections that ended last, at most [`ENDED_MAX`], oldest first.
     pub ended: Vec<EndedStatus>,
 }
 
-impl Status {
+impl KeeperStatus {
     /// Adds another keeper's report.
     pub fn add(&mut self, other: Self) {
         for (name, theirs) in other.services {
@@ -59,7 +59,7 @@ impl Status {
     pub fn of_the_past(mut self) -> Self {
         self.connections.clear();
         for sums in self.services.values_mut().filter(|sums| sums.live > 0) {
-            *sums.ended.entry(Ending::KeeperLost).or_default() += std::mem::take(&mut sums.live);
+            *sums.ended.entry(ConnectionEnding::KeeperLost).or_default() += std::mem::take(&mut sums.live);
         }
         self
     }
@@ -70,13 +70,13 @@ pub const ENDED_MAX: usize = 256;
 
 /// Sums over the connections of one service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServiceStatus {
+pub struct KeeperServiceStatus {
     /// Connections adopted so far.
     pub adopted: u64,
     /// Connections that live.
     pub live: u64,
     /// Connections that ended, by how they ended.
-    pub ended: BTreeMap<Ending, u64>,
+    pub ended: BTreeMap<ConnectionEnding, u64>,
     /// Requests that were answered 503, because they may have been executed and must not be executed again.
     pub refused: u64,
     /// Requests during whose second execution the application failed. They are not executed a third time.
@@ -89,7 +89,7 @@ pub struct ServiceStatus {
 
 /// A connection that lives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConnectionStatus {
+pub struct KeeperConnectionStatus {
     /// The number given in the adoption.
     pub id: u64,
     /// The service's name.
@@ -97,7 +97,7 @@ pub struct ConnectionStatus {
     /// The client.
     pub client: SocketAddr,
     /// What the relay does with the connection now.
-    pub state: State,
+    pub state: RelayState,
     /// Bytes passed to the application, logged ones included.
     pub to_application: u64,
     /// Bytes passed to the client.
@@ -109,7 +109,7 @@ pub struct ConnectionStatus {
 /// What the relay does with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum RelayState {
     /// No reply is owed. The relay connects to the application when the client sends something.
     Idle,
     /// Connecting to the application.
@@ -132,7 +132,7 @@ pub struct EndedStatus {
     /// The client.
     pub client: SocketAddr,
     /// How the connection ended.
-    pub ending: Ending,
+    pub ending: ConnectionEnding,
     /// Why it ended, as a phrase. Empty if the end was normal.
     pub reason: String,
     /// Bytes passed to the application.
@@ -144,7 +144,7 @@ pub struct EndedStatus {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ending {
+pub enum ConnectionEnding {
     /// Both sides closed.
     Closed,
     /// The client reset the connection, or cannot be reached.
@@ -165,7 +165,7 @@ pub enum Ending {
     KeeperLost,
 }
 
-impl Ending {
+impl ConnectionEnding {
     /// Whether the client gets a reset.
     pub const fn is_reset(self) -> bool {
         match self {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::kept::Kept;
+use super::kept::KeptConnection;
 
 /// Stop yielding when no waiting client has arrived or been served for this long: the application is slow, or the clients are.
 pub(super) const STUCK: Duration = Duration::from_millis(5);
@@ -16,7 +16,7 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Where a connection stands in the order of turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum ClientTurn {
     /// Outside the order: its client does not wait, or a replica has the reply already.
     #[default]
     Any,
@@ -46,17 +46,17 @@ impl Turns {
     }
 
     /// The client of `kept` begins to wait for its first byte.
-    pub fn begin(&self, kept: &Kept) {
-        if kept.turn.replace(Turn::Waits) != Turn::Waits {
+    pub fn begin(&self, kept: &KeptConnection) {
+        if kept.turn.replace(ClientTurn::Waits) != ClientTurn::Waits {
             self.waiting.set(self.waiting.get() + 1);
             self.moved.set(Instant::now());
         }
     }
 
     /// The client of `kept` waits no longer.
-    pub fn end(&self, kept: &Kept) {
-        if kept.turn.get() == Turn::Waits {
-            kept.turn.set(Turn::Served);
+    pub fn end(&self, kept: &KeptConnection) {
+        if kept.turn.get() == ClientTurn::Waits {
+            kept.turn.set(ClientTurn::Served);
             self.waiting.set(self.waiting.get() - 1);
             self.moved.set(Instant::now());
             if self.waiting.get() == 0 {
@@ -71,18 +71,18 @@ impl Turns {
     }
 
     /// Whether the client of `kept` has been served, and others have not.
-    fn is_behind(&self, kept: &Kept) -> bool {
-        kept.turn.get() == Turn::Served && self.somebody_waits()
+    fn is_behind(&self, kept: &KeptConnection) -> bool {
+        kept.turn.get() == ClientTurn::Served && self.somebody_waits()
     }
 
     /// If the client of `kept` has been served, lets clients that still wait for their first byte go first.
-    pub async fn give_way(&self, kept: &Kept) {
+    pub async fn give_way(&self, kept: &KeptConnection) {
         if self.is_behind(kept) {
             Box::pin(self.wait(kept)).await; // boxed, because most connections never wait and so need no memory for it
         }
     }
 
-    async fn wait(&self, kept: &Kept) {
+    async fn wait(&self, kept: &KeptConnection) {
         let limit = Instant::now() + PATIENCE;
         while self.is_behind(kept) && Instant::now() < limit {
             let due = limit.min(self.moved.get() + STUCK);

@@ -6,7 +6,7 @@ use std::io;
 /// A step that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{step} {object}: {answer}")]
-pub struct Error {
+pub struct NetworkError {
     /// The step's verb: `add address`.
     pub step: &'static str,
     /// The step's object: `10.0.0.100/32 on eth0`.
@@ -16,7 +16,7 @@ pub struct Error {
     pub answer: io::Error,
 }
 
-impl Error {
+impl NetworkError {
     pub(super) fn new(step: &'static str, object: impl Into<String>, answer: io::Error) -> Self {
         Self {
             step,
@@ -33,10 +33,10 @@ impl Error {
 
 /// All failures of an undo. A failed step does not keep the other steps from being undone.
 #[derive(Debug)]
-pub struct UndoError(pub Vec<Error>);
+pub struct UndoError(pub Vec<NetworkError>);
 
 impl UndoError {
-    pub(super) fn of(failed: Vec<Error>) -> Result<(), Self> {
+    pub(super) fn of(failed: Vec<NetworkError>) -> Result<(), Self> {
         if failed.is_empty() {
             Ok(())
         } else {
@@ -57,13 +57,13 @@ impl fmt::Display for UndoError {
 
 impl std::error::Error for UndoError {}
 
-impl From<Error> for UndoError {
-    fn from(error: Error) -> Self {
+impl From<NetworkError> for UndoError {
+    fn from(error: NetworkError) -> Self {
         Self(vec![error])
     }
 }
 
-impl From<UndoError> for Error {
+impl From<UndoError> for NetworkError {
     fn from(error: UndoError) -> Self {
         Self::new("restore", "the network as found", io::Error::other(error))
     }

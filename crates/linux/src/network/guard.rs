@@ -23,8 +23,8 @@ use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use super::Error;
-use super::voice::Voice;
+use super::NetworkError;
+use super::voice::SpeakerSets;
 use crate::wire::{MARK_END, MARK_LOCAL, MARK_SPEAK};
 
 const PREFIX: &str = "steadfast_";
@@ -43,18 +43,18 @@ pub(super) fn table(node: &str) -> String {
 }
 
 /// Makes the table, in one transaction. Nobody has the right to speak in a new one.
-pub(super) fn create(table: &str, services: &[Guarded]) -> Result<(), Error> {
+pub(super) fn create(table: &str, services: &[Guarded]) -> Result<(), NetworkError> {
     nft("create", table, &["-f", "-"], &ruleset(table, services)).map(drop)
 }
 
 /// Removes the table; one that does not exist is no error.
-pub(super) fn remove(table: &str) -> Result<(), Error> {
+pub(super) fn remove(table: &str) -> Result<(), NetworkError> {
     let script = format!("add table inet {table}\ndelete table inet {table}\n");
     nft("remove", table, &["-f", "-"], &script).map(drop)
 }
 
 /// Whether the table is there.
-pub(super) fn exists(table: &str) -> Result<bool, Error> {
+pub(super) fn exists(table: &str) -> Result<bool, NetworkError> {
     Ok(nodes()?.iter().any(|node| self::table(node) == table))
 }
 
@@ -66,7 +66,7 @@ const RULES: usize = 11;
 
 /// Whether the table is as it was made, and `speakers` may speak. This check costs a few messages to the kernel.
 pub(super) fn stands(
-    voice: &Voice,
+    voice: &SpeakerSets,
     table: &str,
     services: &[Guarded],
     speakers: &[SocketAddr],
@@ -82,7 +82,7 @@ pub(super) fn stands(
 }
 
 /// The nodes that have a table.
-pub(super) fn nodes() -> Result<Vec<String>, Error> {
+pub(super) fn nodes() -> Result<Vec<String>, NetworkError> {
     let listing = nft("list", "tables", &["list", "tables", "inet"], "")?;
     let node = |line: &str| {
         line.trim()
@@ -97,7 +97,7 @@ pub(super) fn nodes() -> Result<Vec<String>, Error> {
 ///
 /// # Errors
 /// What is missing.
-pub fn available() -> Result<(), Error> {
+pub fn available() -> Result<(), NetworkError> {
     let services = ["192.0.2.1:1".parse(), "[2001:db8::1]:1".parse()].map(|address| Guarded {
         service: address.expect("constant"),
         interface: "eth0".to_owned(),
@@ -172,8 +172,8 @@ fn way(guarded: &Guarded) -> String {
 }
 
 /// Runs nft and returns what it prints.
-fn nft(step: &'static str, object: &str, arguments: &[&str], script: &str) -> Result<String, Error> {
-    let failed = |answer| Error::new(step, format!("nftables {object}"), answer);
+fn nft(step: &'static str, object: &str, arguments: &[&str], script: &str) -> Result<String, NetworkError> {
+    let failed = |answer| NetworkError::new(step, format!("nftables {object}"), answer);
     let run = || {
         let mut child = Command::new("nft")
             .args(arguments)

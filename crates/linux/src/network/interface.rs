@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use socket2::{Domain, Socket, Type};
 
 use super::netlink::Netlink;
-use super::{Error, Mac};
+use super::{Mac, NetworkError};
 
 /// A network interface of the calling thread's network namespace, as it was when asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Interface {
     ///
     /// # Errors
     /// If the kernel cannot be asked.
-    pub fn find(name: &str) -> Result<Option<Self>, Error> {
+    pub fn find(name: &str) -> Result<Option<Self>, NetworkError> {
         Ok(interfaces()?.into_iter().find(|interface| interface.name == name))
     }
 
@@ -55,7 +55,7 @@ impl Interface {
     ///
     /// # Errors
     /// If the kernel cannot be asked.
-    pub fn leads_to(&self, address: IpAddr) -> Result<bool, Error> {
+    pub fn leads_to(&self, address: IpAddr) -> Result<bool, NetworkError> {
         Ok(route_to(address)? == Some((self.index, false)))
     }
 
@@ -63,11 +63,11 @@ impl Interface {
     ///
     /// # Errors
     /// If the kernel cannot be asked.
-    pub fn large_receive_offload(&self) -> Result<Option<bool>, Error> {
+    pub fn large_receive_offload(&self) -> Result<Option<bool>, NetworkError> {
         match self.ethtool(ETHTOOL_GFLAGS) {
             Ok(flags) => Ok(Some(flags & ETH_FLAG_LRO != 0)),
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
-            Err(error) => Err(Error::new("ask ethtool about", self.name.clone(), error)),
+            Err(error) => Err(NetworkError::new("ask ethtool about", self.name.clone(), error)),
         }
     }
 
@@ -89,13 +89,13 @@ impl Interface {
 ///
 /// # Errors
 /// If the kernel cannot be asked.
-pub fn route_to(address: IpAddr) -> Result<Option<(u32, bool)>, Error> {
+pub fn route_to(address: IpAddr) -> Result<Option<(u32, bool)>, NetworkError> {
     match Netlink::open()?.route_to(address) {
         Ok(route) => Ok(route),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => {
             Ok(None)
         }
-        Err(error) => Err(Error::at("find the route to", address)(error)),
+        Err(error) => Err(NetworkError::at("find the route to", address)(error)),
     }
 }
 
@@ -103,12 +103,12 @@ pub fn route_to(address: IpAddr) -> Result<Option<(u32, bool)>, Error> {
 ///
 /// # Errors
 /// If the kernel cannot be asked.
-pub fn interfaces() -> Result<Vec<Interface>, Error> {
+pub fn interfaces() -> Result<Vec<Interface>, NetworkError> {
     list(&Netlink::open()?)
 }
 
 /// All interfaces with their addresses, over an open netlink socket.
-pub(super) fn list(netlink: &Netlink) -> Result<Vec<Interface>, Error> {
+pub(super) fn list(netlink: &Netlink) -> Result<Vec<Interface>, NetworkError> {
     let list = || {
         let mut interfaces = netlink.links()?;
         for (index, address) in netlink.addresses()? {
@@ -118,14 +118,14 @@ pub(super) fn list(netlink: &Netlink) -> Result<Vec<Interface>, Error> {
         }
         Ok(interfaces)
     };
-    list().map_err(Error::at("list", "network interfaces"))
+    list().map_err(NetworkError::at("list", "network interfaces"))
 }
 
 /// All addresses of this machine, with their interfaces' names.
 ///
 /// # Errors
 /// If the kernel cannot be asked.
-pub fn addresses() -> Result<Vec<(String, IpAddr)>, Error> {
+pub fn addresses() -> Result<Vec<(String, IpAddr)>, NetworkError> {
     let of = |interface: Interface| {
         let Interface { name, addresses, .. } = interface;
         addresses.into_iter().map(move |address| (name.clone(), address))

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::step::Step;
-use super::{Error, Plan};
+use super::step::NetworkStep;
+use super::{NetworkError, NetworkPlan};
 
 const VERSION: u32 = 2;
 
@@ -23,8 +23,8 @@ struct Header {
     boot: String,
     /// The inode of the network namespace.
     namespace: u64,
-    plan: Plan,
-    steps: Vec<Step>,
+    plan: NetworkPlan,
+    steps: Vec<NetworkStep>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -46,9 +46,13 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Begins a new journal; nothing has been done yet.
-    pub(super) fn create(path: &Path, plan: &Plan, steps: Vec<Step>) -> Result<Self, Error> {
+    pub(super) fn create(
+        path: &Path,
+        plan: &NetworkPlan,
+        steps: Vec<NetworkStep>,
+    ) -> Result<Self, NetworkError> {
         let here = || Ok((boot()?, namespace()?));
-        let (boot, namespace) = here().map_err(Error::at("create", path.display()))?;
+        let (boot, namespace) = here().map_err(NetworkError::at("create", path.display()))?;
         let header = Header {
             version: VERSION,
             boot,
@@ -66,7 +70,7 @@ impl Journal {
     }
 
     /// Reads the journal at `path`. Nothing if there is none; one from before the machine's last start is removed.
-    pub(super) fn load(path: &Path) -> Result<Option<Self>, Error> {
+    pub(super) fn load(path: &Path) -> Result<Option<Self>, NetworkError> {
         let read = || {
             let text = match fs::read_to_string(path) {
                 Ok(text) => text,
@@ -95,7 +99,8 @@ impl Journal {
                 torn,
             )))
         };
-        let Some((journal, torn)) = read().map_err(Error::at("read the journal", path.display()))? else {
+        let Some((journal, torn)) = read().map_err(NetworkError::at("read the journal", path.display()))?
+        else {
             return Ok(None);
         };
         if torn {
@@ -105,11 +110,11 @@ impl Journal {
     }
 
     /// The plan that the journal was made for.
-    pub(super) fn plan(&self) -> &Plan {
+    pub(super) fn plan(&self) -> &NetworkPlan {
         &self.header.plan
     }
 
-    pub(super) fn steps(&self) -> &[Step] {
+    pub(super) fn steps(&self) -> &[NetworkStep] {
         &self.header.steps
     }
 
@@ -128,14 +133,14 @@ impl Journal {
     }
 
     /// Writes that the step with this index is about to be done; when this returns, it is on disk.
-    pub(super) fn begin(&mut self, index: usize, found: Option<String>) -> Result<(), Error> {
+    pub(super) fn begin(&mut self, index: usize, found: Option<String>) -> Result<(), NetworkError> {
         let begun = Begun { begin: index, found };
         let append = || {
             let mut file = File::options().append(true).open(&self.path)?;
             file.write_all(&line(&begun))?;
             file.sync_data()
         };
-        append().map_err(Error::at("write the journal", self.path.display()))?;
+        append().map_err(NetworkError::at("write the journal", self.path.display()))?;
         self.begun.push(begun);
         Ok(())
     }
@@ -146,7 +151,7 @@ impl Journal {
     }
 
     /// Writes the whole journal anew, at once or not at all.
-    pub(super) fn rewrite(&self) -> Result<(), Error> {
+    pub(super) fn rewrite(&self) -> Result<(), NetworkError> {
         let write = || {
             let new = self.path.with_extension("journal.new");
             let mut file = File::create(&new)?;
@@ -157,12 +162,12 @@ impl Journal {
             file.sync_data()?;
             fs::rename(&new, &self.path)
         };
-        write().map_err(Error::at("write the journal", self.path.display()))
+        write().map_err(NetworkError::at("write the journal", self.path.display()))
     }
 
     /// Ends the journal: there is nothing to restore.
-    pub(super) fn remove(&self) -> Result<(), Error> {
-        fs::remove_file(&self.path).map_err(Error::at("remove the journal", self.path.display()))
+    pub(super) fn remove(&self) -> Result<(), NetworkError> {
+        fs::remove_file(&self.path).map_err(NetworkError::at("remove the journal", self.path.display()))
     }
 }
 

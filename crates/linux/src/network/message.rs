@@ -14,12 +14,12 @@ pub(crate) const NLMSG_DONE: u16 = 3;
 const HEADER: usize = 16;
 
 /// One message: its type and what follows the header.
-pub(crate) struct Message<'a> {
+pub(crate) struct RawNetlinkMessage<'a> {
     pub(crate) kind: u16,
     pub(crate) body: &'a [u8],
 }
 
-impl Message<'_> {
+impl RawNetlinkMessage<'_> {
     /// `COUNT` bytes of the body from `at` on. Zeroes if the body is too short.
     pub(crate) fn bytes<const COUNT: usize>(&self, at: usize) -> [u8; COUNT] {
         let bytes = self.body.get(at..at + COUNT);
@@ -37,19 +37,19 @@ impl Message<'_> {
 }
 
 /// The messages of one datagram; what is cut off is left out.
-pub(crate) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub(crate) fn messages(mut datagram: &[u8]) -> impl Iterator<Item = RawNetlinkMessage<'_>> {
     std::iter::from_fn(move || {
         let header = datagram.get(..HEADER)?;
         let length = u32::from_ne_bytes(header[..4].try_into().expect("4 bytes")) as usize;
         let kind = u16::from_ne_bytes([header[4], header[5]]);
         let body = datagram.get(HEADER..length)?;
         datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some(Message { kind, body })
+        Some(RawNetlinkMessage { kind, body })
     })
 }
 
 /// The first message of an answer.
-pub(crate) fn first(answer: &[u8]) -> io::Result<Message<'_>> {
+pub(crate) fn first(answer: &[u8]) -> io::Result<RawNetlinkMessage<'_>> {
     messages(answer).next().ok_or_else(not_understood)
 }
 

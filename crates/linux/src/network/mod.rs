@@ -1,6 +1,6 @@
 //! The network as a node needs it, and as it was found.
 //!
-//! [`Network::prepare`] and [`Network::assume`] carry out a [`Plan`] step by step; every step is written to a journal
+//! [`Network::prepare`] and [`Network::assume`] carry out a [`NetworkPlan`] step by step; every step is written to a journal
 //! before it is done, so [`Network::remove`], or [`undo`] after the daemon was killed, restores the network as it was
 //! found. Nothing is undone by dropping a [`Network`]: if the daemon dies, forwarding goes on, and the next
 //! daemon takes over from the same journal.
@@ -12,10 +12,10 @@
 //! | every node | `arp_ignore`, `arp_announce` | sockets can use an address on `lo`, but ARP neither answers for it nor announces it |
 //! | every node | rule for the application's replies, local route | relayed connections have their clients' addresses |
 //! | every node | `tcp_fwmark_accept` | an accepted socket and its SYN-ACK take the SYN's mark: a relayed connection's, or a takeover's |
-//! | [`Part::Wire`] | VIP on the service interface | it answers ARP and ND, so clients' packets come here |
-//! | [`Part::Behind`] | VIP on `lo` | sockets can use the VIP, but the node answers no ARP for it |
-//! | [`Part::Behind`] | rule `from VIP`, route via the peer | every packet of the VIP leaves through the wire |
-//! | [`Part::Alone`] | VIP on both | clients' packets come here, replies go straight |
+//! | [`NetworkPart::Wire`] | VIP on the service interface | it answers ARP and ND, so clients' packets come here |
+//! | [`NetworkPart::Behind`] | VIP on `lo` | sockets can use the VIP, but the node answers no ARP for it |
+//! | [`NetworkPart::Behind`] | rule `from VIP`, route via the peer | every packet of the VIP leaves through the wire |
+//! | [`NetworkPart::Alone`] | VIP on both | clients' packets come here, replies go straight |
 //!
 //! Everything works on the network namespace of the calling thread.
 
@@ -46,18 +46,18 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-pub use error::{Error, UndoError};
+pub use error::{NetworkError, UndoError};
 pub use gateways::gateways;
 pub use guard::available as nftables_available;
 pub use interface::{Interface, addresses, interfaces, route_to};
 pub use listeners::listeners;
 pub use neighbour::{Announcer, Mac, claimants, resolve};
-pub use part::Part;
+pub use part::NetworkPart;
 
 use journal::Journal;
 use netlink::Netlink;
-use step::Step;
-use voice::Voice;
+use step::NetworkStep;
+use voice::SpeakerSets;
 
 /// Routing tables 5300 to 5399, of which we take the first unused ones. One holds the way from a VIP through the
 /// backup, one the local delivery of relayed connections.
@@ -82,16 +82,16 @@ pub const RELAY_MARK: u32 = 0x5fad_0001;
 
 /// What a node's network must provide.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct NetworkPlan {
     /// The node's name; it names the nftables table.
     pub node: String,
     /// The services.
-    pub services: Vec<Service>,
+    pub services: Vec<NetworkService>,
 }
 
-/// One service of a [`Plan`].
+/// One service of a [`NetworkPlan`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Service {
+pub struct NetworkService {
     /// VIP and port.
     pub address: SocketAddr,
     /// The interface on which the VIP and the peer are.
@@ -106,7 +106,7 @@ pub struct Service {
 #[derive(Debug)]
 pub struct Network {
     netlink: Netlink,
-    voice: Voice,
+    voice: SpeakerSets,
     /// The services that have been granted the right to speak.
     speakers: Mutex<Vec<SocketAddr>>,
     journal: Journal,
@@ -119,8 +119,8 @@ impl Network {
     ///
     /// # Errors
     /// The step that failed; what had been done before it is undone.
-    pub fn prepare(plan: &Plan, journal: &Path) -> Result<Self, Error> {
-        let (netlink, voice) = (Netlink::open()?, Voice::open()?);
+    pub fn prepare(plan: &NetworkPlan, journal: &Path) -> Result<Self, NetworkError> {
+        let (netlink, voice) = (Netlink::open()?, SpeakerSets::open()?);
         let journal = match Journal::load(journal)? {
             Some(old) if old.plan() == plan => old,
             _ => {
@@ -131,7 +131,7 @@ impl Network {
         let mut network = Self::of(netlink, voice, journal)?;
         let prepared = network
             .look_for_strangers()
-            .and_then(|()| network.advance(Step::is_lasting));
+            .and_then(|()| network.advance(NetworkStep::is_lasting));
         if let Err(error) = prepared {
             give_up(network.remove());
             return Err(error);
@@ -140,18 +140,18 @@ impl Network {
     }
 
     /// Fails if somebody else has put up a VIP here.
-    fn look_for_strangers(&self) -> Result<(), Error> {
+    fn look_for_strangers(&self) -> Result<(), NetworkError> {
         let there = self
             .netlink
             .addresses()
-            .map_err(Error::at("look for", "addresses"))?;
+            .map_err(NetworkError::at("look for", "addresses"))?;
         for step in self.journal.steps() {
-            let Step::Address { address, .. } = step else {
+            let NetworkStep::Address { address, .. } = step else {
                 continue;
             };
             let is_ours = self.is_begun(|step| step.switched() == Some(*address));
             if !is_ours && step.is_on_interface() && there.iter().any(|(_, found)| found == address) {
-                return Err(Error::new("add", step.to_string(), step::not_ours()));
+                return Err(NetworkError::new("add", step.to_string(), step::not_ours()));
             }
         }
         Ok(())
@@ -163,26 +163,26 @@ impl Network {
     ///
     /// # Errors
     /// If the journal is of another plan; or the step that failed.
-    pub fn adopt(plan: &Plan, journal: &Path) -> Result<Option<Self>, Error> {
+    pub fn adopt(plan: &NetworkPlan, journal: &Path) -> Result<Option<Self>, NetworkError> {
         let Some(old) = Journal::load(journal)? else {
             return Ok(None);
         };
         if old.plan() != plan {
             let answer = io::Error::other("it is of another configuration; run `steadfast cleanup` first");
-            return Err(Error::new("adopt", journal.display().to_string(), answer));
+            return Err(NetworkError::new("adopt", journal.display().to_string(), answer));
         }
-        let mut network = Self::of(Netlink::open()?, Voice::open()?, old)?;
-        network.advance(Step::is_lasting)?;
+        let mut network = Self::of(Netlink::open()?, SpeakerSets::open()?, old)?;
+        network.advance(NetworkStep::is_lasting)?;
         network.again()?;
         Ok(Some(network))
     }
 
-    fn of(netlink: Netlink, voice: Voice, journal: Journal) -> Result<Self, Error> {
+    fn of(netlink: Netlink, voice: SpeakerSets, journal: Journal) -> Result<Self, NetworkError> {
         let mut speakers = Vec::new();
         let table = guard::table(&journal.plan().node);
         for service in &journal.plan().services {
             let may = voice.may_speak(&table, service.address);
-            if may.map_err(Error::at("ask who may speak in", &table))? {
+            if may.map_err(NetworkError::at("ask who may speak in", &table))? {
                 speakers.push(service.address);
             }
         }
@@ -195,7 +195,7 @@ impl Network {
     }
 
     /// Applies all begun steps once more.
-    fn again(&self) -> Result<(), Error> {
+    fn again(&self) -> Result<(), NetworkError> {
         let steps = self.journal.steps().iter().enumerate();
         let mut begun = steps.filter(|(index, _)| self.journal.begun(*index));
         begun.try_for_each(|(_, step)| step.apply(&self.netlink))
@@ -224,7 +224,7 @@ impl Network {
     ///
     /// # Errors
     /// If nftables refuses.
-    pub fn set_speak(&self, service: SocketAddr, may: bool) -> Result<(), Error> {
+    pub fn set_speak(&self, service: SocketAddr, may: bool) -> Result<(), NetworkError> {
         let table = guard::table(&self.journal.plan().node);
         let mut speakers = self.speakers.lock().unwrap_or_else(PoisonError::into_inner);
         let might = speakers.contains(&service);
@@ -242,16 +242,16 @@ impl Network {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn ask_again_for(&self, address: IpAddr) -> Result<(), Error> {
+    pub fn ask_again_for(&self, address: IpAddr) -> Result<(), NetworkError> {
         let forgotten = self.netlink.forget_unanswered(address);
-        forgotten.map_err(Error::at("forget the neighbour", address))
+        forgotten.map_err(NetworkError::at("forget the neighbour", address))
     }
 
     /// All interfaces with their addresses. Opens nothing.
     ///
     /// # Errors
     /// If the kernel cannot be asked.
-    pub fn interfaces(&self) -> Result<Vec<Interface>, Error> {
+    pub fn interfaces(&self) -> Result<Vec<Interface>, NetworkError> {
         interface::list(&self.netlink)
     }
 
@@ -259,10 +259,10 @@ impl Network {
     ///
     /// # Errors
     /// If nftables cannot be asked.
-    pub fn refused(&self) -> Result<u64, Error> {
+    pub fn refused(&self) -> Result<u64, NetworkError> {
         let table = guard::table(&self.journal.plan().node);
         let packets = self.voice.packets(&table, guard::REFUSED);
-        packets.map_err(Error::at("count what came past the wire in", table))
+        packets.map_err(NetworkError::at("count what came past the wire in", table))
     }
 
     fn speakers(&self) -> Vec<SocketAddr> {
@@ -283,7 +283,7 @@ impl Network {
 
     /// Does the steps that `which` chooses, in order. A step that a dead daemon has begun, according to the journal, is done again. What
     /// that daemon found before the step is still what will be restored.
-    fn advance(&mut self, which: impl Fn(&Step) -> bool) -> Result<(), Error> {
+    fn advance(&mut self, which: impl Fn(&NetworkStep) -> bool) -> Result<(), NetworkError> {
         for index in 0..self.journal.steps().len() {
             let step = self.journal.steps()[index].clone();
             if !which(&step) {
@@ -300,7 +300,7 @@ impl Network {
     }
 
     /// Undoes the begun steps that `which` chooses, last first. A step that cannot be undone does not keep the others from being undone.
-    fn retreat(&mut self, which: impl Fn(&Step) -> bool) -> Result<(), UndoError> {
+    fn retreat(&mut self, which: impl Fn(&NetworkStep) -> bool) -> Result<(), UndoError> {
         let mut failed = Vec::new();
         for (index, found) in self.journal.begun_last_first() {
             let step = &self.journal.steps()[index];
@@ -333,14 +333,14 @@ pub fn undo(journal: &Path) -> Result<(), UndoError> {
     let Some(journal) = Journal::load(journal)? else {
         return Ok(());
     };
-    Network::of(Netlink::open()?, Voice::open()?, journal)?.remove()
+    Network::of(Netlink::open()?, SpeakerSets::open()?, journal)?.remove()
 }
 
 /// The VIPs that the daemon with `journal`, alive or dead, has put up.
 ///
 /// # Errors
 /// If the journal cannot be read or is of another network namespace.
-pub fn raised(journal: &Path) -> Result<Vec<IpAddr>, Error> {
+pub fn raised(journal: &Path) -> Result<Vec<IpAddr>, NetworkError> {
     let Some(journal) = Journal::load(journal)? else {
         return Ok(Vec::new());
     };
@@ -358,7 +358,7 @@ pub fn raised(journal: &Path) -> Result<Vec<IpAddr>, Error> {
 ///
 /// # Errors
 /// If the journal cannot be read or is of another network namespace.
-pub fn begun(journal: &Path) -> Result<Option<Plan>, Error> {
+pub fn begun(journal: &Path) -> Result<Option<NetworkPlan>, NetworkError> {
     Ok(Journal::load(journal)?.map(|journal| journal.plan().clone()))
 }
 
@@ -371,7 +371,7 @@ pub fn journal(state_dir: &Path) -> PathBuf {
 ///
 /// # Errors
 /// If nftables refuses.
-pub fn remove_guard(node: &str) -> Result<(), Error> {
+pub fn remove_guard(node: &str) -> Result<(), NetworkError> {
     guard::remove(&guard::table(node))
 }
 
@@ -379,6 +379,6 @@ pub fn remove_guard(node: &str) -> Result<(), Error> {
 ///
 /// # Errors
 /// If nftables cannot be asked.
-pub fn guarded_nodes() -> Result<Vec<String>, Error> {
+pub fn guarded_nodes() -> Result<Vec<String>, NetworkError> {
     guard::nodes()
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, SockFilter, Socket, Type};
 
-use super::{Error, Interface};
+use super::{Interface, NetworkError};
 
 pub use super::packet::Mac;
 use super::packet::{announcements, claim, question};
@@ -27,11 +27,12 @@ impl Announcer {
     ///
     /// # Errors
     /// If it is not an Ethernet interface, or packet sockets are not allowed here (CAP_NET_RAW).
-    pub fn open(interface: &Interface) -> Result<Self, Error> {
+    pub fn open(interface: &Interface) -> Result<Self, NetworkError> {
         let at = || interface.name.clone();
         let mac = ethernet(interface)?;
         // Protocol 0: receives nothing.
-        let socket = packet_socket(interface.index, 0).map_err(Error::at("open a packet socket on", at()))?;
+        let socket =
+            packet_socket(interface.index, 0).map_err(NetworkError::at("open a packet socket on", at()))?;
         Ok(Self {
             socket,
             mac,
@@ -44,13 +45,16 @@ impl Announcer {
     ///
     /// # Errors
     /// If the frames cannot be sent.
-    pub fn announce(&self, address: IpAddr) -> Result<(), Error> {
+    pub fn announce(&self, address: IpAddr) -> Result<(), NetworkError> {
         let send = || {
             announcements(self.mac, address)
                 .iter()
                 .try_for_each(|frame| self.socket.send(frame).map(drop))
         };
-        send().map_err(Error::at("announce", format!("{address} on {}", self.interface)))
+        send().map_err(NetworkError::at(
+            "announce",
+            format!("{address} on {}", self.interface),
+        ))
     }
 }
 
@@ -58,7 +62,11 @@ impl Announcer {
 ///
 /// # Errors
 /// If the question cannot be asked.
-pub fn resolve(interface: &Interface, address: IpAddr, within: Duration) -> Result<Option<Mac>, Error> {
+pub fn resolve(
+    interface: &Interface,
+    address: IpAddr,
+    within: Duration,
+) -> Result<Option<Mac>, NetworkError> {
     let from = interface.address_like(address);
     Ok(ask(interface, from, address, within, 1)?.first().copied())
 }
@@ -68,7 +76,7 @@ pub fn resolve(interface: &Interface, address: IpAddr, within: Duration) -> Resu
 ///
 /// # Errors
 /// If the question cannot be asked.
-pub fn claimants(interface: &Interface, address: IpAddr, within: Duration) -> Result<Vec<Mac>, Error> {
+pub fn claimants(interface: &Interface, address: IpAddr, within: Duration) -> Result<Vec<Mac>, NetworkError> {
     ask(interface, None, address, within, usize::MAX)
 }
 
@@ -78,7 +86,7 @@ fn ask(
     address: IpAddr,
     within: Duration,
     enough: usize,
-) -> Result<Vec<Mac>, Error> {
+) -> Result<Vec<Mac>, NetworkError> {
     let mac = ethernet(interface)?;
     let run = || {
         let protocol = if address.is_ipv4() {
@@ -109,7 +117,7 @@ fn ask(
         answers.sort();
         Ok(answers)
     };
-    run().map_err(Error::at(
+    run().map_err(NetworkError::at(
         "ask the neighbours for",
         format!("{address} on {}", interface.name),
     ))
@@ -162,11 +170,11 @@ fn answer(socket: &mut Socket, address: IpAddr, until: Instant) -> io::Result<Op
     }
 }
 
-fn ethernet(interface: &Interface) -> Result<Mac, Error> {
+fn ethernet(interface: &Interface) -> Result<Mac, NetworkError> {
     let answer = || io::Error::new(io::ErrorKind::Unsupported, "it is not an Ethernet interface");
     interface
         .mac
-        .ok_or_else(|| Error::new("use", interface.name.clone(), answer()))
+        .ok_or_else(|| NetworkError::new("use", interface.name.clone(), answer()))
 }
 
 /// A packet socket for whole frames of `protocol` (an Ethertype; 0 for none) on the interface with this index.

@@ -23,8 +23,8 @@ use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, Rule
 use rtnetlink::packet_route::{AddressFamily, IpProtocol, RouteNetlinkMessage};
 use tokio::runtime::Runtime;
 
-use super::step::{Only, Rule, Way};
-use super::{Error, Interface, Mac, PROTOCOL};
+use super::step::{Only, RouteTarget, RoutingRule};
+use super::{Interface, Mac, NetworkError, PROTOCOL};
 
 /// RT_TABLE_COMPAT: the table's number does not fit the header and is in an attribute.
 const TABLE_IN_ATTRIBUTE: u8 = 252;
@@ -47,7 +47,7 @@ pub(super) struct Netlink {
 }
 
 impl Netlink {
-    pub(super) fn open() -> Result<Self, Error> {
+    pub(super) fn open() -> Result<Self, NetworkError> {
         let open = || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_io()
@@ -61,7 +61,7 @@ impl Netlink {
                 handle,
             })
         };
-        open().map_err(Error::at("open", "route netlink"))
+        open().map_err(NetworkError::at("open", "route netlink"))
     }
 
     /// All network interfaces, without their addresses.
@@ -158,18 +158,18 @@ impl Netlink {
         }
     }
 
-    pub(super) fn add_route(&self, table: u32, way: &Way) -> io::Result<()> {
+    pub(super) fn add_route(&self, table: u32, way: &RouteTarget) -> io::Result<()> {
         let message = self.route_message(table, way)?;
         self.change(RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    pub(super) fn remove_route(&self, table: u32, way: &Way) -> io::Result<()> {
+    pub(super) fn remove_route(&self, table: u32, way: &RouteTarget) -> io::Result<()> {
         let message = self.route_message(table, way)?;
         self.change(RouteNetlinkMessage::DelRoute(message), 0)
     }
 
     /// Whether the kernel has a rule with the selectors, the priority and the table of `rule`. Its protocol may differ.
-    pub(super) fn has_rule(&self, rule: &Rule) -> io::Result<bool> {
+    pub(super) fn has_rule(&self, rule: &RoutingRule) -> io::Result<bool> {
         let ours = rule_message(rule);
         let same = |theirs: &RuleMessage| {
             theirs.header.src_len == ours.header.src_len
@@ -190,14 +190,14 @@ impl Netlink {
             .any(|rule| rule.attributes.contains(&attribute)))
     }
 
-    pub(super) fn add_rule(&self, rule: &Rule) -> io::Result<()> {
+    pub(super) fn add_rule(&self, rule: &RoutingRule) -> io::Result<()> {
         self.change(
             RouteNetlinkMessage::NewRule(rule_message(rule)),
             NLM_F_CREATE | NLM_F_EXCL,
         )
     }
 
-    pub(super) fn remove_rule(&self, rule: &Rule) -> io::Result<()> {
+    pub(super) fn remove_rule(&self, rule: &RoutingRule) -> io::Result<()> {
         self.change(RouteNetlinkMessage::DelRule(rule_message(rule)), 0)
     }
 
@@ -269,7 +269,7 @@ impl Netlink {
         Ok(message)
     }
 
-    fn route_message(&self, table: u32, way: &Way) -> io::Result<RouteMessage> {
+    fn route_message(&self, table: u32, way: &RouteTarget) -> io::Result<RouteMessage> {
         let mut message = RouteMessage::default();
         let header = &mut message.header;
         header.address_family = family(way.is_ipv6());
@@ -277,7 +277,7 @@ impl Netlink {
         header.protocol = RouteProtocol::Other(PROTOCOL);
         message.attributes.push(RouteAttribute::Table(table));
         match way {
-            Way::Via { gateway, interface } => {
+            RouteTarget::Via { gateway, interface } => {
                 header.kind = RouteType::Unicast;
                 header.scope = RouteScope::Universe;
                 // The peer is a neighbour, whatever the other tables say.
@@ -290,7 +290,7 @@ impl Netlink {
                     IpAddr::V6(v6) => RouteAddress::Inet6(*v6),
                 }));
             }
-            Way::Local { ipv6 } => {
+            RouteTarget::Local { ipv6 } => {
                 header.kind = RouteType::Local;
                 header.scope = if *ipv6 {
                     RouteScope::Universe
@@ -367,7 +367,7 @@ fn local_address(message: AddressMessage) -> Option<(u32, IpAddr)> {
     found.map(|address| (message.header.index, address))
 }
 
-fn rule_message(rule: &Rule) -> RuleMessage {
+fn rule_message(rule: &RoutingRule) -> RuleMessage {
     let mut message = RuleMessage::default();
     message.header.family = family(rule.from.is_ipv6());
     message.header.src_len = host_prefix(rule.from);

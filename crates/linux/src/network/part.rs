@@ -14,12 +14,12 @@
 
 use std::net::IpAddr;
 
-use super::step::Step;
-use super::{Error, Network};
+use super::step::NetworkStep;
+use super::{Network, NetworkError};
 
 /// A node's part in the path of a VIP's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum NetworkPart {
     /// Between the clients and the peer. A node also keeps this part after it has taken over and is alone.
     Wire,
     /// Behind the peer's wire.
@@ -35,7 +35,7 @@ impl Network {
     ///
     /// # Errors
     /// The step that failed; it can be repeated.
-    pub fn assume(&mut self, vip: IpAddr, part: Part) -> Result<(), Error> {
+    pub fn assume(&mut self, vip: IpAddr, part: NetworkPart) -> Result<(), NetworkError> {
         self.advance(|step| step.switched() == Some(vip) && step.serves(part))?;
         let has_rest = self.is_begun(|step| step.switched() == Some(vip) && !step.serves(part));
         if has_rest {
@@ -46,17 +46,19 @@ impl Network {
 
     /// The part for `vip` that this daemon, or an earlier one that died, has set up. `None` if there is none, or if a daemon was killed
     /// while it changed the part.
-    pub fn part(&self, vip: IpAddr) -> Option<Part> {
-        [Part::Wire, Part::Behind, Part::Alone].into_iter().find(|part| {
-            let mut steps = self.journal.steps().iter().enumerate();
-            steps.all(|(index, step)| {
-                step.switched() != Some(vip) || step.serves(*part) == self.journal.begun(index)
+    pub fn part(&self, vip: IpAddr) -> Option<NetworkPart> {
+        [NetworkPart::Wire, NetworkPart::Behind, NetworkPart::Alone]
+            .into_iter()
+            .find(|part| {
+                let mut steps = self.journal.steps().iter().enumerate();
+                steps.all(|(index, step)| {
+                    step.switched() != Some(vip) || step.serves(*part) == self.journal.begun(index)
+                })
             })
-        })
     }
 
     /// Whether a step for which `which` is true was begun.
-    pub(super) fn is_begun(&self, which: impl Fn(&Step) -> bool) -> bool {
+    pub(super) fn is_begun(&self, which: impl Fn(&NetworkStep) -> bool) -> bool {
         let mut steps = self.journal.steps().iter().enumerate();
         steps.any(|(index, step)| which(step) && self.journal.begun(index))
     }

@@ -1,27 +1,27 @@
-//! Computes the steps that set up a node's network as its [`Plan`] requires.
+//! Computes the steps that set up a node's network as its [`NetworkPlan`] requires.
 
 use std::collections::HashMap;
 use std::io;
 
 use super::guard::Guarded;
 use super::netlink::Netlink;
-use super::step::{LOOPBACK, Only, Rule, Step, Way};
+use super::step::{LOOPBACK, NetworkStep, Only, RouteTarget, RoutingRule};
 use super::{
-    Error, Interface, PRIORITY_FROM_VIP, PRIORITY_REFUSAL, PRIORITY_RELAY, Plan, RELAY_MARK, Service, TABLES,
-    guard, sysctl,
+    Interface, NetworkError, NetworkPlan, NetworkService, PRIORITY_FROM_VIP, PRIORITY_REFUSAL,
+    PRIORITY_RELAY, RELAY_MARK, TABLES, guard, sysctl,
 };
 
 /// The kernel's number of the main routing table (`linux/rtnetlink.h`).
 const TABLE_MAIN: u32 = 254;
 
 /// The steps of `plan`, in the order in which they are done: the guard first, the VIPs last.
-pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> {
+pub(super) fn steps(netlink: &Netlink, plan: &NetworkPlan) -> Result<Vec<NetworkStep>, NetworkError> {
     let mut tables = Tables {
         netlink,
         left: TABLES,
         taken: HashMap::new(),
     };
-    let mut steps = vec![Step::Guard {
+    let mut steps = vec![NetworkStep::Guard {
         table: guard::table(&plan.node),
         services: plan.services.iter().map(guarded).collect(),
     }];
@@ -33,15 +33,17 @@ pub(super) fn steps(netlink: &Netlink, plan: &Plan) -> Result<Vec<Step>, Error> 
         steps.extend(relaying(&mut tables, service)?);
     }
     for service in &plan.services {
-        steps.extend([LOOPBACK, &service.interface].map(|interface| Step::Address {
-            address: service.address.ip(),
-            interface: interface.to_owned(),
-        }));
+        steps.extend(
+            [LOOPBACK, &service.interface].map(|interface| NetworkStep::Address {
+                address: service.address.ip(),
+                interface: interface.to_owned(),
+            }),
+        );
     }
     Ok(without_repetition(steps))
 }
 
-fn guarded(service: &Service) -> Guarded {
+fn guarded(service: &NetworkService) -> Guarded {
     Guarded {
         service: service.address,
         interface: service.interface.clone(),
@@ -52,14 +54,14 @@ fn guarded(service: &Service) -> Guarded {
 /// IPv6 needs no such step. `accept_local` allows such source addresses. `rp_filter` must not be 1, because then the kernel requires that
 /// the route to the source goes through `lo`; 2 requires only that any route exists. For both settings the kernel uses the larger one of
 /// the interface's value and the value of `all`.
-fn own_clients() -> Result<Vec<Step>, Error> {
+fn own_clients() -> Result<Vec<NetworkStep>, NetworkError> {
     let mut steps = Vec::new();
     for (name, wanted, enough) in [("accept_local", 1, [1, 1]), ("rp_filter", 2, [0, 2])] {
         let key = format!("ipv4/conf/{LOOPBACK}/{name}");
         let now = read_number(&format!("ipv4/conf/all/{name}"))?.max(read_number(&key)?);
         if !enough.contains(&now) {
             let value = wanted.to_string();
-            steps.push(Step::Sysctl { key, value });
+            steps.push(NetworkStep::Sysctl { key, value });
         }
     }
     Ok(steps)
@@ -67,11 +69,11 @@ fn own_clients() -> Result<Vec<Step>, Error> {
 
 /// Refuses Fast Open (RFC 7413): data that a server takes from a SYN is in no log. The kernel has one switch for all listeners of the
 /// namespace.
-fn no_data_in_a_syn() -> Result<Option<Step>, Error> {
+fn no_data_in_a_syn() -> Result<Option<NetworkStep>, NetworkError> {
     const TAKEN: u32 = 2;
     let key = "ipv4/tcp_fastopen";
     let now = read_number(key)?;
-    Ok((now & TAKEN != 0).then(|| Step::Sysctl {
+    Ok((now & TAKEN != 0).then(|| NetworkStep::Sysctl {
         key: key.to_owned(),
         value: (now & !TAKEN).to_string(),
     }))
@@ -79,9 +81,9 @@ fn no_data_in_a_syn() -> Result<Option<Step>, Error> {
 
 /// Makes the kernel move the connections in a dead worker's accept queue to another worker on the same address (SO_REUSEPORT). Otherwise
 /// the kernel resets them.
-fn queues_outlive_their_listener() -> Result<Option<Step>, Error> {
+fn queues_outlive_their_listener() -> Result<Option<NetworkStep>, NetworkError> {
     let key = "ipv4/tcp_migrate_req";
-    Ok((read_number(key)? == 0).then(|| Step::Sysctl {
+    Ok((read_number(key)? == 0).then(|| NetworkStep::Sysctl {
         key: key.to_owned(),
         value: "1".to_owned(),
     }))
@@ -89,12 +91,16 @@ fn queues_outlive_their_listener() -> Result<Option<Step>, Error> {
 
 /// Makes this node not answer ARP for a VIP on `lo`, and sends all packets from the VIP through the peer. Packets to neighbours go through
 /// the peer too: a packet sent directly would not be in the log.
-fn behind(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error> {
+fn behind(tables: &mut Tables<'_>, service: &NetworkService) -> Result<Vec<NetworkStep>, NetworkError> {
     let mut steps = Vec::new();
     let interface = Interface::find(&service.interface)?;
     if interface.is_none() {
         let object = format!("interface {}", service.interface);
-        return Err(Error::new("find", object, io::Error::other("there is none")));
+        return Err(NetworkError::new(
+            "find",
+            object,
+            io::Error::other("there is none"),
+        ));
     }
     if service.address.is_ipv4() {
         // With arp_ignore 1, 2, 3 or 8, the kernel does not answer for an address on lo. 8 is not allowed, because then the kernel
@@ -102,21 +108,21 @@ fn behind(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error
         steps.extend(arp(&service.interface, "arp_ignore", "1", &["1", "2", "3"])?);
         steps.extend(arp(&service.interface, "arp_announce", "2", &["2"])?);
     }
-    let way = Way::Via {
+    let way = RouteTarget::Via {
         gateway: service.peer,
         interface: service.interface.clone(),
     };
     let table = tables.take(&way)?;
-    steps.push(Step::Route { table, way });
+    steps.push(NetworkStep::Route { table, way });
     // The guard refuses packets that did not pass the wire, by ICMP. The ICMP packet must go back the way the packet came.
-    steps.push(Step::Rule(Rule {
+    steps.push(NetworkStep::Rule(RoutingRule {
         priority: PRIORITY_REFUSAL,
         from: service.address.ip(),
         only: Some(Only::Icmp),
         mark: None,
         table: TABLE_MAIN,
     }));
-    steps.push(Step::Rule(Rule {
+    steps.push(NetworkStep::Rule(RoutingRule {
         priority: PRIORITY_FROM_VIP,
         from: service.address.ip(),
         only: None,
@@ -128,7 +134,12 @@ fn behind(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error
 
 /// The step that gives `key` one of the values `enough` on `interface`, if a step is needed. The kernel uses the larger one of the
 /// interface's own value and the value of `all`.
-fn arp(interface: &str, key: &str, value: &str, enough: &[&str]) -> Result<Option<Step>, Error> {
+fn arp(
+    interface: &str,
+    key: &str,
+    value: &str,
+    enough: &[&str],
+) -> Result<Option<NetworkStep>, NetworkError> {
     let all = read_number(&format!("ipv4/conf/all/{key}"))?;
     let own_key = format!("ipv4/conf/{interface}/{key}");
     let own = read_number(&own_key)?;
@@ -142,25 +153,25 @@ fn arp(interface: &str, key: &str, value: &str, enough: &[&str]) -> Result<Optio
             "it is {all} and overrules the interface's own; allowed: {}",
             enough.join(", ")
         );
-        return Err(Error::new(
+        return Err(NetworkError::new(
             "use",
             format!("sysctl ipv4/conf/all/{key}"),
             io::Error::other(what),
         ));
     }
-    Ok(Some(Step::Sysctl {
+    Ok(Some(NetworkStep::Sysctl {
         key: own_key,
         value: value.to_owned(),
     }))
 }
 
 /// Keeps the application's replies to relayed connections on this machine, although they are addressed to clients.
-fn relaying(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Error> {
-    let way = Way::Local {
+fn relaying(tables: &mut Tables<'_>, service: &NetworkService) -> Result<Vec<NetworkStep>, NetworkError> {
+    let way = RouteTarget::Local {
         ipv6: service.address.is_ipv6(),
     };
     let table = tables.take(&way)?;
-    let mut steps = vec![Step::Route { table, way }];
+    let mut steps = vec![NetworkStep::Route { table, way }];
     let application = service.application;
     // An application at a loopback address has only local clients, so its rule needs no mark. An application at another address may
     // have other clients. There the mark distinguishes relayed connections: the keeper's SYN has it, and `tcp_fwmark_accept` makes
@@ -168,12 +179,12 @@ fn relaying(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Err
     let mark = (!application.ip().is_loopback()).then_some(RELAY_MARK);
     let accept = "ipv4/tcp_fwmark_accept";
     if read_number(accept)? == 0 {
-        steps.push(Step::Sysctl {
+        steps.push(NetworkStep::Sysctl {
             key: accept.to_owned(),
             value: "1".to_owned(),
         });
     }
-    steps.push(Step::Rule(Rule {
+    steps.push(NetworkStep::Rule(RoutingRule {
         priority: PRIORITY_RELAY,
         from: application.ip(),
         only: Some(Only::TcpFrom(application.port())),
@@ -183,25 +194,25 @@ fn relaying(tables: &mut Tables<'_>, service: &Service) -> Result<Vec<Step>, Err
     Ok(steps)
 }
 
-fn read_number(key: &str) -> Result<u32, Error> {
+fn read_number(key: &str) -> Result<u32, NetworkError> {
     let read = || {
         sysctl::read(key)?
             .parse()
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     };
-    read().map_err(Error::at("read", format!("sysctl {key}")))
+    read().map_err(NetworkError::at("read", format!("sysctl {key}")))
 }
 
-/// Finds routing tables that are not in use, and remembers which one each [`Way`] has.
+/// Finds routing tables that are not in use, and remembers which one each [`RouteTarget`] has.
 struct Tables<'a> {
     netlink: &'a Netlink,
     left: std::ops::RangeInclusive<u32>,
-    taken: HashMap<Way, u32>,
+    taken: HashMap<RouteTarget, u32>,
 }
 
 impl Tables<'_> {
     /// The table for `way`.
-    fn take(&mut self, way: &Way) -> Result<u32, Error> {
+    fn take(&mut self, way: &RouteTarget) -> Result<u32, NetworkError> {
         if let Some(table) = self.taken.get(way) {
             return Ok(*table);
         }
@@ -214,17 +225,21 @@ impl Tables<'_> {
         };
         let name = || format!("routing table {} to {}", TABLES.start(), TABLES.end());
         for table in self.left.by_ref() {
-            if !in_use(table).map_err(Error::at("look for", name()))? {
+            if !in_use(table).map_err(NetworkError::at("look for", name()))? {
                 self.taken.insert(way.clone(), table);
                 return Ok(table);
             }
         }
-        Err(Error::new("take", name(), io::Error::other("all are in use")))
+        Err(NetworkError::new(
+            "take",
+            name(),
+            io::Error::other("all are in use"),
+        ))
     }
 }
 
 /// Removes repeated steps. Services with the same address or the same peer have steps in common.
-fn without_repetition(steps: Vec<Step>) -> Vec<Step> {
+fn without_repetition(steps: Vec<NetworkStep>) -> Vec<NetworkStep> {
     let mut once = Vec::with_capacity(steps.len());
     for step in steps {
         if !once.contains(&step) {

@@ -9,11 +9,11 @@ use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use libc::tcp_info;
-use proto::learn::{Terms, Told};
+use proto::learn::{ClientTerms, Terms};
 use rtnetlink::sys::protocols::NETLINK_SOCK_DIAG;
 use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr};
 
-use super::Error;
+use super::NetworkError;
 use super::message::{NLM_F_ACK, NLM_F_DUMP, NLMSG_DONE, first, message, messages};
 
 use crate::wire::MARK_DYING;
@@ -58,16 +58,16 @@ const ROUNDS: usize = 8;
 ///
 /// # Errors
 /// What the kernel says. This needs CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY.
-pub fn destroy(vip: SocketAddr) -> Result<usize, Error> {
+pub fn destroy(vip: SocketAddr) -> Result<usize, NetworkError> {
     let run = || {
         let diag = SockDiag::open()?;
-        let is_one = |found: &Found| (found.at.ip(), found.at.port()) == (vip.ip(), vip.port());
+        let is_one = |found: &ListedSocket| (found.at.ip(), found.at.port()) == (vip.ip(), vip.port());
         let mut destroyed = 0;
         for _ in 0..ROUNDS {
             let mut found = 0;
             for family in [libc::AF_INET, libc::AF_INET6] {
                 let family = u8::try_from(family).expect("small");
-                for Found { id, .. } in diag
+                for ListedSocket { id, .. } in diag
                     .list(family, 0, CONNECTED, vip.port())?
                     .into_iter()
                     .filter(is_one)
@@ -82,7 +82,7 @@ pub fn destroy(vip: SocketAddr) -> Result<usize, Error> {
         }
         Ok(destroyed)
     };
-    run().map_err(Error::at("destroy the connections of", vip))
+    run().map_err(NetworkError::at("destroy the connections of", vip))
 }
 
 /// Destroys the connections of `clients` with `vip` whose server process has died. A client may already have a new connection from the
@@ -90,20 +90,20 @@ pub fn destroy(vip: SocketAddr) -> Result<usize, Error> {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn destroy_dying(vip: SocketAddr, clients: &[SocketAddr]) -> Result<usize, Error> {
+pub fn destroy_dying(vip: SocketAddr, clients: &[SocketAddr]) -> Result<usize, NetworkError> {
     let run = || -> io::Result<usize> {
         let diag = SockDiag::open()?;
         let mut destroyed = 0;
         for &client in clients {
             let (family, id) = connection(vip, client);
             // The found id has the socket's cookie. So only this socket is destroyed, and not a new one with the same addresses.
-            if let Some(found) = diag.look_up(family, 0, &id)?.filter(Known::is_dying) {
+            if let Some(found) = diag.look_up(family, 0, &id)?.filter(FoundSocket::is_dying) {
                 destroyed += usize::from(diag.destroy(family, &found.id)?);
             }
         }
         Ok(destroyed)
     };
-    run().map_err(Error::at("destroy the connections of", vip))
+    run().map_err(NetworkError::at("destroy the connections of", vip))
 }
 
 /// The addresses of listeners on `port`, except those of dying processes. The kernel still lists such listeners until it has closed them,
@@ -111,7 +111,7 @@ pub fn destroy_dying(vip: SocketAddr, clients: &[SocketAddr]) -> Result<usize, E
 ///
 /// # Errors
 /// What the kernel says; without CAP_NET_ADMIN it does not tell marks.
-pub fn listeners(port: u16) -> Result<Vec<SocketAddr>, Error> {
+pub fn listeners(port: u16) -> Result<Vec<SocketAddr>, NetworkError> {
     let run = || {
         let diag = SockDiag::open()?;
         let mut listeners = Vec::new();
@@ -122,7 +122,7 @@ pub fn listeners(port: u16) -> Result<Vec<SocketAddr>, Error> {
         }
         Ok(listeners)
     };
-    run().map_err(Error::at("list", "listeners"))
+    run().map_err(NetworkError::at("list", "listeners"))
 }
 
 /// The clients that have an open or half-closed connection to `vip`, each with the connection's terms as the kernel knows them. The list
@@ -131,7 +131,10 @@ pub fn listeners(port: u16) -> Result<Vec<SocketAddr>, Error> {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn open_behind(vip: SocketAddr, after: Option<SocketAddr>) -> Result<Vec<(SocketAddr, Terms)>, Error> {
+pub fn open_behind(
+    vip: SocketAddr,
+    after: Option<SocketAddr>,
+) -> Result<Vec<(SocketAddr, Terms)>, NetworkError> {
     let run = || -> io::Result<Vec<(SocketAddr, Terms)>> {
         let diag = SockDiag::open()?;
         let mut open = Vec::new();
@@ -145,7 +148,7 @@ pub fn open_behind(vip: SocketAddr, after: Option<SocketAddr>) -> Result<Vec<(So
         open.sort_unstable_by_key(|(client, _)| *client);
         Ok(open)
     };
-    run().map_err(Error::at("list the connections of", vip))
+    run().map_err(NetworkError::at("list the connections of", vip))
 }
 
 /// The terms of the handshakes of `clients` with `vip`, which no later packet shows. `None` for a client without an open or half-closed
@@ -153,13 +156,13 @@ pub fn open_behind(vip: SocketAddr, after: Option<SocketAddr>) -> Result<Vec<(So
 ///
 /// # Errors
 /// What the kernel says.
-pub fn terms(vip: SocketAddr, clients: &[SocketAddr]) -> Result<Vec<Told>, Error> {
-    let run = || -> io::Result<Vec<Told>> {
+pub fn terms(vip: SocketAddr, clients: &[SocketAddr]) -> Result<Vec<ClientTerms>, NetworkError> {
+    let run = || -> io::Result<Vec<ClientTerms>> {
         let diag = SockDiag::open()?;
         let told = |&client: &SocketAddr| Ok((client, diag.terms(vip, client)?));
         clients.iter().map(told).collect()
     };
-    run().map_err(Error::at("look up the connections of", vip))
+    run().map_err(NetworkError::at("look up the connections of", vip))
 }
 
 /// Number of further connections that fit into the accept queue of the listener at `application` that would take a connection of
@@ -186,7 +189,7 @@ struct SockDiag {
 
 type SocketId = [u8; SOCKET_ID];
 
-struct Found {
+struct ListedSocket {
     id: SocketId,
     /// Its local end.
     at: SocketAddr,
@@ -204,7 +207,7 @@ impl SockDiag {
     }
 
     /// `family`'s sockets on `port` in one of `states`.
-    fn list(&self, family: u8, extensions: u8, states: u32, port: u16) -> io::Result<Vec<Found>> {
+    fn list(&self, family: u8, extensions: u8, states: u32, port: u16) -> io::Result<Vec<ListedSocket>> {
         let mut like = [0; SOCKET_ID];
         like[..2].copy_from_slice(&port.to_be_bytes());
         let question = request(
@@ -225,7 +228,7 @@ impl SockDiag {
                         let id: SocketId = answer.bytes(4);
                         let at = local(family, &id);
                         if at.port() == port {
-                            found.push(Found {
+                            found.push(ListedSocket {
                                 id,
                                 at,
                                 mark: mark_of(answer.body),
@@ -260,7 +263,7 @@ impl SockDiag {
     }
 
     /// Looks up the socket of a connection by its hash. If there is no such connection, the kernel returns the listener that would take it.
-    fn look_up(&self, family: u8, extensions: u8, id: &SocketId) -> io::Result<Option<Known>> {
+    fn look_up(&self, family: u8, extensions: u8, id: &SocketId) -> io::Result<Option<FoundSocket>> {
         let question = request(SOCK_DIAG_BY_FAMILY, 0, (family, extensions), u32::MAX, id);
         self.socket.send(&question, 0)?;
         let (answers, _) = self.socket.recv_from_full()?;
@@ -272,7 +275,7 @@ impl SockDiag {
             };
         }
         let [_, state] = answer.bytes(0);
-        Ok(Some(Known {
+        Ok(Some(FoundSocket {
             state,
             id: answer.bytes(4),
             message: answer.body.to_vec(),
@@ -281,13 +284,13 @@ impl SockDiag {
 }
 
 /// A socket that was looked up.
-struct Known {
+struct FoundSocket {
     state: u8,
     id: SocketId,
     message: Vec<u8>,
 }
 
-impl Known {
+impl FoundSocket {
     /// Whether it is a connection whose process died, as the program `death` has marked it.
     fn is_dying(&self) -> bool {
         CONNECTED >> self.state & 1 == 1 && mark_of(&self.message) == MARK_DYING

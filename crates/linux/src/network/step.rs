@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::Guarded;
 use super::netlink::Netlink;
-use super::voice::Voice;
-use super::{Error, PRIORITY_FROM_VIP, Part, guard, sysctl};
+use super::voice::SpeakerSets;
+use super::{NetworkError, NetworkPart, PRIORITY_FROM_VIP, guard, sysctl};
 
 /// One change. Doing and undoing it are idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase", deny_unknown_fields)]
-pub(super) enum Step {
+pub(super) enum NetworkStep {
     /// The nftables table that guards `services`. Without the right to speak, no segment of a service goes out. Packets that have not
     /// passed the wire do not come in.
     Guard { table: String, services: Vec<Guarded> },
     /// A value under `/proc/sys/net`.
     Sysctl { key: String, value: String },
     /// The route in a routing table of our own. All packets that use the table go this way.
-    Route { table: u32, way: Way },
+    Route { table: u32, way: RouteTarget },
     /// A rule that chooses the routing table for some packets.
-    Rule(Rule),
+    Rule(RoutingRule),
     /// A VIP.
     Address { address: IpAddr, interface: String },
 }
@@ -38,7 +38,7 @@ const FOUND: &str = "there";
 /// Where a route sends packets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub(super) enum Way {
+pub(super) enum RouteTarget {
     /// To a neighbour.
     Via { gateway: IpAddr, interface: String },
     /// To this machine; IPv6 if set.
@@ -48,7 +48,7 @@ pub(super) enum Way {
 /// Packets that this machine sends from `from` are routed by `table`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Rule {
+pub(super) struct RoutingRule {
     pub(super) priority: u32,
     pub(super) from: IpAddr,
     /// If set, only packets of this kind.
@@ -68,7 +68,7 @@ pub(super) enum Only {
     Icmp,
 }
 
-impl Step {
+impl NetworkStep {
     /// Whether every part needs this step.
     pub(super) fn is_lasting(&self) -> bool {
         self.switched().is_none()
@@ -100,12 +100,12 @@ impl Step {
         match self {
             Self::Sysctl { key, .. } => key.split('/').any(|part| part == name),
             Self::Route {
-                way: Way::Via { interface, .. },
+                way: RouteTarget::Via { interface, .. },
                 ..
             }
             | Self::Address { interface, .. } => interface == name,
             Self::Route {
-                way: Way::Local { .. },
+                way: RouteTarget::Local { .. },
                 ..
             }
             | Self::Guard { .. }
@@ -114,11 +114,13 @@ impl Step {
     }
 
     /// For a step that depends on the part ([`Self::switched`]): whether `part` needs it.
-    pub(super) fn serves(&self, part: Part) -> bool {
+    pub(super) fn serves(&self, part: NetworkPart) -> bool {
         match self {
-            Self::Address { .. } if self.is_on_interface() => matches!(part, Part::Wire | Part::Alone),
-            Self::Address { .. } => matches!(part, Part::Behind | Part::Alone),
-            _ => part == Part::Behind,
+            Self::Address { .. } if self.is_on_interface() => {
+                matches!(part, NetworkPart::Wire | NetworkPart::Alone)
+            }
+            Self::Address { .. } => matches!(part, NetworkPart::Behind | NetworkPart::Alone),
+            _ => part == NetworkPart::Behind,
         }
     }
 
@@ -126,27 +128,31 @@ impl Step {
     ///
     /// # Errors
     /// If the guard, route or rule that the step makes is there already. It is not ours, so undoing the step would remove what others made.
-    pub(super) fn find(&self, netlink: &Netlink) -> Result<Option<String>, Error> {
+    pub(super) fn find(&self, netlink: &Netlink) -> Result<Option<String>, NetworkError> {
         let object = self.to_string();
         let there = match self {
             Self::Guard { table, .. } => guard::exists(table)?,
             Self::Sysctl { key, .. } => {
-                return sysctl::read(key).map(Some).map_err(Error::at("read", object));
+                return sysctl::read(key)
+                    .map(Some)
+                    .map_err(NetworkError::at("read", object));
             }
             Self::Route { table, way } => netlink
                 .table_in_use(*table, way.is_ipv6())
-                .map_err(Error::at("look for", &object))?,
-            Self::Rule(rule) => netlink.has_rule(rule).map_err(Error::at("look for", &object))?,
+                .map_err(NetworkError::at("look for", &object))?,
+            Self::Rule(rule) => netlink
+                .has_rule(rule)
+                .map_err(NetworkError::at("look for", &object))?,
             // A VIP that is there already is no error, whoever put it there.
             Self::Address { address, interface } => {
                 let there = netlink.has_address(*address, interface);
                 return there
                     .map(|there| there.then(|| FOUND.to_owned()))
-                    .map_err(Error::at("look for", object));
+                    .map_err(NetworkError::at("look for", object));
             }
         };
         if there {
-            return Err(Error::new("add", object, not_ours()));
+            return Err(NetworkError::new("add", object, not_ours()));
         }
         Ok(None)
     }
@@ -155,7 +161,7 @@ impl Step {
     pub(super) fn stands(
         &self,
         netlink: &Netlink,
-        voice: &Voice,
+        voice: &SpeakerSets,
         speakers: &[SocketAddr],
     ) -> io::Result<bool> {
         match self {
@@ -167,7 +173,7 @@ impl Step {
         }
     }
 
-    pub(super) fn apply(&self, netlink: &Netlink) -> Result<(), Error> {
+    pub(super) fn apply(&self, netlink: &Netlink) -> Result<(), NetworkError> {
         let done = match self {
             Self::Guard { table, services } => return guard::create(table, services),
             Self::Sysctl { key, value } => sysctl::write(key, value),
@@ -177,12 +183,12 @@ impl Step {
         };
         match done {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            done => done.map_err(Error::at("add", self)),
+            done => done.map_err(NetworkError::at("add", self)),
         }
     }
 
     /// Undoes the step, whether it was done or only begun. `found` is what [`Self::find`] returned.
-    pub(super) fn undo(&self, netlink: &Netlink, found: Option<&str>) -> Result<(), Error> {
+    pub(super) fn undo(&self, netlink: &Netlink, found: Option<&str>) -> Result<(), NetworkError> {
         let undone = match self {
             Self::Guard { table, .. } => return guard::remove(table),
             Self::Sysctl { key, value } => restore(key, value, found),
@@ -193,7 +199,7 @@ impl Step {
         };
         match undone {
             Err(error) if is_gone(&error) => Ok(()),
-            undone => undone.map_err(Error::at("remove", self)),
+            undone => undone.map_err(NetworkError::at("remove", self)),
         }
     }
 }
@@ -227,7 +233,7 @@ fn is_gone(error: &io::Error) -> bool {
     )
 }
 
-impl Way {
+impl RouteTarget {
     pub(super) fn is_ipv6(&self) -> bool {
         match self {
             Self::Via { gateway, .. } => gateway.is_ipv6(),
@@ -236,25 +242,25 @@ impl Way {
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for NetworkStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Guard { table, .. } => write!(f, "nftables table inet {table}"),
             Self::Sysctl { key, value } => write!(f, "sysctl {key} = {value}"),
             Self::Route {
                 table,
-                way: Way::Via { gateway, interface },
+                way: RouteTarget::Via { gateway, interface },
             } => {
                 write!(f, "route default via {gateway} on {interface} in table {table}")
             }
             Self::Route {
                 table,
-                way: Way::Local { ipv6 },
+                way: RouteTarget::Local { ipv6 },
             } => {
                 let family = if *ipv6 { "IPv6" } else { "IPv4" };
                 write!(f, "{family} route local default in table {table}")
             }
-            Self::Rule(Rule {
+            Self::Rule(RoutingRule {
                 priority,
                 from,
                 only,

@@ -1,8 +1,8 @@
 //! Finds the steps of the network that somebody has undone, and does them again. `ip rule flush` and `nft flush ruleset` are quickly
 //! typed, and a pulled cable makes the kernel remove its routes.
 
-use super::step::Step;
-use super::{Error, Network};
+use super::step::NetworkStep;
+use super::{Network, NetworkError};
 
 impl Network {
     /// Describes each step of this node that somebody else has removed or changed. The call is cheap enough for every second: it sends
@@ -10,16 +10,16 @@ impl Network {
     ///
     /// # Errors
     /// If the kernel cannot be asked.
-    pub fn verify(&self) -> Result<Vec<String>, Error> {
+    pub fn verify(&self) -> Result<Vec<String>, NetworkError> {
         let missing = self.missing()?;
-        Ok(missing.iter().map(Step::to_string).collect())
+        Ok(missing.iter().map(NetworkStep::to_string).collect())
     }
 
     /// Puts up again what is missing, and restores the granted rights to speak. Returns what was missing.
     ///
     /// # Errors
     /// The first step that failed. The other steps are tried all the same. For example, a route over an unplugged cable cannot be made.
-    pub fn repair(&mut self) -> Result<Vec<String>, Error> {
+    pub fn repair(&mut self) -> Result<Vec<String>, NetworkError> {
         self.repair_what(|_| true)
     }
 
@@ -27,11 +27,11 @@ impl Network {
     ///
     /// # Errors
     /// As for [`Network::repair`].
-    pub fn repair_on(&mut self, interface: &str) -> Result<Vec<String>, Error> {
+    pub fn repair_on(&mut self, interface: &str) -> Result<Vec<String>, NetworkError> {
         self.repair_what(|step| step.is_on(interface))
     }
 
-    fn repair_what(&mut self, which: impl Fn(&Step) -> bool) -> Result<Vec<String>, Error> {
+    fn repair_what(&mut self, which: impl Fn(&NetworkStep) -> bool) -> Result<Vec<String>, NetworkError> {
         let mut missing = self.missing()?;
         missing.retain(which);
         let mut outcome = Ok(());
@@ -39,12 +39,12 @@ impl Network {
             let repaired = step.apply(&self.netlink).and_then(|()| self.restore_speech(step));
             outcome = outcome.and(repaired);
         }
-        outcome.map(|()| missing.iter().map(Step::to_string).collect())
+        outcome.map(|()| missing.iter().map(NetworkStep::to_string).collect())
     }
 
-    fn restore_speech(&self, step: &Step) -> Result<(), Error> {
+    fn restore_speech(&self, step: &NetworkStep) -> Result<(), NetworkError> {
         match step {
-            Step::Guard { .. } => self
+            NetworkStep::Guard { .. } => self
                 .speakers()
                 .into_iter()
                 .try_for_each(|service| self.set_speak(service, true)),
@@ -52,7 +52,7 @@ impl Network {
         }
     }
 
-    fn missing(&self) -> Result<Vec<Step>, Error> {
+    fn missing(&self) -> Result<Vec<NetworkStep>, NetworkError> {
         let mut missing = Vec::new();
         for (index, step) in self.journal.steps().iter().enumerate() {
             if self.journal.begun(index) && !self.stands(step)? {
@@ -62,11 +62,11 @@ impl Network {
         Ok(missing)
     }
 
-    fn stands(&self, step: &Step) -> Result<bool, Error> {
+    fn stands(&self, step: &NetworkStep) -> Result<bool, NetworkError> {
         match step.stands(&self.netlink, &self.voice, &self.speakers()) {
             // Its interface is gone.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENOENT)) => Ok(false),
-            stands => stands.map_err(Error::at("look for", step)),
+            stands => stands.map_err(NetworkError::at("look for", step)),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr};
 
-use super::Error;
+use super::NetworkError;
 use super::message::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLMSG_DONE, first, message, messages};
 
 const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
@@ -43,19 +43,19 @@ const NFTA_SET_ELEM_KEY: u16 = 1;
 const NFTA_DATA_VALUE: u16 = 1;
 
 /// Changes who may speak: the sets `speak4` and `speak6` of a guard's table.
-pub(super) struct Voice {
+pub(super) struct SpeakerSets {
     socket: Socket,
 }
 
-impl std::fmt::Debug for Voice {
+impl std::fmt::Debug for SpeakerSets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Voice").finish_non_exhaustive()
+        f.debug_struct("SpeakerSets").finish_non_exhaustive()
     }
 }
 
-impl Voice {
+impl SpeakerSets {
     /// For the tables of the calling thread's network namespace.
-    pub(super) fn open() -> Result<Self, Error> {
+    pub(super) fn open() -> Result<Self, NetworkError> {
         let open = || {
             let mut socket = Socket::new(NETLINK_NETFILTER)?;
             socket.bind_auto()?;
@@ -64,11 +64,11 @@ impl Voice {
             socket.set_non_blocking(true)?;
             Ok(Self { socket })
         };
-        open().map_err(Error::at("open", "nftables netlink"))
+        open().map_err(NetworkError::at("open", "nftables netlink"))
     }
 
     /// Grants or withdraws `service`'s right to speak in the guard `table`. Idempotent.
-    pub(super) fn set(&self, table: &str, service: SocketAddr, may: bool) -> Result<(), Error> {
+    pub(super) fn set(&self, table: &str, service: SocketAddr, may: bool) -> Result<(), NetworkError> {
         let change = || {
             let (kind, flags) = if may {
                 (NFT_MSG_NEWSETELEM, NLM_F_CREATE)
@@ -90,7 +90,7 @@ impl Voice {
         };
         match change() {
             Err(error) if !may && error.kind() == io::ErrorKind::NotFound => Ok(()),
-            done => done.map_err(Error::at(
+            done => done.map_err(NetworkError::at(
                 "change",
                 format!("the right to speak, in nftables table {table}: {service}"),
             )),
@@ -98,7 +98,7 @@ impl Voice {
     }
 }
 
-impl Voice {
+impl SpeakerSets {
     /// Whether `service` may speak.
     pub(super) fn may_speak(&self, table: &str, service: SocketAddr) -> io::Result<bool> {
         self.has(table, SPEAK, service)

@@ -12,7 +12,7 @@ use std::path::Path;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
 
 use super::abi::ServiceKey;
-use super::{PIN_ROOT, Step, Wire, WireError, WireOptions, WireService, attach, verified};
+use super::{PIN_ROOT, Wire, WireError, WireOptions, WireService, WireStep, attach, verified};
 
 /// Name of a symbolic link beside the pinned maps. Its target is [`ABI`] in hexadecimal.
 const ABI_LINK: &str = "abi";

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::{Link, Object, Program, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, TcHookBuilder};
 use nix::mount::{MsFlags, mount};
 
-use super::{Step, WireError, adopt};
+use super::{WireError, WireStep, adopt};
 
 const BPFFS: &str = "/sys/fs/bpf";
 /// The priority and the handle of our tc filters. By these two, our filters are told from others and found again.

@@ -7,7 +7,7 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags};
 use proto::connection::Cap;
 
 use super::abi::ClientKey;
-use super::{Step, Wire, WireError};
+use super::{Wire, WireError, WireStep};
 
 impl Wire {
     /// From now on the wire reduces the windows that the primary offers this client, so that none goes beyond `cap`. `None` ends this.

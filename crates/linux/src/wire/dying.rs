@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use libbpf_rs::MapCore;
 
 use super::abi::ClientKey;
-use super::{Step, Wire, WireError};
+use super::{Wire, WireError, WireStep};
 
 impl Wire {
     /// The clients of such connections of a service.

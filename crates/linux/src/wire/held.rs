@@ -10,7 +10,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::abi::{ClientKey, HELD_DECIDED, HELD_UNDECIDED, UNDECIDED_LOG2};
-use super::{Mode, Step, Wire, WireError};
+use super::{Mode, Wire, WireError, WireStep};
 
 /// `HOLDS_SOME` and `HOLDS_UNTOLD` of `bpf/abi.h`.
 const HOLDS_SOME: u32 = 1;

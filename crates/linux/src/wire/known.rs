@@ -13,9 +13,9 @@ use super::Wire;
 use super::abi::{ClientKey, KNOWN_LOG2, NodeState};
 
 /// The map `known`.
-pub(super) struct Known(MmapRaw);
+pub(super) struct KnownMap(MmapRaw);
 
-impl Known {
+impl KnownMap {
     /// Size of both generations together.
     pub(super) const BYTES: usize = 2 << (KNOWN_LOG2 - 3);
 

@@ -35,8 +35,8 @@ pub use attach::{LOOPBACK, detach, detach_loopback, mount_bpffs};
 pub use deaths::Deaths;
 use held::Undecided;
 pub use held::held_entries;
-use known::Known;
-pub use ring::{Log, Reader, Ring, Rings};
+use known::KnownMap;
+pub use ring::{RecordReader, Ring, RingLog, Rings};
 pub use watch::FilterWatch;
 
 use abi::{NodeState, ServiceKey, ServiceState, mapped};
@@ -115,17 +115,17 @@ pub enum WireError {
     },
 }
 
-pub(crate) trait Step<T> {
+pub(crate) trait WireStep<T> {
     fn step(self, step: impl FnOnce() -> String) -> Result<T, WireError>;
 }
 
-impl<T> Step<T> for Result<T, libbpf_rs::Error> {
+impl<T> WireStep<T> for Result<T, libbpf_rs::Error> {
     fn step(self, step: impl FnOnce() -> String) -> Result<T, WireError> {
         self.map_err(|source| WireError::Bpf { step: step(), source })
     }
 }
 
-impl<T> Step<T> for Result<T, std::io::Error> {
+impl<T> WireStep<T> for Result<T, std::io::Error> {
     fn step(self, step: impl FnOnce() -> String) -> Result<T, WireError> {
         self.map_err(|source| WireError::Io { step: step(), source })
     }
@@ -191,7 +191,7 @@ pub struct Wire {
     states: MmapRaw,
     node: MmapRaw,
     undecided: Undecided,
-    known: Known,
+    known: KnownMap,
     /// One bit for each service that may have entries in the map `held`.
     told: AtomicU64,
     interfaces: Vec<u32>,
@@ -256,7 +256,7 @@ impl Wire {
         let states = map_memory(&object, "states", size_of::<ServiceState>() * SERVICES_MAX)?;
         let node = map_memory(&object, "node", size_of::<NodeState>())?;
         let undecided = Undecided::new(map_memory(&object, "undecided", Undecided::BYTES)?);
-        let known = Known::new(map_memory(&object, "known", Known::BYTES)?);
+        let known = KnownMap::new(map_memory(&object, "known", KnownMap::BYTES)?);
         Ok(Self {
             object,
             pin_dir,

@@ -100,24 +100,24 @@ impl Ring {
     }
 
     /// Moves `position` over discarded records, and returns what is there. With `wait`, waits for a record that is being written.
-    fn look(&self, position: &mut u64, end: u64, wait: bool) -> Found {
+    fn look(&self, position: &mut u64, end: u64, wait: bool) -> NextRecord {
         while *position < end {
             let header = self.header(*position).load(Ordering::Acquire);
             let len = header & !(BUSY | DISCARDED);
             let next = *position + ((u64::from(len) + HEADER + 7) & !7);
             if header & BUSY != 0 {
                 if !wait {
-                    return Found::Busy;
+                    return NextRecord::Busy;
                 }
                 std::hint::spin_loop();
             } else if header & DISCARDED != 0 {
                 *position = next;
             } else {
                 let at = *position + HEADER;
-                return Found::Record(Place { at, len, next });
+                return NextRecord::Record(RecordLocation { at, len, next });
             }
         }
-        Found::End
+        NextRecord::End
     }
 
     fn data(&self, position: u64, len: usize) -> &[u8] {
@@ -127,25 +127,25 @@ impl Ring {
 
 /// Where a record lies in its ring, how long it is, and where the next one's header is.
 #[derive(Clone, Copy)]
-struct Place {
+struct RecordLocation {
     at: u64,
     len: u32,
     next: u64,
 }
 
 /// What comes after the discarded records.
-enum Found {
-    Record(Place),
+enum NextRecord {
+    Record(RecordLocation),
     Busy,
     End,
 }
 
 /// Several rings that together are one log. Each record says up to which position the other rings must be read before it.
-pub struct Log {
+pub struct RingLog {
     rings: Vec<Ring>,
 }
 
-impl Log {
+impl RingLog {
     /// For each ring, the position up to which records are reserved now. If the agent closed a gate before this call, every record of a
     /// packet that passed the gate is before these positions. The fence is the counterpart of `publish_before_looking` in `bpf/log.h`
     /// (docs/wire.md, The gate and the ring's end).
@@ -173,7 +173,7 @@ impl Log {
         ends: &[u64],
         records_max: usize,
         wait: bool,
-        reader: &mut impl Reader,
+        reader: &mut impl RecordReader,
     ) -> (usize, bool) {
         let mut handled = 0;
         loop {
@@ -189,8 +189,14 @@ impl Log {
         }
     }
 
-    fn read(&self, ends: &[u64], records_max: usize, wait: bool, reader: &mut impl Reader) -> Batch {
-        let mut batch = Batch {
+    fn read(
+        &self,
+        ends: &[u64],
+        records_max: usize,
+        wait: bool,
+        reader: &mut impl RecordReader,
+    ) -> RingBatch {
+        let mut batch = RingBatch {
             records: 0,
             positions: self.rings.iter().map(Ring::handled).collect(),
             at_end: false,
@@ -216,17 +222,17 @@ impl Log {
     }
 
     /// The next record before `ends` that need not wait for one in another ring.
-    fn next(&self, ends: &[u64], wait: bool, batch: &mut Batch) -> Option<(usize, Place)> {
+    fn next(&self, ends: &[u64], wait: bool, batch: &mut RingBatch) -> Option<(usize, RecordLocation)> {
         batch.at_end = true;
         let positions = &mut batch.positions;
         for (index, ring) in self.rings.iter().enumerate() {
             batch.found[index] = match ring.look(&mut positions[index], ends[index], wait) {
-                Found::Record(place) => Some((index, place)),
-                Found::Busy => {
+                NextRecord::Record(place) => Some((index, place)),
+                NextRecord::Busy => {
                     batch.at_end = false;
                     None
                 }
-                Found::End => None,
+                NextRecord::End => None,
             };
         }
         let next = batch.found.iter().flatten().find(|(index, place)| {
@@ -240,7 +246,7 @@ impl Log {
 }
 
 /// Receives the records of a ring.
-pub trait Reader {
+pub trait RecordReader {
     /// A record, with its packet and the packet's place in the ring, where it stays until after [`keep`](Self::keep).
     fn record(&mut self, record: &Record, packet: &[u8], source: OnShelf<'_>);
 
@@ -249,7 +255,7 @@ pub trait Reader {
 }
 
 /// A reader that needs nothing of a record afterwards.
-impl<F: FnMut(&Record, &[u8])> Reader for F {
+impl<F: FnMut(&Record, &[u8])> RecordReader for F {
     fn record(&mut self, record: &Record, packet: &[u8], _: OnShelf<'_>) {
         self(record, packet);
     }
@@ -258,23 +264,23 @@ impl<F: FnMut(&Record, &[u8])> Reader for F {
 }
 
 /// Records that were read and are still in the rings.
-struct Batch {
+struct RingBatch {
     records: usize,
     /// Position after these records, in each ring.
     positions: Vec<u64>,
     at_end: bool,
     /// What was last found at these positions.
-    found: Vec<Option<(usize, Place)>>,
+    found: Vec<Option<(usize, RecordLocation)>>,
 }
 
-impl Shelf for Log {
+impl Shelf for RingLog {
     fn bytes(&self, place: u64, len: usize) -> &[u8] {
         let ring = usize::try_from(place >> RING_SHIFT).expect("few rings");
         self.rings[ring].data(place & ((1 << RING_SHIFT) - 1), len)
     }
 }
 
-impl AsFd for Log {
+impl AsFd for RingLog {
     /// The descriptor of the first ring. While all rings are empty, the programs write to this ring only.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.rings[0].map.as_fd()
@@ -284,9 +290,9 @@ impl AsFd for Log {
 /// The log of known clients' connections and that of SYNs and strangers, read in the order in which they depend on each other.
 pub struct Rings {
     /// Segments of connections.
-    pub connections: Log,
+    pub connections: RingLog,
     /// SYNs, SYN-ACKs, and segments of clients that are not known.
-    pub opening: Log,
+    pub opening: RingLog,
     /// The ends of the last drain, if it did not reach them. The next drain continues to them.
     under_way: Option<Ends>,
 }
@@ -299,8 +305,8 @@ struct Ends {
 impl Rings {
     pub(super) fn new(connections: Vec<Ring>, opening: Ring) -> Self {
         Self {
-            connections: Log { rings: connections },
-            opening: Log { rings: vec![opening] },
+            connections: RingLog { rings: connections },
+            opening: RingLog { rings: vec![opening] },
             under_way: None,
         }
     }
@@ -310,7 +316,7 @@ impl Rings {
     /// by then. Hands over at most `records_max` of each log. The next call goes on to the same ends before it looks for new ones, so a
     /// flood of SYNs cannot keep the connections from being read. With `wait`, takes new ends, and waits for records that are still
     /// being written. Returns how many were handled.
-    pub fn drain(&mut self, records_max: usize, wait: bool, reader: &mut impl Reader) -> usize {
+    pub fn drain(&mut self, records_max: usize, wait: bool, reader: &mut impl RecordReader) -> usize {
         let ends = self.under_way.take().filter(|_| !wait).unwrap_or_else(|| {
             let connections = self.connections.ends();
             let opening = self.opening.ends();

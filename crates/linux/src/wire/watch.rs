@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rtnetlink::sys::Socket;
 use rtnetlink::sys::protocols::NETLINK_ROUTE;
 
-use super::{Step, WireError};
+use super::{WireError, WireStep};
 use crate::network::message::messages;
 
 // `linux/rtnetlink.h`.

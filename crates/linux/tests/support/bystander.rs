@@ -3,9 +3,9 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use proto::packet::{Flags, Options, Segment};
+use proto::packet::{Flags, Segment, TcpOptions};
 
-use super::log::Reading;
+use super::log::LogThread;
 use super::{assert_same_stream, stream};
 
 /// A connection that must not be disturbed.
@@ -50,7 +50,7 @@ impl Bystander {
 
     /// Asserts that the connection continues, and that the log has exactly its bytes.
     #[track_caller]
-    pub fn assert_undisturbed(&mut self, reading: &Reading) {
+    pub fn assert_undisturbed(&mut self, reading: &LogThread) {
         self.exchange(1000);
         let log = reading.now();
         log.assert_protected(self.address());
@@ -60,7 +60,7 @@ impl Bystander {
     }
 
     /// A segment with `payload` that fits the connection as the client's next one. The client has not sent it.
-    pub fn forged<'a>(&self, reading: &Reading, payload: &'a [u8]) -> Segment<'a> {
+    pub fn forged<'a>(&self, reading: &LogThread, payload: &'a [u8]) -> Segment<'a> {
         let endpoint = reading.now().connection(self.address()).1.endpoint();
         Segment {
             source: endpoint.client,
@@ -72,7 +72,7 @@ impl Bystander {
                 ..Flags::ACK
             },
             window: 1000,
-            options: Options::default(),
+            options: TcpOptions::default(),
             payload,
         }
     }

@@ -6,21 +6,21 @@ use proto::packet::{Checksum, Segment};
 use socket2::{SockFilter, SockRef};
 use steadfast_linux::packet_socket::{FRAME_MAX, PacketSocket, VIRTIO_HEADER};
 
-use super::lan::{Family, Host};
+use super::lan::{Family, LanHost};
 use super::socket::set_packet;
 
 /// Bytes of an Ethernet header.
 pub const ETHERNET: usize = 14;
 
 /// One end of a cable.
-pub struct Tap {
+pub struct FrameTap {
     socket: PacketSocket,
     buffer: Vec<u8>,
 }
 
-impl Tap {
+impl FrameTap {
     /// A tap at `interface` of `host`. Frames that are put leave through the interface; frames that are taken have arrived there.
-    pub fn on(host: &Host, interface: &str) -> Self {
+    pub fn on(host: &LanHost, interface: &str) -> Self {
         Self {
             socket: host
                 .run(|| PacketSocket::open(interface))
@@ -30,14 +30,14 @@ impl Tap {
     }
 
     /// As [`on`](Self::on), but frames that are put pass the interface's egress filters first.
-    pub fn behind_filters(host: &Host, interface: &str) -> Self {
+    pub fn behind_filters(host: &LanHost, interface: &str) -> Self {
         let tap = Self::on(host, interface);
         set_packet(&tap.socket, libc::PACKET_QDISC_BYPASS, 0);
         tap
     }
 
     /// As [`on`](Self::on), but only counts the frames that a classic BPF program accepts: see [`arrived`](Self::arrived).
-    pub fn counting(host: &Host, interface: &str, program: &[SockFilter]) -> Self {
+    pub fn counting(host: &LanHost, interface: &str, program: &[SockFilter]) -> Self {
         let mut tap = Self::on(host, interface);
         let socket = SockRef::from(&tap.socket);
         socket.attach_filter(program).expect("SO_ATTACH_FILTER");

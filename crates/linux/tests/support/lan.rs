@@ -62,13 +62,13 @@ impl Family {
 
 /// A network namespace. It ends with the last clone of this value and the last socket made in it.
 #[derive(Clone)]
-pub struct Host {
+pub struct LanHost {
     netns: Arc<File>,
     /// Last byte of the host's addresses on the LAN and of its MAC address.
     last: u8,
 }
 
-impl Host {
+impl LanHost {
     pub fn new(last: u8) -> Self {
         let open = || {
             unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
@@ -249,9 +249,9 @@ pub fn patient(stream: &TcpStream) {
 ///         └──── port3 ────────────────────────── eth0, lo: VIP; from VIP via backup
 /// ```
 pub struct Lan {
-    pub client: Host,
-    pub backup: Host,
-    pub primary: Host,
+    pub client: LanHost,
+    pub backup: LanHost,
+    pub primary: LanHost,
 }
 
 impl Lan {
@@ -260,7 +260,7 @@ impl Lan {
         if !is_root(test) {
             return None;
         }
-        let [client, backup, primary] = [1, 2, 3].map(Host::new);
+        let [client, backup, primary] = [1, 2, 3].map(LanHost::new);
         let ports: String = [&backup, &primary].into_iter().map(port).collect();
         client.leave_bridges_alone();
         client.ip(&format!(
@@ -310,7 +310,7 @@ pub fn is_root(test: &str) -> bool {
     root
 }
 
-fn port(node: &Host) -> String {
+fn port(node: &LanHost) -> String {
     let (last, mac, netns) = (node.last, node.mac_text(), node.path());
     format!(
         "link add port{last} type veth peer name eth0 address {mac} netns {netns}
@@ -318,7 +318,7 @@ fn port(node: &Host) -> String {
     )
 }
 
-fn node_batch(node: &Host) -> String {
+fn node_batch(node: &LanHost) -> String {
     let last = node.last;
     format!(
         "link set lo up

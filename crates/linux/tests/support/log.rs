@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use proto::connection::{AtLimit, Cause, Connection, Protection};
-use proto::follower::Policy;
+use proto::connection::{AtLimit, Connection, Protection, UnprotectedCause};
+use proto::follower::RestartPolicy;
 use proto::packet::{Malformed, Segment};
 use proto::restart::http::Rules;
-use proto::table::{Change, ConnectionId, Direction, Table, TableConfig};
+use proto::table::{ConnectionId, Direction, Table, TableChange, TableConfig};
 use proto::{Instant, takeover};
 use steadfast_linux::clock;
 use steadfast_linux::wire::{Record, Rings, Wire, checksum_of};
@@ -26,7 +26,7 @@ pub struct Transcript {
 }
 
 /// The log up to now.
-pub struct Log {
+pub struct LogContents {
     rings: Rings,
     tables: [Table; 2],
     transcripts: HashMap<SocketAddr, Transcript>,
@@ -48,12 +48,12 @@ pub struct Log {
     pub faults: Vec<String>,
 }
 
-impl Log {
+impl LogContents {
     fn open(wire: &Wire) -> Self {
         let table = |family: Family| {
             Table::new(TableConfig {
                 vip: family.vip(),
-                policy: Policy::Replica,
+                policy: RestartPolicy::Replica,
                 rules: Rules::default(),
                 opaque: None,
                 connection_bytes_max: 1 << 30,
@@ -124,16 +124,16 @@ impl Log {
         let change = table.on_packet(Instant::from_nanos(record.time_ns), direction, &segment, None);
         self.handshakes_most = self.handshakes_most.max(table.handshakes());
         let id = match change {
-            Change::Connection(id) | Change::Opened(id) => id,
-            Change::Old if direction == Direction::In => {
+            TableChange::Connection(id) | TableChange::Opened(id) => id,
+            TableChange::Old if direction == Direction::In => {
                 let answer = table.answer_to_old(clock::now(), &segment);
                 return self.answers.extend(answer.map(|answer| answer.emit()));
             }
-            Change::Unknown => return self.unknown.push(client),
-            Change::Handshake | Change::Ended(_) | Change::Old => return,
+            TableChange::Unknown => return self.unknown.push(client),
+            TableChange::Handshake | TableChange::Ended(_) | TableChange::Old => return,
         };
         let connection = table.get(id).expect("it changed");
-        let is_for_now = |cause: &Cause| matches!(cause, Cause::Policy(_));
+        let is_for_now = |cause: &UnprotectedCause| matches!(cause, UnprotectedCause::Policy(_));
         if matches!(connection.protection(), Protection::Unprotected(cause) if !is_for_now(&cause)) {
             return; // no transcript is kept
         }
@@ -213,34 +213,34 @@ impl Log {
 }
 
 /// A thread that reads the log, as long as this value lives.
-pub struct Reading {
-    log: Arc<Mutex<Log>>,
+pub struct LogThread {
+    log: Arc<Mutex<LogContents>>,
     paused: Arc<AtomicBool>,
     stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Reading {
+impl LogThread {
     /// Begins to read the log of `wire`.
     pub fn of(wire: &Wire) -> Self {
-        Self::into(Log::open(wire))
+        Self::into(LogContents::open(wire))
     }
 
     /// Continues `log`, which was read from a wire whose successor is `wire`.
-    pub fn resume_with(mut log: Log, wire: &Wire) -> Self {
+    pub fn resume_with(mut log: LogContents, wire: &Wire) -> Self {
         log.rings = wire.rings().expect("rings");
         Self::into(log)
     }
 
     /// Stops reading and returns the log.
-    pub fn stop(self) -> Log {
+    pub fn stop(self) -> LogContents {
         let log = Arc::clone(&self.log);
         drop(self);
         let log = Arc::into_inner(log).expect("the thread has ended");
         log.into_inner().expect("no reader panicked")
     }
 
-    fn into(log: Log) -> Self {
+    fn into(log: LogContents) -> Self {
         let log = Arc::new(Mutex::new(log));
         let [paused, stopped] = std::array::from_fn(|_| Arc::new(AtomicBool::new(false)));
         let thread = {
@@ -265,7 +265,7 @@ impl Reading {
     }
 
     /// The log, with all that is in the rings now.
-    pub fn now(&self) -> MutexGuard<'_, Log> {
+    pub fn now(&self) -> MutexGuard<'_, LogContents> {
         let mut log = self.log.lock().expect("no reader panicked");
         log.catch_up();
         log
@@ -287,7 +287,7 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for LogThread {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {

@@ -9,9 +9,9 @@ use proto::packet::Segment;
 use steadfast_linux::wire::Mode;
 
 use super::fields::assert_continued;
-use super::frame::Tap;
+use super::frame::FrameTap;
 use super::lan::{Family, Lan};
-use super::log::Reading;
+use super::log::LogThread;
 use super::socket::tcp_info;
 use super::takeover::{TakenOver, take_over};
 use super::wire_on::{WireOn, options};
@@ -34,21 +34,21 @@ impl Offer {
 }
 
 /// A connection from the client through the wire to the primary.
-pub struct Scene {
+pub struct WireScene {
     pub lan: Lan,
     pub family: Family,
     pub wire: WireOn,
-    pub reading: Reading,
+    pub reading: LogThread,
     pub listener: TcpListener,
     pub client: TcpStream,
     pub server: TcpStream,
     /// A tap where packets from the backup arrive.
-    pub tap: Tap,
+    pub tap: FrameTap,
     /// TCP_INFO of the old server's socket when the power went off.
     old: OnceLock<libc::tcp_info>,
 }
 
-impl Scene {
+impl WireScene {
     pub fn new(test: &str, family: Family, offer: Offer) -> Option<Self> {
         let lan = Lan::new(test)?;
         for (name, on) in [
@@ -60,8 +60,8 @@ impl Scene {
                 .sysctl(&format!("ipv4/tcp_{name}"), if on { "1" } else { "0" });
         }
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-        let reading = Reading::of(&wire);
-        let tap = Tap::on(&lan.client, "port2");
+        let reading = LogThread::of(&wire);
+        let tap = FrameTap::on(&lan.client, "port2");
         let listener = lan.primary.listen(family.vip());
         let (client, server) = lan.client.connect_pair(&listener);
         Some(Self {
@@ -166,7 +166,7 @@ impl Scene {
     pub fn assert_window_kept(&mut self) {
         let (client, vip) = (self.address(), self.family.vip());
         let shift = self.shift();
-        let mut view: Option<View> = None;
+        let mut view: Option<ClientWindow> = None;
         self.tap.take_segments(|segment| {
             if (segment.source, segment.destination) == (vip, client)
                 && !segment.flags.syn
@@ -174,7 +174,7 @@ impl Scene {
             {
                 match &mut view {
                     Some(view) => view.hear(segment, shift),
-                    None => view = Some(View::beginning_with(segment, shift)),
+                    None => view = Some(ClientWindow::beginning_with(segment, shift)),
                 }
             }
         });
@@ -196,7 +196,7 @@ impl Scene {
 }
 
 /// The window as a client knows it (RFC 9293 §3.10.7.4). Old segments and old acknowledgements do not change it.
-struct View {
+struct ClientWindow {
     expected: Seq,
     acknowledged: Seq,
     edge: Seq,
@@ -212,7 +212,7 @@ struct PulledBack {
     is_closed: bool,
 }
 
-impl View {
+impl ClientWindow {
     fn edge_of(segment: &Segment<'_>, shift: u8) -> Seq {
         segment.ack + (u32::from(segment.window) << shift)
     }

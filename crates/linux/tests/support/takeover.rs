@@ -8,12 +8,12 @@ use proto::takeover;
 use socket2::SockRef;
 use steadfast_linux::clock;
 use steadfast_linux::raw::RawSender;
-use steadfast_linux::repair::{Pool, Restored, offered_window};
+use steadfast_linux::repair::{Pool, RestoredSocket, offered_window};
 use steadfast_linux::wire::Mode;
 
 use super::assert_same_stream;
-use super::lan::{Family, Host, patient};
-use super::log::Reading;
+use super::lan::{Family, LanHost, patient};
+use super::log::LogThread;
 use super::socket::timestamp_clock;
 use super::wire_on::WireOn;
 
@@ -28,9 +28,9 @@ pub struct TakenOver {
 
 /// Sets the gate to takeover, and continues `client`'s connection on `backup`.
 pub fn take_over(
-    backup: &Host,
+    backup: &LanHost,
     wire: &WireOn,
-    reading: &Reading,
+    reading: &LogThread,
     client: SocketAddr,
     family: Family,
 ) -> TakenOver {
@@ -44,7 +44,7 @@ pub fn take_over(
     let connection = log.connection(client).1;
     let endpoint = connection.endpoint();
     let unacknowledged = connection.output().slices(endpoint.unacknowledged.clone());
-    let restored = Restored::new(&mut pool, &endpoint, unacknowledged).expect("restore");
+    let restored = RestoredSocket::new(&mut pool, &endpoint, unacknowledged).expect("restore");
     let at = usize::try_from(endpoint.input_frontier.0).expect("fits memory");
     let input = log.transcript(client).input[..at].to_vec();
     drop(log);

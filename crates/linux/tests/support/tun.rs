@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 
-use super::lan::Host;
+use super::lan::LanHost;
 
 /// A TUN interface. The kernel processes a packet on the thread that writes it. So when [`Tun::put`] returns, the socket has
 /// processed the packet, and the answers can be read.
@@ -16,7 +16,7 @@ pub struct Tun {
 
 impl Tun {
     /// Makes the interface `name`, at most 15 bytes long, on `host`. Dropping the value removes it.
-    pub fn on(host: &Host, name: &str) -> io::Result<Self> {
+    pub fn on(host: &LanHost, name: &str) -> io::Result<Self> {
         // SAFETY: an interface request of zeroes is valid.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(15)) {

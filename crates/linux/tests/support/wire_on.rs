@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use steadfast_linux::wire::{Mode, OwnClient, REASONS, Wire, WireOptions, WireService};
 
 use super::eventually;
-use super::lan::{Family, Host};
+use super::lan::{Family, LanHost};
 
 /// Options for tests that are not about the size of the rings.
 pub fn options() -> WireOptions {
@@ -19,13 +19,13 @@ pub fn options() -> WireOptions {
 
 /// The wire, serving both VIPs on a host's `eth0`.
 pub struct WireOn {
-    host: Host,
+    host: LanHost,
     name: String,
     wire: Option<Wire>,
 }
 
 /// Both services, on a host's `eth0`.
-pub fn services(host: &Host) -> [WireService; 2] {
+pub fn services(host: &LanHost) -> [WireService; 2] {
     let ifindex = host.run(|| nix::net::if_::if_nametoindex("eth0").expect("eth0"));
     Family::BOTH.map(|family| WireService {
         address: family.vip().ip(),
@@ -42,7 +42,7 @@ pub fn services(host: &Host) -> [WireService; 2] {
 
 /// The wire that a killed agent leaves. It is removed when the test ends.
 pub struct DeadWire {
-    host: Host,
+    host: LanHost,
     name: String,
 }
 
@@ -71,15 +71,15 @@ impl DeadWire {
 
 impl WireOn {
     /// Attaches the wire, with both services in `mode`.
-    pub fn new(host: &Host, peer: &Host, options: &WireOptions, mode: Mode) -> Self {
+    pub fn new(host: &LanHost, peer: &LanHost, options: &WireOptions, mode: Mode) -> Self {
         Self::serving(&services(host), host, peer, options, mode)
     }
 
     /// As [`new`](Self::new), with these services. The first two are the services of both families; the others are off.
     pub fn serving(
         services: &[WireService],
-        host: &Host,
-        peer: &Host,
+        host: &LanHost,
+        peer: &LanHost,
         options: &WireOptions,
         mode: Mode,
     ) -> Self {

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::connection::Cause;
-use crate::follower::Policy;
+use crate::connection::UnprotectedCause;
+use crate::follower::RestartPolicy;
 use crate::older::OLDER_MAX;
-use crate::packet::{Flags, Options, Segment};
+use crate::packet::{Flags, Segment, TcpOptions};
 use crate::table::{Direction, Table, TableConfig};
 use crate::{Instant, Seq};
 
@@ -39,7 +39,7 @@ fn vip() -> SocketAddr {
 }
 
 /// A wire whose log begins at `millis`.
-fn wire(policy: Policy, millis: u64) -> Table {
+fn wire(policy: RestartPolicy, millis: u64) -> Table {
     let mut table = Table::new(TableConfig {
         vip: vip(),
         policy,
@@ -51,28 +51,28 @@ fn wire(policy: Policy, millis: u64) -> Table {
 }
 
 /// The connections of the primary's kernel, by client.
-type Kernel = BTreeSet<SocketAddr>;
+type KernelConnections = BTreeSet<SocketAddr>;
 
 /// The page with which `kernel` answers.
-fn page(kernel: &Kernel, query: PageQuery) -> Page {
+fn page(kernel: &KernelConnections, query: PageQuery) -> CensusPage {
     let behind = kernel.iter().filter(|client| Some(**client) > query.after);
     let connections: Vec<_> = behind.take(PAGE_MAX).map(|client| (*client, TERMS)).collect();
     let last = connections.last().map(|(client, _)| *client);
     let is_last = kernel.last().copied() == last || connections.is_empty();
-    Page {
+    CensusPage {
         query,
         connections,
         is_last,
     }
 }
 
-fn told(kernel: &Kernel, clients: &[SocketAddr]) -> Vec<(SocketAddr, Option<Terms>)> {
+fn told(kernel: &KernelConnections, clients: &[SocketAddr]) -> Vec<(SocketAddr, Option<Terms>)> {
     let told = |client: &SocketAddr| (*client, kernel.contains(client).then_some(TERMS));
     clients.iter().map(told).collect()
 }
 
 /// Answers at once all questions asked during `millis`.
-fn serve(table: &mut Table, kernel: &Kernel, millis: std::ops::Range<u64>) {
+fn serve(table: &mut Table, kernel: &KernelConnections, millis: std::ops::Range<u64>) {
     for now in millis.map(at) {
         table.prove(now);
         while let Some(query) = table.poll_census(now) {
@@ -109,7 +109,7 @@ fn say_bytes(
         ack: Seq(if flags.ack { 1001 - first } else { 0 }),
         flags,
         window: 1000,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload,
     };
     table.on_packet(at(millis), direction, &segment, None);
@@ -126,45 +126,48 @@ const RST: Flags = Flags {
     ..Flags::RST
 };
 
-fn shown(table: &Table, millis: u64) -> BTreeMap<SocketAddr, Cause> {
+fn shown(table: &Table, millis: u64) -> BTreeMap<SocketAddr, UnprotectedCause> {
     table.older(at(millis)).collect()
 }
 
-fn clients(range: std::ops::Range<u32>) -> Kernel {
+fn clients(range: std::ops::Range<u32>) -> KernelConnections {
     range.map(client).collect()
 }
 
 #[test]
 fn whoever_is_there_is_shown_and_silent_until_it_speaks() {
-    for policy in [Policy::Http, Policy::Replica] {
+    for policy in [RestartPolicy::Http, RestartPolicy::Replica] {
         let mut table = wire(policy, 0);
         let kernel = clients(0..100);
         assert!(!table.is_census_complete());
         serve(&mut table, &kernel, 0..1);
         assert!(table.is_census_complete());
-        assert_eq!(shown(&table, 1).keys().copied().collect::<Kernel>(), kernel);
+        assert_eq!(
+            shown(&table, 1).keys().copied().collect::<KernelConnections>(),
+            kernel
+        );
         assert!(
             shown(&table, 1)
                 .values()
-                .all(|cause| *cause == Cause::Silent(policy))
+                .all(|cause| *cause == UnprotectedCause::Silent(policy))
         );
         say(&mut table, 2, Direction::Out, client(7), Flags::ACK);
-        assert_eq!(shown(&table, 2)[&client(7)], Cause::Older(policy));
+        assert_eq!(shown(&table, 2)[&client(7)], UnprotectedCause::Older(policy));
         assert_eq!(shown(&table, 2).len(), 100);
     }
 }
 
 #[test]
 fn an_empty_list_is_complete() {
-    let mut table = wire(Policy::Http, 0);
-    serve(&mut table, &Kernel::new(), 0..1);
+    let mut table = wire(RestartPolicy::Http, 0);
+    serve(&mut table, &KernelConnections::new(), 0..1);
     assert!(table.is_census_complete());
     assert!(shown(&table, 1).is_empty());
 }
 
 #[test]
 fn a_page_that_is_lost_is_asked_for_again_and_then_less_often() {
-    let mut table = wire(Policy::Http, 0);
+    let mut table = wire(RestartPolicy::Http, 0);
     let asked: Vec<u64> = (0..4000)
         .filter(|millis| table.poll_census(at(*millis)).is_some())
         .collect();
@@ -180,9 +183,9 @@ fn a_page_that_is_lost_is_asked_for_again_and_then_less_often() {
 #[test]
 fn pages_that_are_lost_doubled_or_late_change_nothing() {
     for seed in 0..200_u64 {
-        let mut table = wire(Policy::Http, 0);
+        let mut table = wire(RestartPolicy::Http, 0);
         let kernel = clients(0..200);
-        let mut under_way: Vec<(u64, Page)> = Vec::new();
+        let mut under_way: Vec<(u64, CensusPage)> = Vec::new();
         let mut chance = seed;
         for millis in 0..10_000 {
             if let Some(query) = table.poll_census(at(millis)) {
@@ -203,14 +206,14 @@ fn pages_that_are_lost_doubled_or_late_change_nothing() {
 
 #[test]
 fn a_page_of_an_earlier_census_or_of_nobody_s_question_does_not_count() {
-    let mut table = wire(Policy::Http, 0);
+    let mut table = wire(RestartPolicy::Http, 0);
     let early = table.poll_census(at(0)).expect("the first question");
     table.begin_census(at(10));
     table.on_page(page(&clients(0..3), early));
     assert!(!table.is_census_complete() && shown(&table, 10).is_empty());
 
     let query = table.poll_census(at(10)).expect("the first question");
-    let stuck = Page {
+    let stuck = CensusPage {
         query,
         connections: Vec::new(),
         is_last: false,
@@ -231,14 +234,14 @@ fn a_page_of_an_earlier_census_or_of_nobody_s_question_does_not_count() {
 
 #[test]
 fn ten_thousand_are_counted_and_bounded() {
-    let mut table = wire(Policy::Http, 0);
+    let mut table = wire(RestartPolicy::Http, 0);
     let many = clients(0..10_000);
     serve(&mut table, &many, 0..1);
     assert!(table.is_census_complete());
     assert_eq!(shown(&table, 1).len(), 10_000);
 
     let bound = u32::try_from(OLDER_MAX).expect("fits");
-    let mut table = wire(Policy::Http, 0);
+    let mut table = wire(RestartPolicy::Http, 0);
     serve(&mut table, &clients(0..bound + 1000), 0..1);
     assert!(table.is_census_complete());
     assert_eq!(shown(&table, 1).len(), OLDER_MAX);
@@ -246,13 +249,13 @@ fn ten_thousand_are_counted_and_bounded() {
 
 #[test]
 fn who_came_after_the_log_is_never_taken_for_older() {
-    let mut table = wire(Policy::Http, 0);
+    let mut table = wire(RestartPolicy::Http, 0);
     let query = table.poll_census(at(0)).expect("a question");
     connect(&mut table, 1, client(1)); // new
     connect(&mut table, 1, client(2)); // and gone before the answer comes
     say(&mut table, 2, Direction::In, client(2), RST);
     table.on_page(page(&clients(0..3), query));
-    let is_older = |table: &Table, millis| shown(table, millis).into_keys().collect::<Kernel>();
+    let is_older = |table: &Table, millis| shown(table, millis).into_keys().collect::<KernelConnections>();
     assert_eq!(is_older(&table, 3), clients(0..1));
     serve(&mut table, &clients(0..2), 3..4000);
     assert_eq!(is_older(&table, 4000), clients(0..1));
@@ -263,7 +266,7 @@ fn who_came_after_the_log_is_never_taken_for_older() {
 #[test]
 fn the_port_of_an_older_one_is_used_again() {
     for is_noted in [false, true] {
-        let mut table = wire(Policy::Http, 0);
+        let mut table = wire(RestartPolicy::Http, 0);
         if is_noted {
             say(&mut table, 0, Direction::Out, client(1), Flags::ACK);
         }
@@ -279,7 +282,7 @@ fn the_port_of_an_older_one_is_used_again() {
 /// An answer to a question asked before an older connection ended must not bring the connection back.
 #[test]
 fn what_ended_since_the_question_has_ended() {
-    let mut table = wire(Policy::Http, 0);
+    let mut table = wire(RestartPolicy::Http, 0);
     let query = table.poll_census(at(0)).expect("a question");
     say(&mut table, 1, Direction::Out, client(1), Flags::ACK);
     say(&mut table, 2, Direction::In, client(1), RST);
@@ -290,7 +293,7 @@ fn what_ended_since_the_question_has_ended() {
 /// The primary refuses a RST, so the connection goes on, silently.
 #[test]
 fn what_has_ended_only_as_it_seems_is_shown_again() {
-    let mut table = wire(Policy::Http, 0);
+    let mut table = wire(RestartPolicy::Http, 0);
     let kernel = clients(1..2);
     serve(&mut table, &kernel, 0..1);
     say(&mut table, 2, Direction::In, client(1), RST);
@@ -301,14 +304,14 @@ fn what_has_ended_only_as_it_seems_is_shown_again() {
 
 #[test]
 fn whoever_is_gone_without_a_word_is_shown_no_more_and_who_stays_is() {
-    for policy in [Policy::Http, Policy::Replica] {
+    for policy in [RestartPolicy::Http, RestartPolicy::Replica] {
         let mut table = wire(policy, 0);
         let mut kernel = clients(0..100);
         serve(&mut table, &kernel, 0..1000);
         kernel.retain(|one| *one != client(50));
         serve(&mut table, &kernel, 1000..3500);
         let left = shown(&table, 3500);
-        assert_eq!(left.keys().copied().collect::<Kernel>(), kernel);
+        assert_eq!(left.keys().copied().collect::<KernelConnections>(), kernel);
         serve(&mut table, &kernel, 3500..120_000);
         assert_eq!(shown(&table, 120_000), left);
     }
@@ -317,7 +320,7 @@ fn whoever_is_gone_without_a_word_is_shown_no_more_and_who_stays_is() {
 /// The client of an older connection begins a new one while the question is open. The answer is about the old connection.
 #[test]
 fn a_late_denial_does_not_hit_the_next_connection() {
-    let mut table = wire(Policy::Http, 0);
+    let mut table = wire(RestartPolicy::Http, 0);
     serve(&mut table, &clients(1..2), 0..1);
     let asked = table.poll_question(at(3000)).expect("it is silent");
     connect(&mut table, 3001, client(1));
@@ -332,7 +335,7 @@ fn a_late_denial_does_not_hit_the_next_connection() {
 
 #[test]
 fn many_silent_ones_are_asked_about_at_a_gentle_pace() {
-    let mut table = wire(Policy::Replica, 0);
+    let mut table = wire(RestartPolicy::Replica, 0);
     let kernel = clients(0..10_000);
     serve(&mut table, &kernel, 0..1);
     let mut asked = BTreeMap::new();
@@ -352,9 +355,9 @@ fn many_silent_ones_are_asked_about_at_a_gentle_pace() {
 /// A handshake began before the log. The wire sees only its last segment.
 #[test]
 fn whose_handshake_was_under_way_is_asked_about() {
-    for policy in [Policy::Http, Policy::Replica] {
+    for policy in [RestartPolicy::Http, RestartPolicy::Replica] {
         let mut table = wire(policy, 0);
-        serve(&mut table, &Kernel::new(), 0..1);
+        serve(&mut table, &KernelConnections::new(), 0..1);
         say(&mut table, 5, Direction::In, client(1), Flags::ACK);
         serve(&mut table, &clients(1..2), 5..6);
         assert_eq!(shown(&table, 6).len(), 1);
@@ -366,7 +369,7 @@ fn whose_handshake_was_under_way_is_asked_about() {
 
 #[test]
 fn microseconds_are_not_learnt() {
-    let mut table = wire(Policy::Http, 0);
+    let mut table = wire(RestartPolicy::Http, 0);
     let query = table.poll_census(at(0)).expect("a question");
     let mut page = page(&clients(1..2), query);
     page.connections[0].1.microseconds = true;
@@ -378,9 +381,9 @@ fn microseconds_are_not_learnt() {
 /// Clients vanish and their server gives up without a packet. Silent clients, and a client that has reconnected, stay.
 #[test]
 fn who_has_vanished_is_forgotten_and_who_is_silent_is_not() {
-    for policy in [Policy::Http, Policy::Replica] {
+    for policy in [RestartPolicy::Http, RestartPolicy::Replica] {
         let mut table = wire(policy, 0);
-        serve(&mut table, &Kernel::new(), 0..1);
+        serve(&mut table, &KernelConnections::new(), 0..1);
         for number in 0..200 {
             connect(&mut table, 10, client(number));
         }
@@ -394,7 +397,7 @@ fn who_has_vanished_is_forgotten_and_who_is_silent_is_not() {
         connect(&mut table, 60_000, client(0));
         kernel.insert(client(0));
         serve(&mut table, &kernel, 60_000..80_000);
-        let left: Kernel = table.iter().map(|(_, connection)| connection.client()).collect();
+        let left: KernelConnections = table.iter().map(|(_, connection)| connection.client()).collect();
         assert_eq!(left, kernel);
         assert_eq!(table.take_gone().len(), 100);
         assert_eq!(shown(&table, 80_000), BTreeMap::new());
@@ -405,8 +408,8 @@ fn who_has_vanished_is_forgotten_and_who_is_silent_is_not() {
 #[test]
 fn an_answer_about_what_was_before_ends_nobody() {
     for speaks in [false, true] {
-        let mut table = wire(Policy::Http, 0);
-        serve(&mut table, &Kernel::new(), 0..1);
+        let mut table = wire(RestartPolicy::Http, 0);
+        serve(&mut table, &KernelConnections::new(), 0..1);
         connect(&mut table, 10, client(0));
         let asked = table.poll_question(at(70_000)).expect("it may have vanished");
         if speaks {
@@ -416,7 +419,7 @@ fn an_answer_about_what_was_before_ends_nobody() {
             connect(&mut table, 70_001, client(0));
         }
         table.take_gone();
-        told(&Kernel::new(), &asked)
+        told(&KernelConnections::new(), &asked)
             .into_iter()
             .for_each(|told| table.on_told(told));
         assert_eq!((table.len(), table.take_gone().len()), (1, 0), "{speaks}");

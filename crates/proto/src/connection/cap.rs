@@ -8,15 +8,15 @@
 //! ```
 //!
 //! A cap is an absolute right edge that never moves back. The wire withholds the part of the primary's window beyond the cap
-//! ([`Promise`]). The first segment after the agent set the cap passes unchanged: it shows what the client was offered before, and such
+//! ([`WindowPromise`]). The first segment after the agent set the cap passes unchanged: it shows what the client was offered before, and such
 //! an offer is never taken back.
 
 use std::time::Duration;
 
 use super::limit::AtLimit;
 use super::{Connection, Takes};
-use crate::packet::{Flags, Options, Segment, Timestamps};
-use crate::spill::Full;
+use crate::packet::{Flags, Segment, TcpOptions, Timestamps};
+use crate::spill::LogFull;
 use crate::{Instant, Offset, Seq};
 
 /// Memory in bytes that a log takes beyond its bytes: memory is taken in whole chunks, and the chunks at both ends may be nearly empty.
@@ -37,7 +37,7 @@ pub struct Cap {
 
 /// A change to a client's window. Changes are carried out in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum CapChange {
     /// The wire limits the primary's window to this cap.
     Cap(Cap),
     /// A packet for the client: it announces window that the primary offered and the wire withheld.
@@ -59,13 +59,13 @@ pub(super) struct Capped {
 
 /// What the client was promised since its connection got a cap. `withhold` in `bpf/cap.h` does the same.
 #[derive(Clone, Copy, Debug)]
-pub struct Promise {
+pub struct WindowPromise {
     edge: Seq,
     /// Whether a segment has passed since. Then `edge` covers every earlier promise.
     is_certain: bool,
 }
 
-impl Promise {
+impl WindowPromise {
     /// The state before any segment has passed.
     pub const fn new(cap: &Cap) -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Connection {
     }
 
     /// Decides whether the client's cap must change, and passes the changes to `say`. Patience is checked only if `now` is given.
-    pub(crate) fn judge_window(&mut self, now: Option<Instant>, say: &mut impl FnMut(Word)) {
+    pub(crate) fn judge_window(&mut self, now: Option<Instant>, say: &mut impl FnMut(CapChange)) {
         if !matches!(self.at_limit, AtLimit::Slow) || self.takes != Takes::All {
             return;
         }
@@ -122,7 +122,7 @@ impl Connection {
                     excess: (offered + window).since(edge),
                     stuck: None,
                 });
-                say(Word::Cap(self.cap(edge)));
+                say(CapChange::Cap(self.cap(edge)));
             }
             None => {}
             Some(_) if !drains || offered + 2 * window <= edge => self.uncap(say),
@@ -133,10 +133,10 @@ impl Connection {
                 let before = capped.edge;
                 if edge >= before + (self.limit / 64) {
                     capped.edge = edge;
-                    say(Word::Cap(self.cap(edge)));
+                    say(CapChange::Cap(self.cap(edge)));
                     self.update(before, say);
                 } else if now.is_some_and(|now| self.is_stuck(now)) {
-                    self.give_up_input(Full::Memory);
+                    self.give_up_input(LogFull::Memory);
                     self.uncap(say);
                 }
             }
@@ -158,13 +158,13 @@ impl Connection {
         now.since(*capped.stuck.get_or_insert(now)) >= PATIENCE
     }
 
-    fn uncap(&mut self, say: &mut impl FnMut(Word)) {
+    fn uncap(&mut self, say: &mut impl FnMut(CapChange)) {
         let Some(capped) = self.capped.take() else { return };
         if self.server.right_edge > capped.edge {
-            say(Word::Cap(self.cap(self.server.right_edge)));
+            say(CapChange::Cap(self.cap(self.server.right_edge)));
             self.update(capped.edge, say);
         }
-        say(Word::Forget);
+        say(CapChange::Forget);
     }
 
     fn cap(&self, edge: Offset) -> Cap {
@@ -178,7 +178,7 @@ impl Connection {
 
     /// Sends a window update if the client may be waiting for window beyond the old cap `edge`: the primary's last
     /// acknowledgement again, with the window that was withheld. A client that has heard newer segments ignores it.
-    fn update(&self, edge: Offset, say: &mut impl FnMut(Word)) {
+    fn update(&self, edge: Offset, say: &mut impl FnMut(CapChange)) {
         let Some(window) = self.server.right_edge.0.checked_sub(self.server.acknowledged.0) else {
             return;
         };
@@ -196,13 +196,13 @@ impl Connection {
             ack: self.server.acknowledged.to_seq(self.input.first()),
             flags: Flags::ACK,
             window: u16::try_from(window >> self.server.window_shift).unwrap_or(u16::MAX),
-            options: Options {
+            options: TcpOptions {
                 timestamps: self.agreed.timestamps.then_some(timestamps),
-                ..Options::default()
+                ..TcpOptions::default()
             },
             payload: &[],
         };
-        say(Word::Update(segment.emit()));
+        say(CapChange::Update(segment.emit()));
     }
 }
 
@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
     use crate::connection::Protection;
-    use crate::follower::Policy;
+    use crate::follower::RestartPolicy;
     use crate::packet::Checksum;
     use crate::table::{Direction, Table, TableConfig};
 
@@ -222,11 +222,11 @@ mod tests {
     const FIRST: u32 = u32::MAX - 300_000;
 
     /// An upload to a primary that takes all bytes at once and always offers `window` bytes. The wire holds the client to its cap.
-    struct Upload {
+    struct CapUpload {
         table: Table,
         now: Instant,
         window: u64,
-        wire: Option<(Cap, Promise)>,
+        wire: Option<(Cap, WindowPromise)>,
         /// What the client was told: it may send up to here.
         edge: Seq,
         sent: u64,
@@ -235,8 +235,8 @@ mod tests {
         forgotten: usize,
     }
 
-    impl Upload {
-        fn new(policy: Policy, window: u64) -> Self {
+    impl CapUpload {
+        fn new(policy: RestartPolicy, window: u64) -> Self {
             let table = Table::new(TableConfig {
                 policy,
                 connection_bytes_max: LIMIT,
@@ -281,9 +281,9 @@ mod tests {
                 ack,
                 flags,
                 window: u16::try_from(self.window >> shift).unwrap_or(u16::MAX),
-                options: Options {
+                options: TcpOptions {
                     window_scale: flags.syn.then_some(SHIFT),
-                    ..Options::default()
+                    ..TcpOptions::default()
                 },
                 payload,
             };
@@ -309,20 +309,20 @@ mod tests {
             while let Some((client, word)) = self.table.poll_word() {
                 assert_eq!(client, CLIENT.into());
                 match word {
-                    Word::Cap(cap) => match &mut self.wire {
+                    CapChange::Cap(cap) => match &mut self.wire {
                         Some((known, _)) => {
                             assert!(cap.edge.distance_from(known.edge) >= 0, "a cap only moves on");
                             *known = cap;
                         }
-                        none => *none = Some((cap, Promise::new(&cap))),
+                        none => *none = Some((cap, WindowPromise::new(&cap))),
                     },
-                    Word::Update(packet) => {
+                    CapChange::Update(packet) => {
                         let segment = Segment::parse(&packet, Checksum::Unverified).expect("a packet");
                         assert!((segment.flags, segment.payload) == (Flags::ACK, &[][..]));
                         self.tell_client(&segment);
                         self.updates += 1;
                     }
-                    Word::Forget => {
+                    CapChange::Forget => {
                         self.wire.take().expect("there is a cap");
                         self.forgotten += 1;
                     }
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn the_client_of_a_slow_reader_sends_as_fast_as_that_reads() {
         for window in [60_000, 300_000, 3 << 20] {
-            let mut upload = Upload::new(Policy::Replica, window);
+            let mut upload = CapUpload::new(RestartPolicy::Replica, window);
             let mut waits = 0;
             for _ in 0..20 * LIMIT / 5_000 {
                 // Nothing but the wire's own word opens the window of a client that waits.
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn one_that_keeps_up_is_not_slowed() {
-        let mut upload = Upload::new(Policy::Replica, 100_000);
+        let mut upload = CapUpload::new(RestartPolicy::Replica, 100_000);
         while upload.sent < 10 * LIMIT {
             assert_eq!(upload.send_on(20_000), 20_000);
             upload.read(LIMIT);
@@ -418,14 +418,14 @@ mod tests {
 
     #[test]
     fn where_waiting_does_not_help_nobody_waits_for_ever() {
-        let mut upload = Upload::new(Policy::Replica, 300_000);
+        let mut upload = CapUpload::new(RestartPolicy::Replica, 300_000);
         while upload.send_on(20_000) > 0 {}
         assert_eq!(upload.protection(), Protection::Protected);
         for _ in 0..11 {
             upload.now += Duration::from_secs(1);
             upload.acknowledge(&[]); // it answers the client's probe
         }
-        let reason = Protection::Unprotected(crate::connection::Cause::Full(Full::Memory));
+        let reason = Protection::Unprotected(crate::connection::UnprotectedCause::Full(LogFull::Memory));
         assert_eq!(upload.protection(), reason);
         assert!((upload.wire.is_none(), upload.forgotten) == (true, 1));
         assert_eq!(upload.send_on(20_000), 20_000);
@@ -434,7 +434,7 @@ mod tests {
     /// The server answers only after the request's end, so a client that is held back would wait for ever.
     #[test]
     fn a_request_that_is_not_complete_is_not_held_back() {
-        let mut upload = Upload::new(Policy::Http, 300_000);
+        let mut upload = CapUpload::new(RestartPolicy::Http, 300_000);
         upload.send(b"PUT /big HTTP/1.1\r\nContent-Length: 100000000\r\n\r\n");
         while upload.sent < 2 * LIMIT {
             assert!(upload.send_on(20_000) > 0);
@@ -446,7 +446,7 @@ mod tests {
     /// They are held back, because the reply to the complete request makes room.
     #[test]
     fn requests_behind_one_that_is_to_be_answered_are() {
-        let mut upload = Upload::new(Policy::Http, 300_000);
+        let mut upload = CapUpload::new(RestartPolicy::Http, 300_000);
         upload.send(b"GET / HTTP/1.1\r\n\r\nPUT /big HTTP/1.1\r\nContent-Length: 900000\r\n\r\n");
         let body = upload.sent + 900_000;
         while upload.sent < body {
@@ -475,7 +475,7 @@ mod tests {
             let start = Seq(first);
             let (mut ack, mut offered, mut edge) = (start, start + 100_000, start + 50_000);
             let cap = |edge| Cap { edge, promised: start, shift };
-            let mut promise = Promise::new(&cap(edge));
+            let mut promise = WindowPromise::new(&cap(edge));
             let mut told: Option<Seq> = None;
             for (acknowledges, offers, allows) in steps {
                 let room = told.map_or(0, |told| told.distance_from(ack).max(0));

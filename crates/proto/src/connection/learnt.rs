@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::{Agreed, AtLimit, Connection, Follower, Server, StreamLog, Takes};
-use crate::client::Client;
+use super::{AtLimit, Connection, Follower, NegotiatedOptions, ServerState, StreamLog, Takes};
+use crate::client::ClientState;
 use crate::learn::Terms;
 use crate::packet::Segment;
 use crate::{Instant, Offset, Seq};
@@ -47,8 +47,8 @@ impl Connection {
         Self {
             client_address: client,
             vip,
-            client: Client::learnt(terms.mss, theirs, middle.input),
-            server: Server {
+            client: ClientState::learnt(terms.mss, theirs, middle.input),
+            server: ServerState {
                 mss: terms.mss,
                 window_shift: ours,
                 acknowledged: Offset::LEARNT,
@@ -59,7 +59,7 @@ impl Connection {
                 timestamp_at: at,
                 spoke_at: at,
             },
-            agreed: Agreed {
+            agreed: NegotiatedOptions {
                 window_scale: terms.window_scale.is_some(),
                 sack: terms.sack,
                 timestamps: terms.timestamps,

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Cause, Connection};
+use super::{Connection, UnprotectedCause};
 use crate::Offset;
-use crate::spill::{Full, Spills};
+use crate::spill::{LogFull, Spills};
 use crate::stream::OnShelf;
 
 /// Extra memory, in bytes, that is freed each time input is spilled.
@@ -71,28 +71,28 @@ impl Connection {
 
     pub(super) fn hold_limit(&mut self) {
         if self.memory() > self.bound() {
-            self.hold(self.bound(), Full::Memory);
+            self.hold(self.bound(), LogFull::Memory);
         }
     }
 
     /// Brings the logs down to `bound` bytes of memory. Spills input if possible. Otherwise gives up a reply, and if this does not
     /// suffice, the whole connection, for the reason `why`.
-    pub fn hold(&mut self, bound: usize, why: Full) {
+    pub fn hold(&mut self, bound: usize, why: LogFull) {
         let full = match self.spill(bound) {
             Ok(()) => return,
-            Err(Full::Memory) => why,
+            Err(LogFull::Memory) => why,
             Err(full) => full,
         };
         let has_shed = self.input.memory() > self.kept() && self.shed(full);
         if !has_shed || self.memory() > bound {
-            self.unprotect(Cause::Full(full));
+            self.unprotect(UnprotectedCause::Full(full));
         }
     }
 
     /// Called when input may not be kept: gives up a reply, or else the whole connection.
-    pub(super) fn give_up_input(&mut self, full: Full) {
+    pub(super) fn give_up_input(&mut self, full: LogFull) {
         if !self.shed(full) {
-            self.unprotect(Cause::Full(full));
+            self.unprotect(UnprotectedCause::Full(full));
         }
     }
 
@@ -110,18 +110,18 @@ impl Connection {
 
     /// Spills input that the server has accepted, until the logs hold at most `bound` bytes of memory. If possible, they then hold
     /// [`ROOM`] bytes less.
-    fn spill(&mut self, bound: usize) -> Result<(), Full> {
-        let spills = self.at_limit.spills().ok_or(Full::Memory)?;
+    fn spill(&mut self, bound: usize) -> Result<(), LogFull> {
+        let spills = self.at_limit.spills().ok_or(LogFull::Memory)?;
         let input = bound.saturating_sub(self.kept() + ROOM);
         self.input.spill(spills, self.server.acknowledged, input)?;
         if self.memory() > bound {
-            return Err(Full::Memory);
+            return Err(LogFull::Memory);
         }
         Ok(())
     }
 
     /// Forgets input that is kept for a reply only. Returns whether there was any.
-    fn shed(&mut self, full: Full) -> bool {
+    fn shed(&mut self, full: LogFull) -> bool {
         let has_shed = self.follower.shed(full);
         self.release();
         has_shed
@@ -136,11 +136,11 @@ mod tests {
 
     use super::*;
     use crate::connection::Protection;
-    use crate::follower::{Policy, Restart};
-    use crate::packet::{Flags, Options, Segment};
+    use crate::follower::{Restart, RestartPolicy};
+    use crate::packet::{Flags, Segment, TcpOptions};
     use crate::restart::http::MARK;
     use crate::spill::gather;
-    use crate::spill::tests::Memory;
+    use crate::spill::tests::TestDepot;
     use crate::table::{Direction, Table, TableConfig};
     use crate::{Instant, Seq};
 
@@ -148,7 +148,7 @@ mod tests {
     const PUT: &[u8] = b"PUT /big HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n";
 
     /// A client that uploads, and the table of a wire that may hold little.
-    struct Upload {
+    struct LimitUpload {
         table: Table,
         sent: Vec<u8>,
         acknowledged: usize,
@@ -157,7 +157,7 @@ mod tests {
         heard: u32,
     }
 
-    impl Upload {
+    impl LimitUpload {
         fn new(total: u64, spills: Option<Arc<Spills>>) -> Self {
             let config = TableConfig {
                 connection_bytes_max: LIMIT,
@@ -200,9 +200,9 @@ mod tests {
                 ack: Seq(ack),
                 flags,
                 window: u16::MAX,
-                options: Options {
+                options: TcpOptions {
                     window_scale: flags.syn.then_some(14),
-                    ..Options::default()
+                    ..TcpOptions::default()
                 },
                 payload,
             };
@@ -266,14 +266,14 @@ mod tests {
     }
 
     fn files(bytes_max: u64) -> (Arc<Spills>, Arc<AtomicBool>) {
-        let depot = Memory::default();
+        let depot = TestDepot::default();
         let fails = Arc::clone(&depot.fails);
         (Spills::new(Box::new(depot), bytes_max), fails)
     }
 
     #[test]
     fn without_files_a_long_upload_is_not_executed_again() {
-        let mut upload = Upload::new(u64::MAX, None);
+        let mut upload = LimitUpload::new(u64::MAX, None);
         upload.upload(2 * LIMIT as usize);
         assert_eq!(
             upload.reason(),
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn with_files_it_is_and_they_are_given_up_with_the_connection() {
         let (spills, _) = files(u64::MAX);
-        let mut upload = Upload::new(u64::MAX, Some(Arc::clone(&spills)));
+        let mut upload = LimitUpload::new(u64::MAX, Some(Arc::clone(&spills)));
         upload.upload(10 * LIMIT as usize);
         assert_eq!(upload.connection().protection(), Protection::Protected);
         let followed = upload.connection().follower().memory() as u64;
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn what_is_under_way_does_not_count() {
         for spills in [None, Some(files(u64::MAX).0)] {
-            let mut upload = Upload::new(u64::MAX, spills);
+            let mut upload = LimitUpload::new(u64::MAX, spills);
             for count in 0..3 * LIMIT / 1000 {
                 upload.send(&[count as u8; 1000], None);
             }
@@ -315,7 +315,7 @@ mod tests {
     /// The client's window bounds unacknowledged output, and none of it may be missing when the primary dies.
     #[test]
     fn output_under_way_does_not_count() {
-        let mut upload = Upload::new(u64::MAX, None);
+        let mut upload = LimitUpload::new(u64::MAX, None);
         upload.say(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n");
         for _ in 0..3 * LIMIT / 1000 {
             upload.say(&[7; 1000]);
@@ -328,9 +328,13 @@ mod tests {
     /// The log keeps nothing of a connection that is given up, even if bytes are missing.
     #[test]
     fn what_is_given_up_needs_no_memory() {
-        let mut upload = Upload::new(u64::MAX, None);
+        let mut upload = LimitUpload::new(u64::MAX, None);
         let id = upload.table.iter().next().expect("it is open").0;
-        upload.table.get_mut(id).expect("open").unprotect(Cause::LogGap);
+        upload
+            .table
+            .get_mut(id)
+            .expect("open")
+            .unprotect(UnprotectedCause::LogGap);
         upload.sent.push(0); // a byte that the wire has missed
         for count in 0..3 * LIMIT / 1000 {
             upload.send(&[count as u8; 1000], None);
@@ -345,7 +349,7 @@ mod tests {
     #[test]
     fn files_at_their_limit_are_a_reason() {
         let (spills, _) = files(LIMIT);
-        let mut upload = Upload::new(u64::MAX, Some(Arc::clone(&spills)));
+        let mut upload = LimitUpload::new(u64::MAX, Some(Arc::clone(&spills)));
         upload.upload(3 * LIMIT as usize);
         let reason = "the log reached its limit, and so did the files for more";
         assert!(upload.reason().ends_with(reason), "{}", upload.reason());
@@ -355,7 +359,7 @@ mod tests {
     #[test]
     fn a_disk_that_is_full_is_a_reason() {
         let (spills, fails) = files(u64::MAX);
-        let mut upload = Upload::new(u64::MAX, Some(spills));
+        let mut upload = LimitUpload::new(u64::MAX, Some(spills));
         upload.upload(2 * LIMIT as usize);
         assert_eq!(upload.connection().protection(), Protection::Protected);
         fails.store(true, Ordering::Relaxed);
@@ -374,7 +378,7 @@ mod tests {
             ),
             (Some(files(u64::MAX).0), "Protected"),
         ] {
-            let mut upload = Upload::new(LIMIT / 4, spills);
+            let mut upload = LimitUpload::new(LIMIT / 4, spills);
             for _ in 0..100 {
                 let piece = vec![upload.sent.len() as u8; 2000];
                 let source = Some(OnShelf {
@@ -394,8 +398,8 @@ mod tests {
     /// Output that the replica has not sent yet counts too, although the client has acknowledged it.
     #[test]
     fn replicas_that_lag_are_bounded_together() {
-        let mut server = Upload::open(TableConfig {
-            policy: Policy::Replica,
+        let mut server = LimitUpload::open(TableConfig {
+            policy: RestartPolicy::Replica,
             connection_bytes_max: LIMIT,
             bytes_max: LIMIT / 4,
             ..TableConfig::sample()
@@ -420,11 +424,11 @@ mod tests {
 
     #[test]
     fn a_replica_that_has_failed_collects_nothing() {
-        let mut server = Upload::open(TableConfig {
-            policy: Policy::Replica,
+        let mut server = LimitUpload::open(TableConfig {
+            policy: RestartPolicy::Replica,
             ..TableConfig::sample()
         });
-        let say = |server: &mut Upload| {
+        let say = |server: &mut LimitUpload| {
             server.say(&[7; 5000]);
             server.heard = server.said;
             server.pass(Direction::In, Flags::ACK, &[], None);
@@ -448,7 +452,7 @@ mod tests {
             steps in prop::collection::vec((1_usize..40_000, any::<bool>(), 0_u8..4), 1..150),
         ) {
             let (spills, _) = files(u64::MAX);
-            let mut upload = Upload::new(u64::MAX, Some(spills));
+            let mut upload = LimitUpload::new(u64::MAX, Some(spills));
             let shelf: Vec<u8> = (0..40_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
             for (len, is_shelved, then) in steps {
                 // There is one shelf at a time. While any input is on the shelf, all further input must come by it.

@@ -1,9 +1,9 @@
 //! What a takeover asks of a connection: its priority, whether its client must be told something at once, and whether it can go
 //! on.
 
-use super::{Cause, Connection, Endpoint, OutputEnd, Protection};
+use super::{Connection, Endpoint, OutputEnd, Protection, UnprotectedCause};
 use crate::Instant;
-use crate::follower::{Policy, Replica, Restart};
+use crate::follower::{Replica, Restart, RestartPolicy};
 use crate::restart::http::Tracker;
 
 /// Number of full MSS that a fresh socket can send at once. It may send ten segments (RFC 6928), but options make them shorter than the
@@ -62,11 +62,11 @@ impl Connection {
             return spoiled.clone();
         }
         if self.probation.is_some() {
-            return Protection::Unprotected(Cause::Older(Policy::Http));
+            return Protection::Unprotected(UnprotectedCause::Older(RestartPolicy::Http));
         }
         match self.follower.protection().and_then(|()| self.bridges_hole()) {
             Ok(()) => Protection::Protected,
-            Err(reason) => Protection::Unprotected(Cause::Policy(reason)),
+            Err(reason) => Protection::Unprotected(UnprotectedCause::Policy(reason)),
         }
     }
 
@@ -104,7 +104,7 @@ impl Connection {
             return Err(spoiled.to_string());
         }
         if self.probation.is_some() {
-            return Err(Cause::Older(Policy::Http).to_string());
+            return Err(UnprotectedCause::Older(RestartPolicy::Http).to_string());
         }
         self.bridges_hole()?;
         self.follower.restarts()

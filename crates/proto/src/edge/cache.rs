@@ -1,7 +1,7 @@
 //! A bounded cache of an edge for packets of connections whose string is failing (HALR thesis §3.3).
 //!
 //! For each connection the cache holds the lowest unacknowledged packet that enters the cluster, and the leaving packet with the highest
-//! acknowledgement. A [`Policy`] may hold all unacknowledged entering packets instead, or only SYNs. `store` counts memory and decides
+//! acknowledgement. A [`CachePolicy`] may hold all unacknowledged entering packets instead, or only SYNs. `store` counts memory and decides
 //! which packets are dropped first when the cache is full.
 
 mod store;
@@ -10,14 +10,14 @@ mod tests;
 
 use serde::Deserialize;
 
-use super::{Segment, Way};
+use super::{EdgeDirection, EdgeSegment};
 use crate::Seq;
-use store::{Held, Store, Worth};
+use store::{CacheStore, CachedPacket, Worth};
 
 /// Which packets that enter the cluster are cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Policy {
+pub enum CachePolicy {
     /// Only SYNs. No leaving acknowledgements are cached either.
     Syn,
     /// The lowest unacknowledged packet of each connection.
@@ -31,7 +31,7 @@ pub enum Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
     /// Which entering packets are cached.
-    pub policy: Policy,
+    pub policy: CachePolicy,
     /// Maximum number of bytes of packets.
     pub max_bytes: usize,
     /// Maximum number of packets.
@@ -62,7 +62,7 @@ pub struct CacheCounts {
 /// The cache of one edge for one string. `K` names a connection, `P` is a packet or a handle to one.
 #[derive(Clone, Debug)]
 pub struct Cache<K, P> {
-    store: Store<K, P>,
+    store: CacheStore<K, P>,
 }
 
 /// Whether `number` is equal to `other` or comes after it.
@@ -74,7 +74,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     /// An empty cache.
     pub fn new(config: CacheConfig) -> Self {
         Self {
-            store: Store::new(config),
+            store: CacheStore::new(config),
         }
     }
 
@@ -102,12 +102,12 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     }
 
     /// A packet enters the cluster. `packet` copies it if it is to be held.
-    pub fn on_entering(&mut self, key: K, segment: &Segment, bytes: usize, packet: impl FnOnce() -> P) {
+    pub fn on_entering(&mut self, key: K, segment: &EdgeSegment, bytes: usize, packet: impl FnOnce() -> P) {
         if segment.rst {
             self.store.forget(key);
             return;
         }
-        if segment.numbers() == 0 || (self.store.config.policy == Policy::Syn && !segment.syn) {
+        if segment.numbers() == 0 || (self.store.config.policy == CachePolicy::Syn && !segment.syn) {
             return;
         }
         if segment.syn && self.is_other_incarnation(key, segment.seq) {
@@ -130,7 +130,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
             self.store.prune(key);
             return;
         }
-        let held = Held {
+        let held = CachedPacket {
             seq: segment.seq,
             end: segment.end(),
             syn: segment.syn,
@@ -147,7 +147,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     ///
     /// A packet with data is held only if its acknowledgement is new information. When data flow one way only, all these packets
     /// have the same acknowledgement, so resending three copies of such a packet would tell the receiver nothing.
-    pub fn on_leaving(&mut self, key: K, segment: &Segment, bytes: usize, packet: impl FnOnce() -> P) {
+    pub fn on_leaving(&mut self, key: K, segment: &EdgeSegment, bytes: usize, packet: impl FnOnce() -> P) {
         let Some(ack) = segment.ack.filter(|_| !segment.rst) else {
             if segment.rst || segment.syn {
                 self.store.forget(key);
@@ -155,7 +155,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
             return;
         };
         let released = self.release(key, ack);
-        if self.store.config.policy == Policy::Syn {
+        if self.store.config.policy == CachePolicy::Syn {
             self.store.prune(key);
             return;
         }
@@ -177,17 +177,17 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     }
 
     /// Takes everything out. Per connection: first the acknowledgement, then the entering packets from the lowest on.
-    pub fn drain(&mut self) -> impl Iterator<Item = (K, Way, P)> + use<K, P> {
+    pub fn drain(&mut self) -> impl Iterator<Item = (K, EdgeDirection, P)> + use<K, P> {
         let connections = self.store.take_all();
         connections.into_iter().flat_map(|(key, kept)| {
             let leaving = kept
                 .highest
                 .into_iter()
-                .map(move |held| (key, Way::Leaving, held.packet));
+                .map(move |held| (key, EdgeDirection::Leaving, held.packet));
             let entering = kept
                 .waiting
                 .into_iter()
-                .map(move |held| (key, Way::Entering, held.packet));
+                .map(move |held| (key, EdgeDirection::Entering, held.packet));
             leaving.chain(entering)
         })
     }
@@ -203,7 +203,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     }
 
     /// Notes a FIN that enters, if the connection has an entry.
-    fn note_fin(&mut self, key: K, segment: &Segment) {
+    fn note_fin(&mut self, key: K, segment: &EdgeSegment) {
         if segment.fin
             && let Some(kept) = self.store.connections.get_mut(&key)
         {
@@ -212,7 +212,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     }
 
     /// Where a segment belongs among the held ones; `None` if it is not to be held.
-    fn place(&mut self, key: K, segment: &Segment) -> Option<usize> {
+    fn place(&mut self, key: K, segment: &EdgeSegment) -> Option<usize> {
         let Some(kept) = self.store.connections.get(&key) else {
             return Some(0);
         };
@@ -228,16 +228,16 @@ impl<K: Copy + Ord, P> Cache<K, P> {
                 self.store.counts.repeated += 1;
                 None
             }
-            _ if self.store.config.policy != Policy::All && place > 0 => None,
+            _ if self.store.config.policy != CachePolicy::All && place > 0 => None,
             _ => Some(place),
         }
     }
 
     /// Whether a segment replaces the segment held at `place`: because it is lower, or because it is the same one grown longer.
-    fn is_replaced(&self, key: K, place: usize, segment: &Segment) -> bool {
+    fn is_replaced(&self, key: K, place: usize, segment: &EdgeSegment) -> bool {
         let kept = self.store.connections.get(&key);
         let there = kept.and_then(|kept| kept.waiting.get(place));
-        there.is_some_and(|held| self.store.config.policy != Policy::All || held.seq == segment.seq)
+        there.is_some_and(|held| self.store.config.policy != CachePolicy::All || held.seq == segment.seq)
     }
 
     /// Whether a SYN with this number opens a new connection under the same key.
@@ -266,7 +266,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         let old = self.store.take_highest(key);
         let new = if self.store.make_room(Worth::Acknowledgement, false, bytes) {
             self.store.counts.copied += 1;
-            Some(Held {
+            Some(CachedPacket {
                 seq: ack,
                 end: ack,
                 syn: false,

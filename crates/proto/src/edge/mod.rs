@@ -26,7 +26,7 @@ use thiserror::Error;
 use crate::Instant;
 use crate::detector::{Detector, DetectorConfig};
 use cache::{Cache, CacheConfig, CacheCounts};
-pub use segment::{Segment, Way};
+pub use segment::{EdgeDirection, EdgeSegment};
 
 /// Number of equal acknowledgements in a row that make a sender retransmit at once (RFC 5681 §3.2).
 pub const DUPLICATES: u32 = 3;
@@ -107,7 +107,7 @@ impl RecoveryConfig {
 
 /// The state of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum StringState {
     /// Heartbeats arrive.
     Well,
     /// Some heartbeats are missing: passing packets are cached.
@@ -118,23 +118,27 @@ pub enum Phase {
 
 /// What happens to a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Event {
+enum StringEvent {
     Heartbeat,
     Late,
     Silent,
     Completed,
 }
 
-impl Phase {
-    const fn after(self, event: Event) -> Self {
+impl StringState {
+    const fn after(self, event: StringEvent) -> Self {
         match (self, event) {
-            (Self::Well | Self::Suspect, Event::Heartbeat)
-            | (Self::Well, Event::Completed)
-            | (Self::Failed, Event::Completed) => Self::Well,
-            (Self::Well | Self::Suspect, Event::Late) | (Self::Suspect, Event::Completed) => Self::Suspect,
+            (Self::Well | Self::Suspect, StringEvent::Heartbeat)
+            | (Self::Well, StringEvent::Completed)
+            | (Self::Failed, StringEvent::Completed) => Self::Well,
+            (Self::Well | Self::Suspect, StringEvent::Late) | (Self::Suspect, StringEvent::Completed) => {
+                Self::Suspect
+            }
             // Once a failover has begun, a heartbeat does not stop it.
-            (Self::Well | Self::Suspect, Event::Silent)
-            | (Self::Failed, Event::Heartbeat | Event::Late | Event::Silent) => Self::Failed,
+            (Self::Well | Self::Suspect, StringEvent::Silent)
+            | (Self::Failed, StringEvent::Heartbeat | StringEvent::Late | StringEvent::Silent) => {
+                Self::Failed
+            }
         }
     }
 }
@@ -145,7 +149,7 @@ pub struct Resend<K, P> {
     /// The packet's connection.
     pub key: K,
     /// The packet's direction.
-    pub way: Way,
+    pub way: EdgeDirection,
     /// The packet.
     pub packet: P,
     /// How many copies to send.
@@ -169,7 +173,7 @@ pub struct RecoveryCounts {
 #[derive(Clone, Debug)]
 pub struct LocalRecovery<K, P> {
     config: RecoveryConfig,
-    phase: Phase,
+    phase: StringState,
     suspicion: Option<Detector>,
     failure: Detector,
     /// Whether the detectors have heard the string at all.
@@ -188,7 +192,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         let (suspicion, failure) = Self::detectors(&config, now);
         Ok(Self {
             config,
-            phase: Phase::Well,
+            phase: StringState::Well,
             suspicion,
             failure,
             heard: false,
@@ -198,7 +202,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
     }
 
     /// The state of the string.
-    pub const fn phase(&self) -> Phase {
+    pub const fn phase(&self) -> StringState {
         self.phase
     }
 
@@ -222,18 +226,18 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         if let Some(suspicion) = &mut self.suspicion {
             suspicion.on_heartbeat(now);
         }
-        if self.phase == Phase::Suspect {
+        if self.phase == StringState::Suspect {
             self.counts.false_alarms += 1;
             if self.config.caching_after > 0 {
                 self.cache.clear();
             }
         }
-        self.phase = self.phase.after(Event::Heartbeat);
+        self.phase = self.phase.after(StringEvent::Heartbeat);
     }
 
     /// Checks for missing heartbeats.
     pub fn on_timeout(&mut self, now: Instant) {
-        if self.phase == Phase::Failed {
+        if self.phase == StringState::Failed {
             return;
         }
         let late = self
@@ -241,10 +245,10 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
             .as_mut()
             .is_some_and(|suspicion| suspicion.is_silent(now));
         if late {
-            self.phase = self.phase.after(Event::Late);
+            self.phase = self.phase.after(StringEvent::Late);
         }
         if self.failure.is_silent(now) {
-            self.phase = self.phase.after(Event::Silent);
+            self.phase = self.phase.after(StringEvent::Silent);
         }
     }
 
@@ -252,26 +256,26 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let failure = self.failure.poll_timeout();
         let next = match self.phase {
-            Phase::Well => self
+            StringState::Well => self
                 .suspicion
                 .map_or(failure, |it| failure.min(it.poll_timeout())),
-            Phase::Suspect => failure,
-            Phase::Failed => return None,
+            StringState::Suspect => failure,
+            StringState::Failed => return None,
         };
         self.heard.then_some(next)
     }
 
     /// Whether passing packets are cached now.
     pub fn is_caching(&self) -> bool {
-        self.config.caching_after == 0 || self.phase != Phase::Well
+        self.config.caching_after == 0 || self.phase != StringState::Well
     }
 
     /// A packet of one of the string's connections passes. It is `bytes` long. `packet` is called for a copy if the cache keeps it.
     pub fn on_packet(
         &mut self,
         key: K,
-        way: Way,
-        segment: &Segment,
+        way: EdgeDirection,
+        segment: &EdgeSegment,
         bytes: usize,
         packet: impl FnOnce() -> P,
     ) {
@@ -279,16 +283,16 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
             return;
         }
         match way {
-            Way::Entering => self.cache.on_entering(key, segment, bytes, packet),
-            Way::Leaving => self.cache.on_leaving(key, segment, bytes, packet),
+            EdgeDirection::Entering => self.cache.on_entering(key, segment, bytes, packet),
+            EdgeDirection::Leaving => self.cache.on_leaving(key, segment, bytes, packet),
         }
     }
 
     /// The connections have another string now, whose first heartbeat has not been heard yet. Returns the packets to send over
     /// the new string. There are none if the old string has not failed.
     pub fn complete(&mut self, now: Instant) -> impl Iterator<Item = Resend<K, P>> + use<K, P> {
-        let failed = self.phase == Phase::Failed;
-        self.phase = self.phase.after(Event::Completed);
+        let failed = self.phase == StringState::Failed;
+        self.phase = self.phase.after(StringEvent::Completed);
         let copies = self.config.ack_copies;
         let held: Vec<_> = if failed {
             (self.suspicion, self.failure) = Self::detectors(&self.config, now);
@@ -297,14 +301,17 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         } else {
             Vec::new()
         };
-        let leaving = held.iter().filter(|(_, way, _)| *way == Way::Leaving).count() as u64;
+        let leaving = held
+            .iter()
+            .filter(|(_, way, _)| *way == EdgeDirection::Leaving)
+            .count() as u64;
         self.counts.resent_leaving += leaving * u64::from(copies);
         self.counts.resent_entering += held.len() as u64 - leaving;
         held.into_iter().map(move |(key, way, packet)| Resend {
             key,
             way,
             packet,
-            copies: if way == Way::Leaving { copies } else { 1 },
+            copies: if way == EdgeDirection::Leaving { copies } else { 1 },
         })
     }
 
@@ -317,7 +324,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
 
 #[cfg(test)]
 mod tests {
-    use super::cache::Policy;
+    use super::cache::CachePolicy;
     use super::*;
     use crate::Seq;
 
@@ -327,7 +334,7 @@ mod tests {
         caching_after: 2,
         ack_copies: 3,
         cache: CacheConfig {
-            policy: Policy::Lowest,
+            policy: CachePolicy::Lowest,
             max_bytes: 10_000,
             max_packets: 100,
         },
@@ -345,12 +352,12 @@ mod tests {
     }
 
     fn data(recovery: &mut LocalRecovery<u32, &'static str>, name: &'static str) {
-        let segment = Segment {
+        let segment = EdgeSegment {
             seq: Seq(1),
             len: 100,
-            ..Segment::default()
+            ..EdgeSegment::default()
         };
-        recovery.on_packet(1, Way::Entering, &segment, 140, || name);
+        recovery.on_packet(1, EdgeDirection::Entering, &segment, 140, || name);
     }
 
     fn new(config: RecoveryConfig) -> LocalRecovery<u32, &'static str> {
@@ -361,10 +368,10 @@ mod tests {
 
     #[test]
     fn the_whole_table() {
-        use Event::{Completed, Heartbeat, Late, Silent};
-        use Phase::{Failed, Suspect, Well};
+        use StringEvent::{Completed, Heartbeat, Late, Silent};
+        use StringState::{Failed, Suspect, Well};
         let events = [Heartbeat, Late, Silent, Completed];
-        let row = |phase: Phase| events.map(|event| phase.after(event));
+        let row = |phase: StringState| events.map(|event| phase.after(event));
         assert_eq!(row(Well), [Well, Suspect, Failed, Well]);
         assert_eq!(row(Suspect), [Well, Suspect, Failed, Suspect]);
         assert_eq!(row(Failed), [Failed, Failed, Failed, Well]);
@@ -377,20 +384,23 @@ mod tests {
         data(&mut recovery, "too early");
         assert_eq!(
             (recovery.phase(), recovery.cache().connections()),
-            (Phase::Well, 0)
+            (StringState::Well, 0)
         );
         run(&mut recovery, 21);
-        assert_eq!(recovery.phase(), Phase::Suspect);
+        assert_eq!(recovery.phase(), StringState::Suspect);
         data(&mut recovery, "held");
         run(&mut recovery, 30);
-        assert_eq!(recovery.phase(), Phase::Suspect);
+        assert_eq!(recovery.phase(), StringState::Suspect);
         run(&mut recovery, 31);
-        assert_eq!(recovery.phase(), Phase::Failed);
+        assert_eq!(recovery.phase(), StringState::Failed);
         assert_eq!(recovery.poll_timeout(), None);
         let resent: Vec<_> = recovery.complete(at(100)).collect();
         assert_eq!(resent.len(), 1);
         assert_eq!((resent[0].packet, resent[0].copies), ("held", 1));
-        assert_eq!((recovery.phase(), recovery.poll_timeout()), (Phase::Well, None));
+        assert_eq!(
+            (recovery.phase(), recovery.poll_timeout()),
+            (StringState::Well, None)
+        );
         assert_eq!(recovery.complete(at(101)).count(), 0);
         assert_eq!(recovery.counts().resent_entering, 1);
     }
@@ -403,7 +413,7 @@ mod tests {
         recovery.on_heartbeat(at(26));
         assert_eq!(
             (recovery.phase(), recovery.cache().connections()),
-            (Phase::Well, 0)
+            (StringState::Well, 0)
         );
         assert_eq!(recovery.counts().false_alarms, 1);
         run(&mut recovery, 60);
@@ -411,7 +421,7 @@ mod tests {
         recovery.on_heartbeat(at(61));
         assert_eq!(
             (recovery.phase(), recovery.complete(at(70)).count()),
-            (Phase::Failed, 1)
+            (StringState::Failed, 1)
         );
     }
 
@@ -420,9 +430,9 @@ mod tests {
         let mut recovery = new(CONFIG);
         recovery.on_timeout(at(5));
         recovery.on_timeout(at(5000));
-        assert_eq!(recovery.phase(), Phase::Well);
+        assert_eq!(recovery.phase(), StringState::Well);
         run(&mut recovery, 5040);
-        assert_eq!(recovery.phase(), Phase::Failed);
+        assert_eq!(recovery.phase(), StringState::Failed);
     }
 
     #[test]
@@ -431,11 +441,11 @@ mod tests {
             caching_after: 0,
             ..CONFIG
         });
-        let ack = Segment {
+        let ack = EdgeSegment {
             ack: Some(Seq(1)),
-            ..Segment::default()
+            ..EdgeSegment::default()
         };
-        recovery.on_packet(1, Way::Leaving, &ack, 40, || "ack");
+        recovery.on_packet(1, EdgeDirection::Leaving, &ack, 40, || "ack");
         data(&mut recovery, "data");
         run(&mut recovery, 40);
         let resent: Vec<_> = recovery.complete(at(50)).collect();
@@ -443,7 +453,13 @@ mod tests {
             .iter()
             .map(|resend| (resend.way, resend.packet, resend.copies))
             .collect();
-        assert_eq!(seen, [(Way::Leaving, "ack", 3), (Way::Entering, "data", 1)]);
+        assert_eq!(
+            seen,
+            [
+                (EdgeDirection::Leaving, "ack", 3),
+                (EdgeDirection::Entering, "data", 1)
+            ]
+        );
         assert_eq!(recovery.counts().resent_leaving, 3);
     }
 

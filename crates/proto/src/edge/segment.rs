@@ -4,7 +4,7 @@ use crate::Seq;
 
 /// Which way a packet passes an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum EdgeDirection {
     /// From outside into the cluster.
     Entering,
     /// Out of the cluster.
@@ -13,7 +13,7 @@ pub enum Way {
 
 /// The parts of a packet that an edge reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Segment {
+pub struct EdgeSegment {
     /// The first sequence number.
     pub seq: Seq,
     /// Bytes of data.
@@ -28,7 +28,7 @@ pub struct Segment {
     pub rst: bool,
 }
 
-impl Segment {
+impl EdgeSegment {
     /// Number of sequence numbers that the segment occupies: data, SYN and FIN.
     pub const fn numbers(&self) -> u32 {
         self.len + self.syn as u32 + self.fin as u32

@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn a_replica_is_behind_by_what_it_was_not_given_and_has_not_said() {
-    let mut follower = Follower::new(Policy::Replica, Rules::default(), None, 1000);
+    let mut follower = Follower::new(RestartPolicy::Replica, Rules::default(), None, 1000);
     assert_eq!(follower.behind(Offset::ZERO), 0);
     let replica = follower.replica_mut().expect("that policy");
     replica.on_fed(Offset(30), false);
@@ -19,7 +19,7 @@ fn a_replica_is_behind_by_what_it_was_not_given_and_has_not_said() {
 
 #[test]
 fn http_follows_what_is_logged_at_once() {
-    let mut follower = Follower::new(Policy::Http, Rules::default(), None, 1000);
+    let mut follower = Follower::new(RestartPolicy::Http, Rules::default(), None, 1000);
     follower.on_output(b"what?");
     assert_eq!(follower.behind(Offset(100)), 0);
 }
@@ -38,7 +38,7 @@ fn http(is_opaque: bool) -> Follower {
         volatile: Volatile::default(),
     };
     let opaque = is_opaque.then(|| Arc::new(opaque));
-    Follower::new(Policy::Http, Rules::default(), opaque, 1000)
+    Follower::new(RestartPolicy::Http, Rules::default(), opaque, 1000)
 }
 
 /// The input offset from which the replica is fed. `None` without a replica.
@@ -153,8 +153,8 @@ fn an_upgraded_connection_is_followed_from_its_request_on() {
                 panic!("followed by a replica");
             };
             assert!(
-                matches!(&resume, replica::Resume::Ahead { to_send, ended: false } if to_send.is_empty())
-                    || matches!(&resume, replica::Resume::Behind { said, ended: false } if said.is_empty()),
+                matches!(&resume, replica::ReplicaResume::Ahead { to_send, ended: false } if to_send.is_empty())
+                    || matches!(&resume, replica::ReplicaResume::Behind { said, ended: false } if said.is_empty()),
                 "{resume:?}"
             );
         }

@@ -5,9 +5,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::connection::Endpoint;
-use crate::follower::{Policy, Restart};
-use crate::packet::{Flags, Options, Timestamps};
-use crate::table::{Change, Table};
+use crate::follower::{Restart, RestartPolicy};
+use crate::packet::{Flags, TcpOptions, Timestamps};
+use crate::table::{Table, TableChange};
 use crate::{Offset, Seq};
 
 const CLIENT: ([u8; 4], u16) = ([10, 0, 0, 1], 4000);
@@ -31,32 +31,32 @@ impl Chance {
 }
 
 #[derive(Clone, Debug)]
-struct Packet {
+struct LearnPacket {
     direction: Direction,
     segment: Segment<'static>,
     payload: Vec<u8>,
 }
 
 /// One side: its next sequence number, the highest number heard from the other side, and its clock.
-struct Side {
+struct LearnSide {
     next: Seq,
     heard: Seq,
     clock: u32,
 }
 
 /// Both sides of a conversation, and the packets that they sent.
-struct Talk {
+struct LearnTalk {
     chance: Chance,
-    sides: [Side; 2],
+    sides: [LearnSide; 2],
     terms: Terms,
-    said: Vec<Packet>,
+    said: Vec<LearnPacket>,
 }
 
-impl Talk {
+impl LearnTalk {
     fn new(seed: u64) -> Self {
         let mut chance = Chance(seed);
         let [client, server] = [0; 2].map(|_| Seq(u32::MAX - 1000).add_random(&mut chance));
-        let side = |next, clock| Side {
+        let side = |next, clock| LearnSide {
             next,
             heard: Seq(0),
             clock,
@@ -105,19 +105,19 @@ impl Talk {
             } else {
                 u16::MAX
             },
-            options: Options {
+            options: TcpOptions {
                 mss: flags.syn.then_some(if me == 0 { 1400 } else { 1200 }),
                 window_scale: shift.filter(|_| flags.syn),
                 sack_permitted: flags.syn && self.terms.sack,
                 timestamps: self.terms.timestamps.then_some(Timestamps { value, echo }),
-                ..Options::default()
+                ..TcpOptions::default()
             },
             payload: &[],
         };
         let side = &mut self.sides[me];
         side.next = side.next + payload.len() as u32 + u32::from(flags.syn || flags.fin);
         let payload = payload.to_vec();
-        self.said.push(Packet {
+        self.said.push(LearnPacket {
             direction,
             segment,
             payload,
@@ -215,7 +215,7 @@ impl Talk {
 
     /// After the handshake, repeats some packets and swaps neighbours.
     fn disturb(&mut self) {
-        let mut disturbed: Vec<Packet> = Vec::new();
+        let mut disturbed: Vec<LearnPacket> = Vec::new();
         for (number, packet) in std::mem::take(&mut self.said).into_iter().enumerate() {
             disturbed.push(packet);
             let count = disturbed.len();
@@ -251,7 +251,7 @@ fn at(number: usize) -> Instant {
     Instant::from_nanos(number as u64 * 1_000_000)
 }
 
-fn give(table: &mut Table, number: usize, packet: &Packet) -> Change {
+fn give(table: &mut Table, number: usize, packet: &LearnPacket) -> TableChange {
     let segment = Segment {
         payload: &packet.payload,
         ..packet.segment
@@ -293,7 +293,7 @@ fn told(connection: &Connection) -> (Endpoint, [Seq; 3], String) {
 
 /// Gives a table the conversation from packet `from` on. The table gets the answer to its question `delay` packets after it asks.
 /// Returns the number of the packet at which the connection becomes protected.
-fn learn_late(talk: &Talk, from: usize, delay: usize) -> Option<usize> {
+fn learn_late(talk: &LearnTalk, from: usize, delay: usize) -> Option<usize> {
     let (mut full, mut late) = (table(), table());
     let mut asked: Option<(usize, Vec<SocketAddr>)> = None;
     let mut protected = None;
@@ -341,7 +341,7 @@ proptest! {
     /// A learnt connection is correct, whatever is repeated, reordered or told late.
     #[test]
     fn what_is_learnt_is_what_a_table_knows_that_saw_all(seed: u64, from in 0.0..1.0, delay in 0..30_usize, calm: bool) {
-        let mut talk = Talk::new(seed);
+        let mut talk = LearnTalk::new(seed);
         talk.open();
         for _ in 0..8 {
             match talk.chance.below(4) {
@@ -360,7 +360,7 @@ proptest! {
     /// One exchange is enough to protect a connection, if a request or a second of silence follows.
     #[test]
     fn the_next_exchange_and_what_follows_are_enough(seed: u64, before in 0..4_usize, asks_again: bool) {
-        let mut talk = Talk::new(seed);
+        let mut talk = LearnTalk::new(seed);
         talk.open();
         (0..before).for_each(|_| talk.exchange());
         let from = talk.said.len();
@@ -375,15 +375,15 @@ proptest! {
 }
 
 /// A conversation that is between two exchanges, and a table that has seen only its last acknowledgements.
-struct Scene {
-    talk: Talk,
+struct LearnScene {
+    talk: LearnTalk,
     late: Table,
     given: usize,
 }
 
-impl Scene {
+impl LearnScene {
     fn new() -> Self {
-        let mut talk = Talk::new(7);
+        let mut talk = LearnTalk::new(7);
         talk.open();
         talk.exchange();
         let given = talk.said.len();
@@ -447,7 +447,7 @@ impl Scene {
 
 #[test]
 fn an_exchange_and_silence() {
-    let mut scene = Scene::new();
+    let mut scene = LearnScene::new();
     scene.request();
     assert!(!scene.is_learnt());
     scene.reply();
@@ -464,7 +464,7 @@ fn an_exchange_and_silence() {
 #[test]
 fn a_request_while_something_is_owed_is_none() {
     for owes in [Direction::In, Direction::Out] {
-        let mut scene = Scene::new();
+        let mut scene = LearnScene::new();
         scene.say(owes, b"x");
         scene.say(Direction::In, b"GET / HTTP/1.1\r\n\r\n");
         scene.reply();
@@ -477,7 +477,7 @@ fn a_request_while_something_is_owed_is_none() {
 
 #[test]
 fn a_reply_elsewhere_is_none() {
-    let mut scene = Scene::new();
+    let mut scene = LearnScene::new();
     scene.request();
     scene.talk.sides[1].next = scene.talk.sides[1].next + 1;
     scene.reply();
@@ -486,12 +486,12 @@ fn a_reply_elsewhere_is_none() {
         "the client has not got all that was said before"
     );
 
-    let mut scene = Scene::new();
+    let mut scene = LearnScene::new();
     scene.request();
     scene.say(Direction::Out, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     assert!(!scene.is_learnt(), "it does not acknowledge the request");
 
-    let mut scene = Scene::new();
+    let mut scene = LearnScene::new();
     scene.request();
     let before = scene.talk.sides[1].next;
     scene.talk.sides[1].next = before + 100;
@@ -511,7 +511,7 @@ fn what_contradicts_it_bars_it() {
             "without being asked",
         ),
     ] {
-        let mut scene = Scene::new();
+        let mut scene = LearnScene::new();
         scene.request();
         scene.speak(Direction::Out, reply);
         assert!(!scene.is_learnt());
@@ -525,7 +525,7 @@ fn what_contradicts_it_bars_it() {
 
 #[test]
 fn what_is_disproved_later_is_shown_again() {
-    let mut scene = Scene::new();
+    let mut scene = LearnScene::new();
     scene.request();
     scene.reply();
     assert!(scene.is_learnt());
@@ -541,7 +541,7 @@ fn what_is_disproved_later_is_shown_again() {
 
 #[test]
 fn a_gap_in_the_log_begins_it_anew() {
-    let mut scene = Scene::new();
+    let mut scene = LearnScene::new();
     scene.request();
     scene.late.forget_said();
     scene.reply();
@@ -553,15 +553,15 @@ fn a_gap_in_the_log_begins_it_anew() {
 
 #[test]
 fn who_is_not_the_wire_learns_nothing_and_replicas_begin_with_their_connections() {
-    let mut scene = Scene::new();
+    let mut scene = LearnScene::new();
     scene.late.set_wire(false);
     scene.request();
     scene.reply();
     assert!(!scene.is_learnt());
 
     let mut config = table().config().clone();
-    config.policy = Policy::Replica;
-    let mut scene = Scene::new();
+    config.policy = RestartPolicy::Replica;
+    let mut scene = LearnScene::new();
     scene.late = Table::new(config);
     scene.late.set_wire(true);
     scene.request();
@@ -583,7 +583,7 @@ fn who_is_not_the_wire_learns_nothing_and_replicas_begin_with_their_connections(
 fn a_question_is_repeated_and_answered_once() {
     let mut learner = Learner::new(1);
     let clients: Vec<SocketAddr> = (1..=40).map(|port| ([10, 0, 0, 1], port).into()).collect();
-    let terms = Talk::new(1).terms;
+    let terms = LearnTalk::new(1).terms;
     clients.iter().for_each(|client| learner.want(*client, false));
     learner.want(clients[0], false);
     let ask = |learner: &mut Learner, millis| learner.poll_question(at(millis));
@@ -624,13 +624,13 @@ fn memory_is_bounded() {
             ack: Seq(0),
             flags: Flags::ACK,
             window: 1000,
-            options: Options::default(),
+            options: TcpOptions::default(),
             payload: &payload,
         };
         for _ in 0..number % 5 {
             learner.on_segment(at(0), Direction::In, client, &segment, None);
         }
-        let bytes = |kept: &Kept| SEGMENT_COST + kept.payload.len();
+        let bytes = |kept: &KeptSegment| SEGMENT_COST + kept.payload.len();
         let bytes: usize = (0..=number)
             .filter_map(|number| learner.candidates.get(([10, 0, 0, 1], number).into()))
             .flat_map(|candidate| candidate.kept.iter().map(bytes))

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::NodeConfig;
 use crate::Instant;
-use crate::action::{Gate, Server, ServiceBeat};
+use crate::action::{ApplicationState, Gate, ServiceBeat};
 use crate::detector::DetectorConfig;
 use crate::orphans::Orphans;
 use crate::role::Role;
-use crate::service::{Found, ServiceConfig};
+use crate::service::{InheritedService, ServiceConfig};
 use crate::standing::Arbiter;
 use crate::table::TableConfig;
 
@@ -21,7 +21,7 @@ pub(crate) fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
 }
 
-impl Found {
+impl InheritedService {
     /// What an earlier agent left: `gate` in `epoch`, and a right to speak without an end.
     pub(crate) fn sample(gate: Gate, epoch: u64) -> Self {
         Self {
@@ -74,7 +74,7 @@ pub(crate) fn beat(vip: SocketAddr, (role, epoch): (Role, u64), configured_prima
         epoch,
         configured_primary,
         mac: [0; 6],
-        server: Server::Alive,
+        server: ApplicationState::Alive,
         leaves: false,
         hands_over: false,
         orphans: Orphans::default(),

@@ -22,12 +22,12 @@ use crate::connection::Endpoint;
 use crate::detector::{Detector, DetectorConfig};
 use crate::orphans;
 use crate::packet::Checksum;
-use crate::service::{Refusal, Service, ServiceConfig, ServiceInput, Simplex};
+use crate::service::{OrderRefusal, Service, ServiceConfig, ServiceInput, Simplex};
 use crate::standing::{Arbiter, StandingConfig};
 use crate::stream::{OnShelf, Shelf};
 use crate::table::{ConnectionId, Direction};
 use crate::takeover::HandedOver;
-use turn::Turn;
+use turn::NodeTurn;
 
 /// Configuration of a node.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ pub struct Node {
     /// Whether the peer's kernel is to be probed as soon as no service has an action left.
     probes: bool,
     services: Vec<Service>,
-    turn: Turn,
+    turn: NodeTurn,
 }
 
 impl Node {
@@ -109,7 +109,7 @@ impl Node {
             heard: 0,
             probes: false,
             services,
-            turn: Turn::new(now),
+            turn: NodeTurn::new(now),
         }
     }
 
@@ -208,7 +208,7 @@ impl Node {
     ///
     /// # Errors
     /// Why the roles cannot be swapped.
-    pub fn handle_handover(&mut self, now: Instant, index: ServiceIndex) -> Result<(), Refusal> {
+    pub fn handle_handover(&mut self, now: Instant, index: ServiceIndex) -> Result<(), OrderRefusal> {
         let (service, peer) = self.part(index);
         if let Some(why) = service.cannot_hand_over(peer, now) {
             return Err(why);
@@ -367,7 +367,7 @@ impl Node {
 
     /// Why no node would serve if this node gave up its part in a service. `None` if the peer would serve, or if this node does not serve
     /// now.
-    pub fn would_be_lost(&self, now: Instant, index: ServiceIndex) -> Option<Refusal> {
+    pub fn would_be_lost(&self, now: Instant, index: ServiceIndex) -> Option<OrderRefusal> {
         self.service(index).would_be_lost(&self.detector, now)
     }
 

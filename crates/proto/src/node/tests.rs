@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use super::fixture::{self, BEAT};
 use super::*;
-use crate::action::{Action, Gate, Report, Server, ServiceAction};
+use crate::action::{Action, ApplicationState, Gate, OperatorReport, ServiceAction};
 use crate::orphans::TOLD_MAX;
 use crate::packet::Segment;
 use crate::role::Role;
-use crate::service::Found;
-use crate::standing::{Standing, StandingConfig, Verdict, Word};
+use crate::service::InheritedService;
+use crate::standing::{ArbiterVerdict, Standing, StandingBeat, StandingConfig};
 
 /// Two nodes of one service; the first is the configured primary.
 struct Two {
@@ -26,7 +26,7 @@ struct Two {
     outside: bool,
     paths: paths::Paths,
     /// The arbiter's answer to each question.
-    verdict: Option<Verdict>,
+    verdict: Option<ArbiterVerdict>,
     gates: [(Gate, Option<Instant>); 2],
     /// Actions on each node's network.
     network: [Vec<&'static str>; 2],
@@ -47,7 +47,7 @@ impl Two {
             hears: true,
             outside: true,
             paths: paths::Paths::default(),
-            verdict: Some(Verdict::Granted),
+            verdict: Some(ArbiterVerdict::Granted),
             gates: [(Gate::Off, None); 2],
             network: [Vec::new(), Vec::new()],
             alarms: [Vec::new(), Vec::new()],
@@ -114,7 +114,7 @@ impl Two {
                 Action::Service(_, ServiceAction::SetGate { gate, until, .. }) => {
                     self.gates[index] = (gate, until)
                 }
-                Action::Service(_, ServiceAction::Report(Report::TwoVoices { epoch, .. })) => {
+                Action::Service(_, ServiceAction::Report(OperatorReport::TwoVoices { epoch, .. })) => {
                     self.alarms[index].push(epoch)
                 }
                 Action::Service(_, ServiceAction::SetUntil { until, .. }) => self.gates[index].1 = until,
@@ -167,10 +167,10 @@ impl Two {
             incarnation: self.incarnations,
             ..self.nodes[index].config.clone()
         };
-        config.services[0].found = Some(Found {
+        config.services[0].found = Some(InheritedService {
             is_confirmed: until.is_none(),
             seen: self.now,
-            ..Found::sample(gate, self.nodes[index].service(0).epoch())
+            ..InheritedService::sample(gate, self.nodes[index].service(0).epoch())
         });
         self.nodes[index] = Node::new(config, self.now);
         self.runs[index] = true;
@@ -277,7 +277,7 @@ fn who_leaves_has_no_part_until_told_so() {
         assert_eq!(two.nodes[leaves].simplex(two.now, 0), Some(Simplex::Left));
         assert_eq!(
             two.nodes[stays].would_be_lost(two.now, 0),
-            Some(Refusal::Simplex(Simplex::Sole))
+            Some(OrderRefusal::Simplex(Simplex::Sole))
         );
         let now = two.now;
         two.nodes[leaves].handle(now, 0, ServiceInput::Leave(false));
@@ -328,7 +328,7 @@ fn without_a_lease_a_promise_gives_no_right() {
     two.pass(LONG);
     assert_eq!(two.roles(), [(Role::Claiming, 2), (Role::Backup, 2)]);
     assert_eq!(two.gates.map(|(gate, _)| gate), [Gate::Primary, Gate::Wire]);
-    two.verdict = Some(Verdict::Granted);
+    two.verdict = Some(ArbiterVerdict::Granted);
     two.pass(SHORT + BEAT);
     assert_eq!(two.roles(), [(Role::Sole, 3), (Role::Standby, 3)]);
 }
@@ -352,7 +352,7 @@ fn a_mute_peer_stands_in_for_an_arbiter_that_is_away() {
         two.gates[0].1.is_some_and(|until| until < two.now),
         "it says nothing any more"
     );
-    two.verdict = Some(Verdict::Granted);
+    two.verdict = Some(ArbiterVerdict::Granted);
     two.pass(SHORT);
     assert_eq!(two.gates[0], (Gate::Sole, None));
 }
@@ -377,7 +377,7 @@ fn a_slow_arbiter_does_not_close_the_gate_again() {
         0,
         ServiceInput::Verdict {
             epoch,
-            verdict: Verdict::Granted,
+            verdict: ArbiterVerdict::Granted,
         },
     );
     two.pass(LONG);
@@ -393,7 +393,7 @@ fn a_claim_waits_for_a_slow_arbiter_in_peace() {
     two.verdict = None;
     two.kill(1).pass(LONG); // `run` panics if work stays due
     assert_eq!(two.nodes[0].service(0).role_and_epoch(), (Role::Claiming, 2));
-    two.verdict = Some(Verdict::Granted);
+    two.verdict = Some(ArbiterVerdict::Granted);
     assert_eq!(
         two.pass(LONG).nodes[0].service(0).role_and_epoch(),
         (Role::Sole, 3)
@@ -409,13 +409,13 @@ fn an_epoch_that_a_dead_agent_was_given_is_in_nobodys_way() {
         two.pass(SHORT);
         assert_eq!(two.roles(), [(Role::Primary, 2), (Role::Backup, 2)]);
         two.asked[dead].clear();
-        two.verdict = Some(Verdict::Refused {
+        two.verdict = Some(ArbiterVerdict::Refused {
             epoch: 3,
             is_own: true,
         });
         two.replace(dead).run(dead);
         assert_eq!(two.asked[dead], [0], "it says nothing alone by asking");
-        two.verdict = Some(Verdict::Granted);
+        two.verdict = Some(ArbiterVerdict::Granted);
         two.pass(LONG);
         let [one, other] = two.roles();
         assert_eq!([one.0, other.0], [Role::Primary, Role::Backup]);
@@ -436,7 +436,7 @@ fn an_epoch_that_the_peer_was_given_deposes_nobody() {
     for dead in [0, 1] {
         let mut two = Two::new(Arbiter::Witness);
         two.pass(SHORT);
-        two.verdict = Some(Verdict::Refused {
+        two.verdict = Some(ArbiterVerdict::Refused {
             epoch: 3,
             is_own: false,
         });
@@ -454,7 +454,7 @@ fn a_new_agent_of_who_speaks_alone_takes_the_first_yes() {
     two.kill(0).pass(LONG);
     assert_eq!(two.nodes[1].service(0).role_and_epoch(), (Role::Sole, 3));
     two.asked[1].clear();
-    two.verdict = Some(Verdict::Granted);
+    two.verdict = Some(ArbiterVerdict::Granted);
     two.replace(1).pass(LONG);
     assert_eq!(two.asked[1], [3]);
     assert_eq!(two.gates[1].1, None);
@@ -487,7 +487,7 @@ fn who_returns_to_a_life_that_is_forgotten_is_taken() {
             lease: Duration::from_millis(300),
             fence_delay: Duration::ZERO,
         },
-        Some(crate::standing::Found {
+        Some(crate::standing::InheritedStanding {
             role: Role::Sole,
             epoch: 2,
             is_confirmed: true,
@@ -505,14 +505,14 @@ fn a_primary_whose_wire_was_refused_goes_on_alone() {
     let mut two = Two::new(Arbiter::Witness);
     two.pass(SHORT);
     two.runs[0] = false;
-    two.verdict = Some(Verdict::Refused {
+    two.verdict = Some(ArbiterVerdict::Refused {
         epoch: 3,
         is_own: false,
     });
     two.pass(LONG);
     assert_eq!(two.nodes[1].service(0).role_and_epoch(), (Role::Standby, 3));
     two.runs[0] = true;
-    two.verdict = Some(Verdict::Granted);
+    two.verdict = Some(ArbiterVerdict::Granted);
     two.pass(LONG);
     assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
 }
@@ -542,13 +542,13 @@ fn what_a_dead_worker_leaves_is_destroyed_once_it_is_told() {
 
 #[test]
 fn nothing_is_given_to_an_application_that_does_not_serve() {
-    for server in [Server::Dead, Server::Hung] {
+    for server in [ApplicationState::Dead, ApplicationState::Hung] {
         let mut two = Two::new(Arbiter::FailStop);
         two.pass(SHORT);
         let now = two.now;
         two.nodes[1].handle(now, 0, ServiceInput::Server(server));
         two.carry_out(1);
-        let refusal = Some(Refusal::Simplex(Simplex::Server(server)));
+        let refusal = Some(OrderRefusal::Simplex(Simplex::Server(server)));
         assert_eq!(
             [0, 1].map(|node| two.nodes[node].handle_handover(now, 0).err()),
             [refusal; 2]
@@ -629,10 +629,10 @@ fn cut_apart_with_an_arbiter_only_one_speaks() {
     let (gate, until) = two.gates[1];
     assert_eq!(gate, Gate::Takeover);
     assert!(until.is_some_and(|until| until <= two.now + Duration::from_millis(300)));
-    two.verdict = Some(Verdict::Granted);
+    two.verdict = Some(ArbiterVerdict::Granted);
     two.pass(SHORT + BEAT);
     assert_eq!(two.gates[1], (Gate::Takeover, None), "confirmed");
-    two.verdict = Some(Verdict::Refused {
+    two.verdict = Some(ArbiterVerdict::Refused {
         epoch: 3,
         is_own: false,
     });
@@ -724,7 +724,7 @@ fn without_a_lease_a_worker_that_dies_is_a_server_that_does() {
             let client = "10.0.0.1:4000".parse().unwrap();
             two.nodes[0].handle(now, 0, ServiceInput::Orphans(vec![client]));
         } else {
-            two.nodes[0].handle(now, 0, ServiceInput::Server(Server::Dead));
+            two.nodes[0].handle(now, 0, ServiceInput::Server(ApplicationState::Dead));
         }
         two.carry_out(0);
         two.pass(LONG);
@@ -741,7 +741,7 @@ fn without_a_lease_a_worker_that_dies_is_a_server_that_does() {
 fn a_wire_goes_on_whose_primary_was_refused() {
     let mut two = without_lease();
     two.runs[1] = false;
-    two.verdict = Some(Verdict::Refused {
+    two.verdict = Some(ArbiterVerdict::Refused {
         epoch: 3,
         is_own: false,
     });
@@ -751,10 +751,10 @@ fn a_wire_goes_on_whose_primary_was_refused() {
         incarnation: 2,
         ..two.nodes[1].config.clone()
     };
-    config.services[0].found = Some(Found::sample(Gate::Wire, 2));
+    config.services[0].found = Some(InheritedService::sample(Gate::Wire, 2));
     two.nodes[1] = Node::new(config, two.now);
     two.runs[1] = true;
-    two.verdict = Some(Verdict::Granted);
+    two.verdict = Some(ArbiterVerdict::Granted);
     assert_eq!(two.pass(LONG).roles(), [(Role::Backup, 4), (Role::Primary, 4)]);
 }
 
@@ -788,7 +788,7 @@ fn an_agent_that_goes_on_alone_has_the_right_to_speak_at_once() {
         (Gate::Mute, false),
     ] {
         let mut config = fixture::config(false);
-        config.services[0].found = Some(Found::sample(gate, 3));
+        config.services[0].found = Some(InheritedService::sample(gate, 3));
         let mut node = Node::new(config, Instant::ZERO);
         let says = std::iter::from_fn(|| node.poll_action());
         let is_allowed = says
@@ -887,13 +887,13 @@ fn a_mute_peer_is_not_fenced_at_once() {
         lease: Duration::ZERO,
         fence_delay: Duration::ZERO,
     };
-    let left = crate::standing::Found {
+    let left = crate::standing::InheritedStanding {
         role: Role::Primary,
         epoch: 4,
         is_confirmed: true,
     };
     let mut standing = Standing::new(config, Some(left), now);
-    let word = |role, epoch, leaves| Word {
+    let word = |role, epoch, leaves| StandingBeat {
         role,
         epoch,
         leaves,
@@ -920,7 +920,7 @@ fn left(role: Role, arbiter: Arbiter, fence_delay: Duration, now: Instant) -> St
         lease: Duration::from_millis(300),
         fence_delay,
     };
-    let found = crate::standing::Found {
+    let found = crate::standing::InheritedStanding {
         role,
         epoch: 4,
         is_confirmed: true,
@@ -929,8 +929,8 @@ fn left(role: Role, arbiter: Arbiter, fence_delay: Duration, now: Instant) -> St
 }
 
 /// The peer's word, which answers nothing. A primary yields.
-fn word(role: Role, epoch: u64) -> Word {
-    Word {
+fn word(role: Role, epoch: u64) -> StandingBeat {
+    StandingBeat {
         role,
         epoch,
         leaves: false,
@@ -959,7 +959,7 @@ fn a_wire_delays_its_fence_when_the_primary_claims() {
     let started = Instant::from_nanos(1_000_000_000);
     let now = started + LONG; // what an earlier agent may have promised is over
     let claims = word(Role::Claiming, 4);
-    let read = |words: &[Word]| {
+    let read = |words: &[StandingBeat]| {
         let mut standing = left(Role::Backup, Arbiter::Fence, LONG, started);
         for word in words {
             assert_eq!(standing.on_word(now, word), None, "it has no lease");
@@ -997,7 +997,7 @@ fn a_new_agent_waits_out_its_fence_delay() {
         lease: Duration::from_millis(300),
         fence_delay: LONG,
     };
-    let found = crate::standing::Found {
+    let found = crate::standing::InheritedStanding {
         role: Role::Sole,
         epoch: 4,
         is_confirmed: false,
@@ -1043,7 +1043,7 @@ fn a_backup_without_a_lease_asks_before_it_speaks() {
     two.verdict = None;
     two.pass(LONG);
     assert_eq!(two.nodes[1].service(0).role_and_epoch(), (Role::Backup, 2));
-    two.verdict = Some(Verdict::Granted);
+    two.verdict = Some(ArbiterVerdict::Granted);
     two.pass(SHORT + BEAT);
     assert_eq!(two.nodes[1].service(0).role_and_epoch(), (Role::Sole, 3));
     assert_eq!(two.gates[1], (Gate::Takeover, None));
@@ -1112,7 +1112,7 @@ fn a_wire_that_stood_still_does_not_follow_an_old_word() {
             "{arbiter:?}"
         );
         two.runs[1] = true;
-        two.verdict = Some(Verdict::Refused {
+        two.verdict = Some(ArbiterVerdict::Refused {
             epoch: 3,
             is_own: false,
         });
@@ -1179,7 +1179,7 @@ fn a_wire_that_was_paused_asks_before_it_takes_over() {
     two.nodes[1].handle_pause(now);
     two.pass(BEAT * 8);
     assert_eq!(two.roles()[1], (Role::Backup, 2), "its lease would last still");
-    two.verdict = Some(Verdict::Granted);
+    two.verdict = Some(ArbiterVerdict::Granted);
     two.pass(SHORT + BEAT);
     assert_eq!(two.nodes[1].service(0).role_and_epoch(), (Role::Sole, 3));
 }
@@ -1197,7 +1197,7 @@ fn a_survivor_that_was_paused_falls_silent_until_the_arbiter_answers() {
     two.nodes[1].handle_pause(now);
     two.carry_out(1);
     assert_eq!(two.gates[1].1, Some(Instant::ZERO));
-    two.verdict = Some(Verdict::Granted);
+    two.verdict = Some(ArbiterVerdict::Granted);
     two.pass(SHORT + BEAT);
     assert_eq!(two.gates[1].1, None);
 }
@@ -1516,7 +1516,7 @@ fn an_arbiter_leaves_no_doubt() {
 #[test]
 fn who_finds_its_gate_mute_ends_what_is_behind_it() {
     let mut config = fixture::config(true);
-    config.services[0].found = Some(Found::sample(Gate::Mute, 3));
+    config.services[0].found = Some(InheritedService::sample(Gate::Mute, 3));
     assert_eq!(gates(&mut Node::new(config, Instant::ZERO)), ["end"]);
 }
 
@@ -1525,9 +1525,9 @@ fn who_finds_its_gate_mute_ends_what_is_behind_it() {
 fn a_doubt_outlives_the_agent_that_had_it() {
     for (gate, role) in [(Gate::Mute, Role::Primary), (Gate::Wire, Role::Backup)] {
         let mut config = fixture::config(gate == Gate::Mute);
-        config.services[0].found = Some(Found {
+        config.services[0].found = Some(InheritedService {
             doubted: Some(gate == Gate::Mute),
-            ..Found::sample(gate, 3)
+            ..InheritedService::sample(gate, 3)
         });
         let mut node = Node::new(config, Instant::ZERO);
         assert_eq!(node.service(0).role_and_epoch(), (role, 3));
@@ -1535,7 +1535,7 @@ fn a_doubt_outlives_the_agent_that_had_it() {
         let told = |action: &Action| {
             matches!(
                 action,
-                Action::Service(_, ServiceAction::Report(Report::Doubted { .. }))
+                Action::Service(_, ServiceAction::Report(OperatorReport::Doubted { .. }))
             )
         };
         let told = done.iter().position(told).expect("it doubts, too");
@@ -1559,9 +1559,9 @@ fn a_doubt_outlives_the_agent_that_had_it() {
 #[test]
 fn a_wires_doubt_makes_no_primary() {
     let mut config = fixture::config(false);
-    config.services[0].found = Some(Found {
+    config.services[0].found = Some(InheritedService {
         doubted: Some(false),
-        ..Found::sample(Gate::Mute, 3)
+        ..InheritedService::sample(Gate::Mute, 3)
     });
     assert_eq!(
         Node::new(config, Instant::ZERO).service(0).role_and_epoch(),
@@ -1619,7 +1619,7 @@ fn a_wires_new_agent_answers_for_nobody_before_its_primary_has_answered() {
         ack: crate::Seq(1),
         flags: crate::packet::Flags::ACK,
         window: 1000,
-        options: crate::packet::Options::default(),
+        options: crate::packet::TcpOptions::default(),
         payload: b"more",
     };
     let is_answered = |two: &mut Two| {
@@ -1642,9 +1642,9 @@ fn orphans_that_were_found_are_told() {
     let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
     for (gate, is_told) in [(Gate::Primary, true), (Gate::Sole, false), (Gate::Wire, false)] {
         let mut config = fixture::config(true);
-        config.services[0].found = Some(Found {
+        config.services[0].found = Some(InheritedService {
             orphans: vec![client],
-            ..Found::sample(gate, 2)
+            ..InheritedService::sample(gate, 2)
         });
         let mut node = Node::new(config, Instant::ZERO);
         node.handle(Instant::ZERO, 0, ServiceInput::Orphans(vec![client])); // the ring of deaths has the same orphan
@@ -1673,7 +1673,7 @@ fn a_heartbeat_tells_of_a_few_orphans_of_all_services_together() {
         .map(|port| {
             let mut service = service.clone();
             service.table.vip.set_port(80 + port);
-            service.found = Some(Found::sample(Gate::Primary, 2));
+            service.found = Some(InheritedService::sample(Gate::Primary, 2));
             service
         })
         .collect();

@@ -17,7 +17,7 @@ const TURN_MAX: Duration = Duration::from_millis(4);
 
 /// The time from one [`handle_timeout`](Node::handle_timeout) to the next.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct NodeTurn {
     began: Instant,
     /// How long the turn has lasted.
     lasted: Duration,
@@ -29,7 +29,7 @@ pub(super) struct Turn {
     is_unhurried: bool,
 }
 
-impl Turn {
+impl NodeTurn {
     /// A turn that begins.
     pub(super) const fn new(now: Instant) -> Self {
         Self {

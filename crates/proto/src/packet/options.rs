@@ -27,7 +27,7 @@ pub struct Timestamps {
 
 /// The options of a TCP header that a restored endpoint depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct TcpOptions {
     /// Maximum segment size in bytes (SYN only).
     pub mss: Option<u16>,
     /// Window scale shift (SYN only, RFC 7323 §2).
@@ -44,7 +44,7 @@ pub struct Options {
     pub signature: bool,
 }
 
-impl Options {
+impl TcpOptions {
     /// Reads the options of a header as Linux does (`tcp_parse_options`). An unknown option, or one with the wrong length for its
     /// kind, is skipped by its length (RFC 9293 MUST-6). An impossible length ends the list; the options before it
     /// count. If a kind occurs several times, the last one counts.
@@ -123,12 +123,12 @@ mod tests {
 
     #[track_caller]
     fn assert_known(list: &[u8]) {
-        let expected = Options {
+        let expected = TcpOptions {
             mss: Some(1460),
             window_scale: Some(7),
-            ..Options::default()
+            ..TcpOptions::default()
         };
-        assert_eq!(Options::parse(list), expected, "{list:?}");
+        assert_eq!(TcpOptions::parse(list), expected, "{list:?}");
     }
 
     #[test]
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn several_paths_are_recognised() {
         let list = [&[30, 4, 1, 0], &KNOWN[..]].concat();
-        let options = Options::parse(&list);
+        let options = TcpOptions::parse(&list);
         assert!(options.multipath);
         assert_eq!(options.window_scale, Some(7));
     }
@@ -183,7 +183,7 @@ mod tests {
         for signature in [&[19, 18][..], &[29, 16, 1, 2]] {
             let mut option = signature.to_vec();
             option.resize(signature[1].into(), 0xaa);
-            let options = Options::parse(&[&option, &KNOWN[..]].concat());
+            let options = TcpOptions::parse(&[&option, &KNOWN[..]].concat());
             assert!(options.signature);
             assert_eq!(options.window_scale, Some(7));
         }
@@ -191,9 +191,9 @@ mod tests {
 
     #[test]
     fn four_blocks_are_the_most() {
-        let sack = Options {
+        let sack = TcpOptions {
             sack: [1, 2, 3, 4].map(|at| Some((Seq(10 * at), Seq(10 * at + 5)))),
-            ..Options::default()
+            ..TcpOptions::default()
         };
         let blocks = (1..=5)
             .flat_map(|at: u32| [10 * at, 10 * at + 5])
@@ -205,7 +205,7 @@ mod tests {
             ]
             .concat()
         };
-        assert_eq!(Options::parse(&list(4)), sack);
-        assert_eq!(Options::parse(&list(5)), sack);
+        assert_eq!(TcpOptions::parse(&list(4)), sack);
+        assert_eq!(TcpOptions::parse(&list(5)), sack);
     }
 }

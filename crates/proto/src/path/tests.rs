@@ -15,9 +15,9 @@ fn at(millis: u64) -> Instant {
 }
 
 /// All pairs of this node's side and the peer's side.
-fn sides() -> impl Iterator<Item = (Outside, Outside)> {
-    let own = Outside::ALL.into_iter();
-    own.flat_map(|own| Outside::ALL.map(|peer| (own, peer)))
+fn sides() -> impl Iterator<Item = (Reachability, Reachability)> {
+    let own = Reachability::ALL.into_iter();
+    own.flat_map(|own| Reachability::ALL.map(|peer| (own, peer)))
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn only_a_backup_acts_by_itself() {
     for role in Role::ALL.into_iter().filter(|role| *role != Role::Backup) {
         for meet in [true, false] {
             assert!(
-                sides().all(|(own, peer)| step(role, meet, own, peer) == Step::Stay),
+                sides().all(|(own, peer)| step(role, meet, own, peer) == PathStep::Stay),
                 "{role:?}"
             );
         }
@@ -100,8 +100,12 @@ fn nobody_goes_on_who_is_known_not_to_be_reached() {
     for meet in [true, false] {
         for (own, peer) in sides() {
             let step = step(Role::Backup, meet, own, peer);
-            assert!(step != Step::TakeOver || matches!(own, Outside::Reached | Outside::Unknown));
-            assert!(step != Step::GiveWay || matches!(peer, Outside::Reached | Outside::Unknown));
+            assert!(
+                step != PathStep::TakeOver || matches!(own, Reachability::Reached | Reachability::Unknown)
+            );
+            assert!(
+                step != PathStep::GiveWay || matches!(peer, Reachability::Reached | Reachability::Unknown)
+            );
             let (ours, theirs) = (fitness(meet, own, peer), fitness(meet, peer, own));
             assert!(
                 !(ours.begins && theirs.serves),
@@ -116,15 +120,15 @@ fn nobody_goes_on_who_is_known_not_to_be_reached() {
 }
 
 /// A path whose nodes meet, proved at time 0. Heartbeats come every 20 ms over another link.
-fn path() -> Path {
-    let mut path = Path::new(CONFIG, true, at(0));
+fn path() -> ServicePath {
+    let mut path = ServicePath::new(CONFIG, true, at(0));
     path.set_link(true);
     path.on_sign(at(0));
     path.on_answer(at(0), at(0));
     path.on_word(
         at(0),
         Some(PathWord {
-            outside: Outside::Reached,
+            outside: Reachability::Reached,
             hears: Some(true),
         }),
     );
@@ -132,7 +136,7 @@ fn path() -> Path {
 }
 
 /// Lets a path run, with a heartbeat over another link every 20 ms. Returns the times at which the path asked the outside hosts.
-fn run(path: &mut Path, millis: std::ops::Range<u64>) -> Vec<u64> {
+fn run(path: &mut ServicePath, millis: std::ops::Range<u64>) -> Vec<u64> {
     let mut asked = Vec::new();
     for now in millis.step_by(10) {
         if now % 20 == 0 {
@@ -153,7 +157,7 @@ fn silence_here_while_others_are_heard_parts_the_nodes() {
     assert!(path.meets(at(70)));
     assert_eq!(
         path.outside(at(70)),
-        Outside::Doubted,
+        Reachability::Doubted,
         "since half of the patience"
     );
     run(&mut path, 80..90);
@@ -188,10 +192,10 @@ fn a_doubt_asks_at_once_and_ends_with_an_answer_or_a_loss() {
     let mut path = path();
     let asked = run(&mut path, 10..300);
     assert_eq!(asked[..5], [10, 40, 60, 80, 100], "from half of the patience on");
-    assert_eq!(path.outside(at(280)), Outside::Doubted);
-    assert_eq!(path.outside(at(290)), Outside::Lost);
+    assert_eq!(path.outside(at(280)), Reachability::Doubted);
+    assert_eq!(path.outside(at(290)), Reachability::Lost);
     path.on_answer(at(291), at(290));
-    assert_eq!(path.outside(at(291)), Outside::Reached);
+    assert_eq!(path.outside(at(291)), Reachability::Reached);
 }
 
 #[test]
@@ -201,12 +205,12 @@ fn answers_to_questions_of_before_a_doubt_prove_nothing() {
     path.set_carrier(at(100), true);
     assert_eq!(path.distrusts(), Some(at(100)));
     path.on_answer(at(101), at(99));
-    assert_eq!(path.outside(at(101)), Outside::Doubted);
+    assert_eq!(path.outside(at(101)), Reachability::Doubted);
     path.on_answer(at(102), at(100));
-    assert_eq!(path.outside(at(102)), Outside::Reached);
+    assert_eq!(path.outside(at(102)), Reachability::Reached);
     path.on_answer(at(340), at(98)); // a late answer does not make the proof younger
     path.on_timeout(at(352), false);
-    assert_eq!(path.outside(at(352)), Outside::Doubted);
+    assert_eq!(path.outside(at(352)), Reachability::Doubted);
 }
 
 #[test]
@@ -221,7 +225,7 @@ fn without_trouble_few_questions_are_asked() {
             asked += 1;
             path.on_answer(at(now + 1), at(now));
         }
-        assert_eq!(path.outside(at(now + 1)), Outside::Reached);
+        assert_eq!(path.outside(at(now + 1)), Reachability::Reached);
     }
     assert_eq!(asked, 50);
 }
@@ -229,7 +233,7 @@ fn without_trouble_few_questions_are_asked() {
 /// Lets a path whose nodes meet run until `end`. Clients speak when `speaks`, and hosts answer at once when `answers`. Returns the times of
 /// the questions.
 fn run_with_clients(
-    path: &mut Path,
+    path: &mut ServicePath,
     end: u64,
     speaks: impl Fn(u64) -> bool,
     answers: impl Fn(u64) -> bool,
@@ -263,7 +267,7 @@ fn clients_that_fall_silent_make_this_node_ask_at_once() {
             .find(|&end| {
                 path = self::path();
                 run_with_clients(&mut path, end, |now| has_clients && works(now), works);
-                path.outside(at(end)) == Outside::Lost
+                path.outside(at(end)) == Reachability::Lost
             })
             .expect("it is lost")
             - fails
@@ -302,21 +306,21 @@ fn the_peers_trouble_makes_this_node_prove_itself_once() {
             hears: Some(true),
         })
     };
-    path.on_word(at(100), word(Outside::Doubted));
-    assert_eq!(path.outside(at(100)), Outside::Doubted);
+    path.on_word(at(100), word(Reachability::Doubted));
+    assert_eq!(path.outside(at(100)), Reachability::Doubted);
     path.on_answer(at(101), at(100));
     for now in 102..130 {
         path.on_word(
             at(now),
             word(if now % 2 == 0 {
-                Outside::Reached
+                Reachability::Reached
             } else {
-                Outside::Doubted
+                Reachability::Doubted
             }),
         );
         assert_eq!(
             path.outside(at(now)),
-            Outside::Reached,
+            Reachability::Reached,
             "two nodes do not doubt in turn"
         );
     }
@@ -329,11 +333,11 @@ fn a_proof_is_as_old_as_its_question() {
     let _ = path.asks(at(100));
     path.on_answer(at(299), at(100));
     let troubled = PathWord {
-        outside: Outside::Doubted,
+        outside: Reachability::Doubted,
         hears: Some(true),
     };
     path.on_word(at(300), Some(troubled));
-    assert_eq!(path.outside(at(300)), Outside::Doubted);
+    assert_eq!(path.outside(at(300)), Reachability::Doubted);
 }
 
 /// Heartbeats that are late again and again, on a bad network, do not hide that no host answers any more.
@@ -350,14 +354,14 @@ fn trouble_upon_trouble_does_not_prolong_a_doubt_for_ever() {
         path.on_word(
             at(now),
             Some(word(if is_bad {
-                Outside::Doubted
+                Reachability::Doubted
             } else {
-                Outside::Unknown
+                Reachability::Unknown
             })),
         );
         path.on_timeout(at(now), is_bad);
         let _ = path.asks(at(now));
-        path.outside(at(now)) == Outside::Lost || now > 2_000
+        path.outside(at(now)) == Reachability::Lost || now > 2_000
     });
     assert!(lost.is_some_and(|lost| lost <= 1_000), "{lost:?}");
 }
@@ -368,7 +372,7 @@ fn hosts_that_are_gone_for_both_do_not_make_a_node_unreached() {
     for meet in [true, false] {
         let mut path = path();
         let lost = PathWord {
-            outside: Outside::Lost,
+            outside: Reachability::Lost,
             hears: Some(meet),
         };
         for now in (100..2_000).step_by(20) {
@@ -377,7 +381,7 @@ fn hosts_that_are_gone_for_both_do_not_make_a_node_unreached() {
             path.on_timeout(at(now), false);
             let _ = path.asks(at(now));
         }
-        assert_eq!(path.outside(at(2_000)), Outside::Lost);
+        assert_eq!(path.outside(at(2_000)), Reachability::Lost);
         assert_eq!(path.is_reached(at(2_000)), meet);
         path.on_timeout(at(2_000), true); // the peer falls silent
         assert_eq!(path.is_reached(at(2_040)), meet);
@@ -388,26 +392,26 @@ fn hosts_that_are_gone_for_both_do_not_make_a_node_unreached() {
 
 #[test]
 fn hosts_that_answer_the_peer_only_are_lost() {
-    let mut path = Path::new(CONFIG, false, at(0));
+    let mut path = ServicePath::new(CONFIG, false, at(0));
     path.asks(at(0));
     assert_eq!(
         path.outside(at(2000)),
-        Outside::Unknown,
+        Reachability::Unknown,
         "perhaps they answer nobody"
     );
     path.on_word(
         at(0),
         Some(PathWord {
-            outside: Outside::Reached,
+            outside: Reachability::Reached,
             hears: None,
         }),
     );
-    assert_eq!(path.outside(at(999)), Outside::Unknown);
-    assert_eq!(path.outside(at(1000)), Outside::Lost);
+    assert_eq!(path.outside(at(999)), Reachability::Unknown);
+    assert_eq!(path.outside(at(1000)), Reachability::Lost);
     path.on_nobody();
     assert_eq!(
         path.outside(at(2000)),
-        Outside::Unknown,
+        Reachability::Unknown,
         "there is nobody to be asked"
     );
 }

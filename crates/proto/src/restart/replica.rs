@@ -13,7 +13,7 @@ mod tests;
 
 /// Why a replica cannot take over.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Reason {
+pub enum ReplicaReason {
     /// The two outputs differ.
     #[error("the replica's output differs from byte {at} on")]
     Differs {
@@ -43,7 +43,7 @@ pub struct Comparison {
     surplus: VecDeque<u8>,
     primary_ended: bool,
     replica_ended: bool,
-    reason: Option<Reason>,
+    reason: Option<ReplicaReason>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,20 +70,20 @@ impl Comparison {
     pub fn fail(&mut self, reason: String) {
         if !self.has_failed() {
             self.reason = None;
-            self.give_up(Reason::Failed(reason));
+            self.give_up(ReplicaReason::Failed(reason));
         }
     }
 
     /// Whether the replica has failed.
     pub fn has_failed(&self) -> bool {
-        matches!(self.reason, Some(Reason::Failed(_)))
+        matches!(self.reason, Some(ReplicaReason::Failed(_)))
     }
 
     /// The next bytes of the primary's output, as logged.
     pub fn on_primary(&mut self, bytes: &[u8]) {
         self.on_bytes(Who::Primary, bytes);
         if self.ahead == Who::Primary && self.surplus.len() > self.bound {
-            self.give_up(Reason::TooFarBehind { bytes: self.bound });
+            self.give_up(ReplicaReason::TooFarBehind { bytes: self.bound });
         }
     }
 
@@ -137,7 +137,7 @@ impl Comparison {
     ///
     /// # Errors
     /// Why not. Permanent.
-    pub fn protection(&self) -> Result<(), Reason> {
+    pub fn protection(&self) -> Result<(), ReplicaReason> {
         self.reason.clone().map_or(Ok(()), Err)
     }
 
@@ -145,15 +145,15 @@ impl Comparison {
     ///
     /// # Errors
     /// As [`protection`](Self::protection).
-    pub fn resume(&self) -> Result<Resume, Reason> {
+    pub fn resume(&self) -> Result<ReplicaResume, ReplicaReason> {
         self.protection()?;
         let surplus = self.surplus.iter().copied().collect();
         Ok(match self.ahead {
-            Who::Primary => Resume::Behind {
+            Who::Primary => ReplicaResume::Behind {
                 said: surplus,
                 ended: self.primary_ended,
             },
-            Who::Replica => Resume::Ahead {
+            Who::Replica => ReplicaResume::Ahead {
                 to_send: surplus,
                 ended: self.replica_ended,
             },
@@ -169,7 +169,7 @@ impl Comparison {
             let same = common_prefix(&self.surplus, &bytes[..common]);
             self.equal += same as u64;
             if same < common {
-                return self.give_up(Reason::Differs { at: self.equal });
+                return self.give_up(ReplicaReason::Differs { at: self.equal });
             }
             self.surplus.drain(..common);
             if self.surplus.len() < self.surplus.capacity() / 4 {
@@ -192,11 +192,11 @@ impl Comparison {
             Who::Replica => self.primary_ended,
         };
         if behind_ended && !self.surplus.is_empty() {
-            self.give_up(Reason::Differs { at: self.equal });
+            self.give_up(ReplicaReason::Differs { at: self.equal });
         }
     }
 
-    fn give_up(&mut self, reason: Reason) {
+    fn give_up(&mut self, reason: ReplicaReason) {
         self.surplus = VecDeque::new();
         self.reason.get_or_insert(reason);
     }
@@ -204,7 +204,7 @@ impl Comparison {
 
 /// How a replica's output goes on after a takeover.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Resume {
+pub enum ReplicaResume {
     /// The replica has sent more than the primary: bytes that the client does not have.
     Ahead {
         /// Bytes to send to the client first.
@@ -223,7 +223,7 @@ pub enum Resume {
 
 /// The replica's bytes differ from those that the client has. The connection must end so that the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Mismatch {
+pub enum ReplicaMismatch {
     /// A byte differs.
     #[error("the replica's output differs from what was said, {missing} bytes before its end")]
     Differs {
@@ -240,23 +240,23 @@ pub enum Mismatch {
 
 /// The relay's filter: drops the bytes that the client already has. After them, bytes pass unchanged.
 #[derive(Debug)]
-pub struct Resumer {
+pub struct ReplicaResumer {
     said: VecDeque<u8>,
     ended: bool,
 }
 
-impl Resumer {
+impl ReplicaResumer {
     /// The filter, and the bytes to send to the client before any further output of the replica.
-    pub fn new(resume: Resume) -> (Self, Vec<u8>) {
+    pub fn new(resume: ReplicaResume) -> (Self, Vec<u8>) {
         match resume {
-            Resume::Ahead { to_send, .. } => (
+            ReplicaResume::Ahead { to_send, .. } => (
                 Self {
                     said: VecDeque::new(),
                     ended: false,
                 },
                 to_send,
             ),
-            Resume::Behind { said, ended } => (
+            ReplicaResume::Behind { said, ended } => (
                 Self {
                     said: said.into(),
                     ended,
@@ -280,12 +280,12 @@ impl Resumer {
     ///
     /// # Errors
     /// The bytes differ from those that the client has.
-    pub fn on_application(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
+    pub fn on_application(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) -> Result<(), ReplicaMismatch> {
         let common = self.said.len().min(bytes.len());
         let same = common_prefix(&self.said, &bytes[..common]);
         self.said.drain(..same);
         if same < common {
-            return Err(Mismatch::Differs {
+            return Err(ReplicaMismatch::Differs {
                 missing: self.said.len(),
             });
         }
@@ -299,10 +299,10 @@ impl Resumer {
     ///
     /// # Errors
     /// The client has more bytes than the replica sent.
-    pub fn on_application_end(&mut self) -> Result<(), Mismatch> {
+    pub fn on_application_end(&mut self) -> Result<(), ReplicaMismatch> {
         match self.said.len() {
             0 => Ok(()),
-            missing => Err(Mismatch::EndedEarly { missing }),
+            missing => Err(ReplicaMismatch::EndedEarly { missing }),
         }
     }
 }

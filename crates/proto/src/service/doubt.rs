@@ -22,10 +22,10 @@ use std::time::Duration;
 
 use super::Service;
 use crate::Instant;
-use crate::action::{Gate, Report, ServiceAction};
+use crate::action::{Gate, OperatorReport, ServiceAction};
 use crate::detector::Detector;
 use crate::role::Role;
-use crate::standing::{Arbiter, Word};
+use crate::standing::{Arbiter, StandingBeat};
 use crate::takeover::Takeover;
 
 /// How long a node in doubt waits for the other node's agent while that node's kernel answers. Longer than a supervisor takes to start
@@ -60,7 +60,7 @@ impl Service {
     }
 
     /// The other node was heard during this node's takeover. An answer to a heartbeat sent since the interruption ends the interruption.
-    pub(super) fn hear_after_interruption(&mut self, word: &Word) {
+    pub(super) fn hear_after_interruption(&mut self, word: &StandingBeat) {
         let interrupted = &mut self.interrupted;
         interrupted.take_if(|since| word.echo.is_some_and(|echo| echo >= *since));
     }
@@ -83,7 +83,7 @@ impl Service {
         self.doubted = Some(since);
         let is_primary = self.role() == Role::Primary;
         // The report comes before the gate: a new agent that finds the gate closed must know why.
-        let report = Report::Doubted {
+        let report = OperatorReport::Doubted {
             is_primary,
             epoch: self.standing.epoch(),
         };
@@ -95,7 +95,7 @@ impl Service {
 
     /// Ends the doubt if the other node's word shows that it has not gone on alone. A word that does not answer a heartbeat sent since the
     /// doubt began does not count.
-    pub(super) fn hear_confirmation(&mut self, word: &Word) {
+    pub(super) fn hear_confirmation(&mut self, word: &StandingBeat) {
         let is_partner = matches!(
             (self.role(), word.role),
             (Role::Primary, Role::Backup) | (Role::Backup, Role::Primary)
@@ -108,7 +108,7 @@ impl Service {
         if self.role() == Role::Primary {
             self.set_gate(Gate::Primary);
         }
-        let report = Report::Confirmed;
+        let report = OperatorReport::Confirmed;
         self.actions.push_back(ServiceAction::Report(report));
     }
 

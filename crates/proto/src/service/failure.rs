@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::Service;
 use crate::Instant;
-use crate::action::{Gate, Report, ServiceAction};
+use crate::action::{Gate, OperatorReport, ServiceAction};
 use crate::claim::Claim;
 use crate::role::Role;
 
@@ -23,7 +23,7 @@ const CALM: Duration = Duration::from_secs(60);
 
 /// The step that failed for one service, and when it is tried again.
 #[derive(Debug, Default)]
-pub(super) struct Failure {
+pub(super) struct FailedStep {
     why: Option<String>,
     due: Instant,
     wait: Duration,
@@ -31,7 +31,7 @@ pub(super) struct Failure {
     last: Option<Instant>,
 }
 
-impl Failure {
+impl FailedStep {
     /// Notes a failure. Returns whether it differs from the one that is noted already.
     fn note(&mut self, now: Instant, why: String) -> bool {
         let is_again = self.last.is_some_and(|last| now.since(last) < CALM);
@@ -81,7 +81,7 @@ impl Service {
         });
         self.claim = None;
         if self.failure.note(now, why.clone()) {
-            let report = Report::Failed { why };
+            let report = OperatorReport::Failed { why };
             self.actions.push_back(ServiceAction::Report(report));
         }
         let goes_on = unheard.and_then(|epoch| self.standing.on_consent_failed(now, epoch));
@@ -107,7 +107,8 @@ impl Service {
         if self.failure.why.take().is_none() {
             return;
         }
-        self.actions.push_back(ServiceAction::Report(Report::Mended));
+        self.actions
+            .push_back(ServiceAction::Report(OperatorReport::Mended));
         let change = self.standing.set_failed(now, false);
         let role = self.role();
         self.follow(now, change);
@@ -316,7 +317,7 @@ mod tests {
     /// The wait doubles after each failure, up to five seconds. A failure after a calm time begins anew.
     #[test]
     fn tries_are_bounded() {
-        let mut failure = Failure::default();
+        let mut failure = FailedStep::default();
         let mut tries = Vec::new();
         assert!(failure.note(at(0), WHY.to_owned()));
         let mut actions = VecDeque::new();

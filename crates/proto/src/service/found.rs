@@ -8,12 +8,12 @@ use crate::Instant;
 use crate::action::{Gate, ServiceAction};
 use crate::orphans::Telling;
 use crate::role::Role;
-use crate::standing::Found as Left;
-use crate::state_sync::Event;
+use crate::standing::InheritedStanding as Left;
+use crate::state_sync::StateSyncEvent;
 
 /// What an earlier agent left of a service.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct InheritedService {
     /// Its gate.
     pub gate: Gate,
     /// The epoch in which the gate was set.
@@ -22,10 +22,10 @@ pub struct Found {
     pub is_consented: bool,
     /// Whether the right to speak had no end, so the arbiter need not be asked again.
     pub is_confirmed: bool,
-    /// Whether that agent was in doubt in this epoch ([`Report::Doubted`]): it waited for the other node to confirm that the other node
+    /// Whether that agent was in doubt in this epoch ([`OperatorReport::Doubted`]): it waited for the other node to confirm that the other node
     /// had not gone on alone. `Some(true)` if this node was the primary; its gate is closed meanwhile.
     ///
-    /// [`Report::Doubted`]: crate::action::Report::Doubted
+    /// [`OperatorReport::Doubted`]: crate::action::OperatorReport::Doubted
     pub doubted: Option<bool>,
     /// When that agent was last there.
     pub seen: Instant,
@@ -36,7 +36,7 @@ pub struct Found {
     pub orphans: Vec<SocketAddr>,
 }
 
-impl Found {
+impl InheritedService {
     /// Whether this node is a primary in doubt, so that its gate is closed.
     pub fn is_mute_primary(&self) -> bool {
         self.gate == Gate::Mute && self.doubted == Some(true)
@@ -56,7 +56,7 @@ impl Found {
 
 /// The role that a new agent takes from what the earlier agent left. If that agent died while it decided connections, those are lost, and
 /// this node speaks alone.
-pub(super) fn behind(found: &Found) -> Left {
+pub(super) fn behind(found: &InheritedService) -> Left {
     let role = match found.gate {
         Gate::Off => Role::Joining,
         Gate::Mute if found.epoch == 0 => Role::Joining,
@@ -87,7 +87,7 @@ impl Service {
             self.actions.push_back(ServiceAction::StandDown { is_deposed });
         }
         if role == Role::Backup {
-            self.sync(now, Event::Begin);
+            self.sync(now, StateSyncEvent::Begin);
             self.begin_census(now);
         }
         let found = self.config.found.as_ref();

@@ -2,7 +2,7 @@
 
 use super::Service;
 use crate::action::ServiceAction;
-use crate::connection::Word;
+use crate::connection::CapChange;
 
 impl Service {
     /// Queues the actions that the table wants for clients' windows.
@@ -10,9 +10,9 @@ impl Service {
         let words = &mut self.table;
         while let Some((client, word)) = words.poll_word() {
             let cap = match word {
-                Word::Cap(cap) => Some(cap),
-                Word::Forget => None,
-                Word::Update(packet) => {
+                CapChange::Cap(cap) => Some(cap),
+                CapChange::Forget => None,
+                CapChange::Update(packet) => {
                     self.actions.push_back(ServiceAction::Transmit(packet));
                     continue;
                 }

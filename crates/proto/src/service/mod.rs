@@ -27,23 +27,23 @@ use std::time::Duration;
 use rustc_hash::FxSeededState;
 
 #[doc(hidden)]
-pub use self::found::Found;
+pub use self::found::InheritedService;
 pub(crate) use self::poll::Urgency;
-pub use self::view::{PathFault, PathView, Refusal, Simplex};
-use crate::action::{Gate, Report, Server, ServiceAction, ServiceBeat};
-use crate::census::Page;
+pub use self::view::{OrderRefusal, PathFault, PathView, Simplex};
+use crate::action::{ApplicationState, Gate, OperatorReport, ServiceAction, ServiceBeat};
+use crate::census::CensusPage;
 use crate::claim::Claim;
 use crate::detector::{Detector, DetectorConfig};
-use crate::learn::Told;
+use crate::learn::ClientTerms;
 use crate::orphans::{Hearing, Telling};
-use crate::path::{Path, PathWord};
+use crate::path::{PathWord, ServicePath};
 use crate::role::Role;
-use crate::standing::{Standing, StandingConfig, Verdict};
+use crate::standing::{ArbiterVerdict, Standing, StandingConfig};
 use crate::state_sync::StateSync;
 use crate::table::{ConnectionId, Table, TableConfig};
 use crate::takeover::{Repeats, Reports, Takeover};
 use crate::{Instant, Offset};
-use failure::Failure;
+use failure::FailedStep;
 
 /// One service of a [`NodeConfig`](crate::node::NodeConfig).
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ pub struct ServiceConfig {
     /// This node's MAC address on the service's interface.
     pub mac: [u8; 6],
     /// What an earlier agent left of the service, if any.
-    pub found: Option<Found>,
+    pub found: Option<InheritedService>,
     /// Maximum time that clients' input is held while the operator's hook copies the primary's server state (policy `replica`, server with
     /// state). `None`: a server that has just started has all the state that matters.
     pub state_sync: Option<Duration>,
@@ -110,7 +110,7 @@ pub enum ServiceInput {
         /// The epoch that was asked for.
         epoch: u64,
         /// The answer.
-        verdict: Verdict,
+        verdict: ArbiterVerdict,
     },
     /// A step failed in this node's network, or the network could not be restored. Handle this before carrying out any further
     /// action: the actions that were to follow the step are dropped.
@@ -126,7 +126,7 @@ pub enum ServiceInput {
     /// The operator wants this node to have no part in the service (`true`), or to have one again.
     Leave(bool),
     /// The application on this node is in this state now.
-    Server(Server),
+    Server(ApplicationState),
     /// The processes of these clients' connections died on this node, but the service lives.
     Orphans(Vec<SocketAddr>),
     /// These clients' connections have ended. Only the connections were taken over, not the service. So the clients' next packets go to
@@ -150,9 +150,9 @@ pub enum ServiceInput {
     /// before the gap. Otherwise connections in that log would be taken for connections that began after the gap.
     LogGap,
     /// A page of the primary's connections, as [`ServiceAction::AskAll`] asked. Handle this after reading the log.
-    Page(Page),
+    Page(CensusPage),
     /// What the primary's kernel knows of some connections, as [`ServiceAction::Ask`] asked. Handle this after reading the log.
-    Told(Vec<Told>),
+    Told(Vec<ClientTerms>),
     /// A run of the hook for the replica's state has ended ([`ServiceAction::RunSync`]).
     Synced {
         /// The number of the run.
@@ -193,7 +193,7 @@ pub struct Service {
     reports: Reports,
     repeats: Repeats,
     claim: Option<Claim>,
-    path: Path,
+    path: ServicePath,
     /// The report on the path that the peer was last told.
     path_told: PathWord,
     /// This node is a wire with a broken path: the primary is to go on without it.
@@ -201,7 +201,7 @@ pub struct Service {
     /// The operator wants this node to have no part in the service.
     is_withdrawn: bool,
     peer: Option<ServiceBeat>,
-    server: Server,
+    server: ApplicationState,
     telling: Telling,
     hearing: Hearing,
     /// Clients whose connections wait to be taken over.
@@ -211,7 +211,7 @@ pub struct Service {
     unfollowed: Unfollowed,
     sync: Option<StateSync>,
     /// The step that failed in this node's network for the service, if any.
-    failure: Failure,
+    failure: FailedStep,
     /// When this node came into doubt whether the other node has gone on alone; `None` if it is not in doubt.
     doubted: Option<Instant>,
     /// When the agent came back, if it was away for too long during a takeover. The takeover's steps wait until the other node has said what
@@ -254,18 +254,18 @@ impl Service {
             reports: Reports::default(),
             repeats: Repeats::default(),
             claim: None,
-            path: Path::new(detector, has_peer, now),
+            path: ServicePath::new(detector, has_peer, now),
             path_told: PathWord::default(),
             gives_way: false,
             is_withdrawn: false,
             peer: None,
-            server: Server::Alive,
+            server: ApplicationState::Alive,
             hearing: Hearing::default(),
             orphans: Vec::new(),
             taken,
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),
-            failure: Failure::default(),
+            failure: FailedStep::default(),
             doubted: None,
             interrupted: None,
             hands_over: false,
@@ -362,7 +362,7 @@ impl Service {
         self.news = Some(now);
     }
 
-    fn report(&mut self, report: Report) {
+    fn report(&mut self, report: OperatorReport) {
         self.actions.push_back(ServiceAction::Report(report));
     }
 }

@@ -3,10 +3,10 @@
 use super::Service;
 use crate::Instant;
 use crate::action::ServiceAction;
-use crate::census::Page;
-use crate::learn::Told;
+use crate::census::CensusPage;
+use crate::learn::ClientTerms;
 use crate::role::Role;
-use crate::state_sync::Event;
+use crate::state_sync::StateSyncEvent;
 
 impl Service {
     /// Packets of a service passed without being logged, so nothing about its connections is certain now. Call this after reading what was
@@ -18,7 +18,7 @@ impl Service {
         table.forget_handshakes();
         self.begin_census(now); // some connections may have begun unlogged
         self.tell_wire();
-        self.sync(now, Event::Begin); // the replica's server lacks what passed unlogged
+        self.sync(now, StateSyncEvent::Begin); // the replica's server lacks what passed unlogged
     }
 
     /// Begins to ask the primary for all connections. From now on, packets of connections that this node does not know pass through it.
@@ -39,7 +39,7 @@ impl Service {
     }
 
     /// A page of the primary's connections, as [`ServiceAction::AskAll`] asked. Call this after reading the log.
-    pub(super) fn on_page(&mut self, now: Instant, page: Page) {
+    pub(super) fn on_page(&mut self, now: Instant, page: CensusPage) {
         self.table.set_wire(self.role() == Role::Backup);
         self.table.on_page(page);
         self.ask_about_older(now);
@@ -57,7 +57,7 @@ impl Service {
     }
 
     /// What the primary's kernel knows of some connections, as [`ServiceAction::Ask`] asked. Call this after reading the log.
-    pub(super) fn on_told(&mut self, now: Instant, told: Vec<Told>) {
+    pub(super) fn on_told(&mut self, now: Instant, told: Vec<ClientTerms>) {
         self.table.set_wire(self.role() == Role::Backup);
         told.into_iter().for_each(|told| self.table.on_told(told));
         self.remove_ended(now);

@@ -2,14 +2,14 @@
 
 use super::Service;
 use crate::Instant;
-use crate::action::{Report, ServiceAction};
+use crate::action::{OperatorReport, ServiceAction};
 use crate::connection::Endpoint;
 use crate::follower::follow_replica;
 use crate::packet::{Checksum, Segment};
 use crate::role::Role;
-use crate::state_sync::Event;
+use crate::state_sync::StateSyncEvent;
 use crate::stream::{OnShelf, Shelf};
-use crate::table::{Change, ConnectionId, Direction};
+use crate::table::{ConnectionId, Direction, TableChange};
 use crate::takeover::{self, HandedOver};
 
 impl Service {
@@ -57,7 +57,7 @@ impl Service {
             follow_replica(&mut self.table, change, &mut self.actions);
         }
         match change {
-            Change::Unknown => {
+            TableChange::Unknown => {
                 self.unfollowed.unknown += 1;
                 if self.answers(now, direction, &segment) {
                     let reset = takeover::refuse(&segment).map(|reset| reset.emit());
@@ -65,16 +65,19 @@ impl Service {
                 }
                 self.ask_about_older(now);
             }
-            Change::Old if self.answers(now, direction, &segment) => {
+            TableChange::Old if self.answers(now, direction, &segment) => {
                 let answer = self.table.answer_to_old(now, &segment);
                 let answer = answer.map(|answer| answer.emit());
                 self.actions.extend(answer.map(ServiceAction::Transmit));
             }
-            Change::Handshake if direction == Direction::In && !self.taken.is_empty() => {
+            TableChange::Handshake if direction == Direction::In && !self.taken.is_empty() => {
                 self.taken.remove(&segment.source); // its next connection is the primary's
             }
-            Change::Ended(connection) => self.decide(now, connection),
-            Change::Old | Change::Handshake | Change::Connection(_) | Change::Opened(_) => {}
+            TableChange::Ended(connection) => self.decide(now, connection),
+            TableChange::Old
+            | TableChange::Handshake
+            | TableChange::Connection(_)
+            | TableChange::Opened(_) => {}
         }
         self.tell_wire();
     }
@@ -89,7 +92,7 @@ impl Service {
         if let Some(takeover) = self.takeover.as_mut() {
             takeover.on_drained(now, &mut self.table, &mut self.actions);
         }
-        self.sync(now, Event::Drained);
+        self.sync(now, StateSyncEvent::Drained);
         self.conclude(now);
     }
 
@@ -153,7 +156,7 @@ impl Service {
         for refusal in takeover.into_refusals() {
             self.repeats.add(now, refusal, &mut self.actions);
         }
-        self.report(Report::TakenOver);
+        self.report(OperatorReport::TakenOver);
         if is_whole {
             let change = self.standing.on_decided(now);
             self.follow(now, change);

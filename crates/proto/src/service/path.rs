@@ -4,30 +4,33 @@ use std::time::Duration;
 
 use super::Service;
 use crate::Instant;
-use crate::action::{Server, ServiceAction, ServiceBeat};
+use crate::action::{ApplicationState, ServiceAction, ServiceBeat};
 use crate::detector::Detector;
-use crate::path::{self, Outside, Step};
+use crate::path::{self, PathStep, Reachability};
 use crate::role::Role;
 
 impl Service {
     /// Whether this node and the peer reach the outside. A node whose application does not live counts as cut off, because it could not
     /// serve clients. The application of this node does not matter while the nodes meet.
-    fn sides(&self, now: Instant, meet: bool) -> (Outside, Outside) {
+    fn sides(&self, now: Instant, meet: bool) -> (Reachability, Reachability) {
         let side = |outside, server| {
-            if server == Server::Alive {
+            if server == ApplicationState::Alive {
                 outside
             } else {
-                Outside::Lost
+                Reachability::Lost
             }
         };
-        let peer_server = self.peer.as_ref().map_or(Server::Alive, |peer| peer.server);
+        let peer_server = self
+            .peer
+            .as_ref()
+            .map_or(ApplicationState::Alive, |peer| peer.server);
         let own = self.path.outside(now);
         let peer = side(self.path.peer().outside, peer_server);
         // While the nodes meet, a backup is only the wire, and a wire needs no application.
         (if meet { own } else { side(own, self.server) }, peer)
     }
 
-    fn step(&self, now: Instant) -> Step {
+    fn step(&self, now: Instant) -> PathStep {
         let meet = self.path.meets(now);
         let (own, peer) = self.sides(now, meet);
         path::step(self.role(), meet, own, peer)
@@ -35,7 +38,7 @@ impl Service {
 
     /// Whether this node's cable should be checked now, because a pulled cable may be why no outside host answers.
     pub(crate) fn wants_link(&self, now: Instant) -> bool {
-        self.path.outside(now) != Outside::Reached
+        self.path.outside(now) != Reachability::Reached
     }
 
     /// Sets whether this node's cable for the service carries a signal. Returns whether the signal has just come back.
@@ -68,16 +71,16 @@ impl Service {
         let is_partner = is_alive && self.peer.as_ref().is_some_and(serves);
         let step = self.step(now);
         match step {
-            Step::Stay => {}
+            PathStep::Stay => {}
             // A wire in doubt waits until the primary has said that it did not go on alone.
-            Step::TakeOver if is_partner && !self.is_busy() && self.doubted.is_none() => {
+            PathStep::TakeOver if is_partner && !self.is_busy() && self.doubted.is_none() => {
                 let change = self.standing.on_handover(now);
                 self.follow(now, change);
             }
-            Step::GiveWay if is_partner && !self.gives_way => self.set_gives_way(now, true),
-            Step::TakeOver | Step::GiveWay => {}
+            PathStep::GiveWay if is_partner && !self.gives_way => self.set_gives_way(now, true),
+            PathStep::TakeOver | PathStep::GiveWay => {}
         }
-        let is_over = self.role() != Role::Backup || self.path.is_steady(now) || step == Step::TakeOver;
+        let is_over = self.role() != Role::Backup || self.path.is_steady(now) || step == PathStep::TakeOver;
         if self.gives_way && is_over {
             self.set_gives_way(now, false);
         }

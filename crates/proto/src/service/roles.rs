@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::{ROLES_MAX, RoleSince, Service, Unfollowed};
 use crate::Instant;
-use crate::action::{Gate, Report, Server, ServiceAction, ServiceBeat};
+use crate::action::{ApplicationState, Gate, OperatorReport, ServiceAction, ServiceBeat};
 use crate::claim::Claim;
 use crate::detector::Detector;
-use crate::path::Outside;
-use crate::role::{Event, Role};
-use crate::standing::{Arbiter, Change, Verdict, Word};
+use crate::path::Reachability;
+use crate::role::{Role, RoleEvent};
+use crate::standing::{Arbiter, ArbiterVerdict, RoleChange, StandingBeat};
 use crate::state_sync;
 use crate::takeover::Takeover;
 
@@ -33,8 +33,9 @@ impl Service {
         self.hear_of_orphans(now, &beat);
         let is_bereft = !self.may_speak_beside() && !beat.orphans.clients.is_empty();
         // Yielding helps only if the application on this node is better.
-        let is_worse = (is_bereft || beat.server != Server::Alive) && self.server == Server::Alive;
-        let word = Word {
+        let is_worse =
+            (is_bereft || beat.server != ApplicationState::Alive) && self.server == ApplicationState::Alive;
+        let word = StandingBeat {
             role: beat.role,
             epoch: beat.epoch,
             leaves: beat.leaves,
@@ -67,7 +68,7 @@ impl Service {
         let is_contradicted = beat.configured_primary == self.config.is_primary;
         if is_contradicted && !std::mem::replace(&mut self.is_contradicted, true) {
             let what = "both nodes are, or neither is, the configured primary".into();
-            self.report(Report::Contradiction { what });
+            self.report(OperatorReport::Contradiction { what });
         }
         is_contradicted
     }
@@ -76,7 +77,7 @@ impl Service {
         let epoch = self.standing.epoch();
         let are_two = self.role().speaks_alone() && beat.role.speaks_alone() && beat.epoch == epoch;
         if are_two && !std::mem::replace(&mut self.is_alarmed, true) {
-            self.report(Report::TwoVoices { epoch });
+            self.report(OperatorReport::TwoVoices { epoch });
         }
     }
 
@@ -113,7 +114,7 @@ impl Service {
     }
 
     /// The arbiter's answer to [`ServiceAction::Confirm`].
-    pub(super) fn on_verdict(&mut self, now: Instant, epoch: u64, verdict: Verdict) {
+    pub(super) fn on_verdict(&mut self, now: Instant, epoch: u64, verdict: ArbiterVerdict) {
         let (had_end, before) = (self.standing.until().is_some(), self.standing.epoch());
         let change = self.standing.on_verdict(now, epoch, verdict);
         if change.is_none() && had_end && self.standing.until().is_none() {
@@ -209,24 +210,24 @@ impl Service {
     }
 
     /// The application on this node is in this state now.
-    pub(super) fn on_server(&mut self, now: Instant, server: Server) {
+    pub(super) fn on_server(&mut self, now: Instant, server: ApplicationState) {
         if std::mem::replace(&mut self.server, server) != server {
             self.tell_peer(now);
         }
     }
 
     /// Carries out the consequences of a change of role.
-    pub(super) fn follow(&mut self, now: Instant, change: Option<Change>) {
+    pub(super) fn follow(&mut self, now: Instant, change: Option<RoleChange>) {
         let Some(change) = change else { return };
-        let Change { from, to, .. } = change;
+        let RoleChange { from, to, .. } = change;
         let begins_anew = self.end_doubted(from, to) || from == Role::Joining;
         self.hands_over = false;
-        if matches!(change.event, Event::Reached | Event::PeerReturns) {
+        if matches!(change.event, RoleEvent::Reached | RoleEvent::PeerReturns) {
             let lost = self.telling.give_up();
             self.destroy(lost);
         }
         if from == Role::Backup {
-            self.sync(now, state_sync::Event::Leave);
+            self.sync(now, state_sync::StateSyncEvent::Leave);
         }
         match to {
             Role::Primary => self.serve(),
@@ -235,7 +236,7 @@ impl Service {
                 self.claim = Some(Claim::announcing(now));
                 self.set_gate(Gate::Wire);
                 self.begin_census(now);
-                self.sync(now, state_sync::Event::Begin);
+                self.sync(now, state_sync::StateSyncEvent::Begin);
             }
             Role::Claiming => {
                 self.claim(now, change);
@@ -274,7 +275,7 @@ impl Service {
         }
         let (at, role) = (now, self.role());
         self.roles.push_back(RoleSince { at, role, epoch });
-        let report = Report::Role {
+        let report = OperatorReport::Role {
             from,
             to: role,
             epoch,
@@ -314,14 +315,14 @@ impl Service {
 
     /// Begins a claim, because there is no wire. If the wire only fell silent, the claim may have to wait: that wire may still have a
     /// lease, and may be deciding connections at this moment.
-    fn claim(&mut self, now: Instant, change: Change) {
+    fn claim(&mut self, now: Instant, change: RoleChange) {
         let peer = self.path.peer();
         let claim = match change.event {
             // The wire passes nothing on, so waiting gains nothing, and outside hosts can be asked at once.
-            Event::PeerLeaves if peer.outside == Outside::Lost || peer.hears == Some(false) => {
+            RoleEvent::PeerLeaves if peer.outside == Reachability::Lost || peer.hears == Some(false) => {
                 Claim::of_lost(now)
             }
-            Event::PeerLeaves => Claim::of_given(now),
+            RoleEvent::PeerLeaves => Claim::of_given(now),
             _ => Claim::new(now),
         };
         self.claim = Some(claim);

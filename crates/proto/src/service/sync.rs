@@ -3,10 +3,10 @@
 use super::Service;
 use crate::Instant;
 use crate::action::ServiceAction;
-use crate::connection::{Cause, Connection};
+use crate::connection::{Connection, UnprotectedCause};
 use crate::packet::Segment;
-use crate::state_sync::{Admission, Decided, Event};
-use crate::table::{Change, ConnectionId, Direction};
+use crate::state_sync::{Admission, Decided, StateSyncEvent};
+use crate::table::{ConnectionId, Direction, TableChange};
 
 impl Service {
     /// Number of bytes in a released segment that may change the primary's state and that no replica gets.
@@ -25,9 +25,9 @@ impl Service {
 
     /// Whether a replica may follow `change` now. A connection that is opened while the replica's state is not the primary's is not
     /// protected. `missed` is the number of bytes of the segment that no replica gets. It is ignored if the segment opens a connection.
-    pub(super) fn admits(&mut self, change: Change, missed: u64) -> bool {
+    pub(super) fn admits(&mut self, change: TableChange, missed: u64) -> bool {
         let Some(sync) = &mut self.sync else { return true };
-        let Change::Opened(connection) = change else {
+        let TableChange::Opened(connection) = change else {
             sync.on_missed(missed);
             return true;
         };
@@ -43,7 +43,7 @@ impl Service {
 
     fn refuse_replica(&mut self, id: ConnectionId) {
         self.table
-            .change(id, |connection| connection.unprotect(Cause::NotSynced));
+            .change(id, |connection| connection.unprotect(UnprotectedCause::NotSynced));
     }
 
     /// The hook's run number `run` has ended ([`ServiceAction::RunSync`]). If it failed, `outcome` has the reason.
@@ -54,7 +54,7 @@ impl Service {
         }
     }
 
-    pub(super) fn sync(&mut self, now: Instant, event: Event) {
+    pub(super) fn sync(&mut self, now: Instant, event: StateSyncEvent) {
         if let Some(sync) = &mut self.sync {
             let decided = sync.on_event(now, event, &mut self.actions);
             self.decide_waiting(decided);
@@ -90,12 +90,12 @@ mod tests {
     use crate::Seq;
     use crate::action::{Action, Gate};
     use crate::connection::Protection;
-    use crate::follower::Policy;
+    use crate::follower::RestartPolicy;
     use crate::node::Node;
     use crate::node::fixture::{at, config};
-    use crate::packet::{Checksum, Flags, Options};
-    use crate::service::{Found, ServiceInput};
-    use crate::state_sync::Phase;
+    use crate::packet::{Checksum, Flags, TcpOptions};
+    use crate::service::{InheritedService, ServiceInput};
+    use crate::state_sync::StateSyncPhase;
 
     fn client(port: u16) -> SocketAddr {
         ([10, 0, 0, 1], port).into()
@@ -105,8 +105,8 @@ mod tests {
     fn wire() -> Node {
         let mut config = config(false);
         let service = &mut config.services[0];
-        service.table.policy = Policy::Replica;
-        service.found = Some(Found::sample(Gate::Wire, 2));
+        service.table.policy = RestartPolicy::Replica;
+        service.found = Some(InheritedService::sample(Gate::Wire, 2));
         service.state_sync = Some(Duration::from_millis(500));
         Node::new(config, at(0))
     }
@@ -131,7 +131,7 @@ mod tests {
             ack: Seq(ack),
             flags,
             window: 1000,
-            options: Options::default(),
+            options: TcpOptions::default(),
             payload,
         };
         node.handle_packet(at(1), 0, direction, &segment.emit(), Checksum::Unverified, None);
@@ -150,7 +150,10 @@ mod tests {
 
     /// The node's actions, without heartbeats and questions. Reports each drain as done. If `hook` returns an outcome for a run,
     /// reports that the run has ended with this outcome.
-    fn carry_out(node: &mut Node, hook: impl Fn(Phase) -> Option<Result<(), String>>) -> Vec<Action> {
+    fn carry_out(
+        node: &mut Node,
+        hook: impl Fn(StateSyncPhase) -> Option<Result<(), String>>,
+    ) -> Vec<Action> {
         let mut wanted = Vec::new();
         while let Some(action) = node.poll_action() {
             match action {
@@ -182,7 +185,7 @@ mod tests {
     fn who_was_there_before_the_copy_is_not_protected_and_who_came_after_is() {
         let mut node = wire();
         open(&mut node, 1);
-        let finish_takes_long = |phase| (phase == Phase::Prepare).then_some(Ok(()));
+        let finish_takes_long = |phase| (phase == StateSyncPhase::Prepare).then_some(Ok(()));
         let wanted = carry_out(&mut node, finish_takes_long);
         assert_eq!(replicas_of(&wanted), []);
         open(&mut node, 2); // its handshake passes, nothing else does
@@ -203,7 +206,10 @@ mod tests {
         assert_eq!(replicas_of(&wanted), [client(3)]);
         let protected = [1, 2, 3].map(|port| protection(&node, port) == Protection::Protected);
         assert_eq!(protected, [false, true, true]);
-        assert_eq!(protection(&node, 1), Protection::Unprotected(Cause::NotSynced));
+        assert_eq!(
+            protection(&node, 1),
+            Protection::Unprotected(UnprotectedCause::NotSynced)
+        );
     }
 
     #[test]
@@ -227,7 +233,10 @@ mod tests {
         open(&mut node, 1);
         node.handle(at(4), 0, ServiceInput::LogGap);
         open(&mut node, 2);
-        assert_eq!(protection(&node, 2), Protection::Unprotected(Cause::NotSynced));
+        assert_eq!(
+            protection(&node, 2),
+            Protection::Unprotected(UnprotectedCause::NotSynced)
+        );
         let phases = carry_out(&mut node, |_| None);
         let prepares = |action: &Action| {
             matches!(
@@ -235,7 +244,7 @@ mod tests {
                 Action::Service(
                     _,
                     ServiceAction::RunSync {
-                        phase: Phase::Prepare,
+                        phase: StateSyncPhase::Prepare,
                         ..
                     }
                 )
@@ -248,7 +257,9 @@ mod tests {
     #[test]
     fn a_takeover_ends_the_copying() {
         let mut node = wire();
-        carry_out(&mut node, |phase| (phase == Phase::Prepare).then_some(Ok(())));
+        carry_out(&mut node, |phase| {
+            (phase == StateSyncPhase::Prepare).then_some(Ok(()))
+        });
         open(&mut node, 1);
         for millis in (20..1000).step_by(20) {
             node.handle_timeout(at(millis));
@@ -261,7 +272,7 @@ mod tests {
                 Action::Service(
                     _,
                     ServiceAction::RunSync {
-                        phase: Phase::Abandon,
+                        phase: StateSyncPhase::Abandon,
                         ..
                     }
                 )

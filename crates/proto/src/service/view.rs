@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 
 use super::{RoleSince, Service, Unfollowed};
 use crate::Instant;
-use crate::action::{Server, ServiceBeat};
+use crate::action::{ApplicationState, ServiceBeat};
 use crate::claim::Claim;
-use crate::connection::Cause;
+use crate::connection::UnprotectedCause;
 use crate::detector::Detector;
 use crate::orphans::{Orphans, Telling};
-use crate::path::{Outside, PathWord};
+use crate::path::{PathWord, Reachability};
 use crate::role::Role;
 use crate::state_sync::StateSync;
 use crate::table::Table;
@@ -43,7 +43,7 @@ pub enum Simplex {
     /// The peer serves alone, and this node is about to be its wire.
     Returning,
     /// Both nodes do their part, but the backup's application does not serve.
-    Server(Server),
+    Server(ApplicationState),
     /// Both nodes do their part, but a path is broken.
     Path(PathFault),
 }
@@ -92,14 +92,14 @@ impl std::fmt::Display for PathFault {
 
 /// Why an operator's order is not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Refusal {
+pub enum OrderRefusal {
     /// The service is simplex, so the peer could not go on.
     Simplex(Simplex),
     /// Connections are being taken over at this moment.
     Busy,
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for OrderRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Simplex(why) => why.fmt(f),
@@ -126,7 +126,7 @@ impl std::fmt::Display for Simplex {
             }
             Self::Returning => "this node is about to be the peer's wire",
             Self::Path(fault) => return fault.fmt(f),
-            Self::Server(Server::Hung) => "the application on the backup is hung",
+            Self::Server(ApplicationState::Hung) => "the application on the backup is hung",
             Self::Server(_) => "the application on the backup is dead: nobody listens",
         })
     }
@@ -189,7 +189,7 @@ impl Service {
     }
 
     /// The state of the application on this node.
-    pub fn server(&self) -> Server {
+    pub fn server(&self) -> ApplicationState {
         self.server
     }
 
@@ -212,7 +212,7 @@ impl Service {
 
     /// Clients whose connections are older than the log of this node, and why these connections are not protected. Empty unless this node
     /// is the wire.
-    pub fn older(&self, now: Instant) -> impl Iterator<Item = (SocketAddr, Cause)> {
+    pub fn older(&self, now: Instant) -> impl Iterator<Item = (SocketAddr, UnprotectedCause)> {
         let is_wire = self.role() == Role::Backup;
         self.table.older(now).filter(move |_| is_wire)
     }
@@ -288,7 +288,7 @@ impl Service {
         };
         match (beat.role == complement, backups) {
             (false, _) => Some(Simplex::PeerIs(beat.role)),
-            (true, Server::Alive) => self.path(now).fault.map(Simplex::Path),
+            (true, ApplicationState::Alive) => self.path(now).fault.map(Simplex::Path),
             (true, server) => Some(Simplex::Server(server)),
         }
     }
@@ -297,7 +297,10 @@ impl Service {
     pub fn path(&self, now: Instant) -> PathView {
         let path = &self.path;
         let (own, peer) = (path.word(now), path.peer());
-        let fault = match (own.outside == Outside::Lost, peer.outside == Outside::Lost) {
+        let fault = match (
+            own.outside == Reachability::Lost,
+            peer.outside == Reachability::Lost,
+        ) {
             _ if !path.has_carrier() => Some(PathFault::NoCarrier),
             (true, true) => Some(PathFault::Both),
             (true, false) => Some(PathFault::Own),
@@ -314,16 +317,16 @@ impl Service {
     }
 
     /// Why the nodes cannot swap roles for a service. `None` if they can.
-    pub(crate) fn cannot_hand_over(&self, peer: &Detector, now: Instant) -> Option<Refusal> {
+    pub(crate) fn cannot_hand_over(&self, peer: &Detector, now: Instant) -> Option<OrderRefusal> {
         if let Some(why) = self.simplex(peer, now) {
-            return Some(Refusal::Simplex(why));
+            return Some(OrderRefusal::Simplex(why));
         }
-        self.is_busy().then_some(Refusal::Busy)
+        self.is_busy().then_some(OrderRefusal::Busy)
     }
 
     /// Why no node would serve if this node gave up its part in a service. `None` if the peer would serve, or if this node does not serve
     /// now.
-    pub(crate) fn would_be_lost(&self, peer: &Detector, now: Instant) -> Option<Refusal> {
+    pub(crate) fn would_be_lost(&self, peer: &Detector, now: Instant) -> Option<OrderRefusal> {
         let serves = self.role().may_speak();
         self.cannot_hand_over(peer, now).filter(|_| serves)
     }
@@ -356,7 +359,7 @@ mod tests {
     use crate::action::{Action, Gate, Heartbeat, ServiceAction};
     use crate::node::Node;
     use crate::node::fixture::{at, beat, config};
-    use crate::service::{Found, ServiceInput};
+    use crate::service::{InheritedService, ServiceInput};
     use crate::table::Direction;
 
     /// A primary. Its peer counts as silent after 80 ms, and the lease is 300 ms.
@@ -396,11 +399,11 @@ mod tests {
 
     #[test]
     fn the_wire_asks_about_connections_that_are_older() {
-        use crate::packet::{Checksum, Flags, Options, Segment};
+        use crate::packet::{Checksum, Flags, Segment, TcpOptions};
         let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
         for (gate, is_primary) in [(Gate::Primary, true), (Gate::Wire, false)] {
             let mut config = self::node().config().clone();
-            config.services[0].found = Some(Found::sample(gate, 2));
+            config.services[0].found = Some(InheritedService::sample(gate, 2));
             let mut node = Node::new(config, at(0));
             let segment = Segment {
                 source: node.service(0).vip(),
@@ -409,7 +412,7 @@ mod tests {
                 ack: crate::Seq(1),
                 flags: Flags::ACK,
                 window: 1000,
-                options: Options::default(),
+                options: TcpOptions::default(),
                 payload: &[],
             };
             node.handle_packet(

@@ -1,9 +1,9 @@
 //! A node gives up its part in a service, because the operator wants it, the node's path is broken, or a step failed.
 
-use super::{Change, DRIFT, Standing, Word};
+use super::{DRIFT, RoleChange, Standing, StandingBeat};
 use crate::Instant;
 use crate::path::Fitness;
-use crate::role::{Event, Role};
+use crate::role::{Role, RoleEvent};
 
 impl Standing {
     /// Whether this node gives up its part: the operator wants it, or the node cannot do its part.
@@ -22,17 +22,17 @@ impl Standing {
     }
 
     /// Sets what this node's path allows it to begin, and whether clients reach it.
-    pub fn set_path(&mut self, now: Instant, fitness: Fitness, is_reached: bool) -> Option<Change> {
+    pub fn set_path(&mut self, now: Instant, fitness: Fitness, is_reached: bool) -> Option<RoleChange> {
         (self.fitness, self.is_reached) = (fitness, is_reached);
         match self.role {
-            Role::Returning if !fitness.returns => self.change(now, Event::Withdrawn, 0),
+            Role::Returning if !fitness.returns => self.change(now, RoleEvent::Withdrawn, 0),
             _ => None,
         }
     }
 
     /// This node is to give up its part in the service, or to take it again: by the operator's order, or because its path broke or works
     /// again.
-    pub fn set_leaves(&mut self, now: Instant, leaves: bool) -> Option<Change> {
+    pub fn set_leaves(&mut self, now: Instant, leaves: bool) -> Option<RoleChange> {
         let left = self.leaves();
         self.leaves = leaves;
         self.on_leaving(now, left)
@@ -40,7 +40,7 @@ impl Standing {
 
     /// Carries out a change of [`leaves`](Self::leaves); `left` is its value before. A backup that takes its part again is in doubt: the
     /// primary may have relied on the promise and gone on alone (`service::doubt`).
-    fn on_leaving(&mut self, now: Instant, left: bool) -> Option<Change> {
+    fn on_leaving(&mut self, now: Instant, left: bool) -> Option<RoleChange> {
         let leaves = self.leaves();
         if leaves && self.role == Role::Backup {
             self.lease_until = None; // it stops speaking now, so the primary need not wait
@@ -50,7 +50,7 @@ impl Standing {
             (self.echoes_after, self.is_unconfirmed) = (now, true);
         }
         match self.role {
-            Role::Returning if leaves => self.change(now, Event::Withdrawn, 0),
+            Role::Returning if leaves => self.change(now, RoleEvent::Withdrawn, 0),
             _ => None,
         }
     }
@@ -63,7 +63,7 @@ impl Standing {
 
     /// Extends the lease if the peer's word is a promise. A mute peer, or a wire that leaves, promises not to speak and not to ask for the
     /// right to. Such a word stands in for the arbiter for one lease.
-    pub(super) fn hear_promise(&mut self, word: &Word) {
+    pub(super) fn hear_promise(&mut self, word: &StandingBeat) {
         let is_mute = matches!(word.role, Role::Standby | Role::Returning);
         let is_promise = match self.role {
             Role::TakingOver | Role::Sole => is_mute && word.epoch >= self.epoch,
@@ -79,13 +79,15 @@ impl Standing {
 
     /// A step that the role needs failed on this node, or was made good. While it is failed, this node gives up its part like a node that
     /// leaves.
-    pub fn set_failed(&mut self, now: Instant, has_failed: bool) -> Option<Change> {
+    pub fn set_failed(&mut self, now: Instant, has_failed: bool) -> Option<RoleChange> {
         let left = self.leaves();
         self.has_failed = has_failed;
         if !has_failed && self.role == Role::Backup && left && !self.leaves() {
-            return self.change(now, Event::Withdrawn, 0); // packets may have bypassed its log meanwhile
+            return self.change(now, RoleEvent::Withdrawn, 0); // packets may have bypassed its log meanwhile
         }
-        let change = has_failed.then(|| self.change(now, Event::Failed, 0)).flatten();
+        let change = has_failed
+            .then(|| self.change(now, RoleEvent::Failed, 0))
+            .flatten();
         change.or_else(|| self.on_leaving(now, left))
     }
 

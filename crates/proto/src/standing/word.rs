@@ -1,12 +1,12 @@
 //! What the peer's word means for this node.
 
-use super::{Arbiter, Event, Fitness, Role, Standing, Word};
+use super::{Arbiter, Fitness, Role, RoleEvent, Standing, StandingBeat};
 use crate::Instant;
 
 impl Standing {
     /// The event that the peer's `word` means for this node, if any.
     #[expect(clippy::too_many_lines, reason = "one table")]
-    pub(super) fn event_of(&self, now: Instant, word: &Word) -> Option<Event> {
+    pub(super) fn event_of(&self, now: Instant, word: &StandingBeat) -> Option<RoleEvent> {
         let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
         let may_serve_it = !word.leaves && self.may_return(now);
         let Fitness { serves, begins, .. } = self.fitness;
@@ -14,79 +14,79 @@ impl Standing {
             (_, Role::TakingOver | Role::Sole) => self.event_of_voice(now, word),
             (Role::Joining, Role::Joining) => {
                 let is_first = self.config.is_primary && serves || begins;
-                (self.knows && is_first).then_some(Event::Begins)
+                (self.knows && is_first).then_some(RoleEvent::Begins)
             }
             // The peer is mute because this node was to serve. But this node has begun anew and has forgotten that. So neither node
             // serves.
             (Role::Joining, Role::Standby | Role::Returning) => {
-                (self.knows && serves).then_some(Event::Begins)
+                (self.knows && serves).then_some(RoleEvent::Begins)
             }
             // This node is mute because the peer was to serve. The peer has begun anew and has forgotten that, and clients do not reach
             // it. So this node begins.
-            (Role::Standby, Role::Joining) => (begins && !self.leaves()).then_some(Event::Begins),
+            (Role::Standby, Role::Joining) => (begins && !self.leaves()).then_some(RoleEvent::Begins),
             // This node has spoken alone in a later epoch, and the peer has not heard what it said. So the peer's connections are out of
             // date.
             (Role::Joining, Role::Primary | Role::Claiming)
                 if word.epoch < self.epoch && self.has_forgotten =>
             {
-                self.knows.then_some(Event::Begins)
+                self.knows.then_some(RoleEvent::Begins)
             }
             (Role::Joining, Role::Primary | Role::Claiming) => {
-                (self.knows && may_serve_it).then_some(Event::PeerServes)
+                (self.knows && may_serve_it).then_some(RoleEvent::PeerServes)
             }
             (Role::Standby, Role::Primary | Role::Claiming) => {
-                (may_serve_it && word.epoch >= self.epoch).then_some(Event::PeerServes)
+                (may_serve_it && word.epoch >= self.epoch).then_some(RoleEvent::PeerServes)
             }
             // The peer returns in this node's epoch, or in a later epoch that this node forgot when it began anew. A peer that is about to
             // be fenced may not return.
             (Role::Primary | Role::Sole, Role::Returning) => {
                 let is_wanted = !word.leaves && !self.has_failed && !self.is_fencing;
-                ((same || later) && is_wanted).then_some(Event::PeerReturns)
+                ((same || later) && is_wanted).then_some(RoleEvent::PeerReturns)
             }
             (Role::Claiming, Role::Returning) => {
-                ((same || later) && !word.leaves && !self.has_asked).then_some(Event::PeerReturns)
+                ((same || later) && !word.leaves && !self.has_asked).then_some(RoleEvent::PeerReturns)
             }
             // The arbiter gave the peer an epoch that it has not used.
-            (Role::Primary | Role::Claiming, Role::Backup) if later => Some(Event::PeerBack),
+            (Role::Primary | Role::Claiming, Role::Backup) if later => Some(RoleEvent::PeerBack),
             (Role::Claiming, Role::Backup) => {
                 // If the arbiter was asked and has not answered, it may give this node the epoch at any moment.
                 let is_given =
                     self.config.arbiter == Arbiter::Witness && self.confirmed == Some(self.epoch + 1);
                 let is_known = !self.has_asked || is_given;
-                (same && !word.leaves && is_known).then_some(Event::PeerBack)
+                (same && !word.leaves && is_known).then_some(RoleEvent::PeerBack)
             }
-            (Role::Returning, Role::Primary) => later.then_some(Event::Consented),
+            (Role::Returning, Role::Primary) => later.then_some(RoleEvent::Consented),
             // The peer was refused the right to serve, or has forgotten that it served. It is mute, so neither node serves.
-            (Role::Returning, Role::Standby) => serves.then_some(Event::Begins),
+            (Role::Returning, Role::Standby) => serves.then_some(RoleEvent::Begins),
             // Both nodes are mute. The arbiter gave the right to one of them, but that node left meanwhile or has forgotten it. One node
             // begins, in an epoch later than both of theirs.
             (Role::Standby, Role::Standby) | (Role::Returning, Role::Returning) => {
                 let is_first = word.leaves || word.epoch < self.epoch || same && self.config.is_primary;
-                (is_first && !self.leaves() && serves).then_some(Event::Begins)
+                (is_first && !self.leaves() && serves).then_some(RoleEvent::Begins)
             }
             // The arbiter gave the peer an epoch that the peer's last agent did not use. This wire's log has no gap, so the wire could
             // follow the peer into that epoch. But it becomes mute and returns, which is safe however the peer got to that epoch.
-            (Role::Backup, Role::Primary | Role::Claiming) if later => Some(Event::PeerSpeaks),
+            (Role::Backup, Role::Primary | Role::Claiming) if later => Some(RoleEvent::PeerSpeaks),
             // Both began. Clients hear neither, since each may speak through the other's wire only.
             (Role::Primary | Role::Claiming, Role::Primary | Role::Claiming) => {
-                (later || same && !self.config.is_primary).then_some(Event::PeerSpeaks)
+                (later || same && !self.config.is_primary).then_some(RoleEvent::PeerSpeaks)
             }
-            (Role::Primary, Role::Backup) => (same && word.leaves).then_some(Event::PeerLeaves),
+            (Role::Primary, Role::Backup) => (same && word.leaves).then_some(RoleEvent::PeerLeaves),
             // The arbiter gave the epoch to this node's earlier agent and refused it to the peer. The peer lets no packet pass now.
-            (Role::Primary, Role::Standby) if later || same => Some(Event::PeerLeaves),
+            (Role::Primary, Role::Standby) if later || same => Some(RoleEvent::PeerLeaves),
             // If either node leaves, the peer does not return. Otherwise the peer may not have received this node's consent to its return
             // yet.
             (Role::Primary, Role::Standby | Role::Joining) => {
-                (word.leaves || self.leaves()).then_some(Event::PeerSilent)
+                (word.leaves || self.leaves()).then_some(RoleEvent::PeerSilent)
             }
             (Role::Backup, Role::Primary) => {
-                (same && word.yields && self.may_follow(now)).then_some(Event::PeerYields)
+                (same && word.yields && self.may_follow(now)).then_some(RoleEvent::PeerYields)
             }
             // The peer was the primary of this epoch and has begun anew. Only this node has its connections.
-            (Role::Backup, Role::Joining) => Some(Event::PeerYields),
+            (Role::Backup, Role::Joining) => Some(RoleEvent::PeerYields),
             // The arbiter gave the epoch to this node's earlier agent and refused it to the peer. The agent died before the answer came.
             // Only this node can go on.
-            (Role::Backup, Role::Standby) => (later || same).then_some(Event::PeerYields),
+            (Role::Backup, Role::Standby) => (later || same).then_some(RoleEvent::PeerYields),
             // The peer will hear this node's word, and change first; or neither node has to change.
             (Role::Joining, Role::Backup)
             | (Role::Claiming, Role::Joining | Role::Standby)
@@ -108,13 +108,13 @@ impl Standing {
     }
 
     /// The event that `word`, the word of a peer that speaks alone, means for this node, if any.
-    fn event_of_voice(&self, now: Instant, word: &Word) -> Option<Event> {
+    fn event_of_voice(&self, now: Instant, word: &StandingBeat) -> Option<RoleEvent> {
         let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
         let yields = match self.role {
             Role::Joining => true,
             Role::Standby => {
                 let serves = word.role == Role::Sole && !word.leaves && self.may_return(now);
-                return (serves && (later || same)).then_some(Event::PeerServes);
+                return (serves && (later || same)).then_some(RoleEvent::PeerServes);
             }
             Role::Returning | Role::Primary | Role::Claiming => later,
             Role::Backup => later || same, // the peer may have forgotten its epoch, and have reached the same one again
@@ -125,7 +125,7 @@ impl Standing {
             // If both nodes speak in the same epoch, the configured primary goes on.
             Role::TakingOver | Role::Sole => later || same && !self.config.is_primary,
         };
-        yields.then_some(Event::PeerSpeaks)
+        yields.then_some(RoleEvent::PeerSpeaks)
     }
 }
 
@@ -135,17 +135,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::standing::{Found, StandingConfig};
+    use crate::standing::{InheritedStanding, StandingConfig};
 
     /// The event that a word means under `fail-stop`, for a node in epoch 5 that works.
-    fn event(is_primary: bool, own: Role, word: Word) -> Option<Event> {
+    fn event(is_primary: bool, own: Role, word: StandingBeat) -> Option<RoleEvent> {
         let config = StandingConfig {
             is_primary,
             arbiter: Arbiter::FailStop,
             lease: Duration::from_millis(300),
             fence_delay: Duration::ZERO,
         };
-        let found = Found {
+        let found = InheritedStanding {
             role: own,
             epoch: 5,
             is_confirmed: true,
@@ -164,7 +164,7 @@ mod tests {
                 let events = [4, 5, 6].map(|epoch| {
                     [(false, false), (true, true), (false, true)].map(|(leaves, yields)| {
                         let echo = None;
-                        let word = Word {
+                        let word = StandingBeat {
                             role,
                             epoch,
                             leaves,

@@ -9,24 +9,24 @@ fn at(millis: u64) -> Instant {
 }
 
 /// A wire whose hook has been preparing since time 0.
-struct Scene {
+struct StateSyncScene {
     sync: StateSync,
     actions: VecDeque<ServiceAction>,
     run: u64,
 }
 
-impl Scene {
+impl StateSyncScene {
     fn begin() -> Self {
         let mut scene = Self {
             sync: StateSync::new(HOLD),
             actions: VecDeque::new(),
             run: 0,
         };
-        scene.event(0, Event::Begin);
+        scene.event(0, StateSyncEvent::Begin);
         scene
     }
 
-    fn event(&mut self, millis: u64, event: Event) -> Decided {
+    fn event(&mut self, millis: u64, event: StateSyncEvent) -> Decided {
         self.sync.on_event(at(millis), event, &mut self.actions)
     }
 
@@ -54,8 +54,10 @@ impl Scene {
                 } => format!("hold until {}", until.as_nanos() / 1_000_000),
                 ServiceAction::HoldInput { until: None, .. } => "release".into(),
                 ServiceAction::Drain => "drain".into(),
-                ServiceAction::Report(Report::Synced { held, .. }) => format!("synced, held {held:?}"),
-                ServiceAction::Report(Report::NotSynced { why, .. }) => format!("not synced: {why}"),
+                ServiceAction::Report(OperatorReport::Synced { held, .. }) => {
+                    format!("synced, held {held:?}")
+                }
+                ServiceAction::Report(OperatorReport::NotSynced { why, .. }) => format!("not synced: {why}"),
                 other => format!("{other:?}"),
             });
         }
@@ -66,8 +68,8 @@ impl Scene {
 #[test]
 fn the_whole_matrix() {
     let mut table = String::new();
-    for state in State::ALL {
-        for event in Event::ALL {
+    for state in StateSyncProgress::ALL {
+        for event in StateSyncEvent::ALL {
             if let Some(next) = state.after(event) {
                 writeln!(table, "{state:?} -- {event:?} --> {next:?}").unwrap();
             }
@@ -100,14 +102,22 @@ fn the_whole_matrix() {
 /// The hook finishes only after input was held and the log was read to its end. The copy counts only if it was finished under the hold.
 #[test]
 fn input_is_held_for_nothing_else() {
-    for state in State::ALL {
-        for event in Event::ALL {
+    for state in StateSyncProgress::ALL {
+        for event in StateSyncEvent::ALL {
             let Some(next) = state.after(event) else { continue };
-            if next == State::Finishing {
-                assert_eq!(state, State::Holding, "only after the log was read to its end");
+            if next == StateSyncProgress::Finishing {
+                assert_eq!(
+                    state,
+                    StateSyncProgress::Holding,
+                    "only after the log was read to its end"
+                );
             }
-            if next == State::Synced {
-                assert_eq!(state, State::Finishing, "only what was finished under the hold");
+            if next == StateSyncProgress::Synced {
+                assert_eq!(
+                    state,
+                    StateSyncProgress::Finishing,
+                    "only what was finished under the hold"
+                );
             }
         }
     }
@@ -115,18 +125,18 @@ fn input_is_held_for_nothing_else() {
 
 #[test]
 fn the_rest_is_copied_while_input_is_held() {
-    let mut scene = Scene::begin();
+    let mut scene = StateSyncScene::begin();
     assert_eq!(scene.wants(), "Prepare");
     scene.ends(3000, Ok(()));
     assert_eq!(scene.wants(), "hold until 3500; drain");
     assert_eq!(scene.sync.poll_timeout(), Some(at(3500)));
-    scene.event(3001, Event::Drained);
+    scene.event(3001, StateSyncEvent::Drained);
     assert_eq!(scene.wants(), "Finish until 3500");
     scene.ends(3040, Ok(()));
     assert_eq!(scene.wants(), "release; synced, held 40ms");
     assert_eq!(
         (scene.sync.state(), scene.sync.poll_timeout()),
-        (State::Synced, None)
+        (StateSyncProgress::Synced, None)
     );
 }
 
@@ -135,10 +145,10 @@ fn the_rest_is_copied_while_input_is_held() {
 #[test]
 fn what_is_finished_too_late_does_not_count() {
     for is_told in [false, true] {
-        let mut scene = Scene::begin();
+        let mut scene = StateSyncScene::begin();
         scene.wants();
         scene.ends(0, Ok(()));
-        scene.event(0, Event::Drained);
+        scene.event(0, StateSyncEvent::Drained);
         scene.wants();
         if is_told {
             scene.ends(500, Ok(()));
@@ -155,23 +165,23 @@ fn what_is_finished_too_late_does_not_count() {
 
 #[test]
 fn what_an_earlier_run_says_late_does_not_count() {
-    let mut scene = Scene::begin();
+    let mut scene = StateSyncScene::begin();
     scene.wants();
     let prepare = scene.run;
-    scene.event(10, Event::Leave);
+    scene.event(10, StateSyncEvent::Leave);
     assert_eq!(
         scene.wants(),
         "release; Abandon; not synced: this node is not the wire any more"
     );
-    scene.event(20, Event::Begin);
+    scene.event(20, StateSyncEvent::Begin);
     assert_eq!(scene.wants(), "Prepare");
     scene.sync.on_ended(at(30), (prepare, Ok(())), &mut scene.actions);
-    assert_eq!(scene.sync.state(), State::Preparing);
+    assert_eq!(scene.sync.state(), StateSyncProgress::Preparing);
 }
 
 #[test]
 fn it_is_tried_again_after_longer_and_longer_rests() {
-    let mut scene = Scene::begin();
+    let mut scene = StateSyncScene::begin();
     let (mut now, mut rests) = (0, Vec::new());
     for _ in 0..8 {
         scene.wants();
@@ -183,7 +193,7 @@ fn it_is_tried_again_after_longer_and_longer_rests() {
         rests.push((due - now) / 1000);
         now = due;
         scene.sync.on_timeout(at(now), &mut scene.actions);
-        assert_eq!(scene.sync.state(), State::Preparing);
+        assert_eq!(scene.sync.state(), StateSyncProgress::Preparing);
     }
     assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60]);
 }
@@ -192,7 +202,7 @@ fn it_is_tried_again_after_longer_and_longer_rests() {
 fn a_connection_is_followed_if_nothing_of_it_was_released_before() {
     let [early, held, late] = [0, 1, 2].map(ConnectionId::first_of);
     for finishes in [true, false] {
-        let mut scene = Scene::begin();
+        let mut scene = StateSyncScene::begin();
         assert_eq!(scene.sync.on_opened(early), Admission::Refused);
         scene.wants();
         scene.ends(0, Ok(()));
@@ -202,7 +212,7 @@ fn a_connection_is_followed_if_nothing_of_it_was_released_before() {
             "it may have been released before the hold"
         );
         scene.wants();
-        scene.event(0, Event::Drained);
+        scene.event(0, StateSyncEvent::Drained);
         scene.wants();
         assert_eq!(scene.sync.on_opened(held), Admission::Waits);
         let outcome = if finishes { Ok(()) } else { Err("no".into()) };
@@ -219,11 +229,11 @@ fn a_connection_is_followed_if_nothing_of_it_was_released_before() {
 
 #[test]
 fn what_is_missed_counts_from_the_copy_on() {
-    let mut scene = Scene::begin();
+    let mut scene = StateSyncScene::begin();
     scene.sync.on_missed(7);
     scene.wants();
     scene.ends(0, Ok(()));
-    scene.event(0, Event::Drained);
+    scene.event(0, StateSyncEvent::Drained);
     scene.wants();
     scene.ends(1, Ok(()));
     assert_eq!(scene.sync.missed(), 0, "it is in the copy");

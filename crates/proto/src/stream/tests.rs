@@ -1,7 +1,7 @@
 use super::chunks::CHUNK;
 use super::*;
 use crate::spill::gather;
-use crate::spill::tests::Memory;
+use crate::spill::tests::TestDepot;
 use proptest::prelude::*;
 
 impl Shelf for Vec<u8> {
@@ -15,7 +15,7 @@ fn contents(log: &StreamLog) -> Vec<u8> {
 }
 
 fn spills() -> Arc<Spills> {
-    Spills::new(Box::new(Memory::default()), u64::MAX)
+    Spills::new(Box::new(TestDepot::default()), u64::MAX)
 }
 
 #[test]
@@ -140,7 +140,10 @@ fn what_is_spilled_holds_no_memory_and_is_given_up_with_what_is_released() {
     assert_eq!(log.insert(Offset(200_000), b"more", None), Inserted::Stored);
     assert_eq!(contents(&log), [&stream[40_000..], b"more"].concat());
     let parts: Vec<_> = log.parts(Offset(131_000)..Offset(131_100)).collect();
-    assert!(matches!(parts[..], [Part::File(_), Part::Memory(_)]), "{parts:?}");
+    assert!(
+        matches!(parts[..], [LogPart::File(_), LogPart::Memory(_)]),
+        "{parts:?}"
+    );
     assert_eq!(gather(parts).expect("memory"), stream[131_000..131_100]);
     assert_eq!(
         log.insert(Offset(130_000), &[255; 5], None),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::connection::AtLimit;
-use crate::follower::{Opaque, Policy};
+use crate::follower::{Opaque, RestartPolicy};
 use crate::restart::http::Rules;
 
 /// What a table keeps, and its bounds.
@@ -13,7 +13,7 @@ pub struct TableConfig {
     /// The VIP and port.
     pub vip: SocketAddr,
     /// The restart policy.
-    pub policy: Policy,
+    pub policy: RestartPolicy,
     /// Policy `http`: how unanswered requests are treated.
     pub rules: Rules,
     /// Policy `http`: how a connection that is not HTTP/1 is followed. If `None`, it is unprotected.
@@ -34,7 +34,7 @@ impl TableConfig {
     pub(crate) fn sample() -> Self {
         Self {
             vip: ([10, 0, 0, 100], 80).into(),
-            policy: Policy::Http,
+            policy: RestartPolicy::Http,
             rules: Rules::default(),
             opaque: None,
             connection_bytes_max: 1 << 20,
@@ -46,6 +46,6 @@ impl TableConfig {
 
     /// Whether replicas follow connections, now or perhaps later.
     pub fn has_replicas(&self) -> bool {
-        self.policy == Policy::Replica || self.opaque.is_some()
+        self.policy == RestartPolicy::Replica || self.opaque.is_some()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Change, ConnectionId, Direction, Table};
+use super::{ConnectionId, Direction, Table, TableChange};
 use crate::Instant;
 use crate::connection::{Connection, Opening};
 use crate::follower::Follower;
@@ -28,10 +28,10 @@ impl Table {
         direction: Direction,
         client: SocketAddr,
         segment: &Segment<'_>,
-    ) -> Change {
+    ) -> TableChange {
         let opening = Opening::of(segment, now);
         match direction {
-            Direction::In if segment.flags.ack => return Change::Unknown,
+            Direction::In if segment.flags.ack => return TableChange::Unknown,
             Direction::In => {
                 let repeated = self
                     .handshakes
@@ -59,7 +59,7 @@ impl Table {
                 }
             }
         }
-        Change::Handshake
+        TableChange::Handshake
     }
 
     /// The server has accepted data in a SYN (Fast Open), and no log has that data.

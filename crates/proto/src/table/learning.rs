@@ -2,23 +2,23 @@
 
 use std::net::SocketAddr;
 
-use super::{Change, ConnectionId, Direction, Table};
+use super::{ConnectionId, Direction, Table, TableChange};
 use crate::Instant;
-use crate::census::{Page, PageQuery};
-use crate::connection::{Cause, Connection};
-use crate::follower::Policy;
-use crate::learn::{QUESTION_MAX, Told};
+use crate::census::{CensusPage, PageQuery};
+use crate::connection::{Connection, UnprotectedCause};
+use crate::follower::RestartPolicy;
+use crate::learn::{ClientTerms, QUESTION_MAX};
 use crate::packet::Segment;
 
 impl Table {
     /// Clients whose connections are older than the log ([`crate::older`]), and why they are not protected.
-    pub fn older(&self, now: Instant) -> impl Iterator<Item = (SocketAddr, Cause)> {
+    pub fn older(&self, now: Instant) -> impl Iterator<Item = (SocketAddr, UnprotectedCause)> {
         let policy = self.config.policy;
         self.older.iter(now).map(move |(client, is_silent)| {
             let cause = match self.learner.barred(client) {
-                Some(reason) => Cause::NotLearnt(reason.to_owned()),
-                None if is_silent => Cause::Silent(policy),
-                None => Cause::Older(policy),
+                Some(reason) => UnprotectedCause::NotLearnt(reason.to_owned()),
+                None if is_silent => UnprotectedCause::Silent(policy),
+                None => UnprotectedCause::Older(policy),
             };
             (client, cause)
         })
@@ -35,7 +35,7 @@ impl Table {
     pub fn distrust(&mut self) {
         let ids: Vec<_> = self.iter().map(|(id, _)| id).collect();
         for id in ids {
-            self.change(id, |connection| connection.unprotect(Cause::LogGap));
+            self.change(id, |connection| connection.unprotect(UnprotectedCause::LogGap));
         }
     }
 
@@ -74,7 +74,7 @@ impl Table {
 
     /// Takes a page of the primary's list. The log has been read up to the page's arrival, so the table knows each listed
     /// connection that is younger than the log.
-    pub fn on_page(&mut self, page: Page) {
+    pub fn on_page(&mut self, page: CensusPage) {
         if self.is_wire && self.census.takes(&page) {
             let asked = self.census.began();
             for (client, terms) in page.connections {
@@ -108,7 +108,7 @@ impl Table {
     }
 
     /// Takes an answer of the primary. As for [`on_page`](Self::on_page), the log has been read up to the answer's arrival.
-    pub fn on_told(&mut self, told: Told) {
+    pub fn on_told(&mut self, told: ClientTerms) {
         if let Some(asked) = self.learner.take_answer(told.0)
             && self.is_wire
         {
@@ -117,7 +117,7 @@ impl Table {
     }
 
     /// Takes what the primary's kernel knows of a connection. The question was asked at `asked`.
-    fn on_answer(&mut self, asked: Instant, (client, terms): Told) {
+    fn on_answer(&mut self, asked: Instant, (client, terms): ClientTerms) {
         let ended_since = self.ended.get(&client).is_some_and(|ended| ended.at >= asked);
         if terms.is_none() {
             self.on_vanished(asked, client);
@@ -143,16 +143,16 @@ impl Table {
         direction: Direction,
         client: SocketAddr,
         segment: &Segment<'_>,
-    ) -> Change {
+    ) -> TableChange {
         let said = self.older.said(client);
         self.older.note(now, direction, client, segment);
-        let learns = self.is_wire && self.config.policy == Policy::Http;
+        let learns = self.is_wire && self.config.policy == RestartPolicy::Http;
         let is_ready = learns && self.learner.on_segment(now, direction, client, segment, said);
         if self.is_wire && !learns && !self.older.contains(client) {
             self.learner.want(client, true); // asks whether the primary has a connection of this client
         }
         let learnt = is_ready.then(|| self.learn(client)).flatten();
-        learnt.map_or(Change::Unknown, Change::Opened)
+        learnt.map_or(TableChange::Unknown, TableChange::Opened)
     }
 
     /// Removes a connection that was learnt wrongly. The client's connection counts as older again and is never learnt; `reason` says why.

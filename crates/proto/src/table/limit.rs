@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use super::{ConnectionId, Table};
 use crate::Instant;
-use crate::connection::{Connection, Word};
-use crate::spill::Full;
+use crate::connection::{CapChange, Connection};
+use crate::spill::LogFull;
 use crate::stream::Shelf;
 
 impl Table {
@@ -37,7 +37,7 @@ impl Table {
         let before = connection.memory();
         let result = change(connection);
         if is_exhausted && connection.memory() > before {
-            connection.hold(before, Full::Memory);
+            connection.hold(before, LogFull::Memory);
         }
         let client = connection.client();
         connection.judge_window(now, &mut |word| self.words.push_back((client, word)));
@@ -47,7 +47,7 @@ impl Table {
     }
 
     /// The next change to a client's window.
-    pub(crate) fn poll_word(&mut self) -> Option<(SocketAddr, Word)> {
+    pub(crate) fn poll_word(&mut self) -> Option<(SocketAddr, CapChange)> {
         self.words.pop_front()
     }
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::{ConnectionId, Table};
-use crate::spill::Full;
+use crate::spill::LogFull;
 
 /// The logs are reduced to the bound less 1/ROOM of the bound.
 const ROOM: u64 = 16;
@@ -55,7 +55,7 @@ impl Table {
                     break;
                 }
                 let bound = usize::try_from(memory.saturating_sub(excess)).unwrap_or(usize::MAX);
-                self.change(id, |connection| connection.hold(bound, Full::Share));
+                self.change(id, |connection| connection.hold(bound, LogFull::Share));
                 let left = self.get(id).map_or(0, |connection| connection.memory() as u64);
                 excess = excess.saturating_sub(memory - left);
             }
@@ -93,10 +93,10 @@ mod tests {
 
     use super::*;
     use crate::connection::{AtLimit, Protection};
-    use crate::follower::Policy;
-    use crate::packet::{Flags, Options, Segment};
+    use crate::follower::RestartPolicy;
+    use crate::packet::{Flags, Segment, TcpOptions};
     use crate::spill::Spills;
-    use crate::spill::tests::Memory;
+    use crate::spill::tests::TestDepot;
     use crate::table::{Direction, TableConfig};
     use crate::{Instant, Seq};
 
@@ -114,13 +114,13 @@ mod tests {
     }
 
     /// A client of a table, and the number of bytes that the client and its server have sent.
-    struct Client {
+    struct ShareClient {
         address: SocketAddr,
         sent: u32,
         said: u32,
     }
 
-    impl Client {
+    impl ShareClient {
         fn open(table: &mut Table, address: &str) -> Self {
             let mut client = Self {
                 address: address.parse().expect("an address"),
@@ -147,9 +147,9 @@ mod tests {
                 ack: Seq(ack),
                 flags,
                 window: u16::MAX,
-                options: Options {
+                options: TcpOptions {
                     window_scale: flags.syn.then_some(14),
-                    ..Options::default()
+                    ..TcpOptions::default()
                 },
                 payload,
             };
@@ -195,13 +195,13 @@ mod tests {
         for greedy in ["10.9.9.9", "[2001:db8::9:0:0:9]"] {
             let mut table = table(AtLimit::Unprotect);
             let mut modest: Vec<_> = (0..10)
-                .map(|last| Client::open(&mut table, &format!("10.0.0.{last}:4000")))
+                .map(|last| ShareClient::open(&mut table, &format!("10.0.0.{last}:4000")))
                 .collect();
             modest
                 .iter_mut()
                 .for_each(|client| client.download(&mut table, 10_000));
             for number in 0..100 {
-                let mut client = Client::open(&mut table, &format!("{greedy}:{}", 4000 + number));
+                let mut client = ShareClient::open(&mut table, &format!("{greedy}:{}", 4000 + number));
                 client.download(&mut table, 50_000);
                 assert!(table.memory() <= TOTAL + 65_536, "{}", table.memory());
             }
@@ -230,10 +230,10 @@ mod tests {
         ] {
             let mut table = table(AtLimit::Unprotect);
             let mut modest: Vec<_> = (0..10)
-                .map(|last| Client::open(&mut table, &format!("10.0.0.{last}:4000")))
+                .map(|last| ShareClient::open(&mut table, &format!("10.0.0.{last}:4000")))
                 .collect();
             for number in 0..30 {
-                let mut client = Client::open(&mut table, &format!("10.9.9.9:{}", 4000 + number));
+                let mut client = ShareClient::open(&mut table, &format!("10.9.9.9:{}", 4000 + number));
                 client.pass(&mut table, Direction::In, Flags::ACK, said);
                 client.sent += 1; // the hole: a byte that nobody has seen
                 for _ in 0..60 {
@@ -256,18 +256,18 @@ mod tests {
     #[test]
     fn what_lingers_is_given_back_by_those_that_hold_the_most() {
         let mut table = Table::new(TableConfig {
-            policy: Policy::Replica,
+            policy: RestartPolicy::Replica,
             ..table(AtLimit::Unprotect).config().clone()
         });
-        let mut modest = Client::open(&mut table, "10.0.0.1:4000");
+        let mut modest = ShareClient::open(&mut table, "10.0.0.1:4000");
         let mut number = 0;
         while table.lingering.memory() < TOTAL / 4 - 16_384 {
             number += 1;
-            let mut client = Client::open(&mut table, &format!("10.0.1.1:{number}"));
+            let mut client = ShareClient::open(&mut table, &format!("10.0.1.1:{number}"));
             (0..10).for_each(|_| client.send(&mut table, &[1; 1000]));
             client.pass(&mut table, Direction::In, Flags::RST, &[]);
         }
-        let mut greedy = Client::open(&mut table, "10.9.9.9:4000");
+        let mut greedy = ShareClient::open(&mut table, "10.9.9.9:4000");
         while table.memory() < TOTAL - 40_000 {
             greedy.send(&mut table, &[1; 1000]);
         }
@@ -287,13 +287,13 @@ mod tests {
     #[test]
     fn connections_that_end_together_cost_nobody_protection() {
         let mut table = Table::new(TableConfig {
-            policy: Policy::Replica,
+            policy: RestartPolicy::Replica,
             ..table(AtLimit::Unprotect).config().clone()
         });
-        let mut modest = Client::open(&mut table, "10.0.0.1:4000");
+        let mut modest = ShareClient::open(&mut table, "10.0.0.1:4000");
         modest.send(&mut table, &[1; 1000]);
         for number in 0..7 {
-            let mut client = Client::open(&mut table, &format!("10.0.1.1:{}", 4000 + number));
+            let mut client = ShareClient::open(&mut table, &format!("10.0.1.1:{}", 4000 + number));
             (0..100).for_each(|_| client.send(&mut table, &[1; 1000]));
             client.pass(&mut table, Direction::In, Flags::RST, &[]);
         }
@@ -310,7 +310,7 @@ mod tests {
     fn a_single_client_may_have_all() {
         let mut table = table(AtLimit::Unprotect);
         let mut clients: Vec<_> = (0..10)
-            .map(|port| Client::open(&mut table, &format!("10.0.0.1:{}", 4000 + port)))
+            .map(|port| ShareClient::open(&mut table, &format!("10.0.0.1:{}", 4000 + port)))
             .collect();
         for client in &mut clients {
             client.download(&mut table, 50_000);
@@ -320,7 +320,7 @@ mod tests {
                 .iter()
                 .all(|client| client.protection(&table) == "Protected")
         );
-        let mut one_more = Client::open(&mut table, "10.0.0.1:5000");
+        let mut one_more = ShareClient::open(&mut table, "10.0.0.1:5000");
         one_more.download(&mut table, 600_000);
         let lost = clients.iter().chain([&one_more]);
         let lost = lost
@@ -332,9 +332,9 @@ mod tests {
     /// Logs are spilled to files, where possible, before any connection loses its protection.
     #[test]
     fn a_greedy_upload_is_spilled() {
-        let spills = Spills::new(Box::new(Memory::default()), u64::MAX);
+        let spills = Spills::new(Box::new(TestDepot::default()), u64::MAX);
         let mut table = table(AtLimit::Spill(spills));
-        let mut greedy = Client::open(&mut table, "10.9.9.9:4000");
+        let mut greedy = ShareClient::open(&mut table, "10.9.9.9:4000");
         greedy.send(
             &mut table,
             b"PUT /big HTTP/1.1\r\nContent-Length: 1000000000\r\n\r\n",
@@ -352,7 +352,7 @@ mod tests {
     fn unanswered_requests_count() {
         let mut table = table(AtLimit::Unprotect);
         for number in 0..100 {
-            let mut client = Client::open(&mut table, &format!("10.0.{number}.1:4000"));
+            let mut client = ShareClient::open(&mut table, &format!("10.0.{number}.1:4000"));
             for _ in 0..500 {
                 client.send(&mut table, POST);
             }
@@ -377,7 +377,7 @@ mod tests {
     #[test]
     fn an_unfinished_header_counts() {
         let mut table = table(AtLimit::Unprotect);
-        let mut client = Client::open(&mut table, "10.0.0.1:4000");
+        let mut client = ShareClient::open(&mut table, "10.0.0.1:4000");
         client.send(&mut table, b"GET / HTTP/1.1\r\nX: ");
         for _ in 0..20 {
             client.send(&mut table, &[b'x'; 1000]);

@@ -3,11 +3,11 @@ use std::sync::Arc;
 use super::*;
 use crate::Offset;
 use crate::action::ServiceAction;
-use crate::follower::{Opaque, Policy, follow_replica};
+use crate::follower::{Opaque, RestartPolicy, follow_replica};
 use crate::restart::http::Volatile;
 
 /// The client's numbers begin at 0, the server's at 1000.
-fn say(table: &mut Table, direction: Direction, flags: Flags, ack: u32, payload: &[u8]) -> Change {
+fn say(table: &mut Table, direction: Direction, flags: Flags, ack: u32, payload: &[u8]) -> TableChange {
     let (client, vip) = (([10, 0, 0, 1], 4000).into(), table.config().vip);
     let (source, destination, first) = match direction {
         Direction::In => (client, vip, 0),
@@ -20,7 +20,7 @@ fn say(table: &mut Table, direction: Direction, flags: Flags, ack: u32, payload:
         ack: Seq(ack),
         flags,
         window: 1000,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload,
     };
     table.on_packet(Instant::ZERO, direction, &segment, None)
@@ -54,7 +54,7 @@ fn a_handshake_that_is_begun_twice_opens_one_connection() {
         ack: Seq(0),
         flags: Flags::SYN,
         window: 1000,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload: &[],
     };
     table.on_packet(Instant::ZERO, Direction::In, &stranger, None);
@@ -132,13 +132,13 @@ fn a_client_that_refuses_the_answer_has_no_handshake() {
     say(&mut table, Direction::In, Flags::SYN, 0, &[]);
     assert_eq!(
         say(&mut table, Direction::In, Flags::RST, 0, &[]),
-        Change::Unknown,
+        TableChange::Unknown,
         "of what?"
     );
     say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
     assert_eq!(
         say(&mut table, Direction::In, Flags::RST, 0, &[]),
-        Change::Handshake
+        TableChange::Handshake
     );
     assert_eq!(table.open_pending(), []);
 }
@@ -146,7 +146,7 @@ fn a_client_that_refuses_the_answer_has_no_handshake() {
 /// For example a health check that only asks whether a server listens.
 #[test]
 fn a_reset_that_completes_the_handshake_ends_the_connection() {
-    for policy in [Policy::Http, Policy::Replica] {
+    for policy in [RestartPolicy::Http, RestartPolicy::Replica] {
         let config = table().config().clone();
         let mut table = Table::new(TableConfig { policy, ..config });
         say(&mut table, Direction::In, Flags::SYN, 0, &[]);
@@ -156,7 +156,7 @@ fn a_reset_that_completes_the_handshake_ends_the_connection() {
             ..Flags::ACK
         };
         let change = say(&mut table, Direction::In, reset, 1001, &[]);
-        assert!(matches!(change, Change::Ended(_)), "{change:?}");
+        assert!(matches!(change, TableChange::Ended(_)), "{change:?}");
         assert_eq!(table.len(), 0);
         let mut actions = VecDeque::new();
         follow_replica(&mut table, change, &mut actions);
@@ -172,7 +172,7 @@ fn a_reset_that_completes_the_handshake_ends_the_connection() {
 #[test]
 fn a_connection_that_is_over_waits_for_its_replica() {
     for is_answered in [true, false] {
-        let policy = Policy::Replica;
+        let policy = RestartPolicy::Replica;
         let config = table().config().clone();
         let mut table = Table::new(TableConfig { policy, ..config });
         say(&mut table, Direction::In, Flags::SYN, 0, &[]);
@@ -230,7 +230,7 @@ fn a_connection_that_is_over_waits_for_its_replica() {
 /// Also if the segment that completes the handshake is the one that gives the connection a replica.
 #[test]
 fn a_replica_is_opened_once() {
-    for (policy, is_opaque) in [(Policy::Replica, false), (Policy::Http, true)] {
+    for (policy, is_opaque) in [(RestartPolicy::Replica, false), (RestartPolicy::Http, true)] {
         let opaque = is_opaque.then(|| {
             let (bound, volatile) = (1000, Volatile::default());
             Arc::new(Opaque { bound, volatile })
@@ -281,14 +281,17 @@ fn what_a_socket_had_is_forgotten_with_it() {
         let client = ([10, 0, 0, 1], 4000).into();
         assert!(table.handed_over.is_empty(), "its next connection is another one");
         table.hand_over(table.find(client).expect("open"));
-        assert_eq!(say(&mut table, Direction::In, Flags::ACK, 1001, &[]), Change::Old);
+        assert_eq!(
+            say(&mut table, Direction::In, Flags::ACK, 1001, &[]),
+            TableChange::Old
+        );
         if round % 2 == 0 {
             continue;
         }
         table.forget_socket(client);
         assert_eq!(
             say(&mut table, Direction::In, Flags::ACK, 1001, &[]),
-            Change::Unknown
+            TableChange::Unknown
         );
         assert!(table.handed_over.is_empty());
     }
@@ -304,7 +307,7 @@ fn data_in_a_syn_makes_a_connection_unknown_if_it_is_taken() {
             say(&mut table, Direction::In, Flags::SYN, 0, &[]);
             say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
             let opened = say(&mut table, Direction::In, Flags::ACK, 1001, &[]);
-            assert!(matches!(opened, Change::Opened(_)), "{opened:?}");
+            assert!(matches!(opened, TableChange::Opened(_)), "{opened:?}");
             if handed_over {
                 table.hand_over(table.find(([10, 0, 0, 1], 4000).into()).expect("open"));
             }
@@ -312,7 +315,7 @@ fn data_in_a_syn_makes_a_connection_unknown_if_it_is_taken() {
             let acknowledges = if taken { 6 } else { 1 };
             say(&mut table, Direction::Out, Flags::SYN_ACK, acknowledges, &[]);
             let change = say(&mut table, Direction::In, Flags::ACK, 1001, &[]);
-            assert_eq!(change == Change::Unknown, taken, "{change:?}");
+            assert_eq!(change == TableChange::Unknown, taken, "{change:?}");
             assert_eq!(table.len(), usize::from(!taken));
             assert_eq!(table.open_pending(), []);
         }

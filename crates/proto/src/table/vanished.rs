@@ -18,7 +18,7 @@ const LOOKED_AT_MAX: usize = 4096;
 
 /// Position of the round through the slots.
 #[derive(Debug, Default)]
-pub(super) struct Round {
+pub(super) struct SlotCursor {
     at: Instant,
     slot: usize,
 }

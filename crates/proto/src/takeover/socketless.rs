@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::action::ServiceAction;
 use crate::connection::{Connection, Opening};
-use crate::packet::{Flags, Options, Segment};
+use crate::packet::{Flags, Segment, TcpOptions};
 use crate::{Instant, Seq};
 
 /// A copy of the SYN-ACK, because the client may not have got it.
@@ -35,10 +35,10 @@ pub struct HandedOver {
 
 /// Packets that are sent repeatedly.
 #[derive(Debug, Default)]
-pub(crate) struct Repeats(Vec<Repeat>);
+pub(crate) struct Repeats(Vec<Retransmission>);
 
 #[derive(Debug)]
-struct Repeat {
+struct Retransmission {
     packet: Vec<u8>,
     due: Instant,
     wait: Duration,
@@ -54,7 +54,7 @@ impl Repeats {
     /// Sends `packet` now, and again later.
     pub(crate) fn add(&mut self, now: Instant, packet: Vec<u8>, actions: &mut VecDeque<ServiceAction>) {
         actions.push_back(ServiceAction::Transmit(packet.clone()));
-        self.0.push(Repeat {
+        self.0.push(Retransmission {
             packet,
             due: now + FIRST_WAIT,
             wait: FIRST_WAIT,
@@ -99,7 +99,7 @@ pub(super) fn reset_of(connection: &Connection) -> Segment<'static> {
             ..Flags::RST
         },
         window: 0,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload: &[],
     }
 }
@@ -128,7 +128,7 @@ pub(crate) fn refuse(segment: &Segment<'_>) -> Option<Segment<'static>> {
         ack,
         flags,
         window: 0,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload: &[],
     })
 }

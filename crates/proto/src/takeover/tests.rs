@@ -1,7 +1,7 @@
 use super::*;
-use crate::packet::{Checksum, Flags, Options, Segment};
-use crate::protection::{Cause, Protection};
-use crate::table::{Change, Direction, PENDING_MAX, TableConfig};
+use crate::packet::{Checksum, Flags, Segment, TcpOptions};
+use crate::protection::{Protection, UnprotectedCause};
+use crate::table::{Direction, PENDING_MAX, TableChange, TableConfig};
 use crate::{Offset, Seq};
 
 const VIP: ([u8; 4], u16) = ([10, 0, 0, 100], 80);
@@ -11,11 +11,11 @@ fn table() -> Table {
 }
 
 /// A segment from or to the client of `port`. The clients' sequence numbers begin at 0, the server's at 1000.
-fn say(table: &mut Table, port: u16, direction: Direction, flags: Flags) -> Change {
+fn say(table: &mut Table, port: u16, direction: Direction, flags: Flags) -> TableChange {
     say_with(table, port, direction, flags, b"")
 }
 
-fn say_with(table: &mut Table, port: u16, direction: Direction, flags: Flags, payload: &[u8]) -> Change {
+fn say_with(table: &mut Table, port: u16, direction: Direction, flags: Flags, payload: &[u8]) -> TableChange {
     say_at(Instant::from_nanos(0), table, port, direction, flags, payload)
 }
 
@@ -26,7 +26,7 @@ fn say_at(
     direction: Direction,
     flags: Flags,
     payload: &[u8],
-) -> Change {
+) -> TableChange {
     let client: SocketAddr = ([10, 0, 0, 1], port).into();
     let opening = u32::from(!flags.syn);
     let (source, destination, seq, ack) = match direction {
@@ -40,7 +40,7 @@ fn say_at(
         ack: Seq(ack),
         flags,
         window: 5000,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload,
     };
     table.on_packet(at, direction, &segment, None)
@@ -65,7 +65,7 @@ fn begin_handshake(table: &mut Table, port: u16) {
 fn open(table: &mut Table, port: u16) -> ConnectionId {
     begin_handshake(table, port);
     match say(table, port, Direction::In, Flags::ACK) {
-        Change::Opened(id) => id,
+        TableChange::Opened(id) => id,
         other => panic!("{other:?}"),
     }
 }
@@ -87,7 +87,7 @@ fn a_connection_whose_output_was_too_much_is_reset_where_its_client_is() {
             ack: Seq(1),
             flags: Flags::ACK,
             window: 1000,
-            options: Options::default(),
+            options: TcpOptions::default(),
             payload: &[7; 1000],
         };
         table.on_packet(Instant::from_nanos(0), Direction::Out, &segment, None);
@@ -137,7 +137,7 @@ fn say_of_client(table: &mut Table, seq: u32, flags: Flags, payload: &[u8]) {
         ack: Seq(1001),
         flags,
         window: 5000,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload,
     };
     table.on_packet(Instant::from_nanos(0), Direction::In, &segment, None);
@@ -157,7 +157,7 @@ fn what_was_acknowledged_is_not_compared() {
         ack: Seq(7),
         flags: Flags::ACK,
         window: 5000,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload: b"",
     };
     table.on_packet(Instant::from_nanos(0), Direction::Out, &acknowledged, None);
@@ -188,7 +188,7 @@ fn urgent_data_is_not_protected() {
         say_of_client(&mut table, 50_000, urgent, b"!");
         assert_eq!(table.get(id).unwrap().protection(), Protection::Protected);
         say_with(&mut table, 1, direction, urgent, b"!");
-        let cause = Protection::Unprotected(Cause::Urgent);
+        let cause = Protection::Unprotected(UnprotectedCause::Urgent);
         assert_eq!(table.get(id).unwrap().protection(), cause);
     }
 }
@@ -196,9 +196,9 @@ fn urgent_data_is_not_protected() {
 /// A server answers with the option only if it uses Multipath TCP on this connection. An offer of the client alone has no effect.
 #[test]
 fn a_connection_of_several_paths_is_not_protected() {
-    let several = Options {
+    let several = TcpOptions {
         multipath: true,
-        ..Options::default()
+        ..TcpOptions::default()
     };
     let mut table = table();
     for (port, (offered, agreed, later)) in (1..).zip([(1, 0, 0), (1, 1, 0), (1, 0, 1)]) {
@@ -212,7 +212,7 @@ fn a_connection_of_several_paths_is_not_protected() {
                 ack: Seq(ack),
                 flags,
                 window: 5000,
-                options: if says == 1 { several } else { Options::default() },
+                options: if says == 1 { several } else { TcpOptions::default() },
                 payload: b"",
             };
             let direction = if from_client {
@@ -229,7 +229,7 @@ fn a_connection_of_several_paths_is_not_protected() {
         let id = table.find(client).expect("open");
         let expected = match agreed + later {
             0 => Protection::Protected,
-            _ => Protection::Unprotected(Cause::Multipath),
+            _ => Protection::Unprotected(UnprotectedCause::Multipath),
         };
         assert_eq!(table.get(id).unwrap().protection(), expected, "{port}");
     }
@@ -307,7 +307,7 @@ fn who_speaks_is_put_forward_once() {
 #[test]
 fn who_waits_for_nothing_but_a_reply_is_in_a_hurry() {
     let request = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi";
-    for policy in [Policy::Http, Policy::Replica] {
+    for policy in [RestartPolicy::Http, RestartPolicy::Replica] {
         let config = TableConfig {
             policy,
             ..table().config().clone()
@@ -322,7 +322,7 @@ fn who_waits_for_nothing_but_a_reply_is_in_a_hurry() {
             ack: Seq(1) + u32::try_from(request.len()).expect("short"),
             flags: Flags::ACK,
             window: 5000,
-            options: Options::default(),
+            options: TcpOptions::default(),
             payload: b"",
         };
         table.on_packet(NOW, Direction::Out, &acknowledgement, None);
@@ -403,7 +403,7 @@ fn a_client_whose_window_was_closed_is_asked() {
             ack: Seq(1001),
             flags: Flags::ACK,
             window,
-            options: Options::default(),
+            options: TcpOptions::default(),
             payload: b"",
         };
         table.on_packet(NOW, Direction::In, &segment, None);
@@ -540,7 +540,7 @@ fn say_of_server(table: &mut Table, seq: u32, flags: Flags, payload: &[u8]) {
         ack: Seq(1),
         flags,
         window: 5000,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload,
     };
     table.on_packet(Instant::from_nanos(0), Direction::Out, &segment, None);
@@ -591,7 +591,7 @@ fn a_connection_that_is_given_up_with_holes_is_still_followed() {
         let id = open(&mut table, 1);
         say_of_client(&mut table, 2, Flags::ACK, b"ET /");
         say_of_server(&mut table, 1101, Flags::ACK, &[7; 100]);
-        table.change(id, |connection| connection.unprotect(Cause::LogGap));
+        table.change(id, |connection| connection.unprotect(UnprotectedCause::LogGap));
         say_of_client(&mut table, 6, Flags::ACK, b" HTTP");
         say_of_server(&mut table, 1201, Flags::ACK, &[7; 100]);
         assert_eq!(table.memory(), 0);
@@ -617,7 +617,7 @@ fn a_connection_that_is_given_up_with_holes_is_still_followed() {
                 ack: Seq(11),
                 flags: Flags::ACK,
                 window: 5000,
-                options: Options::default(),
+                options: TcpOptions::default(),
                 payload: b"",
             };
             table.on_packet(NOW, Direction::Out, &acknowledges, None);
@@ -630,9 +630,9 @@ fn a_connection_that_is_given_up_with_holes_is_still_followed() {
 /// A client that signs its segments accepts only signed segments. Only the old socket has the key, so a restored socket cannot sign.
 #[test]
 fn a_connection_whose_segments_are_signed_is_not_protected() {
-    let signed = Options {
+    let signed = TcpOptions {
         signature: true,
-        ..Options::default()
+        ..TcpOptions::default()
     };
     for (port, is_offered, is_agreed) in [
         (1, false, false),
@@ -654,7 +654,7 @@ fn a_connection_whose_segments_are_signed_is_not_protected() {
                 ack: Seq(ack),
                 flags,
                 window: 5000,
-                options: if is_signed { signed } else { Options::default() },
+                options: if is_signed { signed } else { TcpOptions::default() },
                 payload: b"",
             };
             table.on_packet(Instant::from_nanos(0), direction, &segment, None)
@@ -664,7 +664,7 @@ fn a_connection_whose_segments_are_signed_is_not_protected() {
         say(Direction::In, Flags::ACK, 1, 1001, is_offered);
         let id = table.find(client).expect("open");
         let expected = if is_offered || is_agreed {
-            Protection::Unprotected(Cause::Signed)
+            Protection::Unprotected(UnprotectedCause::Signed)
         } else {
             Protection::Protected
         };

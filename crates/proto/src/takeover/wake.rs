@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::Instant;
 use crate::connection::{Connection, Endpoint};
-use crate::packet::{Flags, Options, Segment, Timestamps};
+use crate::packet::{Flags, Segment, TcpOptions, Timestamps};
 
 /// Initial window, in segments (RFC 6928).
 const FIRST: usize = 10;
@@ -54,12 +54,12 @@ fn acknowledgement(endpoint: &Endpoint, offered: u32, now: Instant) -> Segment<'
         ack: endpoint.receive_next,
         flags: Flags::ACK,
         window: u16::try_from(window).unwrap_or(u16::MAX),
-        options: Options {
+        options: TcpOptions {
             timestamps: endpoint.timestamps.map(|clock| Timestamps {
                 value: clock_at(clock.value, clock.at, now),
                 echo: clock.echo,
             }),
-            ..Options::default()
+            ..TcpOptions::default()
         },
         payload: &[],
     }

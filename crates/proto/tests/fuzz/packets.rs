@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use steadfast_proto::Seq;
-use steadfast_proto::packet::{Checksum, Malformed, Options, Segment, Timestamps};
+use steadfast_proto::packet::{Checksum, Malformed, Segment, TcpOptions, Timestamps};
 
 /// The TCP segment in an accepted packet. The lengths in the IP headers say where it begins (RFC 791 §3.1, RFC 8200 §4).
 fn segment(packet: &[u8]) -> &[u8] {
@@ -29,9 +29,9 @@ fn segment(packet: &[u8]) -> &[u8] {
 }
 
 /// The options of a TCP header, read one by one where RFC 9293 §3.1 places them. Unknown kinds are skipped by their length.
-fn options(header: &[u8]) -> Options {
+fn options(header: &[u8]) -> TcpOptions {
     let long = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().expect("four bytes"));
-    let mut options = Options::default();
+    let mut options = TcpOptions::default();
     let mut at = 20;
     while at < header.len() && header[at] != 0 {
         if header[at] == 1 {
@@ -140,7 +140,7 @@ fn what_is_read_stands_in_the_packet() {
             // blocks are left out because they may not fit in that layout. Multipath TCP and signatures are left out because `emit`
             // never builds them.
             let simple = Segment {
-                options: Options {
+                options: TcpOptions {
                     sack: [None; 4],
                     multipath: false,
                     signature: false,

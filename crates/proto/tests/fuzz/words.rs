@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use steadfast_proto::Instant;
 use steadfast_proto::action::{Action, Heartbeat, ServiceAction};
-use steadfast_proto::census::Page;
+use steadfast_proto::census::CensusPage;
 use steadfast_proto::connection::AtLimit;
 use steadfast_proto::detector::DetectorConfig;
-use steadfast_proto::follower::Policy;
-use steadfast_proto::learn::Told;
+use steadfast_proto::follower::RestartPolicy;
+use steadfast_proto::learn::ClientTerms;
 use steadfast_proto::node::{Node, NodeConfig};
 use steadfast_proto::orphans::Orphans;
 use steadfast_proto::restart::http::Rules;
 use steadfast_proto::service::{ServiceConfig, ServiceInput};
-use steadfast_proto::standing::{Arbiter, Verdict};
+use steadfast_proto::standing::{Arbiter, ArbiterVerdict};
 use steadfast_proto::table::TableConfig;
 
 /// Time between two heartbeats.
@@ -27,7 +27,7 @@ const ACTIONS_MAX: usize = 10_000;
 fn node(now: Instant) -> Node {
     let table = TableConfig {
         vip: ([10, 2, 0, 100], 80).into(),
-        policy: Policy::Http,
+        policy: RestartPolicy::Http,
         rules: Rules::default(),
         opaque: None,
         connection_bytes_max: 1000,
@@ -72,7 +72,7 @@ fn carry_out(node: &mut Node, now: Instant) {
             ServiceAction::Announce => ServiceInput::Reached,
             ServiceAction::Confirm { epoch } => ServiceInput::Verdict {
                 epoch,
-                verdict: Verdict::Granted,
+                verdict: ArbiterVerdict::Granted,
             },
             _ => continue,
         };
@@ -90,9 +90,13 @@ fn hear(node: &mut Node, now: Instant, line: &[u8]) -> serde_json::Result<()> {
         b'3' => node.handle(
             now,
             0,
-            ServiceInput::Told(serde_json::from_slice::<Vec<Told>>(json)?),
+            ServiceInput::Told(serde_json::from_slice::<Vec<ClientTerms>>(json)?),
         ),
-        b'5' => node.handle(now, 0, ServiceInput::Page(serde_json::from_slice::<Page>(json)?)),
+        b'5' => node.handle(
+            now,
+            0,
+            ServiceInput::Page(serde_json::from_slice::<CensusPage>(json)?),
+        ),
         _ => {}
     }
     Ok(())

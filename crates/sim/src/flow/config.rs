@@ -11,7 +11,7 @@ use crate::net::HEADER;
 /// How a sender finds and repairs losses, and how a loss reduces its window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Variant {
+pub enum TcpVariant {
     /// Fast retransmit, then slow start from one segment (Jacobson 1988).
     Tahoe,
     /// Fast retransmit and fast recovery (RFC 5681 §3.2).
@@ -42,7 +42,7 @@ pub enum Growth {
 /// How a connection is opened and closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Handshake {
+pub enum FlowHandshake {
     /// SYN, SYN-ACK, ACK; FIN both ways.
     #[default]
     Full,
@@ -134,13 +134,13 @@ impl Default for RtoConfig {
 /// Configuration of both ends of a flow. The default follows the RFCs.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Config {
+pub struct FlowConfig {
     /// Loss recovery.
-    pub variant: Variant,
+    pub variant: TcpVariant,
     /// Congestion avoidance.
     pub growth: Growth,
     /// Opening and closing.
-    pub handshake: Handshake,
+    pub handshake: FlowHandshake,
     /// Bytes of data per segment.
     pub mss: u16,
     /// Congestion window after the handshake, in segments.
@@ -160,12 +160,12 @@ pub struct Config {
     pub departures: Departures,
 }
 
-impl Default for Config {
+impl Default for FlowConfig {
     fn default() -> Self {
         Self {
-            variant: Variant::default(),
+            variant: TcpVariant::default(),
             growth: Growth::default(),
-            handshake: Handshake::default(),
+            handshake: FlowHandshake::default(),
             mss: 1460,
             initial_window: 3, // RFC 5681 §3.1 for this segment size
             max_window: 64,
@@ -178,9 +178,9 @@ impl Default for Config {
     }
 }
 
-/// The field of a [`Config`] that is invalid.
+/// The field of a [`FlowConfig`] that is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum InvalidConfig {
+pub enum InvalidFlowConfig {
     /// With 0, nothing would ever be sent, or time would stand still.
     #[error("{0} must be positive")]
     Zero(&'static str),
@@ -198,12 +198,12 @@ pub enum InvalidConfig {
     Phase,
 }
 
-impl Config {
+impl FlowConfig {
     /// A one-way agent of ns-2 2.35, which counts packets, with that release's defaults. Its clock has ticks of 10 ms.
-    pub fn ns2(variant: Variant) -> Self {
+    pub fn ns2(variant: TcpVariant) -> Self {
         Self {
             variant,
-            handshake: Handshake::OneWay,
+            handshake: FlowHandshake::OneWay,
             initial_window: 2, // windowInit_
             max_window: 20,    // window_
             rto: RtoConfig {
@@ -222,7 +222,7 @@ impl Config {
     /// A host of today: CUBIC, selective acknowledgements, RACK and TLP, with the constants of Linux 6.5 and later.
     pub fn linux() -> Self {
         Self {
-            variant: Variant::Rack,
+            variant: TcpVariant::Rack,
             growth: Growth::Cubic,
             initial_window: 10, // TCP_INIT_CWND
             max_window: 2_200,  // 3 MB, the reach of net.ipv4.tcp_wmem
@@ -245,7 +245,7 @@ impl Config {
     ///
     /// # Errors
     /// Names the invalid field.
-    pub fn check(&self) -> Result<(), InvalidConfig> {
+    pub fn check(&self) -> Result<(), InvalidFlowConfig> {
         let rto = &self.rto;
         let zero = [
             ("mss", self.mss == 0),
@@ -257,21 +257,21 @@ impl Config {
             ("rto.tick", rto.tick.is_zero()),
         ];
         if let Some((field, _)) = zero.iter().find(|(_, zero)| *zero) {
-            return Err(InvalidConfig::Zero(field));
+            return Err(InvalidFlowConfig::Zero(field));
         }
         if self.max_window.checked_mul(u32::from(self.mss)).is_none() {
-            return Err(InvalidConfig::Window(self.max_window));
+            return Err(InvalidFlowConfig::Window(self.max_window));
         }
         if u32::from(self.mss) + HEADER > u32::from(u16::MAX) {
-            return Err(InvalidConfig::Segment);
+            return Err(InvalidFlowConfig::Segment);
         }
         for (field, value) in [("syn", rto.syn), ("initial", rto.initial)] {
             if value < rto.min || value > rto.max {
-                return Err(InvalidConfig::Rto(field));
+                return Err(InvalidFlowConfig::Rto(field));
             }
         }
         if rto.phase.is_some_and(|phase| phase >= rto.tick) {
-            return Err(InvalidConfig::Phase);
+            return Err(InvalidFlowConfig::Phase);
         }
         Ok(())
     }
@@ -283,11 +283,11 @@ mod tests {
 
     #[test]
     fn the_defaults_hold_and_each_error_names_its_field() {
-        assert_eq!(Config::default().check(), Ok(()));
-        assert_eq!(Config::ns2(Variant::Reno).check(), Ok(()));
-        assert_eq!(Config::linux().check(), Ok(()));
-        let refused = |change: fn(&mut Config)| {
-            let mut config = Config::default();
+        assert_eq!(FlowConfig::default().check(), Ok(()));
+        assert_eq!(FlowConfig::ns2(TcpVariant::Reno).check(), Ok(()));
+        assert_eq!(FlowConfig::linux().check(), Ok(()));
+        let refused = |change: fn(&mut FlowConfig)| {
+            let mut config = FlowConfig::default();
             change(&mut config);
             config.check().unwrap_err().to_string()
         };

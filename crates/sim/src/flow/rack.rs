@@ -15,8 +15,8 @@ use proto::Instant;
 
 use super::prr::Prr;
 use super::scoreboard::Scoreboard;
-use super::sender::{Sender, whole};
-use crate::net::Packet;
+use super::sender::{FlowSender, whole};
+use crate::net::FlowPacket;
 
 /// TLP.max_ack_delay in nanoseconds: the longest delay of an acknowledgement. Linux uses its smallest timeout.
 const MAX_ACK_DELAY: u64 = 200_000_000;
@@ -59,8 +59,8 @@ impl Rack {
     }
 }
 
-impl Sender {
-    pub(super) fn handle_rack(&mut self, now: Instant, packet: &Packet, out: &mut Vec<Packet>) {
+impl FlowSender {
+    pub(super) fn handle_rack(&mut self, now: Instant, packet: &FlowPacket, out: &mut Vec<FlowPacket>) {
         let ack = packet.ack;
         let (before, outstanding) = (self.una, self.segments(self.nxt - self.una));
         let news = self.rack.board.on_ack(now.as_nanos(), ack, packet.sack.iter(ack));
@@ -142,7 +142,7 @@ impl Sender {
     }
 
     /// Sends while less is in flight than the window allows, lost segments first. Returns whether something new was sent.
-    fn fill_rack(&mut self, now: Instant, out: &mut Vec<Packet>) -> bool {
+    fn fill_rack(&mut self, now: Instant, out: &mut Vec<FlowPacket>) -> bool {
         let before = self.max;
         while self.rack.board.in_flight() < u64::from(whole(self.cwnd)) {
             let lost = self.rack.board.next_lost();
@@ -194,7 +194,7 @@ impl Sender {
     }
 
     /// Handles the early timer, if it has expired. Returns whether it had.
-    pub(super) fn handle_early_timeout(&mut self, now: Instant, out: &mut Vec<Packet>) -> bool {
+    pub(super) fn handle_early_timeout(&mut self, now: Instant, out: &mut Vec<FlowPacket>) -> bool {
         let due = |(at, _): &mut (u64, Early)| *at <= now.as_nanos();
         let Some((_, early)) = self.rack.early.take_if(due) else {
             return false;
@@ -215,7 +215,7 @@ impl Sender {
     }
 
     /// Sends a probe, unless one is out already or no round trip was measured since the last one (§7.3).
-    fn probe(&mut self, now: Instant, out: &mut Vec<Packet>) {
+    fn probe(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         if self.rack.probe.is_none() && std::mem::take(&mut self.rack.measured) {
             let again = self.nxt >= self.end || !self.within_window(self.nxt);
             if again && let Some(seq) = self.rack.board.last() {
@@ -230,7 +230,7 @@ impl Sender {
     }
 
     /// Handles what an acknowledgement says about the probe (§7.4.2).
-    fn end_probe(&mut self, packet: &Packet, news: u64) {
+    fn end_probe(&mut self, packet: &FlowPacket, news: u64) {
         let Some(probe) = self.rack.probe.filter(|probe| packet.ack >= probe.end) else {
             return;
         };
@@ -244,7 +244,7 @@ impl Sender {
     }
 
     /// The retransmission timer expired. The window is one segment already (§6.3).
-    pub(super) fn repair_after_timeout(&mut self, now: Instant, out: &mut Vec<Packet>) {
+    pub(super) fn repair_after_timeout(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         self.rack.early = None;
         self.rack.probe = None;
         let round_trip = self.round_trip();
@@ -258,34 +258,34 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::flow::{Config, Handshake};
-    use crate::net::{Direction, Flags, FlowId, Sack};
+    use crate::flow::{FlowConfig, FlowHandshake};
+    use crate::net::{FlowDirection, FlowFlags, FlowId, Sack};
 
     const MSS: u64 = 1000;
     const MS: u64 = 1_000_000;
 
     /// A sender under test, and the packets that it has sent since the last call of [`sent`](Self::sent).
-    struct Play {
-        sender: Sender,
+    struct SenderTest {
+        sender: FlowSender,
         now: Instant,
         /// What the receiver advertises, in segments.
         window: u32,
-        out: Vec<Packet>,
+        out: Vec<FlowPacket>,
     }
 
     const NOTHING: [i64; 0] = [];
 
-    impl Play {
-        fn new(segments: u64, change: impl FnOnce(&mut Config)) -> Self {
-            let mut config = Config {
-                handshake: Handshake::OneWay,
+    impl SenderTest {
+        fn new(segments: u64, change: impl FnOnce(&mut FlowConfig)) -> Self {
+            let mut config = FlowConfig {
+                handshake: FlowHandshake::OneWay,
                 mss: u16::try_from(MSS).unwrap(),
-                ..Config::linux()
+                ..FlowConfig::linux()
             };
             config.rto.phase = Some(Duration::ZERO);
             change(&mut config);
             let mut play = Self {
-                sender: Sender::new(FlowId(0), &config, segments * MSS),
+                sender: FlowSender::new(FlowId(0), &config, segments * MSS),
                 now: Instant::ZERO,
                 window: 2_200,
                 out: Vec::new(),
@@ -314,10 +314,10 @@ mod tests {
             for (from, to) in blocks {
                 sack.push(ack, 1 + from * MSS, 1 + to * MSS);
             }
-            let packet = Packet {
+            let packet = FlowPacket {
                 flow: FlowId(0),
-                direction: Direction::Backward,
-                flags: Flags::ACK,
+                direction: FlowDirection::Backward,
+                flags: FlowFlags::ACK,
                 len: 0,
                 seq: 0,
                 ack,
@@ -336,7 +336,7 @@ mod tests {
 
         /// Which segments left since the last call, from 0 on; -1 is the SYN.
         fn sent(&mut self) -> Vec<i64> {
-            let number = |packet: Packet| {
+            let number = |packet: FlowPacket| {
                 if packet.seq == 0 {
                     -1
                 } else {
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn ten_segments_leave_at_first_and_the_window_doubles_each_round_trip() {
-        let mut play = Play::opened(1000);
+        let mut play = SenderTest::opened(1000);
         assert_eq!(play.sent(), (0..10).collect::<Vec<_>>());
         for (acked, expected) in [(10, 20), (30, 40), (70, 80)] {
             for segments in (acked - expected / 2..acked).step_by(2) {
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_window_that_is_not_used_does_not_grow() {
-        let mut play = Play::opened(1000);
+        let mut play = SenderTest::opened(1000);
         play.window = 5;
         (1..200).for_each(|segments| drop(play.ack(200, segments, &[])));
         assert!(
@@ -374,7 +374,7 @@ mod tests {
     /// RFC 8985 §7.2: 2 · SRTT after the last acknowledgement; §7.3: with new data, if there is some.
     #[test]
     fn a_probe_sends_new_data_two_round_trips_after_the_last_news() {
-        let mut play = Play::opened(1000);
+        let mut play = SenderTest::opened(1000);
         play.sent();
         play.ack(200, 2, &[]);
         assert_eq!(play.expire(), (200 + 2 * 100, vec![12 + 2]));
@@ -388,12 +388,12 @@ mod tests {
     /// §7.2: if only one segment is in flight, the probe also waits for a delayed acknowledgement, but not longer than the timeout.
     #[test]
     fn a_single_segment_is_probed_when_its_acknowledgement_cannot_be_late() {
-        let mut play = Play::opened(1);
+        let mut play = SenderTest::opened(1);
         play.sent();
         let (at, sent) = play.expire();
         assert_eq!((at, sent), (100 + 300, vec![0])); // the timeout; 2 · SRTT + 200 ms would be later
         assert_eq!(play.sender.counts().timeouts, 0);
-        let mut patient = Play::new(1, |config| config.rto.min = Duration::from_millis(900));
+        let mut patient = SenderTest::new(1, |config| config.rto.min = Duration::from_millis(900));
         patient.tell(100, 1, &[]);
         patient.sent();
         assert_eq!(patient.expire().0, 100 + 400);
@@ -403,7 +403,7 @@ mod tests {
     /// algorithm).
     #[test]
     fn without_a_round_trip_the_probe_is_due_after_a_second_but_not_sent() {
-        let mut play = Play::new(5, |_| ());
+        let mut play = SenderTest::new(5, |_| ());
         assert_eq!(play.expire(), (1000, vec![-1]));
         play.tell(1100, 1, &[]);
         assert_eq!(play.sent(), [0]);
@@ -418,7 +418,7 @@ mod tests {
     /// §7.4.1: the probe's acknowledgement shows what is lost before it; recovery begins without a timeout.
     #[test]
     fn a_lost_tail_is_repaired_without_a_timeout() {
-        let mut play = Play::opened(10);
+        let mut play = SenderTest::opened(10);
         assert_eq!(play.sent().len(), 10);
         assert_eq!(play.ack(200, 6, &[]), NOTHING); // 6 to 9 are lost
         assert_eq!(play.expire(), (400, vec![9]));
@@ -436,7 +436,7 @@ mod tests {
     /// §7.4.2: a probe that repaired the only loss is the only sign of it.
     #[test]
     fn a_loss_that_the_probe_repaired_costs_window() {
-        let mut play = Play::opened(100);
+        let mut play = SenderTest::opened(100);
         play.sent();
         play.window = 2;
         assert_eq!(play.ack(200, 10, &[]), [10, 11]);
@@ -458,7 +458,7 @@ mod tests {
     /// §7.4.2: both copies arrived.
     #[test]
     fn a_probe_that_was_not_needed_costs_nothing() {
-        let mut play = Play::opened(10);
+        let mut play = SenderTest::opened(10);
         play.sent();
         play.ack(200, 9, &[]);
         let window = play.sender.congestion_window();
@@ -472,7 +472,7 @@ mod tests {
     /// RFC 9937: seven for ten, and the threshold at the end.
     #[test]
     fn a_recovery_sends_seven_segments_for_ten_that_arrive() {
-        let mut play = Play::opened(1000);
+        let mut play = SenderTest::opened(1000);
         play.sent();
         for segments in [2, 4, 6, 8, 10] {
             play.ack(200, segments, &[]);
@@ -496,7 +496,7 @@ mod tests {
     /// §6.2 step 5: the timer of the reordering window finds the loss if nothing else comes.
     #[test]
     fn one_block_is_enough_after_the_reordering_window() {
-        let mut play = Play::opened(3);
+        let mut play = SenderTest::opened(3);
         assert_eq!(play.sent(), [0, 1, 2]);
         assert_eq!(play.ack(200, 0, &[(1, 2)]), NOTHING);
         assert_eq!(play.expire(), (225, vec![0]));

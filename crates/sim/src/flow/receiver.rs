@@ -2,21 +2,21 @@
 
 use proto::Instant;
 
-use super::config::{Config, Handshake, Variant};
+use super::config::{FlowConfig, FlowHandshake, TcpVariant};
 use super::ranges::Ranges;
-use crate::net::{Direction, Flags, FlowId, Packet, Sack};
+use crate::net::{FlowDirection, FlowFlags, FlowId, FlowPacket, Sack};
 
 /// A SYN or FIN of ours that is not acknowledged.
 #[derive(Clone, Copy, Debug)]
 struct Unheard {
-    flags: Flags,
+    flags: FlowFlags,
     again_at: u64,
     patience: u64,
 }
 
 /// The receiving end of a flow.
 #[derive(Clone, Debug)]
-pub struct Receiver {
+pub struct FlowReceiver {
     flow: FlowId,
     full: bool,
     sack: bool,
@@ -43,14 +43,17 @@ pub struct Receiver {
 
 const NO_BLOCK: (u64, u64) = (0, 0);
 
-impl Receiver {
+impl FlowReceiver {
     /// The receiving end of `flow`.
-    pub fn new(flow: FlowId, config: &Config) -> Self {
+    pub fn new(flow: FlowId, config: &FlowConfig) -> Self {
         let nanos = |duration: std::time::Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self {
             flow,
-            full: config.handshake == Handshake::Full,
-            sack: matches!(config.variant, Variant::Sack | Variant::Sack1 | Variant::Rack),
+            full: config.handshake == FlowHandshake::Full,
+            sack: matches!(
+                config.variant,
+                TcpVariant::Sack | TcpVariant::Sack1 | TcpVariant::Rack
+            ),
             window: config.max_window * u32::from(config.mss),
             delay: config.delayed_ack.map(nanos),
             delay_repeated: config.departures.delay_repeated,
@@ -72,7 +75,7 @@ impl Receiver {
         self.delivered
     }
 
-    /// When to call [`Receiver::handle_timeout`].
+    /// When to call [`FlowReceiver::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let again_at = self.unheard.map(|unheard| unheard.again_at);
         let at = match (self.acknowledge_at, again_at) {
@@ -82,8 +85,8 @@ impl Receiver {
         Some(Instant::from_nanos(at))
     }
 
-    /// The time of [`Receiver::poll_timeout`] has come. Calls that come too early do nothing.
-    pub fn handle_timeout(&mut self, now: Instant, out: &mut Vec<Packet>) {
+    /// The time of [`FlowReceiver::poll_timeout`] has come. Calls that come too early do nothing.
+    pub fn handle_timeout(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         let now = now.as_nanos();
         if self.acknowledge_at.is_some_and(|at| at <= now) {
             self.acknowledge(NO_BLOCK, out);
@@ -98,18 +101,18 @@ impl Receiver {
     }
 
     /// Handles a packet of the sender.
-    pub fn handle(&mut self, now: Instant, packet: &Packet, out: &mut Vec<Packet>) {
-        if packet.flags.has(Flags::SYN) {
+    pub fn handle(&mut self, now: Instant, packet: &FlowPacket, out: &mut Vec<FlowPacket>) {
+        if packet.flags.has(FlowFlags::SYN) {
             self.on_syn(now, packet, out);
             return;
         }
         if self.next == 0 {
             return; // unexpected: nothing is sent before the SYN is acknowledged
         }
-        if packet.flags.has(Flags::ACK) && packet.ack >= self.sent {
+        if packet.flags.has(FlowFlags::ACK) && packet.ack >= self.sent {
             self.unheard = None;
         }
-        if packet.flags.has(Flags::FIN) {
+        if packet.flags.has(FlowFlags::FIN) {
             self.fin = Some(packet.end() - 1);
         }
         if packet.seq < packet.end() {
@@ -117,19 +120,19 @@ impl Receiver {
         }
     }
 
-    fn on_syn(&mut self, now: Instant, packet: &Packet, out: &mut Vec<Packet>) {
+    fn on_syn(&mut self, now: Instant, packet: &FlowPacket, out: &mut Vec<FlowPacket>) {
         self.next = self.next.max(packet.end());
         if !self.full {
             self.acknowledge(NO_BLOCK, out);
         } else if self.sent == 0 || self.unheard.is_some() {
             self.sent = 1;
-            self.speak(now, Flags::SYN.and(Flags::ACK), out);
+            self.speak(now, FlowFlags::SYN.and(FlowFlags::ACK), out);
         } else {
             self.acknowledge(NO_BLOCK, out);
         }
     }
 
-    fn on_data(&mut self, now: Instant, packet: &Packet, out: &mut Vec<Packet>) {
+    fn on_data(&mut self, now: Instant, packet: &FlowPacket, out: &mut Vec<FlowPacket>) {
         let (seq, end) = (packet.seq, packet.end());
         if seq == self.next && self.beyond.is_empty() {
             self.advance(end);
@@ -152,7 +155,7 @@ impl Receiver {
         };
         if self.fin.is_some_and(|fin| fin < self.next) && self.sent == 1 {
             self.sent = 2;
-            self.speak(now, Flags::FIN.and(Flags::ACK), out);
+            self.speak(now, FlowFlags::FIN.and(FlowFlags::ACK), out);
         } else {
             self.acknowledge(latest, out);
         }
@@ -165,7 +168,7 @@ impl Receiver {
     }
 
     /// Every second call acknowledges at once. The others start the delay.
-    fn delay_or_acknowledge(&mut self, now: Instant, out: &mut Vec<Packet>) {
+    fn delay_or_acknowledge(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         match self.delay {
             Some(delay) if self.acknowledge_at.is_none() => {
                 self.acknowledge_at = Some(now.as_nanos() + delay);
@@ -175,7 +178,7 @@ impl Receiver {
     }
 
     /// Sends something that has to be acknowledged.
-    fn speak(&mut self, now: Instant, flags: Flags, out: &mut Vec<Packet>) {
+    fn speak(&mut self, now: Instant, flags: FlowFlags, out: &mut Vec<FlowPacket>) {
         self.unheard = Some(Unheard {
             flags,
             again_at: now.as_nanos() + self.rto_syn,
@@ -185,10 +188,10 @@ impl Receiver {
         self.say(flags, out);
     }
 
-    fn say(&self, flags: Flags, out: &mut Vec<Packet>) {
-        out.push(Packet {
+    fn say(&self, flags: FlowFlags, out: &mut Vec<FlowPacket>) {
+        out.push(FlowPacket {
             flow: self.flow,
-            direction: Direction::Backward,
+            direction: FlowDirection::Backward,
             flags,
             len: 0,
             seq: self.sent.saturating_sub(1),
@@ -199,7 +202,7 @@ impl Receiver {
     }
 
     /// Acknowledges now. `latest` is the block with the segment that just came out of order.
-    fn acknowledge(&mut self, latest: (u64, u64), out: &mut Vec<Packet>) {
+    fn acknowledge(&mut self, latest: (u64, u64), out: &mut Vec<FlowPacket>) {
         self.acknowledge_at = None;
         let sack = if self.sack && !self.beyond.is_empty() {
             self.blocks(latest)
@@ -207,10 +210,10 @@ impl Receiver {
             self.told[0] = NO_BLOCK;
             Sack::default()
         };
-        out.push(Packet {
+        out.push(FlowPacket {
             flow: self.flow,
-            direction: Direction::Backward,
-            flags: Flags::ACK,
+            direction: FlowDirection::Backward,
+            flags: FlowFlags::ACK,
             len: 0,
             seq: self.sent,
             ack: self.next,

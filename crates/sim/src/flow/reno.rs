@@ -2,14 +2,14 @@
 
 use proto::Instant;
 
-use super::config::Variant;
-use super::sender::{DUPLICATES, Sender};
-use crate::net::Packet;
+use super::config::TcpVariant;
+use super::sender::{DUPLICATES, FlowSender};
+use crate::net::FlowPacket;
 
-impl Sender {
-    pub(super) fn handle_ack(&mut self, now: Instant, ack: u64, out: &mut Vec<Packet>) {
+impl FlowSender {
+    pub(super) fn handle_ack(&mut self, now: Instant, ack: u64, out: &mut Vec<FlowPacket>) {
         if ack > self.una {
-            if self.variant == Variant::NewReno && self.recovering && ack < self.recover {
+            if self.variant == TcpVariant::NewReno && self.recovering && ack < self.recover {
                 self.on_partial(now, ack, out);
             } else {
                 self.on_new(now, ack);
@@ -18,12 +18,12 @@ impl Sender {
             self.on_duplicate(now, out);
         }
         match self.variant {
-            Variant::NewReno if self.duplicates >= DUPLICATES => {
+            TcpVariant::NewReno if self.duplicates >= DUPLICATES => {
                 let burst = self.departures.recovery_burst.then_some(2);
                 self.fill(now, burst, out);
             }
             _ if self.duplicates == 0 || self.duplicates >= DUPLICATES => self.fill(now, None, out),
-            Variant::Tahoe => self.fill(now, None, out),
+            TcpVariant::Tahoe => self.fill(now, None, out),
             _ => {}
         }
     }
@@ -32,7 +32,7 @@ impl Sender {
     fn on_new(&mut self, now: Instant, ack: u64) {
         if self.recovering {
             self.recovering = false;
-            if self.variant == Variant::NewReno && !self.departures.keep_deflated {
+            if self.variant == TcpVariant::NewReno && !self.departures.keep_deflated {
                 self.cwnd = self.threshold;
             }
         }
@@ -43,7 +43,7 @@ impl Sender {
 
     /// Another segment of the same window was lost (RFC 6582 §3.2 step 3). Only the first partial acknowledgement of a recovery restarts
     /// the timer (the impatient variant), so a window with many losses ends in a timeout.
-    fn on_partial(&mut self, now: Instant, ack: u64, out: &mut Vec<Packet>) {
+    fn on_partial(&mut self, now: Instant, ack: u64, out: &mut Vec<FlowPacket>) {
         if !self.partial {
             self.partial = true;
             self.set_timer(now);
@@ -59,7 +59,7 @@ impl Sender {
         self.transmit(now, self.una, out);
     }
 
-    fn on_duplicate(&mut self, now: Instant, out: &mut Vec<Packet>) {
+    fn on_duplicate(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         self.duplicates += 1;
         if self.duplicates == DUPLICATES {
             self.on_loss(now, out);
@@ -72,7 +72,7 @@ impl Sender {
 
     /// Handles the third duplicate. Segments that arrive twice after a timeout cause duplicates, which are no sign of a new loss (RFC 6582
     /// §3.2 step 2). This exception does not apply to the first data segment, because `recover` starts at its number.
-    fn on_loss(&mut self, now: Instant, out: &mut Vec<Packet>) {
+    fn on_loss(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         if self.una <= self.recover && self.una != 1 {
             return;
         }
@@ -82,7 +82,7 @@ impl Sender {
         self.threshold = threshold;
         self.timing = None;
         self.set_timer(now);
-        if self.variant == Variant::Tahoe {
+        if self.variant == TcpVariant::Tahoe {
             self.cwnd = 1.0;
             self.nxt = self.una;
         } else {

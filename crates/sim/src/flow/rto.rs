@@ -14,7 +14,7 @@ const VARIATION_PLACES: u32 = 2;
 const FORGET_AFTER: u32 = 4;
 
 #[derive(Clone, Debug)]
-pub(super) struct Rto {
+pub(super) struct FlowRto {
     /// 8 × SRTT and 4 × RTTVAR, in ticks. There is no sample yet if the first is 0.
     smoothed: i64,
     variation: i64,
@@ -30,7 +30,7 @@ pub(super) struct Rto {
     phase: u64,
 }
 
-impl Rto {
+impl FlowRto {
     pub fn new(config: &RtoConfig) -> Self {
         let nanos = |duration: std::time::Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self {
@@ -134,8 +134,8 @@ mod tests {
         Instant::from_nanos(ms * MS)
     }
 
-    fn rto(tick: u64, phase: u64) -> Rto {
-        Rto::new(&RtoConfig {
+    fn rto(tick: u64, phase: u64) -> FlowRto {
+        FlowRto::new(&RtoConfig {
             min: Duration::from_millis(200),
             max: Duration::from_secs(64),
             tick: Duration::from_nanos(tick),
@@ -173,7 +173,7 @@ mod tests {
     /// Linux: SRTT + max(4 · RTTVAR, 200 ms).
     #[test]
     fn the_least_timeout_may_stand_above_the_round_trip() {
-        let mut rto = Rto::new(&RtoConfig {
+        let mut rto = FlowRto::new(&RtoConfig {
             min: Duration::from_millis(200),
             min_above_round_trip: true,
             ..RtoConfig::default()
@@ -189,7 +189,7 @@ mod tests {
     /// Linux: SYNs at 0, 1, 2, 3, 4, 5, 7, 11 s.
     #[test]
     fn the_first_syns_may_wait_equally_long() {
-        let mut rto = Rto::new(&RtoConfig {
+        let mut rto = FlowRto::new(&RtoConfig {
             linear_syns: 4,
             ..RtoConfig::default()
         });

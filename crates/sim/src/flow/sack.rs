@@ -2,12 +2,12 @@
 
 use proto::Instant;
 
-use super::sender::{DUPLICATES, Sender, whole};
-use crate::net::Packet;
+use super::sender::{DUPLICATES, FlowSender, whole};
+use crate::net::FlowPacket;
 
 /// RFC 6675.
-impl Sender {
-    pub(super) fn handle_sack(&mut self, now: Instant, packet: &Packet, out: &mut Vec<Packet>) {
+impl FlowSender {
+    pub(super) fn handle_sack(&mut self, now: Instant, packet: &FlowPacket, out: &mut Vec<FlowPacket>) {
         let ack = packet.ack;
         if ack > self.una {
             self.sacked.remove_below(ack);
@@ -38,7 +38,7 @@ impl Sender {
         }
     }
 
-    fn begin_recovery(&mut self, now: Instant, out: &mut Vec<Packet>) {
+    fn begin_recovery(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         self.counts.recoveries += 1;
         self.recovering = true;
         self.deaf = false;
@@ -51,7 +51,7 @@ impl Sender {
     }
 
     /// Sends as long as the window allows more data in flight (RFC 6675 §5 step C). NextSeg (§4) gives the order of the segments.
-    fn fill_recovery(&mut self, now: Instant, out: &mut Vec<Packet>) {
+    fn fill_recovery(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         let allowed = u64::from(whole(self.cwnd)) * self.mss;
         while self.in_flight() + self.mss <= allowed {
             let hole = self.sacked.hole_from(self.repaired.max(self.una));
@@ -102,8 +102,8 @@ impl Sender {
 }
 
 /// ns-2's `Sack1`.
-impl Sender {
-    pub(super) fn handle_sack1(&mut self, now: Instant, packet: &Packet, out: &mut Vec<Packet>) {
+impl FlowSender {
+    pub(super) fn handle_sack1(&mut self, now: Instant, packet: &FlowPacket, out: &mut Vec<FlowPacket>) {
         let ack = packet.ack;
         if self.recovering {
             self.pipe -= 1;
@@ -143,7 +143,7 @@ impl Sender {
     }
 
     /// Notes a packet's SACK blocks. Returns whether anything in them was new.
-    fn note(&mut self, packet: &Packet) -> bool {
+    fn note(&mut self, packet: &FlowPacket) -> bool {
         let mut news = self.sacked.remove_below(self.una);
         for (left, right) in packet.sack.iter(packet.ack) {
             news |= self.sacked.add(left, right);
@@ -156,7 +156,7 @@ impl Sender {
         self.repaired = 0;
     }
 
-    fn on_sack1_loss(&mut self, now: Instant, out: &mut Vec<Packet>) {
+    fn on_sack1_loss(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         if self.una <= self.recover && self.una != 1 {
             return;
         }
@@ -171,7 +171,7 @@ impl Sender {
         self.repaired = self.transmit(now, self.una, out);
     }
 
-    pub(super) fn fill_sack1(&mut self, now: Instant, out: &mut Vec<Packet>) {
+    pub(super) fn fill_sack1(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         while self.una < self.end {
             let open = if self.recovering {
                 self.pipe < i64::from(whole(self.cwnd))
@@ -201,33 +201,33 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::flow::{Config, Handshake, Variant};
-    use crate::net::{Direction, Flags, FlowId, Sack};
+    use crate::flow::{FlowConfig, FlowHandshake, TcpVariant};
+    use crate::net::{FlowDirection, FlowFlags, FlowId, Sack};
 
     const MSS: u64 = 1000;
 
     /// The numbers of the segments that a sender repeats. It has sent all of its `segments` segments, then gets the SACK `blocks`.
     fn repeated(segments: u64, blocks: &[(u64, u64)]) -> Vec<u64> {
-        let config = Config {
-            variant: Variant::Sack,
-            handshake: Handshake::OneWay,
+        let config = FlowConfig {
+            variant: TcpVariant::Sack,
+            handshake: FlowHandshake::OneWay,
             mss: 1000,
             initial_window: 20,
             delayed_ack: None,
-            ..Config::default()
+            ..FlowConfig::default()
         };
-        let mut sender = Sender::new(FlowId(0), &config, segments * MSS);
+        let mut sender = FlowSender::new(FlowId(0), &config, segments * MSS);
         let mut out = Vec::new();
         sender.start(Instant::ZERO, &mut out);
-        let mut tell = |block: Option<(u64, u64)>, out: &mut Vec<Packet>| {
+        let mut tell = |block: Option<(u64, u64)>, out: &mut Vec<FlowPacket>| {
             let mut sack = Sack::default();
             if let Some((from, to)) = block {
                 sack.push(1, 1 + from * MSS, 1 + to * MSS);
             }
-            let packet = Packet {
+            let packet = FlowPacket {
                 flow: FlowId(0),
-                direction: Direction::Backward,
-                flags: Flags::ACK,
+                direction: FlowDirection::Backward,
+                flags: FlowFlags::ACK,
                 len: 0,
                 seq: 0,
                 ack: 1,

@@ -10,14 +10,14 @@ use super::ranges::Ranges;
 use super::sender::DUPLICATES;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SentSegmentState {
     InFlight,
     Received,
     Lost,
 }
 
 #[derive(Clone, Debug)]
-struct Segment {
+struct SentSegment {
     seq: u64,
     end: u64,
     /// Time of the segment's last transmission in nanoseconds, and the number of that transmission. The numbers order transmissions that
@@ -26,14 +26,14 @@ struct Segment {
     order: u64,
     /// The segment was sent more than once.
     again: bool,
-    state: State,
+    state: SentSegmentState,
 }
 
 /// The segments from the first unacknowledged one on. Times are in nanoseconds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scoreboard {
     /// In the order of their numbers, without gaps.
-    segments: VecDeque<Segment>,
+    segments: VecDeque<SentSegment>,
     /// Number of transmissions so far, and the segment of each, in order. An entry is out of date if its segment is not in flight or was
     /// sent again since.
     transmissions: u64,
@@ -100,21 +100,21 @@ impl Scoreboard {
         self.sent.push_back((order, seq));
         if let Some(index) = self.index(seq) {
             let segment = &mut self.segments[index];
-            if segment.state == State::Lost {
-                segment.state = State::InFlight;
+            if segment.state == SentSegmentState::Lost {
+                segment.state = SentSegmentState::InFlight;
                 self.lost -= 1;
                 self.in_flight += 1;
             }
             (segment.sent, segment.order, segment.again) = (now, order, true);
         } else {
             self.in_flight += 1;
-            self.segments.push_back(Segment {
+            self.segments.push_back(SentSegment {
                 seq,
                 end,
                 sent: now,
                 order,
                 again: false,
-                state: State::InFlight,
+                state: SentSegmentState::InFlight,
             });
         }
     }
@@ -155,13 +155,13 @@ impl Scoreboard {
     fn deliver(&mut self, now: u64, index: usize) -> bool {
         let segment = &mut self.segments[index];
         match segment.state {
-            State::Received => return false,
-            State::InFlight => self.in_flight -= 1,
-            State::Lost => self.lost -= 1,
+            SentSegmentState::Received => return false,
+            SentSegmentState::InFlight => self.in_flight -= 1,
+            SentSegmentState::Lost => self.lost -= 1,
         }
-        segment.state = State::Received;
+        segment.state = SentSegmentState::Received;
         self.received_count += 1;
-        let Segment {
+        let SentSegment {
             sent,
             order,
             end,
@@ -213,14 +213,14 @@ impl Scoreboard {
         let patience = self.round_trip + self.window(true, smoothed);
         self.lose(|segment| segment.sent + patience <= now);
         let first = self.segments.front();
-        let first = first.filter(|first| first.state == State::InFlight);
+        let first = first.filter(|first| first.state == SentSegmentState::InFlight);
         if let Some(seq) = first.map(|first| first.seq) {
             self.mark_lost(seq);
         }
     }
 
     /// Marks segments in flight as lost, in the order of sending, while `is_late` holds. Drops entries that are out of date.
-    fn lose(&mut self, is_late: impl Fn(&Segment) -> bool) -> bool {
+    fn lose(&mut self, is_late: impl Fn(&SentSegment) -> bool) -> bool {
         let mut found = false;
         while let Some((order, seq)) = self.sent.front().copied() {
             if let Some(segment) = self.current(order, seq) {
@@ -237,7 +237,7 @@ impl Scoreboard {
 
     fn mark_lost(&mut self, seq: u64) {
         let Some(index) = self.index(seq) else { return };
-        self.segments[index].state = State::Lost;
+        self.segments[index].state = SentSegmentState::Lost;
         self.in_flight -= 1;
         self.lost_from = if self.lost == 0 {
             seq
@@ -259,15 +259,15 @@ impl Scoreboard {
             .segments
             .iter()
             .skip(from)
-            .find(|segment| segment.state == State::Lost)?;
+            .find(|segment| segment.state == SentSegmentState::Lost)?;
         self.lost_from = lost.seq;
         Some(lost.seq)
     }
 
     /// The segment of a transmission, if the segment is in flight and was not sent again since.
-    fn current(&self, order: u64, seq: u64) -> Option<&Segment> {
+    fn current(&self, order: u64, seq: u64) -> Option<&SentSegment> {
         let segment = &self.segments[self.index(seq)?];
-        (segment.state == State::InFlight && segment.order == order).then_some(segment)
+        (segment.state == SentSegmentState::InFlight && segment.order == order).then_some(segment)
     }
 
     fn index(&self, seq: u64) -> Option<usize> {
@@ -302,7 +302,7 @@ mod tests {
         let lost = board
             .segments
             .iter()
-            .filter(|segment| segment.state == State::Lost);
+            .filter(|segment| segment.state == SentSegmentState::Lost);
         lost.map(|segment| segment.seq).collect()
     }
 
@@ -404,9 +404,9 @@ mod tests {
         for segment in board
             .segments
             .iter()
-            .filter(|segment| segment.state != State::Received)
+            .filter(|segment| segment.state != SentSegmentState::Received)
         {
-            if segment.state == State::Lost {
+            if segment.state == SentSegmentState::Lost {
                 lost.push(segment.seq);
             } else if segment.order < board.latest {
                 let late_at = segment.sent + board.round_trip + board.window(repairing, 50);

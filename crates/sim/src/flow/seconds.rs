@@ -26,13 +26,13 @@ pub mod optional {
     use serde::{Deserialize, Deserializer};
 
     #[derive(Deserialize)]
-    struct Seconds(#[serde(with = "super")] Duration);
+    struct SecondsField(#[serde(with = "super")] Duration);
 
     /// Reads a number of seconds, if there is one.
     ///
     /// # Errors
     /// As [`super::deserialize`].
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-        Ok(Option::<Seconds>::deserialize(deserializer)?.map(|Seconds(duration)| duration))
+        Ok(Option::<SecondsField>::deserialize(deserializer)?.map(|SecondsField(duration)| duration))
     }
 }

@@ -4,12 +4,12 @@
 
 use proto::Instant;
 
-use super::config::{Config, Departures, Growth, Handshake, Variant};
+use super::config::{Departures, FlowConfig, FlowHandshake, Growth, TcpVariant};
 use super::cubic::{self, Cubic};
 use super::rack::Rack;
 use super::ranges::Ranges;
-use super::rto::Rto;
-use crate::net::{Direction, Flags, FlowId, Packet, Sack};
+use super::rto::FlowRto;
+use crate::net::{FlowDirection, FlowFlags, FlowId, FlowPacket, Sack};
 
 /// Number of duplicates that mean a loss (RFC 5681 §3.2).
 pub(super) const DUPLICATES: u32 = 3;
@@ -31,9 +31,9 @@ pub struct Counts {
 
 /// The sending end of a flow.
 #[derive(Clone, Debug)]
-pub struct Sender {
+pub struct FlowSender {
     flow: FlowId,
-    pub(super) variant: Variant,
+    pub(super) variant: TcpVariant,
     pub(super) departures: Departures,
     full: bool,
     pub(super) limited_transmit: bool,
@@ -77,7 +77,7 @@ pub struct Sender {
     /// Rack: each segment in flight, and probes. With Rack, `deaf` means that the losses of a timeout are being repaired.
     pub(super) rack: Rack,
 
-    rto: Rto,
+    rto: FlowRto,
     /// The timed segment: its end, and when it was sent. Rack times all segments.
     pub(super) timing: Option<(u64, Instant)>,
     pub(super) deadline: Option<u64>,
@@ -89,10 +89,10 @@ pub struct Sender {
     pub(super) counts: Counts,
 }
 
-impl Sender {
+impl FlowSender {
     /// A sender that will transfer `bytes` bytes.
-    pub fn new(flow: FlowId, config: &Config, bytes: u64) -> Self {
-        let full = config.handshake == Handshake::Full;
+    pub fn new(flow: FlowId, config: &FlowConfig, bytes: u64) -> Self {
+        let full = config.handshake == FlowHandshake::Full;
         Self {
             flow,
             variant: config.variant,
@@ -122,7 +122,7 @@ impl Sender {
             pipe: 0,
             deaf: false,
             rack: Rack::default(),
-            rto: Rto::new(&config.rto),
+            rto: FlowRto::new(&config.rto),
             timing: None,
             deadline: None,
             timed_out_at: None,
@@ -133,7 +133,7 @@ impl Sender {
     }
 
     /// Opens the connection.
-    pub fn start(&mut self, now: Instant, out: &mut Vec<Packet>) {
+    pub fn start(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         self.started = Some(now);
         self.fill(now, None, out);
     }
@@ -158,7 +158,7 @@ impl Sender {
         self.cwnd
     }
 
-    /// When to call [`Sender::handle_timeout`].
+    /// When to call [`FlowSender::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let at = match (self.deadline, self.rack.deadline()) {
             (Some(a), Some(b)) => a.min(b),
@@ -168,25 +168,27 @@ impl Sender {
     }
 
     /// Handles a packet of the receiver.
-    pub fn handle(&mut self, now: Instant, packet: &Packet, out: &mut Vec<Packet>) {
-        if packet.ack > self.max || !packet.flags.has(Flags::ACK) {
+    pub fn handle(&mut self, now: Instant, packet: &FlowPacket, out: &mut Vec<FlowPacket>) {
+        if packet.ack > self.max || !packet.flags.has(FlowFlags::ACK) {
             return; // acknowledges something that was never sent
         }
         let window = u64::from(packet.window) / self.mss;
         self.window = u32::try_from(window).unwrap_or(u32::MAX).max(1);
-        if packet.flags.has(Flags::SYN) || packet.flags.has(Flags::FIN) {
+        if packet.flags.has(FlowFlags::SYN) || packet.flags.has(FlowFlags::FIN) {
             self.acknowledge(packet, out);
         }
         match self.variant {
-            Variant::Tahoe | Variant::Reno | Variant::NewReno => self.handle_ack(now, packet.ack, out),
-            Variant::Sack => self.handle_sack(now, packet, out),
-            Variant::Sack1 => self.handle_sack1(now, packet, out),
-            Variant::Rack => self.handle_rack(now, packet, out),
+            TcpVariant::Tahoe | TcpVariant::Reno | TcpVariant::NewReno => {
+                self.handle_ack(now, packet.ack, out)
+            }
+            TcpVariant::Sack => self.handle_sack(now, packet, out),
+            TcpVariant::Sack1 => self.handle_sack1(now, packet, out),
+            TcpVariant::Rack => self.handle_rack(now, packet, out),
         }
     }
 
-    /// The time of [`Sender::poll_timeout`] has come. Calls that come too early do nothing.
-    pub fn handle_timeout(&mut self, now: Instant, out: &mut Vec<Packet>) {
+    /// The time of [`FlowSender::poll_timeout`] has come. Calls that come too early do nothing.
+    pub fn handle_timeout(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         if self.handle_early_timeout(now, out)
             || self.deadline.is_none_or(|deadline| deadline > now.as_nanos())
         {
@@ -199,7 +201,7 @@ impl Sender {
         self.recover = self.max;
         self.deaf = true;
         self.repaired = self.una;
-        if self.variant == Variant::Sack1 {
+        if self.variant == TcpVariant::Sack1 {
             self.sacked.clear();
         }
         let again = self.timed_out_at.replace(self.una) == Some(self.una);
@@ -216,7 +218,7 @@ impl Sender {
         self.rto.on_timeout();
         self.set_timer(now);
         self.timing = None;
-        if self.variant == Variant::Rack {
+        if self.variant == TcpVariant::Rack {
             self.repair_after_timeout(now, out);
         } else {
             self.nxt = self.una;
@@ -345,15 +347,15 @@ impl Sender {
     }
 
     /// Sends what the variant's window allows.
-    pub(super) fn send(&mut self, now: Instant, out: &mut Vec<Packet>) {
+    pub(super) fn send(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         match self.variant {
-            Variant::Sack1 if self.una > 0 => self.fill_sack1(now, out),
+            TcpVariant::Sack1 if self.una > 0 => self.fill_sack1(now, out),
             _ => self.fill(now, None, out),
         }
     }
 
     /// Sends what the window allows, at most `burst` segments.
-    pub(super) fn fill(&mut self, now: Instant, burst: Option<u32>, out: &mut Vec<Packet>) {
+    pub(super) fn fill(&mut self, now: Instant, burst: Option<u32>, out: &mut Vec<FlowPacket>) {
         let mut left = burst.unwrap_or(u32::MAX);
         while left > 0 {
             if self.una == 0 {
@@ -374,7 +376,7 @@ impl Sender {
     }
 
     /// A first or second duplicate lets one new segment out (RFC 3042).
-    pub(super) fn send_one(&mut self, now: Instant, out: &mut Vec<Packet>) {
+    pub(super) fn send_one(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         let after = self.segments(self.nxt - self.una) + 1.0;
         let allowed = after <= self.cwnd + f64::from(self.duplicates);
         if self.una > 0 && self.nxt < self.end && self.within_window(self.nxt) && allowed {
@@ -383,24 +385,24 @@ impl Sender {
     }
 
     /// Sends the segment at `seq` and returns its end.
-    pub(super) fn transmit(&mut self, now: Instant, seq: u64, out: &mut Vec<Packet>) -> u64 {
+    pub(super) fn transmit(&mut self, now: Instant, seq: u64, out: &mut Vec<FlowPacket>) -> u64 {
         let (flags, len) = if seq == 0 {
-            (Flags::SYN, 0)
+            (FlowFlags::SYN, 0)
         } else {
             let len = self.data_end.saturating_sub(seq).min(self.mss);
             let last = self.full && seq + len >= self.data_end;
             (
                 if last {
-                    Flags::ACK.and(Flags::FIN)
+                    FlowFlags::ACK.and(FlowFlags::FIN)
                 } else {
-                    Flags::ACK
+                    FlowFlags::ACK
                 },
                 len,
             )
         };
-        let packet = Packet {
+        let packet = FlowPacket {
             flow: self.flow,
-            direction: Direction::Forward,
+            direction: FlowDirection::Forward,
             flags,
             len: u16::try_from(len).unwrap_or(u16::MAX),
             seq,
@@ -415,14 +417,14 @@ impl Sender {
             self.counts.retransmitted += 1;
         } else {
             self.max = end;
-            if self.timing.is_none() && self.variant != Variant::Rack {
+            if self.timing.is_none() && self.variant != TcpVariant::Rack {
                 self.timing = Some((end, now));
             }
         }
         if idle || self.deadline.is_none() {
             self.set_timer(now);
         }
-        if self.variant == Variant::Rack {
+        if self.variant == TcpVariant::Rack {
             self.rack.board.on_transmit(now.as_nanos(), seq, end);
         }
         out.push(packet);
@@ -430,11 +432,11 @@ impl Sender {
     }
 
     /// Acknowledges the receiver's SYN or FIN.
-    fn acknowledge(&self, packet: &Packet, out: &mut Vec<Packet>) {
-        out.push(Packet {
+    fn acknowledge(&self, packet: &FlowPacket, out: &mut Vec<FlowPacket>) {
+        out.push(FlowPacket {
             flow: self.flow,
-            direction: Direction::Forward,
-            flags: Flags::ACK,
+            direction: FlowDirection::Forward,
+            flags: FlowFlags::ACK,
             len: 0,
             seq: packet.ack,
             ack: packet.end(),

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::net::{Ipv4Addr, SocketAddr};
 
-use proto::packet::{self, Options, Segment};
+use proto::packet::{self, Segment, TcpOptions};
 use proto::{Instant, Seq};
 
-use super::{Direction, End, Flags, FlowId, Network, Packet, SwitchId};
-use crate::notation::{Notation, Origins};
+use super::{FlowDirection, FlowFlags, FlowId, FlowNetwork, FlowPacket, LinkEnd, SwitchId};
+use crate::notation::{Notation, SynNumbers};
 
 /// Place of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum EventPlace {
     /// At a flow's sending end.
     Sender(FlowId),
     /// At a flow's receiving end.
@@ -25,9 +25,9 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Happening {
     /// A packet leaves. The text is its fate: the packet arrives if the fate is empty, and twice if the fate is `twice`.
-    Sent(Packet, &'static str),
+    Sent(FlowPacket, &'static str),
     /// A packet arrives, if the text is empty. Else the text says why it does not.
-    Received(Packet, &'static str),
+    Received(FlowPacket, &'static str),
     /// A note in words.
     Note(&'static str),
 }
@@ -42,11 +42,11 @@ pub enum Happening {
 /// 2.001323200 R1 > 10.0.0.8:40000 198.18.0.8:80 S 0:0(0) win 65535 <wscale 7> [down]
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Event {
+pub struct TraceEvent {
     /// Time of the event.
     pub at: Instant,
     /// Place of the event.
-    pub place: Place,
+    pub place: EventPlace,
     /// Kind of the event.
     pub what: Happening,
 }
@@ -56,7 +56,7 @@ const WINDOW_SCALE: u8 = 7;
 /// Payload of frames. Packets of this engine have no bytes, so frames carry zeros.
 static ZEROS: [u8; u16::MAX as usize] = [0; u16::MAX as usize];
 
-impl Display for Place {
+impl Display for EventPlace {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sender(flow) => write!(f, "sender-{}", flow.0),
@@ -66,18 +66,18 @@ impl Display for Place {
     }
 }
 
-impl Event {
+impl TraceEvent {
     /// The flow of the event, if it has one.
     pub const fn flow(&self) -> Option<FlowId> {
         match (&self.what, self.place) {
             (Happening::Sent(packet, _) | Happening::Received(packet, _), _) => Some(packet.flow),
-            (Happening::Note(_), Place::Sender(flow) | Place::Receiver(flow)) => Some(flow),
-            (Happening::Note(_), Place::Node(_)) => None,
+            (Happening::Note(_), EventPlace::Sender(flow) | EventPlace::Receiver(flow)) => Some(flow),
+            (Happening::Note(_), EventPlace::Node(_)) => None,
         }
     }
 }
 
-impl Display for Event {
+impl Display for TraceEvent {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let nanos = self.at.as_nanos();
         let (seconds, nanos) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
@@ -87,7 +87,7 @@ impl Display for Event {
             Happening::Received(packet, fate) => ('<', packet, fate),
             Happening::Note(text) => return write!(f, ": {text}"),
         };
-        let origins: Origins = BTreeMap::new(); // empty: numbers already begin at 0 at the SYN
+        let origins: SynNumbers = BTreeMap::new(); // empty: numbers already begin at 0 at the SYN
         let segment = &packet.segment();
         let origins = &origins;
         write!(f, " {way} {}", Notation { segment, origins })?;
@@ -98,7 +98,7 @@ impl Display for Event {
     }
 }
 
-impl Packet {
+impl FlowPacket {
     /// The segment that a real network would carry for this packet: with addresses made from the flow's number, zeros for data, and
     /// the options that its fields need.
     pub fn segment(&self) -> Segment<'static> {
@@ -106,10 +106,10 @@ impl Packet {
         let destination = DESTINATIONS | ((self.flow.0 + 1) & DESTINATIONS_MASK);
         let destination = SocketAddr::from((Ipv4Addr::from_bits(destination), 80));
         let (source, destination) = match self.direction {
-            Direction::Forward => (source, destination),
-            Direction::Backward => (destination, source),
+            FlowDirection::Forward => (source, destination),
+            FlowDirection::Backward => (destination, source),
         };
-        let is_syn = self.flags.has(Flags::SYN);
+        let is_syn = self.flags.has(FlowFlags::SYN);
         let shift = if is_syn { 0 } else { WINDOW_SCALE };
         let mut sack = [None; 4];
         for (slot, (left, right)) in sack.iter_mut().zip(self.sack.iter(self.ack)) {
@@ -122,55 +122,55 @@ impl Packet {
             ack: seq(self.ack),
             flags: packet::Flags {
                 syn: is_syn,
-                ack: self.flags.has(Flags::ACK),
-                fin: self.flags.has(Flags::FIN),
+                ack: self.flags.has(FlowFlags::ACK),
+                fin: self.flags.has(FlowFlags::FIN),
                 ..packet::Flags::default()
             },
             window: u16::try_from(self.window >> shift).unwrap_or(u16::MAX),
-            options: Options {
+            options: TcpOptions {
                 window_scale: is_syn.then_some(WINDOW_SCALE),
                 sack,
-                ..Options::default()
+                ..TcpOptions::default()
             },
             payload: &ZEROS[..usize::from(self.len)],
         }
     }
 }
 
-impl Network {
+impl FlowNetwork {
     /// Tells `trace` of every event from now on.
-    pub fn set_trace(&mut self, trace: impl FnMut(&Event) + 'static) {
+    pub fn set_trace(&mut self, trace: impl FnMut(&TraceEvent) + 'static) {
         self.trace = Some(Box::new(trace));
     }
 
     /// Puts a note into the trace, if there is one.
-    pub fn note(&mut self, place: Place, text: &'static str) {
+    pub fn note(&mut self, place: EventPlace, text: &'static str) {
         self.tell(place, Happening::Note(text));
     }
 
-    fn tell(&mut self, place: Place, what: Happening) {
+    fn tell(&mut self, place: EventPlace, what: Happening) {
         if let Some(trace) = &mut self.trace {
             let at = self.now;
-            trace(&Event { at, place, what });
+            trace(&TraceEvent { at, place, what });
         }
     }
 
     #[cold]
-    pub(super) fn tell_sent(&mut self, from: Option<SwitchId>, packet: Packet, fate: &'static str) {
+    pub(super) fn tell_sent(&mut self, from: Option<SwitchId>, packet: FlowPacket, fate: &'static str) {
         let place = match (from, packet.direction) {
-            (Some(switch), _) => Place::Node(self.switches[switch.0 as usize].name),
-            (None, Direction::Forward) => Place::Sender(packet.flow),
-            (None, Direction::Backward) => Place::Receiver(packet.flow),
+            (Some(switch), _) => EventPlace::Node(self.switches[switch.0 as usize].name),
+            (None, FlowDirection::Forward) => EventPlace::Sender(packet.flow),
+            (None, FlowDirection::Backward) => EventPlace::Receiver(packet.flow),
         };
         self.tell(place, Happening::Sent(packet, fate));
     }
 
     #[cold]
-    pub(super) fn tell_received(&mut self, end: End, packet: Packet, fate: &'static str) {
+    pub(super) fn tell_received(&mut self, end: LinkEnd, packet: FlowPacket, fate: &'static str) {
         let place = match (end, packet.direction) {
-            (End::Switch(switch), _) => Place::Node(self.switches[switch.0 as usize].name),
-            (End::Hosts, Direction::Forward) => Place::Receiver(packet.flow),
-            (End::Hosts, Direction::Backward) => Place::Sender(packet.flow),
+            (LinkEnd::Switch(switch), _) => EventPlace::Node(self.switches[switch.0 as usize].name),
+            (LinkEnd::Hosts, FlowDirection::Forward) => EventPlace::Receiver(packet.flow),
+            (LinkEnd::Hosts, FlowDirection::Backward) => EventPlace::Sender(packet.flow),
         };
         self.tell(place, Happening::Received(packet, fate));
     }

@@ -34,13 +34,13 @@ use proto::Instant;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::flow::{Config, InvalidConfig, Receiver, Sender};
-use crate::link::{InvalidLink, Link, LinkConfig, Verdict};
-pub use event::{Event, Happening, Place};
-pub use packet::{Direction, Flags, HEADER, Packet, Sack};
-use queue::{Key, Queue, What};
+use crate::flow::{FlowConfig, FlowReceiver, FlowSender, InvalidFlowConfig};
+use crate::link::{InvalidLink, Link, LinkConfig, LinkVerdict};
+pub use event::{EventPlace, Happening, TraceEvent};
+pub use packet::{FlowDirection, FlowFlags, FlowPacket, HEADER, Sack};
+use queue::{EventKey, EventKind, EventQueue};
 use switch::Switch;
-pub use switch::{Logic, Outbox};
+pub use switch::{Logic, SwitchOutbox};
 
 /// A flow of a network, numbered from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,7 +56,7 @@ pub struct SwitchId(u32);
 
 /// Where a link ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum LinkEnd {
     /// At the flows' ends.
     Hosts,
     /// At a switch.
@@ -79,63 +79,63 @@ pub struct LinkCounts {
 }
 
 /// Callback for every event.
-type Tracer = Box<dyn FnMut(&Event)>;
+type EventTracer = Box<dyn FnMut(&TraceEvent)>;
 
 /// Links, switches, flows, and a heap of events.
-pub struct Network {
+pub struct FlowNetwork {
     now: Instant,
-    queue: Queue,
-    wires: Vec<Wire>,
+    queue: EventQueue,
+    wires: Vec<NetLink>,
     switches: Vec<Switch>,
     flows: Vec<Flow>,
     unfinished: usize,
     /// Packets that an end or a switch has just sent. The buffer is kept for its memory.
-    sent: Vec<Packet>,
-    outbox: Outbox,
-    trace: Option<Tracer>,
+    sent: Vec<FlowPacket>,
+    outbox: SwitchOutbox,
+    trace: Option<EventTracer>,
     rng: Xoshiro256PlusPlus,
 }
 
 /// A link and what is on it.
-struct Wire {
+struct NetLink {
     link: Link,
-    end: End,
+    end: LinkEnd,
     rank: u64,
     /// Packets on the way, with their times of arrival. Each entry is a cache line.
-    on_the_way: VecDeque<(Instant, Packet)>,
+    on_the_way: VecDeque<(Instant, FlowPacket)>,
     /// The heap's entry for the first packet on the way.
-    scheduled: Key,
+    scheduled: EventKey,
     counts: LinkCounts,
 }
 
 struct Flow {
-    sender: Sender,
-    receiver: Receiver,
+    sender: FlowSender,
+    receiver: FlowReceiver,
     /// The first link of each direction.
     uplinks: [LinkId; 2],
     /// The heap's entries for the two timers.
-    scheduled: [Key; 2],
+    scheduled: [EventKey; 2],
 }
 
-impl Wire {
+impl NetLink {
     /// The heap's entry for a packet that arrives `at`.
-    const fn key(&self, number: u32, at: Instant) -> Key {
-        Key::new(at.as_nanos(), What::Link, self.rank, number)
+    const fn key(&self, number: u32, at: Instant) -> EventKey {
+        EventKey::new(at.as_nanos(), EventKind::Link, self.rank, number)
     }
 }
 
-impl Network {
+impl FlowNetwork {
     /// An empty network at [`Instant::ZERO`].
     pub fn new(seed: u64) -> Self {
         Self {
             now: Instant::ZERO,
-            queue: Queue::default(),
+            queue: EventQueue::default(),
             wires: Vec::new(),
             switches: Vec::new(),
             flows: Vec::new(),
             unfinished: 0,
             sent: Vec::new(),
-            outbox: Outbox::default(),
+            outbox: SwitchOutbox::default(),
             trace: None,
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
         }
@@ -163,14 +163,14 @@ impl Network {
     ///
     /// # Errors
     /// If the configuration is invalid.
-    pub fn add_link(&mut self, end: End, config: &LinkConfig) -> Result<LinkId, InvalidLink> {
+    pub fn add_link(&mut self, end: LinkEnd, config: &LinkConfig) -> Result<LinkId, InvalidLink> {
         let link = Link::new(config.clone(), self.rng.next_u64())?;
-        self.wires.push(Wire {
+        self.wires.push(NetLink {
             link,
             end,
             rank: self.rng.next_u64(),
             on_the_way: VecDeque::new(),
-            scheduled: Key::NEVER,
+            scheduled: EventKey::NEVER,
             counts: LinkCounts::default(),
         });
         Ok(LinkId(number(self.wires.len() - 1)))
@@ -183,10 +183,10 @@ impl Network {
     /// If the configuration is invalid.
     pub fn add_flow(
         &mut self,
-        config: &Config,
+        config: &FlowConfig,
         bytes: u64,
         uplinks: [LinkId; 2],
-    ) -> Result<FlowId, InvalidConfig> {
+    ) -> Result<FlowId, InvalidFlowConfig> {
         config.check()?;
         let mut config = *config;
         if config.rto.phase.is_none() {
@@ -195,16 +195,16 @@ impl Network {
         self.unfinished += 1;
         let id = FlowId(number(self.flows.len()));
         self.flows.push(Flow {
-            sender: Sender::new(id, &config, bytes),
-            receiver: Receiver::new(id, &config),
+            sender: FlowSender::new(id, &config, bytes),
+            receiver: FlowReceiver::new(id, &config),
             uplinks,
-            scheduled: [Key::NEVER; 2],
+            scheduled: [EventKey::NEVER; 2],
         });
         Ok(id)
     }
 
     /// From now on `switch` sends the flow's packets of this direction into `link`.
-    pub fn set_route(&mut self, switch: SwitchId, flow: FlowId, direction: Direction, link: LinkId) {
+    pub fn set_route(&mut self, switch: SwitchId, flow: FlowId, direction: FlowDirection, link: LinkId) {
         self.switches[switch.0 as usize].set_route(flow, direction, link);
     }
 
@@ -215,7 +215,7 @@ impl Network {
         if !up {
             let (end, lost) = (wire.end, std::mem::take(&mut wire.on_the_way));
             wire.counts.cut += lost.len() as u64;
-            wire.scheduled = Key::NEVER;
+            wire.scheduled = EventKey::NEVER;
             for (_, packet) in lost {
                 self.tell_received(end, packet, "cut");
             }
@@ -249,12 +249,12 @@ impl Network {
     }
 
     /// A flow's sending end.
-    pub fn sender(&self, flow: FlowId) -> &Sender {
+    pub fn sender(&self, flow: FlowId) -> &FlowSender {
         &self.flows[flow.0 as usize].sender
     }
 
     /// A flow's receiving end.
-    pub fn receiver(&self, flow: FlowId) -> &Receiver {
+    pub fn receiver(&self, flow: FlowId) -> &FlowReceiver {
         &self.flows[flow.0 as usize].receiver
     }
 
@@ -278,16 +278,16 @@ impl Network {
         };
         let number = key.number();
         match key.what() {
-            What::Link => self.on_link(number, key),
-            What::Sender => self.on_timer(FlowId(number), key, 0),
-            What::Receiver => self.on_timer(FlowId(number), key, 1),
-            What::Switch => self.on_switch_timer(SwitchId(number), key),
+            EventKind::Link => self.on_link(number, key),
+            EventKind::Sender => self.on_timer(FlowId(number), key, 0),
+            EventKind::Receiver => self.on_timer(FlowId(number), key, 1),
+            EventKind::Switch => self.on_switch_timer(SwitchId(number), key),
         }
         true
     }
 
     /// The first packet on a link arrives.
-    fn on_link(&mut self, link: u32, key: Key) {
+    fn on_link(&mut self, link: u32, key: EventKey) {
         let wire = &mut self.wires[link as usize];
         if wire.scheduled != key {
             return; // the link was cut
@@ -300,26 +300,26 @@ impl Network {
             wire.scheduled = wire.key(link, *next);
             self.queue.push(wire.scheduled);
         } else {
-            wire.scheduled = Key::NEVER;
+            wire.scheduled = EventKey::NEVER;
         }
         self.now = Instant::from_nanos(key.nanos());
         if self.trace.is_some() {
             self.tell_received(end, packet, "");
         }
         match end {
-            End::Hosts => self.deliver(packet),
-            End::Switch(switch) => self.forward(switch, packet),
+            LinkEnd::Hosts => self.deliver(packet),
+            LinkEnd::Switch(switch) => self.forward(switch, packet),
         }
     }
 
-    fn deliver(&mut self, packet: Packet) {
+    fn deliver(&mut self, packet: FlowPacket) {
         let Flow { sender, receiver, .. } = &mut self.flows[packet.flow.0 as usize];
         match packet.direction {
-            Direction::Forward => {
+            FlowDirection::Forward => {
                 receiver.handle(self.now, &packet, &mut self.sent);
                 self.settle_receiver(packet.flow);
             }
-            Direction::Backward => {
+            FlowDirection::Backward => {
                 let before = sender.completed();
                 sender.handle(self.now, &packet, &mut self.sent);
                 self.unfinished -= usize::from(before != sender.completed());
@@ -328,18 +328,18 @@ impl Network {
         }
     }
 
-    fn on_timer(&mut self, id: FlowId, key: Key, end: usize) {
+    fn on_timer(&mut self, id: FlowId, key: EventKey, end: usize) {
         let flow = &mut self.flows[id.0 as usize];
         if flow.scheduled[end] != key {
             return; // an earlier entry took its place
         }
-        flow.scheduled[end] = Key::NEVER;
+        flow.scheduled[end] = EventKey::NEVER;
         self.now = Instant::from_nanos(key.nanos());
         if end == 0 {
             let before = flow.sender.counts().timeouts;
             flow.sender.handle_timeout(self.now, &mut self.sent);
             if flow.sender.counts().timeouts != before {
-                self.note(Place::Sender(id), "timeout");
+                self.note(EventPlace::Sender(id), "timeout");
             }
             self.settle_sender(id);
         } else {
@@ -365,8 +365,8 @@ impl Network {
         if let Some(at) = wanted
             && at.as_nanos() < flow.scheduled[end].nanos()
         {
-            let what = [What::Sender, What::Receiver][end];
-            let key = Key::new(at.as_nanos(), what, 0, id.0);
+            let what = [EventKind::Sender, EventKind::Receiver][end];
+            let key = EventKey::new(at.as_nanos(), what, 0, id.0);
             flow.scheduled[end] = key;
             self.queue.push(key);
         }
@@ -378,12 +378,12 @@ impl Network {
     }
 
     /// A packet leaves a switch, or its flow's end if `from` is `None`.
-    fn offer(&mut self, link: LinkId, packet: Packet, from: Option<SwitchId>) {
+    fn offer(&mut self, link: LinkId, packet: FlowPacket, from: Option<SwitchId>) {
         let wire = &mut self.wires[link.0 as usize];
         let bytes = packet.wire_bytes();
         let verdict = wire.link.offer(self.now, bytes);
         match verdict {
-            Verdict::Deliver { at, copy_at } => {
+            LinkVerdict::Deliver { at, copy_at } => {
                 wire.counts.packets += 1;
                 wire.counts.bytes += bytes as u64;
                 self.put(link, at, packet);
@@ -391,9 +391,9 @@ impl Network {
                     self.put(link, at, packet);
                 }
             }
-            Verdict::Lost => wire.counts.lost += 1,
-            Verdict::QueueFull => wire.counts.overflows += 1,
-            Verdict::Down => wire.counts.cut += 1,
+            LinkVerdict::Lost => wire.counts.lost += 1,
+            LinkVerdict::QueueFull => wire.counts.overflows += 1,
+            LinkVerdict::Down => wire.counts.cut += 1,
         }
         if self.trace.is_some() {
             self.tell_sent(from, packet, verdict.fate());
@@ -401,7 +401,7 @@ impl Network {
     }
 
     /// Puts a packet on the way, behind the others. Only a packet that is late by chance belongs elsewhere.
-    fn put(&mut self, link: LinkId, at: Instant, packet: Packet) {
+    fn put(&mut self, link: LinkId, at: Instant, packet: FlowPacket) {
         let wire = &mut self.wires[link.0 as usize];
         if wire.on_the_way.back().is_none_or(|(last, _)| *last <= at) {
             wire.on_the_way.push_back((at, packet));
@@ -415,7 +415,7 @@ impl Network {
         }
     }
 
-    fn forward(&mut self, id: SwitchId, packet: Packet) {
+    fn forward(&mut self, id: SwitchId, packet: FlowPacket) {
         let switch = &mut self.switches[id.0 as usize];
         if let Some(logic) = &mut switch.logic {
             logic.handle(self.now, packet, &mut self.outbox);
@@ -425,18 +425,18 @@ impl Network {
         }
     }
 
-    fn route(&mut self, id: SwitchId, packet: Packet) {
+    fn route(&mut self, id: SwitchId, packet: FlowPacket) {
         if let Some(link) = self.switches[id.0 as usize].route(packet.flow, packet.direction) {
             self.offer(link, packet, Some(id));
         }
     }
 
-    fn on_switch_timer(&mut self, id: SwitchId, key: Key) {
+    fn on_switch_timer(&mut self, id: SwitchId, key: EventKey) {
         let switch = &mut self.switches[id.0 as usize];
         if switch.scheduled != key {
             return; // an earlier entry took its place
         }
-        switch.scheduled = Key::NEVER;
+        switch.scheduled = EventKey::NEVER;
         self.now = Instant::from_nanos(key.nanos());
         if let Some(logic) = &mut switch.logic {
             logic.handle_timeout(self.now, &mut self.outbox);
@@ -455,7 +455,7 @@ impl Network {
         if let Some(at) = wanted.map(|at| at.max(self.now))
             && at.as_nanos() < switch.scheduled.nanos()
         {
-            switch.scheduled = Key::new(at.as_nanos(), What::Switch, 0, id.0);
+            switch.scheduled = EventKey::new(at.as_nanos(), EventKind::Switch, 0, id.0);
             self.queue.push(switch.scheduled);
         }
     }
@@ -463,6 +463,8 @@ impl Network {
 
 /// An index as the identifiers hold it.
 fn number(index: usize) -> u32 {
-    let number = u32::try_from(index).ok().filter(|number| *number < Key::NUMBERS);
+    let number = u32::try_from(index)
+        .ok()
+        .filter(|number| *number < EventKey::NUMBERS);
     number.expect("at most 2²⁴ of anything")
 }

@@ -7,7 +7,7 @@ pub const HEADER: u32 = 40;
 
 /// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Direction {
+pub enum FlowDirection {
     /// From the sender to the receiver.
     Forward,
     /// From the receiver to the sender.
@@ -16,9 +16,9 @@ pub enum Direction {
 
 /// The flags of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags(u8);
+pub struct FlowFlags(u8);
 
-impl Flags {
+impl FlowFlags {
     /// No flags.
     pub const NONE: Self = Self(0);
     /// Opens the connection; takes one sequence number.
@@ -83,13 +83,13 @@ impl Sack {
 
 /// A segment of a flow. Sequence numbers do not wrap: the SYN is 0, the data begin at 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct FlowPacket {
     /// Flow of the packet.
     pub flow: FlowId,
     /// Direction of the packet.
-    pub direction: Direction,
+    pub direction: FlowDirection,
     /// SYN, ACK, FIN.
-    pub flags: Flags,
+    pub flags: FlowFlags,
     /// Bytes of data.
     pub len: u16,
     /// Number of the first byte.
@@ -102,7 +102,7 @@ pub struct Packet {
     pub sack: Sack,
 }
 
-impl Packet {
+impl FlowPacket {
     /// Length on the wire, in bytes. A SACK block counts 8. The option's own 2 bytes and padding are not counted, as in ns-2.
     pub const fn wire_bytes(&self) -> usize {
         HEADER as usize + self.len as usize + 8 * self.sack.count as usize
@@ -110,7 +110,7 @@ impl Packet {
 
     /// The first number after this packet's.
     pub const fn end(&self) -> u64 {
-        let flags = self.flags.has(Flags::SYN) as u64 + self.flags.has(Flags::FIN) as u64;
+        let flags = self.flags.has(FlowFlags::SYN) as u64 + self.flags.has(FlowFlags::FIN) as u64;
         self.seq + self.len as u64 + flags
     }
 }

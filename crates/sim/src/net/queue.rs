@@ -3,11 +3,11 @@
 /// An event, as a single number: nanoseconds (64 bits), kind (2), rank (38) and number of the link, flow or switch (24). So the value that
 /// is compared is also the value that is moved, and four children fill a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key(u128);
+pub(super) struct EventKey(u128);
 
 /// Kind of an event. Events of the same time happen in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum EventKind {
     /// The first packet on a link arrives.
     Link,
     /// A flow's sender is due.
@@ -18,13 +18,13 @@ pub(super) enum What {
     Switch,
 }
 
-impl Key {
+impl EventKey {
     /// Later than every event.
     pub const NEVER: Self = Self(u128::MAX);
     /// Largest number of links, flows or switches.
     pub const NUMBERS: u32 = 1 << NUMBER_BITS;
 
-    pub const fn new(nanos: u64, what: What, rank: u64, number: u32) -> Self {
+    pub const fn new(nanos: u64, what: EventKind, rank: u64, number: u32) -> Self {
         let rank = rank % (1 << RANK_BITS);
         let low = (what as u64) << (RANK_BITS + NUMBER_BITS) | rank << NUMBER_BITS | number as u64;
         Self((nanos as u128) << 64 | low as u128)
@@ -40,12 +40,12 @@ impl Key {
         self.0 as u32 % Self::NUMBERS
     }
 
-    pub const fn what(self) -> What {
+    pub const fn what(self) -> EventKind {
         match (self.0 >> (RANK_BITS + NUMBER_BITS)) & 3 {
-            0 => What::Link,
-            1 => What::Sender,
-            2 => What::Receiver,
-            _ => What::Switch,
+            0 => EventKind::Link,
+            1 => EventKind::Sender,
+            2 => EventKind::Receiver,
+            _ => EventKind::Switch,
         }
     }
 }
@@ -58,28 +58,28 @@ const RANK_BITS: u32 = 38;
 /// Taking out the first entry leaves a gap at the top, and the next push fills this gap. Most events cause one other event. So the heap is
 /// reordered once per event, not twice.
 #[derive(Debug)]
-pub(super) struct Queue {
-    /// The heap, followed by enough [`Key::NEVER`] entries to give every entry four children.
-    entries: Vec<Key>,
+pub(super) struct EventQueue {
+    /// The heap, followed by enough [`EventKey::NEVER`] entries to give every entry four children.
+    entries: Vec<EventKey>,
     len: usize,
     gap: bool,
 }
 
 const CHILDREN: usize = 4;
 
-impl Default for Queue {
+impl Default for EventQueue {
     fn default() -> Self {
         Self {
-            entries: vec![Key::NEVER; 1 + CHILDREN],
+            entries: vec![EventKey::NEVER; 1 + CHILDREN],
             len: 0,
             gap: false,
         }
     }
 }
 
-impl Queue {
+impl EventQueue {
     /// Takes out the first entry, if it is before `until` nanoseconds.
-    pub fn pop_before(&mut self, until: u64) -> Option<Key> {
+    pub fn pop_before(&mut self, until: u64) -> Option<EventKey> {
         if self.gap {
             self.close();
         }
@@ -91,7 +91,7 @@ impl Queue {
         Some(first)
     }
 
-    pub fn push(&mut self, key: Key) {
+    pub fn push(&mut self, key: EventKey) {
         if self.gap {
             self.gap = false;
             self.sink(key);
@@ -100,7 +100,7 @@ impl Queue {
         let mut at = self.len;
         self.len += 1;
         if self.len * CHILDREN >= self.entries.len() {
-            self.entries.resize(2 * self.len * CHILDREN, Key::NEVER);
+            self.entries.resize(2 * self.len * CHILDREN, EventKey::NEVER);
         }
         while at > 0 {
             let parent = (at - 1) / CHILDREN;
@@ -117,14 +117,14 @@ impl Queue {
     fn close(&mut self) {
         self.gap = false;
         self.len -= 1;
-        let last = std::mem::replace(&mut self.entries[self.len], Key::NEVER);
+        let last = std::mem::replace(&mut self.entries[self.len], EventKey::NEVER);
         if self.len > 0 {
             self.sink(last);
         }
     }
 
     /// Puts `key` into the gap at the top and moves it down to its place.
-    fn sink(&mut self, key: Key) {
+    fn sink(&mut self, key: EventKey) {
         let entries = self.entries.as_mut_slice();
         let mut at = 0;
         while let Some([a, b, c, d]) = entries.get(at * CHILDREN + 1..=at * CHILDREN + CHILDREN) {
@@ -153,23 +153,28 @@ mod tests {
 
     #[test]
     fn a_key_holds_what_was_put_into_it() {
-        for what in [What::Link, What::Sender, What::Receiver, What::Switch] {
-            let key = Key::new(u64::MAX - 1, what, u64::MAX, Key::NUMBERS - 1);
+        for what in [
+            EventKind::Link,
+            EventKind::Sender,
+            EventKind::Receiver,
+            EventKind::Switch,
+        ] {
+            let key = EventKey::new(u64::MAX - 1, what, u64::MAX, EventKey::NUMBERS - 1);
             assert_eq!(
                 (key.nanos(), key.what(), key.number()),
-                (u64::MAX - 1, what, Key::NUMBERS - 1)
+                (u64::MAX - 1, what, EventKey::NUMBERS - 1)
             );
-            assert!(key < Key::NEVER && Key::new(1, what, 2, 0) > Key::new(1, what, 1, 9));
+            assert!(key < EventKey::NEVER && EventKey::new(1, what, 2, 0) > EventKey::new(1, what, 1, 9));
         }
     }
 
     proptest! {
         #[test]
         fn it_gives_what_a_sorted_list_gives(steps in prop::collection::vec((any::<bool>(), 0..50_u64), 0..300)) {
-            let (mut queue, mut list) = (Queue::default(), Vec::new());
+            let (mut queue, mut list) = (EventQueue::default(), Vec::new());
             for (order, (push, at)) in (0_u64..).zip(steps) {
                 if push {
-                    let key = Key::new(at, What::Sender, order, 7);
+                    let key = EventKey::new(at, EventKind::Sender, order, 7);
                     queue.push(key);
                     list.push(key);
                     list.sort();

@@ -4,17 +4,17 @@ use std::any::Any;
 
 use proto::Instant;
 
-use super::queue::Key;
-use super::{Direction, FlowId, LinkId, Packet};
+use super::queue::EventKey;
+use super::{FlowDirection, FlowId, FlowPacket, LinkId};
 
 /// The logic of a switch. It sees each packet that the switch forwards, and decides what leaves: now or later, changed or not, once
 /// or more often.
 pub trait Logic: Any {
     /// A packet came in. The logic adds the packets that leave the switch to `out`. They follow the switch's routes.
-    fn handle(&mut self, now: Instant, packet: Packet, out: &mut Outbox);
+    fn handle(&mut self, now: Instant, packet: FlowPacket, out: &mut SwitchOutbox);
 
     /// The time that `poll_timeout` returned has come. Calls that come too early do nothing.
-    fn handle_timeout(&mut self, now: Instant, out: &mut Outbox);
+    fn handle_timeout(&mut self, now: Instant, out: &mut SwitchOutbox);
 
     /// When to call `handle_timeout`, unless something else happens before.
     fn poll_timeout(&self) -> Option<Instant>;
@@ -22,13 +22,13 @@ pub trait Logic: Any {
 
 /// The packets that leave a switch.
 #[derive(Debug, Default)]
-pub struct Outbox {
-    pub(super) packets: Vec<Packet>,
+pub struct SwitchOutbox {
+    pub(super) packets: Vec<FlowPacket>,
 }
 
-impl Outbox {
+impl SwitchOutbox {
     /// Sends a packet.
-    pub fn send(&mut self, packet: Packet) {
+    pub fn send(&mut self, packet: FlowPacket) {
         self.packets.push(packet);
     }
 }
@@ -38,7 +38,7 @@ pub(super) struct Switch {
     routes: Vec<[Option<LinkId>; 2]>,
     pub logic: Option<Box<dyn Logic>>,
     /// The heap's entry for the logic's timer.
-    pub scheduled: Key,
+    pub scheduled: EventKey,
     pub name: &'static str,
 }
 
@@ -47,12 +47,12 @@ impl Switch {
         Self {
             routes: Vec::new(),
             logic: None,
-            scheduled: Key::NEVER,
+            scheduled: EventKey::NEVER,
             name,
         }
     }
 
-    pub fn set_route(&mut self, flow: FlowId, direction: Direction, link: LinkId) {
+    pub fn set_route(&mut self, flow: FlowId, direction: FlowDirection, link: LinkId) {
         let index = flow.0 as usize;
         if index >= self.routes.len() {
             self.routes.resize(index + 1, [None; 2]);
@@ -60,7 +60,7 @@ impl Switch {
         self.routes[index][direction as usize] = Some(link);
     }
 
-    pub fn route(&self, flow: FlowId, direction: Direction) -> Option<LinkId> {
+    pub fn route(&self, flow: FlowId, direction: FlowDirection) -> Option<LinkId> {
         self.routes.get(flow.0 as usize)?[direction as usize]
     }
 }

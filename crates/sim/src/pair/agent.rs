@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use proto::Instant;
 use proto::action::{Action, Gate, Heartbeat, ServiceAction};
-use proto::census::{Page, PageQuery};
-use proto::learn::Told;
+use proto::census::{CensusPage, PageQuery};
+use proto::learn::ClientTerms;
 use proto::packet::Checksum;
-use proto::pause::{PauseWatch, Reading};
+use proto::pause::{ClockReading, PauseWatch};
 use proto::role::Role;
-use proto::service::{Found, ServiceInput};
-use proto::standing::Verdict;
+use proto::service::{InheritedService, ServiceInput};
+use proto::standing::ArbiterVerdict;
 use proto::stream::{OnShelf, Shelf};
 use serde::{Deserialize, Serialize};
 
 use super::defect::Defect;
-use super::relay::Relay;
+use super::relay::SimRelay;
 use super::station::{Station, core_of};
-use super::wire::{End, Record};
+use super::wire::{LogEnd, LoggedPacket};
 
 /// Time that each kind of work takes the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,22 +73,22 @@ impl Costs {
 
 /// A message from one agent to the other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Word {
+pub(super) enum AgentMessage {
     Heartbeat(Heartbeat),
     Ask(Vec<SocketAddr>),
-    Told(Vec<Told>),
+    Told(Vec<ClientTerms>),
     AskAll(PageQuery),
-    Page(Page),
+    Page(CensusPage),
 }
 
 /// A message in transit. The network may deliver it more than once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Said {
+pub(super) struct AgentDatagram {
     /// Number of the sending agent, among the agents of its node.
     pub incarnation: u64,
     /// Number of the message, counting up.
     pub number: u64,
-    pub word: Word,
+    pub word: AgentMessage,
 }
 
 /// Number of messages that are remembered, to recognise copies.
@@ -98,9 +98,9 @@ const HEARD_MAX: u64 = 128;
 const BATCH: usize = 64;
 
 /// The packets of these records. A place is a packet's index in the upper half and an offset in the packet in the lower half.
-struct Batch<'a>(Vec<&'a [u8]>);
+struct RecordBatch<'a>(Vec<&'a [u8]>);
 
-impl Shelf for Batch<'_> {
+impl Shelf for RecordBatch<'_> {
     fn bytes(&self, place: u64, len: usize) -> &[u8] {
         let index = |part: u64| usize::try_from(part).expect("few packets, short ones");
         &self.0[index(place >> 32)][index(place & 0xffff_ffff)..][..len]
@@ -108,11 +108,11 @@ impl Shelf for Batch<'_> {
 }
 
 /// State of the agent's thread.
-pub(super) struct Agent {
+pub(super) struct AgentThread {
     /// When the agent continues.
     pub due: Instant,
     /// The action that is under way until `due`, and how far the log reached when the action began.
-    doing: Option<(Action, End)>,
+    doing: Option<(Action, LogEnd)>,
     /// The agent has looked at all its inputs since it last rested.
     has_looked: bool,
     /// The agent sleeps until something happens.
@@ -125,7 +125,7 @@ pub(super) struct Agent {
     late: (Instant, u32),
     /// Number of the agent, among the agents of its node.
     pub number: u64,
-    pub words: VecDeque<Word>,
+    pub words: VecDeque<AgentMessage>,
     pauses: PauseWatch,
     /// The peer's kernel has answered the probe.
     pub is_answered: bool,
@@ -139,7 +139,7 @@ pub(super) struct Agent {
     pub reached_outside: Option<Instant>,
 }
 
-impl Agent {
+impl AgentThread {
     /// An agent that starts now.
     pub fn new(now: Instant, number: u64) -> Self {
         Self {
@@ -237,7 +237,7 @@ impl Station {
         let number = self.agent.number + 1;
         config.incarnation = number;
         let (gate, epoch) = self.wire.gate();
-        config.services[0].found = Some(Found {
+        config.services[0].found = Some(InheritedService {
             gate,
             epoch,
             is_consented: self.is_consented,
@@ -256,7 +256,7 @@ impl Station {
         });
         self.wire.forget_caps();
         self.wire.settle_for_the_dead();
-        self.agent = Agent::new(now, number);
+        self.agent = AgentThread::new(now, number);
         self.turns_unaware = 0;
         self.core = core_of(&self.config, config, now);
         if self.is(Defect::TrustLease) && gate == Gate::Wire {
@@ -267,7 +267,7 @@ impl Station {
     /// The relay tells a new agent of clients that have said nothing yet.
     fn hear_of_unheard(&mut self, now: Instant) {
         let host = &self.host;
-        let is_silent = |relay: &Relay| relay.is_silent();
+        let is_silent = |relay: &SimRelay| relay.is_silent();
         self.unheard
             .retain(|(socket, _)| host.app(*socket).is_some_and(is_silent));
         for (_, syn_ack) in &self.unheard {
@@ -309,7 +309,7 @@ impl Station {
     }
 
     /// Looks once at all inputs.
-    fn look(&mut self, now: Instant, end: End) {
+    fn look(&mut self, now: Instant, end: LogEnd) {
         let (counter, clock) = (self.clock.counter(now), now);
         let (before, after) = (counter, counter);
         if self.turns_unaware > 0 {
@@ -318,7 +318,11 @@ impl Station {
                 self.outlasted = Instant::ZERO; // the agent has had the time to notice
             }
         }
-        let was_paused = self.agent.pauses.look(Reading { before, clock, after }).is_some();
+        let was_paused = self
+            .agent
+            .pauses
+            .look(ClockReading { before, clock, after })
+            .is_some();
         if was_paused && !self.is(Defect::IgnorePause) {
             self.core.handle_pause(now);
         }
@@ -354,7 +358,7 @@ impl Station {
                 break;
             };
             let verdict = if self.is(Defect::IgnoreVerdict) {
-                Verdict::Granted
+                ArbiterVerdict::Granted
             } else {
                 answer.verdict
             };
@@ -369,13 +373,13 @@ impl Station {
     }
 
     /// Handles a message of the peer's agent. The log has been read before.
-    fn hear(&mut self, now: Instant, word: Word) {
+    fn hear(&mut self, now: Instant, word: AgentMessage) {
         match word {
-            Word::Heartbeat(heartbeat) => self.hear_heartbeat(now, heartbeat),
-            Word::Ask(clients) => self.look_up(now, clients),
-            Word::AskAll(query) => self.list(now, query),
-            Word::Told(told) => self.core.handle(now, 0, ServiceInput::Told(told)),
-            Word::Page(page) => self.core.handle(now, 0, ServiceInput::Page(page)),
+            AgentMessage::Heartbeat(heartbeat) => self.hear_heartbeat(now, heartbeat),
+            AgentMessage::Ask(clients) => self.look_up(now, clients),
+            AgentMessage::AskAll(query) => self.list(now, query),
+            AgentMessage::Told(told) => self.core.handle(now, 0, ServiceInput::Told(told)),
+            AgentMessage::Page(page) => self.core.handle(now, 0, ServiceInput::Page(page)),
         }
     }
 
@@ -421,8 +425,8 @@ impl Station {
     }
 
     /// Tells the core of a record.
-    pub(super) fn tell(&mut self, record: &Record, source: Option<OnShelf<'_>>) {
-        let Record {
+    pub(super) fn tell(&mut self, record: &LoggedPacket, source: Option<OnShelf<'_>>) {
+        let LoggedPacket {
             at,
             direction,
             packet,
@@ -433,13 +437,13 @@ impl Station {
     }
 
     /// Hands the log to the core, up to `end`, batch by batch, as the daemon's agent does.
-    pub(super) fn read_log(&mut self, end: End) {
+    pub(super) fn read_log(&mut self, end: LogEnd) {
         loop {
-            let records: Vec<Record> = std::iter::from_fn(|| self.wire.read(end)).take(BATCH).collect();
+            let records: Vec<LoggedPacket> = std::iter::from_fn(|| self.wire.read(end)).take(BATCH).collect();
             if records.is_empty() {
                 return;
             }
-            let batch = Batch(records.iter().map(|record| &record.packet[..]).collect());
+            let batch = RecordBatch(records.iter().map(|record| &record.packet[..]).collect());
             for (index, record) in (0..).zip(&records) {
                 let source = OnShelf {
                     shelf: &batch,

@@ -7,12 +7,12 @@ use std::time::Duration;
 use proto::Instant;
 
 use crate::host::App;
-use crate::tcp::Endpoint;
+use crate::tcp::TcpEndpoint;
 
 /// A program that serves one connection: bytes in, bytes out.
 ///
 /// Its output must not depend on how the input is cut into pieces, nor on when the input comes.
-pub trait Application {
+pub trait SimApplication {
     /// The client's next bytes.
     fn on_input(&mut self, now: Instant, bytes: &[u8]);
 
@@ -30,24 +30,24 @@ pub trait Application {
 }
 
 /// Starts the program for a client's connection.
-pub type Program = Rc<dyn Fn(SocketAddr) -> Box<dyn Application>>;
+pub type ApplicationFactory = Rc<dyn Fn(SocketAddr) -> Box<dyn SimApplication>>;
 
 /// How fast a program reads: some bytes, then a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct ReadPace {
     /// Bytes per read.
     pub bytes: usize,
     /// Time from one read to the next.
     pub every: Duration,
 }
 
-impl Pace {
+impl ReadPace {
     /// Reads as much as the pace allows. `next` is when it may read again. Returns the bytes.
     pub(super) fn read(
         pace: Option<Self>,
         now: Instant,
         next: &mut Instant,
-        endpoint: &mut Endpoint,
+        endpoint: &mut TcpEndpoint,
     ) -> Vec<u8> {
         let mut bytes = Vec::new();
         let Some(pace) = pace else {
@@ -63,15 +63,15 @@ impl Pace {
 
 /// Runs an application on an endpoint.
 pub struct Served {
-    application: Box<dyn Application>,
-    pace: Option<Pace>,
+    application: Box<dyn SimApplication>,
+    pace: Option<ReadPace>,
     next_read: Instant,
     input_ended: bool,
 }
 
 impl Served {
     /// `application` on an endpoint, reading at `pace`.
-    pub fn new(application: Box<dyn Application>, pace: Option<Pace>) -> Self {
+    pub fn new(application: Box<dyn SimApplication>, pace: Option<ReadPace>) -> Self {
         Self {
             application,
             pace,
@@ -82,8 +82,8 @@ impl Served {
 }
 
 impl App for Served {
-    fn drive(&mut self, now: Instant, endpoint: &mut Endpoint) -> Option<Instant> {
-        let mut bytes = Pace::read(self.pace, now, &mut self.next_read, endpoint);
+    fn drive(&mut self, now: Instant, endpoint: &mut TcpEndpoint) -> Option<Instant> {
+        let mut bytes = ReadPace::read(self.pace, now, &mut self.next_read, endpoint);
         if !bytes.is_empty() {
             self.application.on_input(now, &bytes);
         }

@@ -3,20 +3,20 @@
 use std::time::Duration;
 
 use proto::Instant;
-use proto::standing::Verdict;
+use proto::standing::ArbiterVerdict;
 use serde::{Deserialize, Serialize};
 
 /// Kind of arbiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum ArbiterKind {
+pub enum SimArbiterKind {
     /// A register outside the pair (etcd). A transaction sets the register if the epoch that it holds is older.
     Witness,
     /// A command that switches the other node off.
     Fence,
 }
 
-impl ArbiterKind {
+impl SimArbiterKind {
     /// The value for the core's configuration.
     pub(super) const fn of_core(self) -> proto::standing::Arbiter {
         match self {
@@ -28,23 +28,23 @@ impl ArbiterKind {
 
 /// A node's request for an epoch. Epoch 0 only asks which epoch was granted last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct EpochRequest {
     pub node: usize,
     pub epoch: u64,
 }
 
 /// The arbiter's answer, and when it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct TimedAnswer {
     pub at: Instant,
     pub epoch: u64,
-    pub verdict: Verdict,
+    pub verdict: ArbiterVerdict,
 }
 
 /// A fence command that runs. When it ends, it switches the other node off.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fence {
-    pub question: Question,
+pub(crate) struct RunningFence {
+    pub question: EpochRequest,
     /// The agent that asked.
     pub agent: u64,
     pub due: Instant,
@@ -60,21 +60,21 @@ pub(crate) struct Outage {
 
 /// The arbiter of a pair.
 #[derive(Debug)]
-pub(crate) struct Arbiter {
-    kind: ArbiterKind,
+pub(crate) struct SimArbiter {
+    kind: SimArbiterKind,
     /// Time from a question to its answer.
     delay: Duration,
     /// The last epoch that the witness granted, and to which node.
-    held: Option<Question>,
+    held: Option<EpochRequest>,
     /// The outage that each node sees.
     outages: [Outage; 2],
     asked: u64,
     /// The fence commands that run. The swarm carries them out.
-    pub fences: Vec<Fence>,
+    pub fences: Vec<RunningFence>,
 }
 
-impl Arbiter {
-    pub const fn new(kind: ArbiterKind, delay: Duration) -> Self {
+impl SimArbiter {
+    pub const fn new(kind: SimArbiterKind, delay: Duration) -> Self {
         Self {
             kind,
             delay,
@@ -99,32 +99,32 @@ impl Arbiter {
 
     /// Answers a question. A fence answers later, when the other node is off, so this returns `None`. If the same agent repeats its
     /// question to a fence, no second command is started.
-    pub fn ask(&mut self, now: Instant, question: Question, agent: u64) -> Option<Answer> {
+    pub fn ask(&mut self, now: Instant, question: EpochRequest, agent: u64) -> Option<TimedAnswer> {
         self.asked += 1;
         let outage = self.outages[question.node];
         let is_out = now < outage.until;
         let is_lost = !outage.decides || self.asked % 2 == 1;
         let verdict = match self.kind {
-            _ if is_out && is_lost => Verdict::Failed,
-            ArbiterKind::Witness => self.decide(question),
-            ArbiterKind::Fence if is_out => Verdict::Failed,
-            ArbiterKind::Fence => {
-                let is_same = |fence: &Fence| fence.question == question && fence.agent == agent;
+            _ if is_out && is_lost => ArbiterVerdict::Failed,
+            SimArbiterKind::Witness => self.decide(question),
+            SimArbiterKind::Fence if is_out => ArbiterVerdict::Failed,
+            SimArbiterKind::Fence => {
+                let is_same = |fence: &RunningFence| fence.question == question && fence.agent == agent;
                 if !self.fences.iter().any(is_same) {
                     let due = now + self.delay;
-                    self.fences.push(Fence { question, agent, due });
+                    self.fences.push(RunningFence { question, agent, due });
                 }
                 return None;
             }
         };
-        Some(Answer {
+        Some(TimedAnswer {
             at: now + self.delay,
             epoch: question.epoch,
-            verdict: if is_out { Verdict::Failed } else { verdict },
+            verdict: if is_out { ArbiterVerdict::Failed } else { verdict },
         })
     }
 
-    fn decide(&mut self, question: Question) -> Verdict {
+    fn decide(&mut self, question: EpochRequest) -> ArbiterVerdict {
         match self.held {
             Some(held)
                 if held.epoch > question.epoch
@@ -132,13 +132,13 @@ impl Arbiter {
             {
                 let is_own = held.node == question.node;
                 let epoch = held.epoch;
-                Verdict::Refused { epoch, is_own }
+                ArbiterVerdict::Refused { epoch, is_own }
             }
             _ => {
                 if question.epoch > 0 {
                     self.held = Some(question);
                 }
-                Verdict::Granted
+                ArbiterVerdict::Granted
             }
         }
     }

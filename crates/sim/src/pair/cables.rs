@@ -3,8 +3,8 @@
 use proto::Instant;
 
 use super::station::{AGENTS, CLIENTS, Station};
-use super::wire::Side;
-use crate::world::{Node, Output, Port};
+use super::wire::WireSide;
+use crate::world::{Output, Port, SimNode};
 
 /// Number of packets that wait for a machine that stands still. Further packets are lost.
 const BACKLOG_MAX: usize = 256;
@@ -14,15 +14,15 @@ impl Station {
         let is_ip = packet.first().is_some_and(|first| first >> 4 == 4);
         match port {
             AGENTS => self.on_agents(now, &packet),
-            CLIENTS if is_ip => self.on_packet(now, Side::Clients, packet),
+            CLIENTS if is_ip => self.on_packet(now, WireSide::Clients, packet),
             CLIENTS => self.on_neighbour(&packet),
             _ if !is_ip => self.on_agents_here(now, &packet),
-            _ => self.on_packet(now, Side::Peer, packet),
+            _ => self.on_packet(now, WireSide::Peer, packet),
         }
     }
 }
 
-impl Node for Station {
+impl SimNode for Station {
     fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
         self.judge.borrow_mut().look_at_clock(now);
         let now = self.clock.read(now);

@@ -1,26 +1,26 @@
 //! Carries out the core's actions in the simulated world: the daemon's `carry_out` and `relay`, step for step.
 
 use proto::Instant;
-use proto::action::{Action, Gate, Report, ServiceAction};
+use proto::action::{Action, Gate, OperatorReport, ServiceAction};
 use proto::connection::{Connection, Endpoint as Known, OutputEnd};
 use proto::follower::Restart;
 use proto::role::Role;
 use proto::service::ServiceInput;
 use proto::spill::gather;
-use proto::standing::Verdict;
+use proto::standing::ArbiterVerdict;
 use proto::table::ConnectionId;
 use proto::takeover::{self, HandedOver, timestamp_at};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use super::agent::Word;
-use super::arbiter::{Answer, Question};
+use super::agent::AgentMessage;
+use super::arbiter::{EpochRequest, TimedAnswer};
 use super::defect::Defect;
-use super::relay::{Adoption, Plan, Relay};
-use super::station::{AGENTS, Address, PROBE, Replica, Restoring, Station};
-use super::wire::End;
+use super::relay::{RelayAdoption, RelayPlan, SimRelay};
+use super::station::{AGENTS, Address, ApplicationReplica, PROBE, PendingRestore, Station};
+use super::wire::LogEnd;
 use crate::host::EndpointId;
-use crate::tcp::{Endpoint, Restore, RestoreWindow, WindowScale};
+use crate::tcp::{Restore, RestoreWindow, TcpEndpoint, WindowScale};
 use crate::world::Output;
 
 /// Bytes that a replica may be ahead of the primary. Beyond this the agent does not read from the replica.
@@ -36,11 +36,11 @@ impl Station {
     }
 
     /// Carries out one action. `end` is how far the log reached when the action began.
-    pub(super) fn carry_out(&mut self, now: Instant, action: Action, end: End) {
+    pub(super) fn carry_out(&mut self, now: Instant, action: Action, end: LogEnd) {
         let action = match action {
             Action::Service(_, action) => action,
             Action::Probe => return self.send(AGENTS, PROBE),
-            Action::Send(heartbeat) => return self.say(&Word::Heartbeat(heartbeat)),
+            Action::Send(heartbeat) => return self.say(&AgentMessage::Heartbeat(heartbeat)),
         };
         if !matches!(
             action,
@@ -49,14 +49,14 @@ impl Station {
             self.outputs.push_back(Output::Note(format!("{action:?}")));
         }
         match action {
-            ServiceAction::Report(Report::Unrestorable { client, reason }) => {
+            ServiceAction::Report(OperatorReport::Unrestorable { client, reason }) => {
                 self.lost.push((client, reason))
             }
-            ServiceAction::Report(Report::Role { to, .. }) => self.on_role(to),
-            ServiceAction::Report(Report::Doubted { is_primary, epoch }) => {
+            ServiceAction::Report(OperatorReport::Role { to, .. }) => self.on_role(to),
+            ServiceAction::Report(OperatorReport::Doubted { is_primary, epoch }) => {
                 self.doubted = Some((is_primary, epoch))
             }
-            ServiceAction::Report(Report::Confirmed) => self.doubted = None,
+            ServiceAction::Report(OperatorReport::Confirmed) => self.doubted = None,
             ServiceAction::Report(_) => {}
             ServiceAction::Assume { gate, .. } => self.assume(gate),
             ServiceAction::SetGate { gate, epoch, until } => self.change_gate(gate, epoch, until),
@@ -97,8 +97,8 @@ impl Station {
                 let output = self.speak(now, packet, true);
                 self.outputs.extend(output);
             }
-            ServiceAction::Ask { clients } => self.say(&Word::Ask(clients)),
-            ServiceAction::AskAll { query } => self.say(&Word::AskAll(query)),
+            ServiceAction::Ask { clients } => self.say(&AgentMessage::Ask(clients)),
+            ServiceAction::AskAll { query } => self.say(&AgentMessage::AskAll(query)),
             ServiceAction::OpenReplica { connection, client } => self.open_replica(connection, client),
             ServiceAction::FeedReplica { connection } => self.feed_replica(now, connection),
             ServiceAction::CloseReplica { connection } => drop(self.replicas.remove(&connection)),
@@ -187,11 +187,11 @@ impl Station {
             return;
         }
         let node = self.config.number;
-        let question = Question { node, epoch };
+        let question = EpochRequest { node, epoch };
         let at = self.clock.when(now);
         let answer = if self.is_cut_off {
-            let verdict = Verdict::Failed;
-            Some(Answer { at, epoch, verdict })
+            let verdict = ArbiterVerdict::Failed;
+            Some(TimedAnswer { at, epoch, verdict })
         } else {
             arbiter.borrow_mut().ask(at, question, self.agent.number)
         };
@@ -209,7 +209,7 @@ impl Station {
     }
 
     fn open_replica(&mut self, connection: ConnectionId, client: SocketAddr) {
-        let replica = Replica {
+        let replica = ApplicationReplica {
             application: (self.config.program)(client),
             ended: false,
             reads_at: Instant::ZERO,
@@ -233,15 +233,15 @@ impl Station {
         let made = if self.host.find(self.vip, endpoint.client).is_some() {
             Err("the address is in use".to_owned())
         } else {
-            Endpoint::restore(self.tcp().clone(), &restore, now).map_err(|error| error.to_string())
+            TcpEndpoint::restore(self.tcp().clone(), &restore, now).map_err(|error| error.to_string())
         };
         match made {
             Ok(made) => {
                 self.deaf.insert(endpoint.client);
                 let socket = self
                     .host
-                    .adopt(now, made, Box::new(|_: Instant, _: &mut Endpoint| None));
-                self.restoring.insert(id, Restoring { endpoint, socket });
+                    .adopt(now, made, Box::new(|_: Instant, _: &mut TcpEndpoint| None));
+                self.restoring.insert(id, PendingRestore { endpoint, socket });
             }
             Err(reason) => self.core.handle(
                 now,
@@ -269,7 +269,7 @@ impl Station {
     }
 
     fn make_ready(&mut self, id: ConnectionId) {
-        let Some(Restoring { endpoint, .. }) = self.restoring.get(&id) else {
+        let Some(PendingRestore { endpoint, .. }) = self.restoring.get(&id) else {
             return;
         };
         self.deaf.remove(&endpoint.client);
@@ -282,7 +282,7 @@ impl Station {
         let Some(restoring) = self.restoring.remove(&id) else {
             return;
         };
-        let Restoring { endpoint, socket } = &restoring;
+        let PendingRestore { endpoint, socket } = &restoring;
         let connection = self.core.service(0).table().get(id);
         let late = match connection.map(|connection| self.late_input(connection, endpoint, *socket)) {
             Some(Err(reason)) => {
@@ -319,7 +319,7 @@ impl Station {
         self.judge
             .borrow_mut()
             .on_live(self.config.number, endpoint.client, is_lent.then_some(epoch));
-        let offered = self.host.endpoint(*socket).map_or(0, Endpoint::offered_window);
+        let offered = self.host.endpoint(*socket).map_or(0, TcpEndpoint::offered_window);
         if let Some(connection) = self.core.service(0).table().get(id).filter(|_| !is_quiet) {
             for packet in takeover::wake(connection, offered, now) {
                 let output = self.speak(now, packet, true);
@@ -347,22 +347,22 @@ impl Station {
         let has = self
             .host
             .endpoint(socket)
-            .map_or(endpoint.receive_next, Endpoint::receive_next);
+            .map_or(endpoint.receive_next, TcpEndpoint::receive_next);
         let came = usize::try_from(has.distance_from(endpoint.receive_next)).unwrap_or(0);
         Ok(late.flatten().copied().skip(came).collect())
     }
 
     fn hand_over(&mut self, now: Instant, id: ConnectionId) {
-        let Some(Restoring { endpoint, socket }) = self.live.remove(&id) else {
+        let Some(PendingRestore { endpoint, socket }) = self.live.remove(&id) else {
             return;
         };
         let replica = self.replicas.remove(&id);
         let has_ended = self.core.service(0).table().get(id).is_none();
         let Some(HandedOver { connection, syn_ack }) = self.core.hand_over(now, 0, id, &endpoint) else {
             let close = if has_ended {
-                Endpoint::shutdown
+                TcpEndpoint::shutdown
             } else {
-                Endpoint::abort
+                TcpEndpoint::abort
             };
             self.host.with(now, socket, close);
             if !has_ended {
@@ -375,12 +375,12 @@ impl Station {
             Ok(adoption) => adoption,
             Err(reason) => {
                 self.lost.push((endpoint.client, reason));
-                self.host.with(now, socket, Endpoint::abort); // the daemon drops the socket, which sends a RST
+                self.host.with(now, socket, TcpEndpoint::abort); // the daemon drops the socket, which sends a RST
                 return;
             }
         };
         let (program, client) = (Rc::clone(&self.config.program), endpoint.client);
-        let relay = Relay::new(adoption, move || program(client));
+        let relay = SimRelay::new(adoption, move || program(client));
         if let Some((endpoint, _)) = self.host.take(socket) {
             let socket = self.host.adopt(now, endpoint, Box::new(relay));
             self.relayed.push(socket);
@@ -392,7 +392,7 @@ impl Station {
     pub(super) fn remove_vanishing(&mut self) {
         let host = &mut self.host;
         self.relayed.retain(|&socket| {
-            let vanishes = host.app::<Relay>(socket).is_some_and(Relay::is_to_vanish);
+            let vanishes = host.app::<SimRelay>(socket).is_some_and(SimRelay::is_to_vanish);
             if vanishes {
                 host.take(socket);
             }
@@ -401,14 +401,14 @@ impl Station {
     }
 
     /// The endings of the relayed connections that have ended.
-    pub fn relay_endings(&self) -> impl Iterator<Item = &super::Ending> {
+    pub fn relay_endings(&self) -> impl Iterator<Item = &super::RelayEnding> {
         self.relayed
             .iter()
-            .filter_map(|&socket| self.host.app::<Relay>(socket)?.ending())
+            .filter_map(|&socket| self.host.app::<SimRelay>(socket)?.ending())
     }
 
     fn feed_replica(&mut self, now: Instant, id: ConnectionId) {
-        let Some(Replica {
+        let Some(ApplicationReplica {
             application,
             reads_at,
             ..
@@ -454,7 +454,7 @@ impl Station {
         if self.config.replica_pace.is_none() {
             return;
         }
-        let due = |replica: &Replica| replica.reads_at <= now;
+        let due = |replica: &ApplicationReplica| replica.reads_at <= now;
         let ids: Vec<_> = self
             .replicas
             .iter()
@@ -517,20 +517,24 @@ fn restore_of(endpoint: &Known, sent: Vec<u8>, now: Instant) -> Restore {
 }
 
 /// How the relay continues a connection.
-fn adoption(connection: &Connection, endpoint: &Known, replica: Option<Replica>) -> Result<Adoption, String> {
+fn adoption(
+    connection: &Connection,
+    endpoint: &Known,
+    replica: Option<ApplicationReplica>,
+) -> Result<RelayAdoption, String> {
     let (log, frontier) = (connection.input(), endpoint.input_frontier);
     let restart = connection.follower().restart();
     let (plan, input) = match &restart {
         Ok(Restart::Replica { input_from, resume }) => {
             let replica = replica.ok_or("there is no replica")?;
             let input = log.parts((*input_from).min(frontier)..frontier).collect();
-            (Plan::Replica(resume.clone(), replica.application), input)
+            (RelayPlan::Replica(resume.clone(), replica.application), input)
         }
-        _ if endpoint.output != OutputEnd::Open => (Plan::Silent, Vec::new()),
-        Ok(Restart::Http { feed, resume }) => (Plan::Http(resume.clone()), feed.logged(log, frontier)),
+        _ if endpoint.output != OutputEnd::Open => (RelayPlan::Silent, Vec::new()),
+        Ok(Restart::Http { feed, resume }) => (RelayPlan::Http(resume.clone()), feed.logged(log, frontier)),
         Err(reason) => return Err(reason.clone()),
     };
-    Ok(Adoption {
+    Ok(RelayAdoption {
         plan,
         input: gather(input).map_err(|error| error.to_string())?,
         input_ended: endpoint.input_ended,

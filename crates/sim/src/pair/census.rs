@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use proto::Instant;
-use proto::census::{PAGE_MAX, Page, PageQuery};
+use proto::census::{CensusPage, PAGE_MAX, PageQuery};
 use proto::learn::Terms;
 use proto::role::Role;
 
-use super::agent::{Said, Word};
+use super::agent::{AgentDatagram, AgentMessage};
 use super::station::{AGENTS, PEER, Station};
 use crate::world::Output;
 
 impl Station {
     /// Sends a message to the peer's agent.
-    pub(super) fn say(&mut self, word: &Word) {
+    pub(super) fn say(&mut self, word: &AgentMessage) {
         self.agent.said += 1;
-        let said = Said {
+        let said = AgentDatagram {
             incarnation: self.agent.number,
             number: self.agent.said,
             word: word.clone(),
@@ -39,7 +39,7 @@ impl Station {
             let told = clients
                 .into_iter()
                 .map(|client| (client, open.get(&client).copied()));
-            self.say(&Word::Told(told.collect()));
+            self.say(&AgentMessage::Told(told.collect()));
         }
     }
 
@@ -49,7 +49,7 @@ impl Station {
             let mut behind = open.into_iter().filter(|(client, _)| Some(*client) > query.after);
             let connections = behind.by_ref().take(PAGE_MAX).collect();
             let is_last = behind.next().is_none();
-            self.say(&Word::Page(Page {
+            self.say(&AgentMessage::Page(CensusPage {
                 query,
                 connections,
                 is_last,
@@ -59,7 +59,7 @@ impl Station {
 
     /// The stack's connections that are open both ways, by client.
     fn open(&self, now: Instant) -> BTreeMap<SocketAddr, Terms> {
-        let terms = |endpoint: &crate::tcp::Endpoint| {
+        let terms = |endpoint: &crate::tcp::TcpEndpoint| {
             let told = endpoint.export(now).ok()?;
             let scale = told.window_scale.map(|scale| (scale.send, scale.receive));
             let terms = Terms {

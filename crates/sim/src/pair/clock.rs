@@ -8,7 +8,7 @@ const MILLION: i128 = 1_000_000;
 
 /// A node's clock. It differs from the world's time by an offset, and may run faster or slower.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(super) struct NodeClock {
     /// World time at which the clock was last set.
     origin: Instant,
     /// The clock's time at `origin`.
@@ -19,7 +19,7 @@ pub(super) struct Clock {
     stood: Duration,
 }
 
-impl Clock {
+impl NodeClock {
     /// A clock that is `ahead` of the world's time.
     pub fn new(ahead: Duration) -> Self {
         Self {
@@ -81,7 +81,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_time_is_shown_when_it_is_said_to_be(ahead in 0..1_000_000_u64, drift in -20_000..20_000_i32, time in 0..10_000_000_000_u64) {
-            let mut clock = Clock::new(Duration::from_nanos(ahead));
+            let mut clock = NodeClock::new(Duration::from_nanos(ahead));
             let begin = Instant::from_nanos(5_000);
             clock.set_drift(begin, drift);
             let time = Instant::from_nanos(time);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::detector::DetectorConfig;
-use proto::follower::{Opaque, Policy};
+use proto::follower::{Opaque, RestartPolicy};
 use proto::node::NodeConfig;
 use proto::restart::http::{Rules, Volatile};
 use proto::service::ServiceConfig;
@@ -15,26 +15,26 @@ use proto::standing;
 use proto::table::TableConfig;
 
 use super::agent::Costs;
-use super::application::{Application, Pace, Program};
-use super::arbiter::{Arbiter, ArbiterKind};
+use super::application::{ApplicationFactory, ReadPace, SimApplication};
+use super::arbiter::{SimArbiter, SimArbiterKind};
 use super::defect::Defect;
 use super::scene::vip;
-use super::spill::Full;
+use super::spill::FullLogPolicy;
 use super::station::StationConfig;
 use super::{echo, http};
 use crate::host::HostConfig;
 use crate::link::LinkConfig;
-use crate::tcp::{Config, Initial};
+use crate::tcp::{Initial, TcpConfig};
 
 /// Configuration of a scene.
 #[derive(Clone, Debug)]
-pub struct SceneConfig {
+pub struct SimPairConfig {
     /// Seed of all random choices.
     pub seed: u64,
     /// The restart policy of the service.
-    pub policy: Policy,
+    pub policy: RestartPolicy,
     /// The nodes run the service with policy `http`, and replicas follow its connections that are not HTTP. The programs must speak
-    /// another protocol then, so set `policy` to [`Policy::Replica`], which selects such programs.
+    /// another protocol then, so set `policy` to [`RestartPolicy::Replica`], which selects such programs.
     pub opaque: bool,
     /// Link between the clients and the backup.
     pub path: LinkConfig,
@@ -43,9 +43,9 @@ pub struct SceneConfig {
     /// Link between the backup and the primary.
     pub lan: LinkConfig,
     /// TCP configuration of the clients' endpoints.
-    pub client_tcp: Config,
+    pub client_tcp: TcpConfig,
     /// TCP configuration of the servers' endpoints.
-    pub server_tcp: Config,
+    pub server_tcp: TcpConfig,
     /// Initial sequence numbers and timestamps. `None` draws them.
     pub initial: Option<Initial>,
     /// Timers of the heartbeats.
@@ -57,17 +57,17 @@ pub struct SceneConfig {
     /// Size of a wire's log, in bytes.
     pub ring_bytes: usize,
     /// Memory limit of one connection's log, in bytes, and what happens beyond the limit.
-    pub log_limit: (u64, Full),
+    pub log_limit: (u64, FullLogPolicy),
     /// How fast the primary's program reads.
-    pub pace: Option<Pace>,
+    pub pace: Option<ReadPace>,
     /// How fast the backup's replica reads.
-    pub replica_pace: Option<Pace>,
+    pub replica_pace: Option<ReadPace>,
     /// Longest time that programs take to think.
     pub think: Duration,
     /// Both nodes cut a chunked reply in the same places.
     pub same_chunks: bool,
     /// Arbiter that decides when the nodes do not hear each other, and the time that a decision takes.
-    pub arbiter: Option<(ArbiterKind, Duration)>,
+    pub arbiter: Option<(SimArbiterKind, Duration)>,
     /// Time that the configured primary waits before it has a silent peer fenced.
     pub fence_delay: Duration,
     /// Lease: a wire may speak alone without asking the arbiter until this long after its primary last heard it.
@@ -80,9 +80,9 @@ pub struct SceneConfig {
     pub outside: bool,
 }
 
-impl SceneConfig {
+impl SimPairConfig {
     /// A pair on a quiet network, with all optional parts left out.
-    pub fn quiet(seed: u64, policy: Policy) -> Self {
+    pub fn quiet(seed: u64, policy: RestartPolicy) -> Self {
         let path = LinkConfig {
             rate_bits_per_s: Some(50_000_000),
             delay: Duration::from_millis(5),
@@ -100,8 +100,8 @@ impl SceneConfig {
             path,
             own_path: None,
             lan,
-            client_tcp: Config::default(),
-            server_tcp: Config::default(),
+            client_tcp: TcpConfig::default(),
+            server_tcp: TcpConfig::default(),
             initial: None,
             detector: DetectorConfig {
                 interval: Duration::from_millis(10),
@@ -111,7 +111,7 @@ impl SceneConfig {
             nap: Duration::from_micros(500),
             costs: Costs::measured(1),
             ring_bytes: 1 << 20,
-            log_limit: (16 << 20, Full::Unprotected),
+            log_limit: (16 << 20, FullLogPolicy::Unprotected),
             pace: None,
             replica_pace: None,
             think: Duration::ZERO,
@@ -132,7 +132,11 @@ impl SceneConfig {
         };
         let table = TableConfig {
             vip: vip(),
-            policy: if self.opaque { Policy::Http } else { self.policy },
+            policy: if self.opaque {
+                RestartPolicy::Http
+            } else {
+                self.policy
+            },
             rules: Rules::default(),
             opaque: self.opaque.then(|| Arc::new(opaque)),
             connection_bytes_max: self.log_limit.0,
@@ -165,7 +169,7 @@ impl SceneConfig {
         }
     }
 
-    pub(super) fn host(&self, address: IpAddr, tcp: &Config) -> HostConfig {
+    pub(super) fn host(&self, address: IpAddr, tcp: &TcpConfig) -> HostConfig {
         HostConfig {
             addresses: vec![address],
             tcp: tcp.clone(),
@@ -178,7 +182,7 @@ impl SceneConfig {
         node: usize,
         is_primary: bool,
         ledger: &Rc<RefCell<http::Ledger>>,
-        arbiter: Option<&Rc<RefCell<Arbiter>>>,
+        arbiter: Option<&Rc<RefCell<SimArbiter>>>,
     ) -> StationConfig {
         StationConfig {
             number: node - 1,
@@ -200,7 +204,7 @@ impl SceneConfig {
     }
 
     /// The application as one node runs it.
-    pub(super) fn program(&self, node: u64, ledger: &Rc<RefCell<http::Ledger>>) -> Program {
+    pub(super) fn program(&self, node: u64, ledger: &Rc<RefCell<http::Ledger>>) -> ApplicationFactory {
         let manner = http::Manner {
             node,
             seed: self.seed ^ node.rotate_left(40),
@@ -209,13 +213,13 @@ impl SceneConfig {
             chunk_max: 3000,
         };
         match self.policy {
-            Policy::Http => {
+            RestartPolicy::Http => {
                 let ledger = Rc::clone(ledger);
-                Rc::new(move |_| Box::new(http::Server::new(manner, Rc::clone(&ledger))))
+                Rc::new(move |_| Box::new(http::HttpServer::new(manner, Rc::clone(&ledger))))
             }
-            Policy::Replica => {
+            RestartPolicy::Replica => {
                 let think = self.think * u32::try_from(node).expect("small") / 2;
-                Rc::new(move |_| -> Box<dyn Application> { Box::new(echo::Server::new(think)) })
+                Rc::new(move |_| -> Box<dyn SimApplication> { Box::new(echo::EchoServer::new(think)) })
             }
         }
     }

@@ -3,15 +3,15 @@
 use std::net::SocketAddr;
 
 use proto::Instant;
-use proto::action::{Gate, Server};
+use proto::action::{ApplicationState, Gate};
 use proto::packet::{Checksum, Flags, Segment};
 use proto::service::ServiceInput;
 
 use super::application::Served;
 use super::defect::Defect;
-use super::station::{Restoring, Station, listen};
+use super::station::{PendingRestore, Station, listen};
 use crate::host::EndpointId;
-use crate::tcp::{self, State};
+use crate::tcp::{self, EndpointState};
 
 impl Station {
     /// Kills a worker that has the connections of `clients`. The node's kernel closes them, and the eBPF program `death` sees
@@ -26,8 +26,8 @@ impl Station {
         let number = self.config.number;
         for &client in clients {
             let id = self.host.find(vip, client).filter(|&id| {
-                let state = self.host.endpoint(id).map(tcp::Endpoint::state);
-                let is_accepted = state.is_some_and(|state| state != State::SynReceived); // half-open connections are the listener's
+                let state = self.host.endpoint(id).map(tcp::TcpEndpoint::state);
+                let is_accepted = state.is_some_and(|state| state != EndpointState::SynReceived); // half-open connections are the listener's
                 is_accepted && self.host.app::<Served>(id).is_some()
             });
             let Some((endpoint, _)) = id.and_then(|id| self.host.take(id)) else {
@@ -39,9 +39,9 @@ impl Station {
             if has_wire && !self.is(Defect::DeathSpeaks) {
                 self.dying.insert(client);
             }
-            let nobody = Box::new(|_: Instant, _: &mut tcp::Endpoint| None);
+            let nobody = Box::new(|_: Instant, _: &mut tcp::TcpEndpoint| None);
             let id = self.host.adopt(now, endpoint, nobody);
-            self.host.with(now, id, tcp::Endpoint::shutdown);
+            self.host.with(now, id, tcp::TcpEndpoint::shutdown);
             self.deaths.extend(has_wire.then_some(client));
         }
         self.hear_of_deaths(now);
@@ -53,9 +53,9 @@ impl Station {
             return;
         }
         let server = if self.is_server_dead {
-            Server::Dead
+            ApplicationState::Dead
         } else {
-            Server::Alive
+            ApplicationState::Alive
         };
         let deaths = std::mem::take(&mut self.deaths);
         self.core.handle(now, 0, ServiceInput::Orphans(deaths));
@@ -88,7 +88,7 @@ impl Station {
         let now = self.clock.read(now);
         self.is_server_dead = true;
         self.host.unlisten(self.vip.port());
-        let served = |(id, endpoint): (EndpointId, &tcp::Endpoint)| {
+        let served = |(id, endpoint): (EndpointId, &tcp::TcpEndpoint)| {
             self.host.app::<Served>(id).map(|_| endpoint.remote())
         };
         let clients: Vec<_> = self.host.endpoints().filter_map(served).collect();
@@ -99,7 +99,7 @@ impl Station {
     /// Reports the half-open connections as lost. They belong to the listener, so only a wire can continue them.
     fn drop_handshakes(&mut self) {
         let half_open = self.host.endpoints();
-        let half_open = half_open.filter(|(_, endpoint)| endpoint.state() == State::SynReceived);
+        let half_open = half_open.filter(|(_, endpoint)| endpoint.state() == EndpointState::SynReceived);
         let clients: Vec<_> = half_open.map(|(_, endpoint)| endpoint.remote()).collect();
         let number = self.config.number;
         self.judge.borrow_mut().on_sockets_lost(number, &clients);
@@ -141,7 +141,7 @@ impl Station {
         let restoring = std::mem::take(&mut self.restoring).into_values();
         let unfinished = restoring.chain(std::mem::take(&mut self.live).into_values());
         let mut clients = Vec::new();
-        for Restoring { endpoint, socket } in unfinished {
+        for PendingRestore { endpoint, socket } in unfinished {
             clients.push(endpoint.client);
             self.deaf.remove(&endpoint.client);
             self.host.take(socket);

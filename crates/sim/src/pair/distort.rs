@@ -1,7 +1,7 @@
 //! How nodes with a [`Defect`] distort what they hear.
 
 use proto::Instant;
-use proto::action::Server;
+use proto::action::ApplicationState;
 use proto::action::{Echo, Heartbeat, ServiceBeat};
 use proto::orphans::Orphans;
 use proto::packet::{Checksum, Segment};
@@ -10,7 +10,7 @@ use proto::table::Direction;
 
 use super::defect::Defect;
 use super::station::Station;
-use super::wire::Record;
+use super::wire::LoggedPacket;
 
 impl Station {
     /// Changes a heartbeat of the peer into what a node with a defect reads.
@@ -48,7 +48,7 @@ impl Station {
             epoch: self.wire.gate().1,
             configured_primary: !config.services[0].is_primary,
             mac: [0; 6],
-            server: Server::Alive,
+            server: ApplicationState::Alive,
             leaves: false,
             hands_over: false,
             orphans: Orphans::default(),
@@ -70,7 +70,7 @@ impl Station {
     }
 
     /// After every segment of the server, gives the core the client's unfinished handshake once more.
-    pub(super) fn repeat_handshake(&mut self, record: &Record) {
+    pub(super) fn repeat_handshake(&mut self, record: &LoggedPacket) {
         let Ok(segment) = Segment::parse(&record.packet, Checksum::Trusted) else {
             return;
         };
@@ -81,7 +81,7 @@ impl Station {
         match record.direction {
             Direction::In if opens => drop(self.handshakes.insert(client, vec![record.clone()])),
             Direction::In => {
-                let answers = |known: &Vec<Record>| {
+                let answers = |known: &Vec<LoggedPacket>| {
                     let syn_ack = known
                         .get(1)
                         .map(|syn_ack| Segment::parse(&syn_ack.packet, Checksum::Trusted));

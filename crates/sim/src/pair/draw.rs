@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use proto::Seq;
 use proto::detector::DetectorConfig;
-use proto::follower::Policy;
+use proto::follower::RestartPolicy;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::application::Pace;
-use super::http::{self, Framing, Method, Request, Upload};
-use super::{Costs, SceneConfig, Talk, echo};
-use crate::exchange::Stream;
+use super::application::ReadPace;
+use super::http::{self, Framing, HttpMethod, HttpRequest, RequestBody};
+use super::{Costs, SimClient, SimPairConfig, echo};
+use crate::exchange::SeededStream;
 use crate::link::LinkConfig;
-use crate::tcp::{Config, Initial};
+use crate::tcp::{Initial, TcpConfig};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -70,20 +70,20 @@ impl Draw {
     }
 
     /// Configuration of an endpoint.
-    pub fn tcp(&mut self) -> Config {
-        Config {
+    pub fn tcp(&mut self) -> TcpConfig {
+        TcpConfig {
             mss: self.pick(&[1460, 1400, 536]),
             window_scale: self.pick(&[None, Some(0), Some(4), Some(7)]),
             sack: self.chance(0.7),
             timestamps: self.chance(0.7),
             send_buffer: self.pick(&[4_000, 65_536, 500_000]),
             receive_buffer: self.pick(&[3_000, 65_535, 300_000]),
-            ..Config::default()
+            ..TcpConfig::default()
         }
     }
 
     /// Configuration of a scene.
-    pub fn config(&mut self, seed: u64, policy: Policy) -> SceneConfig {
+    pub fn config(&mut self, seed: u64, policy: RestartPolicy) -> SimPairConfig {
         let path_rate = self.pick(&[None, Some(10_000_000), Some(100_000_000)]);
         let path_delay = self.pick(&[MS / 10, MS, 10 * MS]);
         let path = self.link(path_rate, path_delay);
@@ -92,7 +92,7 @@ impl Draw {
             seq: Seq(u32::MAX - 20_000),
             timestamp: u32::MAX - 200,
         };
-        SceneConfig {
+        SimPairConfig {
             path,
             lan,
             client_tcp: self.tcp(),
@@ -109,12 +109,12 @@ impl Draw {
             pace: self.pace(),
             think: self.pick(&[Duration::ZERO, MS, 20 * MS]),
             same_chunks: false,
-            ..SceneConfig::quiet(seed, policy)
+            ..SimPairConfig::quiet(seed, policy)
         }
     }
 
-    fn pace(&mut self) -> Option<Pace> {
-        self.chance(0.2).then(|| Pace {
+    fn pace(&mut self) -> Option<ReadPace> {
+        self.chance(0.2).then(|| ReadPace {
             bytes: self.pick(&[500, 2_000]),
             every: 4 * MS,
         })
@@ -129,30 +129,36 @@ impl Draw {
     }
 
     /// Requests for replies of at most `len_max` bytes.
-    pub fn requests(&mut self, count: u64, len_max: u64) -> Vec<http::Planned> {
+    pub fn requests(&mut self, count: u64, len_max: u64) -> Vec<http::PlannedRequest> {
         let mut planned = Vec::new();
         for index in 0..count {
             let is_last = index + 1 == count;
             let framings = [Framing::Length, Framing::Chunked, Framing::Close];
-            let method = self.pick(&[Method::Get, Method::Get, Method::Head, Method::Put, Method::Post]);
-            let is_write = matches!(method, Method::Put | Method::Post);
-            let upload = Upload {
-                body: Stream::new(self.below(1 << 30), self.below(len_max)),
+            let method = self.pick(&[
+                HttpMethod::Get,
+                HttpMethod::Get,
+                HttpMethod::Head,
+                HttpMethod::Put,
+                HttpMethod::Post,
+            ]);
+            let is_write = matches!(method, HttpMethod::Put | HttpMethod::Post);
+            let upload = RequestBody {
+                body: SeededStream::new(self.below(1 << 30), self.below(len_max)),
                 chunked: self.chance(0.5),
                 expects: self.chance(0.3),
             };
-            let request = Request {
+            let request = HttpRequest {
                 id: self.below(1 << 60),
                 method,
                 upload: (is_write && self.chance(0.9)).then_some(upload),
                 has_key: is_write && self.chance(0.2),
                 is_poison: self.chance(0.05),
                 framing: self.pick(&framings[..if is_last { 3 } else { 2 }]),
-                body: Stream::new(self.below(1 << 30), self.below(len_max)),
+                body: SeededStream::new(self.below(1 << 30), self.below(len_max)),
                 close: is_last && self.chance(0.2),
             };
             let pipelined = index > 0 && self.chance(0.2);
-            planned.push(http::Planned {
+            planned.push(http::PlannedRequest {
                 request,
                 after: self.pause(),
                 pipelined,
@@ -162,12 +168,12 @@ impl Draw {
     }
 
     /// Messages of at most `len_max` bytes each way.
-    pub fn messages(&mut self, count: u64, len_max: u64) -> Vec<echo::Planned> {
+    pub fn messages(&mut self, count: u64, len_max: u64) -> Vec<echo::PlannedMessage> {
         let mut planned = Vec::new();
         for index in 0..count {
             let [upload, download] = [self.below(len_max), self.below(len_max)];
             let small = self.pick(&[(1, 1), (0, 1), (1, 0)]);
-            let message = echo::Message {
+            let message = echo::EchoMessage {
                 upload: u32::try_from(upload * small.0).expect("small"),
                 download: u32::try_from(download * small.1).expect("small"),
                 seed: u32::try_from(self.below(1 << 30)).expect("small"),
@@ -180,7 +186,7 @@ impl Draw {
     }
 
     /// What a client says on one connection.
-    pub fn talk(&mut self, policy: Policy) -> Talk {
+    pub fn talk(&mut self, policy: RestartPolicy) -> SimClient {
         let count = 1 + self.below(4);
         let half_closes = self.chance(0.2);
         let len_max = self.pick(&[300, 5_000, 60_000]);
@@ -188,15 +194,21 @@ impl Draw {
     }
 
     /// `count` requests or messages of at most `len_max` bytes.
-    pub fn talk_of(&mut self, policy: Policy, count: u64, len_max: u64, half_closes: bool) -> Talk {
+    pub fn talk_of(
+        &mut self,
+        policy: RestartPolicy,
+        count: u64,
+        len_max: u64,
+        half_closes: bool,
+    ) -> SimClient {
         match policy {
-            Policy::Http => {
+            RestartPolicy::Http => {
                 let requests = self.requests(count, len_max);
-                Talk::Http(http::Client::new(requests, half_closes, self.pace()))
+                SimClient::Http(http::HttpClient::new(requests, half_closes, self.pace()))
             }
-            Policy::Replica => {
+            RestartPolicy::Replica => {
                 let messages = self.messages(count, len_max);
-                Talk::Echo(echo::Client::new(messages, half_closes, self.pace()))
+                SimClient::Echo(echo::EchoClient::new(messages, half_closes, self.pace()))
             }
         }
     }

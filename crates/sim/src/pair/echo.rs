@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use proto::Instant;
 
-use super::application::{Application, Pace};
-use crate::exchange::Stream;
+use super::application::{ReadPace, SimApplication};
+use crate::exchange::SeededStream;
 use crate::host::App;
-use crate::tcp::Endpoint;
+use crate::tcp::TcpEndpoint;
 
 const HEADER: usize = 14;
 const FLAG_ECHO: u8 = 1;
@@ -23,7 +23,7 @@ const PIECE: usize = 4096;
 
 /// One message of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct EchoMessage {
     /// Bytes that the client sends.
     pub upload: u32,
     /// Bytes that the client gets, besides the echo.
@@ -36,7 +36,7 @@ pub struct Message {
     pub is_last: bool,
 }
 
-impl Message {
+impl EchoMessage {
     fn header(&self) -> [u8; HEADER] {
         let mut header = [0; HEADER];
         header[0] = b'M';
@@ -62,12 +62,12 @@ impl Message {
         })
     }
 
-    const fn upload(&self) -> Stream {
-        Stream::new(self.seed as u64, self.upload as u64)
+    const fn upload(&self) -> SeededStream {
+        SeededStream::new(self.seed as u64, self.upload as u64)
     }
 
-    const fn download(&self) -> Stream {
-        Stream::new(!(self.seed as u64), self.download as u64)
+    const fn download(&self) -> SeededStream {
+        SeededStream::new(!(self.seed as u64), self.download as u64)
     }
 
     /// The whole reply.
@@ -92,25 +92,25 @@ const fn fnv(hash: u64, byte: &u8) -> u64 {
 
 /// Answers messages. Two servers may take different times to think, but their output is the same.
 #[derive(Debug)]
-pub struct Server {
+pub struct EchoServer {
     think: Duration,
     received: VecDeque<u8>,
     /// The message whose upload is coming, the number of bytes that are missing, and the hash of the bytes that came.
-    message: Option<(Message, u32, u64)>,
+    message: Option<(EchoMessage, u32, u64)>,
     /// Output, and the earliest time for each piece.
-    to_say: VecDeque<(Instant, Piece)>,
+    to_say: VecDeque<(Instant, EchoPiece)>,
     input_ended: bool,
     is_last: bool,
 }
 
 #[derive(Debug)]
-enum Piece {
+enum EchoPiece {
     Bytes(Vec<u8>),
     /// A stream from this position on.
-    Stream(Stream, u64),
+    Stream(SeededStream, u64),
 }
 
-impl Server {
+impl EchoServer {
     /// A server that thinks for `think` before each download.
     pub fn new(think: Duration) -> Self {
         Self {
@@ -130,7 +130,7 @@ impl Server {
                 return false;
             }
             let header: Vec<u8> = self.received.drain(..HEADER).collect();
-            let message = Message::parse(&header.try_into().expect("as long as a header"));
+            let message = EchoMessage::parse(&header.try_into().expect("as long as a header"));
             match message {
                 Some(message) => self.message = Some((message, message.upload, FNV_START)),
                 None => self.is_last = true,
@@ -143,7 +143,7 @@ impl Server {
         *missing -= u32::try_from(count).expect("at most what was missing");
         if message.echo && count > 0 {
             let echo = upload.iter().map(|byte| !byte).collect();
-            self.to_say.push_back((now, Piece::Bytes(echo)));
+            self.to_say.push_back((now, EchoPiece::Bytes(echo)));
         }
         if *missing > 0 {
             return false;
@@ -152,14 +152,14 @@ impl Server {
         self.message = None;
         self.is_last = message.is_last;
         self.to_say
-            .push_back((now + self.think, Piece::Stream(message.download(), 0)));
+            .push_back((now + self.think, EchoPiece::Stream(message.download(), 0)));
         self.to_say
-            .push_back((now, Piece::Bytes(hash.to_be_bytes().to_vec())));
+            .push_back((now, EchoPiece::Bytes(hash.to_be_bytes().to_vec())));
         true
     }
 }
 
-impl Application for Server {
+impl SimApplication for EchoServer {
     fn on_input(&mut self, now: Instant, bytes: &[u8]) {
         self.received.extend(bytes);
         while self.step(now) {}
@@ -176,11 +176,11 @@ impl Application for Server {
         {
             let room = end - into.len();
             let is_said = match piece {
-                Piece::Bytes(bytes) => {
+                EchoPiece::Bytes(bytes) => {
                     into.extend(bytes.drain(..room.min(bytes.len())));
                     bytes.is_empty()
                 }
-                Piece::Stream(stream, at) => {
+                EchoPiece::Stream(stream, at) => {
                     let bytes = stream.bytes(*at, room.min(PIECE));
                     *at += bytes.len() as u64;
                     into.extend(bytes);
@@ -203,15 +203,15 @@ impl Application for Server {
 }
 
 /// A message, and the delay between the reply to the previous message and this message.
-pub type Planned = (Message, Duration);
+pub type PlannedMessage = (EchoMessage, Duration);
 
 /// Sends messages and checks every byte of the replies.
 #[derive(Debug)]
-pub struct Client {
-    planned: VecDeque<Planned>,
+pub struct EchoClient {
+    planned: VecDeque<PlannedMessage>,
     /// Whether the client ends its stream after the last message instead of after the last reply.
     half_closes: bool,
-    pace: Option<Pace>,
+    pace: Option<ReadPace>,
     next_read: Instant,
     send_at: Option<Instant>,
     outgoing: VecDeque<u8>,
@@ -221,9 +221,9 @@ pub struct Client {
     received: u64,
 }
 
-impl Client {
+impl EchoClient {
     /// A client that sends `planned`, and reads at `pace`.
-    pub fn new(planned: Vec<Planned>, half_closes: bool, pace: Option<Pace>) -> Self {
+    pub fn new(planned: Vec<PlannedMessage>, half_closes: bool, pace: Option<ReadPace>) -> Self {
         Self {
             planned: planned.into(),
             half_closes,
@@ -280,12 +280,12 @@ impl Client {
     }
 }
 
-impl App for Client {
-    fn drive(&mut self, now: Instant, endpoint: &mut Endpoint) -> Option<Instant> {
+impl App for EchoClient {
+    fn drive(&mut self, now: Instant, endpoint: &mut TcpEndpoint) -> Option<Instant> {
         if self.wrong.is_some() {
             return None;
         }
-        let bytes = Pace::read(self.pace, now, &mut self.next_read, endpoint);
+        let bytes = ReadPace::read(self.pace, now, &mut self.next_read, endpoint);
         let mut checked = self.check(now, &bytes);
         if checked.is_ok() && endpoint.is_read_finished() && !self.is_complete() {
             checked = Err(format!("the stream ended after byte {}", self.received));

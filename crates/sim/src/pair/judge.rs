@@ -9,7 +9,7 @@ use proto::role::Role;
 use proto::table::Direction;
 use proto::{Instant, Seq};
 
-use super::ledger::{Known, Most, Place, Voice};
+use super::ledger::{Most, ObservedBytes, PacketSpeaker, SegmentOffsets};
 
 /// Maximum number of violations that are kept. Later ones are usually consequences of the first.
 const VIOLATIONS_MAX: usize = 20;
@@ -50,7 +50,7 @@ pub struct Judge {
     is_wire: [bool; 2],
     /// Number of clients that have not completed their handshake.
     half_open: u64,
-    pub(super) flows: BTreeMap<SocketAddr, Flow>,
+    pub(super) flows: BTreeMap<SocketAddr, WatchedConnection>,
     violations: Vec<String>,
     /// When each violation happened.
     moments: Vec<Instant>,
@@ -59,27 +59,27 @@ pub struct Judge {
 
 /// One connection, from its SYN on.
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(super) struct WatchedConnection {
     input_first: Seq,
     /// Sequence number of the server's first byte. Known once the client has got a SYN-ACK.
     output_first: Option<Seq>,
     /// Window scale of the server.
     shift: u8,
-    input: Known,
+    input: ObservedBytes,
     /// The input without segments that a receiver may refuse because they are old: the timestamp is older than an earlier segment's
     /// (RFC 7323 §5), or the acknowledgement is older than a window (RFC 5961 §5.2).
-    input_in_time: Known,
+    input_in_time: ObservedBytes,
     latest: Option<u32>,
     /// The client's latest acknowledgement, and its largest window, as if windows were not scaled.
     latest_ack: Option<Seq>,
     window_max: u16,
-    output: Known,
+    output: ObservedBytes,
     /// For each node, the offset after the last output that its own stack has sent. Segments that the guard dropped count too.
     numbered: [u64; 2],
     released: Most,
     spoken: Most,
     /// The voice that spoke last.
-    pub(super) voice: Option<Voice>,
+    pub(super) voice: Option<PacketSpeaker>,
     /// The other node, if it had spoken earlier in the same epoch. It must not speak again in this epoch.
     pub(super) silenced: Option<usize>,
     /// Bytes that were logged when the connection's socket became ready.
@@ -112,18 +112,18 @@ pub(super) struct Flow {
     pub(super) was_outlasted: bool,
 }
 
-impl Flow {
+impl WatchedConnection {
     fn new(input_first: Seq) -> Self {
         Self {
             input_first,
             output_first: None,
             shift: 0,
-            input: Known::default(),
-            input_in_time: Known::default(),
+            input: ObservedBytes::default(),
+            input_in_time: ObservedBytes::default(),
             latest: None,
             latest_ack: None,
             window_max: 0,
-            output: Known::default(),
+            output: ObservedBytes::default(),
             numbered: [0; 2],
             released: Most::default(),
             spoken: Most::default(),
@@ -199,7 +199,7 @@ impl Flow {
 
     /// Notes the sequence numbers of a segment that a node's stack sends. If the segment begins beyond the known output, returns that
     /// output's end.
-    fn number(&mut self, node: usize, place: Place, segment: &Segment<'_>) -> Option<u64> {
+    fn number(&mut self, node: usize, place: SegmentOffsets, segment: &Segment<'_>) -> Option<u64> {
         let known = self.output.end().max(self.numbered[node]);
         let at = u64::try_from(place.at).unwrap_or(0);
         if at > known {
@@ -210,8 +210,8 @@ impl Flow {
     }
 
     /// Offsets of a segment from the server. `None` before the client has got a SYN-ACK.
-    fn place(&self, segment: &Segment<'_>) -> Option<Place> {
-        Some(Place {
+    fn place(&self, segment: &Segment<'_>) -> Option<SegmentOffsets> {
+        Some(SegmentOffsets {
             at: segment.seq.distance_from(self.output_first?).into(),
             acknowledges: segment.ack.distance_from(self.input_first).into(),
         })
@@ -258,7 +258,7 @@ impl Judge {
 
     /// Records a broken promise to a client, unless the earlier words to this client may be contradicted.
     pub(super) fn violation(&mut self, client: SocketAddr, what: &str) {
-        let may_be = |flow: &Flow| flow.was_lent_in_vain || flow.was_outlasted;
+        let may_be = |flow: &WatchedConnection| flow.was_lent_in_vain || flow.was_outlasted;
         if !self.flows.get(&client).is_some_and(may_be) {
             self.record(client, what);
         }
@@ -291,7 +291,7 @@ impl Judge {
             let known = self.flows.get(&segment.source);
             if known.is_none_or(|flow| flow.input_first != first) {
                 self.half_open += 1;
-                self.flows.insert(segment.source, Flow::new(first));
+                self.flows.insert(segment.source, WatchedConnection::new(first));
             }
         } else if let Some(flow) = self.flows.get_mut(&segment.source)
             && !std::mem::replace(&mut flow.is_established, true)
@@ -484,7 +484,7 @@ impl Judge {
     }
 
     /// The flow of a client's SYN. `None` for any other packet.
-    fn opening(&mut self, direction: Direction, packet: &[u8]) -> Option<&mut Flow> {
+    fn opening(&mut self, direction: Direction, packet: &[u8]) -> Option<&mut WatchedConnection> {
         let segment = self.parse(packet)?;
         let opens = direction == Direction::In && segment.flags.syn;
         self.flows.get_mut(&segment.source).filter(|_| opens)
@@ -511,7 +511,7 @@ impl Judge {
                 flow.input.note(at, segment.payload, segment.flags.fin)
             }
             Direction::Out => match flow.place(&segment) {
-                Some(Place { at, .. }) => flow.output.note(at, segment.payload, segment.flags.fin),
+                Some(SegmentOffsets { at, .. }) => flow.output.note(at, segment.payload, segment.flags.fin),
                 None => return,
             },
         };
@@ -524,7 +524,7 @@ impl Judge {
     }
 
     /// The wire has released a packet. `voice` is the primary's; it only matters for packets to a client.
-    pub(super) fn on_released(&mut self, voice: Voice, direction: Direction, packet: &[u8]) {
+    pub(super) fn on_released(&mut self, voice: PacketSpeaker, direction: Direction, packet: &[u8]) {
         if direction == Direction::In {
             return;
         }
@@ -543,7 +543,7 @@ impl Judge {
     }
 
     /// A node sends a packet to a client without a wire. `is_raw`: the packet does not come from the node's TCP stack.
-    pub(super) fn on_spoken(&mut self, voice: Voice, packet: &[u8], is_raw: bool) {
+    pub(super) fn on_spoken(&mut self, voice: PacketSpeaker, packet: &[u8], is_raw: bool) {
         let Some(segment) = self.parse(packet) else { return };
         let client = segment.destination;
         self.on_voice(client, voice);

@@ -4,13 +4,13 @@ use proto::packet::Segment;
 
 /// The bytes of a stream that were seen.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct ObservedBytes {
     pub bytes: Vec<Option<u8>>,
     pub contiguous: usize,
     pub fin: Option<u64>,
 }
 
-impl Known {
+impl ObservedBytes {
     /// Notes a segment's contents. On a contradiction, returns the position of the first byte that differs from the known byte, or lies
     /// at or past the known FIN; or the position of a FIN that contradicts the known bytes or the known FIN.
     pub fn note(&mut self, at: i64, payload: &[u8], fin: bool) -> Result<(), u64> {
@@ -65,7 +65,7 @@ impl Known {
 
 /// A segment's place in both streams.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct SegmentOffsets {
     pub at: i64,
     pub acknowledges: i64,
 }
@@ -80,7 +80,7 @@ pub(super) struct Most {
 
 impl Most {
     /// The values of one segment.
-    pub fn of(segment: &Segment<'_>, place: Place, shift: u8) -> Self {
+    pub fn of(segment: &Segment<'_>, place: SegmentOffsets, shift: u8) -> Self {
         let acknowledged = u64::try_from(place.acknowledges).unwrap_or(0);
         Self {
             acknowledged,
@@ -113,7 +113,7 @@ impl Most {
 
 /// Which node says something, and by what right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Voice {
+pub(super) struct PacketSpeaker {
     /// Number of the node, 0 or 1.
     pub node: usize,
     /// Epoch of the gate that lets the packet out.

@@ -9,7 +9,7 @@
 //!                                                    └──────────────────────────────────────────┘
 //! ```
 //!
-//! * A [`Station`] is a node; [`Scene`] puts two of them into a world. Either may be the wire or the primary.
+//! * A [`Station`] is a node; [`SimPair`] puts two of them into a world. Either may be the wire or the primary.
 //! * [`application`] says what a program is; [`http`] and [`echo`] are two, with clients that check every byte.
 //! * [`Judge`] checks what the pair promises; [`Defect`]s are broken promises that it must notice.
 
@@ -40,12 +40,12 @@ mod voices;
 mod wire;
 
 pub use agent::Costs;
-pub use arbiter::ArbiterKind;
-pub use config::SceneConfig;
+pub use arbiter::SimArbiterKind;
+pub use config::SimPairConfig;
 pub use defect::Defect;
 pub use judge::Judge;
-pub use relay::{Ending, Relay};
-pub use scene::{Scene, vip};
-pub use spill::Full;
+pub use relay::{RelayEnding, SimRelay};
+pub use scene::{SimPair, vip};
+pub use spill::FullLogPolicy;
 pub use station::{Station, StationConfig};
-pub use talk::Talk;
+pub use talk::SimClient;

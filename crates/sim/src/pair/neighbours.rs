@@ -11,7 +11,7 @@ use proto::service::ServiceInput;
 
 use super::judge::Judge;
 use super::station::{Address, Station};
-use crate::world::{Node, Output, Port};
+use crate::world::{Output, Port, SimNode};
 
 /// "The VIP is here": a gratuitous ARP, or the answer to [`WHO`].
 pub(super) const ANNOUNCE: &[u8] = b"announce";
@@ -72,7 +72,7 @@ impl Neighbours {
     }
 }
 
-impl Node for Neighbours {
+impl SimNode for Neighbours {
     fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
         if port == CLIENTS {
             self.judge.borrow_mut().on_sent(now, &packet);

@@ -11,23 +11,23 @@ use proto::Instant;
 use proto::connection::OutputEnd;
 use proto::restart::{http, replica};
 
-use super::application::Application;
+use super::application::SimApplication;
 use crate::host::App;
-use crate::tcp::{Endpoint, State};
+use crate::tcp::{EndpointState, TcpEndpoint};
 
 /// How the application's side of a connection continues.
-pub(super) enum Plan {
+pub(super) enum RelayPlan {
     /// A fresh program gets the logged input from the restart point on, then what the client sends.
-    Http(http::Resume),
+    Http(http::HttpResume),
     /// The replica continues. It gets the logged input that it has not been fed, then what the client sends.
-    Replica(replica::Resume, Box<dyn Application>),
+    Replica(replica::ReplicaResume, Box<dyn SimApplication>),
     /// Nothing more is relayed.
     Silent,
 }
 
 /// A connection as the relay takes it over.
-pub(super) struct Adoption {
-    pub plan: Plan,
+pub(super) struct RelayAdoption {
+    pub plan: RelayPlan,
     /// Logged bytes that the application gets first.
     pub input: Vec<u8>,
     /// Input ends with these bytes: the client's FIN was received before, and the endpoint does not know.
@@ -38,7 +38,7 @@ pub(super) struct Adoption {
 
 /// How a relayed connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum RelayEnding {
     /// Closed normally.
     Closed,
     /// Reset, for this reason.
@@ -46,9 +46,9 @@ pub enum Ending {
 }
 
 /// One connection's relay.
-pub struct Relay {
-    start: Box<dyn FnOnce() -> Box<dyn Application>>,
-    phase: Phase,
+pub struct SimRelay {
+    start: Box<dyn FnOnce() -> Box<dyn SimApplication>>,
+    phase: RelayPhase,
     input: Vec<u8>,
     /// The application also gets what the client sends.
     takes_input: bool,
@@ -60,26 +60,29 @@ pub struct Relay {
     up_ended: bool,
     /// Bytes for the client that the endpoint has not taken yet.
     outgoing: Vec<u8>,
-    ending: Option<Ending>,
+    ending: Option<RelayEnding>,
 }
 
-enum Phase {
+enum RelayPhase {
     /// No program yet. One is started when there is input.
-    Idle(Filter),
-    Relaying(Filter, Box<dyn Application>),
+    Idle(RelayFilter),
+    Relaying(RelayFilter, Box<dyn SimApplication>),
     /// The output has ended; what the client still sends is dropped.
     Draining,
 }
 
-enum Filter {
-    Http(Box<http::Resumer>),
-    Replica(replica::Resumer),
+enum RelayFilter {
+    Http(Box<http::HttpResumer>),
+    Replica(replica::ReplicaResumer),
 }
 
-impl Relay {
+impl SimRelay {
     /// The relay of an adopted connection. `start` starts a fresh program.
-    pub(super) fn new(adoption: Adoption, start: impl FnOnce() -> Box<dyn Application> + 'static) -> Self {
-        let Adoption {
+    pub(super) fn new(
+        adoption: RelayAdoption,
+        start: impl FnOnce() -> Box<dyn SimApplication> + 'static,
+    ) -> Self {
+        let RelayAdoption {
             plan,
             input,
             input_ended,
@@ -88,21 +91,21 @@ impl Relay {
         let mut outgoing = Vec::new();
         let mut takes_input = true;
         let phase = match plan {
-            Plan::Silent => Phase::Draining,
-            Plan::Http(resume) => {
+            RelayPlan::Silent => RelayPhase::Draining,
+            RelayPlan::Http(resume) => {
                 takes_input = resume.takes_input();
-                let (resumer, first) = http::Resumer::new(resume);
+                let (resumer, first) = http::HttpResumer::new(resume);
                 outgoing = first;
                 if resumer.is_finished() {
-                    Phase::Draining
+                    RelayPhase::Draining
                 } else {
-                    Phase::Idle(Filter::Http(Box::new(resumer)))
+                    RelayPhase::Idle(RelayFilter::Http(Box::new(resumer)))
                 }
             }
-            Plan::Replica(resume, application) => {
-                let (resumer, first) = replica::Resumer::new(resume);
+            RelayPlan::Replica(resume, application) => {
+                let (resumer, first) = replica::ReplicaResumer::new(resume);
                 outgoing = first;
-                Phase::Relaying(Filter::Replica(resumer), application)
+                RelayPhase::Relaying(RelayFilter::Replica(resumer), application)
             }
         };
         Self {
@@ -120,7 +123,7 @@ impl Relay {
     }
 
     /// How the connection ended, if it has.
-    pub const fn ending(&self) -> Option<&Ending> {
+    pub const fn ending(&self) -> Option<&RelayEnding> {
         self.ending.as_ref()
     }
 
@@ -135,31 +138,31 @@ impl Relay {
         !self.has_passed && self.input.is_empty() && self.ending.is_none()
     }
 
-    fn go_on(&mut self, now: Instant, endpoint: &mut Endpoint) -> Result<Option<Instant>, String> {
+    fn go_on(&mut self, now: Instant, endpoint: &mut TcpEndpoint) -> Result<Option<Instant>, String> {
         if self.output == OutputEnd::FinSent {
             endpoint.shutdown();
         }
         self.leave_idle(endpoint)?;
         match &self.phase {
-            Phase::Idle(_) => return Ok(None),
-            Phase::Relaying(..) => {
+            RelayPhase::Idle(_) => return Ok(None),
+            RelayPhase::Relaying(..) => {
                 self.up(now, endpoint);
                 self.down(now, endpoint)?;
             }
-            Phase::Draining => {}
+            RelayPhase::Draining => {}
         }
-        if let Phase::Draining = self.phase {
+        if let RelayPhase::Draining = self.phase {
             self.drain(endpoint);
         }
         Ok(match &self.phase {
-            Phase::Relaying(_, application) => application.wakes_at().filter(|at| *at > now),
-            Phase::Idle(_) | Phase::Draining => None,
+            RelayPhase::Relaying(_, application) => application.wakes_at().filter(|at| *at > now),
+            RelayPhase::Idle(_) | RelayPhase::Draining => None,
         })
     }
 
     /// Starts a program as soon as there is input.
-    fn leave_idle(&mut self, endpoint: &Endpoint) -> Result<(), String> {
-        let Phase::Idle(filter) = &self.phase else {
+    fn leave_idle(&mut self, endpoint: &TcpEndpoint) -> Result<(), String> {
+        let RelayPhase::Idle(filter) = &self.phase else {
             return Ok(());
         };
         if self.input.is_empty() && !filter.is_transparent() {
@@ -168,18 +171,18 @@ impl Relay {
         let has_input = !self.input.is_empty() || !self.input_ended && endpoint.readable() > 0;
         if has_input {
             let start = std::mem::replace(&mut self.start, Box::new(|| unreachable!("started once")));
-            if let Phase::Idle(filter) = std::mem::replace(&mut self.phase, Phase::Draining) {
-                self.phase = Phase::Relaying(filter, start());
+            if let RelayPhase::Idle(filter) = std::mem::replace(&mut self.phase, RelayPhase::Draining) {
+                self.phase = RelayPhase::Relaying(filter, start());
             }
         } else if self.input_ended || endpoint.is_read_finished() {
-            self.phase = Phase::Draining;
+            self.phase = RelayPhase::Draining;
         }
         Ok(())
     }
 
     /// Passes the logged input, then what the client sends, then its end.
-    fn up(&mut self, now: Instant, endpoint: &mut Endpoint) {
-        let Phase::Relaying(_, application) = &mut self.phase else {
+    fn up(&mut self, now: Instant, endpoint: &mut TcpEndpoint) {
+        let RelayPhase::Relaying(_, application) = &mut self.phase else {
             return;
         };
         let mut bytes = std::mem::take(&mut self.input);
@@ -197,11 +200,11 @@ impl Relay {
     }
 
     /// Passes the application's output that the client does not have, then its end.
-    fn down(&mut self, now: Instant, endpoint: &mut Endpoint) -> Result<(), String> {
+    fn down(&mut self, now: Instant, endpoint: &mut TcpEndpoint) -> Result<(), String> {
         loop {
             let written = endpoint.write(&self.outgoing);
             self.outgoing.drain(..written);
-            let Phase::Relaying(filter, application) = &mut self.phase else {
+            let RelayPhase::Relaying(filter, application) = &mut self.phase else {
                 return Ok(());
             };
             if !self.outgoing.is_empty() {
@@ -209,7 +212,7 @@ impl Relay {
             }
             if filter.is_finished() {
                 self.end_output(endpoint);
-                self.phase = Phase::Draining;
+                self.phase = RelayPhase::Draining;
                 return Ok(());
             }
             let mut said = Vec::new();
@@ -226,7 +229,7 @@ impl Relay {
                 }
                 self.end_output(endpoint);
                 if self.up_ended {
-                    self.ending = Some(Ending::Closed);
+                    self.ending = Some(RelayEnding::Closed);
                 }
                 return Ok(());
             } else {
@@ -235,7 +238,7 @@ impl Relay {
         }
     }
 
-    fn end_output(&mut self, endpoint: &mut Endpoint) {
+    fn end_output(&mut self, endpoint: &mut TcpEndpoint) {
         if self.output == OutputEnd::Open {
             endpoint.shutdown();
             self.output = OutputEnd::FinSent;
@@ -243,7 +246,7 @@ impl Relay {
     }
 
     /// Drops what the client still sends.
-    fn drain(&mut self, endpoint: &mut Endpoint) {
+    fn drain(&mut self, endpoint: &mut TcpEndpoint) {
         let written = endpoint.write(&self.outgoing);
         self.outgoing.drain(..written);
         if self.outgoing.is_empty() {
@@ -251,7 +254,7 @@ impl Relay {
         }
         endpoint.read(&mut Vec::new(), usize::MAX);
         if self.input_ended || endpoint.is_read_finished() {
-            self.ending = Some(Ending::Closed);
+            self.ending = Some(RelayEnding::Closed);
         }
     }
 }
@@ -259,7 +262,7 @@ impl Relay {
 /// Most bytes that are read from the application at once.
 const READ_SIZE: usize = 16 * 1024;
 
-impl Filter {
+impl RelayFilter {
     fn is_transparent(&self) -> bool {
         match self {
             Self::Http(resumer) => resumer.is_transparent(),
@@ -295,18 +298,18 @@ impl Filter {
     }
 }
 
-impl App for Relay {
-    fn drive(&mut self, now: Instant, endpoint: &mut Endpoint) -> Option<Instant> {
+impl App for SimRelay {
+    fn drive(&mut self, now: Instant, endpoint: &mut TcpEndpoint) -> Option<Instant> {
         if self.ending.is_some() {
             return None;
         }
-        if endpoint.state() == State::Closed {
-            self.ending = Some(Ending::Closed); // the client reset the connection, or was silent for too long
+        if endpoint.state() == EndpointState::Closed {
+            self.ending = Some(RelayEnding::Closed); // the client reset the connection, or was silent for too long
             return None;
         }
         self.go_on(now, endpoint).unwrap_or_else(|reason| {
             endpoint.abort();
-            self.ending = Some(Ending::Reset(reason));
+            self.ending = Some(RelayEnding::Reset(reason));
             None
         })
     }

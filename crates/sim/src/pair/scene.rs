@@ -8,17 +8,17 @@ use std::time::Duration;
 use proto::Instant;
 use proto::action::Gate;
 
-use super::arbiter::Arbiter;
-use super::config::SceneConfig;
+use super::arbiter::SimArbiter;
+use super::config::SimPairConfig;
 use super::http;
 use super::judge::Judge;
 use super::neighbours::Neighbours;
-use super::relay::Ending;
+use super::relay::RelayEnding;
 use super::station::Station;
-use super::talk::Talk;
+use super::talk::SimClient;
 use crate::host::{EndpointId, Host};
 use crate::link::LinkConfig;
-use crate::tcp::{Endpoint, Failure, State};
+use crate::tcp::{EndpointState, TcpEndpoint, TcpFailure};
 use crate::world::{CableId, NodeId, Port, World};
 
 /// Address of the service.
@@ -31,7 +31,7 @@ fn client_address() -> IpAddr {
 }
 
 /// A pair and its clients.
-pub struct Scene {
+pub struct SimPair {
     /// The world that everything happens in.
     pub world: World,
     /// The clients' host.
@@ -51,24 +51,24 @@ pub struct Scene {
     pub heartbeats: CableId,
     /// The cables' configurations when nothing is wrong.
     links: Vec<(CableId, LinkConfig)>,
-    pub(crate) arbiter: Option<Rc<RefCell<Arbiter>>>,
+    pub(crate) arbiter: Option<Rc<RefCell<SimArbiter>>>,
     judge: Rc<RefCell<Judge>>,
     ledger: Rc<RefCell<http::Ledger>>,
     connections: Rc<RefCell<Vec<Option<EndpointId>>>>,
 }
 
-impl Scene {
+impl SimPair {
     /// A pair whose nodes have just begun to agree on their roles.
     ///
     /// # Panics
     /// If the configuration describes no links or endpoints.
-    pub fn new(config: &SceneConfig) -> Self {
+    pub fn new(config: &SimPairConfig) -> Self {
         let mut world = World::new(config.seed);
         let judge = Rc::new(RefCell::new(Judge::new(vip())));
         let ledger = Rc::default();
         let arbiter = config
             .arbiter
-            .map(|(kind, delay)| Rc::new(RefCell::new(Arbiter::new(kind, delay))));
+            .map(|(kind, delay)| Rc::new(RefCell::new(SimArbiter::new(kind, delay))));
         let seeds = [world.random(), world.random(), world.random()];
         let client = Host::new(config.host(client_address(), &config.client_tcp), seeds[0]);
         let client = world.add("client", Box::new(client));
@@ -124,7 +124,7 @@ impl Scene {
     }
 
     /// Opens a connection at `at`; connections are numbered from 0.
-    pub fn connect(&mut self, at: Instant, talk: Talk) {
+    pub fn connect(&mut self, at: Instant, talk: SimClient) {
         let (client, connections) = (self.client, Rc::clone(&self.connections));
         let index = connections.borrow().len();
         connections.borrow_mut().push(None);
@@ -282,7 +282,7 @@ impl Scene {
     }
 
     /// A connection's client program and TCP endpoint. `None` before the connection is opened.
-    pub fn talk(&self, index: usize) -> Option<(&Talk, &Endpoint)> {
+    pub fn talk(&self, index: usize) -> Option<(&SimClient, &TcpEndpoint)> {
         let id = self.connections.borrow()[index]?;
         let host: &Host = self.world.node(self.client);
         Some((host.app(id)?, host.endpoint(id)?))
@@ -294,7 +294,9 @@ impl Scene {
         let (client, connections) = (self.client, Rc::clone(&self.connections));
         let is_over = |world: &World, id: EndpointId| {
             let endpoint = world.node::<Host>(client).endpoint(id);
-            endpoint.is_some_and(|endpoint| matches!(endpoint.state(), State::Closed | State::TimeWait))
+            endpoint.is_some_and(|endpoint| {
+                matches!(endpoint.state(), EndpointState::Closed | EndpointState::TimeWait)
+            })
         };
         let mut asked_at = Instant::ZERO;
         self.world.run_while(limit, |world| {
@@ -321,7 +323,7 @@ impl Scene {
         let was_reset = self
             .backup()
             .relay_endings()
-            .any(|ending| matches!(ending, Ending::Reset(_)));
+            .any(|ending| matches!(ending, RelayEnding::Reset(_)));
         for index in 0..count {
             let Some((talk, endpoint)) = self.talk(index) else {
                 complaints.push(format!("connection {index} was never opened"));
@@ -335,19 +337,19 @@ impl Scene {
                 let is_seen = talk
                     .wrong()
                     .is_none_or(|wrong| wrong.starts_with("the stream ended"));
-                if !is_seen || !talk.is_complete() && endpoint.failure() != Some(Failure::Reset) {
+                if !is_seen || !talk.is_complete() && endpoint.failure() != Some(TcpFailure::Reset) {
                     complaints.push(format!(
                         "connection {index} ({client}) was lost, unseen: {talk:?}"
                     ));
                 }
                 continue;
             }
-            if talk.may_be_cut() && (endpoint.failure() == Some(Failure::Reset) || was_reset) {
+            if talk.may_be_cut() && (endpoint.failure() == Some(TcpFailure::Reset) || was_reset) {
                 continue; // TCP does not repeat a reset, so a client may never get it
             }
             let failed = endpoint
                 .failure()
-                .filter(|failure| *failure != Failure::Reset || !talk.is_complete());
+                .filter(|failure| *failure != TcpFailure::Reset || !talk.is_complete());
             if !talk.is_complete() || failed.is_some() {
                 let state = endpoint.state();
                 complaints.push(format!(

@@ -25,7 +25,7 @@ impl Station {
 
 /// How the pair treats a connection whose log is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
+pub enum FullLogPolicy {
     /// The connection loses its protection.
     Unprotected,
     /// The connection's input goes to a file.
@@ -34,12 +34,12 @@ pub enum Full {
     Slowed,
 }
 
-impl Full {
+impl FullLogPolicy {
     /// The same, as the core's configuration has it.
     pub(super) fn of_core(self) -> AtLimit {
         match self {
             Self::Unprotected => AtLimit::Unprotect,
-            Self::Spilled => AtLimit::Spill(Spills::new(Box::new(Files), u64::MAX)),
+            Self::Spilled => AtLimit::Spill(Spills::new(Box::new(MemorySpillFiles), u64::MAX)),
             Self::Slowed => AtLimit::Slow,
         }
     }
@@ -47,22 +47,22 @@ impl Full {
 
 /// Opens in-memory files.
 #[derive(Debug)]
-struct Files;
+struct MemorySpillFiles;
 
 #[derive(Debug)]
-struct File {
+struct MemorySpillFile {
     bytes: Vec<u8>,
     released: usize,
 }
 
-impl Depot for Files {
+impl Depot for MemorySpillFiles {
     fn open(&self) -> io::Result<Box<dyn Spill>> {
         let (bytes, released) = (Vec::new(), 0);
-        Ok(Box::new(File { bytes, released }))
+        Ok(Box::new(MemorySpillFile { bytes, released }))
     }
 }
 
-impl Spill for File {
+impl Spill for MemorySpillFile {
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         assert_eq!(at, self.bytes.len() as u64, "it is written from front to back");
         self.bytes.extend_from_slice(bytes);

@@ -15,17 +15,17 @@ use proto::role::Role;
 use proto::service::ServiceInput;
 use proto::table::{ConnectionId, Direction};
 
-use super::agent::{Agent, Costs, Said};
-use super::application::{Application, Pace, Program, Served};
-use super::arbiter::{Answer, Arbiter};
-use super::clock::Clock;
+use super::agent::{AgentDatagram, AgentThread, Costs};
+use super::application::{ApplicationFactory, ReadPace, Served, SimApplication};
+use super::arbiter::{SimArbiter, TimedAnswer};
+use super::clock::NodeClock;
 use super::defect::Defect;
 use super::judge::Judge;
-use super::ledger::Voice;
-use super::wire::{Fate, Record, Side, Wire};
+use super::ledger::PacketSpeaker;
+use super::wire::{Fate, LoggedPacket, SimWire, WireSide};
 use crate::host::{EndpointId, Host, HostConfig};
 use crate::tcp;
-use crate::world::{Node as _, Output, Port};
+use crate::world::{Output, Port, SimNode as _};
 
 /// Port to the neighbours: routers, outside hosts.
 pub(super) const CLIENTS: Port = Port(0);
@@ -60,15 +60,15 @@ pub struct StationConfig {
     /// Time that the agent's work takes.
     pub costs: Costs,
     /// The application.
-    pub program: Program,
+    pub program: ApplicationFactory,
     /// How fast the application reads from clients.
-    pub pace: Option<Pace>,
+    pub pace: Option<ReadPace>,
     /// How fast the application reads as a replica.
-    pub replica_pace: Option<Pace>,
+    pub replica_pace: Option<ReadPace>,
     /// How far its clock is ahead of the world's.
     pub ahead: Duration,
     /// Arbiter that decides when the nodes do not hear each other, if there is one.
-    pub(crate) arbiter: Option<Rc<RefCell<Arbiter>>>,
+    pub(crate) arbiter: Option<Rc<RefCell<SimArbiter>>>,
     /// Defect of the node, in tests of the judge.
     pub defect: Option<Defect>,
     /// The agents also hear each other through the service's network.
@@ -90,7 +90,7 @@ pub(super) enum Address {
 pub struct Station {
     pub(super) config: StationConfig,
     pub(super) core: Core,
-    pub(super) wire: Wire,
+    pub(super) wire: SimWire,
     pub(super) host: Host,
     pub(super) vip: SocketAddr,
     pub(super) judge: Rc<RefCell<Judge>>,
@@ -101,7 +101,7 @@ pub struct Station {
     /// A lease that ends at this time or earlier may be over already: the clock stood still in a halt, and the agent has not noticed yet.
     pub(super) outlasted: Instant,
     /// Answers of the arbiter in transit.
-    pub(super) verdicts: VecDeque<Answer>,
+    pub(super) verdicts: VecDeque<TimedAnswer>,
     /// The node may send packets of its own: the second guard lets RSTs out.
     pub(super) may_speak: bool,
     /// `is_reached`: since the agent last looked, an outside host has answered the VIP. `is_claiming`: the node asks outside hosts.
@@ -115,16 +115,16 @@ pub struct Station {
     pub(super) is_server_dead: bool,
     /// Sockets that are not ready for packets.
     pub(super) deaf: BTreeSet<SocketAddr>,
-    pub(super) restoring: BTreeMap<ConnectionId, Restoring>,
-    pub(super) live: BTreeMap<ConnectionId, Restoring>,
-    pub(super) replicas: BTreeMap<ConnectionId, Replica>,
+    pub(super) restoring: BTreeMap<ConnectionId, PendingRestore>,
+    pub(super) live: BTreeMap<ConnectionId, PendingRestore>,
+    pub(super) replicas: BTreeMap<ConnectionId, ApplicationReplica>,
     pub(super) relayed: Vec<EndpointId>,
     /// SYN-ACKs of connections that were handed over before their clients were heard. The relay keeps the SYN-ACKs for the next agent.
     pub(super) unheard: Vec<(EndpointId, Vec<u8>)>,
     pub(super) lost: Vec<(SocketAddr, String)>,
-    pub(super) agent: Agent,
+    pub(super) agent: AgentThread,
     /// The node's clock. All times in this struct are this clock's; the world's times are converted where they come in.
-    pub(super) clock: Clock,
+    pub(super) clock: NodeClock,
     /// Number of turns until the agent has noticed a halt and reacted. 0 if it cannot notice the halt, for example because the machine's
     /// counter stood still, too.
     pub(super) turns_unaware: u32,
@@ -140,19 +140,19 @@ pub struct Station {
     pub(super) frozen_until: Instant,
     pub(super) backlog: Vec<(Port, Vec<u8>)>,
     /// SYNs, and SYN-ACKs, whose clients have not answered, for [`Defect::TrustSyn`].
-    pub(super) handshakes: BTreeMap<SocketAddr, Vec<Record>>,
+    pub(super) handshakes: BTreeMap<SocketAddr, Vec<LoggedPacket>>,
     seed: u64,
 }
 
 /// A connection whose socket is not yet the relay's.
-pub(super) struct Restoring {
+pub(super) struct PendingRestore {
     pub endpoint: Endpoint,
     pub socket: EndpointId,
 }
 
 /// A replica of the application.
-pub(super) struct Replica {
-    pub application: Box<dyn Application>,
+pub(super) struct ApplicationReplica {
+    pub application: Box<dyn SimApplication>,
     pub ended: bool,
     /// When the replica reads again.
     pub reads_at: Instant,
@@ -161,13 +161,13 @@ pub(super) struct Replica {
 impl Station {
     /// A node that has just started; `judge` is told what it does.
     pub fn new(now: Instant, config: StationConfig, seed: u64, judge: Rc<RefCell<Judge>>) -> Self {
-        let clock = Clock::new(config.ahead);
+        let clock = NodeClock::new(config.ahead);
         let now = clock.read(now);
-        let agent = Agent::new(now, config.core.incarnation);
+        let agent = AgentThread::new(now, config.core.incarnation);
         let core = core_of(&config, config.core.clone(), now);
         let vip = core.service(0).vip();
         Self {
-            wire: Wire::new(
+            wire: SimWire::new(
                 vip,
                 config.ring_bytes,
                 config.opening_bytes,
@@ -287,9 +287,9 @@ impl Station {
     }
 
     /// Queues the arbiter's answer, which is in transit.
-    pub(crate) fn expect_verdict(&mut self, answer: Answer) {
+    pub(crate) fn expect_verdict(&mut self, answer: TimedAnswer) {
         let at = self.clock.read(answer.at);
-        let answer = Answer { at, ..answer };
+        let answer = TimedAnswer { at, ..answer };
         self.verdicts.push_back(answer);
         self.agent.wake(answer.at);
     }
@@ -333,7 +333,7 @@ impl Station {
     }
 
     /// The endpoints' configuration for a restored socket.
-    pub(super) const fn tcp(&self) -> &tcp::Config {
+    pub(super) const fn tcp(&self) -> &tcp::TcpConfig {
         &self.config.host.tcp
     }
 
@@ -369,7 +369,7 @@ impl Station {
             }
             Gate::Wire | Gate::Primary | Gate::Takeover | Gate::Sole => CLIENTS,
         };
-        let voice = Voice {
+        let voice = PacketSpeaker {
             node: self.config.number,
             epoch,
             is_alone: matches!(gate, Gate::Takeover | Gate::Sole),
@@ -393,8 +393,8 @@ impl Station {
         }
     }
 
-    fn voice_of_primary(&self) -> Voice {
-        Voice {
+    fn voice_of_primary(&self) -> PacketSpeaker {
+        PacketSpeaker {
             node: 1 - self.config.number,
             epoch: self.wire.gate().1,
             is_alone: false,
@@ -403,11 +403,11 @@ impl Station {
         }
     }
 
-    pub(super) fn on_packet(&mut self, now: Instant, side: Side, packet: Vec<u8>) {
+    pub(super) fn on_packet(&mut self, now: Instant, side: WireSide, packet: Vec<u8>) {
         let (host, deaf, vip) = (&self.host, &self.deaf, self.vip);
         let is_local = |client| host.find(vip, client).is_some() && !deaf.contains(&client);
         let fate = self.wire.on_packet(now, side, &packet, is_local);
-        if side == Side::Peer {
+        if side == WireSide::Peer {
             self.agent.seen_here = Some(now);
         }
         let Ok(segment) = Segment::parse(&packet, Checksum::Trusted) else {
@@ -481,8 +481,8 @@ impl Station {
                 self.agent.wake(now);
             }
             _ => {
-                let said: Option<Said> = serde_json::from_slice(packet).ok();
-                let is_first = |said: &Said| self.agent.number_heard(said.incarnation, said.number);
+                let said: Option<AgentDatagram> = serde_json::from_slice(packet).ok();
+                let is_first = |said: &AgentDatagram| self.agent.number_heard(said.incarnation, said.number);
                 let word = said.filter(is_first).map(|said| said.word);
                 self.agent.words.extend(word);
                 self.agent.wake(now);

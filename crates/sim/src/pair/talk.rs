@@ -3,46 +3,46 @@
 use std::time::Duration;
 
 use proto::Instant;
-use proto::follower::Policy;
+use proto::follower::RestartPolicy;
 
 use super::{echo, http};
-use crate::exchange::Stream;
+use crate::exchange::SeededStream;
 use crate::host::App;
-use crate::tcp::Endpoint;
+use crate::tcp::TcpEndpoint;
 
 /// What a client says on one connection.
 #[derive(Debug)]
-pub enum Talk {
+pub enum SimClient {
     /// HTTP requests.
-    Http(http::Client),
+    Http(http::HttpClient),
     /// Messages to be echoed.
-    Echo(echo::Client),
+    Echo(echo::EchoClient),
 }
 
-impl Talk {
+impl SimClient {
     /// One plain request for a reply of `len` bytes.
-    pub fn plain(policy: Policy, len: u32) -> Self {
+    pub fn plain(policy: RestartPolicy, len: u32) -> Self {
         let after = Duration::ZERO;
         match policy {
-            Policy::Http => {
-                let request = http::Request::get(len.into(), Stream::new(1, len.into()));
+            RestartPolicy::Http => {
+                let request = http::HttpRequest::get(len.into(), SeededStream::new(1, len.into()));
                 let pipelined = false;
-                let planned = http::Planned {
+                let planned = http::PlannedRequest {
                     request,
                     after,
                     pipelined,
                 };
-                Self::Http(http::Client::new(vec![planned], false, None))
+                Self::Http(http::HttpClient::new(vec![planned], false, None))
             }
-            Policy::Replica => {
-                let message = echo::Message {
+            RestartPolicy::Replica => {
+                let message = echo::EchoMessage {
                     upload: 0,
                     download: len,
                     seed: 1,
                     echo: false,
                     is_last: false,
                 };
-                Self::Echo(echo::Client::new(vec![(message, after)], false, None))
+                Self::Echo(echo::EchoClient::new(vec![(message, after)], false, None))
             }
         }
     }
@@ -80,8 +80,8 @@ impl Talk {
     }
 }
 
-impl App for Talk {
-    fn drive(&mut self, now: Instant, endpoint: &mut Endpoint) -> Option<Instant> {
+impl App for SimClient {
+    fn drive(&mut self, now: Instant, endpoint: &mut TcpEndpoint) -> Option<Instant> {
         match self {
             Self::Http(client) => client.drive(now, endpoint),
             Self::Echo(client) => client.drive(now, endpoint),

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use proto::Instant;
 
-use super::judge::{Flow, Judge};
-use super::ledger::Voice;
+use super::judge::{Judge, WatchedConnection};
+use super::ledger::PacketSpeaker;
 
 impl Judge {
     /// The gate of a node has changed. `alone_in`: the epoch in which the gate lets the node speak alone, if it does.
@@ -16,7 +16,7 @@ impl Judge {
             let is_second = self.alone_now[other].is_some() || self.began[other] >= alone_in;
             self.splits.extend(is_second.then_some(self.now));
             self.began[node] = self.began[node].max(alone_in);
-            self.flows.values_mut().for_each(Flow::look_for_hole);
+            self.flows.values_mut().for_each(WatchedConnection::look_for_hole);
         }
         self.alone_now[node] = alone_in;
     }
@@ -36,8 +36,8 @@ impl Judge {
     }
 
     /// A node says something to a client.
-    pub(super) fn on_voice(&mut self, client: SocketAddr, voice: Voice) {
-        let Voice {
+    pub(super) fn on_voice(&mut self, client: SocketAddr, voice: PacketSpeaker) {
+        let PacketSpeaker {
             node,
             epoch,
             is_alone,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proto::Instant;
 use proto::action::Gate;
-use proto::connection::{Cap, Promise};
+use proto::connection::{Cap, WindowPromise};
 use proto::packet::{Checksum, Segment};
 use proto::table::Direction;
 
@@ -15,7 +15,7 @@ use super::defect::Defect;
 
 /// A packet in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct LoggedPacket {
     /// When it was logged.
     pub at: Instant,
     pub direction: Direction,
@@ -24,8 +24,8 @@ pub(super) struct Record {
 
 /// A bounded log that one reader empties from the front.
 #[derive(Debug)]
-struct Ring {
-    records: VecDeque<Record>,
+struct SimRing {
+    records: VecDeque<LoggedPacket>,
     bytes: usize,
     capacity: usize,
     /// Number of records that were ever read.
@@ -34,12 +34,12 @@ struct Ring {
 
 /// Number of records that each ring had been given at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct End {
+pub(super) struct LogEnd {
     connections: u64,
     opening: u64,
 }
 
-impl Ring {
+impl SimRing {
     const fn new(capacity: usize) -> Self {
         Self {
             records: VecDeque::new(),
@@ -54,7 +54,7 @@ impl Ring {
     }
 
     /// Adds a record. Returns false if there is no room for it.
-    fn push(&mut self, record: Record) -> bool {
+    fn push(&mut self, record: LoggedPacket) -> bool {
         let bytes = size_in_ring(&record);
         let fits = self.bytes + bytes <= self.capacity;
         if fits {
@@ -64,7 +64,7 @@ impl Ring {
         fits
     }
 
-    fn pop_before(&mut self, end: u64) -> Option<Record> {
+    fn pop_before(&mut self, end: u64) -> Option<LoggedPacket> {
         if self.read >= end {
             return None;
         }
@@ -76,7 +76,7 @@ impl Ring {
 }
 
 /// Size of a record in the ring: the ring's header, the record's header and the packet, rounded up to 8 bytes.
-fn size_in_ring(record: &Record) -> usize {
+fn size_in_ring(record: &LoggedPacket) -> usize {
     (8 + 16 + record.packet.len()).next_multiple_of(8)
 }
 
@@ -99,32 +99,32 @@ pub(super) enum Fate {
 
 /// Where a packet comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum WireSide {
     Clients,
     Peer,
 }
 
 /// State of a connection that is no longer the primary's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
+enum HeldState {
     Undecided,
     Decided,
 }
 
 /// The wire of one service, with the state that the guard reads.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(super) struct SimWire {
     vip: SocketAddr,
     gate: Gate,
     epoch: u64,
     /// Whether the agent has said which connections are being decided.
     is_told: bool,
     /// The clients whose connections are being decided, and those whose connections stay local.
-    held: BTreeMap<SocketAddr, Held>,
+    held: BTreeMap<SocketAddr, HeldState>,
     /// The clients whose windows are limited by a cap.
-    capped: BTreeMap<SocketAddr, (Cap, Promise)>,
-    connections: Ring,
-    opening: Ring,
+    capped: BTreeMap<SocketAddr, (Cap, WindowPromise)>,
+    connections: SimRing,
+    opening: SimRing,
     full: u64,
     /// When the agent last checked in.
     agent_seen: Instant,
@@ -134,7 +134,7 @@ pub(super) struct Wire {
     defect: Option<Defect>,
 }
 
-impl Wire {
+impl SimWire {
     /// A wire for the service at `vip`. Its gate is off; the rings hold `ring_bytes` and `opening_bytes`.
     pub const fn new(
         vip: SocketAddr,
@@ -154,8 +154,8 @@ impl Wire {
             is_told: false,
             held: BTreeMap::new(),
             capped: BTreeMap::new(),
-            connections: Ring::new(ring_bytes),
-            opening: Ring::new(opening_bytes),
+            connections: SimRing::new(ring_bytes),
+            opening: SimRing::new(opening_bytes),
             full: 0,
         }
     }
@@ -186,7 +186,7 @@ impl Wire {
     /// Notes that the connections of `clients` are being decided.
     pub fn hold(&mut self, clients: &[SocketAddr]) {
         self.held
-            .extend(clients.iter().map(|&client| (client, Held::Undecided)));
+            .extend(clients.iter().map(|&client| (client, HeldState::Undecided)));
         self.is_told = true;
     }
 
@@ -199,7 +199,7 @@ impl Wire {
     pub fn cap(&mut self, client: SocketAddr, cap: Option<Cap>) {
         match (cap, self.capped.get_mut(&client)) {
             (Some(cap), Some((known, _))) => *known = cap,
-            (Some(cap), None) => drop(self.capped.insert(client, (cap, Promise::new(&cap)))),
+            (Some(cap), None) => drop(self.capped.insert(client, (cap, WindowPromise::new(&cap)))),
             (None, _) => drop(self.capped.remove(&client)),
         }
     }
@@ -237,12 +237,12 @@ impl Wire {
 
     /// Whether any connections are being decided.
     pub fn is_deciding(&self) -> bool {
-        self.held.values().any(|held| *held == Held::Undecided)
+        self.held.values().any(|held| *held == HeldState::Undecided)
     }
 
     /// Notes that the connections of all held clients are decided.
     pub fn settle(&mut self) {
-        self.held.values_mut().for_each(|held| *held = Held::Decided);
+        self.held.values_mut().for_each(|held| *held = HeldState::Decided);
     }
 
     /// Notes that the agent runs. Returns the number of packets that passed unlogged while the agent was away.
@@ -266,22 +266,22 @@ impl Wire {
     }
 
     /// The current end of the log.
-    pub fn end(&self) -> End {
-        End {
+    pub fn end(&self) -> LogEnd {
+        LogEnd {
             connections: self.connections.end(),
             opening: self.opening.end(),
         }
     }
 
     /// The next record before `end`, SYNs first.
-    pub fn read(&mut self, end: End) -> Option<Record> {
+    pub fn read(&mut self, end: LogEnd) -> Option<LoggedPacket> {
         self.opening
             .pop_before(end.opening)
             .or_else(|| self.connections.pop_before(end.connections))
     }
 
     /// Number of unread records before `end`.
-    pub fn unread(&self, end: End) -> u64 {
+    pub fn unread(&self, end: LogEnd) -> u64 {
         end.connections.saturating_sub(self.connections.read) + end.opening.saturating_sub(self.opening.read)
     }
 
@@ -290,7 +290,7 @@ impl Wire {
     pub fn on_packet(
         &mut self,
         now: Instant,
-        side: Side,
+        side: WireSide,
         packet: &[u8],
         is_local: impl FnOnce(SocketAddr) -> bool,
     ) -> Fate {
@@ -310,16 +310,16 @@ impl Wire {
         };
         let opens = segment.flags.syn;
         match (self.gate, direction) {
-            (Gate::Primary, Direction::In) if side == Side::Clients => Fate::Redirected,
+            (Gate::Primary, Direction::In) if side == WireSide::Clients => Fate::Redirected,
             (Gate::Off, _) | (Gate::Primary | Gate::Sole, Direction::In) => Fate::Local,
             (Gate::Mute, _) | (Gate::Primary | Gate::Takeover | Gate::Sole, Direction::Out) => Fate::Dropped,
-            (Gate::Wire, Direction::Out) if side != Side::Peer || self.held.contains_key(&client) => {
+            (Gate::Wire, Direction::Out) if side != WireSide::Peer || self.held.contains_key(&client) => {
                 Fate::Dropped
             }
             (Gate::Takeover, Direction::In) => self.take(now, client, opens, packet, is_local(client)),
             (Gate::Wire, Direction::In) if self.held.contains_key(&client) => {
                 let is_local = is_local(client);
-                if opens && !is_local && self.held[&client] == Held::Decided {
+                if opens && !is_local && self.held[&client] == HeldState::Decided {
                     self.held.remove(&client); // the old connection is over, and this SYN opens a new one
                     return self.log(now, direction, opens, packet, Fate::Released);
                 }
@@ -339,9 +339,9 @@ impl Wire {
         }
         match self.held.get(&client) {
             // The local listener's SYN-ACK would contradict what the old primary has sent on the connection that is being decided.
-            Some(Held::Undecided) => Fate::Dropped,
+            Some(HeldState::Undecided) => Fate::Dropped,
             None if !self.is_told => Fate::Dropped,
-            Some(Held::Decided) | None => Fate::Local,
+            Some(HeldState::Decided) | None => Fate::Local,
         }
     }
 
@@ -354,7 +354,7 @@ impl Wire {
         } else {
             &mut self.connections
         };
-        if ring.push(Record {
+        if ring.push(LoggedPacket {
             at,
             direction,
             packet: packet.to_vec(),

@@ -11,18 +11,18 @@ use proto::Instant;
 use proto::edge::RecoveryCounts;
 use serde::Deserialize;
 
-use super::edge::{Edge, Failure, Recovery};
+use super::edge::{Edge, EdgeRecovery, StringFailure};
 use super::{FlowResult, InvalidScenario, MOST};
-use crate::flow::{Config, Departures, RtoConfig, Variant, seconds};
+use crate::flow::{Departures, FlowConfig, RtoConfig, TcpVariant, seconds};
 use crate::link::LinkConfig;
-use crate::net::{Direction, End, Event, FlowId, LinkId, Network, Place, SwitchId};
+use crate::net::{EventPlace, FlowDirection, FlowId, FlowNetwork, LinkEnd, LinkId, SwitchId, TraceEvent};
 
 /// The scenario. The default has the times of §7.2.1, TCP as ns-2 had it, and a failover of 0.5 s; times are in seconds.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Cluster {
+pub struct ClusterScenario {
     /// TCP at both ends. If a scenario file has this table, the fields that are missing in it have the RFCs' values, not the thesis'.
-    pub tcp: Config,
+    pub tcp: FlowConfig,
     /// Full data segments per flow.
     pub segments: u64,
     /// Number of pairs of hosts, which the flows use in turn.
@@ -49,7 +49,7 @@ pub struct Cluster {
     #[serde(with = "seconds")]
     pub failover: Duration,
     /// Local recovery by R1 and R2. By default there is none.
-    pub recovery: Option<Recovery>,
+    pub recovery: Option<EdgeRecovery>,
     /// The first flow's arrival.
     #[serde(with = "seconds")]
     pub first_arrival: Duration,
@@ -70,10 +70,10 @@ pub struct Cluster {
     pub seed: u64,
 }
 
-impl Default for Cluster {
+impl Default for ClusterScenario {
     fn default() -> Self {
         Self {
-            tcp: thesis_tcp(Variant::Reno),
+            tcp: thesis_tcp(TcpVariant::Reno),
             segments: 9, // the thesis counts the SYN: "10 segments"
             hosts: 60,
             access_rate_bits_per_s: 100_000_000,
@@ -97,9 +97,9 @@ impl Default for Cluster {
 
 /// TCP as the thesis configured ns-2's (Table I): window 64, initial window 1, delayed acknowledgements 100 ms, SYN timeout 3 s,
 /// least timeout 1 s.
-pub fn thesis_tcp(variant: Variant) -> Config {
-    let ns2 = Config::ns2(variant);
-    Config {
+pub fn thesis_tcp(variant: TcpVariant) -> FlowConfig {
+    let ns2 = FlowConfig::ns2(variant);
+    FlowConfig {
         initial_window: 1,
         max_window: 64,
         rto: RtoConfig {
@@ -122,21 +122,21 @@ pub struct ClusterResult {
 }
 
 /// The switches and links of a built cluster.
-struct Built {
+struct ClusterParts {
     /// R1 and R2.
     switches: [SwitchId; 2],
     cluster: [LinkId; 4],
-    acts: Vec<(Duration, Act)>,
+    acts: Vec<(Duration, ClusterStep)>,
 }
 
 #[derive(Clone, Copy)]
-enum Act {
+enum ClusterStep {
     Start(FlowId),
     SetUp(bool),
     Look,
 }
 
-impl Cluster {
+impl ClusterScenario {
     /// Runs the scenario. Returns the flows in the order of their arrival.
     ///
     /// # Errors
@@ -160,49 +160,52 @@ impl Cluster {
     pub fn run_watched(
         &self,
         moments: &[Duration],
-        look: impl FnMut(&Network),
+        look: impl FnMut(&FlowNetwork),
     ) -> Result<ClusterResult, InvalidScenario> {
         self.check()?;
-        self.run_in(Network::new(self.seed), moments, look)
+        self.run_in(FlowNetwork::new(self.seed), moments, look)
     }
 
     /// Runs the scenario, and tells `trace` of every event.
     ///
     /// # Errors
     /// If the configuration is invalid.
-    pub fn run_traced(&self, trace: impl FnMut(&Event) + 'static) -> Result<ClusterResult, InvalidScenario> {
+    pub fn run_traced(
+        &self,
+        trace: impl FnMut(&TraceEvent) + 'static,
+    ) -> Result<ClusterResult, InvalidScenario> {
         self.check()?;
-        let mut network = Network::new(self.seed);
+        let mut network = FlowNetwork::new(self.seed);
         network.set_trace(trace);
         self.run_in(network, &[], |_| ())
     }
 
     fn run_in(
         &self,
-        mut network: Network,
+        mut network: FlowNetwork,
         moments: &[Duration],
-        mut look: impl FnMut(&Network),
+        mut look: impl FnMut(&FlowNetwork),
     ) -> Result<ClusterResult, InvalidScenario> {
-        let Built {
+        let ClusterParts {
             switches,
             cluster,
             mut acts,
         } = self.build(&mut network)?;
         if !self.failover.is_zero() {
             let (down, up) = (self.failover_at, self.failover_at + self.failover);
-            acts.extend([(down, Act::SetUp(false)), (up, Act::SetUp(true))]);
+            acts.extend([(down, ClusterStep::SetUp(false)), (up, ClusterStep::SetUp(true))]);
         }
-        acts.extend(moments.iter().map(|at| (*at, Act::Look)));
+        acts.extend(moments.iter().map(|at| (*at, ClusterStep::Look)));
         acts.sort_by_key(|(at, _)| *at);
         for (at, act) in acts {
             network.run_until(Instant::ZERO + at);
             match act {
-                Act::Start(flow) => network.start(flow),
-                Act::SetUp(up) => {
-                    network.note(Place::Node("N"), if up { "up" } else { "down" });
+                ClusterStep::Start(flow) => network.start(flow),
+                ClusterStep::SetUp(up) => {
+                    network.note(EventPlace::Node("N"), if up { "up" } else { "down" });
                     cluster.iter().for_each(|link| network.set_up(*link, up));
                 }
-                Act::Look => look(&network),
+                ClusterStep::Look => look(&network),
             }
         }
         network.run_flows(Instant::ZERO + self.end);
@@ -217,11 +220,11 @@ impl Cluster {
     }
 
     /// Makes R1 and R2 edges.
-    fn put_edges(&self, network: &mut Network, switches: [SwitchId; 2]) -> Result<(), InvalidScenario> {
+    fn put_edges(&self, network: &mut FlowNetwork, switches: [SwitchId; 2]) -> Result<(), InvalidScenario> {
         let Some(recovery) = self.recovery.filter(|_| !self.failover.is_zero()) else {
             return Ok(());
         };
-        let failure = Failure {
+        let failure = StringFailure {
             at: Instant::ZERO + self.failover_at,
             over: Instant::ZERO + self.failover_at + self.failover,
             repaired: None,
@@ -230,7 +233,7 @@ impl Cluster {
         };
         for (switch, entering) in switches
             .into_iter()
-            .zip([Direction::Forward, Direction::Backward])
+            .zip([FlowDirection::Forward, FlowDirection::Backward])
         {
             let mut edge = Edge::new(entering, failure.clone());
             edge.recover(&recovery)?;
@@ -287,7 +290,7 @@ impl Cluster {
         }
     }
 
-    fn build(&self, network: &mut Network) -> Result<Built, InvalidScenario> {
+    fn build(&self, network: &mut FlowNetwork) -> Result<ClusterParts, InvalidScenario> {
         let [r1, n, r2] = ["R1", "N", "R2"].map(|name| network.add_switch(name));
         let link = |rate, delay, loss| LinkConfig {
             rate_bits_per_s: Some(rate),
@@ -296,17 +299,17 @@ impl Cluster {
             ..LinkConfig::default()
         };
         let between = |loss| link(self.cluster_rate_bits_per_s, self.cluster_delay, loss);
-        let mut lay = |from: f64, to: SwitchId| network.add_link(End::Switch(to), &between(from));
+        let mut lay = |from: f64, to: SwitchId| network.add_link(LinkEnd::Switch(to), &between(from));
         let cluster = [lay(self.loss, n)?, lay(0.0, r2)?, lay(0.0, n)?, lay(0.0, r1)?];
         let mut hosts = Vec::new();
         for _ in 0..self.hosts {
             let source = link(self.access_rate_bits_per_s, self.source_delay, 0.0);
             let destination = link(self.access_rate_bits_per_s, self.destination_delay, 0.0);
             hosts.push([
-                network.add_link(End::Switch(r1), &source)?,
-                network.add_link(End::Switch(r2), &destination)?,
-                network.add_link(End::Hosts, &source)?,
-                network.add_link(End::Hosts, &destination)?,
+                network.add_link(LinkEnd::Switch(r1), &source)?,
+                network.add_link(LinkEnd::Switch(r2), &destination)?,
+                network.add_link(LinkEnd::Hosts, &source)?,
+                network.add_link(LinkEnd::Hosts, &destination)?,
             ]);
         }
         let bytes = self.segments * u64::from(self.tcp.mss);
@@ -322,15 +325,15 @@ impl Cluster {
                 (r2, [to_destination, cluster[2]]),
             ];
             for (switch, [forward, backward]) in routes {
-                network.set_route(switch, flow, Direction::Forward, forward);
-                network.set_route(switch, flow, Direction::Backward, backward);
+                network.set_route(switch, flow, FlowDirection::Forward, forward);
+                network.set_route(switch, flow, FlowDirection::Backward, backward);
             }
-            acts.push((at, Act::Start(flow)));
+            acts.push((at, ClusterStep::Start(flow)));
             at += self.gap;
         }
         let switches = [r1, r2];
         self.put_edges(network, switches)?;
-        Ok(Built {
+        Ok(ClusterParts {
             switches,
             cluster,
             acts,

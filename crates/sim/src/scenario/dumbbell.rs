@@ -6,16 +6,16 @@ use proto::Instant;
 use serde::Deserialize;
 
 use super::{FlowResult, InvalidScenario};
-use crate::flow::{Config, RtoConfig, Variant, seconds};
+use crate::flow::{FlowConfig, RtoConfig, TcpVariant, seconds};
 use crate::link::LinkConfig;
-use crate::net::{Direction, End, Network};
+use crate::net::{FlowDirection, FlowNetwork, LinkEnd};
 
 /// The scenario. The default is one flow of a million segments over 100 Mb/s and 44 ms, NewReno as in ns-2.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Dumbbell {
     /// TCP at both ends.
-    pub tcp: Config,
+    pub tcp: FlowConfig,
     /// Number of flows, each between hosts of its own.
     pub flows: u32,
     /// Full data segments per flow.
@@ -41,9 +41,9 @@ pub struct Dumbbell {
 
 impl Default for Dumbbell {
     fn default() -> Self {
-        let ns2 = Config::ns2(Variant::NewReno);
+        let ns2 = FlowConfig::ns2(TcpVariant::NewReno);
         Self {
-            tcp: Config {
+            tcp: FlowConfig {
                 max_window: 64,
                 rto: RtoConfig {
                     min: Duration::from_secs(1),
@@ -70,7 +70,7 @@ impl Dumbbell {
     /// # Errors
     /// If the configuration is invalid.
     pub fn run(&self) -> Result<Vec<FlowResult>, InvalidScenario> {
-        let mut network = Network::new(self.seed);
+        let mut network = FlowNetwork::new(self.seed);
         let [r1, r2] = ["R1", "R2"].map(|name| network.add_switch(name));
         let bottleneck = LinkConfig {
             rate_bits_per_s: Some(self.rate_bits_per_s),
@@ -83,21 +83,21 @@ impl Dumbbell {
             delay: self.access_delay,
             ..LinkConfig::default()
         };
-        let there = network.add_link(End::Switch(r2), &bottleneck)?;
-        let back = network.add_link(End::Switch(r1), &bottleneck)?;
+        let there = network.add_link(LinkEnd::Switch(r2), &bottleneck)?;
+        let back = network.add_link(LinkEnd::Switch(r1), &bottleneck)?;
         let mut flows = Vec::new();
         for _ in 0..self.flows {
             let uplinks = [
-                network.add_link(End::Switch(r1), &access)?,
-                network.add_link(End::Switch(r2), &access)?,
+                network.add_link(LinkEnd::Switch(r1), &access)?,
+                network.add_link(LinkEnd::Switch(r2), &access)?,
             ];
-            let source = network.add_link(End::Hosts, &access)?;
-            let destination = network.add_link(End::Hosts, &access)?;
+            let source = network.add_link(LinkEnd::Hosts, &access)?;
+            let destination = network.add_link(LinkEnd::Hosts, &access)?;
             let flow = network.add_flow(&self.tcp, self.segments * u64::from(self.tcp.mss), uplinks)?;
-            network.set_route(r1, flow, Direction::Forward, there);
-            network.set_route(r2, flow, Direction::Forward, destination);
-            network.set_route(r2, flow, Direction::Backward, back);
-            network.set_route(r1, flow, Direction::Backward, source);
+            network.set_route(r1, flow, FlowDirection::Forward, there);
+            network.set_route(r2, flow, FlowDirection::Forward, destination);
+            network.set_route(r2, flow, FlowDirection::Backward, back);
+            network.set_route(r1, flow, FlowDirection::Backward, source);
             flows.push(flow);
         }
         let mut at = Instant::ZERO;

@@ -7,23 +7,25 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use proto::edge::cache::{CacheConfig, Policy};
-use proto::edge::{InvalidRecovery, LocalRecovery, RecoveryConfig, RecoveryCounts, Segment, Way};
+use proto::edge::cache::{CacheConfig, CachePolicy};
+use proto::edge::{
+    EdgeDirection, EdgeSegment, InvalidRecovery, LocalRecovery, RecoveryConfig, RecoveryCounts,
+};
 use proto::rate::{RateConfig, RateControl};
 use proto::{Instant, Seq};
 use serde::Deserialize;
 
 use super::InvalidScenario;
 use crate::flow::seconds;
-use crate::net::{Direction, Flags, FlowId, Logic, Outbox, Packet};
+use crate::net::{FlowDirection, FlowFlags, FlowId, FlowPacket, Logic, SwitchOutbox};
 
 /// Local recovery in a scenario; times are in seconds. The thesis names no heartbeat interval. The default interval is so short that three
 /// heartbeats fit into the thesis' shortest failover, 50 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Recovery {
+pub struct EdgeRecovery {
     /// Which packets the edges remember.
-    pub policy: Policy,
+    pub policy: CachePolicy,
     /// Time between two heartbeats.
     #[serde(with = "seconds")]
     pub heartbeat: Duration,
@@ -39,10 +41,10 @@ pub struct Recovery {
     pub max_packets: usize,
 }
 
-impl Default for Recovery {
+impl Default for EdgeRecovery {
     fn default() -> Self {
         Self {
-            policy: Policy::Lowest,
+            policy: CachePolicy::Lowest,
             heartbeat: Duration::from_millis(10),
             missed: 3,
             caching_after: 2,
@@ -53,7 +55,7 @@ impl Default for Recovery {
     }
 }
 
-impl Recovery {
+impl EdgeRecovery {
     const fn config(&self) -> RecoveryConfig {
         RecoveryConfig {
             heartbeat: self.heartbeat,
@@ -133,7 +135,7 @@ impl Sharing {
 
 /// The failure: what fails, and when.
 #[derive(Clone, Debug)]
-pub(super) struct Failure {
+pub(super) struct StringFailure {
     /// When the string fails.
     pub at: Instant,
     /// When the failover ends: the failed string's flows use another string from then on.
@@ -149,18 +151,18 @@ pub(super) struct Failure {
 /// An edge.
 pub(super) struct Edge {
     /// Direction of the packets that enter the cluster at this edge.
-    entering: Direction,
-    failure: Failure,
+    entering: FlowDirection,
+    failure: StringFailure,
     over: Option<Instant>,
-    recovery: Option<LocalRecovery<FlowId, Packet>>,
+    recovery: Option<LocalRecovery<FlowId, FlowPacket>>,
     /// Arrival of the last heartbeat before the failure. Earlier heartbeats have no effect on the run, so they are not simulated.
     heartbeat: Option<Instant>,
-    shared: Option<Shared>,
+    shared: Option<RemainingString>,
 }
 
 impl Edge {
     /// An edge that does nothing yet.
-    pub const fn new(entering: Direction, failure: Failure) -> Self {
+    pub const fn new(entering: FlowDirection, failure: StringFailure) -> Self {
         Self {
             entering,
             over: Some(failure.over),
@@ -172,7 +174,7 @@ impl Edge {
     }
 
     /// Lets the edge recover the flows that the failure hits.
-    pub fn recover(&mut self, recovery: &Recovery) -> Result<(), InvalidRecovery> {
+    pub fn recover(&mut self, recovery: &EdgeRecovery) -> Result<(), InvalidRecovery> {
         self.recovery = Some(LocalRecovery::new(recovery.config(), Instant::ZERO)?);
         self.heartbeat = Some(last_heartbeat(recovery.heartbeat, &self.failure));
         Ok(())
@@ -180,7 +182,7 @@ impl Edge {
 
     /// Lets the edge control the rates of the flows that share the remaining string.
     pub fn share(&mut self, sharing: &Sharing, config: RateConfig) {
-        self.shared = Some(Shared {
+        self.shared = Some(RemainingString {
             config,
             next: Some(self.failure.at + sharing.alert),
             until: self.failure.repaired,
@@ -203,7 +205,7 @@ impl Edge {
 }
 
 /// The remaining string, and the flows that share it.
-struct Shared {
+struct RemainingString {
     config: RateConfig,
     /// When the control begins, or, after that, when the current interval ends. `None` once the control has ended.
     next: Option<Instant>,
@@ -215,9 +217,9 @@ struct Shared {
     windows: Vec<(Instant, u32)>,
 }
 
-impl Shared {
+impl RemainingString {
     /// A packet enters the cluster. `dead`: the packet goes into the failed string.
-    fn on_entering(&mut self, now: Instant, packet: &Packet, dead: bool) {
+    fn on_entering(&mut self, now: Instant, packet: &FlowPacket, dead: bool) {
         if let Some(sent) = self.sent.get_mut(packet.flow.0 as usize) {
             *sent = Some(now);
         }
@@ -256,24 +258,24 @@ impl Shared {
 }
 
 /// Arrival of the last heartbeat before the failure. A heartbeat leaves at every multiple of the interval.
-fn last_heartbeat(interval: Duration, failure: &Failure) -> Instant {
+fn last_heartbeat(interval: Duration, failure: &StringFailure) -> Instant {
     let sent = failure.at.since(Instant::ZERO).saturating_sub(failure.travel);
     let nanos = sent.as_nanos() - sent.as_nanos() % interval.as_nanos();
     Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)) + failure.travel
 }
 
 impl Logic for Edge {
-    fn handle(&mut self, now: Instant, mut packet: Packet, out: &mut Outbox) {
+    fn handle(&mut self, now: Instant, mut packet: FlowPacket, out: &mut SwitchOutbox) {
         let hit = self.failure.hits.get(packet.flow.0 as usize) == Some(&true);
         let way = if packet.direction == self.entering {
-            Way::Entering
+            EdgeDirection::Entering
         } else {
-            Way::Leaving
+            EdgeDirection::Leaving
         };
         if let Some(shared) = &mut self.shared {
             match way {
-                Way::Entering => shared.on_entering(now, &packet, hit && self.over.is_some()),
-                Way::Leaving => {
+                EdgeDirection::Entering => shared.on_entering(now, &packet, hit && self.over.is_some()),
+                EdgeDirection::Leaving => {
                     let cap = shared.control.map_or(u32::MAX, |control| control.window());
                     packet.window = packet.window.min(cap);
                 }
@@ -286,7 +288,7 @@ impl Logic for Edge {
         }
     }
 
-    fn handle_timeout(&mut self, now: Instant, out: &mut Outbox) {
+    fn handle_timeout(&mut self, now: Instant, out: &mut SwitchOutbox) {
         let over = self.over.take_if(|at| *at <= now).is_some();
         if let Some(recovery) = &mut self.recovery {
             if self.heartbeat.take_if(|at| *at <= now).is_some() {
@@ -314,7 +316,7 @@ impl Logic for Edge {
 
     fn poll_timeout(&self) -> Option<Instant> {
         let recovery = self.recovery.as_ref().and_then(LocalRecovery::poll_timeout);
-        let shared = self.shared.as_ref().and_then(Shared::poll_timeout);
+        let shared = self.shared.as_ref().and_then(RemainingString::poll_timeout);
         [self.heartbeat, recovery, self.over, shared]
             .into_iter()
             .flatten()
@@ -324,13 +326,13 @@ impl Logic for Edge {
 
 /// The parts of a packet that an edge reads.
 // Numbers on the wire have 32 bits.
-fn segment(packet: &Packet) -> Segment {
-    Segment {
+fn segment(packet: &FlowPacket) -> EdgeSegment {
+    EdgeSegment {
         seq: Seq(packet.seq as u32),
         len: u32::from(packet.len),
-        ack: packet.flags.has(Flags::ACK).then_some(Seq(packet.ack as u32)),
-        syn: packet.flags.has(Flags::SYN),
-        fin: packet.flags.has(Flags::FIN),
+        ack: packet.flags.has(FlowFlags::ACK).then_some(Seq(packet.ack as u32)),
+        syn: packet.flags.has(FlowFlags::SYN),
+        fin: packet.flags.has(FlowFlags::FIN),
         rst: false, // simulated flows never send a reset
     }
 }

@@ -10,9 +10,9 @@ use proto::edge::InvalidRecovery;
 use proto::rate::InvalidRate;
 use thiserror::Error;
 
-use crate::flow::InvalidConfig;
+use crate::flow::InvalidFlowConfig;
 use crate::link::InvalidLink;
-use crate::net::{FlowId, Network};
+use crate::net::{FlowId, FlowNetwork};
 
 /// Result of one flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +35,7 @@ impl FlowResult {
         self.end.map(|end| end.since(self.start).as_secs_f64())
     }
 
-    fn of(network: &Network, flow: FlowId) -> Self {
+    fn of(network: &FlowNetwork, flow: FlowId) -> Self {
         let sender = network.sender(flow);
         let counts = sender.counts();
         Self {
@@ -60,7 +60,7 @@ pub enum InvalidScenario {
     Link(#[from] InvalidLink),
     /// A flow's field.
     #[error("tcp.{0}")]
-    Flow(#[from] InvalidConfig),
+    Flow(#[from] InvalidFlowConfig),
     /// A field of the edges' local recovery.
     #[error("recovery.{0}")]
     Recovery(#[from] InvalidRecovery),
@@ -88,28 +88,28 @@ pub enum InvalidScenario {
 mod tests {
     use std::time::Duration;
 
-    use proto::edge::cache::Policy;
+    use proto::edge::cache::CachePolicy;
 
-    use super::cluster::Cluster;
+    use super::cluster::ClusterScenario;
     use super::dumbbell::Dumbbell;
-    use super::edge::{Recovery, Sharing};
-    use super::rate::Rate;
-    use crate::flow::Variant;
+    use super::edge::{EdgeRecovery, Sharing};
+    use super::rate::RateScenario;
+    use crate::flow::TcpVariant;
 
     #[test]
     fn what_is_not_said_is_as_by_default_and_what_is_unknown_is_refused() {
         let text = r#"{"failover": 3, "tcp": {"variant": "sack", "rto": {"min": 1.5, "phase": 0.0005}}}"#;
-        let cluster: Cluster = serde_json::from_str(text).unwrap();
+        let cluster: ClusterScenario = serde_json::from_str(text).unwrap();
         assert_eq!(cluster.failover, Duration::from_secs(3));
-        assert_eq!(cluster.tcp.variant, Variant::Sack);
+        assert_eq!(cluster.tcp.variant, TcpVariant::Sack);
         assert_eq!(cluster.tcp.rto.min, Duration::from_millis(1500));
         assert_eq!(cluster.tcp.rto.phase, Some(Duration::from_micros(500)));
-        assert_eq!(cluster.hosts, Cluster::default().hosts);
+        assert_eq!(cluster.hosts, ClusterScenario::default().hosts);
         assert_eq!(cluster.recovery, None);
         let text = r#"{"recovery": {"policy": "all", "heartbeat": 0.1}, "sharing": {"interval": 0.4}}"#;
-        let rate: Rate = serde_json::from_str(text).unwrap();
+        let rate: RateScenario = serde_json::from_str(text).unwrap();
         let recovery = rate.recovery.unwrap();
-        assert_eq!((recovery.policy, recovery.missed), (Policy::All, 3));
+        assert_eq!((recovery.policy, recovery.missed), (CachePolicy::All, 3));
         assert_eq!(recovery.heartbeat, Duration::from_millis(100));
         assert_eq!(rate.sharing.unwrap().interval, Duration::from_millis(400));
         for (text, expected) in [
@@ -119,17 +119,19 @@ mod tests {
             (r#"{"recovery": {"policy": "most"}}"#, "unknown variant `most`"),
             (r#"{"recovery": {"colour": 1}}"#, "unknown field `colour`"),
         ] {
-            let error = serde_json::from_str::<Cluster>(text).unwrap_err().to_string();
+            let error = serde_json::from_str::<ClusterScenario>(text)
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(expected), "{error}");
         }
-        assert!(serde_json::from_str::<Rate>(r#"{"colour": 1}"#).is_err());
+        assert!(serde_json::from_str::<RateScenario>(r#"{"colour": 1}"#).is_err());
         assert!(serde_json::from_str::<Dumbbell>(r#"{"colour": 1}"#).is_err());
     }
 
     #[test]
     fn what_cannot_be_is_refused_by_name() {
-        let refused = |change: fn(&mut Cluster)| {
-            let mut cluster = Cluster::default();
+        let refused = |change: fn(&mut ClusterScenario)| {
+            let mut cluster = ClusterScenario::default();
             change(&mut cluster);
             cluster.run().unwrap_err().to_string()
         };
@@ -138,37 +140,37 @@ mod tests {
         assert!(refused(|cluster| cluster.access_rate_bits_per_s = 0).contains("rate_bits_per_s"));
         assert!(refused(|cluster| cluster.failover_at = Duration::from_secs(500)).starts_with("failover"));
         assert!(refused(|cluster| cluster.tcp.mss = 0).starts_with("tcp.mss"));
-        let recovers = |change: fn(&mut Recovery)| {
-            let mut recovery = Recovery::default();
+        let recovers = |change: fn(&mut EdgeRecovery)| {
+            let mut recovery = EdgeRecovery::default();
             change(&mut recovery);
-            let cluster = Cluster {
+            let cluster = ClusterScenario {
                 recovery: Some(recovery),
-                ..Cluster::default()
+                ..ClusterScenario::default()
             };
             cluster.run().unwrap_err().to_string()
         };
         assert!(recovers(|recovery| recovery.ack_copies = 1).starts_with("recovery.ack_copies"));
         assert!(recovers(|recovery| recovery.missed = 51).starts_with("recovery.missed"));
-        let rate = Rate {
+        let rate = RateScenario {
             flows: 0,
-            ..Rate::default()
+            ..RateScenario::default()
         };
         assert!(rate.run().unwrap_err().to_string().starts_with("flows"));
-        let rate = Rate {
+        let rate = RateScenario {
             repaired_at: Some(Duration::from_secs(7)),
-            ..Rate::default()
+            ..RateScenario::default()
         };
         let error = rate.run().unwrap_err().to_string();
         assert!(
             error.starts_with("repaired_at must be after the failover"),
             "{error}"
         );
-        let rate = Rate {
+        let rate = RateScenario {
             sharing: Some(Sharing {
                 interval: Duration::from_millis(90),
                 ..Sharing::default()
             }),
-            ..Rate::default()
+            ..RateScenario::default()
         };
         assert!(
             rate.run()

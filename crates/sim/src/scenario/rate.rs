@@ -16,18 +16,18 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 use super::cluster::thesis_tcp;
-use super::edge::{Edge, Failure, Recovery, Sharing};
+use super::edge::{Edge, EdgeRecovery, Sharing, StringFailure};
 use super::{FlowResult, InvalidScenario, MOST};
-use crate::flow::{Config, Variant, seconds};
+use crate::flow::{FlowConfig, TcpVariant, seconds};
 use crate::link::LinkConfig;
-use crate::net::{Direction, End, Event, FlowId, LinkId, Network, Place, SwitchId};
+use crate::net::{EventPlace, FlowDirection, FlowId, FlowNetwork, LinkEnd, LinkId, SwitchId, TraceEvent};
 
 /// The scenario. The default has the numbers of §7.4, without rate control; times are in seconds.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Rate {
+pub struct RateScenario {
     /// TCP at both ends. If a file has this table, fields that are missing in it get the RFCs' values, not the thesis' values.
-    pub tcp: Config,
+    pub tcp: FlowConfig,
     /// Flows per string.
     pub flows: u32,
     /// Full data segments per flow.
@@ -62,7 +62,7 @@ pub struct Rate {
     #[serde(with = "seconds::optional")]
     pub repaired_at: Option<Duration>,
     /// If set, R1 and R2 do local recovery for the flows that wait.
-    pub recovery: Option<Recovery>,
+    pub recovery: Option<EdgeRecovery>,
     /// If set, R1 and R2 do rate control for the string that has not failed.
     pub sharing: Option<Sharing>,
     /// Length of a bin of throughput.
@@ -85,10 +85,10 @@ fn one_per_string<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u64; 2]
     rates.try_into().map_err(wrong)
 }
 
-impl Default for Rate {
+impl Default for RateScenario {
     fn default() -> Self {
         Self {
-            tcp: thesis_tcp(Variant::Reno),
+            tcp: thesis_tcp(TcpVariant::Reno),
             flows: 50,
             segments: 3000,
             gap: Duration::from_millis(250),
@@ -156,7 +156,7 @@ const FLOW_BIN: Duration = Duration::from_millis(500);
 const AFTERWARDS: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy)]
-enum Act {
+enum RateStep {
     Start(FlowId),
     Fail,
     Move(FlowId),
@@ -169,39 +169,42 @@ enum Act {
 }
 
 /// The parts of the network that the run needs, and the acts of the run.
-struct Built {
+struct RateParts {
     /// R1 → N1 → R2 → N1 → R1, then the same over N2.
     strings: [[LinkId; 4]; 2],
     switches: [SwitchId; 4],
     waited: Vec<bool>,
-    acts: Vec<(Duration, Act)>,
+    acts: Vec<(Duration, RateStep)>,
 }
 
-impl Rate {
+impl RateScenario {
     /// Runs the scenario.
     ///
     /// # Errors
     /// If the configuration is invalid.
     pub fn run(&self) -> Result<RateResult, InvalidScenario> {
         self.check()?;
-        self.run_in(Network::new(self.seed))
+        self.run_in(FlowNetwork::new(self.seed))
     }
 
     /// Runs the scenario, and tells `trace` of every event.
     ///
     /// # Errors
     /// If the configuration is invalid.
-    pub fn run_traced(&self, trace: impl FnMut(&Event) + 'static) -> Result<RateResult, InvalidScenario> {
+    pub fn run_traced(
+        &self,
+        trace: impl FnMut(&TraceEvent) + 'static,
+    ) -> Result<RateResult, InvalidScenario> {
         self.check()?;
-        let mut network = Network::new(self.seed);
+        let mut network = FlowNetwork::new(self.seed);
         network.set_trace(trace);
         self.run_in(network)
     }
 
-    fn run_in(&self, mut network: Network) -> Result<RateResult, InvalidScenario> {
+    fn run_in(&self, mut network: FlowNetwork) -> Result<RateResult, InvalidScenario> {
         let built = self.build(&mut network)?;
         self.put_edges(&mut network, &built)?;
-        let mut watch = Watch::new(&built);
+        let mut watch = RateRecorder::new(&built);
         let mut end = Instant::ZERO + self.end;
         for (at, act) in &built.acts {
             let at = Instant::ZERO + *at;
@@ -213,14 +216,14 @@ impl Rate {
             }
             network.run_until(at);
             match act {
-                Act::Start(flow) => network.start(*flow),
-                Act::Fail => built.set_up(&mut network, false),
-                Act::Repair => built.set_up(&mut network, true),
-                Act::Move(flow) => built.route(&mut network, *flow, 0),
-                Act::Return(flow) => built.route(&mut network, *flow, 1),
-                Act::Bin => watch.bin(&mut network),
-                Act::Queue => watch.queue(&mut network),
-                Act::FlowBin => watch.flow_bin(&network),
+                RateStep::Start(flow) => network.start(*flow),
+                RateStep::Fail => built.set_up(&mut network, false),
+                RateStep::Repair => built.set_up(&mut network, true),
+                RateStep::Move(flow) => built.route(&mut network, *flow, 0),
+                RateStep::Return(flow) => built.route(&mut network, *flow, 1),
+                RateStep::Bin => watch.bin(&mut network),
+                RateStep::Queue => watch.queue(&mut network),
+                RateStep::FlowBin => watch.flow_bin(&network),
             }
         }
         Ok(watch.finish(&network))
@@ -272,18 +275,18 @@ impl Rate {
     }
 
     /// Makes R1 and R2 edges.
-    fn put_edges(&self, network: &mut Network, built: &Built) -> Result<(), InvalidScenario> {
+    fn put_edges(&self, network: &mut FlowNetwork, built: &RateParts) -> Result<(), InvalidScenario> {
         if self.recovery.is_none() && self.sharing.is_none() {
             return Ok(());
         }
-        let failure = Failure {
+        let failure = StringFailure {
             at: Instant::ZERO + self.failure_at,
             over: Instant::ZERO + self.failure_at + self.failover,
             repaired: self.repaired_at.map(|at| Instant::ZERO + at),
             travel: self.delay * 2,
             hits: built.waited.clone(),
         };
-        let ways = [Direction::Forward, Direction::Backward];
+        let ways = [FlowDirection::Forward, FlowDirection::Backward];
         for (switch, entering) in built.switches.into_iter().zip(ways) {
             let mut edge = Edge::new(entering, failure.clone());
             if let Some(recovery) = &self.recovery {
@@ -300,7 +303,7 @@ impl Rate {
         Ok(())
     }
 
-    fn build(&self, network: &mut Network) -> Result<Built, InvalidScenario> {
+    fn build(&self, network: &mut FlowNetwork) -> Result<RateParts, InvalidScenario> {
         let switches = ["R1", "R2", "N1", "N2"].map(|name| network.add_switch(name));
         let [r1, r2, n1, n2] = switches;
         let link = |rate, delay, queue_packets| LinkConfig {
@@ -311,14 +314,14 @@ impl Rate {
         };
         let mut string = |through: SwitchId, rate| {
             let config = link(rate, self.delay, Some(self.buffer_packets));
-            let mut lay = |to| network.add_link(End::Switch(to), &config);
+            let mut lay = |to| network.add_link(LinkEnd::Switch(to), &config);
             Ok::<_, InvalidScenario>([lay(through)?, lay(r2)?, lay(through)?, lay(r1)?])
         };
         let strings = [
             string(n1, self.rate_bits_per_s[0])?,
             string(n2, self.rate_bits_per_s[1])?,
         ];
-        let mut built = Built {
+        let mut built = RateParts {
             strings,
             switches,
             waited: Vec::new(),
@@ -333,65 +336,67 @@ impl Rate {
                 let source = link(self.access_rate_bits_per_s, self.source_delay, None);
                 let destination = link(self.access_rate_bits_per_s, self.delay, None);
                 let uplinks = [
-                    network.add_link(End::Switch(r1), &source)?,
-                    network.add_link(End::Switch(r2), &destination)?,
+                    network.add_link(LinkEnd::Switch(r1), &source)?,
+                    network.add_link(LinkEnd::Switch(r2), &destination)?,
                 ];
                 let downlinks = [
-                    network.add_link(End::Hosts, &source)?,
-                    network.add_link(End::Hosts, &destination)?,
+                    network.add_link(LinkEnd::Hosts, &source)?,
+                    network.add_link(LinkEnd::Hosts, &destination)?,
                 ];
                 let flow = network.add_flow(&self.tcp, bytes, uplinks)?;
-                network.set_route(r1, flow, Direction::Backward, downlinks[0]);
-                network.set_route(r2, flow, Direction::Forward, downlinks[1]);
+                network.set_route(r1, flow, FlowDirection::Backward, downlinks[0]);
+                network.set_route(r2, flow, FlowDirection::Forward, downlinks[1]);
                 built.route(network, flow, usize::from(waited));
-                built.acts.push((at, Act::Start(flow)));
+                built.acts.push((at, RateStep::Start(flow)));
                 if let Some(at) = self.repaired_at.filter(|_| group == 1) {
-                    built.acts.push((at, Act::Return(flow)));
+                    built.acts.push((at, RateStep::Return(flow)));
                 }
                 if waited {
                     built
                         .acts
-                        .push((self.failure_at + self.failover, Act::Move(flow)));
+                        .push((self.failure_at + self.failover, RateStep::Move(flow)));
                 }
                 built.waited.push(waited);
             }
         }
-        built.acts.push((self.failure_at, Act::Fail));
-        built.acts.extend(self.repaired_at.map(|at| (at, Act::Repair)));
+        built.acts.push((self.failure_at, RateStep::Fail));
+        built
+            .acts
+            .extend(self.repaired_at.map(|at| (at, RateStep::Repair)));
         built.acts.sort_by_key(|(at, _)| *at);
         Ok(built)
     }
 
     /// The samples to be taken, and their times.
-    fn looks(&self) -> Vec<(Duration, Act)> {
+    fn looks(&self) -> Vec<(Duration, RateStep)> {
         let every = |interval: Duration, act| {
             let times = (1_u32..).map(move |count| interval * count);
             times.take_while(|at| *at <= self.end).map(move |at| (at, act))
         };
-        every(self.queue_interval, Act::Queue)
-            .chain(every(self.bin, Act::Bin))
-            .chain(every(FLOW_BIN, Act::FlowBin))
+        every(self.queue_interval, RateStep::Queue)
+            .chain(every(self.bin, RateStep::Bin))
+            .chain(every(FLOW_BIN, RateStep::FlowBin))
             .collect()
     }
 }
 
-impl Built {
+impl RateParts {
     /// Cuts or connects the second string.
-    fn set_up(&self, network: &mut Network, up: bool) {
-        network.note(Place::Node("N2"), if up { "up" } else { "down" });
+    fn set_up(&self, network: &mut FlowNetwork, up: bool) {
+        network.note(EventPlace::Node("N2"), if up { "up" } else { "down" });
         self.strings[1].iter().for_each(|link| network.set_up(*link, up));
     }
 
     /// Routes a flow over a string, in both directions.
-    fn route(&self, network: &mut Network, flow: FlowId, string: usize) {
+    fn route(&self, network: &mut FlowNetwork, flow: FlowId, string: usize) {
         let [to_n, to_r2, back_to_n, back_to_r1] = self.strings[string];
         let [r1, r2, ..] = self.switches;
         let n = self.switches[2 + string];
         for (switch, direction, link) in [
-            (r1, Direction::Forward, to_n),
-            (n, Direction::Forward, to_r2),
-            (r2, Direction::Backward, back_to_n),
-            (n, Direction::Backward, back_to_r1),
+            (r1, FlowDirection::Forward, to_n),
+            (n, FlowDirection::Forward, to_r2),
+            (r2, FlowDirection::Backward, back_to_n),
+            (n, FlowDirection::Backward, back_to_r1),
         ] {
             network.set_route(switch, flow, direction, link);
         }
@@ -399,8 +404,8 @@ impl Built {
 }
 
 /// The samples so far, and each counter's value at its previous sample.
-struct Watch<'a> {
-    built: &'a Built,
+struct RateRecorder<'a> {
+    built: &'a RateParts,
     result: RateResult,
     sent: [u64; 2],
     delivered: [u64; 2],
@@ -408,8 +413,8 @@ struct Watch<'a> {
     flows: Vec<u64>,
 }
 
-impl<'a> Watch<'a> {
-    fn new(built: &'a Built) -> Self {
+impl<'a> RateRecorder<'a> {
+    fn new(built: &'a RateParts) -> Self {
         Self {
             built,
             result: RateResult::default(),
@@ -420,7 +425,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn bin(&mut self, network: &mut Network) {
+    fn bin(&mut self, network: &mut FlowNetwork) {
         let mut bin = Bin {
             end: network.now(),
             ..Bin::default()
@@ -445,12 +450,12 @@ impl<'a> Watch<'a> {
         self.result.bins.push(bin);
     }
 
-    fn queue(&mut self, network: &mut Network) {
+    fn queue(&mut self, network: &mut FlowNetwork) {
         let waiting = network.waiting(self.built.strings[0][0]).0;
         self.result.queue.push((network.now(), waiting));
     }
 
-    fn flow_bin(&mut self, network: &Network) {
+    fn flow_bin(&mut self, network: &FlowNetwork) {
         let bin = network.flows().zip(&mut self.flows).map(|(flow, last)| {
             let delivered = network.receiver(flow).delivered();
             delivered - std::mem::replace(last, delivered)
@@ -458,7 +463,7 @@ impl<'a> Watch<'a> {
         self.result.flow_bins.push(bin.collect());
     }
 
-    fn finish(mut self, network: &Network) -> RateResult {
+    fn finish(mut self, network: &FlowNetwork) -> RateResult {
         let flows = network.flows().zip(&self.built.waited);
         self.result.flows = flows
             .map(|(flow, waited)| RateFlow {

@@ -6,17 +6,17 @@ use proto::Instant;
 use proto::action::Gate;
 use serde::{Deserialize, Serialize};
 
-use super::phase::Phase;
+use super::phase::PairPhase;
 use crate::link::LinkConfig;
 use crate::pair::arbiter::Outage;
 use crate::pair::draw::Draw;
-use crate::pair::{Scene, Station};
+use crate::pair::{SimPair, Station};
 use crate::world::{CableId, NodeId};
 
 /// A kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum FaultKind {
     /// A node loses its power. The node boots when the fault ends.
     Crash,
     /// An agent is killed; another one starts when the fault ends.
@@ -63,7 +63,7 @@ pub enum Kind {
     Drain,
 }
 
-impl Kind {
+impl FaultKind {
     /// All kinds.
     pub const ALL: [Self; 21] = [
         Self::Crash,
@@ -123,7 +123,7 @@ impl Kind {
 /// The node that the fault hits, chosen when the fault is injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Target {
+pub enum FaultTarget {
     /// The node whose application serves: the primary, or the node that speaks alone.
     Speaker,
     /// The other node: in a healthy pair, the wire.
@@ -133,15 +133,15 @@ pub enum Target {
 /// A planned fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fault {
+pub struct PlannedFault {
     /// Phase for which the fault waits. The wait has a time limit.
-    pub during: Option<Phase>,
+    pub during: Option<PairPhase>,
     /// Microseconds from the end of this wait, or else from the previous fault, until the fault is injected.
     pub after_us: u64,
     /// Kind of failure.
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// Node that fails.
-    pub target: Target,
+    pub target: FaultTarget,
     /// Length of the fault, in microseconds.
     pub length_us: u64,
     /// Random detail: which cable, which connections, which direction.
@@ -160,67 +160,67 @@ pub(super) enum Mend {
     Drain(NodeId),
 }
 
-impl Fault {
+impl PlannedFault {
     pub(super) const fn length(&self) -> Duration {
         Duration::from_micros(self.length_us)
     }
 
     /// Injects the fault. Returns the repairs that end the fault.
-    pub(super) fn inject(&self, scene: &mut Scene, connections: usize) -> Vec<Mend> {
+    pub(super) fn inject(&self, scene: &mut SimPair, connections: usize) -> Vec<Mend> {
         let id = self.target(scene);
         let now = scene.world.now();
         let until = now + self.length();
         match self.kind {
-            Kind::Crash => {
+            FaultKind::Crash => {
                 scene.lose_power(id);
                 vec![Mend::Boot(id)]
             }
-            Kind::Agent => with(scene, id, |station, now| station.kill_agent(now, until)),
-            Kind::Pause => with(scene, id, |station, _| station.pause(until)),
-            Kind::Freeze => with(scene, id, |station, _| station.freeze(until)),
-            Kind::Halt => {
+            FaultKind::Agent => with(scene, id, |station, now| station.kill_agent(now, until)),
+            FaultKind::Pause => with(scene, id, |station, _| station.pause(until)),
+            FaultKind::Freeze => with(scene, id, |station, _| station.freeze(until)),
+            FaultKind::Halt => {
                 let counter_goes_on = self.detail & 1 == 1;
                 with(scene, id, |station, now| {
                     station.halt(now, until, counter_goes_on)
                 })
             }
-            Kind::Late => with(scene, id, |station, _| station.delay(until, 50)),
-            Kind::Drift => {
+            FaultKind::Late => with(scene, id, |station, _| station.delay(until, 50)),
+            FaultKind::Drift => {
                 let drift = i32::try_from(self.detail % 2001).expect("small") - 1000;
                 with(scene, id, |station, now| station.set_drift(now, drift))
             }
-            Kind::Cut => cut_off(scene, id),
-            Kind::Path | Kind::PathOneWay | Kind::Router => self.break_path(scene, id),
-            Kind::Between => {
+            FaultKind::Cut => cut_off(scene, id),
+            FaultKind::Path | FaultKind::PathOneWay | FaultKind::Router => self.break_path(scene, id),
+            FaultKind::Between => {
                 let cables = [scene.lan, scene.heartbeats];
                 cables.iter().for_each(|cable| scene.world.set_up(*cable, false));
                 cables.map(Mend::Cable).to_vec()
             }
-            Kind::OneWay => {
+            FaultKind::OneWay => {
                 let cable = self.cable(scene, id);
                 let direction = usize::from(self.detail & 1 == 1);
                 scene.world.set_link_up(cable, direction, false);
                 vec![Mend::Cable(cable)]
             }
-            Kind::Loss | Kind::Reorder | Kind::Duplicate => {
+            FaultKind::Loss | FaultKind::Reorder | FaultKind::Duplicate => {
                 let cable = self.cable(scene, id);
                 let link = self.disturbed(scene.link_of(cable));
                 scene.world.set_link(cable, &link).expect("probabilities");
                 vec![Mend::Link(cable)]
             }
-            Kind::Worker => {
+            FaultKind::Worker => {
                 let mut draw = Draw::new(self.detail);
                 let clients: Vec<_> = (0..connections)
                     .filter(|_| draw.chance(0.4))
-                    .map(Scene::client_of)
+                    .map(SimPair::client_of)
                     .collect();
                 with(scene, id, |station, now| station.kill_worker(now, &clients))
             }
-            Kind::Server => {
+            FaultKind::Server => {
                 with(scene, id, Station::kill_server);
                 vec![Mend::Server(id)]
             }
-            Kind::Arbiter => {
+            FaultKind::Arbiter => {
                 if let Some(arbiter) = &scene.arbiter {
                     let deaf_to = [None, Some(0), Some(1)][usize::try_from(self.detail % 3).expect("small")];
                     let decides = (self.detail / 3).is_multiple_of(2);
@@ -228,29 +228,29 @@ impl Fault {
                 }
                 Vec::new()
             }
-            Kind::Handover => with(scene, id, Station::order_handover),
-            Kind::Drain => {
+            FaultKind::Handover => with(scene, id, Station::order_handover),
+            FaultKind::Drain => {
                 with(scene, id, Station::order_drain);
                 vec![Mend::Drain(id)]
             }
         }
     }
 
-    fn break_path(&self, scene: &mut Scene, id: NodeId) -> Vec<Mend> {
+    fn break_path(&self, scene: &mut SimPair, id: NodeId) -> Vec<Mend> {
         let [path, lan, _] = scene.cables_of(id);
-        let cables = if self.kind == Kind::Router {
+        let cables = if self.kind == FaultKind::Router {
             vec![path]
         } else {
             vec![path, lan]
         };
         let is_odd = self.detail & 1 == 1;
         let mut mends: Vec<_> = cables.iter().map(|cable| Mend::Cable(*cable)).collect();
-        if self.kind == Kind::Path && is_odd {
+        if self.kind == FaultKind::Path && is_odd {
             with(scene, id, |station, _| station.set_carrier(false));
             mends.push(Mend::Carrier(id));
         }
         for cable in cables {
-            if self.kind == Kind::PathOneWay {
+            if self.kind == FaultKind::PathOneWay {
                 let from = usize::from(scene.is_second_end(cable, id));
                 let direction = if is_odd { from } else { 1 - from };
                 scene.world.set_link_up(cable, direction, false);
@@ -261,7 +261,7 @@ impl Fault {
         mends
     }
 
-    fn target(&self, scene: &Scene) -> NodeId {
+    fn target(&self, scene: &SimPair) -> NodeId {
         let rank = |id| match scene.world.node::<Station>(id).gate().0 {
             _ if !scene.world.is_powered(id) => 4,
             Gate::Takeover | Gate::Sole => 0,
@@ -272,20 +272,20 @@ impl Fault {
         let (a, b) = (scene.primary, scene.backup);
         let (speaker, other) = if rank(b) < rank(a) { (b, a) } else { (a, b) };
         match self.target {
-            Target::Speaker => speaker,
-            Target::Other => other,
+            FaultTarget::Speaker => speaker,
+            FaultTarget::Other => other,
         }
     }
 
-    fn cable(&self, scene: &Scene, id: NodeId) -> CableId {
+    fn cable(&self, scene: &SimPair, id: NodeId) -> CableId {
         scene.cables_of(id)[usize::try_from(self.detail / 2 % 3).expect("small")]
     }
 
     fn disturbed(&self, link: LinkConfig) -> LinkConfig {
         const SHARE: f64 = 0.33;
         match self.kind {
-            Kind::Loss => LinkConfig { loss: SHARE, ..link },
-            Kind::Reorder => LinkConfig {
+            FaultKind::Loss => LinkConfig { loss: SHARE, ..link },
+            FaultKind::Reorder => LinkConfig {
                 reorder: SHARE,
                 reorder_delay: Duration::from_millis(1 + self.detail % 30),
                 ..link
@@ -299,7 +299,7 @@ impl Fault {
 }
 
 /// Cuts all cables of a node. The node sees that it has no carrier.
-fn cut_off(scene: &mut Scene, id: NodeId) -> Vec<Mend> {
+fn cut_off(scene: &mut SimPair, id: NodeId) -> Vec<Mend> {
     with(scene, id, |station, _| {
         station.set_carrier(false);
         station.set_cut_off(true);
@@ -311,7 +311,7 @@ fn cut_off(scene: &mut Scene, id: NodeId) -> Vec<Mend> {
 }
 
 /// Does something to a node, if it has power. Nothing needs to be mended.
-fn with(scene: &mut Scene, id: NodeId, f: impl FnOnce(&mut Station, Instant)) -> Vec<Mend> {
+fn with(scene: &mut SimPair, id: NodeId, f: impl FnOnce(&mut Station, Instant)) -> Vec<Mend> {
     if scene.world.is_powered(id) {
         scene.world.with(id, f);
     }
@@ -319,7 +319,7 @@ fn with(scene: &mut Scene, id: NodeId, f: impl FnOnce(&mut Station, Instant)) ->
 }
 
 impl Mend {
-    pub(super) fn carry_out(&self, scene: &mut Scene) {
+    pub(super) fn carry_out(&self, scene: &mut SimPair) {
         match *self {
             Self::Boot(id) if scene.world.is_powered(id) => {}
             Self::Boot(id) => scene.boot(id),

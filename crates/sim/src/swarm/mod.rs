@@ -16,9 +16,12 @@ mod silence;
 mod story;
 mod verdict;
 
-pub use fault::{Fault, Kind, Target};
-pub use phase::Phase;
-pub use run::{Outcome, play, play_traced};
-pub use scenario::{CONNECTIONS_MIN, Connection, Endpoint, FAULTS_MIN, Network, Nodes, Scenario};
+pub use fault::{FaultKind, FaultTarget, PlannedFault};
+pub use phase::PairPhase;
+pub use run::{RunOutcome, play, play_traced};
+pub use scenario::{
+    CONNECTIONS_MIN, FAULTS_MIN, Scenario, ScenarioConnection, ScenarioEndpoint, ScenarioNetwork,
+    ScenarioNodes,
+};
 pub use shrink::{holds_without_defect, shrink};
 pub use verdict::Violation;

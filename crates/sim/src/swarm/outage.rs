@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use proto::Instant;
 
-use super::fault::{Fault, Kind};
-use super::phase::Phase;
+use super::fault::{FaultKind, PlannedFault};
+use super::phase::PairPhase;
 use super::scenario::Scenario;
 use super::verdict::Violation;
-use crate::pair::Scene;
+use crate::pair::SimPair;
 
 /// A node must serve within this time. A path in doubt counts as lost after 250 ms, and a router that is silent after 500 ms. A claim
 /// takes about 100 ms.
@@ -18,24 +18,27 @@ const CALM: Duration = Duration::from_secs(1);
 
 /// Watches one break of a path in a whole pair, while nothing else fails.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Watch {
+pub(super) struct PathWatch {
     ends: Instant,
     /// Since when no node serves, though one could.
     since: Option<Instant>,
 }
 
-impl Watch {
+impl PathWatch {
     /// A watch of `fault`, which is injected now: a path fault that hits a whole pair, alone. `last` is when the last other fault ended.
     pub fn of(
-        fault: &Fault,
+        fault: &PlannedFault,
         scenario: &Scenario,
-        phase: Phase,
+        phase: PairPhase,
         last: Option<Instant>,
         now: Instant,
     ) -> Option<Self> {
-        let is_whole = matches!(phase, Phase::Duplex | Phase::DuplexAgain | Phase::Handshake);
+        let is_whole = matches!(
+            phase,
+            PairPhase::Duplex | PairPhase::DuplexAgain | PairPhase::Handshake
+        );
         let is_alone = last.is_none_or(|last| last + CALM <= now);
-        let is_one = Kind::PATHS.contains(&fault.kind) && scenario.outside;
+        let is_one = FaultKind::PATHS.contains(&fault.kind) && scenario.outside;
         (is_one && is_whole && is_alone).then(|| Self {
             ends: now + fault.length(),
             since: None,
@@ -43,7 +46,7 @@ impl Watch {
     }
 
     /// Checks whether a node serves. Returns itself while there is more to watch, and the violation, if there is one.
-    pub fn look(mut self, scene: &Scene, now: Instant) -> (Option<Self>, Option<Violation>) {
+    pub fn look(mut self, scene: &SimPair, now: Instant) -> (Option<Self>, Option<Violation>) {
         if now >= self.ends {
             return (None, None);
         }

@@ -3,13 +3,13 @@
 use proto::role::Role;
 use serde::{Deserialize, Serialize};
 
-use crate::pair::{Scene, Station};
+use crate::pair::{SimPair, Station};
 use crate::world::{NodeId, World};
 
 /// Phase of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Phase {
+pub enum PairPhase {
     /// The roles are not agreed.
     Pairing,
     /// Duplex, and a client waits for the end of its handshake.
@@ -30,7 +30,7 @@ pub enum Phase {
     DuplexAgain,
 }
 
-impl Phase {
+impl PairPhase {
     /// All of them.
     pub const ALL: [Self; 9] = [
         Self::Pairing,
@@ -70,7 +70,7 @@ pub(super) struct Observer {
 
 /// State of one node as seen from outside.
 #[derive(Clone, Copy)]
-struct Seen {
+struct ObservedNode {
     role: Role,
     is_there: bool,
     is_deciding: bool,
@@ -78,7 +78,7 @@ struct Seen {
 }
 
 impl Observer {
-    pub const fn new(scene: &Scene) -> Self {
+    pub const fn new(scene: &SimPair) -> Self {
         Self {
             nodes: [scene.primary, scene.backup],
             was_paired: false,
@@ -87,51 +87,53 @@ impl Observer {
     }
 
     /// The phase now, given what was seen before.
-    pub fn look(&mut self, world: &World, has_handshakes: bool) -> Phase {
+    pub fn look(&mut self, world: &World, has_handshakes: bool) -> PairPhase {
         let phase = self.see(world, has_handshakes);
         match phase {
-            Phase::Pairing | Phase::Returning => {}
-            Phase::Handshake | Phase::Duplex | Phase::Detection | Phase::DuplexAgain => {
+            PairPhase::Pairing | PairPhase::Returning => {}
+            PairPhase::Handshake | PairPhase::Duplex | PairPhase::Detection | PairPhase::DuplexAgain => {
                 self.was_paired = true
             }
-            Phase::Takeover | Phase::Claiming | Phase::Simplex => self.was_broken = self.was_paired,
+            PairPhase::Takeover | PairPhase::Claiming | PairPhase::Simplex => {
+                self.was_broken = self.was_paired
+            }
         }
         phase
     }
 
-    fn see(&self, world: &World, has_handshakes: bool) -> Phase {
+    fn see(&self, world: &World, has_handshakes: bool) -> PairPhase {
         let nodes = self.nodes.map(|id| seen(world, id));
         let has = |role| nodes.iter().any(|node| node.is_there && node.role == role);
         if nodes.iter().any(|node| node.is_there && node.is_deciding) {
-            Phase::Takeover
+            PairPhase::Takeover
         } else if has(Role::Claiming) {
-            Phase::Claiming
+            PairPhase::Claiming
         } else if has(Role::Returning) {
-            Phase::Returning
+            PairPhase::Returning
         } else if has(Role::Sole) || has(Role::TakingOver) {
-            Phase::Simplex
+            PairPhase::Simplex
         } else if has(Role::Primary) || has(Role::Backup) {
             let is_whole = has(Role::Primary) && has(Role::Backup);
             let is_late = nodes.iter().any(|node| node.finds_peer_late || !node.is_there);
             match () {
-                () if !is_whole && !self.was_paired => Phase::Pairing,
-                () if !is_whole || is_late => Phase::Detection,
-                () if has_handshakes => Phase::Handshake,
-                () if self.was_broken => Phase::DuplexAgain,
-                () => Phase::Duplex,
+                () if !is_whole && !self.was_paired => PairPhase::Pairing,
+                () if !is_whole || is_late => PairPhase::Detection,
+                () if has_handshakes => PairPhase::Handshake,
+                () if self.was_broken => PairPhase::DuplexAgain,
+                () => PairPhase::Duplex,
             }
         } else if self.was_paired {
-            Phase::Simplex
+            PairPhase::Simplex
         } else {
-            Phase::Pairing
+            PairPhase::Pairing
         }
     }
 }
 
-fn seen(world: &World, id: NodeId) -> Seen {
+fn seen(world: &World, id: NodeId) -> ObservedNode {
     let station: &Station = world.node(id);
     let now = station.time(world.now());
-    Seen {
+    ObservedNode {
         role: station.core().service(0).role(),
         is_there: world.is_powered(id),
         is_deciding: station.is_deciding(),

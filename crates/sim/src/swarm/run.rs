@@ -6,17 +6,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use proto::Instant;
-use proto::standing::Verdict;
+use proto::standing::ArbiterVerdict;
 
-use super::fault::{Fault, Kind, Mend};
-use super::outage::Watch;
-use super::phase::{Observer, Phase};
+use super::fault::{FaultKind, Mend, PlannedFault};
+use super::outage::PathWatch;
+use super::phase::{Observer, PairPhase};
 use super::scenario::Scenario;
 use super::silence::Silences;
 use super::verdict::{self, Violation};
-use crate::pair::arbiter::{Answer, Fence};
+use crate::pair::arbiter::{RunningFence, TimedAnswer};
 use crate::pair::draw::Draw;
-use crate::pair::{Scene, Station, Talk};
+use crate::pair::{SimClient, SimPair, Station};
 
 /// Longest time that a fault waits for its phase.
 const WAIT_MAX: Duration = Duration::from_millis(1_200);
@@ -38,13 +38,13 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Result of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// Broken promises, in the order in which they were broken. Those that only the end of a run shows come last.
     pub violations: Vec<Violation>,
     /// The faults that were injected, and the phase of the pair at each.
-    pub injected: Vec<(Kind, Phase)>,
+    pub injected: Vec<(FaultKind, PairPhase)>,
     /// The phase at each fault that was injected while another fault was not mended yet.
-    pub doubles: Vec<Phase>,
+    pub doubles: Vec<PairPhase>,
     /// Both nodes spoke, and the configuration allows that (`assume = "fail-stop"` with nodes that do not hear each other).
     pub was_split: bool,
     /// Connections that at some time no node could continue, and that did not complete.
@@ -63,48 +63,48 @@ pub struct Outcome {
 }
 
 /// Plays a scenario. A panic counts as a broken promise.
-pub fn play(scenario: &Scenario) -> Outcome {
-    let play_on = || Run::new(scenario).play_on();
+pub fn play(scenario: &Scenario) -> RunOutcome {
+    let play_on = || SwarmRun::new(scenario).play_on();
     catch_unwind(AssertUnwindSafe(play_on)).unwrap_or_else(|cause| {
         let text = cause.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| cause.downcast_ref().copied()).unwrap_or("");
-        Outcome {
+        RunOutcome {
             violations: vec![Violation::new("panic", text.to_owned())],
-            ..Outcome::default()
+            ..RunOutcome::default()
         }
     })
 }
 
 /// Plays a scenario and also returns the trace: one line per packet and per action of the nodes.
-pub fn play_traced(scenario: &Scenario) -> (Outcome, String) {
-    let mut run = Run::new(scenario);
+pub fn play_traced(scenario: &Scenario) -> (RunOutcome, String) {
+    let mut run = SwarmRun::new(scenario);
     run.scene.world.record();
     let outcome = run.play_on();
     (outcome, run.scene.world.trace().to_owned())
 }
 
-struct Run<'a> {
+struct SwarmRun<'a> {
     scenario: &'a Scenario,
-    scene: Scene,
+    scene: SimPair,
     observer: Observer,
-    phase: Phase,
+    phase: PairPhase,
     mends: Vec<(Instant, Mend)>,
     /// Ends of the faults that were injected.
     ends: Vec<Instant>,
     /// When the agents did not hear each other.
     silences: Silences,
     /// Watch of a path that broke while nothing else failed.
-    watch: Option<Watch>,
+    watch: Option<PathWatch>,
     /// Violations so far, and when each was seen.
     seen: Vec<(Instant, Violation)>,
     /// When fences switched nodes off, and which nodes: 0 or 1.
     fenced: Vec<(Instant, usize)>,
-    outcome: Outcome,
+    outcome: RunOutcome,
 }
 
-impl<'a> Run<'a> {
+impl<'a> SwarmRun<'a> {
     fn new(scenario: &'a Scenario) -> Self {
-        let mut scene = Scene::new(&scenario.scene());
+        let mut scene = SimPair::new(&scenario.scene());
         for connection in &scenario.connections {
             let mut draw = Draw::new(connection.seed);
             let talk = draw.talk_of(
@@ -124,18 +124,18 @@ impl<'a> Run<'a> {
             observer: Observer::new(&scene),
             scenario,
             scene,
-            phase: Phase::Pairing,
+            phase: PairPhase::Pairing,
             mends: Vec::new(),
             ends: Vec::new(),
             silences: Silences::new(scenario.service_link),
             watch: None,
             seen: Vec::new(),
             fenced: Vec::new(),
-            outcome: Outcome::default(),
+            outcome: RunOutcome::default(),
         }
     }
 
-    fn play_on(&mut self) -> Outcome {
+    fn play_on(&mut self) -> RunOutcome {
         for fault in &self.scenario.faults {
             if fault.during.is_some() {
                 let deadline = self.now() + WAIT_MAX;
@@ -163,7 +163,7 @@ impl<'a> Run<'a> {
     }
 
     /// Advances the world until `until`, or until the pair is in `phase`.
-    fn advance(&mut self, until: Instant, phase: Option<Phase>) {
+    fn advance(&mut self, until: Instant, phase: Option<PairPhase>) {
         loop {
             let due = self.mends.iter().map(|(at, _)| *at).min();
             let limit = due.map_or(until, |due| due.min(until));
@@ -194,7 +194,7 @@ impl<'a> Run<'a> {
     }
 
     /// As [`advance`](Self::advance), but mends nothing. Carries out the fences that are due. Returns false if the pair reached `phase`.
-    fn run_until(&mut self, until: Instant, phase: Option<Phase>) -> bool {
+    fn run_until(&mut self, until: Instant, phase: Option<PairPhase>) -> bool {
         loop {
             let (observer, seen, arbiter) = (&mut self.observer, &mut self.phase, self.scene.arbiter.clone());
             let fences = || {
@@ -230,8 +230,8 @@ impl<'a> Run<'a> {
         };
         let is_ordered = (self.scenario.seed >> 1).is_multiple_of(2);
         let nodes = [self.scene.primary, self.scene.backup];
-        let is_due = |fence: &mut Fence| fence.due <= now;
-        let due: Vec<Fence> = arbiter.borrow_mut().fences.extract_if(.., is_due).collect();
+        let is_due = |fence: &mut RunningFence| fence.due <= now;
+        let due: Vec<RunningFence> = arbiter.borrow_mut().fences.extract_if(.., is_due).collect();
         for mut fence in due {
             let number = fence.question.node;
             let (asker, other) = (nodes[number], nodes[1 - number]);
@@ -246,12 +246,12 @@ impl<'a> Run<'a> {
                 continue;
             }
             let verdict = if lives && station.is_cut_off() {
-                Verdict::Failed
+                ArbiterVerdict::Failed
             } else {
-                Verdict::Granted
+                ArbiterVerdict::Granted
             };
             let hears = lives && station.agent_number() == fence.agent;
-            if verdict == Verdict::Granted && self.scene.world.is_powered(other) {
+            if verdict == ArbiterVerdict::Granted && self.scene.world.is_powered(other) {
                 self.note_mutual(1 - number, lives);
                 self.scene.lose_power(other);
                 self.fenced.push((now, 1 - number));
@@ -259,7 +259,7 @@ impl<'a> Run<'a> {
             }
             if hears {
                 let epoch = fence.question.epoch;
-                let answer = Answer {
+                let answer = TimedAnswer {
                     at: now,
                     epoch,
                     verdict,
@@ -287,14 +287,14 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn inject(&mut self, fault: &Fault) {
+    fn inject(&mut self, fault: &PlannedFault) {
         let now = self.now();
         if self.ends.iter().any(|end| *end > now) {
             self.outcome.doubles.push(self.phase);
         }
         self.outcome.injected.push((fault.kind, self.phase));
         let last = self.ends.iter().max().copied();
-        self.watch = Watch::of(fault, self.scenario, self.phase, last, now);
+        self.watch = PathWatch::of(fault, self.scenario, self.phase, last, now);
         self.silences.add(fault, now);
         let end = now + fault.length();
         self.ends.push(end);
@@ -311,7 +311,7 @@ impl<'a> Run<'a> {
     /// Waits for some time until everything is as it should be. A new client connects, too. Returns whether the pair has recovered.
     fn recover(&mut self) -> bool {
         let begin = self.now();
-        let talk = Talk::plain(self.scenario.policy, 1_000);
+        let talk = SimClient::plain(self.scenario.policy, 1_000);
         self.scene.connect(begin + SETTLING, talk);
         let is_recovered = self.wait(begin + SETTLING, begin + RECOVERY_MAX, verdict::is_recovered);
         let not_whole = verdict::not_whole(&self.scene);
@@ -323,7 +323,7 @@ impl<'a> Run<'a> {
     fn lose_one(&mut self) {
         let nodes = [self.scene.primary, self.scene.backup];
         let node = nodes[usize::from(self.scenario.seed % 2 == 1)];
-        let plain = |bytes| Talk::plain(self.scenario.policy, bytes);
+        let plain = |bytes| SimClient::plain(self.scenario.policy, bytes);
         let (under_way, later) = (plain(200_000), plain(1_001));
         let begin = self.now();
         self.scene.connect(begin, under_way);
@@ -335,7 +335,7 @@ impl<'a> Run<'a> {
 
     /// Waits until `is_so` holds, from `begin` until `end` at the latest. Then waits a little longer, because `is_so` must still hold.
     /// Returns whether it does.
-    fn wait(&mut self, begin: Instant, end: Instant, is_so: impl Fn(&Scene) -> bool) -> bool {
+    fn wait(&mut self, begin: Instant, end: Instant, is_so: impl Fn(&SimPair) -> bool) -> bool {
         while self.now() < end {
             self.advance(self.now() + LOOK, None);
             if self.now() > begin && is_so(&self.scene) {
@@ -352,7 +352,7 @@ impl<'a> Run<'a> {
 /// The clients' addresses. First those of the scenario's connections, in order. Then three more: one that connects after the
 /// mending, one shortly before a node loses its power for good, and one after that.
 pub(super) fn clients(
-    scene: &Scene,
-) -> impl Iterator<Item = (usize, SocketAddr, Option<(&Talk, &crate::tcp::Endpoint)>)> {
-    (0..scene.count()).map(|index| (index, Scene::client_of(index), scene.talk(index)))
+    scene: &SimPair,
+) -> impl Iterator<Item = (usize, SocketAddr, Option<(&SimClient, &crate::tcp::TcpEndpoint)>)> {
+    (0..scene.count()).map(|index| (index, SimPair::client_of(index), scene.talk(index)))
 }

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use proto::detector::DetectorConfig;
-use proto::follower::Policy;
+use proto::follower::RestartPolicy;
 use serde::{Deserialize, Serialize};
 
-use super::fault::{Fault, Kind, Target};
-use super::phase::Phase;
+use super::fault::{FaultKind, FaultTarget, PlannedFault};
+use super::phase::PairPhase;
 use super::story;
 use crate::link::LinkConfig;
 use crate::pair::draw::Draw;
-use crate::pair::{ArbiterKind, Costs, Defect, SceneConfig};
-use crate::tcp::Config;
+use crate::pair::{Costs, Defect, SimArbiterKind, SimPairConfig};
+use crate::tcp::TcpConfig;
 
 /// One run. Times are in microseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,13 +21,13 @@ pub struct Scenario {
     /// Seed of all random choices within the run.
     pub seed: u64,
     /// The restart policy of the service, unless `opaque` is set.
-    pub policy: Policy,
-    /// The service's policy is `http`, and clients speak a protocol that replicas follow. `policy` is then [`Policy::Replica`].
+    pub policy: RestartPolicy,
+    /// The service's policy is `http`, and clients speak a protocol that replicas follow. `policy` is then [`RestartPolicy::Replica`].
     pub opaque: bool,
     /// Defect of the nodes, in tests.
     pub defect: Option<Defect>,
     /// Arbiter that decides when the nodes do not hear each other.
-    pub arbiter: Option<ArbiterKind>,
+    pub arbiter: Option<SimArbiterKind>,
     /// Time that the arbiter takes to decide. A fence switches the other node off at the end of this time.
     pub arbiter_delay_us: u64,
     /// Time that the configured primary waits before it has a silent peer fenced.
@@ -36,17 +36,17 @@ pub struct Scenario {
     /// Lease: how long a wire may speak alone without asking. If it is 0 and there is an arbiter, a wire must ask first.
     pub lease_us: u64,
     /// The cables.
-    pub network: Network,
+    pub network: ScenarioNetwork,
     /// The nodes.
-    pub nodes: Nodes,
+    pub nodes: ScenarioNodes,
     /// The clients' endpoints.
-    pub client: Endpoint,
+    pub client: ScenarioEndpoint,
     /// The servers' endpoints.
-    pub server: Endpoint,
+    pub server: ScenarioEndpoint,
     /// The clients' connections.
-    pub connections: Vec<Connection>,
+    pub connections: Vec<ScenarioConnection>,
     /// The faults, in order.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<PlannedFault>,
     /// The agents also hear each other through the service's network.
     #[serde(default)]
     pub service_link: bool,
@@ -58,7 +58,7 @@ pub struct Scenario {
 /// The cables.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Network {
+pub struct ScenarioNetwork {
     /// One-way delay of the paths to the clients.
     pub path_delay_us: u64,
     /// Rate of these paths, in bits per second; 0: without a limit.
@@ -76,7 +76,7 @@ pub struct Network {
 /// The nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Nodes {
+pub struct ScenarioNodes {
     /// Time between heartbeats.
     pub heartbeat_us: u64,
     /// Time that an agent rests before it reads the log.
@@ -94,7 +94,7 @@ pub struct Nodes {
 /// A TCP endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Endpoint {
+pub struct ScenarioEndpoint {
     /// Maximum segment size, in bytes.
     pub mss: u16,
     /// Window scale that the endpoint offers, if any.
@@ -112,7 +112,7 @@ pub struct Endpoint {
 /// One client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Connection {
+pub struct ScenarioConnection {
     /// When it connects.
     pub at_us: u64,
     /// Seed of what the client says.
@@ -143,7 +143,7 @@ impl Scenario {
                 0.0
             }
         };
-        let network = Network {
+        let network = ScenarioNetwork {
             path_delay_us: draw.pick(&[100, 1_000, 5_000, 15_000]),
             path_rate: draw.pick(&[0, 20_000_000, 100_000_000]),
             lan_delay_us: draw.pick(&[20, 50, 300]),
@@ -151,7 +151,7 @@ impl Scenario {
             reorder: now_and_then(&mut draw, 0.05),
             duplicate: now_and_then(&mut draw, 0.03),
         };
-        let mut nodes = Nodes {
+        let mut nodes = ScenarioNodes {
             heartbeat_us: draw.pick(&[10_000, 20_000, 20_000]),
             nap_us: draw.pick(&[500, 4_000]),
             slowness: draw.pick(&[1, 10, 50]),
@@ -163,25 +163,25 @@ impl Scenario {
         };
         let faults = faults(&mut draw, &mut nodes);
         let count = CONNECTIONS_MIN + draw.below(8);
-        let connections = (0..count).map(|_| Connection::draw(&mut draw)).collect();
+        let connections = (0..count).map(|_| ScenarioConnection::draw(&mut draw)).collect();
         let mut scenario = Self {
             seed,
-            policy: draw.pick(&[Policy::Http, Policy::Http, Policy::Replica]),
+            policy: draw.pick(&[RestartPolicy::Http, RestartPolicy::Http, RestartPolicy::Replica]),
             opaque: false,
             defect: None,
             arbiter: draw.pick(&[
                 None,
-                Some(ArbiterKind::Witness),
-                Some(ArbiterKind::Witness),
-                Some(ArbiterKind::Fence),
+                Some(SimArbiterKind::Witness),
+                Some(SimArbiterKind::Witness),
+                Some(SimArbiterKind::Fence),
             ]),
             arbiter_delay_us: draw.pick(&[1_000, 20_000, 150_000]),
             fence_delay_us: 0,
             lease_us: LEASE_US,
             network,
             nodes,
-            client: Endpoint::draw(&mut draw),
-            server: Endpoint::draw(&mut draw),
+            client: ScenarioEndpoint::draw(&mut draw),
+            server: ScenarioEndpoint::draw(&mut draw),
             connections,
             faults,
             service_link: false,
@@ -190,7 +190,7 @@ impl Scenario {
         if scenario.arbiter.is_some() && draw.chance(0.2) {
             scenario.lease_us = 0;
         }
-        scenario.opaque = scenario.policy == Policy::Replica && draw.chance(0.4);
+        scenario.opaque = scenario.policy == RestartPolicy::Replica && draw.chance(0.4);
         scenario.draw_paths(&mut draw);
         scenario.draw_fence();
         if let Some(story) = story::of(seed) {
@@ -209,7 +209,7 @@ impl Scenario {
     /// Draws how long a fence takes, and how long the primary waits before it has its peer fenced: longer than the fence takes, or not at
     /// all. A separate seed keeps all other runs as they were.
     fn draw_fence(&mut self) {
-        if self.arbiter == Some(ArbiterKind::Fence) {
+        if self.arbiter == Some(SimArbiterKind::Fence) {
             let mut draw = Draw::new(self.seed ^ 0xfe4c_e000_5eed);
             self.arbiter_delay_us = draw.pick(&[1_000, 20_000, 150_000, 600_000]);
             self.fence_delay_us = draw.pick(&[0, self.arbiter_delay_us + 500_000]);
@@ -225,14 +225,14 @@ impl Scenario {
         }
         for fault in &mut self.faults {
             if draw.chance(0.3) {
-                fault.kind = draw.pick(&Kind::PATHS);
+                fault.kind = draw.pick(&FaultKind::PATHS);
             }
         }
     }
 
     /// Simpler variants of the scenario, each with one peculiarity removed.
     pub(super) fn plain(&self) -> Vec<Self> {
-        let quiet = Network {
+        let quiet = ScenarioNetwork {
             path_delay_us: 1_000,
             path_rate: 0,
             lan_delay_us: 50,
@@ -240,7 +240,7 @@ impl Scenario {
             reorder: 0.0,
             duplicate: 0.0,
         };
-        let nodes = Nodes {
+        let nodes = ScenarioNodes {
             heartbeat_us: 20_000,
             nap_us: 500,
             slowness: 1,
@@ -258,14 +258,14 @@ impl Scenario {
             with(&|it| it.nodes = nodes.clone()),
             with(&|it| it.lease_us = LEASE_US),
             with(&|it| it.opaque = false),
-            with(&|it| it.client = Endpoint::plain()),
-            with(&|it| it.server = Endpoint::plain()),
+            with(&|it| it.client = ScenarioEndpoint::plain()),
+            with(&|it| it.server = ScenarioEndpoint::plain()),
             with(&|it| it.connections.iter_mut().for_each(|one| one.half_closes = false)),
             with(&|it| it.connections.iter_mut().for_each(|one| one.requests = 1)),
         ]
     }
 
-    pub(super) fn scene(&self) -> SceneConfig {
+    pub(super) fn scene(&self) -> SimPairConfig {
         let micros = Duration::from_micros;
         let path_delay = micros(self.network.path_delay_us);
         let path = LinkConfig {
@@ -282,7 +282,7 @@ impl Scenario {
             delay: micros(self.network.lan_delay_us),
             ..LinkConfig::default()
         };
-        SceneConfig {
+        SimPairConfig {
             own_path: Some(path.clone()),
             path,
             lan,
@@ -304,12 +304,12 @@ impl Scenario {
             opaque: self.opaque,
             service_link: self.service_link,
             outside: self.outside,
-            ..SceneConfig::quiet(self.seed, self.policy)
+            ..SimPairConfig::quiet(self.seed, self.policy)
         }
     }
 }
 
-impl Endpoint {
+impl ScenarioEndpoint {
     fn draw(draw: &mut Draw) -> Self {
         Self {
             mss: draw.pick(&[1460, 1460, 536]),
@@ -322,7 +322,7 @@ impl Endpoint {
     }
 
     fn plain() -> Self {
-        let Config {
+        let TcpConfig {
             mss,
             window_scale,
             sack,
@@ -330,7 +330,7 @@ impl Endpoint {
             send_buffer,
             receive_buffer,
             ..
-        } = Config::default();
+        } = TcpConfig::default();
         Self {
             mss,
             window_scale,
@@ -341,20 +341,20 @@ impl Endpoint {
         }
     }
 
-    fn config(&self) -> Config {
-        Config {
+    fn config(&self) -> TcpConfig {
+        TcpConfig {
             mss: self.mss,
             window_scale: self.window_scale,
             sack: self.sack,
             timestamps: self.timestamps,
             send_buffer: self.send_buffer,
             receive_buffer: self.receive_buffer,
-            ..Config::default()
+            ..TcpConfig::default()
         }
     }
 }
 
-impl Connection {
+impl ScenarioConnection {
     fn draw(draw: &mut Draw) -> Self {
         let spread = if draw.chance(0.7) { 900_000 } else { 2_500_000 };
         Self {
@@ -368,19 +368,19 @@ impl Connection {
 }
 
 /// A schedule that aims at one phase: faults that bring the pair there, a fault in that phase, and further faults.
-fn faults(draw: &mut Draw, nodes: &mut Nodes) -> Vec<Fault> {
-    const SHORT: [Phase; 4] = [
-        Phase::Pairing,
-        Phase::Detection,
-        Phase::Takeover,
-        Phase::Returning,
+fn faults(draw: &mut Draw, nodes: &mut ScenarioNodes) -> Vec<PlannedFault> {
+    const SHORT: [PairPhase; 4] = [
+        PairPhase::Pairing,
+        PairPhase::Detection,
+        PairPhase::Takeover,
+        PairPhase::Returning,
     ];
     let aim = if draw.chance(0.4) {
         draw.pick(&SHORT)
     } else {
-        draw.pick(&Phase::ALL)
+        draw.pick(&PairPhase::ALL)
     };
-    if matches!(aim, Phase::Takeover | Phase::Returning) {
+    if matches!(aim, PairPhase::Takeover | PairPhase::Returning) {
         nodes.slowness = nodes.slowness.max(10); // otherwise the phase is over at once
     }
     let mut faults = prelude(draw, aim);
@@ -390,7 +390,7 @@ fn faults(draw: &mut Draw, nodes: &mut Nodes) -> Vec<Fault> {
     let count = FAULTS_MIN + draw.below(3);
     while (faults.len() as u64) < count {
         let is_double = draw.chance(0.3);
-        let during = (!is_double && draw.chance(0.5)).then(|| draw.pick(&Phase::ALL));
+        let during = (!is_double && draw.chance(0.5)).then(|| draw.pick(&PairPhase::ALL));
         let mut another = fault(draw, during);
         if is_double {
             another.after_us = draw.below(5_000);
@@ -401,53 +401,62 @@ fn faults(draw: &mut Draw, nodes: &mut Nodes) -> Vec<Fault> {
 }
 
 /// Faults that bring the pair to a phase.
-fn prelude(draw: &mut Draw, aim: Phase) -> Vec<Fault> {
-    let begin = |draw: &mut Draw, kinds: &[Kind], target| Fault {
+fn prelude(draw: &mut Draw, aim: PairPhase) -> Vec<PlannedFault> {
+    let begin = |draw: &mut Draw, kinds: &[FaultKind], target| PlannedFault {
         kind: draw.pick(kinds),
         target,
         length_us: 150_000 + draw.below(400_000),
         after_us: draw.below(600_000),
-        ..fault(draw, Some(Phase::Duplex))
+        ..fault(draw, Some(PairPhase::Duplex))
     };
     match aim {
-        Phase::Pairing | Phase::Handshake | Phase::Duplex => Vec::new(),
-        Phase::Detection => {
-            let kinds = [Kind::Crash, Kind::Freeze, Kind::Cut, Kind::Between];
-            let target = draw.pick(&[Target::Speaker, Target::Other]);
+        PairPhase::Pairing | PairPhase::Handshake | PairPhase::Duplex => Vec::new(),
+        PairPhase::Detection => {
+            let kinds = [
+                FaultKind::Crash,
+                FaultKind::Freeze,
+                FaultKind::Cut,
+                FaultKind::Between,
+            ];
+            let target = draw.pick(&[FaultTarget::Speaker, FaultTarget::Other]);
             vec![begin(draw, &kinds, target)]
         }
-        Phase::Takeover => vec![begin(
+        PairPhase::Takeover => vec![begin(
             draw,
-            &[Kind::Crash, Kind::Crash, Kind::Server],
-            Target::Speaker,
+            &[FaultKind::Crash, FaultKind::Crash, FaultKind::Server],
+            FaultTarget::Speaker,
         )],
-        Phase::Claiming => vec![begin(draw, &[Kind::Crash, Kind::Freeze], Target::Other)],
-        Phase::Simplex | Phase::Returning | Phase::DuplexAgain => {
-            let target = draw.pick(&[Target::Speaker, Target::Other]);
-            vec![begin(draw, &[Kind::Crash], target)]
+        PairPhase::Claiming => vec![begin(
+            draw,
+            &[FaultKind::Crash, FaultKind::Freeze],
+            FaultTarget::Other,
+        )],
+        PairPhase::Simplex | PairPhase::Returning | PairPhase::DuplexAgain => {
+            let target = draw.pick(&[FaultTarget::Speaker, FaultTarget::Other]);
+            vec![begin(draw, &[FaultKind::Crash], target)]
         }
     }
 }
 
 /// Approximate length of a phase.
-const fn dwell_us(phase: Phase, nodes: &Nodes) -> u64 {
+const fn dwell_us(phase: PairPhase, nodes: &ScenarioNodes) -> u64 {
     match phase {
-        Phase::Pairing => nodes.late_start_us + 100,
-        Phase::Handshake => 2_000,
-        Phase::Duplex | Phase::Simplex | Phase::DuplexAgain => 150_000,
-        Phase::Detection => 40_000,
-        Phase::Takeover => 60 * nodes.slowness as u64,
-        Phase::Claiming => 300_000,
-        Phase::Returning => 20 * nodes.slowness as u64,
+        PairPhase::Pairing => nodes.late_start_us + 100,
+        PairPhase::Handshake => 2_000,
+        PairPhase::Duplex | PairPhase::Simplex | PairPhase::DuplexAgain => 150_000,
+        PairPhase::Detection => 40_000,
+        PairPhase::Takeover => 60 * nodes.slowness as u64,
+        PairPhase::Claiming => 300_000,
+        PairPhase::Returning => 20 * nodes.slowness as u64,
     }
 }
 
-pub(super) fn fault(draw: &mut Draw, during: Option<Phase>) -> Fault {
-    Fault {
+pub(super) fn fault(draw: &mut Draw, during: Option<PairPhase>) -> PlannedFault {
+    PlannedFault {
         during,
         after_us: draw.below(200_000),
-        kind: draw.pick(&Kind::ALL[..Kind::ALL.len() - Kind::PATHS.len()]),
-        target: draw.pick(&[Target::Speaker, Target::Other]),
+        kind: draw.pick(&FaultKind::ALL[..FaultKind::ALL.len() - FaultKind::PATHS.len()]),
+        target: draw.pick(&[FaultTarget::Speaker, FaultTarget::Other]),
         length_us: draw.pick(&[20_000, 120_000, 400_000, 900_000]) + draw.below(100_000),
         detail: draw.below(1 << 32),
     }

@@ -1,6 +1,6 @@
 //! The smallest scenario that still fails.
 
-use super::run::{Outcome, play};
+use super::run::{RunOutcome, play};
 use super::scenario::Scenario;
 use super::verdict::Violation;
 
@@ -10,12 +10,12 @@ const TRIES_MAX: usize = 300;
 /// Leaves out faults, connections and peculiarities one by one, as long as the same rule is broken. Returns the smallest scenario
 /// found, with its outcome; `None` if `scenario` breaks no rule. If the scenario has a defect, each candidate must break no rule
 /// without the defect.
-pub fn shrink(scenario: &Scenario) -> Option<(Scenario, Outcome)> {
+pub fn shrink(scenario: &Scenario) -> Option<(Scenario, RunOutcome)> {
     let outcome = play(scenario);
     let rule = outcome.violations.first()?.rule.clone();
     let mut best = (scenario.clone(), outcome);
     let mut tries = 0;
-    let mut attempt = |candidate: Scenario, best: &mut (Scenario, Outcome)| {
+    let mut attempt = |candidate: Scenario, best: &mut (Scenario, RunOutcome)| {
         tries += 1;
         if candidate == best.0 || tries > TRIES_MAX {
             return false;

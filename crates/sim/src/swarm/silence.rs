@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proto::Instant;
 
-use super::fault::{Fault, Kind};
+use super::fault::{FaultKind, PlannedFault};
 
 /// Time after the end of such a fault in which a node may still act on the other node's silence. It is at least the sum of detection
 /// (500 ms and 80 ms), the lease with its margin (319 ms), and the answers of outside hosts to a claim (80 ms).
@@ -47,7 +47,7 @@ impl Silences {
     }
 
     /// Adds the silence that `fault`, injected at `from`, causes.
-    pub fn add(&mut self, fault: &Fault, from: Instant) {
+    pub fn add(&mut self, fault: &PlannedFault, from: Instant) {
         let to = from + fault.length() + AFTERWARDS;
         self.all
             .extend(silenced_by(fault).map(|place| Silence { place, from, to }));
@@ -71,44 +71,44 @@ impl Silences {
 
 /// The networks that a fault silences. A killed or stopped agent does not count, because the other node can tell it from a dead machine.
 /// The loss of the router does not count either.
-const fn silenced_by(fault: &Fault) -> Option<Where> {
+const fn silenced_by(fault: &PlannedFault) -> Option<Where> {
     match fault.kind {
-        Kind::Freeze | Kind::Halt | Kind::Cut | Kind::Between => Some(Where::Everywhere),
-        Kind::Path | Kind::PathOneWay => Some(Where::Service),
-        Kind::OneWay | Kind::Loss => match fault.detail / 2 % CABLES {
+        FaultKind::Freeze | FaultKind::Halt | FaultKind::Cut | FaultKind::Between => Some(Where::Everywhere),
+        FaultKind::Path | FaultKind::PathOneWay => Some(Where::Service),
+        FaultKind::OneWay | FaultKind::Loss => match fault.detail / 2 % CABLES {
             1 => Some(Where::Service),
             2 => Some(Where::Heartbeats),
             _ => None,
         },
-        Kind::Crash
-        | Kind::Agent
-        | Kind::Pause
-        | Kind::Late
-        | Kind::Drift
-        | Kind::Router
-        | Kind::Reorder
-        | Kind::Duplicate
-        | Kind::Worker
-        | Kind::Server
-        | Kind::Arbiter
-        | Kind::Handover
-        | Kind::Drain => None,
+        FaultKind::Crash
+        | FaultKind::Agent
+        | FaultKind::Pause
+        | FaultKind::Late
+        | FaultKind::Drift
+        | FaultKind::Router
+        | FaultKind::Reorder
+        | FaultKind::Duplicate
+        | FaultKind::Worker
+        | FaultKind::Server
+        | FaultKind::Arbiter
+        | FaultKind::Handover
+        | FaultKind::Drain => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::swarm::Target;
+    use crate::swarm::FaultTarget;
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn fault(kind: Kind, cable: u64) -> Fault {
-        Fault {
+    fn fault(kind: FaultKind, cable: u64) -> PlannedFault {
+        PlannedFault {
             during: None,
             after_us: 0,
             kind,
-            target: Target::Speaker,
+            target: FaultTarget::Speaker,
             length_us: 100_000,
             detail: cable * 2,
         }
@@ -117,23 +117,23 @@ mod tests {
     #[test]
     fn only_what_keeps_agents_from_hearing_each_other_is_one_and_only_for_its_time() {
         let begin = Instant::ZERO + SECOND;
-        let during = |service_link, faults: &[Fault], at| {
+        let during = |service_link, faults: &[PlannedFault], at| {
             let mut silences = Silences::new(service_link);
             faults.iter().for_each(|fault| silences.add(fault, begin));
             silences.covers(at)
         };
-        let between = [fault(Kind::Between, 0)];
+        let between = [fault(FaultKind::Between, 0)];
         assert!(during(true, &between, begin));
         assert!(during(true, &between, begin + SECOND));
         assert!(!during(true, &between, begin + SECOND * 2));
         assert!(!during(true, &between, begin - SECOND));
-        let cables = [0, 1, 2].map(|cable| fault(Kind::OneWay, cable));
+        let cables = [0, 1, 2].map(|cable| fault(FaultKind::OneWay, cable));
         let [clients, service, heartbeats] = [0, 1, 2].map(|cable| &cables[cable..=cable]);
         assert!(!during(false, clients, begin));
         assert!(!during(false, service, begin));
         assert!(during(false, heartbeats, begin));
         assert!(!during(true, heartbeats, begin), "there is another link");
         assert!(during(true, &cables[1..], begin));
-        assert!(!during(true, &[fault(Kind::Agent, 2)], begin));
+        assert!(!during(true, &[fault(FaultKind::Agent, 2)], begin));
     }
 }

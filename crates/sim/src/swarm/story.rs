@@ -1,8 +1,8 @@
 //! Schedules of failures that belong together: each follows from the one before, within milliseconds or during the reaction to it.
 //! Chance alone brings about such a sequence once in tens of thousands of runs, so some runs consist of such a sequence.
 
-use super::fault::{Fault, Kind, Target};
-use super::phase::Phase;
+use super::fault::{FaultKind, FaultTarget, PlannedFault};
+use super::phase::PairPhase;
 use super::scenario::{FAULTS_MIN, fault};
 use crate::pair::draw::Draw;
 
@@ -11,7 +11,7 @@ const SHARE: f64 = 0.2;
 
 /// A sequence of faults, and what it needs of the run.
 pub(super) struct Story {
-    pub faults: Vec<Fault>,
+    pub faults: Vec<PlannedFault>,
     /// Largest body of a request or a reply, in bytes. If set, the paths are slow, so that transfers take a while.
     pub bytes_max: Option<u64>,
     /// Outside hosts answer.
@@ -19,7 +19,7 @@ pub(super) struct Story {
 }
 
 impl Story {
-    const fn of(faults: Vec<Fault>) -> Self {
+    const fn of(faults: Vec<PlannedFault>) -> Self {
         Self {
             faults,
             bytes_max: None,
@@ -45,7 +45,7 @@ pub(super) fn of(seed: u64) -> Option<Story> {
         ];
         let mut story = draw.pick(&stories)(&mut draw);
         while (story.faults.len() as u64) < FAULTS_MIN {
-            let during = draw.pick(&Phase::ALL);
+            let during = draw.pick(&PairPhase::ALL);
             story.faults.push(fault(&mut draw, Some(during)));
         }
         story
@@ -56,21 +56,21 @@ const MS: u64 = 1_000;
 
 /// The wire is not heard, then a process of the application dies, and then the agent that was to report the death.
 fn orphans_untold(draw: &mut Draw) -> Story {
-    let silenced = draw.pick(&[Kind::Cut, Kind::Freeze, Kind::Between]);
+    let silenced = draw.pick(&[FaultKind::Cut, FaultKind::Freeze, FaultKind::Between]);
     Story::of(vec![
-        begin(draw, silenced, Target::Other, 150..500),
-        next(draw, DEATHS, Target::Speaker, 100, 100..500),
-        next(draw, &[Kind::Agent], Target::Speaker, 50, 20..450),
+        begin(draw, silenced, FaultTarget::Other, 150..500),
+        next(draw, DEATHS, FaultTarget::Speaker, 100, 100..500),
+        next(draw, &[FaultKind::Agent], FaultTarget::Speaker, 50, 20..450),
     ])
 }
 
 /// An agent is away for so long that it counts as dead. The node that continues without it fails, too.
 fn away(draw: &mut Draw) -> Story {
-    let kind = draw.pick(&[Kind::Agent, Kind::Pause]);
-    let target = draw.pick(&[Target::Speaker, Target::Speaker, Target::Other]);
+    let kind = draw.pick(&[FaultKind::Agent, FaultKind::Pause]);
+    let target = draw.pick(&[FaultTarget::Speaker, FaultTarget::Speaker, FaultTarget::Other]);
     let first = begin(draw, kind, target, 600..1000);
-    let mut second = next(draw, &[Kind::Crash], Target::Speaker, 300, 200..500);
-    second.during = Some(Phase::Simplex);
+    let mut second = next(draw, &[FaultKind::Crash], FaultTarget::Speaker, 300, 200..500);
+    second.during = Some(PairPhase::Simplex);
     Story::of(vec![first, second])
 }
 
@@ -79,11 +79,11 @@ fn gone_alone(draw: &mut Draw) -> Story {
     let death = draw.pick(DEATHS);
     let within = draw.pick(&[2, 10, 250]);
     let faults = vec![
-        begin(draw, death, Target::Speaker, 300..900),
+        begin(draw, death, FaultTarget::Speaker, 300..900),
         next(
             draw,
-            &[Kind::Agent, Kind::Pause],
-            Target::Other,
+            &[FaultKind::Agent, FaultKind::Pause],
+            FaultTarget::Other,
             within,
             600..1000,
         ),
@@ -96,19 +96,25 @@ fn gone_alone(draw: &mut Draw) -> Story {
 
 /// The primary's agent is away, the wire takes over, and then its own agent is away while the primary's comes back.
 fn both_agents_away(draw: &mut Draw) -> Story {
-    let kind = draw.pick(&[Kind::Agent, Kind::Pause]);
-    let first = begin(draw, kind, Target::Speaker, 550..750);
-    let mut second = next(draw, &[Kind::Agent, Kind::Pause], Target::Speaker, 30, 900..1000);
-    second.during = Some(Phase::Takeover);
+    let kind = draw.pick(&[FaultKind::Agent, FaultKind::Pause]);
+    let first = begin(draw, kind, FaultTarget::Speaker, 550..750);
+    let mut second = next(
+        draw,
+        &[FaultKind::Agent, FaultKind::Pause],
+        FaultTarget::Speaker,
+        30,
+        900..1000,
+    );
+    second.during = Some(PairPhase::Takeover);
     Story::of(vec![first, second])
 }
 
 /// A path breaks for a long time, and nothing else fails meanwhile.
 fn path_alone(draw: &mut Draw) -> Story {
-    let kind = draw.pick(&Kind::PATHS);
-    let target = draw.pick(&[Target::Speaker, Target::Other]);
+    let kind = draw.pick(&FaultKind::PATHS);
+    let target = draw.pick(&[FaultTarget::Speaker, FaultTarget::Other]);
     let first = begin(draw, kind, target, 2_500..3_500);
-    let during = draw.pick(&Phase::ALL);
+    let during = draw.pick(&PairPhase::ALL);
     let mut second = fault(draw, Some(during));
     second.after_us += first.length_us;
     Story {
@@ -120,11 +126,17 @@ fn path_alone(draw: &mut Draw) -> Story {
 /// The arbiter does not answer the survivor. The survivor's agent is stopped or slow while it decides, for longer than its lease.
 /// The old primary lives, does not hear the survivor, and asks for itself.
 fn stopped_while_deciding(draw: &mut Draw) -> Story {
-    let mut unanswered = begin(draw, Kind::Arbiter, Target::Speaker, 1_200..1_600);
+    let mut unanswered = begin(draw, FaultKind::Arbiter, FaultTarget::Speaker, 1_200..1_600);
     unanswered.detail = ONLY_FIRST_IS_ANSWERED;
-    let silenced = next(draw, &[Kind::Between], Target::Speaker, 5, 700..1_000);
-    let mut stopped = next(draw, &[Kind::Pause, Kind::Late], Target::Speaker, 5, 300..900);
-    stopped.during = Some(Phase::Takeover);
+    let silenced = next(draw, &[FaultKind::Between], FaultTarget::Speaker, 5, 700..1_000);
+    let mut stopped = next(
+        draw,
+        &[FaultKind::Pause, FaultKind::Late],
+        FaultTarget::Speaker,
+        5,
+        300..900,
+    );
+    stopped.during = Some(PairPhase::Takeover);
     Story {
         bytes_max: Some(draw.pick(&[8_000, 60_000])),
         ..Story::of(vec![unanswered, silenced, stopped])
@@ -133,13 +145,13 @@ fn stopped_while_deciding(draw: &mut Draw) -> Story {
 
 /// A wire's machine is halted for longer than its lease, and afterwards the wire does not hear the primary.
 fn halted(draw: &mut Draw) -> Story {
-    let mut halt = begin(draw, Kind::Halt, Target::Other, 350..700);
+    let mut halt = begin(draw, FaultKind::Halt, FaultTarget::Other, 350..700);
     halt.after_us += 900 * MS; // an agent knows its counter's rate after a second
     halt.detail |= 1; // the counter goes on
     let between = next(
         draw,
-        &[Kind::Between, Kind::OneWay],
-        Target::Speaker,
+        &[FaultKind::Between, FaultKind::OneWay],
+        FaultTarget::Speaker,
         340,
         800..1000,
     );
@@ -150,28 +162,34 @@ fn halted(draw: &mut Draw) -> Story {
 fn leaves(draw: &mut Draw) -> Story {
     let death = draw.pick(DEATHS);
     Story::of(vec![
-        begin(draw, death, Target::Speaker, 300..900),
-        next(draw, &[Kind::Drain], Target::Other, 10, 100..500),
-        next(draw, &[Kind::Cut, Kind::Between], Target::Speaker, 20, 300..900),
+        begin(draw, death, FaultTarget::Speaker, 300..900),
+        next(draw, &[FaultKind::Drain], FaultTarget::Other, 10, 100..500),
+        next(
+            draw,
+            &[FaultKind::Cut, FaultKind::Between],
+            FaultTarget::Speaker,
+            20,
+            300..900,
+        ),
     ])
 }
 
 /// A survivor has a wire again, and SYN-ACKs are lost. The nodes change roles while SYNs are repeated, a second later. They change
 /// roles once more, or the primary crashes, when the SYN-ACKs are repeated.
 fn late_handshake(draw: &mut Draw) -> Story {
-    let mut lossy = next(draw, &[Kind::Loss], Target::Speaker, 150, 300..500);
-    lossy.during = Some(Phase::DuplexAgain);
-    let mut handover = next(draw, &[Kind::Handover], Target::Other, 500, 20..100);
+    let mut lossy = next(draw, &[FaultKind::Loss], FaultTarget::Speaker, 150, 300..500);
+    lossy.during = Some(PairPhase::DuplexAgain);
+    let mut handover = next(draw, &[FaultKind::Handover], FaultTarget::Other, 500, 20..100);
     handover.after_us += 800 * MS;
     let mut again = next(
         draw,
-        &[Kind::Handover, Kind::Crash],
-        Target::Speaker,
+        &[FaultKind::Handover, FaultKind::Crash],
+        FaultTarget::Speaker,
         1500,
         100..400,
     );
     again.after_us += 1000 * MS;
-    let first = begin(draw, Kind::Crash, Target::Speaker, 150..400);
+    let first = begin(draw, FaultKind::Crash, FaultTarget::Speaker, 150..400);
     Story::of(vec![first, lossy, handover, again])
 }
 
@@ -179,19 +197,30 @@ fn late_handshake(draw: &mut Draw) -> Story {
 const ONLY_FIRST_IS_ANSWERED: u64 = 5;
 
 /// Ways in which connections lose their process.
-const DEATHS: &[Kind] = &[Kind::Worker, Kind::Server];
+const DEATHS: &[FaultKind] = &[FaultKind::Worker, FaultKind::Server];
 
 /// First fault of a story, some time after the pair is complete. `length` is in milliseconds.
-fn begin(draw: &mut Draw, kind: Kind, target: Target, length: std::ops::Range<u64>) -> Fault {
-    Fault {
-        during: Some(Phase::Duplex),
+fn begin(
+    draw: &mut Draw,
+    kind: FaultKind,
+    target: FaultTarget,
+    length: std::ops::Range<u64>,
+) -> PlannedFault {
+    PlannedFault {
+        during: Some(PairPhase::Duplex),
         ..next(draw, &[kind], target, 600, length)
     }
 }
 
 /// Next fault of a story, within `within` milliseconds. `length` is in milliseconds, too.
-fn next(draw: &mut Draw, kinds: &[Kind], target: Target, within: u64, length: std::ops::Range<u64>) -> Fault {
-    Fault {
+fn next(
+    draw: &mut Draw,
+    kinds: &[FaultKind],
+    target: FaultTarget,
+    within: u64,
+    length: std::ops::Range<u64>,
+) -> PlannedFault {
+    PlannedFault {
         during: None,
         after_us: draw.below(within * MS),
         kind: draw.pick(kinds),

@@ -5,11 +5,11 @@ use proto::Instant;
 use proto::role::Role;
 use serde::{Deserialize, Serialize};
 
-use super::run::{Outcome, clients};
+use super::run::{RunOutcome, clients};
 use super::scenario::Scenario;
 use super::silence::Silences;
-use crate::pair::{Scene, Talk};
-use crate::tcp::{Endpoint, Failure, State};
+use crate::pair::{SimClient, SimPair};
+use crate::tcp::{EndpointState, TcpEndpoint, TcpFailure};
 
 /// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,10 +41,10 @@ const SAID_MAX: usize = 400;
 /// Adds the violations to `outcome`, in the order in which they happened. `seen` holds those that were seen during the run.
 pub(super) fn judge(
     scenario: &Scenario,
-    scene: &Scene,
+    scene: &SimPair,
     silences: &Silences,
     mut seen: Vec<(Instant, Violation)>,
-    outcome: &mut Outcome,
+    outcome: &mut RunOutcome,
 ) {
     let judge = scene.judge();
     // Under `fail-stop` two living nodes that do not hear each other may both go on.
@@ -102,7 +102,7 @@ pub(super) fn judge(
         {
             violations.push(Violation::new("bytes", what()));
         } else if talk.wrong().is_some()
-            && endpoint.failure() != Some(Failure::Reset)
+            && endpoint.failure() != Some(TcpFailure::Reset)
             && !judge.died_alone(client)
         {
             violations.push(Violation::new("a false end", what()));
@@ -112,7 +112,7 @@ pub(super) fn judge(
     }
 }
 
-fn roles(scene: &Scene) -> Vec<(Role, u64)> {
+fn roles(scene: &SimPair) -> Vec<(Role, u64)> {
     let roles = scene.stations().map(|station| {
         let service = station.core().service(0);
         (service.role(), service.epoch())
@@ -121,7 +121,7 @@ fn roles(scene: &Scene) -> Vec<(Role, u64)> {
 }
 
 /// Whether both nodes do their part, and the wire knows all connections.
-fn is_whole(scene: &Scene) -> bool {
+fn is_whole(scene: &SimPair) -> bool {
     let roles = roles(scene);
     let has = |role| roles.iter().any(|(one, _)| *one == role);
     let knows_all = scene
@@ -131,21 +131,21 @@ fn is_whole(scene: &Scene) -> bool {
 }
 
 /// A violation, unless both nodes do their part.
-pub(super) fn not_whole(scene: &Scene) -> Option<Violation> {
+pub(super) fn not_whole(scene: &SimPair) -> Option<Violation> {
     let what = || format!("not duplex: {:?}", roles(scene));
     (!is_whole(scene)).then(|| Violation::new("liveness", what()))
 }
 
 /// Whether the pair is whole, and every connection that must end has ended.
-pub(super) fn is_recovered(scene: &Scene) -> bool {
+pub(super) fn is_recovered(scene: &SimPair) -> bool {
     is_whole(scene) && is_served(scene)
 }
 
 /// Whether every connection that must end has ended.
-pub(super) fn is_served(scene: &Scene) -> bool {
+pub(super) fn is_served(scene: &SimPair) -> bool {
     let judge = scene.judge();
-    let is_over = |talk: &Talk, endpoint: &Endpoint| {
-        talk.is_complete() || matches!(endpoint.state(), State::Closed | State::TimeWait)
+    let is_over = |talk: &SimClient, endpoint: &TcpEndpoint| {
+        talk.is_complete() || matches!(endpoint.state(), EndpointState::Closed | EndpointState::TimeWait)
     };
     clients(scene).all(|(_, client, talk)| {
         let is_done = talk.is_some_and(|(talk, endpoint)| is_over(talk, endpoint) || talk.may_be_cut());

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 /// Configuration of an endpoint. The defaults are those of Linux.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct TcpConfig {
     /// Largest segment that we receive and send, in bytes of payload and TCP options (RFC 9293 §3.7.1).
     pub mss: u16,
     /// Shift of the windows that we advertise (RFC 7323 §2). With `None`, the option is not offered.
@@ -35,7 +35,7 @@ pub struct Config {
     pub time_wait: Duration,
 }
 
-impl Default for Config {
+impl Default for TcpConfig {
     fn default() -> Self {
         Self {
             mss: 1460,             // 1500 of Ethernet − 20 IPv4 − 20 TCP
@@ -55,14 +55,14 @@ impl Default for Config {
     }
 }
 
-/// The field of a [`Config`] that is invalid.
+/// The field of a [`TcpConfig`] that is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum InvalidConfig {
+pub enum InvalidTcpConfig {
     /// There is no room for data. The options of a data segment may take 36 bytes.
-    #[error("mss must be at least {min}, not {0}", min = Config::MSS_MIN)]
+    #[error("mss must be at least {min}, not {0}", min = TcpConfig::MSS_MIN)]
     Mss(u16),
     /// Larger than RFC 7323 §2.3 allows.
-    #[error("window_scale must be at most {max}, not {0}", max = Config::WINDOW_SCALE_MAX)]
+    #[error("window_scale must be at most {max}, not {0}", max = TcpConfig::WINDOW_SCALE_MAX)]
     WindowScale(u8),
     /// A buffer that holds no byte.
     #[error("{0} must be positive")]
@@ -72,7 +72,7 @@ pub enum InvalidConfig {
     Rto,
 }
 
-impl Config {
+impl TcpConfig {
     /// Smallest segment size. Below it, options would leave no room for data (Linux has the same floor).
     pub const MSS_MIN: u16 = 88;
     /// Largest shift (RFC 7323 §2.3).
@@ -82,24 +82,24 @@ impl Config {
     ///
     /// # Errors
     /// Names the invalid field.
-    pub fn check(&self) -> Result<(), InvalidConfig> {
+    pub fn check(&self) -> Result<(), InvalidTcpConfig> {
         if self.mss < Self::MSS_MIN {
-            return Err(InvalidConfig::Mss(self.mss));
+            return Err(InvalidTcpConfig::Mss(self.mss));
         }
         if let Some(shift) = self.window_scale.filter(|shift| *shift > Self::WINDOW_SCALE_MAX) {
-            return Err(InvalidConfig::WindowScale(shift));
+            return Err(InvalidTcpConfig::WindowScale(shift));
         }
         for (name, size) in [
             ("send_buffer", self.send_buffer),
             ("receive_buffer", self.receive_buffer),
         ] {
             if size == 0 {
-                return Err(InvalidConfig::EmptyBuffer(name));
+                return Err(InvalidTcpConfig::EmptyBuffer(name));
             }
         }
         let ordered = self.rto_min <= self.rto_initial && self.rto_initial <= self.rto_max;
         if self.rto_min.is_zero() || !ordered {
-            return Err(InvalidConfig::Rto);
+            return Err(InvalidTcpConfig::Rto);
         }
         Ok(())
     }
@@ -111,40 +111,40 @@ mod tests {
 
     #[test]
     fn the_default_holds_and_each_error_names_its_field() {
-        let default = Config::default;
+        let default = TcpConfig::default;
         assert_eq!(default().check(), Ok(()));
-        let refused = |config: Config| config.check().unwrap_err().to_string();
-        assert!(refused(Config { mss: 87, ..default() }).starts_with("mss"));
+        let refused = |config: TcpConfig| config.check().unwrap_err().to_string();
+        assert!(refused(TcpConfig { mss: 87, ..default() }).starts_with("mss"));
         assert!(
-            refused(Config {
+            refused(TcpConfig {
                 window_scale: Some(15),
                 ..default()
             })
             .starts_with("window_scale")
         );
         assert!(
-            refused(Config {
+            refused(TcpConfig {
                 send_buffer: 0,
                 ..default()
             })
             .starts_with("send_buffer")
         );
         assert!(
-            refused(Config {
+            refused(TcpConfig {
                 receive_buffer: 0,
                 ..default()
             })
             .starts_with("receive_buffer")
         );
         assert!(
-            refused(Config {
+            refused(TcpConfig {
                 rto_min: Duration::ZERO,
                 ..default()
             })
             .starts_with("rto_min")
         );
         assert!(
-            refused(Config {
+            refused(TcpConfig {
                 rto_max: Duration::from_millis(1),
                 ..default()
             })

@@ -3,17 +3,17 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use proto::packet::{Checksum, Flags, Malformed, Options, Segment};
+use proto::packet::{Checksum, Flags, Malformed, Segment, TcpOptions};
 use proto::{Instant, Seq};
 use thiserror::Error;
 
 use super::paws::Paws;
-use super::receiver::Receiver;
-use super::rto::Rto;
-use super::sender::Sender;
-use super::state::{Event, State};
+use super::receiver::TcpReceiver;
+use super::rto::TcpRto;
+use super::sender::TcpSender;
+use super::state::{EndpointState, TcpEvent};
 use super::timers::{Timer, Timers};
-use super::{Config, reset_for};
+use super::{TcpConfig, reset_for};
 
 /// One end of a TCP connection.
 ///
@@ -27,17 +27,17 @@ use super::{Config, reset_for};
 ///
 /// Time never goes back between calls.
 #[derive(Clone, Debug)]
-pub struct Endpoint {
-    pub(super) config: Config,
+pub struct TcpEndpoint {
+    pub(super) config: TcpConfig,
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
-    pub(super) state: State,
-    pub(super) failure: Option<Failure>,
+    pub(super) state: EndpointState,
+    pub(super) failure: Option<TcpFailure>,
     /// Sequence number of our SYN.
     pub(super) initial: Seq,
-    pub(super) sender: Sender,
-    pub(super) receiver: Receiver,
-    pub(super) rto: Rto,
+    pub(super) sender: TcpSender,
+    pub(super) receiver: TcpReceiver,
+    pub(super) rto: TcpRto,
     /// Present while timestamps are offered or agreed.
     pub(super) paws: Option<Paws>,
     /// Whether SACK is offered or agreed.
@@ -49,7 +49,7 @@ pub struct Endpoint {
     pub(super) handshakes: (u32, Instant),
     /// Number of timeouts since the peer last made progress.
     pub(super) retries: u32,
-    pub(super) due: Due,
+    pub(super) due: PendingPackets,
     /// Number of segments with data that were received and not yet acknowledged.
     pub(super) unacknowledged: u32,
     /// When this endpoint last acknowledged a segment without new data.
@@ -58,7 +58,7 @@ pub struct Endpoint {
 
 /// Packets other than data that must be sent, in this order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Due {
+pub(super) struct PendingPackets {
     pub reset: Option<Segment<'static>>,
     /// A SYN or SYN-ACK.
     pub handshake: bool,
@@ -79,7 +79,7 @@ pub struct Initial {
 
 /// Why a connection ended before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Failure {
+pub enum TcpFailure {
     /// The peer answered our SYN with a reset.
     #[error("connection refused")]
     Refused,
@@ -98,31 +98,31 @@ pub enum Failure {
 /// forever (RFC 5961 §7; Linux's `tcp_invalid_ratelimit`).
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
 
-impl Endpoint {
+impl TcpEndpoint {
     /// Opens a connection: the first packet is a SYN.
     ///
     /// # Panics
-    /// If the configuration is invalid ([`Config::check`]).
-    pub fn connect(config: Config, local: SocketAddr, remote: SocketAddr, initial: Initial) -> Self {
+    /// If the configuration is invalid ([`TcpConfig::check`]).
+    pub fn connect(config: TcpConfig, local: SocketAddr, remote: SocketAddr, initial: Initial) -> Self {
         config.check().expect("the caller has checked the configuration");
         Self {
             local,
             remote,
-            state: State::SynSent,
+            state: EndpointState::SynSent,
             failure: None,
             initial: initial.seq,
-            sender: Sender::new(initial.seq + 1, config.send_buffer, config.mss),
-            receiver: Receiver::new(Seq(0), config.receive_buffer, config.mss),
-            rto: Rto::new(&config),
+            sender: TcpSender::new(initial.seq + 1, config.send_buffer, config.mss),
+            receiver: TcpReceiver::new(Seq(0), config.receive_buffer, config.mss),
+            rto: TcpRto::new(&config),
             paws: config.timestamps.then(|| Paws::new(initial.timestamp)),
             sack: config.sack,
             window_scale: config.window_scale.is_some(),
             timers: Timers::default(),
             handshakes: (0, Instant::ZERO),
             retries: 0,
-            due: Due {
+            due: PendingPackets {
                 handshake: true,
-                ..Due::default()
+                ..PendingPackets::default()
             },
             unacknowledged: 0,
             challenged: None,
@@ -133,19 +133,19 @@ impl Endpoint {
     /// Answers a SYN that came to a listener: the first packet is a SYN-ACK. `None` if `syn` is no SYN, or also has ACK or RST set.
     ///
     /// # Panics
-    /// If the configuration is invalid ([`Config::check`]).
-    pub fn accept(config: Config, initial: Initial, syn: &Segment<'_>, now: Instant) -> Option<Self> {
+    /// If the configuration is invalid ([`TcpConfig::check`]).
+    pub fn accept(config: TcpConfig, initial: Initial, syn: &Segment<'_>, now: Instant) -> Option<Self> {
         if !syn.flags.syn || syn.flags.ack || syn.flags.rst {
             return None;
         }
         let mut endpoint = Self::connect(config, syn.destination, syn.source, initial);
         endpoint.negotiate(now, syn);
-        endpoint.state = endpoint.state.after(Event::PeerSyn);
+        endpoint.state = endpoint.state.after(TcpEvent::PeerSyn);
         Some(endpoint)
     }
 
     /// The state of the connection.
-    pub const fn state(&self) -> State {
+    pub const fn state(&self) -> EndpointState {
         self.state
     }
 
@@ -160,7 +160,7 @@ impl Endpoint {
     }
 
     /// Why the connection ended, unless both sides closed it.
-    pub const fn failure(&self) -> Option<Failure> {
+    pub const fn failure(&self) -> Option<TcpFailure> {
         self.failure
     }
 
@@ -171,12 +171,12 @@ impl Endpoint {
 
     /// Whether there is nothing left to read: all input was read, and the peer's stream or the connection has ended.
     pub fn is_read_finished(&self) -> bool {
-        self.readable() == 0 && (self.receiver.is_complete() || self.state == State::Closed)
+        self.readable() == 0 && (self.receiver.is_complete() || self.state == EndpointState::Closed)
     }
 
     /// Number of bytes that [`write`](Self::write) would take.
     pub fn writable(&self) -> usize {
-        if self.state == State::Closed || self.sender.is_finished() {
+        if self.state == EndpointState::Closed || self.sender.is_finished() {
             return 0;
         }
         self.sender.free()
@@ -212,7 +212,7 @@ impl Endpoint {
 
     /// Takes bytes to be sent. Returns how many fit the buffer; none after [`shutdown`](Self::shutdown).
     pub fn write(&mut self, bytes: &[u8]) -> usize {
-        if self.state == State::Closed {
+        if self.state == EndpointState::Closed {
             return 0;
         }
         self.sender.write(bytes)
@@ -230,21 +230,21 @@ impl Endpoint {
     /// Ends our stream after what was written. The peer's stream continues.
     pub fn shutdown(&mut self) {
         self.sender.finish();
-        self.state = self.state.after(Event::Shutdown); // the state changes later, if the handshake is not complete
+        self.state = self.state.after(TcpEvent::Shutdown); // the state changes later, if the handshake is not complete
     }
 
     /// Ends the connection at once. Sends a reset if the peer knows the connection.
     pub fn abort(&mut self) {
-        if self.state.is_synchronized() && self.state != State::TimeWait {
+        if self.state.is_synchronized() && self.state != EndpointState::TimeWait {
             let flags = Flags {
                 ack: true,
                 ..Flags::RST
             };
             let reset = self.segment(self.sender.next_seq(), self.receiver.next_seq(), flags);
-            self.end(Some(Failure::Aborted));
+            self.end(Some(TcpFailure::Aborted));
             self.due.reset = Some(reset);
-        } else if self.state != State::Closed {
-            self.end(Some(Failure::Aborted));
+        } else if self.state != EndpointState::Closed {
+            self.end(Some(TcpFailure::Aborted));
         }
     }
 
@@ -254,8 +254,8 @@ impl Endpoint {
             return Some(reset.emit());
         }
         match self.state {
-            State::Closed => None,
-            State::SynSent | State::SynReceived => self.transmit_handshake(now),
+            EndpointState::Closed => None,
+            EndpointState::SynSent | EndpointState::SynReceived => self.transmit_handshake(now),
             _ => {
                 let packet = self.transmit(now);
                 // The timer also runs when data waits for the peer's window and nothing is in flight. Then it sends a window probe.
@@ -274,11 +274,11 @@ impl Endpoint {
     }
 
     /// Ends the connection.
-    pub(super) fn end(&mut self, failure: Option<Failure>) {
-        self.state = self.state.after(Event::Ended);
+    pub(super) fn end(&mut self, failure: Option<TcpFailure>) {
+        self.state = self.state.after(TcpEvent::Ended);
         self.failure = failure;
         self.timers.stop_all();
-        self.due = Due::default();
+        self.due = PendingPackets::default();
     }
 
     /// Acknowledges a segment without new data, at most once per [`CHALLENGE_INTERVAL`].
@@ -305,7 +305,7 @@ impl Endpoint {
             self.config.retries
         };
         if self.retries >= limit {
-            self.end(Some(Failure::TimedOut));
+            self.end(Some(TcpFailure::TimedOut));
             return;
         }
         self.retries += 1;
@@ -323,7 +323,7 @@ impl Endpoint {
         if !std::mem::take(&mut self.due.handshake) {
             return None;
         }
-        let flags = if self.state == State::SynSent {
+        let flags = if self.state == EndpointState::SynSent {
             Flags::SYN
         } else {
             Flags::SYN_ACK
@@ -331,12 +331,12 @@ impl Endpoint {
         let (ack, window) = self.receiver.advertise(false);
         let mut segment = self.segment(self.initial, if flags.ack { ack } else { Seq(0) }, flags);
         segment.window = window;
-        segment.options = Options {
+        segment.options = TcpOptions {
             mss: Some(self.config.mss),
             window_scale: self.config.window_scale.filter(|_| self.window_scale),
             sack_permitted: self.sack,
             timestamps: self.paws.as_ref().map(|paws| paws.option(now)),
-            ..Options::default()
+            ..TcpOptions::default()
         };
         self.handshakes = (self.handshakes.0 + 1, now);
         self.timers
@@ -346,14 +346,14 @@ impl Endpoint {
 
     /// The next packet: a probe, data, or an acknowledgement that is due.
     fn transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
-        let options = Options {
+        let options = TcpOptions {
             timestamps: self.paws.as_ref().map(|paws| paws.option(now)),
             sack: if self.sack {
                 self.receiver.sack_blocks()
             } else {
                 [None; 4]
             },
-            ..Options::default()
+            ..TcpOptions::default()
         };
         let mut payload = Vec::new();
         let (mut seq, mut flags) = (self.sender.next_seq(), Flags::ACK);
@@ -391,14 +391,14 @@ impl Endpoint {
             ack,
             flags,
             window: 0,
-            options: Options::default(),
+            options: TcpOptions::default(),
             payload: &[],
         }
     }
 }
 
 /// Length in bytes of the options of a data segment or acknowledgement, padded to whole 32-bit words.
-fn options_len(options: &Options) -> usize {
+fn options_len(options: &TcpOptions) -> usize {
     let timestamps = if options.timestamps.is_some() { 10 } else { 0 };
     let blocks = options.sack.iter().flatten().count();
     let sack = if blocks > 0 { 2 + 8 * blocks } else { 0 };

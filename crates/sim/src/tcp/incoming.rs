@@ -5,11 +5,11 @@ use std::time::Duration;
 use proto::packet::Segment;
 use proto::{Instant, Offset};
 
-use super::Config;
-use super::endpoint::{Endpoint, Failure};
-use super::receiver::Arrival;
-use super::sender::Ack;
-use super::state::{Event, State};
+use super::TcpConfig;
+use super::endpoint::{TcpEndpoint, TcpFailure};
+use super::receiver::SegmentArrival;
+use super::sender::ReceivedAck;
+use super::state::{EndpointState, TcpEvent};
 use super::timers::Timer;
 
 /// Segment size that a peer accepts if its SYN does not say one (RFC 9293 §3.7.1).
@@ -18,16 +18,16 @@ const MSS_DEFAULT: u16 = 536;
 /// Number of unacknowledged segments that draw an acknowledgement at once (RFC 9293 §3.8.6.3).
 const SEGMENTS_PER_ACK: u32 = 2;
 
-impl Endpoint {
+impl TcpEndpoint {
     /// Takes a segment that is already parsed. Segments of other connections are ignored.
     pub fn handle_segment(&mut self, now: Instant, segment: &Segment<'_>) {
         if (segment.source, segment.destination) != (self.remote, self.local) {
             return;
         }
         match self.state {
-            State::Closed => {}
-            State::SynSent => self.handle_in_syn_sent(now, segment),
-            State::SynReceived if segment.flags.syn => self.handle_syn_again(now, segment),
+            EndpointState::Closed => {}
+            EndpointState::SynSent => self.handle_in_syn_sent(now, segment),
+            EndpointState::SynReceived if segment.flags.syn => self.handle_syn_again(now, segment),
             _ => self.handle_numbered(now, segment),
         }
     }
@@ -46,14 +46,14 @@ impl Endpoint {
             let theirs = syn
                 .options
                 .window_scale
-                .map(|shift| shift.min(Config::WINDOW_SCALE_MAX));
+                .map(|shift| shift.min(TcpConfig::WINDOW_SCALE_MAX));
             (self.config.window_scale.unwrap_or(0), theirs.unwrap_or(0))
         } else {
             (0, 0)
         };
         self.receiver.set_shift(ours);
         // As Linux does: segments so small that options leave no room for data are not sent.
-        let mss = syn.options.mss.unwrap_or(MSS_DEFAULT).max(Config::MSS_MIN);
+        let mss = syn.options.mss.unwrap_or(MSS_DEFAULT).max(TcpConfig::MSS_MIN);
         self.sender.set_peer(mss.min(self.config.mss), theirs);
         self.sender.set_window(u64::from(syn.window), syn.seq, 0); // never scaled in a SYN
     }
@@ -66,7 +66,7 @@ impl Endpoint {
         }
         if flags.rst {
             if flags.ack {
-                self.end(Some(Failure::Refused));
+                self.end(Some(TcpFailure::Refused));
             }
             return;
         }
@@ -78,7 +78,7 @@ impl Endpoint {
             self.open(now, segment);
             self.due.ack = true;
         } else {
-            self.state = self.state.after(Event::PeerSyn);
+            self.state = self.state.after(TcpEvent::PeerSyn);
             self.due.handshake = true;
         }
     }
@@ -107,9 +107,9 @@ impl Endpoint {
         self.retries = 0;
         self.timers.stop(Timer::Retransmit);
         self.due.handshake = false;
-        self.state = self.state.after(Event::Opened);
+        self.state = self.state.after(TcpEvent::Opened);
         if self.sender.is_finished() {
-            self.state = self.state.after(Event::Shutdown);
+            self.state = self.state.after(TcpEvent::Shutdown);
         }
     }
 
@@ -122,7 +122,7 @@ impl Endpoint {
         if flags.rst {
             // Only the exact number resets. A guessed number draws a challenge (RFC 5961 §3.2).
             if self.receiver.is_next(seq) {
-                let failure = (self.state != State::TimeWait).then_some(Failure::Reset);
+                let failure = (self.state != EndpointState::TimeWait).then_some(TcpFailure::Reset);
                 self.end(failure);
             } else {
                 self.challenge(now);
@@ -158,7 +158,7 @@ impl Endpoint {
         if acceptable.is_some() || segment.flags.rst {
             return acceptable;
         }
-        if segment.flags.fin && self.state == State::TimeWait {
+        if segment.flags.fin && self.state == EndpointState::TimeWait {
             self.timers.set(Timer::TimeWait, now + self.config.time_wait); // our last ACK was lost
         }
         // Old data or an old FIN is a retransmission, so it is acknowledged at once. A segment without data may be an answer to our
@@ -174,7 +174,7 @@ impl Endpoint {
     /// The fifth check: the acknowledgement. Returns whether the rest of the segment counts.
     fn handle_ack(&mut self, now: Instant, segment: &Segment<'_>) -> bool {
         let position = self.sender.position(segment.ack);
-        if self.state == State::SynReceived {
+        if self.state == EndpointState::SynReceived {
             if position != Some(Offset::ZERO) {
                 self.reset_stray(segment);
                 return false;
@@ -190,7 +190,7 @@ impl Endpoint {
         }
         let acked = self.sender.on_ack(
             now,
-            &Ack {
+            &ReceivedAck {
                 up_to,
                 seq: segment.seq,
                 window: segment.window,
@@ -206,9 +206,9 @@ impl Endpoint {
         }
         self.rearm(now, acked.advanced);
         if acked.fin {
-            self.enter(now, Event::FinAcked);
+            self.enter(now, TcpEvent::FinAcked);
         }
-        self.state != State::Closed
+        self.state != EndpointState::Closed
     }
 
     fn echoed_round_trip(&self, now: Instant, segment: &Segment<'_>) -> Option<Duration> {
@@ -236,8 +236,8 @@ impl Endpoint {
     /// The seventh and eighth step: data and FIN.
     fn handle_data(&mut self, now: Instant, seq: Offset, segment: &Segment<'_>) {
         match self.receiver.on_data(seq, segment.payload, segment.flags.fin) {
-            Arrival::Nothing => {}
-            Arrival::InOrder => {
+            SegmentArrival::Nothing => {}
+            SegmentArrival::InOrder => {
                 self.unacknowledged += 1;
                 if self.unacknowledged >= SEGMENTS_PER_ACK {
                     self.due.ack = true;
@@ -246,22 +246,22 @@ impl Endpoint {
                         .set_if_stopped(Timer::DelayedAck, now + self.config.delayed_ack);
                 }
             }
-            Arrival::Irregular => self.due.ack = true,
-            Arrival::Finished => {
+            SegmentArrival::Irregular => self.due.ack = true,
+            SegmentArrival::Finished => {
                 self.due.ack = true;
-                self.enter(now, Event::PeerFin);
+                self.enter(now, TcpEvent::PeerFin);
             }
         }
     }
 
-    fn enter(&mut self, now: Instant, event: Event) {
+    fn enter(&mut self, now: Instant, event: TcpEvent) {
         self.state = self.state.after(event);
         match self.state {
-            State::TimeWait => {
+            EndpointState::TimeWait => {
                 self.timers.stop_all();
                 self.timers.set(Timer::TimeWait, now + self.config.time_wait);
             }
-            State::Closed => self.end(None),
+            EndpointState::Closed => self.end(None),
             _ => {}
         }
     }

@@ -33,8 +33,8 @@ mod state;
 mod tests;
 mod timers;
 
-pub use config::{Config, InvalidConfig};
-pub use endpoint::{Endpoint, Failure, Initial};
+pub use config::{InvalidTcpConfig, TcpConfig};
+pub use endpoint::{Initial, TcpEndpoint, TcpFailure};
 pub use reset::reset_for;
 pub use restore::{InvalidRestore, NotEstablished, Restore, RestoreWindow, WindowScale};
-pub use state::State;
+pub use state::EndpointState;

@@ -16,7 +16,7 @@ const RECENT_ARRIVALS: usize = 8;
 ///                          └──── advertised ───────┘
 /// ```
 #[derive(Clone, Debug)]
-pub(super) struct Receiver {
+pub(super) struct TcpReceiver {
     /// Sequence number of byte 0.
     first: Seq,
     queue: VecDeque<u8>,
@@ -40,7 +40,7 @@ pub(super) struct Receiver {
 
 /// Result of a segment's arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arrival {
+pub(super) enum SegmentArrival {
     /// Neither data nor FIN.
     Nothing,
     /// The next bytes, and nothing is missing.
@@ -51,7 +51,7 @@ pub(super) enum Arrival {
     Finished,
 }
 
-impl Receiver {
+impl TcpReceiver {
     /// A stream whose byte 0 has the number `first`.
     pub const fn new(first: Seq, capacity: usize, mss: u16) -> Self {
         Self {
@@ -161,9 +161,9 @@ impl Receiver {
     }
 
     /// Takes the part of a segment that is new and within the window.
-    pub fn on_data(&mut self, seq: Offset, payload: &[u8], fin: bool) -> Arrival {
+    pub fn on_data(&mut self, seq: Offset, payload: &[u8], fin: bool) -> SegmentArrival {
         if (payload.is_empty() && !fin) || self.is_complete() {
-            return Arrival::Nothing;
+            return SegmentArrival::Nothing;
         }
         let end = seq + payload.len() as u64;
         if fin && end <= self.edge {
@@ -179,13 +179,13 @@ impl Receiver {
         if self.fin == Some(self.next) {
             self.next += 1;
             self.early.clear();
-            return Arrival::Finished;
+            return SegmentArrival::Finished;
         }
         let regular = start < stop && !had_gap && self.early.is_empty() && stop == end && !fin;
         if regular {
-            Arrival::InOrder
+            SegmentArrival::InOrder
         } else {
-            Arrival::Irregular
+            SegmentArrival::Irregular
         }
     }
 
@@ -310,8 +310,8 @@ mod tests {
 
     const FIRST: Seq = Seq(u32::MAX - 40);
 
-    fn receiver(capacity: usize) -> Receiver {
-        let mut receiver = Receiver::new(FIRST, capacity, 10);
+    fn receiver(capacity: usize) -> TcpReceiver {
+        let mut receiver = TcpReceiver::new(FIRST, capacity, 10);
         receiver.advertise(true);
         receiver
     }
@@ -323,7 +323,7 @@ mod tests {
             .collect()
     }
 
-    fn blocks(receiver: &Receiver) -> Vec<(u64, u64)> {
+    fn blocks(receiver: &TcpReceiver) -> Vec<(u64, u64)> {
         let offset = |seq| receiver.position(seq).unwrap().0;
         let blocks = receiver.sack_blocks();
         blocks
@@ -339,31 +339,31 @@ mod tests {
         for (from, to) in [(20, 30), (60, 70), (40, 50), (100, 110), (50, 60)] {
             assert_eq!(
                 receiver.on_data(Offset(from), &bytes(from, to), false),
-                Arrival::Irregular
+                SegmentArrival::Irregular
             );
         }
         assert_eq!(blocks(&receiver), [(40, 70), (100, 110), (20, 30)]);
         assert_eq!(receiver.readable(), 0);
         assert_eq!(
             receiver.on_data(Offset(0), &bytes(0, 25), false),
-            Arrival::Irregular
+            SegmentArrival::Irregular
         );
         assert_eq!(receiver.queued(), bytes(0, 30));
         assert_eq!(
             receiver.on_data(Offset(30), &bytes(30, 120), false),
-            Arrival::Irregular
+            SegmentArrival::Irregular
         );
         assert_eq!(receiver.queued(), bytes(0, 120));
         assert_eq!(blocks(&receiver), []);
         assert_eq!(
             receiver.on_data(Offset(120), &bytes(120, 121), false),
-            Arrival::InOrder
+            SegmentArrival::InOrder
         );
     }
 
     #[test]
     fn the_edge_never_goes_back_and_moves_in_steps() {
-        let mut receiver = Receiver::new(FIRST, 100, 10);
+        let mut receiver = TcpReceiver::new(FIRST, 100, 10);
         receiver.set_shift(3);
         assert_eq!(receiver.advertise(true).1, 12); // 96 bytes: only whole units of 8 bytes
         receiver.on_data(Offset(0), &bytes(0, 50), false);
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn a_step_below_one_unit_takes_nothing_back() {
-        let mut receiver = Receiver::new(FIRST, 143, 10);
+        let mut receiver = TcpReceiver::new(FIRST, 143, 10);
         receiver.set_shift(5);
         assert_eq!(receiver.advertise(true).1, 4); // 128 bytes
         receiver.on_data(Offset(0), &bytes(0, 28), false);
@@ -402,13 +402,13 @@ mod tests {
         assert!(receiver.is_acceptable(Offset(20), 0) && !receiver.is_acceptable(Offset(21), 0));
         assert_eq!(
             receiver.on_data(Offset(0), &bytes(0, 30), true),
-            Arrival::Irregular
+            SegmentArrival::Irregular
         );
         assert_eq!(receiver.queued(), bytes(0, 20));
         assert!(!receiver.is_complete());
         assert_eq!(
             receiver.on_data(Offset(20), &bytes(20, 25), false),
-            Arrival::Irregular
+            SegmentArrival::Irregular
         );
         assert_eq!(receiver.readable(), 20);
     }

@@ -1,7 +1,7 @@
 //! The answer to a segment that belongs to no connection.
 
 use proto::Seq;
-use proto::packet::{Flags, Options, Segment};
+use proto::packet::{Flags, Segment, TcpOptions};
 
 /// The reset that answers a segment for which there is no endpoint (RFC 9293 §3.10.7.1). `None` if the segment is a reset.
 pub fn reset_for(segment: &Segment<'_>) -> Option<Segment<'static>> {
@@ -24,7 +24,7 @@ pub fn reset_for(segment: &Segment<'_>) -> Option<Segment<'static>> {
         ack,
         flags,
         window: 0,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload: &[],
     })
 }
@@ -41,7 +41,7 @@ mod tests {
             ack: Seq(77),
             flags,
             window: 10,
-            options: Options::default(),
+            options: TcpOptions::default(),
             payload,
         }
     }

@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use proto::{Instant, Offset, Seq};
 use thiserror::Error;
 
-use super::endpoint::Endpoint;
+use super::endpoint::TcpEndpoint;
 use super::paws::Paws;
-use super::receiver::Receiver;
-use super::sender::Sender;
-use super::state::{Event, State};
-use super::{Config, Initial};
+use super::receiver::TcpReceiver;
+use super::sender::TcpSender;
+use super::state::{EndpointState, TcpEvent};
+use super::{Initial, TcpConfig};
 
 /// Everything that a connection in state ESTABLISHED needs to continue elsewhere.
 ///
@@ -77,10 +77,10 @@ pub struct RestoreWindow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidRestore {
     /// With a smaller size, options would leave no room for data.
-    #[error("mss must be at least {min}, not {0}", min = Config::MSS_MIN)]
+    #[error("mss must be at least {min}, not {0}", min = TcpConfig::MSS_MIN)]
     Mss(u16),
     /// Larger than RFC 7323 §2.3 allows.
-    #[error("window_scale must be at most {max}, not {0}", max = Config::WINDOW_SCALE_MAX)]
+    #[error("window_scale must be at most {max}, not {0}", max = TcpConfig::WINDOW_SCALE_MAX)]
     WindowScale(u8),
     /// More was acknowledged than received.
     #[error("rcv_wup is {0} bytes after rcv_nxt")]
@@ -102,16 +102,16 @@ pub enum InvalidRestore {
 /// then closed in part again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the connection is {0:?}, not Established")]
-pub struct NotEstablished(pub State);
+pub struct NotEstablished(pub EndpointState);
 
-impl Endpoint {
+impl TcpEndpoint {
     /// Everything that this connection needs to continue elsewhere. The endpoint is unchanged; the caller drops it without a word
     /// to the peer.
     ///
     /// # Errors
     /// If the connection is not in state ESTABLISHED.
     pub fn export(&self, now: Instant) -> Result<Restore, NotEstablished> {
-        if self.state != State::Established {
+        if self.state != EndpointState::Established {
             return Err(NotEstablished(self.state));
         }
         let (sent, unsent) = self.sender.queued();
@@ -149,8 +149,8 @@ impl Endpoint {
     /// Names the invalid part of `restore`.
     ///
     /// # Panics
-    /// If the configuration is invalid ([`Config::check`]).
-    pub fn restore(config: Config, restore: &Restore, now: Instant) -> Result<Self, InvalidRestore> {
+    /// If the configuration is invalid ([`TcpConfig::check`]).
+    pub fn restore(config: TcpConfig, restore: &Restore, now: Instant) -> Result<Self, InvalidRestore> {
         restore.check()?;
         let window = restore.window;
         let initial = Initial {
@@ -158,7 +158,7 @@ impl Endpoint {
             timestamp: 0,
         };
         let mut endpoint = Self::connect(config, restore.local, restore.remote, initial);
-        endpoint.state = endpoint.state.after(Event::Opened);
+        endpoint.state = endpoint.state.after(TcpEvent::Opened);
         endpoint.due.handshake = false;
         endpoint.due.probe = restore.window_probe;
         endpoint.sack = restore.sack;
@@ -169,7 +169,7 @@ impl Endpoint {
         let shift = restore
             .window_scale
             .unwrap_or(WindowScale { send: 0, receive: 0 });
-        let mut sender = Sender::new(restore.snd_una, endpoint.config.send_buffer, restore.mss);
+        let mut sender = TcpSender::new(restore.snd_una, endpoint.config.send_buffer, restore.mss);
         sender.set_peer(restore.mss, shift.send);
         // With a probe, its answer must update the window, so snd_wl1 is before that answer (tcp_send_window_probe).
         let window_from = if restore.window_probe {
@@ -188,7 +188,7 @@ impl Endpoint {
 
         let unread = Offset(restore.received.len() as u64).to_seq(Seq(0));
         let first = restore.rcv_nxt - unread.0;
-        let mut receiver = Receiver::new(first, endpoint.config.receive_buffer, endpoint.config.mss);
+        let mut receiver = TcpReceiver::new(first, endpoint.config.receive_buffer, endpoint.config.mss);
         receiver.set_shift(shift.receive);
         receiver.load(&restore.received, window.rcv_wup, window.rcv_wnd);
         endpoint.receiver = receiver;
@@ -219,12 +219,12 @@ impl Endpoint {
 
 impl Restore {
     fn check(&self) -> Result<(), InvalidRestore> {
-        if self.mss < Config::MSS_MIN {
+        if self.mss < TcpConfig::MSS_MIN {
             return Err(InvalidRestore::Mss(self.mss));
         }
         let shift = self.window_scale.unwrap_or(WindowScale { send: 0, receive: 0 });
         for shift in [shift.send, shift.receive] {
-            if shift > Config::WINDOW_SCALE_MAX {
+            if shift > TcpConfig::WINDOW_SCALE_MAX {
                 return Err(InvalidRestore::WindowScale(shift));
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Config;
+use super::TcpConfig;
 
 /// Retransmission timeout after a handshake that measured no round trip (RFC 6298 §5.7). Linux also uses it for a restored
 /// socket.
@@ -12,7 +12,7 @@ pub(super) const RTO_UNMEASURED: Duration = Duration::from_secs(3);
 const GRANULARITY: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Debug)]
-pub(super) struct Rto {
+pub(super) struct TcpRto {
     /// Smoothed round-trip time and its variation.
     measured: Option<(Duration, Duration)>,
     base: Duration,
@@ -21,8 +21,8 @@ pub(super) struct Rto {
     max: Duration,
 }
 
-impl Rto {
-    pub fn new(config: &Config) -> Self {
+impl TcpRto {
+    pub fn new(config: &TcpConfig) -> Self {
         Self {
             measured: None,
             base: config.rto_initial,
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn the_timeout_follows_the_measured_round_trips() {
-        let mut rto = Rto::new(&Config::default());
+        let mut rto = TcpRto::new(&TcpConfig::default());
         assert_eq!(rto.current(), 1000 * MS);
         rto.on_sample(300 * MS);
         assert_eq!(rto.current(), 900 * MS); // 300 + 4 · 150
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn it_doubles_until_the_largest_and_starts_anew_with_progress() {
-        let mut rto = Rto::new(&Config::default());
+        let mut rto = TcpRto::new(&TcpConfig::default());
         for seconds in [2, 4, 8, 16, 32, 64, 120, 120] {
             rto.on_timeout();
             assert_eq!(rto.current(), Duration::from_secs(seconds));
@@ -113,11 +113,11 @@ mod tests {
 
     #[test]
     fn a_handshake_without_a_sample_makes_it_careful() {
-        let mut rto = Rto::new(&Config::default());
+        let mut rto = TcpRto::new(&TcpConfig::default());
         rto.on_timeout();
         rto.on_opened();
         assert_eq!(rto.current(), RTO_UNMEASURED);
-        let mut rto = Rto::new(&Config::default());
+        let mut rto = TcpRto::new(&TcpConfig::default());
         rto.on_sample(10 * MS);
         rto.on_opened();
         assert_eq!(rto.current(), 200 * MS);

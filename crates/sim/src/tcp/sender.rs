@@ -17,7 +17,7 @@ use super::congestion::NewReno;
 ///         └ queue[0]     a timeout
 /// ```
 #[derive(Clone, Debug)]
-pub(super) struct Sender {
+pub(super) struct TcpSender {
     /// Sequence number of byte 0.
     first: Seq,
     queue: VecDeque<u8>,
@@ -52,7 +52,7 @@ enum Fin {
 
 /// The parts of an acknowledgement that matter to the sender.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ack {
+pub(super) struct ReceivedAck {
     pub up_to: Offset,
     /// The segment's own sequence number.
     pub seq: Seq,
@@ -84,7 +84,7 @@ pub(super) struct Chunk {
     pub last: bool,
 }
 
-impl Sender {
+impl TcpSender {
     /// A stream whose byte 0 has the number `first`. The peer's windows and segment size are not known yet.
     pub fn new(first: Seq, capacity: usize, mss: u16) -> Self {
         Self {
@@ -221,7 +221,7 @@ impl Sender {
     }
 
     /// Handles an acknowledgement that is neither too old nor unsent.
-    pub fn on_ack(&mut self, now: Instant, ack: &Ack) -> Acked {
+    pub fn on_ack(&mut self, now: Instant, ack: &ReceivedAck) -> Acked {
         let in_flight = self.in_flight();
         let window_before = self.window;
         if ack.up_to >= self.una {
@@ -319,7 +319,7 @@ impl Sender {
 
     /// Segments may overtake each other, so not every segment sets the window. As in Linux, a segment sets it if it acknowledges more,
     /// comes later in the peer's stream, opens the window further, or closes it.
-    fn update_window(&mut self, ack: &Ack) {
+    fn update_window(&mut self, ack: &ReceivedAck) {
         let window = u64::from(ack.window) << self.shift;
         let later = ack.seq.distance_from(self.window_from);
         let opens_or_closes = later == 0 && (window > self.window || window == 0);

@@ -21,7 +21,7 @@
 ///              └─────────▶ Closed ◀── Ended, from every state
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum State {
+pub enum EndpointState {
     /// There is no connection: it is over, or it failed.
     Closed,
     /// We sent a SYN.
@@ -46,7 +46,7 @@ pub enum State {
 
 /// An event that changes a connection's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum TcpEvent {
     /// A SYN without ACK came: it crossed ours, or a listener got it.
     PeerSyn,
     /// The handshake is complete.
@@ -61,14 +61,14 @@ pub(super) enum Event {
     Ended,
 }
 
-impl State {
+impl EndpointState {
     /// The state after `event`. An event that has no meaning in a state does not change it.
-    pub(super) const fn after(self, event: Event) -> Self {
-        use Event::{Ended, FinAcked, Opened, PeerFin, PeerSyn, Shutdown};
-        use State::{
+    pub(super) const fn after(self, event: TcpEvent) -> Self {
+        use EndpointState::{
             CloseWait, Closed, Closing, Established, FinWait1, FinWait2, LastAck, SynReceived, SynSent,
             TimeWait,
         };
+        use TcpEvent::{Ended, FinAcked, Opened, PeerFin, PeerSyn, Shutdown};
         match (self, event) {
             (SynSent, PeerSyn) => SynReceived,
             (SynSent | SynReceived, Opened) => Established,
@@ -116,11 +116,11 @@ mod tests {
 
     #[test]
     fn the_whole_table() {
-        use Event::{Ended, FinAcked, Opened, PeerFin, PeerSyn, Shutdown};
-        use State::{
+        use EndpointState::{
             CloseWait, Closed, Closing, Established, FinWait1, FinWait2, LastAck, SynReceived, SynSent,
             TimeWait,
         };
+        use TcpEvent::{Ended, FinAcked, Opened, PeerFin, PeerSyn, Shutdown};
         let mut table = String::new();
         for state in [
             Closed,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proto::packet::{Checksum, Flags, Options, Segment, Timestamps};
+use proto::packet::{Checksum, Flags, Segment, TcpOptions, Timestamps};
 use proto::{Instant, Seq};
 
 use super::*;
@@ -21,7 +21,7 @@ struct Sent {
     ack: u32,
     flags: Flags,
     window: u16,
-    options: Options,
+    options: TcpOptions,
 }
 
 impl Sent {
@@ -32,13 +32,13 @@ impl Sent {
 }
 
 /// An endpoint, and the test that plays its peer.
-struct Talk {
-    endpoint: Endpoint,
+struct EndpointTest {
+    endpoint: TcpEndpoint,
     now: Instant,
 }
 
-impl Talk {
-    fn new(endpoint: Endpoint) -> Self {
+impl EndpointTest {
+    fn new(endpoint: TcpEndpoint) -> Self {
         Self {
             endpoint,
             now: Instant::ZERO,
@@ -46,11 +46,11 @@ impl Talk {
     }
 
     /// An endpoint that has connected to a peer with a window of 20 segments of 1000 bytes.
-    fn established(config: Config) -> Self {
+    fn established(config: TcpConfig) -> Self {
         let mut talk = Self::new(connecting(config));
         talk.sent();
         talk.say(syn_ack());
-        assert_eq!(talk.endpoint.state(), State::Established);
+        assert_eq!(talk.endpoint.state(), EndpointState::Established);
         talk.sent();
         talk
     }
@@ -108,30 +108,30 @@ impl Talk {
         waited
     }
 
-    fn fail_by(&mut self, segment: Segment<'_>) -> Option<Failure> {
+    fn fail_by(&mut self, segment: Segment<'_>) -> Option<TcpFailure> {
         self.say(segment);
         self.endpoint.failure()
     }
 }
 
-fn config() -> Config {
-    Config {
+fn config() -> TcpConfig {
+    TcpConfig {
         mss: 1000,
         window_scale: None,
         sack: false,
         timestamps: false,
         receive_buffer: 10_000,
-        ..Config::default()
+        ..TcpConfig::default()
     }
 }
 
-fn connecting(config: Config) -> Endpoint {
+fn connecting(config: TcpConfig) -> TcpEndpoint {
     let initial = Initial {
         seq: OURS,
         timestamp: 500,
     };
     let (local, remote) = ("10.0.0.1:1000".parse().unwrap(), "10.0.0.2:80".parse().unwrap());
-    Endpoint::connect(config, local, remote, initial)
+    TcpEndpoint::connect(config, local, remote, initial)
 }
 
 /// A segment from the peer.
@@ -143,7 +143,7 @@ fn segment(seq: u32, payload: &[u8], ack: u32) -> Segment<'_> {
         ack: Seq(ack),
         flags: Flags::ACK,
         window: 20_000,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload,
     }
 }
@@ -151,9 +151,9 @@ fn segment(seq: u32, payload: &[u8], ack: u32) -> Segment<'_> {
 fn syn_ack() -> Segment<'static> {
     Segment {
         flags: Flags::SYN_ACK,
-        options: Options {
+        options: TcpOptions {
             mss: Some(1000),
-            ..Options::default()
+            ..TcpOptions::default()
         },
         ..segment(0, b"", 1)
     }
@@ -174,7 +174,7 @@ fn rst(seq: u32) -> Segment<'static> {
 }
 
 fn stamped(segment: Segment<'_>, value: u32, echo: u32) -> Segment<'_> {
-    let options = Options {
+    let options = TcpOptions {
         timestamps: Some(Timestamps { value, echo }),
         ..segment.options
     };
@@ -183,7 +183,7 @@ fn stamped(segment: Segment<'_>, value: u32, echo: u32) -> Segment<'_> {
 
 #[test]
 fn the_handshake_agrees_on_what_both_offer() {
-    let mut talk = Talk::new(connecting(Config {
+    let mut talk = EndpointTest::new(connecting(TcpConfig {
         window_scale: Some(3),
         sack: true,
         timestamps: true,
@@ -195,21 +195,21 @@ fn the_handshake_agrees_on_what_both_offer() {
         (syn[0].at(), syn[0].flags, syn[0].window),
         ((0, 0), Flags::SYN, 65_535)
     );
-    let offered = Options {
+    let offered = TcpOptions {
         mss: Some(1000),
         window_scale: Some(3),
         sack_permitted: true,
         timestamps: Some(Timestamps { value: 500, echo: 0 }),
-        ..Options::default()
+        ..TcpOptions::default()
     };
     assert_eq!(syn[0].options, offered);
     talk.now += 7 * MS;
     talk.say(stamped(
         Segment {
-            options: Options {
+            options: TcpOptions {
                 mss: Some(600),
                 window_scale: Some(2),
-                ..Options::default()
+                ..TcpOptions::default()
             },
             ..syn_ack()
         },
@@ -233,7 +233,7 @@ fn the_handshake_agrees_on_what_both_offer() {
 
 #[test]
 fn what_the_peer_does_not_offer_is_off() {
-    let mut talk = Talk::established(Config {
+    let mut talk = EndpointTest::established(TcpConfig {
         window_scale: Some(7),
         sack: true,
         timestamps: true,
@@ -242,7 +242,7 @@ fn what_the_peer_does_not_offer_is_off() {
     talk.say(segment(1, b"hello", 1));
     talk.say(segment(6, b"hello", 1));
     let ack = talk.sent();
-    assert_eq!((ack[0].options, ack[0].window), (Options::default(), 9_990));
+    assert_eq!((ack[0].options, ack[0].window), (TcpOptions::default(), 9_990));
 }
 
 #[test]
@@ -257,9 +257,9 @@ fn a_listener_answers_a_syn_until_it_is_acknowledged() {
         seq: OURS,
         timestamp: 0,
     };
-    let accept = |segment| Endpoint::accept(config(), initial, &segment, Instant::ZERO);
+    let accept = |segment| TcpEndpoint::accept(config(), initial, &segment, Instant::ZERO);
     assert!(accept(segment(0, b"", 0)).is_none() && accept(rst(0)).is_none() && accept(syn_ack()).is_none());
-    let mut talk = Talk::new(accept(syn).unwrap());
+    let mut talk = EndpointTest::new(accept(syn).unwrap());
     let answer = talk.sent();
     assert_eq!(
         (answer[0].at(), answer[0].ack, answer[0].flags),
@@ -278,40 +278,40 @@ fn a_listener_answers_a_syn_until_it_is_acknowledged() {
     talk.say(segment(1, b"request", 1));
     assert_eq!(
         (talk.endpoint.state(), talk.endpoint.readable()),
-        (State::Established, 7)
+        (EndpointState::Established, 7)
     );
 }
 
 #[test]
 fn two_syns_that_cross_make_one_connection() {
-    let mut talk = Talk::new(connecting(config()));
+    let mut talk = EndpointTest::new(connecting(config()));
     talk.sent();
     talk.say(Segment {
         flags: Flags::SYN,
         ..segment(0, b"", 0)
     });
-    assert_eq!(talk.endpoint.state(), State::SynReceived);
+    assert_eq!(talk.endpoint.state(), EndpointState::SynReceived);
     assert_eq!(talk.sent()[0].flags, Flags::SYN_ACK);
     talk.say(syn_ack());
-    assert_eq!(talk.endpoint.state(), State::Established);
+    assert_eq!(talk.endpoint.state(), EndpointState::Established);
 }
 
 #[test]
 fn an_unanswered_syn_is_repeated_and_given_up() {
-    let mut talk = Talk::new(connecting(config()));
+    let mut talk = EndpointTest::new(connecting(config()));
     talk.sent();
     for seconds in [1, 2, 4, 8, 16, 32] {
         assert_eq!(talk.wait_for_timeout(), Duration::from_secs(seconds));
         assert_eq!(talk.sent()[0].flags, Flags::SYN);
     }
     talk.wait_for_timeout();
-    assert_eq!(talk.endpoint.failure(), Some(Failure::TimedOut));
+    assert_eq!(talk.endpoint.failure(), Some(TcpFailure::TimedOut));
     assert_eq!((talk.sent(), talk.endpoint.poll_timeout()), (vec![], None));
 }
 
 #[test]
 fn a_syn_is_answered_by_the_right_number_only() {
-    let mut talk = Talk::new(connecting(config()));
+    let mut talk = EndpointTest::new(connecting(config()));
     talk.sent();
     talk.say(segment(0, b"", 77)); // from an older connection
     let reset = talk.sent();
@@ -324,12 +324,12 @@ fn a_syn_is_answered_by_the_right_number_only() {
         ..segment(0, b"", ack)
     };
     assert_eq!(talk.fail_by(refusal(77)), None);
-    assert_eq!(talk.fail_by(refusal(1)), Some(Failure::Refused));
+    assert_eq!(talk.fail_by(refusal(1)), Some(TcpFailure::Refused));
 }
 
 #[test]
 fn acknowledgements_wait_for_a_second_segment_or_40_ms() {
-    let mut talk = Talk::established(config());
+    let mut talk = EndpointTest::established(config());
     talk.say(segment(1, b"one", 1));
     assert_eq!(talk.sent(), []);
     assert_eq!(talk.wait_for_timeout(), 40 * MS);
@@ -347,7 +347,7 @@ fn acknowledgements_wait_for_a_second_segment_or_40_ms() {
 
 #[test]
 fn a_gap_is_told_of_at_once_with_sack_blocks() {
-    let mut talk = Talk::new(connecting(Config {
+    let mut talk = EndpointTest::new(connecting(TcpConfig {
         sack: true,
         ..config()
     }));
@@ -373,7 +373,7 @@ fn a_gap_is_told_of_at_once_with_sack_blocks() {
 
 #[test]
 fn a_segment_from_the_past_is_not_taken_for_a_new_one() {
-    let mut talk = Talk::new(connecting(Config {
+    let mut talk = EndpointTest::new(connecting(TcpConfig {
         timestamps: true,
         ..config()
     }));
@@ -395,7 +395,7 @@ fn a_segment_from_the_past_is_not_taken_for_a_new_one() {
 
 #[test]
 fn only_the_exact_number_resets() {
-    let mut talk = Talk::established(config());
+    let mut talk = EndpointTest::established(config());
     assert_eq!(talk.fail_by(rst(10_002)), None); // beyond the window: no answer
     assert_eq!(talk.sent(), []);
     assert_eq!(talk.fail_by(rst(2)), None);
@@ -408,14 +408,17 @@ fn only_the_exact_number_resets() {
         ..segment(1, b"", 0)
     });
     assert_eq!(talk.sent().len(), 1);
-    assert_eq!(talk.endpoint.state(), State::Established);
-    assert_eq!(talk.fail_by(rst(1)), Some(Failure::Reset));
-    assert_eq!((talk.endpoint.state(), talk.sent()), (State::Closed, vec![]));
+    assert_eq!(talk.endpoint.state(), EndpointState::Established);
+    assert_eq!(talk.fail_by(rst(1)), Some(TcpFailure::Reset));
+    assert_eq!(
+        (talk.endpoint.state(), talk.sent()),
+        (EndpointState::Closed, vec![])
+    );
 }
 
 #[test]
 fn acknowledgements_of_what_was_never_sent_or_long_ago_are_ignored() {
-    let mut talk = Talk::established(config());
+    let mut talk = EndpointTest::established(config());
     talk.endpoint.write(&[0; 3000]);
     talk.sent();
     talk.say(segment(1, b"x", 3002));
@@ -439,7 +442,7 @@ fn acknowledgements_of_what_was_never_sent_or_long_ago_are_ignored() {
 
 #[test]
 fn what_was_sent_twice_measures_no_round_trip() {
-    let mut talk = Talk::new(connecting(config()));
+    let mut talk = EndpointTest::new(connecting(config()));
     talk.sent();
     talk.wait_for_timeout();
     talk.sent();
@@ -471,7 +474,7 @@ fn what_was_sent_twice_measures_no_round_trip() {
 
 #[test]
 fn a_closed_window_is_probed_with_growing_patience_and_opens() {
-    let mut talk = Talk::established(Config {
+    let mut talk = EndpointTest::established(TcpConfig {
         retries: 2, // a peer that answers is never given up
         ..config()
     });
@@ -498,7 +501,7 @@ fn a_closed_window_is_probed_with_growing_patience_and_opens() {
 
 #[test]
 fn a_peer_that_answers_no_probe_is_given_up() {
-    let mut talk = Talk::established(Config {
+    let mut talk = EndpointTest::established(TcpConfig {
         retries: 4,
         ..config()
     });
@@ -515,12 +518,12 @@ fn a_peer_that_answers_no_probe_is_given_up() {
         assert_eq!(talk.sent_at(), [(10, 0)]);
     }
     talk.wait_for_timeout();
-    assert_eq!(talk.endpoint.failure(), Some(Failure::TimedOut));
+    assert_eq!(talk.endpoint.failure(), Some(TcpFailure::TimedOut));
 }
 
 #[test]
 fn a_full_buffer_closes_the_window_and_reading_opens_it() {
-    let mut talk = Talk::established(config());
+    let mut talk = EndpointTest::established(config());
     for index in 0..10 {
         talk.say(segment(1 + index * 1000, &[7; 1000], 1));
     }
@@ -540,7 +543,7 @@ fn a_full_buffer_closes_the_window_and_reading_opens_it() {
 
 #[test]
 fn three_duplicates_bring_the_lost_segment_again_and_partial_ones_the_next() {
-    let mut talk = Talk::established(config());
+    let mut talk = EndpointTest::established(config());
     talk.endpoint.write(&[0; 20_000]);
     assert_eq!(talk.sent().len(), 10); // the initial window
     talk.say(segment(1, b"", 1));
@@ -558,7 +561,7 @@ fn three_duplicates_bring_the_lost_segment_again_and_partial_ones_the_next() {
 
 #[test]
 fn a_window_update_is_no_duplicate() {
-    let mut talk = Talk::established(config());
+    let mut talk = EndpointTest::established(config());
     talk.endpoint.write(&[0; 5_000]);
     talk.sent();
     for window in [21_000, 22_000, 23_000, 24_000] {
@@ -572,7 +575,7 @@ fn a_window_update_is_no_duplicate() {
 
 #[test]
 fn after_a_timeout_everything_is_sent_again_slowly() {
-    let mut talk = Talk::established(config());
+    let mut talk = EndpointTest::established(config());
     talk.endpoint.write(&[0; 4_000]);
     assert_eq!(talk.sent().len(), 4);
     assert_eq!(talk.wait_for_timeout(), 200 * MS);
@@ -587,7 +590,7 @@ fn after_a_timeout_everything_is_sent_again_slowly() {
 
 #[test]
 fn a_pure_acknowledgement_is_numbered_after_all_that_was_ever_sent() {
-    let mut talk = Talk::established(config());
+    let mut talk = EndpointTest::established(config());
     talk.endpoint.write(&[0; 3_000]);
     talk.sent();
     talk.wait_for_timeout();
@@ -598,7 +601,7 @@ fn a_pure_acknowledgement_is_numbered_after_all_that_was_ever_sent() {
 
 #[test]
 fn small_pieces_do_not_follow_each_other() {
-    let mut talk = Talk::established(config());
+    let mut talk = EndpointTest::established(config());
     talk.say(Segment {
         window: 1300,
         ..segment(1, b"a", 1)
@@ -614,7 +617,7 @@ fn small_pieces_do_not_follow_each_other() {
 
 #[test]
 fn the_end_of_a_stream_travels_with_its_last_bytes() {
-    let mut talk = Talk::established(config());
+    let mut talk = EndpointTest::established(config());
     talk.endpoint.write(b"bye");
     talk.endpoint.shutdown();
     assert_eq!(talk.endpoint.write(b"more"), 0);
@@ -623,67 +626,73 @@ fn the_end_of_a_stream_travels_with_its_last_bytes() {
     talk.wait_for_timeout();
     assert!(talk.sent()[0].flags.fin);
     talk.say(segment(1, b"", 5));
-    assert_eq!(talk.endpoint.state(), State::FinWait2);
+    assert_eq!(talk.endpoint.state(), EndpointState::FinWait2);
     talk.say(segment(1, b"still here", 5));
     assert_eq!(talk.endpoint.readable(), 10);
 }
 
 #[test]
 fn an_end_asked_for_during_the_handshake_follows_it() {
-    let mut talk = Talk::new(connecting(config()));
+    let mut talk = EndpointTest::new(connecting(config()));
     talk.endpoint.write(b"all");
     talk.endpoint.shutdown();
     assert_eq!(talk.sent()[0].flags, Flags::SYN);
     talk.say(syn_ack());
-    assert_eq!(talk.endpoint.state(), State::FinWait1);
+    assert_eq!(talk.endpoint.state(), EndpointState::FinWait1);
     let sent = talk.sent();
     assert_eq!((sent[0].at(), sent[0].flags.fin), ((1, 3), true));
 }
 
 #[test]
 fn a_peer_that_repeats_its_end_is_answered_until_two_msl_are_over() {
-    let mut talk = Talk::established(config());
+    let mut talk = EndpointTest::established(config());
     talk.endpoint.shutdown();
     talk.sent();
     talk.say(fin(1, 2));
-    assert_eq!((talk.endpoint.state(), talk.sent()[0].ack), (State::TimeWait, 2));
+    assert_eq!(
+        (talk.endpoint.state(), talk.sent()[0].ack),
+        (EndpointState::TimeWait, 2)
+    );
     talk.wait(Duration::from_secs(50));
     talk.say(fin(1, 2));
     assert_eq!(talk.sent()[0].ack, 2);
     talk.wait(Duration::from_secs(59));
-    assert_eq!(talk.endpoint.state(), State::TimeWait);
+    assert_eq!(talk.endpoint.state(), EndpointState::TimeWait);
     talk.wait(Duration::from_secs(1));
     assert_eq!(
         (talk.endpoint.state(), talk.endpoint.failure()),
-        (State::Closed, None)
+        (EndpointState::Closed, None)
     );
 }
 
 #[test]
 fn an_end_before_its_time_waits_for_the_gap() {
-    let mut talk = Talk::established(config());
+    let mut talk = EndpointTest::established(config());
     talk.say(fin(4, 1));
     assert_eq!(
         (talk.endpoint.state(), talk.sent()[0].ack),
-        (State::Established, 1)
+        (EndpointState::Established, 1)
     );
     assert!(!talk.endpoint.is_read_finished());
     talk.say(segment(1, b"end", 1));
-    assert_eq!((talk.endpoint.state(), talk.sent()[0].ack), (State::CloseWait, 5));
+    assert_eq!(
+        (talk.endpoint.state(), talk.sent()[0].ack),
+        (EndpointState::CloseWait, 5)
+    );
     talk.endpoint.read(&mut Vec::new(), 9);
     assert!(talk.endpoint.is_read_finished());
 }
 
 #[test]
 fn an_abort_says_so_with_the_number_that_the_peer_expects() {
-    let mut talk = Talk::established(config());
+    let mut talk = EndpointTest::established(config());
     talk.endpoint.write(b"lost");
     talk.sent();
     talk.endpoint.abort();
     let reset = talk.sent();
     assert_eq!((reset[0].seq, reset[0].flags.rst), (5, true));
-    assert_eq!(talk.endpoint.failure(), Some(Failure::Aborted));
-    let mut opening = Talk::new(connecting(config()));
+    assert_eq!(talk.endpoint.failure(), Some(TcpFailure::Aborted));
+    let mut opening = EndpointTest::new(connecting(config()));
     opening.sent();
     opening.endpoint.abort();
     assert_eq!(opening.sent(), []); // the peer does not know the connection
@@ -691,7 +700,7 @@ fn an_abort_says_so_with_the_number_that_the_peer_expects() {
 
 #[test]
 fn segments_of_others_and_broken_ones_change_nothing() {
-    let mut talk = Talk::established(config());
+    let mut talk = EndpointTest::established(config());
     let before = format!("{:?}", talk.endpoint);
     let stranger = Segment {
         source: "10.0.0.3:80".parse().unwrap(),
@@ -731,8 +740,8 @@ mod restored {
         }
     }
 
-    fn talk(restore: &Restore) -> Talk {
-        Talk::new(Endpoint::restore(config(), restore, Instant::ZERO).unwrap())
+    fn talk(restore: &Restore) -> EndpointTest {
+        EndpointTest::new(TcpEndpoint::restore(config(), restore, Instant::ZERO).unwrap())
     }
 
     #[test]
@@ -818,7 +827,7 @@ mod restored {
         let refused = |change: fn(&mut Restore)| {
             let mut restore = restore();
             change(&mut restore);
-            Endpoint::restore(config(), &restore, Instant::ZERO).unwrap_err()
+            TcpEndpoint::restore(config(), &restore, Instant::ZERO).unwrap_err()
         };
         assert_eq!(refused(|restore| restore.mss = 12), InvalidRestore::Mss(12));
         assert_eq!(

@@ -13,13 +13,13 @@ use proto::Instant;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::link::{InvalidLink, Link, LinkConfig, Verdict};
+use crate::link::{InvalidLink, Link, LinkConfig, LinkVerdict};
 use trace::Trace;
 
 /// A machine: packets and time in, packets out.
 ///
 /// After `handle` or `handle_timeout` the world calls `poll_output` until it returns `None`, then `poll_timeout`.
-pub trait Node: Any {
+pub trait SimNode: Any {
     /// A packet came in through `port`.
     fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>);
 
@@ -62,20 +62,20 @@ pub struct CableId(usize);
 /// Nodes, cables, and a queue of events.
 pub struct World {
     now: Instant,
-    events: BinaryHeap<Event>,
+    events: BinaryHeap<WorldEvent>,
     /// Number of events that were ever made. Orders events of the same time.
     made: u64,
     /// Number of events that have happened at this very instant.
     at_once: u32,
-    nodes: Vec<Machine>,
-    cables: Vec<Cable>,
+    nodes: Vec<NodeSlot>,
+    cables: Vec<WorldCable>,
     trace: Trace,
     rng: Xoshiro256PlusPlus,
 }
 
-struct Machine {
+struct NodeSlot {
     name: String,
-    node: Box<dyn Node>,
+    node: Box<dyn SimNode>,
     powered: bool,
     plugs: Vec<Plug>,
     /// The earliest event that will call `handle_timeout`.
@@ -89,7 +89,7 @@ struct Plug {
     direction: usize,
 }
 
-struct Cable {
+struct WorldCable {
     links: [Link; 2],
     /// Where each link ends.
     far_ends: [(NodeId, Port); 2],
@@ -102,13 +102,13 @@ struct Cable {
 /// Chooses packets.
 type Choice = Box<dyn FnMut(Instant, &[u8]) -> bool>;
 
-struct Event {
+struct WorldEvent {
     at: Instant,
     order: u64,
-    action: Action,
+    action: WorldAction,
 }
 
-enum Action {
+enum WorldAction {
     Arrive { plug: Plug, cuts: u32, packet: Vec<u8> },
     Wake(NodeId),
     Call(Box<dyn FnOnce(&mut World)>),
@@ -159,8 +159,8 @@ impl World {
     }
 
     /// Puts a node into the world. The trace shows its name.
-    pub fn add(&mut self, name: &str, node: Box<dyn Node>) -> NodeId {
-        self.nodes.push(Machine {
+    pub fn add(&mut self, name: &str, node: Box<dyn SimNode>) -> NodeId {
+        self.nodes.push(NodeSlot {
             name: name.to_owned(),
             node,
             powered: true,
@@ -202,7 +202,7 @@ impl World {
             (node, Port(plugs.len() - 1))
         };
         let (end_a, end_b) = (plug_in(a, 0), plug_in(b, 1));
-        self.cables.push(Cable {
+        self.cables.push(WorldCable {
             links,
             far_ends: [end_b, end_a],
             cuts: 0,
@@ -246,7 +246,7 @@ impl World {
     ///
     /// # Panics
     /// If the node is not a `T`.
-    pub fn node<T: Node>(&self, id: NodeId) -> &T {
+    pub fn node<T: SimNode>(&self, id: NodeId) -> &T {
         let machine = &self.nodes[id.0];
         let node: &dyn Any = machine.node.as_ref();
         node.downcast_ref()
@@ -257,7 +257,7 @@ impl World {
     ///
     /// # Panics
     /// If the node is not a `T`.
-    pub fn with<T: Node, R>(&mut self, id: NodeId, f: impl FnOnce(&mut T, Instant) -> R) -> R {
+    pub fn with<T: SimNode, R>(&mut self, id: NodeId, f: impl FnOnce(&mut T, Instant) -> R) -> R {
         let now = self.now;
         let machine = &mut self.nodes[id.0];
         let node: &mut dyn Any = machine.node.as_mut();
@@ -280,7 +280,7 @@ impl World {
     ///
     /// # Panics
     /// If the node is not a `T`.
-    pub fn power_on<T: Node>(&mut self, id: NodeId, f: impl FnOnce(&mut T, Instant)) {
+    pub fn power_on<T: SimNode>(&mut self, id: NodeId, f: impl FnOnce(&mut T, Instant)) {
         self.nodes[id.0].powered = true;
         self.trace.note(self.now, &self.nodes[id.0].name, "power on");
         self.with(id, f);
@@ -293,7 +293,7 @@ impl World {
 
     /// Runs `action` on the world at a later time.
     pub fn at(&mut self, at: Instant, action: impl FnOnce(&mut World) + 'static) {
-        self.push(at, Action::Call(Box::new(action)));
+        self.push(at, WorldAction::Call(Box::new(action)));
     }
 
     /// Runs all events up to and including `until`. Afterwards it is `until`.
@@ -329,9 +329,9 @@ impl World {
         );
         self.now = event.at;
         match event.action {
-            Action::Arrive { plug, cuts, packet } => self.arrive(plug, cuts, packet),
-            Action::Wake(id) => self.wake(id),
-            Action::Call(action) => action(self),
+            WorldAction::Arrive { plug, cuts, packet } => self.arrive(plug, cuts, packet),
+            WorldAction::Wake(id) => self.wake(id),
+            WorldAction::Call(action) => action(self),
         }
         true
     }
@@ -383,7 +383,7 @@ impl World {
             && machine.wake_at.is_none_or(|wake_at| at < wake_at)
         {
             machine.wake_at = Some(at);
-            self.push(at, Action::Wake(id));
+            self.push(at, WorldAction::Wake(id));
         }
     }
 
@@ -401,46 +401,46 @@ impl World {
             .as_mut()
             .is_some_and(|choose| choose(self.now, &packet));
         let verdict = if is_chosen {
-            Verdict::Lost
+            LinkVerdict::Lost
         } else {
             cable.links[plug.direction].offer(self.now, packet.len())
         };
         self.trace
             .packet(self.now, &machine.name, '>', &packet, verdict.fate());
-        if let Verdict::Deliver { at, copy_at } = verdict {
+        if let LinkVerdict::Deliver { at, copy_at } = verdict {
             let copy = copy_at.map(|copy_at| (copy_at, packet.clone()));
-            self.push(at, Action::Arrive { plug, cuts, packet });
+            self.push(at, WorldAction::Arrive { plug, cuts, packet });
             if let Some((at, packet)) = copy {
-                self.push(at, Action::Arrive { plug, cuts, packet });
+                self.push(at, WorldAction::Arrive { plug, cuts, packet });
             }
         }
     }
 
-    fn push(&mut self, at: Instant, action: Action) {
+    fn push(&mut self, at: Instant, action: WorldAction) {
         assert!(at >= self.now, "{at:?} is over, it is {:?}", self.now);
         let order = self.made;
         self.made += 1;
-        self.events.push(Event { at, order, action });
+        self.events.push(WorldEvent { at, order, action });
     }
 }
 
-impl Ord for Event {
+impl Ord for WorldEvent {
     // The heap yields the greatest event first, so the earliest is the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.order).cmp(&(self.at, self.order))
     }
 }
 
-impl PartialOrd for Event {
+impl PartialOrd for WorldEvent {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Event {
+impl PartialEq for WorldEvent {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Event {}
+impl Eq for WorldEvent {}

@@ -5,13 +5,13 @@ use std::fmt::Write;
 use proto::Instant;
 use proto::packet::{Checksum, Segment};
 
-use crate::notation::{Notation, Origins};
+use crate::notation::{Notation, SynNumbers};
 
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     recording: bool,
     text: String,
-    origins: Origins,
+    origins: SynNumbers,
 }
 
 impl Trace {

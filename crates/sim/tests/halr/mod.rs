@@ -3,22 +3,22 @@
 use std::time::Duration;
 
 use proto::Instant;
-use steadfast_sim::flow::Variant;
+use steadfast_sim::flow::TcpVariant;
 use steadfast_sim::scenario::FlowResult;
-use steadfast_sim::scenario::cluster::{Cluster, ClusterResult, thesis_tcp};
-use steadfast_sim::scenario::edge::Recovery;
+use steadfast_sim::scenario::cluster::{ClusterResult, ClusterScenario, thesis_tcp};
+use steadfast_sim::scenario::edge::EdgeRecovery;
 
 /// The edge caches all the time, so it has the packets that are in the string when the string fails. The thesis' simulations do the same.
-pub fn always() -> Recovery {
-    Recovery {
+pub fn always() -> EdgeRecovery {
+    EdgeRecovery {
         caching_after: 0,
-        ..Recovery::default()
+        ..EdgeRecovery::default()
     }
 }
 
 /// Caching begins with the second missing heartbeat: what the thesis proposes (§3.3).
-pub fn suspected() -> Recovery {
-    Recovery::default()
+pub fn suspected() -> EdgeRecovery {
+    EdgeRecovery::default()
 }
 
 /// Seconds since the start of time.
@@ -37,20 +37,25 @@ pub fn completion(flow: &FlowResult) -> f64 {
 }
 
 /// The cluster of §7.2.1. Each flow has `segments` data segments, and the failover takes `failover_s` seconds.
-pub fn cluster(variant: Variant, segments: u64, failover_s: f64, recovery: Option<Recovery>) -> Cluster {
-    Cluster {
+pub fn cluster(
+    variant: TcpVariant,
+    segments: u64,
+    failover_s: f64,
+    recovery: Option<EdgeRecovery>,
+) -> ClusterScenario {
+    ClusterScenario {
         tcp: thesis_tcp(variant),
         segments,
         failover: Duration::from_secs_f64(failover_s),
         recovery,
-        ..Cluster::default()
+        ..ClusterScenario::default()
     }
 }
 
 /// The same with Reno and 9 segments, the cluster next to the sources, and the minimum timeout of Table I. This fits the thesis' numbers
 /// for plain TCP best.
-pub fn near_sources(failover_s: f64, recovery: Option<Recovery>) -> Cluster {
-    let mut cluster = cluster(Variant::Reno, 9, failover_s, recovery);
+pub fn near_sources(failover_s: f64, recovery: Option<EdgeRecovery>) -> ClusterScenario {
+    let mut cluster = cluster(TcpVariant::Reno, 9, failover_s, recovery);
     cluster.source_delay = Duration::from_millis(1);
     cluster.destination_delay = Duration::from_millis(46);
     cluster.tcp.rto.min = Duration::from_millis(1500);
@@ -58,7 +63,7 @@ pub fn near_sources(failover_s: f64, recovery: Option<Recovery>) -> Cluster {
 }
 
 /// Simulates `cluster`.
-pub fn run(cluster: &Cluster) -> ClusterResult {
+pub fn run(cluster: &ClusterScenario) -> ClusterResult {
     cluster.run_counted().expect("a network")
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use steadfast_sim::flow::Variant;
+use steadfast_sim::flow::TcpVariant;
 
 /// The rows of a file, without its header.
 pub fn rows(name: &str) -> Vec<Vec<String>> {
@@ -19,12 +19,12 @@ pub fn number(field: &str) -> f64 {
 }
 
 #[allow(dead_code, reason = "not every test names variants")]
-pub fn variant(name: &str) -> Variant {
+pub fn variant(name: &str) -> TcpVariant {
     match name {
-        "Tahoe" => Variant::Tahoe,
-        "Reno" => Variant::Reno,
-        "NewReno" => Variant::NewReno,
-        "SACK" => Variant::Sack1,
+        "Tahoe" => TcpVariant::Tahoe,
+        "Reno" => TcpVariant::Reno,
+        "NewReno" => TcpVariant::NewReno,
+        "SACK" => TcpVariant::Sack1,
         other => panic!("no variant {other}"),
     }
 }

@@ -5,11 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use proto::{Instant, Seq};
-use steadfast_sim::exchange::{Close, Exchange, Stream};
+use steadfast_sim::exchange::{Close, Exchange, SeededStream};
 use steadfast_sim::host::{App, EndpointId, Host, HostConfig};
 use steadfast_sim::link::LinkConfig;
 use steadfast_sim::router::{Pass, Router, Tap};
-use steadfast_sim::tcp::{Config, Initial};
+use steadfast_sim::tcp::{Initial, TcpConfig};
 use steadfast_sim::world::{NodeId, Port, World};
 
 pub const MS: Duration = Duration::from_millis(1);
@@ -30,7 +30,7 @@ pub fn server_socket() -> SocketAddr {
     SocketAddr::new(server_address(), 80)
 }
 
-pub struct Scenario {
+pub struct RoutedNetwork {
     pub world: World,
     pub client: NodeId,
     pub router: NodeId,
@@ -40,9 +40,9 @@ pub struct Scenario {
     next_port: u16,
 }
 
-impl Scenario {
+impl RoutedNetwork {
     /// `wan` lies between client and router; the rest is fast.
-    pub fn new(seed: u64, wan: &LinkConfig, tcp: &Config, initial: Option<Initial>) -> Self {
+    pub fn new(seed: u64, wan: &LinkConfig, tcp: &TcpConfig, initial: Option<Initial>) -> Self {
         let mut world = World::new(seed);
         let config = |address| HostConfig {
             addresses: vec![address],
@@ -118,7 +118,7 @@ impl Scenario {
 
 /// A link with a rate, a delay, losses, reordering and duplicates, drawn from `seed`. About one link in 200 has none of the last three.
 pub fn rough_link(seed: u64) -> LinkConfig {
-    let draw = |salt: u64, choices: u64| u64::from(Stream::new(seed, 0).byte(salt)) % choices;
+    let draw = |salt: u64, choices: u64| u64::from(SeededStream::new(seed, 0).byte(salt)) % choices;
     let chance = |salt, largest: f64| {
         let share = draw(salt, 6) as f64 / 5.0;
         largest * share
@@ -136,16 +136,16 @@ pub fn rough_link(seed: u64) -> LinkConfig {
 }
 
 /// Options of the endpoints, drawn from `seed`.
-pub fn any_config(seed: u64) -> Config {
-    let draw = |salt: u64| Stream::new(!seed, 0).byte(salt);
-    Config {
+pub fn any_config(seed: u64) -> TcpConfig {
+    let draw = |salt: u64| SeededStream::new(!seed, 0).byte(salt);
+    TcpConfig {
         mss: [1460, 536, 1400][usize::from(draw(1) % 3)],
         window_scale: [None, Some(0), Some(4), Some(7)][usize::from(draw(2) % 4)],
         sack: draw(3).is_multiple_of(2),
         timestamps: draw(4).is_multiple_of(2),
         send_buffer: [4_000, 65_536, 500_000][usize::from(draw(5) % 3)],
         receive_buffer: [3_000, 65_535, 300_000][usize::from(draw(6) % 3)],
-        ..Config::default()
+        ..TcpConfig::default()
     }
 }
 
@@ -159,6 +159,6 @@ pub fn wrapping() -> Initial {
 
 /// A client that sends `up` bytes and a server that sends `down`.
 pub fn exchange(up: u64, down: u64, client: Close, server: Close) -> (Exchange, Exchange) {
-    let (up, down) = (Stream::new(1, up), Stream::new(2, down));
+    let (up, down) = (SeededStream::new(1, up), SeededStream::new(2, down));
     (Exchange::new(up, down, client), Exchange::new(down, up, server))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proto::Instant;
 pub use steadfast_sim::pair::draw::Draw;
-use steadfast_sim::pair::{Scene, SceneConfig};
+use steadfast_sim::pair::{SimPair, SimPairConfig};
 
 pub const MS: Duration = Duration::from_millis(1);
 
@@ -21,8 +21,8 @@ pub fn at(duration: Duration) -> Instant {
 }
 
 /// A scene with connections that begin within `spread`.
-pub fn scene(draw: &mut Draw, config: &SceneConfig, connections: u64, spread: Duration) -> Scene {
-    let mut scene = Scene::new(config);
+pub fn scene(draw: &mut Draw, config: &SimPairConfig, connections: u64, spread: Duration) -> SimPair {
+    let mut scene = SimPair::new(config);
     for _ in 0..connections {
         let begin = at(START + draw.time(spread));
         let talk = draw.talk(config.policy);
@@ -33,7 +33,7 @@ pub fn scene(draw: &mut Draw, config: &SceneConfig, connections: u64, spread: Du
 
 /// Runs `test` with each seed of `seeds`. The environment variable SEED selects a single seed instead, and prints the trace of its run.
 /// The variable SEEDS replaces the end of `seeds`. The test returns what is wrong.
-pub fn for_seeds(name: &str, seeds: Range<u64>, mut test: impl FnMut(u64, bool) -> (Scene, Vec<String>)) {
+pub fn for_seeds(name: &str, seeds: Range<u64>, mut test: impl FnMut(u64, bool) -> (SimPair, Vec<String>)) {
     let number = |variable| {
         let text = std::env::var(variable).ok()?;
         Some(

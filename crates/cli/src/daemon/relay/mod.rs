@@ -58,7 +58,7 @@ pub struct Live {
 }
 
 /// A connection that was taken over.
-struct Taken {
+struct TakenConnection {
     service: ServiceIndex,
     client: SocketAddr,
     live: Instant,
@@ -77,8 +77,8 @@ enum Stage {
 
 /// The thread's last report.
 #[derive(Default)]
-struct Told {
-    status: keeper::Status,
+struct RelayReport {
+    status: keeper::KeeperStatus,
     /// Number of connections given to the thread that `status` covers. `status` also covers the connections of earlier agents.
     given: u64,
     /// Number of connections given to the thread that the keepers have taken or refused.
@@ -86,7 +86,7 @@ struct Told {
 }
 
 /// A service's configuration, for the thread.
-struct Service {
+struct RelayService {
     name: String,
     application: SocketAddr,
     volatile: Volatile,
@@ -94,34 +94,34 @@ struct Service {
 }
 
 /// The live connections and the way to the keepers.
-pub struct Relay {
+pub struct RelayedConnections {
     live: HashMap<(ServiceIndex, ConnectionId), Live>,
     /// The number of the next connection. Starts at random, because the keeper may have connections of earlier agents.
     next: u64,
     /// By number, so the oldest comes first.
-    taken: BTreeMap<u64, Taken>,
+    taken: BTreeMap<u64, TakenConnection>,
     /// Number of connections given to the thread.
     given: u64,
     names: Vec<String>,
-    told: Arc<Mutex<Told>>,
+    told: Arc<Mutex<RelayReport>>,
     /// SYN-ACKs of an earlier agent's connections whose clients have not been heard yet.
     unheard: Receiver<(ServiceIndex, Vec<u8>)>,
-    thread: Option<Thread>,
-    services: Arc<[Service]>,
+    thread: Option<RelayThreadHandle>,
+    services: Arc<[RelayService]>,
 }
 
 /// The thread that talks to the keepers.
-struct Thread {
+struct RelayThreadHandle {
     handovers: Sender<Handover>,
     handle: JoinHandle<Keepers>,
 }
 
-impl Relay {
+impl RelayedConnections {
     /// No keeper yet.
     pub fn new(config: &Config) -> anyhow::Result<Self> {
         let mut services = Vec::new();
         for service in &config.services {
-            services.push(Service {
+            services.push(RelayService {
                 name: service.name.clone(),
                 application: service.application,
                 volatile: service.volatile(),
@@ -150,7 +150,7 @@ impl Relay {
         let (handovers, receiver) = channel();
         let (unheard, found) = channel();
         self.unheard = found;
-        let thread = serve::Thread::new(
+        let thread = serve::RelayThread::new(
             keepers,
             unheard,
             Arc::clone(&self.services),
@@ -161,13 +161,13 @@ impl Relay {
             .name("relay".into())
             .spawn(move || thread.run(&receiver))
             .context("starting a thread")?;
-        self.thread = Some(Thread { handovers, handle });
+        self.thread = Some(RelayThreadHandle { handovers, handle });
         Ok(())
     }
 
     /// Ends the thread once it has handed over the connections that it was given. The keepers go on.
     pub fn pause(&mut self) -> Option<Keepers> {
-        let Thread { handovers, handle } = self.thread.take()?;
+        let RelayThreadHandle { handovers, handle } = self.thread.take()?;
         drop(handovers);
         let keepers = handle.join();
         keepers
@@ -184,7 +184,8 @@ impl Relay {
 
     /// Whether the keepers have every connection that went live.
     pub fn is_settled(&self) -> bool {
-        let is_done = |thread: &Thread| self.told().settled == self.given || thread.handle.is_finished();
+        let is_done =
+            |thread: &RelayThreadHandle| self.told().settled == self.given || thread.handle.is_finished();
         self.live.is_empty() && self.thread.as_ref().is_none_or(is_done)
     }
 
@@ -199,7 +200,7 @@ impl Relay {
     ) {
         let number = self.next;
         self.next += 1;
-        let taken = Taken {
+        let taken = TakenConnection {
             service,
             client: endpoint.client,
             live,
@@ -262,7 +263,7 @@ impl Relay {
         self.unheard.try_iter()
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn told(&self) -> MutexGuard<'_, RelayReport> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -299,7 +300,7 @@ impl Relay {
             .taken_of(service)
             .filter(|(id, taken)| !relayed.contains_key(id) && told.may_lack(taken))
             .map(|(_, taken)| (taken.client, 0, 0));
-        let passed = |one: &&keeper::ConnectionStatus| (one.client, one.to_application, one.to_client);
+        let passed = |one: &&keeper::KeeperConnectionStatus| (one.client, one.to_application, one.to_client);
         relayed.values().map(passed).chain(on_the_way).collect()
     }
 
@@ -323,17 +324,17 @@ impl Relay {
         restored.into_iter()
     }
 
-    fn taken_of(&self, service: ServiceIndex) -> impl Iterator<Item = (&u64, &Taken)> {
+    fn taken_of(&self, service: ServiceIndex) -> impl Iterator<Item = (&u64, &TakenConnection)> {
         self.taken
             .iter()
             .filter(move |(_, taken)| taken.service == service)
     }
 }
 
-impl Told {
+impl RelayReport {
     /// The connections of a service that the keepers relay, by number. It is a map, because searching a list of thousands once for each
     /// connection would delay the agent.
-    fn relayed(&self, service: &str) -> HashMap<u64, &keeper::ConnectionStatus> {
+    fn relayed(&self, service: &str) -> HashMap<u64, &keeper::KeeperConnectionStatus> {
         let connections = self.status.connections.iter();
         connections
             .filter(|connection| connection.service == service)
@@ -342,7 +343,7 @@ impl Told {
     }
 
     /// Whether the last report may lack the connection because the keeper has got it since or has yet to get it.
-    fn may_lack(&self, taken: &Taken) -> bool {
+    fn may_lack(&self, taken: &TakenConnection) -> bool {
         match taken.stage {
             Stage::Here => true,
             Stage::Given(number) => number > self.given,
@@ -351,7 +352,7 @@ impl Told {
     }
 }
 
-fn name_of(ending: keeper::Ending) -> String {
+fn name_of(ending: keeper::ConnectionEnding) -> String {
     serde_json::to_value(ending)
         .ok()
         .and_then(|name| name.as_str().map(str::to_owned))
@@ -360,7 +361,7 @@ fn name_of(ending: keeper::Ending) -> String {
 
 #[cfg(test)]
 mod tests {
-    use keeper::{ConnectionStatus, EndedStatus, Ending, State};
+    use keeper::{ConnectionEnding, EndedStatus, KeeperConnectionStatus, RelayState};
 
     use super::*;
 
@@ -371,11 +372,11 @@ mod tests {
     }
 
     /// A relay that has taken over connections of the ports 1, 2, …, which are at these stages.
-    fn relay(stages: impl IntoIterator<Item = Stage>) -> Relay {
+    fn relay(stages: impl IntoIterator<Item = Stage>) -> RelayedConnections {
         let taken = (1..).zip(stages).map(|(id, stage)| {
             let client = client(u16::try_from(id).unwrap());
             let live = Instant::from_nanos(id);
-            let taken = Taken {
+            let taken = TakenConnection {
                 service: WEB,
                 client,
                 live,
@@ -383,7 +384,7 @@ mod tests {
             };
             (id, taken)
         });
-        Relay {
+        RelayedConnections {
             live: HashMap::new(),
             next: 100,
             taken: taken.collect(),
@@ -396,19 +397,19 @@ mod tests {
         }
     }
 
-    fn relayed(id: u64) -> ConnectionStatus {
-        ConnectionStatus {
+    fn relayed(id: u64) -> KeeperConnectionStatus {
+        KeeperConnectionStatus {
             id,
             service: "web".to_owned(),
             client: client(u16::try_from(id).unwrap()),
-            state: State::Relaying,
+            state: RelayState::Relaying,
             to_application: 10,
             to_client: 20,
             syn_ack: None,
         }
     }
 
-    fn ports(relay: &Relay) -> Vec<u16> {
+    fn ports(relay: &RelayedConnections) -> Vec<u16> {
         let mut ports: Vec<_> = relay
             .clients(WEB)
             .iter()
@@ -418,7 +419,7 @@ mod tests {
         ports
     }
 
-    fn lives(relay: &Relay) -> Vec<(bool, String)> {
+    fn lives(relay: &RelayedConnections) -> Vec<(bool, String)> {
         relay.restored(WEB).map(|one| (one.lives, one.reason)).collect()
     }
 
@@ -437,19 +438,19 @@ mod tests {
         assert_eq!(ports(&relay), [1, 2, 3, 4, 5]);
         // The keeper reports on three connections. Connection 1 lives. Connections 2 and 3 have ended, and the keeper remembers only the
         // end of connection 2. It also relays connection 50 of an earlier agent.
-        *relay.told.lock().unwrap() = Told {
-            status: keeper::Status {
+        *relay.told.lock().unwrap() = RelayReport {
+            status: keeper::KeeperStatus {
                 connections: vec![relayed(1), relayed(50)],
                 ended: vec![EndedStatus {
                     id: 2,
                     service: "web".to_owned(),
                     client: client(2),
-                    ending: Ending::Mismatch,
+                    ending: ConnectionEnding::Mismatch,
                     reason: "another reply".to_owned(),
                     to_application: 0,
                     to_client: 0,
                 }],
-                ..keeper::Status::default()
+                ..keeper::KeeperStatus::default()
             },
             given: 3,
             settled: 3,

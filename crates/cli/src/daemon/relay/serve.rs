@@ -5,13 +5,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use linux::keeper::{Adoption, Input, Plan};
+use linux::keeper::{Adoption, AdoptionPlan, LoggedInput};
 use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::OutputEnd;
 use proto::follower::Restart;
 
-use super::{Handover, Service, Told};
+use super::{Handover, RelayReport, RelayService};
 use crate::keepers::Keepers;
 
 /// Time between two status requests while the keepers relay something.
@@ -19,11 +19,11 @@ const REFRESH: Duration = Duration::from_millis(200);
 /// Time between two status requests while the keepers relay nothing. A dead keeper is noticed and replaced within this time.
 const LOOK: Duration = Duration::from_secs(1);
 
-pub(super) struct Thread {
+pub(super) struct RelayThread {
     keepers: Keepers,
     unheard: Sender<(ServiceIndex, Vec<u8>)>,
-    services: Arc<[Service]>,
-    told: Arc<Mutex<Told>>,
+    services: Arc<[RelayService]>,
+    told: Arc<Mutex<RelayReport>>,
     /// Number of connections given so far, to this thread and to the threads before it.
     given: u64,
     /// When the keepers were asked last.
@@ -32,12 +32,12 @@ pub(super) struct Thread {
     relays: bool,
 }
 
-impl Thread {
+impl RelayThread {
     pub fn new(
         keepers: Keepers,
         unheard: Sender<(ServiceIndex, Vec<u8>)>,
-        services: Arc<[Service]>,
-        told: Arc<Mutex<Told>>,
+        services: Arc<[RelayService]>,
+        told: Arc<Mutex<RelayReport>>,
         given: u64,
     ) -> Self {
         Self {
@@ -113,7 +113,7 @@ impl Thread {
         }
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn told(&self) -> MutexGuard<'_, RelayReport> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -136,11 +136,11 @@ impl Thread {
             Ok(Restart::Replica { input_from, resume }) => {
                 let input = log.parts((*input_from).min(frontier)..frontier).collect();
                 let resume = resume.clone();
-                (Plan::Replica { resume }, input)
+                (AdoptionPlan::Replica { resume }, input)
             }
-            _ if endpoint.output != OutputEnd::Open => (Plan::Silent, Input::default()),
+            _ if endpoint.output != OutputEnd::Open => (AdoptionPlan::Silent, LoggedInput::default()),
             Ok(Restart::Http { feed, resume }) => (
-                Plan::Http {
+                AdoptionPlan::Http {
                     resume: resume.clone(),
                     volatile: service.volatile.clone(),
                     closes: service.closes,
@@ -165,7 +165,7 @@ impl Thread {
             output: endpoint.output,
             syn_ack,
         };
-        let is_replica = matches!(adoption.plan, Plan::Replica { .. });
+        let is_replica = matches!(adoption.plan, AdoptionPlan::Replica { .. });
         let replica = replica.as_ref().filter(|_| is_replica).map(AsFd::as_fd);
         if let Err(error) = self.keepers.adopt(&adoption, socket.as_fd(), replica, &input) {
             tracing::error!(client = %endpoint.client, error = format!("{error:#}"), "connection lost");

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::short::{self, Shorts};
 use super::{SMALL_BYTES, small_path};
-use crate::bench::scene::Scene;
+use crate::bench::scene::BenchTestbed;
 use crate::process::anonymous_memory;
 
 /// New connections per second.
@@ -48,7 +48,7 @@ pub struct Churn {
 
 /// One sample of all measured values.
 #[derive(Clone, Copy)]
-struct Sample {
+struct ChurnSample {
     seconds: f64,
     agents: [u64; 2],
     table: u64,
@@ -61,7 +61,7 @@ struct Sample {
 ///
 /// # Errors
 /// If the run could not be made. Failed connections are no error.
-pub fn run(scene: &Scene, minutes: f64, tell: impl Fn(u64)) -> Result<Churn> {
+pub fn run(scene: &BenchTestbed, minutes: f64, tell: impl Fn(u64)) -> Result<Churn> {
     let seconds = minutes * 60.0;
     let (samples, shorts) = std::thread::scope(|scope| {
         let path = small_path();
@@ -72,7 +72,7 @@ pub fn run(scene: &Scene, minutes: f64, tell: impl Fn(u64)) -> Result<Churn> {
         let start = Instant::now();
         let mut samples = Vec::new();
         while !load.is_finished() {
-            samples.push(Sample::take(scene, start.elapsed().as_secs_f64()));
+            samples.push(ChurnSample::take(scene, start.elapsed().as_secs_f64()));
             tell(start.elapsed().as_secs());
             std::thread::sleep(SAMPLE);
         }
@@ -85,8 +85,8 @@ pub fn run(scene: &Scene, minutes: f64, tell: impl Fn(u64)) -> Result<Churn> {
     Ok(Churn::of(minutes, &samples, &shorts?))
 }
 
-impl Sample {
-    fn take(scene: &Scene, seconds: f64) -> Result<Self> {
+impl ChurnSample {
+    fn take(scene: &BenchTestbed, seconds: f64) -> Result<Self> {
         let memory = |index| Ok::<_, anyhow::Error>(anonymous_memory(scene.agent(index)?.pid())?);
         let status = scene.status(1)?;
         let handshakes = status.counters.get("handshakes").copied().unwrap_or(0);
@@ -102,7 +102,7 @@ impl Sample {
 }
 
 impl Churn {
-    fn of(minutes: f64, samples: &[Sample], shorts: &Shorts) -> Self {
+    fn of(minutes: f64, samples: &[ChurnSample], shorts: &Shorts) -> Self {
         let seconds = minutes * 60.0;
         let is_judged = seconds >= (WARM_UP + JUDGED_AFTER).as_secs_f64();
         let from = if is_judged {
@@ -110,14 +110,14 @@ impl Churn {
         } else {
             seconds / 2.0
         };
-        let settled: Vec<&Sample> = samples.iter().filter(|sample| sample.seconds >= from).collect();
-        let growth = |figure: fn(&Sample) -> u64| {
+        let settled: Vec<&ChurnSample> = samples.iter().filter(|sample| sample.seconds >= from).collect();
+        let growth = |figure: fn(&ChurnSample) -> u64| {
             let points = settled
                 .iter()
                 .map(|sample| (sample.seconds / 60.0, figure(sample) as f64));
             slope(&points.collect::<Vec<_>>())
         };
-        let most = |figure: fn(&Sample) -> u64| samples.iter().map(figure).max().unwrap_or(0);
+        let most = |figure: fn(&ChurnSample) -> u64| samples.iter().map(figure).max().unwrap_or(0);
         let backup = growth(|sample| sample.agents[1]);
         Self {
             minutes,
@@ -148,8 +148,8 @@ fn slope(points: &[(f64, f64)]) -> f64 {
 mod tests {
     use super::*;
 
-    fn samples(count: u32, grows: impl Fn(u32) -> u64) -> Vec<Sample> {
-        let sample = |second| Sample {
+    fn samples(count: u32, grows: impl Fn(u32) -> u64) -> Vec<ChurnSample> {
+        let sample = |second| ChurnSample {
             seconds: f64::from(second),
             agents: [1 << 20, grows(second)],
             table: 7,

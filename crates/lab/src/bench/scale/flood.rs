@@ -35,7 +35,7 @@ pub fn swallow_answers(router: &Netns) -> Result<()> {
 
 /// The kind of segments in a flood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FloodKind {
     /// SYNs.
     Syn,
     /// Acknowledgements that belong to no connection.
@@ -53,7 +53,12 @@ impl Flood {
     ///
     /// # Errors
     /// If the socket cannot be opened.
-    pub fn start(client: &Netns, service: SocketAddr, (kind, per_s): (Kind, u32), seed: u64) -> Result<Self> {
+    pub fn start(
+        client: &Netns,
+        service: SocketAddr,
+        (kind, per_s): (FloodKind, u32),
+        seed: u64,
+    ) -> Result<Self> {
         let socket = client.run(|| PacketSocket::open(INTERFACE))??;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -77,7 +82,7 @@ impl Flood {
 fn send(
     socket: &PacketSocket,
     port: u16,
-    (kind, per_s): (Kind, u32),
+    (kind, per_s): (FloodKind, u32),
     seed: u64,
     stop: &AtomicBool,
 ) -> Result<f64> {
@@ -103,7 +108,7 @@ fn send(
 }
 
 /// Writes the next segment to `port` of the VIP into `frame`, behind a virtio header.
-fn segment(chance: &mut impl RngExt, kind: Kind, port: u16, frame: &mut Vec<u8>) -> Result<()> {
+fn segment(chance: &mut impl RngExt, kind: FloodKind, port: u16, frame: &mut Vec<u8>) -> Result<()> {
     let host = chance.random_range(1..1_u32 << (32 - SOURCES_PREFIX));
     let source = Ipv4Addr::from(u32::from(SOURCES) | host);
     frame.clear();
@@ -117,12 +122,12 @@ fn segment(chance: &mut impl RngExt, kind: Kind, port: u16, frame: &mut Vec<u8>)
             64_240,
         );
     match kind {
-        Kind::Syn => packet.syn().options(&[
+        FloodKind::Syn => packet.syn().options(&[
             TcpOptionElement::MaximumSegmentSize(1460),
             TcpOptionElement::SelectiveAcknowledgementPermitted,
             TcpOptionElement::WindowScale(7),
         ])?,
-        Kind::Stray => packet.ack(chance.random()),
+        FloodKind::Stray => packet.ack(chance.random()),
     }
     .write(frame, &[])?;
     Ok(())
@@ -137,7 +142,7 @@ mod tests {
     fn each_segment_is_valid_and_from_somebody_else() {
         let mut chance = Xoshiro256PlusPlus::seed_from_u64(1);
         let (mut frame, mut sources) = (Vec::new(), std::collections::HashSet::new());
-        for kind in [Kind::Syn, Kind::Stray].into_iter().cycle().take(100) {
+        for kind in [FloodKind::Syn, FloodKind::Stray].into_iter().cycle().take(100) {
             segment(&mut chance, kind, 80, &mut frame).unwrap();
             let packet = SlicedPacket::from_ethernet(&frame[VIRTIO_HEADER..]).unwrap();
             let (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) = (packet.net, packet.transport)
@@ -150,7 +155,7 @@ mod tests {
                 "{source}"
             );
             let flags = (tcp.syn(), tcp.ack(), tcp.destination_port());
-            assert_eq!(flags, (kind == Kind::Syn, kind == Kind::Stray, 80));
+            assert_eq!(flags, (kind == FloodKind::Syn, kind == FloodKind::Stray, 80));
             let header = tcp.to_header();
             assert_eq!(
                 header.calc_checksum_ipv4(&ip.header().to_header(), &[]).unwrap(),

@@ -9,9 +9,9 @@ use nix::unistd::Pid;
 use serde::Serialize;
 
 use super::{SEED, SMALL_BYTES};
-use crate::bench::scene::Scene;
-use crate::client::{ClientProcess, Order, Plan, Protocol, Workload};
-use crate::node::Takeover;
+use crate::bench::scene::BenchTestbed;
+use crate::client::{ClientOrder, ClientPlan, ClientProcess, Protocol, Workload};
+use crate::node::ReportedTakeover;
 use crate::process::{self, anonymous_memory};
 
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -54,7 +54,7 @@ pub struct Idle {
 
 /// Memory of the agents and of the backup's keeper.
 #[derive(Clone, Copy)]
-struct Memory {
+struct ProcessMemory {
     agents: [u64; 2],
     keeper: u64,
 }
@@ -63,8 +63,8 @@ struct Memory {
 ///
 /// # Errors
 /// If the run could not be made. Lost connections are no error.
-pub fn run(scene: &Scene, connections: u32) -> Result<Idle> {
-    let mut plan = Plan::new(
+pub fn run(scene: &BenchTestbed, connections: u32) -> Result<Idle> {
+    let mut plan = ClientPlan::new(
         scene.service,
         Protocol::Http,
         Workload::Idle { size: SMALL_BYTES },
@@ -73,7 +73,7 @@ pub fn run(scene: &Scene, connections: u32) -> Result<Idle> {
     plan.seed = SEED;
     plan.timeline_points = 2;
     plan.deadline_ms = (READY_LIMIT + TAKEOVER_LIMIT + REPORT_LIMIT).as_millis() as u64;
-    let empty = Memory::of(scene)?;
+    let empty = ProcessMemory::of(scene)?;
     let mut command = scene.network.client.command(std::env::current_exe()?)?;
     command.arg(crate::CLIENT);
     let mut client = ClientProcess::start(command, &plan)?;
@@ -83,11 +83,11 @@ pub fn run(scene: &Scene, connections: u32) -> Result<Idle> {
         "{flowing} of {connections} were connected"
     );
     std::thread::sleep(SETTLE);
-    let full = Memory::of(scene)?;
+    let full = ProcessMemory::of(scene)?;
 
     let takeover = take_over(scene)?;
-    let after = Memory::after(scene)?;
-    client.order(Order::Wake)?;
+    let after = ProcessMemory::after(scene)?;
+    client.order(ClientOrder::Wake)?;
     let finished = AtomicBool::new(false);
     let (report, talking) = std::thread::scope(|scope| {
         let peak = scope.spawn(|| peak_of_keepers(scene, &finished));
@@ -116,7 +116,7 @@ pub fn run(scene: &Scene, connections: u32) -> Result<Idle> {
 }
 
 /// Simulates the power failure of node a and waits until node b has restored or reset every connection.
-fn take_over(scene: &Scene) -> Result<Takeover> {
+fn take_over(scene: &BenchTestbed) -> Result<ReportedTakeover> {
     scene.network.cables[0].pull()?;
     process::kill_inside(&[scene.network.nodes[0].inode()], |_| false, KILL_LIMIT)
         .context("kill node a's processes")?;
@@ -132,7 +132,7 @@ fn take_over(scene: &Scene) -> Result<Takeover> {
 }
 
 /// Time from the declaration to the first live connection, and from there to the last live connection, in milliseconds.
-fn times(takeover: &Takeover) -> Result<(f64, f64)> {
+fn times(takeover: &ReportedTakeover) -> Result<(f64, f64)> {
     let (Some(first), Some(last)) = (takeover.first_live_ns, takeover.last_live_ns) else {
         anyhow::bail!("no connection was live: {takeover:?}")
     };
@@ -140,8 +140,8 @@ fn times(takeover: &Takeover) -> Result<(f64, f64)> {
     Ok((ms(takeover.declared_ns, first), ms(first, last)))
 }
 
-impl Memory {
-    fn of(scene: &Scene) -> Result<Self> {
+impl ProcessMemory {
+    fn of(scene: &BenchTestbed) -> Result<Self> {
         let agent = |index| Ok::<_, anyhow::Error>(anonymous_memory(scene.agent(index)?.pid())?);
         Ok(Self {
             agents: [agent(0)?, agent(1)?],
@@ -150,7 +150,7 @@ impl Memory {
     }
 
     /// Memory of node b's agent and of its keepers, after node a has failed.
-    fn after(scene: &Scene) -> Result<(u64, u64)> {
+    fn after(scene: &BenchTestbed) -> Result<(u64, u64)> {
         Ok((
             anonymous_memory(scene.agent(1)?.pid())?,
             memory_of(&keepers(scene)?)?,
@@ -159,7 +159,7 @@ impl Memory {
 }
 
 /// Peak memory of node b's keepers until `finished`.
-fn peak_of_keepers(scene: &Scene, finished: &AtomicBool) -> Result<u64> {
+fn peak_of_keepers(scene: &BenchTestbed, finished: &AtomicBool) -> Result<u64> {
     let keepers = keepers(scene)?;
     let mut peak = 0;
     while !finished.load(Ordering::Relaxed) {
@@ -174,7 +174,7 @@ fn memory_of(processes: &[Pid]) -> Result<u64> {
 }
 
 /// Node b's keepers. There may be several: when a keeper is full, another one starts.
-fn keepers(scene: &Scene) -> Result<Vec<Pid>> {
+fn keepers(scene: &BenchTestbed) -> Result<Vec<Pid>> {
     let is_keeper = |&pid: &Pid| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         line.split(|&byte| byte == 0).nth(1) == Some(b"keeper")
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn times_are_since_the_declaration() {
-        let mut takeover = Takeover {
+        let mut takeover = ReportedTakeover {
             declared_ns: 1_000_000,
             gate_closed_ns: None,
             first_live_ns: Some(4_000_000),

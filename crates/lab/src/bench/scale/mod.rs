@@ -14,13 +14,13 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use self::flood::{Flood, Kind};
-use self::report::{Found, Report};
+use self::flood::{Flood, FloodKind};
+use self::report::{ScaleBenchReport, ScaleResults};
 use super::calibration::Calibration;
-use super::scene::{PATIENT, Scene, Serving, Variant};
+use super::scene::{BenchTestbed, BenchVariant, PATIENT, Serving};
 use super::{Common, measure};
-use crate::Outcome;
-use crate::node::Content;
+use crate::LabOutcome;
+use crate::node::PatternFiles;
 use crate::pattern;
 use crate::teardown::{Resource, Teardown};
 
@@ -46,12 +46,12 @@ const MISSED_DEFAULT: u32 = 4;
 /// Client, router and both nodes share this machine. What is compared with plain forwarding takes turns with it in every round,
 /// and only the ratios mean something; beside absolute times there is a calibration. Memory is RssAnon.
 #[derive(Clone, Debug, Args)]
-pub struct Options {
+pub struct ScaleBenchOptions {
     #[command(flatten)]
     common: Common,
     /// Only these; default: all but saturation, which asks for its minutes.
     #[arg(long, value_enum, value_delimiter = ',')]
-    only: Vec<Part>,
+    only: Vec<ScaleTest>,
     /// Idle connections.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=16_000))]
     connections: u32,
@@ -74,7 +74,7 @@ pub struct Options {
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum ScaleTest {
     /// Downloads beside a SYN flood, and without.
     Flood,
     /// Downloads on a link of 1 Gbit/s beside a flood of segments that belong to no connection, and without.
@@ -103,72 +103,72 @@ fn small_path() -> String {
 ///
 /// # Errors
 /// If a step fails. A promise that does not hold is no error.
-pub fn run(options: &Options) -> Result<Outcome> {
+pub fn run(options: &ScaleBenchOptions) -> Result<LabOutcome> {
     linux::process::raise_file_limit().context("raise the limit of open files")?;
     let calibration = Calibration::measure();
     let daemon = options.common.daemon()?;
     let teardown = Teardown::start()?;
     let found = find(options, &daemon, &teardown);
     teardown.finish()?;
-    let report = Report::of(options.common.rounds, calibration, found?);
+    let report = ScaleBenchReport::of(options.common.rounds, calibration, found?);
     if options.common.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
         report.print();
     }
     Ok(if report.ok {
-        Outcome::Held
+        LabOutcome::Held
     } else {
-        Outcome::DidNotHold
+        LabOutcome::DidNotHold
     })
 }
 
 /// Things that all scenes of the benchmark share.
-struct Place<'a> {
-    content: Content,
+struct ScaleContext<'a> {
+    content: PatternFiles,
     directory: PathBuf,
     daemon: &'a Path,
     teardown: &'a Teardown,
 }
 
-impl Place<'_> {
-    fn scene(&self, name: &str, variant: Variant) -> Result<Scene> {
+impl ScaleContext<'_> {
+    fn scene(&self, name: &str, variant: BenchVariant) -> Result<BenchTestbed> {
         let run = format!("{}{name}", std::process::id());
         let (content, teardown) = (&self.content, self.teardown);
-        Scene::set(&run, variant, Serving::Files, content, self.daemon, teardown)
+        BenchTestbed::set(&run, variant, Serving::Files, content, self.daemon, teardown)
     }
 }
 
 /// Runs the requested parts one after the other, each in networks of its own.
-fn find(options: &Options, daemon: &Path, teardown: &Teardown) -> Result<Found> {
+fn find(options: &ScaleBenchOptions, daemon: &Path, teardown: &Teardown) -> Result<ScaleResults> {
     let directory = PathBuf::from(format!("/dev/shm/steadfast-lab-scale-{}", std::process::id()));
     teardown.will_create(&Resource::Path(directory.clone()))?;
     let files = [(SEED, SMALL_BYTES), (SEED, BULK_BYTES)];
-    let place = Place {
-        content: Content::generate(&directory, &files)?,
+    let place = ScaleContext {
+        content: PatternFiles::generate(&directory, &files)?,
         directory,
         daemon,
         teardown,
     };
     let progress = ProgressBar::new_spinner().with_style(ProgressStyle::with_template("{elapsed} {msg}")?);
     progress.enable_steady_tick(Duration::from_millis(500));
-    let asked = |part: Part| options.only.is_empty() || options.only.contains(&part);
-    let mut found = Found::default();
-    if asked(Part::Flood) || asked(Part::Strays) || asked(Part::New) {
+    let asked = |part: ScaleTest| options.only.is_empty() || options.only.contains(&part);
+    let mut found = ScaleResults::default();
+    if asked(ScaleTest::Flood) || asked(ScaleTest::Strays) || asked(ScaleTest::New) {
         take_rounds(options, &place, &asked, &progress, &mut found)?;
     }
-    if asked(Part::Idle) {
+    if asked(ScaleTest::Idle) {
         progress.set_message(format!("{} idle connections", options.connections));
         found.idle = Some(idle::run(&place.scene("i", PATIENT)?, options.connections)?);
     }
-    if asked(Part::Churn) {
+    if asked(ScaleTest::Churn) {
         let scene = place.scene("c", PATIENT)?;
         let tell = |seconds| progress.set_message(format!("churn, {seconds} s of {} min", options.minutes));
         found.churn = Some(churn::run(&scene, options.minutes, tell)?);
     }
     if let Some(minutes) = options.saturate {
         let missed = MISSED_DEFAULT;
-        let scene = place.scene("s", Variant::Steadfast { missed })?;
+        let scene = place.scene("s", BenchVariant::Steadfast { missed })?;
         let tell = |seconds| progress.set_message(format!("saturated, {seconds} s of {minutes} min"));
         found.saturated = Some(saturate::run(&scene, minutes, &place.directory, tell)?);
     }
@@ -178,13 +178,16 @@ fn find(options: &Options, daemon: &Path, teardown: &Teardown) -> Result<Found> 
 
 /// Builds both variants side by side and measures them in turns.
 fn take_rounds(
-    options: &Options,
-    place: &Place<'_>,
-    asked: &impl Fn(Part) -> bool,
+    options: &ScaleBenchOptions,
+    place: &ScaleContext<'_>,
+    asked: &impl Fn(ScaleTest) -> bool,
     progress: &ProgressBar,
-    found: &mut Found,
+    found: &mut ScaleResults,
 ) -> Result<()> {
-    let scenes = [place.scene("f", Variant::Forwarding)?, place.scene("p", PATIENT)?];
+    let scenes = [
+        place.scene("f", BenchVariant::Forwarding)?,
+        place.scene("p", PATIENT)?,
+    ];
     for scene in &scenes {
         flood::swallow_answers(&scene.network.router)?;
     }
@@ -195,7 +198,7 @@ fn take_rounds(
             let index = (turn + round as usize) % 2;
             let (scene, rounds) = (&scenes[index], &mut found.rounds[index]);
             let tell = |what| progress.set_message(format!("round {}, {what}", round + 1));
-            if asked(Part::New) {
+            if asked(ScaleTest::New) {
                 tell("new connections");
                 let small = small_path();
                 let what = (small.as_str(), SMALL_BYTES);
@@ -203,11 +206,11 @@ fn take_rounds(
                 let shorts = short::run(client, scene.service, what, options.new, SHORT_SECONDS)?;
                 rounds.new.push(shorts);
             }
-            if asked(Part::Flood) {
+            if asked(ScaleTest::Flood) {
                 tell("download");
                 rounds.quiet.push(download(scene)?);
                 tell("download beside a flood");
-                let flood = (Kind::Syn, options.syns);
+                let flood = (FloodKind::Syn, options.syns);
                 let (syns, flooded) = flooded_download(scene, flood, round)?;
                 rounds.syns.push(syns);
                 rounds.flooded.push(flooded);
@@ -219,10 +222,10 @@ fn take_rounds(
                 rounds.link_syns.push(syns);
                 rounds.link_flooded.push(flooded);
             }
-            if asked(Part::Strays) {
+            if asked(ScaleTest::Strays) {
                 tell("download beside strays on a link of 1 Gbit/s");
                 scene.shape(Some(STRAY_LINK_MBIT))?;
-                let outcome = flooded_download(scene, (Kind::Stray, options.strays), round);
+                let outcome = flooded_download(scene, (FloodKind::Stray, options.strays), round);
                 scene.shape(None)?;
                 let (strays, flooded) = outcome?;
                 rounds.strays.push(strays);
@@ -236,13 +239,13 @@ fn take_rounds(
 }
 
 /// When each node took its present role.
-fn last_changes(scene: &Scene) -> Result<[Option<u64>; 2]> {
+fn last_changes(scene: &BenchTestbed) -> Result<[Option<u64>; 2]> {
     let [a, b] = [scene.status(0)?, scene.status(1)?];
     Ok([a, b].map(|service| service.history.last().map(|since| since.at_ns)))
 }
 
 /// Runs a download during a flood. Returns the flood's segments per second and the download's rate in 10⁹ bytes per second.
-fn flooded_download(scene: &Scene, flood: (Kind, u32), seed: u32) -> Result<(f64, f64)> {
+fn flooded_download(scene: &BenchTestbed, flood: (FloodKind, u32), seed: u32) -> Result<(f64, f64)> {
     let flood = Flood::start(&scene.network.client, scene.service, flood, u64::from(seed))?;
     std::thread::sleep(FLOOD_LEAD);
     let reached = download(scene);
@@ -250,7 +253,7 @@ fn flooded_download(scene: &Scene, flood: (Kind, u32), seed: u32) -> Result<(f64
 }
 
 /// Downloads the large file. Returns the rate in 10⁹ bytes per second.
-fn download(scene: &Scene) -> Result<f64> {
+fn download(scene: &BenchTestbed) -> Result<f64> {
     let path = format!("/{}", pattern::file_name(SEED, BULK_BYTES));
     let bulk = measure::download(&scene.network.client, scene.service, &path)?;
     Ok(bulk.gb_per_s)

@@ -7,13 +7,13 @@ use super::idle::Idle;
 use super::saturate::Saturated;
 use super::short::Shorts;
 use crate::bench::calibration::Calibration;
-use crate::bench::promise::{self, Bound, Promise, median};
+use crate::bench::promise::{self, BenchPromise, Bound, median};
 
 /// Measured values. Parts that were not requested are missing.
 #[derive(Default)]
-pub struct Found {
+pub struct ScaleResults {
     /// Rounds of plain forwarding, then rounds of steadfast.
-    pub rounds: [Rounds; 2],
+    pub rounds: [VariantRounds; 2],
     /// Whether both nodes were duplex after each turn, and neither node has changed its role since the first turn.
     pub is_whole: Option<bool>,
     /// Idle connections and their takeover.
@@ -26,7 +26,7 @@ pub struct Found {
 
 /// One variant's rounds.
 #[derive(Default)]
-pub struct Rounds {
+pub struct VariantRounds {
     /// Downloads, in 10⁹ bytes per second.
     pub quiet: Vec<f64>,
     /// Downloads during a SYN flood, in 10⁹ bytes per second.
@@ -47,7 +47,7 @@ pub struct Rounds {
 
 /// The JSON object.
 #[derive(Serialize)]
-pub struct Report {
+pub struct ScaleBenchReport {
     /// Whether every promise holds.
     pub ok: bool,
     rounds: u32,
@@ -118,9 +118,9 @@ struct New {
 
 const VARIANTS: [&str; 2] = ["forwarding", "steadfast"];
 
-impl Report {
+impl ScaleBenchReport {
     /// Computes medians, ratios, and the missed promises.
-    pub fn of(rounds: u32, calibration: Calibration, found: Found) -> Self {
+    pub fn of(rounds: u32, calibration: Calibration, found: ScaleResults) -> Self {
         let both = |index: usize| (VARIANTS[index], &found.rounds[index]);
         let flood = (!found.rounds[1].flooded.is_empty()).then(|| [0, 1].map(|index| flooded(both(index))));
         let strays = (!found.rounds[1].strays.is_empty()).then(|| [0, 1].map(|index| strays(both(index))));
@@ -152,10 +152,10 @@ impl Report {
         report
     }
 
-    fn promises(&self) -> Vec<Promise> {
+    fn promises(&self) -> Vec<BenchPromise> {
         use Bound::{AtLeast, AtMost};
         let mut promises = Vec::new();
-        let mut promise = |name, value, bound| promises.push(Promise { name, value, bound });
+        let mut promise = |name, value, bound| promises.push(BenchPromise { name, value, bound });
         if let (Some(ratio), Some(link_ratio), Some([plain, wire])) =
             (self.flood_ratio, self.flood_link_ratio, self.flood)
         {
@@ -300,7 +300,7 @@ fn print_churn(churn: &Churn) {
     );
 }
 
-fn flooded((variant, rounds): (&'static str, &Rounds)) -> Flooded {
+fn flooded((variant, rounds): (&'static str, &VariantRounds)) -> Flooded {
     Flooded {
         variant,
         syns_per_s: median(rounds.syns.clone()),
@@ -311,7 +311,7 @@ fn flooded((variant, rounds): (&'static str, &Rounds)) -> Flooded {
     }
 }
 
-fn strays((variant, rounds): (&'static str, &Rounds)) -> Strays {
+fn strays((variant, rounds): (&'static str, &VariantRounds)) -> Strays {
     Strays {
         variant,
         strays_per_s: median(rounds.strays.clone()),
@@ -319,7 +319,7 @@ fn strays((variant, rounds): (&'static str, &Rounds)) -> Strays {
     }
 }
 
-fn new((variant, rounds): (&'static str, &Rounds)) -> New {
+fn new((variant, rounds): (&'static str, &VariantRounds)) -> New {
     let figure = |of: fn(&Shorts) -> f64| median(rounds.new.iter().map(of).collect());
     New {
         variant,
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn what_was_not_asked_for_is_neither_promised_nor_printed() {
-        let report = Report::of(1, calibration(), Found::default());
+        let report = ScaleBenchReport::of(1, calibration(), ScaleResults::default());
         assert!(report.ok && report.promises().is_empty());
         let json = serde_json::to_value(&report).unwrap();
         assert!(json.get("flood_ratio").is_none(), "{json}");
@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_weaker_flood_a_failed_connection_and_a_pair_that_broke_are_misses() {
-        let mut found = Found::default();
+        let mut found = ScaleResults::default();
         for (rounds, syns) in found.rounds.iter_mut().zip([50_000.0, 30_000.0]) {
             rounds.flooded = vec![1.0];
             rounds.quiet = vec![2.0];
@@ -367,7 +367,7 @@ mod tests {
             }];
         }
         found.is_whole = Some(false);
-        let report = Report::of(1, calibration(), found);
+        let report = ScaleBenchReport::of(1, calibration(), found);
         assert_eq!(report.flood_ratio, Some(1.0));
         assert_eq!(report.missed.len(), 3, "{:?}", report.missed);
     }

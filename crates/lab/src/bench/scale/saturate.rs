@@ -7,8 +7,8 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::bench::load::LOAD;
-use crate::bench::scene::Scene;
-use crate::process::Process;
+use crate::bench::scene::BenchTestbed;
+use crate::process::LoggedProcess;
 
 /// Spinning processes per CPU.
 const SPINNERS_PER_CPU: usize = 2;
@@ -33,12 +33,16 @@ pub struct Saturated {
 ///
 /// # Errors
 /// If a process cannot be started or a node does not answer.
-pub fn run(scene: &Scene, minutes: f64, directory: &Path, tell: impl Fn(u64)) -> Result<Saturated> {
+pub fn run(scene: &BenchTestbed, minutes: f64, directory: &Path, tell: impl Fn(u64)) -> Result<Saturated> {
     let spinners = SPINNERS_PER_CPU * std::thread::available_parallelism()?.get();
-    let spin = |number: usize| -> Result<Process> {
+    let spin = |number: usize| -> Result<LoggedProcess> {
         let mut command = scene.network.client.command(std::env::current_exe()?)?;
         command.args([LOAD, "spin"]);
-        Ok(Process::start(&format!("spin-{number}"), command, directory)?)
+        Ok(LoggedProcess::start(
+            &format!("spin-{number}"),
+            command,
+            directory,
+        )?)
     };
     let mut before = [Look::take(scene, 0)?, Look::take(scene, 1)?];
     let _spinning = (0..spinners).map(spin).collect::<Result<Vec<_>>>()?;
@@ -70,7 +74,7 @@ struct Look {
 }
 
 impl Look {
-    fn take(scene: &Scene, index: usize) -> Result<Self> {
+    fn take(scene: &BenchTestbed, index: usize) -> Result<Self> {
         let status = scene.status(index)?;
         Ok(Self {
             role: status.role,

@@ -20,12 +20,12 @@ use crate::crash::aftermath::Aftermath;
 use crate::crash::inject::power_off;
 use crate::crash::testbed::{Testbed, service};
 use crate::crash::work::Work;
-use crate::crash::{Options, Returning};
+use crate::crash::{CrashOptions, Returning};
 use crate::net::address::CLIENT;
-use crate::node::Takeover;
+use crate::node::ReportedTakeover;
 use crate::pattern;
 use crate::teardown::Teardown;
-use crate::timeline::{Curves, Panel, Part, PartKind};
+use crate::timeline::{Curves, PartKind, TimelinePanel, TimelinePart};
 
 /// Local port of curl. Fixed, so that its connection is found in the captures.
 const CLIENT_PORT: u16 = 40_000;
@@ -35,7 +35,7 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// Result of one of the two downloads.
 #[derive(Debug, Serialize)]
-pub struct Shown {
+pub struct DownloadResult {
     /// Whether every byte came.
     pub complete: bool,
     /// Number of bytes received.
@@ -60,14 +60,14 @@ pub struct Shown {
     pub baseline_gap_ms: Option<f64>,
     /// The download's part of the page.
     #[serde(skip)]
-    pub panel: Panel,
+    pub panel: TimelinePanel,
 }
 
 /// Plays the download and shows its progress.
 ///
 /// # Errors
 /// If it could not be played. A download that fails is not an error.
-pub fn show(options: &Options) -> Result<Shown> {
+pub fn show(options: &CrashOptions) -> Result<DownloadResult> {
     let run = format!(
         "{}-{}",
         std::process::id(),
@@ -79,7 +79,7 @@ pub fn show(options: &Options) -> Result<Shown> {
     shown
 }
 
-fn show_with(options: &Options, run: &str, teardown: &Teardown) -> Result<Shown> {
+fn show_with(options: &CrashOptions, run: &str, teardown: &Teardown) -> Result<DownloadResult> {
     let clock = ClockOffset::measure();
     let service = service(options);
     let work = Work::new(options, SEED, service);
@@ -87,7 +87,7 @@ fn show_with(options: &Options, run: &str, teardown: &Teardown) -> Result<Shown>
     let (seed, length) = work.files()[0];
     let received = testbed.directory.join("received");
     let mut curl = Curl::start(&testbed, service, &pattern::file_name(seed, length), &received)?;
-    let progress = Progress::new(options.baseline, length);
+    let progress = ProgressLine::new(options.baseline, length);
     while curl.received() < length / 2 && curl.is_running()? {
         progress.at(curl.received());
         std::thread::sleep(POLL);
@@ -114,7 +114,7 @@ fn show_with(options: &Options, run: &str, teardown: &Teardown) -> Result<Shown>
         .iter()
         .find(|capture| capture.point == Point::Client)
         .context("no capture")?;
-    let facts = Facts {
+    let facts = DownloadFacts {
         clock,
         fault_at,
         takeover,
@@ -182,15 +182,15 @@ impl Curl {
 }
 
 /// The facts of a download after its end.
-struct Facts {
+struct DownloadFacts {
     clock: ClockOffset,
     fault_at: Instant,
-    takeover: Option<Takeover>,
+    takeover: Option<ReportedTakeover>,
     error: Option<String>,
     length: u64,
 }
 
-impl Facts {
+impl DownloadFacts {
     fn shown(
         self,
         baseline: bool,
@@ -198,13 +198,13 @@ impl Facts {
         capture: &Capture,
         service: SocketAddr,
         client: SocketAddr,
-    ) -> Result<Shown> {
+    ) -> Result<DownloadResult> {
         let curves = Curves::read(capture, service, client)?;
         let fault_ns = self.clock.realtime_ns(self.fault_at);
         let (bytes, sha256) = digest(received)?;
         let sha256_match = bytes == self.length && sha256 == pattern::sha256(SEED, self.length, self.length);
         let complete = self.error.is_none() && bytes == self.length;
-        let stall = complete.then(|| Stall::find(&curves, fault_ns)).flatten();
+        let stall = complete.then(|| DownloadWait::find(&curves, fault_ns)).flatten();
         let parts = self
             .takeover
             .filter(|_| complete)
@@ -212,7 +212,7 @@ impl Facts {
                 self.parts(&takeover, fault_ns, stall.map_or(fault_ns, |stall| stall.to_ns))
             });
         let part = |kind| {
-            let part = parts.iter().find(|part: &&Part| part.kind == kind)?;
+            let part = parts.iter().find(|part: &&TimelinePart| part.kind == kind)?;
             Some(milliseconds(part.from_ns, part.to_ns))
         };
         let outcome = match &self.error {
@@ -220,7 +220,7 @@ impl Facts {
             None => "complete, but the contents differ".to_owned(),
             Some(error) => error.clone(),
         };
-        Ok(Shown {
+        Ok(DownloadResult {
             complete,
             bytes,
             bytes_expected: self.length,
@@ -231,7 +231,7 @@ impl Facts {
             takeover_ms: part(PartKind::Takeover),
             restart_gap_ms: part(PartKind::RestartGap),
             baseline_gap_ms: longest_gap(&curves, fault_ns),
-            panel: Panel {
+            panel: TimelinePanel {
                 heading: if baseline {
                     "without Steadfast"
                 } else {
@@ -250,13 +250,13 @@ impl Facts {
     }
 
     /// The parts of the time from the fault to the first byte after the stall, divided at the times that the daemon reports.
-    fn parts(&self, takeover: &Takeover, fault_ns: u64, end_ns: u64) -> Vec<Part> {
+    fn parts(&self, takeover: &ReportedTakeover, fault_ns: u64, end_ns: u64) -> Vec<TimelinePart> {
         let wall = |at_ns: u64| self.clock.realtime_ns(Instant::from_nanos(at_ns));
         let declared = wall(takeover.declared_ns);
         let Some(live) = takeover.first_live_ns.map(wall) else {
             return Vec::new();
         };
-        let part = |kind, from_ns, to_ns| Part { kind, from_ns, to_ns };
+        let part = |kind, from_ns, to_ns| TimelinePart { kind, from_ns, to_ns };
         vec![
             part(PartKind::Detection, fault_ns, declared),
             part(PartKind::Takeover, declared, live),
@@ -267,12 +267,12 @@ impl Facts {
 
 /// A wait of the client: the time between two new bytes.
 #[derive(Clone, Copy)]
-struct Stall {
+struct DownloadWait {
     from_ns: u64,
     to_ns: u64,
 }
 
-impl Stall {
+impl DownloadWait {
     /// The longest wait that began around the fault.
     fn find(curves: &Curves, fault_ns: u64) -> Option<Self> {
         let pairs = curves.sent.windows(2).map(|pair| Self {
@@ -324,9 +324,9 @@ pub fn digest(path: &Path) -> Result<(u64, String)> {
 const BLOCK: usize = 1 << 20;
 
 /// A progress line.
-struct Progress(ProgressBar);
+struct ProgressLine(ProgressBar);
 
-impl Progress {
+impl ProgressLine {
     fn new(baseline: bool, length: u64) -> Self {
         let bar = ProgressBar::new(length);
         let style = "{prefix:18} {bar:40} {percent:>3} %  {bytes_per_sec:>12}  {msg}";

@@ -10,11 +10,11 @@ use clap::Args;
 use serde::Serialize;
 
 pub use self::download::digest;
-use self::download::{Shown, show};
-use super::{Options, Workload, preflight};
-use crate::emulator::Way;
+use self::download::{DownloadResult, show};
+use super::{CrashOptions, WorkloadOption, preflight};
+use crate::emulator::WanOptions;
 use crate::timeline::{self, Timeline};
-use crate::{Outcome, WrongUse};
+use crate::{LabOutcome, WrongUse};
 
 /// Rate, round trip and size of the download. It takes about five seconds, so that a person sees it progress.
 const RATE_MBIT: f64 = 400.0;
@@ -44,10 +44,10 @@ pub struct DemoOptions {
 
 /// Both downloads.
 #[derive(Debug, Serialize)]
-struct Report {
+struct DemoReport {
     ok: bool,
-    without: Shown,
-    with: Shown,
+    without: DownloadResult,
+    with: DownloadResult,
     timeline: PathBuf,
 }
 
@@ -55,19 +55,19 @@ struct Report {
 ///
 /// # Errors
 /// If the demo could not run. A download that fails is not an error.
-pub fn demo(options: &DemoOptions) -> Result<Outcome> {
+pub fn demo(options: &DemoOptions) -> Result<LabOutcome> {
     fs::create_dir_all(&options.out)
         .map_err(|error| WrongUse(format!("--out {}: {error}", options.out.display())))?;
     let run = |baseline: bool| {
-        let options = Options {
+        let options = CrashOptions {
             megabytes: Some(options.megabytes),
-            way: Way {
+            way: WanOptions {
                 rtt_ms: Some(RTT_MS),
                 rate_mbit: Some(RATE_MBIT),
                 loss_percent: None,
             },
             baseline,
-            ..Options::single(Workload::Download, 1, SEED, options.steadfast.clone())
+            ..CrashOptions::single(WorkloadOption::Download, 1, SEED, options.steadfast.clone())
         };
         preflight::check(&options)?;
         show(&options)
@@ -82,7 +82,7 @@ pub fn demo(options: &DemoOptions) -> Result<Outcome> {
     let with = run(false)?;
     let timeline = options.out.join("timeline.html");
     fs::write(&timeline, page(options, &with, &without)).with_context(|| timeline.display().to_string())?;
-    let report = Report {
+    let report = DemoReport {
         ok: with.complete && with.sha256_match && !without.complete,
         without,
         with,
@@ -94,16 +94,16 @@ pub fn demo(options: &DemoOptions) -> Result<Outcome> {
         report.print();
     }
     Ok(if report.ok {
-        Outcome::Held
+        LabOutcome::Held
     } else {
-        Outcome::DidNotHold
+        LabOutcome::DidNotHold
     })
 }
 
-impl Report {
+impl DemoReport {
     fn print(&self) {
         let megabytes = |bytes: u64| bytes as f64 / 1e6;
-        let Shown {
+        let DownloadResult {
             bytes,
             bytes_expected,
             ..
@@ -132,7 +132,7 @@ impl Report {
         };
         println!("  sha256 {} ({verdict})", with.sha256);
         if let Self {
-            with: Shown {
+            with: DownloadResult {
                 stall_ms: Some(stall),
                 ..
             },
@@ -162,7 +162,7 @@ impl Report {
     }
 }
 
-fn page(options: &DemoOptions, with: &Shown, without: &Shown) -> String {
+fn page(options: &DemoOptions, with: &DownloadResult, without: &DownloadResult) -> String {
     let number =
         |value: Option<f64>, digits: usize| value.map_or("–".into(), |ms| format!("{ms:.digits$} ms"));
     timeline::render(&Timeline {

@@ -14,18 +14,18 @@ pub use self::report::{RoundReport, add_to};
 
 use super::aftermath::{flapping, told};
 use super::expect::{BACKUP, lost_at, of_service};
-use super::fault::{Fault, Target};
+use super::fault::{CrashFault, CrashTarget};
 use super::inject::{by_plan, power_off};
 use super::integration::{Integration, wait_for};
-use super::play::{self, Facts, STALL_WINDOW, as_nanos};
+use super::play::{self, RunFacts, STALL_WINDOW, as_nanos};
 use super::testbed::{Testbed, service};
 use super::work::Work;
-use super::{Options, Policy, Returning, reboot};
-use crate::client::{ClientProcess, Event, Order};
+use super::{CrashOptions, PolicyOption, Returning, reboot};
+use crate::client::{ClientEvent, ClientOrder, ClientProcess};
 use crate::clock::{ClockOffset, monotonic};
 use crate::emulator::Emulator;
-use crate::judge::{self, Change, Survey};
-use crate::node::{Connection, Status, Takeover};
+use crate::judge::{self, NodeChange, Survey};
+use crate::node::{ReportedConnection, ReportedStatus, ReportedTakeover};
 use crate::teardown::Teardown;
 
 /// Time before each fault in which nothing disturbs the clients. Their waits around the fault and the return are compared with their waits
@@ -39,7 +39,7 @@ const POLL: Duration = Duration::from_millis(10);
 
 /// One round.
 #[derive(Serialize)]
-pub struct Round {
+pub struct CrashRound {
     /// The node that was hit.
     pub node: usize,
     /// Whether the node was the primary. If not, it was the wire.
@@ -48,22 +48,22 @@ pub struct Round {
     #[serde(serialize_with = "as_nanos")]
     pub fault_at: Instant,
     /// The survivor's takeovers in this round.
-    pub takeovers: Vec<Takeover>,
+    pub takeovers: Vec<ReportedTakeover>,
     /// The survivor's connections after the takeovers.
-    pub taken_over: Vec<Connection>,
+    pub taken_over: Vec<ReportedConnection>,
     /// How the node came back.
     pub integration: Integration,
 }
 
 /// A run in progress.
-struct Play<'a> {
-    options: &'a Options,
-    target: Target,
+struct RoundsRun<'a> {
+    options: &'a CrashOptions,
+    target: CrashTarget,
     testbed: Testbed,
     client: ClientProcess,
     /// The node that speaks.
     primary: usize,
-    rounds: Vec<Round>,
+    rounds: Vec<CrashRound>,
     role_changes: u64,
     problems: Vec<String>,
 }
@@ -73,19 +73,19 @@ struct Play<'a> {
 /// # Errors
 /// If the rounds could not be played to their end. A connection that fails is not an error.
 pub fn play(
-    options: &Options,
+    options: &CrashOptions,
     count: u32,
     seed: u64,
     run: &str,
     tell: &impl Fn(&str),
     teardown: &Teardown,
-) -> Result<Facts> {
+) -> Result<RunFacts> {
     let clock = ClockOffset::measure();
     let target = options.fault.target(options.node, seed)?;
     let work = Work::new(options, seed, service(options));
     let (testbed, client) = play::begin(options, &work, run, tell, teardown)?;
     let epoch = testbed.epoch();
-    let mut play = Play {
+    let mut play = RoundsRun {
         options,
         target,
         testbed,
@@ -108,13 +108,13 @@ pub fn play(
     play.conclude(&work, clock, tell)
 }
 
-impl Play<'_> {
+impl RoundsRun<'_> {
     fn round(&mut self, number: u32, tell: &impl Fn(&str)) -> Result<()> {
         tell(&format!("round {number}: load"));
         let quiet_at = monotonic();
         self.rest()?;
         tell(&format!("round {number}: fault"));
-        let was_primary = self.target == Target::Primary;
+        let was_primary = self.target == CrashTarget::Primary;
         let node = if was_primary {
             self.primary
         } else {
@@ -129,10 +129,10 @@ impl Play<'_> {
         let mut integration = Integration::new(node, monotonic());
         bring_back(&mut self.testbed, self.options, node)?;
         integration.wait_duplex(&self.testbed, &mut self.problems)?;
-        if self.options.policy == Policy::Replica {
+        if self.options.policy == PolicyOption::Replica {
             // A replica follows a connection only from its beginning.
             integration.wait_synced(&self.testbed, &mut self.problems)?;
-            self.client.order(Order::Reconnect)?;
+            self.client.order(ClientOrder::Reconnect)?;
         }
         integration.wait_protected(&self.testbed, &mut self.problems)?;
         self.problems.extend(self.testbed.greet(self.options)?);
@@ -140,7 +140,7 @@ impl Play<'_> {
         let quiet = fault_at.since(quiet_at).saturating_sub(play::FAULT_MARGIN);
         play::measure(&mut self.client, quiet_at, quiet)?;
         integration.measure(&mut self.client)?;
-        self.rounds.push(Round {
+        self.rounds.push(CrashRound {
             node,
             was_primary,
             fault_at,
@@ -158,7 +158,7 @@ impl Play<'_> {
             let left = deadline.saturating_duration_since(Deadline::now());
             match self.client.next_event(left)? {
                 None => return Ok(()),
-                Some(Event::Report(report)) => {
+                Some(ClientEvent::Report(report)) => {
                     let first = report.connections.iter().find_map(|one| one.failure.as_ref());
                     bail!("the clients were done before the fault; first failure: {first:?}");
                 }
@@ -175,12 +175,12 @@ impl Play<'_> {
         index: usize,
         fault_at: Instant,
         takes_over: bool,
-    ) -> Result<(Vec<Takeover>, Vec<Connection>)> {
+    ) -> Result<(Vec<ReportedTakeover>, Vec<ReportedConnection>)> {
         if !takes_over {
             wait_for(
                 &self.testbed,
                 index,
-                Status::is_alone,
+                ReportedStatus::is_alone,
                 "go on alone",
                 &mut self.problems,
             )?;
@@ -192,12 +192,12 @@ impl Play<'_> {
             let takeovers: Vec<_> = status.as_ref().map_or_else(
                 |_| Vec::new(),
                 |status| {
-                    let since = |takeover: &&Takeover| takeover.declared_ns >= fault_at.as_nanos();
+                    let since = |takeover: &&ReportedTakeover| takeover.declared_ns >= fault_at.as_nanos();
                     status.takeovers().iter().filter(since).copied().collect()
                 },
             );
-            let speaks = status.as_ref().is_ok_and(Status::speaks);
-            if speaks && takeovers.last().is_some_and(Takeover::is_complete) {
+            let speaks = status.as_ref().is_ok_and(ReportedStatus::speaks);
+            if speaks && takeovers.last().is_some_and(ReportedTakeover::is_complete) {
                 let connections = self
                     .testbed
                     .agent(index)?
@@ -224,7 +224,7 @@ impl Play<'_> {
     }
 
     /// Lets the clients finish, and judges the captures.
-    fn conclude(self, work: &Work, clock: ClockOffset, tell: &impl Fn(&str)) -> Result<Facts> {
+    fn conclude(self, work: &Work, clock: ClockOffset, tell: &impl Fn(&str)) -> Result<RunFacts> {
         let Self {
             options,
             target,
@@ -240,12 +240,12 @@ impl Play<'_> {
         let captures = testbed.captures.stop()?;
         let emulated = testbed.emulator.map(Emulator::finish).transpose()?;
         tell("judge");
-        let at = |round: &Round| clock.realtime_ns(round.fault_at);
+        let at = |round: &CrashRound| clock.realtime_ns(round.fault_at);
         let deadly = rounds.iter().filter(|round| round.was_primary);
         let mut expected = of_service(options, deadly.map(at).collect());
         let survey = Survey::of(&captures, &expected)?;
         let changes = rounds.iter().flat_map(|round| {
-            let lost = (!round.was_primary).then(|| Change::Lost {
+            let lost = (!round.was_primary).then(|| NodeChange::Lost {
                 node: round.node,
                 at_ns: lost_at(options.fault, at(round), detection),
             });
@@ -257,7 +257,7 @@ impl Play<'_> {
         }
         let verdict = judge::check(&captures, &expected)?;
         let first = rounds.first();
-        Ok(Facts {
+        Ok(RunFacts {
             target,
             fault_at: first.map_or_else(monotonic, |round| round.fault_at),
             deadly_at: first
@@ -283,40 +283,40 @@ impl Play<'_> {
 }
 
 /// Injects the fault into node `index`. Returns the time just before the fault.
-fn inject(testbed: &Testbed, options: &Options, index: usize) -> Result<Instant> {
+fn inject(testbed: &Testbed, options: &CrashOptions, index: usize) -> Result<Instant> {
     match options.fault {
-        Fault::LinkDown | Fault::CutBackup => {
+        CrashFault::LinkDown | CrashFault::CutBackup => {
             let moment = monotonic();
             testbed.network.cables[index].pull()?;
             Ok(moment)
         }
-        Fault::CutServicePath => {
+        CrashFault::CutServicePath => {
             let moment = monotonic();
             options.how.cut(&testbed.network, index)?;
             Ok(moment)
         }
-        Fault::Stop => {
+        CrashFault::Stop => {
             let moment = monotonic();
             testbed.agent(index)?.stop()?;
             Ok(moment)
         }
-        Fault::Handover | Fault::Drain => by_plan(testbed, options.fault, index),
+        CrashFault::Handover | CrashFault::Drain => by_plan(testbed, options.fault, index),
         // A power failure. The node's server is killed, because a machine that boots has no stopped server.
         _ => power_off(testbed, index, Returning::Killed),
     }
 }
 
 /// Brings node `index` back after the fault: boots it, connects it again, or starts its agent again.
-fn bring_back(testbed: &mut Testbed, options: &Options, index: usize) -> Result<()> {
+fn bring_back(testbed: &mut Testbed, options: &CrashOptions, index: usize) -> Result<()> {
     match options.fault {
-        Fault::CutServicePath => options.how.heal(&testbed.network, index),
-        Fault::LinkDown | Fault::CutBackup => Ok(testbed.network.cables[index].plug()?),
-        Fault::Stop => {
+        CrashFault::CutServicePath => options.how.heal(&testbed.network, index),
+        CrashFault::LinkDown | CrashFault::CutBackup => Ok(testbed.network.cables[index].plug()?),
+        CrashFault::Stop => {
             testbed.agent_mut(index)?.wait_stopped()?;
             testbed.start_agent(index)
         }
-        Fault::Handover => Ok(()),
-        Fault::Drain => testbed.order(index, &["drain", &testbed.pair.names[index], "--off"]),
+        CrashFault::Handover => Ok(()),
+        CrashFault::Drain => testbed.order(index, &["drain", &testbed.pair.names[index], "--off"]),
         _ => {
             reboot::boot(testbed, index)?;
             testbed.network.cables[index].plug()?;

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use super::Round;
+use super::CrashRound;
 use crate::client::Spread;
-use crate::crash::durations::{Cause, Durations, Felt};
-use crate::crash::play::Facts;
+use crate::crash::durations::{Durations, Felt, TakeoverCause};
+use crate::crash::play::RunFacts;
 use crate::net::NODE_NAMES;
 
 /// Result of one round. Durations are in milliseconds, over all connections.
@@ -34,7 +34,7 @@ pub struct RoundReport {
 }
 
 /// The results of all rounds of `facts`: a report for each, and the durations of all.
-pub fn add_to(facts: &Facts) -> (Vec<RoundReport>, Durations) {
+pub fn add_to(facts: &RunFacts) -> (Vec<RoundReport>, Durations) {
     let mut all = Durations::default();
     // The reigns after the first one are the takeovers, in order.
     let mut reigns = facts.verdict.reigns.iter().skip(1);
@@ -90,7 +90,7 @@ impl RoundReport {
     }
 }
 
-fn durations(facts: &Facts, index: usize, round: &Round) -> Durations {
+fn durations(facts: &RunFacts, index: usize, round: &CrashRound) -> Durations {
     // Each round has three measurements of the clients, in this order.
     let [fault, before, back] = [0, 1, 2].map(|told| 3 * index + told);
     let felt = Felt {
@@ -106,7 +106,7 @@ fn durations(facts: &Facts, index: usize, round: &Round) -> Durations {
         ..Durations::default()
     };
     if round.was_primary {
-        let cause = Cause {
+        let cause = TakeoverCause {
             deadly_at: round.fault_at,
             told: fault,
             takeovers: &round.takeovers,

@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::fault::SplitFault;
 use super::silence::{hold, silence_max};
-use crate::client::{Failure, Report, Spread};
+use crate::client::{ClientFailure, ClientReport, Spread};
 use crate::clock::{ClockOffset, monotonic};
-use crate::crash::Options;
+use crate::crash::CrashOptions;
 use crate::crash::expect::of_service;
 use crate::crash::play::{begin, finish, measure};
 use crate::crash::testbed::service;
@@ -45,7 +45,7 @@ pub struct Cell {
     /// The fence commands that were started.
     fenced: Vec<Fenced>,
     /// The times in which each node spoke, since the fault.
-    pub speeches: Vec<Speaker>,
+    pub speeches: Vec<SpeechSpan>,
     /// Duration of the fault.
     pub healed_ms: f64,
     connections: usize,
@@ -75,7 +75,7 @@ struct Fenced {
 
 /// A time in which a node spoke, in milliseconds since the fault.
 #[derive(Clone, Debug, Serialize)]
-pub struct Speaker {
+pub struct SpeechSpan {
     pub node: &'static str,
     pub from_ms: f64,
     pub until_ms: f64,
@@ -85,7 +85,7 @@ pub struct Speaker {
 ///
 /// # Errors
 /// If the cell could not be played to its end.
-pub fn play(options: &Options, fault: SplitFault, seed: u64, run: &str) -> Result<Cell> {
+pub fn play(options: &CrashOptions, fault: SplitFault, seed: u64, run: &str) -> Result<Cell> {
     let teardown = Teardown::start()?;
     let cell = play_with(options, fault, seed, run, &teardown);
     teardown.finish()?;
@@ -93,7 +93,7 @@ pub fn play(options: &Options, fault: SplitFault, seed: u64, run: &str) -> Resul
 }
 
 fn play_with(
-    options: &Options,
+    options: &CrashOptions,
     fault: SplitFault,
     seed: u64,
     run: &str,
@@ -138,9 +138,9 @@ fn play_with(
         connections: client.connections.len(),
         survived: client.survivors(),
         reset: count(&client, |failure| {
-            matches!(failure, Failure::Reset | Failure::Refused)
+            matches!(failure, ClientFailure::Reset | ClientFailure::Refused)
         }),
-        wrong: count(&client, |failure| matches!(failure, Failure::Wrong(_))),
+        wrong: count(&client, |failure| matches!(failure, ClientFailure::Wrong(_))),
         other: 0,
         stall_ms: client.stall_ms(0),
         states,
@@ -218,7 +218,7 @@ fn name(value: &impl ValueEnum) -> String {
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-fn count(client: &Report, is_so: impl Fn(&Failure) -> bool) -> usize {
+fn count(client: &ClientReport, is_so: impl Fn(&ClientFailure) -> bool) -> usize {
     let failures = client.connections.iter().filter_map(|one| one.failure.as_ref());
     failures.filter(|failed| is_so(&failed.failure)).count()
 }
@@ -227,10 +227,10 @@ fn since_ms(at_ns: u64, fault_ns: u64) -> f64 {
     (at_ns as f64 - fault_ns as f64) / 1e6
 }
 
-fn speeches(survey: &Survey, fault_ns: u64) -> Vec<Speaker> {
+fn speeches(survey: &Survey, fault_ns: u64) -> Vec<SpeechSpan> {
     let speeches = survey.speeches().into_iter();
     speeches
-        .map(|speech| Speaker {
+        .map(|speech| SpeechSpan {
             node: NODE_NAMES[speech.node],
             from_ms: since_ms(speech.from_ns, fault_ns),
             until_ms: since_ms(speech.until_ns, fault_ns),

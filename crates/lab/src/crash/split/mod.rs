@@ -16,8 +16,8 @@ use serde::Serialize;
 
 use self::cell::Cell;
 use self::fault::SplitFault;
-use super::{Options, Workload, preflight};
-use crate::Outcome;
+use super::{CrashOptions, WorkloadOption, preflight};
+use crate::LabOutcome;
 use crate::node::Assume;
 
 /// Number of connections in each cell.
@@ -68,7 +68,7 @@ pub struct SplitOptions {
 
 /// All cells.
 #[derive(Debug, Serialize)]
-struct Report {
+struct SplitReport {
     /// Whether every cell held.
     ok: bool,
     links: u8,
@@ -99,14 +99,19 @@ impl SplitOptions {
     }
 
     /// The same options for `steadfast-lab crash`, with the arbiter `assume`.
-    fn of_crash(&self, assume: Assume) -> Options {
-        Options {
+    fn of_crash(&self, assume: Assume) -> CrashOptions {
+        CrashOptions {
             assume,
             members: self.members,
             links: self.links,
             ipv6: self.ipv6,
             keep: self.keep.clone(),
-            ..Options::single(Workload::Request, CONNECTIONS, self.seed, self.steadfast.clone())
+            ..CrashOptions::single(
+                WorkloadOption::Request,
+                CONNECTIONS,
+                self.seed,
+                self.steadfast.clone(),
+            )
         }
     }
 }
@@ -115,7 +120,7 @@ impl SplitOptions {
 ///
 /// # Errors
 /// If a cell could not be played.
-pub fn split(options: &SplitOptions) -> Result<Outcome> {
+pub fn split(options: &SplitOptions) -> Result<LabOutcome> {
     let chosen = options.cells();
     for &(assume, _) in &chosen {
         preflight::check(&options.of_crash(assume))?;
@@ -132,7 +137,7 @@ pub fn split(options: &SplitOptions) -> Result<Outcome> {
     if let Some(path) = &options.picture {
         fs::write(path, picture::render(&cells)).with_context(|| path.display().to_string())?;
     }
-    let report = Report {
+    let report = SplitReport {
         ok: cells.iter().all(|cell| cell.ok),
         links: options.links,
         ipv6: options.ipv6,
@@ -146,8 +151,8 @@ pub fn split(options: &SplitOptions) -> Result<Outcome> {
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&report)?)?;
     }
     Ok(if report.ok {
-        Outcome::Held
+        LabOutcome::Held
     } else {
-        Outcome::DidNotHold
+        LabOutcome::DidNotHold
     })
 }

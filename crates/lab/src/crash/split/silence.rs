@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use super::fault::SplitFault;
-use crate::crash::Options;
-use crate::node::{Assume, Pair};
+use crate::crash::CrashOptions;
+use crate::node::{Assume, PairSetup};
 
 /// Minimum duration of a fault. Longer than detection, a lease and an agent's timeout together.
 const HOLD: Duration = Duration::from_millis(2000);
@@ -24,7 +24,7 @@ const MARGIN: Duration = Duration::from_millis(500);
 
 /// Longest time, under these options, from the fault until the survivor has a right to speak that does not expire. `None` if the
 /// fault has no survivor.
-fn right_after(fault: SplitFault, options: &Options, detection: Duration) -> Option<Duration> {
+fn right_after(fault: SplitFault, options: &CrashOptions, detection: Duration) -> Option<Duration> {
     let survivor = fault.survivor()?;
     if fault.nodes_hear_each_other(options.links) {
         // The nodes compare their paths. Neither waits for a lease, and nobody is fenced.
@@ -46,7 +46,7 @@ fn right_after(fault: SplitFault, options: &Options, detection: Duration) -> Opt
                 Assume::FailStop => detection,
                 Assume::Fence | Assume::SlowFence | Assume::Etcd => Duration::ZERO,
             };
-            detection.max(Pair::lease_end()) + answered + listens + CLAIM
+            detection.max(PairSetup::lease_end()) + answered + listens + CLAIM
         }
     })
 }
@@ -55,13 +55,13 @@ fn right_after(fault: SplitFault, options: &Options, detection: Duration) -> Opt
 ///
 /// A waiting connection continues at its client's next retransmission. The retransmission timer doubles each time. So if the survivor
 /// may speak after a time t, the next retransmission comes at most t plus one first timeout later.
-pub fn silence_max(fault: SplitFault, options: &Options, detection: Duration) -> Option<Duration> {
+pub fn silence_max(fault: SplitFault, options: &CrashOptions, detection: Duration) -> Option<Duration> {
     let right = right_after(fault, options, detection)?;
     Some(2 * right + RTO + MARGIN)
 }
 
 /// Duration of `fault`. It is longer than the longest allowed silence, so a correct survivor serves clients before the fault ends.
-pub fn hold(fault: SplitFault, options: &Options, detection: Duration) -> Duration {
+pub fn hold(fault: SplitFault, options: &CrashOptions, detection: Duration) -> Duration {
     let least = HOLD + options.assume.takes();
     silence_max(fault, options, detection).map_or(least, |silence| least.max(silence + MARGIN))
 }
@@ -71,15 +71,15 @@ mod tests {
     use clap::ValueEnum;
 
     use super::*;
-    use crate::crash::Workload;
+    use crate::crash::WorkloadOption;
 
     const DETECTION: Duration = Duration::from_millis(80);
 
-    fn options(assume: Assume, links: u8) -> Options {
-        Options {
+    fn options(assume: Assume, links: u8) -> CrashOptions {
+        CrashOptions {
             assume,
             links,
-            ..Options::single(Workload::Request, 1, 1, None)
+            ..CrashOptions::single(WorkloadOption::Request, 1, 1, None)
         }
     }
 

@@ -3,11 +3,11 @@
 use model::parameters::Parameters;
 use model::short_flow::ShortFlow;
 
-use super::{Claim, Expected, Found, percent, seconds};
+use super::{Expected, FigureClaim, FigureClaimResult, percent, seconds};
 use crate::figure::oracle;
 use crate::figure::plot::models::{long_range, short_range};
 use crate::figure::results::{Results, greatest, least, mean};
-use crate::figure::scenario::Recovery;
+use crate::figure::scenario::RecoveryMode;
 
 const HALF: &str = "halr-completion-failover-0.5s";
 const THREE: &str = "halr-completion-failover-3s";
@@ -17,8 +17,8 @@ const LONG: &str = "halr-completion-long-flows";
 /// Time of the failover's beginning, in seconds.
 const FAILOVER_AT_S: f64 = 2.0;
 
-pub const CLAIMS: &[Claim] = &[
-    Claim {
+pub const CLAIMS: &[FigureClaim] = &[
+    FigureClaim {
         id: "12a",
         section: "7.2.2",
         statement: "An undisturbed flow of 10 segments",
@@ -27,14 +27,14 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| {
             let normal = normal(results, HALF)?;
-            let found = Found::new(format!("{normal:.3} s"), (normal - 0.6).abs() < 0.05);
+            let found = FigureClaimResult::new(format!("{normal:.3} s"), (normal - 0.6).abs() < 0.05);
             Some(found.beside(format!(
                 "{:.3} s",
                 least(oracle::completions(0.5).into_iter().map(|(_, y)| y))?
             )))
         },
     },
-    Claim {
+    FigureClaim {
         id: "12b",
         section: "7.2.2",
         statement: "Failover of 0.5 s, without HALR: flows whose SYN is lost",
@@ -44,17 +44,17 @@ pub const CLAIMS: &[Claim] = &[
             "3 s for the SYN and an undisturbed flow give 3.6 s, and one delayed acknowledgement more; ns-2 agrees",
         ),
         find: |results| {
-            let here = mean(syn_lost(results, HALF, 0.5, Recovery::None)?.map(|(_, time)| time))?;
+            let here = mean(syn_lost(results, HALF, 0.5, RecoveryMode::None)?.map(|(_, time)| time))?;
             let theirs = oracle::completions(0.5).into_iter();
             let theirs = mean(
                 theirs
                     .filter(|(at, _)| (FAILOVER_AT_S..2.49).contains(at))
                     .map(|(_, y)| y),
             )?;
-            Some(Found::new(seconds(here), (here - 4.01).abs() < 0.1).beside(seconds(theirs)))
+            Some(FigureClaimResult::new(seconds(here), (here - 4.01).abs() < 0.1).beside(seconds(theirs)))
         },
     },
-    Claim {
+    FigureClaim {
         id: "12c",
         section: "7.2.2",
         statement: "The same with HALR",
@@ -65,14 +65,14 @@ pub const CLAIMS: &[Claim] = &[
              between the thesis' arrivals Reno may wait for its timer, see 18d",
         ),
         find: |results| {
-            let low = least(disturbed(results, HALF, 0.5, Recovery::Lowest)?)?;
-            let highs = longest(results, HALF, Recovery::Lowest)?;
+            let low = least(disturbed(results, HALF, 0.5, RecoveryMode::Lowest)?)?;
+            let highs = longest(results, HALF, RecoveryMode::Lowest)?;
             let Longest { first_s, all_s, .. } = *highs.first()?;
             let here = format!("{low:.2} to {}", beside(first_s, all_s));
-            Some(Found::new(here, low >= 0.8 && all_s <= 1.9))
+            Some(FigureClaimResult::new(here, low >= 0.8 && all_s <= 1.9))
         },
     },
-    Claim {
+    FigureClaim {
         id: "12d",
         section: "7.2.2",
         statement: "The first arrival that a failover at 2 s disturbs",
@@ -81,15 +81,15 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| {
             let normal = normal(results, HALF)?;
-            let hit = points(results, HALF, Recovery::None)?.into_iter();
+            let hit = points(results, HALF, RecoveryMode::None)?.into_iter();
             let first = least(hit.filter(|(_, time)| *time > normal + 0.01).map(|(at, _)| at))?;
             let theirs = oracle::completions(0.5).into_iter();
             let theirs = least(theirs.filter(|(_, time)| *time > normal + 0.01).map(|(at, _)| at))?;
-            let found = Found::new(seconds(first), (first - 1.4).abs() <= 0.1);
+            let found = FigureClaimResult::new(seconds(first), (first - 1.4).abs() <= 0.1);
             Some(found.beside(seconds(theirs)))
         },
     },
-    Claim {
+    FigureClaim {
         id: "13a",
         section: "7.2.2",
         statement: "Failover of 3 s, without HALR: of the flows that arrive from 1.8 to 2 s a group takes",
@@ -105,12 +105,12 @@ pub const CLAIMS: &[Claim] = &[
                         .map(|(_, time)| time),
                 )
             };
-            let here = longest(points(results, THREE, Recovery::None)?)?;
+            let here = longest(points(results, THREE, RecoveryMode::None)?)?;
             let theirs = longest(oracle::completions(3.0))?;
-            Some(Found::new(seconds(here), (here - 10.0).abs() < 0.5).beside(seconds(theirs)))
+            Some(FigureClaimResult::new(seconds(here), (here - 10.0).abs() < 0.5).beside(seconds(theirs)))
         },
     },
-    Claim {
+    FigureClaim {
         id: "13b",
         section: "7.2.2",
         statement: "The same flows with HALR",
@@ -118,19 +118,19 @@ pub const CLAIMS: &[Claim] = &[
         figure: "halr-13",
         expected: Expected::Holds,
         find: |results| {
-            let group = points(results, THREE, Recovery::Lowest)?.into_iter();
+            let group = points(results, THREE, RecoveryMode::Lowest)?.into_iter();
             let longest = greatest(
                 group
                     .filter(|(at, _)| (1.8..2.0).contains(at))
                     .map(|(_, time)| time),
             )?;
-            Some(Found::new(
+            Some(FigureClaimResult::new(
                 format!("up to {}", seconds(longest)),
                 (longest - 4.0).abs() < 0.5,
             ))
         },
     },
-    Claim {
+    FigureClaim {
         id: "14a",
         section: "7.2.2",
         statement: "Failover of 5 s, without HALR: of the flows that arrive in it wait 9 s longer, the others 3 s",
@@ -139,7 +139,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| {
             let normal = normal(results, FIVE)?;
-            let extra: Vec<f64> = syn_lost(results, FIVE, 5.0, Recovery::None)?
+            let extra: Vec<f64> = syn_lost(results, FIVE, 5.0, RecoveryMode::None)?
                 .map(|(_, time)| time - normal)
                 .collect();
             let part = |around: f64| {
@@ -150,13 +150,13 @@ pub const CLAIMS: &[Claim] = &[
             };
             let (nine, three, all) = (part(9.0), part(3.0), extra.len() as f64);
             let here = format!("{} wait 9 s, {} 3 s", percent(nine / all), percent(three / all));
-            Some(Found::new(
+            Some(FigureClaimResult::new(
                 here,
                 (nine / all - 0.4).abs() < 0.02 && nine + three == all,
             ))
         },
     },
-    Claim {
+    FigureClaim {
         id: "14b",
         section: "7.2.2",
         statement: "With HALR a flow that arrives in the failover is over one undisturbed time after its end",
@@ -165,16 +165,16 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| {
             let normal = normal(results, FIVE)?;
-            let late = syn_lost(results, FIVE, 5.0, Recovery::Lowest)?
+            let late = syn_lost(results, FIVE, 5.0, RecoveryMode::Lowest)?
                 .map(|(at, time)| at + time - (FAILOVER_AT_S + 5.0) - normal);
             let latest = greatest(late.map(f64::abs))?;
-            Some(Found::new(
+            Some(FigureClaimResult::new(
                 format!("at most {} off", seconds(latest)),
                 latest < 0.25,
             ))
         },
     },
-    Claim {
+    FigureClaim {
         id: "14c",
         section: "7.2.2",
         statement: "HALR harms flows less than plain TCP, for each of the three failovers (mean of disturbed flows)",
@@ -185,18 +185,18 @@ pub const CLAIMS: &[Claim] = &[
             let mut holds = true;
             let mut here = Vec::new();
             for (scenario, failover_s) in [(HALF, 0.5), (THREE, 3.0), (FIVE, 5.0)] {
-                let with = mean(disturbed(results, scenario, failover_s, Recovery::Lowest)?)?;
-                let without = mean(disturbed(results, scenario, failover_s, Recovery::None)?)?;
+                let with = mean(disturbed(results, scenario, failover_s, RecoveryMode::Lowest)?)?;
+                let without = mean(disturbed(results, scenario, failover_s, RecoveryMode::None)?)?;
                 holds &= with < without;
                 here.push(format!("{with:.1} < {without:.1} s"));
             }
-            Some(Found::new(here.join(", "), holds))
+            Some(FigureClaimResult::new(here.join(", "), holds))
         },
     },
 ];
 
-pub const MODEL_CLAIMS: &[Claim] = &[
-    Claim {
+pub const MODEL_CLAIMS: &[FigureClaim] = &[
+    FigureClaim {
         id: "18a",
         section: "7.3",
         statement: "Without HALR and a failover below 3 s, the longest completion",
@@ -204,17 +204,17 @@ pub const MODEL_CLAIMS: &[Claim] = &[
         figure: "halr-18",
         expected: Expected::DiffersBetween(SEVERAL_LOST),
         find: |results| {
-            let longest = longest(results, SHORT, Recovery::None)?.into_iter();
+            let longest = longest(results, SHORT, RecoveryMode::None)?.into_iter();
             let short: Vec<_> = longest.filter(|longest| longest.failover_s < 3.0).collect();
             let first = greatest(short.iter().map(|longest| longest.first_s))?;
             let all = greatest(short.iter().map(|longest| longest.all_s))?;
             let theirs = oracle::disturbed().into_iter().filter(|row| row[0] < 3.0);
             let theirs = greatest(theirs.map(|row| row[2]))?;
-            let found = Found::new(beside(first, all), all < 5.3).first(first < 5.3);
+            let found = FigureClaimResult::new(beside(first, all), all < 5.3).first(first < 5.3);
             Some(found.beside(seconds(theirs)))
         },
     },
-    Claim {
+    FigureClaim {
         id: "18b",
         section: "7.3",
         statement: "The same for a failover of 5 s",
@@ -222,16 +222,16 @@ pub const MODEL_CLAIMS: &[Claim] = &[
         figure: "halr-18",
         expected: Expected::DiffersBetween(SEVERAL_LOST),
         find: |results| {
-            let mut longest = longest(results, SHORT, Recovery::None)?.into_iter();
+            let mut longest = longest(results, SHORT, RecoveryMode::None)?.into_iter();
             let Longest { first_s, all_s, .. } = longest.find(|longest| longest.failover_s == 5.0)?;
             let theirs = oracle::disturbed().into_iter().find(|row| row[0] == 5.0)?[2];
             // The thesis gives one decimal place.
             let is = |time_s: f64| (time_s - 11.2).abs() < 0.1;
-            let found = Found::new(beside(first_s, all_s), is(all_s)).first(is(first_s));
+            let found = FigureClaimResult::new(beside(first_s, all_s), is(all_s)).first(is(first_s));
             Some(found.beside(seconds(theirs)))
         },
     },
-    Claim {
+    FigureClaim {
         id: "18c",
         section: "7.3",
         statement: "HALR shortens the longest completion for every failover",
@@ -239,20 +239,20 @@ pub const MODEL_CLAIMS: &[Claim] = &[
         figure: "halr-18",
         expected: Expected::Holds,
         find: |results| {
-            let with = longest(results, SHORT, Recovery::Lowest)?;
-            let without = longest(results, SHORT, Recovery::None)?;
+            let with = longest(results, SHORT, RecoveryMode::Lowest)?;
+            let without = longest(results, SHORT, RecoveryMode::None)?;
             let shorter = with
                 .iter()
                 .zip(&without)
                 .filter(|(with, without)| with.all_s < without.all_s)
                 .count();
-            Some(Found::new(
+            Some(FigureClaimResult::new(
                 format!("for {shorter} of {}", with.len()),
                 shorter == with.len(),
             ))
         },
     },
-    Claim {
+    FigureClaim {
         id: "18d",
         section: "7.3",
         statement: "With HALR the longest completion grows linearly with the failover",
@@ -263,14 +263,14 @@ pub const MODEL_CLAIMS: &[Claim] = &[
              1.5 s, unless that has run out in the failover",
         ),
         find: |results| {
-            let longest = longest(results, SHORT, Recovery::Lowest)?;
+            let longest = longest(results, SHORT, RecoveryMode::Lowest)?;
             let (low, first) = spread(longest.iter().map(|longest| longest.first_s - longest.failover_s))?;
             let (least, all) = spread(longest.iter().map(|longest| longest.all_s - longest.failover_s))?;
             let here = format!("the failover's length and {low:.2} to {}", beside(first, all));
-            Some(Found::new(here, all - least < 0.2).first(first - low < 0.2))
+            Some(FigureClaimResult::new(here, all - least < 0.2).first(first - low < 0.2))
         },
     },
-    Claim {
+    FigureClaim {
         id: "18e",
         section: "7.3",
         statement: "Without HALR it does not: timers that double make steps",
@@ -278,13 +278,13 @@ pub const MODEL_CLAIMS: &[Claim] = &[
         figure: "halr-18",
         expected: Expected::Holds,
         find: |results| {
-            let longest = longest(results, SHORT, Recovery::None)?;
+            let longest = longest(results, SHORT, RecoveryMode::None)?;
             let (low, high) = spread(longest.iter().map(|longest| longest.all_s - longest.failover_s))?;
             let here = format!("the failover's length and {low:.2} to {}", seconds(high));
-            Some(Found::new(here, high - low > 3.0))
+            Some(FigureClaimResult::new(here, high - low > 3.0))
         },
     },
-    Claim {
+    FigureClaim {
         id: "18f",
         section: "7.3",
         statement: "Model and simulation of short flows agree closely (the longest; not where a timer fires as the failover ends)",
@@ -293,10 +293,10 @@ pub const MODEL_CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| {
             let fires = |failover_s: f64| [1.5, 3.0, 4.5, 9.0, 10.5].contains(&failover_s);
-            let off = longest(results, SHORT, Recovery::None)?
+            let off = longest(results, SHORT, RecoveryMode::None)?
                 .into_iter()
                 .map(|longest| {
-                    let model_s = short_range(longest.failover_s, Recovery::None).max_s;
+                    let model_s = short_range(longest.failover_s, RecoveryMode::None).max_s;
                     (longest.failover_s, (model_s / longest.all_s - 1.0).abs())
                 });
             let (there, elsewhere): (Vec<_>, Vec<_>) = off.partition(|(failover_s, _)| fires(*failover_s));
@@ -305,10 +305,10 @@ pub const MODEL_CLAIMS: &[Claim] = &[
             for (failover_s, off) in there {
                 here += &format!("; at {failover_s} s {}", percent(off));
             }
-            Some(Found::new(here, most < 0.05))
+            Some(FigureClaimResult::new(here, most < 0.05))
         },
     },
-    Claim {
+    FigureClaim {
         id: "19a",
         section: "7.3",
         statement: "The long flows' model is inaccurate where ssthresh falls to 2: after a lost SYN or two timeouts",
@@ -316,18 +316,18 @@ pub const MODEL_CLAIMS: &[Claim] = &[
         figure: "halr-19",
         expected: Expected::Holds,
         find: |results| {
-            let off = longest(results, LONG, Recovery::None)?
+            let off = longest(results, LONG, RecoveryMode::None)?
                 .into_iter()
-                .map(|longest| longest.all_s - long_range(longest.failover_s, Recovery::None).max_s);
+                .map(|longest| longest.all_s - long_range(longest.failover_s, RecoveryMode::None).max_s);
             let off: Vec<f64> = off.collect();
             let (low, high) = (least(off.iter().copied())?, greatest(off)?);
-            Some(Found::new(
+            Some(FigureClaimResult::new(
                 format!("simulated {low:.1} to {high:.1} s longer"),
                 low > 2.0,
             ))
         },
     },
-    Claim {
+    FigureClaim {
         id: "19b",
         section: "7.3",
         statement: "A gap parts the long flows into two groups: with and without ssthresh 2",
@@ -335,7 +335,7 @@ pub const MODEL_CLAIMS: &[Claim] = &[
         figure: "halr-19",
         expected: Expected::Holds,
         find: |results| {
-            let flows = results.flows(LONG, Recovery::None)?;
+            let flows = results.flows(LONG, RecoveryMode::None)?;
             let mut times: Vec<f64> = flows
                 .iter()
                 .filter(|row| row.failover_s == 0.5 && row.timeouts > 0)
@@ -343,7 +343,7 @@ pub const MODEL_CLAIMS: &[Claim] = &[
                 .collect();
             times.sort_by(f64::total_cmp);
             let gap = greatest(times.windows(2).map(|pair| pair[1] - pair[0]))?;
-            Some(Found::new(
+            Some(FigureClaimResult::new(
                 format!("{gap:.1} s wide for a failover of 0.5 s"),
                 gap > 1.0,
             ))
@@ -379,7 +379,7 @@ fn spread(values: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64)> {
 }
 
 /// Arrival and completion times of a scenario's completed flows, in seconds.
-fn points(results: &Results, scenario: &str, recovery: Recovery) -> Option<Vec<(f64, f64)>> {
+fn points(results: &Results, scenario: &str, recovery: RecoveryMode) -> Option<Vec<(f64, f64)>> {
     let flows = results.flows(scenario, recovery)?;
     Some(
         flows
@@ -394,7 +394,7 @@ fn syn_lost(
     results: &Results,
     scenario: &str,
     failover_s: f64,
-    recovery: Recovery,
+    recovery: RecoveryMode,
 ) -> Option<impl Iterator<Item = (f64, f64)> + use<>> {
     // A SYN takes 1 ms to the cluster, and 2 ms through it. So a SYN that is sent in the last milliseconds may get through.
     let arrives = move |(at, _): &(f64, f64)| (FAILOVER_AT_S..FAILOVER_AT_S + failover_s - 0.01).contains(at);
@@ -402,7 +402,7 @@ fn syn_lost(
 }
 
 /// Completion times of the disturbed flows (the thesis' Cases 2 and 3).
-fn disturbed(results: &Results, scenario: &str, failover_s: f64, recovery: Recovery) -> Option<Vec<f64>> {
+fn disturbed(results: &Results, scenario: &str, failover_s: f64, recovery: RecoveryMode) -> Option<Vec<f64>> {
     let normal = normal(results, scenario)?;
     let from = FAILOVER_AT_S - ShortFlow::new(Parameters::SHORT).normal_s() + 0.05;
     let hit = |(at, _): &(f64, f64)| (from..FAILOVER_AT_S + failover_s).contains(at);
@@ -416,14 +416,14 @@ fn disturbed(results: &Results, scenario: &str, failover_s: f64, recovery: Recov
 /// The undisturbed completion time.
 fn normal(results: &Results, scenario: &str) -> Option<f64> {
     least(
-        points(results, scenario, Recovery::None)?
+        points(results, scenario, RecoveryMode::None)?
             .into_iter()
             .map(|(_, time)| time),
     )
 }
 
 /// The longest completion times for each failover duration.
-fn longest(results: &Results, scenario: &str, recovery: Recovery) -> Option<Vec<Longest>> {
+fn longest(results: &Results, scenario: &str, recovery: RecoveryMode) -> Option<Vec<Longest>> {
     let mut longest: Vec<Longest> = Vec::new();
     for row in results.flows(scenario, recovery)? {
         let all_s = row.completion_s.unwrap_or(f64::INFINITY);

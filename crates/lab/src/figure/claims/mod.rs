@@ -11,7 +11,7 @@ use std::fmt;
 use super::results::Results;
 
 /// A claim of the thesis, or of ours.
-pub struct Claim {
+pub struct FigureClaim {
     /// The claim's name in the table: figure and letter.
     pub id: &'static str,
     /// The section of the thesis.
@@ -25,7 +25,7 @@ pub struct Claim {
     /// The expected verdict.
     pub expected: Expected,
     /// Computes the result from the runs. `None` if they are missing.
-    pub find: fn(&Results) -> Option<Found>,
+    pub find: fn(&Results) -> Option<FigureClaimResult>,
 }
 
 /// Whether a claim is known to hold.
@@ -41,7 +41,7 @@ pub enum Expected {
 
 /// The runs' result for a claim.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FigureClaimResult {
     /// Our result.
     pub here: String,
     /// ns-2's result, if there is one.
@@ -52,7 +52,7 @@ pub struct Found {
     pub holds_first: bool,
 }
 
-impl Found {
+impl FigureClaimResult {
     fn new(here: impl Into<String>, holds: bool) -> Self {
         Self {
             here: here.into(),
@@ -76,7 +76,7 @@ impl Found {
 
 /// The verdict about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FigureClaimVerdict {
     /// Our result confirms the claim.
     Holds,
     /// Our result differs from the claim, for this known reason.
@@ -87,7 +87,7 @@ pub enum Verdict {
     NotRun,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for FigureClaimVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Holds => write!(f, "holds"),
@@ -98,7 +98,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-impl Claim {
+impl FigureClaim {
     /// Whether this is a claim of the thesis, not one of ours.
     pub fn is_of_thesis(&self) -> bool {
         self.paper != today::OURS
@@ -108,15 +108,15 @@ impl Claim {
 /// A claim with its result and verdict.
 pub struct Judged {
     /// The claim.
-    pub claim: &'static Claim,
+    pub claim: &'static FigureClaim,
     /// The result of the runs.
-    pub found: Option<Found>,
+    pub found: Option<FigureClaimResult>,
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: FigureClaimVerdict,
 }
 
 /// All claims in the order of the thesis, then ours about today's hosts.
-pub fn all() -> impl Iterator<Item = &'static Claim> {
+pub fn all() -> impl Iterator<Item = &'static FigureClaim> {
     [
         unit::CLAIMS,
         completion::CLAIMS,
@@ -135,13 +135,17 @@ pub fn judge(results: &Results, figures: &[&str]) -> Vec<Judged> {
     of.map(|claim| {
         let found = (claim.find)(results);
         let verdict = match (&found, claim.expected) {
-            (None, _) => Verdict::NotRun,
-            (Some(found), Expected::Holds) if found.holds => Verdict::Holds,
-            (Some(found), Expected::Differs(why)) if !found.holds => Verdict::Differs(why),
+            (None, _) => FigureClaimVerdict::NotRun,
+            (Some(found), Expected::Holds) if found.holds => FigureClaimVerdict::Holds,
+            (Some(found), Expected::Differs(why)) if !found.holds => FigureClaimVerdict::Differs(why),
             // With few seeds there may be no flow that differs.
-            (Some(found), Expected::DiffersBetween(_)) if found.holds && found.holds_first => Verdict::Holds,
-            (Some(found), Expected::DiffersBetween(why)) if found.holds_first => Verdict::Differs(why),
-            (Some(_), _) => Verdict::Surprising,
+            (Some(found), Expected::DiffersBetween(_)) if found.holds && found.holds_first => {
+                FigureClaimVerdict::Holds
+            }
+            (Some(found), Expected::DiffersBetween(why)) if found.holds_first => {
+                FigureClaimVerdict::Differs(why)
+            }
+            (Some(_), _) => FigureClaimVerdict::Surprising,
         };
         Judged {
             claim,

@@ -1,11 +1,11 @@
 //! §7.4: two strings, one of which fails. Numbers are means over the seeds, measured from 8 to 28 s.
 
-use super::{Claim, Expected, Found};
+use super::{Expected, FigureClaim, FigureClaimResult};
 use crate::figure::oracle;
 use crate::figure::results::{Results, StringsSummary, greatest, least, mean, surges};
 
-pub const CLAIMS: &[Claim] = &[
-    Claim {
+pub const CLAIMS: &[FigureClaim] = &[
+    FigureClaim {
         id: "20a",
         section: "7.4.1",
         statement: "Without rate control the throughput after the failover stays at what the string carries",
@@ -18,10 +18,10 @@ pub const CLAIMS: &[Claim] = &[
                 .into_iter()
                 .filter(|(at, ..)| (8.01..28.01).contains(at));
             let theirs = mean(theirs.map(|(_, mbps, _)| mbps))?;
-            Some(Found::new(mbps(here), (here - 100.0).abs() < 2.0).beside(mbps(theirs)))
+            Some(FigureClaimResult::new(mbps(here), (here - 100.0).abs() < 2.0).beside(mbps(theirs)))
         },
     },
-    Claim {
+    FigureClaim {
         id: "21a",
         section: "7.4.1",
         statement: "With rate control it is a little lower",
@@ -31,10 +31,13 @@ pub const CLAIMS: &[Claim] = &[
         find: |results| {
             let with = of(results, 750, true, |run| run.mean_mbps)?;
             let without = of(results, 750, false, |run| run.mean_mbps)?;
-            Some(Found::new(mbps(with), with <= without && with > 0.9 * without))
+            Some(FigureClaimResult::new(
+                mbps(with),
+                with <= without && with > 0.9 * without,
+            ))
         },
     },
-    Claim {
+    FigureClaim {
         id: "22a",
         section: "7.4.1",
         statement: "and smoother (standard deviation over tenths of a second)",
@@ -44,13 +47,13 @@ pub const CLAIMS: &[Claim] = &[
         find: |results| {
             let with = of(results, 750, true, |run| run.deviation_mbps)?;
             let without = of(results, 750, false, |run| run.deviation_mbps)?;
-            Some(Found::new(
+            Some(FigureClaimResult::new(
                 format!("{with:.1} < {without:.1} Mb/s"),
                 with < without,
             ))
         },
     },
-    Claim {
+    FigureClaim {
         id: "23a",
         section: "7.4.2",
         statement: "Without rate control some flows do not get their fair share (Jain's index)",
@@ -59,10 +62,10 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| {
             let jain = of(results, 750, false, |run| run.jain)?;
-            Some(Found::new(format!("{jain:.2}"), jain < 0.9))
+            Some(FigureClaimResult::new(format!("{jain:.2}"), jain < 0.9))
         },
     },
-    Claim {
+    FigureClaim {
         id: "24a",
         section: "7.4.2",
         statement: "With it the shares are fair",
@@ -72,13 +75,13 @@ pub const CLAIMS: &[Claim] = &[
         find: |results| {
             let jain = of(results, 750, true, |run| run.jain)?;
             let without = of(results, 750, false, |run| run.jain)?;
-            Some(Found::new(
+            Some(FigureClaimResult::new(
                 format!("{jain:.2}, without {without:.2}"),
                 jain > 0.9 && jain > without,
             ))
         },
     },
-    Claim {
+    FigureClaim {
         id: "24b",
         section: "7.4.2",
         statement: "and no packet is lost to a full buffer",
@@ -87,10 +90,10 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| {
             let most = greatest(runs(results, 750, true)?.iter().map(|run| run.dropped))?;
-            Some(Found::new(format!("{most:.0} packets"), most == 0.0))
+            Some(FigureClaimResult::new(format!("{most:.0} packets"), most == 0.0))
         },
     },
-    Claim {
+    FigureClaim {
         id: "25a",
         section: "7.4.3",
         statement: "Surges of overflows with a buffer of 1500 packets, without rate control",
@@ -99,7 +102,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| surges_of(results, 1500, 3.0),
     },
-    Claim {
+    FigureClaim {
         id: "25b",
         section: "7.4.3",
         statement: "With rate control the queue stays below",
@@ -108,7 +111,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| queue_at_most(results, 1500),
     },
-    Claim {
+    FigureClaim {
         id: "26a",
         section: "7.4.3",
         statement: "Surges of overflows with a buffer of 750 packets, without rate control",
@@ -117,7 +120,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| surges_of(results, 750, 8.0),
     },
-    Claim {
+    FigureClaim {
         id: "26b",
         section: "7.4.3",
         statement: "With rate control the queue stays below",
@@ -126,7 +129,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| queue_at_most(results, 750),
     },
-    Claim {
+    FigureClaim {
         id: "26c",
         section: "7.4.3",
         statement: "Without rate control the smaller buffer overflows more often",
@@ -136,10 +139,13 @@ pub const CLAIMS: &[Claim] = &[
         find: |results| {
             let small = of(results, 750, false, |run| run.surges)?;
             let large = of(results, 1500, false, |run| run.surges)?;
-            Some(Found::new(format!("{small:.1} > {large:.1}"), small > large))
+            Some(FigureClaimResult::new(
+                format!("{small:.1} > {large:.1}"),
+                small > large,
+            ))
         },
     },
-    Claim {
+    FigureClaim {
         id: "3000a",
         section: "7.4.3",
         statement: "A buffer of 3000 packets is full later",
@@ -165,10 +171,10 @@ pub const CLAIMS: &[Claim] = &[
                 at(large),
                 at(larger)
             );
-            Some(Found::new(here, small <= large && large < larger))
+            Some(FigureClaimResult::new(here, small <= large && large < larger))
         },
     },
-    Claim {
+    FigureClaim {
         id: "3000b",
         section: "7.4.3",
         statement: "but it is full in the end",
@@ -178,13 +184,13 @@ pub const CLAIMS: &[Claim] = &[
         find: |results| {
             let runs = runs(results, 3000, false)?;
             let most = greatest(runs.iter().map(|run| run.queue_max))?;
-            Some(Found::new(
+            Some(FigureClaimResult::new(
                 format!("at most {most:.0} packets wait"),
                 most >= 2999.0,
             ))
         },
     },
-    Claim {
+    FigureClaim {
         id: "3000c",
         section: "7.4.3",
         statement: "and its queue makes packets wait longer (mean queue)",
@@ -196,7 +202,7 @@ pub const CLAIMS: &[Claim] = &[
                 [750, 1500, 3000].map(|buffer| of(results, buffer, false, |run| run.queue_mean));
             let (small, large, larger) = (small?, large?, larger?);
             let here = format!("{small:.0} < {large:.0} < {larger:.0} packets");
-            Some(Found::new(here, small < large && large < larger))
+            Some(FigureClaimResult::new(here, small < large && large < larger))
         },
     },
 ];
@@ -219,17 +225,20 @@ fn mbps(value: f64) -> String {
     format!("{value:.2} Mb/s")
 }
 
-fn surges_of(results: &Results, buffer: usize, paper: f64) -> Option<Found> {
+fn surges_of(results: &Results, buffer: usize, paper: f64) -> Option<FigureClaimResult> {
     let here = of(results, buffer, false, |run| run.surges)?;
     let drops = oracle::bins(buffer).into_iter();
     let drops = drops.filter(|(at, _, dropped)| (8.01..28.01).contains(at) && *dropped > 0.0);
     let theirs = surges(drops.map(|(at, ..)| at));
     let others = mean(oracle::jittered(buffer, "overflow_surges_8_28s"))?;
-    let found = Found::new(format!("{here:.1}"), (here - paper).abs() <= 1.0);
+    let found = FigureClaimResult::new(format!("{here:.1}"), (here - paper).abs() <= 1.0);
     Some(found.beside(format!("{theirs:.0}; jittered {others:.1}")))
 }
 
-fn queue_at_most(results: &Results, buffer: usize) -> Option<Found> {
+fn queue_at_most(results: &Results, buffer: usize) -> Option<FigureClaimResult> {
     let most = greatest(runs(results, buffer, true)?.iter().map(|run| run.queue_max))?;
-    Some(Found::new(format!("{most:.0} packets"), most <= 600.0))
+    Some(FigureClaimResult::new(
+        format!("{most:.0} packets"),
+        most <= 600.0,
+    ))
 }

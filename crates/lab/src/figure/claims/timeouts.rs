@@ -1,10 +1,10 @@
 //! §7.2.3: retransmission timeouts of flows of 1000 segments.
 
-use super::{Claim, Expected, Found, percent};
+use super::{Expected, FigureClaim, FigureClaimResult, percent};
 use crate::figure::oracle;
 use crate::figure::plot::flows::fractions;
 use crate::figure::results::{Results, greatest, mean};
-use crate::figure::scenario::Recovery;
+use crate::figure::scenario::RecoveryMode;
 
 const VARIANTS: [(&str, &str); 3] = [
     ("Reno", "halr-timeouts-reno"),
@@ -18,8 +18,8 @@ const FAILOVERS: [f64; 14] = [
 /// Latest arrival of a flow whose SYN passes the cluster, in seconds: the SYN reaches it 46 ms later, before the failure at 2 s.
 const SYN_PASSES_BEFORE_S: f64 = 1.95;
 
-pub const CLAIMS: &[Claim] = &[
-    Claim {
+pub const CLAIMS: &[FigureClaim] = &[
+    FigureClaim {
         id: "15a",
         section: "7.2.3",
         statement: "Without HALR: fractions of flows by their number of timeouts, for each variant and failover",
@@ -30,7 +30,7 @@ pub const CLAIMS: &[Claim] = &[
             let mut off = Vec::new();
             for (variant, scenario) in VARIANTS {
                 for failover_s in FAILOVERS {
-                    let here = stack(results, scenario, failover_s, Recovery::None)?;
+                    let here = stack(results, scenario, failover_s, RecoveryMode::None)?;
                     let theirs = oracle::timeouts(variant, failover_s)?;
                     off.extend(
                         here.iter()
@@ -40,10 +40,13 @@ pub const CLAIMS: &[Claim] = &[
                 }
             }
             let most = greatest(off)?;
-            Some(Found::new(format!("within {most:.3} of ns-2's"), most <= 0.05).beside("the same"))
+            Some(
+                FigureClaimResult::new(format!("within {most:.3} of ns-2's"), most <= 0.05)
+                    .beside("the same"),
+            )
         },
     },
-    Claim {
+    FigureClaim {
         id: "15b",
         section: "7.2.3",
         statement: "Above the timeout Reno, NewReno and SACK behave alike",
@@ -54,17 +57,20 @@ pub const CLAIMS: &[Claim] = &[
             let mut off = Vec::new();
             for failover_s in FAILOVERS.into_iter().filter(|failover_s| *failover_s > 1.0) {
                 let [reno, newreno, sack] =
-                    VARIANTS.map(|(_, scenario)| stack(results, scenario, failover_s, Recovery::None));
+                    VARIANTS.map(|(_, scenario)| stack(results, scenario, failover_s, RecoveryMode::None));
                 let (reno, newreno, sack) = (reno?, newreno?, sack?);
                 for count in 0..reno.len() {
                     off.extend([reno[count] - newreno[count], reno[count] - sack[count]].map(f64::abs));
                 }
             }
             let most = greatest(off)?;
-            Some(Found::new(format!("fractions within {most:.2}"), most <= 0.05))
+            Some(FigureClaimResult::new(
+                format!("fractions within {most:.2}"),
+                most <= 0.05,
+            ))
         },
     },
-    Claim {
+    FigureClaim {
         id: "16a",
         section: "7.2.3",
         statement: "HALR avoids timeouts below 1 s for NewReno and SACK (timeouts per flow)",
@@ -78,10 +84,13 @@ pub const CLAIMS: &[Claim] = &[
                 "NewReno {:.2} of {:.2}, SACK {:.2} of {:.2} remain",
                 newreno.0, newreno.1, sack.0, sack.1
             );
-            Some(Found::new(here, newreno.0 < newreno.1 && sack.0 < sack.1))
+            Some(FigureClaimResult::new(
+                here,
+                newreno.0 < newreno.1 && sack.0 < sack.1,
+            ))
         },
     },
-    Claim {
+    FigureClaim {
         id: "16b",
         section: "7.2.3",
         statement: "It helps NewReno more than Reno",
@@ -92,13 +101,13 @@ pub const CLAIMS: &[Claim] = &[
             let [reno, newreno, _] = VARIANTS.map(|(_, scenario)| avoided(results, scenario));
             let saved = |(with, without): (f64, f64)| without - with;
             let (reno, newreno) = (saved(reno?), saved(newreno?));
-            Some(Found::new(
+            Some(FigureClaimResult::new(
                 format!("{newreno:.2} > {reno:.2} timeouts per flow saved"),
                 newreno > reno,
             ))
         },
     },
-    Claim {
+    FigureClaim {
         id: "17a",
         section: "7.2.3",
         statement: "With SACK there are fewer timeouts still, below 1 s",
@@ -110,13 +119,13 @@ pub const CLAIMS: &[Claim] = &[
         find: |results| {
             let [_, newreno, sack] = VARIANTS.map(|(_, scenario)| avoided(results, scenario));
             let (newreno, sack) = (newreno?.0, sack?.0);
-            Some(Found::new(
+            Some(FigureClaimResult::new(
                 format!("SACK {sack:.2}, NewReno {newreno:.2} timeouts per flow"),
                 sack <= newreno,
             ))
         },
     },
-    Claim {
+    FigureClaim {
         id: "17b",
         section: "7.2.3",
         statement: "HALR avoids some of the second and third timeouts in a row after a failover of 3 s",
@@ -128,14 +137,14 @@ pub const CLAIMS: &[Claim] = &[
             let mut here = Vec::new();
             for (variant, scenario) in VARIANTS {
                 let per_flow = |recovery| mean_timeouts(results, scenario, 3.0, recovery);
-                let (with, without) = (per_flow(Recovery::Lowest)?, per_flow(Recovery::None)?);
+                let (with, without) = (per_flow(RecoveryMode::Lowest)?, per_flow(RecoveryMode::None)?);
                 holds &= with < without;
                 here.push(format!("{variant} {with:.2} < {without:.2}"));
             }
-            Some(Found::new(here.join(", "), holds))
+            Some(FigureClaimResult::new(here.join(", "), holds))
         },
     },
-    Claim {
+    FigureClaim {
         id: "17c",
         section: "4.2",
         statement: "With a failover above the timeout no flow avoids one, with HALR either",
@@ -146,27 +155,27 @@ pub const CLAIMS: &[Claim] = &[
             let mut spared = Vec::new();
             for (_, scenario) in VARIANTS {
                 for failover_s in FAILOVERS.into_iter().filter(|failover_s| *failover_s >= 2.0) {
-                    let flows = results.flows(scenario, Recovery::Lowest)?.into_iter();
+                    let flows = results.flows(scenario, RecoveryMode::Lowest)?.into_iter();
                     let of = flows
                         .filter(|row| row.failover_s == failover_s && row.arrival_s < SYN_PASSES_BEFORE_S);
                     spared.push(fractions(of)[0]);
                 }
             }
             let most = greatest(spared)?;
-            Some(Found::new(percent(1.0 - most), most == 0.0))
+            Some(FigureClaimResult::new(percent(1.0 - most), most == 0.0))
         },
     },
 ];
 
 /// Fractions of the flows by their number of timeouts.
-fn stack(results: &Results, scenario: &str, failover_s: f64, recovery: Recovery) -> Option<[f64; 5]> {
+fn stack(results: &Results, scenario: &str, failover_s: f64, recovery: RecoveryMode) -> Option<[f64; 5]> {
     let flows = results.flows(scenario, recovery)?;
     Some(fractions(
         flows.into_iter().filter(|row| row.failover_s == failover_s),
     ))
 }
 
-fn mean_timeouts(results: &Results, scenario: &str, failover_s: f64, recovery: Recovery) -> Option<f64> {
+fn mean_timeouts(results: &Results, scenario: &str, failover_s: f64, recovery: RecoveryMode) -> Option<f64> {
     let flows = results.flows(scenario, recovery)?;
     let of = flows.into_iter().filter(|row| row.failover_s == failover_s);
     mean(of.map(|row| f64::from(row.timeouts)))
@@ -181,5 +190,5 @@ fn avoided(results: &Results, scenario: &str) -> Option<(f64, f64)> {
             .collect();
         mean(means?)
     };
-    Some((per_flow(Recovery::Lowest)?, per_flow(Recovery::None)?))
+    Some((per_flow(RecoveryMode::Lowest)?, per_flow(RecoveryMode::None)?))
 }

@@ -1,10 +1,10 @@
 //! Our own claims about the thesis' figures with today's hosts (CUBIC, RACK, TLP, Linux's constants) and with unequal strings.
 //! The expectations come from these runs. A claim's section is the section whose network is used.
 
-use super::{Claim, Expected, Found, percent, seconds};
+use super::{Expected, FigureClaim, FigureClaimResult, percent, seconds};
 use crate::figure::results::{Results, StringsSummary, greatest, least, mean};
 use crate::figure::rows::FlowRow;
-use crate::figure::scenario::Recovery;
+use crate::figure::scenario::RecoveryMode;
 
 const COMPLETION: [(&str, f64); 3] = [
     ("today-completion-failover-0.5s", 0.5),
@@ -16,11 +16,11 @@ const EQUAL: &str = "today-strings-buffer-750";
 const HALF: &str = "unequal-strings-2-to-1";
 const QUARTER: &str = "unequal-strings-4-to-1";
 const FAILOVER_AT_S: f64 = 2.0;
-/// Value of [`Claim::paper`] for our own claims.
+/// Value of [`FigureClaim::paper`] for our own claims.
 pub const OURS: &str = "ours";
 
-pub const CLAIMS: &[Claim] = &[
-    Claim {
+pub const CLAIMS: &[FigureClaim] = &[
+    FigureClaim {
         id: "today-12a",
         section: "7.2.2",
         statement: "Today's hosts, failover of 0.5 s: a lost SYN costs a second, not three; with HALR half a second",
@@ -38,12 +38,15 @@ pub const CLAIMS: &[Claim] = &[
                         .map(time),
                 )
             };
-            let (with, without) = (of(Recovery::Lowest)?, of(Recovery::None)?);
+            let (with, without) = (of(RecoveryMode::Lowest)?, of(RecoveryMode::None)?);
             let here = format!("up to {}, with HALR {}", seconds(without), seconds(with));
-            Some(Found::new(here, (1.4..1.7).contains(&without) && with < 0.8))
+            Some(FigureClaimResult::new(
+                here,
+                (1.4..1.7).contains(&without) && with < 0.8,
+            ))
         },
     },
-    Claim {
+    FigureClaim {
         id: "today-13a",
         section: "7.2.2",
         statement: "Today's hosts: HALR shortens the mean disturbed flow, for failovers of 0.5, 3 and 5 s",
@@ -52,7 +55,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| shorter(results, mean),
     },
-    Claim {
+    FigureClaim {
         id: "today-14a",
         section: "7.2.2",
         statement: "and the longest; Linux doubles no SYN's timeout before the fifth, so that long failovers gain less than in the thesis",
@@ -61,7 +64,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| shorter(results, greatest),
     },
-    Claim {
+    FigureClaim {
         id: "today-14b",
         section: "7.2.2",
         statement: "With HALR every flow is over half a second and its undisturbed time after the failover",
@@ -74,12 +77,12 @@ pub const CLAIMS: &[Claim] = &[
                     .map(|(scenario, failover_s)| lateness(results, scenario, failover_s, recovery));
                 greatest(latest.into_iter().collect::<Option<Vec<_>>>()?)
             };
-            let (with, without) = (late(Recovery::Lowest)?, late(Recovery::None)?);
+            let (with, without) = (late(RecoveryMode::Lowest)?, late(RecoveryMode::None)?);
             let here = format!("{} at most, without HALR {}", seconds(with), seconds(without));
-            Some(Found::new(here, with < 0.5 && without > 4.0))
+            Some(FigureClaimResult::new(here, with < 0.5 && without > 4.0))
         },
     },
-    Claim {
+    FigureClaim {
         id: "today-16a",
         section: "7.2.3",
         statement: "Today's hosts: with HALR no flow has a timeout in failovers up to 0.2 s",
@@ -95,16 +98,16 @@ pub const CLAIMS: &[Claim] = &[
                         .map(|row| f64::from(row.timeouts.min(1))),
                 )
             };
-            let (with, without) = (part(Recovery::Lowest)?, part(Recovery::None)?);
+            let (with, without) = (part(RecoveryMode::Lowest)?, part(RecoveryMode::None)?);
             let here = format!(
                 "{} of the flows, without HALR {}",
                 percent(with),
                 percent(without)
             );
-            Some(Found::new(here, with == 0.0 && without > 0.0))
+            Some(FigureClaimResult::new(here, with == 0.0 && without > 0.0))
         },
     },
-    Claim {
+    FigureClaim {
         id: "today-16b",
         section: "7.2.3",
         statement: "and in failovers from 1.5 s on it saves most flows the last one (timeouts per flow)",
@@ -117,10 +120,10 @@ pub const CLAIMS: &[Claim] = &[
             let saved: Vec<f64> = saved.map(|(_, with, without)| without - with).collect();
             let (low, high) = (least(saved.iter().copied())?, greatest(saved)?);
             let here = format!("{low:.2} to {high:.2} fewer");
-            Some(Found::new(here, low > 0.7 && high < 1.2))
+            Some(FigureClaimResult::new(here, low > 0.7 && high < 1.2))
         },
     },
-    Claim {
+    FigureClaim {
         id: "today-16c",
         section: "7.2.3",
         statement: "and shortens the mean completion for every failover",
@@ -132,10 +135,10 @@ pub const CLAIMS: &[Claim] = &[
             let shorter = times.iter().filter(|(_, with, without)| with < without).count();
             let most = greatest(times.iter().map(|(_, with, without)| without - with))?;
             let here = format!("for {shorter} of {}, by up to {}", times.len(), seconds(most));
-            Some(Found::new(here, shorter == times.len()))
+            Some(FigureClaimResult::new(here, shorter == times.len()))
         },
     },
-    Claim {
+    FigureClaim {
         id: "today-22a",
         section: "7.4.1",
         statement: "Today's hosts: with rate control the string is used, and more evenly (mean and standard deviation of throughput)",
@@ -144,7 +147,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| used(results, EQUAL, 100.0),
     },
-    Claim {
+    FigureClaim {
         id: "today-24a",
         section: "7.4.2",
         statement: "Today's hosts: with rate control the shares are fair (Jain's index)",
@@ -153,7 +156,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| fair(results, EQUAL),
     },
-    Claim {
+    FigureClaim {
         id: "today-26a",
         section: "7.4.3",
         statement: "Today's hosts: with rate control the queue is shorter (mean)",
@@ -162,7 +165,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| queue(results, EQUAL),
     },
-    Claim {
+    FigureClaim {
         id: "today-26b",
         section: "7.4.3",
         statement: "and from 10 s after the failover on next to nothing is dropped (below 1 %); the windows that hosts of today open before it cost packets until then",
@@ -171,7 +174,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| settled(results, EQUAL),
     },
-    Claim {
+    FigureClaim {
         id: "unequal-2a",
         section: "6.1",
         statement: "Half of the bandwidth is left: with rate control the string is used, and more evenly",
@@ -180,7 +183,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| used(results, HALF, 50.0),
     },
-    Claim {
+    FigureClaim {
         id: "unequal-2b",
         section: "6.1",
         statement: "and the shares are fair (Jain's index)",
@@ -189,7 +192,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| fair(results, HALF),
     },
-    Claim {
+    FigureClaim {
         id: "unequal-2c",
         section: "6.1",
         statement: "and the queue is shorter (mean)",
@@ -198,7 +201,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| queue(results, HALF),
     },
-    Claim {
+    FigureClaim {
         id: "unequal-4a",
         section: "6.1",
         statement: "A quarter of the bandwidth is left: with rate control the string is used, and more evenly",
@@ -207,7 +210,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| used(results, QUARTER, 25.0),
     },
-    Claim {
+    FigureClaim {
         id: "unequal-4b",
         section: "6.1",
         statement: "and the shares are fair (Jain's index)",
@@ -216,7 +219,7 @@ pub const CLAIMS: &[Claim] = &[
         expected: Expected::Holds,
         find: |results| fair(results, QUARTER),
     },
-    Claim {
+    FigureClaim {
         id: "unequal-4c",
         section: "6.1",
         statement: "and the queue is shorter (mean), and next to nothing is dropped from 10 s after the failover on",
@@ -226,7 +229,7 @@ pub const CLAIMS: &[Claim] = &[
         find: |results| {
             let (queue, settled) = (queue(results, QUARTER)?, settled(results, QUARTER)?);
             let here = format!("{}; dropped: {}", queue.here, settled.here);
-            Some(Found::new(here, queue.holds && settled.holds))
+            Some(FigureClaimResult::new(here, queue.holds && settled.holds))
         },
     },
 ];
@@ -242,7 +245,7 @@ fn normal(rows: &[&FlowRow]) -> Option<f64> {
 
 /// Compares a statistic of the disturbed flows' completion times, such as the mean, with HALR and without. Does so for each of the three
 /// failovers. `number` computes the statistic.
-fn shorter(results: &Results, number: fn(Vec<f64>) -> Option<f64>) -> Option<Found> {
+fn shorter(results: &Results, number: fn(Vec<f64>) -> Option<f64>) -> Option<FigureClaimResult> {
     let mut holds = true;
     let mut here = Vec::new();
     for (scenario, _) in COMPLETION {
@@ -252,15 +255,15 @@ fn shorter(results: &Results, number: fn(Vec<f64>) -> Option<f64>) -> Option<Fou
             let disturbed = rows.into_iter().map(time).filter(|time| *time > normal + 0.01);
             number(disturbed.collect())
         };
-        let (with, without) = (of(Recovery::Lowest)?, of(Recovery::None)?);
+        let (with, without) = (of(RecoveryMode::Lowest)?, of(RecoveryMode::None)?);
         holds &= with < without;
         here.push(format!("{with:.2} < {without:.2} s"));
     }
-    Some(Found::new(here.join(", "), holds))
+    Some(FigureClaimResult::new(here.join(", "), holds))
 }
 
 /// Lateness of the last flow, in seconds: its completion minus the failover's end and the undisturbed completion time.
-fn lateness(results: &Results, scenario: &str, failover_s: f64, recovery: Recovery) -> Option<f64> {
+fn lateness(results: &Results, scenario: &str, failover_s: f64, recovery: RecoveryMode) -> Option<f64> {
     let rows = results.flows(scenario, recovery)?;
     let over_s = FAILOVER_AT_S + failover_s;
     let due_s = over_s + normal(&rows)?;
@@ -271,8 +274,8 @@ fn lateness(results: &Results, scenario: &str, failover_s: f64, recovery: Recove
 /// For each failover: its duration, and the mean of `number` over its flows with HALR and without.
 fn per_failover(results: &Results, number: fn(&FlowRow) -> f64) -> Option<Vec<(f64, f64, f64)>> {
     let (with, without) = (
-        results.flows(TIMEOUTS, Recovery::Lowest)?,
-        results.flows(TIMEOUTS, Recovery::None)?,
+        results.flows(TIMEOUTS, RecoveryMode::Lowest)?,
+        results.flows(TIMEOUTS, RecoveryMode::None)?,
     );
     let mut failovers: Vec<f64> = with.iter().map(|row| row.failover_s).collect();
     failovers.sort_by(f64::total_cmp);
@@ -294,29 +297,32 @@ fn both(results: &Results, scenario: &str, value: fn(&StringsSummary) -> f64) ->
     Some((of(true)?, of(false)?))
 }
 
-fn used(results: &Results, scenario: &str, rate_mbps: f64) -> Option<Found> {
+fn used(results: &Results, scenario: &str, rate_mbps: f64) -> Option<FigureClaimResult> {
     let (with, _) = both(results, scenario, |run| run.mean_mbps)?;
     let (even, uneven) = both(results, scenario, |run| run.deviation_mbps)?;
     let here = format!("{with:.1} Mb/s ± {even:.1}, without ± {uneven:.1}");
-    Some(Found::new(here, with > 0.9 * rate_mbps && even < uneven))
+    Some(FigureClaimResult::new(
+        here,
+        with > 0.9 * rate_mbps && even < uneven,
+    ))
 }
 
-fn fair(results: &Results, scenario: &str) -> Option<Found> {
+fn fair(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
     let (with, without) = both(results, scenario, |run| run.jain)?;
     let here = format!("{with:.2}, without {without:.2}");
-    Some(Found::new(here, with > 0.85 && with > without))
+    Some(FigureClaimResult::new(here, with > 0.85 && with > without))
 }
 
-fn queue(results: &Results, scenario: &str) -> Option<Found> {
+fn queue(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
     let (with, without) = both(results, scenario, |run| run.queue_mean)?;
-    Some(Found::new(
+    Some(FigureClaimResult::new(
         format!("{with:.0} < {without:.0} packets"),
         with < without,
     ))
 }
 
 /// Compares the drops from 10 s after the failover on, means over the seeds.
-fn settled(results: &Results, scenario: &str) -> Option<Found> {
+fn settled(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
     let (_, rows) = results.scenarios.get(scenario)?;
     let seeds = results.strings_of(scenario, true)?.len() as f64;
     let dropped = |rate_control: bool| {
@@ -328,5 +334,5 @@ fn settled(results: &Results, scenario: &str) -> Option<Found> {
     };
     let (with, without) = (dropped(true), dropped(false));
     let here = format!("{with:.1} packets, without {without:.0}");
-    Some(Found::new(here, with < 0.01 * without))
+    Some(FigureClaimResult::new(here, with < 0.01 * without))
 }

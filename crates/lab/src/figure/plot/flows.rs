@@ -2,20 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use model::failover::{Failover, Recovery as Modelled};
+use model::failover::{Failover, FlowRecovery as Modelled};
 use model::parameters::Parameters;
 use model::short_flow::ShortFlow;
-use sim::flow::Variant;
+use sim::flow::TcpVariant;
 
 use super::{NS2, above, recovery};
-use crate::figure::chart::{Axis, Mark, Panel, Place, Series, Shape};
+use crate::figure::chart::{Axis, Mark, MarkPosition, Panel, Series, Shape};
 use crate::figure::oracle;
 use crate::figure::palette::Colour;
 use crate::figure::rows::{FlowRow, Rows};
-use crate::figure::scenario::{FlowSweep, Recovery, Scenario, Seconds};
+use crate::figure::scenario::{FigureScenario, FlowSweep, RecoveryMode, ScenarioSeconds};
 
 /// Numbers of the thesis that a figure shows: label and place.
-pub type Marks = &'static [(&'static str, Place)];
+pub type Marks = &'static [(&'static str, MarkPosition)];
 
 const TIMEOUT_NAMES: [&str; 5] = ["0", "1", "2", "3", "4 or more"];
 const TIMEOUT_COLOURS: [Colour; 5] = [
@@ -26,37 +26,37 @@ const TIMEOUT_COLOURS: [Colour; 5] = [
     Colour::Purple,
 ];
 
-fn sweep(scenario: &Scenario) -> Option<&FlowSweep> {
+fn sweep(scenario: &FigureScenario) -> Option<&FlowSweep> {
     match scenario {
-        Scenario::Flows(sweep) => Some(sweep),
-        Scenario::Strings(_) | Scenario::UnusedFlowTime(_) => None,
+        FigureScenario::Flows(sweep) => Some(sweep),
+        FigureScenario::Strings(_) | FigureScenario::UnusedFlowTime(_) => None,
     }
 }
 
 /// Whether the sweep's TCP is the thesis', so that ns-2's results and the models are comparable.
 fn is_of_the_thesis(sweep: &FlowSweep) -> bool {
-    !sweep.variants.contains(&Variant::Rack)
+    !sweep.variants.contains(&TcpVariant::Rack)
 }
 
 /// The model's counterpart of a recovery.
-pub fn modelled(recovery: Recovery) -> Modelled {
+pub fn modelled(recovery: RecoveryMode) -> Modelled {
     match recovery {
-        Recovery::None => Modelled::Timeout,
-        Recovery::Lowest | Recovery::Syn | Recovery::All => Modelled::Local,
+        RecoveryMode::None => Modelled::Timeout,
+        RecoveryMode::Lowest | RecoveryMode::Syn | RecoveryMode::All => Modelled::Local,
     }
 }
 
 /// The recoveries that were simulated.
-fn simulated(rows: &[FlowRow]) -> BTreeSet<Recovery> {
+fn simulated(rows: &[FlowRow]) -> BTreeSet<RecoveryMode> {
     rows.iter().map(|row| row.recovery).collect()
 }
 
 /// Completion over arrival (Figures 12 to 14).
-pub fn completion_over_arrival(scenario: &Scenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
+pub fn completion_over_arrival(scenario: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     let Some(sweep) = sweep(scenario) else {
         return Vec::new();
     };
-    let panel = |Seconds(failover): &Seconds| {
+    let panel = |ScenarioSeconds(failover): &ScenarioSeconds| {
         let failover_s = failover.as_secs_f64();
         let of = |row: &&FlowRow| row.failover_s == failover_s;
         let rows: Vec<_> = rows.flows.iter().filter(of).cloned().collect();
@@ -79,7 +79,10 @@ pub fn completion_over_arrival(scenario: &Scenario, rows: &Rows, marks: Marks) -
             series.push(Series::new("ns-2, without HALR", NS2, Shape::Rings, sparse));
         }
         let start_s = sweep.cluster.failover_at.as_secs_f64();
-        let mut all = vec![Mark::new("failover", Place::Band(start_s, start_s + failover_s))];
+        let mut all = vec![Mark::new(
+            "failover",
+            MarkPosition::Band(start_s, start_s + failover_s),
+        )];
         all.extend(marks.iter().map(|(label, place)| Mark::new(*label, *place)));
         let highest = series.iter().flat_map(|series| &series.points).map(|(_, y)| *y);
         Panel {
@@ -98,7 +101,12 @@ pub fn completion_over_arrival(scenario: &Scenario, rows: &Rows, marks: Marks) -
 }
 
 /// The model's completion times for a flow that begins at each multiple of 10 ms.
-fn model_over_arrival(sweep: &FlowSweep, failover_s: f64, last_s: f64, policy: Recovery) -> Vec<(f64, f64)> {
+fn model_over_arrival(
+    sweep: &FlowSweep,
+    failover_s: f64,
+    last_s: f64,
+    policy: RecoveryMode,
+) -> Vec<(f64, f64)> {
     let flow = ShortFlow::new(Parameters::SHORT);
     let cluster = &sweep.cluster;
     let failover = Failover {
@@ -122,7 +130,7 @@ fn model_over_arrival(sweep: &FlowSweep, failover_s: f64, last_s: f64, policy: R
 }
 
 /// The congestion window of the first seed's flow (Figures 7 and 8).
-pub fn window(scenario: &Scenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
+pub fn window(scenario: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     let Some(sweep) = sweep(scenario) else {
         return Vec::new();
     };
@@ -147,8 +155,8 @@ pub fn window(scenario: &Scenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
         + sweep
             .failovers
             .first()
-            .map_or(0.0, |Seconds(time)| time.as_secs_f64());
-    let mut all = vec![Mark::new("failover", Place::Band(start_s, end_s))];
+            .map_or(0.0, |ScenarioSeconds(time)| time.as_secs_f64());
+    let mut all = vec![Mark::new("failover", MarkPosition::Band(start_s, end_s))];
     all.extend(marks.iter().map(|(label, place)| Mark::new(*label, *place)));
     vec![Panel {
         title: String::new(),
@@ -178,7 +186,7 @@ pub fn fractions<'a>(rows: impl Iterator<Item = &'a FlowRow>) -> [f64; 5] {
 }
 
 /// Fractions of flows by number of timeouts, as stacked bars: with HALR on the left, without on the right (Figures 15 to 17).
-pub fn timeouts(scenario: &Scenario, rows: &Rows, _: Marks) -> Vec<Panel> {
+pub fn timeouts(scenario: &FigureScenario, rows: &Rows, _: Marks) -> Vec<Panel> {
     const BAR: f64 = 0.36;
     let Some(sweep) = sweep(scenario) else {
         return Vec::new();
@@ -186,7 +194,7 @@ pub fn timeouts(scenario: &Scenario, rows: &Rows, _: Marks) -> Vec<Panel> {
     let failovers: Vec<f64> = sweep
         .failovers
         .iter()
-        .map(|Seconds(time)| time.as_secs_f64())
+        .map(|ScenarioSeconds(time)| time.as_secs_f64())
         .collect();
     let variant = rows
         .flows
@@ -195,7 +203,7 @@ pub fn timeouts(scenario: &Scenario, rows: &Rows, _: Marks) -> Vec<Panel> {
     let mut series = Vec::new();
     for policy in simulated(&rows.flows).into_iter().rev() {
         let (name, _) = recovery(policy);
-        let (side, opacity) = if policy == Recovery::None {
+        let (side, opacity) = if policy == RecoveryMode::None {
             (0.5, 0.85)
         } else {
             (-0.5, 0.45)

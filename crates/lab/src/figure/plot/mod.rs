@@ -5,7 +5,7 @@ pub mod models;
 pub mod strings;
 
 use super::palette::Colour;
-use super::scenario::Recovery;
+use super::scenario::RecoveryMode;
 
 /// Colours of our results with HALR ([`WITH`]) and without ([`WITHOUT`]), and of ns-2's results ([`NS2`]).
 pub const WITH: Colour = Colour::Blue;
@@ -15,12 +15,12 @@ pub const WITHOUT: Colour = Colour::Red;
 pub const NS2: Colour = Colour::Ink;
 
 /// A recovery's name in the legend, and its colour.
-pub const fn recovery(recovery: Recovery) -> (&'static str, Colour) {
+pub const fn recovery(recovery: RecoveryMode) -> (&'static str, Colour) {
     match recovery {
-        Recovery::None => ("without HALR", WITHOUT),
-        Recovery::Lowest => ("with HALR", WITH),
-        Recovery::Syn => ("with HALR, SYNs only", Colour::Green),
-        Recovery::All => ("with HALR, all packets", Colour::Purple),
+        RecoveryMode::None => ("without HALR", WITHOUT),
+        RecoveryMode::Lowest => ("with HALR", WITH),
+        RecoveryMode::Syn => ("with HALR, SYNs only", Colour::Green),
+        RecoveryMode::All => ("with HALR, all packets", Colour::Purple),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model::failover::{Range, Recovery as Modelled};
+use model::failover::{FlowRecovery as Modelled, Range};
 use model::long_flow::LongFlow;
 use model::parameters::Parameters;
 use model::short_flow::ShortFlow;
@@ -14,14 +14,14 @@ use crate::figure::chart::{Axis, Mark, Panel, Series, Shape, number};
 use crate::figure::oracle;
 use crate::figure::palette::SERIES;
 use crate::figure::rows::{FlowRow, Rows};
-use crate::figure::scenario::{Recovery, Scenario, Seconds};
+use crate::figure::scenario::{FigureScenario, RecoveryMode, ScenarioSeconds};
 
 /// The unused flow time as a function of the down time (Figure 9).
-pub fn sawtooth(scenario: &Scenario, _: &Rows, marks: Marks) -> Vec<Panel> {
-    let Scenario::UnusedFlowTime(sawtooth) = scenario else {
+pub fn sawtooth(scenario: &FigureScenario, _: &Rows, marks: Marks) -> Vec<Panel> {
+    let FigureScenario::UnusedFlowTime(sawtooth) = scenario else {
         return Vec::new();
     };
-    let Seconds(step) = sawtooth.step;
+    let ScenarioSeconds(step) = sawtooth.step;
     let (step_s, until_s) = (step.as_secs_f64(), sawtooth.until.0.as_secs_f64());
     let downs: Vec<f64> = (0..)
         .map(|index| f64::from(index) * step_s)
@@ -34,7 +34,7 @@ pub fn sawtooth(scenario: &Scenario, _: &Rows, marks: Marks) -> Vec<Panel> {
         points.collect::<Vec<_>>()
     };
     let mut series = Vec::new();
-    for (Seconds(timeout), colour) in sawtooth.timeouts.iter().zip(&SERIES[1..]) {
+    for (ScenarioSeconds(timeout), colour) in sawtooth.timeouts.iter().zip(&SERIES[1..]) {
         let timeout_s = timeout.as_secs_f64();
         let label = format!("without HALR, first timeout {} s", number(timeout_s));
         series.push(Series::new(
@@ -55,17 +55,17 @@ pub fn sawtooth(scenario: &Scenario, _: &Rows, marks: Marks) -> Vec<Panel> {
 }
 
 /// Shortest and longest completion time of disturbed short flows in the model: the lines of Figure 18.
-pub fn short_range(failover_s: f64, recovery: Recovery) -> Range {
+pub fn short_range(failover_s: f64, recovery: RecoveryMode) -> Range {
     ShortFlow::new(Parameters::SHORT).disturbed_range(failover_s, modelled(recovery))
 }
 
 /// Shortest and longest completion time of disturbed long flows in the model: the lines of Figure 19.
-pub fn long_range(failover_s: f64, recovery: Recovery) -> Range {
+pub fn long_range(failover_s: f64, recovery: RecoveryMode) -> Range {
     LongFlow::new(Parameters::LONG).disturbed_range(failover_s, modelled(recovery))
 }
 
 /// Completion time of short flows as a function of the failover's length (Figure 18).
-pub fn short_flows(scenario: &Scenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
+pub fn short_flows(scenario: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     let lines = |recovery| {
         let flow = ShortFlow::new(Parameters::SHORT);
         move |failover_s| flow.disturbed_range(failover_s, modelled(recovery))
@@ -85,22 +85,25 @@ pub fn short_flows(scenario: &Scenario, rows: &Rows, marks: Marks) -> Vec<Panel>
 }
 
 /// Completion time of long flows as a function of the failover's length (Figure 19).
-pub fn long_flows(scenario: &Scenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
+pub fn long_flows(scenario: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     over_failover(scenario, rows, marks, |recovery| {
         move |failover_s| long_range(failover_s, recovery)
     })
 }
 
 fn over_failover<F: Fn(f64) -> Range>(
-    scenario: &Scenario,
+    scenario: &FigureScenario,
     rows: &Rows,
     marks: Marks,
-    lines: impl Fn(Recovery) -> F,
+    lines: impl Fn(RecoveryMode) -> F,
 ) -> Vec<Panel> {
-    let Scenario::Flows(sweep) = scenario else {
+    let FigureScenario::Flows(sweep) = scenario else {
         return Vec::new();
     };
-    let lengths = sweep.failovers.iter().map(|Seconds(time)| time.as_secs_f64());
+    let lengths = sweep
+        .failovers
+        .iter()
+        .map(|ScenarioSeconds(time)| time.as_secs_f64());
     let (least, most) = lengths.fold((f64::INFINITY, 0.0_f64), |(least, most), length| {
         (least.min(length), most.max(length))
     });

@@ -2,36 +2,36 @@
 
 use std::collections::BTreeSet;
 
-use sim::flow::Variant;
+use sim::flow::TcpVariant;
 
 use super::flows::Marks;
 use super::{WITH, WITHOUT};
-use crate::figure::chart::{Axis, Mark, Panel, Place, Series, Shape};
+use crate::figure::chart::{Axis, Mark, MarkPosition, Panel, Series, Shape};
 use crate::figure::oracle;
 use crate::figure::palette::{Colour, SERIES};
 use crate::figure::rows::{BinRow, Rows};
-use crate::figure::scenario::{Scenario, StringSweep};
+use crate::figure::scenario::{FigureScenario, StringSweep};
 
 /// End of the time axis, in seconds. All flows except stragglers are complete by then.
 const END_S: f64 = 40.0;
 
-fn sweep(scenario: &Scenario) -> Option<&StringSweep> {
+fn sweep(scenario: &FigureScenario) -> Option<&StringSweep> {
     match scenario {
-        Scenario::Strings(sweep) => Some(sweep),
-        Scenario::Flows(_) | Scenario::UnusedFlowTime(_) => None,
+        FigureScenario::Strings(sweep) => Some(sweep),
+        FigureScenario::Flows(_) | FigureScenario::UnusedFlowTime(_) => None,
     }
 }
 
 /// Whether the sweep uses the TCP of the HALR thesis, so that ns-2's results are comparable.
 fn is_of_the_thesis(sweep: &StringSweep) -> bool {
-    sweep.rate.tcp.variant != Variant::Rack
+    sweep.rate.tcp.variant != TcpVariant::Rack
 }
 
 /// Marks for the failover and for the numbers of the HALR thesis.
 fn marks(sweep: &StringSweep, marks: Marks) -> Vec<Mark> {
     let rate = &sweep.rate;
     let start_s = rate.failure_at.as_secs_f64();
-    let failover = Place::Band(start_s, start_s + rate.failover.as_secs_f64());
+    let failover = MarkPosition::Band(start_s, start_s + rate.failover.as_secs_f64());
     let ours = [Mark::new("failover", failover)];
     let theirs = marks.iter().map(|(label, place)| Mark::new(*label, *place));
     ours.into_iter().chain(theirs).collect()
@@ -55,7 +55,7 @@ fn total(row: &BinRow) -> (f64, f64) {
     (row.end_s, row.passed_mbps + row.failover_mbps)
 }
 
-fn throughput(scenario: &Scenario, rows: &Rows, theirs: Marks, rate_control: bool) -> Vec<Panel> {
+fn throughput(scenario: &FigureScenario, rows: &Rows, theirs: Marks, rate_control: bool) -> Vec<Panel> {
     let Some(sweep) = sweep(scenario).filter(|_| bins(rows, rate_control).next().is_some()) else {
         return Vec::new();
     };
@@ -81,17 +81,17 @@ fn throughput(scenario: &Scenario, rows: &Rows, theirs: Marks, rate_control: boo
 }
 
 /// Throughput without rate control (Figure 20).
-pub fn throughput_without(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
+pub fn throughput_without(scenario: &FigureScenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
     throughput(scenario, rows, theirs, false)
 }
 
 /// Throughput with rate control (Figure 21).
-pub fn throughput_with(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
+pub fn throughput_with(scenario: &FigureScenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
     throughput(scenario, rows, theirs, true)
 }
 
 /// Throughput with and without rate control in one panel, and an enlarged part of that panel (Figure 22).
-pub fn throughput_compared(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
+pub fn throughput_compared(scenario: &FigureScenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
     let Some(sweep) = sweep(scenario) else {
         return Vec::new();
     };
@@ -121,7 +121,7 @@ pub fn throughput_compared(scenario: &Scenario, rows: &Rows, theirs: Marks) -> V
     ]
 }
 
-fn shares(scenario: &Scenario, rows: &Rows, theirs: Marks, rate_control: bool) -> Vec<Panel> {
+fn shares(scenario: &FigureScenario, rows: &Rows, theirs: Marks, rate_control: bool) -> Vec<Panel> {
     let Some(sweep) = sweep(scenario) else {
         return Vec::new();
     };
@@ -180,17 +180,17 @@ fn fairness(sweep: &StringSweep, rows: &Rows, rate_controls: &[bool]) -> Panel {
 }
 
 /// Per-flow shares without rate control (Figure 23).
-pub fn shares_without(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
+pub fn shares_without(scenario: &FigureScenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
     shares(scenario, rows, theirs, false)
 }
 
 /// Per-flow shares with rate control (Figure 24).
-pub fn shares_with(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
+pub fn shares_with(scenario: &FigureScenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
     shares(scenario, rows, theirs, true)
 }
 
 /// The queue before the surviving string (Figures 25 and 26).
-pub fn queue(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
+pub fn queue(scenario: &FigureScenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
     let Some(sweep) = sweep(scenario) else {
         return Vec::new();
     };
@@ -231,7 +231,7 @@ pub fn queue(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
 }
 
 /// Throughput, fairness and queue, each with and without rate control.
-pub fn overview(scenario: &Scenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
+pub fn overview(scenario: &FigureScenario, rows: &Rows, theirs: Marks) -> Vec<Panel> {
     let Some(sweep) = sweep(scenario) else {
         return Vec::new();
     };

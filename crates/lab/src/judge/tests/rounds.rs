@@ -3,26 +3,26 @@
 use super::*;
 
 /// Node a is the wire.
-const FROM_CLIENT_BY_A: Way = &[
+const FROM_CLIENT_BY_A: PacketRoute = &[
     (Point::Client, [0; 6], [0; 6]),
     (Point::Router, MAC_ROUTER, MAC_A),
     (Point::NodeA, MAC_ROUTER, MAC_A),
     (Point::NodeA, MAC_A, MAC_B),
     (Point::NodeB, MAC_A, MAC_B),
 ];
-const FROM_B_BY_A: Way = &[
+const FROM_B_BY_A: PacketRoute = &[
     (Point::NodeB, MAC_B, MAC_A),
     (Point::NodeA, MAC_B, MAC_A),
     (Point::NodeA, MAC_A, MAC_ROUTER),
     (Point::Router, MAC_A, MAC_ROUTER),
     (Point::Client, [0; 6], [0; 6]),
 ];
-const FROM_A: Way = PAST_THE_WIRE;
-const FROM_B: Way = FROM_SURVIVOR;
+const FROM_A: PacketRoute = PAST_THE_WIRE;
+const FROM_B: PacketRoute = FROM_SURVIVOR;
 
 /// A run that goes on after the service has said `won`. The wire and the speaker change.
-struct Rounds {
-    run: Run,
+struct SyntheticRounds {
+    run: SyntheticRun,
     first_fault: u64,
     returned: u64,
     /// The service's current offset in `run`.
@@ -38,10 +38,10 @@ fn says(at: u64, data: &'static [u8]) -> Say {
     }
 }
 
-impl Rounds {
+impl SyntheticRounds {
     /// Node a has died, node b has taken over and said `der`, and node a has just come back.
     fn new() -> Self {
-        let mut run = Run::new();
+        let mut run = SyntheticRun::new();
         run.open();
         run.exchange();
         let first_fault = run.fault();
@@ -56,7 +56,7 @@ impl Rounds {
     }
 
     /// Sends the next bytes on their `way`.
-    fn service(&mut self, way: Way, data: &'static [u8]) {
+    fn service(&mut self, way: PacketRoute, data: &'static [u8]) {
         self.run.say(true, way, says(self.said, data));
         self.said += data.len() as u64;
     }
@@ -76,7 +76,7 @@ impl Rounds {
         expected.role_changes_ns.extend(second_fault);
         let directory = TempDir::new().unwrap();
         let survey = Survey::of(&self.run.write(&directory), &expected).unwrap();
-        let returned = Change::Returned {
+        let returned = NodeChange::Returned {
             node: 0,
             at_ns: self.returned,
         };
@@ -84,14 +84,14 @@ impl Rounds {
         expected
     }
 
-    fn broken(&self, second_fault: Option<u64>) -> Vec<Rule> {
+    fn broken(&self, second_fault: Option<u64>) -> Vec<JudgeRule> {
         self.run.broken(&self.expected(second_fault))
     }
 }
 
 #[test]
 fn a_node_that_returns_becomes_the_wire_and_takes_over_in_its_turn() {
-    let mut rounds = Rounds::new();
+    let mut rounds = SyntheticRounds::new();
     rounds.becomes_wire();
     let first_forwarded = rounds.returned + 3 * HOP_NS;
     let fault = rounds.run.fault();
@@ -115,7 +115,7 @@ fn a_node_that_returns_becomes_the_wire_and_takes_over_in_its_turn() {
 /// forwarded its first segment. Input must be logged by the wire only once the VIP is announced.
 #[test]
 fn a_wire_that_hears_nothing_yet_is_one_for_output() {
-    let hears = |rounds: &mut Rounds, way, at| {
+    let hears = |rounds: &mut SyntheticRounds, way, at| {
         let ack = rounds.said;
         rounds.run.say(
             false,
@@ -128,7 +128,7 @@ fn a_wire_that_hears_nothing_yet_is_one_for_output() {
             },
         );
     };
-    let acknowledges = |rounds: &mut Rounds, data, ack| {
+    let acknowledges = |rounds: &mut SyntheticRounds, data, ack| {
         let said = Say {
             ack,
             ..says(rounds.said, data)
@@ -137,7 +137,7 @@ fn a_wire_that_hears_nothing_yet_is_one_for_output() {
         rounds.said += data.len() as u64;
     };
     for past in [false, true] {
-        let mut rounds = Rounds::new();
+        let mut rounds = SyntheticRounds::new();
         rounds.service(FROM_B_BY_A, b"ful");
         rounds.run.now_ns += 30 * MS;
         if past {
@@ -145,48 +145,51 @@ fn a_wire_that_hears_nothing_yet_is_one_for_output() {
         }
         hears(&mut rounds, TO_SURVIVOR, 5);
         acknowledges(&mut rounds, b"def", 6);
-        assert_eq!(rounds.broken(None).contains(&Rule::ThroughWire), past);
+        assert_eq!(rounds.broken(None).contains(&JudgeRule::ThroughWire), past);
         hears(&mut rounds, FROM_CLIENT_BY_A, 6);
         rounds.run.now_ns += 30 * MS;
         acknowledges(&mut rounds, b"ghi", 7);
         assert_eq!(rounds.broken(None).is_empty(), !past);
         hears(&mut rounds, TO_SURVIVOR, 7);
         acknowledges(&mut rounds, b"jkl", 8);
-        assert!(rounds.broken(None).contains(&Rule::InputCommit));
+        assert!(rounds.broken(None).contains(&JudgeRule::InputCommit));
     }
 }
 
 #[test]
 fn a_node_that_returns_and_speaks_without_right_is_a_second_voice() {
-    let mut rounds = Rounds::new();
+    let mut rounds = SyntheticRounds::new();
     rounds.service(FROM_A, b"ful");
     let mut broken = rounds.broken(None);
-    broken.retain(|&rule| rule == Rule::OneVoice);
-    assert_eq!(broken, [Rule::OneVoice]);
+    broken.retain(|&rule| rule == JudgeRule::OneVoice);
+    assert_eq!(broken, [JudgeRule::OneVoice]);
     // Node a must not speak either once it is the wire.
-    let mut rounds = Rounds::new();
+    let mut rounds = SyntheticRounds::new();
     rounds.becomes_wire();
     rounds.service(FROM_A, b"xyz");
-    assert_eq!(rounds.broken(None), [Rule::OneVoice]);
+    assert_eq!(rounds.broken(None), [JudgeRule::OneVoice]);
     let early = rounds.run.now_ns;
-    assert_eq!(rounds.broken(Some(early)), [Rule::OneVoice]);
+    assert_eq!(rounds.broken(Some(early)), [JudgeRule::OneVoice]);
 }
 
 #[test]
 fn the_old_wire_must_not_go_past_the_new_one() {
-    let mut rounds = Rounds::new();
+    let mut rounds = SyntheticRounds::new();
     rounds.becomes_wire();
     rounds.service(FROM_B, b"xyz");
-    assert_eq!(rounds.broken(None), [Rule::OutputCommit, Rule::ThroughWire]);
+    assert_eq!(
+        rounds.broken(None),
+        [JudgeRule::OutputCommit, JudgeRule::ThroughWire]
+    );
     // A segment that was under way when the new wire began is no breach.
-    let mut rounds = Rounds::new();
+    let mut rounds = SyntheticRounds::new();
     rounds.service(FROM_B_BY_A, b"ful");
     rounds.service(FROM_B, b"abc");
     rounds.run.now_ns += 30 * MS;
     rounds.service(FROM_B_BY_A, b"xyz");
     assert_eq!(rounds.broken(None), []);
     // Input that bypassed the new wire is not in its log.
-    let mut rounds = Rounds::new();
+    let mut rounds = SyntheticRounds::new();
     rounds.becomes_wire();
     let ack = rounds.said;
     let more = Say {
@@ -201,12 +204,12 @@ fn the_old_wire_must_not_go_past_the_new_one() {
         ..says(ack, b"")
     };
     rounds.run.say(true, FROM_B_BY_A, acknowledged);
-    assert_eq!(rounds.broken(None), [Rule::InputCommit]);
+    assert_eq!(rounds.broken(None), [JudgeRule::InputCommit]);
 }
 
 #[test]
 fn input_that_came_before_the_new_wire_need_not_have_been_logged_by_it() {
-    let mut rounds = Rounds::new();
+    let mut rounds = SyntheticRounds::new();
     let more = Say {
         at: 5,
         ack: 6,
@@ -229,11 +232,11 @@ fn input_that_came_before_the_new_wire_need_not_have_been_logged_by_it() {
 
 #[test]
 fn two_nodes_that_speak_at_the_same_time_are_heard_and_measured() {
-    let mut rounds = Rounds::new();
+    let mut rounds = SyntheticRounds::new();
     rounds.becomes_wire();
     let fault = rounds.run.fault();
     rounds.service(FROM_A, b"xyz");
-    let survey = |rounds: &Rounds| {
+    let survey = |rounds: &SyntheticRounds| {
         let directory = TempDir::new().unwrap();
         Survey::of(&rounds.run.write(&directory), &rounds.expected(None)).unwrap()
     };
@@ -243,7 +246,10 @@ fn two_nodes_that_speak_at_the_same_time_are_heard_and_measured() {
     // Node b was not dead: it sends one segment in between, and one afterwards.
     let before = rounds.run.now_ns;
     rounds.service(FROM_B, b"!");
-    assert_eq!(rounds.broken(Some(fault)), [Rule::OutputCommit, Rule::OneVoice]);
+    assert_eq!(
+        rounds.broken(Some(fault)),
+        [JudgeRule::OutputCommit, JudgeRule::OneVoice]
+    );
     let after = rounds.run.now_ns;
     rounds.service(FROM_A, b"?");
     let both = survey(&rounds).two_speakers_ns();
@@ -268,7 +274,7 @@ fn a_wire_that_returned_hears_when_packets_reach_it() {
         from_ns,
         until_ns,
     };
-    let returned = Change::Returned {
+    let returned = NodeChange::Returned {
         node: 1,
         at_ns: 100 * MS,
     };
@@ -303,17 +309,17 @@ fn a_wire_that_was_lost_is_none_until_it_returns() {
         entrances: Vec::new(),
     };
     let changes = [
-        Change::Lost { node: 0, at_ns: 5 },
-        Change::Lost {
+        NodeChange::Lost { node: 0, at_ns: 5 },
+        NodeChange::Lost {
             node: 1,
             at_ns: 20 * MS,
         },
-        Change::Returned {
+        NodeChange::Returned {
             node: 1,
             at_ns: 100 * MS,
         },
     ];
-    let wire = |from_ns, until_ns| Wire {
+    let wire = |from_ns, until_ns| WireSpan {
         node: 1,
         from_ns,
         hears_from_ns: from_ns,
@@ -322,7 +328,7 @@ fn a_wire_that_was_lost_is_none_until_it_returns() {
     let wires = survey.wires(1, &changes);
     assert_eq!(wires, [wire(0, 20 * MS), wire(220 * MS, u64::MAX)]);
     // The node is lost again before it becomes the wire.
-    let lost = Change::Lost {
+    let lost = NodeChange::Lost {
         node: 1,
         at_ns: 210 * MS,
     };

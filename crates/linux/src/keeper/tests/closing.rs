@@ -6,15 +6,15 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 
 use proto::connection::OutputEnd;
-use proto::restart::http::{Resume, Volatile};
+use proto::restart::http::{HttpResume, Volatile};
 
 use super::lab::*;
-use crate::keeper::{Adoption, Ending, Input, Plan};
+use crate::keeper::{Adoption, AdoptionPlan, ConnectionEnding, LoggedInput};
 
 /// The plan of a connection between two exchanges. If it `closes`, the next reply tells the client to open a new connection.
-fn between(closes: bool) -> Plan {
-    Plan::Http {
-        resume: Resume::Idle,
+fn between(closes: bool) -> AdoptionPlan {
+    AdoptionPlan::Http {
+        resume: HttpResume::Idle,
         volatile: Volatile::default(),
         closes,
     }
@@ -22,7 +22,7 @@ fn between(closes: bool) -> Plan {
 
 #[test]
 fn the_next_reply_is_the_last_and_the_connection_ends_in_order() {
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let (address, served) = application(|mut stream| {
         let asked = read_request(&mut stream);
         say(&mut stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
@@ -39,7 +39,7 @@ fn the_next_reply_is_the_last_and_the_connection_ends_in_order() {
     );
     say(&mut client, "GET /too-late HTTP/1.1\r\n\r\n"); // the keeper drops this request, without a RST
     end(&client);
-    assert_eq!(lab.ended(1).ending, Ending::Closed);
+    assert_eq!(lab.ended(1).ending, ConnectionEnding::Closed);
     let (asked, after) = served.join().unwrap();
     assert_eq!((asked.as_str(), after.len()), ("GET / HTTP/1.1\r\n\r\n", 0));
 }
@@ -56,7 +56,7 @@ fn curl_comes_again_once() {
         eprintln!("skipped: curl_comes_again_once needs nginx and curl");
         return;
     };
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/file", listener.local_addr().unwrap());
     let curl = Command::new("curl")
@@ -80,7 +80,7 @@ fn curl_comes_again_once() {
             syn_ack: None,
         };
         lab.agent()
-            .adopt(&adoption, restored.as_fd(), None, &Input::default())
+            .adopt(&adoption, restored.as_fd(), None, &LoggedInput::default())
             .unwrap();
     }
     let output = curl.wait_with_output().unwrap();

@@ -7,12 +7,15 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, accept, bind, listen, socket};
 
 use super::lab::*;
-use crate::keeper::{Adoption, Client, ClientError, ConnectionStatus, Ending, Plan, Status, serve};
-use crate::keeper::{Input, Options};
+use crate::keeper::{
+    Adoption, AdoptionPlan, ConnectionEnding, KeeperClient, KeeperClientError, KeeperConnectionStatus,
+    KeeperStatus, serve,
+};
+use crate::keeper::{KeeperOptions, LoggedInput};
 
 #[test]
 fn connections_go_on_when_the_agent_is_gone_and_another_one_finds_them() {
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let (address, _application) = application(|mut stream| {
         let request = read_exactly(&mut stream, 4);
         say(&mut stream, request);
@@ -23,16 +26,16 @@ fn connections_go_on_when_the_agent_is_gone_and_another_one_finds_them() {
     lab.agent = None;
     say(&mut client, "echo");
     assert_eq!(read_exactly(&mut client, 4), b"echo");
-    let another = Client::connect(&lab.path());
+    let another = KeeperClient::connect(&lab.path());
     lab.agent = Some(another.unwrap());
     assert_eq!(lab.status().services["web"].adopted, 1);
 }
 
 #[test]
 fn an_unused_keeper_ends_and_takes_its_socket_along() {
-    let mut lab = Lab::with(|options| options.unused = Duration::from_secs(1));
+    let mut lab = KeeperLab::with(|options| options.unused = Duration::from_secs(1));
     let connection = connection();
-    let adoption = adoption(1, &connection, nobody(), Plan::Silent);
+    let adoption = adoption(1, &connection, nobody(), AdoptionPlan::Silent);
     let client = lab.adopt(adoption, connection, &[]);
     lab.agent = None;
     end(&client);
@@ -48,8 +51,8 @@ fn a_retired_keeper_goes_on_beside_a_new_one_and_takes_along_what_is_its_own() {
             say(&mut stream, request);
         }
     };
-    let brief = |options: &mut Options| options.unused = Duration::from_secs(1);
-    let mut old = Lab::with(brief);
+    let brief = |options: &mut KeeperOptions| options.unused = Duration::from_secs(1);
+    let mut old = KeeperLab::with(brief);
     let (address, _old_application) = application(echo);
     let of_old = connection();
     let plan = adoption(1, &of_old, address, idle());
@@ -60,7 +63,7 @@ fn a_retired_keeper_goes_on_beside_a_new_one_and_takes_along_what_is_its_own() {
     let path = old.path();
     let retired = path.with_file_name("keeper-1");
     std::fs::rename(&path, &retired).unwrap();
-    let mut new = Lab::at(&path, brief);
+    let mut new = KeeperLab::at(&path, brief);
     let (address, _new_application) = application(echo);
     let of_new = connection();
     let plan = adoption(2, &of_new, address, idle());
@@ -69,9 +72,9 @@ fn a_retired_keeper_goes_on_beside_a_new_one_and_takes_along_what_is_its_own() {
         say(client, words);
         assert_eq!(read_exactly(client, 4), words.as_bytes());
     }
-    let numbers = |status: Status| status.connections.iter().map(|one| one.id).collect::<Vec<_>>();
+    let numbers = |status: KeeperStatus| status.connections.iter().map(|one| one.id).collect::<Vec<_>>();
     assert_eq!((numbers(old.status()), numbers(new.status())), (vec![1], vec![2]));
-    assert!(Client::connect(&retired).is_ok(), "a later agent finds it");
+    assert!(KeeperClient::connect(&retired).is_ok(), "a later agent finds it");
 
     end(&first);
     old.ended(1);
@@ -98,7 +101,7 @@ fn a_keeper_of_another_version_is_told_from_a_broken_one() {
     let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
     bind(listener.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
     listen(&listener, Backlog::new(1).unwrap()).unwrap();
-    let mut agent = Client::connect(&path).unwrap();
+    let mut agent = KeeperClient::connect(&path).unwrap();
     assert_eq!(agent.pid().unwrap(), nix::unistd::getpid());
     // SAFETY: the kernel has just made it for us.
     let other = unsafe { OwnedFd::from_raw_fd(accept(listener.as_raw_fd()).unwrap()) };
@@ -110,22 +113,23 @@ fn a_keeper_of_another_version_is_told_from_a_broken_one() {
 
 #[test]
 fn what_two_keepers_tell_adds_up() {
-    let mut labs = [Lab::new(), Lab::new()];
-    let mut sum = Status::default();
+    let mut labs = [KeeperLab::new(), KeeperLab::new()];
+    let mut sum = KeeperStatus::default();
     let mut clients = Vec::new();
     for (lab, id) in labs.iter_mut().zip([10, 20]) {
         let [lives, ends] = [connection(), connection()];
         let plan = adoption(id, &lives, nobody(), idle());
         clients.push(lab.adopt(plan, lives, &[]));
-        let plan = adoption(id + 1, &ends, nobody(), Plan::Silent);
+        let plan = adoption(id + 1, &ends, nobody(), AdoptionPlan::Silent);
         drop(lab.adopt(plan, ends, &[]));
         lab.ended(id + 1);
         sum.add(lab.status());
     }
     let sums = &sum.services["web"];
     assert_eq!((sums.adopted, sums.live), (4, 2));
-    assert_eq!(sums.ended, [(Ending::Closed, 2)].into());
-    let ids = |connections: &[ConnectionStatus]| connections.iter().map(|one| one.id).collect::<Vec<_>>();
+    assert_eq!(sums.ended, [(ConnectionEnding::Closed, 2)].into());
+    let ids =
+        |connections: &[KeeperConnectionStatus]| connections.iter().map(|one| one.id).collect::<Vec<_>>();
     assert_eq!(ids(&sum.connections), [10, 20]);
     assert_eq!(sum.ended.iter().map(|one| one.id).collect::<Vec<_>>(), [11, 21]);
     let past = sum.of_the_past();
@@ -135,7 +139,7 @@ fn what_two_keepers_tell_adds_up() {
 
 #[test]
 fn a_stopped_keeper_resets_what_it_has() {
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let connection = connection();
     let adoption = adoption(1, &connection, nobody(), idle());
     let mut client = lab.adopt(adoption, connection, &[]);
@@ -146,23 +150,23 @@ fn a_stopped_keeper_resets_what_it_has() {
 
 #[test]
 fn what_does_not_fit_is_refused_and_stays_with_the_agent() {
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let (first, second) = (connection(), connection());
     let plan = adoption(1, &first, nobody(), idle());
     let restored = second.restored.as_fd();
     lab.agent()
-        .adopt(&plan, first.restored.as_fd(), None, &Input::default())
+        .adopt(&plan, first.restored.as_fd(), None, &LoggedInput::default())
         .unwrap();
     for (replica, reason) in [
         (None, "there is a connection 1 already"),
         (Some(restored), "the sockets do not fit the plan"),
     ] {
         lab.agent()
-            .adopt(&plan, restored, replica, &Input::default())
+            .adopt(&plan, restored, replica, &LoggedInput::default())
             .unwrap();
         let refused = lab.agent().settle();
         assert!(
-            matches!(&refused, Err(ClientError::Refused(why)) if why.ends_with(reason)),
+            matches!(&refused, Err(KeeperClientError::Refused(why)) if why.ends_with(reason)),
             "{refused:?}"
         );
     }
@@ -172,13 +176,18 @@ fn what_does_not_fit_is_refused_and_stays_with_the_agent() {
 
 #[test]
 fn what_an_agent_gave_before_it_died_is_kept() {
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let connections: Vec<_> = (0..40).map(|_| connection()).collect();
-    let mut agent = Client::connect(&lab.path()).unwrap();
+    let mut agent = KeeperClient::connect(&lab.path()).unwrap();
     for (id, connection) in (1..).zip(&connections) {
         let adoption = adoption(id, connection, nobody(), idle());
         agent
-            .adopt(&adoption, connection.restored.as_fd(), None, &Input::default())
+            .adopt(
+                &adoption,
+                connection.restored.as_fd(),
+                None,
+                &LoggedInput::default(),
+            )
             .unwrap();
     }
     drop(agent); // it has read no answer
@@ -191,7 +200,7 @@ fn what_an_agent_gave_before_it_died_is_kept() {
 
 #[test]
 fn another_agent_finds_the_syn_ack_of_a_client_that_has_said_nothing() {
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let (address, _application) = application(|mut stream| {
         let request = read_exactly(&mut stream, 4);
         say(&mut stream, request);
@@ -203,7 +212,7 @@ fn another_agent_finds_the_syn_ack_of_a_client_that_has_said_nothing() {
         ..adoption(7, &connection, address, idle())
     };
     let mut client = lab.adopt(adoption, connection, &[]);
-    lab.agent = Some(Client::connect(&lab.path()).unwrap());
+    lab.agent = Some(KeeperClient::connect(&lab.path()).unwrap());
     assert_eq!(lab.status().connections[0].syn_ack, syn_ack);
     say(&mut client, "echo");
     assert_eq!(read_exactly(&mut client, 4), b"echo");
@@ -212,12 +221,12 @@ fn another_agent_finds_the_syn_ack_of_a_client_that_has_said_nothing() {
 
 #[test]
 fn only_one_keeper_serves_at_a_path_and_a_dead_one_is_replaced() {
-    let lab = Lab::new();
+    let lab = KeeperLab::new();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    let mut options = Options::new(lab.path());
+    let mut options = KeeperOptions::new(lab.path());
     options.unused = Duration::ZERO;
     let second = runtime.block_on(serve::serve(options.clone(), std::future::pending()));
     assert!(second.is_err_and(|error| error.to_string().contains("another keeper")));
@@ -239,7 +248,7 @@ fn a_terminated_keeper_ends() {
         .enable_all()
         .build()
         .unwrap();
-    let options = Options::new(directory.path().join("keeper"));
+    let options = KeeperOptions::new(directory.path().join("keeper"));
     runtime
         .block_on(serve::serve(options, std::future::ready(())))
         .unwrap();
@@ -247,14 +256,17 @@ fn a_terminated_keeper_ends() {
 
 #[test]
 fn endings_are_counted_and_the_last_remembered() {
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     for id in 0..300 {
         let connection = connection();
-        let adoption = adoption(id, &connection, nobody(), Plan::Silent);
+        let adoption = adoption(id, &connection, nobody(), AdoptionPlan::Silent);
         drop(lab.adopt(adoption, connection, &[]));
         lab.ended(id);
     }
     let status = lab.status();
-    assert_eq!(status.services["web"].ended, [(Ending::Closed, 300)].into());
+    assert_eq!(
+        status.services["web"].ended,
+        [(ConnectionEnding::Closed, 300)].into()
+    );
     assert_eq!((status.ended.len(), status.ended[0].id), (256, 44));
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use socket2::{Domain, Socket, Type};
 
 use super::lab::*;
-use crate::keeper::Ending;
+use crate::keeper::ConnectionEnding;
 
 const GET: &str = "GET / HTTP/1.1\r\n\r\n";
 const CLIENTS: u64 = 60;
@@ -48,7 +48,7 @@ fn nobody_is_lost_in_a_short_queue() {
         }
     });
     let before = overflows();
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let mut clients: Vec<_> = (0..CLIENTS)
         .map(|id| {
             let connection = connection();
@@ -69,7 +69,7 @@ fn nobody_is_lost_in_a_short_queue() {
 #[test]
 fn a_queue_that_stays_full_is_not_waited_for_for_ever() {
     let (_listener, address) = listen(1);
-    let mut lab = Lab::with(|options| options.connect_timeout = Duration::from_millis(50));
+    let mut lab = KeeperLab::with(|options| options.connect_timeout = Duration::from_millis(50));
     let clients: Vec<_> = (0..6)
         .map(|id| {
             let connection = connection();
@@ -80,7 +80,11 @@ fn a_queue_that_stays_full_is_not_waited_for_for_ever() {
         .collect();
     // The queue takes one more than its backlog.
     for id in 2..6 {
-        assert_eq!(lab.ended(id).ending, Ending::ApplicationUnreachable, "{id}");
+        assert_eq!(
+            lab.ended(id).ending,
+            ConnectionEnding::ApplicationUnreachable,
+            "{id}"
+        );
     }
     drop(clients);
 }

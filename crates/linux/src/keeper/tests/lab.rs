@@ -10,45 +10,45 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use proto::connection::OutputEnd;
-use proto::restart::http::{Resume, Rules, Tracker, Volatile};
+use proto::restart::http::{HttpResume, Rules, Tracker, Volatile};
 use tempfile::TempDir;
 
-use crate::keeper::{Adoption, Client, EndedStatus, Options, Plan, Status, serve};
+use crate::keeper::{Adoption, AdoptionPlan, EndedStatus, KeeperClient, KeeperOptions, KeeperStatus, serve};
 
 /// Nothing that these tests wait for takes this long unless it is broken.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A keeper and an agent that talks to it.
-pub struct Lab {
+pub struct KeeperLab {
     path: PathBuf,
     _directory: Option<TempDir>,
-    pub agent: Option<Client>,
+    pub agent: Option<KeeperClient>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Both ends of a connection whose server's end the keeper gets.
-pub struct Connection {
+pub struct ConnectionEnds {
     pub client: TcpStream,
     pub restored: TcpStream,
 }
 
-impl Lab {
+impl KeeperLab {
     pub fn new() -> Self {
         Self::with(|_| {})
     }
 
-    pub fn with(change: impl FnOnce(&mut Options)) -> Self {
+    pub fn with(change: impl FnOnce(&mut KeeperOptions)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         Self::start(&directory.path().join("keeper"), change, Some(directory))
     }
 
     /// A keeper that serves at `path`, in a folder that outlives it.
-    pub fn at(path: &Path, change: impl FnOnce(&mut Options)) -> Self {
+    pub fn at(path: &Path, change: impl FnOnce(&mut KeeperOptions)) -> Self {
         Self::start(path, change, None)
     }
 
-    fn start(path: &Path, change: impl FnOnce(&mut Options), directory: Option<TempDir>) -> Self {
-        let mut options = Options::new(path.to_owned());
+    fn start(path: &Path, change: impl FnOnce(&mut KeeperOptions), directory: Option<TempDir>) -> Self {
+        let mut options = KeeperOptions::new(path.to_owned());
         options.transparent = false;
         change(&mut options);
         let thread = thread::spawn(move || {
@@ -60,7 +60,7 @@ impl Lab {
                 .block_on(serve::serve(options, std::future::pending()))
                 .unwrap();
         });
-        let agent = Some(Client::connect_within(path, PATIENCE).unwrap());
+        let agent = Some(KeeperClient::connect_within(path, PATIENCE).unwrap());
         Self {
             path: path.to_owned(),
             _directory: directory,
@@ -73,16 +73,16 @@ impl Lab {
         self.path.clone()
     }
 
-    pub fn agent(&mut self) -> &mut Client {
+    pub fn agent(&mut self) -> &mut KeeperClient {
         self.agent.as_mut().expect("connected")
     }
 
-    pub fn status(&mut self) -> Status {
+    pub fn status(&mut self) -> KeeperStatus {
         self.agent().status().unwrap()
     }
 
     /// Gives the connection's server end to the keeper. Returns the client's end.
-    pub fn adopt(&mut self, adoption: Adoption, connection: Connection, input: &[&[u8]]) -> TcpStream {
+    pub fn adopt(&mut self, adoption: Adoption, connection: ConnectionEnds, input: &[&[u8]]) -> TcpStream {
         self.agent()
             .adopt(&adoption, connection.restored.as_fd(), None, &input.into())
             .unwrap();
@@ -107,10 +107,13 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
+impl Drop for KeeperLab {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            let agent = self.agent.take().or_else(|| Client::connect(&self.path()).ok());
+            let agent = self
+                .agent
+                .take()
+                .or_else(|| KeeperClient::connect(&self.path()).ok());
             if agent.is_some_and(|agent| agent.stop().is_ok()) && !thread::panicking() {
                 thread.join().unwrap();
             }
@@ -118,13 +121,13 @@ impl Drop for Lab {
     }
 }
 
-pub fn connection() -> Connection {
+pub fn connection() -> ConnectionEnds {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     client.set_write_timeout(Some(PATIENCE)).unwrap();
     let (restored, _) = listener.accept().unwrap();
-    Connection { client, restored }
+    ConnectionEnds { client, restored }
 }
 
 /// An application that serves one connection.
@@ -147,7 +150,12 @@ pub fn nobody() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-pub fn adoption(id: u64, connection: &Connection, application: SocketAddr, plan: Plan) -> Adoption {
+pub fn adoption(
+    id: u64,
+    connection: &ConnectionEnds,
+    application: SocketAddr,
+    plan: AdoptionPlan,
+) -> Adoption {
     Adoption {
         id,
         service: "web".into(),
@@ -162,19 +170,19 @@ pub fn adoption(id: u64, connection: &Connection, application: SocketAddr, plan:
 }
 
 /// The plan for a connection with the logs `input` and `output`.
-pub fn http(input: &[u8], output: &[u8]) -> Plan {
+pub fn http(input: &[u8], output: &[u8]) -> AdoptionPlan {
     let mut tracker = Tracker::new(Rules::default());
     tracker.on_input(input);
     tracker.on_output(output);
     resuming(tracker.resume().unwrap())
 }
 
-pub fn idle() -> Plan {
-    resuming(Resume::Idle)
+pub fn idle() -> AdoptionPlan {
+    resuming(HttpResume::Idle)
 }
 
-pub fn resuming(resume: Resume) -> Plan {
-    Plan::Http {
+pub fn resuming(resume: HttpResume) -> AdoptionPlan {
+    AdoptionPlan::Http {
         resume,
         volatile: Volatile::default(),
         closes: false,

@@ -8,19 +8,19 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
-use proto::restart::http::Resumer;
+use proto::restart::http::HttpResumer;
 
 use crate::keeper::channel::{self, Received, Room};
-use crate::keeper::input::Input;
-use crate::keeper::message::Request;
-use crate::keeper::{Adoption, Plan};
+use crate::keeper::input::LoggedInput;
+use crate::keeper::message::KeeperRequest;
+use crate::keeper::{Adoption, AdoptionPlan};
 
 /// A packet as an agent of this version would begin it.
 fn packet(input: &[u8]) -> Vec<u8> {
     [channel::MAGIC.as_slice(), input].concat()
 }
 
-fn receive(input: &[u8]) -> std::io::Result<Option<Received<Request>>> {
+fn receive(input: &[u8]) -> std::io::Result<Option<Received<KeeperRequest>>> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let (here, there) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
     let mut files = Vec::new();
@@ -59,11 +59,13 @@ fn a_message_is_taken_or_refused() {
         let mut buffer = [0; 1000];
         // A file that is too short makes the read fail.
         while !blob.is_empty() && blob.read(&mut buffer).is_ok_and(|count| count > 0) {}
-        let Request::Adopt(adoption) = message else { return };
+        let KeeperRequest::Adopt(adoption) = message else {
+            return;
+        };
         // The adoption does not change if it is sent and received again.
         assert_eq!(sent(&adoption), *adoption);
-        if let Plan::Http { resume, volatile, .. } = adoption.plan {
-            let (mut resumer, mut to_client) = Resumer::with_volatile(resume, volatile);
+        if let AdoptionPlan::Http { resume, volatile, .. } = adoption.plan {
+            let (mut resumer, mut to_client) = HttpResumer::with_volatile(resume, volatile);
             let said = b"HTTP/1.1 200 OK\r\nETag: \"5-e\"\r\nContent-Length: 5\r\n\r\nhello";
             let _ = resumer.on_application(said, &mut to_client);
             let _ = resumer.on_application_end(&mut to_client);
@@ -76,11 +78,11 @@ fn sent(adoption: &Adoption) -> Adoption {
     let flags = SockFlag::SOCK_CLOEXEC;
     let (here, there) =
         socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).expect("two sockets");
-    let request = Request::Adopt(Box::new(adoption));
-    channel::send(here.as_fd(), &request, &[], &Input::default()).expect("room");
-    let received = channel::receive::<Request>(there.as_fd(), &mut Room::default());
+    let request = KeeperRequest::Adopt(Box::new(adoption));
+    channel::send(here.as_fd(), &request, &[], &LoggedInput::default()).expect("room");
+    let received = channel::receive::<KeeperRequest>(there.as_fd(), &mut Room::default());
     match received.expect("as it was sent").expect("open").message {
-        Request::Adopt(adoption) => *adoption,
+        KeeperRequest::Adopt(adoption) => *adoption,
         other => panic!("{other:?}"),
     }
 }

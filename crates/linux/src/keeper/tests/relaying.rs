@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 use proto::connection::OutputEnd;
-use proto::restart::replica::Resume;
-use proto::spill::{Depot, InFile, Part};
+use proto::restart::replica::ReplicaResume;
+use proto::spill::{Depot, InFile, LogPart};
 
 use super::lab::*;
 use crate::keeper::relay::Relay;
-use crate::keeper::{Ending, Input, Plan, State};
+use crate::keeper::{AdoptionPlan, ConnectionEnding, LoggedInput, RelayState};
 use crate::spill::SpillDir;
 
 const GET: &str = "GET /file HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -28,7 +28,7 @@ fn reply(date: &str, body: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_cut_download_is_continued_and_the_connection_stays_usable() {
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let body = pattern(24 << 20);
     let (said, again) = (reply("then", &body), reply("now!", &body));
     for cut in [10, 40, 1 << 20, 24 << 20] {
@@ -62,14 +62,14 @@ fn a_cut_download_is_continued_and_the_connection_stays_usable() {
         let ended = lab.ended(cut as u64);
         assert_eq!(
             (ended.ending, ended.to_application),
-            (Ending::Closed, 2 * GET.len() as u64)
+            (ConnectionEnding::Closed, 2 * GET.len() as u64)
         );
     }
 }
 
 #[test]
 fn an_idle_connection_asks_the_application_when_its_client_speaks() {
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let (address, application) = application(|mut stream| {
         read_request(&mut stream);
         say(&mut stream, reply("now", b"ok"));
@@ -77,7 +77,7 @@ fn an_idle_connection_asks_the_application_when_its_client_speaks() {
     let connection = connection();
     let adoption = adoption(1, &connection, address, idle());
     let mut client = lab.adopt(adoption, connection, &[]);
-    assert_eq!(lab.status().connections[0].state, State::Idle);
+    assert_eq!(lab.status().connections[0].state, RelayState::Idle);
     assert!(!application.is_finished());
     say(&mut client, GET);
     assert_eq!(read_to_end(&mut client).unwrap(), reply("now", b"ok"));
@@ -85,7 +85,7 @@ fn an_idle_connection_asks_the_application_when_its_client_speaks() {
 
 #[test]
 fn an_idle_connection_becomes_the_application_s_after_a_while() {
-    let mut lab = Lab::with(|options| options.idle = Duration::from_millis(1));
+    let mut lab = KeeperLab::with(|options| options.idle = Duration::from_millis(1));
     let (address, application) = application(drop);
     let connection = connection();
     let adoption = adoption(1, &connection, address, idle());
@@ -96,7 +96,7 @@ fn an_idle_connection_becomes_the_application_s_after_a_while() {
 
 #[test]
 fn much_logged_input_goes_before_what_the_client_sends() {
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let input = pattern(70 << 20);
     let (address, application) = application(|mut stream| read_to_end(&mut stream).unwrap());
     let connection = connection();
@@ -108,7 +108,7 @@ fn much_logged_input_goes_before_what_the_client_sends() {
     end(&client);
     assert!(application.join().unwrap() == input);
     assert_eq!(read_to_end(&mut client).unwrap(), b"");
-    assert_eq!(lab.ended(1).ending, Ending::Closed);
+    assert_eq!(lab.ended(1).ending, ConnectionEnding::Closed);
 }
 
 /// Spilled input travels as the file that holds it, in order with the input from memory.
@@ -120,25 +120,25 @@ fn spilled_input_goes_before_what_is_in_memory() {
     let (spilled, kept) = input.split_at(8 << 20);
     file.append(0, spilled).unwrap();
     let in_file = |range: std::ops::Range<usize>| {
-        Part::File(InFile {
+        LogPart::File(InFile {
             file: &*file,
             at: range.start as u64,
             len: range.len() as u64,
         })
     };
     for in_memory in [0, 100, 1 << 20] {
-        let mut lab = Lab::new();
+        let mut lab = KeeperLab::new();
         let (address, application) = application(|mut stream| read_to_end(&mut stream).unwrap());
         let connection = connection();
         let adoption = adoption(1, &connection, address, idle());
         let parts = [
             in_file(5..70),
-            Part::Memory(b"mark"),
+            LogPart::Memory(b"mark"),
             in_file(70..spilled.len()),
             in_file(0..0),
-            Part::Memory(&kept[..in_memory]),
+            LogPart::Memory(&kept[..in_memory]),
         ];
-        let input: Input<'_> = parts.into_iter().collect();
+        let input: LoggedInput<'_> = parts.into_iter().collect();
         lab.agent()
             .adopt(&adoption, connection.restored.as_fd(), None, &input)
             .unwrap();
@@ -162,7 +162,7 @@ fn spilled_input_goes_before_what_is_in_memory() {
 #[test]
 fn a_client_that_ended_its_stream_still_gets_its_reply() {
     for ended_before in [false, true] {
-        let mut lab = Lab::new();
+        let mut lab = KeeperLab::new();
         let (address, _application) = application(|mut stream| {
             let request = read_to_end(&mut stream).unwrap();
             assert_eq!(request, GET.as_bytes());
@@ -176,13 +176,13 @@ fn a_client_that_ended_its_stream_still_gets_its_reply() {
             end(&client);
         }
         assert_eq!(read_to_end(&mut client).unwrap(), reply("now", b"ok")[4..]);
-        assert_eq!(lab.ended(1).ending, Ending::Closed);
+        assert_eq!(lab.ended(1).ending, ConnectionEnding::Closed);
     }
 }
 
 #[test]
 fn an_application_that_ended_its_stream_still_gets_input() {
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let (address, application) = application(|mut stream| {
         end(&stream);
         read_to_end(&mut stream).unwrap()
@@ -194,30 +194,30 @@ fn an_application_that_ended_its_stream_still_gets_input() {
     say(&mut client, "second");
     end(&client);
     assert_eq!(application.join().unwrap(), b"first second");
-    assert_eq!(lab.ended(1).ending, Ending::Closed);
+    assert_eq!(lab.ended(1).ending, ConnectionEnding::Closed);
 }
 
 #[test]
 fn a_replica_goes_on_from_where_either_was() {
-    let ahead = Resume::Ahead {
+    let ahead = ReplicaResume::Ahead {
         to_send: b"cd".to_vec(),
         ended: false,
     };
-    let behind = Resume::Behind {
+    let behind = ReplicaResume::Behind {
         said: b"ab".to_vec(),
         ended: false,
     };
     for (resume, replica_says, client_gets) in [(ahead, "ef", "cdef"), (behind, "abcd", "cd")] {
-        let mut lab = Lab::new();
+        let mut lab = KeeperLab::new();
         let replica = connection();
         let connection = connection();
-        let plan = Plan::Replica { resume };
+        let plan = AdoptionPlan::Replica { resume };
         let adoption = adoption(1, &connection, nobody(), plan);
         let sockets = (connection.restored.as_fd(), Some(replica.client.as_fd()));
         lab.agent()
             .adopt(&adoption, sockets.0, sockets.1, &[&b"logged "[..]][..].into())
             .unwrap();
-        let Connection { mut client, restored } = connection;
+        let ConnectionEnds { mut client, restored } = connection;
         drop((restored, replica.client));
         let mut application = replica.restored;
         say(&mut client, "sent");
@@ -226,27 +226,27 @@ fn a_replica_goes_on_from_where_either_was() {
         say(&mut application, replica_says);
         drop(application);
         assert_eq!(read_to_end(&mut client).unwrap(), client_gets.as_bytes());
-        assert_eq!(lab.ended(1).ending, Ending::Closed);
+        assert_eq!(lab.ended(1).ending, ConnectionEnding::Closed);
     }
 }
 
 #[test]
 fn an_ended_output_is_ended_again_and_input_still_flows_to_a_replica() {
     for ended in [true, false] {
-        let mut lab = Lab::new();
+        let mut lab = KeeperLab::new();
         let replica = connection();
         let connection = connection();
         let said = b"bye".to_vec();
-        let plan = Plan::Replica {
-            resume: Resume::Behind { said, ended },
+        let plan = AdoptionPlan::Replica {
+            resume: ReplicaResume::Behind { said, ended },
         };
         let mut adoption = adoption(1, &connection, nobody(), plan);
         adoption.output = OutputEnd::FinSent;
         let sockets = (connection.restored.as_fd(), Some(replica.client.as_fd()));
         lab.agent()
-            .adopt(&adoption, sockets.0, sockets.1, &Input::default())
+            .adopt(&adoption, sockets.0, sockets.1, &LoggedInput::default())
             .unwrap();
-        let Connection { mut client, restored } = connection;
+        let ConnectionEnds { mut client, restored } = connection;
         drop((restored, replica.client));
         let mut application = replica.restored;
         assert_eq!(read_to_end(&mut client).unwrap(), b"");
@@ -255,7 +255,7 @@ fn an_ended_output_is_ended_again_and_input_still_flows_to_a_replica() {
         say(&mut client, "late");
         end(&client);
         assert_eq!(read_to_end(&mut application).unwrap(), b"late");
-        assert_eq!(lab.ended(1).ending, Ending::Closed);
+        assert_eq!(lab.ended(1).ending, ConnectionEnding::Closed);
     }
 }
 
@@ -277,7 +277,7 @@ fn the_application_sees_the_client_s_address() {
                 .expect("iproute2");
             assert!(ip.success(), "ip {arguments}");
         }
-        let mut lab = Lab::with(|options| options.transparent = true);
+        let mut lab = KeeperLab::with(|options| options.transparent = true);
         let (address, application) = application(|stream| stream.peer_addr().unwrap());
         let connection = connection();
         let mut adoption = adoption(1, &connection, address, idle());
@@ -292,7 +292,7 @@ fn the_application_sees_the_client_s_address() {
 #[test]
 fn a_client_that_does_not_read_holds_up_the_application() {
     const MUCH: usize = 256 << 20;
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let (address, application) = application(|mut stream| {
         stream
             .set_write_timeout(Some(Duration::from_millis(500)))
@@ -310,7 +310,7 @@ fn a_client_that_does_not_read_holds_up_the_application() {
         "{MUCH} bytes were taken from the application for a client that reads none"
     );
     drop(client);
-    assert_eq!(lab.ended(1).ending, Ending::ClientLost);
+    assert_eq!(lab.ended(1).ending, ConnectionEnding::ClientLost);
 }
 
 /// A relay allocates memory for later states only when it gets there: ten thousand idle relays must not pay for it.

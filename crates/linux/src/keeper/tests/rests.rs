@@ -26,7 +26,7 @@ fn nginx_says_the_rest_and_little_more() {
     say(&mut stream, GET);
     let head = read_request(&mut stream);
     let reply = [head.as_bytes(), &read_exactly(&mut stream, LENGTH)].concat();
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     for (id, ranges) in [(1, true), (2, false)] {
         let cut = head.len() + LENGTH - 1_000_000;
         let mut tracker = Tracker::new(Rules {

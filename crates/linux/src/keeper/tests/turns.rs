@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::lab::*;
-use crate::keeper::kept::{Keeper, Kept};
+use crate::keeper::kept::{Keeper, KeptConnection};
 use crate::keeper::turns::{PATIENCE, STUCK};
-use crate::keeper::{Ending, Options};
+use crate::keeper::{ConnectionEnding, KeeperOptions};
 
 /// A keeper with two connections; the client of the first has had its first byte.
-fn two() -> (Rc<Keeper>, [Rc<Kept>; 2]) {
-    let keeper = Keeper::new(Options::new("unused".into()));
+fn two() -> (Rc<Keeper>, [Rc<KeptConnection>; 2]) {
+    let keeper = Keeper::new(KeeperOptions::new("unused".into()));
     let kept = [1, 2].map(|id| {
         let adoption = adoption(id, &connection(), nobody(), idle());
         keeper.enter(adoption).expect("a number of its own")
@@ -23,7 +23,7 @@ fn two() -> (Rc<Keeper>, [Rc<Kept>; 2]) {
     (Rc::new(keeper), kept)
 }
 
-async fn waited(keeper: &Keeper, kept: &Kept) -> Duration {
+async fn waited(keeper: &Keeper, kept: &KeptConnection) -> Duration {
     let begun = Instant::now();
     keeper.scratch.turns.give_way(kept).await;
     begun.elapsed()
@@ -84,6 +84,6 @@ async fn giving_way_has_an_end() {
 async fn who_is_gone_is_not_waited_for() {
     let (keeper, [served, waits]) = two();
     keeper.scratch.turns.begin(&waits);
-    keeper.leave(&waits, Ending::Failed, String::new());
+    keeper.leave(&waits, ConnectionEnding::Failed, String::new());
     assert_eq!(waited(&keeper, &served).await, Duration::ZERO);
 }

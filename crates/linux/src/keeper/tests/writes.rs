@@ -8,13 +8,13 @@ use proto::restart::http::{MARK, REFUSAL};
 use socket2::SockRef;
 
 use super::lab::*;
-use crate::keeper::{Ending, ServiceStatus};
+use crate::keeper::{ConnectionEnding, KeeperServiceStatus};
 
 const GET: &str = "GET / HTTP/1.1\r\n\r\n";
 const POST: &str = "POST / HTTP/1.1\r\nContent-Length: 400000\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-fn sums(lab: &mut Lab) -> ServiceStatus {
+fn sums(lab: &mut KeeperLab) -> KeeperServiceStatus {
     lab.status().services["web"].clone()
 }
 
@@ -23,7 +23,7 @@ fn an_upload_goes_on_where_the_log_ends() {
     let body = pattern(3_000_000);
     let (logged, live) = body.split_at(1_000_000);
     let head = format!("Expect: 100-continue\r\nContent-Length: {}\r\n\r\n", body.len());
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let expected = body.clone();
     let (address, application) = application(move |mut stream| {
         let head = read_request(&mut stream);
@@ -51,19 +51,19 @@ fn an_upload_goes_on_where_the_log_ends() {
     let seen = application.join().unwrap();
     assert_eq!(seen.as_bytes(), [line.as_bytes(), MARK, head.as_bytes()].concat());
     drop(client);
-    assert_eq!(lab.ended(1).ending, Ending::Closed);
+    assert_eq!(lab.ended(1).ending, ConnectionEnding::Closed);
 }
 
 #[test]
 fn a_refused_upload_is_answered_while_it_is_still_sent() {
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let connection = connection();
     let adoption = adoption(1, &connection, nobody(), http(POST.as_bytes(), b""));
     let mut client = lab.adopt(adoption, connection, &[]);
     say(&mut client, pattern(400_000));
     assert_eq!(read_to_end(&mut client).unwrap(), REFUSAL);
     drop(client);
-    assert_eq!(lab.ended(1).ending, Ending::Closed);
+    assert_eq!(lab.ended(1).ending, ConnectionEnding::Closed);
     assert_eq!(sums(&mut lab).refused, 1);
 }
 
@@ -71,7 +71,7 @@ fn a_refused_upload_is_answered_while_it_is_still_sent() {
 #[test]
 fn a_refused_upload_that_goes_on_is_not_reset() {
     // Longer than a busy machine keeps the client from sending, and shorter than the upload.
-    let mut lab = Lab::with(|options| options.linger = Duration::from_millis(600));
+    let mut lab = KeeperLab::with(|options| options.linger = Duration::from_millis(600));
     let connection = connection();
     let adoption = adoption(1, &connection, nobody(), http(POST.as_bytes(), b""));
     let mut client = lab.adopt(adoption, connection, &[]);
@@ -81,12 +81,12 @@ fn a_refused_upload_that_goes_on_is_not_reset() {
     }
     assert_eq!(read_to_end(&mut client).unwrap(), REFUSAL);
     drop(client);
-    assert_eq!(lab.ended(1).ending, Ending::Closed);
+    assert_eq!(lab.ended(1).ending, ConnectionEnding::Closed);
 }
 
 #[test]
 fn nothing_behind_a_refused_request_reaches_the_application() {
-    let mut lab = Lab::new();
+    let mut lab = KeeperLab::new();
     let (address, application) = application(move |mut stream| {
         let seen = read_request(&mut stream);
         say(&mut stream, OK);
@@ -111,7 +111,7 @@ fn nothing_behind_a_refused_request_reaches_the_application() {
 #[test]
 fn a_request_that_fails_the_application_again_is_quarantined() {
     for (said, reset) in [("", true), ("", false), (&OK[..30], true), (&OK[..30], false)] {
-        let mut lab = Lab::new();
+        let mut lab = KeeperLab::new();
         let (address, _application) = application(move |mut stream| {
             read_request(&mut stream);
             if reset {
@@ -126,7 +126,10 @@ fn a_request_that_fails_the_application_again_is_quarantined() {
         drop(client);
         let ending = lab.ended(1).ending;
         if said.is_empty() {
-            assert_eq!((seen.unwrap(), ending), (REFUSAL.to_vec(), Ending::Closed));
+            assert_eq!(
+                (seen.unwrap(), ending),
+                (REFUSAL.to_vec(), ConnectionEnding::Closed)
+            );
         } else {
             assert!(is_reset(&seen) && ending.is_reset(), "{seen:?}");
         }

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-use super::part::{Conversation, SERVICES, vips};
+use super::part::{PrimaryConnection, SERVICES, vips};
 use super::*;
 use crate::packet_socket::{FRAME_MAX, PacketSocket, VIRTIO_HEADER};
 
@@ -19,9 +19,11 @@ fn states(node: &world::Namespace, service: SocketAddr) -> Vec<String> {
 }
 
 /// Connections whose server sockets are in many states. The client sockets are returned too, because they must live as long.
-fn connections(world: &World, listener: &TcpListener) -> Vec<Conversation> {
-    let mut all: Vec<_> = (0..7).map(|_| Conversation::begin(world, listener)).collect();
-    all.iter_mut().for_each(Conversation::go_on);
+fn connections(world: &RouterLan, listener: &TcpListener) -> Vec<PrimaryConnection> {
+    let mut all: Vec<_> = (0..7)
+        .map(|_| PrimaryConnection::begin(world, listener))
+        .collect();
+    all.iter_mut().for_each(PrimaryConnection::go_on);
     all[1].client.write_all(b"never read").unwrap();
     all[2].client.shutdown(Shutdown::Write).unwrap(); // CLOSE-WAIT
     all[3].server.shutdown(Shutdown::Write).unwrap(); // FIN-WAIT-2
@@ -67,7 +69,7 @@ fn segments(tap: &PacketSocket, node: &world::Namespace) -> usize {
 }
 
 /// Checks that the connections of `listener` on the primary, in all states, are destroyed in silence.
-fn check(world: &World, network: &Network, listener: &TcpListener, service: SocketAddr) {
+fn check(world: &RouterLan, network: &Network, listener: &TcpListener, service: SocketAddr) {
     let primary = &world.primary;
     primary.run(|| network.set_speak(service, true).unwrap());
     let mut all = connections(world, listener);
@@ -114,21 +116,21 @@ fn check(world: &World, network: &Network, listener: &TcpListener, service: Sock
     drop(listener.accept()); // the server's end of `waiting`, which was destroyed
 
     primary.run(|| network.set_speak(service, true).unwrap());
-    Conversation::begin(world, listener).go_on(); // the listener is as it was
+    PrimaryConnection::begin(world, listener).go_on(); // the listener is as it was
     primary.run(|| network.set_speak(service, false).unwrap());
     primary.run(|| sockets::destroy(service).unwrap());
 }
 
 #[test]
 fn connections_in_any_state_end_in_silence() {
-    let Some(world) = World::new("connections_in_any_state_end_in_silence") else {
+    let Some(world) = RouterLan::new("connections_in_any_state_end_in_silence") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
     let primary = &world.primary;
     let plan = plan(2, &SERVICES);
     let mut network = primary.run(|| set_up(&plan, &journal(dir.path())));
-    primary.run(|| vips().map(|vip| network.assume(vip, Part::Alone).unwrap()));
+    primary.run(|| vips().map(|vip| network.assume(vip, NetworkPart::Alone).unwrap()));
     let services = SERVICES.map(|service| service.parse().unwrap());
     for service in services {
         let listener = primary.run(|| TcpListener::bind(service).unwrap());
@@ -139,7 +141,7 @@ fn connections_in_any_state_end_in_silence() {
 
 #[test]
 fn ipv4_connections_of_an_ipv6_listener_are_found_and_others_stay() {
-    let Some(world) = World::new("ipv4_connections_of_an_ipv6_listener_are_found_and_others_stay") else {
+    let Some(world) = RouterLan::new("ipv4_connections_of_an_ipv6_listener_are_found_and_others_stay") else {
         return;
     };
     let primary = &world.primary;
@@ -153,15 +155,15 @@ fn ipv4_connections_of_an_ipv6_listener_are_found_and_others_stay() {
         TcpListener::from(socket)
     });
     let others = primary.run(|| TcpListener::bind("10.0.0.3:81").unwrap());
-    let mut other = Conversation::begin(&world, &others);
+    let mut other = PrimaryConnection::begin(&world, &others);
     for service in ["10.0.0.3:80", "[2001:db8::3]:80"] {
         let service = service.parse().unwrap();
         let mut all: Vec<_> = (0..3)
-            .map(|_| Conversation::begin_at(&world, &listener, service))
+            .map(|_| PrimaryConnection::begin_at(&world, &listener, service))
             .collect();
-        all.iter_mut().for_each(Conversation::go_on);
+        all.iter_mut().for_each(PrimaryConnection::go_on);
         assert_eq!(primary.run(|| sockets::destroy(service).unwrap()), 3);
-        Conversation::begin_at(&world, &listener, service).go_on();
+        PrimaryConnection::begin_at(&world, &listener, service).go_on();
         primary.run(|| sockets::destroy(service).unwrap());
     }
     other.go_on();

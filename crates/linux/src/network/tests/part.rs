@@ -16,18 +16,18 @@ pub(super) fn vips() -> [IpAddr; 2] {
 }
 
 /// A connection between a client and the primary.
-pub(super) struct Conversation {
+pub(super) struct PrimaryConnection {
     pub(super) client: TcpStream,
     pub(super) server: TcpStream,
 }
 
-impl Conversation {
-    pub(super) fn begin(world: &World, listener: &TcpListener) -> Self {
+impl PrimaryConnection {
+    pub(super) fn begin(world: &RouterLan, listener: &TcpListener) -> Self {
         Self::begin_at(world, listener, listener.local_addr().unwrap())
     }
 
     /// At one of the addresses that `listener` listens at.
-    pub(super) fn begin_at(world: &World, listener: &TcpListener, service: SocketAddr) -> Self {
+    pub(super) fn begin_at(world: &RouterLan, listener: &TcpListener, service: SocketAddr) -> Self {
         let client = world
             .router
             .run(|| TcpStream::connect_timeout(&service, PATIENCE).unwrap());
@@ -50,7 +50,7 @@ impl Conversation {
 }
 
 /// Makes the backup forward packets to the VIPs as a wire does, but without a log.
-fn forward(world: &World) {
+fn forward(world: &RouterLan) {
     let backup = &world.backup;
     backup.command("sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1");
     backup.command("sysctl -q -w net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.eth0.send_redirects=0");
@@ -59,7 +59,7 @@ fn forward(world: &World) {
 }
 
 /// Makes the router send packets to the VIPs to `node`.
-fn lead_to(world: &World, node: &world::Namespace) {
+fn lead_to(world: &RouterLan, node: &world::Namespace) {
     let mac = mac(node);
     for vip in vips() {
         world
@@ -72,13 +72,13 @@ pub(super) fn mac(node: &world::Namespace) -> Mac {
     node.run(|| Interface::find("eth0").unwrap().unwrap().mac.unwrap())
 }
 
-fn claimants_of(world: &World, vip: IpAddr) -> Vec<Mac> {
+fn claimants_of(world: &RouterLan, vip: IpAddr) -> Vec<Mac> {
     let lan = || Interface::find("lan").unwrap().unwrap();
     world.router.run(|| claimants(&lan(), vip, MOMENT).unwrap())
 }
 
 /// Announces until the router sends to `node`.
-pub(super) fn announce(world: &World, node: &world::Namespace) {
+pub(super) fn announce(world: &RouterLan, node: &world::Namespace) {
     let mac = mac(node).to_string();
     for vip in vips() {
         let until = Instant::now() + PATIENCE;
@@ -94,7 +94,7 @@ pub(super) fn announce(world: &World, node: &world::Namespace) {
 
 #[test]
 fn a_claimed_vip_is_served_without_the_backup_and_given_back() {
-    let Some(world) = World::new("a_claimed_vip_is_served_without_the_backup_and_given_back") else {
+    let Some(world) = RouterLan::new("a_claimed_vip_is_served_without_the_backup_and_given_back") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -110,36 +110,38 @@ fn a_claimed_vip_is_served_without_the_backup_and_given_back() {
     }
     let planned = primary.settled();
     let listeners = SERVICES.map(|service| primary.run(|| TcpListener::bind(service).unwrap()));
-    let mut conversations = listeners.each_ref().map(|at| Conversation::begin(&world, at));
+    let mut conversations = listeners
+        .each_ref()
+        .map(|at| PrimaryConnection::begin(&world, at));
     for _ in 0..2 {
-        conversations.iter_mut().for_each(Conversation::go_on);
+        conversations.iter_mut().for_each(PrimaryConnection::go_on);
         world.router.ip("link set port2 down");
-        primary.run(|| vips().map(|vip| network.assume(vip, Part::Alone).unwrap()));
+        primary.run(|| vips().map(|vip| network.assume(vip, NetworkPart::Alone).unwrap()));
         announce(&world, primary);
-        conversations.iter_mut().for_each(Conversation::go_on);
+        conversations.iter_mut().for_each(PrimaryConnection::go_on);
         listeners
             .iter()
-            .for_each(|at| Conversation::begin(&world, at).go_on());
+            .for_each(|at| PrimaryConnection::begin(&world, at).go_on());
         for vip in vips() {
-            assert_eq!(network.part(vip), Some(Part::Alone));
+            assert_eq!(network.part(vip), Some(NetworkPart::Alone));
             assert_eq!(claimants_of(&world, vip), [mac(primary)], "{vip}");
         }
         let claimed = primary.settled();
-        primary.run(|| vips().map(|vip| network.assume(vip, Part::Alone).unwrap()));
+        primary.run(|| vips().map(|vip| network.assume(vip, NetworkPart::Alone).unwrap()));
         assert_same(&claimed, &primary.settled());
 
         world.router.ip("link set port2 up");
-        primary.run(|| vips().map(|vip| network.assume(vip, Part::Behind).unwrap()));
+        primary.run(|| vips().map(|vip| network.assume(vip, NetworkPart::Behind).unwrap()));
         assert_same_soon(&planned, || primary.dump());
-        primary.run(|| vips().map(|vip| network.assume(vip, Part::Behind).unwrap()));
+        primary.run(|| vips().map(|vip| network.assume(vip, NetworkPart::Behind).unwrap()));
         for vip in vips() {
-            assert_eq!(network.part(vip), Some(Part::Behind));
+            assert_eq!(network.part(vip), Some(NetworkPart::Behind));
             assert_eq!(claimants_of(&world, vip), [], "{vip}");
         }
         lead_to(&world, &world.backup);
     }
-    conversations.iter_mut().for_each(Conversation::go_on);
-    primary.run(|| vips().map(|vip| network.assume(vip, Part::Alone).unwrap()));
+    conversations.iter_mut().for_each(PrimaryConnection::go_on);
+    primary.run(|| vips().map(|vip| network.assume(vip, NetworkPart::Alone).unwrap()));
     primary.run(|| network.remove().unwrap());
     assert_same_soon(&before, || primary.dump());
 }
@@ -159,7 +161,7 @@ fn is_answered(hosts: &OutsideHosts, within: Duration) -> bool {
 
 #[test]
 fn outside_hosts_answer_as_soon_as_the_vip_leads_here() {
-    let Some(world) = World::new("outside_hosts_answer_as_soon_as_the_vip_leads_here") else {
+    let Some(world) = RouterLan::new("outside_hosts_answer_as_soon_as_the_vip_leads_here") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -183,7 +185,7 @@ fn outside_hosts_answer_as_soon_as_the_vip_leads_here() {
     }
     let probers = primary.run(|| vips().map(|vip| OutsideHosts::open(vip, "eth0", &hosts).unwrap()));
     let mut network = primary.run(|| set_up(&plan, &journal(dir.path())));
-    primary.run(|| vips().map(|vip| network.assume(vip, Part::Alone).unwrap()));
+    primary.run(|| vips().map(|vip| network.assume(vip, NetworkPart::Alone).unwrap()));
     for prober in &probers {
         assert!(!is_answered(prober, MOMENT), "the router sends to the backup");
     }
@@ -200,11 +202,11 @@ fn outside_hosts_answer_as_soon_as_the_vip_leads_here() {
     primary.run(|| network.remove().unwrap());
 }
 
-const PARTS: [Part; 3] = [Part::Wire, Part::Behind, Part::Alone];
+const PARTS: [NetworkPart; 3] = [NetworkPart::Wire, NetworkPart::Behind, NetworkPart::Alone];
 
 #[test]
 fn every_part_follows_every_other_and_is_the_same_each_time() {
-    let Some(world) = World::new("every_part_follows_every_other_and_is_the_same_each_time") else {
+    let Some(world) = RouterLan::new("every_part_follows_every_other_and_is_the_same_each_time") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -228,10 +230,10 @@ fn every_part_follows_every_other_and_is_the_same_each_time() {
 
 /// Leaves behind what a daemon leaves if it is killed while it changes to `part`: `done` steps of the new part are done, and the next step
 /// has only begun.
-fn killed_between(part: Part, done: usize, plan: &Plan, path: &Path) {
+fn killed_between(part: NetworkPart, done: usize, plan: &NetworkPlan, path: &Path) {
     let mut network = set_up(plan, path);
     let steps = network.journal.steps().to_vec();
-    let new = |step: &Step| step.switched().is_some() && step.serves(part);
+    let new = |step: &NetworkStep| step.switched().is_some() && step.serves(part);
     for (count, (index, step)) in steps.iter().enumerate().filter(|(_, step)| new(step)).enumerate() {
         if network.journal.begun(index) || count > done {
             continue;
@@ -246,7 +248,7 @@ fn killed_between(part: Part, done: usize, plan: &Plan, path: &Path) {
 
 #[test]
 fn a_daemon_killed_between_two_parts_is_succeeded_and_undone() {
-    let Some(world) = World::new("a_daemon_killed_between_two_parts_is_succeeded_and_undone") else {
+    let Some(world) = RouterLan::new("a_daemon_killed_between_two_parts_is_succeeded_and_undone") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -264,7 +266,7 @@ fn a_daemon_killed_between_two_parts_is_succeeded_and_undone() {
             node.run(|| {
                 killed_between(part, done, &plan, &journal);
                 let mut network = Network::adopt(&plan, &journal).unwrap().unwrap();
-                network.assume(vip, Part::Behind).unwrap();
+                network.assume(vip, NetworkPart::Behind).unwrap();
             });
             assert_same_soon(&planned, || node.dump());
             node.run(|| {
@@ -281,7 +283,7 @@ fn a_daemon_killed_between_two_parts_is_succeeded_and_undone() {
 
 #[test]
 fn a_claim_leaves_what_was_found() {
-    let Some(world) = World::new("a_claim_leaves_what_was_found") else {
+    let Some(world) = RouterLan::new("a_claim_leaves_what_was_found") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -292,7 +294,7 @@ fn a_claim_leaves_what_was_found() {
     node.ip("addr add 10.0.0.100/32 dev eth0");
     node.run(|| {
         network
-            .assume(plan.services[0].address.ip(), Part::Alone)
+            .assume(plan.services[0].address.ip(), NetworkPart::Alone)
             .unwrap()
     });
     assert!(!node.ip("rule").contains("5310"));

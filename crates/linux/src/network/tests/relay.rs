@@ -39,7 +39,9 @@ fn exchange(listener: &TcpListener, mut client: TcpStream) -> SocketAddr {
 /// Sets up a relay to `application`, relays a connection of `client`, and lets a neighbour connect too if the
 /// application can be reached from outside.
 fn check(client: &str, vip: &str, application: &str, reachable: bool) {
-    let Some(world) = World::new("relay") else { return };
+    let Some(world) = RouterLan::new("relay") else {
+        return;
+    };
     let dir = tempfile::tempdir().unwrap();
     let (client, application): (SocketAddr, SocketAddr) =
         (client.parse().unwrap(), application.parse().unwrap());

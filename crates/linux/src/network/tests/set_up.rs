@@ -9,7 +9,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use super::*;
 
 /// Sets up `plan` in `node`, calls `look`, and removes everything. Asserts that the node is then as it was before.
-fn around(node: &world::Namespace, plan: &Plan, look: impl FnOnce(&world::Namespace) + Send) {
+fn around(node: &world::Namespace, plan: &NetworkPlan, look: impl FnOnce(&world::Namespace) + Send) {
     let dir = tempfile::tempdir().unwrap();
     let journal = journal(dir.path());
     let before = node.dump();
@@ -26,7 +26,7 @@ fn around(node: &world::Namespace, plan: &Plan, look: impl FnOnce(&world::Namesp
 
 #[test]
 fn a_backup_has_the_vip_on_its_interface() {
-    let Some(world) = World::new("a_backup_has_the_vip_on_its_interface") else {
+    let Some(world) = RouterLan::new("a_backup_has_the_vip_on_its_interface") else {
         return;
     };
     around(&world.backup, &backup_plan(), |node| {
@@ -62,7 +62,8 @@ fn a_backup_has_the_vip_on_its_interface() {
 
 #[test]
 fn a_primary_hides_the_vip_and_sends_everything_of_it_by_the_backup() {
-    let Some(world) = World::new("a_primary_hides_the_vip_and_sends_everything_of_it_by_the_backup") else {
+    let Some(world) = RouterLan::new("a_primary_hides_the_vip_and_sends_everything_of_it_by_the_backup")
+    else {
         return;
     };
     around(&world.primary, &primary_plan(), |node| {
@@ -104,7 +105,8 @@ fn a_primary_hides_the_vip_and_sends_everything_of_it_by_the_backup() {
 
 #[test]
 fn fast_open_is_refused_and_what_clients_of_this_node_do_is_their_own() {
-    let Some(world) = World::new("fast_open_is_refused_and_what_clients_of_this_node_do_is_their_own") else {
+    let Some(world) = RouterLan::new("fast_open_is_refused_and_what_clients_of_this_node_do_is_their_own")
+    else {
         return;
     };
     for (found, during) in [("1539", "1537"), ("1", "1")] {
@@ -119,7 +121,8 @@ fn fast_open_is_refused_and_what_clients_of_this_node_do_is_their_own() {
 
 #[test]
 fn who_waits_to_be_accepted_by_a_worker_that_dies_is_accepted_by_another_one() {
-    let Some(world) = World::new("who_waits_to_be_accepted_by_a_worker_that_dies_is_accepted_by_another_one")
+    let Some(world) =
+        RouterLan::new("who_waits_to_be_accepted_by_a_worker_that_dies_is_accepted_by_another_one")
     else {
         return;
     };
@@ -156,7 +159,7 @@ fn who_waits_to_be_accepted_by_a_worker_that_dies_is_accepted_by_another_one() {
 /// waits.
 #[test]
 fn packets_to_a_new_address_are_taken_at_once() {
-    let Some(world) = World::new("packets_to_a_new_address_are_taken_at_once") else {
+    let Some(world) = RouterLan::new("packets_to_a_new_address_are_taken_at_once") else {
         return;
     };
     world.backup.run(|| {
@@ -176,7 +179,7 @@ fn packets_to_a_new_address_are_taken_at_once() {
 
 #[test]
 fn sysctls_that_do_already_are_left_alone() {
-    let Some(world) = World::new("sysctls_that_do_already_are_left_alone") else {
+    let Some(world) = RouterLan::new("sysctls_that_do_already_are_left_alone") else {
         return;
     };
     world
@@ -189,7 +192,7 @@ fn sysctls_that_do_already_are_left_alone() {
 
 #[test]
 fn a_sysctl_that_overrules_is_named() {
-    let Some(world) = World::new("a_sysctl_that_overrules_is_named") else {
+    let Some(world) = RouterLan::new("a_sysctl_that_overrules_is_named") else {
         return;
     };
     world
@@ -203,7 +206,7 @@ fn a_sysctl_that_overrules_is_named() {
 }
 
 #[track_caller]
-fn assert_refused(node: &world::Namespace, plan: &Plan, expected: &str) {
+fn assert_refused(node: &world::Namespace, plan: &NetworkPlan, expected: &str) {
     let dir = tempfile::tempdir().unwrap();
     let journal = journal(dir.path());
     let before = node.dump();
@@ -225,7 +228,7 @@ fn assert_refused(node: &world::Namespace, plan: &Plan, expected: &str) {
 
 #[test]
 fn what_is_there_already_is_not_ours() {
-    let Some(world) = World::new("what_is_there_already_is_not_ours") else {
+    let Some(world) = RouterLan::new("what_is_there_already_is_not_ours") else {
         return;
     };
     let there = "it is there already, and not by this node's steadfast";
@@ -256,7 +259,7 @@ fn what_is_there_already_is_not_ours() {
 
 #[test]
 fn an_interface_that_is_missing_is_named() {
-    let Some(world) = World::new("an_interface_that_is_missing_is_named") else {
+    let Some(world) = RouterLan::new("an_interface_that_is_missing_is_named") else {
         return;
     };
     let mut plan = plan(3, &["10.0.0.100:80"]);

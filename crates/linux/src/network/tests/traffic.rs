@@ -5,7 +5,7 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use proto::Seq;
-use proto::packet::{Flags, Options, Segment};
+use proto::packet::{Flags, Segment, TcpOptions};
 use socket2::SockRef;
 
 use super::*;
@@ -22,7 +22,7 @@ fn interface(name: &str) -> Interface {
 
 #[test]
 fn only_the_backup_answers_for_the_vip() {
-    let Some(world) = World::new("only_the_backup_answers_for_the_vip") else {
+    let Some(world) = RouterLan::new("only_the_backup_answers_for_the_vip") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -65,7 +65,7 @@ fn only_the_backup_answers_for_the_vip() {
 
 #[test]
 fn two_claimants_are_both_found() {
-    let Some(world) = World::new("two_claimants_are_both_found") else {
+    let Some(world) = RouterLan::new("two_claimants_are_both_found") else {
         return;
     };
     for node in [&world.backup, &world.primary] {
@@ -84,7 +84,7 @@ fn two_claimants_are_both_found() {
 
 #[test]
 fn an_announcement_moves_the_routers_entry() {
-    let Some(world) = World::new("an_announcement_moves_the_routers_entry") else {
+    let Some(world) = RouterLan::new("an_announcement_moves_the_routers_entry") else {
         return;
     };
     for vip in ["10.0.0.100", "2001:db8::100"] {
@@ -107,7 +107,7 @@ fn an_announcement_moves_the_routers_entry() {
 }
 
 /// The error of a connection from the router to `service`, where no process listens.
-fn refusal(world: &World, service: SocketAddr) -> io::ErrorKind {
+fn refusal(world: &RouterLan, service: SocketAddr) -> io::ErrorKind {
     world
         .router
         .run(|| TcpStream::connect_timeout(&service, MOMENT).unwrap_err().kind())
@@ -115,7 +115,7 @@ fn refusal(world: &World, service: SocketAddr) -> io::ErrorKind {
 
 #[test]
 fn a_neighbour_that_did_not_answer_is_asked_for_again_at_once() {
-    let Some(world) = World::new("a_neighbour_that_did_not_answer_is_asked_for_again_at_once") else {
+    let Some(world) = RouterLan::new("a_neighbour_that_did_not_answer_is_asked_for_again_at_once") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn a_neighbour_that_did_not_answer_is_asked_for_again_at_once() {
 
 #[test]
 fn without_the_right_to_speak_no_rst_leaves() {
-    let Some(world) = World::new("without_the_right_to_speak_no_rst_leaves") else {
+    let Some(world) = RouterLan::new("without_the_right_to_speak_no_rst_leaves") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -174,7 +174,7 @@ fn without_the_right_to_speak_no_rst_leaves() {
 }
 
 /// A connection from the router to `service`; `None` if the router cannot connect.
-fn connect(world: &World, service: SocketAddr) -> Option<TcpStream> {
+fn connect(world: &RouterLan, service: SocketAddr) -> Option<TcpStream> {
     let connected = world
         .router
         .run(|| TcpStream::connect_timeout(&service, MOMENT).ok());
@@ -193,7 +193,7 @@ fn is_silent(mut client: &TcpStream) -> bool {
 
 #[test]
 fn without_the_right_to_speak_no_listener_answers() {
-    let Some(world) = World::new("without_the_right_to_speak_no_listener_answers") else {
+    let Some(world) = RouterLan::new("without_the_right_to_speak_no_listener_answers") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -226,7 +226,7 @@ fn without_the_right_to_speak_no_listener_answers() {
 
 #[test]
 fn who_answers_a_marked_syn_may_speak_but_not_reset() {
-    let Some(world) = World::new("who_answers_a_marked_syn_may_speak_but_not_reset") else {
+    let Some(world) = RouterLan::new("who_answers_a_marked_syn_may_speak_but_not_reset") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -275,7 +275,7 @@ fn who_answers_a_marked_syn_may_speak_but_not_reset() {
 /// The agent's RSTs leave although its node has no general right to speak. If the guard dropped a RST, the sender would get an error.
 #[test]
 fn a_refusal_needs_no_right_to_speak() {
-    let Some(world) = World::new("a_refusal_needs_no_right_to_speak") else {
+    let Some(world) = RouterLan::new("a_refusal_needs_no_right_to_speak") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -297,7 +297,7 @@ fn a_refusal_needs_no_right_to_speak() {
                 ..Flags::default()
             },
             window: 0,
-            options: Options::default(),
+            options: TcpOptions::default(),
             payload: &[],
         };
         raw.send(&reset.emit()).unwrap();
@@ -306,7 +306,7 @@ fn a_refusal_needs_no_right_to_speak() {
 
 #[test]
 fn the_guard_stands_before_the_vip() {
-    let Some(world) = World::new("the_guard_stands_before_the_vip") else {
+    let Some(world) = RouterLan::new("the_guard_stands_before_the_vip") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -323,7 +323,7 @@ fn the_guard_stands_before_the_vip() {
 
 #[test]
 fn interfaces_are_described() {
-    let Some(world) = World::new("interfaces_are_described") else {
+    let Some(world) = RouterLan::new("interfaces_are_described") else {
         return;
     };
     world.backup.run(|| {
@@ -352,7 +352,7 @@ fn interfaces_are_described() {
 
 #[test]
 fn the_right_to_speak_of_a_table_that_is_gone_is_an_error() {
-    let Some(world) = World::new("the_right_to_speak_of_a_table_that_is_gone_is_an_error") else {
+    let Some(world) = RouterLan::new("the_right_to_speak_of_a_table_that_is_gone_is_an_error") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();

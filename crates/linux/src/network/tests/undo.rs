@@ -3,7 +3,7 @@
 use super::*;
 
 /// Leaves the journal and the network as a daemon does that is killed before or after the step with this index.
-fn killed_at(index: usize, done: bool, plan: &Plan, journal: &Path) {
+fn killed_at(index: usize, done: bool, plan: &NetworkPlan, journal: &Path) {
     let netlink = Netlink::open().unwrap();
     let steps = plan::steps(&netlink, plan).unwrap();
     let mut journal = Journal::create(journal, plan, steps.clone()).unwrap();
@@ -15,13 +15,13 @@ fn killed_at(index: usize, done: bool, plan: &Plan, journal: &Path) {
     }
 }
 
-fn number_of_steps(plan: &Plan) -> usize {
+fn number_of_steps(plan: &NetworkPlan) -> usize {
     plan::steps(&Netlink::open().unwrap(), plan).unwrap().len()
 }
 
 #[test]
 fn a_daemon_killed_at_any_step_is_undone() {
-    let Some(world) = World::new("a_daemon_killed_at_any_step_is_undone") else {
+    let Some(world) = RouterLan::new("a_daemon_killed_at_any_step_is_undone") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -42,7 +42,7 @@ fn a_daemon_killed_at_any_step_is_undone() {
 
 #[test]
 fn a_daemon_killed_at_any_step_is_succeeded() {
-    let Some(world) = World::new("a_daemon_killed_at_any_step_is_succeeded") else {
+    let Some(world) = RouterLan::new("a_daemon_killed_at_any_step_is_succeeded") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -66,7 +66,7 @@ fn a_daemon_killed_at_any_step_is_succeeded() {
 
 #[test]
 fn a_daemon_killed_at_any_step_is_gone_on_with() {
-    let Some(world) = World::new("a_daemon_killed_at_any_step_is_gone_on_with") else {
+    let Some(world) = RouterLan::new("a_daemon_killed_at_any_step_is_gone_on_with") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ fn a_daemon_killed_at_any_step_is_gone_on_with() {
 
 #[test]
 fn a_claim_and_the_right_to_speak_are_gone_on_with() {
-    let Some(world) = World::new("a_claim_and_the_right_to_speak_are_gone_on_with") else {
+    let Some(world) = RouterLan::new("a_claim_and_the_right_to_speak_are_gone_on_with") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -99,11 +99,11 @@ fn a_claim_and_the_right_to_speak_are_gone_on_with() {
     node.run(|| {
         let mut network = set_up(&plan, &journal);
         network.set_speak(vip, true).unwrap();
-        network.assume(vip.ip(), Part::Alone).unwrap();
+        network.assume(vip.ip(), NetworkPart::Alone).unwrap();
     });
     let claimed = node.settled();
     let network = node.run(|| Network::adopt(&plan, &journal).unwrap().unwrap());
-    assert_eq!(network.part(vip.ip()), Some(Part::Alone));
+    assert_eq!(network.part(vip.ip()), Some(NetworkPart::Alone));
     assert_same(&claimed, &node.settled());
     node.command("nft flush ruleset");
     let mut network = network;
@@ -113,7 +113,7 @@ fn a_claim_and_the_right_to_speak_are_gone_on_with() {
 
 #[test]
 fn a_network_for_another_plan_is_not_gone_on_with() {
-    let Some(world) = World::new("a_network_for_another_plan_is_not_gone_on_with") else {
+    let Some(world) = RouterLan::new("a_network_for_another_plan_is_not_gone_on_with") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -132,7 +132,7 @@ fn a_network_for_another_plan_is_not_gone_on_with() {
 
 #[test]
 fn the_right_to_speak_survives_the_daemon() {
-    let Some(world) = World::new("the_right_to_speak_survives_the_daemon") else {
+    let Some(world) = RouterLan::new("the_right_to_speak_survives_the_daemon") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -152,7 +152,7 @@ fn the_right_to_speak_survives_the_daemon() {
 
 #[test]
 fn another_plan_begins_from_the_network_as_found() {
-    let Some(world) = World::new("another_plan_begins_from_the_network_as_found") else {
+    let Some(world) = RouterLan::new("another_plan_begins_from_the_network_as_found") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -177,7 +177,7 @@ fn another_plan_begins_from_the_network_as_found() {
 
 #[test]
 fn what_others_changed_since_stays() {
-    let Some(world) = World::new("what_others_changed_since_stays") else {
+    let Some(world) = RouterLan::new("what_others_changed_since_stays") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -201,7 +201,7 @@ fn what_others_changed_since_stays() {
 
 #[test]
 fn an_interface_that_is_gone_has_nothing_to_undo() {
-    let Some(world) = World::new("an_interface_that_is_gone_has_nothing_to_undo") else {
+    let Some(world) = RouterLan::new("an_interface_that_is_gone_has_nothing_to_undo") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -216,7 +216,7 @@ fn an_interface_that_is_gone_has_nothing_to_undo() {
 
 #[test]
 fn a_torn_last_line_was_not_begun() {
-    let Some(world) = World::new("a_torn_last_line_was_not_begun") else {
+    let Some(world) = RouterLan::new("a_torn_last_line_was_not_begun") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ fn a_torn_last_line_was_not_begun() {
 
 #[test]
 fn a_journal_that_is_damaged_or_not_of_here_is_refused() {
-    let Some(world) = World::new("a_journal_that_is_damaged_or_not_of_here_is_refused") else {
+    let Some(world) = RouterLan::new("a_journal_that_is_damaged_or_not_of_here_is_refused") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();

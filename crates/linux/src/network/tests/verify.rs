@@ -10,7 +10,7 @@ fn dump(node: &world::Namespace) -> std::collections::BTreeMap<String, String> {
 }
 
 /// Each command removes the object that is named beside it. `repair` restores that object.
-fn check(node: &world::Namespace, plan: &Plan, cases: &[(&str, &str)]) {
+fn check(node: &world::Namespace, plan: &NetworkPlan, cases: &[(&str, &str)]) {
     let dir = tempfile::tempdir().unwrap();
     let mut network = node.run(|| set_up(plan, &journal(dir.path())));
     let speaker = plan.services[0].address;
@@ -35,7 +35,7 @@ const GUARD: &str = "nftables table inet steadfast_test-node";
 
 #[test]
 fn what_a_primary_has_lost_is_put_up_again() {
-    let Some(world) = World::new("what_a_primary_has_lost_is_put_up_again") else {
+    let Some(world) = RouterLan::new("what_a_primary_has_lost_is_put_up_again") else {
         return;
     };
     let cases = [
@@ -76,7 +76,7 @@ fn what_a_primary_has_lost_is_put_up_again() {
 
 #[test]
 fn what_a_backup_has_lost_is_put_up_again() {
-    let Some(world) = World::new("what_a_backup_has_lost_is_put_up_again") else {
+    let Some(world) = RouterLan::new("what_a_backup_has_lost_is_put_up_again") else {
         return;
     };
     let cases = [
@@ -100,7 +100,8 @@ fn what_a_backup_has_lost_is_put_up_again() {
 
 #[test]
 fn a_claimed_vip_is_put_up_again_without_the_way_through_the_backup() {
-    let Some(world) = World::new("a_claimed_vip_is_put_up_again_without_the_way_through_the_backup") else {
+    let Some(world) = RouterLan::new("a_claimed_vip_is_put_up_again_without_the_way_through_the_backup")
+    else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
@@ -109,7 +110,7 @@ fn a_claimed_vip_is_put_up_again_without_the_way_through_the_backup() {
     let mut network = node.run(|| set_up(&plan, &journal(dir.path())));
     node.run(|| {
         network
-            .assume(plan.services[0].address.ip(), Part::Alone)
+            .assume(plan.services[0].address.ip(), NetworkPart::Alone)
             .unwrap()
     });
     let claimed = dump(node);
@@ -122,7 +123,7 @@ fn a_claimed_vip_is_put_up_again_without_the_way_through_the_backup() {
 
 #[test]
 fn what_a_pulled_cable_took_along_comes_back_with_it() {
-    let Some(world) = World::new("what_a_pulled_cable_took_along_comes_back_with_it") else {
+    let Some(world) = RouterLan::new("what_a_pulled_cable_took_along_comes_back_with_it") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();

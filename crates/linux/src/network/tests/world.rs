@@ -132,13 +132,13 @@ pub(super) fn assert_same_soon(
 }
 
 /// The LAN. Addresses end in 1 (router), 2 (backup) and 3 (primary): 10.0.0.0/24 and 2001:db8::/64.
-pub(super) struct World {
+pub(super) struct RouterLan {
     pub(super) router: Namespace,
     pub(super) backup: Namespace,
     pub(super) primary: Namespace,
 }
 
-impl World {
+impl RouterLan {
     /// The LAN for a test. Without root it cannot be made; then prints that the test is skipped, and returns `None`.
     pub(super) fn new(test: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {

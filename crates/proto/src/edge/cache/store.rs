@@ -11,14 +11,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{CacheConfig, CacheCounts, Policy};
+use super::{CacheConfig, CacheCounts, CachePolicy};
 use crate::Seq;
 
 /// The packets held, by connection.
 #[derive(Clone, Debug)]
-pub(super) struct Store<K, P> {
+pub(super) struct CacheStore<K, P> {
     pub config: CacheConfig,
-    pub connections: BTreeMap<K, Kept<P>>,
+    pub connections: BTreeMap<K, CachedConnection<P>>,
     /// Connections that can make room: those with more than one entering packet are `wide`, those with an acknowledgement
     /// `acknowledging`.
     wide: BTreeSet<K>,
@@ -29,18 +29,18 @@ pub(super) struct Store<K, P> {
 
 /// The packets of one connection.
 #[derive(Clone, Debug)]
-pub(super) struct Kept<P> {
+pub(super) struct CachedConnection<P> {
     /// Unacknowledged entering packets, lowest first.
-    pub waiting: VecDeque<Held<P>>,
-    /// The leaving packet with the highest acknowledgement, which is in [`Held::end`].
-    pub highest: Option<Held<P>>,
+    pub waiting: VecDeque<CachedPacket<P>>,
+    /// The leaving packet with the highest acknowledgement, which is in [`CachedPacket::end`].
+    pub highest: Option<CachedPacket<P>>,
     /// The number after the FIN that entered, and whether a FIN left.
     pub fin_entered: Option<Seq>,
     pub fin_left: bool,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Held<P> {
+pub(super) struct CachedPacket<P> {
     pub seq: Seq,
     pub end: Seq,
     pub syn: bool,
@@ -56,7 +56,7 @@ pub(super) enum Worth {
     Lowest,
 }
 
-impl<P> Default for Kept<P> {
+impl<P> Default for CachedConnection<P> {
     fn default() -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -67,7 +67,7 @@ impl<P> Default for Kept<P> {
     }
 }
 
-impl<K: Copy + Ord, P> Store<K, P> {
+impl<K: Copy + Ord, P> CacheStore<K, P> {
     pub fn new(config: CacheConfig) -> Self {
         Self {
             config,
@@ -92,7 +92,7 @@ impl<K: Copy + Ord, P> Store<K, P> {
             max_bytes,
             max_packets,
         } = self.config;
-        let syns_full = policy != Policy::Syn && self.syn_bytes + bytes > max_bytes / 2;
+        let syns_full = policy != CachePolicy::Syn && self.syn_bytes + bytes > max_bytes / 2;
         if bytes > max_bytes || max_packets == 0 || (syn && syns_full) {
             return false;
         }
@@ -113,7 +113,7 @@ impl<K: Copy + Ord, P> Store<K, P> {
         true
     }
 
-    pub fn put_waiting(&mut self, key: K, place: usize, held: Held<P>) {
+    pub fn put_waiting(&mut self, key: K, place: usize, held: CachedPacket<P>) {
         self.count_in(held.bytes);
         self.syn_bytes += if held.syn { held.bytes } else { 0 };
         let waiting = &mut self.connections.entry(key).or_default().waiting;
@@ -124,7 +124,7 @@ impl<K: Copy + Ord, P> Store<K, P> {
         }
     }
 
-    pub fn take_waiting(&mut self, key: K, place: usize) -> Option<Held<P>> {
+    pub fn take_waiting(&mut self, key: K, place: usize) -> Option<CachedPacket<P>> {
         let waiting = &mut self.connections.get_mut(&key)?.waiting;
         let held = waiting.remove(place)?;
         if waiting.len() <= 1 {
@@ -135,13 +135,13 @@ impl<K: Copy + Ord, P> Store<K, P> {
         Some(held)
     }
 
-    pub fn put_highest(&mut self, key: K, held: Held<P>) {
+    pub fn put_highest(&mut self, key: K, held: CachedPacket<P>) {
         self.count_in(held.bytes);
         self.acknowledging.insert(key);
         self.connections.entry(key).or_default().highest = Some(held);
     }
 
-    pub fn take_highest(&mut self, key: K) -> Option<Held<P>> {
+    pub fn take_highest(&mut self, key: K) -> Option<CachedPacket<P>> {
         let held = self.connections.get_mut(&key)?.highest.take()?;
         self.acknowledging.remove(&key);
         self.count_out(held.bytes);
@@ -164,7 +164,7 @@ impl<K: Copy + Ord, P> Store<K, P> {
     }
 
     /// Takes out all packets. The counters of past events and the peaks stay.
-    pub fn take_all(&mut self) -> BTreeMap<K, Kept<P>> {
+    pub fn take_all(&mut self) -> BTreeMap<K, CachedConnection<P>> {
         self.wide.clear();
         self.acknowledging.clear();
         self.syn_bytes = 0;

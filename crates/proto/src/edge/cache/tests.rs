@@ -7,46 +7,46 @@ use proptest::prelude::*;
 use super::*;
 
 const ROOMY: CacheConfig = CacheConfig {
-    policy: Policy::Lowest,
+    policy: CachePolicy::Lowest,
     max_bytes: 1_000_000,
     max_packets: 1000,
 };
 
-fn cache(policy: Policy) -> Cache<u32, u32> {
+fn cache(policy: CachePolicy) -> Cache<u32, u32> {
     Cache::new(CacheConfig { policy, ..ROOMY })
 }
 
-fn data(seq: u32) -> Segment {
-    Segment {
+fn data(seq: u32) -> EdgeSegment {
+    EdgeSegment {
         seq: Seq(seq),
         len: 100,
-        ..Segment::default()
+        ..EdgeSegment::default()
     }
 }
 
-fn syn(seq: u32) -> Segment {
-    Segment {
+fn syn(seq: u32) -> EdgeSegment {
+    EdgeSegment {
         syn: true,
         len: 0,
         ..data(seq)
     }
 }
 
-fn ack(number: u32) -> Segment {
-    Segment {
+fn ack(number: u32) -> EdgeSegment {
+    EdgeSegment {
         ack: Some(Seq(number)),
-        ..Segment::default()
+        ..EdgeSegment::default()
     }
 }
 
 /// Lets segments of connection 1 enter. A packet is represented by its sequence number.
-fn enter(cache: &mut Cache<u32, u32>, segments: &[Segment]) {
+fn enter(cache: &mut Cache<u32, u32>, segments: &[EdgeSegment]) {
     for segment in segments {
         cache.on_entering(1, segment, 140, || segment.seq.0);
     }
 }
 
-fn leave(cache: &mut Cache<u32, u32>, segment: Segment) {
+fn leave(cache: &mut Cache<u32, u32>, segment: EdgeSegment) {
     cache.on_leaving(1, &segment, 40, || segment.ack.unwrap_or_default().0);
 }
 
@@ -58,15 +58,15 @@ fn waiting(cache: &Cache<u32, u32>) -> Vec<u32> {
 fn each_policy_holds_what_it_says() {
     let segments = [syn(999), data(1100), data(1200), data(1000), data(1100)];
     for (policy, expected) in [
-        (Policy::Syn, vec![999]),
-        (Policy::Lowest, vec![999]),
-        (Policy::All, vec![999, 1000, 1100, 1200]),
+        (CachePolicy::Syn, vec![999]),
+        (CachePolicy::Lowest, vec![999]),
+        (CachePolicy::All, vec![999, 1000, 1100, 1200]),
     ] {
         let mut cache = cache(policy);
         enter(&mut cache, &segments);
         assert_eq!(waiting(&cache), expected, "{policy:?}");
     }
-    let mut lowest = cache(Policy::Lowest);
+    let mut lowest = cache(CachePolicy::Lowest);
     enter(&mut lowest, &segments[1..]);
     assert_eq!(waiting(&lowest), [1000]);
     assert_eq!((lowest.counts().packets, lowest.counts().bytes), (1, 140));
@@ -74,7 +74,7 @@ fn each_policy_holds_what_it_says() {
 
 #[test]
 fn sequence_numbers_wrap() {
-    let mut cache = cache(Policy::All);
+    let mut cache = cache(CachePolicy::All);
     enter(&mut cache, &[data(20), data(u32::MAX - 79), data(u32::MAX - 179)]);
     assert_eq!(waiting(&cache), [u32::MAX - 179, u32::MAX - 79, 20]);
     leave(&mut cache, ack(20));
@@ -83,7 +83,7 @@ fn sequence_numbers_wrap() {
 
 #[test]
 fn an_acknowledgement_releases_and_the_highest_is_held() {
-    let mut cache = cache(Policy::Lowest);
+    let mut cache = cache(CachePolicy::Lowest);
     enter(&mut cache, &[data(1000)]);
     for number in [1000, 1100, 1100, 1050] {
         leave(&mut cache, ack(number));
@@ -96,8 +96,8 @@ fn an_acknowledgement_releases_and_the_highest_is_held() {
 
 #[test]
 fn data_that_flow_out_are_not_taken_for_acknowledgements() {
-    let mut cache = cache(Policy::Lowest);
-    let answer = |number| Segment {
+    let mut cache = cache(CachePolicy::Lowest);
+    let answer = |number| EdgeSegment {
         len: 500,
         ..ack(number)
     };
@@ -112,7 +112,7 @@ fn data_that_flow_out_are_not_taken_for_acknowledgements() {
 
 #[test]
 fn the_policy_of_syns_holds_no_acknowledgements() {
-    let mut cache = cache(Policy::Syn);
+    let mut cache = cache(CachePolicy::Syn);
     enter(&mut cache, &[syn(999)]);
     leave(&mut cache, ack(1000));
     assert_eq!((cache.connections(), cache.counts().packets), (0, 0));
@@ -120,8 +120,11 @@ fn the_policy_of_syns_holds_no_acknowledgements() {
 
 #[test]
 fn a_connection_that_ends_is_forgotten() {
-    let fin = |segment| Segment { fin: true, ..segment };
-    for (policy, half_closed) in [(Policy::All, vec![1000, 1100]), (Policy::Lowest, vec![1000])] {
+    let fin = |segment| EdgeSegment { fin: true, ..segment };
+    for (policy, half_closed) in [
+        (CachePolicy::All, vec![1000, 1100]),
+        (CachePolicy::Lowest, vec![1000]),
+    ] {
         let mut cache = cache(policy);
         enter(&mut cache, &[data(1000), fin(data(1100))]);
         leave(&mut cache, fin(ack(1000)));
@@ -129,18 +132,18 @@ fn a_connection_that_ends_is_forgotten() {
         leave(&mut cache, ack(1201));
         assert_eq!(cache.connections(), 0, "{policy:?}");
     }
-    let mut cache = cache(Policy::All);
+    let mut cache = cache(CachePolicy::All);
     leave(&mut cache, fin(ack(1201)));
     assert_eq!(cache.connections(), 0);
-    for reset in [Way::Entering, Way::Leaving] {
+    for reset in [EdgeDirection::Entering, EdgeDirection::Leaving] {
         enter(&mut cache, &[data(1000)]);
-        let rst = Segment {
+        let rst = EdgeSegment {
             rst: true,
-            ..Segment::default()
+            ..EdgeSegment::default()
         };
         match reset {
-            Way::Entering => enter(&mut cache, &[rst]),
-            Way::Leaving => leave(&mut cache, rst),
+            EdgeDirection::Entering => enter(&mut cache, &[rst]),
+            EdgeDirection::Leaving => leave(&mut cache, rst),
         }
         assert_eq!((cache.connections(), cache.counts().bytes), (0, 0));
     }
@@ -148,7 +151,7 @@ fn a_connection_that_ends_is_forgotten() {
 
 #[test]
 fn a_syn_is_held_once_and_another_one_begins_anew() {
-    let mut cache = cache(Policy::Lowest);
+    let mut cache = cache(CachePolicy::Lowest);
     enter(&mut cache, &[syn(7), syn(7), syn(7)]);
     assert_eq!((cache.counts().copied, cache.counts().repeated), (1, 2));
     enter(&mut cache, &[syn(3_000_000_000)]);
@@ -159,7 +162,7 @@ fn a_syn_is_held_once_and_another_one_begins_anew() {
 #[test]
 fn at_the_bound_the_least_worth_goes_first() {
     let mut cache: Cache<u32, u32> = Cache::new(CacheConfig {
-        policy: Policy::All,
+        policy: CachePolicy::All,
         max_packets: 3,
         ..ROOMY
     });
@@ -192,14 +195,14 @@ fn a_flood_of_syns_leaves_room_for_connections() {
 
 #[test]
 fn it_is_emptied_in_an_order_that_helps() {
-    let mut cache = cache(Policy::All);
+    let mut cache = cache(CachePolicy::All);
     enter(&mut cache, &[data(1100), data(1000)]);
     leave(&mut cache, ack(900));
     let all: Vec<_> = cache.drain().collect();
     let expected = [
-        (1, Way::Leaving, 900),
-        (1, Way::Entering, 1000),
-        (1, Way::Entering, 1100),
+        (1, EdgeDirection::Leaving, 900),
+        (1, EdgeDirection::Entering, 1000),
+        (1, EdgeDirection::Entering, 1100),
     ];
     assert_eq!(all, expected);
     assert_eq!(
@@ -209,11 +212,11 @@ fn it_is_emptied_in_an_order_that_helps() {
 }
 
 /// A random packet of one of three connections.
-fn step() -> impl Strategy<Value = (u32, bool, Segment)> {
+fn step() -> impl Strategy<Value = (u32, bool, EdgeSegment)> {
     let numbers = (0..20_u32).prop_map(|number| (u32::MAX - 899).wrapping_add(number * 100));
     let flags = prop_oneof![8 => Just(0), 1 => Just(1), 1 => Just(2), 1 => Just(3)];
     (0..3_u32, any::<bool>(), numbers, flags).prop_map(|(key, entering, number, flags)| {
-        let segment = Segment {
+        let segment = EdgeSegment {
             syn: flags == 1,
             fin: flags == 2,
             rst: flags == 3,
@@ -227,7 +230,7 @@ proptest! {
     #[test]
     fn the_bound_holds_and_the_counts_are_right(
         steps in prop::collection::vec(step(), 0..200),
-        policy in prop_oneof![Just(Policy::Syn), Just(Policy::Lowest), Just(Policy::All)],
+        policy in prop_oneof![Just(CachePolicy::Syn), Just(CachePolicy::Lowest), Just(CachePolicy::All)],
         max_packets in 0..8_usize,
         max_bytes in 0..1000_usize,
     ) {
@@ -259,7 +262,7 @@ proptest! {
         steps in prop::collection::vec((0..3_u32, 0..20_u32), 1..100),
         all in any::<bool>(),
     ) {
-        let mut cache = cache(if all { Policy::All } else { Policy::Lowest });
+        let mut cache = cache(if all { CachePolicy::All } else { CachePolicy::Lowest });
         let mut lowest: BTreeMap<u32, u32> = BTreeMap::new();
         for (key, number) in steps {
             let seq = (u32::MAX - 999).wrapping_add(number * 100);
@@ -277,7 +280,7 @@ proptest! {
     fn the_lowest_since_the_last_release_is_held(
         steps in prop::collection::vec((any::<bool>(), 0..20_u32), 1..100),
     ) {
-        let mut cache = cache(Policy::Lowest);
+        let mut cache = cache(CachePolicy::Lowest);
         let (mut expected, mut acknowledged) = (None, 0);
         for (entering, number) in steps {
             let seq = (u32::MAX - 999).wrapping_add(number * 100);
@@ -300,7 +303,7 @@ proptest! {
     fn what_is_held_is_what_is_unacknowledged(
         steps in prop::collection::vec((any::<bool>(), 0..20_u32), 1..100),
     ) {
-        let mut cache = cache(Policy::All);
+        let mut cache = cache(CachePolicy::All);
         let mut expected: BTreeSet<u32> = BTreeSet::new();
         let mut acknowledged = 0;
         for (entering, number) in steps {

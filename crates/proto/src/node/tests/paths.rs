@@ -1,7 +1,7 @@
 //! Paths that break while both nodes live and hear each other over another link.
 
 use super::*;
-use crate::path::Outside;
+use crate::path::Reachability;
 use crate::service::PathFault;
 
 /// State of the service's network.
@@ -263,7 +263,7 @@ fn a_router_that_the_primary_has_lost_is_shown_and_changes_nothing() {
     let order = two.nodes[0].handle_handover(two.now, 0);
     assert_eq!(
         order,
-        Err(Refusal::Simplex(Simplex::Path(PathFault::Own))),
+        Err(OrderRefusal::Simplex(Simplex::Path(PathFault::Own))),
         "it could not be the wire"
     );
 }
@@ -404,10 +404,10 @@ fn a_peer_that_comes_back_while_it_is_being_fenced_is_not_counted_on_before_that
         0,
         ServiceInput::Verdict {
             epoch,
-            verdict: Verdict::Granted,
+            verdict: ArbiterVerdict::Granted,
         },
     );
-    two.verdict = Some(Verdict::Granted);
+    two.verdict = Some(ArbiterVerdict::Granted);
     two.pass(SHORT).start(1).link(true);
     two.pass(LONG);
     assert_eq!(two.roles().map(|(role, _)| role), [Role::Primary, Role::Backup]);
@@ -428,7 +428,7 @@ fn a_carrier_that_is_lost_needs_no_further_proof() {
     let mut two = Two::with_paths(Arbiter::FailStop);
     let now = two.now;
     two.nodes[0].handle_carrier(now, 0, false);
-    assert_eq!(two.nodes[0].service(0).path(now).own.outside, Outside::Lost);
+    assert_eq!(two.nodes[0].service(0).path(now).own.outside, Reachability::Lost);
     assert_eq!(two.fault(0), Some(PathFault::NoCarrier));
 }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use super::*;
 use crate::Seq;
-use crate::action::{Echo, Gate, Heartbeat, Report, ServiceAction, ServiceBeat, ServiceIndex};
+use crate::action::{Echo, Gate, Heartbeat, OperatorReport, ServiceAction, ServiceBeat, ServiceIndex};
 use crate::connection::Connection;
-use crate::follower::Policy;
+use crate::follower::RestartPolicy;
 use crate::node::fixture::{BEAT, at, beat, config};
 use crate::orphans::Orphans;
-use crate::packet::{Checksum, Flags, Options, Segment};
+use crate::packet::{Checksum, Flags, Segment, TcpOptions};
 use crate::role::Role;
-use crate::service::{Found, ServiceInput};
+use crate::service::{InheritedService, ServiceInput};
 use crate::table::{ConnectionId, Direction};
 use crate::takeover::{HEAD_START_EACH, HEAD_START_MAX, PORTION, PORTION_EVERY};
 
@@ -22,10 +22,10 @@ const FIRST: usize = 64;
 
 /// The wire of `services` services. It knows all their connections.
 fn wire(services: u8) -> Node {
-    wire_of(services, Policy::Http)
+    wire_of(services, RestartPolicy::Http)
 }
 
-fn wire_of(services: u8, policy: Policy) -> Node {
+fn wire_of(services: u8, policy: RestartPolicy) -> Node {
     let mut config = config(false);
     let service = config.services.remove(0);
     config.services = (0..services)
@@ -33,7 +33,7 @@ fn wire_of(services: u8, policy: Policy) -> Node {
             let mut service = service.clone();
             service.table.vip = ([10, 0, 0, 100 + index], 80).into();
             service.table.policy = policy;
-            service.found = Some(Found::sample(Gate::Wire, 2));
+            service.found = Some(InheritedService::sample(Gate::Wire, 2));
             service
         })
         .collect();
@@ -61,7 +61,7 @@ fn say(
         ack: Seq(ack),
         flags,
         window: 1000,
-        options: Options::default(),
+        options: TcpOptions::default(),
         payload,
     };
     node.handle_packet(
@@ -214,7 +214,7 @@ fn only_what_is_taken_puts_a_client_forward() {
 /// If the replica sends output on a connection, the client has a request that the primary has not answered.
 #[test]
 fn what_a_replica_says_in_a_takeover_puts_its_client_forward() {
-    let mut node = wire_of(1, Policy::Replica);
+    let mut node = wire_of(1, RestartPolicy::Replica);
     let opened = open(&mut node, 0, 1..=100, b"");
     let mut now = at(10);
     leave_and_drain(&mut node, now);
@@ -538,7 +538,7 @@ fn a_socket_that_lacks_output_is_not_gone_on_with() {
                     let endpoint = endpoint.as_ref().expect("it was restored");
                     done.extend(node.hand_over(now, 0, id, endpoint).map(|_| "handed over"));
                 }
-                Action::Service(_, ServiceAction::Report(Report::Unrestorable { .. })) => {
+                Action::Service(_, ServiceAction::Report(OperatorReport::Unrestorable { .. })) => {
                     done.push("refused")
                 }
                 Action::Service(_, ServiceAction::Transmit(packet)) => {

@@ -1,7 +1,7 @@
 //! Message bodies: separates payload from framing, in pieces of any size and without looking at each byte.
 
 use super::SIZE_LINE_MAX;
-use super::head::{Fault, check_trailer, take_line, take_section};
+use super::head::{HttpFault, check_trailer, take_line, take_section};
 use super::resume::ChunkPosition;
 
 /// Follows one message body. Bytes go in by [`next`](Self::next) until [`is_complete`](Self::is_complete).
@@ -25,7 +25,7 @@ pub(super) struct Chunked {
 
 /// A whole element of a body, or a part of its payload.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Piece<'a> {
+pub(super) enum BodyPiece<'a> {
     /// The CRLF after a chunk's data.
     DataEnd,
     Payload(&'a [u8]),
@@ -64,32 +64,32 @@ impl Body {
 
     /// Takes one piece from the front of `bytes`. `None` if the bytes ended before the piece did; they are kept. Call this only
     /// while the body is not complete.
-    pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<Piece<'a>>, Fault> {
+    pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<BodyPiece<'a>>, HttpFault> {
         if bytes.is_empty() {
             return Ok(None);
         }
         match self {
             Self::Chunked(chunked) => chunked.next(bytes),
-            Self::Length { left } => Ok(Some(Piece::Payload(take(left, bytes)))),
-            Self::UntilClose => Ok(Some(Piece::Payload(std::mem::take(bytes)))),
+            Self::Length { left } => Ok(Some(BodyPiece::Payload(take(left, bytes)))),
+            Self::UntilClose => Ok(Some(BodyPiece::Payload(std::mem::take(bytes)))),
         }
     }
 }
 
 impl Chunked {
-    fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<Piece<'a>>, Fault> {
+    fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<BodyPiece<'a>>, HttpFault> {
         match &mut self.position {
             ChunkPosition::Data { left } => {
                 let payload = take(left, bytes);
                 if *left == 0 {
                     self.position = ChunkPosition::DataEnd { has_cr: false };
                 }
-                Ok(Some(Piece::Payload(payload)))
+                Ok(Some(BodyPiece::Payload(payload)))
             }
             ChunkPosition::DataEnd { has_cr } => {
                 let wanted = if *has_cr { b'\n' } else { b'\r' };
                 if bytes[0] != wanted {
-                    return Err(Fault::ChunkEnd);
+                    return Err(HttpFault::ChunkEnd);
                 }
                 *bytes = &bytes[1..];
                 if !*has_cr {
@@ -97,23 +97,23 @@ impl Chunked {
                     return self.next_if_any(bytes);
                 }
                 self.position = ChunkPosition::START;
-                Ok(Some(Piece::DataEnd))
+                Ok(Some(BodyPiece::DataEnd))
             }
             ChunkPosition::SizeLine(line) => {
                 let ended = take_line(line, bytes);
                 if line.len() > SIZE_LINE_MAX {
-                    return Err(Fault::ChunkSize);
+                    return Err(HttpFault::ChunkSize);
                 }
                 if !ended {
                     return Ok(None);
                 }
                 let line = std::mem::take(line);
-                let size = SizeLine::split(&line).size().ok_or(Fault::ChunkSize)?;
+                let size = SizeLine::split(&line).size().ok_or(HttpFault::ChunkSize)?;
                 self.position = match size {
                     0 => ChunkPosition::Trailer(Vec::new()),
                     left => ChunkPosition::Data { left },
                 };
-                Ok(Some(Piece::SizeLine(size, line)))
+                Ok(Some(BodyPiece::SizeLine(size, line)))
             }
             ChunkPosition::Trailer(lines) => {
                 if !take_section(lines, bytes)? {
@@ -121,12 +121,12 @@ impl Chunked {
                 }
                 check_trailer(lines)?;
                 self.is_complete = true;
-                Ok(Some(Piece::Trailer(std::mem::take(lines))))
+                Ok(Some(BodyPiece::Trailer(std::mem::take(lines))))
             }
         }
     }
 
-    fn next_if_any<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<Piece<'a>>, Fault> {
+    fn next_if_any<'a>(&mut self, bytes: &mut &'a [u8]) -> Result<Option<BodyPiece<'a>>, HttpFault> {
         if bytes.is_empty() {
             Ok(None)
         } else {

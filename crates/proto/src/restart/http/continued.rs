@@ -2,19 +2,19 @@
 
 use std::fmt;
 
-use super::body::{Body, Piece, SizeLine, take};
+use super::body::{Body, BodyPiece, SizeLine, take};
 use super::digest::Digest;
-use super::resume::{BodyPrefix, ChunkPosition, Position};
-use super::{Mismatch, Volatile};
+use super::resume::{BodyPosition, BodyPrefix, ChunkPosition};
+use super::{HttpMismatch, Volatile};
 
 /// Follows a regenerated body.
 pub(super) struct Continued {
     body: Body,
-    client: Client,
+    client: ClientPosition,
 }
 
 /// Where the client stands in the same body, relative to the application.
-enum Client {
+enum ClientPosition {
     /// At the same payload byte, but with other chunk boundaries.
     Apart(ChunkPosition),
     /// The client has all that the application has regenerated so far, and more.
@@ -30,18 +30,22 @@ struct Ahead {
 
 impl Continued {
     /// Starts at the beginning of `body`, of which the client has `prefix`.
-    pub fn new(body: Body, prefix: Option<BodyPrefix>, to_client: &mut Vec<u8>) -> Result<Self, Mismatch> {
+    pub fn new(
+        body: Body,
+        prefix: Option<BodyPrefix>,
+        to_client: &mut Vec<u8>,
+    ) -> Result<Self, HttpMismatch> {
         let Some(prefix) = prefix else {
             return Ok(Self {
                 body,
-                client: Client::Level,
+                client: ClientPosition::Level,
             });
         };
         match (&body, &prefix.position) {
-            (Body::Chunked(_), Position::Chunked(_))
-            | (Body::Length { .. }, Position::Length)
-            | (Body::UntilClose, Position::UntilClose) => {}
-            _ => return Err(Mismatch::Framing),
+            (Body::Chunked(_), BodyPosition::Chunked(_))
+            | (Body::Length { .. }, BodyPosition::Length)
+            | (Body::UntilClose, BodyPosition::UntilClose) => {}
+            _ => return Err(HttpMismatch::Framing),
         }
         let ahead = Ahead {
             regenerated: Digest::new(),
@@ -49,7 +53,7 @@ impl Continued {
         };
         let mut continued = Self {
             body,
-            client: Client::Ahead(Box::new(ahead)),
+            client: ClientPosition::Ahead(Box::new(ahead)),
         };
         continued.on_payload(&[], to_client)?; // in case the client has no payload yet
         Ok(continued)
@@ -62,14 +66,17 @@ impl Continued {
 
     /// Whether all bytes up to the stream's end belong to this body and pass unchanged.
     pub const fn is_open_ended(&self) -> bool {
-        matches!((&self.body, &self.client), (Body::UntilClose, Client::Level))
+        matches!(
+            (&self.body, &self.client),
+            (Body::UntilClose, ClientPosition::Level)
+        )
     }
 
     /// The mismatch to report if the application closes before the body is complete.
-    pub fn ended_early(&self) -> Mismatch {
+    pub fn ended_early(&self) -> HttpMismatch {
         match (&self.body, &self.client) {
-            (Body::UntilClose, Client::Ahead(_)) => Mismatch::BodyTooShort,
-            _ => Mismatch::EndedEarly,
+            (Body::UntilClose, ClientPosition::Ahead(_)) => HttpMismatch::BodyTooShort,
+            _ => HttpMismatch::EndedEarly,
         }
     }
 
@@ -79,30 +86,30 @@ impl Continued {
         bytes: &mut &[u8],
         volatile: &Volatile,
         to_client: &mut Vec<u8>,
-    ) -> Result<(), Mismatch> {
+    ) -> Result<(), HttpMismatch> {
         let before = *bytes;
         let piece = self.body.next(bytes)?;
-        if matches!(self.client, Client::Level) {
+        if matches!(self.client, ClientPosition::Level) {
             to_client.extend_from_slice(&before[..before.len() - bytes.len()]);
             return Ok(());
         }
         match piece {
-            None | Some(Piece::DataEnd) => Ok(()),
-            Some(Piece::Payload(payload)) => self.on_payload(payload, to_client),
-            Some(Piece::SizeLine(size, line)) => self.on_size_line(size, &line, to_client),
-            Some(Piece::Trailer(lines)) => self.on_trailer(&lines, volatile, to_client),
+            None | Some(BodyPiece::DataEnd) => Ok(()),
+            Some(BodyPiece::Payload(payload)) => self.on_payload(payload, to_client),
+            Some(BodyPiece::SizeLine(size, line)) => self.on_size_line(size, &line, to_client),
+            Some(BodyPiece::Trailer(lines)) => self.on_trailer(&lines, volatile, to_client),
         }
     }
 
-    fn on_payload(&mut self, mut payload: &[u8], to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
-        if let Client::Ahead(ahead) = &mut self.client {
+    fn on_payload(&mut self, mut payload: &[u8], to_client: &mut Vec<u8>) -> Result<(), HttpMismatch> {
+        if let ClientPosition::Ahead(ahead) = &mut self.client {
             ahead.take(&mut payload);
             if ahead.regenerated.bytes() < ahead.prefix.bytes {
                 return Ok(());
             }
             self.client = ahead.arrive(to_client)?;
         }
-        while let Client::Apart(position) = &mut self.client
+        while let ClientPosition::Apart(position) = &mut self.client
             && !payload.is_empty()
         {
             match position {
@@ -118,7 +125,7 @@ impl Continued {
                     self.client = open_chunk(said, in_chunk, to_client)?;
                 }
                 ChunkPosition::DataEnd { .. } | ChunkPosition::Trailer(_) => {
-                    return Err(Mismatch::BodyTooLong);
+                    return Err(HttpMismatch::BodyTooLong);
                 }
             }
         }
@@ -126,12 +133,12 @@ impl Continued {
         Ok(())
     }
 
-    fn on_size_line(&mut self, size: u64, line: &[u8], to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
+    fn on_size_line(&mut self, size: u64, line: &[u8], to_client: &mut Vec<u8>) -> Result<(), HttpMismatch> {
         match &self.client {
-            Client::Apart(ChunkPosition::SizeLine(said)) => {
+            ClientPosition::Apart(ChunkPosition::SizeLine(said)) => {
                 self.client = if let Some(rest) = line.strip_prefix(said.as_slice()) {
                     to_client.extend_from_slice(rest);
-                    Client::Level
+                    ClientPosition::Level
                 } else if size == 0 {
                     close_chunks(said, to_client)?
                 } else {
@@ -139,15 +146,22 @@ impl Continued {
                 };
                 Ok(())
             }
-            Client::Apart(ChunkPosition::Trailer(_)) if size > 0 => Err(Mismatch::BodyTooLong),
-            Client::Apart(ChunkPosition::Trailer(_)) => Ok(()),
-            Client::Apart(_) | Client::Ahead(_) if size == 0 => Err(Mismatch::BodyTooShort),
-            Client::Apart(_) | Client::Ahead(_) | Client::Level => Ok(()),
+            ClientPosition::Apart(ChunkPosition::Trailer(_)) if size > 0 => Err(HttpMismatch::BodyTooLong),
+            ClientPosition::Apart(ChunkPosition::Trailer(_)) => Ok(()),
+            ClientPosition::Apart(_) | ClientPosition::Ahead(_) if size == 0 => {
+                Err(HttpMismatch::BodyTooShort)
+            }
+            ClientPosition::Apart(_) | ClientPosition::Ahead(_) | ClientPosition::Level => Ok(()),
         }
     }
 
-    fn on_trailer(&self, lines: &[u8], volatile: &Volatile, to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
-        if let Client::Apart(ChunkPosition::Trailer(said)) = &self.client {
+    fn on_trailer(
+        &self,
+        lines: &[u8],
+        volatile: &Volatile,
+        to_client: &mut Vec<u8>,
+    ) -> Result<(), HttpMismatch> {
+        if let ClientPosition::Apart(ChunkPosition::Trailer(said)) = &self.client {
             to_client.extend_from_slice(&volatile.continue_section(said, lines)?);
         }
         Ok(())
@@ -162,18 +176,18 @@ impl Ahead {
     }
 
     /// Everything that the client has is regenerated. If it is the same, the client gets the bytes that follow.
-    fn arrive(&self, to_client: &mut Vec<u8>) -> Result<Client, Mismatch> {
+    fn arrive(&self, to_client: &mut Vec<u8>) -> Result<ClientPosition, HttpMismatch> {
         if self.regenerated.of_all() != self.prefix.digest {
             let bytes = self.prefix.bytes;
-            return Err(Mismatch::Body { bytes });
+            return Err(HttpMismatch::Body { bytes });
         }
         Ok(match &self.prefix.position {
-            Position::Length | Position::UntilClose => Client::Level,
-            Position::Chunked(ChunkPosition::DataEnd { has_cr }) => {
+            BodyPosition::Length | BodyPosition::UntilClose => ClientPosition::Level,
+            BodyPosition::Chunked(ChunkPosition::DataEnd { has_cr }) => {
                 to_client.extend_from_slice(if *has_cr { b"\n" } else { b"\r\n" });
-                Client::Apart(ChunkPosition::START)
+                ClientPosition::Apart(ChunkPosition::START)
             }
-            Position::Chunked(position) => Client::Apart(position.clone()),
+            BodyPosition::Chunked(position) => ClientPosition::Apart(position.clone()),
         })
     }
 }
@@ -181,7 +195,7 @@ impl Ahead {
 /// Completes a size line of which the client has `said`. `in_chunk` more payload bytes belong to the application's chunk. If the
 /// line can be completed to that number, the client's and the application's chunk end at the same place. Else the client's chunk
 /// has the length that the line says: the primary had that many bytes.
-fn open_chunk(said: &[u8], in_chunk: u64, to_client: &mut Vec<u8>) -> Result<Client, Mismatch> {
+fn open_chunk(said: &[u8], in_chunk: u64, to_client: &mut Vec<u8>) -> Result<ClientPosition, HttpMismatch> {
     let line = SizeLine::split(said);
     let size = format!("{in_chunk:x}");
     if line.rest.is_empty() {
@@ -194,31 +208,31 @@ fn open_chunk(said: &[u8], in_chunk: u64, to_client: &mut Vec<u8>) -> Result<Cli
         if let Some(rest) = rest {
             to_client.extend_from_slice(rest);
             to_client.extend_from_slice(b"\r\n");
-            return Ok(Client::Level);
+            return Ok(ClientPosition::Level);
         }
     }
     match line.size() {
-        _ if line.has_extension() => Err(Mismatch::ChunkExtension),
+        _ if line.has_extension() => Err(HttpMismatch::ChunkExtension),
         Some(left) if left > 0 => {
             to_client.extend_from_slice(line_end(said));
-            Ok(Client::Apart(ChunkPosition::Data { left }))
+            Ok(ClientPosition::Apart(ChunkPosition::Data { left }))
         }
-        Some(_) => Err(Mismatch::BodyTooLong),
-        None => Err(Mismatch::Framing),
+        Some(_) => Err(HttpMismatch::BodyTooLong),
+        None => Err(HttpMismatch::Framing),
     }
 }
 
 /// Completes a size line of which the client has `said`, when the application's payload has ended.
-fn close_chunks(said: &[u8], to_client: &mut Vec<u8>) -> Result<Client, Mismatch> {
+fn close_chunks(said: &[u8], to_client: &mut Vec<u8>) -> Result<ClientPosition, HttpMismatch> {
     let line = SizeLine::split(said);
     match line.size() {
-        _ if line.has_extension() => Err(Mismatch::ChunkExtension),
+        _ if line.has_extension() => Err(HttpMismatch::ChunkExtension),
         Some(0) => {
             to_client.extend_from_slice(line_end(said));
-            Ok(Client::Level)
+            Ok(ClientPosition::Level)
         }
-        Some(_) => Err(Mismatch::BodyTooShort),
-        None => Err(Mismatch::Framing),
+        Some(_) => Err(HttpMismatch::BodyTooShort),
+        None => Err(HttpMismatch::Framing),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::MARK;
 use crate::Offset;
-use crate::spill::Part;
+use crate::spill::LogPart;
 use crate::stream::StreamLog;
 
 /// A part of the input, and the header lines that are inserted into it.
@@ -23,15 +23,15 @@ impl Feed {
     ///
     /// # Panics
     /// If the log does not have these bytes.
-    pub fn logged<'a>(&'a self, log: &'a StreamLog, frontier: Offset) -> Vec<Part<'a>> {
+    pub fn logged<'a>(&'a self, log: &'a StreamLog, frontier: Offset) -> Vec<LogPart<'a>> {
         let mut from = self.from.min(frontier);
         let end = self.until.unwrap_or(frontier).clamp(from, frontier);
         let mut parts = Vec::new();
         let mut fields = Some(self.fields.as_slice()).filter(|fields| !fields.is_empty());
         for &mark in self.marks.iter().filter(|&&mark| mark <= end) {
             parts.extend(log.parts(from..mark));
-            parts.push(Part::Memory(MARK));
-            parts.extend(fields.take().map(Part::Memory));
+            parts.push(LogPart::Memory(MARK));
+            parts.extend(fields.take().map(LogPart::Memory));
             from = mark;
         }
         parts.extend(log.parts(from..end));

@@ -15,7 +15,7 @@ const METHOD_MAX: usize = 64;
 
 /// What is wrong with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Fault {
+pub enum HttpFault {
     /// Content-Length beside Transfer-Encoding, or several lengths: the two ends may see different bodies.
     #[error("the message's length is given twice")]
     AmbiguousLength,
@@ -93,11 +93,11 @@ pub(super) struct RequestHead {
 }
 
 impl RequestHead {
-    pub fn parse(bytes: &[u8]) -> Result<Self, Fault> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, HttpFault> {
         let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
         let mut request = httparse::Request::new(&mut []);
         if has_bare_feed(bytes) {
-            return Err(Fault::BareLineFeed);
+            return Err(HttpFault::BareLineFeed);
         }
         whole(bytes, request.parse_with_uninit_headers(bytes, &mut fields)?)?;
         let method = Method::parse(request.method.unwrap_or_default());
@@ -114,7 +114,7 @@ impl RequestHead {
             Length::Chunked => Some(Body::chunked()),
             Length::Known(0) | Length::Unsaid => None,
             Length::Known(left) => Some(Body::Length { left }),
-            Length::Encoded => return Err(Fault::TransferEncoding),
+            Length::Encoded => return Err(HttpFault::TransferEncoding),
         };
         Ok(Self {
             method,
@@ -138,7 +138,7 @@ pub(super) struct ReplyHead {
 
 impl ReplyHead {
     /// Parses a complete header section; `to_head` if the request was a HEAD (RFC 9112 §6.3).
-    pub fn parse(bytes: &[u8], to_head: bool) -> Result<Self, Fault> {
+    pub fn parse(bytes: &[u8], to_head: bool) -> Result<Self, HttpFault> {
         let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
         let mut reply = httparse::Response::new(&mut []);
         let parser = httparse::ParserConfig::default();
@@ -148,7 +148,7 @@ impl ReplyHead {
         )?;
         let status = reply.code.unwrap_or_default();
         if status < 100 {
-            return Err(Fault::Syntax(httparse::Error::Status)); // neither interim nor final
+            return Err(HttpFault::Syntax(httparse::Error::Status)); // neither interim nor final
         }
         let fields = Fields::read(reply.headers, reply.version == Some(1))?;
         let bodyless = to_head || status < 200 || status == 204 || status == 304;
@@ -174,10 +174,10 @@ impl ReplyHead {
 }
 
 /// `httparse` must find the section's end where [`ends_blank`] found it.
-fn whole(bytes: &[u8], parsed: httparse::Status<usize>) -> Result<(), Fault> {
+fn whole(bytes: &[u8], parsed: httparse::Status<usize>) -> Result<(), HttpFault> {
     match parsed {
         httparse::Status::Complete(length) if length == bytes.len() => Ok(()),
-        _ => Err(Fault::Syntax(httparse::Error::NewLine)),
+        _ => Err(HttpFault::Syntax(httparse::Error::NewLine)),
     }
 }
 
@@ -196,13 +196,13 @@ enum Length {
 }
 
 impl Fields {
-    fn read(headers: &[httparse::Header<'_>], is_http_1_1: bool) -> Result<Self, Fault> {
+    fn read(headers: &[httparse::Header<'_>], is_http_1_1: bool) -> Result<Self, HttpFault> {
         let (mut length, mut codings) = (None, Vec::new());
         let (mut close, mut keep_alive) = (false, false);
         for header in headers {
             if header.name.eq_ignore_ascii_case("content-length") {
                 if length.replace(decimal(header.value)?).is_some() {
-                    return Err(Fault::AmbiguousLength);
+                    return Err(HttpFault::AmbiguousLength);
                 }
             } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
                 codings.extend(header.value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii));
@@ -214,11 +214,11 @@ impl Fields {
         let length = match (length, codings.as_slice()) {
             (None, []) => Length::Unsaid,
             (Some(length), []) => Length::Known(length),
-            (Some(_), _) => return Err(Fault::AmbiguousLength),
-            (None, _) if !is_http_1_1 => return Err(Fault::TransferEncoding),
+            (Some(_), _) => return Err(HttpFault::AmbiguousLength),
+            (None, _) if !is_http_1_1 => return Err(HttpFault::TransferEncoding),
             (None, [only]) if only.eq_ignore_ascii_case(CHUNKED) => Length::Chunked,
             (None, codings) if codings.iter().any(|coding| mentions_chunked(coding)) => {
-                return Err(Fault::TransferEncoding);
+                return Err(HttpFault::TransferEncoding);
             }
             (None, _) => Length::Encoded,
         };
@@ -247,14 +247,14 @@ pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|element| !element.is_empty())
 }
 
-fn decimal(value: &[u8]) -> Result<u64, Fault> {
+fn decimal(value: &[u8]) -> Result<u64, HttpFault> {
     if !value.iter().all(u8::is_ascii_digit) {
-        return Err(Fault::ContentLength); // from_str would take a sign
+        return Err(HttpFault::ContentLength); // from_str would take a sign
     }
     str::from_utf8(value)
         .ok()
         .and_then(|text| text.parse().ok())
-        .ok_or(Fault::ContentLength)
+        .ok_or(HttpFault::ContentLength)
 }
 
 /// Takes a section that begins in `begun` and goes on at the front of `bytes`. Returns `None` while the section's end is missing. Copies
@@ -262,7 +262,7 @@ fn decimal(value: &[u8]) -> Result<u64, Fault> {
 pub(super) fn next_section<'a>(
     begun: &mut Vec<u8>,
     bytes: &mut &'a [u8],
-) -> Result<Option<Cow<'a, [u8]>>, Fault> {
+) -> Result<Option<Cow<'a, [u8]>>, HttpFault> {
     let end = || memchr::memchr_iter(b'\n', bytes).find(|&feed| ends_blank(&bytes[..=feed]));
     if begun.is_empty()
         && let Some(feed) = end().filter(|&feed| feed < HEAD_MAX)
@@ -277,11 +277,11 @@ pub(super) fn next_section<'a>(
 
 /// Moves bytes from the front of `bytes` to `section`, up to the blank line that ends the section. True when the blank line is
 /// there.
-pub(super) fn take_section(section: &mut Vec<u8>, bytes: &mut &[u8]) -> Result<bool, Fault> {
+pub(super) fn take_section(section: &mut Vec<u8>, bytes: &mut &[u8]) -> Result<bool, HttpFault> {
     while !bytes.is_empty() {
         let ended = take_line(section, bytes);
         if section.len() > HEAD_MAX {
-            return Err(Fault::HeadTooLong);
+            return Err(HttpFault::HeadTooLong);
         }
         if ended && ends_blank(section) {
             return Ok(true);
@@ -306,9 +306,9 @@ fn has_bare_feed(section: &[u8]) -> bool {
 }
 
 /// Checks that all receivers read trailer fields, with the blank line that ends them, in the same way (RFC 9112 §7.1.2).
-pub(super) fn check_trailer(section: &[u8]) -> Result<(), Fault> {
+pub(super) fn check_trailer(section: &[u8]) -> Result<(), HttpFault> {
     if has_bare_feed(section) {
-        return Err(Fault::BareLineFeed);
+        return Err(HttpFault::BareLineFeed);
     }
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     match httparse::parse_headers(section, &mut fields)? {

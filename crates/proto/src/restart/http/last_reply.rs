@@ -7,21 +7,21 @@ use std::collections::VecDeque;
 
 use super::REQUESTS_MAX;
 use super::body::Body;
-use super::head::{Fault, Method, ReplyHead, RequestHead, take_section};
+use super::head::{HttpFault, Method, ReplyHead, RequestHead, take_section};
 
 /// Follows the input and output of an application's connection, from the start of the connection on.
 #[derive(Debug, Default)]
 pub(super) struct LastReply {
-    receiving: Place,
+    receiving: HttpStreamState,
     /// One entry for each request without a complete reply: true for a HEAD, whose reply has no body.
     unanswered: VecDeque<bool>,
-    replying: Place,
+    replying: HttpStreamState,
     state: LastReplyState,
 }
 
 /// Where a stream of messages is.
 #[derive(Debug, Default)]
-enum Place {
+enum HttpStreamState {
     #[default]
     Between,
     Head(Vec<u8>),
@@ -83,7 +83,7 @@ impl LastReply {
                 (Err(_), LastReplyState::Saying) => self.state = LastReplyState::Said,
                 (Err(_), _) => {
                     self.state = LastReplyState::Off;
-                    if let Place::Head(begun) = std::mem::take(&mut self.replying) {
+                    if let HttpStreamState::Head(begun) = std::mem::take(&mut self.replying) {
                         to_client.extend(begun);
                     }
                     bytes = before;
@@ -95,31 +95,35 @@ impl LastReply {
         }
     }
 
-    fn receive(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
+    fn receive(&mut self, mut bytes: &[u8]) -> Result<(), HttpFault> {
         while !bytes.is_empty() {
             match &mut self.receiving {
-                Place::Between => match bytes[0] {
+                HttpStreamState::Between => match bytes[0] {
                     b'\r' | b'\n' => bytes = &bytes[1..],
-                    first if first.is_ascii_alphabetic() => self.receiving = Place::Head(Vec::new()),
+                    first if first.is_ascii_alphabetic() => {
+                        self.receiving = HttpStreamState::Head(Vec::new())
+                    }
                     _ => {
                         self.state = LastReplyState::Off;
                         return Ok(());
                     }
                 },
-                Place::Head(head) => {
+                HttpStreamState::Head(head) => {
                     if take_section(head, &mut bytes)? {
                         let request = RequestHead::parse(head)?;
                         if request.method == Method::Connect || self.unanswered.len() == REQUESTS_MAX {
                             self.state = LastReplyState::Off;
                         }
                         self.unanswered.push_back(request.method == Method::Head);
-                        self.receiving = request.body.map_or(Place::Between, Place::Body);
+                        self.receiving = request
+                            .body
+                            .map_or(HttpStreamState::Between, HttpStreamState::Body);
                     }
                 }
-                Place::Body(body) => {
+                HttpStreamState::Body(body) => {
                     body.next(&mut bytes)?;
                     if body.is_complete() {
-                        self.receiving = Place::Between;
+                        self.receiving = HttpStreamState::Between;
                     }
                 }
             }
@@ -128,20 +132,20 @@ impl LastReply {
     }
 
     /// Takes one step. On an error, the bytes of this step are still in `bytes`.
-    fn reply(&mut self, bytes: &mut &[u8], to_client: &mut Vec<u8>) -> Result<(), Fault> {
+    fn reply(&mut self, bytes: &mut &[u8], to_client: &mut Vec<u8>) -> Result<(), HttpFault> {
         match &mut self.replying {
-            Place::Between if self.unanswered.is_empty() || bytes[0] != b'H' => {
+            HttpStreamState::Between if self.unanswered.is_empty() || bytes[0] != b'H' => {
                 self.state = LastReplyState::Off
             }
-            Place::Between => self.replying = Place::Head(Vec::new()),
-            Place::Head(head) => {
+            HttpStreamState::Between => self.replying = HttpStreamState::Head(Vec::new()),
+            HttpStreamState::Head(head) => {
                 let (mut section, mut rest) = (std::mem::take(head), *bytes);
                 let taken = take_section(&mut section, &mut rest);
                 let is_whole = match taken {
                     Ok(is_whole) => is_whole,
                     Err(fault) => {
                         section.truncate(section.len() - (bytes.len() - rest.len()));
-                        self.replying = Place::Head(section);
+                        self.replying = HttpStreamState::Head(section);
                         return Err(fault);
                     }
                 };
@@ -149,10 +153,10 @@ impl LastReply {
                 if is_whole {
                     self.on_head(section, to_client);
                 } else {
-                    self.replying = Place::Head(section);
+                    self.replying = HttpStreamState::Head(section);
                 }
             }
-            Place::Body(body) => {
+            HttpStreamState::Body(body) => {
                 let mut rest = *bytes;
                 body.next(&mut rest)?;
                 to_client.extend_from_slice(&bytes[..bytes.len() - rest.len()]);
@@ -166,8 +170,8 @@ impl LastReply {
     }
 
     fn on_head(&mut self, section: Vec<u8>, to_client: &mut Vec<u8>) {
-        self.replying = Place::Between;
-        let is_alone = self.unanswered.len() == 1 && matches!(self.receiving, Place::Between);
+        self.replying = HttpStreamState::Between;
+        let is_alone = self.unanswered.len() == 1 && matches!(self.receiving, HttpStreamState::Between);
         let to_head = self.unanswered.front().copied();
         let reply = to_head.and_then(|to_head| ReplyHead::parse(&section, to_head).ok());
         let Some(reply) = reply.filter(|reply| reply.persists && reply.status != 101) else {
@@ -184,13 +188,13 @@ impl LastReply {
         }
         match reply.body {
             _ if reply.is_interim() => {}
-            Some(body) => self.replying = Place::Body(body),
+            Some(body) => self.replying = HttpStreamState::Body(body),
             None => self.on_end(),
         }
     }
 
     fn on_end(&mut self) {
-        self.replying = Place::Between;
+        self.replying = HttpStreamState::Between;
         self.unanswered.pop_front();
         if self.state == LastReplyState::Saying {
             self.state = LastReplyState::Said;

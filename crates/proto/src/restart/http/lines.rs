@@ -6,13 +6,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize, Serializer};
 use thiserror::Error;
 
-use super::Mismatch;
+use super::HttpMismatch;
 use super::head::ends_blank;
 
 /// How to continue when the log ends inside a volatile field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Cut {
+pub enum VolatileRule {
     /// Halves of two values must not be mixed: the regenerated line must begin with the logged part.
     Refuse,
     /// The value is only informative: it is completed from the regenerated value, by position.
@@ -21,10 +21,13 @@ pub enum Cut {
 
 /// The header fields that may differ between two executions of one request. The logged value is kept. Clones share one list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "BTreeMap<String, Cut>")]
-pub struct Volatile(#[serde(serialize_with = "serialize_fields")] Arc<BTreeMap<String, Cut>>);
+#[serde(try_from = "BTreeMap<String, VolatileRule>")]
+pub struct Volatile(#[serde(serialize_with = "serialize_fields")] Arc<BTreeMap<String, VolatileRule>>);
 
-fn serialize_fields<S: Serializer>(fields: &BTreeMap<String, Cut>, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_fields<S: Serializer>(
+    fields: &BTreeMap<String, VolatileRule>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     fields.serialize(serializer)
 }
 
@@ -52,22 +55,22 @@ impl Default for Volatile {
             "x-runtime",
         ];
         let refuse = ["connection", "set-cookie"];
-        let fields = splice.map(|name| (name, Cut::Splice)).into_iter();
+        let fields = splice.map(|name| (name, VolatileRule::Splice)).into_iter();
         let fields = fields
-            .chain(refuse.map(|name| (name, Cut::Refuse)))
+            .chain(refuse.map(|name| (name, VolatileRule::Refuse)))
             .map(|(name, cut)| (name.into(), cut));
         Self(Arc::new(fields.collect()))
     }
 }
 
-impl TryFrom<BTreeMap<String, Cut>> for Volatile {
+impl TryFrom<BTreeMap<String, VolatileRule>> for Volatile {
     type Error = VolatileError;
 
     /// Accepts names in upper or lower case.
     ///
     /// # Errors
     /// For fields that say where the body ends, and for fields that identify the body.
-    fn try_from(fields: BTreeMap<String, Cut>) -> Result<Self, VolatileError> {
+    fn try_from(fields: BTreeMap<String, VolatileRule>) -> Result<Self, VolatileError> {
         const FIXED: [&str; 6] = [
             "content-encoding",
             "content-length",
@@ -89,20 +92,22 @@ impl TryFrom<BTreeMap<String, Cut>> for Volatile {
 
 impl Volatile {
     /// The default fields and `names`, in upper or lower case. A cut value of one of `names` is spliced, unless the default for that field
-    /// is [`Cut::Refuse`].
+    /// is [`VolatileRule::Refuse`].
     ///
     /// # Errors
     /// As for [`TryFrom`].
     pub fn with<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, VolatileError> {
         let mut fields = Arc::unwrap_or_clone(Self::default().0);
         for name in names {
-            fields.entry(name.to_ascii_lowercase()).or_insert(Cut::Splice);
+            fields
+                .entry(name.to_ascii_lowercase())
+                .or_insert(VolatileRule::Splice);
         }
         Self::try_from(fields)
     }
 
     /// The rule for a line whose name is complete; `None` if the field is not volatile or the line is not a field.
-    fn rule(&self, line: &[u8]) -> Option<Cut> {
+    fn rule(&self, line: &[u8]) -> Option<VolatileRule> {
         let name = str::from_utf8(name(line)?).ok()?;
         self.0.get(&name.to_ascii_lowercase()).copied()
     }
@@ -117,7 +122,11 @@ impl Volatile {
     ///
     /// # Errors
     /// If a logged line that is not volatile differs from the regenerated line at its place.
-    pub(super) fn continue_section(&self, logged: &[u8], regenerated: &[u8]) -> Result<Vec<u8>, Mismatch> {
+    pub(super) fn continue_section(
+        &self,
+        logged: &[u8],
+        regenerated: &[u8],
+    ) -> Result<Vec<u8>, HttpMismatch> {
         let mut candidates = Candidates::new(self, regenerated);
         let (complete, tail) = logged.split_at(
             logged
@@ -143,12 +152,12 @@ impl Volatile {
 }
 
 /// The regenerated lines without a counterpart in the log yet, in order.
-struct Candidates<'a>(Vec<Candidate<'a>>, &'a Volatile);
+struct Candidates<'a>(Vec<LineCandidate<'a>>, &'a Volatile);
 
 #[derive(Clone, Copy)]
-struct Candidate<'a> {
+struct LineCandidate<'a> {
     line: &'a [u8],
-    rule: Option<Cut>,
+    rule: Option<VolatileRule>,
 }
 
 impl<'a> Candidates<'a> {
@@ -156,7 +165,7 @@ impl<'a> Candidates<'a> {
         let lines = section.split_inclusive(|&byte| byte == b'\n');
         Self(
             lines
-                .map(|line| Candidate {
+                .map(|line| LineCandidate {
                     line,
                     rule: volatile.rule(line),
                 })
@@ -166,7 +175,7 @@ impl<'a> Candidates<'a> {
     }
 
     /// Removes the counterpart of a complete logged line.
-    fn match_line(&mut self, logged: &[u8]) -> Result<(), Mismatch> {
+    fn match_line(&mut self, logged: &[u8]) -> Result<(), HttpMismatch> {
         if self.1.rule(logged).is_some() {
             // a volatile field that is regenerated twice or not at all is no difference either
             self.take(|candidate| same_name(candidate.line, logged));
@@ -182,26 +191,26 @@ impl<'a> Candidates<'a> {
     }
 
     /// Removes the counterpart of the cut line `tail` and returns the rest of that line.
-    fn finish_line(&mut self, tail: &[u8]) -> Result<Vec<u8>, Mismatch> {
+    fn finish_line(&mut self, tail: &[u8]) -> Result<Vec<u8>, HttpMismatch> {
         if tail.is_empty() {
             return Ok(Vec::new());
         }
         match self.1.rule(tail) {
-            Some(Cut::Splice) => {
+            Some(VolatileRule::Splice) => {
                 let counterpart = self.take(|candidate| same_name(candidate.line, tail));
                 Ok(splice(
                     tail,
                     counterpart.map_or(b"\r\n", |candidate| candidate.line),
                 ))
             }
-            Some(Cut::Refuse) => match self.take(|candidate| candidate.line.starts_with(tail)) {
+            Some(VolatileRule::Refuse) => match self.take(|candidate| candidate.line.starts_with(tail)) {
                 Some(candidate) => Ok(candidate.line[tail.len()..].to_vec()),
                 None => Err(self.mismatch(tail, |candidate| same_name(candidate.line, tail))),
             },
             None => {
                 // A cut name may belong to any volatile field, or to the next field that is not volatile.
                 let first_fixed = self.first_fixed();
-                let may_be = |index: usize, candidate: &Candidate<'_>| {
+                let may_be = |index: usize, candidate: &LineCandidate<'_>| {
                     candidate.line.starts_with(tail)
                         && (candidate.rule.is_some() || Some(index) == first_fixed)
                 };
@@ -213,7 +222,7 @@ impl<'a> Candidates<'a> {
         }
     }
 
-    fn take(&mut self, matches: impl FnMut(&Candidate<'_>) -> bool) -> Option<Candidate<'a>> {
+    fn take(&mut self, matches: impl FnMut(&LineCandidate<'_>) -> bool) -> Option<LineCandidate<'a>> {
         let index = self.0.iter().position(matches)?;
         Some(self.0.remove(index))
     }
@@ -224,13 +233,13 @@ impl<'a> Candidates<'a> {
         self.0.iter().position(|candidate| candidate.rule.is_none())
     }
 
-    fn mismatch(&self, logged: &[u8], counterpart: impl FnMut(&&Candidate<'_>) -> bool) -> Mismatch {
+    fn mismatch(&self, logged: &[u8], counterpart: impl FnMut(&&LineCandidate<'_>) -> bool) -> HttpMismatch {
         let regenerated = self
             .0
             .iter()
             .find(counterpart)
             .map_or(&b""[..], |candidate| candidate.line);
-        Mismatch::Header {
+        HttpMismatch::Header {
             logged: printable(logged),
             regenerated: printable(regenerated),
         }

@@ -2,7 +2,7 @@
 //!
 //! The application runs on the primary only. The backup follows both logged streams with one [`Tracker`] per connection. At a
 //! takeover [`Tracker::resume`] says which replies are owed to the client. The relay feeds the unanswered requests to the local
-//! application. A [`Resumer`] checks that the regenerated reply begins with the part that the client already has, and drops
+//! application. A [`HttpResumer`] checks that the regenerated reply begins with the part that the client already has, and drops
 //! that part.
 //!
 //! The scheme follows CoRAL (Aghdaie and Tamir), with one difference: CoRAL logs a whole reply before its first byte leaves. Here
@@ -29,15 +29,15 @@ mod tracker;
 mod unanswered;
 
 pub use feed::Feed;
-pub use head::{Fault, Method};
-pub use lines::{Cut, Volatile, VolatileError};
+pub use head::{HttpFault, Method};
+pub use lines::{Volatile, VolatileError, VolatileRule};
 pub use reexecute::Reexecute;
 pub use rest::Rest;
-pub use resume::{BodyPrefix, ChunkPosition, Position, Request, Resume, Said};
-pub use resumer::{Mismatch, Refusal, Resumer};
+pub use resume::{BodyPosition, BodyPrefix, ChunkPosition, HttpResume, PendingRequest, ReplyPrefix};
+pub use resumer::{HttpMismatch, HttpResumer, RequestRefusal};
 pub use rules::Rules;
 pub use switched::Switched;
-pub use tracker::{REQUESTS_MAX, Reason, Tracker};
+pub use tracker::{HttpReason, REQUESTS_MAX, Tracker};
 
 /// Whether `bytes` begin with the complete header section of a request that can be followed.
 pub fn begins_request(mut bytes: &[u8]) -> bool {

@@ -2,13 +2,13 @@
 
 use thiserror::Error;
 
-use super::head::{Fault, Method};
+use super::head::{HttpFault, Method};
 use super::tracker::REQUESTS_MAX;
-use crate::spill::Full;
+use crate::spill::LogFull;
 
 /// Why a connection, or its next reply, cannot be continued.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Reason {
+pub enum HttpReason {
     /// HTTP/2 with prior knowledge.
     #[error("the connection speaks HTTP/2")]
     Http2,
@@ -19,15 +19,15 @@ pub enum Reason {
     /// its reply cut. This reason ends when the reply is complete.
     #[error("a {0:?} request is unanswered and must not be executed again")]
     NotRepeatable(Method),
-    /// Like `NotRepeatable`, but the request cannot be repeated because the log could not keep all of it. [`Full`] says why.
+    /// Like `NotRepeatable`, but the request cannot be repeated because the log could not keep all of it. [`LogFull`] says why.
     #[error("a {0:?} request is unanswered and was not kept: {1}")]
-    NotKept(Method, Full),
+    NotKept(Method, LogFull),
     /// The reply cannot be followed.
     #[error("reply: {0}")]
-    Reply(Fault),
+    Reply(HttpFault),
     /// A request cannot be followed.
     #[error("request: {0}")]
-    Request(Fault),
+    Request(HttpFault),
     /// A TLS handshake instead of a request.
     #[error("the connection is encrypted (TLS)")]
     Tls,

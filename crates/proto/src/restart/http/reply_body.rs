@@ -1,10 +1,10 @@
 //! Follows the body of a reply: the number of bytes that were sent, their hash, and the place in the framing.
 
-use super::body::{Body, Piece};
+use super::body::{Body, BodyPiece};
 use super::digest::Digest;
-use super::head::Fault;
+use super::head::HttpFault;
 use super::rest::Rest;
-use super::resume::{BodyPrefix, Position};
+use super::resume::{BodyPosition, BodyPrefix};
 
 /// A reply whose header is complete and whose body is not.
 #[derive(Debug)]
@@ -40,14 +40,14 @@ impl ReplyBody {
     }
 
     /// Takes bytes of this body from the front of `bytes`.
-    pub fn take(&mut self, bytes: &mut &[u8]) -> Result<(), Fault> {
+    pub fn take(&mut self, bytes: &mut &[u8]) -> Result<(), HttpFault> {
         if let Body::Length { left } = &mut self.body
             && *left <= bytes.len() as u64
         {
             // The reply is complete now, so its hash is not needed.
             *bytes = &bytes[usize::try_from(*left).unwrap_or(bytes.len())..];
             *left = 0;
-        } else if let Some(Piece::Payload(payload)) = self.body.next(bytes)? {
+        } else if let Some(BodyPiece::Payload(payload)) = self.body.next(bytes)? {
             self.said.write(payload);
         }
         Ok(())
@@ -56,9 +56,9 @@ impl ReplyBody {
     /// The part of the body that was sent.
     pub fn prefix(&self) -> BodyPrefix {
         let position = match &self.body {
-            Body::Chunked(chunked) => Position::Chunked(chunked.position.clone()),
-            Body::Length { .. } => Position::Length,
-            Body::UntilClose => Position::UntilClose,
+            Body::Chunked(chunked) => BodyPosition::Chunked(chunked.position.clone()),
+            Body::Length { .. } => BodyPosition::Length,
+            Body::UntilClose => BodyPosition::UntilClose,
         };
         BodyPrefix {
             bytes: self.said.bytes(),

@@ -10,7 +10,7 @@ use super::body::Body;
 use super::digest::Digest;
 use super::head::elements;
 use super::lines::{name, same_name};
-use super::{Mismatch, Volatile};
+use super::{HttpMismatch, Volatile};
 
 /// Minimum number of bytes that a range request must save. If it saves less, the whole reply is regenerated and compared.
 pub(super) const SAVES_MIN: u64 = 64 * 1024;
@@ -70,11 +70,11 @@ impl Rest {
         regenerated: &[u8],
         body: Option<&Body>,
         volatile: &Volatile,
-    ) -> Result<(), Mismatch> {
+    ) -> Result<(), HttpMismatch> {
         let left = self.length.checked_sub(self.from).filter(|left| *left > 0);
-        let left = left.ok_or(Mismatch::Framing)?;
+        let left = left.ok_or(HttpMismatch::Framing)?;
         let wanted = format!("bytes {}-{}/{}", self.from, self.length - 1, self.length);
-        let other = |asked: &str, regenerated: &[u8]| Mismatch::Rest {
+        let other = |asked: &str, regenerated: &[u8]| HttpMismatch::Rest {
             asked: asked.to_owned(),
             regenerated: regenerated.escape_ascii().to_string(),
         };
@@ -88,7 +88,7 @@ impl Rest {
         only("content-range", &wanted)?;
         only("etag", &self.etag)?;
         if body != Some(&Body::Length { left }) {
-            return Err(Mismatch::Framing);
+            return Err(HttpMismatch::Framing);
         }
         for line in lines(regenerated).filter(|line| !volatile.has(line)) {
             let mut counterparts = lines(told).filter(|told| same_name(told, line)).peekable();

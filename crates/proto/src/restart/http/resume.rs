@@ -6,7 +6,7 @@ use super::Rest;
 
 /// How the output goes on after a takeover.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Resume {
+pub enum HttpResume {
     /// The connection's last reply is complete. The output ends here, even if an application sends more.
     Finished,
     /// No reply is owed: the connection is between two messages. A part of the next request may have arrived.
@@ -14,17 +14,17 @@ pub enum Resume {
     /// Requests are to be executed again.
     Again {
         /// The part of the first request's reply that was sent.
-        said: Said,
+        said: ReplyPrefix,
         /// At least one request, in the order of the replies.
-        requests: Vec<Request>,
+        requests: Vec<PendingRequest>,
         /// The request after `requests`, if it must not be executed again. It is refused, and then the output ends.
-        refused: Option<Request>,
+        refused: Option<PendingRequest>,
     },
     /// The first unanswered request must not be executed again. It is refused, and the output ends.
-    Refused(Request),
+    Refused(PendingRequest),
 }
 
-impl Resume {
+impl HttpResume {
     /// Whether the application gets the bytes that the client sends after the logged input. After a refused request, no request is
     /// executed.
     pub const fn takes_input(&self) -> bool {
@@ -37,7 +37,7 @@ impl Resume {
 
 /// A request whose reply is owed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Request {
+pub struct PendingRequest {
     /// Method and target, printable, cut to [`LABEL_MAX`](super::LABEL_MAX) characters.
     pub label: Box<str>,
     /// The request is a HEAD: its reply has no body, whatever the reply's header says.
@@ -48,7 +48,7 @@ pub struct Request {
 
 /// The part of a reply that the client side already has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Said {
+pub struct ReplyPrefix {
     /// Complete interim replies (1xx): for each status, the number of replies.
     pub interim: Vec<(u16, u32)>,
     /// The sent part of the header section that follows the interim replies, with the blank line if the section is complete. It may
@@ -60,7 +60,7 @@ pub struct Said {
     pub rest: Option<Rest>,
 }
 
-impl Said {
+impl ReplyPrefix {
     /// Whether the client already has one more interim reply of this status. If so, subtracts that reply from the count.
     pub(super) fn has_interim(&mut self, status: u16) -> bool {
         let known = self
@@ -80,12 +80,12 @@ pub struct BodyPrefix {
     /// each block is hashed together with the hash of all blocks before it.
     pub digest: [u8; 16],
     /// The client's place in the body's framing.
-    pub position: Position,
+    pub position: BodyPosition,
 }
 
 /// A place in a body's framing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Position {
+pub enum BodyPosition {
     /// Inside the chunked coding.
     Chunked(ChunkPosition),
     /// Inside a body of a known length.

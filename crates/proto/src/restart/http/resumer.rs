@@ -7,9 +7,9 @@ use thiserror::Error;
 
 use super::body::Body;
 use super::continued::Continued;
-use super::head::{Fault, ReplyHead, take_section};
+use super::head::{HttpFault, ReplyHead, take_section};
 use super::last_reply::LastReply;
-use super::resume::{BodyPrefix, Request, Resume, Said};
+use super::resume::{BodyPrefix, HttpResume, PendingRequest, ReplyPrefix};
 use super::{REFUSAL, Volatile};
 
 /// Status 206, Partial Content (RFC 9110 §15.3.7).
@@ -17,7 +17,7 @@ const PARTIAL: u16 = 206;
 
 /// Why a regenerated reply cannot continue the logged one. The connection must end in a way that the client notices.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Mismatch {
+pub enum HttpMismatch {
     /// The regenerated body begins with other bytes than the client has.
     #[error("the first {bytes} bytes of the body differ")]
     Body {
@@ -57,12 +57,12 @@ pub enum Mismatch {
     },
     /// The regenerated reply is not HTTP/1.
     #[error("the regenerated reply cannot be followed: {0}")]
-    Malformed(#[from] Fault),
+    Malformed(#[from] HttpFault),
 }
 
 /// Why a request was answered with [`REFUSAL`], or why its reply was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RequestRefusal {
     /// The request may have been executed and must not be executed again.
     NotRepeatable,
     /// A second server failed while it executed the request, so the request is not executed a third time.
@@ -76,23 +76,23 @@ pub enum Refusal {
 /// The filter passes nothing on until it knows that the regenerated reply begins with the part that the client has. It follows each
 /// regenerated reply to its end, so that a refusal can take the place of the next reply.
 #[derive(Debug)]
-pub struct Resumer {
+pub struct HttpResumer {
     volatile: Volatile,
     /// Requests that are executed again and not yet answered.
-    again: VecDeque<Request>,
+    again: VecDeque<PendingRequest>,
     /// The request after `again`, which must not be executed again.
-    barred: Option<Request>,
-    refusal: Option<(Request, Refusal)>,
+    barred: Option<PendingRequest>,
+    refusal: Option<(PendingRequest, RequestRefusal)>,
     /// Set if the client is to reconnect.
     last_reply: Option<LastReply>,
-    state: State,
+    state: ResumerState,
 }
 
 #[derive(Debug)]
-enum State {
+enum ResumerState {
     /// Collects the regenerated header that continues the logged one, until it is complete.
     Head {
-        said: Said,
+        said: ReplyPrefix,
         regenerated: Vec<u8>,
     },
     /// Follows the regenerated body to its end. `closes`: the connection ends with the body.
@@ -102,11 +102,11 @@ enum State {
     },
     Transparent,
     Finished,
-    Failed(Mismatch),
+    Failed(HttpMismatch),
 }
 
-impl State {
-    const fn head(said: Said) -> Self {
+impl ResumerState {
+    const fn head(said: ReplyPrefix) -> Self {
         Self::Head {
             said,
             regenerated: Vec::new(),
@@ -114,14 +114,14 @@ impl State {
     }
 }
 
-impl Resumer {
+impl HttpResumer {
     /// Returns a filter with the default list of volatile header fields, and the bytes that the client gets first.
-    pub fn new(resume: Resume) -> (Self, Vec<u8>) {
+    pub fn new(resume: HttpResume) -> (Self, Vec<u8>) {
         Self::with_volatile(resume, Volatile::default())
     }
 
     /// As [`new`](Self::new), with the given list of volatile header fields.
-    pub fn with_volatile(resume: Resume, volatile: Volatile) -> (Self, Vec<u8>) {
+    pub fn with_volatile(resume: HttpResume, volatile: Volatile) -> (Self, Vec<u8>) {
         let mut to_client = Vec::new();
         let mut resumer = Self {
             volatile,
@@ -129,21 +129,23 @@ impl Resumer {
             barred: None,
             refusal: None,
             last_reply: None,
-            state: State::Transparent,
+            state: ResumerState::Transparent,
         };
         match resume {
-            Resume::Finished => resumer.state = State::Finished,
-            Resume::Idle => {}
-            Resume::Again {
+            HttpResume::Finished => resumer.state = ResumerState::Finished,
+            HttpResume::Idle => {}
+            HttpResume::Again {
                 said,
                 requests,
                 refused,
             } => {
                 resumer.again = requests.into();
                 resumer.barred = refused;
-                resumer.state = State::head(said);
+                resumer.state = ResumerState::head(said);
             }
-            Resume::Refused(request) => resumer.refuse(request, Refusal::NotRepeatable, &mut to_client),
+            HttpResume::Refused(request) => {
+                resumer.refuse(request, RequestRefusal::NotRepeatable, &mut to_client)
+            }
         }
         (resumer, to_client)
     }
@@ -163,12 +165,12 @@ impl Resumer {
 
     /// Whether the application must repeat a reply. If so, the logged request must be sent to it again.
     pub const fn awaits_reply(&self) -> bool {
-        matches!(self.state, State::Head { .. } | State::Body { .. })
+        matches!(self.state, ResumerState::Head { .. } | ResumerState::Body { .. })
     }
 
     /// Whether bytes pass unchanged from now on, so the relay need not call the filter.
     pub const fn is_transparent(&self) -> bool {
-        matches!(self.state, State::Transparent) && self.last_reply.is_none()
+        matches!(self.state, ResumerState::Transparent) && self.last_reply.is_none()
     }
 
     /// Whether the filter has nothing left to compare or report, so the relay need not keep it.
@@ -178,11 +180,11 @@ impl Resumer {
 
     /// Whether the connection's last reply is complete. If so, the relay ends the output, whatever the application does.
     pub const fn is_finished(&self) -> bool {
-        matches!(self.state, State::Finished)
+        matches!(self.state, ResumerState::Finished)
     }
 
     /// The request that was refused, or whose reply was cut because a second server failed.
-    pub const fn refusal(&self) -> Option<&(Request, Refusal)> {
+    pub const fn refusal(&self) -> Option<&(PendingRequest, RequestRefusal)> {
         self.refusal.as_ref()
     }
 
@@ -191,7 +193,7 @@ impl Resumer {
     /// # Errors
     /// The regenerated reply differs from the logged one. The call that finds the difference appends only bytes that are known to
     /// be right. Every later call fails too.
-    pub fn on_application(&mut self, mut bytes: &[u8], to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
+    pub fn on_application(&mut self, mut bytes: &[u8], to_client: &mut Vec<u8>) -> Result<(), HttpMismatch> {
         while !bytes.is_empty() {
             self.step(&mut bytes, to_client)
                 .map_err(|mismatch| self.fail(mismatch))?;
@@ -204,14 +206,14 @@ impl Resumer {
     ///
     /// # Errors
     /// The reply is not complete.
-    pub fn on_application_end(&mut self, to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
+    pub fn on_application_end(&mut self, to_client: &mut Vec<u8>) -> Result<(), HttpMismatch> {
         let mismatch = match &self.state {
-            State::Transparent | State::Finished => return Ok(()),
-            State::Failed(mismatch) => mismatch.clone(),
-            State::Head { .. } => Mismatch::EndedEarly,
-            State::Body { continued, .. } => continued.ended_early(),
+            ResumerState::Transparent | ResumerState::Finished => return Ok(()),
+            ResumerState::Failed(mismatch) => mismatch.clone(),
+            ResumerState::Head { .. } => HttpMismatch::EndedEarly,
+            ResumerState::Body { continued, .. } => continued.ended_early(),
         };
-        if self.on_application_lost(Refusal::Quarantined, to_client) {
+        if self.on_application_lost(RequestRefusal::Quarantined, to_client) {
             return Ok(());
         }
         Err(self.fail(mismatch))
@@ -220,8 +222,8 @@ impl Resumer {
     /// The application's connection failed, or there is none. If the application owes a reply of which nothing was sent, a
     /// refusal for the reason `why` takes the reply's place. Returns true if the output ends cleanly. Otherwise the connection must be
     /// reset.
-    pub fn on_application_lost(&mut self, why: Refusal, to_client: &mut Vec<u8>) -> bool {
-        let is_silent = matches!(&self.state, State::Head { said, .. } if said.head.is_empty());
+    pub fn on_application_lost(&mut self, why: RequestRefusal, to_client: &mut Vec<u8>) -> bool {
+        let is_silent = matches!(&self.state, ResumerState::Head { said, .. } if said.head.is_empty());
         match self.again.pop_front() {
             Some(request) if is_silent => self.refuse(request, why, to_client),
             Some(request) => self.refusal = Some((request, why)),
@@ -230,25 +232,25 @@ impl Resumer {
         self.is_finished()
     }
 
-    fn refuse(&mut self, request: Request, why: Refusal, to_client: &mut Vec<u8>) {
+    fn refuse(&mut self, request: PendingRequest, why: RequestRefusal, to_client: &mut Vec<u8>) {
         to_client.extend_from_slice(REFUSAL);
         self.refusal = Some((request, why));
-        self.state = State::Finished;
+        self.state = ResumerState::Finished;
     }
 
-    fn fail(&mut self, mismatch: Mismatch) -> Mismatch {
-        self.state = State::Failed(mismatch.clone());
+    fn fail(&mut self, mismatch: HttpMismatch) -> HttpMismatch {
+        self.state = ResumerState::Failed(mismatch.clone());
         mismatch
     }
 
-    fn step(&mut self, bytes: &mut &[u8], to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
+    fn step(&mut self, bytes: &mut &[u8], to_client: &mut Vec<u8>) -> Result<(), HttpMismatch> {
         match &mut self.state {
-            State::Head { regenerated, .. } => {
+            ResumerState::Head { regenerated, .. } => {
                 if take_section(regenerated, bytes)? {
                     self.on_head(to_client)?;
                 }
             }
-            State::Body { continued, closes } => {
+            ResumerState::Body { continued, closes } => {
                 continued.step(bytes, &self.volatile, to_client)?;
                 if continued.is_complete() {
                     let closes = *closes;
@@ -257,20 +259,20 @@ impl Resumer {
                     self.go_on_for_ever();
                 }
             }
-            State::Transparent => self.pass(std::mem::take(bytes), to_client),
-            State::Finished => *bytes = &[],
-            State::Failed(mismatch) => return Err(mismatch.clone()),
+            ResumerState::Transparent => self.pass(std::mem::take(bytes), to_client),
+            ResumerState::Finished => *bytes = &[],
+            ResumerState::Failed(mismatch) => return Err(mismatch.clone()),
         }
         Ok(())
     }
 
     /// Compares a whole regenerated header with the logged part of the header, and completes the logged part.
-    fn on_head(&mut self, to_client: &mut Vec<u8>) -> Result<(), Mismatch> {
-        let State::Head { said, regenerated } = &mut self.state else {
+    fn on_head(&mut self, to_client: &mut Vec<u8>) -> Result<(), HttpMismatch> {
+        let ResumerState::Head { said, regenerated } = &mut self.state else {
             return Ok(());
         };
         let regenerated = std::mem::take(regenerated);
-        let request = self.again.front().ok_or(Mismatch::Framing)?;
+        let request = self.again.front().ok_or(HttpMismatch::Framing)?;
         let parsed = ReplyHead::parse(&regenerated, request.to_head)?;
         if parsed.status == PARTIAL && said.rest.is_some() {
             let said = std::mem::take(said);
@@ -291,7 +293,7 @@ impl Resumer {
         // The header that the client gets must announce the same framing as the application's header.
         let told = ReplyHead::parse(&[said.head.as_slice(), &continuation].concat(), request.to_head)?;
         if told.body != parsed.body {
-            return Err(Mismatch::Framing);
+            return Err(HttpMismatch::Framing);
         }
         let closes = !(told.persists && request.persists);
         let prefix = said.body.take();
@@ -307,19 +309,19 @@ impl Resumer {
     /// The application was asked for the rest of the body and replies with a part (206).
     fn on_rest(
         &mut self,
-        said: Said,
+        said: ReplyPrefix,
         regenerated: &[u8],
         body: Option<Body>,
         to_client: &mut Vec<u8>,
-    ) -> Result<(), Mismatch> {
+    ) -> Result<(), HttpMismatch> {
         let (Some(rest), Some(prefix), Some(request)) = (said.rest, said.body, self.again.front()) else {
-            return Err(Mismatch::Framing);
+            return Err(HttpMismatch::Framing);
         };
         rest.check(&said.head, regenerated, body.as_ref(), &self.volatile)?;
         let told = ReplyHead::parse(&said.head, request.to_head)?;
         let closes = !(told.persists && request.persists);
         let again = BodyPrefix {
-            bytes: prefix.bytes.checked_sub(rest.from).ok_or(Mismatch::Framing)?,
+            bytes: prefix.bytes.checked_sub(rest.from).ok_or(HttpMismatch::Framing)?,
             digest: rest.digest,
             ..prefix
         };
@@ -334,17 +336,17 @@ impl Resumer {
         prefix: Option<BodyPrefix>,
         closes: bool,
         to_client: &mut Vec<u8>,
-    ) -> Result<(), Mismatch> {
+    ) -> Result<(), HttpMismatch> {
         match body {
             Some(body) => {
                 let continued = Continued::new(body, prefix, to_client)?;
                 if continued.is_open_ended() {
                     self.go_on_for_ever();
                 } else {
-                    self.state = State::Body { continued, closes };
+                    self.state = ResumerState::Body { continued, closes };
                 }
             }
-            None if prefix.is_some() => return Err(Mismatch::Framing),
+            None if prefix.is_some() => return Err(HttpMismatch::Framing),
             None => self.on_reply_end(closes, to_client),
         }
         Ok(())
@@ -353,7 +355,7 @@ impl Resumer {
     /// The bytes that follow have no recognisable end, so they pass unchanged.
     fn go_on_for_ever(&mut self) {
         self.last_reply = None;
-        self.state = State::Transparent;
+        self.state = ResumerState::Transparent;
     }
 
     fn pass(&mut self, bytes: &[u8], to_client: &mut Vec<u8>) {
@@ -362,7 +364,7 @@ impl Resumer {
         };
         last.on_output(bytes, to_client);
         if last.is_said() {
-            self.state = State::Finished;
+            self.state = ResumerState::Finished;
         } else if last.is_off() {
             self.last_reply = None;
         }
@@ -374,13 +376,13 @@ impl Resumer {
             last.on_answered();
         }
         self.state = match self.barred.take() {
-            _ if closes => State::Finished,
+            _ if closes => ResumerState::Finished,
             barred if !self.again.is_empty() => {
                 self.barred = barred;
-                State::head(Said::default())
+                ResumerState::head(ReplyPrefix::default())
             }
-            Some(request) => return self.refuse(request, Refusal::NotRepeatable, to_client),
-            None => State::Transparent,
+            Some(request) => return self.refuse(request, RequestRefusal::NotRepeatable, to_client),
+            None => ResumerState::Transparent,
         };
     }
 }

@@ -1,6 +1,6 @@
 //! Where a connection stops being HTTP/1 (or never was HTTP/1), and what a replica gets and sends from there on.
 
-use super::resume::Resume;
+use super::resume::HttpResume;
 use crate::Offset;
 
 /// The place where another protocol begins.
@@ -10,7 +10,7 @@ pub struct Switched {
     pub input_from: Offset,
     /// What the replica sends first: the reply by which the connection was upgraded (RFC 9110 §7.8). `None`: the connection's
     /// output begins here.
-    pub reply: Option<Resume>,
+    pub reply: Option<HttpResume>,
     /// How many bytes at the end of the latest piece of output belong to the new protocol.
     pub rest: usize,
 }

@@ -20,8 +20,12 @@ fn tracker(input: &[u8], output: &[u8], step: usize) -> Tracker {
 }
 
 /// What the client gets when the application sends `application` in pieces of `step` bytes and then ends its stream.
-fn continued(resume: Resume, application: &[u8], step: usize) -> Result<Vec<u8>, (Mismatch, Vec<u8>)> {
-    let (mut resumer, mut to_client) = Resumer::new(resume);
+fn continued(
+    resume: HttpResume,
+    application: &[u8],
+    step: usize,
+) -> Result<Vec<u8>, (HttpMismatch, Vec<u8>)> {
+    let (mut resumer, mut to_client) = HttpResumer::new(resume);
     for piece in application.chunks(step) {
         if let Err(mismatch) = resumer.on_application(piece, &mut to_client) {
             return Err((mismatch, to_client));

@@ -6,14 +6,14 @@ use super::Rules;
 use super::body::Body;
 use super::feed::Feed;
 use super::head::{Method, ReplyHead, RequestHead, begins_as_reply, begins_with_method, next_section};
-pub use super::reason::Reason;
+pub use super::reason::HttpReason;
 use super::reply_body::ReplyBody;
 use super::rest::Rest;
-use super::resume::{Resume, Said};
+use super::resume::{HttpResume, ReplyPrefix};
 use super::switched::Switched;
-use super::unanswered::{Queue, Unanswered};
+use super::unanswered::{RequestQueue, Unanswered};
 use crate::Offset;
-use crate::spill::Full;
+use crate::spill::LogFull;
 
 /// Maximum number of unanswered requests per connection. More make the connection unprotected.
 pub const REQUESTS_MAX: usize = 4096;
@@ -32,23 +32,23 @@ pub struct Tracker {
     input: Offset,
     input_ended: bool,
     receiving: Receiving,
-    unanswered: Queue,
+    unanswered: RequestQueue,
     replying: Replying,
     /// Complete interim replies to the first unanswered request: the status and how many had it.
     interim: Vec<(u16, u32)>,
     /// At least one request and its reply are complete.
     has_exchanged: bool,
-    mode: Mode,
+    mode: TrackerMode,
 }
 
 #[derive(Debug, Default)]
-enum Mode {
+enum TrackerMode {
     #[default]
     Following,
     /// The last reply is complete, or the output has ended.
     Finished,
     /// The streams cannot be followed, permanently.
-    Refused(Reason, Option<Box<Switched>>),
+    Refused(HttpReason, Option<Box<Switched>>),
 }
 
 #[derive(Debug, Default)]
@@ -91,11 +91,11 @@ impl Tracker {
     pub fn on_input(&mut self, bytes: &[u8]) {
         let is_first = self.is_at_start();
         self.input += bytes.len() as u64;
-        if matches!(self.mode, Mode::Following)
+        if matches!(self.mode, TrackerMode::Following)
             && let Err(reason) = self.receive(bytes)
         {
             // An HTTP request that cannot be followed is still HTTP: a replica must not get it.
-            let is_other = matches!(reason, Reason::Tls | Reason::Http2 | Reason::NotHttp);
+            let is_other = matches!(reason, HttpReason::Tls | HttpReason::Http2 | HttpReason::NotHttp);
             let switches = is_first && is_other && self.unanswered.is_empty();
             self.refuse(reason, switches.then(|| Switched::at_start(0)));
         }
@@ -117,12 +117,12 @@ impl Tracker {
 
     /// The server has ended its stream after the output given so far.
     pub fn on_output_end(&mut self) {
-        self.end(Mode::Finished);
+        self.end(TrackerMode::Finished);
     }
 
     /// The log may not keep more input, for the reason `why`. Gives up the input kept for executing the unanswered requests
     /// again. They are unprotected until their replies are complete. False if no input was kept for that.
-    pub fn shed(&mut self, why: Full) -> bool {
+    pub fn shed(&mut self, why: LogFull) -> bool {
         let mut has_shed = false;
         for request in self
             .unanswered
@@ -139,7 +139,7 @@ impl Tracker {
     /// Without such a request, it is the start of the request whose header is incomplete, else the end of the input. It never
     /// moves back.
     pub fn restart_input(&self) -> Offset {
-        if !matches!(self.mode, Mode::Following) {
+        if !matches!(self.mode, TrackerMode::Following) {
             return self.input;
         }
         let first = self.unanswered.iter().find(|request| request.is_repeatable());
@@ -156,18 +156,18 @@ impl Tracker {
         let first = self.unanswered.iter().position(Unanswered::is_repeatable);
         let is_whole =
             |first| first + 1 < self.unanswered.len() || !matches!(self.receiving, Receiving::Body(_));
-        matches!(self.mode, Mode::Following) && first.is_some_and(is_whole)
+        matches!(self.mode, TrackerMode::Following) && first.is_some_and(is_whole)
     }
 
     /// Whether a client would not notice a takeover now: no request would be refused and no reply cut.
     ///
     /// # Errors
-    /// Why a client would notice it. [`Reason`] says which of the reasons are temporary.
-    pub fn protection(&self) -> Result<(), Reason> {
+    /// Why a client would notice it. [`HttpReason`] says which of the reasons are temporary.
+    pub fn protection(&self) -> Result<(), HttpReason> {
         match &self.mode {
-            Mode::Finished => return Ok(()),
-            Mode::Refused(reason, _) => return Err(reason.clone()),
-            Mode::Following => {}
+            TrackerMode::Finished => return Ok(()),
+            TrackerMode::Refused(reason, _) => return Err(reason.clone()),
+            TrackerMode::Following => {}
         }
         let open = self.unanswered.iter().filter(|request| !request.answered);
         open.filter_map(Unanswered::barrier).next().map_or(Ok(()), Err)
@@ -177,8 +177,8 @@ impl Tracker {
     ///
     /// # Errors
     /// Why it cannot. The client must then see the connection end.
-    pub fn resumes(&self) -> Result<(), Reason> {
-        if let Mode::Refused(reason, _) = &self.mode {
+    pub fn resumes(&self) -> Result<(), HttpReason> {
+        if let TrackerMode::Refused(reason, _) = &self.mode {
             return Err(reason.clone());
         }
         let first = self.unanswered.front().filter(|first| !first.answered);
@@ -191,26 +191,26 @@ impl Tracker {
     ///
     /// # Errors
     /// As [`resumes`](Self::resumes).
-    pub fn resume(&self) -> Result<Resume, Reason> {
+    pub fn resume(&self) -> Result<HttpResume, HttpReason> {
         self.resumes()?;
-        if matches!(self.mode, Mode::Finished) {
-            return Ok(Resume::Finished);
+        if matches!(self.mode, TrackerMode::Finished) {
+            return Ok(HttpResume::Finished);
         }
         let Some(first) = self.unanswered.front() else {
             let nothing_comes = self.input_ended && matches!(self.receiving, Receiving::Between);
             return Ok(if nothing_comes {
-                Resume::Finished
+                HttpResume::Finished
             } else {
-                Resume::Idle
+                HttpResume::Idle
             });
         };
         if first.answered {
-            return Ok(Resume::Finished); // nobody reads the rest of the request's body
+            return Ok(HttpResume::Finished); // nobody reads the rest of the request's body
         }
         if first.barrier().is_some() {
-            return Ok(Resume::Refused(first.owed()));
+            return Ok(HttpResume::Refused(first.owed()));
         }
-        Ok(Resume::Again {
+        Ok(HttpResume::Again {
             said: self.said(),
             requests: self.again().map(Unanswered::owed).collect(),
             refused: self.barred().map(Unanswered::owed),
@@ -240,13 +240,13 @@ impl Tracker {
         self.unanswered.iter().find(|request| request.barrier().is_some())
     }
 
-    fn said(&self) -> Said {
+    fn said(&self) -> ReplyPrefix {
         let (head, body) = match &self.replying {
             Replying::Between => (Vec::new(), None),
             Replying::Head(bytes) => (bytes.clone(), None),
             Replying::Body(reply) => (reply.head.clone(), Some(reply.prefix())),
         };
-        Said {
+        ReplyPrefix {
             interim: self.interim.clone(),
             head,
             body,
@@ -270,18 +270,18 @@ impl Tracker {
     }
 
     /// Why the streams can no longer be followed, if so. Permanent.
-    pub fn refusal(&self) -> Option<&Reason> {
+    pub fn refusal(&self) -> Option<&HttpReason> {
         match &self.mode {
-            Mode::Refused(reason, _) => Some(reason),
-            Mode::Following | Mode::Finished => None,
+            TrackerMode::Refused(reason, _) => Some(reason),
+            TrackerMode::Following | TrackerMode::Finished => None,
         }
     }
 
     /// Where another protocol has begun, if that is the reason for the refusal. Returned only once.
     pub fn take_switched(&mut self) -> Option<Switched> {
         match &mut self.mode {
-            Mode::Refused(_, switched) => switched.take().map(|switched| *switched),
-            Mode::Following | Mode::Finished => None,
+            TrackerMode::Refused(_, switched) => switched.take().map(|switched| *switched),
+            TrackerMode::Following | TrackerMode::Finished => None,
         }
     }
 
@@ -324,12 +324,12 @@ impl Tracker {
         !self.has_exchanged && self.unanswered.is_empty() && self.restart_input() == Offset::ZERO
     }
 
-    fn refuse(&mut self, reason: Reason, switched: Option<Switched>) {
-        self.end(Mode::Refused(reason, switched.map(Box::new)));
+    fn refuse(&mut self, reason: HttpReason, switched: Option<Switched>) {
+        self.end(TrackerMode::Refused(reason, switched.map(Box::new)));
     }
 
-    fn end(&mut self, mode: Mode) {
-        if matches!(self.mode, Mode::Following) {
+    fn end(&mut self, mode: TrackerMode) {
+        if matches!(self.mode, TrackerMode::Following) {
             *self = Self {
                 rules: self.rules,
                 input: self.input,
@@ -341,33 +341,33 @@ impl Tracker {
         }
     }
 
-    fn receive(&mut self, mut bytes: &[u8]) -> Result<(), Reason> {
+    fn receive(&mut self, mut bytes: &[u8]) -> Result<(), HttpReason> {
         while !bytes.is_empty() {
             let here = Offset(self.input.0 - bytes.len() as u64);
             match &mut self.receiving {
                 Receiving::Between => match bytes[0] {
                     b'\r' | b'\n' => bytes = &bytes[1..], // RFC 9112 §2.2: ignored before a request
-                    0x16 => return Err(Reason::Tls),      // the record type of a ClientHello
+                    0x16 => return Err(HttpReason::Tls),  // the record type of a ClientHello
                     first if first.is_ascii_alphabetic() => {
                         self.receiving = Receiving::Head {
                             start: here,
                             bytes: Vec::new(),
                         };
                     }
-                    _ => return Err(Reason::NotHttp),
+                    _ => return Err(HttpReason::NotHttp),
                 },
                 Receiving::Head { start, bytes: head } => {
                     let start = *start;
                     if !begins_with_method(head, bytes) {
-                        return Err(Reason::NotHttp);
+                        return Err(HttpReason::NotHttp);
                     }
-                    if let Some(head) = next_section(head, &mut bytes).map_err(Reason::Request)? {
+                    if let Some(head) = next_section(head, &mut bytes).map_err(HttpReason::Request)? {
                         self.receiving = Receiving::Between;
                         self.on_request(start, &head)?;
                     }
                 }
                 Receiving::Body(body) => {
-                    body.next(&mut bytes).map_err(Reason::Request)?;
+                    body.next(&mut bytes).map_err(HttpReason::Request)?;
                     if body.is_complete() {
                         self.receiving = Receiving::Between;
                         self.on_request_end();
@@ -378,16 +378,16 @@ impl Tracker {
         Ok(())
     }
 
-    fn on_request(&mut self, start: Offset, head: &[u8]) -> Result<(), Reason> {
+    fn on_request(&mut self, start: Offset, head: &[u8]) -> Result<(), HttpReason> {
         if head.starts_with(b"PRI * HTTP/2.0\r\n") {
-            return Err(Reason::Http2);
+            return Err(HttpReason::Http2);
         }
-        let request = RequestHead::parse(head).map_err(Reason::Request)?;
+        let request = RequestHead::parse(head).map_err(HttpReason::Request)?;
         if request.method == Method::Connect {
-            return Err(Reason::Tunnel);
+            return Err(HttpReason::Tunnel);
         }
         if self.unanswered.len() == REQUESTS_MAX {
-            return Err(Reason::TooManyRequests);
+            return Err(HttpReason::TooManyRequests);
         }
         let (new, body) = Unanswered::new(start, head, request, self.rules.reexecute);
         self.unanswered.push(new);
@@ -409,23 +409,23 @@ impl Tracker {
         self.has_exchanged = true;
     }
 
-    fn reply(&mut self, bytes: &mut &[u8]) -> Result<(), Reason> {
-        while !bytes.is_empty() && matches!(self.mode, Mode::Following) {
+    fn reply(&mut self, bytes: &mut &[u8]) -> Result<(), HttpReason> {
+        while !bytes.is_empty() && matches!(self.mode, TrackerMode::Following) {
             match &mut self.replying {
                 Replying::Between => {
                     if self.unanswered.front().is_none_or(|first| first.answered) {
-                        return Err(Reason::UnexpectedReply);
+                        return Err(HttpReason::UnexpectedReply);
                     }
                     self.replying = Replying::Head(Vec::new());
                 }
                 Replying::Head(head) => {
-                    if let Some(head) = next_section(head, bytes).map_err(Reason::Reply)? {
+                    if let Some(head) = next_section(head, bytes).map_err(HttpReason::Reply)? {
                         self.replying = Replying::Between;
                         self.on_reply_head(head, bytes)?;
                     }
                 }
                 Replying::Body(reply) => {
-                    reply.take(bytes).map_err(Reason::Reply)?;
+                    reply.take(bytes).map_err(HttpReason::Reply)?;
                     if reply.is_complete() {
                         let persists = reply.persists;
                         self.replying = Replying::Between;
@@ -438,12 +438,12 @@ impl Tracker {
     }
 
     /// `rest` is the output after the header. Often it has the whole body; then nothing of the body need be remembered.
-    fn on_reply_head(&mut self, head: Cow<'_, [u8]>, rest: &mut &[u8]) -> Result<(), Reason> {
+    fn on_reply_head(&mut self, head: Cow<'_, [u8]>, rest: &mut &[u8]) -> Result<(), HttpReason> {
         let to_head = self
             .unanswered
             .front()
             .is_some_and(|first| first.method == Method::Head);
-        let reply = ReplyHead::parse(&head, to_head).map_err(Reason::Reply)?;
+        let reply = ReplyHead::parse(&head, to_head).map_err(HttpReason::Reply)?;
         match reply.body {
             _ if reply.status == 101 => self.on_upgrade(head.into_owned(), rest.len()),
             _ if reply.is_interim() => self.on_interim(reply.status),
@@ -462,22 +462,22 @@ impl Tracker {
 
     /// The bytes after this reply are not HTTP.
     fn on_upgrade(&mut self, head: Vec<u8>, rest: usize) {
-        let said = Said {
+        let said = ReplyPrefix {
             interim: std::mem::take(&mut self.interim),
             head,
-            ..Said::default()
+            ..ReplyPrefix::default()
         };
         let asked = self.unanswered.front().filter(|first| first.is_repeatable());
         let switched = asked.map(|first| Switched {
             input_from: first.start,
-            reply: Some(Resume::Again {
+            reply: Some(HttpResume::Again {
                 said,
                 requests: vec![first.owed()],
                 refused: None,
             }),
             rest,
         });
-        self.refuse(Reason::Upgraded, switched);
+        self.refuse(HttpReason::Upgraded, switched);
     }
 
     fn on_interim(&mut self, status: u16) {
@@ -493,7 +493,7 @@ impl Tracker {
             return;
         };
         if !persists || !first.persists {
-            return self.end(Mode::Finished);
+            return self.end(TrackerMode::Finished);
         }
         first.answered = true;
         let is_whole = self.unanswered.len() > 1 || !matches!(self.receiving, Receiving::Body(_));

@@ -5,23 +5,23 @@ use std::ops::Deref;
 
 use super::body::Body;
 use super::head::{Method, RequestHead};
-use super::resume::Request;
-use super::{LABEL_MAX, Reason, Reexecute};
+use super::resume::PendingRequest;
+use super::{HttpReason, LABEL_MAX, Reexecute};
 use crate::Offset;
-use crate::spill::Full;
+use crate::spill::LogFull;
 
 /// Capacity, in requests, kept when the queue is empty. Few connections pipeline, and most send another request.
 const KEPT: usize = 4;
 
 /// Requests in the order in which they came.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct RequestQueue {
     requests: VecDeque<Unanswered>,
     /// Bytes of the requests' labels.
     labels: usize,
 }
 
-impl Deref for Queue {
+impl Deref for RequestQueue {
     type Target = VecDeque<Unanswered>;
 
     fn deref(&self) -> &Self::Target {
@@ -29,7 +29,7 @@ impl Deref for Queue {
     }
 }
 
-impl Queue {
+impl RequestQueue {
     pub fn push(&mut self, request: Unanswered) {
         self.labels += request.label.len();
         self.requests.push_back(request);
@@ -71,16 +71,16 @@ pub(super) struct Unanswered {
     /// Bytes of the request line, with its line feed.
     line: u16,
     /// Whether the request may be executed again, as far as is known now.
-    repeat: Repeat,
+    repeat: Repeatability,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Repeat {
+enum Repeatability {
     Allowed,
     /// The operator's rule forbids it.
     Forbidden,
     /// The request's input is no longer kept, for this reason.
-    Impossible(Full),
+    Impossible(LogFull),
 }
 
 impl Unanswered {
@@ -97,26 +97,26 @@ impl Unanswered {
             answered: false,
             line: u16::try_from(line).expect("a header is no longer than HEAD_MAX, and has a blank line"),
             repeat: if is_allowed {
-                Repeat::Allowed
+                Repeatability::Allowed
             } else {
-                Repeat::Forbidden
+                Repeatability::Forbidden
             },
         };
         (new, request.body)
     }
 
     /// Why the request cannot be executed again, if so.
-    pub fn barrier(&self) -> Option<Reason> {
+    pub fn barrier(&self) -> Option<HttpReason> {
         match self.repeat {
-            Repeat::Allowed => None,
-            Repeat::Forbidden => Some(Reason::NotRepeatable(self.method)),
-            Repeat::Impossible(why) => Some(Reason::NotKept(self.method, why)),
+            Repeatability::Allowed => None,
+            Repeatability::Forbidden => Some(HttpReason::NotRepeatable(self.method)),
+            Repeatability::Impossible(why) => Some(HttpReason::NotKept(self.method, why)),
         }
     }
 
     /// Whether the request is executed again after a takeover.
     pub fn is_repeatable(&self) -> bool {
-        self.repeat == Repeat::Allowed && !self.answered
+        self.repeat == Repeatability::Allowed && !self.answered
     }
 
     /// Where the header fields begin in the input.
@@ -125,12 +125,12 @@ impl Unanswered {
     }
 
     /// The request's input is no longer kept.
-    pub fn forget(&mut self, why: Full) {
-        self.repeat = Repeat::Impossible(why);
+    pub fn forget(&mut self, why: LogFull) {
+        self.repeat = Repeatability::Impossible(why);
     }
 
-    pub fn owed(&self) -> Request {
-        Request {
+    pub fn owed(&self) -> PendingRequest {
+        PendingRequest {
             label: self.label.clone(),
             to_head: self.method == Method::Head,
             persists: self.persists,

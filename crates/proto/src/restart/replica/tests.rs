@@ -3,30 +3,35 @@ use proptest::prelude::*;
 use super::*;
 
 #[derive(Clone, Debug)]
-enum Event {
+enum ComparisonEvent {
     Primary(usize),
     Replica(usize),
 }
 
-fn events() -> impl Strategy<Value = Vec<Event>> {
+fn events() -> impl Strategy<Value = Vec<ComparisonEvent>> {
     let event = prop_oneof![
-        (0..9_usize).prop_map(Event::Primary),
-        (0..9_usize).prop_map(Event::Replica)
+        (0..9_usize).prop_map(ComparisonEvent::Primary),
+        (0..9_usize).prop_map(ComparisonEvent::Replica)
     ];
     proptest::collection::vec(event, 0..60)
 }
 
 /// Feeds both streams piece by piece. Returns how many bytes of each were fed.
-fn compare(comparison: &mut Comparison, primary: &[u8], replica: &[u8], events: &[Event]) -> (usize, usize) {
+fn compare(
+    comparison: &mut Comparison,
+    primary: &[u8],
+    replica: &[u8],
+    events: &[ComparisonEvent],
+) -> (usize, usize) {
     let (mut from_primary, mut from_replica) = (0, 0);
     for event in events {
         match *event {
-            Event::Primary(count) => {
+            ComparisonEvent::Primary(count) => {
                 let end = (from_primary + count).min(primary.len());
                 comparison.on_primary(&primary[from_primary..end]);
                 from_primary = end;
             }
-            Event::Replica(count) => {
+            ComparisonEvent::Replica(count) => {
                 let end = (from_replica + count).min(replica.len());
                 comparison.on_replica(&replica[from_replica..end]);
                 from_replica = end;
@@ -45,7 +50,7 @@ proptest! {
         prop_assert_eq!(comparison.equal(), Offset(primary.min(replica) as u64));
         prop_assert_eq!(comparison.surplus(), primary.abs_diff(replica));
         prop_assert_eq!(comparison.replica_surplus(), replica.saturating_sub(primary));
-        let (mut resumer, mut to_client) = Resumer::new(comparison.resume().unwrap());
+        let (mut resumer, mut to_client) = ReplicaResumer::new(comparison.resume().unwrap());
         for bytes in stream[replica..].chunks(step) {
             resumer.on_application(bytes, &mut to_client).unwrap();
         }
@@ -62,12 +67,12 @@ proptest! {
         let mut comparison = Comparison::new(1000);
         let (primary, replica) = compare(&mut comparison, &stream, &other, &events);
         let found = primary.min(replica) > at;
-        let reason = found.then_some(Reason::Differs { at: Offset(at as u64) });
+        let reason = found.then_some(ReplicaReason::Differs { at: Offset(at as u64) });
         prop_assert_eq!(comparison.protection().err(), reason);
         if !found && primary > at {
-            let (mut resumer, mut to_client) = Resumer::new(comparison.resume().unwrap());
+            let (mut resumer, mut to_client) = ReplicaResumer::new(comparison.resume().unwrap());
             let missing = primary - at;
-            prop_assert_eq!(resumer.on_application(&other[replica..], &mut to_client), Err(Mismatch::Differs { missing }));
+            prop_assert_eq!(resumer.on_application(&other[replica..], &mut to_client), Err(ReplicaMismatch::Differs { missing }));
             prop_assert!(to_client.is_empty());
         }
     }
@@ -83,7 +88,7 @@ fn a_stream_that_ended_cannot_be_overtaken() {
             comparison.on_primary_end();
             assert_eq!(
                 comparison.resume(),
-                Ok(Resume::Behind {
+                Ok(ReplicaResume::Behind {
                     said: b"c".to_vec(),
                     ended: true
                 })
@@ -93,21 +98,24 @@ fn a_stream_that_ended_cannot_be_overtaken() {
             comparison.on_replica(b"cd");
             assert_eq!(
                 comparison.resume(),
-                Ok(Resume::Ahead {
+                Ok(ReplicaResume::Ahead {
                     to_send: b"d".to_vec(),
                     ended: false
                 })
             );
             comparison.on_primary_end();
         }
-        assert_eq!(comparison.protection(), Err(Reason::Differs { at: Offset(3) }));
+        assert_eq!(
+            comparison.protection(),
+            Err(ReplicaReason::Differs { at: Offset(3) })
+        );
         assert_eq!(comparison.surplus(), 0);
     }
 }
 
 #[test]
 fn an_output_that_ended_is_confirmed_and_not_continued() {
-    let (mut resumer, first) = Resumer::new(Resume::Behind {
+    let (mut resumer, first) = ReplicaResumer::new(ReplicaResume::Behind {
         said: b"abc".to_vec(),
         ended: true,
     });
@@ -115,7 +123,7 @@ fn an_output_that_ended_is_confirmed_and_not_continued() {
     assert!(first.is_empty() && !resumer.is_finished());
     assert_eq!(
         resumer.on_application_end(),
-        Err(Mismatch::EndedEarly { missing: 3 })
+        Err(ReplicaMismatch::EndedEarly { missing: 3 })
     );
     resumer.on_application(b"abcd", &mut to_client).unwrap();
     assert!(to_client.is_empty() && resumer.is_finished() && !resumer.is_transparent());
@@ -127,10 +135,13 @@ fn a_replica_too_far_behind_is_given_up() {
     comparison.on_primary(b"abcd");
     assert_eq!(comparison.protection(), Ok(()));
     comparison.on_primary(b"e");
-    assert_eq!(comparison.protection(), Err(Reason::TooFarBehind { bytes: 4 }));
+    assert_eq!(
+        comparison.protection(),
+        Err(ReplicaReason::TooFarBehind { bytes: 4 })
+    );
     comparison.on_replica(b"abcde");
     assert_eq!(
         (comparison.resume(), comparison.surplus()),
-        (Err(Reason::TooFarBehind { bytes: 4 }), 0)
+        (Err(ReplicaReason::TooFarBehind { bytes: 4 }), 0)
     );
 }

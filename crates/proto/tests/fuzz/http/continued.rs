@@ -1,13 +1,13 @@
 //! A reply is cut, and a second application's output continues it. The test checks that the client gets exactly one whole, correct reply.
 
-use steadfast_proto::restart::http::{REFUSAL, Resume, Resumer};
+use steadfast_proto::restart::http::{HttpResume, HttpResumer, REFUSAL};
 
-use super::other::End;
+use super::other::KawaEnd;
 use super::replies::{asked, final_reply};
 
 /// The bytes that the client gets if the application sends `regenerated` in pieces of `step` bytes. `None` if the connection is cut off.
-fn continued(resume: Resume, regenerated: &[u8], step: usize) -> Option<(Vec<u8>, Resumer)> {
-    let (mut resumer, mut to_client) = Resumer::new(resume);
+fn continued(resume: HttpResume, regenerated: &[u8], step: usize) -> Option<(Vec<u8>, HttpResumer)> {
+    let (mut resumer, mut to_client) = HttpResumer::new(resume);
     for piece in regenerated.chunks(step) {
         resumer.on_application(piece, &mut to_client).ok()?;
     }
@@ -31,14 +31,15 @@ fn a_continued_reply_is_one_reply() {
         };
         tracker.on_output(said);
         let answered = to_head.len() - tracker.unanswered();
-        let Ok(resume @ Resume::Again { .. }) = tracker.resume() else {
+        let Ok(resume @ HttpResume::Again { .. }) = tracker.resume() else {
             return;
         };
         let whole = continued(resume.clone(), regenerated, usize::MAX);
         // Byte by byte for short streams, in larger pieces for long ones, to limit the time.
         for step in [1, 7].map(|step| step + regenerated.len() / 1000) {
             let again = continued(resume.clone(), regenerated, step);
-            let streams = |one: &Option<(Vec<u8>, Resumer)>| one.as_ref().map(|(stream, _)| stream.clone());
+            let streams =
+                |one: &Option<(Vec<u8>, HttpResumer)>| one.as_ref().map(|(stream, _)| stream.clone());
             assert!(streams(&again) == streams(&whole), "pieces of {step} matter");
         }
         let Some((continuation, resumer)) = whole else {
@@ -52,20 +53,20 @@ fn a_continued_reply_is_one_reply() {
         let mut begin = 0;
         for &to_head in &to_head[..answered] {
             let (interim, reply) = final_reply(&client[begin..], to_head);
-            let End::At(length) = reply.end else { return };
+            let KawaEnd::At(length) = reply.end else { return };
             begin += interim + length;
         }
         let (_, cut) = final_reply(&said[begin.min(said.len())..], to_head[answered]);
-        if matches!(cut.end, End::Wrong) {
+        if matches!(cut.end, KawaEnd::Wrong) {
             return; // the other parser refuses what the client had before, for example a status line without a space after the code
         }
         let (_, told) = final_reply(&client[begin..], to_head[answered]);
         let (_, made) = final_reply(regenerated, to_head[answered]);
-        if matches!(made.end, End::Wrong | End::Open) || made.status == 101 || !is_plain(&client) {
+        if matches!(made.end, KawaEnd::Wrong | KawaEnd::Open) || made.status == 101 || !is_plain(&client) {
             return;
         }
         assert!(
-            matches!(told.end, End::At(_) | End::WithStream),
+            matches!(told.end, KawaEnd::At(_) | KawaEnd::WithStream),
             "{:?}: {}",
             told.end,
             client.escape_ascii()

@@ -4,15 +4,15 @@ use kawa::{AsBuffer, Block, Buffer, Kawa, Kind, StatusLine, h1};
 
 /// One message.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct KawaMessage {
     /// Status of a reply.
     pub status: u16,
     pub payload: Vec<u8>,
-    pub end: End,
+    pub end: KawaEnd,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum KawaEnd {
     /// The message ends after this many bytes.
     At(usize),
     /// The stream does not contain the message's end yet.
@@ -36,12 +36,12 @@ impl AsBuffer for Bytes {
 }
 
 /// The request at the beginning of `stream`. `stream` must not begin with blank lines.
-pub fn request(stream: &[u8]) -> Message {
+pub fn request(stream: &[u8]) -> KawaMessage {
     read(Kind::Request, stream)
 }
 
 /// The reply at the beginning of `stream`.
-pub fn reply(stream: &[u8], to_head: bool) -> Message {
+pub fn reply(stream: &[u8], to_head: bool) -> KawaMessage {
     if !to_head {
         return read(Kind::Response, stream);
     }
@@ -49,10 +49,10 @@ pub fn reply(stream: &[u8], to_head: bool) -> Message {
     let blank = stream.windows(4).position(|window| window == b"\r\n\r\n");
     let head = blank.map_or(stream, |blank| &stream[..blank + 4]);
     let message = read(Kind::Response, head);
-    let is_whole = blank.is_some() && message.end != End::Wrong;
-    Message {
+    let is_whole = blank.is_some() && message.end != KawaEnd::Wrong;
+    KawaMessage {
         end: if is_whole {
-            End::At(head.len())
+            KawaEnd::At(head.len())
         } else {
             message.end
         },
@@ -60,7 +60,7 @@ pub fn reply(stream: &[u8], to_head: bool) -> Message {
     }
 }
 
-fn read(kind: Kind, stream: &[u8]) -> Message {
+fn read(kind: Kind, stream: &[u8]) -> KawaMessage {
     let mut buffer = Buffer::new(Bytes(stream.to_vec()));
     buffer.fill(stream.len());
     let mut kawa = Kawa::new(kind, buffer);
@@ -77,13 +77,13 @@ fn read(kind: Kind, stream: &[u8]) -> Message {
     };
     let is_sized = kawa.body_size != kawa::BodySize::Empty;
     let end = if kawa.is_error() {
-        End::Wrong
+        KawaEnd::Wrong
     } else if kawa.is_terminated() {
-        End::At(kawa.storage.head)
+        KawaEnd::At(kawa.storage.head)
     } else if kawa.is_main_phase() && !is_sized {
-        End::WithStream
+        KawaEnd::WithStream
     } else {
-        End::Open
+        KawaEnd::Open
     };
-    Message { status, payload, end }
+    KawaMessage { status, payload, end }
 }

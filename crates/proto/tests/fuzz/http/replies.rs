@@ -1,8 +1,8 @@
 //! Compares the tracker with an independent parser: both must find the same end of each reply in a server's output.
 
-use steadfast_proto::restart::http::{Reexecute, Resume, Rules, Tracker};
+use steadfast_proto::restart::http::{HttpResume, Reexecute, Rules, Tracker};
 
-use super::other::{self, End, Message};
+use super::other::{self, KawaEnd, KawaMessage};
 
 /// Feeds `requests` to a tracker. Returns the tracker, and for each request whether it is a HEAD. `None` if the last request is incomplete.
 pub fn asked(requests: &[u8]) -> Option<(Tracker, Vec<bool>)> {
@@ -11,7 +11,7 @@ pub fn asked(requests: &[u8]) -> Option<(Tracker, Vec<bool>)> {
         ..Rules::default()
     });
     tracker.on_input(requests);
-    let Ok(Resume::Again { requests: asked, .. }) = tracker.resume() else {
+    let Ok(HttpResume::Again { requests: asked, .. }) = tracker.resume() else {
         return None;
     };
     let is_whole = tracker.is_asked_all(steadfast_proto::Offset(requests.len() as u64));
@@ -19,12 +19,14 @@ pub fn asked(requests: &[u8]) -> Option<(Tracker, Vec<bool>)> {
 }
 
 /// Reads `stream` with the other parser, and skips interim replies. Returns the place where the first final reply begins, and that reply.
-pub fn final_reply(stream: &[u8], to_head: bool) -> (usize, Message) {
+pub fn final_reply(stream: &[u8], to_head: bool) -> (usize, KawaMessage) {
     let mut begin = 0;
     loop {
         let message = other::reply(&stream[begin..], to_head);
         match message.end {
-            End::At(length) if matches!(message.status, 100..200) && message.status != 101 => begin += length,
+            KawaEnd::At(length) if matches!(message.status, 100..200) && message.status != 101 => {
+                begin += length
+            }
             _ => return (begin, message),
         }
     }
@@ -56,15 +58,17 @@ fn both_parsers_see_replies_end_at_the_same_places() {
         for (at, &to_head) in to_head.iter().enumerate() {
             let (interim, reply) = final_reply(&stream[begin..], to_head);
             match (ends.get(at), reply.end) {
-                (_, End::Wrong) => return,
+                (_, KawaEnd::Wrong) => return,
                 _ if reply.status == 101 => return,
-                (Some(&end), End::At(length)) => {
+                (Some(&end), KawaEnd::At(length)) => {
                     assert_eq!(end, begin + interim + length, "reply {at} ends elsewhere");
                     begin = end;
                 }
-                (Some(end), End::Open | End::WithStream) => panic!("reply {at} ends at {end}, or has no end"),
-                (None, End::At(length)) => {
-                    let is_over = tracker.refusal().is_some() || tracker.resume() == Ok(Resume::Finished);
+                (Some(end), KawaEnd::Open | KawaEnd::WithStream) => {
+                    panic!("reply {at} ends at {end}, or has no end")
+                }
+                (None, KawaEnd::At(length)) => {
+                    let is_over = tracker.refusal().is_some() || tracker.resume() == Ok(HttpResume::Finished);
                     assert!(
                         is_over,
                         "reply {at} has no end, or ends at {}",
@@ -72,7 +76,7 @@ fn both_parsers_see_replies_end_at_the_same_places() {
                     );
                     return;
                 }
-                (None, End::Open | End::WithStream) => return,
+                (None, KawaEnd::Open | KawaEnd::WithStream) => return,
             }
         }
     });

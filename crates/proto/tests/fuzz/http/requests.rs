@@ -1,12 +1,12 @@
 //! A client's input: where does each request end?
 
 use steadfast_proto::Offset;
-use steadfast_proto::restart::http::{Reason, Rules, Tracker};
+use steadfast_proto::restart::http::{HttpReason, Rules, Tracker};
 
-use super::other::{self, End};
+use super::other::{self, KawaEnd};
 
 /// Where the requests of `stream` end as the tracker reads them, and why the tracker stopped reading, if it did.
-fn ends(stream: &[u8]) -> (Vec<usize>, Option<Reason>) {
+fn ends(stream: &[u8]) -> (Vec<usize>, Option<HttpReason>) {
     let mut tracker = Tracker::new(Rules::default());
     let mut ends = Vec::new();
     for (at, byte) in stream.iter().enumerate() {
@@ -31,15 +31,15 @@ fn both_parsers_see_requests_end_at_the_same_places() {
         for at in 0..=ends.len() {
             begin += super::blank(&stream[begin..]);
             match (ends.get(at), other::request(&stream[begin..]).end) {
-                (Some(&end), End::At(length)) => {
+                (Some(&end), KawaEnd::At(length)) => {
                     assert_eq!(end, begin + length, "request {at} ends elsewhere");
                     begin = end;
                 }
-                (_, End::Wrong) => return, // then neither parser continues behind it
-                (Some(end), End::Open | End::WithStream) => {
+                (_, KawaEnd::Wrong) => return, // then neither parser continues behind it
+                (Some(end), KawaEnd::Open | KawaEnd::WithStream) => {
                     panic!("request {at} ends at {end}, or has no end")
                 }
-                (None, End::At(length)) if refusal.is_none() => {
+                (None, KawaEnd::At(length)) if refusal.is_none() => {
                     panic!("request {at} has no end, or ends at {}", begin + length)
                 }
                 (None, _) => {}

@@ -6,16 +6,16 @@ use std::time::Duration;
 use proto::Instant;
 
 use super::upload::Sum;
-use super::{Framing, Method, Request, take_head, take_line};
+use super::{Framing, HttpMethod, HttpRequest, take_head, take_line};
 use crate::host::App;
-use crate::pair::application::Pace;
-use crate::tcp::Endpoint;
+use crate::pair::application::ReadPace;
+use crate::tcp::TcpEndpoint;
 
 /// A request and when it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Planned {
+pub struct PlannedRequest {
     /// The request.
-    pub request: Request,
+    pub request: HttpRequest,
     /// Time between the reply to the previous request and the sending of this request.
     pub after: Duration,
     /// The request is sent directly behind the one before, without waiting for the reply.
@@ -24,22 +24,22 @@ pub struct Planned {
 
 /// Sends requests and checks every byte of the replies.
 #[derive(Debug)]
-pub struct Client {
-    planned: VecDeque<Planned>,
+pub struct HttpClient {
+    planned: VecDeque<PlannedRequest>,
     /// The client ends its stream after the last request instead of after the last reply.
     half_closes: bool,
-    pace: Option<Pace>,
+    pace: Option<ReadPace>,
     next_read: Instant,
     /// When the next request is sent, if nothing is unanswered.
     send_at: Option<Instant>,
     outgoing: VecDeque<u8>,
     /// A request's body that the server has not asked for yet.
     withheld: Option<Vec<u8>>,
-    unanswered: VecDeque<Request>,
+    unanswered: VecDeque<HttpRequest>,
     /// Numbers of all requests that were sent.
     sent: Vec<u64>,
     received: Vec<u8>,
-    reply: Option<Reply>,
+    reply: Option<IncomingReply>,
     is_over: bool,
     /// The pair has refused a request, and with it those behind it.
     was_refused: bool,
@@ -51,17 +51,17 @@ pub struct Client {
 
 /// A reply whose header is complete.
 #[derive(Debug)]
-struct Reply {
-    request: Request,
+struct IncomingReply {
+    request: HttpRequest,
     /// Number of body bytes that came.
     at: u64,
     /// Number of bytes of the current chunk that are to come; `None` before a size line.
     chunk: Option<u64>,
 }
 
-impl Client {
+impl HttpClient {
     /// A client that sends `planned`, and reads at `pace`.
-    pub fn new(planned: Vec<Planned>, half_closes: bool, pace: Option<Pace>) -> Self {
+    pub fn new(planned: Vec<PlannedRequest>, half_closes: bool, pace: Option<ReadPace>) -> Self {
         Self {
             planned: planned.into(),
             half_closes,
@@ -159,9 +159,9 @@ impl Client {
                     self.withheld = None; // the server does not want it
                 }
                 check_head(&request, &head)?;
-                let is_empty = request.method == Method::Head
+                let is_empty = request.method == HttpMethod::Head
                     || request.framing == Framing::Length && request.body.len == 0;
-                self.reply = Some(Reply {
+                self.reply = Some(IncomingReply {
                     request,
                     at: 0,
                     chunk: None,
@@ -172,14 +172,14 @@ impl Client {
                 continue;
             };
             match reply.take(&mut self.received)? {
-                Taken::All => self.on_reply(now),
-                Taken::Some => {}
-                Taken::Nothing => return Ok(()),
+                ReplyProgress::All => self.on_reply(now),
+                ReplyProgress::Some => {}
+                ReplyProgress::Nothing => return Ok(()),
             }
         }
     }
 
-    fn on_continue(&mut self, request: &Request) -> Result<(), String> {
+    fn on_continue(&mut self, request: &HttpRequest) -> Result<(), String> {
         if !request.upload.is_some_and(|upload| upload.expects) {
             return Err("it was told to continue, and had not asked".into());
         }
@@ -191,7 +191,7 @@ impl Client {
     }
 
     /// A request behind a refused one is not answered either, and `Connection: close` says so.
-    fn on_refusal(&mut self, request: &Request, head: &str) -> Result<(), String> {
+    fn on_refusal(&mut self, request: &HttpRequest, head: &str) -> Result<(), String> {
         let has = |line: &str| head.split("\r\n").any(|one| one == line);
         if !has("Connection: close") || !has("Content-Length: 0") || !has("Retry-After: 1") {
             return Err(format!("malformed: {head:?}"));
@@ -215,7 +215,7 @@ impl Client {
     }
 
     fn on_end(&mut self, now: Instant) -> Result<(), String> {
-        if let Some(Reply { request, at, .. }) = &self.reply
+        if let Some(IncomingReply { request, at, .. }) = &self.reply
             && request.framing == Framing::Close
             && *at == request.body.len
         {
@@ -229,7 +229,7 @@ impl Client {
     }
 }
 
-enum Taken {
+enum ReplyProgress {
     /// The reply is complete.
     All,
     /// A part of the reply was taken. `received` may hold more.
@@ -238,8 +238,8 @@ enum Taken {
     Nothing,
 }
 
-impl Reply {
-    fn take(&mut self, received: &mut Vec<u8>) -> Result<Taken, String> {
+impl IncomingReply {
+    fn take(&mut self, received: &mut Vec<u8>) -> Result<ReplyProgress, String> {
         let left = match (self.request.framing, self.chunk) {
             (Framing::Length, _) => self.request.body.len - self.at,
             (Framing::Close, _) => u64::MAX,
@@ -247,10 +247,10 @@ impl Reply {
             (Framing::Chunked, None) => return self.take_size(received),
         };
         if left == 0 {
-            return take_line(received).map_or(Ok(Taken::Nothing), |line| {
+            return take_line(received).map_or(Ok(ReplyProgress::Nothing), |line| {
                 self.chunk = None;
                 if line.is_empty() {
-                    Ok(Taken::Some)
+                    Ok(ReplyProgress::Some)
                 } else {
                     Err("no line end after a chunk".into())
                 }
@@ -275,17 +275,17 @@ impl Reply {
         self.chunk = self.chunk.map(|left| left - count as u64);
         let is_all = self.request.framing == Framing::Length && self.at == self.request.body.len;
         Ok(match count {
-            _ if is_all => Taken::All,
-            0 => Taken::Nothing,
-            _ => Taken::Some,
+            _ if is_all => ReplyProgress::All,
+            0 => ReplyProgress::Nothing,
+            _ => ReplyProgress::Some,
         })
     }
 
-    fn take_size(&mut self, received: &mut Vec<u8>) -> Result<Taken, String> {
+    fn take_size(&mut self, received: &mut Vec<u8>) -> Result<ReplyProgress, String> {
         // The last chunk has no data and no trailer: two line ends follow its size.
         if received.starts_with(b"0\r\n") {
             if received.len() < 5 {
-                return Ok(Taken::Nothing);
+                return Ok(ReplyProgress::Nothing);
             }
             if &received[3..5] != b"\r\n" || self.at != self.request.body.len {
                 return Err(format!(
@@ -294,22 +294,22 @@ impl Reply {
                 ));
             }
             received.drain(..5);
-            return Ok(Taken::All);
+            return Ok(ReplyProgress::All);
         }
         let Some(line) = take_line(received) else {
-            return Ok(Taken::Nothing);
+            return Ok(ReplyProgress::Nothing);
         };
         let size = u64::from_str_radix(&line, 16).map_err(|_| format!("chunk size {line:?}"))?;
         if size == 0 {
             return Err(format!("last chunk written as {line:?}"));
         }
         self.chunk = Some(size);
-        Ok(Taken::Some)
+        Ok(ReplyProgress::Some)
     }
 }
 
 /// Every line but `Date` must be the expected one, and `Date` must have the form that the nodes use.
-fn check_head(request: &Request, head: &str) -> Result<(), String> {
+fn check_head(request: &HttpRequest, head: &str) -> Result<(), String> {
     let mut lines: Vec<&str> = head.split("\r\n").collect();
     let sum = request
         .upload
@@ -325,12 +325,12 @@ fn check_head(request: &Request, head: &str) -> Result<(), String> {
     Ok(())
 }
 
-impl App for Client {
-    fn drive(&mut self, now: Instant, endpoint: &mut Endpoint) -> Option<Instant> {
+impl App for HttpClient {
+    fn drive(&mut self, now: Instant, endpoint: &mut TcpEndpoint) -> Option<Instant> {
         if self.wrong.is_some() {
             return None;
         }
-        let bytes = Pace::read(self.pace, now, &mut self.next_read, endpoint);
+        let bytes = ReadPace::read(self.pace, now, &mut self.next_read, endpoint);
         self.received.extend_from_slice(&bytes);
         let mut checked = self.check(now);
         if checked.is_ok() && endpoint.is_read_finished() && !self.is_complete() {

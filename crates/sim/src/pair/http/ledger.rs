@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Request;
+use super::HttpRequest;
 
 /// Every execution that was begun.
 #[derive(Debug, Default)]
@@ -10,7 +10,7 @@ pub struct Ledger(BTreeMap<u64, Vec<Execution>>);
 
 #[derive(Debug)]
 struct Execution {
-    request: Request,
+    request: HttpRequest,
     node: u64,
     is_marked: bool,
     /// Offset in the body at which the reply begins.
@@ -19,7 +19,7 @@ struct Execution {
 
 impl Ledger {
     /// `node` has begun to execute a request. `is_marked`: the request is marked as one that may have been executed before.
-    pub(super) fn enter(&mut self, request: Request, from: u64, node: u64, is_marked: bool) {
+    pub(super) fn enter(&mut self, request: HttpRequest, from: u64, node: u64, is_marked: bool) {
         self.0.entry(request.id).or_default().push(Execution {
             request,
             node,

@@ -8,12 +8,12 @@ mod upload;
 
 use std::time::Duration;
 
-use crate::exchange::Stream;
+use crate::exchange::SeededStream;
 
-pub use client::{Client, Planned};
+pub use client::{HttpClient, PlannedRequest};
 pub use ledger::Ledger;
-pub use server::Server;
-pub use upload::Upload;
+pub use server::HttpServer;
+pub use upload::RequestBody;
 
 use upload::Sum;
 
@@ -30,7 +30,7 @@ pub enum Framing {
 
 /// Method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+pub enum HttpMethod {
     /// Asks for the body.
     Get,
     /// Asks for the reply's header section only.
@@ -43,13 +43,13 @@ pub enum Method {
 
 /// A request whose reply has the body `body`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Number of the request, unique in a `Scene`.
+pub struct HttpRequest {
+    /// Number of the request, unique in a `SimPair`.
     pub id: u64,
     /// Method of the request.
-    pub method: Method,
+    pub method: HttpMethod,
     /// Body of the request.
-    pub upload: Option<Upload>,
+    pub upload: Option<RequestBody>,
     /// The request carries an `Idempotency-Key`.
     pub has_key: bool,
     /// A server to which the request is given for re-execution dies.
@@ -57,17 +57,17 @@ pub struct Request {
     /// Framing of the reply.
     pub framing: Framing,
     /// Body of the reply.
-    pub body: Stream,
+    pub body: SeededStream,
     /// The request says `Connection: close`.
     pub close: bool,
 }
 
-impl Request {
+impl HttpRequest {
     /// A plain GET that asks for `body`.
-    pub const fn get(id: u64, body: Stream) -> Self {
+    pub const fn get(id: u64, body: SeededStream) -> Self {
         Self {
             id,
-            method: Method::Get,
+            method: HttpMethod::Get,
             upload: None,
             has_key: false,
             is_poison: false,
@@ -80,10 +80,10 @@ impl Request {
     /// The request's header section, as it is sent.
     pub fn head(&self) -> String {
         let method = match self.method {
-            Method::Get => "GET",
-            Method::Head => "HEAD",
-            Method::Put => "PUT",
-            Method::Post => "POST",
+            HttpMethod::Get => "GET",
+            HttpMethod::Head => "HEAD",
+            HttpMethod::Put => "PUT",
+            HttpMethod::Post => "POST",
         };
         let framing = match self.framing {
             Framing::Length => "length",
@@ -95,7 +95,7 @@ impl Request {
         let key = line(self.has_key, "Idempotency-Key: \"a\"\r\n");
         let poison = line(self.is_poison, "Poison: yes\r\n");
         let upload = self.upload.map(|upload| upload.lines()).unwrap_or_default();
-        let Stream { seed, len } = self.body;
+        let SeededStream { seed, len } = self.body;
         format!(
             "{method} /{framing}/{len}/{seed}/{} HTTP/1.1\r\nHost: service\r\n{close}{key}{poison}{upload}\r\n",
             self.id
@@ -104,7 +104,7 @@ impl Request {
 
     /// Whether the pair may execute the request again.
     pub const fn is_repeatable(&self) -> bool {
-        self.has_key || !matches!(self.method, Method::Post)
+        self.has_key || !matches!(self.method, HttpMethod::Post)
     }
 
     /// Parses a header section without its blank line. `None` if [`head`](Self::head) does not make such a section.
@@ -112,10 +112,10 @@ impl Request {
         let mut lines = head.split("\r\n");
         let mut words = lines.next()?.split(' ');
         let method = match words.next()? {
-            "GET" => Method::Get,
-            "HEAD" => Method::Head,
-            "PUT" => Method::Put,
-            "POST" => Method::Post,
+            "GET" => HttpMethod::Get,
+            "HEAD" => HttpMethod::Head,
+            "PUT" => HttpMethod::Put,
+            "POST" => HttpMethod::Post,
             _ => return None,
         };
         let mut path = words.next()?.strip_prefix('/')?.split('/');
@@ -134,8 +134,8 @@ impl Request {
             .find_map(|line| line.strip_prefix("Content-Length: "));
         let chunked = has("Transfer-Encoding: ");
         let length = length.map_or(Some(0), |length| length.parse().ok())?;
-        let upload = Upload {
-            body: Stream::new(0, length),
+        let upload = RequestBody {
+            body: SeededStream::new(0, length),
             chunked,
             expects: has("Expect: "),
         };
@@ -146,7 +146,7 @@ impl Request {
             has_key: has("Idempotency-Key: "),
             is_poison: has("Poison: "),
             framing,
-            body: Stream::new(seed, len),
+            body: SeededStream::new(seed, len),
             close: has("Connection: close"),
         })
     }
@@ -157,7 +157,7 @@ impl Request {
     }
 
     fn etag(&self) -> String {
-        let Stream { seed, len } = self.body;
+        let SeededStream { seed, len } = self.body;
         format!("\"{len}-{seed}\"")
     }
 

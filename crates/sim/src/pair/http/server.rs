@@ -7,22 +7,22 @@ use std::time::Duration;
 
 use proto::Instant;
 
-use super::upload::{Reading, Sum};
-use super::{Framing, Ledger, Manner, Method, Request, Upload, take_head};
-use crate::exchange::Stream;
-use crate::pair::application::Application;
+use super::upload::{BodyReader, Sum};
+use super::{Framing, HttpMethod, HttpRequest, Ledger, Manner, RequestBody, take_head};
+use crate::exchange::SeededStream;
+use crate::pair::application::SimApplication;
 
 /// Answers requests, one after the other.
 #[derive(Debug)]
-pub struct Server {
+pub struct HttpServer {
     manner: Manner,
     ledger: Rc<RefCell<Ledger>>,
     received: Vec<u8>,
     /// The request whose body is coming, the offset of the part that it asks for, and the reader of the body.
-    receiving: Option<(Request, u64, Reading)>,
-    due: VecDeque<Due>,
+    receiving: Option<(HttpRequest, u64, BodyReader)>,
+    due: VecDeque<PendingOutput>,
     /// The request whose reply's body is being sent, and the offset of the next byte.
-    body: Option<(Request, u64)>,
+    body: Option<(HttpRequest, u64)>,
     said: VecDeque<u8>,
     answered: u64,
     input_ended: bool,
@@ -31,10 +31,10 @@ pub struct Server {
 
 /// Output, in order.
 #[derive(Debug)]
-enum Due {
+enum PendingOutput {
     Continue,
     Reply {
-        request: Request,
+        request: HttpRequest,
         /// Offset at which the body begins.
         from: u64,
         sum: Sum,
@@ -42,10 +42,10 @@ enum Due {
         at: Instant,
     },
     /// Half a reply or nothing, and then the end of the connection.
-    Death(Request),
+    Death(HttpRequest),
 }
 
-impl Server {
+impl HttpServer {
     /// A server that serves in this manner and enters its executions into `ledger`.
     pub fn new(manner: Manner, ledger: Rc<RefCell<Ledger>>) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl Server {
                 let (request, from) = (*request, *from);
                 self.receiving = None;
                 let at = now + self.think(&request);
-                self.due.push_back(Due::Reply {
+                self.due.push_back(PendingOutput::Reply {
                     request,
                     from,
                     sum,
@@ -82,39 +82,39 @@ impl Server {
             let Some(head) = take_head(&mut self.received) else {
                 return Ok(());
             };
-            let request = Request::parse(&head).ok_or(head.clone())?;
+            let request = HttpRequest::parse(&head).ok_or(head.clone())?;
             let is_marked = head.contains("\r\nSteadfast-Reexecuted: 1\r\n");
             self.execute(request, request.part(&head), is_marked);
         }
     }
 
     /// Begins to execute a request, as soon as its header is complete.
-    fn execute(&mut self, request: Request, from: u64, is_marked: bool) {
+    fn execute(&mut self, request: HttpRequest, from: u64, is_marked: bool) {
         self.ledger
             .borrow_mut()
             .enter(request, from, self.manner.node, is_marked);
         if request.is_poison && is_marked {
-            self.due.push_back(Due::Death(request));
+            self.due.push_back(PendingOutput::Death(request));
         }
         let upload = request.upload;
         // A server may leave out `100 Continue` if the body is there (RFC 9110 §10.1.1).
         let may_omit = !self.received.is_empty() && self.draws(&request, 2) == 0;
         if upload.is_some_and(|upload| upload.expects) && !may_omit {
-            self.due.push_back(Due::Continue);
+            self.due.push_back(PendingOutput::Continue);
         }
         let length = match upload {
-            Some(Upload { chunked: true, .. }) => None,
-            Some(Upload { body, .. }) => Some(body.len),
+            Some(RequestBody { chunked: true, .. }) => None,
+            Some(RequestBody { body, .. }) => Some(body.len),
             None => Some(0),
         };
-        self.receiving = Some((request, from, Reading::new(length)));
+        self.receiving = Some((request, from, BodyReader::new(length)));
     }
 
-    fn draws(&self, request: &Request, choices: u32) -> u32 {
+    fn draws(&self, request: &HttpRequest, choices: u32) -> u32 {
         draw(self.manner.seed, request.id, choices)
     }
 
-    fn think(&self, request: &Request) -> Duration {
+    fn think(&self, request: &HttpRequest) -> Duration {
         self.manner
             .think
             .mul_f64(f64::from(draw(self.manner.seed, request.body.seed, 256)) / 256.0)
@@ -130,25 +130,25 @@ impl Server {
             return false;
         }
         let (request, from, sum) = match self.due.front() {
-            Some(Due::Continue) => {
+            Some(PendingOutput::Continue) => {
                 self.due.pop_front();
                 self.said.extend(b"HTTP/1.1 100 Continue\r\n\r\n");
                 return true;
             }
-            Some(Due::Reply {
+            Some(PendingOutput::Reply {
                 request,
                 from,
                 sum,
                 at,
             }) if *at <= now => (*request, *from, *sum),
-            Some(Due::Death(request)) => {
+            Some(PendingOutput::Death(request)) => {
                 let said = "HTTP/1.1 200 OK\r\nDate";
                 let length = self.draws(request, 3) * 10;
                 self.said.extend(said.bytes().take(length as usize));
                 self.is_last = true;
                 return true;
             }
-            Some(Due::Reply { .. }) | None => return false,
+            Some(PendingOutput::Reply { .. }) | None => return false,
         };
         self.due.pop_front();
         self.answered += 1;
@@ -163,13 +163,13 @@ impl Server {
         let lines = [first, request.reply_lines(from, sum)].concat();
         self.said.extend(lines.join("\r\n").bytes());
         self.said.extend(super::HEAD_END);
-        if request.method != Method::Head {
+        if request.method != HttpMethod::Head {
             self.body = Some((request, from));
         }
         true
     }
 
-    fn say_body(&mut self, request: Request, at: u64) {
+    fn say_body(&mut self, request: HttpRequest, at: u64) {
         const PIECE: u64 = 4096;
         let left = request.body.len - at;
         if request.framing != Framing::Chunked {
@@ -198,7 +198,7 @@ impl Server {
     }
 }
 
-impl Application for Server {
+impl SimApplication for HttpServer {
     fn on_input(&mut self, now: Instant, bytes: &[u8]) {
         self.received.extend_from_slice(bytes);
         if self.read(now).is_err() {
@@ -224,14 +224,14 @@ impl Application for Server {
 
     fn wakes_at(&self) -> Option<Instant> {
         match self.due.front()? {
-            Due::Reply { at, .. } => Some(*at),
-            Due::Continue | Due::Death(_) => None,
+            PendingOutput::Reply { at, .. } => Some(*at),
+            PendingOutput::Continue | PendingOutput::Death(_) => None,
         }
     }
 }
 
 /// A number below `choices` that depends on nothing but the seed and the salt.
 fn draw(seed: u64, salt: u64, choices: u32) -> u32 {
-    let stream = Stream::new(seed, 0);
+    let stream = SeededStream::new(seed, 0);
     (u32::from(stream.byte(salt)) << 8 | u32::from(stream.byte(!salt))) % choices
 }

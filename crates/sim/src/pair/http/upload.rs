@@ -1,14 +1,14 @@
 //! A request's body: sent by the client, read by the server.
 
-use crate::exchange::Stream;
+use crate::exchange::SeededStream;
 
 use super::take_line;
 
 /// A request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Upload {
+pub struct RequestBody {
     /// Contents of the body.
-    pub body: Stream,
+    pub body: SeededStream,
     /// The body is sent in chunks, instead of with a length.
     pub chunked: bool,
     /// The body is sent only after the server has asked for it (`Expect: 100-continue`).
@@ -18,7 +18,7 @@ pub struct Upload {
 /// Payload bytes in a chunk.
 const CHUNK: u64 = 1000;
 
-impl Upload {
+impl RequestBody {
     /// The header lines that announce the body, each with its line end.
     pub(super) fn lines(&self) -> String {
         let expect = if self.expects {
@@ -52,7 +52,7 @@ impl Upload {
 
 /// Reads a body and keeps only its sum.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct BodyReader {
     chunked: bool,
     /// Bytes left of the chunk, or of the body; `None` before a size line.
     left: Option<u64>,
@@ -60,7 +60,7 @@ pub(super) struct Reading {
     sum: Sum,
 }
 
-impl Reading {
+impl BodyReader {
     /// A reader of a body in chunks, or of `length` bytes.
     pub fn new(length: Option<u64>) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl Default for Sum {
 
 impl Sum {
     /// The sum of a whole body.
-    pub fn of(body: Stream) -> Self {
+    pub fn of(body: SeededStream) -> Self {
         let mut sum = Self::default();
         sum.add(&body.bytes(0, usize::MAX));
         sum

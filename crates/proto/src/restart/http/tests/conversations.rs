@@ -1,7 +1,7 @@
 //! Server output, with a placeholder for the date and a choice of chunk boundaries.
 
 /// One request and its reply.
-pub struct Exchange {
+pub struct HttpExchange {
     pub request: &'static str,
     /// Header lines, including those of interim replies before the final one, with `DATE` for the date.
     pub head: &'static str,
@@ -18,9 +18,9 @@ pub enum Payload {
     },
 }
 
-pub struct Conversation {
+pub struct HttpConversation {
     pub name: &'static str,
-    pub exchanges: Vec<Exchange>,
+    pub exchanges: Vec<HttpExchange>,
 }
 
 /// The dates of the primary's execution and of the survivor's. They have the same length, as all dates in HTTP do.
@@ -28,7 +28,7 @@ pub const DATES: [&str; 2] = ["Tue, 03 Mar 2026 09:59:58 GMT", "Wed, 04 Mar 2026
 
 const BODY: &[u8] = b"The quick brown fox jumps over the lazy dog; 0123456789 abcdef, and again the dog.";
 
-impl Conversation {
+impl HttpConversation {
     pub fn input(&self) -> Vec<u8> {
         self.exchanges
             .iter()
@@ -53,7 +53,7 @@ impl Conversation {
     }
 }
 
-impl Exchange {
+impl HttpExchange {
     pub fn reply(&self, date: &str, chunk: usize) -> Vec<u8> {
         let mut reply = self.head.replace("DATE", date).into_bytes();
         match &self.body {
@@ -85,36 +85,36 @@ fn chunked(size_line: fn(usize) -> String, trailer: &'static str) -> Payload {
     }
 }
 
-fn conversation(name: &'static str, exchanges: Vec<Exchange>) -> Conversation {
-    Conversation { name, exchanges }
+fn conversation(name: &'static str, exchanges: Vec<HttpExchange>) -> HttpConversation {
+    HttpConversation { name, exchanges }
 }
 
-pub fn with_length() -> Exchange {
-    Exchange {
+pub fn with_length() -> HttpExchange {
+    HttpExchange {
         request: "GET /file HTTP/1.1\r\nHost: a\r\n\r\n",
         head: "HTTP/1.1 200 OK\r\nServer: nginx\r\nDate: DATE\r\nContent-Length: 82\r\nETag: \"5-e\"\r\n\r\n",
         body: Payload::Plain(BODY),
     }
 }
 
-pub fn with_chunks(size_line: fn(usize) -> String, trailer: &'static str) -> Exchange {
-    Exchange {
+pub fn with_chunks(size_line: fn(usize) -> String, trailer: &'static str) -> HttpExchange {
+    HttpExchange {
         request: "GET /made HTTP/1.1\r\nHost: a\r\n\r\n",
         head: "HTTP/1.1 200 OK\r\nDate: DATE\r\nTransfer-Encoding: chunked\r\nSet-Cookie: a=b\r\n\r\n",
         body: chunked(size_line, trailer),
     }
 }
 
-pub fn until_close() -> Exchange {
-    Exchange {
+pub fn until_close() -> HttpExchange {
+    HttpExchange {
         request: "GET /old HTTP/1.0\r\n\r\n",
         head: "HTTP/1.1 200 OK\r\nDate: DATE\r\nConnection: close\r\n\r\n",
         body: Payload::Plain(BODY),
     }
 }
 
-fn without_body(request: &'static str, head: &'static str) -> Exchange {
-    Exchange {
+fn without_body(request: &'static str, head: &'static str) -> HttpExchange {
+    HttpExchange {
         request,
         head,
         body: Payload::None,
@@ -122,7 +122,7 @@ fn without_body(request: &'static str, head: &'static str) -> Exchange {
 }
 
 /// Conversations with every framing, alone and pipelined.
-pub fn all() -> Vec<Conversation> {
+pub fn all() -> Vec<HttpConversation> {
     let plain: fn(usize) -> String = |size| format!("{size:x}\r\n");
     let head = || {
         without_body(
@@ -142,21 +142,21 @@ pub fn all() -> Vec<Conversation> {
             "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
         )
     };
-    let hints = || Exchange {
+    let hints = || HttpExchange {
         head: "HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\nHTTP/1.1 200 OK\r\nDate: DATE\r\nContent-Length: 82\r\n\r\n",
         ..with_length()
     };
-    let http_1_0 = || Exchange {
+    let http_1_0 = || HttpExchange {
         request: "GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n",
         head: "HTTP/1.0 200 OK\r\nContent-Length: 82\r\nConnection: keep-alive\r\nDate: DATE\r\n\r\n",
         body: Payload::Plain(BODY),
     };
-    let bare_feeds = || Exchange {
+    let bare_feeds = || HttpExchange {
         request: "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         head: "HTTP/1.1 200 OK\nDate: DATE\nContent-Length: 82\n\n",
         body: Payload::Plain(BODY),
     };
-    let closing = || Exchange {
+    let closing = || HttpExchange {
         head: "HTTP/1.1 200 OK\r\nConnection: close\r\nDate: DATE\r\nContent-Length: 82\r\n\r\n",
         ..with_length()
     };

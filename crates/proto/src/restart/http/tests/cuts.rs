@@ -2,18 +2,18 @@
 
 use proptest::prelude::*;
 
-use super::conversations::{Conversation, DATES, Payload, all, with_chunks, with_length};
+use super::conversations::{DATES, HttpConversation, Payload, all, with_chunks, with_length};
 use super::*;
 
 /// Cuts `conversation` at `cut`, continues it, and returns the client's whole stream. The primary's reply has chunks of `chunks.0` bytes,
 /// and the log is read in pieces of `steps.0` bytes. The survivor's application sends chunks of `chunks.1` bytes, in pieces of `steps.1`
 /// bytes.
 fn survive(
-    conversation: &Conversation,
+    conversation: &HttpConversation,
     cut: usize,
     steps: (usize, usize),
     chunks: (usize, usize),
-) -> Result<Vec<u8>, Mismatch> {
+) -> Result<Vec<u8>, HttpMismatch> {
     let said = conversation.output(0, DATES[0], chunks.0);
     let tracker = tracker(&conversation.input(), &said[..cut], steps.0);
     let restart = tracker.restart_input();
@@ -29,7 +29,7 @@ fn survive(
         client.extend(continued(resume, &application, steps.1).map_err(|(mismatch, _)| mismatch)?);
     } else {
         assert!(
-            matches!(resume, Resume::Idle | Resume::Finished),
+            matches!(resume, HttpResume::Idle | HttpResume::Finished),
             "{}: {cut}",
             conversation.name
         );
@@ -88,7 +88,7 @@ fn other_chunk_boundaries_give_the_same_payload() {
                         client.escape_ascii()
                     ),
                     Err(mismatch) => assert!(
-                        has_extension && mismatch == Mismatch::ChunkExtension,
+                        has_extension && mismatch == HttpMismatch::ChunkExtension,
                         "{}, cut at {cut}, chunks of {chunk}: {mismatch}",
                         conversation.name
                     ),
@@ -99,7 +99,7 @@ fn other_chunk_boundaries_give_the_same_payload() {
 }
 
 /// Reads the header lines (without dates) and the decoded body of each reply. It shares no code with the parser under test.
-fn parse(conversation: &Conversation, stream: &[u8]) -> Vec<(String, Vec<u8>)> {
+fn parse(conversation: &HttpConversation, stream: &[u8]) -> Vec<(String, Vec<u8>)> {
     let stream = undated(stream);
     let mut stream = stream.as_slice();
     let mut messages = Vec::new();
@@ -122,7 +122,7 @@ fn parse(conversation: &Conversation, stream: &[u8]) -> Vec<(String, Vec<u8>)> {
     messages
 }
 
-fn body_length(exchange: &super::conversations::Exchange, chunk: usize) -> usize {
+fn body_length(exchange: &super::conversations::HttpExchange, chunk: usize) -> usize {
     let without_body = exchange.head.replace("DATE", DATES[0]).len();
     exchange.reply(DATES[0], chunk).len() - without_body
 }

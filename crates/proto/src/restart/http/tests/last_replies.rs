@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use proptest::prelude::*;
 
-use super::conversations::{Conversation, DATES, all};
+use super::conversations::{DATES, HttpConversation, all};
 use super::*;
 use crate::restart::http::last_reply::LastReply;
 
@@ -14,7 +14,7 @@ const LAST: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\
 
 /// Runs the exchanges of `conversation` one after another, in pieces of `step` bytes. Returns the filter, the client's bytes, and
 /// how many input bytes the application gets.
-fn follow(conversation: &Conversation, step: usize) -> (LastReply, Vec<u8>, usize) {
+fn follow(conversation: &HttpConversation, step: usize) -> (LastReply, Vec<u8>, usize) {
     let (mut last, mut said, mut given) = (LastReply::default(), Vec::new(), 0);
     for exchange in &conversation.exchanges {
         for piece in exchange.request.as_bytes().chunks(step) {
@@ -131,7 +131,7 @@ fn a_reply_that_is_continued_is_not_the_last_one() {
     let resume = tracker(GET, &OK[..OK.len() - 1], 9)
         .resume()
         .expect("restartable");
-    let (mut resumer, mut to_client) = Resumer::new(resume);
+    let (mut resumer, mut to_client) = HttpResumer::new(resume);
     resumer.close_softly();
     assert_eq!(resumer.on_input(GET), GET.len());
     resumer.on_application(OK, &mut to_client).expect("the same");

@@ -42,7 +42,7 @@ fn partial(from: u64, fields: &str) -> Vec<u8> {
 
 /// Position in the content of the rest that `tracker` asks for.
 fn from(tracker: &Tracker) -> u64 {
-    let Ok(Resume::Again { said, .. }) = tracker.resume() else {
+    let Ok(HttpResume::Again { said, .. }) = tracker.resume() else {
         panic!("restartable");
     };
     said.rest.expect("the rest is asked for").from
@@ -80,7 +80,7 @@ fn an_application_may_reply_with_the_whole() {
         .map(|(at, byte)| byte ^ u8::from(at == head.len()));
     let changed: Vec<u8> = changed.collect();
     let (mismatch, passed) = continued(resume, &changed, 1000).unwrap_err();
-    assert_eq!(mismatch, Mismatch::Body { bytes: CUT as u64 });
+    assert_eq!(mismatch, HttpMismatch::Body { bytes: CUT as u64 });
     assert!(passed.is_empty());
 }
 
@@ -191,7 +191,7 @@ proptest! {
         let mut again = again;
         again[changed] ^= xor;
         let (mismatch, passed) = continued(tracker.resume().unwrap(), &again, step).unwrap_err();
-        prop_assert_eq!(mismatch, Mismatch::Body { bytes: overlap as u64 });
+        prop_assert_eq!(mismatch, HttpMismatch::Body { bytes: overlap as u64 });
         prop_assert!(passed.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of what the client gets from a [`Resumer`], and what it must not get.
+//! Tests of what the client gets from a [`HttpResumer`], and what it must not get.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::restart::http::digest::Digest;
 const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 
 /// What the client gets if the log ends after `said` and the application sends `regenerated` and closes.
-fn after(said: &str, regenerated: &str) -> Result<String, Mismatch> {
+fn after(said: &str, regenerated: &str) -> Result<String, HttpMismatch> {
     let resume = tracker(GET, said.as_bytes(), 11).resume().expect("restartable");
     continued(resume, regenerated.as_bytes(), 6)
         .map(|to_client| String::from_utf8(to_client).expect("text"))
@@ -21,8 +21,8 @@ fn reply(fields: &str, body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\n{fields}\r\n{body}")
 }
 
-fn header_differs(logged: &str, regenerated: &str) -> Result<String, Mismatch> {
-    Err(Mismatch::Header {
+fn header_differs(logged: &str, regenerated: &str) -> Result<String, HttpMismatch> {
+    Err(HttpMismatch::Header {
         logged: logged.into(),
         regenerated: regenerated.into(),
     })
@@ -51,11 +51,11 @@ fn another_status_header_or_body_is_a_mismatch() {
     );
     assert_eq!(
         again("ETag: 1\r\nContent-Length: 4\r\n", "aXcd"),
-        Err(Mismatch::Body { bytes: 2 })
+        Err(HttpMismatch::Body { bytes: 2 })
     );
     assert_eq!(
         again("ETag: 1\r\nContent-Length: 4\r\n", "abc"),
-        Err(Mismatch::EndedEarly)
+        Err(HttpMismatch::EndedEarly)
     );
     assert_eq!(
         after(&said, "HTTP/1.1 404 Not Found\r\n\r\n"),
@@ -63,9 +63,11 @@ fn another_status_header_or_body_is_a_mismatch() {
     );
     assert_eq!(
         after(&said, "SSH-2.0-x\r\n\r\n"),
-        Err(Mismatch::Malformed(Fault::Syntax(httparse::Error::Version)))
+        Err(HttpMismatch::Malformed(HttpFault::Syntax(
+            httparse::Error::Version
+        )))
     );
-    assert_eq!(after(&said, ""), Err(Mismatch::EndedEarly));
+    assert_eq!(after(&said, ""), Err(HttpMismatch::EndedEarly));
 }
 
 #[test]
@@ -73,7 +75,7 @@ fn a_failed_filter_stays_failed() {
     let resume = tracker(GET, reply("Content-Length: 4\r\n", "ab").as_bytes(), 11)
         .resume()
         .unwrap();
-    let (mut resumer, mut to_client) = Resumer::new(resume);
+    let (mut resumer, mut to_client) = HttpResumer::new(resume);
     let mismatch = resumer
         .on_application(b"garbage\r\n\r\n", &mut to_client)
         .unwrap_err();
@@ -160,22 +162,22 @@ fn chunks_that_were_promised_must_come() {
     let four = "2\r\nab\r\n2\r\ncd\r\n0\r\n\r\n";
     assert_eq!(cut("3\r\nab", four), Ok("c\r\n1\r\nd\r\n0\r\n\r\n".into()));
     assert_eq!(cut("4\r\nab", four), Ok("cd\r\n0\r\n\r\n".into()));
-    assert_eq!(cut("5\r\nab", four), Err(Mismatch::BodyTooShort));
-    assert_eq!(cut("2\r\nab\r\n3", four), Err(Mismatch::BodyTooShort));
+    assert_eq!(cut("5\r\nab", four), Err(HttpMismatch::BodyTooShort));
+    assert_eq!(cut("2\r\nab\r\n3", four), Err(HttpMismatch::BodyTooShort));
     assert_eq!(
         cut("2\r\nab\r\n1\r", four),
         Ok("\nc\r\n1\r\nd\r\n0\r\n\r\n".into())
     );
-    assert_eq!(cut("4\r\nabcd\r\n1", four), Err(Mismatch::BodyTooShort));
-    assert_eq!(cut("5\r\nabcde", four), Err(Mismatch::BodyTooShort));
+    assert_eq!(cut("4\r\nabcd\r\n1", four), Err(HttpMismatch::BodyTooShort));
+    assert_eq!(cut("5\r\nabcde", four), Err(HttpMismatch::BodyTooShort));
     assert_eq!(cut("2\r\nab\r\n0", four), Ok("2\r\ncd\r\n0\r\n\r\n".into()));
-    assert_eq!(cut("2\r\nab\r\n0\r\n", four), Err(Mismatch::BodyTooLong));
-    assert_eq!(cut("2\r\nab\r\n0\r", four), Err(Mismatch::BodyTooLong));
+    assert_eq!(cut("2\r\nab\r\n0\r\n", four), Err(HttpMismatch::BodyTooLong));
+    assert_eq!(cut("2\r\nab\r\n0\r", four), Err(HttpMismatch::BodyTooLong));
     assert_eq!(
         cut("2\r\nab\r\n0\r\n", "1\r\na\r\n2\r\nbc\r\n0\r\n\r\n"),
-        Err(Mismatch::BodyTooLong)
+        Err(HttpMismatch::BodyTooLong)
     );
-    assert_eq!(cut("2\r\nab\r\n2;x", four), Err(Mismatch::ChunkExtension));
+    assert_eq!(cut("2\r\nab\r\n2;x", four), Err(HttpMismatch::ChunkExtension));
     assert_eq!(
         cut("4\r\nabcd\r\n0\r\nSum: 1", four),
         header_differs("Sum: 1", "")
@@ -210,7 +212,7 @@ fn a_reply_that_ends_with_the_connection_never_looks_complete_by_failure() {
     );
     assert_eq!(
         continued(resume, &said[..said.len() - 10], 5),
-        Err((Mismatch::BodyTooShort, Vec::new()))
+        Err((HttpMismatch::BodyTooShort, Vec::new()))
     );
 }
 
@@ -219,7 +221,7 @@ fn a_client_that_was_told_close_gets_the_end() {
     let close = "Content-Length: 2\r\nConnection: close\r\n";
     let keep_alive = "Content-Length: 2\r\nConnection: keep-alive\r\n";
     let resume = tracker(GET, reply(close, "o").as_bytes(), 11).resume().unwrap();
-    let (mut resumer, mut to_client) = Resumer::new(resume);
+    let (mut resumer, mut to_client) = HttpResumer::new(resume);
     let again = format!("{}{}", reply(keep_alive, "ok"), reply(keep_alive, "ok"));
     resumer.on_application(again.as_bytes(), &mut to_client).unwrap();
     assert_eq!(to_client, b"k");
@@ -228,14 +230,18 @@ fn a_client_that_was_told_close_gets_the_end() {
 
 #[test]
 fn bytes_pass_at_once_where_nothing_is_owed() {
-    assert!(Resumer::new(Resume::Idle).0.is_transparent());
-    assert!(Resumer::new(Resume::Finished).0.is_finished());
+    assert!(HttpResumer::new(HttpResume::Idle).0.is_transparent());
+    assert!(HttpResumer::new(HttpResume::Finished).0.is_finished());
 }
 
 #[test]
 fn a_list_of_volatile_fields_cannot_hold_what_frames_the_reply() {
-    let list =
-        |name: &str| Volatile::try_from(std::collections::BTreeMap::from([(name.to_owned(), Cut::Splice)]));
+    let list = |name: &str| {
+        Volatile::try_from(std::collections::BTreeMap::from([(
+            name.to_owned(),
+            VolatileRule::Splice,
+        )]))
+    };
     assert_eq!(
         list("Content-Length"),
         Err(VolatileError("content-length".into()))
@@ -247,7 +253,7 @@ fn a_list_of_volatile_fields_cannot_hold_what_frames_the_reply() {
     )
     .resume()
     .unwrap();
-    let (mut resumer, mut to_client) = Resumer::with_volatile(resume, list("X-Node").unwrap());
+    let (mut resumer, mut to_client) = HttpResumer::with_volatile(resume, list("X-Node").unwrap());
     resumer
         .on_application(
             reply("X-Node: 2\r\nContent-Length: 2\r\n", "ok").as_bytes(),
@@ -263,7 +269,7 @@ proptest! {
         let exchange = with_length();
         let said = exchange.reply("a", 1);
         let resume = tracker(exchange.request.as_bytes(), &said[..cut.min(said.len() - 1)], 11).resume().unwrap();
-        let (mut resumer, mut to_client) = Resumer::new(resume);
+        let (mut resumer, mut to_client) = HttpResumer::new(resume);
         for bytes in application {
             let _ = resumer.on_application(&bytes, &mut to_client);
         }
@@ -279,13 +285,13 @@ proptest! {
             _ => ChunkPosition::Trailer(line),
         };
         let digest = Digest::new().of_all();
-        let body = Some(BodyPrefix { bytes, digest, position: Position::Chunked(position) });
+        let body = Some(BodyPrefix { bytes, digest, position: BodyPosition::Chunked(position) });
         let head = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec(), head.unwrap_or_default()].concat();
-        let request = Request { label: "GET /".into(), to_head: false, persists: true };
+        let request = PendingRequest { label: "GET /".into(), to_head: false, persists: true };
         let etag = "\"e\"".into();
         let rest = Some(Rest { from: from % 3, length: length % 3, digest, etag });
-        let said = Said { interim: Vec::new(), head, body, rest };
-        let (mut resumer, _) = Resumer::new(Resume::Again { said, requests: vec![request], refused: None });
+        let said = ReplyPrefix { interim: Vec::new(), head, body, rest };
+        let (mut resumer, _) = HttpResumer::new(HttpResume::Again { said, requests: vec![request], refused: None });
         let replies: [&[u8]; 2] = [
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
             b"HTTP/1.1 206 Partial Content\r\nContent-Length: 1\r\nETag: \"e\"\r\nContent-Range: bytes 0-0/1\r\n\r\n",

@@ -12,11 +12,11 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// The filter for a connection with these logs, and the bytes that the client gets first.
-fn resumer(input: &[u8], output: &[u8]) -> (Resumer, Vec<u8>) {
-    Resumer::new(tracker(input, output, 7).resume().expect("it goes on"))
+fn resumer(input: &[u8], output: &[u8]) -> (HttpResumer, Vec<u8>) {
+    HttpResumer::new(tracker(input, output, 7).resume().expect("it goes on"))
 }
 
-fn refused(resumer: &Resumer) -> Option<(&str, Refusal)> {
+fn refused(resumer: &HttpResumer) -> Option<(&str, RequestRefusal)> {
     resumer.refusal().map(|(request, why)| (&*request.label, *why))
 }
 
@@ -53,7 +53,10 @@ fn what_must_not_be_repeated_is_refused_in_its_place() {
     let (resumer_, first) = resumer(POST, b"");
     assert_eq!(first, REFUSAL);
     assert!(resumer_.is_finished());
-    assert_eq!(refused(&resumer_), Some(("POST /b", Refusal::NotRepeatable)));
+    assert_eq!(
+        refused(&resumer_),
+        Some(("POST /b", RequestRefusal::NotRepeatable))
+    );
 
     let input = [GET, PUT, POST, GET].concat();
     let (mut resumer, mut to_client) = resumer(&input, &OK[..9]);
@@ -62,7 +65,10 @@ fn what_must_not_be_repeated_is_refused_in_its_place() {
         .unwrap();
     assert_eq!(to_client, [&OK[9..], CONTINUE, OK, REFUSAL].concat());
     assert!(resumer.is_finished());
-    assert_eq!(refused(&resumer), Some(("POST /b", Refusal::NotRepeatable)));
+    assert_eq!(
+        refused(&resumer),
+        Some(("POST /b", RequestRefusal::NotRepeatable))
+    );
 }
 
 #[test]
@@ -76,9 +82,9 @@ fn a_refusal_is_a_reply_to_any_request() {
 #[test]
 fn a_request_that_fails_a_second_server_is_quarantined() {
     for lost in [true, false] {
-        let fail = |resumer: &mut Resumer, to_client: &mut Vec<u8>| {
+        let fail = |resumer: &mut HttpResumer, to_client: &mut Vec<u8>| {
             if lost {
-                resumer.on_application_lost(Refusal::Quarantined, to_client)
+                resumer.on_application_lost(RequestRefusal::Quarantined, to_client)
             } else {
                 resumer.on_application_end(to_client).is_ok()
             }
@@ -88,49 +94,49 @@ fn a_request_that_fails_a_second_server_is_quarantined() {
         silent.on_application(&OK[..9], &mut to_client).unwrap();
         assert!(fail(&mut silent, &mut to_client));
         assert_eq!(to_client, REFUSAL);
-        assert_eq!(refused(&silent), Some(("PUT /a", Refusal::Quarantined)));
+        assert_eq!(refused(&silent), Some(("PUT /a", RequestRefusal::Quarantined)));
         // A part of the reply was sent.
         let (mut cut, mut to_client) = resumer(PUT, &OK[..OK.len() - 1]);
         cut.on_application(&OK[..30], &mut to_client).unwrap();
         assert!(!fail(&mut cut, &mut to_client));
         assert!(to_client.is_empty() && !cut.is_finished());
-        assert_eq!(refused(&cut), Some(("PUT /a", Refusal::Quarantined)));
+        assert_eq!(refused(&cut), Some(("PUT /a", RequestRefusal::Quarantined)));
         // The second of two requests.
         let (mut second, mut to_client) = resumer(&[GET, PUT].concat(), b"");
         second.on_application(OK, &mut to_client).unwrap();
         assert!(fail(&mut second, &mut to_client));
         assert_eq!(to_client, [OK, REFUSAL].concat());
-        assert_eq!(refused(&second), Some(("PUT /a", Refusal::Quarantined)));
+        assert_eq!(refused(&second), Some(("PUT /a", RequestRefusal::Quarantined)));
     }
     // A request that was answered by a change of protocol is done.
     let upgrade = b"GET /chat HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: chat\r\n\r\n";
     let (mut upgraded, mut to_client) = resumer(upgrade, b"");
     let switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: chat\r\n\r\nhello";
     upgraded.on_application(switching, &mut to_client).unwrap();
-    assert!(upgraded.is_over() && !upgraded.on_application_lost(Refusal::Quarantined, &mut to_client));
+    assert!(upgraded.is_over() && !upgraded.on_application_lost(RequestRefusal::Quarantined, &mut to_client));
     assert_eq!((refused(&upgraded), &to_client[..]), (None, &switching[..]));
     // A request that was not executed before is not quarantined.
     let (mut idle, mut to_client) = resumer(GET, OK);
-    assert!(!idle.on_application_lost(Refusal::Quarantined, &mut to_client));
+    assert!(!idle.on_application_lost(RequestRefusal::Quarantined, &mut to_client));
     assert_eq!((refused(&idle), to_client.len()), (None, 0));
 }
 
 /// A request, whether it may be repeated, and its reply.
 #[derive(Clone, Debug)]
-struct Exchange {
+struct GeneratedExchange {
     head: String,
     body: String,
     is_repeatable: bool,
     reply: String,
 }
 
-impl Exchange {
+impl GeneratedExchange {
     fn len(&self) -> usize {
         self.head.len() + self.body.len()
     }
 }
 
-fn exchange() -> impl Strategy<Value = Exchange> {
+fn exchange() -> impl Strategy<Value = GeneratedExchange> {
     let method = proptest::sample::select(vec!["GET", "HEAD", "PUT", "POST", "PATCH", "DELETE"]);
     (
         method,
@@ -166,7 +172,7 @@ fn exchange() -> impl Strategy<Value = Exchange> {
                 (_, true) => "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
                 (_, false) => "Content-Length: 3\r\n\r\nabc",
             };
-            Exchange {
+            GeneratedExchange {
                 head: format!("{method} / HTTP/1.1\r\nHost: a\r\n{key}{expect}{length}\r\n"),
                 body,
                 is_repeatable: has_key || !matches!(method, "POST" | "PATCH"),
@@ -176,8 +182,8 @@ fn exchange() -> impl Strategy<Value = Exchange> {
 }
 
 /// A connection whose primary died, with the input that the primary had received and the output that it had sent.
-struct Cut<'a> {
-    exchanges: &'a [Exchange],
+struct CutConnection<'a> {
+    exchanges: &'a [GeneratedExchange],
     input: String,
     received: usize,
     said: String,
@@ -189,9 +195,9 @@ struct Cut<'a> {
     barred: Option<usize>,
 }
 
-impl<'a> Cut<'a> {
+impl<'a> CutConnection<'a> {
     /// The primary received `received` bytes and sent at most `said` bytes of the replies to whole requests.
-    fn new(exchanges: &'a [Exchange], received: usize, said: usize) -> Self {
+    fn new(exchanges: &'a [GeneratedExchange], received: usize, said: usize) -> Self {
         let input: String = exchanges
             .iter()
             .flat_map(|one| [&*one.head, &*one.body])
@@ -230,8 +236,8 @@ impl<'a> Cut<'a> {
 
     /// A new application gets the requests from the first unanswered one up to the first that must not be repeated. Exactly those
     /// that may have been executed before are marked. Returns the index of the first request that the application does not get.
-    fn check_feed(&self, feed: &Feed, resume: &Resume) -> Result<usize, TestCaseError> {
-        if matches!(resume, Resume::Refused(_)) {
+    fn check_feed(&self, feed: &Feed, resume: &HttpResume) -> Result<usize, TestCaseError> {
+        if matches!(resume, HttpResume::Refused(_)) {
             prop_assert_eq!(self.barred, Some(self.answered));
             return Ok(self.answered);
         }
@@ -263,7 +269,7 @@ impl<'a> Cut<'a> {
             }
         };
         let end = self.check_feed(&tracker.feed(), &resume)?;
-        let (mut resumer, first) = Resumer::new(resume);
+        let (mut resumer, first) = HttpResumer::new(resume);
         let mut client = [self.said.as_bytes(), &first].concat();
         for one in &self.exchanges[self.answered..end] {
             for piece in one.reply.as_bytes().chunks(step) {
@@ -285,11 +291,11 @@ impl<'a> Cut<'a> {
     }
 }
 
-fn start(exchanges: &[Exchange], index: usize) -> usize {
-    exchanges[..index].iter().map(Exchange::len).sum()
+fn start(exchanges: &[GeneratedExchange], index: usize) -> usize {
+    exchanges[..index].iter().map(GeneratedExchange::len).sum()
 }
 
-fn said_by(exchanges: &[Exchange]) -> String {
+fn said_by(exchanges: &[GeneratedExchange]) -> String {
     exchanges.iter().map(|one| &*one.reply).collect()
 }
 
@@ -305,8 +311,8 @@ proptest! {
         said in 0.0..=1.0_f64,
         step in 1..40_usize,
     ) {
-        let total: usize = exchanges.iter().map(Exchange::len).sum();
+        let total: usize = exchanges.iter().map(GeneratedExchange::len).sum();
         let replies: usize = exchanges.iter().map(|one| one.reply.len()).sum();
-        Cut::new(&exchanges, (total as f64 * received) as usize, (replies as f64 * said) as usize).survive(step)?;
+        CutConnection::new(&exchanges, (total as f64 * received) as usize, (replies as f64 * said) as usize).survive(step)?;
     }
 }
