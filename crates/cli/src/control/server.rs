@@ -217,7 +217,7 @@ fn accept(listener: &UnixListener, stop: &AtomicBool, asker: &Asker) {
 fn serve(stream: UnixStream, asker: &Asker) -> io::Result<()> {
     let mut stream = LineStream::new(stream, DEADLINE);
     let line = stream.read(REQUEST)?;
-    let response = match serde_json::from_slice(&line) {
+    let response = match request_in(&line) {
         Ok(ControlRequest::Status) => answer(asker.status()),
         Ok(ControlRequest::Connections) => answer(asker.connections()),
         Ok(ControlRequest::Restored) => answer(asker.restored()),
@@ -225,6 +225,12 @@ fn serve(stream: UnixStream, asker: &Asker) -> io::Result<()> {
         Err(error) => to_line(&Response::<()>::Error(format!("not a request: {error}"))),
     };
     stream.write(response)
+}
+
+/// The request in a line, which must be a JSON object. For serde, an array could be a request, too.
+fn request_in(line: &[u8]) -> serde_json::Result<ControlRequest> {
+    let object: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(line)?;
+    serde_json::from_value(object.into())
 }
 
 /// The run loop's answer as a line.
