@@ -55,7 +55,7 @@ fn talk(policy: RestartPolicy, connection: usize) -> SimClient {
 
 fn older(scene: &SimPair) -> BTreeSet<SocketAddr> {
     let backup = scene.backup();
-    let now = backup.time(scene.world.now());
+    let now = backup.machine().time(scene.world.now());
     backup
         .core()
         .service(0)
@@ -71,7 +71,7 @@ fn look(scene: &SimPair) -> Vec<String> {
     if !backup.core().service(0).knows_all() {
         complaints.push("it does not know all".to_owned());
     }
-    let open = primary.host().endpoints().map(|(_, endpoint)| endpoint);
+    let open = primary.machine().host().endpoints().map(|(_, endpoint)| endpoint);
     let open = open.filter(|endpoint| endpoint.state() == EndpointState::Established);
     let open: BTreeSet<_> = open.map(|endpoint| endpoint.remote()).collect();
     let table: BTreeSet<_> = backup

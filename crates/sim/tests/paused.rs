@@ -18,13 +18,13 @@ fn outlasts_by(counter_goes_on: bool) -> Duration {
     let backup = scene.backup;
     scene.world.at(paused, move |world| {
         world.with(backup, |station: &mut Station, now| {
-            station.halt(now, resumed, counter_goes_on)
+            station.machine_mut().halt(now, resumed, counter_goes_on)
         })
     });
     let is_over = |scene: &SimPair, now: Instant| {
         let station = scene.backup();
         let until = station.core().service(0).right_ends_at().expect("a lease");
-        station.time(now) >= until
+        station.machine().time(now) >= until
     };
     scene.world.run_until(paused);
     assert!(!is_over(&scene, paused), "it has a lease");

@@ -48,7 +48,7 @@ fn opaque() {
         let moment = at(START + draw.time(Duration::from_millis(500)));
         scene.power_off(moment);
         scene.world.run_until(moment);
-        by_replicas += scene.backup().replicas();
+        by_replicas += scene.backup().machine().replicas();
         let complaints = scene.run(at(LIMIT));
         (scene, complaints)
     });
@@ -104,7 +104,7 @@ fn spilled() {
         scene.world.run_until(moment);
         spilled += scene.backup().spilled();
         let mut complaints = scene.run(at(LIMIT));
-        let lost = scene.backup().lost().iter();
+        let lost = scene.backup().machine().lost().iter();
         complaints.extend(
             lost.filter(|(_, reason)| reason.contains("limit"))
                 .map(|x| format!("{x:?}")),
@@ -151,7 +151,7 @@ fn slowed() {
         scene.world.run_until(moment);
         capped += scene.backup().capped();
         let mut complaints = scene.run(at(LIMIT));
-        let lost = scene.backup().lost().iter();
+        let lost = scene.backup().machine().lost().iter();
         complaints.extend(
             lost.filter(|(_, reason)| reason.contains("limit") || reason.contains("behind"))
                 .map(|lost| format!("{lost:?}")),
@@ -233,7 +233,7 @@ fn clean_lan() {
         let moment = START + draw.time(Duration::from_millis(500));
         scene.power_off(at(moment));
         let mut complaints = scene.run(at(LIMIT));
-        let lost = scene.backup().lost().iter();
+        let lost = scene.backup().machine().lost().iter();
         let cut = |reason: &str| reason.ends_with("must not be executed again");
         complaints.extend(lost.filter(|(_, reason)| !cut(reason)).map(|x| format!("{x:?}")));
         (scene, complaints)

@@ -53,7 +53,7 @@ fn finish(scene: &mut SimPair) {
 /// As [`finish`], and no connection may be lost.
 fn finish_whole(scene: &mut SimPair) {
     finish(scene);
-    assert_eq!(scene.backup().lost(), []);
+    assert_eq!(scene.backup().machine().lost(), []);
 }
 
 /// The wake-up acknowledged input that the primary had not acknowledged, and offered the primary's whole window beyond that input.

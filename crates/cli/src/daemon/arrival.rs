@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use proto::node::Node;
 use proto::service::ServiceInput;
 
-use super::carry_out::Executor;
+use super::kernel::LinuxKernel;
 use super::peer::PeerLinks;
 
-impl Executor {
+impl LinuxKernel {
     /// Tells the node that a datagram of the peer's agent came in by `interface`.
     pub fn note_arrival(&self, node: &mut Node, interface: u32) {
         for (index, service) in (0..).zip(&self.services) {

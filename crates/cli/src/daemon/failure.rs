@@ -7,22 +7,9 @@ use proto::action::ServiceIndex;
 use proto::node::Node;
 use proto::service::ServiceInput;
 
-use super::carry_out::Executor;
+use super::kernel::LinuxKernel;
 
-/// Tells the node if a step for a service failed.
-pub(super) fn note(node: &mut Node, service: ServiceIndex, outcome: anyhow::Result<()>) {
-    if let Err(error) = outcome {
-        node.handle(
-            linux::clock::now(),
-            service,
-            ServiceInput::Failed {
-                why: format!("{error:#}"),
-            },
-        );
-    }
-}
-
-impl Executor {
+impl LinuxKernel {
     /// Fails if the service's interface is gone or was made anew.
     pub(super) fn look_for_interface(&self, index: ServiceIndex) -> anyhow::Result<()> {
         let interface = &self.services[usize::from(index)].interface;
@@ -30,21 +17,6 @@ impl Executor {
             Some(now) if now == interface.index => Ok(()),
             Some(_) => bail!("interface {} was made anew", interface.name),
             None => bail!("interface {} is gone", interface.name),
-        }
-    }
-
-    /// Retries the step that failed for a service, and tells the node the outcome.
-    pub(super) fn mend_service(&mut self, node: &mut Node, index: ServiceIndex) {
-        let now = linux::clock::now();
-        match self.put_back(index) {
-            Ok(mac) => node.handle(now, index, ServiceInput::Mended { mac }),
-            Err(error) => node.handle(
-                now,
-                index,
-                ServiceInput::Failed {
-                    why: format!("{error:#}"),
-                },
-            ),
         }
     }
 
@@ -75,7 +47,7 @@ impl Executor {
 
     /// Attaches the wire's programs to the service's interface if it was made anew, and restores the network state that was lost with the
     /// old one. Returns the interface's MAC address.
-    fn put_back(&mut self, index: ServiceIndex) -> anyhow::Result<[u8; 6]> {
+    pub(super) fn put_back(&mut self, index: ServiceIndex) -> anyhow::Result<[u8; 6]> {
         let service = &self.services[usize::from(index)];
         let name = service.interface.name.clone();
         let found = Interface::find(&name)?.with_context(|| format!("interface {name} is gone"))?;

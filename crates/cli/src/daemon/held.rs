@@ -6,10 +6,8 @@ use std::net::SocketAddr;
 use linux::network::sockets;
 use linux::wire::Mode;
 use proto::action::ServiceIndex;
-use proto::node::Node;
-use proto::service::ServiceInput;
 
-use super::carry_out::Executor;
+use super::kernel::LinuxKernel;
 
 /// Once more clients than this have been held for dead workers since the last check, the clients that have gone are released. The map has
 /// room for many more.
@@ -31,18 +29,23 @@ impl HeldClients {
     }
 }
 
-impl Executor {
-    pub(super) fn hold(&mut self, node: &mut Node, index: ServiceIndex, clients: Vec<SocketAddr>) {
-        if self.wire.gate(index).0 == Mode::Wire {
-            self.forget_ended(node, index, clients.len());
-        }
+impl LinuxKernel {
+    /// Holds clients. Returns those that were held before and are released now.
+    pub(super) fn hold_clients(&mut self, index: ServiceIndex, clients: Vec<SocketAddr>) -> Vec<SocketAddr> {
+        let is_wire = self.wire.gate(index).0 == Mode::Wire;
+        let ended = if is_wire {
+            self.forget_ended(index, clients.len())
+        } else {
+            Vec::new()
+        };
         if let Err(error) = self.wire.hold(index, &clients) {
             tracing::error!(%error, "connections are not held: their clients' repeated SYNs may end them");
         }
         self.services[usize::from(index)].held.deciding = clients;
+        ended
     }
 
-    pub(super) fn settle(&mut self, index: ServiceIndex) {
+    pub(super) fn settle_clients(&mut self, index: ServiceIndex) {
         let clients = std::mem::take(&mut self.services[usize::from(index)].held.deciding);
         if let Err(error) = self.wire.settle(index, &clients) {
             tracing::error!(%error, "clients whose connections were held cannot open new ones");
@@ -50,27 +53,28 @@ impl Executor {
     }
 
     /// Called before `more` clients are held. Releases clients that were held for a dead worker's connection and have no connection here
-    /// now: their packets go to the primary again.
-    fn forget_ended(&mut self, node: &mut Node, index: ServiceIndex, more: usize) {
+    /// now: their packets go to the primary again. Returns the released clients.
+    fn forget_ended(&mut self, index: ServiceIndex, more: usize) -> Vec<SocketAddr> {
         let service = &mut self.services[usize::from(index)];
         service.held.told += more;
         if service.held.told <= MANY {
-            return;
+            return Vec::new();
         }
         let there: HashSet<SocketAddr> = match sockets::open_behind(service.vip, None) {
             Ok(there) => there.into_iter().map(|(client, _)| client).collect(),
             Err(error) => {
                 tracing::warn!(%error, "cannot list open connections; clients that are gone stay held until the next check");
-                return;
+                return Vec::new();
             }
         };
         service.held.told = more;
         let mut held = self.wire.held(index);
         held.retain(|client| !there.contains(client));
         match self.wire.forget_clients(index, &held) {
-            Ok(()) => node.handle(linux::clock::now(), index, ServiceInput::Forgotten(held)),
+            Ok(()) => held,
             Err(error) => {
-                tracing::warn!(%error, "cannot release clients that are gone; they stay held until the next check")
+                tracing::warn!(%error, "cannot release clients that are gone; they stay held until the next check");
+                Vec::new()
             }
         }
     }

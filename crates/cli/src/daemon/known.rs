@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use proto::node::Node;
 
-use super::carry_out::Executor;
+use super::kernel::LinuxKernel;
 
 /// Lifetime of a generation of known clients. Long enough to cost nothing, short enough that clients that are gone do not pile up.
 const GENERATION: Duration = Duration::from_secs(10);
@@ -18,19 +18,19 @@ impl KnownRenewal {
     }
 
     /// Tells the wire, once per [`GENERATION`].
-    pub(super) fn renew(&mut self, executor: &Executor, node: &Node) {
+    pub(super) fn renew(&mut self, kernel: &LinuxKernel, node: &Node) {
         if self.0.elapsed() < GENERATION {
             return;
         }
         self.0 = Instant::now();
         let now = linux::clock::now();
-        let services = u16::try_from(executor.services.len()).expect("few");
+        let services = u16::try_from(kernel.services.len()).expect("few");
         let clients = (0..services).flat_map(|service| {
             let table = node.service(service).table();
             let open = table.iter().map(|(_, connection)| connection.client());
             let older = table.older(now).map(|(client, _)| client);
             open.chain(older).map(move |client| (service, client))
         });
-        executor.wire.renew_known(clients);
+        kernel.wire.renew_known(clients);
     }
 }

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use proto::node::Node;
 
-use super::carry_out::Executor;
+use super::kernel::LinuxKernel;
 
 /// Time between two checks of the whole network.
 const VERIFY: Duration = Duration::from_secs(2);
 
-impl Executor {
+impl LinuxKernel {
     /// Puts back what others took away: filters at once, the rest every [`VERIFY`]. Returns whether this call checked everything.
     pub fn mend(&mut self, node: &mut Node) -> bool {
         let is_time = self.verified.elapsed() >= VERIFY;

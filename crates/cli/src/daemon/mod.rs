@@ -5,7 +5,7 @@
 //! wire logs and releases in the kernel.
 
 mod arrival;
-mod carry_out;
+
 mod census;
 mod claim;
 mod failure;
@@ -13,8 +13,8 @@ mod frame;
 mod health;
 mod held;
 mod hook;
+mod kernel;
 mod known;
-mod limit;
 mod link;
 mod mend;
 mod news;
@@ -22,11 +22,12 @@ mod orders;
 mod outside;
 mod own;
 mod peer;
+mod pool;
 mod refusals;
 mod relay;
 mod replicas;
 mod report;
-mod restore;
+
 mod servers;
 mod set_up;
 mod state_sync;
@@ -43,24 +44,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use agent::{Executor, Kernel as _};
 use anyhow::Context;
-use linux::wire::{self, Rings};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
 use proto::node::Node;
 use proto::pause::PauseWatch;
 use proto::service::ServiceInput;
-use proto::stream::{OnShelf, Shelf};
-use proto::table::Direction;
 
 use crate::arbiter::ArbiterClient;
 use crate::config::Config;
 use crate::control::{self, Call};
 use crate::lock::Lock;
 use crate::metrics;
-use carry_out::Executor;
+use kernel::{LinuxKernel, RingReader};
 use known::KnownRenewal;
-use peer::{About, PeerLinks, PeerMessage};
+use peer::{About, PeerMessage};
 pub use servers::accepts;
 pub use set_up::could_go_on;
 use set_up::{EarlierAgent, SetUp, node_config, set_up};
@@ -98,9 +97,8 @@ pub struct Start<'a> {
 /// The running agent.
 struct Agent<'a> {
     node: Node,
-    executor: Executor,
-    rings: Rings,
-    peer: PeerLinks,
+    executor: Executor<LinuxKernel>,
+    kernel: LinuxKernel,
     calls: Receiver<Call>,
     wakeups: UnixStream,
     stop: Arc<AtomicBool>,
@@ -116,27 +114,6 @@ struct Agent<'a> {
     leaves_by: Option<proto::Instant>,
     peer_addresses: Vec<std::net::IpAddr>,
     known: KnownRenewal,
-}
-
-/// Reads the log for the node.
-struct NodeLogReader<'a>(&'a mut Node);
-
-impl wire::RecordReader for NodeLogReader<'_> {
-    fn record(&mut self, record: &wire::Record, packet: &[u8], source: OnShelf<'_>) {
-        let direction = if record.direction == 0 {
-            Direction::In
-        } else {
-            Direction::Out
-        };
-        let time = proto::Instant::from_nanos(record.time_ns);
-        let (service, checksum) = (record.service, wire::checksum_of(record));
-        self.0
-            .handle_packet(time, service, direction, packet, checksum, Some(source));
-    }
-
-    fn keep(&mut self, shelf: &dyn Shelf) {
-        self.0.keep(shelf);
-    }
 }
 
 /// Runs the node until SIGTERM or SIGINT, then restores the network as it was found. On SIGUSR2, the program file that is now at
@@ -166,19 +143,14 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         let _ = std::io::Write::write(&mut &*waker, &[1]); // full: a wake-up is under way already
     };
     let arbiter = ArbiterClient::open(config, wake.clone()).context("opening the way to the arbiter")?;
-    let SetUp {
-        mut executor,
-        rings,
-        found,
-    } = set_up(config, wake.clone(), arbiter)?;
-    let node = node_config(config, start.without_peer, &executor, found.as_ref());
+    let SetUp { mut kernel, found } = set_up(config, wake.clone(), arbiter)?;
+    let node = node_config(config, start.without_peer, &kernel, found.as_ref());
     let node = Node::new(node, linux::clock::now());
-    let peer = PeerLinks::open(config).context("opening the links to the peer")?;
     let (server, asker, calls) = control::ControlServer::open(&config.node.state_dir, wake)?;
     if let Some(metrics) = &config.metrics {
         metrics::serve(metrics.listen, asker)?;
     }
-    executor.start_keeper(config)?;
+    kernel.start_keeper(config)?;
     let peer_status = control::PeerStatus {
         name: config.peer.name.clone(),
         address: config.peer.address,
@@ -190,9 +162,8 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
     };
     let mut agent = Agent {
         node,
-        executor,
-        rings,
-        peer,
+        executor: Executor::default(),
+        kernel,
         calls,
         wakeups,
         stop,
@@ -210,7 +181,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
     tracing::info!(node = config.node.name, peer = config.peer.name, ?away, "ready");
     agent.run();
     drop(server);
-    agent.executor.tear_down()?;
+    agent.kernel.tear_down()?;
     tracing::info!("stopped; the network is as it was found");
     Ok(())
 }
@@ -226,28 +197,28 @@ impl Agent<'_> {
     fn hear(&mut self, message: PeerMessage) {
         let now = linux::clock::now();
         if !self.node.peer_is_alive(now) {
-            self.executor.ask_again_for(&self.peer_addresses);
+            self.kernel.ask_again_for(&self.peer_addresses);
         }
         match message {
             PeerMessage::Heartbeat(heartbeat) => self.node.handle_heartbeat(now, heartbeat),
             PeerMessage::Ask(About { vip, connections, .. }) => {
-                if let Some(told) = self.executor.look_up(&self.node, vip, &connections) {
-                    self.peer.tell(vip, told);
+                if let Some(told) = self.kernel.look_up(&self.node, vip, &connections) {
+                    self.kernel.peer.tell(vip, told);
                 }
             }
             PeerMessage::AskAll(About { vip, connections, .. }) => {
-                if let Some(page) = self.executor.list(&self.node, vip, connections) {
-                    self.peer.list(vip, page);
+                if let Some(page) = self.kernel.list(&self.node, vip, connections) {
+                    self.kernel.peer.list(vip, page);
                 }
             }
             PeerMessage::Told(About { vip, connections, .. }) => {
-                if let Some(service) = self.executor.service_at(vip) {
+                if let Some(service) = self.kernel.service_at(vip) {
                     self.read_all();
                     self.node.handle(now, service, ServiceInput::Told(connections));
                 }
             }
             PeerMessage::Page(About { vip, connections, .. }) => {
-                if let Some(service) = self.executor.service_at(vip) {
+                if let Some(service) = self.kernel.service_at(vip) {
                     self.read_all();
                     self.node.handle(now, service, ServiceInput::Page(connections));
                 }
@@ -257,8 +228,7 @@ impl Agent<'_> {
 
     /// Reads the log to its end, so that the node knows what was logged before the primary's message.
     fn read_all(&mut self) {
-        self.rings
-            .drain(usize::MAX, true, &mut NodeLogReader(&mut self.node));
+        self.kernel.read_all(&mut self.node);
     }
 
     /// Whether the agent may stop. The operator must have asked for it, and either waiting can save nothing more, or [`STOP_MAX`] is over,
@@ -305,12 +275,12 @@ impl Agent<'_> {
         match call {
             Call::Status(reply) => {
                 let mut peer = self.peer_status.clone();
-                self.peer.describe(&mut peer);
-                reply.send(report::status(&self.node, &self.executor, peer, &self.rings));
+                self.kernel.peer.describe(&mut peer);
+                reply.send(report::status(&self.node, &self.kernel, peer, &self.kernel.rings));
             }
-            Call::Connections(reply) => reply.send(report::connections(&self.node, &self.executor)),
-            Call::Restored(reply) => reply.send(report::restored(&self.node, &self.executor)),
-            Call::Order(order, reply) => reply.send(orders::give(&mut self.node, &self.executor, &order)),
+            Call::Connections(reply) => reply.send(report::connections(&self.node, &self.kernel)),
+            Call::Restored(reply) => reply.send(report::restored(&self.node, &self.kernel)),
+            Call::Order(order, reply) => reply.send(orders::give(&mut self.node, &self.kernel, &order)),
         }
     }
 }
@@ -329,14 +299,20 @@ impl TurnSteps for Agent<'_> {
     }
 
     fn check_in(&mut self) {
-        if self.executor.check_in(&mut self.node, &mut self.rings) {
-            self.executor.ask_again_for(&self.peer_addresses);
+        if self.kernel.check_in(&mut self.node) {
+            self.kernel.ask_again_for(&self.peer_addresses);
         }
     }
 
     fn read_log(&mut self) -> usize {
-        self.nap = if self.rings.fill() > MUCH { NAP_SHORT } else { NAP };
-        self.rings.drain(BATCH, false, &mut NodeLogReader(&mut self.node))
+        self.nap = if self.kernel.rings.fill() > MUCH {
+            NAP_SHORT
+        } else {
+            NAP
+        };
+        self.kernel
+            .rings
+            .drain(BATCH, false, &mut RingReader(&mut self.node))
     }
 
     /// Carries out the node's actions until it has none left. During a takeover the node may also pause, so that everything else is
@@ -347,42 +323,43 @@ impl TurnSteps for Agent<'_> {
             let Some(action) = self.node.admit(linux::clock::now(), action) else {
                 continue; // the node keeps the action and returns it later
             };
-            self.executor
-                .carry_out(action, &mut self.node, &mut self.rings, &self.peer);
+            self.executor.carry_out(&mut self.kernel, &mut self.node, action);
         }
         self.yield_to_others(false);
     }
 
     fn hear_peer(&mut self) {
-        for arrival in self.peer.receive() {
-            self.executor.note_arrival(&mut self.node, arrival.interface);
+        for arrival in self.kernel.peer.receive() {
+            self.kernel.note_arrival(&mut self.node, arrival.interface);
             if let Some(message) = arrival.message {
                 self.hear(message);
             }
             self.carry_out();
         }
-        if self.peer.is_answered() {
+        if self.kernel.peer.is_answered() {
             self.node.handle_answer(linux::clock::now());
         }
     }
 
     fn watch(&mut self) {
-        self.executor.watch(&mut self.node);
-        if self.executor.mend(&mut self.node) {
-            self.executor.look_for_links(&mut self.node, &self.peer);
+        self.kernel.watch(&mut self.node);
+        if self.kernel.mend(&mut self.node) {
+            self.kernel.look_for_links(&mut self.node, &self.kernel.peer);
         }
-        self.known.renew(&self.executor, &self.node);
+        self.known.renew(&self.kernel, &self.node);
     }
 
     fn pass_time(&mut self) {
         let now = linux::clock::now();
-        for (service, syn_ack) in self.executor.relay().unheard() {
+        for (service, syn_ack) in self.kernel.relay().unheard() {
             self.node.handle(now, service, ServiceInput::Unheard { syn_ack });
         }
         if now >= self.node.poll_timeout() {
             self.node.handle_timeout(now);
         }
-        self.executor.serve_replicas(&mut self.node);
+        for (service, connection) in self.kernel.serve_replicas(&mut self.node) {
+            agent::feed_replica(&mut self.kernel, &mut self.node, service, connection);
+        }
     }
 
     fn answer_calls(&mut self) {
@@ -396,9 +373,9 @@ impl TurnSteps for Agent<'_> {
 
     /// Starts the upgrade in place once it was asked for, the successor was found fit, and nothing is half done.
     fn look_for_upgrade(&mut self) {
-        let is_settled = !self.node.is_deciding() && self.executor.is_settled();
+        let is_settled = !self.node.is_deciding() && self.executor.is_settled() && self.kernel.is_settled();
         if self.leaves_by.is_none() && self.upgrade.is_due(is_settled) {
-            let relay = &mut self.executor.relay;
+            let relay = &mut self.kernel.relay;
             let keepers = relay.pause();
             let error = self.upgrade.make_way();
             tracing::error!(error = format!("{error:#}"), "not upgraded: going on as before");
@@ -413,28 +390,28 @@ impl TurnSteps for Agent<'_> {
 
     /// Naps while there is traffic, sleeps while there is none.
     fn rest(&mut self, handled: usize) {
-        self.executor.prepare_sockets(&self.node);
+        self.kernel.prepare_sockets(&self.node);
         self.idle_naps = if handled > 0 { 0 } else { self.idle_naps + 1 };
         let due = self.node.poll_timeout().since(linux::clock::now());
-        let mut fds: Vec<_> = self.peer.fds().collect();
+        let mut fds: Vec<_> = self.kernel.peer.fds().collect();
         fds.extend([
             self.wakeups.as_fd(),
-            self.executor.deaths_fd(),
-            self.executor.filters_fd(),
+            self.kernel.deaths_fd(),
+            self.kernel.filters_fd(),
         ]);
         if self.idle_naps <= NAPS_MAX {
             wait(&fds, self.nap.min(due));
         } else {
-            self.executor.set_asleep(true);
-            if self.rings.fill() == 0 {
+            self.kernel.set_asleep(true);
+            if self.kernel.rings.fill() == 0 {
                 fds.extend([
-                    self.rings.connections.as_fd(),
-                    self.rings.opening.as_fd(),
-                    self.executor.replicas_fd(),
+                    self.kernel.rings.connections.as_fd(),
+                    self.kernel.rings.opening.as_fd(),
+                    self.kernel.replicas_fd(),
                 ]);
                 wait(&fds, SLEEP_MAX.min(due));
             }
-            self.executor.set_asleep(false);
+            self.kernel.set_asleep(false);
         }
         let mut wakeups = [0; 64];
         while matches!((&self.wakeups).read(&mut wakeups), Ok(count) if count > 0) {}

@@ -3,9 +3,9 @@
 use proto::action::{OperatorReport, ServiceIndex};
 use proto::node::Node;
 
-use super::carry_out::Executor;
+use super::kernel::LinuxKernel;
 
-impl Executor {
+impl LinuxKernel {
     /// Logs a report.
     pub(super) fn tell(&self, node: &Node, index: ServiceIndex, report: &OperatorReport) {
         let service = self.service_name(index);

@@ -117,12 +117,10 @@ impl OutsideProbes {
     }
 
     /// Asks on behalf of a service. A question from before `since` does not count. Tells the node if there is no host to ask.
-    pub fn ask(&mut self, node: &mut Node, service: ServiceIndex, since: Option<Instant>) {
+    pub fn ask(&mut self, service: ServiceIndex, since: Option<Instant>) -> bool {
         let mut routes = self.routes.iter_mut();
         let route = routes.find(|route| route.services.contains(&service));
-        if !route.is_some_and(|route| route.ask(linux::clock::now(), since)) {
-            node.handle(linux::clock::now(), service, ServiceInput::NoOutside);
-        }
+        route.is_some_and(|route| route.ask(linux::clock::now(), since))
     }
 
     /// Tells the node which services' hosts have answered.

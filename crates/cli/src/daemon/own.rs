@@ -6,7 +6,7 @@ use linux::network::Interface;
 use linux::wire::OwnClient;
 use proto::action::ServiceIndex;
 
-use super::carry_out::Executor;
+use super::kernel::LinuxKernel;
 use crate::config;
 
 /// Address and MSS of this node's programs as clients of a service at `vip`. The peer must be able to answer to the address. So the address
@@ -46,7 +46,7 @@ pub(super) fn first_own_client(
     own
 }
 
-impl Executor {
+impl LinuxKernel {
     /// Applies changes of the service interfaces' addresses and MTUs to the clients on this node.
     pub(super) fn follow_own_addresses(&self) {
         let interfaces = match self.network.interfaces() {

@@ -1,6 +1,6 @@
 //! Logs clients that are refused because their packets did not come through the wire.
 
-use super::carry_out::Executor;
+use super::kernel::LinuxKernel;
 
 /// Number of refusals at the last check.
 #[derive(Default)]
@@ -11,7 +11,7 @@ pub(super) struct Refusals {
     past: u64,
 }
 
-impl Executor {
+impl LinuxKernel {
     /// Logs what was refused since the last check.
     pub(super) fn tell_refusals(&mut self) {
         let services = u16::try_from(self.services.len()).expect("few");

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use agent::Written;
 use anyhow::Context;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use proto::action::ServiceIndex;
@@ -21,7 +22,7 @@ const AHEAD_MAX: usize = 1 << 20;
 const EVENTS_MAX: usize = 64;
 const READ_SIZE: usize = 256 * 1024;
 
-type ReplicaKey = (ServiceIndex, ConnectionId);
+pub type ReplicaKey = (ServiceIndex, ConnectionId);
 
 /// The replicas of all services.
 pub struct Replicas {
@@ -66,59 +67,52 @@ impl Replicas {
     }
 
     /// Opens a replica: connects to the application from the client's address.
-    pub fn open(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId, client: SocketAddr) {
+    pub fn open(
+        &mut self,
+        service: ServiceIndex,
+        id: ConnectionId,
+        client: SocketAddr,
+    ) -> Result<(), String> {
         self.close(service, id);
         let application = self.applications[usize::from(service)];
+        let token = self.next_token;
         let opened = linux::transparent::connect_as(client, application).and_then(|stream| {
-            let token = self.next_token;
             self.epoll.add(&stream, event(token, true, true))?;
-            Ok((token, stream))
+            Ok(stream)
         });
-        match opened {
-            Ok((token, stream)) => {
-                self.next_token += 1;
-                self.by_key.insert((service, id), token);
-                self.by_token.insert(
-                    token,
-                    ReplicaConnection {
-                        key: (service, id),
-                        stream,
-                        blocked: true,
-                    },
-                );
-            }
-            Err(error) => {
-                let reason = format!("connecting the replica to {application}: {error}");
-                node.handle(
-                    linux::clock::now(),
-                    service,
-                    ServiceInput::ReplicaFailed {
-                        connection: id,
-                        reason,
-                    },
-                );
-            }
-        }
+        let stream = opened.map_err(|error| format!("connecting the replica to {application}: {error}"))?;
+        self.next_token += 1;
+        let key = (service, id);
+        self.by_key.insert(key, token);
+        let blocked = true;
+        self.by_token
+            .insert(token, ReplicaConnection { key, stream, blocked });
+        Ok(())
     }
 
-    /// Feeds a replica the input that the primary has accepted since the last time.
-    pub fn feed(&mut self, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
-        let Some(&token) = self.by_key.get(&(service, id)) else {
-            return;
-        };
+    /// Writes input to a replica, then its end if `ends`. `None`: there is no such replica, or it takes nothing until epoll says so.
+    pub fn write<'a>(
+        &mut self,
+        service: ServiceIndex,
+        id: ConnectionId,
+        input: impl Iterator<Item = LogPart<'a>>,
+        ends: bool,
+    ) -> Option<Result<Written, String>> {
+        let &token = self.by_key.get(&(service, id))?;
         let replica = self.by_token.get_mut(&token).expect("both maps hold it");
         if replica.blocked {
-            return; // epoll reports when the replica takes more
+            return None; // epoll reports when the replica takes more
         }
-        match feed(&mut replica.stream, node, service, id, &mut self.buffer) {
-            Ok(complete) => {
+        Some(match feed(&mut replica.stream, input, ends, &mut self.buffer) {
+            Ok((written, complete)) => {
                 replica.blocked = !complete;
                 if !complete && !self.paused.contains(&token) {
                     self.watch(token, true, true);
                 }
+                Ok(written)
             }
-            Err(error) => self.fail(node, token, &format!("feeding the replica: {error}")),
-        }
+            Err(error) => Err(format!("feeding the replica: {error}")),
+        })
     }
 
     /// Closes a replica.
@@ -148,10 +142,11 @@ impl Replicas {
         Some(replica.stream)
     }
 
-    /// Reads the output of the replicas, and feeds the replicas that take more input now.
-    pub fn serve(&mut self, node: &mut Node) {
+    /// Reads the output of the replicas. Returns the replicas that take more input now.
+    pub fn serve(&mut self, node: &mut Node) -> Vec<ReplicaKey> {
+        let mut hungry = Vec::new();
         if self.by_token.is_empty() {
-            return;
+            return hungry;
         }
         self.unpause(node);
         let mut events = [EpollEvent::empty(); EVENTS_MAX];
@@ -168,12 +163,12 @@ impl Replicas {
                 && let Some(replica) = self.by_token.get_mut(&token)
             {
                 replica.blocked = false;
-                let (service, id) = replica.key;
+                hungry.push(replica.key);
                 let paused = self.paused.contains(&token);
                 self.watch(token, !paused, false);
-                self.feed(node, service, id);
             }
         }
+        hungry
     }
 
     fn read(&mut self, node: &mut Node, token: u64) {
@@ -251,46 +246,30 @@ fn event(token: u64, readable: bool, writable: bool) -> EpollEvent {
     EpollEvent::new(flags, token)
 }
 
-/// Writes new input. Returns false if the replica takes no more for now. Input that was spilled to a file is copied through `buffer`.
-fn feed(
+/// Writes input, and its end if `ends`. Returns what was written, and whether that is all. Input that was spilled to a file is copied
+/// through `buffer`.
+fn feed<'a>(
     stream: &mut TcpStream,
-    node: &mut Node,
-    service: ServiceIndex,
-    id: ConnectionId,
+    input: impl Iterator<Item = LogPart<'a>>,
+    ends: bool,
     buffer: &mut [u8],
-) -> io::Result<bool> {
-    let Some(connection) = node.service(service).table().followed(id) else {
-        return Ok(true);
-    };
-    let Some(replica) = connection.follower().replica() else {
-        return Ok(true);
-    };
-    let (from, to) = (replica.fed(), connection.input_acknowledged());
-    let mut written = 0;
-    let mut outcome = Ok(true);
-    for part in connection.input().parts(from..to) {
-        outcome = match part {
-            LogPart::Memory(bytes) => write(stream, bytes, &mut written),
-            LogPart::File(part) => write_from(stream, part, buffer, &mut written),
-        };
-        if !matches!(outcome, Ok(true)) {
+) -> io::Result<(Written, bool)> {
+    let mut bytes = 0;
+    let mut is_all = true;
+    for part in input {
+        is_all = match part {
+            LogPart::Memory(slice) => write(stream, slice, &mut bytes),
+            LogPart::File(part) => write_from(stream, part, buffer, &mut bytes),
+        }?;
+        if !is_all {
             break;
         }
     }
-    let ended = connection.input().fin() == Some(to) && from + written == to && matches!(outcome, Ok(true));
-    if ended {
+    let is_ended = ends && is_all;
+    if is_ended {
         stream.shutdown(Shutdown::Write)?;
     }
-    node.handle(
-        linux::clock::now(),
-        service,
-        ServiceInput::Fed {
-            connection: id,
-            to: from + written,
-            ended,
-        },
-    );
-    outcome
+    Ok((Written { bytes, is_ended }, is_all))
 }
 
 /// Writes as many of `bytes` as the replica takes now. Returns whether these are all.

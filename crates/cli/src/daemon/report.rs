@@ -13,7 +13,7 @@ use proto::service::{PathView, RoleSince};
 use proto::state_sync::StateSyncProgress;
 use proto::stream::StreamLog;
 
-use super::carry_out::Executor;
+use super::kernel::LinuxKernel;
 use super::relay::RELAYED;
 use crate::config::{self, PolicySetting};
 use crate::control::{
@@ -30,7 +30,7 @@ const OTHERS: &str = "other reasons";
 const AMBIGUOUS: &str = "conflicting copies were seen";
 
 /// The status of the whole node.
-pub fn status(node: &Node, executor: &Executor, peer: control::PeerStatus, rings: &Rings) -> NodeStatus {
+pub fn status(node: &Node, kernel: &LinuxKernel, peer: control::PeerStatus, rings: &Rings) -> NodeStatus {
     let now = linux::clock::now();
     let services = (0..).take(node.config().services.len());
     let age = node.last_heartbeat().map(|at| nanos(now.since(at)));
@@ -42,14 +42,14 @@ pub fn status(node: &Node, executor: &Executor, peer: control::PeerStatus, rings
             ..peer
         },
         services: services
-            .map(|index| service(node, executor, now, index, rings.fill()))
+            .map(|index| service(node, kernel, now, index, rings.fill()))
             .collect(),
         rings: RingsStatus {
             connections: ring(&rings.connections),
             opening: ring(&rings.opening),
         },
-        arbiter: executor.arbiter().kind(),
-        witness: executor.arbiter().witness(),
+        arbiter: kernel.arbiter().kind(),
+        witness: kernel.arbiter().witness(),
     }
 }
 
@@ -66,7 +66,7 @@ fn nanos(duration: std::time::Duration) -> u64 {
 
 fn service(
     node: &Node,
-    executor: &Executor,
+    kernel: &LinuxKernel,
     now: Instant,
     index: ServiceIndex,
     ring_fill_bytes: u64,
@@ -77,14 +77,14 @@ fn service(
     let table = of.table().config();
     let spills = table.at_limit.spills();
     let simplex = node.simplex(now, index);
-    let relayed = executor.relay().relayed(index);
+    let relayed = kernel.relay().relayed(index);
     let mut sums = Sums::over(node, now, index);
     if ends_what_it_relays(node, now, index) {
         sums.add_unprotected(RELAYED, relayed);
     }
     let peer = of.peer_beat();
     ServiceStatus {
-        name: executor.service_name(index).to_owned(),
+        name: kernel.service_name(index).to_owned(),
         address: vip.ip(),
         port: vip.port(),
         policy: match table.policy {
@@ -103,7 +103,7 @@ fn service(
         ring_fill_bytes,
         takeovers: of.takeovers().iter().map(takeover).collect(),
         takeover_sums: sums_of(of.takeover_sums()),
-        counters: counters(node, executor, index),
+        counters: counters(node, kernel, index),
         state,
         history: of.roles().map(state_since).collect(),
         peer_state: peer.map(|beat| beat.role),
@@ -259,8 +259,8 @@ fn takeover(report: &proto::takeover::TakeoverReport) -> TakeoverStatus {
     }
 }
 
-fn counters(node: &Node, executor: &Executor, index: ServiceIndex) -> BTreeMap<String, u64> {
-    let mut counters: BTreeMap<String, u64> = match executor.wire().counters(index) {
+fn counters(node: &Node, kernel: &LinuxKernel, index: ServiceIndex) -> BTreeMap<String, u64> {
+    let mut counters: BTreeMap<String, u64> = match kernel.wire().counters(index) {
         Ok(values) => REASONS.iter().map(|&name| name.to_owned()).zip(values).collect(),
         Err(error) => {
             tracing::warn!(%error, "the wire's counters");
@@ -274,27 +274,27 @@ fn counters(node: &Node, executor: &Executor, index: ServiceIndex) -> BTreeMap<S
         "handshakes".into(),
         node.service(index).table().handshakes() as u64,
     );
-    counters.extend(executor.relay().counters(index));
+    counters.extend(kernel.relay().counters(index));
     counters
 }
 
 /// The fate of the connections that were taken over.
-pub fn restored(node: &Node, executor: &Executor) -> RestoredConnections {
+pub fn restored(node: &Node, kernel: &LinuxKernel) -> RestoredConnections {
     let services = (0..).take(node.config().services.len());
     RestoredConnections {
         connections: services
-            .flat_map(|index| executor.relay().restored(index))
+            .flat_map(|index| kernel.relay().restored(index))
             .collect(),
     }
 }
 
 /// All connections that this node knows: those in its table, then older ones, of which it has no log, then those that it relays. Relayed
 /// ones are left out if the node has a backup, because the backup has them on its wire.
-pub fn connections(node: &Node, executor: &Executor) -> Connections {
+pub fn connections(node: &Node, kernel: &LinuxKernel) -> Connections {
     let now = linux::clock::now();
     let mut connections = Vec::new();
     for index in (0..).take(node.config().services.len()) {
-        let name = executor.service_name(index);
+        let name = kernel.service_name(index);
         for (_, connection) in node.service(index).table().iter() {
             let (protection, reason) = match connection.protection() {
                 Protection::Protected => (control::ProtectionStatus::Protected, String::new()),
@@ -319,7 +319,7 @@ pub fn connections(node: &Node, executor: &Executor) -> Connections {
         connections
             .extend(older.map(|(client, cause)| unprotected(name, client, &cause.to_string(), [0, 0])));
         if ends_what_it_relays(node, now, index) {
-            let relayed = executor.relay().clients(index).into_iter();
+            let relayed = kernel.relay().clients(index).into_iter();
             connections.extend(
                 relayed.map(|(client, input, output)| unprotected(name, client, RELAYED, [input, output])),
             );

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use linux::network::{self, Network};
 use linux::spill::SpillDir;
-use linux::wire::{Mode, Rings, Wire, WireOptions, WireService};
+use linux::wire::{Mode, Wire, WireOptions, WireService};
 use proto::Instant;
 use proto::action::{Gate, ServiceIndex};
 use proto::connection::AtLimit;
@@ -18,9 +18,10 @@ use proto::service::ServiceConfig;
 use proto::spill::Spills;
 use proto::table::TableConfig;
 
-use super::carry_out::{Executor, part_behind};
 use super::health::HealthWatch;
+use super::kernel::{LinuxKernel, part_behind};
 use super::own::first_own_client;
+use super::peer::PeerLinks;
 use super::servers::Servers;
 use super::state_sync::StateSyncs;
 use crate::arbiter::ArbiterClient;
@@ -33,8 +34,7 @@ const RING_CACHED_BYTES: u32 = 16 << 20;
 
 /// What the agent needs to run.
 pub(super) struct SetUp {
-    pub(super) executor: Executor,
-    pub(super) rings: Rings,
+    pub(super) kernel: LinuxKernel,
     /// What an earlier agent left, if one did.
     pub(super) found: Option<EarlierAgent>,
 }
@@ -71,15 +71,11 @@ pub(super) fn set_up(
         }
         _ => begin(config, &options, &services)?,
     };
-    let rings = wire.rings()?;
     let state_syncs = StateSyncs::start(config, wake.clone())?;
     let servers = Servers::new(config, wire.deaths()?, HealthWatch::start(config, wake)?);
-    let executor = Executor::new(config, wire, network, servers, state_syncs, arbiter)?;
-    Ok(SetUp {
-        executor,
-        rings,
-        found,
-    })
+    let peer = PeerLinks::open(config).context("opening the links to the peer")?;
+    let kernel = LinuxKernel::new(config, wire, network, servers, state_syncs, arbiter, peer)?;
+    Ok(SetUp { kernel, found })
 }
 
 /// Checks that a program with `config` could take the place of this node's running daemon. Changes nothing.
@@ -244,13 +240,13 @@ fn plan(config: &Config) -> network::NetworkPlan {
 pub(super) fn node_config(
     config: &Config,
     without_peer: bool,
-    executor: &Executor,
+    kernel: &LinuxKernel,
     found: Option<&EarlierAgent>,
 ) -> NodeConfig {
     let services = config
         .services
         .iter()
-        .zip(executor.macs())
+        .zip(kernel.macs())
         .enumerate()
         .map(|(index, (service, mac))| ServiceConfig {
             table: TableConfig {

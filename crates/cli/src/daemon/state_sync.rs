@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use agent::SyncRun;
 use anyhow::Context;
 use proto::Instant;
 use proto::action::ServiceIndex;
@@ -13,19 +14,6 @@ use proto::state_sync::StateSyncPhase;
 
 use crate::bounded::{self, CommandOutcome, LatePolicy};
 use crate::config::{self, Config, StateSyncSettings};
-
-/// A run of a service's hook.
-#[derive(Clone, Copy, Debug)]
-pub struct HookRun {
-    /// The service.
-    pub service: ServiceIndex,
-    /// The hook's task.
-    pub phase: StateSyncPhase,
-    /// The run's number. A later run has a higher number.
-    pub number: u64,
-    /// Deadline; `None`: only the operator's timeout applies.
-    pub until: Option<Instant>,
-}
 
 /// The end of a run: its service, its number, and its result with the reason of a failure.
 pub type HookEnd = (ServiceIndex, u64, Result<(), String>);
@@ -38,7 +26,7 @@ pub struct StateSyncs {
 
 /// The way to the thread that runs a service's hook.
 struct Hook {
-    runs: Sender<HookRun>,
+    runs: Sender<SyncRun>,
     /// The number of the last run; earlier runs are killed.
     last: Arc<AtomicU64>,
 }
@@ -87,7 +75,7 @@ impl StateSyncs {
     }
 
     /// Kills the hook's previous run, if it still runs, and then starts this one.
-    pub fn run(&self, run: HookRun) {
+    pub fn run(&self, run: SyncRun) {
         let hook = self.hooks[usize::from(run.service)].as_ref();
         let hook = hook.expect("only a service with a hook wants a run");
         hook.last.store(run.number, Ordering::Relaxed);
@@ -126,7 +114,7 @@ struct Runner {
 }
 
 impl Runner {
-    fn run(&self, run: HookRun) -> Result<(), String> {
+    fn run(&self, run: SyncRun) -> Result<(), String> {
         let phase = match run.phase {
             StateSyncPhase::Prepare => "prepare",
             StateSyncPhase::Finish => "finish",
@@ -152,7 +140,7 @@ impl Runner {
         }
     }
 
-    fn limit(&self, run: HookRun, now: Instant) -> Duration {
+    fn limit(&self, run: SyncRun, now: Instant) -> Duration {
         run.until.map_or(self.hook.timeout, |until| until.since(now))
     }
 }
@@ -173,8 +161,8 @@ mod tests {
         }
     }
 
-    fn run(phase: StateSyncPhase) -> HookRun {
-        HookRun {
+    fn run(phase: StateSyncPhase) -> SyncRun {
+        SyncRun {
             service: 0,
             phase,
             number: 1,
@@ -194,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_hook_whose_hold_is_over_is_killed() {
-        let late = HookRun {
+        let late = SyncRun {
             until: Some(linux::clock::now() + Duration::from_millis(50)),
             ..run(StateSyncPhase::Finish)
         };

@@ -2,14 +2,15 @@
 
 use proto::Instant;
 
-use super::station::{AGENTS, CLIENTS, Station};
+use super::machine::{AGENTS, CLIENTS, Machine};
+use super::station::Station;
 use super::wire::WireSide;
 use crate::world::{Output, Port, SimNode};
 
 /// Number of packets that wait for a machine that stands still. Further packets are lost.
 const BACKLOG_MAX: usize = 256;
 
-impl Station {
+impl Machine {
     fn receive(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
         let is_ip = packet.first().is_some_and(|first| first >> 4 == 4);
         match port {
@@ -24,60 +25,61 @@ impl Station {
 
 impl SimNode for Station {
     fn handle(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
-        self.judge.borrow_mut().look_at_clock(now);
-        let now = self.clock.read(now);
-        if now >= self.frozen_until {
-            self.receive(now, port, packet);
-        } else if self.backlog.len() < BACKLOG_MAX {
-            self.backlog.push((port, packet));
+        self.machine.judge.borrow_mut().look_at_clock(now);
+        let now = self.machine.clock.read(now);
+        if now >= self.machine.frozen_until {
+            self.machine.receive(now, port, packet);
+        } else if self.machine.backlog.len() < BACKLOG_MAX {
+            self.machine.backlog.push((port, packet));
         }
     }
 
     fn handle_timeout(&mut self, now: Instant) {
-        self.judge.borrow_mut().look_at_clock(now);
-        let now = self.clock.read(now);
-        if now < self.frozen_until {
+        self.machine.judge.borrow_mut().look_at_clock(now);
+        let now = self.machine.clock.read(now);
+        if now < self.machine.frozen_until {
             return;
         }
-        for (port, packet) in std::mem::take(&mut self.backlog) {
-            self.receive(now, port, packet);
+        for (port, packet) in std::mem::take(&mut self.machine.backlog) {
+            self.machine.receive(now, port, packet);
         }
-        self.host.handle_timeout(now);
-        while self.agent.due <= now {
+        self.machine.host.handle_timeout(now);
+        while self.machine.agent.due <= now {
             self.step(now);
         }
     }
 
     fn poll_output(&mut self, now: Instant) -> Option<Output> {
-        self.judge.borrow_mut().look_at_clock(now);
-        let now = self.clock.read(now);
-        if now < self.frozen_until {
+        self.machine.judge.borrow_mut().look_at_clock(now);
+        let now = self.machine.clock.read(now);
+        if now < self.machine.frozen_until {
             return None;
         }
-        if let Some(output) = self.outputs.pop_front() {
+        if let Some(output) = self.machine.outputs.pop_front() {
             return Some(output);
         }
-        while let Some(output) = self.host.poll_output(now) {
+        while let Some(output) = self.machine.host.poll_output(now) {
             match output {
                 Output::Transmit { packet, .. } => {
-                    if let Some(output) = self.speak(now, packet, false) {
+                    if let Some(output) = self.machine.speak(now, packet, false) {
                         return Some(output);
                     }
                 }
                 note @ Output::Note(_) => return Some(note),
             }
         }
-        self.remove_vanishing();
+        self.machine.remove_vanishing();
         None
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
         let due = self
+            .machine
             .host
             .poll_timeout()
             .into_iter()
-            .chain([self.agent.due])
+            .chain([self.machine.agent.due])
             .min()?;
-        Some(self.clock.when(due.max(self.frozen_until)))
+        Some(self.machine.clock.when(due.max(self.machine.frozen_until)))
     }
 }

@@ -6,15 +6,14 @@ use std::net::SocketAddr;
 use proto::Instant;
 use proto::census::{CensusPage, PAGE_MAX, PageQuery};
 use proto::learn::Terms;
-use proto::role::Role;
 
-use super::agent::{AgentDatagram, AgentMessage};
-use super::station::{AGENTS, PEER, Station};
+use super::machine::{AGENTS, Machine, PEER};
+use super::thread::{AgentDatagram, AgentMessage};
 use crate::world::Output;
 
-impl Station {
+impl Machine {
     /// Sends a message to the peer's agent.
-    pub(super) fn say(&mut self, word: &AgentMessage) {
+    pub(super) fn say_word(&mut self, word: &AgentMessage) {
         self.agent.said += 1;
         let said = AgentDatagram {
             incarnation: self.agent.number,
@@ -29,32 +28,24 @@ impl Station {
         self.outputs.push_back(Output::Transmit { port: AGENTS, packet });
     }
 
-    fn is_primary(&self) -> bool {
-        self.core.service(0).role() == Role::Primary
-    }
-
     pub(super) fn look_up(&mut self, now: Instant, clients: Vec<SocketAddr>) {
-        if self.is_primary() {
-            let open = self.open(now);
-            let told = clients
-                .into_iter()
-                .map(|client| (client, open.get(&client).copied()));
-            self.say(&AgentMessage::Told(told.collect()));
-        }
+        let open = self.open(now);
+        let told = clients
+            .into_iter()
+            .map(|client| (client, open.get(&client).copied()));
+        self.say_word(&AgentMessage::Told(told.collect()));
     }
 
     pub(super) fn list(&mut self, now: Instant, query: PageQuery) {
-        if self.is_primary() {
-            let open = self.open(now);
-            let mut behind = open.into_iter().filter(|(client, _)| Some(*client) > query.after);
-            let connections = behind.by_ref().take(PAGE_MAX).collect();
-            let is_last = behind.next().is_none();
-            self.say(&AgentMessage::Page(CensusPage {
-                query,
-                connections,
-                is_last,
-            }));
-        }
+        let open = self.open(now);
+        let mut behind = open.into_iter().filter(|(client, _)| Some(*client) > query.after);
+        let connections = behind.by_ref().take(PAGE_MAX).collect();
+        let is_last = behind.next().is_none();
+        self.say_word(&AgentMessage::Page(CensusPage {
+            query,
+            connections,
+            is_last,
+        }));
     }
 
     /// The stack's connections that are open both ways, by client.

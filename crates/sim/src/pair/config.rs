@@ -14,13 +14,13 @@ use proto::service::ServiceConfig;
 use proto::standing;
 use proto::table::TableConfig;
 
-use super::agent::Costs;
 use super::application::{ApplicationFactory, ReadPace, SimApplication};
 use super::arbiter::{SimArbiter, SimArbiterKind};
 use super::defect::Defect;
+use super::machine::StationConfig;
 use super::scene::vip;
 use super::spill::FullLogPolicy;
-use super::station::StationConfig;
+use super::thread::Costs;
 use super::{echo, http};
 use crate::host::HostConfig;
 use crate::link::LinkConfig;

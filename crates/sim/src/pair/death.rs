@@ -9,7 +9,8 @@ use proto::service::ServiceInput;
 
 use super::application::Served;
 use super::defect::Defect;
-use super::station::{PendingRestore, Station, listen};
+use super::machine::Machine;
+use super::station::Station;
 use crate::host::EndpointId;
 use crate::tcp::{self, EndpointState};
 
@@ -17,10 +18,53 @@ impl Station {
     /// Kills a worker that has the connections of `clients`. The node's kernel closes them, and the eBPF program `death` sees
     /// that.
     pub fn kill_worker(&mut self, now: Instant, clients: &[SocketAddr]) {
-        let now = self.clock.read(now);
-        self.kill_processes(now, clients);
+        let now = self.machine.clock.read(now);
+        self.machine.kill_processes(now, clients);
+        self.hear_of_deaths(now);
     }
 
+    /// Tells the core of the deaths. While no agent exists, they wait in the kernel's ring.
+    pub(super) fn hear_of_deaths(&mut self, now: Instant) {
+        if !self.machine.has_agent() {
+            return;
+        }
+        let server = if self.machine.is_server_dead {
+            ApplicationState::Dead
+        } else {
+            ApplicationState::Alive
+        };
+        let deaths = std::mem::take(&mut self.machine.deaths);
+        self.core.handle(now, 0, ServiceInput::Orphans(deaths));
+        self.core.handle(now, 0, ServiceInput::Server(server));
+        self.machine.agent.wake(now);
+    }
+
+    /// Kills the process that listens, with all its connections.
+    pub fn kill_server(&mut self, now: Instant) {
+        let now = self.machine.clock.read(now);
+        self.machine.is_server_dead = true;
+        self.machine.host.unlisten(self.machine.vip.port());
+        let served = |(id, endpoint): (EndpointId, &tcp::TcpEndpoint)| {
+            self.machine.host.app::<Served>(id).map(|_| endpoint.remote())
+        };
+        let clients: Vec<_> = self.machine.host.endpoints().filter_map(served).collect();
+        self.machine.drop_handshakes();
+        self.machine.kill_processes(now, &clients);
+        self.hear_of_deaths(now);
+    }
+
+    /// Starts the server again.
+    pub fn start_server(&mut self, now: Instant) {
+        if std::mem::take(&mut self.machine.is_server_dead) {
+            self.machine.listen_again();
+            let now = self.machine.clock.read(now);
+            self.hear_of_deaths(now);
+        }
+    }
+}
+
+impl Machine {
+    /// Kills the processes that have these clients' connections.
     fn kill_processes(&mut self, now: Instant, clients: &[SocketAddr]) {
         let vip = self.vip;
         let number = self.config.number;
@@ -44,23 +88,6 @@ impl Station {
             self.host.with(now, id, tcp::TcpEndpoint::shutdown);
             self.deaths.extend(has_wire.then_some(client));
         }
-        self.hear_of_deaths(now);
-    }
-
-    /// Tells the core of the deaths. While no agent exists, they wait in the kernel's ring.
-    pub(super) fn hear_of_deaths(&mut self, now: Instant) {
-        if !self.has_agent() {
-            return;
-        }
-        let server = if self.is_server_dead {
-            ApplicationState::Dead
-        } else {
-            ApplicationState::Alive
-        };
-        let deaths = std::mem::take(&mut self.deaths);
-        self.core.handle(now, 0, ServiceInput::Orphans(deaths));
-        self.core.handle(now, 0, ServiceInput::Server(server));
-        self.agent.wake(now);
     }
 
     /// Removes the sockets of those connections whose process has died. Sends nothing: another node continues the connections, or no
@@ -83,19 +110,6 @@ impl Station {
         self.dying.iter().copied().collect()
     }
 
-    /// Kills the process that listens, with all its connections.
-    pub fn kill_server(&mut self, now: Instant) {
-        let now = self.clock.read(now);
-        self.is_server_dead = true;
-        self.host.unlisten(self.vip.port());
-        let served = |(id, endpoint): (EndpointId, &tcp::TcpEndpoint)| {
-            self.host.app::<Served>(id).map(|_| endpoint.remote())
-        };
-        let clients: Vec<_> = self.host.endpoints().filter_map(served).collect();
-        self.drop_handshakes();
-        self.kill_processes(now, &clients);
-    }
-
     /// Reports the half-open connections as lost. They belong to the listener, so only a wire can continue them.
     fn drop_handshakes(&mut self) {
         let half_open = self.host.endpoints();
@@ -103,15 +117,6 @@ impl Station {
         let clients: Vec<_> = half_open.map(|(_, endpoint)| endpoint.remote()).collect();
         let number = self.config.number;
         self.judge.borrow_mut().on_sockets_lost(number, &clients);
-    }
-
-    /// Starts the server again.
-    pub fn start_server(&mut self, now: Instant) {
-        if std::mem::take(&mut self.is_server_dead) {
-            listen(&mut self.host, &self.config, self.vip);
-            let now = self.clock.read(now);
-            self.hear_of_deaths(now);
-        }
     }
 
     /// The egress guard's part: a dying socket's packet without its FIN. `None`: the packet is dropped.
@@ -136,24 +141,9 @@ impl Station {
         Some(quiet.emit())
     }
 
-    /// Drops the sockets that only the agent holds, and the replicas. They end with the agent, and no packet says so.
-    pub(super) fn drop_unfinished(&mut self) {
-        let restoring = std::mem::take(&mut self.restoring).into_values();
-        let unfinished = restoring.chain(std::mem::take(&mut self.live).into_values());
-        let mut clients = Vec::new();
-        for PendingRestore { endpoint, socket } in unfinished {
-            clients.push(endpoint.client);
-            self.deaf.remove(&endpoint.client);
-            self.host.take(socket);
-        }
-        self.replicas.clear();
-        let number = self.config.number;
-        self.judge.borrow_mut().on_sockets_lost(number, &clients);
-    }
-
     /// Removes all sockets. Sends nothing.
     pub(super) fn destroy_sockets(&mut self) {
-        self.drop_unfinished();
+        self.replicas.clear();
         let sockets: Vec<_> = self
             .host
             .endpoints()

@@ -1,5 +1,6 @@
 //! How nodes with a [`Defect`] distort what they hear.
 
+use agent::LogReader;
 use proto::Instant;
 use proto::action::ApplicationState;
 use proto::action::{Echo, Heartbeat, ServiceBeat};
@@ -9,6 +10,7 @@ use proto::role::Role;
 use proto::table::Direction;
 
 use super::defect::Defect;
+use super::machine::Machine;
 use super::station::Station;
 use super::wire::LoggedPacket;
 
@@ -17,22 +19,22 @@ impl Station {
     pub(super) fn distort_heartbeat(&mut self, now: Instant, mut heartbeat: Heartbeat) -> Heartbeat {
         let service = self.core.service(0);
         let (role, epoch) = (service.role(), service.epoch());
-        if self.is(Defect::WithoutConsent) && role == Role::Returning {
+        if self.machine.is(Defect::WithoutConsent) && role == Role::Returning {
             // The node takes any heartbeat for the consent that it waits for.
             for beat in &mut heartbeat.services {
                 (beat.role, beat.epoch) = (Role::Primary, epoch + 1);
             }
         }
-        if self.is(Defect::LeaseFromHearing)
+        if self.machine.is(Defect::LeaseFromHearing)
             && let Some(echo) = &mut heartbeat.echo
         {
             echo.sent = now.as_nanos();
         }
         for beat in &mut heartbeat.services {
-            if let Some(path) = beat.path.as_mut().filter(|_| self.is(Defect::IgnoreMeet)) {
+            if let Some(path) = beat.path.as_mut().filter(|_| self.machine.is(Defect::IgnoreMeet)) {
                 path.hears = Some(true);
             }
-            if self.is(Defect::IgnoreEpoch) && role.may_speak() {
+            if self.machine.is(Defect::IgnoreEpoch) && role.may_speak() {
                 beat.epoch = beat.epoch.min(epoch.saturating_sub(1));
             }
         }
@@ -41,11 +43,11 @@ impl Station {
 
     /// Tells the core that the primary has answered this agent, although the agent has sent nothing yet.
     pub(super) fn forge_echo(&mut self, now: Instant) {
-        let config = &self.config.core;
+        let config = &self.machine.config.core;
         let beat = ServiceBeat {
-            vip: self.vip,
+            vip: self.machine.vip,
             role: Role::Primary,
-            epoch: self.wire.gate().1,
+            epoch: self.machine.wire.gate().1,
             configured_primary: !config.services[0].is_primary,
             mac: [0; 6],
             server: ApplicationState::Alive,
@@ -61,16 +63,18 @@ impl Station {
             sequence: 0,
             sent: 0,
             echo: Some(Echo {
-                incarnation: self.agent.number,
+                incarnation: self.machine.agent.number,
                 sent: now.as_nanos(),
             }),
             services: vec![beat],
         };
         self.core.handle_heartbeat(now, heartbeat);
     }
+}
 
-    /// After every segment of the server, gives the core the client's unfinished handshake once more.
-    pub(super) fn repeat_handshake(&mut self, record: &LoggedPacket) {
+impl Machine {
+    /// After every segment of the server, gives the reader the client's unfinished handshake once more.
+    pub(super) fn repeat_handshake(&mut self, record: &LoggedPacket, reader: &mut dyn LogReader) {
         let Ok(segment) = Segment::parse(&record.packet, Checksum::Trusted) else {
             return;
         };
@@ -99,7 +103,7 @@ impl Station {
             }
             Direction::Out => {
                 for known in self.handshakes.get(&client).cloned().unwrap_or_default() {
-                    self.tell(&known, None);
+                    known.tell(reader, None);
                 }
             }
         }

@@ -13,11 +13,10 @@
 //! * [`application`] says what a program is; [`http`] and [`echo`] are two, with clients that check every byte.
 //! * [`Judge`] checks what the pair promises; [`Defect`]s are broken promises that it must notice.
 
-mod agent;
 pub mod application;
 pub(crate) mod arbiter;
 mod cables;
-mod carry_out;
+
 mod census;
 mod clock;
 mod config;
@@ -28,7 +27,9 @@ pub mod draw;
 pub mod echo;
 pub mod http;
 mod judge;
+mod kernel;
 mod ledger;
+mod machine;
 mod neighbours;
 mod orders;
 mod relay;
@@ -36,16 +37,18 @@ mod scene;
 mod spill;
 mod station;
 mod talk;
+mod thread;
 mod voices;
 mod wire;
 
-pub use agent::Costs;
 pub use arbiter::SimArbiterKind;
 pub use config::SimPairConfig;
 pub use defect::Defect;
 pub use judge::Judge;
+pub use machine::{Machine, StationConfig};
 pub use relay::{RelayEnding, SimRelay};
 pub use scene::{SimPair, vip};
 pub use spill::FullLogPolicy;
-pub use station::{Station, StationConfig};
+pub use station::Station;
 pub use talk::SimClient;
+pub use thread::Costs;

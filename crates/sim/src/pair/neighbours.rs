@@ -7,10 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use proto::Instant;
-use proto::service::ServiceInput;
 
 use super::judge::Judge;
-use super::station::{Address, Station};
+use super::machine::{Address, Machine};
 use crate::world::{Output, Port, SimNode};
 
 /// "The VIP is here": a gratuitous ARP, or the answer to [`WHO`].
@@ -104,13 +103,13 @@ impl SimNode for Neighbours {
     }
 }
 
-/// A station's messages to and from the neighbours.
-impl Station {
+/// A machine's messages to and from the neighbours.
+impl Machine {
     /// Handles what is not IP: messages of the neighbours and of the outside host.
     pub(super) fn on_neighbour(&mut self, word: &[u8]) {
         let has_address = self.address == Address::Interface;
         if word == WHO && has_address {
-            self.announce();
+            self.send_announcement();
         }
         self.is_reached |= word == PONG && has_address && self.is_claiming;
         let asked = word.strip_prefix(KNOCKED).and_then(|asked| asked.try_into().ok());
@@ -119,22 +118,21 @@ impl Station {
         }
     }
 
-    /// Asks an outside host from this node's own address.
-    pub(super) fn ask_outside(&mut self, now: Instant) {
-        if !self.config.outside {
-            self.core.handle(now, 0, ServiceInput::NoOutside);
-            return;
+    /// Asks an outside host from this node's own address. Returns false if there is none.
+    pub(super) fn ask_outside_host(&mut self) -> bool {
+        if self.config.outside {
+            self.send(CLIENTS, &[KNOCK, &self.at.as_nanos().to_be_bytes()].concat());
         }
-        self.send(CLIENTS, &[KNOCK, &now.as_nanos().to_be_bytes()].concat());
+        self.config.outside
     }
 
-    fn announce(&mut self) {
+    fn send_announcement(&mut self) {
         self.send(CLIENTS, ANNOUNCE);
     }
 
     /// Tells the neighbours where the address is. For a claimed address, also asks an outside host.
     pub(super) fn tell_neighbours(&mut self) {
-        self.announce();
+        self.send_announcement();
         if self.is_claiming {
             self.send(CLIENTS, PING);
         }

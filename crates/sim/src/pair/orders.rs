@@ -8,27 +8,27 @@ use super::station::Station;
 impl Station {
     /// `steadfast handover`. Ignored if the core refuses it.
     pub fn order_handover(&mut self, now: Instant) {
-        let now = self.clock.read(now);
-        if self.runs(now) && self.core.handle_handover(now, 0).is_ok() {
-            self.agent.wake(now);
+        let now = self.machine.clock.read(now);
+        if self.machine.runs(now) && self.core.handle_handover(now, 0).is_ok() {
+            self.machine.agent.wake(now);
         }
     }
 
     /// `steadfast drain`. Ignored if nobody would serve afterwards.
     pub fn order_drain(&mut self, now: Instant) {
-        let now = self.clock.read(now);
-        if self.runs(now) && self.core.would_be_lost(now, 0).is_none() {
+        let now = self.machine.clock.read(now);
+        if self.machine.runs(now) && self.core.would_be_lost(now, 0).is_none() {
             self.core.handle(now, 0, ServiceInput::Leave(true));
-            self.agent.wake(now);
+            self.machine.agent.wake(now);
         }
     }
 
     /// `steadfast drain --off`. Ignored while no agent exists.
     pub fn order_return(&mut self, now: Instant) {
-        let now = self.clock.read(now);
-        if self.has_agent() {
+        let now = self.machine.clock.read(now);
+        if self.machine.has_agent() {
             self.core.handle(now, 0, ServiceInput::Leave(false));
-            self.agent.wake(now);
+            self.machine.agent.wake(now);
         }
     }
 }

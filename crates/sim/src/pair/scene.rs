@@ -179,7 +179,9 @@ impl SimPair {
     pub fn pause_agent(&mut self, at: Instant, time: Duration) {
         let backup = self.backup;
         self.world.at(at, move |world| {
-            world.with(backup, |backup: &mut Station, _| backup.pause(at + time))
+            world.with(backup, |backup: &mut Station, _| {
+                backup.machine_mut().pause(at + time)
+            })
         });
     }
 
@@ -242,8 +244,8 @@ impl SimPair {
         let [here, there] = [at, 1 - at].map(|index| self.world.node::<Station>(nodes[index]));
         let reaches = |index: usize| self.world.is_up(self.cables_of(nodes[index])[0]);
         let is_linked = self.world.is_up(self.lan);
-        match (here.gate().0, there.gate().0) {
-            (Gate::Takeover | Gate::Sole, _) => reaches(at) && here.may_speak_now(self.world.now()),
+        match (here.machine().gate().0, there.machine().gate().0) {
+            (Gate::Takeover | Gate::Sole, _) => reaches(at) && here.machine().may_speak_now(self.world.now()),
             (Gate::Wire, Gate::Primary) => reaches(at) && is_linked,
             // The neighbours still send to the primary, which redirects the packets to the wire.
             (Gate::Primary, Gate::Wire) => reaches(at) && reaches(1 - at) && is_linked,
@@ -319,9 +321,10 @@ impl SimPair {
         let mut complaints: Vec<String> = self.judge.borrow().violations().to_vec();
         complaints.extend(self.ledger.borrow().violations());
         let count = self.connections.borrow().len();
-        let lost = self.backup().lost();
+        let lost = self.backup().machine().lost();
         let was_reset = self
             .backup()
+            .machine()
             .relay_endings()
             .any(|ending| matches!(ending, RelayEnding::Reset(_)));
         for index in 0..count {

@@ -1,499 +1,38 @@
-//! A node of the pair: its kernel's handling of packets. Either node may be the wire or the primary; the roles move.
+//! A node of the pair: a machine and its agent. The agent is the daemon's (the crate `agent`), with a thread of its own whose work takes time.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use agent::Executor;
 use proto::Instant;
-use proto::action::Gate;
-use proto::connection::Endpoint;
-use proto::node::{Node as Core, NodeConfig};
-use proto::packet::{Checksum, Segment};
+use proto::action::{Gate, Heartbeat};
+use proto::node::{Node, NodeConfig};
+use proto::pause::ClockReading;
 use proto::role::Role;
-use proto::service::ServiceInput;
-use proto::table::{ConnectionId, Direction};
+use proto::service::{InheritedService, ServiceInput};
+use proto::standing::ArbiterVerdict;
 
-use super::agent::{AgentDatagram, AgentThread, Costs};
-use super::application::{ApplicationFactory, ReadPace, Served, SimApplication};
-use super::arbiter::{SimArbiter, TimedAnswer};
-use super::clock::NodeClock;
 use super::defect::Defect;
 use super::judge::Judge;
-use super::ledger::PacketSpeaker;
-use super::wire::{Fate, LoggedPacket, SimWire, WireSide};
-use crate::host::{EndpointId, Host, HostConfig};
-use crate::tcp;
-use crate::world::{Output, Port, SimNode as _};
+use super::machine::{ApplicationReplica, Machine, StationConfig};
+use super::relay::SimRelay;
+use super::thread::{AgentMessage, AgentThread};
 
-/// Port to the neighbours: routers, outside hosts.
-pub(super) const CLIENTS: Port = Port(0);
-/// Port to the peer's stack.
-pub(super) const PEER: Port = Port(1);
-/// Port to the peer's agent.
-pub(super) const AGENTS: Port = Port(2);
-
-/// Asks the peer's kernel whether it is there.
-pub(super) const PROBE: &[u8] = b"probe";
-/// The answer to [`PROBE`].
-const ALIVE: &[u8] = b"alive";
-
-/// Number of turns after a halt until the agent has reacted. It notices the halt in the first turn, and has reacted by the second.
-const TURNS_UNAWARE: u32 = 2;
-
-/// Configuration of a station.
-#[derive(Clone)]
-pub struct StationConfig {
-    /// 0 or 1: its name for the judge.
-    pub number: usize,
-    /// Configuration of the core.
-    pub core: NodeConfig,
-    /// Configuration of the local stack. Restored sockets get its buffers.
-    pub host: HostConfig,
-    /// Bytes that the log of connections holds.
-    pub ring_bytes: usize,
-    /// Bytes that the log of SYNs holds.
-    pub opening_bytes: usize,
-    /// Pause of the agent before it reads what was logged.
-    pub nap: Duration,
-    /// Time that the agent's work takes.
-    pub costs: Costs,
-    /// The application.
-    pub program: ApplicationFactory,
-    /// How fast the application reads from clients.
-    pub pace: Option<ReadPace>,
-    /// How fast the application reads as a replica.
-    pub replica_pace: Option<ReadPace>,
-    /// How far its clock is ahead of the world's.
-    pub ahead: Duration,
-    /// Arbiter that decides when the nodes do not hear each other, if there is one.
-    pub(crate) arbiter: Option<Rc<RefCell<SimArbiter>>>,
-    /// Defect of the node, in tests of the judge.
-    pub defect: Option<Defect>,
-    /// The agents also hear each other through the service's network.
-    pub service_link: bool,
-    /// An outside host answers what this node asks from its own address.
-    pub outside: bool,
-}
-
-/// Where a node has the VIP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Address {
-    Nowhere,
-    /// The node answers no ARP for the VIP, and its packets go through the peer.
-    Loopback,
-    Interface,
-}
+/// Bytes that a replica may be ahead of the primary. Beyond this the agent does not read from the replica.
+const AHEAD_MAX: usize = 1 << 20;
+const READ_SIZE: usize = 16 * 1024;
 
 /// A node of the pair.
 pub struct Station {
-    pub(super) config: StationConfig,
-    pub(super) core: Core,
-    pub(super) wire: SimWire,
-    pub(super) host: Host,
-    pub(super) vip: SocketAddr,
-    pub(super) judge: Rc<RefCell<Judge>>,
-    pub(super) outputs: VecDeque<Output>,
-    pub(super) address: Address,
-    /// End of the right to speak alone, by the node's own clock. Later packets are dropped.
-    pub(super) until: Option<Instant>,
-    /// A lease that ends at this time or earlier may be over already: the clock stood still in a halt, and the agent has not noticed yet.
-    pub(super) outlasted: Instant,
-    /// Answers of the arbiter in transit.
-    pub(super) verdicts: VecDeque<TimedAnswer>,
-    /// The node may send packets of its own: the second guard lets RSTs out.
-    pub(super) may_speak: bool,
-    /// `is_reached`: since the agent last looked, an outside host has answered the VIP. `is_claiming`: the node asks outside hosts.
-    pub(super) is_reached: bool,
-    pub(super) is_claiming: bool,
-    /// Clients whose connections have lost their process and are not known to be adopted: FIN and RST of these are not speech.
-    pub(super) dying: BTreeSet<SocketAddr>,
-    /// Connections whose process died, of which no agent knows yet.
-    pub(super) deaths: Vec<SocketAddr>,
-    /// The process that listened is dead, so a RST for want of a listener is not speech either.
-    pub(super) is_server_dead: bool,
-    /// Sockets that are not ready for packets.
-    pub(super) deaf: BTreeSet<SocketAddr>,
-    pub(super) restoring: BTreeMap<ConnectionId, PendingRestore>,
-    pub(super) live: BTreeMap<ConnectionId, PendingRestore>,
-    pub(super) replicas: BTreeMap<ConnectionId, ApplicationReplica>,
-    pub(super) relayed: Vec<EndpointId>,
-    /// SYN-ACKs of connections that were handed over before their clients were heard. The relay keeps the SYN-ACKs for the next agent.
-    pub(super) unheard: Vec<(EndpointId, Vec<u8>)>,
-    pub(super) lost: Vec<(SocketAddr, String)>,
-    pub(super) agent: AgentThread,
-    /// The node's clock. All times in this struct are this clock's; the world's times are converted where they come in.
-    pub(super) clock: NodeClock,
-    /// Number of turns until the agent has noticed a halt and reacted. 0 if it cannot notice the halt, for example because the machine's
-    /// counter stood still, too.
-    pub(super) turns_unaware: u32,
-    /// The primary has accepted this node as its backup. The kernel keeps this for the next agent.
-    pub(super) is_consented: bool,
-    /// The agent is in doubt: whether this node is the primary, and the epoch. The kernel keeps this, too.
-    pub(super) doubted: Option<(bool, u64)>,
-    /// The cable of the service's interface carries a signal.
-    pub(super) has_carrier: bool,
-    /// All cables of the node are cut, so it does not reach the arbiter either.
-    pub(super) is_cut_off: bool,
-    /// The whole machine stands still until this time. Incoming packets wait in the backlog.
-    pub(super) frozen_until: Instant,
-    pub(super) backlog: Vec<(Port, Vec<u8>)>,
-    /// SYNs, and SYN-ACKs, whose clients have not answered, for [`Defect::TrustSyn`].
-    pub(super) handshakes: BTreeMap<SocketAddr, Vec<LoggedPacket>>,
-    seed: u64,
-}
-
-/// A connection whose socket is not yet the relay's.
-pub(super) struct PendingRestore {
-    pub endpoint: Endpoint,
-    pub socket: EndpointId,
-}
-
-/// A replica of the application.
-pub(super) struct ApplicationReplica {
-    pub application: Box<dyn SimApplication>,
-    pub ended: bool,
-    /// When the replica reads again.
-    pub reads_at: Instant,
-}
-
-impl Station {
-    /// A node that has just started; `judge` is told what it does.
-    pub fn new(now: Instant, config: StationConfig, seed: u64, judge: Rc<RefCell<Judge>>) -> Self {
-        let clock = NodeClock::new(config.ahead);
-        let now = clock.read(now);
-        let agent = AgentThread::new(now, config.core.incarnation);
-        let core = core_of(&config, config.core.clone(), now);
-        let vip = core.service(0).vip();
-        Self {
-            wire: SimWire::new(
-                vip,
-                config.ring_bytes,
-                config.opening_bytes,
-                config.core.detector.agent_timeout,
-                config.defect,
-            ),
-            host: started(&config, vip, seed),
-            config,
-            core,
-            vip,
-            judge,
-            outputs: VecDeque::new(),
-            address: Address::Nowhere,
-            until: None,
-            outlasted: Instant::ZERO,
-            verdicts: VecDeque::new(),
-            may_speak: false,
-            is_reached: false,
-            is_claiming: false,
-            dying: BTreeSet::new(),
-            deaths: Vec::new(),
-            is_server_dead: false,
-            deaf: BTreeSet::new(),
-            restoring: BTreeMap::new(),
-            live: BTreeMap::new(),
-            replicas: BTreeMap::new(),
-            relayed: Vec::new(),
-            unheard: Vec::new(),
-            lost: Vec::new(),
-            agent,
-            clock,
-            turns_unaware: 0,
-            is_consented: false,
-            doubted: None,
-            has_carrier: true,
-            is_cut_off: false,
-            frozen_until: now,
-            backlog: Vec::new(),
-            handshakes: BTreeMap::new(),
-            seed,
-        }
-    }
-
-    /// Starts the node again after a loss of power: nothing is left of what it held.
-    pub fn boot(&mut self, now: Instant) {
-        self.config.core.incarnation = self.agent.number + 1;
-        let judge = Rc::clone(&self.judge);
-        let mut fresh = Self::new(now, self.config.clone(), self.seed.wrapping_add(1), judge);
-        let now = self.clock.read(now);
-        fresh.agent.due = now;
-        fresh.core = core_of(&fresh.config, fresh.config.core.clone(), now);
-        fresh.clock = self.clock;
-        fresh.frozen_until = now;
-        fresh.lost = std::mem::take(&mut self.lost);
-        *self = fresh;
-    }
-
-    /// Whether connections are being decided: all of them, or those of a dead worker.
-    pub fn is_deciding(&self) -> bool {
-        self.core.service(0).role() == Role::TakingOver || self.wire.is_deciding()
-    }
-
-    /// The core, for inspection.
-    pub const fn core(&self) -> &Core {
-        &self.core
-    }
-
-    /// The local stack, for inspection.
-    pub const fn host(&self) -> &Host {
-        &self.host
-    }
-
-    /// Connections that could not be continued, and why.
-    pub fn lost(&self) -> &[(SocketAddr, String)] {
-        &self.lost
-    }
-
-    /// Number of replicas that run.
-    pub fn replicas(&self) -> usize {
-        self.replicas.len()
-    }
-
-    /// Packets that were dropped because the log was full.
-    pub const fn ring_full(&self) -> u64 {
-        self.wire.full()
-    }
-
-    /// The gate, and the epoch in which it was set.
-    pub const fn gate(&self) -> (Gate, u64) {
-        self.wire.gate()
-    }
-
-    /// Whether the node's right to speak has not ended at a time of the world.
-    pub(crate) fn may_speak_now(&self, now: Instant) -> bool {
-        let now = self.clock.read(now);
-        self.until.is_none_or(|until| now < until)
-    }
-
-    /// Whether the machine stands still at a time of the world.
-    pub(crate) fn stands_still(&self, now: Instant) -> bool {
-        self.is_frozen(self.clock.read(now))
-    }
-
-    /// Whether no cable leads anywhere.
-    pub(crate) const fn is_cut_off(&self) -> bool {
-        self.is_cut_off
-    }
-
-    /// Number of the agent that runs, or ran last.
-    pub(crate) const fn agent_number(&self) -> u64 {
-        self.agent.number
-    }
-
-    /// What the node's clock shows at a time of the world.
-    pub fn time(&self, now: Instant) -> Instant {
-        self.clock.read(now)
-    }
-
-    /// Queues the arbiter's answer, which is in transit.
-    pub(crate) fn expect_verdict(&mut self, answer: TimedAnswer) {
-        let at = self.clock.read(answer.at);
-        let answer = TimedAnswer { at, ..answer };
-        self.verdicts.push_back(answer);
-        self.agent.wake(answer.at);
-    }
-
-    /// Sets whether the cable of the service's interface carries a signal.
-    pub const fn set_carrier(&mut self, has_carrier: bool) {
-        self.has_carrier = has_carrier;
-    }
-
-    /// Sets whether all cables of the node are cut.
-    pub const fn set_cut_off(&mut self, is_cut_off: bool) {
-        self.is_cut_off = is_cut_off;
-    }
-
-    pub(super) fn is_frozen(&self, now: Instant) -> bool {
-        now < self.frozen_until
-    }
-
-    /// Stops the whole machine until `until`.
-    pub fn freeze(&mut self, until: Instant) {
-        let until = self.clock.read(until);
-        self.frozen_until = self.frozen_until.max(until);
-    }
-
-    /// A hypervisor pauses the machine until `until`. The machine's clock stands still. Its counter goes on if `counter_goes_on`.
-    pub fn halt(&mut self, now: Instant, until: Instant, counter_goes_on: bool) {
-        let answered: Vec<_> = self
-            .verdicts
-            .iter()
-            .map(|answer| self.clock.when(answer.at))
-            .collect();
-        self.clock.stand_still(now, until, counter_goes_on);
-        for (answer, at) in self.verdicts.iter_mut().zip(answered) {
-            answer.at = self.clock.read(at); // the answer travels on meanwhile
-        }
-        let shown = self.clock.read(until);
-        let is_noticed = counter_goes_on && self.agent.notices_pauses();
-        self.turns_unaware = if is_noticed { TURNS_UNAWARE } else { 0 };
-        self.outlasted = shown + self.config.core.lease;
-        self.frozen_until = self.frozen_until.max(shown + Duration::from_nanos(1));
-    }
-
-    /// The endpoints' configuration for a restored socket.
-    pub(super) const fn tcp(&self) -> &tcp::TcpConfig {
-        &self.config.host.tcp
-    }
-
-    pub(super) fn is(&self, defect: Defect) -> bool {
-        self.config.defect == Some(defect)
-    }
-
-    /// Sends what the local stack or a raw socket says, if the guards let it.
-    pub(super) fn speak(&mut self, now: Instant, packet: Vec<u8>, is_raw: bool) -> Option<Output> {
-        let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
-        // Packets of a raw socket bear the agent's mark, and the agent knows what it says.
-        if segment.flags.rst && (!self.may_speak || self.is_server_dead) && !is_raw {
-            return None;
-        }
-        let (gate, epoch) = self.wire.gate();
-        let port = match gate {
-            Gate::Off | Gate::Mute => return None,
-            Gate::Wire if is_raw && self.wire.is_update(&packet) => return Some(self.say_update(packet)),
-            Gate::Wire if !self.wire.holds(segment.destination) => return None,
-            Gate::Primary if self.address == Address::Loopback && !self.is(Defect::BypassWire) => {
-                let packet = self.silence_death(packet)?;
-                self.judge.borrow_mut().on_offered(&packet);
-                return Some(Output::Transmit { port: PEER, packet });
-            }
-            Gate::Primary if !self.is(Defect::BypassWire) => return None,
-            Gate::Wire | Gate::Takeover | Gate::Sole if self.until.is_some_and(|until| now >= until) => {
-                self.judge.borrow_mut().on_muttered(self.config.number, &packet);
-                return None;
-            }
-            // The node is becoming a primary again, so its packets go through the peer, the wire.
-            Gate::Takeover | Gate::Sole if self.address == Address::Loopback => {
-                return Some(Output::Transmit { port: PEER, packet });
-            }
-            Gate::Wire | Gate::Primary | Gate::Takeover | Gate::Sole => CLIENTS,
-        };
-        let voice = PacketSpeaker {
-            node: self.config.number,
-            epoch,
-            is_alone: matches!(gate, Gate::Takeover | Gate::Sole),
-            is_lent: self.until.is_some(),
-            is_outlasted: self.until.is_some_and(|until| until <= self.outlasted),
-        };
-        self.judge.borrow_mut().on_spoken(voice, &packet, is_raw);
-        Some(Output::Transmit { port, packet })
-    }
-
-    /// Repeats an acknowledgement of the primary, with the window as the cap allows it now.
-    fn say_update(&mut self, packet: Vec<u8>) -> Output {
-        let packet = self.wire.withhold(packet);
-        let voice = self.voice_of_primary();
-        self.judge
-            .borrow_mut()
-            .on_released(voice, Direction::Out, &packet);
-        Output::Transmit {
-            port: CLIENTS,
-            packet,
-        }
-    }
-
-    fn voice_of_primary(&self) -> PacketSpeaker {
-        PacketSpeaker {
-            node: 1 - self.config.number,
-            epoch: self.wire.gate().1,
-            is_alone: false,
-            is_lent: false,
-            is_outlasted: false,
-        }
-    }
-
-    pub(super) fn on_packet(&mut self, now: Instant, side: WireSide, packet: Vec<u8>) {
-        let (host, deaf, vip) = (&self.host, &self.deaf, self.vip);
-        let is_local = |client| host.find(vip, client).is_some() && !deaf.contains(&client);
-        let fate = self.wire.on_packet(now, side, &packet, is_local);
-        if side == WireSide::Peer {
-            self.agent.seen_here = Some(now);
-        }
-        let Ok(segment) = Segment::parse(&packet, Checksum::Trusted) else {
-            return;
-        };
-        let (direction, out) = if segment.destination == self.vip {
-            (Direction::In, PEER)
-        } else {
-            (Direction::Out, CLIENTS)
-        };
-        let mut judge = self.judge.borrow_mut();
-        let number = self.config.number;
-        let gate = self.wire.gate().0;
-        match fate {
-            Fate::Released | Fate::Unlogged => {
-                if fate == Fate::Released {
-                    judge.on_logged(number, direction, &packet);
-                } else if !self.is(Defect::ReleaseUnlogged) && !self.is(Defect::ForgetSyn) {
-                    judge.on_taken(direction, &packet); // the log is no longer promised to be complete
-                    judge.on_log_lost(number);
-                }
-                let packet = match direction {
-                    Direction::In => packet,
-                    Direction::Out => self.wire.withhold(packet),
-                };
-                judge.on_released(self.voice_of_primary(), direction, &packet);
-                self.outputs.push_back(Output::Transmit { port: out, packet });
-            }
-            Fate::Held => judge.on_logged(number, direction, &packet),
-            Fate::Redirected => {
-                if segment.flags.syn {
-                    judge.on_taken(direction, &packet); // this node may be the wire before the SYN arrives there: no log has it then
-                }
-                self.outputs.push_back(Output::Transmit { port: PEER, packet });
-            }
-            Fate::Local if self.address != Address::Nowhere => {
-                if gate != Gate::Primary {
-                    judge.on_taken(direction, &packet);
-                }
-                if segment.flags.syn && !self.is_server_dead {
-                    judge.on_socket(number, segment.source);
-                }
-                drop(judge);
-                self.host.handle(now, Port(0), packet);
-                return;
-            }
-            Fate::Local | Fate::Dropped => {}
-        }
-        drop(judge);
-        if matches!(fate, Fate::Released | Fate::Held) {
-            self.agent.wake(now + self.config.nap);
-        }
-    }
-
-    pub(super) fn send(&mut self, port: Port, word: &[u8]) {
-        let packet = word.to_vec();
-        self.outputs.push_back(Output::Transmit { port, packet });
-    }
-
-    /// Handles a message of the peer's agent that came through the service's network.
-    pub(super) fn on_agents_here(&mut self, now: Instant, packet: &[u8]) {
-        self.agent.seen_here = Some(now);
-        self.on_agents(now, packet);
-    }
-
-    pub(super) fn on_agents(&mut self, now: Instant, packet: &[u8]) {
-        match packet {
-            PROBE => self.send(AGENTS, ALIVE),
-            ALIVE => {
-                self.agent.is_answered = true;
-                self.agent.wake(now);
-            }
-            _ => {
-                let said: Option<AgentDatagram> = serde_json::from_slice(packet).ok();
-                let is_first = |said: &AgentDatagram| self.agent.number_heard(said.incarnation, said.number);
-                let word = said.filter(is_first).map(|said| said.word);
-                self.agent.words.extend(word);
-                self.agent.wake(now);
-            }
-        }
-    }
+    pub(super) core: Node,
+    pub(super) executor: Executor<Machine>,
+    pub(super) machine: Machine,
 }
 
 /// The core of an agent that starts.
-pub(super) fn core_of(config: &StationConfig, core: NodeConfig, now: Instant) -> Core {
-    let mut core = Core::new(core, now);
+fn core_of(config: &StationConfig, core: NodeConfig, now: Instant) -> Node {
+    let mut core = Node::new(core, now);
     core.handle(now, 0, ServiceInput::HasLink(config.service_link));
     if config.defect == Some(Defect::DecideMute) {
         core.decide_mute();
@@ -501,16 +40,296 @@ pub(super) fn core_of(config: &StationConfig, core: NodeConfig, now: Instant) ->
     core
 }
 
-/// A stack on which the application listens.
-fn started(config: &StationConfig, vip: SocketAddr, seed: u64) -> Host {
-    let mut host = Host::new(config.host.clone(), seed);
-    listen(&mut host, config, vip);
-    host
-}
+impl Station {
+    /// A node that has just started; `judge` is told what it does.
+    pub fn new(now: Instant, config: StationConfig, seed: u64, judge: Rc<RefCell<Judge>>) -> Self {
+        let machine = Machine::new(now, config, seed, judge);
+        Self {
+            core: core_of(&machine.config, machine.config.core.clone(), machine.at),
+            executor: Executor::default(),
+            machine,
+        }
+    }
 
-pub(super) fn listen(host: &mut Host, config: &StationConfig, vip: SocketAddr) {
-    let (program, pace) = (Rc::clone(&config.program), config.pace);
-    host.listen(vip.port(), move |client| {
-        Box::new(Served::new(program(client), pace))
-    });
+    /// Starts the node again after a loss of power.
+    pub fn boot(&mut self, now: Instant) {
+        let machine = self.machine.booted(now);
+        *self = Self {
+            core: core_of(&machine.config, machine.config.core.clone(), machine.at),
+            executor: Executor::default(),
+            machine,
+        };
+    }
+
+    /// The machine.
+    pub const fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The machine, to do something to it.
+    pub const fn machine_mut(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+
+    /// The core, for inspection.
+    pub const fn core(&self) -> &Node {
+        &self.core
+    }
+
+    /// Whether connections are being decided: all of them, or those of a dead worker.
+    pub fn is_deciding(&self) -> bool {
+        self.core.service(0).role() == Role::TakingOver || self.machine.wire.is_deciding()
+    }
+
+    fn is_primary(&self) -> bool {
+        self.core.service(0).role() == Role::Primary
+    }
+
+    /// Kills the agent. A new one starts at `restart`. The state of the kernel and of the keeper stays.
+    pub fn kill_agent(&mut self, now: Instant, restart: Instant) {
+        self.executor.drop_unfinished(&mut self.machine, 0);
+        self.machine.replicas.clear();
+        self.machine.verdicts.clear();
+        self.machine
+            .judge
+            .borrow_mut()
+            .on_log_lost(self.machine.config.number);
+        let now = self.machine.clock.read(now);
+        self.start_agent(now);
+        self.machine.agent.is_dead = true;
+        self.machine.pause(restart);
+    }
+
+    /// Starts a new agent, which finds what the kernel has kept.
+    fn start_agent(&mut self, now: Instant) {
+        let mut config = self.machine.config.core.clone();
+        let number = self.machine.agent.number + 1;
+        config.incarnation = number;
+        let (gate, epoch) = self.machine.wire.gate();
+        config.services[0].found = Some(InheritedService {
+            gate,
+            epoch,
+            is_consented: self.machine.is_consented,
+            is_confirmed: self.machine.until.is_none(),
+            doubted: self
+                .machine
+                .doubted
+                .filter(|doubt| doubt.1 == epoch)
+                .map(|(is_primary, _)| is_primary),
+            seen: if self.machine.is(Defect::TrustGate) {
+                now
+            } else {
+                self.machine.wire.agent_seen()
+            },
+            taken: self.machine.wire.held(),
+            orphans: self.machine.remembered_orphans(),
+        });
+        self.machine.wire.forget_caps();
+        self.machine.wire.settle_for_the_dead();
+        self.machine.agent = AgentThread::new(now, number);
+        self.machine.turns_unaware = 0;
+        self.core = core_of(&self.machine.config, config, now);
+        if self.machine.is(Defect::TrustLease) && gate == Gate::Wire {
+            self.forge_echo(now);
+        }
+    }
+
+    /// The relay tells a new agent of clients that have said nothing yet.
+    fn hear_of_unheard(&mut self, now: Instant) {
+        let host = &self.machine.host;
+        let is_silent = |relay: &SimRelay| relay.is_silent();
+        self.machine
+            .unheard
+            .retain(|(socket, _)| host.app(*socket).is_some_and(is_silent));
+        for (_, syn_ack) in &self.machine.unheard {
+            let syn_ack = syn_ack.clone();
+            self.core.handle(now, 0, ServiceInput::Unheard { syn_ack });
+        }
+    }
+
+    /// Continues the agent's work: finishes one action and begins the next.
+    pub(super) fn step(&mut self, now: Instant) {
+        if self.machine.agent.is_dead {
+            self.start_agent(now);
+            let gate = self.machine.wire.gate().0;
+            self.machine.prepare(gate); // the previous agent may have died in the middle of this change
+            self.hear_of_deaths(now);
+            self.hear_of_unheard(now);
+        }
+        self.machine.agent.is_asleep = false;
+        self.machine.at = now;
+        if let Some(action) = self.machine.agent.doing.take()
+            && let Some(action) = self.core.admit(now, action)
+        {
+            self.machine.note(&action);
+            self.executor.carry_out(&mut self.machine, &mut self.core, action);
+        }
+        self.machine.log_end = self.machine.wire.end();
+        if let Some(action) = self.core.poll_action() {
+            let unread = self.machine.wire.unread(self.machine.log_end);
+            let cost = self.machine.config.costs.of(&action, unread);
+            self.machine.agent.due = now + self.machine.agent.slowed(now, cost);
+            self.machine.agent.doing = Some(action);
+        } else if !std::mem::replace(&mut self.machine.agent.has_looked, true) {
+            let unread = self.machine.wire.unread(self.machine.log_end);
+            let records = u32::try_from(unread).unwrap_or(u32::MAX);
+            self.look(now);
+            let cost = self.machine.config.costs.other + self.machine.config.costs.record * records;
+            self.machine.agent.due = now + self.machine.agent.slowed(now, cost);
+        } else {
+            self.machine.agent.has_looked = false;
+            self.rest(now);
+        }
+    }
+
+    /// Looks once at all inputs.
+    fn look(&mut self, now: Instant) {
+        let (counter, clock) = (self.machine.clock.counter(now), now);
+        let (before, after) = (counter, counter);
+        if self.machine.turns_unaware > 0 {
+            self.machine.turns_unaware -= 1;
+            if self.machine.turns_unaware == 0 {
+                self.machine.outlasted = Instant::ZERO; // the agent has had the time to notice
+            }
+        }
+        let was_paused = self
+            .machine
+            .agent
+            .pauses
+            .look(ClockReading { before, clock, after })
+            .is_some();
+        if was_paused && !self.machine.is(Defect::IgnorePause) {
+            self.core.handle_pause(now);
+        }
+        if self.core.wants_link(now) {
+            self.core.handle_carrier(now, 0, self.machine.has_carrier);
+        }
+        let seen = self.machine.agent.seen_here.take();
+        if let Some(seen) = seen.or_else(|| self.machine.is(Defect::IgnoreMeet).then_some(now)) {
+            self.core.handle(now, 0, ServiceInput::Sign { at: seen });
+        }
+        let mut asked = self.machine.agent.reached_outside.take();
+        if self.machine.is(Defect::TrustOutside) && self.machine.config.outside {
+            asked = Some(now);
+        }
+        if let Some(asked) = asked {
+            self.core.handle(now, 0, ServiceInput::Outside { asked });
+        }
+        self.machine.wire.check_in(self.core.ran());
+        agent::check_log(&mut self.machine, &mut self.core, 0);
+        self.machine.read_log(self.machine.log_end, &mut self.core);
+        while let Some(word) = self.machine.agent.words.pop_front() {
+            self.hear(now, word);
+        }
+        if std::mem::take(&mut self.machine.agent.is_answered) {
+            self.core.handle_answer(now);
+        }
+        if std::mem::take(&mut self.machine.is_reached) {
+            self.core.handle(now, 0, ServiceInput::Reached);
+        }
+        while self
+            .machine
+            .verdicts
+            .front()
+            .is_some_and(|answer| answer.at <= now)
+        {
+            let Some(answer) = self.machine.verdicts.pop_front() else {
+                break;
+            };
+            let verdict = if self.machine.is(Defect::IgnoreVerdict) {
+                ArbiterVerdict::Granted
+            } else {
+                answer.verdict
+            };
+            let epoch = answer.epoch;
+            self.core.handle(now, 0, ServiceInput::Verdict { epoch, verdict });
+        }
+        if now >= self.core.poll_timeout() {
+            self.core.handle_timeout(now);
+        }
+        self.feed_slow_replicas(now);
+        self.serve_replicas(now);
+    }
+
+    /// Handles a message of the peer's agent. The log has been read before.
+    fn hear(&mut self, now: Instant, word: AgentMessage) {
+        match word {
+            AgentMessage::Heartbeat(heartbeat) => self.hear_heartbeat(now, heartbeat),
+            AgentMessage::Ask(clients) if self.is_primary() => self.machine.look_up(now, clients),
+            AgentMessage::AskAll(query) if self.is_primary() => self.machine.list(now, query),
+            AgentMessage::Ask(_) | AgentMessage::AskAll(_) => {}
+            AgentMessage::Told(told) => self.core.handle(now, 0, ServiceInput::Told(told)),
+            AgentMessage::Page(page) => self.core.handle(now, 0, ServiceInput::Page(page)),
+        }
+    }
+
+    fn hear_heartbeat(&mut self, now: Instant, heartbeat: Heartbeat) {
+        let last = self.machine.is(Defect::WithoutConsent).then(|| heartbeat.clone());
+        let heartbeat = self.distort_heartbeat(now, heartbeat);
+        self.core.handle_heartbeat(now, heartbeat);
+        if let Some(last) = last.filter(|_| self.core.service(0).role() == Role::Returning) {
+            let heartbeat = self.distort_heartbeat(now, last);
+            self.core.handle_heartbeat(now, heartbeat);
+        }
+    }
+
+    /// Feeds the slow replicas that may read again.
+    fn feed_slow_replicas(&mut self, now: Instant) {
+        if self.machine.config.replica_pace.is_none() {
+            return;
+        }
+        let due = |replica: &ApplicationReplica| replica.reads_at <= now;
+        let replicas = self.machine.replicas.iter();
+        let ids: Vec<_> = replicas
+            .filter(|(_, replica)| due(replica))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in ids {
+            agent::feed_replica(&mut self.machine, &mut self.core, 0, id);
+        }
+    }
+
+    /// Passes the replicas' output to the core.
+    fn serve_replicas(&mut self, now: Instant) {
+        for (&id, replica) in &mut self.machine.replicas {
+            let mut said = Vec::new();
+            let mut ahead = self.core.handle_replica_output(0, id, Some(&[]));
+            while ahead <= AHEAD_MAX {
+                said.clear();
+                replica.application.speak(now, READ_SIZE, &mut said);
+                if said.is_empty() {
+                    break;
+                }
+                ahead = self.core.handle_replica_output(0, id, Some(&said));
+            }
+            if replica.application.is_finished() && !std::mem::replace(&mut replica.ended, true) {
+                self.core.handle_replica_output(0, id, None);
+            }
+        }
+    }
+
+    /// Naps while there is traffic, sleeps while there is none.
+    fn rest(&mut self, now: Instant) {
+        const LEAST: Duration = Duration::from_micros(1);
+        let replicas = self.machine.replicas.values().flat_map(|replica| {
+            replica
+                .application
+                .wakes_at()
+                .into_iter()
+                .chain([replica.reads_at])
+        });
+        let timeout = self.core.poll_timeout();
+        let answers = self.machine.verdicts.front().map(|answer| answer.at);
+        let due = replicas
+            .filter(|at| *at > now)
+            .chain(answers)
+            .fold(timeout, Instant::min);
+        self.machine.agent.is_asleep = self.machine.wire.is_empty();
+        let due = if self.machine.agent.is_asleep {
+            due
+        } else {
+            due.min(now + self.machine.config.nap)
+        };
+        self.machine.agent.due = due.max(now + LEAST).max(self.machine.agent.paused_until);
+    }
 }

@@ -33,7 +33,7 @@ struct SimRing {
 }
 
 /// Number of records that each ring had been given at some moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogEnd {
     connections: u64,
     opening: u64,
@@ -245,9 +245,13 @@ impl SimWire {
         self.held.values_mut().for_each(|held| *held = HeldState::Decided);
     }
 
-    /// Notes that the agent runs. Returns the number of packets that passed unlogged while the agent was away.
-    pub fn check_in(&mut self, now: Instant) -> u64 {
+    /// Notes that the agent runs.
+    pub const fn check_in(&mut self, now: Instant) {
         self.agent_seen = now;
+    }
+
+    /// Takes the number of packets that passed unlogged while the agent was away.
+    pub fn take_unlogged(&mut self) -> u64 {
         std::mem::take(&mut self.unlogged)
     }
 

@@ -176,18 +176,20 @@ impl PlannedFault {
                 vec![Mend::Boot(id)]
             }
             FaultKind::Agent => with(scene, id, |station, now| station.kill_agent(now, until)),
-            FaultKind::Pause => with(scene, id, |station, _| station.pause(until)),
-            FaultKind::Freeze => with(scene, id, |station, _| station.freeze(until)),
+            FaultKind::Pause => with(scene, id, |station, _| station.machine_mut().pause(until)),
+            FaultKind::Freeze => with(scene, id, |station, _| station.machine_mut().freeze(until)),
             FaultKind::Halt => {
                 let counter_goes_on = self.detail & 1 == 1;
                 with(scene, id, |station, now| {
-                    station.halt(now, until, counter_goes_on)
+                    station.machine_mut().halt(now, until, counter_goes_on)
                 })
             }
-            FaultKind::Late => with(scene, id, |station, _| station.delay(until, 50)),
+            FaultKind::Late => with(scene, id, |station, _| station.machine_mut().delay(until, 50)),
             FaultKind::Drift => {
                 let drift = i32::try_from(self.detail % 2001).expect("small") - 1000;
-                with(scene, id, |station, now| station.set_drift(now, drift))
+                with(scene, id, |station, now| {
+                    station.machine_mut().set_drift(now, drift)
+                })
             }
             FaultKind::Cut => cut_off(scene, id),
             FaultKind::Path | FaultKind::PathOneWay | FaultKind::Router => self.break_path(scene, id),
@@ -246,7 +248,7 @@ impl PlannedFault {
         let is_odd = self.detail & 1 == 1;
         let mut mends: Vec<_> = cables.iter().map(|cable| Mend::Cable(*cable)).collect();
         if self.kind == FaultKind::Path && is_odd {
-            with(scene, id, |station, _| station.set_carrier(false));
+            with(scene, id, |station, _| station.machine_mut().set_carrier(false));
             mends.push(Mend::Carrier(id));
         }
         for cable in cables {
@@ -262,7 +264,7 @@ impl PlannedFault {
     }
 
     fn target(&self, scene: &SimPair) -> NodeId {
-        let rank = |id| match scene.world.node::<Station>(id).gate().0 {
+        let rank = |id| match scene.world.node::<Station>(id).machine().gate().0 {
             _ if !scene.world.is_powered(id) => 4,
             Gate::Takeover | Gate::Sole => 0,
             Gate::Primary => 1,
@@ -301,8 +303,8 @@ impl PlannedFault {
 /// Cuts all cables of a node. The node sees that it has no carrier.
 fn cut_off(scene: &mut SimPair, id: NodeId) -> Vec<Mend> {
     with(scene, id, |station, _| {
-        station.set_carrier(false);
-        station.set_cut_off(true);
+        station.machine_mut().set_carrier(false);
+        station.machine_mut().set_cut_off(true);
     });
     let cables = scene.cables_of(id);
     cables.iter().for_each(|cable| scene.world.set_up(*cable, false));
@@ -324,10 +326,10 @@ impl Mend {
             Self::Boot(id) if scene.world.is_powered(id) => {}
             Self::Boot(id) => scene.boot(id),
             Self::Carrier(id) => {
-                with(scene, id, |station, _| station.set_carrier(true));
+                with(scene, id, |station, _| station.machine_mut().set_carrier(true));
             }
             Self::CutOff(id) => {
-                with(scene, id, |station, _| station.set_cut_off(false));
+                with(scene, id, |station, _| station.machine_mut().set_cut_off(false));
             }
             Self::Cable(cable) => scene.world.set_up(cable, true),
             Self::Link(cable) => {

@@ -132,7 +132,7 @@ impl Observer {
 
 fn seen(world: &World, id: NodeId) -> ObservedNode {
     let station: &Station = world.node(id);
-    let now = station.time(world.now());
+    let now = station.machine().time(world.now());
     ObservedNode {
         role: station.core().service(0).role(),
         is_there: world.is_powered(id),

@@ -118,7 +118,7 @@ impl<'a> SwarmRun<'a> {
         let late_start = Duration::from_micros(scenario.nodes.late_start_us);
         let backup = scene.backup;
         scene.world.with(backup, |station: &mut Station, now| {
-            station.freeze(now + late_start)
+            station.machine_mut().freeze(now + late_start)
         });
         Self {
             observer: Observer::new(&scene),
@@ -240,17 +240,17 @@ impl<'a> SwarmRun<'a> {
                 continue;
             }
             let station: &Station = self.scene.world.node(asker);
-            if lives && station.stands_still(now) {
+            if lives && station.machine().stands_still(now) {
                 fence.due = now + LOOK;
                 arbiter.borrow_mut().fences.push(fence); // the command stands still with its node
                 continue;
             }
-            let verdict = if lives && station.is_cut_off() {
+            let verdict = if lives && station.machine().is_cut_off() {
                 ArbiterVerdict::Failed
             } else {
                 ArbiterVerdict::Granted
             };
-            let hears = lives && station.agent_number() == fence.agent;
+            let hears = lives && station.machine().agent_number() == fence.agent;
             if verdict == ArbiterVerdict::Granted && self.scene.world.is_powered(other) {
                 self.note_mutual(1 - number, lives);
                 self.scene.lose_power(other);
@@ -264,7 +264,7 @@ impl<'a> SwarmRun<'a> {
                     epoch,
                     verdict,
                 };
-                let tell = |station: &mut Station, _| station.expect_verdict(answer);
+                let tell = |station: &mut Station, _| station.machine_mut().expect_verdict(answer);
                 self.scene.world.with(asker, tell);
             }
         }

@@ -16,7 +16,6 @@ use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Endpoint};
 use proto::restart::http::Volatile;
-use proto::table::ConnectionId;
 
 use crate::config::{AfterTakeover, Config};
 use crate::control::RestoredStatus;
@@ -47,12 +46,10 @@ pub struct Handover {
     pub replica: Option<TcpStream>,
 }
 
-/// A live connection whose socket this process still owns.
-pub struct Live {
-    /// Its number among the connections that were taken over.
-    pub id: u64,
-    /// Where the socket stands.
-    pub endpoint: Endpoint,
+/// A live socket that this process still owns.
+pub struct LiveSocket {
+    /// Its connection's number among those that were taken over.
+    pub number: u64,
     /// The client's connection.
     pub socket: OwnedFd,
 }
@@ -95,7 +92,6 @@ struct RelayService {
 
 /// The live connections and the way to the keepers.
 pub struct RelayedConnections {
-    live: HashMap<(ServiceIndex, ConnectionId), Live>,
     /// The number of the next connection. Starts at random, because the keeper may have connections of earlier agents.
     next: u64,
     /// By number, so the oldest comes first.
@@ -129,7 +125,6 @@ impl RelayedConnections {
             });
         }
         Ok(Self {
-            live: HashMap::new(),
             next: (linux::process::random_seed() as u64) << NUMBERS,
             taken: BTreeMap::new(),
             given: 0,
@@ -182,60 +177,35 @@ impl RelayedConnections {
         }
     }
 
-    /// Whether the keepers have every connection that went live.
+    /// Whether the keepers have every connection that they were given.
     pub fn is_settled(&self) -> bool {
         let is_done =
             |thread: &RelayThreadHandle| self.told().settled == self.given || thread.handle.is_finished();
-        self.live.is_empty() && self.thread.as_ref().is_none_or(is_done)
+        self.thread.as_ref().is_none_or(is_done)
     }
 
-    /// A connection's socket has become live.
-    pub fn add_live(
-        &mut self,
-        service: ServiceIndex,
-        id: ConnectionId,
-        socket: OwnedFd,
-        endpoint: Endpoint,
-        live: Instant,
-    ) {
+    /// The socket of this client's connection has become live. Returns the connection's number.
+    pub fn add_live(&mut self, service: ServiceIndex, client: SocketAddr, live: Instant) -> u64 {
         let number = self.next;
         self.next += 1;
-        let taken = TakenConnection {
-            service,
-            client: endpoint.client,
-            live,
-            stage: Stage::Here,
-        };
-        self.taken.insert(number, taken);
+        let stage = Stage::Here;
+        self.taken.insert(
+            number,
+            TakenConnection {
+                service,
+                client,
+                live,
+                stage,
+            },
+        );
         if self.taken.len() > TAKEN_MAX {
             self.taken.pop_first();
         }
-        self.live.insert(
-            (service, id),
-            Live {
-                id: number,
-                endpoint,
-                socket,
-            },
-        );
+        number
     }
 
-    /// Takes a live connection back.
-    pub fn take_live(&mut self, service: ServiceIndex, id: ConnectionId) -> Option<Live> {
-        let live = self.live.remove(&(service, id))?;
-        self.drop_taken(live.id);
-        Some(live)
-    }
-
-    /// Closes the sockets that have not gone to the keeper.
-    pub fn drop_live(&mut self, service: ServiceIndex) {
-        let dropped: Vec<_> = self.live.extract_if(|(of, _), _| *of == service).collect();
-        for (_, live) in dropped {
-            self.drop_taken(live.id);
-        }
-    }
-
-    fn drop_taken(&mut self, id: u64) {
+    /// A live socket was closed. It has not gone to the keeper.
+    pub fn drop_taken(&mut self, id: u64) {
         if let Some(taken) = self.taken.get_mut(&id) {
             taken.stage = Stage::Dropped;
         }
@@ -385,7 +355,6 @@ mod tests {
             (id, taken)
         });
         RelayedConnections {
-            live: HashMap::new(),
             next: 100,
             taken: taken.collect(),
             given: 0,

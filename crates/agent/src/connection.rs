@@ -1,0 +1,123 @@
+//! The steps of a connection from the log to the relay: its socket is made, made ready, fed, let speak, and handed over.
+
+use std::collections::BTreeMap;
+
+use proto::action::ServiceIndex;
+use proto::connection::{Connection, Endpoint};
+use proto::node::Node;
+use proto::service::ServiceInput;
+use proto::takeover;
+
+use crate::executor::Key;
+use crate::{Executor, Kernel};
+
+/// A connection between `Restore` and `Activate`.
+pub(crate) struct Restoring<S> {
+    endpoint: Endpoint,
+    socket: S,
+}
+
+/// A connection between `Activate` and `HandOver`.
+pub(crate) struct Live<S> {
+    endpoint: Endpoint,
+    socket: S,
+}
+
+/// Tells the node that a connection cannot be restored.
+fn refuse<K: Kernel>(kernel: &K, node: &mut Node, (service, connection): Key, reason: String) {
+    let refused = ServiceInput::Unrestorable { connection, reason };
+    node.handle(kernel.now(), service, refused);
+}
+
+impl<K: Kernel> Executor<K> {
+    pub(crate) fn restore(&mut self, kernel: &mut K, node: &mut Node, key: Key) {
+        let Some(connection) = node.service(key.0).table().get(key.1) else {
+            return; // it ended meanwhile
+        };
+        let endpoint = connection.endpoint();
+        let output = connection.output().slices(endpoint.unacknowledged.clone());
+        match kernel.restore(key.0, &endpoint, output) {
+            Ok(socket) => drop(self.restoring.insert(key, Restoring { endpoint, socket })),
+            Err(reason) => refuse(kernel, node, key, reason),
+        }
+    }
+
+    pub(crate) fn make_ready(&mut self, kernel: &mut K, node: &mut Node, key: Key) {
+        let Some(Restoring { socket, .. }) = self.restoring.get(&key) else {
+            return;
+        };
+        if let Err(reason) = kernel.make_ready(socket) {
+            self.give_up(kernel, node, key, reason);
+        }
+    }
+
+    /// Drops a socket that is not live. Its connection cannot be restored.
+    fn give_up(&mut self, kernel: &mut K, node: &mut Node, key: Key, reason: String) {
+        if let Some(Restoring { endpoint, socket }) = self.restoring.remove(&key) {
+            kernel.drop_restored(key.0, &endpoint, socket);
+        }
+        refuse(kernel, node, key, reason);
+    }
+
+    pub(crate) fn activate(&mut self, kernel: &mut K, node: &mut Node, key: Key) {
+        let Some(Restoring { endpoint, socket }) = self.restoring.get(&key) else {
+            return;
+        };
+        let connection = node.service(key.0).table().get(key.1);
+        let fed = connection.map_or(Ok(()), |connection| {
+            let late = connection.late_input(endpoint)?;
+            kernel.feed(socket, endpoint, late)
+        });
+        if let Err(reason) = fed {
+            return self.give_up(kernel, node, key, reason);
+        }
+        let Some(Restoring { endpoint, socket }) = self.restoring.remove(&key) else {
+            return;
+        };
+        let is_quiet = connection.is_some_and(Connection::is_quiet);
+        let socket = match kernel.activate(key.0, &endpoint, socket, is_quiet) {
+            Ok(socket) => socket,
+            Err(reason) => return refuse(kernel, node, key, reason),
+        };
+        if let Some(connection) = connection.filter(|_| !is_quiet) {
+            let offered = kernel.offered_window(&socket);
+            for packet in takeover::wake(connection, offered, kernel.now()) {
+                kernel.transmit(&packet);
+            }
+        }
+        node.handle(kernel.now(), key.0, ServiceInput::Live { connection: key.1 });
+        self.live.insert(key, Live { endpoint, socket });
+    }
+
+    pub(crate) fn hand_over(&mut self, kernel: &mut K, node: &mut Node, key: Key) {
+        let Some(Live { endpoint, socket }) = self.live.remove(&key) else {
+            return;
+        };
+        let (service, id) = key;
+        let has_ended = node.service(service).table().get(id).is_none();
+        match node.hand_over(kernel.now(), service, id, &endpoint) {
+            Some(taken) => kernel.relay(service, id, endpoint, socket, taken),
+            // The node repeats the RST, which may be lost.
+            None => kernel.close_live(service, id, &endpoint, socket, has_ended),
+        }
+    }
+
+    /// Drops the sockets of a service's unfinished connections.
+    pub fn drop_unfinished(&mut self, kernel: &mut K, service: ServiceIndex) {
+        for (_, Restoring { endpoint, socket }) in take_of(&mut self.restoring, service) {
+            kernel.drop_restored(service, &endpoint, socket);
+        }
+        for (_, Live { endpoint, socket }) in take_of(&mut self.live, service) {
+            kernel.drop_live(service, &endpoint, socket);
+        }
+    }
+}
+
+/// Takes a service's entries out of a map.
+fn take_of<T>(map: &mut BTreeMap<Key, T>, service: ServiceIndex) -> BTreeMap<Key, T> {
+    let (taken, rest) = std::mem::take(map)
+        .into_iter()
+        .partition(|(key, _)| key.0 == service);
+    *map = rest;
+    taken
+}

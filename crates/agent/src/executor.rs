@@ -1,0 +1,180 @@
+//! Carries out a node's actions on a kernel, and gives the node the result before its next action.
+
+use std::collections::BTreeMap;
+
+use proto::action::{Action, ServiceAction, ServiceIndex};
+use proto::node::Node;
+use proto::service::ServiceInput;
+use proto::table::ConnectionId;
+
+use crate::connection::{Live, Restoring};
+use crate::{Kernel, MessageToPeer, SyncRun};
+
+/// A connection of a service.
+pub(crate) type Key = (ServiceIndex, ConnectionId);
+
+/// Carries out actions. Has the sockets of connections that are on their way from the log to the relay.
+pub struct Executor<K: Kernel> {
+    pub(crate) restoring: BTreeMap<Key, Restoring<K::Restored>>,
+    pub(crate) live: BTreeMap<Key, Live<K::Live>>,
+}
+
+impl<K: Kernel> Default for Executor<K> {
+    fn default() -> Self {
+        Self {
+            restoring: BTreeMap::new(),
+            live: BTreeMap::new(),
+        }
+    }
+}
+
+impl<K: Kernel> Executor<K> {
+    /// Whether no connection is on its way from the log to the relay.
+    pub fn is_settled(&self) -> bool {
+        self.restoring.is_empty() && self.live.is_empty()
+    }
+
+    /// Carries out one action, which the node has admitted. A failure concerns only the connection or the service of that action.
+    pub fn carry_out(&mut self, kernel: &mut K, node: &mut Node, action: Action) {
+        match action {
+            Action::Service(service, action) => self.carry_out_for(kernel, node, service, action),
+            Action::Send(heartbeat) => kernel.say(MessageToPeer::Heartbeat(heartbeat)),
+            Action::Probe => kernel.probe(),
+        }
+    }
+
+    fn carry_out_for(
+        &mut self,
+        kernel: &mut K,
+        node: &mut Node,
+        service: ServiceIndex,
+        action: ServiceAction,
+    ) {
+        match action {
+            ServiceAction::Assume { gate, peer_mac } => {
+                let outcome = kernel.assume(service, gate, peer_mac);
+                note(kernel, node, service, outcome);
+            }
+            ServiceAction::SetGate { gate, epoch, until } => kernel.set_gate(service, gate, epoch, until),
+            ServiceAction::SetUntil { until } => kernel.set_until(service, until),
+            ServiceAction::Confirm { epoch } => kernel.confirm(service, epoch),
+            ServiceAction::Hold { clients } => {
+                let ended = kernel.hold(service, clients);
+                if !ended.is_empty() {
+                    node.handle(kernel.now(), service, ServiceInput::Forgotten(ended));
+                }
+            }
+            ServiceAction::Settle => kernel.settle(service),
+            ServiceAction::CapWindow { client, cap } => kernel.cap_window(service, client, cap),
+            ServiceAction::Destroy { clients } => kernel.destroy(service, &clients),
+            ServiceAction::TakeAddress => {
+                let outcome = kernel.take_address(service);
+                note(kernel, node, service, outcome);
+            }
+            ServiceAction::Mend => match kernel.mend(service) {
+                Ok(mac) => node.handle(kernel.now(), service, ServiceInput::Mended { mac }),
+                Err(why) => note(kernel, node, service, Err(why)),
+            },
+            ServiceAction::Announce => kernel.announce(service),
+            ServiceAction::AskOutside { since } => {
+                if !kernel.ask_outside(service, since) {
+                    node.handle(kernel.now(), service, ServiceInput::NoOutside);
+                }
+            }
+            ServiceAction::StandDown { is_deposed } => {
+                self.drop_unfinished(kernel, service);
+                kernel.stand_down(service, is_deposed);
+            }
+            ServiceAction::Drain => drain(kernel, node, service),
+            ServiceAction::Restore { connection } => self.restore(kernel, node, (service, connection)),
+            ServiceAction::MakeReady { connection } => self.make_ready(kernel, node, (service, connection)),
+            ServiceAction::Activate { connection } => self.activate(kernel, node, (service, connection)),
+            ServiceAction::HandOver { connection } => self.hand_over(kernel, node, (service, connection)),
+            ServiceAction::AllowSpeech => kernel.allow_speech(service),
+            ServiceAction::Transmit(packet) => kernel.transmit(&packet),
+            ServiceAction::Ask { clients } => kernel.say(MessageToPeer::Ask { service, clients }),
+            ServiceAction::AskAll { query } => kernel.say(MessageToPeer::AskAll { service, query }),
+            ServiceAction::OpenReplica { connection, client } => {
+                if let Err(reason) = kernel.open_replica(service, connection, client) {
+                    node.handle(
+                        kernel.now(),
+                        service,
+                        ServiceInput::ReplicaFailed { connection, reason },
+                    );
+                }
+            }
+            ServiceAction::FeedReplica { connection } => feed_replica(kernel, node, service, connection),
+            ServiceAction::CloseReplica { connection } => kernel.close_replica(service, connection),
+            ServiceAction::RunSync { phase, run, until } => kernel.run_sync(SyncRun {
+                service,
+                phase,
+                number: run,
+                until,
+            }),
+            ServiceAction::HoldInput { until } => kernel.hold_input(service, until),
+            ServiceAction::Report(report) => kernel.report(node, service, &report),
+        }
+    }
+}
+
+/// Tells the node if a step in a service's network failed.
+fn note<K: Kernel>(kernel: &K, node: &mut Node, service: ServiceIndex, outcome: Result<(), String>) {
+    if let Err(why) = outcome {
+        node.handle(kernel.now(), service, ServiceInput::Failed { why });
+    }
+}
+
+/// Reads the log to its end, and tells the node that it did.
+fn drain<K: Kernel>(kernel: &mut K, node: &mut Node, service: ServiceIndex) {
+    // The agent may have been away since the last check.
+    let unlogged = kernel.take_unlogged(service);
+    read_all(kernel, node, service, unlogged);
+    node.handle(kernel.now(), service, ServiceInput::Drained);
+}
+
+/// Reads the log to its end, then tells the node if packets of the service passed without being logged. The log is read first because the
+/// logged packets came first.
+fn read_all<K: Kernel>(kernel: &mut K, node: &mut Node, service: ServiceIndex, unlogged: u64) {
+    kernel.read_all(node);
+    if unlogged > 0 {
+        node.handle(kernel.now(), service, ServiceInput::LogGap);
+    }
+}
+
+/// Looks whether packets of a service passed without being logged. If so, tells the node, after everything that was logged before.
+pub fn check_log<K: Kernel>(kernel: &mut K, node: &mut Node, service: ServiceIndex) {
+    let unlogged = kernel.take_unlogged(service);
+    if unlogged > 0 {
+        read_all(kernel, node, service, unlogged);
+    }
+}
+
+/// Gives a replica the input that the primary has acknowledged since the last time.
+pub fn feed_replica<K: Kernel>(kernel: &mut K, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
+    let Some(connection) = node.service(service).table().followed(id) else {
+        return;
+    };
+    let Some(replica) = connection.follower().replica() else {
+        return;
+    };
+    let (from, to) = (replica.fed(), connection.input_acknowledged());
+    let ends = connection.input().fin() == Some(to);
+    let input = connection.input().parts(from..to);
+    let input = match kernel.write_replica(service, id, input, ends) {
+        None => return,
+        Some(Ok(written)) => ServiceInput::Fed {
+            connection: id,
+            to: from + written.bytes,
+            ended: written.is_ended,
+        },
+        Some(Err(reason)) => ServiceInput::ReplicaFailed {
+            connection: id,
+            reason,
+        },
+    };
+    let failed = matches!(input, ServiceInput::ReplicaFailed { .. });
+    node.handle(kernel.now(), service, input);
+    if failed {
+        kernel.close_replica(service, id);
+    }
+}

@@ -1,0 +1,209 @@
+//! What a node can do, one thing at a time.
+
+use std::net::SocketAddr;
+
+use proto::Instant;
+use proto::action::{Gate, Heartbeat, OperatorReport, ServiceIndex};
+use proto::census::PageQuery;
+use proto::connection::{Cap, Endpoint};
+use proto::node::Node;
+use proto::packet::Checksum;
+use proto::spill::LogPart;
+use proto::state_sync::StateSyncPhase;
+use proto::stream::{OnShelf, Shelf};
+use proto::table::{ConnectionId, Direction};
+use proto::takeover::HandedOver;
+
+/// Hears what a log holds.
+pub trait LogReader {
+    /// A packet that was logged at `at`, from its IP header on. `source` is its place if it lies on a shelf.
+    fn packet(
+        &mut self,
+        at: Instant,
+        service: ServiceIndex,
+        direction: Direction,
+        packet: &[u8],
+        checksum: Checksum,
+        source: Option<OnShelf<'_>>,
+    );
+
+    /// The shelf of the last packets will be cleared.
+    fn keep(&mut self, shelf: &dyn Shelf);
+}
+
+impl LogReader for Node {
+    fn packet(
+        &mut self,
+        at: Instant,
+        service: ServiceIndex,
+        direction: Direction,
+        packet: &[u8],
+        checksum: Checksum,
+        source: Option<OnShelf<'_>>,
+    ) {
+        self.handle_packet(at, service, direction, packet, checksum, source);
+    }
+
+    fn keep(&mut self, shelf: &dyn Shelf) {
+        Node::keep(self, shelf);
+    }
+}
+
+/// A message for the peer's agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MessageToPeer {
+    /// Says what this node is and does.
+    Heartbeat(Heartbeat),
+    /// Asks what the peer's kernel knows of these clients' connections.
+    Ask {
+        /// The service.
+        service: ServiceIndex,
+        /// The clients.
+        clients: Vec<SocketAddr>,
+    },
+    /// Asks for a page of the peer's connections.
+    AskAll {
+        /// The service.
+        service: ServiceIndex,
+        /// Which page.
+        query: PageQuery,
+    },
+}
+
+/// A run of the operator's hook that copies a server's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SyncRun {
+    /// The service.
+    pub service: ServiceIndex,
+    /// The hook's task.
+    pub phase: StateSyncPhase,
+    /// The run's number. A later run has a higher number.
+    pub number: u64,
+    /// Deadline; `None`: only the operator's timeout applies.
+    pub until: Option<Instant>,
+}
+
+/// What a replica took of its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Number of bytes.
+    pub bytes: u64,
+    /// The replica took all bytes and also the end of input.
+    pub is_ended: bool,
+}
+
+/// A node's kernel, and what else the agent steers: the way to the peer, the arbiter, the application. A method that can fail says why in
+/// words for the operator. The documentation of [`ServiceAction`](proto::action::ServiceAction) says what each step is for.
+#[expect(missing_docs, reason = "a method is the action of the same name")]
+pub trait Kernel {
+    /// A socket that does not send or receive yet.
+    type Restored;
+    /// A socket that speaks to its client.
+    type Live;
+
+    /// The present.
+    fn now(&self) -> Instant;
+
+    /// Sets up the network for `gate`. The gate itself is set later. Until then, a node whose gate was off is mute, and a node that speaks
+    /// continues to speak.
+    fn assume(&mut self, service: ServiceIndex, gate: Gate, peer_mac: [u8; 6]) -> Result<(), String>;
+    fn set_gate(&mut self, service: ServiceIndex, gate: Gate, epoch: u64, until: Option<Instant>);
+    fn set_until(&mut self, service: ServiceIndex, until: Option<Instant>);
+    fn confirm(&mut self, service: ServiceIndex, epoch: u64);
+    /// Holds these clients, whose connections are being decided. Returns the clients that were held and whose connections have ended:
+    /// they are not held any more.
+    fn hold(&mut self, service: ServiceIndex, clients: Vec<SocketAddr>) -> Vec<SocketAddr>;
+    fn settle(&mut self, service: ServiceIndex);
+    fn cap_window(&mut self, service: ServiceIndex, client: SocketAddr, cap: Option<Cap>);
+    fn destroy(&mut self, service: ServiceIndex, clients: &[SocketAddr]);
+    fn take_address(&mut self, service: ServiceIndex) -> Result<(), String>;
+    /// Returns the MAC address that the service's interface has now.
+    fn mend(&mut self, service: ServiceIndex) -> Result<[u8; 6], String>;
+    fn announce(&mut self, service: ServiceIndex);
+    /// Returns false if there is no host to ask.
+    fn ask_outside(&mut self, service: ServiceIndex, since: Option<Instant>) -> bool;
+    /// The executor has dropped the sockets of unfinished connections before.
+    fn stand_down(&mut self, service: ServiceIndex, is_deposed: bool);
+    fn allow_speech(&mut self, service: ServiceIndex);
+    /// Sends an IP packet through a raw socket.
+    fn transmit(&mut self, packet: &[u8]);
+    fn run_sync(&mut self, run: SyncRun);
+    fn hold_input(&mut self, service: ServiceIndex, until: Option<Instant>);
+    /// Tells the operator, and keeps for the next agent what it must know of the report.
+    fn report(&mut self, node: &Node, service: ServiceIndex, report: &OperatorReport);
+
+    /// Sends a message to the peer's agent.
+    fn say(&mut self, message: MessageToPeer);
+    /// Asks the peer's kernel whether it is there.
+    fn probe(&mut self);
+
+    /// Takes the number of packets of a service that passed without being logged since the last call.
+    fn take_unlogged(&mut self, service: ServiceIndex) -> u64;
+    /// Reads the log to its end, including records that are being written.
+    fn read_all(&mut self, reader: &mut dyn LogReader);
+
+    /// Makes a socket that stands where `endpoint` says, with the output that the client has not acknowledged.
+    fn restore<'a>(
+        &mut self,
+        service: ServiceIndex,
+        endpoint: &Endpoint,
+        output: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Self::Restored, String>;
+    fn make_ready(&mut self, socket: &Self::Restored) -> Result<(), String>;
+    /// Adds the input that was logged since the socket was made, without the bytes that the socket has received itself since it is ready.
+    fn feed<'a>(
+        &mut self,
+        socket: &Self::Restored,
+        endpoint: &Endpoint,
+        input: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), String>;
+    /// Lets the socket speak. Unless `is_quiet`, it sends a window probe at once.
+    fn activate(
+        &mut self,
+        service: ServiceIndex,
+        endpoint: &Endpoint,
+        socket: Self::Restored,
+        is_quiet: bool,
+    ) -> Result<Self::Live, String>;
+    /// The window that the socket offers its client, in bytes.
+    fn offered_window(&self, socket: &Self::Live) -> u32;
+    /// Closes a socket. Its peer hears nothing of it.
+    fn drop_restored(&mut self, service: ServiceIndex, endpoint: &Endpoint, socket: Self::Restored);
+    /// Closes a socket without a word: the gate is closed.
+    fn drop_live(&mut self, service: ServiceIndex, endpoint: &Endpoint, socket: Self::Live);
+    /// Closes a socket that nobody continues, in the ordinary way if its connection `has_ended`, otherwise with a RST. Also closes its replica.
+    fn close_live(
+        &mut self,
+        service: ServiceIndex,
+        connection: ConnectionId,
+        endpoint: &Endpoint,
+        socket: Self::Live,
+        has_ended: bool,
+    );
+    /// Gives a connection to the relay, with its socket and its replica.
+    fn relay(
+        &mut self,
+        service: ServiceIndex,
+        connection: ConnectionId,
+        endpoint: Endpoint,
+        socket: Self::Live,
+        taken: HandedOver,
+    );
+
+    fn open_replica(
+        &mut self,
+        service: ServiceIndex,
+        connection: ConnectionId,
+        client: SocketAddr,
+    ) -> Result<(), String>;
+    /// Writes input to a replica, then its end if `ends`. Returns what the replica took. `None`: there is no such replica, or it takes
+    /// nothing now; the kernel will ask again.
+    fn write_replica<'a>(
+        &mut self,
+        service: ServiceIndex,
+        connection: ConnectionId,
+        input: impl Iterator<Item = LogPart<'a>>,
+        ends: bool,
+    ) -> Option<Result<Written, String>>;
+    fn close_replica(&mut self, service: ServiceIndex, connection: ConnectionId);
+}

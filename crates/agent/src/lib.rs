@@ -1,0 +1,18 @@
+//! The agent of a node: what it does on its kernel, and in which order.
+//!
+//! `proto` decides; a [`Kernel`] can do single things. Between the two is the sequence, which is here: the steps of a connection from the
+//! log to the relay, and what the node must hear before its next action. The daemon runs the agent on Linux, the simulator on a
+//! simulated kernel. So the swarm tests the sequence that the daemon carries out.
+//!
+//! ```text
+//!   proto::node::Node ── Action ──▶ Executor ── one step ──▶ Kernel (Linux | simulated)
+//!          ▲                           │                        │
+//!          └────── ServiceInput ───────┴──── result, log ◀──────┘
+//! ```
+
+mod connection;
+mod executor;
+mod kernel;
+
+pub use executor::{Executor, check_log, feed_replica};
+pub use kernel::{Kernel, LogReader, MessageToPeer, SyncRun, Written};

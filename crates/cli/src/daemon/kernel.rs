@@ -1,0 +1,654 @@
+//! What the agent steers on Linux: the wire, the network, the relay, the peer, the arbiter. Carries out one step at a time; the sequence is
+//! the crate `agent`'s.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use agent::{Kernel, LogReader, MessageToPeer, SyncRun, Written};
+use anyhow::Context;
+use linux::network::{Interface, Network, NetworkPart};
+use linux::raw::RawSender;
+use linux::repair::{Pool, RestoredSocket};
+use linux::wire::{self, FilterWatch, Mode, Rings, Wire};
+use proto::action::{Gate, OperatorReport, ServiceIndex};
+use proto::census::{CensusPage, PageQuery};
+use proto::connection::{Cap, Endpoint};
+use proto::learn::{ClientTerms, QUESTION_MAX};
+use proto::node::Node;
+use proto::role::Role;
+use proto::service::ServiceInput;
+use proto::spill::LogPart;
+use proto::stream::{OnShelf, Shelf};
+use proto::table::{ConnectionId, Direction};
+use proto::takeover::HandedOver;
+
+use super::census::Listing;
+use super::claim::Claims;
+use super::held::HeldClients;
+use super::hook;
+use super::outside::OutsideProbes;
+use super::peer::PeerLinks;
+use super::pool::pool_max;
+use super::refusals::Refusals;
+use super::relay::{Handover, LiveSocket, RelayedConnections};
+use super::replicas::{ReplicaKey, Replicas};
+use super::servers::Servers;
+use super::state_sync::StateSyncs;
+use crate::arbiter::{ArbiterClient, ArbiterQuestion};
+use crate::config::Config;
+use crate::keepers::Keepers;
+
+/// Everything that the node's actions change.
+pub struct LinuxKernel {
+    pub(super) rings: Rings,
+    pub(super) peer: PeerLinks,
+    pub(super) wire: Wire,
+    pub(super) network: Network,
+    pub(super) raw: RawSender,
+    pub(super) services: Vec<ServiceResources>,
+    /// Maximum number of sockets kept ready, per service.
+    pub(super) pool_max: usize,
+    pub(super) relay: RelayedConnections,
+    pub(super) replicas: Replicas,
+    pub(super) claims: Claims,
+    outside: OutsideProbes,
+    servers: Servers,
+    state_syncs: StateSyncs,
+    arbiter: ArbiterClient,
+    pub(super) filters: FilterWatch,
+    /// Interfaces whose filters could not be attached again.
+    pub(super) bare: Vec<u32>,
+    /// Error of the last repair of the network, if that repair failed. The same error is logged once.
+    pub(super) unmended: String,
+    pub(super) verified: Instant,
+    pub(super) refusals: Refusals,
+}
+
+pub(super) struct ServiceResources {
+    pub(super) name: String,
+    pub(super) vip: SocketAddr,
+    pub(super) interface: Interface,
+    pub(super) mac: [u8; 6],
+    pub(super) pool: Pool,
+    on_deposed: Vec<String>,
+    listing: Listing,
+    pub(super) held: HeldClients,
+    /// Clients whose windows are capped.
+    pub(super) capped: HashSet<SocketAddr>,
+}
+
+impl LinuxKernel {
+    /// The kernel with what was set up.
+    pub fn new(
+        config: &Config,
+        wire: Wire,
+        network: Network,
+        servers: Servers,
+        state_syncs: StateSyncs,
+        arbiter: ArbiterClient,
+        peer: PeerLinks,
+    ) -> anyhow::Result<Self> {
+        let mut services = Vec::new();
+        for service in &config.services {
+            let interface = Interface::find(&service.interface)?
+                .with_context(|| format!("interface {} is gone", service.interface))?;
+            let vip = (service.address, service.port).into();
+            services.push(ServiceResources {
+                name: service.name.clone(),
+                vip,
+                mac: interface
+                    .mac
+                    .map(|mac| mac.0)
+                    .with_context(|| format!("{} has no MAC address", interface.name))?,
+                pool: Pool::new(vip),
+                interface,
+                on_deposed: service.on_deposed.clone(),
+                listing: Listing::default(),
+                held: HeldClients::default(),
+                capped: HashSet::new(),
+            });
+        }
+        let mut interfaces: Vec<u32> = services.iter().map(|service| service.interface.index).collect();
+        interfaces.push(wire::LOOPBACK);
+        let filters = FilterWatch::open(&interfaces)?;
+        Ok(Self {
+            pool_max: pool_max(services.len())?,
+            network,
+            raw: RawSender::open().context("opening raw sockets")?,
+            services,
+            rings: wire.rings()?,
+            peer,
+            wire,
+            relay: RelayedConnections::new(config)?,
+            replicas: Replicas::new(config)?,
+            claims: Claims::new(config)?,
+            outside: OutsideProbes::new(config),
+            servers,
+            state_syncs,
+            arbiter,
+            filters,
+            bare: Vec::new(),
+            unmended: String::new(),
+            verified: Instant::now(),
+            refusals: Refusals::default(),
+        })
+    }
+
+    /// This node's MAC addresses, by service.
+    pub fn macs(&self) -> Vec<[u8; 6]> {
+        self.services.iter().map(|service| service.mac).collect()
+    }
+
+    /// Finds or starts the keeper, which relays restored connections.
+    pub fn start_keeper(&mut self, config: &Config) -> anyhow::Result<()> {
+        self.relay.start(Keepers::open(&config.node.state_dir)?)
+    }
+
+    /// The relay, for reading its state.
+    pub fn relay(&self) -> &RelayedConnections {
+        &self.relay
+    }
+
+    /// The wire, for reading its state.
+    pub fn wire(&self) -> &Wire {
+        &self.wire
+    }
+
+    /// Whether the keepers have every connection that they were given, no held connection is being decided, and no question to the arbiter is
+    /// open.
+    pub fn is_settled(&self) -> bool {
+        let is_held = |service: &ServiceResources| service.held.is_deciding();
+        self.relay.is_settled() && !self.services.iter().any(is_held) && !self.arbiter().is_asked()
+    }
+
+    /// A service's name.
+    pub fn service_name(&self, service: ServiceIndex) -> &str {
+        &self.services[usize::from(service)].name
+    }
+
+    /// The service at `vip`.
+    pub fn service_at(&self, vip: SocketAddr) -> Option<ServiceIndex> {
+        (0..)
+            .zip(&self.services)
+            .find_map(|(index, service)| (service.vip == vip).then_some(index))
+    }
+
+    /// The service at `vip`, if this node is its primary. Only a primary's kernel has all of the service's connections.
+    fn served_at(&self, node: &Node, vip: SocketAddr) -> Option<ServiceIndex> {
+        let is_primary = |service: &ServiceIndex| node.service(*service).role() == Role::Primary;
+        self.service_at(vip).filter(is_primary)
+    }
+
+    /// Looks up what this node's kernel knows of the connections of `clients`, for the peer's wire.
+    pub fn look_up(&self, node: &Node, vip: SocketAddr, clients: &[SocketAddr]) -> Option<Vec<ClientTerms>> {
+        self.served_at(node, vip)?;
+        let clients = &clients[..clients.len().min(QUESTION_MAX)];
+        linux::network::sockets::terms(vip, clients)
+            .inspect_err(|error| tracing::warn!(%error, "the peer cannot be told of older connections"))
+            .ok()
+    }
+
+    /// A page of the connections that this node's kernel has, for the peer's wire.
+    pub fn list(&mut self, node: &Node, vip: SocketAddr, query: PageQuery) -> Option<CensusPage> {
+        let service = self.served_at(node, vip)?;
+        self.services[usize::from(service)]
+            .listing
+            .page(vip, query)
+            .inspect_err(|error| tracing::warn!(%error, "the peer cannot be told who is connected"))
+            .ok()
+    }
+
+    /// Tells the wire whether a wake-up is needed.
+    pub fn set_asleep(&self, asleep: bool) {
+        self.wire.set_asleep(asleep);
+    }
+
+    /// Readable when a replica has output, or can take more input.
+    pub fn replicas_fd(&self) -> BorrowedFd<'_> {
+        self.replicas.fd()
+    }
+
+    /// Passes the replicas' output to the node. Returns the replicas that take more input now.
+    pub fn serve_replicas(&mut self, node: &mut Node) -> Vec<ReplicaKey> {
+        self.replicas.serve(node)
+    }
+
+    /// The arbiter, for reading its state.
+    pub fn arbiter(&self) -> &ArbiterClient {
+        &self.arbiter
+    }
+
+    /// Tells the node the state of the applications, the answers of outside hosts and of the arbiter, and which hooks have ended.
+    pub fn watch(&mut self, node: &mut Node) {
+        while let Some((ArbiterQuestion { service, epoch }, verdict)) = self.arbiter.poll() {
+            node.handle(
+                linux::clock::now(),
+                service,
+                ServiceInput::Verdict { epoch, verdict },
+            );
+        }
+        while let Some((service, run, outcome)) = self.state_syncs.poll() {
+            node.handle(
+                linux::clock::now(),
+                service,
+                ServiceInput::Synced { run, outcome },
+            );
+        }
+        self.servers.watch(&self.wire, node);
+        self.claims.look(linux::clock::now(), node);
+        self.outside.look(node);
+    }
+
+    /// Readable when someone has changed filters.
+    pub fn filters_fd(&self) -> BorrowedFd<'_> {
+        self.filters.as_fd()
+    }
+
+    /// Readable when a process of an application has died.
+    pub fn deaths_fd(&self) -> BorrowedFd<'_> {
+        self.servers.fd()
+    }
+
+    /// Records that the agent is here, and tells the node about packets that passed unlogged while no agent was here. Returns whether a
+    /// cable has been plugged in again. Call this only after all actions are carried out. Otherwise, if the agent dies before it has closed
+    /// a gate, its successor does not see that no agent was here, and does not close the gate.
+    pub fn check_in(&mut self, node: &mut Node) -> bool {
+        let mut is_back = false;
+        self.wire.set_agent_seen(node.ran().as_nanos());
+        for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
+            let now = self.now();
+            if node.wants_link(now) {
+                let has_carrier = self.services[usize::from(index)].interface.has_link();
+                is_back |= node.handle_carrier(now, index, has_carrier);
+            }
+            let seen = self.wire.peer_seen_ns(index);
+            if seen > 0 {
+                let at = proto::Instant::from_nanos(seen);
+                node.handle(now, index, ServiceInput::Sign { at });
+            }
+            agent::check_log(self, node, index);
+        }
+        is_back
+    }
+
+    /// The peer is heard again. Makes the kernel resolve the peer's addresses at once, so that the peer also hears this node soon.
+    pub fn ask_again_for(&self, peer: &[IpAddr]) {
+        for address in peer {
+            if let Err(error) = self.network.ask_again_for(*address) {
+                tracing::debug!(%error, "the kernel will ask for the peer by itself");
+            }
+        }
+    }
+
+    /// Sets up the network for `gate`.
+    fn set_up_network(&mut self, service: ServiceIndex, gate: Gate, peer_mac: [u8; 6]) -> anyhow::Result<()> {
+        self.look_for_interface(service)?;
+        if self.wire.gate(service).0 == Mode::Off {
+            self.wire.set_mode(service, Mode::Mute);
+        }
+        self.wire.set_peer_mac(service, peer_mac);
+        self.claims.end(service);
+        let vip = self.services[usize::from(service)].vip.ip();
+        if let Some(part) = part_behind(gate) {
+            self.network
+                .assume(vip, part)
+                .with_context(|| format!("putting up {vip}"))?;
+        }
+        if gate == Gate::Primary {
+            self.set_speak(service, true);
+        }
+        Ok(())
+    }
+
+    /// A service's address.
+    fn vip(&self, service: ServiceIndex) -> SocketAddr {
+        self.services[usize::from(service)].vip
+    }
+
+    fn forget_dying(&self, index: ServiceIndex, clients: &[SocketAddr]) {
+        if let Err(error) = self.wire.forget_dying(index, clients) {
+            tracing::warn!(%error, "the next agent will tell the peer again of connections that it took over");
+        }
+    }
+
+    fn set_speak(&self, service: ServiceIndex, may: bool) {
+        let vip = self.services[usize::from(service)].vip;
+        if let Err(error) = self.network.set_speak(vip, may) {
+            tracing::error!(%error, %vip, "the no-RST guard stays closed: lost connections will hang instead of ending");
+        }
+    }
+
+    /// Restores the network as it was found. The gates close before the VIPs go.
+    pub fn tear_down(mut self) -> anyhow::Result<()> {
+        for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
+            self.wire.set_mode(index, Mode::Mute);
+        }
+        self.relay.stop();
+        let lowered = self.network.lower();
+        let wire = self.wire.remove();
+        let network = self.network.remove();
+        lowered
+            .map_err(anyhow::Error::from)
+            .and(wire.map_err(Into::into))
+            .and(network.map_err(Into::into))
+    }
+}
+
+/// What went wrong, with its causes, in words for the operator.
+fn why(error: anyhow::Error) -> String {
+    format!("{error:#}")
+}
+
+impl Kernel for LinuxKernel {
+    type Restored = RestoredSocket;
+    type Live = LiveSocket;
+
+    fn now(&self) -> proto::Instant {
+        linux::clock::now()
+    }
+
+    fn assume(&mut self, service: ServiceIndex, gate: Gate, peer_mac: [u8; 6]) -> Result<(), String> {
+        self.set_up_network(service, gate, peer_mac).map_err(why)
+    }
+
+    fn set_gate(&mut self, service: ServiceIndex, gate: Gate, epoch: u64, until: Option<proto::Instant>) {
+        self.wire.set_epoch(service, epoch);
+        self.wire.set_until(service, nanos_of(until));
+        self.wire.set_mode(service, mode_of(gate));
+    }
+
+    fn set_until(&mut self, service: ServiceIndex, until: Option<proto::Instant>) {
+        self.wire.set_until(service, nanos_of(until));
+    }
+
+    fn confirm(&mut self, service: ServiceIndex, epoch: u64) {
+        self.arbiter.confirm(ArbiterQuestion { service, epoch });
+    }
+
+    fn hold(&mut self, service: ServiceIndex, clients: Vec<SocketAddr>) -> Vec<SocketAddr> {
+        self.hold_clients(service, clients)
+    }
+
+    fn settle(&mut self, service: ServiceIndex) {
+        self.settle_clients(service);
+    }
+
+    /// Sets or removes a client's cap. The wire looks for caps only while there are any.
+    fn cap_window(&mut self, service: ServiceIndex, client: SocketAddr, cap: Option<Cap>) {
+        if let Err(error) = self.wire.cap_window(service, client, cap) {
+            tracing::warn!(%error, %client, "the client is not slowed as it should be");
+        }
+        let capped = &mut self.services[usize::from(service)].capped;
+        if cap.is_some() {
+            capped.insert(client);
+        } else {
+            capped.remove(&client);
+        }
+        if capped.is_empty() {
+            self.wire.set_caps(service, false);
+        }
+    }
+
+    /// Ends the sockets of processes that died. The guard lets no RST of these sockets out. Afterwards no later agent needs to know about
+    /// the sockets.
+    fn destroy(&mut self, index: ServiceIndex, clients: &[SocketAddr]) {
+        let vip = self.services[usize::from(index)].vip;
+        match linux::network::sockets::destroy_dying(vip, clients) {
+            Ok(sockets) => tracing::debug!(%vip, sockets, "sockets of dead processes ended silently"),
+            Err(error) => tracing::error!(%error, %vip, "sockets of dead processes are left"),
+        }
+        self.forget_dying(index, clients);
+    }
+
+    fn take_address(&mut self, service: ServiceIndex) -> Result<(), String> {
+        self.claims.begin(service, &mut self.network).map_err(why)
+    }
+
+    fn mend(&mut self, service: ServiceIndex) -> Result<[u8; 6], String> {
+        self.put_back(service).map_err(why)
+    }
+
+    fn announce(&mut self, service: ServiceIndex) {
+        self.claims.announce(service);
+    }
+
+    fn ask_outside(&mut self, service: ServiceIndex, since: Option<proto::Instant>) -> bool {
+        self.outside.ask(service, since)
+    }
+
+    /// The gate is closed, so the connections that end here send nothing.
+    fn stand_down(&mut self, index: ServiceIndex, is_deposed: bool) {
+        self.replicas.close_all(index);
+        self.services[usize::from(index)].held = HeldClients::default(); // the next wire begins with no held clients
+        let vip = self.services[usize::from(index)].vip;
+        self.set_speak(index, false);
+        match linux::network::sockets::destroy(vip) {
+            Ok(0) => {}
+            Ok(sockets) => tracing::info!(%vip, sockets, "deposed: connections ended silently"),
+            Err(error) => tracing::error!(%error, %vip, "deposed, but connections are left; they are mute"),
+        }
+        self.forget_dying(index, &self.wire.dying(index));
+        self.claims.end(index);
+        if let Err(error) = self.network.lower_vip(vip.ip()) {
+            tracing::error!(%error, %vip, "deposed, but the VIP is still here");
+        }
+        if is_deposed {
+            let service = &self.services[usize::from(index)];
+            hook::run(&service.name, &service.on_deposed);
+        }
+    }
+
+    fn allow_speech(&mut self, service: ServiceIndex) {
+        self.set_speak(service, true);
+    }
+
+    fn transmit(&mut self, packet: &[u8]) {
+        if let Err(error) = self.raw.send(packet) {
+            tracing::warn!(%error, "packet not sent");
+        }
+    }
+
+    fn run_sync(&mut self, run: SyncRun) {
+        self.state_syncs.run(run);
+    }
+
+    fn hold_input(&mut self, service: ServiceIndex, until: Option<proto::Instant>) {
+        let until = until.map_or(0, |until| until.as_nanos());
+        self.wire.hold_input(service, until);
+    }
+
+    /// Logs the report. Stores what the next agent must know of it in the wire's pinned maps.
+    fn report(&mut self, node: &Node, service: ServiceIndex, report: &OperatorReport) {
+        match *report {
+            OperatorReport::Role { to, .. } => {
+                self.wire.set_consented(service, to == Role::Backup);
+                self.wire.set_doubted(service, None);
+            }
+            OperatorReport::Doubted { is_primary, epoch } => {
+                self.wire.set_doubted(service, Some((is_primary, epoch)))
+            }
+            OperatorReport::Confirmed => self.wire.set_doubted(service, None),
+            _ => {}
+        }
+        self.tell(node, service, report);
+    }
+
+    fn say(&mut self, message: MessageToPeer) {
+        match message {
+            MessageToPeer::Heartbeat(heartbeat) => self.peer.send(&heartbeat),
+            MessageToPeer::Ask { service, clients } => self.peer.ask(self.vip(service), clients),
+            MessageToPeer::AskAll { service, query } => self.peer.ask_all(self.vip(service), query),
+        }
+    }
+
+    fn probe(&mut self) {
+        self.peer.probe();
+    }
+
+    fn take_unlogged(&mut self, service: ServiceIndex) -> u64 {
+        let packets = self.wire.take_unlogged(service);
+        if packets > 0 {
+            tracing::error!(
+                service = self.service_name(service),
+                packets,
+                "the log has a gap: the agent was away; connections are not protected until they begin anew"
+            );
+        }
+        packets
+    }
+
+    fn read_all(&mut self, reader: &mut dyn LogReader) {
+        self.rings.drain(usize::MAX, true, &mut RingReader(reader));
+    }
+
+    fn restore<'a>(
+        &mut self,
+        service: ServiceIndex,
+        endpoint: &Endpoint,
+        output: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<RestoredSocket, String> {
+        let pool = &mut self.services[usize::from(service)].pool;
+        RestoredSocket::new(pool, endpoint, output).map_err(|error| error.to_string())
+    }
+
+    fn make_ready(&mut self, socket: &RestoredSocket) -> Result<(), String> {
+        socket.make_ready().map_err(|error| error.to_string())
+    }
+
+    fn feed<'a>(
+        &mut self,
+        socket: &RestoredSocket,
+        _: &Endpoint,
+        mut input: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), String> {
+        let fed = input.try_for_each(|slice| socket.feed(slice));
+        fed.map_err(|error| error.to_string())
+    }
+
+    fn activate(
+        &mut self,
+        service: ServiceIndex,
+        endpoint: &Endpoint,
+        socket: RestoredSocket,
+        is_quiet: bool,
+    ) -> Result<LiveSocket, String> {
+        let socket = socket.activate(is_quiet).map_err(|error| error.to_string())?;
+        let number = self.relay.add_live(service, endpoint.client, self.now());
+        Ok(LiveSocket { number, socket })
+    }
+
+    fn offered_window(&self, socket: &LiveSocket) -> u32 {
+        linux::repair::offered_window(&socket.socket).unwrap_or(0)
+    }
+
+    fn drop_restored(&mut self, _: ServiceIndex, _: &Endpoint, _: RestoredSocket) {}
+
+    fn drop_live(&mut self, _: ServiceIndex, _: &Endpoint, socket: LiveSocket) {
+        self.relay.drop_taken(socket.number);
+    }
+
+    fn close_live(
+        &mut self,
+        service: ServiceIndex,
+        id: ConnectionId,
+        _: &Endpoint,
+        socket: LiveSocket,
+        _has_ended: bool,
+    ) {
+        self.replicas.close(service, id);
+        self.relay.drop_taken(socket.number);
+    }
+
+    fn relay(
+        &mut self,
+        service: ServiceIndex,
+        id: ConnectionId,
+        endpoint: Endpoint,
+        socket: LiveSocket,
+        taken: HandedOver,
+    ) {
+        let replica = self.replicas.take(service, id);
+        let HandedOver { connection, syn_ack } = taken;
+        self.relay.hand_over(Handover {
+            id: socket.number,
+            service,
+            connection,
+            syn_ack,
+            endpoint,
+            socket: socket.socket,
+            replica,
+        });
+    }
+
+    fn open_replica(
+        &mut self,
+        service: ServiceIndex,
+        id: ConnectionId,
+        client: SocketAddr,
+    ) -> Result<(), String> {
+        self.replicas.open(service, id, client)
+    }
+
+    fn write_replica<'a>(
+        &mut self,
+        service: ServiceIndex,
+        id: ConnectionId,
+        input: impl Iterator<Item = LogPart<'a>>,
+        ends: bool,
+    ) -> Option<Result<Written, String>> {
+        self.replicas.write(service, id, input, ends)
+    }
+
+    fn close_replica(&mut self, service: ServiceIndex, id: ConnectionId) {
+        self.replicas.close(service, id);
+    }
+}
+
+/// Passes the log's records to the agent.
+pub(super) struct RingReader<'a>(pub(super) &'a mut dyn LogReader);
+
+impl wire::RecordReader for RingReader<'_> {
+    fn record(&mut self, record: &wire::Record, packet: &[u8], source: OnShelf<'_>) {
+        let direction = if record.direction == 0 {
+            Direction::In
+        } else {
+            Direction::Out
+        };
+        let time = proto::Instant::from_nanos(record.time_ns);
+        let (service, checksum) = (record.service, wire::checksum_of(record));
+        self.0
+            .packet(time, service, direction, packet, checksum, Some(source));
+    }
+
+    fn keep(&mut self, shelf: &dyn Shelf) {
+        self.0.keep(shelf);
+    }
+}
+
+/// The end of the right to speak, in nanoseconds, as the wire's programs read it. 0 means no end, so an end at time 0 becomes 1.
+fn nanos_of(until: Option<proto::Instant>) -> u64 {
+    until.map_or(0, |until| until.as_nanos().max(1))
+}
+
+fn mode_of(gate: Gate) -> Mode {
+    match gate {
+        Gate::Off => Mode::Off,
+        Gate::Wire => Mode::Wire,
+        Gate::Takeover => Mode::Takeover,
+        Gate::Sole => Mode::Sole,
+        Gate::Primary => Mode::Primary,
+        Gate::Mute => Mode::Mute,
+    }
+}
+
+/// The part of the network that a gate needs, if any.
+pub fn part_behind(gate: Gate) -> Option<NetworkPart> {
+    match gate {
+        Gate::Off | Gate::Mute => None,
+        Gate::Wire | Gate::Takeover => Some(NetworkPart::Wire),
+        Gate::Primary => Some(NetworkPart::Behind),
+        Gate::Sole => Some(NetworkPart::Alone),
+    }
+}

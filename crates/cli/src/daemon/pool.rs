@@ -1,0 +1,41 @@
+//! Sockets that are kept ready for connections that may have to be taken over.
+
+use anyhow::Context;
+use proto::node::Node;
+use proto::role::Role;
+
+use super::kernel::LinuxKernel;
+
+/// Maximum number of sockets kept ready for a takeover, per service. Enough for most services; each takes about 4 KB in the kernel.
+const POOL_MAX: usize = 4096;
+/// Divisor of the limit of open files: at most 1/4 may be sockets kept ready, because connections that are taken over need descriptors too.
+const POOL_SHARE: usize = 4;
+/// Maximum number of sockets that a service's pool gains between two looks at the rings.
+const POOL_STEP: usize = 32;
+
+/// Maximum number of sockets kept ready per service, for `services` services.
+pub(super) fn pool_max(services: usize) -> anyhow::Result<usize> {
+    let descriptors = linux::process::file_limit().context("asking for the limit of open files")?;
+    Ok(POOL_MAX.min(descriptors / POOL_SHARE / services.max(1)))
+}
+
+impl LinuxKernel {
+    /// Prepares sockets for connections that may have to be taken over.
+    pub fn prepare_sockets(&mut self, node: &Node) {
+        for (index, service) in (0..).zip(&mut self.services) {
+            let wanted = match node.service(index).role() {
+                Role::Backup => node.service(index).table().len().min(self.pool_max),
+                Role::Joining
+                | Role::Primary
+                | Role::Claiming
+                | Role::Returning
+                | Role::TakingOver
+                | Role::Sole
+                | Role::Standby => 0,
+            };
+            if let Err(error) = service.pool.fill(wanted, POOL_STEP) {
+                tracing::debug!(%error, service = service.name, "socket pool");
+            }
+        }
+    }
+}

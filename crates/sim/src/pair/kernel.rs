@@ -1,0 +1,500 @@
+//! The simulated machine as the agent's kernel: the daemon's `kernel`, in simulated time.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use agent::{Kernel, LogReader, MessageToPeer, SyncRun, Written};
+use proto::Instant;
+use proto::action::{Gate, OperatorReport, ServiceIndex};
+use proto::connection::{Cap, Connection, Endpoint as Known, OutputEnd};
+use proto::follower::Restart;
+use proto::node::Node;
+use proto::role::Role;
+use proto::spill::{LogPart, gather};
+use proto::standing::ArbiterVerdict;
+use proto::table::ConnectionId;
+use proto::takeover::{HandedOver, timestamp_at};
+
+use super::arbiter::{EpochRequest, TimedAnswer};
+use super::defect::Defect;
+use super::machine::{AGENTS, Address, ApplicationReplica, Machine, PROBE};
+use super::relay::{RelayAdoption, RelayPlan, SimRelay};
+use super::thread::AgentMessage;
+use crate::host::EndpointId;
+use crate::tcp::{Restore, RestoreWindow, TcpEndpoint, WindowScale};
+
+impl Machine {
+    /// Prepares the network for the gate `next`. Meanwhile a node whose gate was off is mute, and a node that speaks
+    /// goes on speaking.
+    pub(super) fn prepare(&mut self, next: Gate) {
+        let (gate, epoch) = self.wire.gate();
+        if gate == Gate::Off {
+            self.wire.set_gate(Gate::Mute, epoch);
+        }
+        (self.is_claiming, self.is_reached) = (false, false);
+        match next {
+            Gate::Off | Gate::Mute => {}
+            Gate::Primary => {
+                self.address = Address::Loopback;
+                self.may_speak = true;
+            }
+            Gate::Wire | Gate::Takeover | Gate::Sole => self.address = Address::Interface,
+        }
+    }
+
+    fn keep_until(&mut self, until: Option<Instant>) {
+        let is_earlier = until.is_some_and(|until| Some(until) < self.until);
+        let is_wire = self.wire.gate().0 == Gate::Wire;
+        if is_earlier && is_wire && self.is(Defect::LeaveLate) {
+            return;
+        }
+        let has_no_end = self.is(Defect::SpeakOn) || is_wire && self.is(Defect::AdoptForever);
+        self.until = until.filter(|_| !has_no_end);
+    }
+
+    fn change_gate(&mut self, gate: Gate, epoch: u64) {
+        self.wire.set_gate(gate, epoch);
+        let is_alone = matches!(gate, Gate::Takeover | Gate::Sole);
+        self.judge
+            .borrow_mut()
+            .on_gate(self.config.number, is_alone.then_some(epoch));
+        if gate == Gate::Primary {
+            self.judge.borrow_mut().on_behind(self.config.number);
+        }
+        if !matches!(gate, Gate::Wire | Gate::Takeover) {
+            self.judge.borrow_mut().on_log_lost(self.config.number);
+        }
+    }
+
+    fn distort(&self, mut restore: Restore) -> Restore {
+        match self.config.defect {
+            Some(Defect::SendUnacknowledgedAhead) => restore.snd_una = restore.snd_una + 1,
+            Some(Defect::SendUnacknowledgedBehind) => restore.snd_una = restore.snd_una - 1,
+            Some(Defect::ForgetSentTail) => restore.sent.truncate(restore.sent.len() * 3 / 4),
+            Some(Defect::TimestampBehind) => {
+                restore.timestamp = restore.timestamp.map(|value| value.wrapping_sub(1000));
+            }
+            Some(Defect::ForgetWindow) => restore.window.rcv_wnd = 0,
+            _ => {}
+        }
+        restore
+    }
+
+    /// Removes the endpoints that must end without sending anything.
+    pub(super) fn remove_vanishing(&mut self) {
+        let host = &mut self.host;
+        self.relayed.retain(|&socket| {
+            let vanishes = host.app::<SimRelay>(socket).is_some_and(SimRelay::is_to_vanish);
+            if vanishes {
+                host.take(socket);
+            }
+            !vanishes
+        });
+    }
+
+    /// The endings of the relayed connections that have ended.
+    pub fn relay_endings(&self) -> impl Iterator<Item = &super::RelayEnding> {
+        self.relayed
+            .iter()
+            .filter_map(|&socket| self.host.app::<SimRelay>(socket)?.ending())
+    }
+
+    /// Takes a socket away, of which the judge then knows.
+    fn lose_socket(&mut self, client: SocketAddr) {
+        let number = self.config.number;
+        self.judge.borrow_mut().on_sockets_lost(number, &[client]);
+    }
+}
+
+impl Kernel for Machine {
+    type Restored = EndpointId;
+    type Live = EndpointId;
+
+    fn now(&self) -> Instant {
+        self.at
+    }
+
+    fn assume(&mut self, _: ServiceIndex, gate: Gate, _: [u8; 6]) -> Result<(), String> {
+        self.prepare(gate);
+        Ok(())
+    }
+
+    fn set_gate(&mut self, _: ServiceIndex, gate: Gate, epoch: u64, until: Option<Instant>) {
+        self.keep_until(until);
+        if until.is_none() && matches!(gate, Gate::Takeover | Gate::Sole) {
+            self.judge.borrow_mut().on_given(self.config.number, epoch);
+        }
+        if self.is(Defect::GateLast) && gate == Gate::Takeover {
+            self.late_gate = epoch;
+        } else {
+            self.change_gate(gate, epoch);
+        }
+    }
+
+    /// The right to speak ends at another time; the gate stays as it is.
+    fn set_until(&mut self, _: ServiceIndex, until: Option<Instant>) {
+        self.keep_until(until);
+        let (gate, epoch) = self.wire.gate();
+        if until.is_none() && matches!(gate, Gate::Takeover | Gate::Sole) {
+            self.judge.borrow_mut().on_given(self.config.number, epoch);
+        }
+    }
+
+    /// Asks the arbiter, whose answer comes later. As in the daemon, an epoch is not asked again before its answer has been read.
+    fn confirm(&mut self, _: ServiceIndex, epoch: u64) {
+        let Some(arbiter) = self.config.arbiter.clone() else {
+            return;
+        };
+        if self.verdicts.iter().any(|answer| answer.epoch == epoch) {
+            return;
+        }
+        let node = self.config.number;
+        let question = EpochRequest { node, epoch };
+        let at = self.clock.when(self.at);
+        let answer = if self.is_cut_off {
+            let verdict = ArbiterVerdict::Failed;
+            Some(TimedAnswer { at, epoch, verdict })
+        } else {
+            arbiter.borrow_mut().ask(at, question, self.agent.number)
+        };
+        if let Some(answer) = answer {
+            self.expect_verdict(answer);
+        }
+    }
+
+    fn hold(&mut self, _: ServiceIndex, clients: Vec<SocketAddr>) -> Vec<SocketAddr> {
+        if !self.is(Defect::NeverTold) {
+            self.wire.hold(&clients);
+        }
+        Vec::new()
+    }
+
+    fn settle(&mut self, _: ServiceIndex) {
+        self.wire.settle();
+    }
+
+    fn cap_window(&mut self, _: ServiceIndex, client: SocketAddr, cap: Option<Cap>) {
+        self.wire.cap(client, cap);
+    }
+
+    fn destroy(&mut self, _: ServiceIndex, clients: &[SocketAddr]) {
+        self.destroy_dying(clients);
+    }
+
+    fn take_address(&mut self, _: ServiceIndex) -> Result<(), String> {
+        self.address = Address::Interface;
+        self.is_claiming = true;
+        Ok(())
+    }
+
+    fn mend(&mut self, _: ServiceIndex) -> Result<[u8; 6], String> {
+        unreachable!("no step fails in this network")
+    }
+
+    fn announce(&mut self, _: ServiceIndex) {
+        self.tell_neighbours();
+    }
+
+    fn ask_outside(&mut self, _: ServiceIndex, _: Option<Instant>) -> bool {
+        self.ask_outside_host()
+    }
+
+    /// The gate is closed, so all sockets end, and no packet says so.
+    fn stand_down(&mut self, _: ServiceIndex, _: bool) {
+        self.may_speak = false;
+        (self.is_claiming, self.is_reached) = (false, false);
+        self.address = Address::Nowhere;
+        self.destroy_sockets();
+    }
+
+    fn allow_speech(&mut self, _: ServiceIndex) {
+        self.may_speak = true;
+        if self.is(Defect::GateLast) {
+            self.change_gate(Gate::Takeover, self.late_gate);
+        }
+    }
+
+    fn transmit(&mut self, packet: &[u8]) {
+        let output = self.speak(self.at, packet.to_vec(), true);
+        self.outputs.extend(output);
+    }
+
+    fn run_sync(&mut self, _: SyncRun) {
+        unreachable!("no server's state is copied")
+    }
+
+    fn hold_input(&mut self, _: ServiceIndex, _: Option<Instant>) {
+        unreachable!("no server's state is copied")
+    }
+
+    /// Updates what the kernel keeps for the next agent.
+    fn report(&mut self, _: &Node, _: ServiceIndex, report: &OperatorReport) {
+        match report {
+            OperatorReport::Unrestorable { client, reason } => self.lost.push((*client, reason.clone())),
+            OperatorReport::Role { to, .. } => {
+                self.judge.borrow_mut().on_role(self.config.number, *to);
+                self.is_consented = *to == Role::Backup;
+                self.doubted = None;
+            }
+            OperatorReport::Doubted { is_primary, epoch } => self.doubted = Some((*is_primary, *epoch)),
+            OperatorReport::Confirmed => self.doubted = None,
+            _ => {}
+        }
+    }
+
+    fn say(&mut self, message: MessageToPeer) {
+        self.say_word(&match message {
+            MessageToPeer::Heartbeat(heartbeat) => AgentMessage::Heartbeat(heartbeat),
+            MessageToPeer::Ask { clients, .. } => AgentMessage::Ask(clients),
+            MessageToPeer::AskAll { query, .. } => AgentMessage::AskAll(query),
+        });
+    }
+
+    fn probe(&mut self) {
+        self.send(AGENTS, PROBE);
+    }
+
+    fn take_unlogged(&mut self, _: ServiceIndex) -> u64 {
+        let packets = self.wire.take_unlogged();
+        if packets > 0 {
+            self.log_end = self.wire.end(); // what was logged before these packets passed is read first
+        }
+        packets
+    }
+
+    fn read_all(&mut self, reader: &mut dyn LogReader) {
+        let skips = self.is(Defect::SkipSecondDrain) && self.restoring > 0;
+        if !skips && !self.is(Defect::SkipDrains) {
+            self.read_log(self.log_end, reader);
+        }
+    }
+
+    fn restore<'a>(
+        &mut self,
+        _: ServiceIndex,
+        endpoint: &Known,
+        output: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<EndpointId, String> {
+        let sent = output.flatten().copied().collect();
+        let restore = self.distort(restore_of(endpoint, sent, self.at));
+        if self.host.find(self.vip, endpoint.client).is_some() {
+            return Err("the address is in use".to_owned());
+        }
+        let made = TcpEndpoint::restore(self.tcp().clone(), &restore, self.at);
+        let made = made.map_err(|error| error.to_string())?;
+        self.deaf.insert(endpoint.client);
+        self.restoring += 1;
+        let nobody = Box::new(|_: Instant, _: &mut TcpEndpoint| None);
+        Ok(self.host.adopt(self.at, made, nobody))
+    }
+
+    fn make_ready(&mut self, socket: &EndpointId) -> Result<(), String> {
+        let client = self.host.endpoint(*socket).map(TcpEndpoint::remote);
+        let Some(client) = client.filter(|_| !self.is(Defect::ReadyLast)) else {
+            return Ok(());
+        };
+        self.deaf.remove(&client);
+        let mut judge = self.judge.borrow_mut();
+        judge.on_ready(client);
+        judge.on_socket(self.config.number, client);
+        Ok(())
+    }
+
+    fn feed<'a>(
+        &mut self,
+        socket: &EndpointId,
+        endpoint: &Known,
+        input: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<(), String> {
+        if self.is(Defect::ForgetLateInput) {
+            return Ok(());
+        }
+        let has = self.host.endpoint(*socket);
+        let has = has.map_or(endpoint.receive_next, TcpEndpoint::receive_next);
+        let came = usize::try_from(has.distance_from(endpoint.receive_next)).unwrap_or(0);
+        let late: Vec<u8> = input.flatten().copied().skip(came).collect();
+        self.host.with(self.at, *socket, |socket| socket.feed(&late));
+        Ok(())
+    }
+
+    fn activate(
+        &mut self,
+        _: ServiceIndex,
+        endpoint: &Known,
+        socket: EndpointId,
+        is_quiet: bool,
+    ) -> Result<EndpointId, String> {
+        self.restoring -= 1;
+        if !is_quiet {
+            self.host.with(self.at, socket, TcpEndpoint::probe);
+        }
+        let (gate, epoch) = self.wire.gate();
+        let is_lent = gate == Gate::Takeover && self.until.is_some_and(|until| self.at < until);
+        let mut judge = self.judge.borrow_mut();
+        judge.on_live(self.config.number, endpoint.client, is_lent.then_some(epoch));
+        if self.is(Defect::ReadyLast) {
+            self.deaf.remove(&endpoint.client);
+        }
+        drop(judge);
+        Ok(socket)
+    }
+
+    fn offered_window(&self, socket: &EndpointId) -> u32 {
+        self.host.endpoint(*socket).map_or(0, TcpEndpoint::offered_window)
+    }
+
+    fn drop_restored(&mut self, _: ServiceIndex, endpoint: &Known, socket: EndpointId) {
+        self.restoring -= 1;
+        self.deaf.remove(&endpoint.client);
+        self.host.take(socket);
+        self.lose_socket(endpoint.client);
+    }
+
+    fn drop_live(&mut self, _: ServiceIndex, endpoint: &Known, socket: EndpointId) {
+        self.host.take(socket);
+        self.lose_socket(endpoint.client);
+    }
+
+    fn close_live(
+        &mut self,
+        _: ServiceIndex,
+        id: ConnectionId,
+        endpoint: &Known,
+        socket: EndpointId,
+        has_ended: bool,
+    ) {
+        self.replicas.remove(&id);
+        if has_ended {
+            self.host.with(self.at, socket, TcpEndpoint::shutdown);
+        } else {
+            self.host.with(self.at, socket, TcpEndpoint::abort);
+            self.lose_socket(endpoint.client);
+        }
+    }
+
+    fn relay(
+        &mut self,
+        _: ServiceIndex,
+        id: ConnectionId,
+        endpoint: Known,
+        socket: EndpointId,
+        taken: HandedOver,
+    ) {
+        let replica = self.replicas.remove(&id);
+        let HandedOver { connection, syn_ack } = taken;
+        let adoption = match adoption(&connection, &endpoint, replica) {
+            Ok(adoption) => adoption,
+            Err(reason) => {
+                self.lost.push((endpoint.client, reason));
+                self.host.with(self.at, socket, TcpEndpoint::abort); // the daemon drops the socket, which sends a RST
+                return;
+            }
+        };
+        let (program, client) = (Rc::clone(&self.config.program), endpoint.client);
+        let relay = SimRelay::new(adoption, move || program(client));
+        if let Some((endpoint, _)) = self.host.take(socket) {
+            let socket = self.host.adopt(self.at, endpoint, Box::new(relay));
+            self.relayed.push(socket);
+            self.unheard.extend(syn_ack.map(|syn_ack| (socket, syn_ack)));
+        }
+    }
+
+    fn open_replica(&mut self, _: ServiceIndex, id: ConnectionId, client: SocketAddr) -> Result<(), String> {
+        let replica = ApplicationReplica {
+            application: (self.config.program)(client),
+            ended: false,
+            reads_at: Instant::ZERO,
+        };
+        let before = self.replicas.insert(id, replica);
+        assert!(before.is_none(), "{client} has a replica already");
+        Ok(())
+    }
+
+    fn write_replica<'a>(
+        &mut self,
+        _: ServiceIndex,
+        id: ConnectionId,
+        input: impl Iterator<Item = LogPart<'a>>,
+        ends: bool,
+    ) -> Option<Result<Written, String>> {
+        let (now, pace) = (self.at, self.config.replica_pace);
+        let replica = self.replicas.get_mut(&id)?;
+        let mut input = gather(input).expect("memory can be read");
+        let all = input.len();
+        if let Some(pace) = pace {
+            input.truncate(if now < replica.reads_at { 0 } else { pace.bytes });
+            if !input.is_empty() {
+                replica.reads_at = now + pace.every;
+            }
+        }
+        replica.application.on_input(now, &input);
+        let is_ended = ends && input.len() == all;
+        if is_ended {
+            replica.application.on_input_end(now);
+        }
+        Some(Ok(Written {
+            bytes: input.len() as u64,
+            is_ended,
+        }))
+    }
+
+    fn close_replica(&mut self, _: ServiceIndex, id: ConnectionId) {
+        self.replicas.remove(&id);
+    }
+}
+
+/// What the stack needs in order to restore a connection.
+fn restore_of(endpoint: &Known, sent: Vec<u8>, now: Instant) -> Restore {
+    Restore {
+        local: endpoint.vip,
+        remote: endpoint.client,
+        snd_una: endpoint.send_unacknowledged,
+        sent,
+        unsent: Vec::new(),
+        rcv_nxt: endpoint.receive_next,
+        received: Vec::new(),
+        mss: endpoint.mss,
+        window_scale: endpoint.window_scale.map(|(theirs, ours)| WindowScale {
+            send: theirs,
+            receive: ours,
+        }),
+        sack: endpoint.sack,
+        timestamp: endpoint
+            .timestamps
+            .map(|clock| timestamp_at(clock.value, clock.at, now)),
+        window: RestoreWindow {
+            snd_wl1: endpoint.send_window_seq,
+            snd_wnd: endpoint.send_window,
+            max_window: endpoint.send_window_max,
+            rcv_wnd: endpoint.receive_window,
+            rcv_wup: endpoint.receive_window_from,
+        },
+        window_probe: false, // `activate` probes, when the socket leaves repair mode
+    }
+}
+
+/// How the relay continues a connection.
+fn adoption(
+    connection: &Connection,
+    endpoint: &Known,
+    replica: Option<ApplicationReplica>,
+) -> Result<RelayAdoption, String> {
+    let (log, frontier) = (connection.input(), endpoint.input_frontier);
+    let restart = connection.follower().restart();
+    let (plan, input) = match &restart {
+        Ok(Restart::Replica { input_from, resume }) => {
+            let replica = replica.ok_or("there is no replica")?;
+            let input = log.parts((*input_from).min(frontier)..frontier).collect();
+            (RelayPlan::Replica(resume.clone(), replica.application), input)
+        }
+        _ if endpoint.output != OutputEnd::Open => (RelayPlan::Silent, Vec::new()),
+        Ok(Restart::Http { feed, resume }) => (RelayPlan::Http(resume.clone()), feed.logged(log, frontier)),
+        Err(reason) => return Err(reason.clone()),
+    };
+    Ok(RelayAdoption {
+        plan,
+        input: gather(input).map_err(|error| error.to_string())?,
+        input_ended: endpoint.input_ended,
+        output: endpoint.output,
+    })
+}

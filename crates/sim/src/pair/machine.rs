@@ -1,0 +1,508 @@
+//! The machine of a node: its kernel's handling of packets, and what the next agent finds there. Either node may be the wire or the
+//! primary; the roles move.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use proto::Instant;
+use proto::action::{Action, Gate, ServiceAction};
+use proto::node::NodeConfig;
+use proto::packet::{Checksum, Segment};
+use proto::table::{ConnectionId, Direction};
+
+use super::application::{ApplicationFactory, ReadPace, Served, SimApplication};
+use super::arbiter::{SimArbiter, TimedAnswer};
+use super::clock::NodeClock;
+use super::defect::Defect;
+use super::judge::Judge;
+use super::ledger::PacketSpeaker;
+use super::thread::{AgentDatagram, AgentThread, Costs};
+use super::wire::{Fate, LogEnd, LoggedPacket, SimWire, WireSide};
+use crate::host::{EndpointId, Host, HostConfig};
+use crate::tcp;
+use crate::world::{Output, Port, SimNode as _};
+
+/// Port to the neighbours: routers, outside hosts.
+pub(super) const CLIENTS: Port = Port(0);
+/// Port to the peer's stack.
+pub(super) const PEER: Port = Port(1);
+/// Port to the peer's agent.
+pub(super) const AGENTS: Port = Port(2);
+
+/// Asks the peer's kernel whether it is there.
+pub(super) const PROBE: &[u8] = b"probe";
+/// The answer to [`PROBE`].
+const ALIVE: &[u8] = b"alive";
+
+/// Number of turns after a halt until the agent has reacted. It notices the halt in the first turn, and has reacted by the second.
+const TURNS_UNAWARE: u32 = 2;
+
+/// Configuration of a station.
+#[derive(Clone)]
+pub struct StationConfig {
+    /// 0 or 1: its name for the judge.
+    pub number: usize,
+    /// Configuration of the core.
+    pub core: NodeConfig,
+    /// Configuration of the local stack. Restored sockets get its buffers.
+    pub host: HostConfig,
+    /// Bytes that the log of connections holds.
+    pub ring_bytes: usize,
+    /// Bytes that the log of SYNs holds.
+    pub opening_bytes: usize,
+    /// Pause of the agent before it reads what was logged.
+    pub nap: Duration,
+    /// Time that the agent's work takes.
+    pub costs: Costs,
+    /// The application.
+    pub program: ApplicationFactory,
+    /// How fast the application reads from clients.
+    pub pace: Option<ReadPace>,
+    /// How fast the application reads as a replica.
+    pub replica_pace: Option<ReadPace>,
+    /// How far its clock is ahead of the world's.
+    pub ahead: Duration,
+    /// Arbiter that decides when the nodes do not hear each other, if there is one.
+    pub(crate) arbiter: Option<Rc<RefCell<SimArbiter>>>,
+    /// Defect of the node, in tests of the judge.
+    pub defect: Option<Defect>,
+    /// The agents also hear each other through the service's network.
+    pub service_link: bool,
+    /// An outside host answers what this node asks from its own address.
+    pub outside: bool,
+}
+
+/// Where a node has the VIP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Address {
+    Nowhere,
+    /// The node answers no ARP for the VIP, and its packets go through the peer.
+    Loopback,
+    Interface,
+}
+
+/// A node of the pair, without its agent.
+pub struct Machine {
+    pub(super) config: StationConfig,
+    pub(super) wire: SimWire,
+    pub(super) host: Host,
+    pub(super) vip: SocketAddr,
+    pub(super) judge: Rc<RefCell<Judge>>,
+    pub(super) outputs: VecDeque<Output>,
+    pub(super) address: Address,
+    /// End of the right to speak alone, by the node's own clock. Later packets are dropped.
+    pub(super) until: Option<Instant>,
+    /// A lease that ends at this time or earlier may be over already: the clock stood still in a halt, and the agent has not noticed yet.
+    pub(super) outlasted: Instant,
+    /// Answers of the arbiter in transit.
+    pub(super) verdicts: VecDeque<TimedAnswer>,
+    /// The node may send packets of its own: the second guard lets RSTs out.
+    pub(super) may_speak: bool,
+    /// `is_reached`: since the agent last looked, an outside host has answered the VIP. `is_claiming`: the node asks outside hosts.
+    pub(super) is_reached: bool,
+    pub(super) is_claiming: bool,
+    /// Clients whose connections have lost their process and are not known to be adopted: FIN and RST of these are not speech.
+    pub(super) dying: BTreeSet<SocketAddr>,
+    /// Connections whose process died, of which no agent knows yet.
+    pub(super) deaths: Vec<SocketAddr>,
+    /// The process that listened is dead, so a RST for want of a listener is not speech either.
+    pub(super) is_server_dead: bool,
+    /// Sockets that are not ready for packets.
+    pub(super) deaf: BTreeSet<SocketAddr>,
+    /// Number of sockets that were restored and are not live.
+    pub(super) restoring: usize,
+    pub(super) replicas: BTreeMap<ConnectionId, ApplicationReplica>,
+    pub(super) relayed: Vec<EndpointId>,
+    /// SYN-ACKs of connections that were handed over before their clients were heard. The relay keeps the SYN-ACKs for the next agent.
+    pub(super) unheard: Vec<(EndpointId, Vec<u8>)>,
+    pub(super) lost: Vec<(SocketAddr, String)>,
+    pub(super) agent: AgentThread,
+    /// The node's clock. All times in this struct are this clock's; the world's times are converted where they come in.
+    pub(super) clock: NodeClock,
+    /// What the clock showed when the agent's present step began.
+    pub(super) at: Instant,
+    /// The epoch of a gate that is closed late, for [`Defect::GateLast`].
+    pub(super) late_gate: u64,
+    /// How far the log reached when that step began.
+    pub(super) log_end: LogEnd,
+    /// Number of turns until the agent has noticed a halt and reacted. 0 if it cannot notice the halt, for example because the machine's
+    /// counter stood still, too.
+    pub(super) turns_unaware: u32,
+    /// The primary has accepted this node as its backup. The kernel keeps this for the next agent.
+    pub(super) is_consented: bool,
+    /// The agent is in doubt: whether this node is the primary, and the epoch. The kernel keeps this, too.
+    pub(super) doubted: Option<(bool, u64)>,
+    /// The cable of the service's interface carries a signal.
+    pub(super) has_carrier: bool,
+    /// All cables of the node are cut, so it does not reach the arbiter either.
+    pub(super) is_cut_off: bool,
+    /// The whole machine stands still until this time. Incoming packets wait in the backlog.
+    pub(super) frozen_until: Instant,
+    pub(super) backlog: Vec<(Port, Vec<u8>)>,
+    /// SYNs, and SYN-ACKs, whose clients have not answered, for [`Defect::TrustSyn`].
+    pub(super) handshakes: BTreeMap<SocketAddr, Vec<LoggedPacket>>,
+    seed: u64,
+}
+
+/// A replica of the application.
+pub(super) struct ApplicationReplica {
+    pub application: Box<dyn SimApplication>,
+    pub ended: bool,
+    /// When the replica reads again.
+    pub reads_at: Instant,
+}
+
+impl Machine {
+    /// A node that has just started; `judge` is told what it does.
+    pub fn new(now: Instant, config: StationConfig, seed: u64, judge: Rc<RefCell<Judge>>) -> Self {
+        let clock = NodeClock::new(config.ahead);
+        let now = clock.read(now);
+        let agent = AgentThread::new(now, config.core.incarnation);
+        let vip = config.core.services[0].table.vip;
+        Self {
+            wire: SimWire::new(
+                vip,
+                config.ring_bytes,
+                config.opening_bytes,
+                config.core.detector.agent_timeout,
+                config.defect,
+            ),
+            host: started(&config, vip, seed),
+            config,
+            vip,
+            judge,
+            outputs: VecDeque::new(),
+            address: Address::Nowhere,
+            until: None,
+            outlasted: Instant::ZERO,
+            verdicts: VecDeque::new(),
+            may_speak: false,
+            is_reached: false,
+            is_claiming: false,
+            dying: BTreeSet::new(),
+            deaths: Vec::new(),
+            is_server_dead: false,
+            deaf: BTreeSet::new(),
+            restoring: 0,
+            replicas: BTreeMap::new(),
+            relayed: Vec::new(),
+            unheard: Vec::new(),
+            lost: Vec::new(),
+            agent,
+            clock,
+            at: now,
+            late_gate: 0,
+            log_end: LogEnd::default(),
+            turns_unaware: 0,
+            is_consented: false,
+            doubted: None,
+            has_carrier: true,
+            is_cut_off: false,
+            frozen_until: now,
+            backlog: Vec::new(),
+            handshakes: BTreeMap::new(),
+            seed,
+        }
+    }
+
+    /// The machine after a loss of power and a boot: nothing is left of what it held.
+    pub(super) fn booted(&mut self, now: Instant) -> Self {
+        self.config.core.incarnation = self.agent.number + 1;
+        let judge = Rc::clone(&self.judge);
+        let mut fresh = Self::new(now, self.config.clone(), self.seed.wrapping_add(1), judge);
+        let now = self.clock.read(now);
+        fresh.agent.due = now;
+        fresh.clock = self.clock;
+        fresh.frozen_until = now;
+        fresh.at = now;
+        fresh.lost = std::mem::take(&mut self.lost);
+        fresh
+    }
+
+    /// The local stack, for inspection.
+    pub const fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Connections that could not be continued, and why.
+    pub fn lost(&self) -> &[(SocketAddr, String)] {
+        &self.lost
+    }
+
+    /// Number of replicas that run.
+    pub fn replicas(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// Packets that were dropped because the log was full.
+    pub const fn ring_full(&self) -> u64 {
+        self.wire.full()
+    }
+
+    /// The gate, and the epoch in which it was set.
+    pub const fn gate(&self) -> (Gate, u64) {
+        self.wire.gate()
+    }
+
+    /// Whether the node's right to speak has not ended at a time of the world.
+    pub(crate) fn may_speak_now(&self, now: Instant) -> bool {
+        let now = self.clock.read(now);
+        self.until.is_none_or(|until| now < until)
+    }
+
+    /// Whether the machine stands still at a time of the world.
+    pub(crate) fn stands_still(&self, now: Instant) -> bool {
+        self.is_frozen(self.clock.read(now))
+    }
+
+    /// Whether no cable leads anywhere.
+    pub(crate) const fn is_cut_off(&self) -> bool {
+        self.is_cut_off
+    }
+
+    /// Number of the agent that runs, or ran last.
+    pub(crate) const fn agent_number(&self) -> u64 {
+        self.agent.number
+    }
+
+    /// What the node's clock shows at a time of the world.
+    pub fn time(&self, now: Instant) -> Instant {
+        self.clock.read(now)
+    }
+
+    /// Queues the arbiter's answer, which is in transit.
+    pub(crate) fn expect_verdict(&mut self, answer: TimedAnswer) {
+        let at = self.clock.read(answer.at);
+        let answer = TimedAnswer { at, ..answer };
+        self.verdicts.push_back(answer);
+        self.agent.wake(answer.at);
+    }
+
+    /// Sets whether the cable of the service's interface carries a signal.
+    pub const fn set_carrier(&mut self, has_carrier: bool) {
+        self.has_carrier = has_carrier;
+    }
+
+    /// Sets whether all cables of the node are cut.
+    pub const fn set_cut_off(&mut self, is_cut_off: bool) {
+        self.is_cut_off = is_cut_off;
+    }
+
+    pub(super) fn is_frozen(&self, now: Instant) -> bool {
+        now < self.frozen_until
+    }
+
+    /// Stops the whole machine until `until`.
+    pub fn freeze(&mut self, until: Instant) {
+        let until = self.clock.read(until);
+        self.frozen_until = self.frozen_until.max(until);
+    }
+
+    /// A hypervisor pauses the machine until `until`. The machine's clock stands still. Its counter goes on if `counter_goes_on`.
+    pub fn halt(&mut self, now: Instant, until: Instant, counter_goes_on: bool) {
+        let answered: Vec<_> = self
+            .verdicts
+            .iter()
+            .map(|answer| self.clock.when(answer.at))
+            .collect();
+        self.clock.stand_still(now, until, counter_goes_on);
+        for (answer, at) in self.verdicts.iter_mut().zip(answered) {
+            answer.at = self.clock.read(at); // the answer travels on meanwhile
+        }
+        let shown = self.clock.read(until);
+        let is_noticed = counter_goes_on && self.agent.notices_pauses();
+        self.turns_unaware = if is_noticed { TURNS_UNAWARE } else { 0 };
+        self.outlasted = shown + self.config.core.lease;
+        self.frozen_until = self.frozen_until.max(shown + Duration::from_nanos(1));
+    }
+
+    /// The server listens again.
+    pub(super) fn listen_again(&mut self) {
+        listen(&mut self.host, &self.config, self.vip);
+    }
+
+    /// Notes an action in the trace, unless it is too frequent to be of interest.
+    pub(super) fn note(&mut self, action: &Action) {
+        use ServiceAction::{FeedReplica, SetUntil, Transmit};
+        if let Action::Service(_, action) = action
+            && !matches!(action, SetUntil { .. } | FeedReplica { .. } | Transmit(_))
+        {
+            self.outputs.push_back(Output::Note(format!("{action:?}")));
+        }
+    }
+
+    /// The endpoints' configuration for a restored socket.
+    pub(super) const fn tcp(&self) -> &tcp::TcpConfig {
+        &self.config.host.tcp
+    }
+
+    pub(super) fn is(&self, defect: Defect) -> bool {
+        self.config.defect == Some(defect)
+    }
+
+    /// Sends what the local stack or a raw socket says, if the guards let it.
+    pub(super) fn speak(&mut self, now: Instant, packet: Vec<u8>, is_raw: bool) -> Option<Output> {
+        let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
+        // Packets of a raw socket bear the agent's mark, and the agent knows what it says.
+        if segment.flags.rst && (!self.may_speak || self.is_server_dead) && !is_raw {
+            return None;
+        }
+        let (gate, epoch) = self.wire.gate();
+        let port = match gate {
+            Gate::Off | Gate::Mute => return None,
+            Gate::Wire if is_raw && self.wire.is_update(&packet) => return Some(self.say_update(packet)),
+            Gate::Wire if !self.wire.holds(segment.destination) => return None,
+            Gate::Primary if self.address == Address::Loopback && !self.is(Defect::BypassWire) => {
+                let packet = self.silence_death(packet)?;
+                self.judge.borrow_mut().on_offered(&packet);
+                return Some(Output::Transmit { port: PEER, packet });
+            }
+            Gate::Primary if !self.is(Defect::BypassWire) => return None,
+            Gate::Wire | Gate::Takeover | Gate::Sole if self.until.is_some_and(|until| now >= until) => {
+                self.judge.borrow_mut().on_muttered(self.config.number, &packet);
+                return None;
+            }
+            // The node is becoming a primary again, so its packets go through the peer, the wire.
+            Gate::Takeover | Gate::Sole if self.address == Address::Loopback => {
+                return Some(Output::Transmit { port: PEER, packet });
+            }
+            Gate::Wire | Gate::Primary | Gate::Takeover | Gate::Sole => CLIENTS,
+        };
+        let voice = PacketSpeaker {
+            node: self.config.number,
+            epoch,
+            is_alone: matches!(gate, Gate::Takeover | Gate::Sole),
+            is_lent: self.until.is_some(),
+            is_outlasted: self.until.is_some_and(|until| until <= self.outlasted),
+        };
+        self.judge.borrow_mut().on_spoken(voice, &packet, is_raw);
+        Some(Output::Transmit { port, packet })
+    }
+
+    /// Repeats an acknowledgement of the primary, with the window as the cap allows it now.
+    fn say_update(&mut self, packet: Vec<u8>) -> Output {
+        let packet = self.wire.withhold(packet);
+        let voice = self.voice_of_primary();
+        self.judge
+            .borrow_mut()
+            .on_released(voice, Direction::Out, &packet);
+        Output::Transmit {
+            port: CLIENTS,
+            packet,
+        }
+    }
+
+    fn voice_of_primary(&self) -> PacketSpeaker {
+        PacketSpeaker {
+            node: 1 - self.config.number,
+            epoch: self.wire.gate().1,
+            is_alone: false,
+            is_lent: false,
+            is_outlasted: false,
+        }
+    }
+
+    pub(super) fn on_packet(&mut self, now: Instant, side: WireSide, packet: Vec<u8>) {
+        let (host, deaf, vip) = (&self.host, &self.deaf, self.vip);
+        let is_local = |client| host.find(vip, client).is_some() && !deaf.contains(&client);
+        let fate = self.wire.on_packet(now, side, &packet, is_local);
+        if side == WireSide::Peer {
+            self.agent.seen_here = Some(now);
+        }
+        let Ok(segment) = Segment::parse(&packet, Checksum::Trusted) else {
+            return;
+        };
+        let (direction, out) = if segment.destination == self.vip {
+            (Direction::In, PEER)
+        } else {
+            (Direction::Out, CLIENTS)
+        };
+        let mut judge = self.judge.borrow_mut();
+        let number = self.config.number;
+        let gate = self.wire.gate().0;
+        match fate {
+            Fate::Released | Fate::Unlogged => {
+                if fate == Fate::Released {
+                    judge.on_logged(number, direction, &packet);
+                } else if !self.is(Defect::ReleaseUnlogged) && !self.is(Defect::ForgetSyn) {
+                    judge.on_taken(direction, &packet); // the log is no longer promised to be complete
+                    judge.on_log_lost(number);
+                }
+                let packet = match direction {
+                    Direction::In => packet,
+                    Direction::Out => self.wire.withhold(packet),
+                };
+                judge.on_released(self.voice_of_primary(), direction, &packet);
+                self.outputs.push_back(Output::Transmit { port: out, packet });
+            }
+            Fate::Held => judge.on_logged(number, direction, &packet),
+            Fate::Redirected => {
+                if segment.flags.syn {
+                    judge.on_taken(direction, &packet); // this node may be the wire before the SYN arrives there: no log has it then
+                }
+                self.outputs.push_back(Output::Transmit { port: PEER, packet });
+            }
+            Fate::Local if self.address != Address::Nowhere => {
+                if gate != Gate::Primary {
+                    judge.on_taken(direction, &packet);
+                }
+                if segment.flags.syn && !self.is_server_dead {
+                    judge.on_socket(number, segment.source);
+                }
+                drop(judge);
+                self.host.handle(now, Port(0), packet);
+                return;
+            }
+            Fate::Local | Fate::Dropped => {}
+        }
+        drop(judge);
+        if matches!(fate, Fate::Released | Fate::Held) {
+            self.agent.wake(now + self.config.nap);
+        }
+    }
+
+    pub(super) fn send(&mut self, port: Port, word: &[u8]) {
+        let packet = word.to_vec();
+        self.outputs.push_back(Output::Transmit { port, packet });
+    }
+
+    /// Handles a message of the peer's agent that came through the service's network.
+    pub(super) fn on_agents_here(&mut self, now: Instant, packet: &[u8]) {
+        self.agent.seen_here = Some(now);
+        self.on_agents(now, packet);
+    }
+
+    pub(super) fn on_agents(&mut self, now: Instant, packet: &[u8]) {
+        match packet {
+            PROBE => self.send(AGENTS, ALIVE),
+            ALIVE => {
+                self.agent.is_answered = true;
+                self.agent.wake(now);
+            }
+            _ => {
+                let said: Option<AgentDatagram> = serde_json::from_slice(packet).ok();
+                let is_first = |said: &AgentDatagram| self.agent.number_heard(said.incarnation, said.number);
+                let word = said.filter(is_first).map(|said| said.word);
+                self.agent.words.extend(word);
+                self.agent.wake(now);
+            }
+        }
+    }
+}
+
+/// A stack on which the application listens.
+fn started(config: &StationConfig, vip: SocketAddr, seed: u64) -> Host {
+    let mut host = Host::new(config.host.clone(), seed);
+    listen(&mut host, config, vip);
+    host
+}
+
+fn listen(host: &mut Host, config: &StationConfig, vip: SocketAddr) {
+    let (program, pace) = (Rc::clone(&config.program), config.pace);
+    host.listen(vip.port(), move |client| {
+        Box::new(Served::new(program(client), pace))
+    });
+}

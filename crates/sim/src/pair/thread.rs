@@ -1,0 +1,250 @@
+//! The agent's thread: its work takes time, and it naps, sleeps, is paused and is killed.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use agent::LogReader;
+use proto::Instant;
+use proto::action::{Action, Heartbeat, ServiceAction};
+use proto::census::{CensusPage, PageQuery};
+use proto::learn::ClientTerms;
+use proto::packet::Checksum;
+use proto::pause::PauseWatch;
+use proto::stream::{OnShelf, Shelf};
+use serde::{Deserialize, Serialize};
+
+use super::defect::Defect;
+use super::machine::Machine;
+use super::wire::{LogEnd, LoggedPacket};
+
+/// Time that each kind of work takes the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// To make a socket.
+    pub restore: Duration,
+    /// To begin to read the log.
+    pub drain: Duration,
+    /// To read one record of the log.
+    pub record: Duration,
+    /// To let a socket speak.
+    pub activate: Duration,
+    /// To give a socket to the relay.
+    pub hand_over: Duration,
+    /// To change addresses, routes and rules.
+    pub assume: Duration,
+    /// Any other action.
+    pub other: Duration,
+}
+
+impl Costs {
+    /// Costs measured on Linux (docs/KERNEL.md: 24 µs for a full restore), times `factor`. Only `assume` is an estimate, for some dozen
+    /// netlink messages, and is not multiplied.
+    pub fn measured(factor: u32) -> Self {
+        let micros = |count: u64| Duration::from_micros(count) * factor;
+        Self {
+            restore: micros(24),
+            drain: micros(2),
+            record: Duration::from_nanos(300) * factor,
+            activate: micros(6),
+            hand_over: micros(5),
+            assume: Duration::from_micros(500),
+            other: micros(1),
+        }
+    }
+
+    pub(super) fn of(&self, action: &Action, unread: u64) -> Duration {
+        let Action::Service(_, action) = action else {
+            return self.other;
+        };
+        match action {
+            ServiceAction::Drain => self.drain + self.record * u32::try_from(unread).unwrap_or(u32::MAX),
+            ServiceAction::Restore { .. } => self.restore,
+            ServiceAction::Activate { .. } => self.activate,
+            ServiceAction::HandOver { .. } => self.hand_over,
+            ServiceAction::Assume { .. } => self.assume,
+            _ => self.other,
+        }
+    }
+}
+
+/// A message from one agent to the other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum AgentMessage {
+    Heartbeat(Heartbeat),
+    Ask(Vec<SocketAddr>),
+    Told(Vec<ClientTerms>),
+    AskAll(PageQuery),
+    Page(CensusPage),
+}
+
+/// A message in transit. The network may deliver it more than once.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct AgentDatagram {
+    /// Number of the sending agent, among the agents of its node.
+    pub incarnation: u64,
+    /// Number of the message, counting up.
+    pub number: u64,
+    pub word: AgentMessage,
+}
+
+/// Number of messages that are remembered, to recognise copies.
+const HEARD_MAX: u64 = 128;
+
+/// Number of records that are read from the log at once.
+const BATCH: usize = 64;
+
+/// The packets of these records. A place is a packet's index in the upper half and an offset in the packet in the lower half.
+struct RecordBatch<'a>(Vec<&'a [u8]>);
+
+impl Shelf for RecordBatch<'_> {
+    fn bytes(&self, place: u64, len: usize) -> &[u8] {
+        let index = |part: u64| usize::try_from(part).expect("few packets, short ones");
+        &self.0[index(place >> 32)][index(place & 0xffff_ffff)..][..len]
+    }
+}
+
+/// State of the agent's thread.
+pub(super) struct AgentThread {
+    /// When the agent continues.
+    pub due: Instant,
+    /// The action that is under way until `due`.
+    pub doing: Option<Action>,
+    /// The agent has looked at all its inputs since it last rested.
+    pub has_looked: bool,
+    /// The agent sleeps until something happens.
+    pub is_asleep: bool,
+    /// The agent does not run before this time.
+    pub paused_until: Instant,
+    /// The agent was killed; a new agent starts at `due`.
+    pub is_dead: bool,
+    /// Until this time, everything takes this many times as long.
+    late: (Instant, u32),
+    /// Number of the agent, among the agents of its node.
+    pub number: u64,
+    pub words: VecDeque<AgentMessage>,
+    pub pauses: PauseWatch,
+    /// The peer's kernel has answered the probe.
+    pub is_answered: bool,
+    /// Number of messages that the agent has sent.
+    pub said: u64,
+    /// The peer's agent that was heard last, and the numbers of its last messages.
+    heard: (u64, BTreeSet<u64>),
+    /// When the last packet of the peer came through the service's network. `None`: none since the agent last looked.
+    pub seen_here: Option<Instant>,
+    /// An outside host has answered; this is when it was asked. `None`: no answer since the agent last looked.
+    pub reached_outside: Option<Instant>,
+}
+
+impl AgentThread {
+    /// An agent that starts now.
+    pub fn new(now: Instant, number: u64) -> Self {
+        Self {
+            due: now,
+            doing: None,
+            has_looked: false,
+            is_asleep: false,
+            paused_until: now,
+            is_dead: false,
+            late: (now, 1),
+            number,
+            words: VecDeque::new(),
+            pauses: PauseWatch::default(),
+            is_answered: false,
+            said: 0,
+            heard: (0, BTreeSet::new()),
+            seen_here: None,
+            reached_outside: None,
+        }
+    }
+
+    /// Remembers a message of the peer by its number. False if the message is a copy.
+    pub fn number_heard(&mut self, incarnation: u64, number: u64) -> bool {
+        if self.heard.0 != incarnation {
+            self.heard = (incarnation, BTreeSet::new());
+        }
+        let numbers = &mut self.heard.1;
+        let is_first = numbers.insert(number);
+        let newest = numbers.last().copied().unwrap_or(number);
+        numbers.retain(|number| number + HEARD_MAX > newest);
+        is_first
+    }
+
+    /// Something has happened that a sleeping agent waits for.
+    pub fn wake(&mut self, at: Instant) {
+        if self.is_asleep {
+            self.due = self.due.min(at).max(self.paused_until);
+        }
+    }
+
+    /// Whether the agent would find out that its clock stood still while the counter went on.
+    pub const fn notices_pauses(&self) -> bool {
+        self.pauses.knows_rate()
+    }
+
+    pub fn slowed(&self, now: Instant, cost: Duration) -> Duration {
+        match self.late {
+            (until, times) if now < until => cost * times,
+            _ => cost,
+        }
+    }
+}
+
+impl Machine {
+    /// Stops the agent's thread until `until`. The wire goes on.
+    pub fn pause(&mut self, until: Instant) {
+        let until = self.clock.read(until);
+        self.agent.paused_until = self.agent.paused_until.max(until);
+        self.agent.due = self.agent.due.max(until);
+    }
+
+    /// Until `until`, everything takes the agent `times` as long.
+    pub fn delay(&mut self, until: Instant, times: u32) {
+        self.agent.late = (self.clock.read(until), times);
+    }
+
+    /// From now on the node's clock is faster by `drift` millionths.
+    pub fn set_drift(&mut self, now: Instant, drift: i32) {
+        self.clock.set_drift(now, drift);
+    }
+
+    /// Whether the agent exists and runs.
+    pub(super) fn runs(&self, now: Instant) -> bool {
+        !self.agent.is_dead && now >= self.agent.paused_until && !self.is_frozen(now)
+    }
+
+    /// Whether an agent exists that could be told something.
+    pub(super) const fn has_agent(&self) -> bool {
+        !self.agent.is_dead
+    }
+
+    /// Hands the log to `reader`, up to `end`, batch by batch, as the daemon's agent does.
+    pub(super) fn read_log(&mut self, end: LogEnd, reader: &mut dyn LogReader) {
+        loop {
+            let records: Vec<LoggedPacket> = std::iter::from_fn(|| self.wire.read(end)).take(BATCH).collect();
+            if records.is_empty() {
+                return;
+            }
+            let batch = RecordBatch(records.iter().map(|record| &record.packet[..]).collect());
+            for (index, record) in (0..).zip(&records) {
+                let source = OnShelf {
+                    shelf: &batch,
+                    place: index << 32,
+                };
+                record.tell(reader, Some(source));
+                if self.is(Defect::TrustSyn) {
+                    self.repeat_handshake(record, reader);
+                }
+            }
+            reader.keep(&batch);
+        }
+    }
+}
+
+impl LoggedPacket {
+    /// Tells the reader of a record.
+    pub fn tell(&self, reader: &mut dyn LogReader, source: Option<OnShelf<'_>>) {
+        let checksum = Checksum::Trusted;
+        reader.packet(self.at, 0, self.direction, &self.packet, checksum, source);
+    }
+}
