@@ -11,14 +11,13 @@
 #define SERVICES_MAX 64
 
 /* The gate: what a node does with the packets of one service. The agent changes it by one store. */
-enum mode {
-	MODE_OFF = 0,      /* this node has no part in the service: packets pass untouched */
-	MODE_FORWARD = 1,  /* backup without a log: only forwards (the benchmark's baseline) */
-	MODE_WIRE = 2,     /* backup: log, then release */
-	MODE_TAKEOVER = 3, /* the gate is closed to the old primary; connections become local one by one */
-	MODE_SOLE = 4,     /* every connection is local; the old primary stays mute */
-	MODE_PRIMARY = 5,  /* the application is here; output must go through the peer's wire */
-	MODE_MUTE = 6,     /* the peer speaks alone: nothing passes */
+enum gate {
+	GATE_OFF = 0,      /* this node has no part in the service: packets pass untouched */
+	GATE_WIRE = 1,     /* backup: log, then release */
+	GATE_TAKEOVER = 2, /* the gate is closed to the old primary; connections become local one by one */
+	GATE_SOLE = 3,     /* every connection is local; the old primary stays mute */
+	GATE_PRIMARY = 4,  /* the application is here; output must go through the peer's wire */
+	GATE_MUTE = 5,     /* the peer speaks alone: nothing passes */
 };
 
 enum direction {
@@ -37,7 +36,7 @@ struct vip {
 };
 
 struct service_state {
-	__u32 mode;          /* enum mode, stored by the agent alone */
+	__u32 gate;          /* enum gate, stored by the agent alone */
 	__u32 ifindex;       /* the service interface */
 	__u8 peer_mac[6];    /* the other node on that interface */
 	__u8 own_mac[6];
@@ -48,7 +47,7 @@ struct service_state {
 	__u32 server_dead;
 	__u64 deaths;        /* number of this service's sockets that dying processes released */
 	__u64 peer_seen_ns;  /* when the other node last sent a packet of the service here, CLOCK_MONOTONIC */
-	__u64 epoch;         /* epoch of the mode, kept for a successor of the agent */
+	__u64 epoch;         /* epoch of the gate, kept for a successor of the agent */
 	/* Number of packets that passed unlogged because the agent was away. Includes packets that a gate stopped while it closed. */
 	__u64 unlogged;
 	__u64 until_ns;      /* end of the right to speak alone, CLOCK_MONOTONIC; 0: no end */
@@ -68,8 +67,8 @@ struct service_state {
 /* Which of the maps `held` and `undecided` the programs must look at for a service. */
 enum holds {
 	HOLDS_NOTHING = 0, /* neither map has an entry */
-	HOLDS_SOME = 1,    /* `held` may have entries; in MODE_TAKEOVER, `undecided` has all clients whose connections are being decided */
-	HOLDS_UNTOLD = 2,  /* `held` may have entries; in MODE_TAKEOVER, `undecided` is not filled yet, so all SYNs wait */
+	HOLDS_SOME = 1,    /* `held` may have entries; in GATE_TAKEOVER, `undecided` has all clients whose connections are being decided */
+	HOLDS_UNTOLD = 2,  /* `held` may have entries; in GATE_TAKEOVER, `undecided` is not filled yet, so all SYNs wait */
 };
 
 /*

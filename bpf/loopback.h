@@ -7,10 +7,10 @@
 static __always_inline int hear_own(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (!same_address(packet->ip.source, state->own_address))
 		return TC_ACT_OK; /* without the mark nft refuses the segment, and the program gets an error */
-	__u32 mode = mode_now(state);
-	if (mode == MODE_MUTE && packet->tcp.syn)
+	__u32 gate = gate_now(state);
+	if (gate == GATE_MUTE && packet->tcp.syn)
 		return TC_ACT_OK; /* as above: this node does not serve now */
-	int verdict = mode == MODE_PRIMARY ? release_to_peer(skb, state) : carry(skb, packet, state, mode);
+	int verdict = gate == GATE_PRIMARY ? release_to_peer(skb, state) : carry(skb, packet, state, gate);
 	if (verdict == TC_ACT_OK && skb->mark != MARK_SPEAK)
 		skb->mark = MARK_LOCAL;
 	return verdict;
@@ -20,9 +20,9 @@ static __always_inline int hear_own(struct __sk_buff *skb, struct parsed *packet
 static __always_inline int say_to_own(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (!same_address(packet->ip.destination, state->own_address))
 		return TC_ACT_OK;
-	__u32 mode = mode_now(state);
-	int verdict = may_leave(skb, packet, state, mode);
-	return verdict == TC_ACT_OK && mode == MODE_PRIMARY ? release_to_peer(skb, state) : verdict;
+	__u32 gate = gate_now(state);
+	int verdict = may_leave(skb, packet, state, gate);
+	return verdict == TC_ACT_OK && gate == GATE_PRIMARY ? release_to_peer(skb, state) : verdict;
 }
 
 SEC("tc")
@@ -32,7 +32,7 @@ int loopback(struct __sk_buff *skb) {
 		return TC_ACT_UNSPEC; /* let the program of another node's agent on lo look at it */
 	__u32 service = packet.service;
 	struct service_state *state = bpf_map_lookup_elem(&states, &service);
-	if (!state || mode_now(state) == MODE_OFF)
+	if (!state || gate_now(state) == GATE_OFF)
 		return TC_ACT_UNSPEC;
 	if (packet.direction == DIRECTION_IN)
 		return hear_own(skb, &packet, state);

@@ -47,7 +47,7 @@ static __always_inline struct service_state *connects_to(struct bpf_sock_addr *c
 		return NULL;
 	*index = *service;
 	struct service_state *found = bpf_map_lookup_elem(&states, service);
-	return found && *(volatile __u32 *)&found->mode != MODE_OFF ? found : NULL;
+	return found && *(volatile __u32 *)&found->gate != GATE_OFF ? found : NULL;
 }
 
 /*

@@ -23,7 +23,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-static __always_inline __u32 mode_now(struct service_state *state) { return *(volatile __u32 *)&state->mode; }
+static __always_inline __u32 gate_now(struct service_state *state) { return *(volatile __u32 *)&state->gate; }
 
 /* Passes a segment to the local stack. A new connection takes over the segment's mark, and its SYN-ACK does so too (tcp_fwmark_accept). */
 static __always_inline int pass_local(struct __sk_buff *skb, struct parsed *packet, _Bool is_new) {
@@ -84,7 +84,7 @@ static __always_inline int take(struct __sk_buff *skb, struct parsed *packet) {
 
 /* Why a wire does not let this segment pass now. The gate of a single connection is its entry in `held`. */
 static __always_inline int refusal(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	if (mode_now(state) != MODE_WIRE || held_as(packet, state))
+	if (gate_now(state) != GATE_WIRE || held_as(packet, state))
 		return REASON_GATE_CLOSED;
 	return is_input_held(skb, packet, state) ? REASON_INPUT_HELD : NOT_REFUSED;
 }
@@ -137,11 +137,11 @@ static __always_inline _Bool is_undecided(struct parsed *packet) {
 
 /*
  * A SYN while the service is taken over. The listener must not contradict what was sent for a connection that is being decided. The program
- * reads the mode, `holds`, the bits of `undecided` and the sockets. The agent stores them in the opposite order (docs/wire.md, SYNs during
+ * reads the gate, `holds`, the bits of `undecided` and the sockets. The agent stores them in the opposite order (docs/wire.md, SYNs during
  * a takeover).
  */
 static __always_inline int take_syn(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	full_barrier(); /* the caller has read the mode */
+	full_barrier(); /* the caller has read the gate */
 	_Bool is_told = *(volatile __u32 *)&state->holds == HOLDS_SOME;
 	full_barrier();
 	_Bool waits = !is_told || is_undecided(packet);
@@ -218,7 +218,7 @@ static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed 
 	case REASON_GATE_CLOSED:
 		if (packet->direction == DIRECTION_OUT)
 			return TC_ACT_SHOT;
-		if (mode_now(state) == MODE_WIRE)
+		if (gate_now(state) == GATE_WIRE)
 			return take_held(skb, packet, state);
 		return packet->tcp.syn ? take_syn(skb, packet, state) : take(skb, packet);
 	default:
@@ -228,10 +228,7 @@ static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed 
 
 /* An ICMP error goes to the node that sent the segment it is about. */
 static __always_inline int pass_icmp(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
-	__u32 mode = mode_now(state);
-	if (mode != MODE_WIRE && mode != MODE_FORWARD)
-		return TC_ACT_OK;
-	if (mode == MODE_WIRE && held_as(packet, state))
+	if (gate_now(state) != GATE_WIRE || held_as(packet, state))
 		return TC_ACT_OK;
 	int verdict = release_to_primary(skb, packet, state);
 	if (verdict != TC_ACT_SHOT)
@@ -239,20 +236,18 @@ static __always_inline int pass_icmp(struct __sk_buff *skb, struct parsed *packe
 	return verdict;
 }
 
-/* Handles a segment in any mode except MODE_OFF and MODE_PRIMARY. */
-static __always_inline int carry(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 mode) {
-	switch (mode) {
-	case MODE_WIRE:
+/* Handles a segment at any gate except GATE_OFF and GATE_PRIMARY. */
+static __always_inline int carry(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 gate) {
+	switch (gate) {
+	case GATE_WIRE:
 		return log_and_release(skb, packet, state);
-	case MODE_FORWARD:
-		return release(skb, packet, state);
-	case MODE_TAKEOVER:
+	case GATE_TAKEOVER:
 		if (packet->direction == DIRECTION_OUT)
 			return dropped(packet->service, REASON_GATE_CLOSED);
 		return packet->tcp.syn ? take_syn(skb, packet, state) : take(skb, packet);
-	case MODE_SOLE:
+	case GATE_SOLE:
 		return packet->direction == DIRECTION_OUT ? dropped(packet->service, REASON_GATE_CLOSED) : TC_ACT_OK;
-	default: /* MODE_MUTE */
+	default: /* GATE_MUTE */
 		return dropped(packet->service, REASON_EGRESS_MUTE);
 	}
 }
@@ -282,8 +277,8 @@ static __always_inline _Bool may_speak(struct service_state *state) {
 
 /* Whether a service lets a packet pass that nobody can read and that may be its own. `leaves`: the packet leaves this node. */
 static __always_inline _Bool lets_unread_pass(struct service_state *state, _Bool leaves) {
-	__u32 mode = mode_now(state);
-	return mode == MODE_OFF || (leaves && (mode == MODE_SOLE || mode == MODE_TAKEOVER) && may_speak(state));
+	__u32 gate = gate_now(state);
+	return gate == GATE_OFF || (leaves && (gate == GATE_SOLE || gate == GATE_TAKEOVER) && may_speak(state));
 }
 
 /*
@@ -310,12 +305,12 @@ int wire(struct __sk_buff *skb) {
 		return pass_unread(services_at(packet.ip.destination) | services_at(packet.ip.source), verdict, 0);
 	__u32 service = packet.service;
 	struct service_state *state = bpf_map_lookup_elem(&states, &service);
-	if (!state || mode_now(state) == MODE_OFF)
+	if (!state || gate_now(state) == GATE_OFF)
 		return TC_ACT_OK;
 	if (verdict == PARSE_ICMP)
 		return pass_icmp(skb, &packet, state);
-	__u32 mode = mode_now(state);
-	return mode == MODE_PRIMARY ? reach_primary(skb, &packet, state) : carry(skb, &packet, state, mode);
+	__u32 gate = gate_now(state);
+	return gate == GATE_PRIMARY ? reach_primary(skb, &packet, state) : carry(skb, &packet, state, gate);
 }
 
 /*
@@ -353,29 +348,28 @@ static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *p
 }
 
 /* Whether this node's own stack may send this segment for the VIP now. The segment's route is checked elsewhere. */
-static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 mode) {
+static __always_inline int may_leave(struct __sk_buff *skb, struct parsed *packet, struct service_state *state, __u32 gate) {
 	__u32 service = packet->service;
 	if (packet->tcp.syn) { /* a new connection of this client: forget that the process of an earlier one died */
 		struct client_key client = client_of(packet);
 		bpf_map_delete_elem(&dying, &client);
 	}
-	switch (mode) {
-	case MODE_WIRE:
+	switch (gate) {
+	case GATE_WIRE:
 		if (!held_as(packet, state)) {
 			if (is_update(skb, packet, state) && !withhold(skb, packet))
 				return TC_ACT_OK;
 			return dropped(service, REASON_EGRESS_MUTE);
 		}
 		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
-	case MODE_FORWARD:
-	case MODE_MUTE:
+	case GATE_MUTE:
 		return dropped(service, REASON_EGRESS_MUTE);
-	case MODE_PRIMARY:
+	case GATE_PRIMARY:
 		return silence_death(skb, packet, state);
-	case MODE_TAKEOVER:
-	case MODE_SOLE:
+	case GATE_TAKEOVER:
+	case GATE_SOLE:
 		return may_speak(state) ? TC_ACT_OK : dropped(service, REASON_EGRESS_EXPIRED);
-	default: /* MODE_OFF */
+	default: /* GATE_OFF */
 		return TC_ACT_OK;
 	}
 }
@@ -395,13 +389,13 @@ int guard(struct __sk_buff *skb) {
 	__u8 destination[6];
 	if (!state)
 		return TC_ACT_OK;
-	__u32 mode = mode_now(state);
+	__u32 gate = gate_now(state);
 	if (packet.direction != DIRECTION_OUT)
 		return TC_ACT_OK;
-	if (mode == MODE_PRIMARY &&
+	if (gate == GATE_PRIMARY &&
 	    (load(skb, 0, destination, sizeof(destination)) || !same_mac(destination, state->peer_mac)))
 		return dropped(service, REASON_EGRESS_UNGUARDED);
-	return may_leave(skb, &packet, state, mode);
+	return may_leave(skb, &packet, state, gate);
 }
 
 #include "loopback.h"
@@ -476,9 +470,9 @@ int death(struct bpf_sock *sk) {
 		if (!(killed | is_crash_code(code, service)))
 			continue;
 		/* Without a wire, connections end in the ordinary way. But a returning peer must learn that no server listens here. */
-		__u32 mode = mode_now(service);
-		_Bool alone = mode == MODE_SOLE || mode == MODE_TAKEOVER;
-		if (mode != MODE_PRIMARY && !(alone && listener))
+		__u32 gate = gate_now(service);
+		_Bool alone = gate == GATE_SOLE || gate == GATE_TAKEOVER;
+		if (gate != GATE_PRIMARY && !(alone && listener))
 			continue;
 		__sync_fetch_and_add(&service->deaths, 1);
 		struct death_record record = {.client = {.service = i}, .listener = listener};

@@ -6,7 +6,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
-use steadfast_linux::wire::{Mode, PIN_ROOT, Wire, WireError, WireOptions, WireService};
+use proto::action::Gate;
+use steadfast_linux::wire::{PIN_ROOT, Wire, WireError, WireOptions, WireService};
 
 use support::bystander::Bystander;
 use support::lan::{Family, Lan};
@@ -32,7 +33,7 @@ fn a_wire_is_succeeded_under_traffic_and_no_record_is_lost_or_doubled() {
         ring_bytes: 128 << 20, // room for all packets that are logged while no agent reads the ring
         ..options()
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Gate::Wire);
     let reading = LogThread::of(&wire);
     let pairs = Family::BOTH.map(|family| {
         let listener = lan.primary.listen(family.vip());
@@ -90,7 +91,7 @@ fn what_was_logged_while_nobody_lived_is_read_by_the_successor() {
     let Some(lan) = Lan::new("what_was_logged_while_nobody_lived_is_read_by_the_successor") else {
         return;
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
     let reading = LogThread::of(&wire);
     let mut bystanders = Family::BOTH.map(|family| {
         let listener = lan.primary.listen(family.vip());
@@ -111,14 +112,14 @@ fn what_was_logged_while_nobody_lived_is_read_by_the_successor() {
 }
 
 #[test]
-fn modes_survive_and_so_does_what_they_forbid() {
-    let Some(lan) = Lan::new("modes_survive_and_so_does_what_they_forbid") else {
+fn gates_survive_and_so_does_what_they_forbid() {
+    let Some(lan) = Lan::new("gates_survive_and_so_does_what_they_forbid") else {
         return;
     };
-    let mut wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Off);
-    for (v4, v6) in Mode::ALL.into_iter().zip(Mode::ALL.into_iter().rev()) {
-        wire.set_mode(Family::V4.service(), v4);
-        wire.set_mode(Family::V6.service(), v6);
+    let mut wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Off);
+    for (v4, v6) in Gate::ALL.into_iter().zip(Gate::ALL.into_iter().rev()) {
+        wire.set_gate(Family::V4.service(), v4);
+        wire.set_gate(Family::V6.service(), v6);
         wire = wire.succeeded(&options());
         let kept = Family::BOTH.map(|family| wire.gate(family.service()).0);
         assert_eq!(kept, [v4, v6]);
@@ -129,21 +130,21 @@ fn modes_survive_and_so_does_what_they_forbid() {
 /// them pass.
 #[test]
 fn syns_that_waited_for_a_dead_agent_pass() {
-    for (mode, knew) in [
-        (Mode::Takeover, false),
-        (Mode::Takeover, true),
-        (Mode::Wire, true),
+    for (gate, knew) in [
+        (Gate::Takeover, false),
+        (Gate::Takeover, true),
+        (Gate::Wire, true),
     ] {
         let Some(lan) = Lan::new("syns_that_waited_for_a_dead_agent_pass") else {
             return;
         };
-        let mut wire = WireOn::new(&lan.backup, &lan.primary, &options(), mode);
+        let mut wire = WireOn::new(&lan.backup, &lan.primary, &options(), gate);
         for family in Family::BOTH.into_iter().filter(|_| knew) {
             wire.hold(family.service(), &family.clients()).expect("hold");
         }
         wire = wire.succeeded(&options());
-        wire.set_modes(mode); // as an agent does on the arbiter's word
-        let server = if mode == Mode::Wire {
+        wire.set_gates(gate); // as an agent does on the arbiter's word
+        let server = if gate == Gate::Wire {
             &lan.primary
         } else {
             &lan.backup
@@ -170,7 +171,7 @@ fn what_does_not_fit_is_refused_and_left_as_it_is() {
     let Some(lan) = Lan::new("what_does_not_fit_is_refused_and_left_as_it_is") else {
         return;
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
     let reading = LogThread::of(&wire);
     let listener = lan.primary.listen(Family::V4.vip());
     let mut bystander = Bystander::new(lan.client.connect_pair(&listener));

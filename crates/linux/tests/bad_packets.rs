@@ -7,9 +7,9 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use proto::action::Gate;
 use proto::packet::{Flags, Malformed, Segment};
 use socket2::{Domain, Protocol, Socket, Type};
-use steadfast_linux::wire::Mode;
 
 use support::bystander::Bystander;
 use support::frame::{
@@ -36,7 +36,7 @@ impl BadPacketScene {
     fn new(test: &str, family: Family) -> Option<Self> {
         let lan = Lan::new(test)?;
         lan.client.sysctl("ipv4/tcp_timestamps", "0");
-        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
         let reading = LogThread::of(&wire);
         let listener = lan.primary.listen(family.vip());
         let mut bystander = Bystander::new(lan.client.connect_pair(&listener));

@@ -6,11 +6,11 @@ mod support;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
+use proto::action::Gate;
 use proto::connection::Cap;
 use proto::{Offset, Seq, takeover};
 use steadfast_linux::clock;
 use steadfast_linux::raw::RawSender;
-use steadfast_linux::wire::Mode;
 
 use support::frame::FrameTap;
 use support::lan::{Family, Lan};
@@ -136,7 +136,7 @@ impl Slowed {
 
 fn a_slowed_client(test: &str, family: Family) {
     let Some(lan) = Lan::new(test) else { return };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
     let reading = LogThread::of(&wire);
     let raw = lan.backup.run(RawSender::open).expect("raw sockets");
     let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));

@@ -10,9 +10,9 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, kill, raise, signal};
 use nix::unistd::Pid;
+use proto::action::Gate;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use steadfast_linux::network::sockets;
-use steadfast_linux::wire::Mode;
 
 use support::frame::FrameTap;
 use support::lan::{Family, Lan, LanHost};
@@ -189,8 +189,8 @@ struct DeathScene {
 impl DeathScene {
     /// The server listens at `bound`.
     fn at(lan: &Lan, family: Family, bound: IpAddr, protocol: Protocol) -> Self {
-        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-        let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
+        let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Gate::Primary);
         let reading = LogThread::of(&wire);
         let mut server = ServerChild::start(&lan.primary, (bound, family.vip().port()).into(), protocol);
         let client = lan.client.connect(family.vip());
@@ -401,7 +401,7 @@ fn the_next_connection_of_a_dead_ones_client_ends_like_any_other() {
         scene.guard.wait_for(family, "dropped_dying_process", 1);
         let deaths = scene.guard.server_deaths(family.service());
         scene.guard.forget_server_deaths(family.service(), deaths);
-        scene.guard.set_modes(Mode::Sole);
+        scene.guard.set_gates(Gate::Sole);
         let mut server = ServerChild::start(&lan.primary, family.vip(), Protocol::TCP);
         let from = scene.client.local_addr().expect("connected");
         let socket = lan
@@ -418,7 +418,7 @@ fn the_next_connection_of_a_dead_ones_client_ends_like_any_other() {
         let patience = Some(Duration::from_secs(10));
         scene.client.set_read_timeout(patience).expect("a timeout");
         server.obey("accept");
-        scene.guard.set_modes(Mode::Primary);
+        scene.guard.set_gates(Gate::Primary);
         server.obey("close");
         assert_eq!((&scene.client).read(&mut [0; 10]).expect("its end"), 0);
     }
@@ -546,8 +546,8 @@ fn a_workers_death_leaves_the_service_alive() {
         return;
     };
     let family = Family::V4;
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-    let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
+    let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Gate::Primary);
     let reading = LogThread::of(&wire);
     let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
     // The worker is a process whose standard input is the connection.
@@ -571,16 +571,16 @@ fn a_workers_death_leaves_the_service_alive() {
 /// A wire that comes back must be told that no server listens here.
 #[test]
 fn a_listeners_death_is_noticed_without_a_wire_too() {
-    for mode in [Mode::Sole, Mode::Takeover] {
+    for gate in [Gate::Sole, Gate::Takeover] {
         let Some(lan) = Lan::new("a_listeners_death_is_noticed_without_a_wire_too") else {
             return;
         };
         let family = Family::V4;
-        let guard = WireOn::new(&lan.primary, &lan.backup, &options(), mode);
+        let guard = WireOn::new(&lan.primary, &lan.backup, &options(), gate);
         let mut server = ServerChild::start(&lan.primary, family.vip(), Protocol::TCP);
         server.signal(Signal::SIGKILL);
         server.wait_for_end();
-        assert!(guard.server_deaths(family.service()) > 0, "{mode:?}");
+        assert!(guard.server_deaths(family.service()) > 0, "{gate:?}");
     }
 }
 
@@ -592,7 +592,7 @@ fn a_listener_that_dies_while_it_is_looked_for_is_not_forgotten() {
         return;
     };
     let family = Family::V4;
-    let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Sole);
+    let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Gate::Sole);
     let die = || {
         let mut server = ServerChild::start(&lan.primary, family.vip(), Protocol::TCP);
         server.signal(Signal::SIGKILL);

@@ -8,10 +8,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use proto::Seq;
+use proto::action::Gate;
 use proto::packet::{Flags, Segment, TcpOptions, Timestamps};
 use proto::table::{HANDSHAKES_MAX, PENDING_MAX};
 use socket2::SockFilter;
-use steadfast_linux::wire::{Mode, Record};
+use steadfast_linux::wire::Record;
 
 use support::bystander::Bystander;
 use support::frame::FrameTap;
@@ -163,7 +164,7 @@ impl FloodScene {
             .ip("route add 198.18.0.0/15 via 10.0.0.1 dev eth0\n route add 2001:2::/48 via fd00::1 dev eth0");
         lan.client
             .ip("route add blackhole 198.18.0.0/15\n route add blackhole 2001:2::/48");
-        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
         let reading = LogThread::of(&wire);
         let census = ArrivalCount::of(&lan, family);
         let listener = lan.primary.listen(family.vip());
@@ -358,7 +359,7 @@ fn a_flood_keeps_nobody_from_reading_the_connections() {
     };
     lan.power_off_primary(); // a living primary would answer the segments
     let family = Family::V4;
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
     let mut rings = wire.rings().expect("rings");
     let tap = FrameTap::on(&lan.client, "port2");
     let put = |packet: &[u8]| tap.put(lan.backup.mac(), lan.client.mac(), packet);

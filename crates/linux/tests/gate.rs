@@ -1,4 +1,4 @@
-//! Which node may speak for the VIP in which mode, and how a connection is switched from the log to its socket.
+//! Which node may speak for the VIP at which gate, and how a connection is switched from the log to its socket.
 
 mod support;
 
@@ -7,13 +7,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use proto::action::Gate;
 use proto::packet::{Checksum, Flags, Segment, TcpOptions};
 use proto::{Seq, takeover};
 use socket2::{Domain, SockRef, Socket, Type};
 use steadfast_linux::clock;
 use steadfast_linux::raw::RawSender;
 use steadfast_linux::repair::{Pool, RestoredSocket};
-use steadfast_linux::wire::{MARK_SPEAK, Mode, REASONS, WireOptions, WireService};
+use steadfast_linux::wire::{MARK_SPEAK, REASONS, WireOptions, WireService};
 
 use support::frame::{
     DESTINATION_OPTIONS, FRAGMENT, FrameTap, PADDING, fix_ipv4_header, fragment_header, too_big,
@@ -81,9 +82,9 @@ struct Fates {
     at_client: Vec<u32>,
 }
 
-/// Sends one packet of each party through the backup's wire in `mode`.
-fn fates(mode: Mode, family: Family, lan: &Lan, wire: &WireOn) -> Fates {
-    wire.set_modes(mode);
+/// Sends one packet of each party through the backup's wire, whose gate is `gate`.
+fn fates(gate: Gate, family: Family, lan: &Lan, wire: &WireOn) -> Fates {
+    wire.set_gates(gate);
     let (client, vip): (SocketAddr, _) = ((family.address(1), 4000).into(), family.vip());
     let tap = FrameTap::on(&lan.client, "port2");
     let (mut at_client, mut at_primary) = (
@@ -123,23 +124,18 @@ fn fates(mode: Mode, family: Family, lan: &Lan, wire: &WireOn) -> Fates {
 }
 
 #[test]
-fn every_mode_lets_through_what_it_says() {
-    let Some(lan) = Lan::new("every_mode_lets_through_what_it_says") else {
+fn every_gate_lets_through_what_it_says() {
+    let Some(lan) = Lan::new("every_gate_lets_through_what_it_says") else {
         return;
     };
     stay_on_this_cpu();
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Off);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Off);
     for family in Family::BOTH {
         let bytes = if family == Family::V4 { 40 } else { 60 };
-        let expected = |mode| -> (Vec<(&str, u64)>, &[u32], &[u32]) {
-            match mode {
-                Mode::Off => (vec![], &[], &[OWN]),
-                Mode::Forward => (
-                    vec![("dropped_egress_mute", 1)],
-                    &[CLIENTS],
-                    &[PRIMARYS, STRANGERS],
-                ),
-                Mode::Wire => {
+        let expected = |gate| -> (Vec<(&str, u64)>, &[u32], &[u32]) {
+            match gate {
+                Gate::Off => (vec![], &[], &[OWN]),
+                Gate::Wire => {
                     let counted = vec![
                         ("logged_in_packets", 1),
                         ("logged_out_packets", 1),
@@ -150,13 +146,13 @@ fn every_mode_lets_through_what_it_says() {
                     ];
                     (counted, &[CLIENTS], &[PRIMARYS])
                 }
-                Mode::Takeover => (
+                Gate::Takeover => (
                     vec![("dropped_gate_closed", 2), ("held_in_takeover", 1)],
                     &[],
                     &[OWN],
                 ),
-                Mode::Sole => (vec![("dropped_gate_closed", 2)], &[], &[OWN]),
-                Mode::Primary => (
+                Gate::Sole => (vec![("dropped_gate_closed", 2)], &[], &[OWN]),
+                Gate::Primary => (
                     vec![
                         ("dropped_foreign_voice", 2),
                         ("dropped_egress_unguarded", 1),
@@ -165,26 +161,25 @@ fn every_mode_lets_through_what_it_says() {
                     &[CLIENTS],
                     &[],
                 ),
-                Mode::Mute => (vec![("dropped_egress_mute", 4)], &[], &[]),
+                Gate::Mute => (vec![("dropped_egress_mute", 4)], &[], &[]),
             }
         };
-        for mode in [
-            Mode::Off,
-            Mode::Forward,
-            Mode::Wire,
-            Mode::Takeover,
-            Mode::Sole,
-            Mode::Primary,
-            Mode::Mute,
+        for gate in [
+            Gate::Off,
+            Gate::Wire,
+            Gate::Takeover,
+            Gate::Sole,
+            Gate::Primary,
+            Gate::Mute,
         ] {
-            let (counted, at_primary, at_client) = expected(mode);
+            let (counted, at_primary, at_client) = expected(gate);
             let (at_primary, at_client) = (at_primary.to_vec(), at_client.to_vec());
             let expected = Fates {
                 counted,
                 at_primary,
                 at_client,
             };
-            assert_eq!(fates(mode, family, &lan, &wire), expected, "{family:?} {mode:?}");
+            assert_eq!(fates(gate, family, &lan, &wire), expected, "{family:?} {gate:?}");
         }
     }
 }
@@ -195,7 +190,7 @@ fn what_cannot_be_read_leaves_a_node_that_speaks_alone_only() {
     let Some(lan) = Lan::new("what_cannot_be_read_leaves_a_node_that_speaks_alone_only") else {
         return;
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Off);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Off);
     let out = FrameTap::behind_filters(&lan.backup, "eth0");
     for family in Family::BOTH {
         let (client, vip): (SocketAddr, _) = ((family.address(1), 4000).into(), family.vip());
@@ -219,23 +214,22 @@ fn what_cannot_be_read_leaves_a_node_that_speaks_alone_only() {
                 ]
             }
         };
-        for mode in [
-            Mode::Off,
-            Mode::Forward,
-            Mode::Wire,
-            Mode::Takeover,
-            Mode::Sole,
-            Mode::Primary,
-            Mode::Mute,
+        for gate in [
+            Gate::Off,
+            Gate::Wire,
+            Gate::Takeover,
+            Gate::Sole,
+            Gate::Primary,
+            Gate::Mute,
         ] {
-            wire.set_modes(mode);
-            let leaves = matches!(mode, Mode::Off | Mode::Takeover | Mode::Sole);
+            wire.set_gates(gate);
+            let leaves = matches!(gate, Gate::Off | Gate::Takeover | Gate::Sole);
             for (packet, reason) in &packets {
                 let before = wire.counter(family, reason);
                 let has_left = leaves_by(&out, &lan, packet, (family.address(2), 1).into(), client);
-                assert_eq!(has_left, leaves, "{family:?} {mode:?}");
+                assert_eq!(has_left, leaves, "{family:?} {gate:?}");
                 let dropped = wire.counter(family, reason) - before;
-                assert_eq!(dropped, u64::from(!leaves), "{family:?} {mode:?}");
+                assert_eq!(dropped, u64::from(!leaves), "{family:?} {gate:?}");
             }
         }
     }
@@ -262,7 +256,7 @@ fn what_cannot_be_read_is_held_to_all_services_of_its_vip() {
     let first = services(&lan.backup);
     let second = first.clone().map(|service| WireService { port: 81, ..service });
     let both = [first, second].concat();
-    let wire = WireOn::serving(&both, &lan.backup, &lan.primary, &options(), Mode::Off);
+    let wire = WireOn::serving(&both, &lan.backup, &lan.primary, &options(), Gate::Off);
     let (out, tap) = (
         FrameTap::behind_filters(&lan.backup, "eth0"),
         FrameTap::on(&lan.client, "port2"),
@@ -285,25 +279,25 @@ fn what_cannot_be_read_is_held_to_all_services_of_its_vip() {
             packet
         };
         let (said, heard) = (cut(word(OWN, vip, client)), cut(word(CLIENTS, client, vip)));
-        for (modes, leaves) in [
-            ([Mode::Off, Mode::Off], true),
-            ([Mode::Sole, Mode::Takeover], true),
-            ([Mode::Sole, Mode::Off], true),
-            ([Mode::Sole, Mode::Wire], false),
-            ([Mode::Wire, Mode::Sole], false),
-            ([Mode::Off, Mode::Primary], false),
-            ([Mode::Primary, Mode::Off], false),
-            ([Mode::Mute, Mode::Takeover], false),
+        for (gates, leaves) in [
+            ([Gate::Off, Gate::Off], true),
+            ([Gate::Sole, Gate::Takeover], true),
+            ([Gate::Sole, Gate::Off], true),
+            ([Gate::Sole, Gate::Wire], false),
+            ([Gate::Wire, Gate::Sole], false),
+            ([Gate::Off, Gate::Primary], false),
+            ([Gate::Primary, Gate::Off], false),
+            ([Gate::Mute, Gate::Takeover], false),
         ] {
             indices
                 .iter()
-                .zip(modes)
-                .for_each(|(&index, mode)| wire.set_mode(index, mode));
+                .zip(gates)
+                .for_each(|(&index, gate)| wire.set_gate(index, gate));
             let before = dropped();
             let has_left = leaves_by(&out, &lan, &said, (family.address(2), 1).into(), client);
-            assert_eq!(has_left, leaves, "{family:?} {modes:?}");
-            assert_eq!(dropped() - before, u64::from(!leaves), "{family:?} {modes:?}");
-            if modes != [Mode::Off; 2] {
+            assert_eq!(has_left, leaves, "{family:?} {gates:?}");
+            assert_eq!(dropped() - before, u64::from(!leaves), "{family:?} {gates:?}");
+            if gates != [Gate::Off; 2] {
                 let before = dropped();
                 tap.put(lan.backup.mac(), lan.client.mac(), &heard);
                 eventually("what the client says is dropped", || {
@@ -312,7 +306,7 @@ fn what_cannot_be_read_is_held_to_all_services_of_its_vip() {
             }
         }
         // The right to speak is each service's own.
-        indices.iter().for_each(|&index| wire.set_mode(index, Mode::Sole));
+        indices.iter().for_each(|&index| wire.set_gate(index, Gate::Sole));
         for index in indices {
             wire.set_until(index, 1);
             assert!(
@@ -330,7 +324,7 @@ fn the_right_to_speak_ends_by_itself() {
     let Some(lan) = Lan::new("the_right_to_speak_ends_by_itself") else {
         return;
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Off);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Off);
     let sender = lan.backup.run(RawSender::open).expect("raw sockets");
     for family in Family::BOTH {
         let (client, vip): (SocketAddr, _) = ((family.address(1), 4000).into(), family.vip());
@@ -342,15 +336,15 @@ fn the_right_to_speak_ends_by_itself() {
             sender.send(&fence).expect("send");
             heard(&mut at_client)
         };
-        for mode in [Mode::Takeover, Mode::Sole, Mode::Wire] {
-            wire.set_modes(mode);
+        for gate in [Gate::Takeover, Gate::Sole, Gate::Wire] {
+            wire.set_gates(gate);
             wire.hold(family.service(), &[client]).expect("hold");
             wire.settle(family.service(), &[client]).expect("settle");
             let expired = wire.counter(family, "dropped_right_expired");
-            assert_eq!(says(0), [OWN], "{mode:?}: without an end");
+            assert_eq!(says(0), [OWN], "{gate:?}: without an end");
             let now = clock::now().as_nanos();
-            assert_eq!(says(now + 60_000_000_000), [OWN], "{mode:?}: before its end");
-            assert_eq!(says(now), [] as [u32; 0], "{mode:?}: after it");
+            assert_eq!(says(now + 60_000_000_000), [OWN], "{gate:?}: before its end");
+            assert_eq!(says(now), [] as [u32; 0], "{gate:?}: after it");
             assert_eq!(wire.counter(family, "dropped_right_expired"), expired + 1);
         }
     }
@@ -387,7 +381,7 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
         let Some(lan) = Lan::new("a_connection_is_switched_from_the_log_to_its_socket") else {
             return;
         };
-        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
         let reading = LogThread::of(&wire);
         let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
         let address = client.local_addr().expect("connected");
@@ -397,7 +391,7 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
             (!reading.now().connection(address).1.is_busy()).then_some(())
         });
 
-        wire.set_modes(Mode::Takeover);
+        wire.set_gates(Gate::Takeover);
         (&server).write_all(b"the old primary").expect("write");
         wire.wait_for(family, "dropped_gate_closed", 1);
         assert_silent(&client);
@@ -452,7 +446,7 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
             "nothing is held any more"
         );
 
-        wire.set_modes(Mode::Sole);
+        wire.set_gates(Gate::Sole);
         say(&client, &socket, &stream(2, 100_000));
         say(&socket, &client, &stream(3, 100_000));
     }
@@ -464,12 +458,12 @@ fn what_came_by_itself_is_not_fed_again() {
     let Some(lan) = Lan::new("what_came_by_itself_is_not_fed_again") else {
         return;
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
     let reading = LogThread::of(&wire);
     let (client, server) = lan.client.connect_pair(&lan.primary.listen(Family::V4.vip()));
     let address = client.local_addr().expect("connected");
     say(&client, &server, b"before");
-    wire.set_modes(Mode::Takeover);
+    wire.set_gates(Gate::Takeover);
     let endpoint = reading.now().connection(address).1.endpoint();
     let mut pool = Pool::new(Family::V4.vip());
     let restored = lan
@@ -509,11 +503,11 @@ fn new_connections_pass_in_a_takeover_and_after_it() {
         let Some(lan) = Lan::new("new_connections_pass_in_a_takeover_and_after_it") else {
             return;
         };
-        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Takeover);
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Takeover);
         let reading = LogThread::of(&wire);
         let listener = lan.backup.listen(family.vip());
-        for mode in [Mode::Takeover, Mode::Sole, Mode::Off] {
-            wire.set_modes(mode);
+        for gate in [Gate::Takeover, Gate::Sole, Gate::Off] {
+            wire.set_gates(gate);
             wire.hold(family.service(), &[]).expect("hold"); // no connection is undecided
             let (client, server) = lan.client.connect_pair(&listener);
             say(&client, &server, &stream(1, 100_000));
@@ -533,7 +527,7 @@ fn syns_of_undecided_clients_wait() {
         let Some(lan) = Lan::new("syns_of_undecided_clients_wait") else {
             return;
         };
-        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Takeover);
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Takeover);
         let listener = lan.backup.listen(family.vip());
         let from = SocketAddr::new(family.address(1), 40_000);
         let opening = lan.client.run(|| {
@@ -548,7 +542,7 @@ fn syns_of_undecided_clients_wait() {
             (wire.counter(family, "dropped_syn_waits") == 1).then_some(())
         });
         wire.hold(family.service(), &[from]).expect("hold");
-        wire.set_modes(Mode::Takeover); // setting the mode again changes nothing
+        wire.set_gates(Gate::Takeover); // setting the same gate again changes nothing
         let (other, accepted) = lan.client.connect_pair(&listener);
         say(&other, &accepted, b"not concerned");
         for another in Family::BOTH.into_iter().filter(|&another| another != family) {
@@ -574,7 +568,7 @@ fn a_syn_cookie_opens_a_connection_in_a_takeover() {
         };
         lan.backup.sysctl("ipv4/tcp_syncookies", "2"); // always
         lan.backup.sysctl("ipv4/tcp_fwmark_accept", "1"); // as a node's network is set up
-        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Takeover);
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Takeover);
         wire.hold(family.service(), &[]).expect("hold");
         let (client, server) = lan.client.connect_pair(&lan.backup.listen(family.vip()));
         say(&client, &server, b"what?");
@@ -591,11 +585,11 @@ fn a_new_wire_holds_nobody() {
         let Some(lan) = Lan::new("a_new_wire_holds_nobody") else {
             return;
         };
-        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
         let listener = lan.primary.listen(family.vip());
         wire.hold(family.service(), &family.clients()).expect("hold");
-        for mode in [Mode::Mute, Mode::Wire] {
-            wire.set_modes(mode);
+        for gate in [Gate::Mute, Gate::Wire] {
+            wire.set_gates(gate);
         }
         let (client, server) = lan.client.connect_pair(&listener);
         say(&client, &server, b"what?");
@@ -610,7 +604,7 @@ fn who_was_held_can_be_told_and_forgotten() {
     let Some(lan) = Lan::new("who_was_held_can_be_told_and_forgotten") else {
         return;
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
     for family in Family::BOTH {
         let clients: BTreeSet<SocketAddr> = (1..200).map(|port| (family.address(1), port).into()).collect();
         let list: Vec<_> = clients.iter().copied().collect();
@@ -633,17 +627,17 @@ fn muteness_ends_no_connection() {
     let Some(lan) = Lan::new("muteness_ends_no_connection") else {
         return;
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
     let reading = LogThread::of(&wire);
     let (client, server) = lan.client.connect_pair(&lan.primary.listen(Family::V4.vip()));
     say(&client, &server, b"before");
-    wire.set_modes(Mode::Mute);
+    wire.set_gates(Gate::Mute);
     (&client).write_all(b"unheard").expect("write");
     (&server).write_all(b"unheard").expect("write");
     wire.wait_for(Family::V4, "dropped_egress_mute", 2);
     assert_silent(&client);
     assert_silent(&server);
-    wire.set_modes(Mode::Wire);
+    wire.set_gates(Gate::Wire);
     for mut stream in [&client, &server] {
         let mut received = [0; 7];
         stream.read_exact(&mut received).expect("read");
@@ -661,8 +655,8 @@ fn a_primary_speaks_through_the_wire_or_not_at_all() {
         let Some(lan) = Lan::new("a_primary_speaks_through_the_wire_or_not_at_all") else {
             return;
         };
-        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-        let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
+        let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Gate::Primary);
         let reading = LogThread::of(&wire);
         let (client, server) = lan.client.connect_pair(&lan.primary.listen(family.vip()));
         let address = client.local_addr().expect("connected");
@@ -695,8 +689,8 @@ fn many_connections_come_and_go_under_the_guard() {
     let Some(lan) = Lan::new("many_connections_come_and_go_under_the_guard") else {
         return;
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-    let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
+    let guard = WireOn::new(&lan.primary, &lan.backup, &options(), Gate::Primary);
     let reading = LogThread::of(&wire);
     let listener = lan.primary.listen(Family::V4.vip());
     for _ in 0..100 {
@@ -727,7 +721,7 @@ fn held_input_reaches_nobody_until_it_is_let_go() {
     let Some(lan) = Lan::new("held_input_reaches_nobody_until_it_is_let_go") else {
         return;
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
     let later = |time: Duration| (clock::now() + time).as_nanos();
     for family in Family::BOTH {
         let service = family.service();
@@ -767,21 +761,19 @@ fn two_wires_do_not_send_a_segment_to_and_fro() {
         return;
     };
     let nodes = [(&lan.backup, &lan.primary), (&lan.primary, &lan.backup)];
-    let [one, other] = nodes.map(|(host, peer)| WireOn::new(host, peer, &options(), Mode::Wire));
+    let [one, other] = nodes.map(|(host, peer)| WireOn::new(host, peer, &options(), Gate::Wire));
     let tap = FrameTap::on(&lan.client, "port2");
     for family in Family::BOTH {
         let client: SocketAddr = (family.address(1), 4000).into();
         let said = word(CLIENTS, client, family.vip());
         let error = too_big(family, &word(PRIMARYS, family.vip(), client));
-        // Each node counts a forwarded ICMP error once. In mode wire, each node logs the segment once, and the first node logs it again
+        // Each node counts a forwarded ICMP error once. At gate wire, each node logs the segment once, and the first node logs it again
         // when it comes back.
-        for (mode, packet, reason, counted) in [
-            (Mode::Wire, &said, "logged_in_packets", [2, 1]),
-            (Mode::Wire, &error, "icmp_forwarded", [1, 1]),
-            (Mode::Forward, &said, "logged_in_packets", [0, 0]),
-            (Mode::Forward, &error, "icmp_forwarded", [1, 1]),
+        for (gate, packet, reason, counted) in [
+            (Gate::Wire, &said, "logged_in_packets", [2, 1]),
+            (Gate::Wire, &error, "icmp_forwarded", [1, 1]),
         ] {
-            [&one, &other].into_iter().for_each(|wire| wire.set_modes(mode));
+            [&one, &other].into_iter().for_each(|wire| wire.set_gates(gate));
             let before = [&one, &other].map(|wire| wire.counter(family, reason));
             let came_back = one.counter(family, "dropped_came_back");
             tap.put(lan.backup.mac(), lan.client.mac(), packet);
@@ -823,7 +815,7 @@ fn what_passes_unlogged_meets_the_same_gates() {
         agent_timeout: Duration::from_millis(1),
         ..options()
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire); // nobody reads its rings
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Gate::Wire); // nobody reads its rings
     let tap = FrameTap::on(&lan.client, "port2");
     let clients_say = |packet: &[u8]| tap.put(lan.backup.mac(), lan.client.mac(), packet);
     let primary_says = |packet: &[u8]| tap.put(lan.backup.mac(), lan.primary.mac(), packet);

@@ -6,8 +6,9 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
+use proto::action::Gate;
 use socket2::{Domain, Socket, Type};
-use steadfast_linux::wire::{FilterWatch, LOOPBACK, Mode};
+use steadfast_linux::wire::{FilterWatch, LOOPBACK};
 
 use support::bystander::Bystander;
 use support::eventually;
@@ -34,8 +35,8 @@ impl LocalConnectionScene {
         for node in [&lan.backup, &lan.primary] {
             node.sysctl("ipv4/conf/lo/accept_local", "1"); // as Network::prepare does
         }
-        let backup = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
-        let primary = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
+        let backup = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
+        let primary = WireOn::new(&lan.primary, &lan.backup, &options(), Gate::Primary);
         Some(Self {
             reading: LogThread::of(&backup),
             listeners: Family::BOTH.map(|family| lan.primary.listen(family.vip())),
@@ -84,7 +85,7 @@ fn a_client_on_the_survivor_goes_on() {
         let taken = take_over(backup, &scene.backup, &scene.reading, address, family);
         client.server = taken.socket;
         client.exchange(MUCH);
-        scene.backup.set_modes(Mode::Sole);
+        scene.backup.set_gates(Gate::Sole);
         client.exchange(MUCH);
     }
 }
@@ -108,9 +109,9 @@ fn a_client_with_an_address_of_its_own_choice_is_refused() {
         assert_eq!(connect_from(vip), Err(ErrorKind::PermissionDenied));
         assert_eq!(wire.counter(family, "refused_local_clients"), 1);
         assert_eq!(connect_from((node.address(family), 0).into()), Ok(()));
-        wire.set_modes(Mode::Off);
+        wire.set_gates(Gate::Off);
         assert_eq!(connect_from(vip), Err(ErrorKind::ConnectionRefused), "not ours");
-        wire.set_modes(Mode::Wire);
+        wire.set_gates(Gate::Wire);
     }
 }
 

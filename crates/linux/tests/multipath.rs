@@ -5,10 +5,10 @@ mod support;
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+use proto::action::Gate;
 use proto::connection::{Protection, UnprotectedCause};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use steadfast_linux::network::{Network, NetworkPart, NetworkPlan, NetworkService};
-use steadfast_linux::wire::Mode;
 
 use support::eventually;
 use support::lan::{Family, Lan, LanHost, accept, patient};
@@ -111,7 +111,7 @@ fn both_ends_fall_back_and_go_on() {
             return;
         };
         let _agent = AgentNetwork::on(&lan);
-        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
         let reading = LogThread::of(&wire);
         let listener = listen(&lan.primary, family.vip());
         let client = connect(&lan.client, family.vip());
@@ -134,7 +134,7 @@ fn a_connection_of_several_paths_is_not_protected() {
         let Some(lan) = Lan::new("a_connection_of_several_paths_is_not_protected") else {
             return;
         };
-        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
         let reading = LogThread::of(&wire);
         let listener = listen(&lan.primary, family.vip());
         let client = connect(&lan.client, family.vip());
@@ -175,7 +175,7 @@ fn a_path_is_not_joined() {
         };
         lan.primary.ip("mptcp limits set subflow 4");
         lan.client.ip("mptcp limits set subflow 4");
-        let _wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let _wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
         let listener = listen(&lan.primary, family.vip());
         let client = connect(&lan.client, family.vip());
         let server = accept(&listener);

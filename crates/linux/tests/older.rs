@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use proto::action::Gate;
 use proto::census::{CensusPage, PAGE_MAX};
 use proto::connection::{AtLimit, Connection, Endpoint};
 use proto::follower::RestartPolicy;
@@ -21,7 +22,7 @@ use steadfast_linux::clock;
 use steadfast_linux::network::sockets;
 use steadfast_linux::raw::RawSender;
 use steadfast_linux::repair::{Pool, RestoredSocket, offered_window};
-use steadfast_linux::wire::{self, Mode, Record, Rings, checksum_of};
+use steadfast_linux::wire::{self, Record, Rings, checksum_of};
 
 use support::lan::{Family, Lan, LanHost, accept, patient};
 use support::log::LogThread;
@@ -78,7 +79,7 @@ fn the_kernel_tells_what_the_handshake_agreed_on() {
     let Some(lan) = Lan::new("the_kernel_tells_what_the_handshake_agreed_on") else {
         return;
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
     let reading = LogThread::of(&wire);
     for family in Family::BOTH {
         let listener = lan.primary.listen(family.vip());
@@ -109,7 +110,7 @@ fn a_socket_for_both_families_is_found_by_an_ipv4_client() {
     let Some(lan) = Lan::new("a_socket_for_both_families_is_found_by_an_ipv4_client") else {
         return;
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
     let reading = LogThread::of(&wire);
     let listener = lan.primary.run(|| TcpListener::bind("[::]:80").expect("listen"));
     let client = lan
@@ -251,7 +252,7 @@ impl<'a> LateAgent<'a> {
         let mut pool = Pool::new(self.family.vip());
         backup.run(|| pool.fill(1, 1)).expect("a socket");
         let raw = backup.run(RawSender::open).expect("raw sockets");
-        self.wire.set_modes(Mode::Takeover);
+        self.wire.set_gates(Gate::Takeover);
         self.catch_up();
         assert!(self.is_protected(client));
         let connection = self.connection(client).expect("protected");
@@ -289,7 +290,7 @@ fn the_silent_are_found_and_who_vanishes_is_shown_no_more() {
     let Some(lan) = Lan::new("the_silent_are_found_and_who_vanishes_is_shown_no_more") else {
         return;
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
     for family in Family::BOTH {
         let listener = lan.primary.listen(family.vip());
         let pairs: Vec<_> = (0..SILENT).map(|_| lan.client.connect_pair(&listener)).collect();
@@ -366,7 +367,7 @@ fn what_was_learnt_goes_on() {
                 return;
             };
             offer(&lan.client, offered);
-            let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+            let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
             let listener = lan.primary.listen(family.vip());
             let (client, server) = lan.client.connect_pair(&listener);
             let address = client.local_addr().expect("connected");

@@ -5,6 +5,7 @@ mod support;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
+use proto::action::Gate;
 use proto::connection::{Connection, Endpoint, Opening};
 use proto::follower::{Follower, RestartPolicy};
 use proto::packet::{Checksum, Flags, Segment, TcpOptions, Timestamps};
@@ -12,7 +13,6 @@ use proto::restart::http::Rules;
 use proto::{Instant, Seq};
 use socket2::{Domain, Protocol, Socket, Type};
 use steadfast_linux::repair::{Pool, RestoredSocket};
-use steadfast_linux::wire::Mode;
 
 use support::frame::{FrameTap, fix_ipv4_header, with_tcp_options};
 use support::lan::{Family, Lan, LanHost, accept, is_root, patient};
@@ -97,7 +97,7 @@ fn every_combination_goes_on() {
             return;
         };
         allow_jumbo_frames(&lan);
-        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
         let reading = LogThread::of(&wire);
         let listener = lan.primary.listen(family.vip());
         let mut cases = Vec::new();

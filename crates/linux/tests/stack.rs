@@ -7,12 +7,12 @@ use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use proto::action::Gate;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr};
-use steadfast_linux::wire::Mode;
 
 use support::lan::{Family, Lan, accept};
 use support::log::LogThread;
@@ -206,7 +206,7 @@ fn a_second_stack_goes_on() {
         let Some(lan) = Lan::new("a_second_stack_goes_on") else {
             return;
         };
-        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
         let reading = LogThread::of(&wire);
         let listener = lan.primary.listen(family.vip());
         // smoltcp 0.12 ignores the size of timestamps when it fills segments, and then cannot send them.

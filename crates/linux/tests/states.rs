@@ -8,11 +8,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use proto::action::Gate;
 use proto::connection::{OutputEnd, Protection, UnprotectedCause};
 use proto::packet::{Flags, Segment, TcpOptions};
 use socket2::{SockRef, TcpKeepalive};
 use steadfast_linux::raw::RawSender;
-use steadfast_linux::wire::Mode;
 
 use support::eventually;
 use support::fields::{DIFFER, ENDING, IN_FLIGHT, MAY_DIFFER, differences};
@@ -65,10 +65,10 @@ fn a_syn_that_nobody_answered_is_answered_here() {
             eventually("the SYN is logged", || {
                 (scene.reading.now().handshakes(family) == 1).then_some(())
             });
-            scene.wire.set_modes(Mode::Takeover);
+            scene.wire.set_gates(Gate::Takeover);
             assert_eq!(scene.reading.now().open_pending(family), 0);
             let listener = scene.lan.backup.listen(family.vip());
-            scene.wire.set_modes(Mode::Sole); // all connections are decided
+            scene.wire.set_gates(Gate::Sole); // all connections are decided
             let client = connecting.join().expect("connect");
             let server = accept(&listener);
             Talk::new().exchange(&client, &server, 300_000);
@@ -97,7 +97,7 @@ fn a_handshake_that_was_answered_goes_on() {
                 });
             }
             scene.power_off();
-            scene.wire.set_modes(Mode::Takeover);
+            scene.wire.set_gates(Gate::Takeover);
             scene.ungag_client_if(delivered);
             scene.deliver(true);
             let pending = scene.reading.now().open_pending_with_answers(family);
@@ -344,7 +344,7 @@ fn a_fin_that_is_repeated_after_the_end_is_answered() {
         assert!(tcp_state(&scene.server).closed, "the server is in TIME-WAIT");
         assert_eq!(state(&scene.client), state::LAST_ACK);
         scene.lan.power_off_primary();
-        scene.wire.set_modes(Mode::Takeover);
+        scene.wire.set_gates(Gate::Takeover);
         scene.reading.now().answers.clear();
         scene.deliver(true);
         let answer = eventually("the client asks again", || scene.reading.now().answers.pop());

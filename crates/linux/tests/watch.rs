@@ -4,7 +4,8 @@ mod support;
 
 use std::process::Command;
 
-use steadfast_linux::wire::{FilterWatch, Mode};
+use proto::action::Gate;
+use steadfast_linux::wire::FilterWatch;
 
 use support::bystander::Bystander;
 use support::eventually;
@@ -33,7 +34,7 @@ fn filters_that_were_removed_are_put_back() {
     };
     let eth0 = index(&lan.backup);
     let watch = lan.backup.run(|| FilterWatch::open(&[eth0])).expect("watch");
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
     assert_eq!(watch.check(), [] as [u32; 0], "attaching removes nothing");
     let reading = LogThread::of(&wire);
     let mut bystanders = Family::BOTH.map(|family| {
@@ -83,7 +84,7 @@ fn an_interface_that_is_gone_is_told_and_named() {
         return;
     };
     let eth0 = index(&lan.primary);
-    let wire = WireOn::new(&lan.primary, &lan.backup, &options(), Mode::Primary);
+    let wire = WireOn::new(&lan.primary, &lan.backup, &options(), Gate::Primary);
     let watch = lan.primary.run(|| FilterWatch::open(&[eth0])).expect("watch");
     lan.primary.ip("link del eth0");
     let concerned = eventually("it is told", || {

@@ -7,8 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::sync::Barrier;
 
 use proto::Seq;
+use proto::action::Gate;
 use proto::packet::{Flags, Segment, TcpOptions};
-use steadfast_linux::wire::{Mode, PIN_ROOT, Record, Wire, WireOptions, WireService};
+use steadfast_linux::wire::{PIN_ROOT, Record, Wire, WireOptions, WireService};
 
 use support::frame::FrameTap;
 use support::lan::{Family, Lan, LanHost, is_root};
@@ -42,7 +43,7 @@ fn load_attach_remove(name: &str, chunks_only: bool) {
         };
         wire.add_service(0, &service).expect("add_service");
         assert_eq!(wire.attach().expect("attach"), None);
-        wire.set_mode(0, Mode::Wire);
+        wire.set_gate(0, Gate::Wire);
         assert_eq!(wire.rings().expect("rings").fill(), 0);
         assert_eq!(wire.counters(0).expect("counters").iter().sum::<u64>(), 0);
         assert!(Wire::load(&node, &options).is_err(), "leftovers are refused");
@@ -126,7 +127,7 @@ fn everything_is_logged_before_it_arrives(test: &str, family: Family, chunks_onl
         ring_bytes: 64 << 20, // room for all that is sent, also if the reader is late
         ..options()
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Gate::Wire);
     let reading = LogThread::of(&wire);
     let listener = lan.primary.listen(family.vip());
     let (client, server) = lan.client.connect_pair(&listener);
@@ -196,7 +197,7 @@ fn logged(lan: &Lan, chunks_only: bool, packets: &[Vec<u8>]) -> Vec<(u8, Vec<u8>
         chunks_only,
         ..options()
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Gate::Wire);
     let mut rings = wire.rings().expect("rings");
     let tap = FrameTap::on(&lan.client, "port2");
     for packet in packets {
@@ -251,7 +252,7 @@ fn what_overflows_is_read_in_its_turn() {
         ring_cached_bytes: 64 << 10,
         ..options()
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Gate::Wire);
     let mut rings = wire.rings().expect("rings");
     let tap = FrameTap::on(&lan.client, "port2");
     let mut read = Vec::new();
@@ -282,7 +283,7 @@ fn a_full_ring_drops_and_nothing_is_lost() {
         ring_bytes: 256 << 10,
         ..options()
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options, Gate::Wire);
     let reading = LogThread::of(&wire);
     let listener = lan.primary.listen(Family::V4.vip());
     let (client, server) = lan.client.connect_pair(&listener);
@@ -312,7 +313,7 @@ fn a_ring_is_as_full_as_what_nobody_has_read() {
     let Some(lan) = Lan::new("a_ring_is_as_full_as_what_nobody_has_read") else {
         return;
     };
-    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+    let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
     let reading = LogThread::of(&wire);
     let listener = lan.primary.listen(Family::V4.vip());
     let (client, server) = lan.client.connect_pair(&listener);

@@ -17,7 +17,7 @@ use crate::table::ConnectionId;
 /// Index of a service. The eBPF programs use the same index.
 pub type ServiceIndex = u16;
 
-/// What the wire does with a service's packets.
+/// What the wire does with a service's packets. One word of the eBPF programs: `enum gate` of `bpf/abi.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// Does nothing with them.
@@ -33,6 +33,18 @@ pub enum Gate {
     Primary,
     /// Nothing passes: the peer speaks alone.
     Mute,
+}
+
+impl Gate {
+    /// All gates.
+    pub const ALL: [Self; 6] = [
+        Self::Off,
+        Self::Wire,
+        Self::Takeover,
+        Self::Sole,
+        Self::Primary,
+        Self::Mute,
+    ];
 }
 
 /// One thing to do.

@@ -4,8 +4,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use linux::network::sockets;
-use linux::wire::Mode;
-use proto::action::ServiceIndex;
+use proto::action::{Gate, ServiceIndex};
 
 use super::kernel::LinuxKernel;
 
@@ -32,7 +31,7 @@ impl HeldClients {
 impl LinuxKernel {
     /// Holds clients. Returns those that were held before and are released now.
     pub(super) fn hold_clients(&mut self, index: ServiceIndex, clients: Vec<SocketAddr>) -> Vec<SocketAddr> {
-        let is_wire = self.wire.gate(index).0 == Mode::Wire;
+        let is_wire = self.wire.gate(index).0 == Gate::Wire;
         let ended = if is_wire {
             self.forget_ended(index, clients.len())
         } else {

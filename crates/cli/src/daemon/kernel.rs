@@ -11,7 +11,7 @@ use anyhow::Context;
 use linux::network::{Interface, Network, NetworkPart};
 use linux::raw::RawSender;
 use linux::repair::{Pool, RestoredSocket};
-use linux::wire::{self, FilterWatch, Mode, Rings, Wire};
+use linux::wire::{self, FilterWatch, Rings, Wire};
 use proto::action::{Gate, OperatorReport, ServiceIndex};
 use proto::census::{CensusPage, PageQuery};
 use proto::connection::{Cap, Endpoint};
@@ -285,8 +285,8 @@ impl LinuxKernel {
     /// Sets up the network for `gate`.
     fn set_up_network(&mut self, service: ServiceIndex, gate: Gate, peer_mac: [u8; 6]) -> anyhow::Result<()> {
         self.look_for_interface(service)?;
-        if self.wire.gate(service).0 == Mode::Off {
-            self.wire.set_mode(service, Mode::Mute);
+        if self.wire.gate(service).0 == Gate::Off {
+            self.wire.set_gate(service, Gate::Mute);
         }
         self.wire.set_peer_mac(service, peer_mac);
         self.claims.end(service);
@@ -323,7 +323,7 @@ impl LinuxKernel {
     /// Restores the network as it was found. The gates close before the VIPs go.
     pub fn tear_down(mut self) -> anyhow::Result<()> {
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
-            self.wire.set_mode(index, Mode::Mute);
+            self.wire.set_gate(index, Gate::Mute);
         }
         self.relay.stop();
         let lowered = self.network.lower();
@@ -356,7 +356,7 @@ impl Kernel for LinuxKernel {
     fn set_gate(&mut self, service: ServiceIndex, gate: Gate, epoch: u64, until: Option<proto::Instant>) {
         self.wire.set_epoch(service, epoch);
         self.wire.set_until(service, nanos_of(until));
-        self.wire.set_mode(service, mode_of(gate));
+        self.wire.set_gate(service, gate);
     }
 
     fn set_until(&mut self, service: ServiceIndex, until: Option<proto::Instant>) {
@@ -630,17 +630,6 @@ impl wire::RecordReader for RingReader<'_> {
 /// The end of the right to speak, in nanoseconds, as the wire's programs read it. 0 means no end, so an end at time 0 becomes 1.
 fn nanos_of(until: Option<proto::Instant>) -> u64 {
     until.map_or(0, |until| until.as_nanos().max(1))
-}
-
-fn mode_of(gate: Gate) -> Mode {
-    match gate {
-        Gate::Off => Mode::Off,
-        Gate::Wire => Mode::Wire,
-        Gate::Takeover => Mode::Takeover,
-        Gate::Sole => Mode::Sole,
-        Gate::Primary => Mode::Primary,
-        Gate::Mute => Mode::Mute,
-    }
 }
 
 /// The part of the network that a gate needs, if any.

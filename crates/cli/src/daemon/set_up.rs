@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use linux::network::{self, Network};
 use linux::spill::SpillDir;
-use linux::wire::{Mode, Wire, WireOptions, WireService};
+use linux::wire::{Wire, WireOptions, WireService};
 use proto::Instant;
 use proto::action::{Gate, ServiceIndex};
 use proto::connection::AtLimit;
@@ -104,9 +104,9 @@ pub fn could_go_on(config: &Config) -> anyhow::Result<()> {
 }
 
 fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::service::InheritedService {
-    let (mode, epoch) = wire.gate(index);
+    let (gate, epoch) = wire.gate(index);
     proto::service::InheritedService {
-        gate: gate_of(mode),
+        gate,
         epoch,
         is_consented: wire.is_consented(index),
         is_confirmed: wire.until(index) == 0,
@@ -127,15 +127,15 @@ fn close_doubted(config: &Config, wire: &Wire) {
         return;
     }
     for (index, service) in (0..).zip(&config.services) {
-        let (mode, epoch) = wire.gate(index);
-        if mode == Mode::Primary {
+        let (gate, epoch) = wire.gate(index);
+        if gate == Gate::Primary {
             tracing::warn!(
                 service = service.name,
                 ?away,
                 "no agent was here for long: the primary is mute"
             );
             wire.set_doubted(index, Some((true, epoch)));
-            wire.set_mode(index, Mode::Mute);
+            wire.set_gate(index, Gate::Mute);
         }
     }
 }
@@ -316,17 +316,5 @@ fn at_limit(log: &config::LogSettings, at_limit: config::AtLimitSetting) -> AtLi
             AtLimit::Spill(Spills::new(depot, log.spill_bytes))
         }
         config::AtLimitSetting::Slow => AtLimit::Slow,
-    }
-}
-
-/// The gate that corresponds to a mode that an earlier agent left.
-fn gate_of(mode: Mode) -> Gate {
-    match mode {
-        Mode::Off | Mode::Forward => Gate::Off,
-        Mode::Wire => Gate::Wire,
-        Mode::Takeover => Gate::Takeover,
-        Mode::Sole => Gate::Sole,
-        Mode::Primary => Gate::Primary,
-        Mode::Mute => Gate::Mute,
     }
 }

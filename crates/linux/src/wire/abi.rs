@@ -2,8 +2,27 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use proto::action::Gate;
+
 /// Maximum number of services of one node.
 pub const SERVICES_MAX: usize = 64;
+
+/// The number of a gate in `enum gate`.
+pub(super) const fn gate_number(gate: Gate) -> u32 {
+    match gate {
+        Gate::Off => 0,
+        Gate::Wire => 1,
+        Gate::Takeover => 2,
+        Gate::Sole => 3,
+        Gate::Primary => 4,
+        Gate::Mute => 5,
+    }
+}
+
+/// The gate with this number.
+pub(super) fn gate_of(number: u32) -> Option<Gate> {
+    Gate::ALL.into_iter().find(|&gate| gate_number(gate) == number)
+}
 
 /// `struct service_key`.
 #[repr(C)]
@@ -44,7 +63,7 @@ pub(super) fn mapped(address: IpAddr) -> [u8; 16] {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct ServiceState {
-    pub mode: u32,
+    pub gate: u32,
     pub ifindex: u32,
     pub peer_mac: [u8; 6],
     pub own_mac: [u8; 6],

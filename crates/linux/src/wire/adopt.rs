@@ -80,7 +80,7 @@ pub(super) fn stamp(pin_dir: &Path) -> Result<(), WireError> {
 
 impl Wire {
     /// Goes on with the wire that a dead agent of the node named `node` left behind. Returns `None` if there is no such wire.
-    /// Unread records, the modes and the counters stay as they are. The dead agent's programs run until [`Wire::attach`] replaces
+    /// Unread records, the gates and the counters stay as they are. The dead agent's programs run until [`Wire::attach`] replaces
     /// them by this agent's. The caller must know that the agent is dead, because two readers of one ring would lose records.
     ///
     /// # Errors

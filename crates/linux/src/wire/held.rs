@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use memmap2::{MmapOptions, MmapRaw};
+use proto::action::Gate;
 
 use super::abi::{ClientKey, HELD_DECIDED, HELD_UNDECIDED, UNDECIDED_LOG2};
-use super::{Mode, Wire, WireError, WireStep};
+use super::{Wire, WireError, WireStep};
 
 /// `HOLDS_SOME` and `HOLDS_UNTOLD` of `bpf/abi.h`.
 const HOLDS_SOME: u32 = 1;
@@ -90,14 +91,14 @@ impl Undecided {
 }
 
 impl Wire {
-    /// Marks the connections of these clients as being decided: their SYNs wait. In [`Mode::Wire`], no segment passes between these clients
+    /// Marks the connections of these clients as being decided: their SYNs wait. At [`Gate::Wire`], no segment passes between these clients
     /// and the primary.
     ///
     /// # Errors
-    /// The kernel's error; most likely there are too many clients. The gate is closed already to the clients before the error. In
-    /// [`Mode::Takeover`] there is no error.
+    /// The kernel's error; most likely there are too many clients. The gate is closed already to the clients before the error. At
+    /// [`Gate::Takeover`] there is no error.
     pub fn hold(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
-        let told = if self.gate(index).0 == Mode::Takeover {
+        let told = if self.gate(index).0 == Gate::Takeover {
             self.undecided.add(index, clients);
             Ok(())
         } else {
@@ -113,7 +114,7 @@ impl Wire {
     /// # Errors
     /// The kernel's error.
     pub fn settle(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
-        if self.gate(index).0 != Mode::Takeover {
+        if self.gate(index).0 != Gate::Takeover {
             return self.tell(index, clients, HELD_DECIDED);
         }
         self.undecided.forget(index);
@@ -151,18 +152,18 @@ impl Wire {
             }
         }
         self.told.store(u64::MAX, Ordering::Relaxed);
-        for index in (0..services).filter(|&index| self.gate(index).0 == Mode::Takeover) {
+        for index in (0..services).filter(|&index| self.gate(index).0 == Gate::Takeover) {
             self.set_holds(index, HOLDS_SOME);
         }
         Ok(())
     }
 
-    /// Prepares the holds before a service changes to `mode`. A node that becomes the wire forgets the held clients. In a takeover, all
+    /// Prepares the holds before a service's gate changes to `gate`. A node that becomes the wire forgets the held clients. In a takeover, all
     /// SYNs wait until [`hold`](Self::hold) has told which clients are being decided.
-    pub(super) fn begin_holds(&self, index: u16, mode: Mode) {
-        match mode {
-            Mode::Takeover => self.set_holds(index, HOLDS_UNTOLD),
-            Mode::Wire if self.has_told(index) => {
+    pub(super) fn begin_holds(&self, index: u16, gate: Gate) {
+        match gate {
+            Gate::Takeover => self.set_holds(index, HOLDS_UNTOLD),
+            Gate::Wire if self.has_told(index) => {
                 if let Err(error) = self.forget_held(index) {
                     tracing::error!(%error, "clients whose connections were held may not open new ones");
                 }

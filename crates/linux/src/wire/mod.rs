@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 use memmap2::{MmapOptions, MmapRaw};
+use proto::action::Gate;
 use proto::packet::Checksum;
 use thiserror::Error;
 
@@ -49,39 +50,6 @@ pub const PIN_ROOT: &str = "/sys/fs/bpf/steadfast";
 struct Aligned<T: ?Sized>(T);
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/steadfast.bpf.o")));
-
-/// What a node does with the packets of one service: `enum mode` of `bpf/abi.h`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Mode {
-    /// Packets pass untouched.
-    Off = 0,
-    /// Backup without a log: forwards only. For comparison in benchmarks.
-    Forward = 1,
-    /// Backup: log, then release.
-    Wire = 2,
-    /// The gate is closed to the old primary; connections become local one by one.
-    Takeover = 3,
-    /// Every connection is local; the old primary stays mute.
-    Sole = 4,
-    /// The application is here; output goes through the peer's wire or not at all.
-    Primary = 5,
-    /// Nothing passes: the peer speaks alone.
-    Mute = 6,
-}
-
-impl Mode {
-    /// All modes, by their numbers.
-    pub const ALL: [Self; 7] = [
-        Self::Off,
-        Self::Forward,
-        Self::Wire,
-        Self::Takeover,
-        Self::Sole,
-        Self::Primary,
-        Self::Mute,
-    ];
-}
 
 /// What failed on the way to a working wire.
 #[derive(Debug, Error)]
@@ -291,14 +259,14 @@ impl Wire {
         Deaths::open(self.map("ring_deaths")).step(|| "mapping the ring of deaths".into())
     }
 
-    /// Makes `service` known under `index`, in [`Mode::Off`].
+    /// Makes `service` known under `index`, with its gate [off](Gate::Off).
     ///
     /// # Errors
     /// What the kernel says to the map update.
     pub fn add_service(&mut self, index: u16, service: &WireService) -> Result<(), WireError> {
         let state = self.state_pointer(index);
         let value = ServiceState {
-            mode: Mode::Off as u32,
+            gate: abi::gate_number(Gate::Off),
             ifindex: service.ifindex,
             peer_mac: [0; 6],
             own_mac: service.own_mac,
@@ -319,7 +287,7 @@ impl Wire {
             crash_codes: words::crash_codes(&service.crash_exit_codes),
             doubted: 0,
         };
-        // SAFETY: `state_pointer` lies within the mapping; the element is in mode off, so no program reads the rest.
+        // SAFETY: `state_pointer` lies within the mapping; its gate is off, so no program reads the rest.
         unsafe { state.write_volatile(value) };
         self.set_own_client(index, service.own);
         let at = || format!("registering the service {}:{}", service.address, service.port);

@@ -4,8 +4,10 @@ use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-use super::abi::{NodeState, SERVICES_MAX, ServiceState, mapped};
-use super::{Mode, OwnClient, Wire};
+use proto::action::Gate;
+
+use super::abi::{NodeState, SERVICES_MAX, ServiceState, gate_number, gate_of, mapped};
+use super::{OwnClient, Wire};
 
 /// The word `doubted` of `abi.h`.
 #[expect(
@@ -40,35 +42,34 @@ impl Wire {
         };
     }
 
-    /// Sets the gate with one store. Does nothing if the gate has this mode already.
-    pub fn set_mode(&self, index: u16, mode: Mode) {
-        if self.gate(index).0 == mode {
+    /// Sets the gate with one store. Does nothing if the gate is this one already.
+    pub fn set_gate(&self, index: u16, gate: Gate) {
+        if self.gate(index).0 == gate {
             return;
         }
-        self.begin_holds(index, mode);
+        self.begin_holds(index, gate);
         // SAFETY: within the mapping, aligned; the programs read it as one word.
-        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).mode) };
-        word.store(mode as u32, Ordering::SeqCst);
+        let word = unsafe { AtomicU32::from_ptr(&raw mut (*self.state_pointer(index)).gate) };
+        word.store(gate_number(gate), Ordering::SeqCst);
         self.undecided.forget(index); // after the store: before it, a SYN of an undecided client would pass
     }
 
     /// The gate, and the epoch in which it holds.
-    pub fn gate(&self, index: u16) -> (Mode, u64) {
+    pub fn gate(&self, index: u16) -> (Gate, u64) {
         let state = self.state_pointer(index);
         // SAFETY: within the mapping, aligned.
-        let (mode, epoch) = unsafe {
+        let (number, epoch) = unsafe {
             (
-                AtomicU32::from_ptr(&raw mut (*state).mode).load(Ordering::SeqCst),
+                AtomicU32::from_ptr(&raw mut (*state).gate).load(Ordering::SeqCst),
                 AtomicU64::from_ptr(&raw mut (*state).epoch).load(Ordering::SeqCst),
             )
         };
-        let known = Mode::ALL.into_iter().find(|known| *known as u32 == mode);
-        (known.unwrap_or(Mode::Off), epoch)
+        (gate_of(number).unwrap_or(Gate::Off), epoch)
     }
 
-    /// Tells the wire the peer's MAC address on the service interface. Call this only while the mode is [`Mode::Off`].
+    /// Tells the wire the peer's MAC address on the service interface. Call this only while the gate is [`Gate::Off`].
     pub fn set_peer_mac(&self, index: u16, mac: [u8; 6]) {
-        // SAFETY: within the mapping; in mode off no program reads the address.
+        // SAFETY: within the mapping; while the gate is off, no program reads the address.
         unsafe { (&raw mut (*self.state_pointer(index)).peer_mac).write_volatile(mac) };
     }
 

@@ -5,8 +5,8 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::OnceLock;
 
 use proto::Seq;
+use proto::action::Gate;
 use proto::packet::Segment;
-use steadfast_linux::wire::Mode;
 
 use super::fields::assert_continued;
 use super::frame::FrameTap;
@@ -59,7 +59,7 @@ impl WireScene {
             lan.client
                 .sysctl(&format!("ipv4/tcp_{name}"), if on { "1" } else { "0" });
         }
-        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Mode::Wire);
+        let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
         let reading = LogThread::of(&wire);
         let tap = FrameTap::on(&lan.client, "port2");
         let listener = lan.primary.listen(family.vip());

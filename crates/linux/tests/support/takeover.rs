@@ -3,13 +3,13 @@
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 
+use proto::action::Gate;
 use proto::connection::{Endpoint, OutputEnd};
 use proto::takeover;
 use socket2::SockRef;
 use steadfast_linux::clock;
 use steadfast_linux::raw::RawSender;
 use steadfast_linux::repair::{Pool, RestoredSocket, offered_window};
-use steadfast_linux::wire::Mode;
 
 use super::assert_same_stream;
 use super::lan::{Family, LanHost, patient};
@@ -38,7 +38,7 @@ pub fn take_over(
     backup.run(|| pool.fill(1, 1)).expect("a socket");
     let raw = backup.run(RawSender::open).expect("raw sockets");
 
-    wire.set_modes(Mode::Takeover);
+    wire.set_gates(Gate::Takeover);
     let log = reading.now();
     log.assert_protected(client);
     let connection = log.connection(client).1;

@@ -3,7 +3,8 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use steadfast_linux::wire::{Mode, OwnClient, REASONS, Wire, WireOptions, WireService};
+use proto::action::Gate;
+use steadfast_linux::wire::{OwnClient, REASONS, Wire, WireOptions, WireService};
 
 use super::eventually;
 use super::lan::{Family, LanHost};
@@ -70,9 +71,9 @@ impl DeadWire {
 }
 
 impl WireOn {
-    /// Attaches the wire, with both services in `mode`.
-    pub fn new(host: &LanHost, peer: &LanHost, options: &WireOptions, mode: Mode) -> Self {
-        Self::serving(&services(host), host, peer, options, mode)
+    /// Attaches the wire, with both services at `gate`.
+    pub fn new(host: &LanHost, peer: &LanHost, options: &WireOptions, gate: Gate) -> Self {
+        Self::serving(&services(host), host, peer, options, gate)
     }
 
     /// As [`new`](Self::new), with these services. The first two are the services of both families; the others are off.
@@ -81,7 +82,7 @@ impl WireOn {
         host: &LanHost,
         peer: &LanHost,
         options: &WireOptions,
-        mode: Mode,
+        gate: Gate,
     ) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -99,7 +100,7 @@ impl WireOn {
             name,
             wire: Some(wire),
         };
-        on.set_modes(mode);
+        on.set_gates(gate);
         on
     }
 
@@ -117,10 +118,10 @@ impl WireOn {
         self.die().succeeded(options)
     }
 
-    /// Sets both services' mode.
-    pub fn set_modes(&self, mode: Mode) {
+    /// Sets both services' gates.
+    pub fn set_gates(&self, gate: Gate) {
         for family in Family::BOTH {
-            self.set_mode(family.service(), mode);
+            self.set_gate(family.service(), gate);
         }
     }
 

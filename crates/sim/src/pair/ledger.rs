@@ -118,7 +118,7 @@ pub(super) struct PacketSpeaker {
     pub node: usize,
     /// Epoch of the gate that lets the packet out.
     pub epoch: u64,
-    /// The mode of the node's gate says that no wire is between the node and the clients.
+    /// The node's gate says that no wire is between the node and the clients.
     pub is_alone: bool,
     /// The node speaks only by a lease, which ends: no arbiter has given it the epoch yet.
     pub is_lent: bool,
