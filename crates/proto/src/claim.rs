@@ -1,10 +1,18 @@
 //! A primary whose wire is gone claims the VIP (CoRAL: address takeover by gratuitous ARP, verified by ping).
 //!
 //! ```text
-//!   wire silent ─▶ its lease runs out ─▶ announce, ask outside hosts ─▶ one answers ─▶ they go on answering: speak
-//!                                              ▲        │ no answer                    the peer is still silent
-//!                                              └─ wait ─┘
+//!             due: take the address                 answer                 complete             due, the last time
+//!   Waiting ───────────────────────▶ Asking ────────────────▶ Listening ──────────▶ Reached ─────────────────────▶ Over
+//!   the wire may still have a lease   │   ▲ due: announce      │   ▲ due: announce   ▲  │   ▲ due: announce
+//!                                     └───┘                    └───┘                 │  └───┘
+//!                                                                        complete    │
+//!                                      Given ────────────────────────────────────────┘
+//!                                      │   ▲ due: announce
+//!                                      └───┘
 //! ```
+//!
+//! A claim is complete when outside hosts have answered for a while without a break, and the peer is still silent. The claim of a VIP
+//! that a working wire gives up is complete with the first answer, or at [`Claim::given_at`].
 //!
 //! The node asks by pings whose source is the VIP. So an answer shows that the neighbours send the VIP's packets to this node. A node that
 //! is cut off gets no answer and stays mute.
@@ -31,47 +39,112 @@ const BREAK_MIN: Duration = Duration::from_millis(300);
 /// Number of further announcements after the VIP is reached. Other neighbours may have missed the earlier ones.
 const AFTERWARDS: u32 = 5;
 
+/// How far a claim is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClaimPhase {
+    /// The claim has not begun.
+    Waiting,
+    /// A working wire gives the VIP up. The neighbours are told that the VIP is on this node. The address follows when the claim is complete.
+    Given {
+        /// When this node may speak. The neighbours have heard an announcement by then.
+        at: Instant,
+    },
+    /// The neighbours are told that the VIP is on this node. No outside host has answered yet.
+    Asking,
+    /// Outside hosts answer, so packets to the VIP come to this node. The node listens for the peer.
+    Listening {
+        /// The first answer since the last break.
+        first: Instant,
+        /// The last answer.
+        last: Instant,
+    },
+    /// The claim is complete: this node has the VIP.
+    Reached {
+        /// Number of announcements left, at least one.
+        left: u32,
+    },
+    /// The claim is complete, and nothing is left to announce.
+    Over,
+}
+
+/// What happens to a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClaimEvent {
+    /// It is time for the next announcement.
+    Due,
+    /// An outside host has answered.
+    Answered {
+        /// When.
+        now: Instant,
+        /// The longest silence before an answer that is no break.
+        silence_max: Duration,
+    },
+    /// This node speaks for the VIP from now on.
+    Complete,
+}
+
+impl ClaimPhase {
+    /// The phase after `event`.
+    fn after(self, event: ClaimEvent) -> Self {
+        use ClaimEvent::{Answered, Complete, Due};
+        let reached = Self::Reached { left: AFTERWARDS };
+        match (self, event) {
+            (Self::Waiting, Due) => Self::Asking,
+            (Self::Waiting, Answered { .. }) => Self::Waiting,
+            (Self::Waiting, Complete) => reached,
+            (Self::Given { at }, Due | Answered { .. }) => Self::Given { at },
+            (Self::Given { .. }, Complete) => reached,
+            (Self::Asking, Due) => Self::Asking,
+            (Self::Asking, Answered { now, .. }) => Self::Listening {
+                first: now,
+                last: now,
+            },
+            (Self::Asking, Complete) => reached,
+            (Self::Listening { first, last }, Due) => Self::Listening { first, last },
+            (Self::Listening { first, last }, Answered { now, silence_max }) => {
+                let first = if now.since(last) <= silence_max {
+                    first
+                } else {
+                    now
+                };
+                Self::Listening { first, last: now }
+            }
+            (Self::Listening { .. }, Complete) => reached,
+            (Self::Reached { left: 0 | 1 }, Due) => Self::Over,
+            (Self::Reached { left }, Due) => Self::Reached { left: left - 1 },
+            (Self::Reached { left }, Answered { .. }) => Self::Reached { left },
+            (Self::Reached { .. }, Complete) => reached,
+            (Self::Over, Due | Answered { .. }) => Self::Over,
+            (Self::Over, Complete) => reached,
+        }
+    }
+}
+
 /// A claim, under way or complete.
 #[derive(Debug)]
 pub(crate) struct Claim {
+    phase: ClaimPhase,
     due: Instant,
     wait: Duration,
-    is_begun: bool,
-    /// When this node may speak, if a working wire gives the VIP up. The neighbours have heard an announcement by then.
-    given_at: Option<Instant>,
     /// Whether the peer has promised to take nothing over. Then this node need not listen for the peer.
     is_promised: bool,
-    /// Number of announcements left. `None` until the claim is complete.
-    left: Option<u32>,
-    answers: Option<ClaimAnswers>,
-}
-
-/// Times of the first and the last answer in a series of answers without a break.
-#[derive(Clone, Copy, Debug)]
-struct ClaimAnswers {
-    first: Instant,
-    last: Instant,
 }
 
 impl Claim {
     /// A claim that may begin at `at`.
     pub(crate) fn new(at: Instant) -> Self {
         Self {
+            phase: ClaimPhase::Waiting,
             due: at,
             wait: WAIT,
-            is_begun: false,
-            given_at: None,
             is_promised: false,
-            left: None,
-            answers: None,
         }
     }
 
     /// A claim of a VIP that a working wire gives up.
     pub(crate) fn of_given(now: Instant) -> Self {
         Self {
-            is_begun: true,
-            given_at: Some(now + WAIT),
+            phase: ClaimPhase::Given { at: now + WAIT },
             ..Self::new(now)
         }
     }
@@ -87,73 +160,81 @@ impl Claim {
     /// A claim that is complete from the beginning, because this node has the VIP already. Only announces the VIP a few times.
     pub(crate) fn announcing(now: Instant) -> Self {
         Self {
-            is_begun: true,
-            left: Some(AFTERWARDS),
+            phase: ClaimPhase::Reached { left: AFTERWARDS },
             ..Self::new(now)
         }
     }
 
     /// Takes the address and announces the VIP, if this is due.
     pub(crate) fn on_timeout(&mut self, now: Instant, actions: &mut VecDeque<ServiceAction>) {
-        if now < self.due || self.left == Some(0) {
+        if now < self.due || self.phase == ClaimPhase::Over {
             return;
         }
-        if !std::mem::replace(&mut self.is_begun, true) {
+        if self.phase == ClaimPhase::Waiting {
             actions.push_back(ServiceAction::TakeAddress);
         }
         actions.push_back(ServiceAction::Announce);
         self.due = now + self.wait;
         self.wait = (self.wait * 2).min(WAIT_MAX);
-        self.left = self.left.map(|left| left - 1);
+        self.phase = self.phase.after(ClaimEvent::Due);
     }
 
     /// An outside host has answered. Returns whether the claim is complete. It is complete when outside hosts have answered for `patience`
     /// without a break: a peer that speaks would have been heard in that time. If the wire gives the VIP up, the first answer completes the
     /// claim.
     pub(crate) fn on_answer(&mut self, now: Instant, patience: Duration) -> bool {
-        if self.given_at.is_some() {
-            return true;
+        let silence_max = BREAK_MIN.max(patience + WAIT);
+        self.phase = self.phase.after(ClaimEvent::Answered { now, silence_max });
+        match self.phase {
+            ClaimPhase::Given { .. } => true,
+            ClaimPhase::Listening { first, .. } => {
+                if self.due > now + WAIT {
+                    (self.due, self.wait) = (now + WAIT, WAIT);
+                }
+                self.is_promised || now.since(first) >= patience
+            }
+            ClaimPhase::Waiting | ClaimPhase::Asking | ClaimPhase::Reached { .. } | ClaimPhase::Over => false,
         }
-        let unbroken = self
-            .answers
-            .filter(|answers| now.since(answers.last) <= BREAK_MIN.max(patience + WAIT));
-        let first = unbroken.map_or(now, |answers| answers.first);
-        self.answers = Some(ClaimAnswers { first, last: now });
-        if self.due > now + WAIT {
-            (self.due, self.wait) = (now + WAIT, WAIT);
-        }
-        self.is_promised || now.since(first) >= patience
     }
 
     /// The claim is complete: this node has the VIP.
     pub(crate) fn on_reached(&mut self, now: Instant) {
-        self.left = Some(AFTERWARDS);
+        self.phase = self.phase.after(ClaimEvent::Complete);
         self.wait = WAIT;
         self.due = now + WAIT;
     }
 
     /// Whether the claim has begun: the neighbours are told that the VIP is on this node.
     pub(crate) fn is_begun(&self) -> bool {
-        self.is_begun
+        self.phase != ClaimPhase::Waiting
     }
 
-    /// Whether an outside host has answered. If so, packets to the VIP come to this node.
+    /// Whether an outside host has answered, and the claim is not complete. If so, packets to the VIP come to this node.
     pub(crate) fn is_answered(&self) -> bool {
-        self.answers.is_some()
+        matches!(self.phase, ClaimPhase::Listening { .. })
     }
 
-    /// When the claim of a VIP that the wire gives up is complete without an answer. `None` for other claims.
+    /// When the claim of a VIP that the wire gives up is complete without an answer. `None` for other claims, and once it is complete.
     pub(crate) fn given_at(&self) -> Option<Instant> {
-        self.given_at
+        match self.phase {
+            ClaimPhase::Given { at } => Some(at),
+            ClaimPhase::Waiting
+            | ClaimPhase::Asking
+            | ClaimPhase::Listening { .. }
+            | ClaimPhase::Reached { .. }
+            | ClaimPhase::Over => None,
+        }
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        (self.left != Some(0)).then_some(self.due)
+        (self.phase != ClaimPhase::Over).then_some(self.due)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+
     use super::*;
 
     fn at(millis: u64) -> Instant {
@@ -169,6 +250,68 @@ mod tests {
                 actions.contains(&ServiceAction::Announce)
             })
             .collect()
+    }
+
+    /// An answer comes after 350 ms. A silence of more than 300 ms is a break.
+    #[test]
+    fn the_whole_table() {
+        use ClaimPhase::{Asking, Given, Listening, Over, Reached, Waiting};
+        let heard = |last| Listening {
+            first: at(10),
+            last: at(last),
+        };
+        let phases = [
+            Waiting,
+            Given { at: at(20) },
+            Asking,
+            heard(40),
+            heard(50),
+            Reached { left: 2 },
+            Reached { left: 1 },
+            Over,
+        ];
+        let answered = ClaimEvent::Answered {
+            now: at(350),
+            silence_max: BREAK_MIN,
+        };
+        let events = [
+            ("due", ClaimEvent::Due),
+            ("answered", answered),
+            ("complete", ClaimEvent::Complete),
+        ];
+        let mut table = String::new();
+        for phase in phases {
+            for (name, event) in events {
+                writeln!(table, "{phase:?}, {name}: {:?}", phase.after(event)).expect("text");
+            }
+        }
+        let table = table.replace("Instant(", "").replace("000000)", " ms");
+        insta::assert_snapshot!(table, @r"
+        Waiting, due: Asking
+        Waiting, answered: Waiting
+        Waiting, complete: Reached { left: 5 }
+        Given { at: 20 ms }, due: Given { at: 20 ms }
+        Given { at: 20 ms }, answered: Given { at: 20 ms }
+        Given { at: 20 ms }, complete: Reached { left: 5 }
+        Asking, due: Asking
+        Asking, answered: Listening { first: 350 ms, last: 350 ms }
+        Asking, complete: Reached { left: 5 }
+        Listening { first: 10 ms, last: 40 ms }, due: Listening { first: 10 ms, last: 40 ms }
+        Listening { first: 10 ms, last: 40 ms }, answered: Listening { first: 350 ms, last: 350 ms }
+        Listening { first: 10 ms, last: 40 ms }, complete: Reached { left: 5 }
+        Listening { first: 10 ms, last: 50 ms }, due: Listening { first: 10 ms, last: 50 ms }
+        Listening { first: 10 ms, last: 50 ms }, answered: Listening { first: 10 ms, last: 350 ms }
+        Listening { first: 10 ms, last: 50 ms }, complete: Reached { left: 5 }
+        Reached { left: 2 }, due: Reached { left: 1 }
+        Reached { left: 2 }, answered: Reached { left: 2 }
+        Reached { left: 2 }, complete: Reached { left: 5 }
+        Reached { left: 1 }, due: Over
+        Reached { left: 1 }, answered: Reached { left: 1 }
+        Reached { left: 1 }, complete: Reached { left: 5 }
+        Over, due: Over
+        Over, answered: Over
+        Over, complete: Reached { left: 5 }
+        ");
     }
 
     #[test]
