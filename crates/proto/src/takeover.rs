@@ -13,6 +13,20 @@
 //! If only some connections have lost their server's process, the same steps are taken for them alone. The gate is closed for each of
 //! them ([`ServiceAction::Hold`]), and the node remains the wire of the others.
 //!
+//! The phases of a takeover ([`TakeoverPhase`]), and the pace of its idle connections ([`IdlePace`]):
+//!
+//! ```text
+//!               drain popped            drained                   last connection decided
+//!   GateClosed ─────────────▶ Draining ─────────▶ Deciding ────────────────────────────────▶ Decided
+//!                                                    │ ▲ a connection's own drain
+//!                                                    └─┘
+//!                                     timer                      last of a portion
+//!   Unlimited            Resting ─────────────────▶ Portion ──────────────────────┐
+//!   no head start           ▲                        │   ▲ planned                │
+//!                           │                        └───┘                        │
+//!                           └─────────────────────────────────────────────────────┘
+//! ```
+//!
 //! *Make ready, then drain*: as soon as a socket is ready, the wire passes packets to it. The drain finds what the wire
 //! logged before. So every byte reaches the socket by exactly one of the two ways.
 
@@ -113,6 +127,96 @@ pub(crate) const PORTION: usize = 32;
 /// Time between two portions of idle connections. See [`PORTION`].
 pub(crate) const PORTION_EVERY: Duration = Duration::from_millis(4);
 
+/// How far a takeover is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TakeoverPhase {
+    /// The gate is closed. The takeover's own drain is planned. A drain that was begun before does not count.
+    GateClosed,
+    /// The log is being read to its end.
+    Draining,
+    /// All connections are known, and some are not decided.
+    Deciding,
+    /// All connections are decided.
+    Decided,
+}
+
+/// What happens to a takeover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TakeoverEvent {
+    /// A planned drain was popped.
+    DrainBegun,
+    /// The log was read to its end.
+    Drained,
+    /// The last known connection is decided.
+    AllDecided,
+}
+
+impl TakeoverPhase {
+    const fn after(self, event: TakeoverEvent) -> Self {
+        use TakeoverEvent::{AllDecided, DrainBegun, Drained};
+        match (self, event) {
+            (Self::GateClosed, DrainBegun) => Self::Draining,
+            (Self::GateClosed, Drained) => Self::GateClosed, // it was begun for a replica's copy, before the gate closed
+            (Self::GateClosed, AllDecided) => Self::GateClosed,
+            (Self::Draining, DrainBegun) => Self::Draining,
+            (Self::Draining, Drained) => Self::Deciding,
+            (Self::Draining, AllDecided) => Self::Draining,
+            (Self::Deciding, DrainBegun | Drained) => Self::Deciding, // for a single connection
+            (Self::Deciding, AllDecided) => Self::Decided,
+            (Self::Decided, DrainBegun | Drained | AllDecided) => Self::Decided,
+        }
+    }
+}
+
+/// How fast the idle connections follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IdlePace {
+    /// Without a pause.
+    Unlimited,
+    /// None until this time.
+    Resting {
+        /// The time.
+        until: Instant,
+    },
+    /// A portion of them.
+    Portion {
+        /// How many may still follow.
+        left: usize,
+        /// When the next portion may begin.
+        next: Instant,
+    },
+}
+
+/// What happens to the pace of the idle connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PaceEvent {
+    /// The time is now this.
+    Timer(Instant),
+    /// The steps of an idle connection were planned, and others still wait.
+    Planned,
+    /// The steps of the last idle connection were planned.
+    PlannedLast,
+}
+
+impl IdlePace {
+    fn after(self, event: PaceEvent) -> Self {
+        use PaceEvent::{Planned, PlannedLast, Timer};
+        match (self, event) {
+            (Self::Unlimited, Timer(_) | Planned | PlannedLast) => Self::Unlimited,
+            (Self::Resting { until }, Timer(now)) if now < until => Self::Resting { until },
+            (Self::Resting { .. }, Timer(now)) => Self::Portion {
+                left: PORTION,
+                next: now + PORTION_EVERY,
+            },
+            (Self::Resting { until }, Planned | PlannedLast) => Self::Resting { until },
+            (Self::Portion { left, next }, Timer(_)) => Self::Portion { left, next },
+            (Self::Portion { left: 0 | 1, next }, Planned) => Self::Resting { until: next },
+            (Self::Portion { left, next }, Planned) => Self::Portion { left: left - 1, next },
+            (Self::Portion { left, next }, PlannedLast) => Self::Portion { left, next },
+        }
+    }
+}
+
 /// The connections that are taken over.
 #[derive(Debug)]
 enum Scope {
@@ -126,7 +230,9 @@ enum Scope {
 #[derive(Debug)]
 pub(crate) struct Takeover {
     scope: Scope,
+    phase: TakeoverPhase,
     declared: Instant,
+    /// When the log was read to its end.
     drained: Option<Instant>,
     undecided: BTreeSet<ConnectionId>,
     /// Connections on which a side waits for something and whose steps are not planned yet, in order.
@@ -135,10 +241,8 @@ pub(crate) struct Takeover {
     unhurried: BTreeSet<ConnectionId>,
     /// The order of `unhurried`. It may still contain connections that have left that set.
     in_turn: VecDeque<ConnectionId>,
-    /// Time until which the unhurried connections wait. `None`: they need not wait now.
-    rest_from: Option<Instant>,
-    /// How many unhurried connections may still follow in this portion, and when the next portion may begin. `None`: there is no limit.
-    portion: Option<(usize, Instant)>,
+    /// How fast the unhurried connections follow.
+    pace: IdlePace,
     /// Connections whose client may not have got the SYN-ACK, with that SYN-ACK.
     half_open: BTreeMap<ConnectionId, Vec<u8>>,
     connections: usize,
@@ -149,8 +253,6 @@ pub(crate) struct Takeover {
     begun: BTreeSet<ConnectionId>,
     /// The planned steps, in order.
     steps: VecDeque<ServiceAction>,
-    /// Whether the takeover's own drain was begun, which comes after the gate has closed. A drain for the replica's copy does not count.
-    is_draining: bool,
 }
 
 impl Takeover {
@@ -184,14 +286,14 @@ impl Takeover {
     fn declared(now: Instant, scope: Scope) -> Self {
         Self {
             scope,
+            phase: TakeoverPhase::GateClosed,
             declared: now,
             drained: None,
             undecided: BTreeSet::new(),
             hurried: VecDeque::new(),
             unhurried: BTreeSet::new(),
             in_turn: VecDeque::new(),
-            rest_from: None,
-            portion: None,
+            pace: IdlePace::Unlimited,
             half_open: BTreeMap::new(),
             connections: 0,
             reset: 0,
@@ -199,14 +301,15 @@ impl Takeover {
             refusals: Vec::new(),
             begun: BTreeSet::new(),
             steps: VecDeque::from([ServiceAction::Drain]),
-            is_draining: false,
         }
     }
 
     /// The next planned step.
     pub(crate) fn pop_step(&mut self) -> Option<ServiceAction> {
         let step = self.steps.pop_front()?;
-        self.is_draining |= step == ServiceAction::Drain;
+        if step == ServiceAction::Drain {
+            self.phase = self.phase.after(TakeoverEvent::DrainBegun);
+        }
         Some(step)
     }
 
@@ -230,7 +333,9 @@ impl Takeover {
         table: &mut Table,
         actions: &mut VecDeque<ServiceAction>,
     ) {
-        if self.drained.is_some() || !self.is_draining {
+        let before = self.phase;
+        self.phase = before.after(TakeoverEvent::Drained);
+        if before != TakeoverPhase::Draining {
             return;
         }
         self.drained = Some(now);
@@ -279,9 +384,12 @@ impl Takeover {
         }
         // If only a dead worker's connections are taken over, idle ones need not wait: the sooner the takeover ends, the better for the
         // service's other clients.
-        let waits = at_work > 0 && self.is_whole();
-        self.rest_from = waits.then(|| now + head_start);
+        if at_work > 0 && self.is_whole() {
+            let until = now + head_start;
+            self.pace = IdlePace::Resting { until };
+        }
         self.steps.extend(hold);
+        self.look_for_end();
     }
 
     /// The next connection on which no side waits for anything.
@@ -327,21 +435,22 @@ impl Takeover {
         table: &mut Table,
         actions: &mut VecDeque<ServiceAction>,
     ) -> bool {
-        if self.rest_from.is_some() {
+        if self.poll_timeout().is_some() {
             return false;
         }
         let next = self.next_in_turn();
-        if let Some((left, next_from)) = &mut self.portion {
-            *left = left.saturating_sub(1);
-            self.rest_from = (*left == 0 && !self.unhurried.is_empty()).then_some(*next_from);
-        }
+        self.pace = self.pace.after(if self.unhurried.is_empty() {
+            PaceEvent::PlannedLast
+        } else {
+            PaceEvent::Planned
+        });
         self.plan(next, table, actions);
         next.is_some()
     }
 
     /// Whether there is a connection to be planned now.
     pub(crate) fn has_next(&self) -> bool {
-        !self.hurried.is_empty() || (self.rest_from.is_none() && !self.unhurried.is_empty())
+        !self.hurried.is_empty() || (self.poll_timeout().is_none() && !self.unhurried.is_empty())
     }
 
     /// Whether there is an unplanned connection on which a side waits for something.
@@ -363,13 +472,14 @@ impl Takeover {
 
     /// When the next unhurried connections may be taken over, if they must still wait.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.rest_from
+        match self.pace {
+            IdlePace::Resting { until } => Some(until),
+            IdlePace::Unlimited | IdlePace::Portion { .. } => None,
+        }
     }
 
     pub(crate) fn on_timeout(&mut self, now: Instant) {
-        if self.rest_from.take_if(|from| *from <= now).is_some() {
-            self.portion = Some((PORTION, now + PORTION_EVERY));
-        }
+        self.pace = self.pace.after(PaceEvent::Timer(now));
     }
 
     /// Treats handshakes as connections, because their SYN-ACK may have reached the client.
@@ -407,7 +517,7 @@ impl Takeover {
             self.refusals.push(reset_of(&entry).emit());
         }
         self.reset += 1;
-        self.undecided.remove(&connection);
+        self.on_decided(connection);
         let client = entry.client();
         actions.push_back(ServiceAction::Report(OperatorReport::Unrestorable {
             client,
@@ -415,9 +525,16 @@ impl Takeover {
         }));
     }
 
-    /// The connection belongs to the relay now, or has ended by itself.
+    /// The connection belongs to the relay now, is lost, or has ended by itself.
     pub(crate) fn on_decided(&mut self, connection: ConnectionId) {
         self.undecided.remove(&connection);
+        self.look_for_end();
+    }
+
+    fn look_for_end(&mut self) {
+        if self.undecided.is_empty() {
+            self.phase = self.phase.after(TakeoverEvent::AllDecided);
+        }
     }
 
     /// The SYN-ACK to repeat for a connection that belongs to the relay now, if its client has not been heard since.
@@ -427,12 +544,12 @@ impl Takeover {
     }
 
     /// Whether the log has been read to its end.
-    pub(crate) const fn is_drained(&self) -> bool {
-        self.drained.is_some()
+    pub(crate) fn is_drained(&self) -> bool {
+        matches!(self.phase, TakeoverPhase::Deciding | TakeoverPhase::Decided)
     }
 
     pub(crate) fn is_decided(&self) -> bool {
-        self.drained.is_some() && self.undecided.is_empty()
+        self.phase == TakeoverPhase::Decided
     }
 
     pub(crate) fn report(&self, now: Instant) -> TakeoverReport {

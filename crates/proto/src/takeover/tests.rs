@@ -1,3 +1,5 @@
+use std::fmt::Write;
+
 use super::*;
 use crate::packet::{Checksum, Flags, Segment, TcpOptions};
 use crate::protection::{Protection, UnprotectedCause};
@@ -670,4 +672,64 @@ fn a_connection_whose_segments_are_signed_is_not_protected() {
         };
         assert_eq!(table.get(id).unwrap().protection(), expected, "{port}");
     }
+}
+
+#[test]
+fn the_whole_table_of_phases() {
+    use TakeoverEvent::{AllDecided, DrainBegun, Drained};
+    use TakeoverPhase::{Decided, Deciding, Draining, GateClosed};
+    let mut table = String::new();
+    for phase in [GateClosed, Draining, Deciding, Decided] {
+        for event in [DrainBegun, Drained, AllDecided] {
+            writeln!(table, "{phase:?}, {event:?}: {:?}", phase.after(event)).expect("text");
+        }
+    }
+    insta::assert_snapshot!(table, @r"
+    GateClosed, DrainBegun: Draining
+    GateClosed, Drained: GateClosed
+    GateClosed, AllDecided: GateClosed
+    Draining, DrainBegun: Draining
+    Draining, Drained: Deciding
+    Draining, AllDecided: Draining
+    Deciding, DrainBegun: Deciding
+    Deciding, Drained: Deciding
+    Deciding, AllDecided: Decided
+    Decided, DrainBegun: Decided
+    Decided, Drained: Decided
+    Decided, AllDecided: Decided
+    ");
+}
+
+#[test]
+fn the_whole_table_of_the_pace() {
+    use IdlePace::{Portion, Resting, Unlimited};
+    use PaceEvent::{Planned, PlannedLast, Timer};
+    let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
+    let until = at(150);
+    let portion = |left| Portion { left, next: at(154) };
+    let mut table = String::new();
+    for pace in [Unlimited, Resting { until }, portion(2), portion(1)] {
+        for event in [Timer(at(149)), Timer(until), Planned, PlannedLast] {
+            writeln!(table, "{pace:?}, {event:?}: {:?}", pace.after(event)).expect("text");
+        }
+    }
+    let table = table.replace("Instant(", "").replace("000000)", " ms");
+    insta::assert_snapshot!(table, @r"
+    Unlimited, Timer(149 ms): Unlimited
+    Unlimited, Timer(150 ms): Unlimited
+    Unlimited, Planned: Unlimited
+    Unlimited, PlannedLast: Unlimited
+    Resting { until: 150 ms }, Timer(149 ms): Resting { until: 150 ms }
+    Resting { until: 150 ms }, Timer(150 ms): Portion { left: 32, next: 154 ms }
+    Resting { until: 150 ms }, Planned: Resting { until: 150 ms }
+    Resting { until: 150 ms }, PlannedLast: Resting { until: 150 ms }
+    Portion { left: 2, next: 154 ms }, Timer(149 ms): Portion { left: 2, next: 154 ms }
+    Portion { left: 2, next: 154 ms }, Timer(150 ms): Portion { left: 2, next: 154 ms }
+    Portion { left: 2, next: 154 ms }, Planned: Portion { left: 1, next: 154 ms }
+    Portion { left: 2, next: 154 ms }, PlannedLast: Portion { left: 2, next: 154 ms }
+    Portion { left: 1, next: 154 ms }, Timer(149 ms): Portion { left: 1, next: 154 ms }
+    Portion { left: 1, next: 154 ms }, Timer(150 ms): Portion { left: 1, next: 154 ms }
+    Portion { left: 1, next: 154 ms }, Planned: Resting { until: 154 ms }
+    Portion { left: 1, next: 154 ms }, PlannedLast: Portion { left: 1, next: 154 ms }
+    ");
 }
