@@ -119,26 +119,29 @@ pub enum StringState {
 /// What happens to a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StringEvent {
+    /// A heartbeat arrived.
     Heartbeat,
+    /// Heartbeats are missing: [`RecoveryConfig::caching_after`].
     Late,
+    /// More are missing: [`RecoveryConfig::missed`].
     Silent,
+    /// The connections have another string.
     Completed,
 }
 
 impl StringState {
     const fn after(self, event: StringEvent) -> Self {
+        use StringEvent::{Completed, Heartbeat, Late, Silent};
         match (self, event) {
-            (Self::Well | Self::Suspect, StringEvent::Heartbeat)
-            | (Self::Well, StringEvent::Completed)
-            | (Self::Failed, StringEvent::Completed) => Self::Well,
-            (Self::Well | Self::Suspect, StringEvent::Late) | (Self::Suspect, StringEvent::Completed) => {
-                Self::Suspect
-            }
+            (Self::Well, Heartbeat | Completed) => Self::Well,
+            (Self::Well, Late) => Self::Suspect,
+            (Self::Well, Silent) => Self::Failed,
+            (Self::Suspect, Heartbeat) => Self::Well,
+            (Self::Suspect, Late | Completed) => Self::Suspect,
+            (Self::Suspect, Silent) => Self::Failed,
             // Once a failover has begun, a heartbeat does not stop it.
-            (Self::Well | Self::Suspect, StringEvent::Silent)
-            | (Self::Failed, StringEvent::Heartbeat | StringEvent::Late | StringEvent::Silent) => {
-                Self::Failed
-            }
+            (Self::Failed, Heartbeat | Late | Silent) => Self::Failed,
+            (Self::Failed, Completed) => Self::Well,
         }
     }
 }
@@ -173,7 +176,7 @@ pub struct RecoveryCounts {
 #[derive(Clone, Debug)]
 pub struct LocalRecovery<K, P> {
     config: RecoveryConfig,
-    phase: StringState,
+    state: StringState,
     suspicion: Option<Detector>,
     failure: Detector,
     /// Whether the detectors have heard the string at all.
@@ -192,7 +195,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         let (suspicion, failure) = Self::detectors(&config, now);
         Ok(Self {
             config,
-            phase: StringState::Well,
+            state: StringState::Well,
             suspicion,
             failure,
             heard: false,
@@ -202,8 +205,8 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
     }
 
     /// The state of the string.
-    pub const fn phase(&self) -> StringState {
-        self.phase
+    pub const fn state(&self) -> StringState {
+        self.state
     }
 
     /// The cached packets.
@@ -226,18 +229,18 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         if let Some(suspicion) = &mut self.suspicion {
             suspicion.on_heartbeat(now);
         }
-        if self.phase == StringState::Suspect {
+        if self.state == StringState::Suspect {
             self.counts.false_alarms += 1;
             if self.config.caching_after > 0 {
                 self.cache.clear();
             }
         }
-        self.phase = self.phase.after(StringEvent::Heartbeat);
+        self.state = self.state.after(StringEvent::Heartbeat);
     }
 
     /// Checks for missing heartbeats.
     pub fn on_timeout(&mut self, now: Instant) {
-        if self.phase == StringState::Failed {
+        if self.state == StringState::Failed {
             return;
         }
         let late = self
@@ -245,17 +248,17 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
             .as_mut()
             .is_some_and(|suspicion| suspicion.is_silent(now));
         if late {
-            self.phase = self.phase.after(StringEvent::Late);
+            self.state = self.state.after(StringEvent::Late);
         }
         if self.failure.is_silent(now) {
-            self.phase = self.phase.after(StringEvent::Silent);
+            self.state = self.state.after(StringEvent::Silent);
         }
     }
 
     /// When to check next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let failure = self.failure.poll_timeout();
-        let next = match self.phase {
+        let next = match self.state {
             StringState::Well => self
                 .suspicion
                 .map_or(failure, |it| failure.min(it.poll_timeout())),
@@ -267,7 +270,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
 
     /// Whether passing packets are cached now.
     pub fn is_caching(&self) -> bool {
-        self.config.caching_after == 0 || self.phase != StringState::Well
+        self.config.caching_after == 0 || self.state != StringState::Well
     }
 
     /// A packet of one of the string's connections passes. It is `bytes` long. `packet` is called for a copy if the cache keeps it.
@@ -291,8 +294,8 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
     /// The connections have another string now, whose first heartbeat has not been heard yet. Returns the packets to send over
     /// the new string. There are none if the old string has not failed.
     pub fn complete(&mut self, now: Instant) -> impl Iterator<Item = Resend<K, P>> + use<K, P> {
-        let failed = self.phase == StringState::Failed;
-        self.phase = self.phase.after(StringEvent::Completed);
+        let failed = self.state == StringState::Failed;
+        self.state = self.state.after(StringEvent::Completed);
         let copies = self.config.ack_copies;
         let held: Vec<_> = if failed {
             (self.suspicion, self.failure) = Self::detectors(&self.config, now);
@@ -324,6 +327,8 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+
     use super::cache::CachePolicy;
     use super::*;
     use crate::Seq;
@@ -370,11 +375,26 @@ mod tests {
     fn the_whole_table() {
         use StringEvent::{Completed, Heartbeat, Late, Silent};
         use StringState::{Failed, Suspect, Well};
-        let events = [Heartbeat, Late, Silent, Completed];
-        let row = |phase: StringState| events.map(|event| phase.after(event));
-        assert_eq!(row(Well), [Well, Suspect, Failed, Well]);
-        assert_eq!(row(Suspect), [Well, Suspect, Failed, Suspect]);
-        assert_eq!(row(Failed), [Failed, Failed, Failed, Well]);
+        let mut table = String::new();
+        for state in [Well, Suspect, Failed] {
+            for event in [Heartbeat, Late, Silent, Completed] {
+                writeln!(table, "{state:?}, {event:?}: {:?}", state.after(event)).expect("text");
+            }
+        }
+        insta::assert_snapshot!(table, @r"
+        Well, Heartbeat: Well
+        Well, Late: Suspect
+        Well, Silent: Failed
+        Well, Completed: Well
+        Suspect, Heartbeat: Well
+        Suspect, Late: Suspect
+        Suspect, Silent: Failed
+        Suspect, Completed: Suspect
+        Failed, Heartbeat: Failed
+        Failed, Late: Failed
+        Failed, Silent: Failed
+        Failed, Completed: Well
+        ");
     }
 
     #[test]
@@ -383,22 +403,22 @@ mod tests {
         run(&mut recovery, 20);
         data(&mut recovery, "too early");
         assert_eq!(
-            (recovery.phase(), recovery.cache().connections()),
+            (recovery.state(), recovery.cache().connections()),
             (StringState::Well, 0)
         );
         run(&mut recovery, 21);
-        assert_eq!(recovery.phase(), StringState::Suspect);
+        assert_eq!(recovery.state(), StringState::Suspect);
         data(&mut recovery, "held");
         run(&mut recovery, 30);
-        assert_eq!(recovery.phase(), StringState::Suspect);
+        assert_eq!(recovery.state(), StringState::Suspect);
         run(&mut recovery, 31);
-        assert_eq!(recovery.phase(), StringState::Failed);
+        assert_eq!(recovery.state(), StringState::Failed);
         assert_eq!(recovery.poll_timeout(), None);
         let resent: Vec<_> = recovery.complete(at(100)).collect();
         assert_eq!(resent.len(), 1);
         assert_eq!((resent[0].packet, resent[0].copies), ("held", 1));
         assert_eq!(
-            (recovery.phase(), recovery.poll_timeout()),
+            (recovery.state(), recovery.poll_timeout()),
             (StringState::Well, None)
         );
         assert_eq!(recovery.complete(at(101)).count(), 0);
@@ -412,7 +432,7 @@ mod tests {
         data(&mut recovery, "passed after all");
         recovery.on_heartbeat(at(26));
         assert_eq!(
-            (recovery.phase(), recovery.cache().connections()),
+            (recovery.state(), recovery.cache().connections()),
             (StringState::Well, 0)
         );
         assert_eq!(recovery.counts().false_alarms, 1);
@@ -420,7 +440,7 @@ mod tests {
         data(&mut recovery, "held");
         recovery.on_heartbeat(at(61));
         assert_eq!(
-            (recovery.phase(), recovery.complete(at(70)).count()),
+            (recovery.state(), recovery.complete(at(70)).count()),
             (StringState::Failed, 1)
         );
     }
@@ -430,9 +450,9 @@ mod tests {
         let mut recovery = new(CONFIG);
         recovery.on_timeout(at(5));
         recovery.on_timeout(at(5000));
-        assert_eq!(recovery.phase(), StringState::Well);
+        assert_eq!(recovery.state(), StringState::Well);
         run(&mut recovery, 5040);
-        assert_eq!(recovery.phase(), StringState::Failed);
+        assert_eq!(recovery.state(), StringState::Failed);
     }
 
     #[test]
