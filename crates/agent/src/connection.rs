@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Endpoint};
-use proto::node::Node;
 use proto::service::ServiceInput;
 use proto::takeover;
 
 use crate::executor::Key;
-use crate::{Executor, Kernel};
+use crate::{Core, Executor, Kernel};
 
 /// A connection between `Restore` and `Activate`.
 pub(crate) struct Restoring<S> {
@@ -24,52 +23,52 @@ pub(crate) struct Live<S> {
 }
 
 /// Tells the node that a connection cannot be restored.
-fn refuse<K: Kernel>(kernel: &K, node: &mut Node, (service, connection): Key, reason: String) {
+fn refuse<K: Kernel>(kernel: &K, core: &mut Core, (service, connection): Key, reason: String) {
     let refused = ServiceInput::Unrestorable { connection, reason };
-    node.handle(kernel.now(), service, refused);
+    core.handle(kernel.now(), service, refused);
 }
 
 impl<K: Kernel> Executor<K> {
-    pub(crate) fn restore(&mut self, kernel: &mut K, node: &mut Node, key: Key) {
-        let Some(connection) = node.service(key.0).table().get(key.1) else {
+    pub(crate) fn restore(&mut self, kernel: &mut K, core: &mut Core, key: Key) {
+        let Some(connection) = core.service(key.0).table().get(key.1) else {
             return; // it ended meanwhile
         };
         let endpoint = connection.endpoint();
         let output = connection.output().slices(endpoint.unacknowledged.clone());
         match kernel.restore(key.0, &endpoint, output) {
             Ok(socket) => drop(self.restoring.insert(key, Restoring { endpoint, socket })),
-            Err(reason) => refuse(kernel, node, key, reason),
+            Err(reason) => refuse(kernel, core, key, reason),
         }
     }
 
-    pub(crate) fn make_ready(&mut self, kernel: &mut K, node: &mut Node, key: Key) {
+    pub(crate) fn make_ready(&mut self, kernel: &mut K, core: &mut Core, key: Key) {
         let Some(Restoring { socket, .. }) = self.restoring.get(&key) else {
             return;
         };
         if let Err(reason) = kernel.make_ready(socket) {
-            self.give_up(kernel, node, key, reason);
+            self.give_up(kernel, core, key, reason);
         }
     }
 
     /// Drops a socket that is not live. Its connection cannot be restored.
-    fn give_up(&mut self, kernel: &mut K, node: &mut Node, key: Key, reason: String) {
+    fn give_up(&mut self, kernel: &mut K, core: &mut Core, key: Key, reason: String) {
         if let Some(Restoring { endpoint, socket }) = self.restoring.remove(&key) {
             kernel.drop_restored(key.0, &endpoint, socket);
         }
-        refuse(kernel, node, key, reason);
+        refuse(kernel, core, key, reason);
     }
 
-    pub(crate) fn activate(&mut self, kernel: &mut K, node: &mut Node, key: Key) {
+    pub(crate) fn activate(&mut self, kernel: &mut K, core: &mut Core, key: Key) {
         let Some(Restoring { endpoint, socket }) = self.restoring.get(&key) else {
             return;
         };
-        let connection = node.service(key.0).table().get(key.1);
+        let connection = core.service(key.0).table().get(key.1);
         let fed = connection.map_or(Ok(()), |connection| {
             let late = connection.late_input(endpoint)?;
             kernel.feed(socket, endpoint, late)
         });
         if let Err(reason) = fed {
-            return self.give_up(kernel, node, key, reason);
+            return self.give_up(kernel, core, key, reason);
         }
         let Some(Restoring { endpoint, socket }) = self.restoring.remove(&key) else {
             return;
@@ -77,7 +76,7 @@ impl<K: Kernel> Executor<K> {
         let is_quiet = connection.is_some_and(Connection::is_quiet);
         let socket = match kernel.activate(key.0, &endpoint, socket, is_quiet) {
             Ok(socket) => socket,
-            Err(reason) => return refuse(kernel, node, key, reason),
+            Err(reason) => return refuse(kernel, core, key, reason),
         };
         if let Some(connection) = connection.filter(|_| !is_quiet) {
             let offered = kernel.offered_window(&socket);
@@ -85,17 +84,17 @@ impl<K: Kernel> Executor<K> {
                 kernel.transmit(&packet);
             }
         }
-        node.handle(kernel.now(), key.0, ServiceInput::Live { connection: key.1 });
+        core.handle(kernel.now(), key.0, ServiceInput::Live { connection: key.1 });
         self.live.insert(key, Live { endpoint, socket });
     }
 
-    pub(crate) fn hand_over(&mut self, kernel: &mut K, node: &mut Node, key: Key) {
+    pub(crate) fn hand_over(&mut self, kernel: &mut K, core: &mut Core, key: Key) {
         let Some(Live { endpoint, socket }) = self.live.remove(&key) else {
             return;
         };
         let (service, id) = key;
-        let has_ended = node.service(service).table().get(id).is_none();
-        match node.hand_over(kernel.now(), service, id, &endpoint) {
+        let has_ended = core.service(service).table().get(id).is_none();
+        match core.hand_over(kernel.now(), service, id, &endpoint) {
             Some(taken) => kernel.relay(service, id, endpoint, socket, taken),
             // The node repeats the RST, which may be lost.
             None => kernel.close_live(service, id, &endpoint, socket, has_ended),

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use proto::action::{Action, ServiceAction, ServiceIndex};
-use proto::node::Node;
 use proto::service::ServiceInput;
 use proto::table::ConnectionId;
 
 use crate::connection::{Live, Restoring};
-use crate::{Kernel, MessageToPeer, SyncRun};
+use crate::{Core, Kernel, MessageToPeer, SyncRun};
 
 /// A connection of a service.
 pub(crate) type Key = (ServiceIndex, ConnectionId);
@@ -35,9 +34,9 @@ impl<K: Kernel> Executor<K> {
     }
 
     /// Carries out one action, which the node has admitted. A failure concerns only the connection or the service of that action.
-    pub fn carry_out(&mut self, kernel: &mut K, node: &mut Node, action: Action) {
+    pub fn carry_out(&mut self, kernel: &mut K, core: &mut Core, action: Action) {
         match action {
-            Action::Service(service, action) => self.carry_out_for(kernel, node, service, action),
+            Action::Service(service, action) => self.carry_out_for(kernel, core, service, action),
             Action::Send(heartbeat) => kernel.say(MessageToPeer::Heartbeat(heartbeat)),
             Action::Probe => kernel.probe(),
         }
@@ -46,14 +45,14 @@ impl<K: Kernel> Executor<K> {
     fn carry_out_for(
         &mut self,
         kernel: &mut K,
-        node: &mut Node,
+        core: &mut Core,
         service: ServiceIndex,
         action: ServiceAction,
     ) {
         match action {
             ServiceAction::Assume { gate, peer_mac } => {
                 let outcome = kernel.assume(service, gate, peer_mac);
-                note(kernel, node, service, outcome);
+                note(kernel, core, service, outcome);
             }
             ServiceAction::SetGate { gate, epoch, until } => kernel.set_gate(service, gate, epoch, until),
             ServiceAction::SetUntil { until } => kernel.set_until(service, until),
@@ -61,7 +60,7 @@ impl<K: Kernel> Executor<K> {
             ServiceAction::Hold { clients } => {
                 let ended = kernel.hold(service, clients);
                 if !ended.is_empty() {
-                    node.handle(kernel.now(), service, ServiceInput::Forgotten(ended));
+                    core.handle(kernel.now(), service, ServiceInput::Forgotten(ended));
                 }
             }
             ServiceAction::Settle => kernel.settle(service),
@@ -69,41 +68,41 @@ impl<K: Kernel> Executor<K> {
             ServiceAction::Destroy { clients } => kernel.destroy(service, &clients),
             ServiceAction::TakeAddress => {
                 let outcome = kernel.take_address(service);
-                note(kernel, node, service, outcome);
+                note(kernel, core, service, outcome);
             }
             ServiceAction::Mend => match kernel.mend(service) {
-                Ok(mac) => node.handle(kernel.now(), service, ServiceInput::Mended { mac }),
-                Err(why) => note(kernel, node, service, Err(why)),
+                Ok(mac) => core.handle(kernel.now(), service, ServiceInput::Mended { mac }),
+                Err(why) => note(kernel, core, service, Err(why)),
             },
             ServiceAction::Announce => kernel.announce(service),
             ServiceAction::AskOutside { since } => {
                 if !kernel.ask_outside(service, since) {
-                    node.handle(kernel.now(), service, ServiceInput::NoOutside);
+                    core.handle(kernel.now(), service, ServiceInput::NoOutside);
                 }
             }
             ServiceAction::StandDown { is_deposed } => {
                 self.drop_unfinished(kernel, service);
                 kernel.stand_down(service, is_deposed);
             }
-            ServiceAction::Drain => drain(kernel, node, service),
-            ServiceAction::Restore { connection } => self.restore(kernel, node, (service, connection)),
-            ServiceAction::MakeReady { connection } => self.make_ready(kernel, node, (service, connection)),
-            ServiceAction::Activate { connection } => self.activate(kernel, node, (service, connection)),
-            ServiceAction::HandOver { connection } => self.hand_over(kernel, node, (service, connection)),
+            ServiceAction::Drain => drain(kernel, core, service),
+            ServiceAction::Restore { connection } => self.restore(kernel, core, (service, connection)),
+            ServiceAction::MakeReady { connection } => self.make_ready(kernel, core, (service, connection)),
+            ServiceAction::Activate { connection } => self.activate(kernel, core, (service, connection)),
+            ServiceAction::HandOver { connection } => self.hand_over(kernel, core, (service, connection)),
             ServiceAction::AllowSpeech => kernel.allow_speech(service),
             ServiceAction::Transmit(packet) => kernel.transmit(&packet),
             ServiceAction::Ask { clients } => kernel.say(MessageToPeer::Ask { service, clients }),
             ServiceAction::AskAll { query } => kernel.say(MessageToPeer::AskAll { service, query }),
             ServiceAction::OpenReplica { connection, client } => {
                 if let Err(reason) = kernel.open_replica(service, connection, client) {
-                    node.handle(
+                    core.handle(
                         kernel.now(),
                         service,
                         ServiceInput::ReplicaFailed { connection, reason },
                     );
                 }
             }
-            ServiceAction::FeedReplica { connection } => feed_replica(kernel, node, service, connection),
+            ServiceAction::FeedReplica { connection } => feed_replica(kernel, core, service, connection),
             ServiceAction::CloseReplica { connection } => kernel.close_replica(service, connection),
             ServiceAction::RunSync { phase, run, until } => kernel.run_sync(SyncRun {
                 service,
@@ -112,46 +111,46 @@ impl<K: Kernel> Executor<K> {
                 until,
             }),
             ServiceAction::HoldInput { until } => kernel.hold_input(service, until),
-            ServiceAction::Report(report) => kernel.report(node, service, &report),
+            ServiceAction::Report(report) => kernel.report(core, service, &report),
         }
     }
 }
 
 /// Tells the node if a step in a service's network failed.
-fn note<K: Kernel>(kernel: &K, node: &mut Node, service: ServiceIndex, outcome: Result<(), String>) {
+fn note<K: Kernel>(kernel: &K, core: &mut Core, service: ServiceIndex, outcome: Result<(), String>) {
     if let Err(why) = outcome {
-        node.handle(kernel.now(), service, ServiceInput::Failed { why });
+        core.handle(kernel.now(), service, ServiceInput::Failed { why });
     }
 }
 
 /// Reads the log to its end, and tells the node that it did.
-fn drain<K: Kernel>(kernel: &mut K, node: &mut Node, service: ServiceIndex) {
+fn drain<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex) {
     // The agent may have been away since the last check.
     let unlogged = kernel.take_unlogged(service);
-    read_all(kernel, node, service, unlogged);
-    node.handle(kernel.now(), service, ServiceInput::Drained);
+    read_all(kernel, core, service, unlogged);
+    core.handle(kernel.now(), service, ServiceInput::Drained);
 }
 
 /// Reads the log to its end, then tells the node if packets of the service passed without being logged. The log is read first because the
 /// logged packets came first.
-fn read_all<K: Kernel>(kernel: &mut K, node: &mut Node, service: ServiceIndex, unlogged: u64) {
-    kernel.read_all(node);
+fn read_all<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex, unlogged: u64) {
+    kernel.read_all(core);
     if unlogged > 0 {
-        node.handle(kernel.now(), service, ServiceInput::LogGap);
+        core.handle(kernel.now(), service, ServiceInput::LogGap);
     }
 }
 
 /// Looks whether packets of a service passed without being logged. If so, tells the node, after everything that was logged before.
-pub fn check_log<K: Kernel>(kernel: &mut K, node: &mut Node, service: ServiceIndex) {
+pub fn check_log<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex) {
     let unlogged = kernel.take_unlogged(service);
     if unlogged > 0 {
-        read_all(kernel, node, service, unlogged);
+        read_all(kernel, core, service, unlogged);
     }
 }
 
 /// Gives a replica the input that the primary has acknowledged since the last time.
-pub fn feed_replica<K: Kernel>(kernel: &mut K, node: &mut Node, service: ServiceIndex, id: ConnectionId) {
-    let Some(connection) = node.service(service).table().followed(id) else {
+pub fn feed_replica<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex, id: ConnectionId) {
+    let Some(connection) = core.service(service).table().followed(id) else {
         return;
     };
     let Some(replica) = connection.follower().replica() else {
@@ -173,7 +172,7 @@ pub fn feed_replica<K: Kernel>(kernel: &mut K, node: &mut Node, service: Service
         },
     };
     let failed = matches!(input, ServiceInput::ReplicaFailed { .. });
-    node.handle(kernel.now(), service, input);
+    core.handle(kernel.now(), service, input);
     if failed {
         kernel.close_replica(service, id);
     }

@@ -31,24 +31,6 @@ pub trait LogReader {
     fn keep(&mut self, shelf: &dyn Shelf);
 }
 
-impl LogReader for Node {
-    fn packet(
-        &mut self,
-        at: Instant,
-        service: ServiceIndex,
-        direction: Direction,
-        packet: &[u8],
-        checksum: Checksum,
-        source: Option<OnShelf<'_>>,
-    ) {
-        self.handle_packet(at, service, direction, packet, checksum, source);
-    }
-
-    fn keep(&mut self, shelf: &dyn Shelf) {
-        Node::keep(self, shelf);
-    }
-}
-
 /// A message for the peer's agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MessageToPeer {

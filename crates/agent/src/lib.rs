@@ -11,8 +11,11 @@
 //! ```
 
 mod connection;
+mod core;
 mod executor;
 mod kernel;
+pub mod recording;
 
+pub use crate::core::Core;
 pub use executor::{Executor, check_log, feed_replica};
 pub use kernel::{Kernel, LogReader, MessageToPeer, SyncRun, Written};

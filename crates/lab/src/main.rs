@@ -17,6 +17,7 @@ mod newcomer;
 mod node;
 mod pattern;
 mod process;
+mod recording;
 mod swarm;
 mod teardown;
 mod timeline;

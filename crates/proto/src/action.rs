@@ -18,7 +18,7 @@ use crate::table::ConnectionId;
 pub type ServiceIndex = u16;
 
 /// What the wire does with a service's packets. One word of the eBPF programs: `enum gate` of `bpf/abi.h`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Gate {
     /// Does nothing with them.
     Off,

@@ -7,12 +7,13 @@
 //! busy machine. So packets and answers are signs of life too, but only for a while: an agent that stays away is a failure of its own.
 //! The probe is sent when half of the patience is used up, so it delays nothing.
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use crate::Instant;
 
 /// When silence counts as death.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DetectorConfig {
     /// Time between two heartbeats of the peer.
     pub interval: Duration,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Instant, Offset, Seq};
 
 /// Everything that a kernel needs to continue the server's end of a connection exactly.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// The client.
     pub client: SocketAddr,
@@ -47,7 +47,7 @@ pub struct Endpoint {
 }
 
 /// Clocks of both sides (RFC 7323).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointTimestamps {
     /// The server's latest value.
     pub value: u32,

@@ -1,5 +1,6 @@
 //! The restart policy of one connection. It follows the connection's two streams while the primary lives.
 
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub enum RestartPolicy {
 }
 
 /// How a replica follows a connection of policy `http` that speaks another protocol, or changes to one (`opaque`).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Opaque {
     /// Bytes that the replica may lag behind.
     pub bound: usize,

@@ -2,6 +2,7 @@
 
 mod options;
 
+use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
 use etherparse::{IpSlice, PacketBuilder, TcpHeader, TcpSlice};
@@ -62,7 +63,7 @@ impl Flags {
 }
 
 /// How far a packet's checksum can be trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Checksum {
     /// Verified by the hardware, or left to the hardware by a sender on the same machine.
     Trusted,

@@ -1,10 +1,11 @@
 //! The slots of a table's connections. A slot is reused after its connection ends; a connection's id is not.
 
 use crate::connection::Connection;
+use serde::{Deserialize, Serialize};
 
 /// Identifies a connection. No id is used twice, because an action may be carried out after its connection has ended and another connection
 /// has the slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ConnectionId {
     slot: u32,
     /// Number of connections that had the slot before.

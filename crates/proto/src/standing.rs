@@ -14,6 +14,7 @@
 mod leaving;
 mod word;
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use crate::Instant;
@@ -44,7 +45,7 @@ pub struct StandingBeat {
 }
 
 /// An arbiter's answer to a node that asks for an epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ArbiterVerdict {
     /// The epoch is this node's alone.
     Granted,
@@ -71,7 +72,7 @@ pub struct RoleChange {
 }
 
 /// The kind of arbiter, which decides between two nodes that do not hear each other (DESIGN.md §4).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Arbiter {
     /// Nobody: silence counts as death.
     #[default]

@@ -8,6 +8,7 @@ mod lingering;
 mod share;
 mod vanished;
 
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -36,7 +37,7 @@ pub const ENDED_MAX: usize = 65_536;
 pub const ENDED_FOR: Duration = Duration::from_secs(60);
 
 /// Which way a packet goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Direction {
     /// Client to server.
     In,

@@ -1,10 +1,11 @@
 //! Points in time. This crate never reads a clock: the caller passes the time.
 
+use serde::{Deserialize, Serialize};
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
 
 /// A point in time: nanoseconds since an arbitrary origin (the kernel's monotonic clock, or the simulator's zero).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Instant(u64);
 
 impl Instant {

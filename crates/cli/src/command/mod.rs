@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{Config, ConfigError, Problem};
-use crate::daemon::Start;
+use crate::daemon::{Record, Start};
 
 /// Keeps live TCP connections alive when a server fails, without changing the clients.
 #[derive(Debug, Parser)]
@@ -51,6 +51,14 @@ enum Command {
         /// How to write the log, to stderr; STEADFAST_LOG sets its level (error, warn, info, debug, trace)
         #[arg(long, value_name = "FORMAT", default_value = "text")]
         log_format: LogFormat,
+        /// Record all that goes into the node, in a new file in DIR, to replay it elsewhere (`steadfast-lab replay FILE`)
+        ///
+        /// For the search for a fault. The file contains the service's traffic, and only its owner may read it. The agent is slower meanwhile.
+        #[arg(long, value_name = "DIR")]
+        record: Option<PathBuf>,
+        /// When the recording has this many megabytes (2²⁰ bytes), it ends, and the node goes on
+        #[arg(long, value_name = "MB", default_value_t = 1024, requires = "record")]
+        record_mb: u64,
     },
     /// Check a configuration against this machine and its network, and change nothing
     CheckConfig {
@@ -229,7 +237,15 @@ pub fn main(program: &Program) -> ExitCode {
             config,
             without_peer,
             log_format,
-        } => run::run(program, &config.config, without_peer, log_format),
+            record,
+            record_mb,
+        } => {
+            let record = record.map(|directory| Record {
+                directory,
+                bytes_max: record_mb << 20,
+            });
+            run::run(program, &config.config, without_peer, log_format, record)
+        }
         Command::CheckConfig {
             config,
             without_peer,

@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::check::load_and_check;
 use super::{CommandError, Config, LogFormat, Program};
-use crate::daemon::{self, Start};
+use crate::daemon::{self, Record, Start};
 use crate::lock::{self, Lock, LockError};
 
 /// Checks everything, makes sure that no other daemon runs this node, and runs it. After an upgrade
@@ -17,6 +17,7 @@ pub(super) fn run(
     file: &Path,
     without_peer: bool,
     log: LogFormat,
+    record: Option<Record>,
 ) -> Result<(), CommandError> {
     daemon::block_signal()?;
     start_log(log)?;
@@ -41,6 +42,7 @@ pub(super) fn run(
         file,
         without_peer,
         lock: &lock,
+        record,
     })?;
     drop(lock);
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use proto::node::Node;
+use agent::Core;
 use proto::service::ServiceInput;
 
 use super::kernel::LinuxKernel;
@@ -10,7 +10,7 @@ use super::peer::PeerLinks;
 
 impl LinuxKernel {
     /// Tells the node that a datagram of the peer's agent came in by `interface`.
-    pub fn note_arrival(&self, node: &mut Node, interface: u32) {
+    pub fn note_arrival(&self, node: &mut Core, interface: u32) {
         for (index, service) in (0..).zip(&self.services) {
             if service.interface.index == interface {
                 let at = linux::clock::now();
@@ -21,7 +21,7 @@ impl LinuxKernel {
     }
 
     /// Tells the node which services' interfaces have a link to the peer.
-    pub fn look_for_links(&self, node: &mut Node, peer: &PeerLinks) {
+    pub fn look_for_links(&self, node: &mut Core, peer: &PeerLinks) {
         let Ok(addresses) = linux::network::addresses() else {
             return; // the next look comes soon
         };

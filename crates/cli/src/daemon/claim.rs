@@ -2,11 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use agent::Core;
 use anyhow::Context;
 use linux::network::{self, Announcer, Interface, Network, NetworkPart};
 use linux::probe::OutsideHosts;
 use proto::action::ServiceIndex;
-use proto::node::Node;
 use proto::service::ServiceInput;
 
 use crate::config::Config;
@@ -118,7 +118,7 @@ impl Claims {
     }
 
     /// Tells the node which claims outside hosts have confirmed.
-    pub fn look(&self, now: proto::Instant, node: &mut Node) {
+    pub fn look(&self, now: proto::Instant, node: &mut Core) {
         for (index, service) in (0..).zip(&self.services) {
             let outside = service.outside.as_ref();
             if service.is_begun && outside.is_none_or(|(_, sockets)| sockets.is_answered()) {

@@ -1,10 +1,10 @@
 //! Handles services whose network could not be set up, and interfaces that were made anew (with another index, perhaps another MAC
 //! address).
 
+use agent::Core;
 use anyhow::{Context, bail};
 use linux::network::Interface;
 use proto::action::ServiceIndex;
-use proto::node::Node;
 use proto::service::ServiceInput;
 
 use super::kernel::LinuxKernel;
@@ -22,7 +22,7 @@ impl LinuxKernel {
 
     /// Follows interfaces that were made anew although no step has failed. If the MAC address changed, the peer's wire no longer recognizes
     /// this node, so the pair has to agree anew.
-    pub(super) fn follow_interfaces(&mut self, node: &mut Node) {
+    pub(super) fn follow_interfaces(&mut self, node: &mut Core) {
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
             let interface = &self.services[usize::from(index)].interface;
             let is_moved = interface.index_now().is_some_and(|now| now != interface.index);

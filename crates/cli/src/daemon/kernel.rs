@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use agent::{Kernel, LogReader, MessageToPeer, SyncRun, Written};
+use agent::{Core, Kernel, LogReader, MessageToPeer, SyncRun, Written};
 use anyhow::Context;
 use linux::network::{Interface, Network, NetworkPart};
 use linux::raw::RawSender;
@@ -211,7 +211,7 @@ impl LinuxKernel {
     }
 
     /// Passes the replicas' output to the node. Returns the replicas that take more input now.
-    pub fn serve_replicas(&mut self, node: &mut Node) -> Vec<ReplicaKey> {
+    pub fn serve_replicas(&mut self, node: &mut Core) -> Vec<ReplicaKey> {
         self.replicas.serve(node)
     }
 
@@ -221,7 +221,7 @@ impl LinuxKernel {
     }
 
     /// Tells the node the state of the applications, the answers of outside hosts and of the arbiter, and which hooks have ended.
-    pub fn watch(&mut self, node: &mut Node) {
+    pub fn watch(&mut self, node: &mut Core) {
         while let Some((ArbiterQuestion { service, epoch }, verdict)) = self.arbiter.poll() {
             node.handle(
                 linux::clock::now(),
@@ -254,7 +254,7 @@ impl LinuxKernel {
     /// Records that the agent is here, and tells the node about packets that passed unlogged while no agent was here. Returns whether a
     /// cable has been plugged in again. Call this only after all actions are carried out. Otherwise, if the agent dies before it has closed
     /// a gate, its successor does not see that no agent was here, and does not close the gate.
-    pub fn check_in(&mut self, node: &mut Node) -> bool {
+    pub fn check_in(&mut self, node: &mut Core) -> bool {
         let mut is_back = false;
         self.wire.set_agent_seen(node.ran().as_nanos());
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {

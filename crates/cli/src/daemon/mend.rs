@@ -2,16 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use proto::node::Node;
-
 use super::kernel::LinuxKernel;
+use agent::Core;
 
 /// Time between two checks of the whole network.
 const VERIFY: Duration = Duration::from_secs(2);
 
 impl LinuxKernel {
     /// Puts back what others took away: filters at once, the rest every [`VERIFY`]. Returns whether this call checked everything.
-    pub fn mend(&mut self, node: &mut Node) -> bool {
+    pub fn mend(&mut self, node: &mut Core) -> bool {
         let is_time = self.verified.elapsed() >= VERIFY;
         let concerned = self.filters.check();
         let again = if is_time {

@@ -1,4 +1,4 @@
-//! The agent: one thread that reads the wire's log, runs the [`Node`] and carries out what it wants.
+//! The agent: one thread that reads the wire's log, runs the [`Node`](proto::node::Node) and carries out what it wants.
 //!
 //! While there is traffic, the loop naps for a few milliseconds at a time. It is not woken for every packet, because waking costs more
 //! than logging. While there is no traffic, it sleeps until the wire wakes it. Nothing that a client waits for depends on the loop: the
@@ -23,6 +23,7 @@ mod outside;
 mod own;
 mod peer;
 mod pool;
+mod recording;
 mod refusals;
 mod relay;
 mod replicas;
@@ -44,11 +45,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use agent::{Executor, Kernel as _};
+use agent::{Core, Executor, Kernel as _};
 use anyhow::Context;
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
-use proto::node::Node;
 use proto::pause::PauseWatch;
 use proto::service::ServiceInput;
 
@@ -60,6 +60,8 @@ use crate::metrics;
 use kernel::{LinuxKernel, RingReader};
 use known::KnownRenewal;
 use peer::{About, PeerMessage};
+pub use recording::Record;
+use recording::Recording;
 pub use servers::accepts;
 pub use set_up::could_go_on;
 use set_up::{EarlierAgent, SetUp, node_config, set_up};
@@ -92,11 +94,13 @@ pub struct Start<'a> {
     pub without_peer: bool,
     /// The node's lock.
     pub lock: &'a Lock,
+    /// Where all that goes into the node is recorded.
+    pub record: Option<Record>,
 }
 
 /// The running agent.
 struct Agent<'a> {
-    node: Node,
+    node: Core,
     executor: Executor<LinuxKernel>,
     kernel: LinuxKernel,
     calls: Receiver<Call>,
@@ -145,7 +149,12 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
     let arbiter = ArbiterClient::open(config, wake.clone()).context("opening the way to the arbiter")?;
     let SetUp { mut kernel, found } = set_up(config, wake.clone(), arbiter)?;
     let node = node_config(config, start.without_peer, &kernel, found.as_ref());
-    let node = Node::new(node, linux::clock::now());
+    let recorder = start
+        .record
+        .as_ref()
+        .map(|to| Recording::begin(to, &config.node.name))
+        .transpose()?;
+    let node = Core::new(node, linux::clock::now(), recorder);
     let (server, asker, calls) = control::ControlServer::open(&config.node.state_dir, wake)?;
     if let Some(metrics) = &config.metrics {
         metrics::serve(metrics.listen, asker)?;

@@ -1,7 +1,7 @@
 //! Carries out the operator's orders.
 
+use agent::Core;
 use proto::action::ServiceIndex;
-use proto::node::Node;
 use proto::service::ServiceInput;
 
 use super::kernel::LinuxKernel;
@@ -11,7 +11,7 @@ use crate::control::Order;
 ///
 /// # Errors
 /// Why the order is not carried out, as a sentence.
-pub fn give(node: &mut Node, kernel: &LinuxKernel, order: &Order) -> Result<(), String> {
+pub fn give(node: &mut Core, kernel: &LinuxKernel, order: &Order) -> Result<(), String> {
     let now = linux::clock::now();
     let all = 0..ServiceIndex::try_from(node.config().services.len()).expect("few");
     match order {

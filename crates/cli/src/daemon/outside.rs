@@ -7,11 +7,11 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use agent::Core;
 use linux::network;
 use linux::probe::OutsideHosts;
 use proto::Instant;
 use proto::action::ServiceIndex;
-use proto::node::Node;
 use proto::service::ServiceInput;
 
 use crate::config::Config;
@@ -124,7 +124,7 @@ impl OutsideProbes {
     }
 
     /// Tells the node which services' hosts have answered.
-    pub fn look(&mut self, node: &mut Node) {
+    pub fn look(&mut self, node: &mut Core) {
         for route in &mut self.routes {
             let Some(hosts) = &mut route.hosts else { continue };
             let now = linux::clock::now();

@@ -6,11 +6,10 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use agent::Written;
+use agent::{Core, Written};
 use anyhow::Context;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use proto::action::ServiceIndex;
-use proto::node::Node;
 use proto::service::ServiceInput;
 use proto::spill::{InFile, LogPart};
 use proto::table::ConnectionId;
@@ -143,7 +142,7 @@ impl Replicas {
     }
 
     /// Reads the output of the replicas. Returns the replicas that take more input now.
-    pub fn serve(&mut self, node: &mut Node) -> Vec<ReplicaKey> {
+    pub fn serve(&mut self, node: &mut Core) -> Vec<ReplicaKey> {
         let mut hungry = Vec::new();
         if self.by_token.is_empty() {
             return hungry;
@@ -171,7 +170,7 @@ impl Replicas {
         hungry
     }
 
-    fn read(&mut self, node: &mut Node, token: u64) {
+    fn read(&mut self, node: &mut Core, token: u64) {
         let Some(replica) = self.by_token.get_mut(&token) else {
             return;
         };
@@ -195,7 +194,7 @@ impl Replicas {
     }
 
     /// Reads again from paused replicas whose output is now at most half of [`AHEAD_MAX`] ahead of the primary's.
-    fn unpause(&mut self, node: &mut Node) {
+    fn unpause(&mut self, node: &mut Core) {
         for token in std::mem::take(&mut self.paused) {
             let Some(replica) = self.by_token.get(&token) else {
                 continue;
@@ -222,7 +221,7 @@ impl Replicas {
         }
     }
 
-    fn fail(&mut self, node: &mut Node, token: u64, reason: &str) {
+    fn fail(&mut self, node: &mut Core, token: u64, reason: &str) {
         let Some(replica) = self.by_token.get(&token) else {
             return;
         };

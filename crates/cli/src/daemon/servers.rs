@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use agent::Core;
 use linux::wire::{Death, Deaths, Wire};
 use proto::action::{ApplicationState, ServiceIndex};
 use proto::application::ListenerPresence;
-use proto::node::Node;
 use proto::role::Role;
 use proto::service::ServiceInput;
 
@@ -48,7 +48,7 @@ impl Servers {
     }
 
     /// Tells the node about orphans and the state of each application.
-    pub fn watch(&mut self, wire: &Wire, node: &mut Node) {
+    pub fn watch(&mut self, wire: &Wire, node: &mut Core) {
         let deaths = self.deaths.take().unwrap_or_else(|error| {
             tracing::error!(%error, "deaths of server processes are not noticed");
             Vec::new()

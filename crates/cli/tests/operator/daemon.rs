@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions};
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,12 +19,43 @@ use serde_json::Value;
 const SILENT: &str = "older than the wire, and silent; protected once its next request is answered";
 const OLDER: &str = "older than the wire; protected once its next request is answered";
 
+/// Starts a daemon that records what goes into its node.
 fn spawn(namespace: &HostNamespace, path: &Path, config: &Path, log: &Path) -> Child {
-    let config = config.to_str().unwrap();
-    let mut command = program(path, &["run", "--log-format", "json", "--config", config]);
+    let recordings = recordings_of(config);
+    let arguments = [config, &recordings].map(|path| path.to_str().unwrap());
+    let mut command = program(
+        path,
+        &[
+            "run",
+            "--log-format",
+            "json",
+            "--config",
+            arguments[0],
+            "--record",
+            arguments[1],
+        ],
+    );
     let log = File::options().create(true).append(true).open(log).unwrap();
     command.stderr(log);
     namespace.run(|| command.spawn().unwrap())
+}
+
+fn recordings_of(config: &Path) -> PathBuf {
+    config.with_extension("recordings")
+}
+
+/// Replays what the daemons with this configuration have recorded. A new node must want the same actions.
+fn replay(config: &Path) {
+    let Ok(recordings) = std::fs::read_dir(recordings_of(config)) else {
+        return; // no daemon came so far
+    };
+    for recording in recordings {
+        let path = recording.unwrap().path();
+        let mut file = BufReader::new(File::open(&path).unwrap());
+        let replayed = agent::recording::replay(&mut file, |_, _| {});
+        let replayed = replayed.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!(replayed.difference, None, "{}", path.display());
+    }
 }
 
 /// A running daemon. It is killed if the test ends before it.
@@ -185,6 +216,9 @@ impl Drop for Daemon<'_> {
         let cleaned_up = self.run_command("cleanup");
         if cleaned_up.code != 0 {
             eprintln!("{}", cleaned_up.errors);
+        }
+        if !std::thread::panicking() {
+            replay(&self.config);
         }
     }
 }

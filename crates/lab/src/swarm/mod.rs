@@ -17,7 +17,7 @@ use nix::sys::time::TimeValLike;
 use sim::pair::Defect;
 use sim::swarm::{Scenario, play, play_traced, shrink};
 
-use crate::{LabOutcome, WrongUse};
+use crate::{LabOutcome, WrongUse, recording};
 use report::{Broken, SwarmReport};
 
 /// Break a simulated pair in all ways that seeds can think of, and check what it promises.
@@ -46,10 +46,10 @@ pub struct SwarmOptions {
     json: bool,
 }
 
-/// Play one run of the swarm again.
+/// Play one run of the swarm again, or replay the recording of a daemon.
 #[derive(Clone, Debug, Args)]
 pub struct ReplayOptions {
-    /// A scenario that the swarm has written.
+    /// A scenario that the swarm has written, or a recording of `steadfast run --record`. The node must want the same actions again.
     #[arg(required_unless_present = "seed", conflicts_with = "seed")]
     file: Option<PathBuf>,
     /// The run of this seed.
@@ -149,6 +149,11 @@ fn write(directory: &Path, scenario: &Scenario) -> Result<String> {
 /// # Errors
 /// If the file is no scenario.
 pub fn replay(options: &ReplayOptions) -> Result<LabOutcome> {
+    if let Some(file) = &options.file
+        && recording::is_recording(file)?
+    {
+        return recording::replay(file, options.trace, options.json);
+    }
     let mut scenario = match (&options.file, options.seed) {
         (Some(file), _) => {
             let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;

@@ -1,10 +1,13 @@
 //! The memory that a connection's log may hold, and what happens at the bound.
 
+use std::io;
 use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Connection, UnprotectedCause};
 use crate::Offset;
-use crate::spill::{LogFull, Spills};
+use crate::spill::{Depot, LogFull, Spill, Spills};
 use crate::stream::OnShelf;
 
 /// Extra memory, in bytes, that is freed each time input is spilled.
@@ -19,6 +22,62 @@ pub enum AtLimit {
     Spill(Arc<Spills>),
     /// The client is slowed before the log is full. If slowing does not help, the log is given up.
     Slow,
+}
+
+/// Stands for the files of a node whose inputs are replayed: what is appended is forgotten, since no kernel reads it.
+#[derive(Debug)]
+struct Forgotten;
+
+impl Depot for Forgotten {
+    fn open(&self) -> io::Result<Box<dyn Spill>> {
+        Ok(Box::new(Self))
+    }
+}
+
+impl Spill for Forgotten {
+    fn append(&mut self, _: u64, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn read(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn release(&mut self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The form of [`AtLimit`] in a recording of a node's inputs.
+#[derive(Serialize, Deserialize)]
+enum RecordedLimit {
+    Unprotect,
+    Spill { bytes_max: u64 },
+    Slow,
+}
+
+impl Serialize for AtLimit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let recorded = match self {
+            Self::Unprotect => RecordedLimit::Unprotect,
+            Self::Spill(spills) => RecordedLimit::Spill {
+                bytes_max: spills.bytes_max(),
+            },
+            Self::Slow => RecordedLimit::Slow,
+        };
+        recorded.serialize(serializer)
+    }
+}
+
+/// The spilled input of what is read can be appended, but not read.
+impl<'de> Deserialize<'de> for AtLimit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match RecordedLimit::deserialize(deserializer)? {
+            RecordedLimit::Unprotect => Self::Unprotect,
+            RecordedLimit::Spill { bytes_max } => Self::Spill(Spills::new(Box::new(Forgotten), bytes_max)),
+            RecordedLimit::Slow => Self::Slow,
+        })
+    }
 }
 
 impl AtLimit {

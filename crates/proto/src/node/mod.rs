@@ -14,6 +14,7 @@ pub(crate) mod fixture;
 mod tests;
 mod turn;
 
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 use crate::Instant;
@@ -30,7 +31,7 @@ use crate::takeover::HandedOver;
 use turn::NodeTurn;
 
 /// Configuration of a node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeConfig {
     /// Its name.
     pub name: String,

@@ -1,5 +1,6 @@
 //! A new agent continues from what an earlier agent left.
 
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::standing::InheritedStanding as Left;
 use crate::state_sync::StateSyncEvent;
 
 /// What an earlier agent left of a service.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct InheritedService {
     /// Its gate.
     pub gate: Gate,

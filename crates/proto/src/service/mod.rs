@@ -20,6 +20,7 @@ mod roles;
 mod sync;
 mod view;
 
+use serde::{Deserialize, Serialize};
 use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -46,7 +47,7 @@ use crate::{Instant, Offset};
 use failure::FailedStep;
 
 /// One service of a [`NodeConfig`](crate::node::NodeConfig).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServiceConfig {
     /// Configuration of its connection table.
     pub table: TableConfig,
@@ -82,7 +83,7 @@ pub struct RoleSince {
 }
 
 /// Something that happened to a service.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServiceInput {
     /// The log has been read to its end, as [`ServiceAction::Drain`] asked.
     Drained,

@@ -1,5 +1,6 @@
 //! A service's configuration of its connections.
 
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use crate::follower::{Opaque, RestartPolicy};
 use crate::restart::http::Rules;
 
 /// What a table keeps, and its bounds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TableConfig {
     /// The VIP and port.
     pub vip: SocketAddr,

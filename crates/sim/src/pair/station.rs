@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use agent::Executor;
+use agent::{Core, Executor};
 use proto::Instant;
 use proto::action::{Gate, Heartbeat};
 use proto::node::{Node, NodeConfig};
@@ -25,14 +25,14 @@ const READ_SIZE: usize = 16 * 1024;
 
 /// A node of the pair.
 pub struct Station {
-    pub(super) core: Node,
+    pub(super) core: Core,
     pub(super) executor: Executor<Machine>,
     pub(super) machine: Machine,
 }
 
 /// The core of an agent that starts.
-fn core_of(config: &StationConfig, core: NodeConfig, now: Instant) -> Node {
-    let mut core = Node::new(core, now);
+fn core_of(config: &StationConfig, core: NodeConfig, now: Instant) -> Core {
+    let mut core = Core::new(core, now, None);
     core.handle(now, 0, ServiceInput::HasLink(config.service_link));
     if config.defect == Some(Defect::DecideMute) {
         core.decide_mute();
@@ -72,7 +72,7 @@ impl Station {
     }
 
     /// The core, for inspection.
-    pub const fn core(&self) -> &Node {
+    pub fn core(&self) -> &Node {
         &self.core
     }
 

@@ -1,12 +1,13 @@
 //! Which requests may be executed a second time.
 
 use super::Method;
+use serde::{Deserialize, Serialize};
 
 /// The list element that allows requests with this header field. All other elements name methods.
 const KEY: &str = "Idempotency-Key";
 
 /// The rule that says which requests are executed again although the dead server may have executed them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Reexecute {
     /// One bit for each method that may be executed again.
     methods: u16,

@@ -1,9 +1,10 @@
 //! The operator's rules for replies that a dead server still owes.
 
 use super::Reexecute;
+use serde::{Deserialize, Serialize};
 
 /// How unanswered requests are handled after a takeover.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
     /// Which unanswered requests are executed again.
     pub reexecute: Reexecute,

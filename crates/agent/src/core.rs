@@ -1,0 +1,167 @@
+//! The node with a recorder beside it: what goes into the node is written down first, so that a run can be replayed elsewhere.
+
+use std::ops::Deref;
+
+use proto::Instant;
+use proto::action::{Action, Heartbeat, ServiceIndex};
+use proto::connection::Endpoint;
+use proto::node::{Node, NodeConfig};
+use proto::packet::Checksum;
+use proto::service::{OrderRefusal, ServiceInput};
+use proto::stream::{OnShelf, Shelf};
+use proto::table::{ConnectionId, Direction};
+use proto::takeover::HandedOver;
+
+use crate::LogReader;
+use crate::recording::{Entry, Recorder};
+
+/// A node. The methods that change it are those of [`Node`] with the same names.
+pub struct Core {
+    node: Node,
+    recorder: Option<Box<dyn Recorder>>,
+}
+
+impl Deref for Core {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.node
+    }
+}
+
+#[expect(missing_docs, reason = "they are the methods of `Node`")]
+impl Core {
+    /// A node, whose inputs are recorded from the beginning if there is a recorder.
+    pub fn new(config: NodeConfig, now: Instant, recorder: Option<Box<dyn Recorder>>) -> Self {
+        let mut recorder = recorder;
+        if let Some(recorder) = &mut recorder {
+            recorder.write(&Entry::start(now, &config));
+        }
+        let node = Node::new(config, now);
+        Self { node, recorder }
+    }
+
+    /// Breaks a rule on purpose ([`Node::decide_mute`]).
+    #[doc(hidden)]
+    pub fn decide_mute(&mut self) {
+        self.node.decide_mute();
+    }
+
+    fn record(&mut self, entry: impl FnOnce() -> Entry) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.write(&entry());
+        }
+    }
+
+    pub fn handle(&mut self, now: Instant, service: ServiceIndex, input: ServiceInput) {
+        self.record(|| Entry::service(now, service, &input));
+        self.node.handle(now, service, input);
+    }
+
+    pub fn hand_over(
+        &mut self,
+        now: Instant,
+        service: ServiceIndex,
+        connection: ConnectionId,
+        endpoint: &Endpoint,
+    ) -> Option<HandedOver> {
+        self.record(|| Entry::hand_over(now, service, connection, endpoint));
+        self.node.hand_over(now, service, connection, endpoint)
+    }
+
+    pub fn handle_replica_output(
+        &mut self,
+        service: ServiceIndex,
+        connection: ConnectionId,
+        bytes: Option<&[u8]>,
+    ) -> usize {
+        self.record(|| Entry::replica_output(service, connection, bytes));
+        self.node.handle_replica_output(service, connection, bytes)
+    }
+
+    pub fn handle_carrier(&mut self, now: Instant, service: ServiceIndex, has_carrier: bool) -> bool {
+        self.record(|| Entry::Carrier {
+            now,
+            service,
+            has_carrier,
+        });
+        self.node.handle_carrier(now, service, has_carrier)
+    }
+
+    /// As [`Node::handle_handover`].
+    ///
+    /// # Errors
+    /// Why the node refuses.
+    pub fn handle_handover(&mut self, now: Instant, service: ServiceIndex) -> Result<(), OrderRefusal> {
+        self.record(|| Entry::Handover { now, service });
+        self.node.handle_handover(now, service)
+    }
+
+    pub fn handle_stop(&mut self, now: Instant) {
+        self.record(|| Entry::Stop { now });
+        self.node.handle_stop(now);
+    }
+
+    pub fn handle_pause(&mut self, now: Instant) {
+        self.record(|| Entry::Pause { now });
+        self.node.handle_pause(now);
+    }
+
+    pub fn handle_answer(&mut self, now: Instant) {
+        self.record(|| Entry::Answer { now });
+        self.node.handle_answer(now);
+    }
+
+    pub fn handle_heartbeat(&mut self, now: Instant, heartbeat: Heartbeat) {
+        self.record(|| Entry::heartbeat(now, &heartbeat));
+        self.node.handle_heartbeat(now, heartbeat);
+    }
+
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.record(|| Entry::Timeout { now });
+        self.node.handle_timeout(now);
+    }
+
+    pub fn poll_action(&mut self) -> Option<Action> {
+        let action = self.node.poll_action();
+        self.record(|| Entry::polled(action.as_ref()));
+        action
+    }
+
+    pub fn admit(&mut self, now: Instant, action: Action) -> Option<Action> {
+        let admitted = self.node.admit(now, action);
+        self.record(|| Entry::Admit {
+            now,
+            is_admitted: admitted.is_some(),
+        });
+        admitted
+    }
+}
+
+impl LogReader for Core {
+    fn packet(
+        &mut self,
+        at: Instant,
+        service: ServiceIndex,
+        direction: Direction,
+        packet: &[u8],
+        checksum: Checksum,
+        source: Option<OnShelf<'_>>,
+    ) {
+        self.record(|| Entry::Packet {
+            at,
+            service,
+            direction,
+            packet: packet.to_vec(),
+            checksum,
+            is_on_shelf: source.is_some(),
+        });
+        self.node
+            .handle_packet(at, service, direction, packet, checksum, source);
+    }
+
+    fn keep(&mut self, shelf: &dyn Shelf) {
+        self.record(|| Entry::Keep);
+        self.node.keep(shelf);
+    }
+}
