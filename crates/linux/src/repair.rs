@@ -26,7 +26,6 @@ use std::time::Duration;
 use libc::{c_int, c_void, socklen_t};
 use proto::Seq;
 use proto::connection::Endpoint;
-use proto::takeover::timestamp_at;
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
@@ -136,7 +135,7 @@ impl RestoredSocket {
         socket.connect(&endpoint.client.into()).at("connect")?;
         restored.set_options(endpoint)?;
         if let Some(clock) = endpoint.timestamps {
-            restored.set_clock(|| timestamp_at(clock.value, clock.at, clock::now()))?;
+            restored.set_clock(|| clock.start_value(clock::now()))?;
         }
         for slice in unacknowledged {
             restored.load(slice, slice.len(), "loading the send queue")?;

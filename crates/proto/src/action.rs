@@ -1,7 +1,7 @@
 //! What a [`Node`](crate::node::Node) wants done: one action after the other. The caller carries them out strictly in order.
 //! "Logged, then released" and "gate closed, then restored" hold because of this order.
 
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::connection::Cap;
 use crate::orphans::Orphans;
 use crate::path::PathWord;
 use crate::role::Role;
-use crate::state_sync::StateSyncPhase;
+use crate::seq::in_reach;
 use crate::table::ConnectionId;
 
 /// Index of a service. The eBPF programs use the same index.
@@ -209,6 +209,17 @@ pub enum ServiceAction {
     Report(OperatorReport),
 }
 
+/// What the hook is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateSyncPhase {
+    /// Copy the state; the primary goes on changing it.
+    Prepare,
+    /// Copy the rest, while the state no longer changes, and stop copying.
+    Finish,
+    /// Stop copying at any point, and be ready to serve.
+    Abandon,
+}
+
 /// An event that the operator wants to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperatorReport {
@@ -284,17 +295,6 @@ pub struct Heartbeat {
     pub echo: Option<Echo>,
     /// The sender's services.
     pub services: Vec<ServiceBeat>,
-}
-
-/// Deserializes a number that nodes count up from 0, one by one. Refuses a number that no node can have reached: adding to it
-/// might overflow.
-pub(crate) fn in_reach<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    const REACH: u64 = u64::MAX / 2;
-    let number = u64::deserialize(deserializer)?;
-    match number {
-        0..=REACH => Ok(number),
-        _ => Err(de::Error::custom("a count that no node can have reached")),
-    }
 }
 
 /// Tells the sender of a heartbeat which of its heartbeats was heard.

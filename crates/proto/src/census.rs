@@ -15,8 +15,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::Instant;
-use crate::learn::{QUESTION_MAX, Terms};
 
+/// Maximum number of clients in one question. The question and its answer must be short datagrams.
+pub const QUESTION_MAX: usize = 32;
 /// Maximum number of connections on a page. A page must be a short datagram.
 pub const PAGE_MAX: usize = QUESTION_MAX;
 /// Time after which a missing page is asked for again.
@@ -25,6 +26,25 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 const ASKED_OFTEN: u32 = 20;
 /// Time between two questions from then on.
 const ASK_LATER: Duration = Duration::from_secs(1);
+
+/// What both sides' SYNs agreed on, as reported by the primary's kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// The maximum segment size in use, including the space for TCP options. At most the smaller of the two that were offered.
+    pub mss: u16,
+    /// Window scale shifts: the client's, the server's.
+    pub window_scale: Option<(u8, u8)>,
+    /// Selective acknowledgements are in use.
+    pub sack: bool,
+    /// Timestamps are in use.
+    pub timestamps: bool,
+    /// The timestamps count microseconds. A restored socket's timestamps never do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub microseconds: bool,
+}
+
+/// What the primary's kernel says about a client's open or half-closed connection. `None`: there is none.
+pub type ClientTerms = (SocketAddr, Option<Terms>);
 
 /// Asks for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

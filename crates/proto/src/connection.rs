@@ -1,30 +1,28 @@
 //! One protected connection as the backup knows it: two logged streams, and the latest values that each side announced.
 
 mod cap;
+mod endpoint;
 mod learnt;
 mod limit;
 mod outlook;
-mod position;
+mod protection;
 
 use std::net::SocketAddr;
 
-use crate::accept::{self, Receiver, SegmentVerdict};
+use crate::accept::{self, Receiver, Rejected, SegmentVerdict};
 use crate::client::{ClientState, MSS_DEFAULT};
-pub use crate::effect::Effect;
-pub use crate::endpoint::{Endpoint, EndpointTimestamps, OutputEnd};
 use crate::follower::Follower;
-pub use crate::opening::Opening;
+pub use crate::packet::Opening;
 use crate::packet::{Segment, TcpOptions};
-pub use crate::protection::{Protection, UnprotectedCause};
+pub use crate::spill::AtLimit;
 use crate::spill::LogFull;
 use crate::stream::{Inserted, OnShelf, Shelf, StreamLog};
 use crate::{Instant, Offset};
 pub(crate) use cap::CapChange;
-use cap::Capped;
 pub use cap::{Cap, WindowPromise};
+pub use endpoint::{Endpoint, EndpointTimestamps, OutputEnd};
 pub(crate) use learnt::Middle;
-use learnt::Probation;
-pub use limit::AtLimit;
+pub use protection::{Protection, UnprotectedCause};
 
 /// The latest values that the server announced.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +57,37 @@ enum Takes {
     /// Bytes are logged as in `Unreleased`, but not the stream's end: a socket that is being restored cannot be given a FIN.
     /// The client repeats it.
     Bytes,
+}
+
+/// What a segment did to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The connection took the segment, which may have changed nothing.
+    Taken,
+    /// The receiver will not take the segment.
+    Rejected(Rejected),
+    /// The connection is over: a reset.
+    Reset,
+    /// The connection is over: each end has closed, and has acknowledged the other end's FIN.
+    Closed,
+}
+
+/// A connection whose client is held to a cap.
+#[derive(Debug)]
+struct Capped {
+    edge: Offset,
+    base: Offset,
+    /// Bytes that the client may have been offered beyond the cap before the wire knew it.
+    excess: u64,
+    /// Since when the client has used up its cap while the log gave nothing up.
+    stuck: Option<Instant>,
+}
+
+/// The probation of a connection that may have been learnt wrongly.
+#[derive(Debug, Default)]
+struct Probation {
+    /// When the first exchange was complete.
+    exchanged: Option<Instant>,
 }
 
 /// A connection.

@@ -1,16 +1,12 @@
 //! The restart policy of one connection. It follows the connection's two streams while the primary lives.
 
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::Offset;
-use crate::action::ServiceAction;
 use crate::restart::http::{BodyPosition, Feed, HttpResume, HttpResumer, Rules, Switched, Tracker, Volatile};
 use crate::restart::replica::{self, Comparison};
 use crate::spill::LogFull;
-use crate::table::{ConnectionId, Table, TableChange};
 
 /// Which restart policy a service has (DESIGN.md §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -100,7 +96,7 @@ impl Replica {
     }
 
     /// Whether the replica must be opened now. True once.
-    fn opens(&mut self) -> bool {
+    pub(crate) fn opens(&mut self) -> bool {
         std::mem::take(&mut self.is_late)
     }
 
@@ -402,40 +398,6 @@ impl Follower {
             Self::GivenUp => Err("given up".into()),
         }
     }
-}
-
-/// Keeps a connection's replica in step with what the primary has accepted.
-pub(crate) fn follow_replica(table: &mut Table, change: TableChange, actions: &mut VecDeque<ServiceAction>) {
-    match change {
-        TableChange::Ended(connection) if !table.lingers(connection) => {
-            actions.push_back(ServiceAction::CloseReplica { connection })
-        }
-        TableChange::Opened(connection)
-        | TableChange::Connection(connection)
-        | TableChange::Ended(connection) => {
-            let Some(entry) = table.followed_mut(connection) else {
-                return;
-            };
-            let client = entry.client();
-            let is_new = matches!(change, TableChange::Opened(_));
-            let opens = |replica: &mut Replica| replica.opens() || is_new;
-            if entry.follower_mut().replica_mut().is_some_and(opens) {
-                actions.push_back(open(connection, client));
-            }
-            let acknowledged = entry.input_acknowledged();
-            let ended = entry.input().fin() == Some(acknowledged);
-            if let Some(replica) = entry.follower_mut().replica_mut()
-                && replica.wants(acknowledged, ended)
-            {
-                actions.push_back(ServiceAction::FeedReplica { connection });
-            }
-        }
-        TableChange::Handshake | TableChange::Old | TableChange::Unknown => {}
-    }
-}
-
-const fn open(connection: ConnectionId, client: SocketAddr) -> ServiceAction {
-    ServiceAction::OpenReplica { connection, client }
 }
 
 #[cfg(test)]

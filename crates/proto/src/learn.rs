@@ -17,19 +17,16 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::Instant;
+pub use crate::census::{ClientTerms, QUESTION_MAX, Terms};
 use crate::connection::{Connection, Middle};
 use crate::follower::Follower;
 use crate::older::{OLDER_MAX, ServerNumbers};
-use crate::packet::Segment;
+use crate::packet::{Direction, Segment};
 use crate::recent::Recent;
 use crate::restart::http;
-use crate::table::{Direction, TableConfig};
+use crate::table::TableConfig;
 
-/// Maximum number of clients in one question. The question and its answer must be short datagrams.
-pub const QUESTION_MAX: usize = 32;
 /// Time after which an unanswered question is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// Maximum number of times that one question is asked.
@@ -42,25 +39,6 @@ const CANDIDATE_BYTES: usize = 128 * 1024;
 const CANDIDATES_BYTES: usize = 16 << 20;
 /// Bytes that a kept segment costs beside its payload.
 const SEGMENT_COST: usize = 256;
-
-/// What both sides' SYNs agreed on, as reported by the primary's kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Terms {
-    /// The maximum segment size in use, including the space for TCP options. At most the smaller of the two that were offered.
-    pub mss: u16,
-    /// Window scale shifts: the client's, the server's.
-    pub window_scale: Option<(u8, u8)>,
-    /// Selective acknowledgements are in use.
-    pub sack: bool,
-    /// Timestamps are in use.
-    pub timestamps: bool,
-    /// The timestamps count microseconds. A restored socket's timestamps never do.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub microseconds: bool,
-}
-
-/// What the primary's kernel says about a client's open or half-closed connection. `None`: there is none.
-pub type ClientTerms = (SocketAddr, Option<Terms>);
 
 /// A segment kept for a candidate.
 #[derive(Debug)]

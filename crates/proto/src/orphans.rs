@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::action::in_reach;
+use crate::seq::in_reach;
 
 /// Most orphans in one heartbeat, of all services together. With 64 services such a heartbeat still fits into the 32 KiB that a node
 /// receives (`the_largest_heartbeat_fits` in the agent).

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use etherparse::{IpSlice, PacketBuilder, TcpHeader, TcpSlice};
 use thiserror::Error;
 
-use crate::Seq;
+use crate::{Instant, Seq};
 pub use options::{TcpOptions, Timestamps};
 
 /// The flags of a TCP header that the core uses.
@@ -259,6 +259,40 @@ fn fold(mut sum: u64) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     u16::try_from(sum).expect("folded to 16 bits")
+}
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Direction {
+    /// Client to server.
+    In,
+    /// Server to client.
+    Out,
+}
+
+/// What a side's SYN offered, and the first sequence number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// Sequence number of the SYN.
+    pub seq: Seq,
+    /// The window written in the SYN (never scaled).
+    pub window: u16,
+    /// The options.
+    pub options: TcpOptions,
+    /// When it was logged.
+    pub at: Instant,
+}
+
+impl Opening {
+    /// The opening of a SYN or SYN-ACK.
+    pub fn of(segment: &Segment<'_>, at: Instant) -> Self {
+        Self {
+            seq: segment.seq,
+            window: segment.window,
+            options: segment.options,
+            at,
+        }
+    }
 }
 
 #[cfg(test)]

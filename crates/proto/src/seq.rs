@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 /// A TCP sequence number: 32 bits that wrap (RFC 9293 §3.4). It has no order; compare [`Offset`]s.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -94,6 +94,17 @@ impl fmt::Debug for Offset {
 impl fmt::Display for Offset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
+    }
+}
+
+/// Deserializes a number that nodes count up from 0, one by one. Refuses a number that no node can have reached: adding to it
+/// might overflow.
+pub(crate) fn in_reach<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    const REACH: u64 = u64::MAX / 2;
+    let number = u64::deserialize(deserializer)?;
+    match number {
+        0..=REACH => Ok(number),
+        _ => Err(de::Error::custom("a count that no node can have reached")),
     }
 }
 

@@ -16,6 +16,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
 use crate::Offset;
@@ -239,6 +240,83 @@ pub fn gather<'a>(parts: impl IntoIterator<Item = LogPart<'a>>) -> io::Result<Ve
         }
     }
     Ok(bytes)
+}
+
+/// What happens to a connection whose log is full.
+#[derive(Clone, Debug)]
+pub enum AtLimit {
+    /// The log is given up.
+    Unprotect,
+    /// Input that the server has accepted is spilled. If that fails, the log is given up.
+    Spill(Arc<Spills>),
+    /// The client is slowed before the log is full. If slowing does not help, the log is given up.
+    Slow,
+}
+
+/// Stands for the files of a node whose inputs are replayed: what is appended is forgotten, since no kernel reads it.
+#[derive(Debug)]
+struct Forgotten;
+
+impl Depot for Forgotten {
+    fn open(&self) -> io::Result<Box<dyn Spill>> {
+        Ok(Box::new(Self))
+    }
+}
+
+impl Spill for Forgotten {
+    fn append(&mut self, _: u64, _: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn read(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn release(&mut self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The form of [`AtLimit`] in a recording of a node's inputs.
+#[derive(Serialize, Deserialize)]
+enum RecordedLimit {
+    Unprotect,
+    Spill { bytes_max: u64 },
+    Slow,
+}
+
+impl Serialize for AtLimit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let recorded = match self {
+            Self::Unprotect => RecordedLimit::Unprotect,
+            Self::Spill(spills) => RecordedLimit::Spill {
+                bytes_max: spills.bytes_max(),
+            },
+            Self::Slow => RecordedLimit::Slow,
+        };
+        recorded.serialize(serializer)
+    }
+}
+
+/// The spilled input of what is read can be appended, but not read.
+impl<'de> Deserialize<'de> for AtLimit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match RecordedLimit::deserialize(deserializer)? {
+            RecordedLimit::Unprotect => Self::Unprotect,
+            RecordedLimit::Spill { bytes_max } => Self::Spill(Spills::new(Box::new(Forgotten), bytes_max)),
+            RecordedLimit::Slow => Self::Slow,
+        })
+    }
+}
+
+impl AtLimit {
+    /// The files for input that memory may not hold, if there are any.
+    pub fn spills(&self) -> Option<&Arc<Spills>> {
+        match self {
+            Self::Spill(spills) => Some(spills),
+            Self::Unprotect | Self::Slow => None,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -18,24 +18,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::Instant;
+pub use crate::action::StateSyncPhase;
 use crate::action::{OperatorReport, ServiceAction};
-use crate::slots::ConnectionId;
+use crate::table::ConnectionId;
 
 /// Rest after the first failure. Each further failure doubles it.
 const REST_MIN: Duration = Duration::from_secs(1);
 /// The longest rest.
 const REST_MAX: Duration = Duration::from_secs(60);
-
-/// What the hook is asked to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StateSyncPhase {
-    /// Copy the state; the primary goes on changing it.
-    Prepare,
-    /// Copy the rest, while the state no longer changes, and stop copying.
-    Finish,
-    /// Stop copying at any point, and be ready to serve.
-    Abandon,
-}
 
 /// Progress of the copying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ mod learning;
 mod limit;
 mod lingering;
 mod share;
+mod slots;
 mod vanished;
 
-use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,31 +19,22 @@ use crate::census::Census;
 use crate::connection::{CapChange, Connection, Effect, EndpointTimestamps};
 use crate::learn::Learner;
 use crate::older::Older;
+pub use crate::packet::Direction;
 use crate::packet::{Flags, Segment, TcpOptions, Timestamps};
-pub use crate::slots::ConnectionId;
-use crate::slots::Slots;
 use crate::stream::OnShelf;
-use crate::takeover::clock_at;
 use crate::{Instant, Seq};
 pub use config::TableConfig;
 use handshakes::Handshake;
 pub use handshakes::{HANDSHAKES_MAX, PENDING_MAX};
 use lingering::Lingering;
+pub use slots::ConnectionId;
+use slots::Slots;
 use vanished::SlotCursor;
 
 /// Number of ended connections remembered at a time.
 pub const ENDED_MAX: usize = 65_536;
 /// How long late segments of an ended connection are answered: twice the maximum segment lifetime, as in Linux.
 pub const ENDED_FOR: Duration = Duration::from_secs(60);
-
-/// Which way a packet goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Direction {
-    /// Client to server.
-    In,
-    /// Server to client.
-    Out,
-}
 
 /// What a packet did to the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +67,7 @@ struct EndedConnection {
 pub struct Table {
     config: TableConfig,
     by_client: Map<ConnectionId>,
-    slots: Slots,
+    slots: Slots<Connection>,
     memory: u64,
     lingering: Lingering,
     /// The logs are over their memory limit although each connection has freed all it could.
@@ -340,7 +331,7 @@ impl Table {
             window: u16::MAX,
             options: TcpOptions {
                 timestamps: timestamps.map(|(clock, theirs)| Timestamps {
-                    value: clock_at(clock.value, clock.at, now),
+                    value: clock.value_at(now),
                     echo: theirs.value,
                 }),
                 ..TcpOptions::default()

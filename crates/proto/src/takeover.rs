@@ -46,8 +46,7 @@ pub use socketless::HandedOver;
 pub use socketless::repeat;
 use socketless::reset_of;
 pub(crate) use socketless::{Repeats, refuse};
-pub(crate) use wake::clock_at;
-pub use wake::{timestamp_at, wake};
+pub use wake::wake;
 
 /// What a takeover did, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]

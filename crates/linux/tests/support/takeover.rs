@@ -66,7 +66,7 @@ pub fn take_over(
     }
     drop(log);
     if let Some(seen) = endpoint.timestamps {
-        let due = takeover::timestamp_at(seen.value, seen.at, clock::now());
+        let due = seen.start_value(clock::now());
         let ahead = timestamp_clock(&socket).wrapping_sub(due).cast_signed() + 2; // + 2, because neither value has a bit 0
         assert!(
             ahead >= 0,

@@ -13,8 +13,7 @@
 
 use std::time::Duration;
 
-use super::limit::AtLimit;
-use super::{Connection, Takes};
+use super::{AtLimit, Capped, Connection, Takes};
 use crate::packet::{Flags, Segment, TcpOptions, Timestamps};
 use crate::spill::LogFull;
 use crate::{Instant, Offset, Seq};
@@ -44,17 +43,6 @@ pub(crate) enum CapChange {
     Update(Vec<u8>),
     /// The wire stops limiting the primary's window.
     Forget,
-}
-
-/// A connection whose client is held to a cap.
-#[derive(Debug)]
-pub(super) struct Capped {
-    edge: Offset,
-    base: Offset,
-    /// Bytes that the client may have been offered beyond the cap before the wire knew it.
-    pub(super) excess: u64,
-    /// Since when the client has used up its cap while the log gave nothing up.
-    stuck: Option<Instant>,
 }
 
 /// What the client was promised since its connection got a cap. `withhold` in `bpf/cap.h` does the same.

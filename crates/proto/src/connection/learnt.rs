@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::{AtLimit, Connection, Follower, NegotiatedOptions, ServerState, StreamLog, Takes};
+use super::{AtLimit, Connection, Follower, NegotiatedOptions, Probation, ServerState, StreamLog, Takes};
+use crate::census::Terms;
 use crate::client::ClientState;
-use crate::learn::Terms;
 use crate::packet::Segment;
 use crate::{Instant, Offset, Seq};
 
@@ -20,13 +20,6 @@ pub(crate) struct Middle {
 
 /// Silence after the first exchange that ends the probation: a server with more requests to answer would have said more by then.
 const SILENCE: Duration = Duration::from_secs(1);
-
-/// The probation of a connection that may have been learnt wrongly.
-#[derive(Debug, Default)]
-pub(super) struct Probation {
-    /// When the first exchange was complete.
-    exchanged: Option<Instant>,
-}
 
 impl Connection {
     /// The connection of `client` with `vip` as it was at `middle`; all segments since then are to be given to it. Its handshake

@@ -1,94 +1,12 @@
 //! The memory that a connection's log may hold, and what happens at the bound.
 
-use std::io;
-use std::sync::Arc;
-
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use super::{Connection, UnprotectedCause};
+use super::{AtLimit, Connection, UnprotectedCause};
 use crate::Offset;
-use crate::spill::{Depot, LogFull, Spill, Spills};
+use crate::spill::LogFull;
 use crate::stream::OnShelf;
 
 /// Extra memory, in bytes, that is freed each time input is spilled.
 const ROOM: usize = 256 << 10;
-
-/// What happens to a connection whose log is full.
-#[derive(Clone, Debug)]
-pub enum AtLimit {
-    /// The log is given up.
-    Unprotect,
-    /// Input that the server has accepted is spilled. If that fails, the log is given up.
-    Spill(Arc<Spills>),
-    /// The client is slowed before the log is full. If slowing does not help, the log is given up.
-    Slow,
-}
-
-/// Stands for the files of a node whose inputs are replayed: what is appended is forgotten, since no kernel reads it.
-#[derive(Debug)]
-struct Forgotten;
-
-impl Depot for Forgotten {
-    fn open(&self) -> io::Result<Box<dyn Spill>> {
-        Ok(Box::new(Self))
-    }
-}
-
-impl Spill for Forgotten {
-    fn append(&mut self, _: u64, _: &[u8]) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn read(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
-    fn release(&mut self, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// The form of [`AtLimit`] in a recording of a node's inputs.
-#[derive(Serialize, Deserialize)]
-enum RecordedLimit {
-    Unprotect,
-    Spill { bytes_max: u64 },
-    Slow,
-}
-
-impl Serialize for AtLimit {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let recorded = match self {
-            Self::Unprotect => RecordedLimit::Unprotect,
-            Self::Spill(spills) => RecordedLimit::Spill {
-                bytes_max: spills.bytes_max(),
-            },
-            Self::Slow => RecordedLimit::Slow,
-        };
-        recorded.serialize(serializer)
-    }
-}
-
-/// The spilled input of what is read can be appended, but not read.
-impl<'de> Deserialize<'de> for AtLimit {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(match RecordedLimit::deserialize(deserializer)? {
-            RecordedLimit::Unprotect => Self::Unprotect,
-            RecordedLimit::Spill { bytes_max } => Self::Spill(Spills::new(Box::new(Forgotten), bytes_max)),
-            RecordedLimit::Slow => Self::Slow,
-        })
-    }
-}
-
-impl AtLimit {
-    /// The files for input that memory may not hold, if there are any.
-    pub fn spills(&self) -> Option<&Arc<Spills>> {
-        match self {
-            Self::Spill(spills) => Some(spills),
-            Self::Unprotect | Self::Slow => None,
-        }
-    }
-}
 
 impl Connection {
     /// Sets what happens when the log is full.
@@ -189,17 +107,18 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use proptest::prelude::*;
 
     use super::*;
-    use crate::connection::Protection;
+    use crate::connection::{AtLimit, Protection};
     use crate::follower::{Restart, RestartPolicy};
     use crate::packet::{Flags, Segment, TcpOptions};
     use crate::restart::http::MARK;
-    use crate::spill::gather;
     use crate::spill::tests::TestDepot;
+    use crate::spill::{Spills, gather};
     use crate::table::{Direction, Table, TableConfig};
     use crate::{Instant, Seq};
 

@@ -15,7 +15,7 @@ mod orphans;
 mod packets;
 mod path;
 mod poll;
-mod replica;
+pub(crate) mod replica;
 mod roles;
 mod sync;
 mod view;

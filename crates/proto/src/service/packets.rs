@@ -4,7 +4,6 @@ use super::Service;
 use crate::Instant;
 use crate::action::{OperatorReport, ServiceAction};
 use crate::connection::Endpoint;
-use crate::follower::follow_replica;
 use crate::packet::{Checksum, Segment};
 use crate::role::Role;
 use crate::state_sync::StateSyncEvent;
@@ -54,7 +53,7 @@ impl Service {
         let change = self.table.on_packet(now, direction, &segment, source);
         self.remove_ended(now);
         if self.config.table.has_replicas() && self.admits(change, missed) {
-            follow_replica(&mut self.table, change, &mut self.actions);
+            super::replica::follow_replica(&mut self.table, change, &mut self.actions);
         }
         match change {
             TableChange::Unknown => {

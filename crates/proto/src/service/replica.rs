@@ -1,6 +1,13 @@
 //! Reports of a service's replicas.
 
-use super::*;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use super::Service;
+use crate::action::ServiceAction;
+use crate::follower::Replica;
+use crate::table::{ConnectionId, Table, TableChange};
+use crate::{Instant, Offset};
 
 impl Service {
     /// A connection's replica was given the input up to `to`, and the end of input too if `ended`.
@@ -47,7 +54,7 @@ impl Service {
         self.actions.extend(left.into_iter().map(close));
     }
 
-    fn with_replica(&mut self, id: ConnectionId, change: impl FnOnce(&mut crate::follower::Replica)) {
+    fn with_replica(&mut self, id: ConnectionId, change: impl FnOnce(&mut Replica)) {
         let table = &mut self.table;
         table.change(id, |connection| {
             if let Some(replica) = connection.follower_mut().replica_mut() {
@@ -58,4 +65,38 @@ impl Service {
         self.close_replicas();
         self.tell_wire();
     }
+}
+
+/// Keeps a connection's replica in step with what the primary has accepted.
+pub(crate) fn follow_replica(table: &mut Table, change: TableChange, actions: &mut VecDeque<ServiceAction>) {
+    match change {
+        TableChange::Ended(connection) if !table.lingers(connection) => {
+            actions.push_back(ServiceAction::CloseReplica { connection })
+        }
+        TableChange::Opened(connection)
+        | TableChange::Connection(connection)
+        | TableChange::Ended(connection) => {
+            let Some(entry) = table.followed_mut(connection) else {
+                return;
+            };
+            let client = entry.client();
+            let is_new = matches!(change, TableChange::Opened(_));
+            let opens = |replica: &mut Replica| replica.opens() || is_new;
+            if entry.follower_mut().replica_mut().is_some_and(opens) {
+                actions.push_back(open(connection, client));
+            }
+            let acknowledged = entry.input_acknowledged();
+            let ended = entry.input().fin() == Some(acknowledged);
+            if let Some(replica) = entry.follower_mut().replica_mut()
+                && replica.wants(acknowledged, ended)
+            {
+                actions.push_back(ServiceAction::FeedReplica { connection });
+            }
+        }
+        TableChange::Handshake | TableChange::Old | TableChange::Unknown => {}
+    }
+}
+
+const fn open(connection: ConnectionId, client: SocketAddr) -> ServiceAction {
+    ServiceAction::OpenReplica { connection, client }
 }

@@ -3,8 +3,9 @@ use std::sync::Arc;
 use super::*;
 use crate::Offset;
 use crate::action::ServiceAction;
-use crate::follower::{Opaque, RestartPolicy, follow_replica};
+use crate::follower::{Opaque, RestartPolicy};
 use crate::restart::http::Volatile;
+use crate::service::replica::follow_replica;
 
 /// The client's numbers begin at 0, the server's at 1000.
 fn say(table: &mut Table, direction: Direction, flags: Flags, ack: u32, payload: &[u8]) -> TableChange {

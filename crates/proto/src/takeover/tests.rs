@@ -1,8 +1,8 @@
 use std::fmt::Write;
 
 use super::*;
+use crate::connection::{Protection, UnprotectedCause};
 use crate::packet::{Checksum, Flags, Segment, TcpOptions};
-use crate::protection::{Protection, UnprotectedCause};
 use crate::table::{Direction, PENDING_MAX, TableChange, TableConfig};
 use crate::{Offset, Seq};
 

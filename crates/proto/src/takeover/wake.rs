@@ -1,4 +1,4 @@
-//! The packets that wake a client, and the value of the server's timestamp clock in them.
+//! The packets that wake a client.
 
 use std::ops::Range;
 
@@ -56,28 +56,11 @@ fn acknowledgement(endpoint: &Endpoint, offered: u32, now: Instant) -> Segment<'
         window: u16::try_from(window).unwrap_or(u16::MAX),
         options: TcpOptions {
             timestamps: endpoint.timestamps.map(|clock| Timestamps {
-                value: clock_at(clock.value, clock.at, now),
+                value: clock.value_at(now),
                 echo: clock.echo,
             }),
             ..TcpOptions::default()
         },
         payload: &[],
     }
-}
-
-/// Upper bound of the server's timestamp clock at `now`, if the clock showed `value` at the time `seen`. The result must
-/// never be behind what the client has seen, or PAWS drops everything (RFC 7323 §5). The clock ticks in milliseconds, at the same
-/// moments as a socket's clock, so the two never drift apart.
-// The clock wraps.
-pub(crate) fn clock_at(value: u32, seen: Instant, now: Instant) -> u32 {
-    let ticks = |at: Instant| at.as_nanos() / 1_000_000;
-    value
-        .wrapping_add(ticks(now).wrapping_sub(ticks(seen)) as u32)
-        .wrapping_add(1)
-}
-
-/// Start value of the timestamp clock for a socket that is made at `now`. It is never behind the timestamps of [`wake`], and at
-/// most one tick ahead. Bit 0 stays clear, because in Linux's TCP_TIMESTAMP that bit selects another unit.
-pub fn timestamp_at(value: u32, seen: Instant, now: Instant) -> u32 {
-    clock_at(value, seen, now).wrapping_add(1) & !1
 }

@@ -13,7 +13,7 @@ use proto::role::Role;
 use proto::spill::{LogPart, gather};
 use proto::standing::ArbiterVerdict;
 use proto::table::ConnectionId;
-use proto::takeover::{HandedOver, timestamp_at};
+use proto::takeover::HandedOver;
 
 use super::arbiter::{EpochRequest, TimedAnswer};
 use super::defect::Defect;
@@ -459,9 +459,7 @@ fn restore_of(endpoint: &Known, sent: Vec<u8>, now: Instant) -> Restore {
             receive: ours,
         }),
         sack: endpoint.sack,
-        timestamp: endpoint
-            .timestamps
-            .map(|clock| timestamp_at(clock.value, clock.at, now)),
+        timestamp: endpoint.timestamps.map(|clock| clock.start_value(now)),
         window: RestoreWindow {
             snd_wl1: endpoint.send_window_seq,
             snd_wnd: endpoint.send_window,

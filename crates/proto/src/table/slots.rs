@@ -1,6 +1,5 @@
 //! The slots of a table's connections. A slot is reused after its connection ends; a connection's id is not.
 
-use crate::connection::Connection;
 use serde::{Deserialize, Serialize};
 
 /// Identifies a connection. No id is used twice, because an action may be carried out after its connection has ended and another connection
@@ -21,22 +20,31 @@ impl ConnectionId {
 }
 
 /// The slots.
-#[derive(Debug, Default)]
-pub(crate) struct Slots {
-    slots: Vec<Slot>,
+#[derive(Debug)]
+pub(super) struct Slots<T> {
+    slots: Vec<Slot<T>>,
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct Slot<T> {
     generation: u32,
     /// Boxed, so that the connection's memory is freed with it and the connection can be passed on without a copy.
-    connection: Option<Box<Connection>>,
+    connection: Option<Box<T>>,
 }
 
-impl Slots {
+impl<T> Default for Slots<T> {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<T> Slots<T> {
     /// All connections, in a fixed order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnectionId, &Connection)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ConnectionId, &T)> {
         (0..).zip(&self.slots).filter_map(|(slot, held)| {
             let generation = held.generation;
             Some((ConnectionId { slot, generation }, held.connection.as_deref()?))
@@ -44,32 +52,32 @@ impl Slots {
     }
 
     /// Number of slots, held or free.
-    pub(crate) fn places(&self) -> usize {
+    pub(super) fn places(&self) -> usize {
         self.slots.len()
     }
 
     /// The connection that holds this slot.
-    pub(crate) fn at(&self, slot: usize) -> Option<&Connection> {
+    pub(super) fn at(&self, slot: usize) -> Option<&T> {
         self.slots.get(slot)?.connection.as_deref()
     }
 
-    pub(crate) fn get(&self, id: ConnectionId) -> Option<&Connection> {
+    pub(super) fn get(&self, id: ConnectionId) -> Option<&T> {
         let slot = self.slots.get(id.slot as usize)?;
         slot.connection
             .as_deref()
             .filter(|_| slot.generation == id.generation)
     }
 
-    pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+    pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut T> {
         self.slot_mut(id)?.connection.as_deref_mut()
     }
 
-    fn slot_mut(&mut self, id: ConnectionId) -> Option<&mut Slot> {
+    fn slot_mut(&mut self, id: ConnectionId) -> Option<&mut Slot<T>> {
         let slot = self.slots.get_mut(id.slot as usize)?;
         (slot.generation == id.generation).then_some(slot)
     }
 
-    pub(crate) fn insert(&mut self, connection: Connection) -> ConnectionId {
+    pub(super) fn insert(&mut self, connection: T) -> ConnectionId {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot {
                 generation: 0,
@@ -85,7 +93,7 @@ impl Slots {
         }
     }
 
-    pub(crate) fn remove(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
+    pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Box<T>> {
         let slot = self.slot_mut(id)?;
         let connection = slot.connection.take()?;
         slot.generation = slot.generation.wrapping_add(1);

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::Connection;
 use crate::{Instant, Offset, Seq};
 
 /// Everything that a kernel needs to continue the server's end of a connection exactly.
@@ -57,6 +58,24 @@ pub struct EndpointTimestamps {
     pub echo: u32,
 }
 
+impl EndpointTimestamps {
+    /// Upper bound of the server's timestamp clock at `now`. The result must never be behind what the client has seen, or PAWS drops
+    /// everything (RFC 7323 §5). The clock ticks in milliseconds, at the same moments as a socket's clock, so the two never drift apart.
+    pub(crate) fn value_at(&self, now: Instant) -> u32 {
+        let ticks = |at: Instant| at.as_nanos() / 1_000_000;
+        self.value
+            .wrapping_add(ticks(now).wrapping_sub(ticks(self.at)) as u32)
+            .wrapping_add(1)
+    }
+
+    /// Start value of the timestamp clock for a socket that is made at `now`. It is never behind the timestamps of
+    /// [`wake`](crate::takeover::wake()), and at most one tick ahead. Bit 0 stays clear, because in Linux's TCP_TIMESTAMP that bit selects
+    /// another unit.
+    pub fn start_value(&self, now: Instant) -> u32 {
+        self.value_at(now).wrapping_add(1) & !1
+    }
+}
+
 /// How far the server has closed its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -67,4 +86,44 @@ pub enum OutputEnd {
     FinSent,
     /// The server's FIN was acknowledged.
     FinAcknowledged,
+}
+
+impl Connection {
+    /// The server's end of the connection, as the client and the log know it.
+    pub fn endpoint(&self) -> Endpoint {
+        let frontier = self.output.frontier();
+        let acknowledged = self.client.acknowledged.min(frontier);
+        let output = match (self.output.is_complete(), self.client.acknowledged > frontier) {
+            (false, _) => OutputEnd::Open,
+            (true, false) => OutputEnd::FinSent,
+            (true, true) => OutputEnd::FinAcknowledged,
+        };
+        let fin = u32::from(output == OutputEnd::FinAcknowledged);
+        Endpoint {
+            client: self.client_address,
+            vip: self.vip,
+            send_unacknowledged: acknowledged.to_seq(self.output.first()) + fin,
+            unacknowledged: acknowledged..frontier,
+            receive_next: self.input.next_seq(),
+            input_frontier: self.input.frontier(),
+            mss: self.client.mss.min(self.server.mss),
+            window_scale: self
+                .agreed
+                .window_scale
+                .then_some((self.client.window_shift, self.server.window_shift)),
+            sack: self.agreed.sack,
+            timestamps: self.agreed.timestamps.then_some(EndpointTimestamps {
+                value: self.server.timestamp,
+                at: self.server.timestamp_at,
+                echo: self.client.timestamp,
+            }),
+            send_window: self.client.window,
+            send_window_max: self.client.window_max,
+            send_window_seq: self.client.window_seq,
+            receive_window: self.server.window,
+            receive_window_from: self.server.acknowledged.to_seq(self.input.first()),
+            input_ended: self.input.is_complete(),
+            output,
+        }
+    }
 }
