@@ -1,8 +1,9 @@
 //! Message bodies: separates payload from framing, in pieces of any size and without looking at each byte.
 
+use serde::{Deserialize, Serialize};
+
 use super::SIZE_LINE_MAX;
-use super::head::{HttpFault, check_trailer, take_line, take_section};
-use super::resume::ChunkPosition;
+use super::section::{HttpFault, check_trailer, take_line, take_section};
 
 /// Follows one message body. Bytes go in by [`next`](Self::next) until [`is_complete`](Self::is_complete).
 #[derive(Debug, PartialEq, Eq)]
@@ -21,6 +22,41 @@ pub(super) enum Body {
 pub(super) struct Chunked {
     pub position: ChunkPosition,
     is_complete: bool,
+}
+
+/// A place in a body's framing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BodyPosition {
+    /// Inside the chunked coding.
+    Chunked(ChunkPosition),
+    /// Inside a body of a known length.
+    Length,
+    /// Inside a body that ends with the connection.
+    UntilClose,
+}
+
+/// A place in the chunked coding (RFC 9112 §7.1).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChunkPosition {
+    /// Inside a chunk's data, at least one byte before its end.
+    Data {
+        /// Payload bytes up to the chunk's end.
+        left: u64,
+    },
+    /// After a chunk's data, before the end of the CRLF.
+    DataEnd {
+        /// The CR has been sent.
+        has_cr: bool,
+    },
+    /// In or before a size line, with the part of it that was sent.
+    SizeLine(Vec<u8>),
+    /// After the last chunk's size line, with the part of the trailer that was sent.
+    Trailer(Vec<u8>),
+}
+
+impl ChunkPosition {
+    /// Before the first chunk.
+    pub(super) const START: Self = Self::SizeLine(Vec::new());
 }
 
 /// A whole element of a body, or a part of its payload.

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use super::body::{Body, BodyPiece, SizeLine, take};
+use super::body::{Body, BodyPiece, BodyPosition, ChunkPosition, SizeLine, take};
 use super::digest::Digest;
-use super::resume::{BodyPosition, BodyPrefix, ChunkPosition};
-use super::{HttpMismatch, Volatile};
+use super::lines::Volatile;
+use super::reason::HttpMismatch;
+use super::resume::BodyPrefix;
 
 /// Follows a regenerated body.
 pub(super) struct Continued {

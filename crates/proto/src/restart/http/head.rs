@@ -1,48 +1,12 @@
-//! Header sections: where they end, and what they say about the message's length and the connection's end.
+//! Header sections: what they say about the message's length and the connection's end.
 
-use std::borrow::Cow;
 use std::mem::MaybeUninit;
 
-use thiserror::Error;
-
-use super::{HEAD_MAX, body::Body};
-
-/// Maximum number of header fields in one message. More make the connection unprotected.
-const FIELDS_MAX: usize = 128;
+use super::body::Body;
+use super::section::{FIELDS_MAX, HttpFault, elements, has_bare_feed, next_section, whole};
 
 /// Bytes of the first word that are checked for a method. No method is longer, so later bytes say nothing about the protocol.
 const METHOD_MAX: usize = 64;
-
-/// What is wrong with a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum HttpFault {
-    /// Content-Length beside Transfer-Encoding, or several lengths: the two ends may see different bodies.
-    #[error("the message's length is given twice")]
-    AmbiguousLength,
-    /// A line of a request ends in LF without CR. Some receivers take the LF for the line's end, others for a part of the line
-    /// (RFC 9112 §2.2).
-    #[error("unclear boundary: a line ends in a line feed without a carriage return")]
-    BareLineFeed,
-    /// Chunk data is not followed by CRLF.
-    #[error("chunk data does not end where its size says")]
-    ChunkEnd,
-    /// A chunk's size line is not a hexadecimal number, or is longer than [`SIZE_LINE_MAX`](super::SIZE_LINE_MAX).
-    #[error("a chunk's size line does not parse")]
-    ChunkSize,
-    /// Content-Length is not a decimal number below 2⁶⁴.
-    #[error("the Content-Length is not a number")]
-    ContentLength,
-    /// The header section is longer than [`HEAD_MAX`].
-    #[error("the header is longer than {HEAD_MAX} bytes")]
-    HeadTooLong,
-    /// The header section is not HTTP/1.
-    #[error("the header does not parse: {0}")]
-    Syntax(#[from] httparse::Error),
-    /// A Transfer-Encoding other than `chunked` alone, either in a request or in a reply that mentions `chunked`. Also any
-    /// Transfer-Encoding in HTTP/1.0 (RFC 9112 §6.1).
-    #[error("unclear boundary: the Transfer-Encoding gives no length that all receivers agree on")]
-    TransferEncoding,
-}
 
 /// Request methods, as far as they differ for a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,14 +137,6 @@ impl ReplyHead {
     }
 }
 
-/// `httparse` must find the section's end where [`ends_blank`] found it.
-fn whole(bytes: &[u8], parsed: httparse::Status<usize>) -> Result<(), HttpFault> {
-    match parsed {
-        httparse::Status::Complete(length) if length == bytes.len() => Ok(()),
-        _ => Err(HttpFault::Syntax(httparse::Error::NewLine)),
-    }
-}
-
 /// The fields that decide the message's length and whether the connection persists.
 struct Fields {
     length: Length,
@@ -239,14 +195,6 @@ fn mentions_chunked(coding: &[u8]) -> bool {
         .any(|word| word.eq_ignore_ascii_case(CHUNKED))
 }
 
-/// The non-empty elements of a comma-separated list (RFC 9110 §5.6.1).
-pub(super) fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    value
-        .split(|&byte| byte == b',')
-        .map(<[u8]>::trim_ascii)
-        .filter(|element| !element.is_empty())
-}
-
 fn decimal(value: &[u8]) -> Result<u64, HttpFault> {
     if !value.iter().all(u8::is_ascii_digit) {
         return Err(HttpFault::ContentLength); // from_str would take a sign
@@ -255,74 +203,6 @@ fn decimal(value: &[u8]) -> Result<u64, HttpFault> {
         .ok()
         .and_then(|text| text.parse().ok())
         .ok_or(HttpFault::ContentLength)
-}
-
-/// Takes a section that begins in `begun` and goes on at the front of `bytes`. Returns `None` while the section's end is missing. Copies
-/// nothing in the usual case that `bytes` has the whole section.
-pub(super) fn next_section<'a>(
-    begun: &mut Vec<u8>,
-    bytes: &mut &'a [u8],
-) -> Result<Option<Cow<'a, [u8]>>, HttpFault> {
-    let end = || memchr::memchr_iter(b'\n', bytes).find(|&feed| ends_blank(&bytes[..=feed]));
-    if begun.is_empty()
-        && let Some(feed) = end().filter(|&feed| feed < HEAD_MAX)
-    {
-        let (section, rest) = bytes.split_at(feed + 1);
-        *bytes = rest;
-        return Ok(Some(section.into()));
-    }
-    let is_whole = take_section(begun, bytes)?;
-    Ok(is_whole.then(|| std::mem::take(begun).into()))
-}
-
-/// Moves bytes from the front of `bytes` to `section`, up to the blank line that ends the section. True when the blank line is
-/// there.
-pub(super) fn take_section(section: &mut Vec<u8>, bytes: &mut &[u8]) -> Result<bool, HttpFault> {
-    while !bytes.is_empty() {
-        let ended = take_line(section, bytes);
-        if section.len() > HEAD_MAX {
-            return Err(HttpFault::HeadTooLong);
-        }
-        if ended && ends_blank(section) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Moves bytes from the front of `bytes` to `line`, up to the next line feed. True when the line feed is there.
-pub(super) fn take_line(line: &mut Vec<u8>, bytes: &mut &[u8]) -> bool {
-    let end = memchr::memchr(b'\n', bytes).map(|feed| feed + 1);
-    let (taken, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
-    line.extend_from_slice(taken);
-    *bytes = rest;
-    end.is_some()
-}
-
-/// Whether a line of `section` ends in LF without CR.
-fn has_bare_feed(section: &[u8]) -> bool {
-    let mut feeds = memchr::memchr_iter(b'\n', section);
-    feeds.any(|feed| !section[..feed].ends_with(b"\r"))
-}
-
-/// Checks that all receivers read trailer fields, with the blank line that ends them, in the same way (RFC 9112 §7.1.2).
-pub(super) fn check_trailer(section: &[u8]) -> Result<(), HttpFault> {
-    if has_bare_feed(section) {
-        return Err(HttpFault::BareLineFeed);
-    }
-    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
-    match httparse::parse_headers(section, &mut fields)? {
-        httparse::Status::Complete((length, _)) => whole(section, httparse::Status::Complete(length)),
-        httparse::Status::Partial => whole(section, httparse::Status::Partial),
-    }
-}
-
-/// Whether the last line of `section` is blank. As most receivers do, takes a bare LF for a line's end.
-pub(super) fn ends_blank(section: &[u8]) -> bool {
-    let body = section
-        .strip_suffix(b"\r\n")
-        .or_else(|| section.strip_suffix(b"\n"));
-    body.is_some_and(|body| body.is_empty() || body.ends_with(b"\n"))
 }
 
 /// Whether output that begins with `bytes` can be a reply.
@@ -336,4 +216,14 @@ pub(super) fn begins_with_method(begun: &[u8], next: &[u8]) -> bool {
     let mut first = begun.iter().chain(next).take(METHOD_MAX);
     let end = first.find(|byte| !byte.is_ascii_graphic());
     end.is_none_or(|end| matches!(end, b' ' | b'\t'))
+}
+
+/// Whether `bytes` begin with the complete header section of a request that can be followed.
+pub fn begins_request(mut bytes: &[u8]) -> bool {
+    let section = match bytes.first() {
+        Some(first) if first.is_ascii_alphabetic() => next_section(&mut Vec::new(), &mut bytes),
+        _ => return false,
+    };
+    let Ok(Some(section)) = section else { return false };
+    RequestHead::parse(&section).is_ok_and(|request| request.method != Method::Connect)
 }

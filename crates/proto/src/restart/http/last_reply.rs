@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 
 use super::REQUESTS_MAX;
 use super::body::Body;
-use super::head::{HttpFault, Method, ReplyHead, RequestHead, take_section};
+use super::head::{Method, ReplyHead, RequestHead};
+use super::section::{HttpFault, take_section};
 
 /// Follows the input and output of an application's connection, from the start of the connection on.
 #[derive(Debug, Default)]

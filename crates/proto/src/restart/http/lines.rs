@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize, Serializer};
 use thiserror::Error;
 
-use super::HttpMismatch;
-use super::head::ends_blank;
+use super::reason::HttpMismatch;
+use super::section::ends_blank;
 
 /// How to continue when the log ends inside a volatile field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,43 +11,30 @@
 mod body;
 mod continued;
 mod digest;
-mod feed;
 mod head;
 mod last_reply;
 mod lines;
 mod reason;
-mod reexecute;
-mod reply_body;
 mod rest;
 mod resume;
 mod resumer;
 mod rules;
-mod switched;
+mod section;
 #[cfg(test)]
 mod tests;
 mod tracker;
 mod unanswered;
 
-pub use feed::Feed;
-pub use head::{HttpFault, Method};
+pub use body::{BodyPosition, ChunkPosition};
+pub use head::{Method, begins_request};
 pub use lines::{Volatile, VolatileError, VolatileRule};
-pub use reexecute::Reexecute;
+pub use reason::{HttpMismatch, HttpReason};
 pub use rest::Rest;
-pub use resume::{BodyPosition, BodyPrefix, ChunkPosition, HttpResume, PendingRequest, ReplyPrefix};
-pub use resumer::{HttpMismatch, HttpResumer, RequestRefusal};
-pub use rules::Rules;
-pub use switched::Switched;
-pub use tracker::{HttpReason, REQUESTS_MAX, Tracker};
-
-/// Whether `bytes` begin with the complete header section of a request that can be followed.
-pub fn begins_request(mut bytes: &[u8]) -> bool {
-    let section = match bytes.first() {
-        Some(first) if first.is_ascii_alphabetic() => head::next_section(&mut Vec::new(), &mut bytes),
-        _ => return false,
-    };
-    let Ok(Some(section)) = section else { return false };
-    head::RequestHead::parse(&section).is_ok_and(|request| request.method != Method::Connect)
-}
+pub use resume::{BodyPrefix, Feed, HttpResume, PendingRequest, ReplyPrefix};
+pub use resumer::{HttpResumer, RequestRefusal};
+pub use rules::{Reexecute, Rules};
+pub use section::HttpFault;
+pub use tracker::{Switched, Tracker};
 
 /// Maximum length in bytes of a header section or chunked trailer. A longer one makes the connection unprotected. Common servers
 /// themselves refuse headers longer than 8 to 64 KiB.
@@ -58,6 +45,9 @@ pub const SIZE_LINE_MAX: usize = 1024;
 
 /// Maximum number of characters of a request's method and target that are kept for logs and reports.
 pub const LABEL_MAX: usize = 80;
+
+/// Maximum number of unanswered requests per connection. More make the connection unprotected.
+pub const REQUESTS_MAX: usize = 4096;
 
 /// The header line that tells an application that a server that died may have executed this request before.
 pub const MARK: &[u8] = b"Steadfast-Reexecuted: 1\r\n";

@@ -1,8 +1,13 @@
-//! The data that a relay needs in order to continue a connection. All types can be sent to another process.
+//! The data that a relay needs in order to continue a connection.
 
 use serde::{Deserialize, Serialize};
 
-use super::Rest;
+use super::MARK;
+use super::body::BodyPosition;
+use super::rest::Rest;
+use crate::Offset;
+use crate::spill::LogPart;
+use crate::stream::StreamLog;
 
 /// How the output goes on after a takeover.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,37 +88,36 @@ pub struct BodyPrefix {
     pub position: BodyPosition,
 }
 
-/// A place in a body's framing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum BodyPosition {
-    /// Inside the chunked coding.
-    Chunked(ChunkPosition),
-    /// Inside a body of a known length.
-    Length,
-    /// Inside a body that ends with the connection.
-    UntilClose,
+/// A part of the input, and the header lines that are inserted into it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Feed {
+    /// Where the part begins.
+    pub from: Offset,
+    /// Where the part ends; `None`: it includes all later input.
+    pub until: Option<Offset>,
+    /// Where [`MARK`] is inserted: after the request line of each request that is executed again.
+    pub marks: Vec<Offset>,
+    /// Header fields that are inserted after the first [`MARK`]. May be empty.
+    pub fields: Vec<u8>,
 }
 
-/// A place in the chunked coding (RFC 9112 §7.1).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ChunkPosition {
-    /// Inside a chunk's data, at least one byte before its end.
-    Data {
-        /// Payload bytes up to the chunk's end.
-        left: u64,
-    },
-    /// After a chunk's data, before the end of the CRLF.
-    DataEnd {
-        /// The CR has been sent.
-        has_cr: bool,
-    },
-    /// In or before a size line, with the part of it that was sent.
-    SizeLine(Vec<u8>),
-    /// After the last chunk's size line, with the part of the trailer that was sent.
-    Trailer(Vec<u8>),
-}
-
-impl ChunkPosition {
-    /// Before the first chunk.
-    pub(super) const START: Self = Self::SizeLine(Vec::new());
+impl Feed {
+    /// The logged part before `frontier`, with its marks.
+    ///
+    /// # Panics
+    /// If the log does not have these bytes.
+    pub fn logged<'a>(&'a self, log: &'a StreamLog, frontier: Offset) -> Vec<LogPart<'a>> {
+        let mut from = self.from.min(frontier);
+        let end = self.until.unwrap_or(frontier).clamp(from, frontier);
+        let mut parts = Vec::new();
+        let mut fields = Some(self.fields.as_slice()).filter(|fields| !fields.is_empty());
+        for &mark in self.marks.iter().filter(|&&mark| mark <= end) {
+            parts.extend(log.parts(from..mark));
+            parts.push(LogPart::Memory(MARK));
+            parts.extend(fields.take().map(LogPart::Memory));
+            from = mark;
+        }
+        parts.extend(log.parts(from..end));
+        parts
+    }
 }

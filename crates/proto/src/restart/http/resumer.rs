@@ -3,62 +3,18 @@
 
 use std::collections::VecDeque;
 
-use thiserror::Error;
-
+use super::REFUSAL;
 use super::body::Body;
 use super::continued::Continued;
-use super::head::{HttpFault, ReplyHead, take_section};
+use super::head::ReplyHead;
 use super::last_reply::LastReply;
+use super::lines::Volatile;
+use super::reason::HttpMismatch;
 use super::resume::{BodyPrefix, HttpResume, PendingRequest, ReplyPrefix};
-use super::{REFUSAL, Volatile};
+use super::section::take_section;
 
 /// Status 206, Partial Content (RFC 9110 §15.3.7).
 const PARTIAL: u16 = 206;
-
-/// Why a regenerated reply cannot continue the logged one. The connection must end in a way that the client notices.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum HttpMismatch {
-    /// The regenerated body begins with other bytes than the client has.
-    #[error("the first {bytes} bytes of the body differ")]
-    Body {
-        /// Payload bytes that the client has.
-        bytes: u64,
-    },
-    /// The regenerated body has more bytes after the end that the client was told.
-    #[error("the body goes on where the client was told that it ends")]
-    BodyTooLong,
-    /// The regenerated body is shorter than the part that the client has, or than the length that the client was told.
-    #[error("the body ends before the place where the client stands")]
-    BodyTooShort,
-    /// The log ends inside a chunk extension that was not regenerated.
-    #[error("the log ends inside a chunk extension that is not regenerated")]
-    ChunkExtension,
-    /// The application closed in the middle of the reply.
-    #[error("the application closed before the end of its reply")]
-    EndedEarly,
-    /// The header that the client gets has another framing than the regenerated header.
-    #[error("the continued header has another framing than the regenerated one")]
-    Framing,
-    /// A header line differs, and its field is not volatile.
-    #[error("the header differs: {logged:?} was said, {regenerated:?} is regenerated")]
-    Header {
-        /// The logged line, possibly shortened.
-        logged: String,
-        /// The regenerated line at its place, empty if there is none.
-        regenerated: String,
-    },
-    /// The application was asked for the rest of the body, but sent another part, or a part of another body.
-    #[error("{asked:?} was to be continued, {regenerated:?} is regenerated")]
-    Rest {
-        /// The part or the validator that was asked for.
-        asked: String,
-        /// The part or the validator that the application sent; empty if there is none.
-        regenerated: String,
-    },
-    /// The regenerated reply is not HTTP/1.
-    #[error("the regenerated reply cannot be followed: {0}")]
-    Malformed(#[from] HttpFault),
-}
 
 /// Why a request was answered with [`REFUSAL`], or why its reply was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,21 +2,18 @@
 
 use std::borrow::Cow;
 
-use super::Rules;
-use super::body::Body;
-use super::feed::Feed;
-use super::head::{Method, ReplyHead, RequestHead, begins_as_reply, begins_with_method, next_section};
-pub use super::reason::HttpReason;
-use super::reply_body::ReplyBody;
+use super::REQUESTS_MAX;
+use super::body::{Body, BodyPiece, BodyPosition};
+use super::digest::Digest;
+use super::head::{Method, ReplyHead, RequestHead, begins_as_reply, begins_with_method};
+use super::reason::HttpReason;
 use super::rest::Rest;
-use super::resume::{HttpResume, ReplyPrefix};
-use super::switched::Switched;
+use super::resume::{BodyPrefix, Feed, HttpResume, ReplyPrefix};
+use super::rules::Rules;
+use super::section::{HttpFault, next_section};
 use super::unanswered::{RequestQueue, Unanswered};
 use crate::Offset;
 use crate::spill::LogFull;
-
-/// Maximum number of unanswered requests per connection. More make the connection unprotected.
-pub const REQUESTS_MAX: usize = 4096;
 
 /// Follows one connection's two streams from their first byte on.
 ///
@@ -38,11 +35,11 @@ pub struct Tracker {
     interim: Vec<(u16, u32)>,
     /// At least one request and its reply are complete.
     has_exchanged: bool,
-    mode: TrackerMode,
+    state: TrackerState,
 }
 
 #[derive(Debug, Default)]
-enum TrackerMode {
+enum TrackerState {
     #[default]
     Following,
     /// The last reply is complete, or the output has ended.
@@ -91,7 +88,7 @@ impl Tracker {
     pub fn on_input(&mut self, bytes: &[u8]) {
         let is_first = self.is_at_start();
         self.input += bytes.len() as u64;
-        if matches!(self.mode, TrackerMode::Following)
+        if matches!(self.state, TrackerState::Following)
             && let Err(reason) = self.receive(bytes)
         {
             // An HTTP request that cannot be followed is still HTTP: a replica must not get it.
@@ -117,7 +114,7 @@ impl Tracker {
 
     /// The server has ended its stream after the output given so far.
     pub fn on_output_end(&mut self) {
-        self.end(TrackerMode::Finished);
+        self.end(TrackerState::Finished);
     }
 
     /// The log may not keep more input, for the reason `why`. Gives up the input kept for executing the unanswered requests
@@ -139,7 +136,7 @@ impl Tracker {
     /// Without such a request, it is the start of the request whose header is incomplete, else the end of the input. It never
     /// moves back.
     pub fn restart_input(&self) -> Offset {
-        if !matches!(self.mode, TrackerMode::Following) {
+        if !matches!(self.state, TrackerState::Following) {
             return self.input;
         }
         let first = self.unanswered.iter().find(|request| request.is_repeatable());
@@ -156,7 +153,7 @@ impl Tracker {
         let first = self.unanswered.iter().position(Unanswered::is_repeatable);
         let is_whole =
             |first| first + 1 < self.unanswered.len() || !matches!(self.receiving, Receiving::Body(_));
-        matches!(self.mode, TrackerMode::Following) && first.is_some_and(is_whole)
+        matches!(self.state, TrackerState::Following) && first.is_some_and(is_whole)
     }
 
     /// Whether a client would not notice a takeover now: no request would be refused and no reply cut.
@@ -164,10 +161,10 @@ impl Tracker {
     /// # Errors
     /// Why a client would notice it. [`HttpReason`] says which of the reasons are temporary.
     pub fn protection(&self) -> Result<(), HttpReason> {
-        match &self.mode {
-            TrackerMode::Finished => return Ok(()),
-            TrackerMode::Refused(reason, _) => return Err(reason.clone()),
-            TrackerMode::Following => {}
+        match &self.state {
+            TrackerState::Finished => return Ok(()),
+            TrackerState::Refused(reason, _) => return Err(reason.clone()),
+            TrackerState::Following => {}
         }
         let open = self.unanswered.iter().filter(|request| !request.answered);
         open.filter_map(Unanswered::barrier).next().map_or(Ok(()), Err)
@@ -178,7 +175,7 @@ impl Tracker {
     /// # Errors
     /// Why it cannot. The client must then see the connection end.
     pub fn resumes(&self) -> Result<(), HttpReason> {
-        if let TrackerMode::Refused(reason, _) = &self.mode {
+        if let TrackerState::Refused(reason, _) = &self.state {
             return Err(reason.clone());
         }
         let first = self.unanswered.front().filter(|first| !first.answered);
@@ -193,7 +190,7 @@ impl Tracker {
     /// As [`resumes`](Self::resumes).
     pub fn resume(&self) -> Result<HttpResume, HttpReason> {
         self.resumes()?;
-        if matches!(self.mode, TrackerMode::Finished) {
+        if matches!(self.state, TrackerState::Finished) {
             return Ok(HttpResume::Finished);
         }
         let Some(first) = self.unanswered.front() else {
@@ -271,17 +268,17 @@ impl Tracker {
 
     /// Why the streams can no longer be followed, if so. Permanent.
     pub fn refusal(&self) -> Option<&HttpReason> {
-        match &self.mode {
-            TrackerMode::Refused(reason, _) => Some(reason),
-            TrackerMode::Following | TrackerMode::Finished => None,
+        match &self.state {
+            TrackerState::Refused(reason, _) => Some(reason),
+            TrackerState::Following | TrackerState::Finished => None,
         }
     }
 
     /// Where another protocol has begun, if that is the reason for the refusal. Returned only once.
     pub fn take_switched(&mut self) -> Option<Switched> {
-        match &mut self.mode {
-            TrackerMode::Refused(_, switched) => switched.take().map(|switched| *switched),
-            TrackerMode::Following | TrackerMode::Finished => None,
+        match &mut self.state {
+            TrackerState::Refused(_, switched) => switched.take().map(|switched| *switched),
+            TrackerState::Following | TrackerState::Finished => None,
         }
     }
 
@@ -325,17 +322,17 @@ impl Tracker {
     }
 
     fn refuse(&mut self, reason: HttpReason, switched: Option<Switched>) {
-        self.end(TrackerMode::Refused(reason, switched.map(Box::new)));
+        self.end(TrackerState::Refused(reason, switched.map(Box::new)));
     }
 
-    fn end(&mut self, mode: TrackerMode) {
-        if matches!(self.mode, TrackerMode::Following) {
+    fn end(&mut self, state: TrackerState) {
+        if matches!(self.state, TrackerState::Following) {
             *self = Self {
                 rules: self.rules,
                 input: self.input,
                 input_ended: self.input_ended,
                 has_exchanged: self.has_exchanged,
-                mode,
+                state,
                 ..Self::default()
             };
         }
@@ -410,7 +407,7 @@ impl Tracker {
     }
 
     fn reply(&mut self, bytes: &mut &[u8]) -> Result<(), HttpReason> {
-        while !bytes.is_empty() && matches!(self.mode, TrackerMode::Following) {
+        while !bytes.is_empty() && matches!(self.state, TrackerState::Following) {
             match &mut self.replying {
                 Replying::Between => {
                     if self.unanswered.front().is_none_or(|first| first.answered) {
@@ -493,12 +490,105 @@ impl Tracker {
             return;
         };
         if !persists || !first.persists {
-            return self.end(TrackerMode::Finished);
+            return self.end(TrackerState::Finished);
         }
         first.answered = true;
         let is_whole = self.unanswered.len() > 1 || !matches!(self.receiving, Receiving::Body(_));
         if is_whole {
             self.forget_first();
+        }
+    }
+}
+
+/// The place where another protocol begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Switched {
+    /// A replica that gets the input from here on speaks that protocol too.
+    pub input_from: Offset,
+    /// What the replica sends first: the reply by which the connection was upgraded (RFC 9110 §7.8). `None`: the connection's
+    /// output begins here.
+    pub reply: Option<HttpResume>,
+    /// How many bytes at the end of the latest piece of output belong to the new protocol.
+    pub rest: usize,
+}
+
+impl Switched {
+    /// At the connection's first byte.
+    pub(super) const fn at_start(rest: usize) -> Self {
+        Self {
+            input_from: Offset::ZERO,
+            reply: None,
+            rest,
+        }
+    }
+}
+
+/// A reply whose header is complete and whose body is not.
+#[derive(Debug)]
+pub(super) struct ReplyBody {
+    pub head: Vec<u8>,
+    /// Whether the connection stays open after this reply.
+    pub persists: bool,
+    body: Body,
+    said: Digest,
+}
+
+impl ReplyBody {
+    /// A body at its first byte.
+    pub fn new(head: Vec<u8>, persists: bool, body: Body) -> Self {
+        Self {
+            head,
+            persists,
+            body,
+            said: Digest::new(),
+        }
+    }
+
+    pub fn is_complete(&self) -> bool {
+        self.body.is_complete()
+    }
+
+    /// Bytes of the body that have not been sent yet, if the header gives the length.
+    pub const fn left(&self) -> Option<u64> {
+        match self.body {
+            Body::Length { left } => Some(left),
+            Body::Chunked(_) | Body::UntilClose => None,
+        }
+    }
+
+    /// Takes bytes of this body from the front of `bytes`.
+    pub fn take(&mut self, bytes: &mut &[u8]) -> Result<(), HttpFault> {
+        if let Body::Length { left } = &mut self.body
+            && *left <= bytes.len() as u64
+        {
+            // The reply is complete now, so its hash is not needed.
+            *bytes = &bytes[usize::try_from(*left).unwrap_or(bytes.len())..];
+            *left = 0;
+        } else if let Some(BodyPiece::Payload(payload)) = self.body.next(bytes)? {
+            self.said.write(payload);
+        }
+        Ok(())
+    }
+
+    /// The part of the body that was sent.
+    pub fn prefix(&self) -> BodyPrefix {
+        let position = match &self.body {
+            Body::Chunked(chunked) => BodyPosition::Chunked(chunked.position.clone()),
+            Body::Length { .. } => BodyPosition::Length,
+            Body::UntilClose => BodyPosition::UntilClose,
+        };
+        BodyPrefix {
+            bytes: self.said.bytes(),
+            digest: self.said.of_all(),
+            position,
+        }
+    }
+
+    /// The part of the body for which an application may be asked, instead of the whole body.
+    pub fn rest(&self) -> Option<Rest> {
+        match self.body {
+            Body::Length { left } => Rest::of(&self.head, self.said.bytes() + left, &self.said),
+            Body::Chunked(_) | Body::UntilClose => None,
         }
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::ops::Deref;
 
+use super::LABEL_MAX;
 use super::body::Body;
 use super::head::{Method, RequestHead};
+use super::reason::HttpReason;
 use super::resume::PendingRequest;
-use super::{HttpReason, LABEL_MAX, Reexecute};
+use super::rules::Reexecute;
 use crate::Offset;
 use crate::spill::LogFull;
 
