@@ -19,11 +19,11 @@ use std::time::Duration;
 
 use crate::Instant;
 pub use crate::census::{ClientTerms, QUESTION_MAX, Terms};
+use crate::clients::Recent;
 use crate::connection::{Connection, Middle};
 use crate::follower::Follower;
 use crate::older::{OLDER_MAX, ServerNumbers};
 use crate::packet::{Direction, Segment};
-use crate::recent::Recent;
 use crate::restart::http;
 use crate::table::TableConfig;
 

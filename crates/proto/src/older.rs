@@ -8,8 +8,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::clients::Recent;
 use crate::packet::{Direction, Segment};
-use crate::recent::Recent;
 use crate::{Instant, Seq};
 
 /// Maximum number of clients. The client that was noted first is forgotten first.

@@ -1,6 +1,7 @@
 //! The connections of one service: handshakes under way, open connections, and connections that ended recently.
 
 mod config;
+mod ended;
 mod handshakes;
 mod learning;
 mod limit;
@@ -11,30 +12,25 @@ mod vanished;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use rustc_hash::FxSeededState;
-
+use crate::Instant;
 use crate::census::Census;
-use crate::connection::{CapChange, Connection, Effect, EndpointTimestamps};
+use crate::clients::{ClientMap, client_map};
+use crate::connection::{CapChange, Connection, Effect};
+use crate::follower::Follower;
 use crate::learn::Learner;
 use crate::older::Older;
 pub use crate::packet::Direction;
-use crate::packet::{Flags, Segment, TcpOptions, Timestamps};
+use crate::packet::{Opening, Segment};
 use crate::stream::OnShelf;
-use crate::{Instant, Seq};
 pub use config::TableConfig;
-use handshakes::Handshake;
+use ended::EndedConnections;
+pub use ended::{ENDED_FOR, ENDED_MAX};
+use handshakes::Handshakes;
 pub use handshakes::{HANDSHAKES_MAX, PENDING_MAX};
 use lingering::Lingering;
 pub use slots::ConnectionId;
-use slots::Slots;
-use vanished::SlotCursor;
-
-/// Number of ended connections remembered at a time.
-pub const ENDED_MAX: usize = 65_536;
-/// How long late segments of an ended connection are answered: twice the maximum segment lifetime, as in Linux.
-pub const ENDED_FOR: Duration = Duration::from_secs(60);
+use slots::{SlotCursor, Slots};
 
 /// What a packet did to the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,21 +49,13 @@ pub enum TableChange {
     Unknown,
 }
 
-/// An ended connection: what is needed to repeat its last acknowledgement.
-#[derive(Clone, Copy, Debug)]
-struct EndedConnection {
-    at: Instant,
-    next: Seq,
-    acknowledge: Seq,
-    timestamps: Option<EndpointTimestamps>,
-}
-
 /// The connections of one service.
 #[derive(Debug)]
 pub struct Table {
     config: TableConfig,
-    by_client: Map<ConnectionId>,
+    by_client: ClientMap<ConnectionId>,
     slots: Slots<Connection>,
+    /// Memory held by the logs of open connections, in bytes.
     memory: u64,
     lingering: Lingering,
     /// The logs are over their memory limit although each connection has freed all it could.
@@ -76,12 +64,8 @@ pub struct Table {
     shelved: Vec<ConnectionId>,
     /// Pending changes to clients' windows, in order.
     words: VecDeque<(SocketAddr, CapChange)>,
-    handshakes: Map<Handshake>,
-    handshake_order: VecDeque<(SocketAddr, Seq)>,
-    ended: Map<EndedConnection>,
-    /// Clients whose connections were handed over to sockets, with the server's timestamp clock.
-    handed_over: Map<Option<EndpointTimestamps>>,
-    ended_order: VecDeque<(SocketAddr, Instant)>,
+    handshakes: Handshakes,
+    ended: EndedConnections,
     older: Older,
     census: Census,
     learner: Learner,
@@ -94,30 +78,24 @@ pub struct Table {
     gone: Vec<ConnectionId>,
 }
 
-/// A hash table by client address. Clients choose their addresses; the seed keeps them from choosing addresses that collide.
-type Map<T> = std::collections::HashMap<SocketAddr, T, FxSeededState>;
-
 impl Table {
     /// An empty table.
     pub fn new(config: TableConfig) -> Self {
-        let map = FxSeededState::with_seed(config.hash_seed);
+        let seed = config.hash_seed;
         Self {
-            older: Older::new(config.hash_seed),
-            learner: Learner::new(config.hash_seed),
             config,
-            by_client: Map::with_hasher(map.clone()),
+            by_client: client_map(seed),
             slots: Slots::default(),
             memory: 0,
             lingering: Lingering::default(),
             is_exhausted: false,
             shelved: Vec::new(),
             words: VecDeque::new(),
-            handshakes: Map::with_hasher(map.clone()),
-            handshake_order: VecDeque::new(),
-            ended: Map::with_hasher(map.clone()),
-            handed_over: Map::with_hasher(map),
-            ended_order: VecDeque::new(),
+            handshakes: Handshakes::new(seed),
+            ended: EndedConnections::new(seed),
+            older: Older::new(seed),
             census: Census::default(),
+            learner: Learner::new(seed),
             on_probation: Vec::new(),
             is_wire: false,
             round: SlotCursor::default(),
@@ -137,7 +115,6 @@ impl Table {
         *self = Self {
             slots,
             words,
-            memory: lingering.memory(),
             lingering,
             ..Self::new(self.config.clone())
         };
@@ -165,7 +142,7 @@ impl Table {
 
     /// Memory held by the logs, in bytes.
     pub fn memory(&self) -> u64 {
-        self.memory
+        self.memory + self.lingering.memory()
     }
 
     /// The open connections, in a fixed order.
@@ -205,9 +182,9 @@ impl Table {
             return self.on_opening(now, direction, client, segment);
         }
         let completed = match direction {
-            Direction::In => self.take_completed(client, segment),
+            Direction::In => self.handshakes.take_completed(client, segment),
             Direction::Out => {
-                self.on_established(client, segment);
+                self.handshakes.on_established(client, segment);
                 None
             }
         };
@@ -219,17 +196,73 @@ impl Table {
                 _ => TableChange::Opened(id),
             };
         }
-        if direction == Direction::In && self.is_refused_by(client, segment) {
-            self.handshakes.remove(&client);
+        if direction == Direction::In && self.handshakes.take_refused(client, segment) {
             return TableChange::Handshake;
         }
         match self.find(client) {
             Some(id) => self.apply(now, direction, id, segment, source),
-            None if self.ended.contains_key(&client) => TableChange::Old,
-            // A segment without data that comes when the restored socket has gone. Its sender needs no RST.
-            None if segment.payload.is_empty() && self.handed_over.contains_key(&client) => TableChange::Old,
+            None if self.ended.is_late(client, segment) => TableChange::Old,
             None => self.on_unknown(now, direction, client, segment),
         }
+    }
+
+    /// Handles a SYN or a SYN-ACK.
+    fn on_opening(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        client: SocketAddr,
+        segment: &Segment<'_>,
+    ) -> TableChange {
+        match direction {
+            Direction::In if segment.flags.ack => return TableChange::Unknown,
+            Direction::In => self.handshakes.on_syn(now, client, segment),
+            Direction::Out if self.handshakes.on_syn_ack(now, client, segment) => {}
+            Direction::Out => self.begin_anew(client),
+        }
+        TableChange::Handshake
+    }
+
+    /// The client begins another connection: nothing known of its earlier ones holds for the new one.
+    fn begin_anew(&mut self, client: SocketAddr) {
+        if let Some(old) = self.find(client) {
+            self.discard(old);
+        }
+        self.ended.forget(client);
+        self.forget_older(client);
+    }
+
+    /// Packets passed unlogged: connections whose handshake was under way are now older than the log.
+    pub fn forget_handshakes(&mut self) {
+        let clients = self.handshakes.take_answered();
+        clients.into_iter().for_each(|client| self.begin_anew(client));
+    }
+
+    /// Turns a handshake into a connection. An older connection of this client is over: otherwise the server would not have
+    /// answered.
+    fn open(&mut self, client: SocketAddr, (syn, syn_ack): (Opening, Opening)) -> ConnectionId {
+        self.begin_anew(client);
+        let bound = usize::try_from(self.config.connection_bytes_max).unwrap_or(usize::MAX);
+        let (policy, rules) = (self.config.policy, self.config.rules);
+        let follower = Follower::new(policy, rules, self.config.opaque.clone(), bound);
+        let connection = Connection::new(
+            client,
+            self.config.vip,
+            &syn,
+            &syn_ack,
+            follower,
+            self.config.connection_bytes_max,
+        );
+        self.insert(connection)
+    }
+
+    /// Opens the connections whose SYN-ACK was sent, but not seen to arrive, and returns them with their SYN and SYN-ACK. In a
+    /// flood only the latest [`PENDING_MAX`] are opened.
+    pub fn open_pending(&mut self) -> Vec<(ConnectionId, SocketAddr, Opening, Opening)> {
+        let pending = self.handshakes.take_pending().into_iter();
+        pending
+            .map(|(client, syn, syn_ack)| (self.open(client, (syn, syn_ack)), client, syn, syn_ack))
+            .collect()
     }
 
     fn insert(&mut self, mut connection: Connection) -> ConnectionId {
@@ -275,76 +308,24 @@ impl Table {
                 TableChange::Ended(id)
             }
             Effect::Closed => {
-                self.remember_ended(now, id);
+                let endpoint = self.get(id).expect("still there").endpoint();
+                self.ended.add(now, &endpoint);
                 self.let_go(now, id);
                 TableChange::Ended(id)
             }
         }
     }
 
-    fn remember_ended(&mut self, now: Instant, id: ConnectionId) {
-        let endpoint = self.get(id).expect("still there").endpoint();
-        let client = endpoint.client;
-        while self.ended_order.len() >= ENDED_MAX
-            || self
-                .ended_order
-                .front()
-                .is_some_and(|&(_, at)| now.since(at) > ENDED_FOR)
-        {
-            let Some((oldest, at)) = self.ended_order.pop_front() else {
-                break;
-            };
-            if self.ended.get(&oldest).is_some_and(|ended| ended.at == at) {
-                self.ended.remove(&oldest);
-            }
-        }
-        let ended = EndedConnection {
-            at: now,
-            next: endpoint.send_unacknowledged,
-            acknowledge: endpoint.receive_next,
-            timestamps: endpoint.timestamps,
-        };
-        self.ended_order.push_back((client, now));
-        self.ended.insert(client, ended);
-    }
-
-    /// The acknowledgement that answers a late segment of an ended connection (TIME-WAIT, RFC 9293 §3.10.7.4). Only segments with
-    /// data, SYN or FIN are answered. Once the restored socket of a connection has gone, only a FIN is answered; the answer's numbers
-    /// are taken from that FIN.
+    /// The acknowledgement that answers a late segment of a connection that has ended, or that a restored socket had.
     pub fn answer_to_old(&self, now: Instant, segment: &Segment<'_>) -> Option<Segment<'static>> {
-        if segment.flags.rst || segment.seq_len() == 0 {
-            return None;
-        }
-        let handed_over = self.handed_over.get(&segment.source);
-        let (ended, clock) = match (self.ended.get(&segment.source), handed_over) {
-            (Some(ended), _) => (Some(ended), ended.timestamps),
-            (None, Some(&clock)) if segment.flags.fin => (None, clock),
-            (None, _) => return None,
-        };
-        let timestamps = clock.zip(segment.options.timestamps);
-        Some(Segment {
-            source: segment.destination,
-            destination: segment.source,
-            seq: ended.map_or(segment.ack, |ended| ended.next),
-            ack: ended.map_or(segment.seq + segment.seq_len(), |ended| ended.acknowledge),
-            flags: Flags::ACK,
-            window: u16::MAX,
-            options: TcpOptions {
-                timestamps: timestamps.map(|(clock, theirs)| Timestamps {
-                    value: clock.value_at(now),
-                    echo: theirs.value,
-                }),
-                ..TcpOptions::default()
-            },
-            payload: &[],
-        })
+        self.ended.answer(now, segment)
     }
 
     /// Takes a connection out of the table, because a restored socket now has it.
     pub fn hand_over(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
         let connection = self.remove(id)?;
         let clock = connection.endpoint().timestamps;
-        self.handed_over.insert(connection.client(), clock);
+        self.ended.hand_over(connection.client(), clock);
         Some(connection)
     }
 
@@ -369,6 +350,38 @@ impl Table {
             self.words.push_back((connection.client(), CapChange::Forget));
         }
         Some(connection)
+    }
+
+    /// Takes an ended connection out of the table, and keeps it as a lingering one while its replica is behind.
+    fn let_go(&mut self, now: Instant, id: ConnectionId) {
+        if let Some(connection) = self.remove(id) {
+            self.lingering.add(now, id, connection);
+        }
+    }
+
+    /// A connection that may have a replica: open or lingering.
+    pub fn followed(&self, id: ConnectionId) -> Option<&Connection> {
+        self.slots.get(id).or_else(|| self.lingering.get(id))
+    }
+
+    /// A connection that may have a replica, for changes that do not affect its memory.
+    pub(crate) fn followed_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.slots.get_mut(id).or_else(|| self.lingering.get_mut(id))
+    }
+
+    /// Whether this ended connection waits for its replica.
+    pub fn lingers(&self, id: ConnectionId) -> bool {
+        self.lingering.get(id).is_some()
+    }
+
+    /// Forgets connections that have lingered too long or hold too much. Returns the bytes that their replicas did not get.
+    pub fn expire_lingering(&mut self, now: Instant) -> u64 {
+        self.lingering.expire(now, self.config.bytes_max)
+    }
+
+    /// The lingering connections whose replicas are no longer needed, since the last call.
+    pub(crate) fn take_left(&mut self) -> Vec<ConnectionId> {
+        self.lingering.take_left()
     }
 }
 

@@ -118,11 +118,11 @@ impl Table {
 
     /// Takes what the primary's kernel knows of a connection. The question was asked at `asked`.
     fn on_answer(&mut self, asked: Instant, (client, terms): ClientTerms) {
-        let ended_since = self.ended.get(&client).is_some_and(|ended| ended.at >= asked);
+        let ended_since = self.ended.has_ended_since(asked, client);
         if terms.is_none() {
             self.on_vanished(asked, client);
         }
-        let is_known = self.by_client.contains_key(&client) || self.handed_over.contains_key(&client);
+        let is_known = self.by_client.contains_key(&client) || self.ended.is_handed_over(client);
         if is_known || ended_since {
             return;
         }

@@ -30,9 +30,9 @@ impl Table {
         now: Option<Instant>,
         change: impl FnOnce(&mut Connection) -> R,
     ) -> Option<R> {
-        let is_exhausted = self.is_exhausted && self.memory > self.config.bytes_max;
+        let is_exhausted = self.is_exhausted && self.memory() > self.config.bytes_max;
         let Some(connection) = self.slots.get_mut(id) else {
-            return self.change_lingering(id, change);
+            return self.lingering.change(id, change);
         };
         let before = connection.memory();
         let result = change(connection);

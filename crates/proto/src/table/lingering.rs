@@ -5,7 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use super::{ConnectionId, Table};
+use super::slots::ConnectionId;
 use crate::Instant;
 use crate::connection::Connection;
 
@@ -21,9 +21,9 @@ pub(super) struct Lingering {
     /// The connections with their times of end, in that order. Some of them no longer linger.
     order: VecDeque<(Instant, ConnectionId)>,
     memory: u64,
-    /// Connections that have stopped lingering since the last call of [`Table::take_left`].
+    /// Connections that have stopped lingering since the last call of [`Lingering::take_left`].
     left: Vec<ConnectionId>,
-    /// Bytes that replicas did not get since the last call of [`Table::expire_lingering`].
+    /// Bytes that replicas did not get since the last call of [`Lingering::expire`].
     missed: u64,
 }
 
@@ -41,94 +41,67 @@ impl Lingering {
         self.by_id.get_mut(&id).map(Box::as_mut)
     }
 
-    fn remove(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
-        self.by_id.remove(&id)
-    }
-}
-
-impl Table {
-    /// Takes an ended connection out of the table, and keeps it here while its replica is behind.
-    pub(super) fn let_go(&mut self, now: Instant, id: ConnectionId) {
-        let Some(connection) = self.remove(id) else { return };
-        if !connection.is_owed_to_replica() {
-            return;
+    /// Keeps an ended connection while its replica is behind.
+    pub(super) fn add(&mut self, now: Instant, id: ConnectionId, connection: Box<Connection>) {
+        if connection.is_owed_to_replica() {
+            self.memory += connection.memory() as u64;
+            self.by_id.insert(id, connection);
+            self.order.push_back((now, id));
         }
-        let memory = connection.memory() as u64;
-        self.lingering.memory += memory;
-        self.memory += memory;
-        self.lingering.by_id.insert(id, connection);
-        self.lingering.order.push_back((now, id));
     }
 
-    /// A connection that may have a replica: open or lingering.
-    pub fn followed(&self, id: ConnectionId) -> Option<&Connection> {
-        self.slots.get(id).or_else(|| self.lingering.get(id))
-    }
-
-    /// A connection that may have a replica, for changes that do not affect its memory.
-    pub(crate) fn followed_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        self.slots.get_mut(id).or_else(|| self.lingering.get_mut(id))
-    }
-
-    /// Whether this ended connection waits for its replica.
-    pub fn lingers(&self, id: ConnectionId) -> bool {
-        self.lingering.get(id).is_some()
-    }
-
-    /// Changes a lingering connection, accounts for its memory, and forgets the connection if its replica has caught up.
-    pub(super) fn change_lingering<R>(
+    /// Changes a connection, accounts for its memory, and forgets the connection if its replica has caught up.
+    pub(super) fn change<R>(
         &mut self,
         id: ConnectionId,
         change: impl FnOnce(&mut Connection) -> R,
     ) -> Option<R> {
-        let connection = self.lingering.get_mut(id)?;
+        let connection = self.get_mut(id)?;
         let before = connection.memory() as u64;
         let result = change(connection);
         let (after, is_owed) = (connection.memory() as u64, connection.is_owed_to_replica());
-        self.lingering.memory = self.lingering.memory + after - before;
         self.memory = self.memory + after - before;
         if !is_owed {
-            self.forget_lingering(id);
+            self.forget(id);
         }
         Some(result)
     }
 
-    /// Forgets connections that have lingered too long or hold too much. Returns the bytes that their replicas did not get.
-    pub fn expire_lingering(&mut self, now: Instant) -> u64 {
-        self.bound_lingering();
-        while let Some(&(since, id)) = self.lingering.order.front()
-            && !(self.lingers(id) && now.since(since) < LINGER_MAX)
+    /// Forgets connections that have lingered too long, or hold too much of `bytes_max`, the table's bound. Returns the bytes that their
+    /// replicas did not get.
+    pub(super) fn expire(&mut self, now: Instant, bytes_max: u64) -> u64 {
+        self.bound(bytes_max);
+        while let Some(&(since, id)) = self.order.front()
+            && !(self.get(id).is_some() && now.since(since) < LINGER_MAX)
         {
             self.miss_oldest();
         }
-        std::mem::take(&mut self.lingering.missed)
+        std::mem::take(&mut self.missed)
     }
 
-    /// Forgets the oldest lingering connections until the others fit their share.
-    pub(super) fn bound_lingering(&mut self) {
-        while self.lingering.memory > self.config.bytes_max / SHARE && !self.lingering.order.is_empty() {
+    /// Forgets the oldest connections until the others fit their share of `bytes_max`.
+    pub(super) fn bound(&mut self, bytes_max: u64) {
+        while self.memory > bytes_max / SHARE && !self.order.is_empty() {
             self.miss_oldest();
         }
     }
 
     fn miss_oldest(&mut self) {
-        if let Some((_, id)) = self.lingering.order.pop_front() {
-            self.lingering.missed += self.lingering.get(id).map_or(0, Connection::unfed);
-            self.forget_lingering(id);
+        if let Some((_, id)) = self.order.pop_front() {
+            self.missed += self.get(id).map_or(0, Connection::unfed);
+            self.forget(id);
         }
     }
 
-    fn forget_lingering(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.lingering.remove(id) {
-            let memory = connection.memory() as u64;
-            self.lingering.memory -= memory;
-            self.memory -= memory;
-            self.lingering.left.push(id);
+    fn forget(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.by_id.remove(&id) {
+            self.memory -= connection.memory() as u64;
+            self.left.push(id);
         }
     }
 
     /// The connections whose replicas are no longer needed, since the last call.
-    pub(crate) fn take_left(&mut self) -> Vec<ConnectionId> {
-        std::mem::take(&mut self.lingering.left)
+    pub(super) fn take_left(&mut self) -> Vec<ConnectionId> {
+        std::mem::take(&mut self.left)
     }
 }

@@ -25,12 +25,12 @@ impl Table {
     /// If the logs exceed their bound, the clients that hold the most give memory back.
     pub(super) fn share_out(&mut self) {
         let most = self.config.bytes_max;
-        if self.memory <= most {
+        if self.memory() <= most {
             self.is_exhausted = false;
         } else if !std::mem::replace(&mut self.is_exhausted, true) {
-            self.bound_lingering();
+            self.lingering.bound(most);
             self.level_down((most - most / ROOM).saturating_sub(self.lingering.memory()));
-            self.is_exhausted = self.memory > most;
+            self.is_exhausted = self.memory() > most;
         }
     }
 

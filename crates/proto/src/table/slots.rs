@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Instant;
+
 /// Identifies a connection. No id is used twice, because an action may be carried out after its connection has ended and another connection
 /// has the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -100,4 +102,11 @@ impl<T> Slots<T> {
         self.free.push(id.slot);
         Some(connection)
     }
+}
+
+/// Position of the round through the slots.
+#[derive(Debug, Default)]
+pub(super) struct SlotCursor {
+    pub(super) at: Instant,
+    pub(super) slot: usize,
 }

@@ -16,17 +16,10 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Number of slots that are looked at for one question.
 const LOOKED_AT_MAX: usize = 4096;
 
-/// Position of the round through the slots.
-#[derive(Debug, Default)]
-pub(super) struct SlotCursor {
-    at: Instant,
-    slot: usize,
-}
-
 impl Table {
     /// The restored socket that had this client's last connection is gone, so no socket answers this client.
     pub(crate) fn forget_socket(&mut self, client: SocketAddr) {
-        self.handed_over.remove(&client);
+        self.ended.forget_socket(client);
     }
 
     /// The clients whose connections may be gone, if it is time to ask.

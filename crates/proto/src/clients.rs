@@ -1,14 +1,22 @@
-//! A bounded memory of clients: the client that was entered first is forgotten first.
+//! Tables by client address. Clients choose their addresses; a seed keeps them from choosing addresses that collide.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use rustc_hash::FxSeededState;
 
-/// Values by client.
+/// A hash table by client address.
+pub(crate) type ClientMap<T> = HashMap<SocketAddr, T, FxSeededState>;
+
+/// An empty hash table. `seed` makes the hash unpredictable.
+pub(crate) fn client_map<T>(seed: usize) -> ClientMap<T> {
+    ClientMap::with_hasher(FxSeededState::with_seed(seed))
+}
+
+/// A bounded memory of clients: the client that was entered first is forgotten first.
 #[derive(Debug)]
 pub(crate) struct Recent<T> {
-    by_client: std::collections::HashMap<SocketAddr, (u64, T), FxSeededState>,
+    by_client: ClientMap<(u64, T)>,
     /// Clients with the numbers of their entries. A removed entry stays here for a while.
     order: VecDeque<(SocketAddr, u64)>,
     entered: u64,
@@ -16,10 +24,10 @@ pub(crate) struct Recent<T> {
 }
 
 impl<T> Recent<T> {
-    /// An empty memory for at most `max` clients. `seed` makes the hash unpredictable, because clients choose their addresses.
+    /// An empty memory for at most `max` clients.
     pub(crate) fn new(max: usize, seed: usize) -> Self {
         Self {
-            by_client: std::collections::HashMap::with_hasher(FxSeededState::with_seed(seed)),
+            by_client: client_map(seed),
             order: VecDeque::new(),
             entered: 0,
             max,
