@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use crate::spill::{LogFull, LogPart, Spilled, Spills};
 use crate::{Offset, Seq};
-use chunks::Chunks;
+use chunks::{Chunks, at_index};
 use shelf::Shelved;
 pub use shelf::{OnShelf, Shelf};
 
@@ -379,11 +379,6 @@ impl StreamLog {
             )
         })
     }
-}
-
-/// A distance inside the log, which memory bounds.
-fn at_index(distance: u64) -> usize {
-    distance as usize
 }
 
 #[cfg(test)]

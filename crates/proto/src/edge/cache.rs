@@ -8,56 +8,10 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-use serde::Deserialize;
-
 use super::{EdgeDirection, EdgeSegment};
 use crate::Seq;
+pub use store::{CacheConfig, CacheCounts, CachePolicy};
 use store::{CacheStore, CachedPacket, Worth};
-
-/// Which packets that enter the cluster are cached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CachePolicy {
-    /// Only SYNs. No leaving acknowledgements are cached either.
-    Syn,
-    /// The lowest unacknowledged packet of each connection.
-    #[default]
-    Lowest,
-    /// Every unacknowledged packet.
-    All,
-}
-
-/// What is cached, and how much of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheConfig {
-    /// Which entering packets are cached.
-    pub policy: CachePolicy,
-    /// Maximum number of bytes of packets.
-    pub max_bytes: usize,
-    /// Maximum number of packets.
-    pub max_packets: usize,
-}
-
-/// Counts of what a cache did, and its memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CacheCounts {
-    /// Packets held now.
-    pub packets: usize,
-    /// Bytes of the packets held now.
-    pub bytes: usize,
-    /// Most packets at any time.
-    pub peak_packets: usize,
-    /// Most bytes at any time.
-    pub peak_bytes: usize,
-    /// Packets copied into the cache.
-    pub copied: u64,
-    /// Packets that were in the cache already.
-    pub repeated: u64,
-    /// Packets that found no room.
-    pub refused: u64,
-    /// Packets given up for packets that are worth more.
-    pub evicted: u64,
-}
 
 /// The cache of one edge for one string. `K` names a connection, `P` is a packet or a handle to one.
 #[derive(Clone, Debug)]

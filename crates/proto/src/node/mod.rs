@@ -28,7 +28,6 @@ use crate::standing::{Arbiter, StandingConfig};
 use crate::stream::{OnShelf, Shelf};
 use crate::table::{ConnectionId, Direction};
 use crate::takeover::HandedOver;
-use turn::NodeTurn;
 
 /// Configuration of a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -71,6 +70,43 @@ pub struct Node {
     probes: bool,
     services: Vec<Service>,
     turn: NodeTurn,
+}
+
+/// The time from one [`handle_timeout`](Node::handle_timeout) to the next.
+#[derive(Debug)]
+struct NodeTurn {
+    began: Instant,
+    /// How long the turn has lasted.
+    lasted: Duration,
+    /// Whether the turn has reached its longest time while connections are left to plan.
+    is_over: bool,
+    /// Whether the last polled action is a step of a takeover.
+    is_step: bool,
+    /// Whether the last polled action is a step that can wait.
+    is_unhurried: bool,
+}
+
+impl NodeTurn {
+    /// A turn that begins.
+    const fn new(now: Instant) -> Self {
+        Self {
+            began: now,
+            lasted: Duration::ZERO,
+            is_over: false,
+            is_step: false,
+            is_unhurried: false,
+        }
+    }
+
+    /// The next turn begins.
+    fn renew(&mut self, now: Instant) {
+        (self.began, self.lasted, self.is_over) = (now, Duration::ZERO, false);
+    }
+
+    /// A step of a takeover was carried out.
+    fn pass(&mut self, now: Instant) {
+        self.lasted = now.since(self.began);
+    }
 }
 
 impl Node {

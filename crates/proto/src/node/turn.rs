@@ -15,43 +15,6 @@ use crate::standing::Arbiter;
 /// Longest time of planning without a break. Not longer than an agent sleeps between two polls while there is traffic.
 const TURN_MAX: Duration = Duration::from_millis(4);
 
-/// The time from one [`handle_timeout`](Node::handle_timeout) to the next.
-#[derive(Debug)]
-pub(super) struct NodeTurn {
-    began: Instant,
-    /// How long the turn has lasted.
-    lasted: Duration,
-    /// Whether the turn has reached [`TURN_MAX`] while connections are left to plan.
-    is_over: bool,
-    /// Whether the last polled action is a step of a takeover.
-    is_step: bool,
-    /// Whether the last polled action is a step that can wait.
-    is_unhurried: bool,
-}
-
-impl NodeTurn {
-    /// A turn that begins.
-    pub(super) const fn new(now: Instant) -> Self {
-        Self {
-            began: now,
-            lasted: Duration::ZERO,
-            is_over: false,
-            is_step: false,
-            is_unhurried: false,
-        }
-    }
-
-    /// The next turn begins.
-    pub(super) fn renew(&mut self, now: Instant) {
-        (self.began, self.lasted, self.is_over) = (now, Duration::ZERO, false);
-    }
-
-    /// A step of a takeover was carried out.
-    pub(super) fn pass(&mut self, now: Instant) {
-        self.lasted = now.since(self.began);
-    }
-}
-
 impl Node {
     /// The next action to carry out: what the services want, then the node's own words, then the steps of takeovers.
     pub fn poll_action(&mut self) -> Option<Action> {

@@ -5,65 +5,11 @@
 //! speaks alone keeps its role and its connections, because no other node may serve. A node whose consent to a peer's return failed
 //! keeps them as well, because the peer has none of its connections.
 
-use std::collections::VecDeque;
-use std::time::Duration;
-
 use super::Service;
 use crate::Instant;
 use crate::action::{Gate, OperatorReport, ServiceAction};
 use crate::claim::Claim;
 use crate::role::Role;
-
-/// Wait before the first try.
-const WAIT: Duration = Duration::from_millis(100);
-/// The longest wait. Each wait is twice the last.
-const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Time after which a further failure counts as a new one, and not as a repetition of the last.
-const CALM: Duration = Duration::from_secs(60);
-
-/// The step that failed for one service, and when it is tried again.
-#[derive(Debug, Default)]
-pub(super) struct FailedStep {
-    why: Option<String>,
-    due: Instant,
-    wait: Duration,
-    /// When a step failed last.
-    last: Option<Instant>,
-}
-
-impl FailedStep {
-    /// Notes a failure. Returns whether it differs from the one that is noted already.
-    fn note(&mut self, now: Instant, why: String) -> bool {
-        let is_again = self.last.is_some_and(|last| now.since(last) < CALM);
-        self.wait = if is_again {
-            (self.wait * 2).min(WAIT_MAX)
-        } else {
-            WAIT
-        };
-        (self.last, self.due) = (Some(now), now + self.wait);
-        let is_news = self.why.as_ref() != Some(&why);
-        self.why = Some(why);
-        is_news
-    }
-
-    /// Which step failed, and why. `None` if none did, or if it was made good.
-    pub(super) fn why(&self) -> Option<&str> {
-        self.why.as_deref()
-    }
-
-    /// Tries the step again, if a try is due.
-    pub(super) fn on_timeout(&mut self, now: Instant, actions: &mut VecDeque<ServiceAction>) {
-        if self.poll_timeout().is_some_and(|due| now >= due) {
-            self.due = now + WAIT_MAX; // if this try fails, `note` sets an earlier time
-            actions.push_back(ServiceAction::Mend);
-        }
-    }
-
-    /// When the step is tried again.
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.why.as_ref().map(|_| self.due)
-    }
-}
 
 impl Service {
     /// A step for a service failed in this node's network, or cannot be made good. `why` names it. Call this before carrying out any
@@ -104,7 +50,7 @@ impl Service {
     /// The network for a service works again, and its interface now has the address `mac`. Takes the failed step again.
     pub(super) fn on_mended(&mut self, now: Instant, mac: [u8; 6]) {
         self.config.mac = mac;
-        if self.failure.why.take().is_none() {
+        if !self.failure.make_good() {
             return;
         }
         self.actions
@@ -312,28 +258,5 @@ mod tests {
             actions.contains(&Action::Service(0, ServiceAction::TakeAddress)),
             "{actions:?}"
         );
-    }
-
-    /// The wait doubles after each failure, up to five seconds. A failure after a calm time begins anew.
-    #[test]
-    fn tries_are_bounded() {
-        let mut failure = FailedStep::default();
-        let mut tries = Vec::new();
-        assert!(failure.note(at(0), WHY.to_owned()));
-        let mut actions = VecDeque::new();
-        for millis in (0..30_000).step_by(10) {
-            failure.on_timeout(at(millis), &mut actions);
-            if actions.pop_front().is_some() {
-                tries.push(millis);
-                assert!(!failure.note(at(millis), WHY.to_owned()), "no news");
-            }
-        }
-        assert_eq!(
-            tries,
-            [100, 300, 700, 1500, 3100, 6300, 11300, 16300, 21300, 26300]
-        );
-        failure.why = None;
-        failure.note(at(200_000), WHY.to_owned());
-        assert_eq!(failure.poll_timeout(), Some(at(200_100)));
     }
 }

@@ -1,16 +1,13 @@
-//! A new agent continues from what an earlier agent left.
+//! What an earlier agent left, from which a new agent goes on.
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use super::Service;
 use crate::Instant;
-use crate::action::{Gate, ServiceAction};
+use crate::action::Gate;
 use crate::orphans::Telling;
 use crate::role::Role;
 use crate::standing::InheritedStanding as Left;
-use crate::state_sync::StateSyncEvent;
 
 /// What an earlier agent left of a service.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -72,28 +69,5 @@ pub(super) fn behind(found: &InheritedService) -> Left {
         role,
         epoch: found.epoch,
         is_confirmed: found.is_confirmed,
-    }
-}
-
-impl Service {
-    /// A new agent goes on from what the earlier agent left. That agent may have died after setting the gate, but before carrying out the
-    /// steps that belong to it: allowing speech, or ending the connections behind a closed gate. Takes those steps again. A wire does not
-    /// know its connections, nor whether its replica's state is still the primary's: it asks for both.
-    pub(super) fn go_on_as_found(&mut self, now: Instant, agent_timeout: Duration) {
-        let role = self.role();
-        if role.may_speak() {
-            self.actions.push_back(ServiceAction::AllowSpeech);
-        } else if role == Role::Standby {
-            let is_deposed = false;
-            self.actions.push_back(ServiceAction::StandDown { is_deposed });
-        }
-        if role == Role::Backup {
-            self.sync(now, StateSyncEvent::Begin);
-            self.begin_census(now);
-        }
-        let found = self.config.found.as_ref();
-        if found.is_some_and(|found| found.doubted.is_some() || now.since(found.seen) >= agent_timeout) {
-            self.doubt(now);
-        }
     }
 }

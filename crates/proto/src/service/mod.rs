@@ -9,13 +9,13 @@
 mod doubt;
 mod failure;
 mod found;
-mod limit;
 mod older;
 mod orphans;
 mod packets;
 mod path;
 mod poll;
 pub(crate) mod replica;
+mod retry;
 mod roles;
 mod sync;
 mod view;
@@ -40,11 +40,11 @@ use crate::orphans::{Hearing, Telling};
 use crate::path::{PathWord, ServicePath};
 use crate::role::Role;
 use crate::standing::{ArbiterVerdict, Standing, StandingConfig};
-use crate::state_sync::StateSync;
+use crate::state_sync::{StateSync, StateSyncEvent};
 use crate::table::{ConnectionId, Table, TableConfig};
 use crate::takeover::{Repeats, Reports, Takeover};
 use crate::{Instant, Offset};
-use failure::FailedStep;
+use retry::FailedStep;
 
 /// One service of a [`NodeConfig`](crate::node::NodeConfig).
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -281,6 +281,27 @@ impl Service {
             service.go_on_as_found(now, detector.agent_timeout);
         }
         service
+    }
+
+    /// A new agent goes on from what the earlier agent left. That agent may have died after setting the gate, but before carrying out the
+    /// steps that belong to it: allowing speech, or ending the connections behind a closed gate. Takes those steps again. A wire does not
+    /// know its connections, nor whether its replica's state is still the primary's: it asks for both.
+    fn go_on_as_found(&mut self, now: Instant, agent_timeout: Duration) {
+        let role = self.role();
+        if role.may_speak() {
+            self.actions.push_back(ServiceAction::AllowSpeech);
+        } else if role == Role::Standby {
+            let is_deposed = false;
+            self.actions.push_back(ServiceAction::StandDown { is_deposed });
+        }
+        if role == Role::Backup {
+            self.sync(now, StateSyncEvent::Begin);
+            self.begin_census(now);
+        }
+        let found = self.config.found.as_ref();
+        if found.is_some_and(|found| found.doubted.is_some() || now.since(found.seen) >= agent_timeout) {
+            self.doubt(now);
+        }
     }
 
     /// Whether the earlier agent had a peer. Then the peer's silence counts, although this agent has never heard it.

@@ -3,7 +3,7 @@
 use super::Service;
 use crate::Instant;
 use crate::action::{OperatorReport, ServiceAction};
-use crate::connection::Endpoint;
+use crate::connection::{CapChange, Endpoint};
 use crate::packet::{Checksum, Segment};
 use crate::role::Role;
 use crate::state_sync::StateSyncEvent;
@@ -161,5 +161,21 @@ impl Service {
             self.follow(now, change);
         }
         self.adopt_orphans(now);
+    }
+
+    /// Queues the actions that the table wants for clients' windows.
+    pub(super) fn tell_wire(&mut self) {
+        let words = &mut self.table;
+        while let Some((client, word)) = words.poll_word() {
+            let cap = match word {
+                CapChange::Cap(cap) => Some(cap),
+                CapChange::Forget => None,
+                CapChange::Update(packet) => {
+                    self.actions.push_back(ServiceAction::Transmit(packet));
+                    continue;
+                }
+            };
+            self.actions.push_back(ServiceAction::CapWindow { client, cap });
+        }
     }
 }

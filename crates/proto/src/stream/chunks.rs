@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use super::at_index;
 use crate::Offset;
 
 /// Size of a chunk, in bytes.
@@ -159,4 +158,9 @@ impl Chunks {
             bytes = later;
         }
     }
+}
+
+/// A distance inside the log, which memory bounds.
+pub(super) fn at_index(distance: u64) -> usize {
+    distance as usize
 }
