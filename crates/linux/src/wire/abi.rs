@@ -85,6 +85,15 @@ pub(super) struct ServiceState {
     pub doubted: u32,
 }
 
+/// A bit for each exit code.
+pub(super) fn crash_codes(codes: &[u8]) -> [u32; 8] {
+    let mut words = [0_u32; 8];
+    for &code in codes {
+        words[usize::from(code / 32)] |= 1 << (code % 32);
+    }
+    words
+}
+
 /// `struct client_key`: identifies a connection by its client and its service.
 #[repr(C)]
 #[derive(Clone, Copy)]

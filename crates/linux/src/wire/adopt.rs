@@ -12,71 +12,8 @@ use std::path::Path;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
 
 use super::abi::ServiceKey;
-use super::{PIN_ROOT, Wire, WireError, WireOptions, WireService, WireStep, attach, verified};
-
-/// Name of a symbolic link beside the pinned maps. Its target is [`ABI`] in hexadecimal.
-const ABI_LINK: &str = "abi";
-
-/// Hash of the layout of the maps. Programs and agents with another hash do not fit.
-const ABI: u64 = hash_code(&[
-    include_bytes!("../../../../bpf/abi.h"),
-    include_bytes!("../../../../bpf/maps.h"),
-]);
-
-/// Start of an FNV-1a hash (Fowler, Noll, Vo). The hash need not resist attackers.
-const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-
-const fn hash_byte(sum: u64, byte: u8) -> u64 {
-    (sum ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3)
-}
-
-/// Hash of a text.
-pub(super) const fn hash(text: &[u8]) -> u64 {
-    let (mut sum, mut at) = (FNV_OFFSET, 0);
-    while at < text.len() {
-        sum = hash_byte(sum, text[at]);
-        at += 1;
-    }
-    sum
-}
-
-/// Hash of C sources without their comments and white space. The sources have no comment signs in strings.
-const fn hash_code(sources: &[&[u8]]) -> u64 {
-    let (mut sum, mut source) = (FNV_OFFSET, 0);
-    while source < sources.len() {
-        let (text, mut at) = (sources[source], 0);
-        while at < text.len() {
-            if is_at(text, at, *b"//") {
-                while at < text.len() && text[at] != b'\n' {
-                    at += 1;
-                }
-            } else if is_at(text, at, *b"/*") {
-                at += 2;
-                while at < text.len() && !is_at(text, at, *b"*/") {
-                    at += 1;
-                }
-                at += 2;
-            } else {
-                if !text[at].is_ascii_whitespace() {
-                    sum = hash_byte(sum, text[at]);
-                }
-                at += 1;
-            }
-        }
-        source += 1;
-    }
-    sum
-}
-
-const fn is_at(text: &[u8], at: usize, sign: [u8; 2]) -> bool {
-    at + 1 < text.len() && text[at] == sign[0] && text[at + 1] == sign[1]
-}
-
-/// Records in `pin_dir` the layout of the pinned maps. The last step of pinning.
-pub(super) fn stamp(pin_dir: &Path) -> Result<(), WireError> {
-    let link = pin_dir.join(ABI_LINK);
-    std::os::unix::fs::symlink(format!("{ABI:016x}"), &link).step(|| format!("making {}", link.display()))
-}
+use super::error::{WireError, WireStep};
+use super::{PIN_ROOT, Wire, WireOptions, WireService, attach, layout, verified};
 
 impl Wire {
     /// Goes on with the wire that a dead agent of the node named `node` left behind. Returns `None` if there is no such wire.
@@ -132,8 +69,7 @@ impl Wire {
             pin_dir: pin_dir.clone(),
             why,
         };
-        let layout = std::fs::read_link(pin_dir.join(ABI_LINK)).unwrap_or_default();
-        if layout != Path::new(&format!("{ABI:016x}")) {
+        if !layout::fits(&pin_dir) {
             return Err(unfit(
                 "its version is another one, or it died while it started".into(),
             ));
@@ -211,24 +147,4 @@ fn reuse_maps(open: &mut OpenObject, pin_dir: &Path) -> Result<Result<(), String
             .step(|| format!("using the pinned map {name}"))?;
     }
     Ok(Ok(()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::hash_code;
-
-    #[test]
-    fn only_code_counts_for_the_layout() {
-        let code = hash_code(&[b"struct a { __u32 b; };"]);
-        for same in [
-            "struct a {\n\t__u32 b; // a comment\n};\n",
-            "/* two\nlines */ struct a { __u32 b; /* inside */ };",
-            "struct a { __u32 b; }; /* that never ends",
-        ] {
-            assert_eq!(hash_code(&[same.as_bytes()]), code, "{same}");
-        }
-        for other in ["struct a { __u64 b; };", "struct a { __u32 b; } / ;"] {
-            assert_ne!(hash_code(&[other.as_bytes()]), code, "{other}");
-        }
-    }
 }

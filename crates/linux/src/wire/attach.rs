@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::{Link, Object, Program, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, TcHookBuilder};
 use nix::mount::{MsFlags, mount};
 
-use super::{WireError, WireStep, adopt};
+use super::error::{WireError, WireStep};
+use super::layout;
 
 const BPFFS: &str = "/sys/fs/bpf";
 /// The priority and the handle of our tc filters. By these two, our filters are told from others and found again.
@@ -88,7 +89,7 @@ pub(super) fn attach_loopback(object: &Object, node: &str) -> Result<(), WireErr
 
 /// The handle of a node's filter on `lo`.
 fn loopback_handle(node: &str) -> u32 {
-    let [.., a, b, c, d] = adopt::hash(node.as_bytes()).to_be_bytes();
+    let [.., a, b, c, d] = layout::hash(node.as_bytes()).to_be_bytes();
     u32::from_be_bytes([a, b, c, d]).max(1) // for handle 0 the kernel would choose another one
 }
 

@@ -1,6 +1,9 @@
 //! What the programs have counted.
 
-use super::*;
+use libbpf_rs::{MapCore, MapFlags};
+
+use super::abi::{self, REASONS};
+use super::{Wire, WireError, WireStep};
 
 impl Wire {
     /// The counters of a service, in the order of [`REASONS`], summed over the CPUs.

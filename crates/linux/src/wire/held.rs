@@ -4,14 +4,16 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::MmapOptions;
 use proto::action::Gate;
 
-use super::abi::{ClientKey, HELD_DECIDED, HELD_UNDECIDED, UNDECIDED_LOG2};
-use super::{Wire, WireError, WireStep};
+use super::Wire;
+use super::abi::{ClientKey, HELD_DECIDED, HELD_UNDECIDED};
+use super::client_bits::Undecided;
+use super::error::{WireError, WireStep};
 
 /// `HOLDS_SOME` and `HOLDS_UNTOLD` of `bpf/abi.h`.
 const HOLDS_SOME: u32 = 1;
@@ -39,55 +41,6 @@ pub fn held_entries(pins: &Path) -> Result<usize, WireError> {
         .map(|word| word.load(Ordering::Relaxed).count_ones())
         .sum();
     Ok(open("held")?.keys().count() + bits as usize)
-}
-
-/// Clients whose connections are being decided while their whole service is taken over. The eBPF programs read them as bits (`undecided` in
-/// `bpf/maps.h`). All bits are clear while no service has such clients.
-pub(super) struct Undecided {
-    memory: MmapRaw,
-    /// The services that have such clients: one bit for each service.
-    services: AtomicU64,
-}
-
-impl Undecided {
-    pub(super) const BYTES: usize = 1 << (UNDECIDED_LOG2 - 3);
-
-    pub(super) fn new(memory: MmapRaw) -> Self {
-        Self {
-            memory,
-            services: AtomicU64::new(0),
-        }
-    }
-
-    fn words(&self) -> &[AtomicU64] {
-        let words = self.memory.as_mut_ptr().cast::<u64>().cast::<AtomicU64>();
-        // SAFETY: the mapping is `BYTES` long and page-aligned, and all writers store aligned `u64`s.
-        unsafe { std::slice::from_raw_parts(words, Self::BYTES / size_of::<u64>()) }
-    }
-
-    fn add(&self, index: u16, clients: &[SocketAddr]) {
-        self.services.fetch_or(1 << index, Ordering::Relaxed);
-        for &client in clients {
-            let bit = ClientKey::new(client, index).undecided_bit();
-            self.words()[bit / 64].fetch_or(1 << (bit % 64), Ordering::Relaxed);
-        }
-    }
-
-    /// Forgets the clients of a service. Services may share bits, so the bits are cleared only when no service has clients left. A
-    /// program that sees them cleared also sees what the agent did before: the sockets are ready, or the takeover's gate is gone.
-    pub(super) fn forget(&self, index: u16) {
-        fence(Ordering::SeqCst);
-        let before = self.services.fetch_and(!(1 << index), Ordering::Relaxed);
-        if before == 1 << index {
-            self.clear();
-        }
-    }
-
-    fn clear(&self) {
-        self.words()
-            .iter()
-            .for_each(|word| word.store(0, Ordering::Relaxed));
-    }
 }
 
 impl Wire {

@@ -5,32 +5,10 @@
 //! connection of this client.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-
-use memmap2::MmapRaw;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Wire;
-use super::abi::{ClientKey, KNOWN_LOG2, NodeState};
-
-/// The map `known`.
-pub(super) struct KnownMap(MmapRaw);
-
-impl KnownMap {
-    /// Size of both generations together.
-    pub(super) const BYTES: usize = 2 << (KNOWN_LOG2 - 3);
-
-    pub(super) fn new(memory: MmapRaw) -> Self {
-        Self(memory)
-    }
-
-    fn generation(&self, number: u32) -> &[AtomicU64] {
-        let words = self.0.as_mut_ptr().cast::<u64>().cast::<AtomicU64>();
-        // SAFETY: the mapping is `BYTES` long and page-aligned, and all writers store aligned `u64`s.
-        let both = unsafe { std::slice::from_raw_parts(words, Self::BYTES / size_of::<u64>()) };
-        let (first, second) = both.split_at(both.len() / 2);
-        if number & 1 == 0 { first } else { second }
-    }
-}
+use super::abi::{ClientKey, NodeState};
 
 impl Wire {
     /// Forgets the older generation of known clients and begins a new one with `clients`. These are the clients of open connections, each

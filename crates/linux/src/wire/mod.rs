@@ -7,11 +7,14 @@ mod abi;
 mod adopt;
 mod attach;
 mod caps;
+mod client_bits;
 mod counters;
 mod deaths;
 mod dying;
+mod error;
 mod held;
 mod known;
+mod layout;
 mod ring;
 mod watch;
 mod words;
@@ -27,16 +30,16 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject}
 use memmap2::{MmapOptions, MmapRaw};
 use proto::action::Gate;
 use proto::packet::Checksum;
-use thiserror::Error;
 
 pub use abi::{
     Death, MARK_DYING, MARK_END, MARK_LOCAL, MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX,
 };
 pub use attach::{LOOPBACK, detach, detach_loopback, mount_bpffs};
+use client_bits::{KnownMap, Undecided};
 pub use deaths::Deaths;
-use held::Undecided;
+pub use error::WireError;
+pub(crate) use error::WireStep;
 pub use held::held_entries;
-use known::KnownMap;
 pub use ring::{RecordReader, Ring, RingLog, Rings};
 pub use watch::FilterWatch;
 
@@ -50,54 +53,6 @@ pub const PIN_ROOT: &str = "/sys/fs/bpf/steadfast";
 struct Aligned<T: ?Sized>(T);
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/steadfast.bpf.o")));
-
-/// What failed on the way to a working wire.
-#[derive(Debug, Error)]
-pub enum WireError {
-    /// A call into libbpf or the kernel failed.
-    #[error("{step}: {source}")]
-    Bpf {
-        /// What was being done.
-        step: String,
-        /// The kernel's answer.
-        source: libbpf_rs::Error,
-    },
-    /// A system call failed.
-    #[error("{step}: {source}")]
-    Io {
-        /// What was being done.
-        step: String,
-        /// The kernel's answer.
-        source: std::io::Error,
-    },
-    /// Pinned objects of an earlier run are there.
-    #[error("{0} exists: an earlier daemon of this node left it; run `steadfast cleanup` first")]
-    Leftover(PathBuf),
-    /// A successor cannot adopt what an earlier run left.
-    #[error("{} is of an earlier daemon of this node and does not fit: {why}; run `steadfast cleanup` first", pin_dir.display())]
-    Unfit {
-        /// Where it is.
-        pin_dir: PathBuf,
-        /// How it differs.
-        why: String,
-    },
-}
-
-pub(crate) trait WireStep<T> {
-    fn step(self, step: impl FnOnce() -> String) -> Result<T, WireError>;
-}
-
-impl<T> WireStep<T> for Result<T, libbpf_rs::Error> {
-    fn step(self, step: impl FnOnce() -> String) -> Result<T, WireError> {
-        self.map_err(|source| WireError::Bpf { step: step(), source })
-    }
-}
-
-impl<T> WireStep<T> for Result<T, std::io::Error> {
-    fn step(self, step: impl FnOnce() -> String) -> Result<T, WireError> {
-        self.map_err(|source| WireError::Io { step: step(), source })
-    }
-}
 
 /// What the wire is built with.
 #[derive(Clone, Debug)]
@@ -190,7 +145,7 @@ impl Wire {
             map.pin(pin_dir.join(&name))
                 .step(|| format!("pinning the map {name}"))?;
         }
-        adopt::stamp(&pin_dir)?;
+        layout::stamp(&pin_dir)?;
         let wire = Self::over(object, pin_dir)?;
         wire.set_agent_timeout(options.agent_timeout);
         Ok(wire)
@@ -284,7 +239,7 @@ impl Wire {
             consented: 0,
             own_address: [0; 16],
             own_mss: 0,
-            crash_codes: words::crash_codes(&service.crash_exit_codes),
+            crash_codes: abi::crash_codes(&service.crash_exit_codes),
             doubted: 0,
         };
         // SAFETY: `state_pointer` lies within the mapping; its gate is off, so no program reads the rest.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proto::action::Gate;
 
-use super::abi::{NodeState, SERVICES_MAX, ServiceState, gate_number, gate_of, mapped};
+use super::abi::{NodeState, SERVICES_MAX, ServiceState, crash_codes, gate_number, gate_of, mapped};
 use super::{OwnClient, Wire};
 
 /// The word `doubted` of `abi.h`.
@@ -237,13 +237,4 @@ impl Wire {
         // SAFETY: within the mapping, aligned.
         unsafe { (&raw mut (*state).crash_codes).write_volatile(crash_codes(codes)) };
     }
-}
-
-/// A bit for each exit code.
-pub(super) fn crash_codes(codes: &[u8]) -> [u32; 8] {
-    let mut words = [0_u32; 8];
-    for &code in codes {
-        words[usize::from(code / 32)] |= 1 << (code % 32);
-    }
-    words
 }

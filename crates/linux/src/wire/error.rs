@@ -1,0 +1,53 @@
+//! What fails on the way to a working wire.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// What failed on the way to a working wire.
+#[derive(Debug, Error)]
+pub enum WireError {
+    /// A call into libbpf or the kernel failed.
+    #[error("{step}: {source}")]
+    Bpf {
+        /// What was being done.
+        step: String,
+        /// The kernel's answer.
+        source: libbpf_rs::Error,
+    },
+    /// A system call failed.
+    #[error("{step}: {source}")]
+    Io {
+        /// What was being done.
+        step: String,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// Pinned objects of an earlier run are there.
+    #[error("{0} exists: an earlier daemon of this node left it; run `steadfast cleanup` first")]
+    Leftover(PathBuf),
+    /// A successor cannot adopt what an earlier run left.
+    #[error("{} is of an earlier daemon of this node and does not fit: {why}; run `steadfast cleanup` first", pin_dir.display())]
+    Unfit {
+        /// Where it is.
+        pin_dir: PathBuf,
+        /// How it differs.
+        why: String,
+    },
+}
+
+pub(crate) trait WireStep<T> {
+    fn step(self, step: impl FnOnce() -> String) -> Result<T, WireError>;
+}
+
+impl<T> WireStep<T> for Result<T, libbpf_rs::Error> {
+    fn step(self, step: impl FnOnce() -> String) -> Result<T, WireError> {
+        self.map_err(|source| WireError::Bpf { step: step(), source })
+    }
+}
+
+impl<T> WireStep<T> for Result<T, std::io::Error> {
+    fn step(self, step: impl FnOnce() -> String) -> Result<T, WireError> {
+        self.map_err(|source| WireError::Io { step: step(), source })
+    }
+}
