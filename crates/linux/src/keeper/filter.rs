@@ -2,8 +2,10 @@
 
 use proto::restart::{http, replica};
 
-use super::relay::RelayAbort;
 use super::status::ConnectionEnding;
+
+/// The end of a connection that the two sides did not close in order.
+pub(super) struct RelayAbort(pub ConnectionEnding, pub String);
 
 /// Compares what the application says again.
 pub(super) enum OutputFilter {

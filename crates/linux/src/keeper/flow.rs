@@ -4,14 +4,13 @@
 //! At most one task waits for each direction of a socket. So the task can use the socket's single slot for each direction
 //! (`poll_*_ready`). An entry in the socket's list of waiters would take memory for as long as the connection is idle.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 
 use tokio::net::TcpStream;
 
-use super::kept::KeptConnection;
-use super::turns::Turns;
+use super::turns::{ClientTurn, Turns};
 
 /// Maximum number of bytes for one read. With longer reads, hundreds of connections wait longer for their turns, and nothing is faster.
 const BUFFER: usize = 64 * 1024;
@@ -76,7 +75,7 @@ impl Outgoing {
     }
 }
 
-/// Waits for bytes of the connection `kept`, then for its turn, and gives the bytes to `take`. Other flows use the bytes' memory
+/// Waits for bytes, then for the turn of `client`, the connection's client, and gives the bytes to `take`. Other flows use the bytes' memory
 /// afterwards. Returns `None` at the stream's end.
 ///
 /// # Errors
@@ -84,12 +83,12 @@ impl Outgoing {
 pub(super) async fn read<T>(
     source: &TcpStream,
     scratch: &Scratch,
-    kept: &KeptConnection,
+    client: &Cell<ClientTurn>,
     take: impl FnOnce(&[u8]) -> T,
 ) -> io::Result<Option<T>> {
     loop {
         poll_fn(|context| source.poll_read_ready(context)).await?;
-        scratch.turns.give_way(kept).await;
+        scratch.turns.give_way(client).await;
         let turn = if scratch.turns.somebody_waits() {
             PORTION
         } else {

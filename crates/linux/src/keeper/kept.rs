@@ -115,7 +115,7 @@ impl Keeper {
 
     /// Moves a connection from the live ones to the ended ones.
     pub fn leave(&self, kept: &KeptConnection, ending: ConnectionEnding, reason: String) {
-        self.scratch.turns.end(kept);
+        self.scratch.turns.end(&kept.turn);
         let Adoption {
             id, service, client, ..
         } = &kept.adoption;

@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::channel::Blob;
-use super::filter::OutputFilter;
+use super::filter::{OutputFilter, RelayAbort};
 use super::flow::{self, Outgoing};
 use super::kept::{Keeper, KeptConnection};
 use super::message::AdoptionPlan;
@@ -40,9 +40,6 @@ pub(super) struct Relay {
     pub input: Blob,
     pub output: OutputEnd,
 }
-
-/// The end of a connection that the two sides did not close in order.
-pub(super) struct RelayAbort(pub ConnectionEnding, pub String);
 
 /// The application's end of a relayed connection.
 struct ApplicationEnd<'a> {
@@ -182,7 +179,7 @@ impl Relay {
 
     async fn connect(&self) -> Result<TcpStream, RelayAbort> {
         self.kept.state.set(RelayState::Connecting);
-        self.keeper.scratch.turns.begin(&self.kept);
+        self.keeper.scratch.turns.begin(&self.kept.turn);
         let (limit, adoption) = (self.keeper.options.connect_timeout, &self.kept.adoption);
         let mut deadline = None;
         loop {
@@ -297,7 +294,7 @@ impl Relay {
             return Ok(());
         }
         loop {
-            let read = flow::read(&self.client, &self.keeper.scratch, &self.kept, |_| ());
+            let read = flow::read(&self.client, &self.keeper.scratch, &self.kept.turn, |_| ());
             match timeout(self.keeper.options.linger, read).await {
                 Ok(Ok(Some(()))) => {}
                 Ok(Ok(None)) => return Ok(()),
@@ -346,7 +343,9 @@ async fn upstream(
     }
     let mut has_ended = kept.adoption.input_ended;
     while !has_ended {
-        let started = flow::read(client, &keeper.scratch, kept, |bytes| pass(&mut outgoing, bytes));
+        let started = flow::read(client, &keeper.scratch, &kept.turn, |bytes| {
+            pass(&mut outgoing, bytes)
+        });
         match started.await.map_err(client_lost)? {
             None => has_ended = true,
             Some(Err(_)) => return Ok(()),
@@ -382,7 +381,7 @@ async fn pass_down(
     let passed = |count: usize| {
         kept.to_client.set(kept.to_client.get() + count as u64);
         if count > 0 {
-            keeper.scratch.turns.end(kept);
+            keeper.scratch.turns.end(&kept.turn);
         }
     };
     passed(first.len());
@@ -394,7 +393,7 @@ async fn pass_down(
             return Ok(Down::Finished);
         }
         let may_speak = *output == OutputEnd::Open;
-        let read = flow::read(application.socket, &keeper.scratch, kept, |bytes| {
+        let read = flow::read(application.socket, &keeper.scratch, &kept.turn, |bytes| {
             let mut filter = filter.borrow_mut();
             if filter.is_transparent() && may_speak {
                 passed(bytes.len());

@@ -7,8 +7,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use super::kept::KeptConnection;
-
 /// Stop yielding when no waiting client has arrived or been served for this long: the application is slow, or the clients are.
 pub(super) const STUCK: Duration = Duration::from_millis(5);
 /// Longest time for which one read yields.
@@ -45,18 +43,18 @@ impl Turns {
         }
     }
 
-    /// The client of `kept` begins to wait for its first byte.
-    pub fn begin(&self, kept: &KeptConnection) {
-        if kept.turn.replace(ClientTurn::Waits) != ClientTurn::Waits {
+    /// The client of `turn` begins to wait for its first byte.
+    pub fn begin(&self, turn: &Cell<ClientTurn>) {
+        if turn.replace(ClientTurn::Waits) != ClientTurn::Waits {
             self.waiting.set(self.waiting.get() + 1);
             self.moved.set(Instant::now());
         }
     }
 
-    /// The client of `kept` waits no longer.
-    pub fn end(&self, kept: &KeptConnection) {
-        if kept.turn.get() == ClientTurn::Waits {
-            kept.turn.set(ClientTurn::Served);
+    /// The client of `turn` waits no longer.
+    pub fn end(&self, turn: &Cell<ClientTurn>) {
+        if turn.get() == ClientTurn::Waits {
+            turn.set(ClientTurn::Served);
             self.waiting.set(self.waiting.get() - 1);
             self.moved.set(Instant::now());
             if self.waiting.get() == 0 {
@@ -70,21 +68,21 @@ impl Turns {
         self.waiting.get() > 0 && Instant::now() < self.moved.get() + STUCK
     }
 
-    /// Whether the client of `kept` has been served, and others have not.
-    fn is_behind(&self, kept: &KeptConnection) -> bool {
-        kept.turn.get() == ClientTurn::Served && self.somebody_waits()
+    /// Whether the client of `turn` has been served, and others have not.
+    fn is_behind(&self, turn: &Cell<ClientTurn>) -> bool {
+        turn.get() == ClientTurn::Served && self.somebody_waits()
     }
 
-    /// If the client of `kept` has been served, lets clients that still wait for their first byte go first.
-    pub async fn give_way(&self, kept: &KeptConnection) {
-        if self.is_behind(kept) {
-            Box::pin(self.wait(kept)).await; // boxed, because most connections never wait and so need no memory for it
+    /// If the client of `turn` has been served, lets clients that still wait for their first byte go first.
+    pub async fn give_way(&self, turn: &Cell<ClientTurn>) {
+        if self.is_behind(turn) {
+            Box::pin(self.wait(turn)).await; // boxed, because most connections never wait and so need no memory for it
         }
     }
 
-    async fn wait(&self, kept: &KeptConnection) {
+    async fn wait(&self, turn: &Cell<ClientTurn>) {
         let limit = Instant::now() + PATIENCE;
-        while self.is_behind(kept) && Instant::now() < limit {
+        while self.is_behind(turn) && Instant::now() < limit {
             let due = limit.min(self.moved.get() + STUCK);
             let _ = timeout_at(due, self.all_served.notified()).await; // the loop decides whether to wait on
         }

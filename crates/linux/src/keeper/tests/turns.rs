@@ -18,14 +18,14 @@ fn two() -> (Rc<Keeper>, [Rc<KeptConnection>; 2]) {
         keeper.enter(adoption).expect("a number of its own")
     });
     let turns = &keeper.scratch.turns;
-    turns.begin(&kept[0]);
-    turns.end(&kept[0]);
+    turns.begin(&kept[0].turn);
+    turns.end(&kept[0].turn);
     (Rc::new(keeper), kept)
 }
 
 async fn waited(keeper: &Keeper, kept: &KeptConnection) -> Duration {
     let begun = Instant::now();
-    keeper.scratch.turns.give_way(kept).await;
+    keeper.scratch.turns.give_way(&kept.turn).await;
     begun.elapsed()
 }
 
@@ -34,7 +34,7 @@ async fn who_is_served_gives_way_until_all_are() {
     let (keeper, [served, waits]) = two();
     let turns = &keeper.scratch.turns;
     assert_eq!(waited(&keeper, &served).await, Duration::ZERO, "nobody waits");
-    turns.begin(&waits);
+    turns.begin(&waits.turn);
     assert_eq!(
         waited(&keeper, &waits).await,
         Duration::ZERO,
@@ -43,7 +43,7 @@ async fn who_is_served_gives_way_until_all_are() {
     let soon = STUCK / 5;
     let (length, ()) = tokio::join!(waited(&keeper, &served), async {
         tokio::time::sleep(soon).await;
-        turns.end(&waits);
+        turns.end(&waits.turn);
     });
     assert!((soon..STUCK).contains(&length), "{length:?}");
     assert_eq!(waited(&keeper, &served).await, Duration::ZERO);
@@ -53,7 +53,7 @@ async fn who_is_served_gives_way_until_all_are() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_application_holds_nobody_else_up() {
     let (keeper, [served, waits]) = two();
-    keeper.scratch.turns.begin(&waits);
+    keeper.scratch.turns.begin(&waits.turn);
     let length = waited(&keeper, &served).await;
     assert!((STUCK..2 * STUCK).contains(&length), "{length:?}");
     assert_eq!(waited(&keeper, &served).await, Duration::ZERO);
@@ -66,10 +66,10 @@ async fn giving_way_has_an_end() {
     let turns = &keeper.scratch.turns;
     let come = async {
         loop {
-            turns.begin(&waits);
+            turns.begin(&waits.turn);
             tokio::time::sleep(STUCK / 5).await;
-            turns.end(&waits);
-            turns.begin(&waits);
+            turns.end(&waits.turn);
+            turns.begin(&waits.turn);
         }
     };
     let length = tokio::select! {
@@ -83,7 +83,7 @@ async fn giving_way_has_an_end() {
 #[tokio::test(start_paused = true)]
 async fn who_is_gone_is_not_waited_for() {
     let (keeper, [served, waits]) = two();
-    keeper.scratch.turns.begin(&waits);
+    keeper.scratch.turns.begin(&waits.turn);
     keeper.leave(&waits, ConnectionEnding::Failed, String::new());
     assert_eq!(waited(&keeper, &served).await, Duration::ZERO);
 }
