@@ -6,27 +6,8 @@ use std::os::fd::AsRawFd;
 
 use socket2::{Domain, Socket, Type};
 
-use super::netlink::Netlink;
-use super::{Mac, NetworkError};
-
-/// A network interface of the calling thread's network namespace, as it was when asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
-    /// Its name.
-    pub name: String,
-    /// Its index.
-    pub index: u32,
-    /// Its hardware address; `None` if it is not an Ethernet interface.
-    pub mac: Option<Mac>,
-    /// Its MTU, in bytes.
-    pub mtu: u32,
-    /// Whether it is set up.
-    pub up: bool,
-    /// Whether its cable carries a signal.
-    pub carrier: bool,
-    /// Its addresses.
-    pub addresses: Vec<IpAddr>,
-}
+use super::NetworkError;
+use super::netlink::{Interface, Netlink};
 
 impl Interface {
     /// The interface called `name`; `None` if there is none.

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::NetworkError;
+use super::plan::NetworkPlan;
 use super::step::NetworkStep;
-use super::{NetworkError, NetworkPlan};
 
 const VERSION: u32 = 2;
 

@@ -28,6 +28,7 @@ mod listeners;
 pub(crate) mod message;
 mod neighbour;
 mod netlink;
+mod numbers;
 pub(crate) mod packet;
 mod part;
 mod plan;
@@ -44,63 +45,21 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use serde::{Deserialize, Serialize};
-
 pub use error::{NetworkError, UndoError};
 pub use gateways::gateways;
 pub use guard::available as nftables_available;
-pub use interface::{Interface, addresses, interfaces, route_to};
+pub use interface::{addresses, interfaces, route_to};
 pub use listeners::listeners;
 pub use neighbour::{Announcer, Mac, claimants, resolve};
+pub use netlink::Interface;
+pub use numbers::{PRIORITY_FROM_VIP, PRIORITY_REFUSAL, PRIORITY_RELAY, PROTOCOL, RELAY_MARK, TABLES};
 pub use part::NetworkPart;
+pub use plan::{NetworkPlan, NetworkService};
 
 use journal::Journal;
 use netlink::Netlink;
 use step::NetworkStep;
 use voice::SpeakerSets;
-
-/// Routing tables 5300 to 5399, of which we take the first unused ones. One holds the way from a VIP through the
-/// backup, one the local delivery of relayed connections.
-pub const TABLES: std::ops::RangeInclusive<u32> = 5300..=5399;
-
-/// Priority of the rule that delivers the application's replies to relayed connections locally. Before the main
-/// table (32766), and before [`PRIORITY_FROM_VIP`].
-pub const PRIORITY_RELAY: u32 = 5300;
-
-/// Priority of the rule by which ICMP from a VIP goes by the main table: before [`PRIORITY_FROM_VIP`].
-pub const PRIORITY_REFUSAL: u32 = 5309;
-
-/// Priority of the rule `from VIP` on the primary.
-pub const PRIORITY_FROM_VIP: u32 = 5310;
-
-/// The routing protocol number of our rules and routes, so that `ip rule` and `ip route` tell whose they are.
-pub const PROTOCOL: u8 = 95;
-
-/// The mark (SO_MARK) of relayed connections' sockets. If the application is not at a loopback address, the
-/// mark distinguishes its replies to relayed connections from its replies to others.
-pub const RELAY_MARK: u32 = 0x5fad_0001;
-
-/// What a node's network must provide.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NetworkPlan {
-    /// The node's name; it names the nftables table.
-    pub node: String,
-    /// The services.
-    pub services: Vec<NetworkService>,
-}
-
-/// One service of a [`NetworkPlan`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NetworkService {
-    /// VIP and port.
-    pub address: SocketAddr,
-    /// The interface on which the VIP and the peer are.
-    pub interface: String,
-    /// The peer's address on the interface, of the VIP's family.
-    pub peer: IpAddr,
-    /// Where the local application listens, of the VIP's family.
-    pub application: SocketAddr,
-}
 
 /// A node's network, set up.
 #[derive(Debug)]
@@ -137,6 +96,40 @@ impl Network {
             return Err(error);
         }
         Ok(network)
+    }
+
+    /// Sets up this node's network for its part, for all services at `vip`. Adds what the new part needs before it removes
+    /// the rest, so live connections lose nothing. Writes each step to the journal first, so that [`Network::remove`] and
+    /// [`undo`] can undo it. Idempotent.
+    ///
+    /// # Errors
+    /// The step that failed; it can be repeated.
+    pub fn assume(&mut self, vip: IpAddr, part: NetworkPart) -> Result<(), NetworkError> {
+        self.advance(|step| step.switched() == Some(vip) && step.serves(part))?;
+        let has_rest = self.is_begun(|step| step.switched() == Some(vip) && !step.serves(part));
+        if has_rest {
+            self.retreat(|step| step.switched() == Some(vip) && !step.serves(part))?;
+        }
+        Ok(())
+    }
+
+    /// The part for `vip` that this daemon, or an earlier one that died, has set up. `None` if there is none, or if a daemon was killed
+    /// while it changed the part.
+    pub fn part(&self, vip: IpAddr) -> Option<NetworkPart> {
+        [NetworkPart::Wire, NetworkPart::Behind, NetworkPart::Alone]
+            .into_iter()
+            .find(|part| {
+                let mut steps = self.journal.steps().iter().enumerate();
+                steps.all(|(index, step)| {
+                    step.switched() != Some(vip) || step.serves(*part) == self.journal.begun(index)
+                })
+            })
+    }
+
+    /// Whether a step for which `which` is true was begun.
+    fn is_begun(&self, which: impl Fn(&NetworkStep) -> bool) -> bool {
+        let mut steps = self.journal.steps().iter().enumerate();
+        steps.any(|(index, step)| which(step) && self.journal.begun(index))
     }
 
     /// Fails if somebody else has put up a VIP here.

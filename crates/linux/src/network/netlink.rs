@@ -21,10 +21,11 @@ use rtnetlink::packet_route::route::{
 };
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePortRange};
 use rtnetlink::packet_route::{AddressFamily, IpProtocol, RouteNetlinkMessage};
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
-use super::step::{Only, RouteTarget, RoutingRule};
-use super::{Interface, Mac, NetworkError, PROTOCOL};
+use super::numbers::PROTOCOL;
+use super::{Mac, NetworkError};
 
 /// RT_TABLE_COMPAT: the table's number does not fit the header and is in an attribute.
 const TABLE_IN_ATTRIBUTE: u8 = 252;
@@ -38,6 +39,58 @@ const TABLE_LOCAL: u32 = 255;
 /// Timeout for the kernel to accept packets to a new address. On an interface that is down, it never does.
 const LOCAL_WITHIN: Duration = Duration::from_millis(100);
 const LOCAL_POLL: Duration = Duration::from_micros(100);
+
+/// A network interface of the calling thread's network namespace, as it was when asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Its hardware address; `None` if it is not an Ethernet interface.
+    pub mac: Option<Mac>,
+    /// Its MTU, in bytes.
+    pub mtu: u32,
+    /// Whether it is set up.
+    pub up: bool,
+    /// Whether its cable carries a signal.
+    pub carrier: bool,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Where a route sends packets.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub(super) enum RouteTarget {
+    /// To a neighbour.
+    Via { gateway: IpAddr, interface: String },
+    /// To this machine; IPv6 if set.
+    Local { ipv6: bool },
+}
+
+/// Packets that this machine sends from `from` are routed by `table`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RoutingRule {
+    pub(super) priority: u32,
+    pub(super) from: IpAddr,
+    /// If set, only packets of this kind.
+    pub(super) only: Option<Only>,
+    /// If set, only packets with this mark.
+    pub(super) mark: Option<u32>,
+    pub(super) table: u32,
+}
+
+/// The kind of packets that a rule is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Only {
+    /// TCP from this port.
+    TcpFrom(u16),
+    /// ICMP of the address' family.
+    Icmp,
+}
 
 /// A netlink socket in the network namespace of the thread that opened it.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! Sets up a node's network for its part in the path of a VIP, and changes the part while connections live.
+//! A node's part in the path of a VIP. The part changes while connections live.
 //!
 //! ```text
 //!            Wire                                 Behind                              Alone
@@ -12,11 +12,6 @@
 //! [`Announcer`](super::Announcer) tells the neighbours of a change. [`OutsideHosts`](crate::probe::OutsideHosts) verify that the
 //! neighbours have learned it.
 
-use std::net::IpAddr;
-
-use super::step::NetworkStep;
-use super::{Network, NetworkError};
-
 /// A node's part in the path of a VIP's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NetworkPart {
@@ -26,40 +21,4 @@ pub enum NetworkPart {
     Behind,
     /// Without a peer.
     Alone,
-}
-
-impl Network {
-    /// Sets up this node's network for its part, for all services at `vip`. Adds what the new part needs before it removes
-    /// the rest, so live connections lose nothing. Writes each step to the journal first, so that [`Network::remove`] and
-    /// [`undo`](super::undo) can undo it. Idempotent.
-    ///
-    /// # Errors
-    /// The step that failed; it can be repeated.
-    pub fn assume(&mut self, vip: IpAddr, part: NetworkPart) -> Result<(), NetworkError> {
-        self.advance(|step| step.switched() == Some(vip) && step.serves(part))?;
-        let has_rest = self.is_begun(|step| step.switched() == Some(vip) && !step.serves(part));
-        if has_rest {
-            self.retreat(|step| step.switched() == Some(vip) && !step.serves(part))?;
-        }
-        Ok(())
-    }
-
-    /// The part for `vip` that this daemon, or an earlier one that died, has set up. `None` if there is none, or if a daemon was killed
-    /// while it changed the part.
-    pub fn part(&self, vip: IpAddr) -> Option<NetworkPart> {
-        [NetworkPart::Wire, NetworkPart::Behind, NetworkPart::Alone]
-            .into_iter()
-            .find(|part| {
-                let mut steps = self.journal.steps().iter().enumerate();
-                steps.all(|(index, step)| {
-                    step.switched() != Some(vip) || step.serves(*part) == self.journal.begun(index)
-                })
-            })
-    }
-
-    /// Whether a step for which `which` is true was begun.
-    pub(super) fn is_begun(&self, which: impl Fn(&NetworkStep) -> bool) -> bool {
-        let mut steps = self.journal.steps().iter().enumerate();
-        steps.any(|(index, step)| which(step) && self.journal.begun(index))
-    }
 }

@@ -1,15 +1,38 @@
-//! Computes the steps that set up a node's network as its [`NetworkPlan`] requires.
+//! What a node's network must provide, and the steps that set it up.
 
 use std::collections::HashMap;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
 
 use super::guard::Guarded;
-use super::netlink::Netlink;
-use super::step::{LOOPBACK, NetworkStep, Only, RouteTarget, RoutingRule};
-use super::{
-    Interface, NetworkError, NetworkPlan, NetworkService, PRIORITY_FROM_VIP, PRIORITY_REFUSAL,
-    PRIORITY_RELAY, RELAY_MARK, TABLES, guard, sysctl,
-};
+use super::netlink::{Netlink, Only, RouteTarget, RoutingRule};
+use super::numbers::{PRIORITY_FROM_VIP, PRIORITY_REFUSAL, PRIORITY_RELAY, RELAY_MARK, TABLES};
+use super::step::{LOOPBACK, NetworkStep};
+use super::{Interface, NetworkError, guard, sysctl};
+
+/// What a node's network must provide.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkPlan {
+    /// The node's name; it names the nftables table.
+    pub node: String,
+    /// The services.
+    pub services: Vec<NetworkService>,
+}
+
+/// One service of a [`NetworkPlan`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkService {
+    /// VIP and port.
+    pub address: SocketAddr,
+    /// The interface on which the VIP and the peer are.
+    pub interface: String,
+    /// The peer's address on the interface, of the VIP's family.
+    pub peer: IpAddr,
+    /// Where the local application listens, of the VIP's family.
+    pub application: SocketAddr,
+}
 
 /// The kernel's number of the main routing table (`linux/rtnetlink.h`).
 const TABLE_MAIN: u32 = 254;

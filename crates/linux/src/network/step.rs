@@ -7,9 +7,11 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use super::guard::Guarded;
-use super::netlink::Netlink;
+use super::netlink::{Netlink, Only, RouteTarget, RoutingRule};
+use super::numbers::PRIORITY_FROM_VIP;
+use super::part::NetworkPart;
 use super::voice::SpeakerSets;
-use super::{NetworkError, NetworkPart, PRIORITY_FROM_VIP, guard, sysctl};
+use super::{NetworkError, guard, sysctl};
 
 /// One change. Doing and undoing it are idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,39 +36,6 @@ pub(super) const LOOPBACK: &str = "lo";
 
 /// Journal entry for an object that was there before the step. Undoing the step leaves the object.
 const FOUND: &str = "there";
-
-/// Where a route sends packets.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub(super) enum RouteTarget {
-    /// To a neighbour.
-    Via { gateway: IpAddr, interface: String },
-    /// To this machine; IPv6 if set.
-    Local { ipv6: bool },
-}
-
-/// Packets that this machine sends from `from` are routed by `table`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RoutingRule {
-    pub(super) priority: u32,
-    pub(super) from: IpAddr,
-    /// If set, only packets of this kind.
-    pub(super) only: Option<Only>,
-    /// If set, only packets with this mark.
-    pub(super) mark: Option<u32>,
-    pub(super) table: u32,
-}
-
-/// The kind of packets that a rule is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Only {
-    /// TCP from this port.
-    TcpFrom(u16),
-    /// ICMP of the address' family.
-    Icmp,
-}
 
 impl NetworkStep {
     /// Whether every part needs this step.

@@ -1,0 +1,22 @@
+//! The numbers of routing tables, rules and marks that this program uses, so that they are told from others'.
+
+/// Routing tables 5300 to 5399, of which we take the first unused ones. One holds the way from a VIP through the
+/// backup, one the local delivery of relayed connections.
+pub const TABLES: std::ops::RangeInclusive<u32> = 5300..=5399;
+
+/// Priority of the rule that delivers the application's replies to relayed connections locally. Before the main
+/// table (32766), and before [`PRIORITY_FROM_VIP`].
+pub const PRIORITY_RELAY: u32 = 5300;
+
+/// Priority of the rule by which ICMP from a VIP goes by the main table: before [`PRIORITY_FROM_VIP`].
+pub const PRIORITY_REFUSAL: u32 = 5309;
+
+/// Priority of the rule `from VIP` on the primary.
+pub const PRIORITY_FROM_VIP: u32 = 5310;
+
+/// The routing protocol number of our rules and routes, so that `ip rule` and `ip route` tell whose they are.
+pub const PROTOCOL: u8 = 95;
+
+/// The mark (SO_MARK) of relayed connections' sockets. If the application is not at a loopback address, the
+/// mark distinguishes its replies to relayed connections from its replies to others.
+pub const RELAY_MARK: u32 = 0x5fad_0001;
