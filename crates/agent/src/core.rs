@@ -13,12 +13,12 @@ use proto::table::{ConnectionId, Direction};
 use proto::takeover::HandedOver;
 
 use crate::LogReader;
-use crate::recording::{Entry, Recorder};
+use crate::recording::{Entry, EntryRecorder};
 
 /// A node. The methods that change it are those of [`Node`] with the same names.
 pub struct Core {
     node: Node,
-    recorder: Option<Box<dyn Recorder>>,
+    recorder: Option<Box<dyn EntryRecorder>>,
 }
 
 impl Deref for Core {
@@ -32,7 +32,7 @@ impl Deref for Core {
 #[expect(missing_docs, reason = "they are the methods of `Node`")]
 impl Core {
     /// A node, whose inputs are recorded from the beginning if there is a recorder.
-    pub fn new(config: NodeConfig, now: Instant, recorder: Option<Box<dyn Recorder>>) -> Self {
+    pub fn new(config: NodeConfig, now: Instant, recorder: Option<Box<dyn EntryRecorder>>) -> Self {
         let mut recorder = recorder;
         if let Some(recorder) = &mut recorder {
             recorder.write(&Entry::start(now, &config));

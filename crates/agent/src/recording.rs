@@ -24,7 +24,7 @@ pub const FORMAT: &[u8] = b"steadfast recording 1\n";
 const ENTRY_MAX: u32 = 64 << 20;
 
 /// Takes the entries of a recording.
-pub trait Recorder {
+pub trait EntryRecorder {
     /// Writes one entry. A recorder that cannot go on tells the operator and ignores all further entries.
     fn write(&mut self, entry: &Entry);
 }
@@ -258,7 +258,7 @@ pub fn replay(reader: &mut impl Read, mut shows: impl FnMut(Instant, &str)) -> i
     let Some(Entry::Start { now, config }) = Entry::read_from(reader)? else {
         return Err(invalid("the recording does not begin with the node's start"));
     };
-    let mut replay = Replay {
+    let mut replay = ReplayRun {
         node: Node::new(parse(&config)?, now),
         shelf: RecordedShelf::default(),
         polled: None,
@@ -292,7 +292,7 @@ fn parse<T: DeserializeOwned>(text: &str) -> io::Result<T> {
 }
 
 /// A replay under way.
-struct Replay {
+struct ReplayRun {
     node: Node,
     shelf: RecordedShelf,
     polled: Option<Action>,
@@ -300,7 +300,7 @@ struct Replay {
     at: Instant,
 }
 
-impl Replay {
+impl ReplayRun {
     /// Takes an entry. Returns what was recorded and what the node did, if they differ.
     fn take(&mut self, entry: &Entry) -> io::Result<Option<(String, String)>> {
         self.at = entry.now().unwrap_or(self.at);
@@ -400,7 +400,7 @@ mod tests {
     #[derive(Clone, Default)]
     struct Tape(Rc<RefCell<Vec<Entry>>>);
 
-    impl Recorder for Tape {
+    impl EntryRecorder for Tape {
         fn write(&mut self, entry: &Entry) {
             self.0.borrow_mut().push(entry.clone());
         }

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::config::{Config, ConfigError, Problem};
-use crate::daemon::{Record, Start};
+use crate::daemon::{RecordingTarget, Start};
 
 /// Keeps live TCP connections alive when a server fails, without changing the clients.
 #[derive(Debug, Parser)]
@@ -240,7 +240,7 @@ pub fn main(program: &Program) -> ExitCode {
             record,
             record_mb,
         } => {
-            let record = record.map(|directory| Record {
+            let record = record.map(|directory| RecordingTarget {
                 directory,
                 bytes_max: record_mb << 20,
             });

@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::check::load_and_check;
 use super::{CommandError, Config, LogFormat, Program};
-use crate::daemon::{self, Record, Start};
+use crate::daemon::{self, RecordingTarget, Start};
 use crate::lock::{self, Lock, LockError};
 
 /// Checks everything, makes sure that no other daemon runs this node, and runs it. After an upgrade
@@ -17,7 +17,7 @@ pub(super) fn run(
     file: &Path,
     without_peer: bool,
     log: LogFormat,
-    record: Option<Record>,
+    record: Option<RecordingTarget>,
 ) -> Result<(), CommandError> {
     daemon::block_signal()?;
     start_log(log)?;

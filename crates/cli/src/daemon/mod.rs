@@ -60,8 +60,8 @@ use crate::metrics;
 use kernel::{LinuxKernel, RingReader};
 use known::KnownRenewal;
 use peer::{About, PeerMessage};
-pub use recording::Record;
 use recording::Recording;
+pub use recording::RecordingTarget;
 pub use servers::accepts;
 pub use set_up::could_go_on;
 use set_up::{EarlierAgent, SetUp, node_config, set_up};
@@ -95,7 +95,7 @@ pub struct Start<'a> {
     /// The node's lock.
     pub lock: &'a Lock,
     /// Where all that goes into the node is recorded.
-    pub record: Option<Record>,
+    pub record: Option<RecordingTarget>,
 }
 
 /// The running agent.

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use agent::recording::{Entry, FORMAT, Recorder};
+use agent::recording::{Entry, EntryRecorder, FORMAT};
 use anyhow::Context;
 
 /// What is written at a time.
@@ -14,7 +14,7 @@ const BUFFER: usize = 1 << 20;
 
 /// Where a recording goes.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct RecordingTarget {
     /// The directory. It is made if it is not there.
     pub directory: PathBuf,
     /// Maximum number of bytes. Then the recording ends, and the daemon goes on.
@@ -31,8 +31,8 @@ pub(super) struct Recording {
 
 impl Recording {
     /// Begins a new file in the directory. Only its owner may read it, because it contains the service's traffic.
-    pub(super) fn begin(record: &Record, node: &str) -> anyhow::Result<Box<dyn Recorder>> {
-        let Record { directory, bytes_max } = record;
+    pub(super) fn begin(record: &RecordingTarget, node: &str) -> anyhow::Result<Box<dyn EntryRecorder>> {
+        let RecordingTarget { directory, bytes_max } = record;
         fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
         let since = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
@@ -76,7 +76,7 @@ impl Recording {
     }
 }
 
-impl Recorder for Recording {
+impl EntryRecorder for Recording {
     fn write(&mut self, entry: &Entry) {
         if let Err(error) = self.write_entry(entry) {
             self.end(&error.to_string());
