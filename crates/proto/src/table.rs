@@ -4,7 +4,6 @@ mod config;
 mod ended;
 mod handshakes;
 mod learning;
-mod limit;
 mod lingering;
 mod share;
 mod slots;
