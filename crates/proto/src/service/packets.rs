@@ -1,4 +1,4 @@
-//! Packets of the wire's log, and what a takeover does with the connections.
+//! Packets of the wire's log, what a takeover does with the connections, and the windows of clients whose logs grow.
 
 use super::Service;
 use crate::Instant;

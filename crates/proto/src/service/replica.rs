@@ -1,4 +1,4 @@
-//! Reports of a service's replicas.
+//! A service's replicas: what they report, and how they are kept in step with the primary.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
