@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use linux::netns::Netns;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::{NetError, set};
+use super::kernel::{NetError, set};
 
 const CHOICE: &str = "ipv4/tcp_congestion_control";
 const ALLOWED: &str = "ipv4/tcp_allowed_congestion_control";

@@ -14,7 +14,8 @@
 use anyhow::{Context, Result, ensure};
 use linux::netns::{self, InterfaceControl, Netns};
 
-use super::{NODE_NAMES, TopologyOptions};
+use super::names::NODE_NAMES;
+use super::options::TopologyOptions;
 
 /// The router's port.
 pub const ROUTER: &str = "router";

@@ -3,16 +3,8 @@
 use std::fmt::Write;
 
 use super::curves::CurvePoint;
-use super::{TimelinePanel, TimelinePart, duration, escape};
-
-/// A stretch of an axis.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Span {
-    /// The lower end.
-    pub from: f64,
-    /// The upper end.
-    pub to: f64,
-}
+use super::panel::{TimelinePanel, TimelinePart, duration, escape};
+use super::span::Span;
 
 /// A chart of one panel.
 pub struct Chart<'a> {
@@ -41,55 +33,6 @@ const TOP: f64 = 34.0;
 const BOTTOM: f64 = 258.0;
 /// Width of a label's character in SVG units. An estimate on the high side.
 const CHARACTER: f64 = 7.0;
-
-impl Span {
-    /// The smallest span that contains `values`. `None` without values.
-    pub fn around(values: impl Iterator<Item = f64>) -> Option<Self> {
-        values.fold(None, |span: Option<Self>, value| {
-            let span = span.unwrap_or(Self {
-                from: value,
-                to: value,
-            });
-            Some(Self {
-                from: span.from.min(value),
-                to: span.to.max(value),
-            })
-        })
-    }
-
-    fn contains(self, value: f64) -> bool {
-        (self.from..=self.to).contains(&value)
-    }
-
-    /// Maps `value` linearly: `from` to `low`, `to` to `high`.
-    fn place(self, value: f64, low: f64, high: f64) -> f64 {
-        let length = if self.to > self.from {
-            self.to - self.from
-        } else {
-            1.0
-        };
-        low + (value - self.from) / length * (high - low)
-    }
-
-    /// About `count` round numbers within the span.
-    fn ticks(self, count: f64) -> Vec<f64> {
-        let length = self.to - self.from;
-        if length <= 0.0 || !length.is_finite() {
-            return vec![self.from];
-        }
-        let rough = length / count;
-        let power = 10_f64.powf(rough.log10().floor());
-        let step = match rough / power {
-            factor if factor < 1.5 => power,
-            factor if factor < 3.5 => 2.0 * power,
-            factor if factor < 7.5 => 5.0 * power,
-            _ => 10.0 * power,
-        };
-        let first = (self.from / step).ceil() as i64;
-        let last = (self.to / step).floor() as i64;
-        (first..=last).map(|i| i as f64 * step).collect()
-    }
-}
 
 impl Chart<'_> {
     /// The chart as SVG, with the data that the page's script needs to show values.

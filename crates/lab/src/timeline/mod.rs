@@ -4,117 +4,23 @@
 
 mod chart;
 mod curves;
+mod panel;
+mod span;
 
 use std::fmt::Write;
 
-use serde::{Deserialize, Serialize};
-
 pub use self::curves::{CurvePoint, Curves};
+pub use self::panel::{PartKind, Timeline, TimelinePanel, TimelinePart};
 
-use self::chart::{Chart, Span};
-
-/// A page.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Timeline {
-    /// The heading.
-    pub title: String,
-    /// One sentence below the heading: what was done.
-    pub summary: String,
-    /// Short facts: name and value.
-    pub facts: Vec<(String, String)>,
-    /// One or two runs, drawn to the same scales.
-    pub panels: Vec<TimelinePanel>,
-    /// The last line of the page: where the numbers come from.
-    pub footnote: String,
-}
-
-/// One run. All times are nanoseconds of the captures' clock.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TimelinePanel {
-    /// The heading, like "with Steadfast".
-    pub heading: String,
-    /// How the run ended, like "complete, sha256 matches".
-    pub outcome: String,
-    /// Whether the outcome is good.
-    pub good: bool,
-    /// When the fault happened: zero of the time axis.
-    pub fault_ns: u64,
-    /// The client's stall in ms: its longest wait for new bytes around the fault. `None` if there was none (in a good run) or if it never
-    /// ended (in a bad run).
-    pub stall_ms: Option<f64>,
-    /// The parts of the time from the fault to the survivor's first byte, in order. This time is longer than the stall, because at first
-    /// the client still receives what was under way.
-    pub parts: Vec<TimelinePart>,
-    /// The curves of one connection.
-    pub curves: Curves,
-}
-
-/// A part of the time from the fault to the survivor's first byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TimelinePart {
-    /// The kind of the part.
-    pub kind: PartKind,
-    /// The part's beginning.
-    pub from_ns: u64,
-    /// The part's end.
-    pub to_ns: u64,
-}
-
-/// The kinds of parts, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PartKind {
-    /// From the failure until it is declared.
-    Detection,
-    /// From the declaration until the survivor can continue the connection.
-    Takeover,
-    /// From then until bytes flow again.
-    RestartGap,
-}
+use self::chart::Chart;
+use self::panel::{duration, escape};
+use self::span::Span;
 
 /// Time that the close-up shows before and after the parts. The unit is the total length of the parts.
 const MARGIN_BEFORE: f64 = 0.4;
 const MARGIN_AFTER: f64 = 1.2;
 /// Minimum length that the close-up assumes for the parts, in seconds, also if there are none.
 const CLOSE_UP_MIN_S: f64 = 0.005;
-
-impl PartKind {
-    fn class(self) -> &'static str {
-        match self {
-            Self::Detection => "detection",
-            Self::Takeover => "takeover",
-            Self::RestartGap => "restart",
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Detection => "detection",
-            Self::Takeover => "takeover",
-            Self::RestartGap => "restart gap",
-        }
-    }
-}
-
-impl TimelinePanel {
-    /// Seconds from the fault to `at_ns`.
-    fn seconds(&self, at_ns: u64) -> f64 {
-        (i128::from(at_ns) - i128::from(self.fault_ns)) as f64 / 1e9
-    }
-
-    /// From the beginning of the first part to the end of the last part.
-    fn parts_span(&self) -> Option<Span> {
-        let from = self.seconds(self.parts.first()?.from_ns);
-        let to = self.seconds(self.parts.last()?.to_ns);
-        Some(Span { from, to })
-    }
-
-    /// The time from the first to the last thing to draw.
-    fn time_span(&self) -> Option<Span> {
-        let times = self.curves.times().map(|at_ns| self.seconds(at_ns));
-        Span::around(times.chain(self.parts_span().map(|span| span.to)))
-    }
-}
 
 /// The page as HTML.
 pub fn render(timeline: &Timeline) -> String {
@@ -282,23 +188,6 @@ fn render_stall(panel: &TimelinePanel) -> String {
     }
     html += "</span></p>\n";
     html
-}
-
-/// A duration as text, in milliseconds or seconds, whichever is more readable.
-fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 0.01 => format!("{:.2} ms", s * 1e3),
-        s if s < 0.1 => format!("{:.1} ms", s * 1e3),
-        s if s < 1.0 => format!("{:.0} ms", s * 1e3),
-        s => format!("{s:.2} s"),
-    }
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
 }
 
 fn write_all(page: &mut String, pieces: &[&str]) {

@@ -3,7 +3,7 @@
 use model::parameters::Parameters;
 use model::short_flow::ShortFlow;
 
-use super::{Expected, FigureClaim, FigureClaimResult, percent, seconds};
+use super::claim::{Expected, FigureClaim, FigureClaimResult, percent, seconds};
 use crate::figure::oracle;
 use crate::figure::plot::models::{long_range, short_range};
 use crate::figure::results::{Results, greatest, least, mean};

@@ -1,6 +1,6 @@
 //! §7.4: two strings, one of which fails. Numbers are means over the seeds, measured from 8 to 28 s.
 
-use super::{Expected, FigureClaim, FigureClaimResult};
+use super::claim::{Expected, FigureClaim, FigureClaimResult};
 use crate::figure::oracle;
 use crate::figure::results::{Results, StringsSummary, greatest, least, mean, surges};
 

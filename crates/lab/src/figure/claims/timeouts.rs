@@ -1,6 +1,6 @@
 //! §7.2.3: retransmission timeouts of flows of 1000 segments.
 
-use super::{Expected, FigureClaim, FigureClaimResult, percent};
+use super::claim::{Expected, FigureClaim, FigureClaimResult, percent};
 use crate::figure::oracle;
 use crate::figure::plot::flows::fractions;
 use crate::figure::results::{Results, greatest, mean};

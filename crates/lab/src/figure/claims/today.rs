@@ -1,7 +1,7 @@
 //! Our own claims about the thesis' figures with today's hosts (CUBIC, RACK, TLP, Linux's constants) and with unequal strings.
 //! The expectations come from these runs. A claim's section is the section whose network is used.
 
-use super::{Expected, FigureClaim, FigureClaimResult, percent, seconds};
+use super::claim::{Expected, FigureClaim, FigureClaimResult, OURS, percent, seconds};
 use crate::figure::results::{Results, StringsSummary, greatest, least, mean};
 use crate::figure::rows::FlowRow;
 use crate::figure::scenario::RecoveryMode;
@@ -16,9 +16,6 @@ const EQUAL: &str = "today-strings-buffer-750";
 const HALF: &str = "unequal-strings-2-to-1";
 const QUARTER: &str = "unequal-strings-4-to-1";
 const FAILOVER_AT_S: f64 = 2.0;
-/// Value of [`FigureClaim::paper`] for our own claims.
-pub const OURS: &str = "ours";
-
 pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "today-12a",

@@ -4,7 +4,7 @@ use model::cache_memory::{packet_and_ack_bytes, syns_bytes};
 use model::failover::FlowRecovery as Modelled;
 use model::unused_flow_time::unused_flow_time_s;
 
-use super::{Expected, FigureClaim, FigureClaimResult, seconds};
+use super::claim::{Expected, FigureClaim, FigureClaimResult, seconds};
 use crate::figure::results::{Results, greatest};
 use crate::figure::rows::WindowRow;
 use crate::figure::scenario::RecoveryMode;
