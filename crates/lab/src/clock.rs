@@ -2,7 +2,7 @@
 
 use nix::time::{ClockId, clock_gettime};
 use proto::Instant;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// The kernel's monotonic clock. Nodes and clients report times of this clock.
 #[must_use]
@@ -47,6 +47,22 @@ impl ClockOffset {
     pub fn monotonic(&self, realtime_ns: u64) -> Instant {
         Instant::from_nanos(realtime_ns.saturating_add_signed(-self.realtime_minus_monotonic_ns))
     }
+}
+
+/// Milliseconds from one moment to another. Negative if the second moment is earlier.
+#[must_use]
+pub fn ms(from_ns: u64, to_ns: u64) -> f64 {
+    (to_ns as f64 - from_ns as f64) / 1e6
+}
+
+/// Nanoseconds of the monotonic clock.
+pub fn as_nanos<S: Serializer>(instant: &Instant, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(instant.as_nanos())
+}
+
+/// Nanoseconds of the monotonic clock, or null.
+pub fn as_optional_nanos<S: Serializer>(instant: &Option<Instant>, serializer: S) -> Result<S::Ok, S::Error> {
+    instant.map(Instant::as_nanos).serialize(serializer)
 }
 
 /// Number of attempts to measure the offset; the best one counts.

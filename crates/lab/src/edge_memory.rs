@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::judge::packet::CapturedSegment;
 use crate::judge::pcap::{PcapError, PcapReader};
-use crate::{LabOutcome, WrongUse};
+use crate::run::{LabOutcome, WrongUse, conclude};
 
 /// Estimate from a capture how much the two edges of a cluster would remember if they always did.
 ///
@@ -88,14 +88,10 @@ pub fn run(options: &EdgeMemoryOptions) -> Result<LabOutcome> {
         options.heaviest,
         Duration::from_secs(options.idle),
     )?;
-    if options.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print(&report);
-    }
+    let outcome = conclude(options.json, true, &report, || print(&report))?;
     match report.read.not_read {
         Some(not_read) => Err(WrongUse(not_read).into()),
-        None => Ok(LabOutcome::Held),
+        None => Ok(outcome),
     }
 }
 

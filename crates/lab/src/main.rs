@@ -6,6 +6,7 @@ mod client;
 mod clock;
 mod cluster;
 mod crash;
+mod demo;
 mod edge_memory;
 mod emulator;
 mod fence;
@@ -15,9 +16,13 @@ mod judge;
 mod net;
 mod newcomer;
 mod node;
+mod pair;
 mod pattern;
 mod process;
+mod programs;
 mod recording;
+mod run;
+mod split;
 mod swarm;
 mod teardown;
 mod timeline;
@@ -30,6 +35,8 @@ use clap::{Parser, Subcommand};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use tracing_subscriber::EnvFilter;
+
+use self::run::{LabOutcome, WRONG_USE, exit_code};
 
 /// Breaks things on purpose, on this one machine, and says whether the connections survived.
 ///
@@ -50,17 +57,17 @@ enum LabCommand {
     Bench(bench::BenchOptions),
     Cluster(cluster::ClusterOptions),
     Crash(crash::CrashOptions),
-    Demo(crash::DemoOptions),
+    Demo(demo::DemoOptions),
     Figure(figure::FigureOptions),
     Guide(guide::GuideOptions),
     Merge(figure::MergeOptions),
     #[command(name = "halr-memory")]
     EdgeMemory(edge_memory::EdgeMemoryOptions),
     Network(net::hold::NetworkOptions),
-    Programs(crash::ProgramsOptions),
+    Programs(programs::ProgramsOptions),
     Replay(swarm::ReplayOptions),
     Swarm(swarm::SwarmOptions),
-    Split(crash::SplitOptions),
+    Split(split::SplitOptions),
     Trace(figure::TraceOptions),
     #[command(name = bench::load::LOAD, hide = true)]
     Load(bench::load::LoadOptions),
@@ -70,37 +77,11 @@ enum LabCommand {
     Measure(bench::sim::MeasureOptions),
     #[command(name = fence::FENCE, hide = true)]
     Fence(fence::FenceOptions),
-    #[command(name = CLIENT, hide = true)]
+    #[command(name = client::CLIENT, hide = true)]
     Client,
     #[command(name = teardown::WATCHDOG, hide = true)]
     Watchdog,
 }
-
-/// The result of a lab. An error means that the lab could not reach a result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LabOutcome {
-    Held,
-    DidNotHold,
-}
-
-/// Options that do not fit together.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct WrongUse(String);
-
-/// What this machine lacks for a lab. Each item says what to do about it.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot run here:{}", .0.iter().map(|one| format!("\n  - {one}")).collect::<String>())]
-struct Missing(Vec<String>);
-
-/// The hidden subcommand that makes this binary a client process.
-const CLIENT: &str = "client";
-/// The exit code of wrong use or input. clap exits with the same code.
-const WRONG_USE: u8 = 2;
-/// The exit code when the run is impossible on this machine.
-const CANNOT_RUN: u8 = 3;
-/// The exit code when a step of the lab failed: a program did not start, a file could not be written.
-const LAB_FAILED: u8 = 4;
 
 fn main() -> ExitCode {
     let cli = LabCli::parse();
@@ -118,7 +99,7 @@ fn main() -> ExitCode {
         return match client::main() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("steadfast-lab {CLIENT}: {error:#}");
+                eprintln!("steadfast-lab {}: {error:#}", client::CLIENT);
                 ExitCode::from(WRONG_USE)
             }
         };
@@ -129,9 +110,9 @@ fn main() -> ExitCode {
     }
     let result = match cli.command {
         LabCommand::Bench(options) => bench::run(&options),
-        LabCommand::Cluster(options) => cluster::cluster(&options),
-        LabCommand::Crash(options) => crash::run(&options),
-        LabCommand::Demo(options) => crash::demo(&options),
+        LabCommand::Cluster(options) => run::run(&options),
+        LabCommand::Crash(options) => run::run(&options),
+        LabCommand::Demo(options) => run::run(&options),
         LabCommand::Figure(options) => figure::run(&options),
         LabCommand::Merge(options) => figure::merge(&options),
         LabCommand::Replay(options) => swarm::replay(&options),
@@ -143,23 +124,10 @@ fn main() -> ExitCode {
         LabCommand::Measure(options) => bench::sim::measure(&options).map(|()| LabOutcome::Held),
         LabCommand::Load(options) => bench::load::run(&options).map(|()| LabOutcome::Held),
         LabCommand::Network(options) => net::hold::run(&options),
-        LabCommand::Programs(options) => crash::programs(&options),
-        LabCommand::Split(options) => crash::split(&options),
+        LabCommand::Programs(options) => run::run(&options),
+        LabCommand::Split(options) => run::run(&options),
         LabCommand::Fence(options) => fence::fence(&options).map(|()| LabOutcome::Held),
         LabCommand::Client | LabCommand::Watchdog => unreachable!("handled above"),
     };
-    match result {
-        Ok(LabOutcome::Held) => ExitCode::SUCCESS,
-        Ok(LabOutcome::DidNotHold) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("steadfast-lab: {error:#}");
-            ExitCode::from(if error.is::<WrongUse>() {
-                WRONG_USE
-            } else if error.is::<Missing>() {
-                CANNOT_RUN
-            } else {
-                LAB_FAILED
-            })
-        }
-    }
+    exit_code(result)
 }

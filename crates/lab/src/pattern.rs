@@ -3,8 +3,11 @@
 //! A stream of this data can be checked at any offset without a copy. Bytes at the wrong offset reveal the offset that they belong at,
 //! because the 8-byte word at index *i* is a bijection of *i*.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 
+use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
@@ -171,6 +174,26 @@ fn describe_origin(belongs_at: Option<u64>) -> String {
     belongs_at.map_or_else(String::new, |offset| {
         format!(" (what was found belongs at {offset})")
     })
+}
+
+/// Length and SHA-256 of the file at `path`.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn digest(path: &Path) -> Result<(u64, String)> {
+    let mut hash = Sha256::new();
+    let mut file = File::open(path).with_context(|| path.display().to_string())?;
+    let mut block = vec![0; 1 << 20];
+    let mut bytes = 0;
+    loop {
+        match file.read(&mut block)? {
+            0 => return Ok((bytes, hex(&hash.finalize()))),
+            count => {
+                hash.update(&block[..count]);
+                bytes += count as u64;
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use agent::recording::{self, Difference, FORMAT, Replayed};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::LabOutcome;
+use crate::run::LabOutcome;
 
 /// Number of characters of an action that are shown.
 const SHOWN_MAX: usize = 400;

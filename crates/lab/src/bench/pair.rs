@@ -1,22 +1,23 @@
 //! `bench pair`: the pair against plain forwarding through the same box.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::Common;
 use super::calibration::Calibration;
 use super::measure::{self, Bulk, Requests};
+use super::options::BenchRunOptions;
 use super::promise::{self, BenchPromise, Bound, median};
 use super::scene::{BenchTestbed, BenchVariant, PATIENT, Serving};
-use crate::LabOutcome;
 use crate::crash::{self, TakeoverSample};
 use crate::node::PatternFiles;
+use crate::pair::WorkloadOption;
 use crate::pattern;
-use crate::teardown::{Resource, Teardown};
+use crate::run::{LabOutcome, conclude, in_memory};
+use crate::teardown::Teardown;
 
 /// Bytes of one bulk transfer.
 const BULK_BYTES: u64 = 2_000_000_000;
@@ -39,7 +40,7 @@ const SEED: u64 = 1;
 #[derive(Clone, Debug, Args)]
 pub struct PairBenchOptions {
     #[command(flatten)]
-    common: Common,
+    common: BenchRunOptions,
 }
 
 /// The results: medians over the rounds.
@@ -99,7 +100,7 @@ struct Samples {
 /// If a step fails. A promise that does not hold is no error.
 pub fn run(options: &PairBenchOptions) -> Result<LabOutcome> {
     let common = &options.common;
-    let daemon = common.daemon()?;
+    let daemon = common.daemon.path()?;
     let calibration = Calibration::measure();
     let teardown = Teardown::start()?;
     let samples = measure_variants(common.rounds, &daemon, &teardown);
@@ -107,22 +108,12 @@ pub fn run(options: &PairBenchOptions) -> Result<LabOutcome> {
     let [forwarding, steadfast] = samples?;
     let takeovers = takeovers(common)?;
     let report = PairBenchReport::of(common.rounds, calibration, &forwarding, &steadfast, &takeovers);
-    if common.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        report.print();
-    }
-    Ok(if report.ok {
-        LabOutcome::Held
-    } else {
-        LabOutcome::DidNotHold
-    })
+    conclude(common.json, report.ok, &report, || report.print())
 }
 
 /// Builds both variants side by side and measures them in turns.
 fn measure_variants(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<[Samples; 2]> {
-    let directory = PathBuf::from(format!("/dev/shm/steadfast-lab-bench-{}", std::process::id()));
-    teardown.will_create(&Resource::Path(directory.clone()))?;
+    let directory = in_memory(&format!("bench-{}", std::process::id()), teardown)?;
     let sizes = [BULK_BYTES, SMALL_BYTES];
     let shaped_sizes = SHAPES_MBIT.map(|mbit| SHAPED_BYTES_PER_MBIT * u64::from(mbit));
     let files: Vec<(u64, u64)> = sizes
@@ -196,29 +187,19 @@ struct Takeovers {
     restore_us: f64,
 }
 
-fn takeovers(common: &Common) -> Result<Takeovers> {
+fn takeovers(common: &BenchRunOptions) -> Result<Takeovers> {
     let mut busy_ms = Vec::new();
     for round in 0..common.rounds {
-        let sample = crash::sample(
-            crash::WorkloadOption::Download,
-            1,
-            u64::from(round),
-            common.steadfast.clone(),
-        )
-        .context("a takeover of one busy connection")?;
+        let sample = crash::sample(WorkloadOption::Download, 1, u64::from(round), &common.daemon)
+            .context("a takeover of one busy connection")?;
         busy_ms.push(sample.first_live_ms);
     }
     let TakeoverSample {
         first_live_ms,
         last_live_ms,
         restored,
-    } = crash::sample(
-        crash::WorkloadOption::Idle,
-        IDLE_CONNECTIONS,
-        SEED,
-        common.steadfast.clone(),
-    )
-    .context("a takeover of many idle connections")?;
+    } = crash::sample(WorkloadOption::Idle, IDLE_CONNECTIONS, SEED, &common.daemon)
+        .context("a takeover of many idle connections")?;
     let others = restored.saturating_sub(1).max(1);
     Ok(Takeovers {
         busy_ms,

@@ -12,7 +12,7 @@ use nix::sys::time::TimeVal;
 use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
-use crate::LabOutcome;
+use crate::run::{LabOutcome, conclude};
 
 /// The hidden subcommand that runs a program and reports what it used.
 pub const MEASURE: &str = "bench-measure";
@@ -120,16 +120,7 @@ pub fn run(options: &SimBenchOptions) -> Result<LabOutcome> {
         }
     }
     let report = report(options, &here, &there)?;
-    if options.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        print(&report);
-    }
-    Ok(if report.ok {
-        LabOutcome::Held
-    } else {
-        LabOutcome::DidNotHold
-    })
+    conclude(options.json, report.ok, &report, || print(&report))
 }
 
 fn find_ns2() -> Result<()> {

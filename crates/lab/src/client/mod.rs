@@ -16,7 +16,7 @@ mod run;
 mod workload;
 
 pub use plan::{ClientEvent, ClientOrder, ClientPlan, Protocol, Until, Workload};
-pub use process::ClientProcess;
+pub use process::{CLIENT, ClientProcess};
 pub use progress::Gap;
 pub use report::{ClientFailure, ClientReport, Spread};
 pub use run::main;

@@ -6,9 +6,13 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use linux::netns::Netns;
 
 use super::plan::{ClientEvent, ClientOrder, ClientPlan};
 use super::report::ClientReport;
+
+/// The hidden subcommand that makes this binary a client process.
+pub const CLIENT: &str = "client";
 
 /// A running client process. It is killed on drop.
 pub struct ClientProcess {
@@ -19,12 +23,22 @@ pub struct ClientProcess {
 }
 
 impl ClientProcess {
+    /// Starts a client process on `host` and sends it `plan`.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_on(host: &Netns, plan: &ClientPlan) -> anyhow::Result<Self> {
+        let mut command = host.command(std::env::current_exe()?)?;
+        command.arg(CLIENT);
+        Self::start(command, plan)
+    }
+
     /// Starts `command`, which must call [`super::main`] (`steadfast-lab client`), and sends it `plan`. The process
     /// runs in the network namespace of the calling thread.
     ///
     /// # Errors
     /// The plan is wrong or the process does not start.
-    pub fn start(mut command: Command, plan: &ClientPlan) -> anyhow::Result<Self> {
+    fn start(mut command: Command, plan: &ClientPlan) -> anyhow::Result<Self> {
         plan.check()?;
         let mut child = command
             .stdin(Stdio::piped())

@@ -1,19 +1,18 @@
 //! A run of the cluster: its steps, in order.
 
-use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant as Deadline};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use proto::Instant;
 
 use super::network::{ClusterNetwork, ServiceLan};
-use super::report::{ClusterReport, ClusterServiceReport, Events, FailedNodeRole};
-use super::{APPLICATION, ClusterOptions};
-use crate::capture::{Capture, CapturedInterface, Captures, Point, SNAP_DEFAULT};
+use super::options::{APPLICATION, ClusterOptions};
+use super::report::{ClusterFindings, ClusterServiceReport, Events, FailedNodeRole, MEMBERS};
+use crate::capture::{Capture, CapturedInterface, Captures, Point};
 use crate::client::{ClientOrder, ClientPlan, ClientProcess, Until, Workload};
-use crate::clock::{ClockOffset, monotonic};
+use crate::clock::{ClockOffset, monotonic, ms};
 use crate::judge::{self, Closing, CommitMode, Expectations, NodeChange, Speaking, Survey};
 use crate::net::INTERFACE;
 use crate::net::address::CLIENT;
@@ -23,14 +22,12 @@ use crate::node::{
     ReportedTakeover, ServerProcess,
 };
 use crate::process;
-use crate::teardown::{Resource, Teardown};
+use crate::run::LabRun;
 use crate::witness::EtcdProcesses;
 
 const HEARTBEAT_MS: u32 = 20;
 const MISSED: u32 = 4;
 const WORKERS: u32 = 2;
-/// Number of etcd members. One of them is killed.
-const MEMBERS: usize = 3;
 /// Content bytes of a request.
 const SIZE: u64 = 1024;
 /// Time before an event, in which the clients work.
@@ -84,29 +81,31 @@ impl Before {
 /// If the run could not be finished.
 pub fn play(
     options: &ClusterOptions,
-    steadfast: PathBuf,
-    run: &str,
-    teardown: &Teardown,
-) -> Result<ClusterReport> {
+    run: &LabRun<'_>,
+    problems: &mut Vec<String>,
+) -> Result<ClusterFindings> {
     let clock = ClockOffset::measure();
-    let mut cluster = ClusterTestbed::set(options, steadfast, run, teardown)?;
+    run.step("set up");
+    let mut cluster = ClusterTestbed::set(options, run)?;
     let off = usize::from(options.off);
-    let mut problems = Vec::new();
+    run.step("load");
     std::thread::sleep(ACT);
     if let Some(witness) = &cluster.witness {
         witness.kill_one()?;
         std::thread::sleep(ACT);
     }
-    let drained = cluster.drain(usize::from(options.drain), &mut problems)?;
+    run.step("drain");
+    let drained = cluster.drain(usize::from(options.drain), problems)?;
+    run.step("power off");
     let fault_at = cluster.power_off(off)?;
     let before = Before {
         drained,
         off,
         fault_at,
     };
-    let takeovers = cluster.wait_gone_on(&before, &mut problems)?;
+    let takeovers = cluster.wait_gone_on(&before, problems)?;
     std::thread::sleep(AFTER);
-    cluster.greet(&mut problems)?;
+    cluster.greet(problems)?;
     for client in &mut cluster.clients {
         for at in [fault_at, drained.at] {
             client.order(ClientOrder::Fault {
@@ -117,52 +116,43 @@ pub fn play(
         }
         client.order(ClientOrder::Stop)?;
     }
-    let has_witness = cluster.witness.is_some();
+    run.step("judge");
     let services = cluster.conclude(&before, clock)?;
     let last_live = takeovers
         .iter()
         .filter_map(|takeover| takeover.last_live_ns)
         .max();
-    let mut report = ClusterReport {
-        ok: false,
-        nodes: options.nodes,
-        drained: options.drain,
-        off: options.off,
-        assume: options.assume,
-        etcd_members: if has_witness { MEMBERS } else { 0 },
-        etcd_members_killed: usize::from(has_witness),
-        takeover_ms: last_live.map(|live| (live as f64 - fault_at.as_nanos() as f64) / 1e6),
+    Ok(ClusterFindings {
+        takeover_ms: last_live.map(|live| ms(fault_at.as_nanos(), live)),
         services,
-        problems,
-    };
-    report.conclude();
-    Ok(report)
+        ..ClusterFindings::empty(options)
+    })
 }
 
 impl ClusterTestbed {
-    fn set(options: &ClusterOptions, steadfast: PathBuf, run: &str, teardown: &Teardown) -> Result<Self> {
+    fn set(options: &ClusterOptions, run: &LabRun<'_>) -> Result<Self> {
         let count = usize::from(options.nodes);
-        let directory = directory(options, run, teardown)?;
-        let content = PatternFiles::generate(&directory, &[(options.seed, SIZE)])?;
+        let (directory, steadfast) = (&run.directory, options.run.daemon.path()?);
+        let content = PatternFiles::generate(directory, &[(run.seed, SIZE)])?;
         let members = if options.assume == Assume::Etcd {
             MEMBERS
         } else {
             0
         };
         let mut network =
-            ClusterNetwork::build(run, count, members, teardown).context("build the network")?;
+            ClusterNetwork::build(&run.name, count, members, run.teardown).context("build the network")?;
         let segments: Vec<_> = (0..count).map(ServiceLan::new).collect();
-        let captures = capture(&network, &segments, &directory)?;
+        let captures = capture(&network, &segments, options, run)?;
         let hosts = std::mem::take(&mut network.witnesses);
         let witness = (members > 0)
-            .then(|| EtcdProcesses::start(hosts, &directory))
+            .then(|| EtcdProcesses::start(hosts, directory))
             .transpose()?;
         let arbiter = witness
             .as_ref()
             .map_or(ArbiterSetup::None, EtcdProcesses::arbiter);
         let server = |(index, node)| {
             let label = format!("{}-n{index}", APPLICATION.program());
-            ServerProcess::start(APPLICATION, node, &directory, &label, &content, WORKERS)
+            ServerProcess::start(APPLICATION, node, directory, &label, &content, WORKERS)
         };
         let servers = network
             .nodes
@@ -173,15 +163,9 @@ impl ClusterTestbed {
         let mut agents = Vec::new();
         let mut detection = Duration::ZERO;
         for segment in &segments {
-            let pair = pair(segment, count, steadfast.clone(), run, arbiter.clone());
+            let pair = pair(segment, count, steadfast.clone(), &run.name, arbiter.clone());
             detection = pair.detection();
-            agents.push(protect(
-                &pair,
-                segment.nodes(count),
-                &network,
-                &directory,
-                teardown,
-            )?);
+            agents.push(protect(&pair, segment.nodes(count), &network, run)?);
         }
         let mut cluster = Self {
             clients: Vec::new(),
@@ -194,7 +178,9 @@ impl ClusterTestbed {
             detection,
         };
         for segment in &cluster.segments {
-            cluster.clients.push(connect(&cluster.network, segment, options)?);
+            cluster
+                .clients
+                .push(connect(&cluster.network, segment, options, run.seed)?);
         }
         for client in &mut cluster.clients {
             client.wait_ready(LIMIT)?;
@@ -230,25 +216,13 @@ impl ClusterTestbed {
     fn wait(
         &self,
         (service, place): (usize, usize),
-        is_right: impl Fn(&ReportedStatus) -> bool,
+        is_right: impl FnMut(&ReportedStatus) -> bool,
         what: &str,
         problems: &mut Vec<String>,
     ) {
-        let deadline = Deadline::now() + LIMIT;
-        loop {
-            let status = self.status(service, place);
-            if status.as_ref().is_ok_and(&is_right) {
-                return;
-            }
-            if Deadline::now() > deadline {
-                let said = self.agents[service][place].last_words();
-                problems.push(format!(
-                    "service {service}: after {LIMIT:?} the node at place {place} does not {what}: {status:?}; it said:{said}"
-                ));
-                return;
-            }
-            std::thread::sleep(POLL);
-        }
+        let node = self.segments[service].nodes(self.segments.len())[place];
+        let agent = &self.agents[service][place];
+        problems.extend(agent.wait_for(&self.network.nodes[node], what, (LIMIT, POLL), is_right));
     }
 
     /// Drains `node` under load, then lets it take part again. Waits until its services are protected as before.
@@ -407,20 +381,13 @@ fn address(segment: &ServiceLan) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(segment.vip), APPLICATION.port())
 }
 
-fn directory(options: &ClusterOptions, run: &str, teardown: &Teardown) -> Result<PathBuf> {
-    let directory = if let Some(keep) = &options.keep {
-        std::path::absolute(keep)?.join(run)
-    } else {
-        let directory = Path::new("/dev/shm").join(format!("steadfast-lab-{run}"));
-        teardown.will_create(&Resource::Path(directory.clone()))?;
-        directory
-    };
-    fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
-    Ok(directory)
-}
-
 /// Starts captures at the client, and for each service at the router and both nodes.
-fn capture(network: &ClusterNetwork, segments: &[ServiceLan], directory: &Path) -> Result<Captures> {
+fn capture(
+    network: &ClusterNetwork,
+    segments: &[ServiceLan],
+    options: &ClusterOptions,
+    run: &LabRun<'_>,
+) -> Result<Captures> {
     let lans: Vec<_> = segments.iter().map(ServiceLan::interface).collect();
     let mut places = vec![CapturedInterface {
         point: Point::Client,
@@ -443,7 +410,7 @@ fn capture(network: &ClusterNetwork, segments: &[ServiceLan], directory: &Path) 
             });
         }
     }
-    Captures::start_at(&places, directory, SNAP_DEFAULT).context("capture")
+    Captures::start_at(&places, &run.directory, options.run.snap).context("capture")
 }
 
 /// The four captures that show service number `service`, in the order in which [`capture`] began them.
@@ -482,13 +449,12 @@ fn protect(
     pair: &PairSetup,
     nodes: [usize; 2],
     network: &ClusterNetwork,
-    directory: &Path,
-    teardown: &Teardown,
+    run: &LabRun<'_>,
 ) -> Result<[AgentProcess; 2]> {
     for leftover in pair.leftovers() {
-        teardown.will_create(&leftover)?;
+        run.teardown.will_create(&leftover)?;
     }
-    let start = |index: usize| AgentProcess::start(pair, index, &network.nodes[nodes[index]], directory);
+    let start = |index: usize| AgentProcess::start(pair, index, &network.nodes[nodes[index]], &run.directory);
     let mut agents = [start(0)?, start(1)?];
     for (agent, node) in agents.iter_mut().zip(nodes) {
         agent.wait_ready(&network.nodes[node])?;
@@ -500,6 +466,7 @@ fn connect(
     network: &ClusterNetwork,
     segment: &ServiceLan,
     options: &ClusterOptions,
+    seed: u64,
 ) -> Result<ClientProcess> {
     let workload = Workload::Request {
         size: SIZE,
@@ -507,8 +474,6 @@ fn connect(
     };
     let mut plan = ClientPlan::new(address(segment), APPLICATION.protocol(), workload);
     plan.connections = usize::from(options.connections);
-    plan.seed = options.seed;
-    let mut command = network.client.command(std::env::current_exe()?)?;
-    command.arg(crate::CLIENT);
-    ClientProcess::start(command, &plan)
+    plan.seed = seed;
+    ClientProcess::start_on(&network.client, &plan)
 }

@@ -1,16 +1,16 @@
-//! The report of a cluster run.
+//! The findings of a cluster run.
 
 use serde::Serialize;
 
+use super::options::ClusterOptions;
 use crate::client::{self, Spread};
 use crate::judge::{Finding, JudgeVerdict};
 use crate::node::Assume;
+use crate::run::{LabFindings, SHOWN};
 
-/// The whole report.
+/// The findings of all services.
 #[derive(Debug, Serialize)]
-pub struct ClusterReport {
-    /// Whether no connection of any service noticed more than a stall.
-    pub ok: bool,
+pub struct ClusterFindings {
     pub nodes: u8,
     /// The node that was drained first, and came back.
     pub drained: u8,
@@ -19,12 +19,13 @@ pub struct ClusterReport {
     pub assume: Assume,
     pub etcd_members: usize,
     pub etcd_members_killed: usize,
-    /// Time from the power failure until the last connection could go on, of all services whose primary was the failed node.
+    /// Time from the power failure until the last connection could go on, of all services whose primary was the failed node. The longest one of several runs.
     pub takeover_ms: Option<f64>,
     pub services: Vec<ClusterServiceReport>,
-    /// Things that the daemons failed to do.
-    pub problems: Vec<String>,
 }
+
+/// Number of etcd members. One of them is killed.
+pub const MEMBERS: usize = 3;
 
 /// The part that the failed node had in a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -76,9 +77,6 @@ pub struct ClusterServiceReport {
     failures: Vec<String>,
 }
 
-/// Maximum number of findings of a kind that are printed one by one.
-const SHOWN: usize = 10;
-
 impl ClusterServiceReport {
     /// The report of service number `service` on `nodes`, after the events in `events`.
     pub fn new(
@@ -120,20 +118,44 @@ fn most(waits: Option<Spread>) -> f64 {
     waits.map_or(0.0, |waits| waits.max)
 }
 
-impl ClusterReport {
-    /// Sets `ok`.
-    pub fn conclude(&mut self) {
-        self.ok = self.problems.is_empty() && self.services.iter().all(ClusterServiceReport::holds);
+impl ClusterFindings {
+    /// The findings before the first run.
+    pub fn empty(options: &ClusterOptions) -> Self {
+        let members = if options.assume == Assume::Etcd {
+            MEMBERS
+        } else {
+            0
+        };
+        Self {
+            nodes: options.nodes,
+            drained: options.drain,
+            off: options.off,
+            assume: options.assume,
+            etcd_members: members,
+            etcd_members_killed: usize::from(members > 0),
+            takeover_ms: None,
+            services: Vec::new(),
+        }
+    }
+}
+
+impl LabFindings for ClusterFindings {
+    fn holds(&self) -> bool {
+        self.services.iter().all(ClusterServiceReport::holds)
     }
 
-    /// The whole report as text for a person.
-    pub fn text(&self) -> String {
+    fn add(&mut self, other: Self) {
+        // `None` is less than any value.
+        if other.takeover_ms > self.takeover_ms {
+            self.takeover_ms = other.takeover_ms;
+        }
+        self.services.extend(other.services);
+    }
+
+    fn line(&self) -> String {
         let mut text = format!(
-            "{}: {} nodes, node {} was drained and came back, node {} lost its power",
-            if self.ok { "held" } else { "DID NOT HOLD" },
-            self.nodes,
-            self.drained,
-            self.off
+            "{} nodes, node {} was drained and came back, node {} lost its power",
+            self.nodes, self.drained, self.off
         );
         if self.etcd_members_killed > 0 {
             text += &format!(
@@ -141,6 +163,11 @@ impl ClusterReport {
                 self.etcd_members_killed, self.etcd_members
             );
         }
+        text
+    }
+
+    fn text(&self) -> String {
+        let mut text = self.line();
         for one in &self.services {
             text += &format!(
                 "\n  service {} (nodes {:?}, lost {}): {} of {} survived, stall max {:.1} ms (drain: {:.1} ms{}), {} taken over, {} violations",
@@ -163,9 +190,6 @@ impl ClusterReport {
                 text += &format!("\n    {line}");
             }
         }
-        for problem in &self.problems {
-            text += &format!("\n  {problem}");
-        }
-        text + "\n"
+        text
     }
 }

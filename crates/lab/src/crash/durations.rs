@@ -2,8 +2,9 @@
 
 use proto::Instant;
 
-use super::play::FAULT;
+use super::facts::FAULT;
 use crate::client::{ClientReport, Gap};
+use crate::clock::ms;
 use crate::node::{ReportedConnection, ReportedTakeover};
 
 /// Durations that the clients measured, in milliseconds.
@@ -135,10 +136,4 @@ impl Durations {
         self.integration.extend(other.integration);
         self.integration_gap.extend(other.integration_gap);
     }
-}
-
-/// Milliseconds from one moment to another. Negative if the second moment is earlier.
-#[must_use]
-pub fn ms(from_ns: u64, to_ns: u64) -> f64 {
-    (to_ns as f64 - from_ns as f64) / 1e6
 }

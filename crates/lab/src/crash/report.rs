@@ -1,30 +1,26 @@
-//! The report of one run, or of all runs of a command. Scripts rely on its JSON.
+//! The findings of one run, or of all runs of a command. Scripts rely on their JSON.
 
 use proto::Instant;
 use serde::Serialize;
 
-use super::durations::{Durations, Felt, TakeoverCause, ms};
-use super::play::{AFTER, BEFORE, FAULT, LogAtFault, RETURN, RunFacts};
+use super::durations::{Durations, Felt, TakeoverCause};
+use super::facts::{AFTER, BEFORE, FAULT, LogAtFault, RETURN, RunFacts};
 use super::promise::BusyStall;
-use super::rounds::{self, RoundReport};
-use super::{
-    CrashFault, CrashOptions, CrashTarget, FirstLink, PathCut, PolicyOption, Returning, Sequel,
-    WorkloadOption,
-};
+use super::round_report::{self, RoundReport};
 use crate::capture::Capture;
 use crate::client::Spread;
+use crate::clock::ms;
 use crate::emulator::{Passed, WanOptions};
 use crate::judge::Finding;
 use crate::node::ServerSoftware;
-
-/// Maximum number of failures and violations that are printed one by one.
-const SHOWN: usize = 20;
+use crate::pair::fault::{CrashFault, CrashTarget, Sequel};
+use crate::pair::path::PathCut;
+use crate::pair::{FirstLink, LanOptions, PairOptions, PolicyOption, Returning, WorkloadOption};
+use crate::run::{LabFindings, SHOWN, append};
 
 /// The findings. Durations are over all connections of all runs.
 #[derive(Debug, Serialize)]
-pub struct CrashReport {
-    /// Whether every connection of every run survived as if nothing had happened.
-    pub ok: bool,
+pub struct CrashFindings {
     policy: PolicyOption,
     workload: WorkloadOption,
     server: ServerSoftware,
@@ -34,16 +30,14 @@ pub struct CrashReport {
     /// How the path was broken, with cut-service-path.
     #[serde(skip_serializing_if = "Option::is_none")]
     how: Option<PathCut>,
-    links: u8,
+    #[serde(flatten)]
+    lan: LanOptions,
     first_link: FirstLink,
     then_power_off: bool,
     returning: Returning,
     baseline: bool,
-    ipv6: bool,
     #[serde(flatten)]
     way: WanOptions,
-    /// Seed of the first run.
-    pub seed: u64,
     bytes_expected: u64,
     bytes_received: u64,
     sha256_match: bool,
@@ -51,8 +45,6 @@ pub struct CrashReport {
     connections_survived: usize,
     /// Connections for which node b spoke in the end, as captured.
     connections_taken_over: u64,
-    /// Runs that were not made, and why.
-    exceptions: Vec<Exception>,
     /// Number of connections whose last request was refused, because it must not or cannot be executed again.
     connections_refused: usize,
     /// RSTs, in either direction, as captured at the client.
@@ -98,8 +90,6 @@ pub struct CrashReport {
     connections_at_fault: usize,
     /// Connections still under way at the event after the fault. Only such connections can show that the event changes nothing.
     connections_at_second: usize,
-    /// The first few things that the daemons failed to do, or did without reason.
-    problems: Vec<String>,
     /// The first few reasons why connections did not survive.
     failures: Vec<String>,
     captures: Vec<Capture>,
@@ -109,18 +99,10 @@ pub struct CrashReport {
     durations: Durations,
 }
 
-/// Runs that were not made, because their combination of policy, workload and fault cannot be played.
-#[derive(Debug, Serialize)]
-struct Exception {
-    reason: String,
-    /// Number of runs.
-    count: u64,
-}
-
-impl CrashReport {
-    /// The report of one run from its `facts`.
+impl CrashFindings {
+    /// The findings of one run from its `facts`. Adds to `problems` what the daemons failed to do, and why the run may show nothing.
     #[must_use]
-    pub fn new(options: &CrashOptions, seed: u64, facts: &RunFacts) -> Self {
+    pub fn new(options: &PairOptions, facts: &RunFacts, problems: &mut Vec<String>) -> Self {
         let RunFacts { client, verdict, .. } = facts;
         let failures = client.connections.iter().enumerate().filter_map(|(index, one)| {
             let failure = one.failure.as_ref()?;
@@ -133,7 +115,8 @@ impl CrashReport {
             let ended = client.connections.iter().map(|one| one.ended_ns);
             ended.filter(|&ended_ns| ended_ns > at.as_nanos()).count()
         };
-        let mut report = Self {
+        problems.extend(facts.problems.iter().cloned());
+        let mut found = Self {
             node: Some(facts.target),
             bytes_expected: client.bytes_expected(),
             bytes_received: client.bytes_received(),
@@ -149,7 +132,6 @@ impl CrashReport {
             role_changes: facts.role_changes,
             connections_at_fault: under_way(facts.fault_at),
             connections_at_second: facts.second_at.map_or(0, under_way),
-            problems: facts.problems.iter().take(SHOWN).cloned().collect(),
             failures: failures.take(SHOWN).collect(),
             durations: durations(options, facts),
             log_at_fault: facts.log.iter().cloned().collect(),
@@ -159,59 +141,42 @@ impl CrashReport {
             }),
             captures: facts.captures.clone(),
             emulated: facts.emulated,
-            ..Self::empty(options, seed)
+            ..Self::empty(options)
         };
         if !facts.rounds.is_empty() {
-            (report.rounds, report.durations) = rounds::add_to(facts);
-            report
-                .problems
-                .extend(report.rounds.iter().filter_map(RoundReport::problem));
+            (found.rounds, found.durations) = round_report::add_to(facts);
+            problems.extend(found.rounds.iter().filter_map(RoundReport::problem));
         }
-        report.add_violations(verdict.violations.clone());
-        report.look_for_emptiness(options.sequel(facts.target));
-        if facts.second_at.is_some() && report.connections_at_second == 0 && !options.baseline {
-            report
-                .problems
-                .push("no connection was under way at the second event".to_owned());
+        found.add_violations(verdict.violations.clone());
+        problems.extend(found.emptiness(options.sequel(facts.target)).map(str::to_owned));
+        if facts.second_at.is_some() && found.connections_at_second == 0 && !options.baseline {
+            problems.push("no connection was under way at the second event".to_owned());
         }
         if let Some((at_limit, log)) = options.log.at_limit.zip(facts.log.as_ref())
             && !log.shows(at_limit)
         {
-            report
-                .problems
-                .push("no log was at its limit when the fault hit".to_owned());
+            problems.push("no log was at its limit when the fault hit".to_owned());
         }
-        report.conclude();
-        report
+        found.sum_up();
+        found
     }
 
-    /// The report if nothing was played, for `reason`.
+    /// The findings before the first run.
     #[must_use]
-    pub fn exception(options: &CrashOptions, seed: u64, reason: &str) -> Self {
-        let reason = reason.to_owned();
-        let mut report = Self::empty(options, seed);
-        report.exceptions.push(Exception { reason, count: 1 });
-        report.conclude();
-        report
-    }
-
-    fn empty(options: &CrashOptions, seed: u64) -> Self {
+    pub fn empty(options: &PairOptions) -> Self {
         Self {
-            ok: false,
             policy: options.policy,
             workload: options.workload,
             server: options.application(),
             fault: options.fault,
             node: options.node,
             how: (options.fault == CrashFault::CutServicePath).then_some(options.how),
-            links: options.links,
+            lan: options.lan,
             first_link: options.first_link,
             then_power_off: options.then_power_off,
             returning: options.returning,
             baseline: options.baseline,
-            ipv6: options.ipv6,
             way: options.way,
-            seed,
             bytes_expected: 0,
             bytes_received: 0,
             sha256_match: true,
@@ -219,7 +184,6 @@ impl CrashReport {
             connections_survived: 0,
             connections_refused: 0,
             connections_taken_over: 0,
-            exceptions: Vec::new(),
             resets_seen: 0,
             resets: Vec::new(),
             violations: Vec::new(),
@@ -240,7 +204,6 @@ impl CrashReport {
             role_changes: 0,
             connections_at_fault: 0,
             connections_at_second: 0,
-            problems: Vec::new(),
             failures: Vec::new(),
             captures: Vec::new(),
             emulated: None,
@@ -248,24 +211,63 @@ impl CrashReport {
         }
     }
 
-    /// Adds a problem if the run shows nothing: no connection was under way, or the required event did not happen.
-    fn look_for_emptiness(&mut self, sequel: Sequel) {
+    /// Why the run shows nothing, if it does: no connection was under way, or the required event did not happen.
+    fn emptiness(&self, sequel: Sequel) -> Option<&'static str> {
         let must_take_over = match sequel {
             Sequel::Takeover | Sequel::TakeoverOfSome => !self.baseline,
             Sequel::Claim | Sequel::AtMostOne => false,
             Sequel::Nothing => self.then_power_off,
         };
         if self.connections_at_fault == 0 {
-            self.problems
-                .push("no connection was under way when the fault hit".to_owned());
+            Some("no connection was under way when the fault hit")
         } else if must_take_over && self.connections_taken_over == 0 {
-            self.problems
-                .push("node b never spoke for any connection".to_owned());
+            Some("node b never spoke for any connection")
+        } else {
+            None
         }
     }
 
-    /// Adds the findings of another run.
-    pub fn add(&mut self, other: Self) {
+    /// Why the waits of connections at work do not keep the promise, if they do not, or if they were not measured.
+    #[must_use]
+    pub fn broken_promise(&self) -> Option<String> {
+        let is_broken = self.busy_stall.is_none_or(|busy| !busy.kept);
+        is_broken.then(|| "connections at work waited longer than is promised: see busy_stall".to_owned())
+    }
+
+    fn add_violations(&mut self, more: Vec<Finding>) {
+        self.violations_more += append(&mut self.violations, more);
+    }
+
+    fn sum_up(&mut self) {
+        let spread = |values: &[f64]| Spread::of(values.iter().copied());
+        self.stall_ms = spread(&self.durations.stall);
+        self.second_stall_ms = spread(&self.durations.second_stall);
+        self.detection_ms = spread(&self.durations.detection);
+        self.takeover_ms = spread(&self.durations.takeover);
+        self.restart_gap_ms = spread(&self.durations.restart_gap);
+        self.integration_ms = spread(&self.durations.integration);
+        self.integration_gap_ms = spread(&self.durations.integration_gap);
+        self.baseline_gap_ms = spread(&self.durations.baseline_gap).map(|spread| spread.max);
+        self.busy_stall = BusyStall::of(&self.durations, self.way.rtt_ms.unwrap_or(0.0));
+    }
+}
+
+impl LabFindings for CrashFindings {
+    fn holds(&self) -> bool {
+        self.connections_survived == self.connections
+            && self.sha256_match
+            && self.bytes_received == self.bytes_expected
+            && self.resets_seen == 0
+            && self.violations.is_empty()
+            && self.unproven.is_empty()
+    }
+
+    fn add(&mut self, other: Self) {
+        self.node = self.node.or(other.node);
+        if self.captures.is_empty() {
+            self.captures = other.captures;
+        }
+        self.emulated = self.emulated.or(other.emulated);
         self.bytes_expected += other.bytes_expected;
         self.bytes_received += other.bytes_received;
         self.sha256_match &= other.sha256_match;
@@ -281,7 +283,6 @@ impl CrashReport {
         self.violations_more += other.violations_more;
         self.add_violations(other.violations);
         append(&mut self.unproven, other.unproven);
-        append(&mut self.problems, other.problems);
         append(&mut self.failures, other.failures);
         self.durations.add(other.durations);
         self.rounds.extend(other.rounds);
@@ -290,30 +291,23 @@ impl CrashReport {
         if other.first_live_ms > self.first_live_ms {
             self.first_live_ms = other.first_live_ms;
         }
-        self.conclude();
+        self.sum_up();
     }
 
-    /// One line of text for a person.
-    #[must_use]
-    pub fn line(&self) -> String {
+    fn line(&self) -> String {
         let stall = self.stall_ms.map_or_else(
             || "-".to_owned(),
             |stall| format!("{:.1}/{:.1} ms", stall.median, stall.max),
         );
-        if let [Exception { reason, .. }] = &self.exceptions[..] {
-            return format!("exception: {reason}");
-        }
         let node = self
             .node
-            .map_or_else(String::new, |node| format!(" ({node:?})").to_lowercase());
+            .map_or_else(String::new, |node| format!("{node:?}: ").to_lowercase());
         let refused = match self.connections_refused {
             0 => String::new(),
             count => format!(" ({count} with a last request refused)"),
         };
         format!(
-            "{}, seed {}{node}: {} of {} connections survived{refused}, {} resets, {} violations, stall (median/max) {stall}",
-            if self.ok { "held" } else { "DID NOT HOLD" },
-            self.seed,
+            "{node}{} of {} connections survived{refused}, {} resets, {} violations, stall (median/max) {stall}",
             self.connections_survived,
             self.connections,
             self.resets_seen,
@@ -321,9 +315,7 @@ impl CrashReport {
         )
     }
 
-    /// The whole report as text for a person.
-    #[must_use]
-    pub fn text(&self) -> String {
+    fn text(&self) -> String {
         let mut text = self.line();
         let parts = [
             ("stall", self.stall_ms),
@@ -354,57 +346,15 @@ impl CrashReport {
             )
         });
         let unproven = self.unproven.iter().map(|what| format!("not proven: {what}"));
-        let said = self.problems.iter().chain(&self.failures).cloned();
-        for problem in found.chain(unproven).chain(said) {
+        for problem in found.chain(unproven).chain(self.failures.iter().cloned()) {
             text += &format!("\n  {problem}");
         }
         text
     }
-
-    /// Adds a problem if connections at work waited longer than promised, or if their waits were not measured.
-    pub fn expect_short_stall(&mut self) {
-        if self.busy_stall.is_none_or(|busy| !busy.kept) {
-            self.problems
-                .push("connections at work waited longer than is promised: see busy_stall".to_owned());
-            self.ok = false;
-        }
-    }
-
-    fn add_violations(&mut self, more: Vec<Finding>) {
-        self.violations_more += append(&mut self.violations, more);
-    }
-
-    fn conclude(&mut self) {
-        self.ok = self.connections_survived == self.connections
-            && self.sha256_match
-            && self.bytes_received == self.bytes_expected
-            && self.resets_seen == 0
-            && self.violations.is_empty()
-            && self.unproven.is_empty()
-            && self.problems.is_empty();
-        let spread = |values: &[f64]| Spread::of(values.iter().copied());
-        self.stall_ms = spread(&self.durations.stall);
-        self.second_stall_ms = spread(&self.durations.second_stall);
-        self.detection_ms = spread(&self.durations.detection);
-        self.takeover_ms = spread(&self.durations.takeover);
-        self.restart_gap_ms = spread(&self.durations.restart_gap);
-        self.integration_ms = spread(&self.durations.integration);
-        self.integration_gap_ms = spread(&self.durations.integration_gap);
-        self.baseline_gap_ms = spread(&self.durations.baseline_gap).map(|spread| spread.max);
-        self.busy_stall = BusyStall::of(&self.durations, self.way.rtt_ms.unwrap_or(0.0));
-    }
-}
-
-/// Adds items of `more` up to the maximum. Returns the number of items left out.
-fn append<T>(list: &mut Vec<T>, more: Vec<T>) -> u64 {
-    let room = SHOWN.saturating_sub(list.len()).min(more.len());
-    let left_out = more.len() - room;
-    list.extend(more.into_iter().take(room));
-    left_out as u64
 }
 
 /// The parts of the stall, for each connection.
-fn durations(options: &CrashOptions, facts: &RunFacts) -> Durations {
+fn durations(options: &PairOptions, facts: &RunFacts) -> Durations {
     let felt = Felt {
         client: &facts.client,
         idle: facts.idle,

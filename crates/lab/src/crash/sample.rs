@@ -1,12 +1,11 @@
 //! Takeover times of single runs, for benchmarks.
 
-use std::path::PathBuf;
-
 use anyhow::{Context, Result, ensure};
 use proto::Instant;
 
 use super::play::play;
-use super::{CrashOptions, WorkloadOption, preflight};
+use crate::pair::{PairOptions, WorkloadOption};
+use crate::run::{DaemonOption, LabRun, Progress};
 
 /// Times from the declaration of the primary's death until connections were live, in milliseconds.
 #[derive(Clone, Copy, Debug)]
@@ -31,17 +30,20 @@ pub fn sample(
     workload: WorkloadOption,
     connections: u32,
     seed: u64,
-    steadfast: Option<PathBuf>,
+    daemon: &DaemonOption,
 ) -> Result<TakeoverSample> {
-    let mut options = CrashOptions::single(workload, connections, seed, steadfast);
+    let mut options = PairOptions::new(workload, connections);
+    options.run.daemon = daemon.clone();
     if workload == WorkloadOption::Download {
         // At full speed the download of one connection would end before the fault.
         options.way.rate_mbit = Some(RATE_MBIT);
         options.megabytes = Some(MEGABYTES);
     }
-    preflight::check(&options)?;
-    let run = format!("{}-s{seed}", std::process::id());
-    let facts = play(&options, seed, &run, &|_| {})?;
+    options.check_machine(&[])?;
+    let number = seed as u32;
+    let facts = LabRun::play(&options.run, (number, seed, &[]), &Progress::hidden(), |run| {
+        play(&options, run)
+    })?;
     let takeover = facts.takeovers.last().context("no takeover was seen")?;
     ensure!(
         facts.client.survivors() == facts.client.connections.len(),

@@ -37,7 +37,7 @@ use self::results::Results;
 use self::scenario::FigureScenario;
 use self::shard::{Manifest, Shard};
 pub use self::trace::{TraceOptions, trace};
-use crate::{LabOutcome, WrongUse};
+use crate::run::{LabOutcome, WrongUse};
 
 /// Draw figures of the HALR thesis, and the same for today's hosts: CSV, SVG, and for several a report with a verdict per claim.
 #[derive(Clone, Debug, Args)]
@@ -195,11 +195,7 @@ fn finish(out: &Path, manifest: &Manifest, results: &Results, took: Duration) ->
     let surprising = judged
         .iter()
         .any(|judged| judged.verdict == FigureClaimVerdict::Surprising);
-    Ok(if surprising {
-        LabOutcome::DidNotHold
-    } else {
-        LabOutcome::Held
-    })
+    Ok(LabOutcome::of(!surprising))
 }
 
 fn draw_all(entries: &[&CatalogueEntry], results: &Results) -> Vec<Figure> {

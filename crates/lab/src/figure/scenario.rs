@@ -11,7 +11,7 @@ use sim::scenario::cluster::ClusterScenario;
 use sim::scenario::rate::RateScenario;
 
 use super::place::FieldSpans;
-use crate::WrongUse;
+use crate::run::WrongUse;
 
 /// The contents of a scenario file: one table. The table's name selects the variant.
 #[derive(Clone, Debug, Deserialize)]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::results::Results;
 use super::rows::Rows;
-use crate::WrongUse;
+use crate::run::WrongUse;
 
 /// One of several parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

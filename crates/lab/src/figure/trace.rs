@@ -16,7 +16,7 @@ use super::catalogue;
 use super::scenario::FigureScenario;
 use super::sweep::SweepRun;
 use crate::judge::pcap;
-use crate::{LabOutcome, WrongUse};
+use crate::run::{LabOutcome, WrongUse};
 
 /// Write down every packet of a figure's or a scenario file's runs: one line per event, CSV, and pcap for tcpdump and Wireshark.
 #[derive(Clone, Debug, Args)]

@@ -18,6 +18,8 @@ const BOOT_LIMIT: Duration = Duration::from_secs(60);
 /// Time between two looks at a booting host.
 const POLL: Duration = Duration::from_millis(100);
 
+/// Longest time for one block of commands. The first may build the program.
+const BLOCK_LIMIT: &str = "900";
 /// Makes the host's files, in a mount namespace of its own, and boots it. Arguments: a folder, the network namespace's file, the host's name,
 /// and the name by which this machine knows it.
 const BOOT: &str = r#"
@@ -108,7 +110,7 @@ impl SystemdHost {
             .args(["--all", "--target", &self.init.to_string()])
             .arg(format!("--wdns={}", directory.display()))
             .args(["bash", "-c"])
-            .arg(super::strict(commands));
+            .arg(strict(commands));
         Ok(command)
     }
 
@@ -116,4 +118,10 @@ impl SystemdHost {
     pub fn path(&self, file: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{file}", self.init))
     }
+}
+
+/// Wraps shell commands so that they end at the first command that fails, or after [`BLOCK_LIMIT`].
+pub fn strict(commands: &str) -> String {
+    let quoted = commands.replace('\'', r"'\''");
+    format!("exec timeout {BLOCK_LIMIT} bash -euo pipefail -c '{quoted}'")
 }

@@ -3,7 +3,6 @@
 mod host;
 mod text;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -13,13 +12,12 @@ use clap::Args;
 use linux::netns::Netns;
 use serde::Serialize;
 
-use self::host::SystemdHost;
+use self::host::{SystemdHost, strict};
 use self::text::{GuideAction, GuideHost, GuideStep, NODES};
-use crate::crash::missing_programs;
 use crate::net::{Topology, TopologyOptions};
 use crate::process::LoggedProcess;
-use crate::teardown::{Resource, Teardown};
-use crate::{LabOutcome, Missing, WrongUse};
+use crate::run::{LabOutcome, WrongUse, conclude, in_memory, missing_programs, require_nothing};
+use crate::teardown::Teardown;
 
 /// Execute a guide as it stands: its commands on two hosts with systemd, and what it asks a person to do.
 ///
@@ -35,8 +33,6 @@ pub struct GuideOptions {
     json: bool,
 }
 
-/// Longest time for one block of commands. The first may build the program.
-const BLOCK_LIMIT: &str = "900";
 /// Time that commands in the background get before the guide goes on.
 const HEAD_START: Duration = Duration::from_secs(1);
 /// Longest time for commands in the background.
@@ -55,7 +51,7 @@ struct GuideReport {
 /// Executes the guide and prints what came of it.
 ///
 /// # Errors
-/// [`WrongUse`] if the guide cannot be read, [`Missing`] if this machine lacks something. Another error if the hosts cannot be made.
+/// [`WrongUse`] if the guide cannot be read. Another error if this machine lacks something, or the hosts cannot be made.
 pub fn run(options: &GuideOptions) -> Result<LabOutcome> {
     let guide = options.file.display();
     let text =
@@ -72,19 +68,9 @@ pub fn run(options: &GuideOptions) -> Result<LabOutcome> {
         steps: steps.len(),
         failure,
     };
-    let mut stdout = std::io::stdout().lock();
-    if options.json {
-        writeln!(stdout, "{}", serde_json::to_string(&report)?)?;
-    } else {
-        match &report.failure {
-            Some(failure) => writeln!(stdout, "{failure}")?,
-            None => writeln!(stdout, "all {} steps of {guide} do what it says", report.steps)?,
-        }
-    }
-    Ok(if report.ok {
-        LabOutcome::Held
-    } else {
-        LabOutcome::DidNotHold
+    conclude(options.json, report.ok, &report, || match &report.failure {
+        Some(failure) => println!("{failure}"),
+        None => println!("all {} steps of {guide} do what it says", report.steps),
     })
 }
 
@@ -98,11 +84,7 @@ fn check_machine() -> Result<()> {
     if !systems.contains("\toverlay\n") {
         missing.push("overlay: the kernel lacks this file system".to_owned());
     }
-    if missing.is_empty() {
-        Ok(())
-    } else {
-        Err(Missing(missing).into())
-    }
+    require_nothing(missing)
 }
 
 /// The hosts, and what runs on them.
@@ -116,9 +98,7 @@ struct GuideTestbed {
 /// Does the steps in order. Returns how many were done, and why the next one failed.
 fn play(steps: &[GuideStep], options: &GuideOptions, teardown: &Teardown) -> Result<(usize, Option<String>)> {
     let run = std::process::id().to_string();
-    let directory = PathBuf::from(format!("/dev/shm/steadfast-lab-{run}"));
-    teardown.will_create(&Resource::Path(directory.clone()))?;
-    std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+    let directory = in_memory(&run, teardown)?;
     let network = Topology::build(&run, TopologyOptions::default(), teardown).context("build the network")?;
     let boot = |index: usize| {
         let namespace = Netns::open(network.nodes[index].name())?;
@@ -208,12 +188,6 @@ impl GuideTestbed {
             .args(["-c", &strict(commands)]);
         Ok(command)
     }
-}
-
-/// Wraps shell commands so that they end at the first command that fails, or after [`BLOCK_LIMIT`].
-fn strict(commands: &str) -> String {
-    let quoted = commands.replace('\'', r"'\''");
-    format!("exec timeout {BLOCK_LIMIT} bash -euo pipefail -c '{quoted}'")
 }
 
 /// Runs the command and waits for its end.

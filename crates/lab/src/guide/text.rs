@@ -10,7 +10,7 @@
 //!
 //! Blocks of other languages, and all other comments, are not executed.
 
-use crate::WrongUse;
+use crate::run::WrongUse;
 
 /// A host of the guide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use linux::netns::Netns;
 use serde_json::json;
 
 use super::{Topology, TopologyOptions};
-use crate::LabOutcome;
 use crate::emulator::{Emulator, WanOptions};
+use crate::run::LabOutcome;
 use crate::teardown::Teardown;
 
 /// Build the lab's network and keep it until ^C.

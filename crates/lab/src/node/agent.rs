@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::arbiter::ArbiterSetup;
+use super::health::HealthProbe;
 use super::log::LogOptions;
 use super::status::{ReportedConnection, ReportedStatus};
 use crate::clock::monotonic;
@@ -81,23 +82,8 @@ pub struct PairSetup {
     pub log: LogOptions,
 }
 
-/// A health probe of the application: a question on a connection of its own, and the beginning of the expected answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HealthProbe {
-    /// The question.
-    pub send: &'static str,
-    /// The beginning of the answer.
-    pub expect: &'static str,
-}
-
 /// Time for which a backup may speak without asking the arbiter. The daemons' default.
 const LEASE: Duration = Duration::from_millis(300);
-/// Health probes: milliseconds between two probes, milliseconds after which a probe has failed, and number of failures in a row
-/// that count as a dead application.
-const HEALTH_INTERVAL_MS: u32 = 50;
-const HEALTH_TIMEOUT_MS: u32 = 100;
-const HEALTH_FAILURES: u32 = 3;
-
 impl PairSetup {
     /// The files that the daemons leave outside of their network namespaces: pins and state.
     #[must_use]
@@ -216,23 +202,6 @@ fn write_key(path: &Path, name: &str) -> Result<()> {
     fs::write(path, digits)
         .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o600)))
         .with_context(|| path.display().to_string())
-}
-
-impl HealthProbe {
-    fn table(self) -> String {
-        let Self { send, expect } = self;
-        // For these strings, Debug and TOML's basic strings use the same escapes.
-        format!(
-            "
-[service.health]
-interval_ms = {HEALTH_INTERVAL_MS}
-timeout_ms = {HEALTH_TIMEOUT_MS}
-failures = {HEALTH_FAILURES}
-send = {send:?}
-expect = {expect:?}
-"
-        )
-    }
 }
 
 /// A running daemon.
@@ -413,6 +382,32 @@ impl AgentProcess {
     /// If it does not answer.
     pub fn status(&self, node: &Netns) -> Result<ReportedStatus> {
         self.operator.ask(&["status"], node)
+    }
+
+    /// Waits until the daemon in `node` reports a status that `is_right`. Asks it every `poll`. If it does not do so within `limit`,
+    /// returns the problem: the daemon does not do `what`.
+    pub fn wait_for(
+        &self,
+        node: &Netns,
+        what: &str,
+        (limit, poll): (Duration, Duration),
+        mut is_right: impl FnMut(&ReportedStatus) -> bool,
+    ) -> Option<String> {
+        let deadline = Deadline::now() + limit;
+        loop {
+            let status = self.status(node);
+            if status.as_ref().is_ok_and(&mut is_right) {
+                return None;
+            }
+            if Deadline::now() > deadline {
+                let (name, said) = (&self.name, self.last_words());
+                let status = status.map_or_else(|error| format!("{error:#}"), |status| format!("{status:?}"));
+                return Some(format!(
+                    "{name} does not {what} after {limit:?}: {status}; it said:{said}"
+                ));
+            }
+            std::thread::sleep(poll);
+        }
     }
 
     /// Runs an operator's command on the daemon in `node`, and waits until it is done.

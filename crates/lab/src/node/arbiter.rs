@@ -25,6 +25,15 @@ pub enum Assume {
 }
 
 impl Assume {
+    /// The programs that the arbiter needs, each with the Debian package that contains it.
+    #[must_use]
+    pub fn needs(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Etcd => &[("etcd", "etcd-server"), ("openssl", "openssl")],
+            Self::Fence | Self::SlowFence | Self::FailStop => &[],
+        }
+    }
+
     /// Time that the arbiter's answer takes, beyond the time for a process and a few packets.
     #[must_use]
     pub fn takes(self) -> Duration {

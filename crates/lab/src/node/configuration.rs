@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::server::ServerSoftware;
+use super::software::ServerSoftware;
 
 /// Maximum number of open descriptors of a server. Below the hard limit of small machines.
 const FILES_MAX: u32 = 16_384;

@@ -3,12 +3,15 @@
 mod agent;
 mod arbiter;
 mod configuration;
+mod health;
 mod log;
 mod server;
+mod software;
 mod status;
 
 pub use self::agent::{AgentProcess, HEARTBEAT_PORT, PairSetup};
 pub use self::arbiter::{ArbiterSetup, Assume, FenceSetup};
 pub use self::log::{AtLimitOption, LogOptions};
-pub use self::server::{DEBIAN_PYTHON, PatternFiles, ServerProcess, ServerSoftware, WEBSOCKETS};
+pub use self::server::{PatternFiles, ServerProcess};
+pub use self::software::{DEBIAN_PYTHON, ServerSoftware, WEBSOCKETS};
 pub use self::status::{ReportedConnection, ReportedService, ReportedStatus, ReportedTakeover};

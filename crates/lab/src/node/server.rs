@@ -1,4 +1,4 @@
-//! The unmodified servers, each with a configuration and a directory of its own.
+//! The running servers, each with a configuration and a directory of its own.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -8,153 +8,17 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::ValueEnum;
 use linux::netns::Netns;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use serde::Serialize;
 
-use super::agent::HealthProbe;
 use super::configuration;
-use crate::client::Protocol;
+use super::software::ServerSoftware;
 use crate::pattern;
 use crate::process::{self, LoggedProcess};
 
-/// Debian's Python, for which Debian's packages are installed. PATH may contain others.
-pub const DEBIAN_PYTHON: &str = "/usr/bin/python3";
-/// A file of the package `python3-websockets`.
-pub const WEBSOCKETS: &str = "/usr/lib/python3/dist-packages/websockets/__init__.py";
 const ECHO: &str = include_str!("echo.py");
 const START_LIMIT: Duration = Duration::from_secs(10);
-
-/// Which server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ServerSoftware {
-    /// nginx: serves files of pattern data; events, several workers.
-    Nginx,
-    /// Apache httpd: the same; processes and threads (the event module).
-    Apache,
-    /// lighttpd: the same; events, one process.
-    Lighttpd,
-    /// Python's http.server: the same; a thread for each connection.
-    Python,
-    /// redis: keeps what clients write; one process.
-    Redis,
-    /// Python's websockets: says back what it is told. The lab's own clients do not speak that.
-    #[value(skip)]
-    Websockets,
-}
-
-impl ServerSoftware {
-    /// The server's name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Nginx => "nginx",
-            Self::Apache => "apache2",
-            Self::Lighttpd => "lighttpd",
-            Self::Python => "python3",
-            Self::Redis => "redis-server",
-            Self::Websockets => "websockets",
-        }
-    }
-
-    /// The server's program.
-    #[must_use]
-    pub fn program(self) -> &'static str {
-        match self {
-            Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python | Self::Redis => self.name(),
-            Self::Websockets => DEBIAN_PYTHON,
-        }
-    }
-
-    /// The program in PATH or the file that the server needs, and the Debian package that contains it.
-    #[must_use]
-    pub fn needs(self) -> (&'static str, &'static str) {
-        let package = match self {
-            Self::Nginx => "nginx-light",
-            Self::Apache => "apache2-bin",
-            Self::Lighttpd | Self::Python | Self::Redis => self.program(),
-            Self::Websockets => return (WEBSOCKETS, "python3-websockets"),
-        };
-        (self.program(), package)
-    }
-
-    /// The port on which the server listens.
-    #[must_use]
-    pub fn port(self) -> u16 {
-        match self.protocol() {
-            Protocol::Http => 80,
-            Protocol::Redis => 6379,
-        }
-    }
-
-    /// The protocol of the server's clients.
-    #[must_use]
-    pub fn protocol(self) -> Protocol {
-        match self {
-            Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python | Self::Websockets => Protocol::Http,
-            Self::Redis => Protocol::Redis,
-        }
-    }
-
-    /// Whether its clients change to another protocol.
-    #[must_use]
-    pub fn is_opaque(self) -> bool {
-        self == Self::Websockets
-    }
-
-    /// A health probe that the server answers if it works.
-    #[must_use]
-    pub fn health(self) -> HealthProbe {
-        match self.protocol() {
-            Protocol::Http => HealthProbe {
-                send: "GET / HTTP/1.0\r\n\r\n",
-                expect: "HTTP/1.",
-            },
-            Protocol::Redis => HealthProbe {
-                send: "PING\r\n",
-                expect: "+PONG",
-            },
-        }
-    }
-
-    /// Whether its connections are spread over worker processes.
-    #[must_use]
-    pub fn has_workers(self) -> bool {
-        matches!(self, Self::Nginx | Self::Apache)
-    }
-
-    /// The command that runs in the existing directory `own`, serves `files`, and has `workers` processes if the server has
-    /// workers.
-    fn command(self, node: &Netns, own: &Path, files: &Path, workers: u32) -> Result<Command> {
-        let mut command = node.command(self.program())?;
-        let text = match self {
-            Self::Nginx => configuration::nginx(own, files, workers),
-            Self::Apache => configuration::apache(own, files, workers),
-            Self::Lighttpd => configuration::lighttpd(own, files),
-            Self::Python | Self::Redis => String::new(),
-            Self::Websockets => ECHO.to_owned(),
-        };
-        let file = own.join("server.conf");
-        fs::write(&file, text).with_context(|| file.display().to_string())?;
-        match self {
-            Self::Nginx => command
-                .arg("-p")
-                .arg(own)
-                .arg("-c")
-                .arg(file)
-                .args(["-e", "stderr"]),
-            Self::Apache => command.arg("-f").arg(file).arg("-DFOREGROUND"),
-            Self::Lighttpd => command.arg("-D").arg("-f").arg(file),
-            Self::Python => command.args(configuration::python(files)),
-            Self::Redis => command.args(configuration::redis(own)),
-            Self::Websockets => command.arg(file).arg(self.port().to_string()),
-        };
-        Ok(command)
-    }
-}
 
 /// Files of pattern data, the same for the servers of both nodes.
 #[derive(Debug)]
@@ -206,7 +70,7 @@ impl ServerProcess {
     ) -> Result<Self> {
         let own = directory.join(label);
         fs::create_dir_all(&own).with_context(|| own.display().to_string())?;
-        let command = application.command(node, &own, &content.directory, workers)?;
+        let command = command(application, node, &own, &content.directory, workers)?;
         let mut process = LoggedProcess::start(label, command, directory)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, application.port()));
         let listens = |_: &LoggedProcess| {
@@ -238,6 +102,41 @@ impl ServerProcess {
     pub fn workers(&self) -> Result<Vec<Pid>> {
         process::children(self.pid()).context("the server's workers")
     }
+}
+
+/// The command that runs `application` in the existing directory `own`, serves `files`, and has `workers` processes if the server has
+/// workers.
+fn command(
+    application: ServerSoftware,
+    node: &Netns,
+    own: &Path,
+    files: &Path,
+    workers: u32,
+) -> Result<Command> {
+    let mut command = node.command(application.program())?;
+    let text = match application {
+        ServerSoftware::Nginx => configuration::nginx(own, files, workers),
+        ServerSoftware::Apache => configuration::apache(own, files, workers),
+        ServerSoftware::Lighttpd => configuration::lighttpd(own, files),
+        ServerSoftware::Python | ServerSoftware::Redis => String::new(),
+        ServerSoftware::Websockets => ECHO.to_owned(),
+    };
+    let file = own.join("server.conf");
+    fs::write(&file, text).with_context(|| file.display().to_string())?;
+    match application {
+        ServerSoftware::Nginx => command
+            .arg("-p")
+            .arg(own)
+            .arg("-c")
+            .arg(file)
+            .args(["-e", "stderr"]),
+        ServerSoftware::Apache => command.arg("-f").arg(file).arg("-DFOREGROUND"),
+        ServerSoftware::Lighttpd => command.arg("-D").arg("-f").arg(file),
+        ServerSoftware::Python => command.args(configuration::python(files)),
+        ServerSoftware::Redis => command.args(configuration::redis(own)),
+        ServerSoftware::Websockets => command.arg(file).arg(application.port().to_string()),
+    };
+    Ok(command)
 }
 
 #[cfg(test)]

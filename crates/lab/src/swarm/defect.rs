@@ -2,20 +2,12 @@
 
 use anyhow::Result;
 use indicatif::ProgressBar;
-use serde::Deserialize;
-use serde::de::IntoDeserializer;
-use serde::de::value::{Error, StrDeserializer};
 use sim::pair::Defect;
 use sim::swarm::{Scenario, holds_without_defect, play, shrink};
 
-use super::{SwarmOptions, write};
-use crate::LabOutcome;
-
-/// Parses a defect's name.
-pub(super) fn parse(name: &str) -> Result<Defect, Error> {
-    let name: StrDeserializer<'_, Error> = name.into_deserializer();
-    Defect::deserialize(name)
-}
+use super::options::SwarmOptions;
+use super::write::write;
+use crate::run::LabOutcome;
 
 /// Runs scenarios with a defect in the nodes until one of them breaks a promise that it keeps without the defect.
 pub(super) fn look_for(defect: Defect, options: &SwarmOptions) -> Result<LabOutcome> {
@@ -55,5 +47,5 @@ pub(super) fn look_for(defect: Defect, options: &SwarmOptions) -> Result<LabOutc
     } else {
         println!("not found in {runs} runs from seed {}", options.seed);
     }
-    Ok(super::outcome(found.is_some()))
+    Ok(LabOutcome::of(found.is_some()))
 }

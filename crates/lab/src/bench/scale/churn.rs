@@ -6,8 +6,8 @@ use anyhow::Result;
 use linux::wire::held_entries;
 use serde::Serialize;
 
+use super::content::{SMALL_BYTES, small_path};
 use super::short::{self, Shorts};
-use super::{SMALL_BYTES, small_path};
 use crate::bench::scene::BenchTestbed;
 use crate::process::anonymous_memory;
 

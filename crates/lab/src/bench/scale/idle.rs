@@ -8,7 +8,7 @@ use linux::wire::held_entries;
 use nix::unistd::Pid;
 use serde::Serialize;
 
-use super::{SEED, SMALL_BYTES};
+use super::content::{SEED, SMALL_BYTES};
 use crate::bench::scene::BenchTestbed;
 use crate::client::{ClientOrder, ClientPlan, ClientProcess, Protocol, Workload};
 use crate::node::ReportedTakeover;
@@ -74,9 +74,7 @@ pub fn run(scene: &BenchTestbed, connections: u32) -> Result<Idle> {
     plan.timeline_points = 2;
     plan.deadline_ms = (READY_LIMIT + TAKEOVER_LIMIT + REPORT_LIMIT).as_millis() as u64;
     let empty = ProcessMemory::of(scene)?;
-    let mut command = scene.network.client.command(std::env::current_exe()?)?;
-    command.arg(crate::CLIENT);
-    let mut client = ClientProcess::start(command, &plan)?;
+    let mut client = ClientProcess::start_on(&scene.network.client, &plan)?;
     let flowing = client.wait_ready(READY_LIMIT)?;
     ensure!(
         flowing == plan.connections,

@@ -1,6 +1,7 @@
 //! `bench scale`: the cost of many connections, of many new connections, and of a flood.
 
 mod churn;
+mod content;
 mod flood;
 mod idle;
 mod report;
@@ -14,19 +15,18 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use self::content::{SEED, SMALL_BYTES, small_path};
 use self::flood::{Flood, FloodKind};
 use self::report::{ScaleBenchReport, ScaleResults};
 use super::calibration::Calibration;
+use super::measure;
+use super::options::BenchRunOptions;
 use super::scene::{BenchTestbed, BenchVariant, PATIENT, Serving};
-use super::{Common, measure};
-use crate::LabOutcome;
 use crate::node::PatternFiles;
 use crate::pattern;
-use crate::teardown::{Resource, Teardown};
+use crate::run::{LabOutcome, conclude, in_memory};
+use crate::teardown::Teardown;
 
-const SEED: u64 = 1;
-/// Bytes of one small reply, and of an idle connection's exchange.
-const SMALL_BYTES: u64 = 1000;
 /// Bytes of a download beside a flood.
 const BULK_BYTES: u64 = 1_000_000_000;
 /// Time between the start of a flood and the start of the download. The flood fills the servers' backlog in this time.
@@ -48,7 +48,7 @@ const MISSED_DEFAULT: u32 = 4;
 #[derive(Clone, Debug, Args)]
 pub struct ScaleBenchOptions {
     #[command(flatten)]
-    common: Common,
+    common: BenchRunOptions,
     /// Only these; default: all but saturation, which asks for its minutes.
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<ScaleTest>,
@@ -94,11 +94,6 @@ fn minutes(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Path of the small file.
-fn small_path() -> String {
-    format!("/{}", pattern::file_name(SEED, SMALL_BYTES))
-}
-
 /// Runs the benchmark.
 ///
 /// # Errors
@@ -106,21 +101,12 @@ fn small_path() -> String {
 pub fn run(options: &ScaleBenchOptions) -> Result<LabOutcome> {
     linux::process::raise_file_limit().context("raise the limit of open files")?;
     let calibration = Calibration::measure();
-    let daemon = options.common.daemon()?;
+    let daemon = options.common.daemon.path()?;
     let teardown = Teardown::start()?;
     let found = find(options, &daemon, &teardown);
     teardown.finish()?;
     let report = ScaleBenchReport::of(options.common.rounds, calibration, found?);
-    if options.common.json {
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        report.print();
-    }
-    Ok(if report.ok {
-        LabOutcome::Held
-    } else {
-        LabOutcome::DidNotHold
-    })
+    conclude(options.common.json, report.ok, &report, || report.print())
 }
 
 /// Things that all scenes of the benchmark share.
@@ -141,8 +127,7 @@ impl ScaleContext<'_> {
 
 /// Runs the requested parts one after the other, each in networks of its own.
 fn find(options: &ScaleBenchOptions, daemon: &Path, teardown: &Teardown) -> Result<ScaleResults> {
-    let directory = PathBuf::from(format!("/dev/shm/steadfast-lab-scale-{}", std::process::id()));
-    teardown.will_create(&Resource::Path(directory.clone()))?;
+    let directory = in_memory(&format!("scale-{}", std::process::id()), teardown)?;
     let files = [(SEED, SMALL_BYTES), (SEED, BULK_BYTES)];
     let place = ScaleContext {
         content: PatternFiles::generate(&directory, &files)?,

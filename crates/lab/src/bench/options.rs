@@ -1,0 +1,18 @@
+//! The options that all benchmarks have.
+
+use clap::Args;
+
+use crate::run::DaemonOption;
+
+/// What all benchmarks can be told.
+#[derive(Clone, Debug, Args)]
+pub struct BenchRunOptions {
+    /// Rounds; each measures every variant once, in changing order. Medians are reported.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub daemon: DaemonOption,
+}

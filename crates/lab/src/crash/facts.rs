@@ -1,0 +1,155 @@
+//! What a run has left: what the clients, the daemons and the judge say about it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant as Deadline};
+
+use anyhow::{Context, Result};
+use proto::Instant;
+use serde::Serialize;
+
+use crate::capture::Capture;
+use crate::client::ClientReport;
+use crate::clock::{ClockOffset, as_nanos, as_optional_nanos};
+use crate::emulator::Passed;
+use crate::judge::JudgeVerdict;
+use crate::node::{AtLimitOption, ReportedConnection, ReportedTakeover};
+use crate::pair::expect::BACKUP;
+use crate::pair::fault::CrashTarget;
+use crate::pair::integration::Integration;
+use crate::pair::testbed::Testbed;
+
+/// Time limit for a log to reach its limit after the moment of the fault has come, and the time between two checks.
+const LIMIT_PATIENCE: Duration = Duration::from_secs(10);
+const LIMIT_POLL: Duration = Duration::from_millis(10);
+/// Text in the reason of a connection that is unprotected because its log is full.
+const AT_LIMIT: &str = "the log reached its limit";
+
+/// Numbers under which the clients measure the fault, the time before it, the event after it, and a node's return.
+/// With rounds, each round has three numbers: the fault, the time before it, the return.
+pub const FAULT: usize = 0;
+pub const BEFORE: usize = 1;
+pub const AFTER: usize = 2;
+pub const RETURN: usize = 3;
+
+/// The results of a run.
+#[derive(Serialize)]
+pub struct RunFacts {
+    /// What the clients measured.
+    pub client: ClientReport,
+    /// Number of idle connections if others are at work. They are the first ones.
+    pub idle: usize,
+    /// The node that the fault hit.
+    pub target: CrashTarget,
+    /// When the fault began.
+    #[serde(serialize_with = "as_nanos")]
+    pub fault_at: Instant,
+    /// When the fault that makes node b take over began.
+    #[serde(serialize_with = "as_optional_nanos")]
+    pub deadly_at: Option<Instant>,
+    /// When node a began to claim the address because its wire is gone, if it did.
+    #[serde(serialize_with = "as_optional_nanos")]
+    pub claimed_at: Option<Instant>,
+    /// When the event after the fault began, if there was one.
+    #[serde(serialize_with = "as_optional_nanos")]
+    pub second_at: Option<Instant>,
+    /// The survivor's takeovers.
+    pub takeovers: Vec<ReportedTakeover>,
+    /// The survivor's connections after the takeover.
+    pub taken_over: Vec<ReportedConnection>,
+    /// The return of a node after the fault, if one came back.
+    pub integration: Option<Integration>,
+    /// The rounds, if the run has rounds.
+    pub rounds: Vec<CrashRound>,
+    /// Number of times the speaking node has changed since the fault.
+    pub role_changes: u64,
+    /// The log just before the fault, if the run is about its limit.
+    pub log: Option<LogAtFault>,
+    /// Things that the daemons failed to do, or did without reason.
+    pub problems: Vec<String>,
+    /// Offset from the monotonic clock to the wall clock. The captures and the verdict have wall-clock times; all other times here are
+    /// monotonic.
+    pub clock: ClockOffset,
+    /// The captures.
+    pub captures: Vec<Capture>,
+    /// Packets that the emulator passed on, to the router and to the client.
+    pub emulated: Option<[Passed; 2]>,
+    /// The judge's verdict on the captures.
+    pub verdict: JudgeVerdict,
+}
+
+/// State of the wire's logs just before a fault.
+#[derive(Clone, Debug, Serialize)]
+pub struct LogAtFault {
+    /// Bytes in memory.
+    pub memory_bytes: u64,
+    /// Bytes in files.
+    pub spilled_bytes: u64,
+    /// Connections whose clients are slowed.
+    pub slowed: u64,
+    /// Number of connections for each state of protection.
+    pub connections: BTreeMap<String, u64>,
+    /// Number of unprotected connections for each reason.
+    pub reasons: BTreeMap<String, u64>,
+}
+
+impl LogAtFault {
+    /// Waits until the status shows the `at_limit` action in progress, or for [`LIMIT_PATIENCE`]. One look is not enough, because the
+    /// clients may run in step. At one moment all of them are below their limits, and at another all are between two requests.
+    ///
+    /// # Errors
+    /// If the backup's agent does not answer.
+    pub fn wait(testbed: &Testbed, at_limit: AtLimitOption) -> Result<Self> {
+        let deadline = Deadline::now() + LIMIT_PATIENCE;
+        loop {
+            let log = Self::of(testbed)?;
+            if log.shows(at_limit) || Deadline::now() > deadline {
+                return Ok(log);
+            }
+            std::thread::sleep(LIMIT_POLL);
+        }
+    }
+
+    /// Whether the `at_limit` action was in progress.
+    #[must_use]
+    pub fn shows(&self, at_limit: AtLimitOption) -> bool {
+        match at_limit {
+            AtLimitOption::Spill => self.spilled_bytes > 0,
+            AtLimitOption::Slow => self.slowed > 0,
+            AtLimitOption::Unprotect => self.reasons.keys().any(|reason| reason.contains(AT_LIMIT)),
+        }
+    }
+
+    fn of(testbed: &Testbed) -> Result<Self> {
+        let status = testbed.status(BACKUP)?;
+        let service = status
+            .services
+            .into_iter()
+            .next()
+            .context("there is no service")?;
+        Ok(Self {
+            memory_bytes: service.log_bytes,
+            spilled_bytes: service.spilled_bytes,
+            slowed: service.slowed,
+            connections: service.connections,
+            reasons: service.reasons,
+        })
+    }
+}
+
+/// One round.
+#[derive(Serialize)]
+pub struct CrashRound {
+    /// The node that was hit.
+    pub node: usize,
+    /// Whether the node was the primary. If not, it was the wire.
+    pub was_primary: bool,
+    /// When the fault happened.
+    #[serde(serialize_with = "as_nanos")]
+    pub fault_at: Instant,
+    /// The survivor's takeovers in this round.
+    pub takeovers: Vec<ReportedTakeover>,
+    /// The survivor's connections after the takeovers.
+    pub taken_over: Vec<ReportedConnection>,
+    /// How the node came back.
+    pub integration: Integration,
+}

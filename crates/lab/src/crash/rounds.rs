@@ -1,0 +1,218 @@
+//! The same fault repeatedly in one run. In each round a node is gone, the other goes on alone, the node comes back and becomes
+//! the wire, and every connection is protected again. The next round hits the node that then has the role that the fault targets. With
+//! policy `replica` the returning server gets the state of the other server, and the clients connect anew.
+
+use std::time::{Duration, Instant as Deadline};
+
+use anyhow::{Result, bail};
+
+use super::facts::{CrashRound, RunFacts};
+use super::play::{FAULT_MARGIN, STALL_WINDOW};
+use crate::client::{ClientEvent, ClientOrder, ClientProcess};
+use crate::clock::{ClockOffset, monotonic};
+use crate::judge::NodeChange;
+use crate::node::ReportedStatus;
+use crate::pair::clients::{begin, finish, measure};
+use crate::pair::expect::{BACKUP, lost_at, of_service};
+use crate::pair::fault::{CrashFault, CrashTarget};
+use crate::pair::inject::inject;
+use crate::pair::integration::Integration;
+use crate::pair::judged::JudgedRun;
+use crate::pair::survive::{flapping, survive};
+use crate::pair::testbed::Testbed;
+use crate::pair::work::Work;
+use crate::pair::{PairOptions, PolicyOption, reboot};
+use crate::run::LabRun;
+
+/// Time before each fault in which nothing disturbs the clients. Their waits around the fault and the return are compared with their waits
+/// in this time.
+const QUIET: Duration = Duration::from_millis(1000);
+/// Time for which the survivor works alone.
+const ALONE: Duration = Duration::from_millis(250);
+
+/// A run in progress.
+struct RoundsRun<'a> {
+    options: &'a PairOptions,
+    target: CrashTarget,
+    testbed: Testbed,
+    client: ClientProcess,
+    /// The node that speaks.
+    primary: usize,
+    rounds: Vec<CrashRound>,
+    role_changes: u64,
+    problems: Vec<String>,
+}
+
+/// Plays `count` rounds.
+///
+/// # Errors
+/// If the rounds could not be played to their end. A connection that fails is not an error.
+pub fn play(options: &PairOptions, count: u32, run: &LabRun<'_>) -> Result<RunFacts> {
+    let clock = ClockOffset::measure();
+    let target = options.fault.target(options.node, run.seed)?;
+    let work = Work::new(options, run.seed);
+    let (testbed, client) = begin(options, &work, run)?;
+    let epoch = testbed.epoch();
+    let mut play = RoundsRun {
+        options,
+        target,
+        testbed,
+        client,
+        primary: 1 - BACKUP,
+        rounds: Vec::new(),
+        role_changes: 0,
+        problems: Vec::new(),
+    };
+    for number in 1..=count {
+        // The rounds after a failed round would show nothing.
+        if play.problems.is_empty() {
+            play.round(number, run)?;
+            play.role_changes = play.testbed.epoch().saturating_sub(epoch);
+            play.problems.extend(flapping(play.role_changes, number.into()));
+        }
+    }
+    std::thread::sleep(QUIET);
+    run.step("finish");
+    play.conclude(&work, clock, run)
+}
+
+impl RoundsRun<'_> {
+    fn round(&mut self, number: u32, run: &LabRun<'_>) -> Result<()> {
+        run.step(&format!("round {number}: load"));
+        let quiet_at = monotonic();
+        self.rest()?;
+        run.step(&format!("round {number}: fault"));
+        let was_primary = self.target == CrashTarget::Primary;
+        let node = if was_primary {
+            self.primary
+        } else {
+            1 - self.primary
+        };
+        let fault_at = inject(&self.testbed, self.options, CrashTarget::of(node))?;
+        let (testbed, problems) = (&self.testbed, &mut self.problems);
+        let (takeovers, taken_over) = if was_primary {
+            survive(testbed, 1 - node, fault_at, false, problems)?
+        } else {
+            testbed.wait_for(1 - node, "go on alone", ReportedStatus::is_alone, problems)?;
+            (Vec::new(), Vec::new())
+        };
+        self.primary = 1 - node;
+        std::thread::sleep(ALONE);
+        self.problems.extend(self.testbed.greet()?);
+        run.step(&format!("round {number}: return"));
+        let mut integration = Integration::new(node, monotonic());
+        bring_back(&mut self.testbed, self.options, node)?;
+        integration.wait_duplex(&self.testbed, &mut self.problems)?;
+        if self.options.policy == PolicyOption::Replica {
+            // A replica follows a connection only from its beginning.
+            integration.wait_synced(&self.testbed, &mut self.problems)?;
+            self.client.order(ClientOrder::Reconnect)?;
+        }
+        integration.wait_protected(&self.testbed, &mut self.problems)?;
+        self.problems.extend(self.testbed.greet()?);
+        measure(&mut self.client, fault_at, STALL_WINDOW)?;
+        let quiet = fault_at.since(quiet_at).saturating_sub(FAULT_MARGIN);
+        measure(&mut self.client, quiet_at, quiet)?;
+        integration.measure(&mut self.client)?;
+        self.rounds.push(CrashRound {
+            node,
+            was_primary,
+            fault_at,
+            takeovers,
+            taken_over,
+            integration,
+        });
+        Ok(())
+    }
+
+    /// Leaves the clients undisturbed for a while. They must not end meanwhile.
+    fn rest(&mut self) -> Result<()> {
+        let deadline = Deadline::now() + QUIET;
+        loop {
+            let left = deadline.saturating_duration_since(Deadline::now());
+            match self.client.next_event(left)? {
+                None => return Ok(()),
+                Some(ClientEvent::Report(report)) => {
+                    let first = report.connections.iter().find_map(|one| one.failure.as_ref());
+                    bail!("the clients were done before the fault; first failure: {first:?}");
+                }
+                Some(_) if left.is_zero() => return Ok(()),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Lets the clients finish, and judges the captures.
+    fn conclude(self, work: &Work, clock: ClockOffset, run: &LabRun<'_>) -> Result<RunFacts> {
+        let Self {
+            options,
+            target,
+            testbed,
+            client,
+            mut rounds,
+            role_changes,
+            problems,
+            ..
+        } = self;
+        let client = finish(client, work)?;
+        let detection = testbed.pair.detection();
+        run.step("judge");
+        let at = |round: &CrashRound| clock.realtime_ns(round.fault_at);
+        let deadly = rounds.iter().filter(|round| round.was_primary);
+        let expected = of_service(options, deadly.map(at).collect());
+        let changes = rounds.iter().flat_map(|round| {
+            let lost = (!round.was_primary).then(|| NodeChange::Lost {
+                node: round.node,
+                at_ns: lost_at(options.fault, at(round), detection),
+            });
+            lost.into_iter().chain([round.integration.change(clock)])
+        });
+        let judged = JudgedRun::of(testbed, expected, &changes.collect::<Vec<_>>())?;
+        for round in &mut rounds {
+            round.integration.find(&judged.survey, &judged.captures, clock)?;
+        }
+        let first = rounds.first();
+        Ok(RunFacts {
+            target,
+            fault_at: first.map_or_else(monotonic, |round| round.fault_at),
+            deadly_at: first
+                .filter(|round| round.was_primary)
+                .map(|round| round.fault_at),
+            claimed_at: None,
+            second_at: first.map(|round| round.integration.returned_at),
+            takeovers: rounds.iter().flat_map(|round| round.takeovers.clone()).collect(),
+            taken_over: Vec::new(),
+            integration: None,
+            idle: work.plan.idle,
+            client,
+            rounds,
+            role_changes,
+            log: None,
+            problems,
+            clock,
+            captures: judged.captures,
+            emulated: judged.emulated,
+            verdict: judged.verdict,
+        })
+    }
+}
+
+/// Brings node `index` back after the fault: boots it, connects it again, or starts its agent again.
+fn bring_back(testbed: &mut Testbed, options: &PairOptions, index: usize) -> Result<()> {
+    match options.fault {
+        CrashFault::CutServicePath => options.how.heal(&testbed.network, index),
+        CrashFault::LinkDown | CrashFault::CutBackup => Ok(testbed.network.cables[index].plug()?),
+        CrashFault::Stop => {
+            testbed.agent_mut(index)?.wait_stopped()?;
+            testbed.start_agent(index)
+        }
+        CrashFault::Handover => Ok(()),
+        CrashFault::Drain => testbed.order(index, &["drain", &testbed.pair.names[index], "--off"]),
+        _ => {
+            reboot::boot(testbed, index)?;
+            testbed.network.cables[index].plug()?;
+            reboot::configure(testbed, index)?;
+            testbed.start_agent(index)
+        }
+    }
+}

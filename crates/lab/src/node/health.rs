@@ -1,0 +1,34 @@
+//! The health probe of an application.
+
+/// A health probe of the application: a question on a connection of its own, and the beginning of the expected answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthProbe {
+    /// The question.
+    pub send: &'static str,
+    /// The beginning of the answer.
+    pub expect: &'static str,
+}
+
+/// Health probes: milliseconds between two probes, milliseconds after which a probe has failed, and number of failures in a row
+/// that count as a dead application.
+const HEALTH_INTERVAL_MS: u32 = 50;
+const HEALTH_TIMEOUT_MS: u32 = 100;
+const HEALTH_FAILURES: u32 = 3;
+
+impl HealthProbe {
+    /// The table `[service.health]` of the daemon's configuration.
+    pub(super) fn table(self) -> String {
+        let Self { send, expect } = self;
+        // For these strings, Debug and TOML's basic strings use the same escapes.
+        format!(
+            "
+[service.health]
+interval_ms = {HEALTH_INTERVAL_MS}
+timeout_ms = {HEALTH_TIMEOUT_MS}
+failures = {HEALTH_FAILURES}
+send = {send:?}
+expect = {expect:?}
+"
+        )
+    }
+}

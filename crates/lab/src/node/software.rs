@@ -1,0 +1,112 @@
+//! The unmodified servers.
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::health::HealthProbe;
+use crate::client::Protocol;
+
+/// Debian's Python, for which Debian's packages are installed. PATH may contain others.
+pub const DEBIAN_PYTHON: &str = "/usr/bin/python3";
+/// A file of the package `python3-websockets`.
+pub const WEBSOCKETS: &str = "/usr/lib/python3/dist-packages/websockets/__init__.py";
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServerSoftware {
+    /// nginx: serves files of pattern data; events, several workers.
+    Nginx,
+    /// Apache httpd: the same; processes and threads (the event module).
+    Apache,
+    /// lighttpd: the same; events, one process.
+    Lighttpd,
+    /// Python's http.server: the same; a thread for each connection.
+    Python,
+    /// redis: keeps what clients write; one process.
+    Redis,
+    /// Python's websockets: says back what it is told. The lab's own clients do not speak that.
+    #[value(skip)]
+    Websockets,
+}
+
+impl ServerSoftware {
+    /// The server's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nginx => "nginx",
+            Self::Apache => "apache2",
+            Self::Lighttpd => "lighttpd",
+            Self::Python => "python3",
+            Self::Redis => "redis-server",
+            Self::Websockets => "websockets",
+        }
+    }
+
+    /// The server's program.
+    #[must_use]
+    pub fn program(self) -> &'static str {
+        match self {
+            Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python | Self::Redis => self.name(),
+            Self::Websockets => DEBIAN_PYTHON,
+        }
+    }
+
+    /// The program in PATH or the file that the server needs, and the Debian package that contains it.
+    #[must_use]
+    pub fn needs(self) -> (&'static str, &'static str) {
+        let package = match self {
+            Self::Nginx => "nginx-light",
+            Self::Apache => "apache2-bin",
+            Self::Lighttpd | Self::Python | Self::Redis => self.program(),
+            Self::Websockets => return (WEBSOCKETS, "python3-websockets"),
+        };
+        (self.program(), package)
+    }
+
+    /// The port on which the server listens.
+    #[must_use]
+    pub fn port(self) -> u16 {
+        match self.protocol() {
+            Protocol::Http => 80,
+            Protocol::Redis => 6379,
+        }
+    }
+
+    /// The protocol of the server's clients.
+    #[must_use]
+    pub fn protocol(self) -> Protocol {
+        match self {
+            Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python | Self::Websockets => Protocol::Http,
+            Self::Redis => Protocol::Redis,
+        }
+    }
+
+    /// Whether its clients change to another protocol.
+    #[must_use]
+    pub fn is_opaque(self) -> bool {
+        self == Self::Websockets
+    }
+
+    /// A health probe that the server answers if it works.
+    #[must_use]
+    pub fn health(self) -> HealthProbe {
+        match self.protocol() {
+            Protocol::Http => HealthProbe {
+                send: "GET / HTTP/1.0\r\n\r\n",
+                expect: "HTTP/1.",
+            },
+            Protocol::Redis => HealthProbe {
+                send: "PING\r\n",
+                expect: "+PONG",
+            },
+        }
+    }
+
+    /// Whether its connections are spread over worker processes.
+    #[must_use]
+    pub fn has_workers(self) -> bool {
+        matches!(self, Self::Nginx | Self::Apache)
+    }
+}

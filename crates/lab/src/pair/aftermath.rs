@@ -1,0 +1,344 @@
+//! Events after a fault: the takeover or the claim that must follow, then a second event that the connections must survive too.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use nix::sys::signal::Signal;
+use proto::Instant;
+
+use super::fault::{CrashFault, CrashTarget, Sequel};
+use super::inject::{hooks_without_filter, kill_agent, power_off};
+use super::integration::Integration;
+use super::survive::{flapping, survive};
+use super::testbed::Testbed;
+use super::{PairOptions, Returning, baseline, reboot};
+use crate::clock::monotonic;
+use crate::net::address::NODES;
+use crate::node::{ReportedConnection, ReportedStatus, ReportedTakeover};
+use crate::run::LabRun;
+
+/// Pause after a step that follows the fault. Meanwhile the clients continue.
+const ACT: Duration = Duration::from_millis(250);
+/// Time that the nodes have to agree on their roles after a fault that may change nothing.
+const AGREEMENT: Duration = Duration::from_secs(1);
+/// Time after which a service supervisor has restarted a dead agent (systemd's `RestartSec` is 100 ms by default).
+const RESTARTED_AFTER: Duration = Duration::from_millis(300);
+
+/// The events of a run since its fault.
+pub struct Aftermath {
+    /// When the fault happened.
+    pub fault_at: Instant,
+    /// Time of the fault that makes node b take over. `None` if node b does not take over.
+    pub deadly_at: Option<Instant>,
+    /// When node a began to claim the address because its wire is gone, if it did.
+    pub claimed_at: Option<Instant>,
+    /// When the second event happened: for example a node's return, an agent's death or upgrade, or the primary's power-off.
+    pub second_at: Option<Instant>,
+    /// Node b's takeovers, each of some connections or of the service.
+    pub takeovers: Vec<ReportedTakeover>,
+    /// Node b's connections after the takeover.
+    pub taken_over: Vec<ReportedConnection>,
+    /// The return of a node that was gone, if it came back.
+    pub integration: Option<Integration>,
+    /// Number of times the speaking node has changed since the fault.
+    pub role_changes: u64,
+    /// Things that the daemons failed to do, or did without reason.
+    pub problems: Vec<String>,
+}
+
+/// Follows the run after `options.fault` hit `target` at `fault_at`, in `epoch`.
+///
+/// # Errors
+/// If a step could not be carried out.
+pub fn follow(
+    testbed: &mut Testbed,
+    options: &PairOptions,
+    target: CrashTarget,
+    (fault_at, epoch): (Instant, u64),
+    run: &LabRun<'_>,
+) -> Result<Aftermath> {
+    let mut aftermath = Aftermath::new(fault_at);
+    let sequel = options.sequel(target);
+    match sequel {
+        Sequel::Takeover | Sequel::TakeoverOfSome => {
+            aftermath.deadly_at = Some(fault_at);
+            aftermath.survive(testbed, sequel == Sequel::TakeoverOfSome)?;
+        }
+        Sequel::Claim => aftermath.wait_for_claim(testbed)?,
+        Sequel::Nothing => aftermath.recover(testbed, options, target)?,
+        Sequel::AtMostOne => aftermath.settle(testbed)?,
+    }
+    if !options.baseline {
+        aftermath.problems.extend(testbed.greet()?);
+        run.step("aftermath");
+        aftermath.second_event(testbed, options, target)?;
+        aftermath.problems.extend(testbed.greet()?);
+        aftermath.role_changes = testbed.epoch().saturating_sub(epoch);
+        aftermath.problems.extend(flapping(aftermath.role_changes, 1));
+    }
+    Ok(aftermath)
+}
+
+impl Aftermath {
+    /// The aftermath of a run whose fault has just happened.
+    #[must_use]
+    pub fn new(fault_at: Instant) -> Self {
+        Self {
+            fault_at,
+            deadly_at: None,
+            claimed_at: None,
+            second_at: None,
+            takeovers: Vec::new(),
+            taken_over: Vec::new(),
+            integration: None,
+            role_changes: 0,
+            problems: Vec::new(),
+        }
+    }
+
+    /// Waits until node b has decided every connection that it takes over. With `of_some`, node b takes over only some connections,
+    /// not the service. Without steadfast, moves the address to node b.
+    ///
+    /// # Errors
+    /// If the address cannot be moved.
+    pub fn survive(&mut self, testbed: &Testbed, of_some: bool) -> Result<()> {
+        if testbed.agents.is_none() {
+            return claim_as_keepalived(testbed);
+        }
+        (self.takeovers, self.taken_over) = survive(testbed, 1, self.fault_at, of_some, &mut self.problems)?;
+        Ok(())
+    }
+
+    /// Gives the nodes time to agree on their roles, then follows node b's takeover if there is one.
+    fn settle(&mut self, testbed: &Testbed) -> Result<()> {
+        std::thread::sleep(AGREEMENT);
+        match testbed.status(1) {
+            Ok(status) if !status.takeovers().is_empty() => {
+                self.deadly_at = Some(self.fault_at);
+                self.survive(testbed, false)
+            }
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.problems.push(format!("{error:#}"));
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits until node a works alone, then asks it when it began to claim the address.
+    fn wait_for_claim(&mut self, testbed: &Testbed) -> Result<()> {
+        self.wait_for_role(testbed, 0, ReportedStatus::is_alone, "work alone")?;
+        let claimed_at = testbed
+            .status(0)
+            .ok()
+            .and_then(|status| status.became("claiming"));
+        self.claimed_at = claimed_at.filter(|at| *at >= self.fault_at);
+        Ok(())
+    }
+
+    /// Waits until the status of node `index` satisfies `is_right`, then lets the clients go on for a while. `what` names the expectation in
+    /// the problem if it never does.
+    fn wait_for_role(
+        &mut self,
+        testbed: &Testbed,
+        index: usize,
+        is_right: impl FnMut(&ReportedStatus) -> bool,
+        what: &str,
+    ) -> Result<()> {
+        testbed.wait_for(index, what, is_right, &mut self.problems)?;
+        std::thread::sleep(ACT);
+        Ok(())
+    }
+
+    /// Waits for the pair to become whole again after a fault that leads to no takeover.
+    fn recover(&mut self, testbed: &mut Testbed, options: &PairOptions, target: CrashTarget) -> Result<()> {
+        for (turn, &index) in target.nodes().iter().enumerate() {
+            if options.fault == CrashFault::KillAgent {
+                if turn > 0 {
+                    self.second_at = Some(kill_agent(testbed, index)?);
+                }
+                std::thread::sleep(RESTARTED_AFTER);
+                testbed.start_agent(index)?;
+            }
+            if options.fault == CrashFault::Upgrade && turn > 0 {
+                self.second_at = Some(testbed.agent(index)?.upgrade()?);
+            }
+            self.wait_for_role(testbed, index, ReportedStatus::is_duplex, "become duplex again")?;
+            if options.fault == CrashFault::Upgrade {
+                self.look_at_keepers(testbed, index)?;
+            }
+            if options.fault == CrashFault::FlushTc {
+                let name = &testbed.pair.names[index];
+                let bare = hooks_without_filter(testbed, index)?.into_iter();
+                self.problems
+                    .extend(bare.map(|hook| format!("{name} has put no filter back at its {hook}")));
+            }
+        }
+        if options.fault != CrashFault::FlushTc && options.then_power_off {
+            // A new agent learns the connections that are older than itself from their next requests.
+            self.wait_for_role(
+                testbed,
+                1,
+                ReportedStatus::protects_all,
+                "protect all connections again",
+            )?;
+        }
+        // A takeover because of this fault is a takeover without a reason.
+        let takeovers = testbed
+            .status(1)
+            .map_or_else(|_| Vec::new(), |status| status.takeovers().to_vec());
+        for takeover in takeovers {
+            self.problems
+                .push(format!("node b took over without a reason: {takeover:?}"));
+        }
+        Ok(())
+    }
+
+    /// Checks that after an upgrade a keeper of the new program gets new connections, and that the earlier keeper still has its
+    /// own.
+    fn look_at_keepers(&mut self, testbed: &Testbed, index: usize) -> Result<()> {
+        let name = &testbed.pair.names[index];
+        let (serves_anew, retired) = testbed.agent(index)?.keepers()?;
+        if !serves_anew {
+            self.problems
+                .push(format!("the keeper of {name} runs the earlier program"));
+        }
+        if retired == 0 {
+            self.problems
+                .push(format!("the earlier keeper of {name} is gone, or in use"));
+        }
+        Ok(())
+    }
+
+    /// Carries out the second event while the clients continue.
+    fn second_event(
+        &mut self,
+        testbed: &mut Testbed,
+        options: &PairOptions,
+        target: CrashTarget,
+    ) -> Result<()> {
+        match options.fault {
+            CrashFault::PowerOff => self.come_back(testbed, 0, options.returning),
+            CrashFault::LinkDown => self.plug(testbed, 0),
+            CrashFault::CutBackup => self.plug(testbed, 1),
+            CrashFault::CutServicePath => {
+                let (returned_at, index) = (monotonic(), target.nodes()[0]);
+                options.how.heal(&testbed.network, index)?;
+                self.rejoin(testbed, index, returned_at)
+            }
+            CrashFault::KillServer | CrashFault::HangServer => self.serve_again(testbed, options.fault),
+            CrashFault::KillAgentAfterTakeover | CrashFault::UpgradeAfterTakeover => {
+                let restored = self.takeovers.last().map_or(0, |takeover| takeover.restored);
+                let has_all = |status: &ReportedStatus| status.kept() >= restored;
+                self.wait_for_role(testbed, 1, has_all, "give what it restored to its keeper")?;
+                if options.fault == CrashFault::UpgradeAfterTakeover {
+                    self.second_at = Some(testbed.agent(1)?.upgrade()?);
+                } else {
+                    self.second_at = Some(kill_agent(testbed, 1)?);
+                    std::thread::sleep(RESTARTED_AFTER);
+                    testbed.start_agent(1)?;
+                }
+                let is_alone = |status: &ReportedStatus| !status.is_duplex() && status.speaks();
+                self.wait_for_role(testbed, 1, is_alone, "go on alone")?;
+                if options.fault == CrashFault::UpgradeAfterTakeover {
+                    self.wait_for_role(testbed, 1, has_all, "know what its earlier keeper has")?;
+                    self.look_at_keepers(testbed, 1)?;
+                }
+                Ok(())
+            }
+            CrashFault::RebootRace => self.come_back_half(testbed, target.nodes()[0]),
+            CrashFault::KillAgent | CrashFault::Upgrade | CrashFault::FlushTc if options.then_power_off => {
+                let at = power_off(testbed, 0, options.returning)?;
+                (self.deadly_at, self.second_at) = (Some(at), Some(at));
+                self.survive(testbed, false)
+            }
+            CrashFault::Stop => {
+                let agent = testbed.agent_mut(target.nodes()[0])?;
+                if let Err(error) = agent.wait_stopped() {
+                    self.problems.push(format!("{error:#}"));
+                }
+                self.second_at = Some(monotonic());
+                std::thread::sleep(ACT);
+                Ok(())
+            }
+            CrashFault::Handover => self.rejoin(testbed, 0, self.fault_at),
+            CrashFault::Drain => {
+                let returned_at = monotonic();
+                let index = target.nodes()[0];
+                testbed.order(index, &["drain", &testbed.pair.names[index], "--off"])?;
+                self.rejoin(testbed, index, returned_at)
+            }
+            CrashFault::CrashWorker
+            | CrashFault::KillBackup
+            | CrashFault::KillAgent
+            | CrashFault::Upgrade
+            | CrashFault::FlushTc => Ok(()),
+        }
+    }
+
+    /// Restarts or resumes the server of node a. Node a has become the wire by itself, but could not take over without its
+    /// server.
+    fn serve_again(&mut self, testbed: &mut Testbed, fault: CrashFault) -> Result<()> {
+        let is_bereft = |status: &ReportedStatus| status.is_wire() && !status.is_duplex();
+        let what = "become the wire, and say that its server does not serve";
+        self.wait_for_role(testbed, 0, is_bereft, what)?;
+        let second_at = monotonic();
+        if fault == CrashFault::KillServer {
+            testbed.start_server(0)?;
+        } else {
+            testbed.servers[0].signal(Signal::SIGCONT)?;
+        }
+        self.rejoin(testbed, 0, self.fault_at)?;
+        self.second_at = Some(second_at);
+        Ok(())
+    }
+
+    /// Plugs in a node's cable again while the other node serves the clients. The node must notice and become the wire.
+    fn plug(&mut self, testbed: &Testbed, index: usize) -> Result<()> {
+        let returned_at = monotonic();
+        testbed.network.cables[index].plug()?;
+        self.rejoin(testbed, index, returned_at)
+    }
+
+    /// Brings a node back after its power was off. Packets reach its kernel first; then its server and its agent start.
+    fn come_back(&mut self, testbed: &mut Testbed, index: usize, returning: Returning) -> Result<()> {
+        let returned_at = monotonic();
+        testbed.network.cables[index].plug()?;
+        std::thread::sleep(ACT);
+        if returning == Returning::Frozen {
+            testbed.servers[index].signal(Signal::SIGKILL)?;
+            std::thread::sleep(ACT);
+        }
+        testbed.start_server(index)?;
+        testbed.start_agent(index)?;
+        self.rejoin(testbed, index, returned_at)
+    }
+
+    /// Brings a rebooted node back. Packets of the service reach it before it is configured; then its agent starts.
+    fn come_back_half(&mut self, testbed: &mut Testbed, index: usize) -> Result<()> {
+        reboot::boot(testbed, index)?;
+        let returned_at = monotonic();
+        testbed.network.cables[index].plug()?;
+        reboot::mislead_router(testbed, index)?;
+        std::thread::sleep(ACT);
+        reboot::configure(testbed, index)?;
+        testbed.start_agent(index)?;
+        self.rejoin(testbed, index, returned_at)
+    }
+
+    fn rejoin(&mut self, testbed: &Testbed, index: usize, returned_at: Instant) -> Result<()> {
+        self.second_at = Some(returned_at);
+        let mut integration = Integration::new(index, returned_at);
+        integration.wait_duplex(testbed, &mut self.problems)?;
+        self.integration = Some(integration);
+        std::thread::sleep(ACT);
+        Ok(())
+    }
+}
+
+fn claim_as_keepalived(testbed: &Testbed) -> Result<()> {
+    std::thread::sleep(testbed.pair.detection());
+    let (node, address) = (&testbed.network.nodes[1], testbed.pair.service.ip());
+    baseline::hold(node, address)?;
+    baseline::announce(node, &NODES[1], address)
+}

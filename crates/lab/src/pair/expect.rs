@@ -1,0 +1,95 @@
+//! What the captures must show if a fault changes nothing for the clients.
+
+use std::time::Duration;
+
+use super::aftermath::Aftermath;
+use super::fault::{CrashFault, CrashTarget, Sequel};
+use super::{PairOptions, WorkloadOption};
+use crate::clock::ClockOffset;
+use crate::judge::{Closing, CommitMode, Expectations, NodeChange, Speaking};
+use crate::net::address::{CLIENT, NODES, ROUTER_LAN};
+use crate::node::AtLimitOption;
+
+/// Number of the node that is the wire at first.
+pub const BACKUP: usize = 1;
+
+/// The judge's expectations of `aftermath`. They leave open which node is the wire; see [`changes`].
+pub fn expectations(options: &PairOptions, aftermath: &Aftermath, clock: ClockOffset) -> Expectations {
+    let speaking = match options.fault {
+        // The sockets of a dying process are closed one after the other.
+        CrashFault::CrashWorker | CrashFault::KillServer => Speaking::ForEachConnection,
+        _ => Speaking::ForAll,
+    };
+    let deadly = aftermath.deadly_at.into_iter();
+    Expectations {
+        speaking,
+        ..of_service(options, deadly.map(|at| clock.realtime_ns(at)).collect())
+    }
+}
+
+/// The changes that decide which node may be the wire. `detection` is the shortest silence after which a node may be declared
+/// dead.
+pub fn changes(
+    options: &PairOptions,
+    target: CrashTarget,
+    aftermath: &Aftermath,
+    clock: ClockOffset,
+    detection: Duration,
+) -> Vec<NodeChange> {
+    let fault_ns = clock.realtime_ns(aftermath.fault_at);
+    let lost = NodeChange::Lost {
+        node: BACKUP,
+        at_ns: lost_at(options.fault, fault_ns, detection),
+    };
+    let returned = aftermath.integration.iter().map(|one| one.change(clock));
+    match options.sequel(target) {
+        Sequel::Claim => [lost].into_iter().chain(returned).collect(),
+        Sequel::Takeover | Sequel::TakeoverOfSome | Sequel::Nothing => returned.collect(),
+        // After the nodes have agreed, either may be the wire.
+        Sequel::AtMostOne => {
+            let agreed_ns = aftermath.second_at.map_or(u64::MAX, |at| clock.realtime_ns(at));
+            let may_be = [1 - BACKUP, BACKUP].map(|node| NodeChange::Returned {
+                node,
+                at_ns: agreed_ns,
+            });
+            [lost].into_iter().chain(may_be).collect()
+        }
+    }
+}
+
+/// Time from which packets need not go through a wire that `fault` has hit.
+pub fn lost_at(fault: CrashFault, fault_ns: u64, detection: Duration) -> u64 {
+    match fault {
+        // The wire has said that it leaves, or that clients do not reach it.
+        CrashFault::Stop | CrashFault::Drain | CrashFault::CutServicePath => fault_ns,
+        // The time lies between two moments: the wire's last packets arrive soon after the fault, and no packet bypasses the wire until
+        // the primary may declare the wire dead.
+        _ => fault_ns + detection.as_nanos() as u64 / 2,
+    }
+}
+
+/// The expectations that are the same for every aftermath. `role_changes_ns`: moments at which another node may begin to speak.
+pub fn of_service(options: &PairOptions, role_changes_ns: Vec<u64>) -> Expectations {
+    Expectations {
+        service: options.service(),
+        clients: vec![if options.lan.ipv6 {
+            CLIENT.v6.into()
+        } else {
+            CLIENT.v4.into()
+        }],
+        macs: NODES.map(|node| node.mac),
+        router_mac: ROUTER_LAN.mac,
+        mode: CommitMode::Prs,
+        wires: Vec::new(),
+        role_changes_ns,
+        speaking: Speaking::ForAll,
+        closing: match options.workload {
+            WorkloadOption::Post => Closing::Either, // A refusal ends the connection.
+            WorkloadOption::Download
+            | WorkloadOption::Upload
+            | WorkloadOption::Request
+            | WorkloadOption::Idle => Closing::ClientFirst,
+        },
+        may_slow: options.log.at_limit == Some(AtLimitOption::Slow),
+    }
+}

@@ -1,0 +1,226 @@
+//! What fails, and what must follow.
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::path::PathCut;
+use crate::node::ServerSoftware;
+use crate::run::WrongUse;
+
+/// What fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CrashFault {
+    /// The primary's cable is cut in both directions at once, then all its processes are killed. Later it comes back.
+    PowerOff,
+    /// The primary's cable is pulled, and plugged in again later; nothing is killed.
+    LinkDown,
+    /// All processes of the primary's server are killed; later it is started again.
+    KillServer,
+    /// One worker process of the primary's server is killed.
+    CrashWorker,
+    /// All processes of the primary's server are stopped, and go on later.
+    HangServer,
+    /// A node's agent is killed, and started again.
+    KillAgent,
+    /// The primary's power goes off; when the survivor has taken over, its agent is killed and started again.
+    KillAgentAfterTakeover,
+    /// A node's daemon is upgraded in place: its program file is replaced, then the daemon gets SIGUSR2.
+    Upgrade,
+    /// The primary's power goes off; when the survivor has taken over, its daemon is upgraded in place.
+    UpgradeAfterTakeover,
+    /// The backup's cable is cut in both directions at once, then all its processes are killed.
+    KillBackup,
+    /// The backup's cable is pulled, and plugged in again later; nothing is killed.
+    CutBackup,
+    /// The path between a node and its clients is broken, and whole again later; nothing is killed. --how says where.
+    CutServicePath,
+    /// A node's agent is told to stop (SIGTERM), as systemd does.
+    Stop,
+    /// A node is asked for a handover: primary and backup change places.
+    Handover,
+    /// A node is drained; later it takes part again.
+    Drain,
+    /// A node's tc filters and their qdisc are removed.
+    FlushTc,
+    /// A node's power goes off; it comes back with half of its configuration, later its agent starts.
+    RebootRace,
+}
+
+/// Which node a fault hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CrashTarget {
+    /// Node a.
+    Primary,
+    /// Node b.
+    Backup,
+    /// Both nodes. A fault of agents hits node b after node a has recovered.
+    Both,
+}
+
+/// What must happen after a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sequel {
+    /// Node b goes on with every connection.
+    Takeover,
+    /// Node b goes on with the connections whose process died. Node a goes on with the others.
+    TakeoverOfSome,
+    /// Node a goes on, without a wire: it claims the address.
+    Claim,
+    /// Nothing: both nodes go on in their roles.
+    Nothing,
+    /// Whatever the nodes agree on: both go on in their roles, or one of them goes on alone.
+    AtMostOne,
+}
+
+impl CrashFault {
+    /// The nodes that the fault may hit.
+    pub fn targets(self) -> &'static [CrashTarget] {
+        match self {
+            Self::PowerOff
+            | Self::LinkDown
+            | Self::KillServer
+            | Self::CrashWorker
+            | Self::HangServer
+            | Self::KillAgentAfterTakeover
+            | Self::UpgradeAfterTakeover => &[CrashTarget::Primary],
+            Self::KillBackup | Self::CutBackup => &[CrashTarget::Backup],
+            Self::CutServicePath | Self::RebootRace | Self::Stop | Self::Handover | Self::Drain => {
+                &[CrashTarget::Primary, CrashTarget::Backup]
+            }
+            Self::KillAgent | Self::Upgrade | Self::FlushTc => {
+                &[CrashTarget::Primary, CrashTarget::Backup, CrashTarget::Both]
+            }
+        }
+    }
+
+    /// The node to hit: `asked`, or else a node chosen by `seed`.
+    ///
+    /// # Errors
+    /// If the fault cannot hit the `asked` node.
+    pub fn target(self, asked: Option<CrashTarget>, seed: u64) -> Result<CrashTarget, WrongUse> {
+        let targets = self.targets();
+        match asked {
+            Some(asked) if !targets.contains(&asked) => Err(WrongUse(format!(
+                "--node: this fault hits only {targets:?}, not {asked:?}"
+            ))),
+            Some(asked) => Ok(asked),
+            None => Ok(targets[(seed % targets.len() as u64) as usize]),
+        }
+    }
+
+    /// What must happen after the fault. `how` matters only if a service path is cut.
+    pub fn sequel(self, target: CrashTarget, how: PathCut) -> Sequel {
+        match self {
+            Self::CutServicePath => match (how, target) {
+                // The primary reaches its clients through the wire.
+                (PathCut::Flicker, _) | (PathCut::Router, CrashTarget::Primary) => Sequel::AtMostOne,
+                (_, CrashTarget::Primary) => Sequel::Takeover,
+                (_, CrashTarget::Backup | CrashTarget::Both) => Sequel::Claim,
+            },
+            Self::PowerOff
+            | Self::LinkDown
+            | Self::KillServer
+            | Self::HangServer
+            | Self::KillAgentAfterTakeover
+            | Self::UpgradeAfterTakeover => Sequel::Takeover,
+            Self::CrashWorker => Sequel::TakeoverOfSome,
+            Self::KillBackup | Self::CutBackup => Sequel::Claim,
+            Self::RebootRace | Self::Stop | Self::Drain if target == CrashTarget::Backup => Sequel::Claim,
+            Self::RebootRace | Self::Stop | Self::Drain | Self::Handover => Sequel::Takeover,
+            Self::KillAgent | Self::Upgrade | Self::FlushTc => Sequel::Nothing,
+        }
+    }
+
+    /// Why the fault cannot happen to `application`, if it cannot.
+    pub fn exception(self, application: ServerSoftware) -> Option<&'static str> {
+        (self == Self::CrashWorker && !application.has_workers())
+            .then_some("not applicable: this server is one process and has no workers; see kill-server")
+    }
+
+    /// Whether an agent is replaced by another agent while its node goes on.
+    pub fn restarts_agents(self) -> bool {
+        matches!(self, Self::KillAgent | Self::Upgrade)
+    }
+
+    /// Whether the nodes' programs are replaced.
+    pub fn replaces_programs(self) -> bool {
+        matches!(self, Self::Upgrade | Self::UpgradeAfterTakeover)
+    }
+
+    /// Whether the fault can be repeated in rounds: a node is gone, and comes back.
+    pub fn has_rounds(self) -> bool {
+        matches!(
+            self,
+            Self::PowerOff
+                | Self::LinkDown
+                | Self::KillBackup
+                | Self::CutBackup
+                | Self::CutServicePath
+                | Self::Stop
+                | Self::Handover
+                | Self::Drain
+        )
+    }
+
+    /// Whether the clients must be at work for longer, because the fault has many events.
+    pub fn is_long(self) -> bool {
+        !matches!(
+            self,
+            Self::PowerOff | Self::KillServer | Self::CrashWorker | Self::KillBackup
+        )
+    }
+}
+
+impl CrashTarget {
+    /// Node number `index`.
+    pub fn of(index: usize) -> Self {
+        [Self::Primary, Self::Backup][index]
+    }
+
+    /// The nodes' numbers, in the order in which they are hit.
+    pub fn nodes(self) -> &'static [usize] {
+        match self {
+            Self::Primary => &[0],
+            Self::Backup => &[1],
+            Self::Both => &[0, 1],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seed_decides_among_the_nodes_that_may_be_hit() {
+        let drawn = (0..3).map(|seed| CrashFault::KillAgent.target(None, seed).unwrap());
+        assert_eq!(drawn.collect::<Vec<_>>(), CrashFault::KillAgent.targets());
+        assert_eq!(
+            CrashFault::KillBackup.target(None, 7).unwrap(),
+            CrashTarget::Backup
+        );
+        let asked = CrashFault::FlushTc.target(Some(CrashTarget::Backup), 0).unwrap();
+        assert_eq!(asked, CrashTarget::Backup);
+        assert!(CrashFault::PowerOff.target(Some(CrashTarget::Backup), 0).is_err());
+    }
+
+    #[test]
+    fn who_reaches_the_clients_decides_who_goes_on() {
+        let sequel = |how, target| CrashFault::CutServicePath.sequel(target, how);
+        for &how in PathCut::value_variants() {
+            let is_claim = sequel(how, CrashTarget::Backup) == Sequel::Claim;
+            assert_eq!(is_claim, how != PathCut::Flicker, "{how:?}");
+        }
+        assert_eq!(sequel(PathCut::Port, CrashTarget::Primary), Sequel::Takeover);
+        assert_eq!(sequel(PathCut::Router, CrashTarget::Primary), Sequel::AtMostOne);
+    }
+
+    #[test]
+    fn who_reboots_decides_who_goes_on() {
+        let sequel = |target| CrashFault::RebootRace.sequel(target, PathCut::default());
+        assert_eq!(sequel(CrashTarget::Primary), Sequel::Takeover);
+        assert_eq!(sequel(CrashTarget::Backup), Sequel::Claim);
+    }
+}

@@ -1,0 +1,168 @@
+//! Injects faults.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+use nix::unistd::getpgid;
+use proto::Instant;
+
+use super::fault::{CrashFault, CrashTarget};
+use super::testbed::Testbed;
+use super::{PairOptions, Returning};
+use crate::clock::monotonic;
+use crate::net::INTERFACE;
+use crate::process;
+
+/// Time limit for a node's processes to end after SIGKILL.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+
+/// Injects the fault of `options` into `target`. Returns the time just before. If a fault hits the agents of both nodes, this function
+/// hits only the first agent.
+///
+/// # Errors
+/// If something cannot be killed, cut or removed.
+pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> Result<Instant> {
+    let first = target.nodes()[0];
+    let returning = match options.rounds {
+        // Before the next round the node boots. A machine that boots has no stopped server.
+        Some(_) => Returning::Killed,
+        None => options.returning,
+    };
+    match options.fault {
+        CrashFault::PowerOff
+        | CrashFault::KillAgentAfterTakeover
+        | CrashFault::UpgradeAfterTakeover
+        | CrashFault::KillBackup
+        | CrashFault::RebootRace => power_off(testbed, first, returning),
+        CrashFault::LinkDown | CrashFault::CutBackup => {
+            let moment = monotonic();
+            testbed.network.cables[first].pull()?;
+            Ok(moment)
+        }
+        CrashFault::CutServicePath => {
+            let moment = monotonic();
+            options.how.cut(&testbed.network, first)?;
+            Ok(moment)
+        }
+        CrashFault::KillServer => signal_server(testbed, Signal::SIGKILL),
+        CrashFault::HangServer => signal_server(testbed, Signal::SIGSTOP),
+        CrashFault::CrashWorker => crash_worker(testbed),
+        CrashFault::KillAgent => kill_agent(testbed, first),
+        CrashFault::Upgrade => testbed.agent(first)?.upgrade(),
+        CrashFault::Stop => {
+            let moment = monotonic();
+            testbed.agent(first)?.stop()?;
+            Ok(moment)
+        }
+        CrashFault::Handover | CrashFault::Drain => by_plan(testbed, options.fault, first),
+        CrashFault::FlushTc => flush_tc(testbed, target),
+    }
+}
+
+/// Orders a handover or a drain on node `index`. Returns the time just before.
+///
+/// # Errors
+/// If the command fails.
+pub fn by_plan(testbed: &Testbed, fault: CrashFault, index: usize) -> Result<Instant> {
+    let moment = monotonic();
+    match fault {
+        CrashFault::Drain => testbed.order(index, &["drain", &testbed.pair.names[index]])?,
+        _ => {
+            let (service, node) = (&testbed.pair.service_name, &testbed.pair.names[index]);
+            testbed.order(index, &["handover", service, "--node", node])?;
+        }
+    }
+    Ok(moment)
+}
+
+/// Turns off the power of node `index`: cuts its cable, then kills all its processes. Two kinds of processes stay alive: the captures,
+/// which belong to the lab, and the server if it is to return frozen. Returns the time just before the cut.
+///
+/// # Errors
+/// If the cable cannot be cut or a process cannot be killed.
+pub fn power_off(testbed: &Testbed, index: usize, returning: Returning) -> Result<Instant> {
+    let (node, server) = (&testbed.network.nodes[index], &testbed.servers[index]);
+    let spared = testbed.captures.pids();
+    let moment = monotonic();
+    testbed.network.cables[index].pull()?;
+    let is_frozen = match returning {
+        Returning::Frozen => {
+            server.signal(Signal::SIGSTOP)?;
+            true
+        }
+        Returning::Killed => false,
+    };
+    let is_server = |pid| getpgid(Some(pid)).is_ok_and(|group| group == server.pid());
+    let spare = |pid| spared.contains(&pid) || (is_frozen && is_server(pid));
+    process::kill_inside(&[node.inode()], spare, KILL_LIMIT).context("kill the node's processes")?;
+    Ok(moment)
+}
+
+/// Kills the agent of node `index`, but not its keeper. Returns the time just before.
+///
+/// # Errors
+/// If the agent cannot be killed.
+pub fn kill_agent(testbed: &Testbed, index: usize) -> Result<Instant> {
+    let moment = monotonic();
+    testbed.agent(index)?.kill()?;
+    Ok(moment)
+}
+
+fn signal_server(testbed: &Testbed, signal: Signal) -> Result<Instant> {
+    let moment = monotonic();
+    testbed.servers[0].signal(signal)?;
+    Ok(moment)
+}
+
+/// Kills the worker that has the most connections.
+fn crash_worker(testbed: &Testbed) -> Result<Instant> {
+    let workers = testbed.servers[0].workers()?;
+    let sockets = |&pid: &_| process::sockets(pid).unwrap_or(0);
+    let victim = workers.iter().copied().max_by_key(sockets);
+    let victim = victim.context("the server has no workers")?;
+    ensure!(workers.len() > 1, "the server has only one worker");
+    let moment = monotonic();
+    nix::sys::signal::kill(victim, Signal::SIGKILL).context("kill the worker")?;
+    Ok(moment)
+}
+
+/// Removes the clsact qdisc with its filters, as an administrator's script or another network tool would.
+fn flush_tc(testbed: &Testbed, target: CrashTarget) -> Result<Instant> {
+    for &index in target.nodes() {
+        let bare = hooks_without_filter(testbed, index)?;
+        ensure!(bare.is_empty(), "node {index} has no filter at its {bare:?}");
+    }
+    let moment = monotonic();
+    for &index in target.nodes() {
+        tc(testbed, index, &["qdisc", "del", "dev", INTERFACE, "clsact"])?;
+    }
+    Ok(moment)
+}
+
+/// The hooks of the service interface of node `index` that have no eBPF filter.
+///
+/// # Errors
+/// If tc fails.
+pub fn hooks_without_filter(testbed: &Testbed, index: usize) -> Result<Vec<&'static str>> {
+    let mut bare = Vec::new();
+    for hook in ["ingress", "egress"] {
+        if !tc(testbed, index, &["filter", "show", "dev", INTERFACE, hook])?.contains(" bpf ") {
+            bare.push(hook);
+        }
+    }
+    Ok(bare)
+}
+
+fn tc(testbed: &Testbed, index: usize, arguments: &[&str]) -> Result<String> {
+    let mut tc = testbed.network.nodes[index].command("tc")?;
+    let output = tc.args(arguments).output().context("run tc")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "tc {}: {}",
+        arguments.join(" "),
+        said.trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,45 @@
+//! What a run leaves for the judge.
+
+use anyhow::Result;
+
+use super::expect::BACKUP;
+use super::testbed::Testbed;
+use crate::capture::Capture;
+use crate::emulator::{Emulator, Passed};
+use crate::judge::{self, Expectations, JudgeVerdict, NodeChange, Survey};
+
+/// The captures of a run, and the judge's verdict on them.
+pub struct JudgedRun {
+    /// The captures.
+    pub captures: Vec<Capture>,
+    /// Packets that the emulator passed on, to the router and to the client.
+    pub emulated: Option<[Passed; 2]>,
+    /// What the captures show of both nodes.
+    pub survey: Survey,
+    /// The judge's verdict.
+    pub verdict: JudgeVerdict,
+}
+
+impl JudgedRun {
+    /// Ends the captures of `testbed` and judges them by `expected`. The judge finds out from `changes` which node was the wire when.
+    /// Without steadfast there is no wire.
+    ///
+    /// # Errors
+    /// If a capture has failed or cannot be read.
+    pub fn of(testbed: Testbed, mut expected: Expectations, changes: &[NodeChange]) -> Result<Self> {
+        let has_wire = testbed.agents.is_some();
+        let captures = testbed.captures.stop()?;
+        let emulated = testbed.emulator.map(Emulator::finish).transpose()?;
+        let survey = Survey::of(&captures, &expected)?;
+        if has_wire {
+            expected.wires = survey.wires(BACKUP, changes);
+        }
+        let verdict = judge::check(&captures, &expected)?;
+        Ok(Self {
+            captures,
+            emulated,
+            survey,
+            verdict,
+        })
+    }
+}

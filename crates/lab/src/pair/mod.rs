@@ -1,0 +1,19 @@
+//! A run on the pair: client, router, node a (the primary at first) and node b (the wire at first). What happens in it is described by
+//! [`PairOptions`], for every lab that uses the pair.
+
+pub mod aftermath;
+mod baseline;
+pub mod clients;
+pub mod expect;
+pub mod fault;
+pub mod inject;
+pub mod integration;
+pub mod judged;
+mod options;
+pub mod path;
+pub mod reboot;
+pub mod survive;
+pub mod testbed;
+pub mod work;
+
+pub use self::options::{FirstLink, LanOptions, PairOptions, PolicyOption, Returning, WorkloadOption};

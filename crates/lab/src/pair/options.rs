@@ -1,0 +1,322 @@
+//! One run on the pair as data: the topology, the programs, the workload, the fault and what comes after it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use super::fault::{CrashFault, CrashTarget, Sequel};
+use super::path::PathCut;
+use crate::client::Protocol;
+use crate::emulator::WanOptions;
+use crate::net::address::{VIP_V4, VIP_V6};
+use crate::node::{Assume, LogOptions, ServerSoftware};
+use crate::run::{LAB_PROGRAMS, Needed, RunOptions, WrongUse, check_machine};
+
+/// The networks of the pair, as every lab with a pair can ask for them.
+#[derive(Clone, Copy, Debug, Args, Serialize)]
+pub struct LanOptions {
+    /// Use IPv6.
+    #[arg(long)]
+    pub ipv6: bool,
+    /// Number of networks between the nodes that carry heartbeats: the service's, and, with 2, another one that leads nowhere else.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub links: u8,
+}
+
+impl Default for LanOptions {
+    fn default() -> Self {
+        Self {
+            ipv6: false,
+            links: 1,
+        }
+    }
+}
+
+/// One run on the pair.
+#[derive(Clone, Debug, Args)]
+pub struct PairOptions {
+    #[command(flatten)]
+    pub run: RunOptions,
+    #[command(flatten)]
+    pub lan: LanOptions,
+    /// How the server starts again: http (nginx, on the survivor once the primary is dead) or replica (redis, on both).
+    #[arg(long, value_enum, default_value_t = PolicyOption::Http)]
+    pub policy: PolicyOption,
+    /// What the connections do while the power goes off.
+    #[arg(long, value_enum, default_value_t = WorkloadOption::Download)]
+    pub workload: WorkloadOption,
+    /// The server; default: nginx for http, redis for replica.
+    #[arg(long, value_enum)]
+    pub server: Option<ServerSoftware>,
+    /// What fails.
+    #[arg(long, value_enum, default_value_t = CrashFault::PowerOff)]
+    pub fault: CrashFault,
+    /// Which node fails, if the fault leaves that open; default: the seed decides.
+    #[arg(long, value_enum)]
+    pub node: Option<CrashTarget>,
+    /// With --fault cut-service-path: what breaks the path.
+    #[arg(long, value_enum, default_value_t = PathCut::Cable)]
+    pub how: PathCut,
+    /// With --links 2: the network of the first of the peer's addresses in the configuration.
+    #[arg(long, value_enum, default_value_t = FirstLink::Service)]
+    pub first_link: FirstLink,
+    /// After a fault that must lead to no takeover (kill-agent, upgrade, flush-tc), turn the primary's power off as well. Shows that
+    /// the pair protects its connections again.
+    #[arg(long)]
+    pub then_power_off: bool,
+    /// How a primary whose power was off comes back when its cable is plugged in again.
+    #[arg(long, value_enum, default_value_t = Returning::Frozen)]
+    pub returning: Returning,
+    /// Number of times that one run plays the fault. When the other node goes on alone, the node that was hit comes back and becomes the
+    /// wire. Once every connection is protected, the next round hits the node that has the fault's role then.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
+    /// With --rounds and --policy replica: give the server that comes back no state. Shows what the daemon's `state_sync`
+    /// is for, so it is expected to fail (exit code 1).
+    #[arg(long)]
+    pub without_state_sync: bool,
+    /// The arbiter, which decides which node may speak when they do not hear each other: none, a fence, or etcd.
+    #[arg(long, value_enum, default_value_t = Assume::FailStop)]
+    pub assume: Assume,
+    /// Members of etcd.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
+    pub members: u8,
+    /// Connections, all at once.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub connections: u32,
+    /// Number of connections at work, limited to --connections; the others are idle. The more are at work, the slower each of them is, and
+    /// the longer are its gaps without a fault.
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub busy: u32,
+    /// Megabytes (10⁶ bytes) that a download or upload carries over all connections; default: what takes about three seconds.
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub megabytes: Option<u32>,
+    /// Megabytes (10⁶ bytes) of each request of --workload post.
+    #[arg(long, value_name = "MB", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub request_mb: u32,
+    #[command(flatten)]
+    pub log: LogOptions,
+    #[command(flatten)]
+    pub way: WanOptions,
+    /// Without steadfast: the virtual address is a plain one on node a, and node b claims it once a is dead. Shows what is to be
+    /// survived, so it is expected to fail (exit code 1).
+    #[arg(long)]
+    pub baseline: bool,
+}
+
+impl PairOptions {
+    /// A run with nginx in which the primary's power goes off and its server is killed, not frozen.
+    pub fn new(workload: WorkloadOption, connections: u32) -> Self {
+        Self {
+            run: RunOptions::default(),
+            lan: LanOptions::default(),
+            policy: PolicyOption::Http,
+            workload,
+            server: None,
+            fault: CrashFault::PowerOff,
+            node: None,
+            how: PathCut::default(),
+            first_link: FirstLink::Service,
+            then_power_off: false,
+            returning: Returning::Killed,
+            rounds: None,
+            without_state_sync: false,
+            assume: Assume::FailStop,
+            members: 1,
+            connections,
+            busy: connections,
+            megabytes: None,
+            request_mb: 1,
+            log: LogOptions::default(),
+            way: WanOptions::default(),
+            baseline: false,
+        }
+    }
+
+    /// The address of the service.
+    pub fn service(&self) -> SocketAddr {
+        let address = if self.lan.ipv6 {
+            IpAddr::V6(VIP_V6)
+        } else {
+            IpAddr::V4(VIP_V4)
+        };
+        SocketAddr::new(address, self.application().port())
+    }
+
+    /// Checks that this machine has everything that the run needs, and `others`.
+    ///
+    /// # Errors
+    /// Names everything that is missing.
+    pub fn check_machine(&self, others: &[Needed]) -> Result<()> {
+        let of_hook: &[_] = match self.policy {
+            PolicyOption::Replica if self.rounds.is_some() => &[("redis-cli", "redis-tools")],
+            _ => &[],
+        };
+        let own = [self.application().needs()];
+        let needed = [&LAB_PROGRAMS[..], &own, others, self.assume.needs(), of_hook].concat();
+        let daemon = (!self.baseline).then(|| self.run.daemon.path()).transpose()?;
+        check_machine(needed, daemon, self.connections)
+    }
+
+    /// Connections that are at work.
+    pub fn busy(&self) -> u32 {
+        self.busy.min(self.connections)
+    }
+
+    pub fn application(&self) -> ServerSoftware {
+        self.server.unwrap_or(match self.policy {
+            PolicyOption::Http => ServerSoftware::Nginx,
+            PolicyOption::Replica => ServerSoftware::Redis,
+        })
+    }
+
+    /// Checks that the options fit together.
+    ///
+    /// # Errors
+    /// If they do not.
+    pub fn check(&self) -> Result<(), WrongUse> {
+        let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
+        let stores = matches!(self.application(), ServerSoftware::Nginx | ServerSoftware::Redis);
+        if self.workload == WorkloadOption::Post && !stores {
+            return wrong("--workload post needs nginx, which stores what it is sent");
+        }
+        if (self.policy == PolicyOption::Http) != (self.application().protocol() == Protocol::Http) {
+            return wrong("--server: policy http needs one that speaks HTTP, policy replica redis");
+        }
+        let target = self.fault.target(self.node, 0)?;
+        let sequel = self.sequel(target);
+        if self.how != PathCut::default() && self.fault != CrashFault::CutServicePath {
+            return wrong("--how needs --fault cut-service-path");
+        }
+        if self.first_link == FirstLink::Other && self.lan.links < 2 {
+            return wrong("--first-link other needs --links 2");
+        }
+        if self.then_power_off && sequel != Sequel::Nothing {
+            return wrong(
+                "--then-power-off needs a fault that nobody takes over: kill-agent, upgrade or flush-tc",
+            );
+        }
+        if self.baseline && sequel != Sequel::Takeover {
+            return wrong("--baseline needs a fault after which the address moves, such as power-off");
+        }
+        if self.rounds.is_some() {
+            self.check_rounds()?;
+        }
+        if self.without_state_sync && (self.rounds.is_none() || self.policy == PolicyOption::Http) {
+            return wrong("--without-state-sync needs --rounds and --policy replica");
+        }
+        Ok(())
+    }
+
+    /// What must happen after the fault hits `target`.
+    pub fn sequel(&self, target: CrashTarget) -> Sequel {
+        self.fault.sequel(target, self.how)
+    }
+
+    /// Whether `sequel` is a claim for which the promise about the stalls of busy connections (docs/faults.md) holds. A wire that is still
+    /// heard over another link gives way at once, so the promise holds. If the wire is silent, its lease must end first, so the promise
+    /// does not hold.
+    pub fn is_measured_claim(&self, sequel: Sequel) -> bool {
+        let gives_way = self.fault == CrashFault::CutServicePath && self.lan.links > 1;
+        sequel == Sequel::Claim && gives_way && self.rounds.is_none()
+    }
+
+    /// The reason why this combination of policy, workload and fault cannot be played, if it cannot.
+    pub fn exception(&self) -> Option<&'static str> {
+        match (self.policy, self.workload) {
+            (PolicyOption::Http, WorkloadOption::Upload) => {
+                Some("not applicable: what is written to an HTTP server is a request; see --workload post")
+            }
+            (PolicyOption::Replica, WorkloadOption::Post) => {
+                Some("not applicable: the replica's server speaks no HTTP; see --workload upload")
+            }
+            _ => self.fault.exception(self.application()),
+        }
+    }
+
+    /// Checks that the other options allow rounds.
+    fn check_rounds(&self) -> Result<(), WrongUse> {
+        let wrong = |reason: &str| Err(WrongUse(reason.to_owned()));
+        let may_change_nothing = |&target| self.sequel(target) == Sequel::AtMostOne;
+        if !self.fault.has_rounds() || self.fault.targets().iter().any(may_change_nothing) {
+            return wrong(
+                "--rounds needs a fault after which a node comes back: power-off, link-down, kill-backup, cut-backup, cut-service-path \
+                 (but not how = router or flicker), stop, handover, drain",
+            );
+        }
+        let goes_on = match self.policy {
+            PolicyOption::Http => matches!(self.workload, WorkloadOption::Request | WorkloadOption::Download),
+            PolicyOption::Replica => self.workload == WorkloadOption::Request,
+        };
+        if !goes_on {
+            return wrong(
+                "--rounds needs --workload request, or download with --policy http: a connection is protected again at its next \
+                 request, or when it is opened anew",
+            );
+        }
+        if self.busy() < self.connections {
+            return wrong("--rounds needs every connection at work: --connections above --busy");
+        }
+        if self.baseline || self.then_power_off {
+            return wrong("--rounds goes with neither --baseline nor --then-power-off");
+        }
+        Ok(())
+    }
+}
+
+/// Which of the networks between the nodes a daemon's first link to its peer is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FirstLink {
+    /// The service's.
+    Service,
+    /// The other one.
+    Other,
+}
+
+/// How the server starts again after a takeover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PolicyOption {
+    Http,
+    Replica,
+}
+
+impl PolicyOption {
+    /// The policy's name in the daemon's configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Replica => "replica",
+        }
+    }
+}
+
+/// What the connections do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkloadOption {
+    /// Each fetches a large file or value.
+    Download,
+    /// Each writes a large value and reads it back (replica only; see post).
+    Upload,
+    /// Each stores what it sends, by PUT and POST, and reads it back (http only); every fourth one by POST that must not be
+    /// repeated, and may be refused.
+    Post,
+    /// Each asks for 1 KB again and again.
+    Request,
+    /// Each is silent, and afterwards exchanges 1 KB both ways.
+    Idle,
+}
+
+/// How the old primary comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Returning {
+    /// The server is stopped instead of killed, so its sockets come back as if connected; it is killed after that.
+    Frozen,
+    /// The server was killed; its sockets come back as their kernel left them.
+    Killed,
+}

@@ -1,0 +1,350 @@
+//! The surroundings of a run, set up before the clients connect: network, servers, daemons, captures.
+
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use linux::netns::Netns;
+use proto::Instant;
+
+use super::fault::CrashFault;
+use super::work::Work;
+use super::{FirstLink, PairOptions, PolicyOption, baseline};
+use crate::capture::Captures;
+use crate::emulator::Emulator;
+use crate::fence;
+use crate::net::address::{CLIENT, InterfaceAddresses, ROUTER_LAN, WITNESSES};
+use crate::net::{INTERFACE, NODE_NAMES, Topology, TopologyOptions};
+use crate::newcomer::greet;
+use crate::node::{
+    AgentProcess, ArbiterSetup, Assume, FenceSetup, HEARTBEAT_PORT, PairSetup, PatternFiles, ReportedStatus,
+    ServerProcess, ServerSoftware,
+};
+use crate::run::LabRun;
+use crate::witness::{self, EtcdProcesses};
+
+/// The example state-sync hook for redis that the packages contain.
+const STATE_SYNC: &str = include_str!("../../../../packaging/examples/redis-state-sync");
+/// Heartbeat interval in milliseconds. With [`MISSED`], detection takes 80 ms, so that detection and takeover together stay below
+/// the clients' smallest retransmission timeout (200 ms).
+const HEARTBEAT_MS: u32 = 20;
+/// Missing heartbeats in a row that count as death.
+const MISSED: u32 = 4;
+/// The daemons' `agent_timeout_ms` where agents are restarted. Long, so that the result does not depend on how fast a busy
+/// machine starts an agent.
+const AGENT_TIMEOUT_MS: u32 = 5_000;
+/// Time limit for an agent to report what is expected, and time between two status requests. Not shorter, because each request takes CPU
+/// time from the clients, which are being measured.
+const STATUS_LIMIT: Duration = Duration::from_secs(10);
+const STATUS_POLL: Duration = Duration::from_millis(50);
+/// File in the run's directory that records when each fence command started.
+const FENCE_JOURNAL: &str = "fences";
+/// Number of worker processes, if the server has workers. Two, so that one can die.
+const WORKERS: u32 = 2;
+
+/// A run's surroundings. The fields are dropped in order of declaration: processes before the network in which they run.
+pub struct Testbed {
+    /// The daemons of node a and b; `None` without steadfast.
+    pub agents: Option<[AgentProcess; 2]>,
+    /// The servers of node a and b.
+    pub servers: [ServerProcess; 2],
+    /// Number of times a server was started again.
+    server_starts: u32,
+    application: ServerSoftware,
+    content: PatternFiles,
+    /// A tcpdump at each capture point.
+    pub captures: Captures,
+    /// The way to the client, if it is emulated.
+    pub emulator: Option<Emulator>,
+    /// etcd, if it decides who may speak.
+    _witness: Option<EtcdProcesses>,
+    /// The network.
+    pub network: Topology,
+    /// The configuration that both nodes share.
+    pub pair: PairSetup,
+    /// The directory of the run's files.
+    pub directory: PathBuf,
+}
+
+impl Testbed {
+    /// Sets everything up for `run` and waits until the pair is duplex.
+    ///
+    /// # Errors
+    /// Names the step that failed.
+    pub fn set(options: &PairOptions, work: &Work, run: &LabRun<'_>) -> Result<Self> {
+        let application = options.application();
+        let directory = run.directory.clone();
+        let content = PatternFiles::generate(&directory, &work.files())?;
+        let network = Topology::build(&run.name, plan(options), run.teardown).context("build the network")?;
+        let emulator = network
+            .wan
+            .as_ref()
+            .map(|wan| Emulator::start(wan, options.way, work.plan.seed));
+        let emulator = emulator.transpose().context("emulate the way")?;
+        let captures = Captures::start(&network, &directory, options.run.snap).context("capture")?;
+        let server = |node: usize| {
+            let label = format!("{}-{}", application.name(), NODE_NAMES[node]);
+            let node = &network.nodes[node];
+            ServerProcess::start(application, node, &directory, &label, &content, WORKERS)
+        };
+        let servers = [server(0)?, server(1)?];
+        let (arbiter, witness) = arbiter(options, &network, run)?;
+        let pair = pair(options, run, arbiter, &network)?;
+        let agents = if options.baseline {
+            baseline::hold(&network.nodes[0], pair.service.ip())?;
+            None
+        } else {
+            let copies = options.fault.replaces_programs();
+            Some(agents(&pair, copies, &network, run)?)
+        };
+        Ok(Self {
+            agents,
+            servers,
+            server_starts: 0,
+            application,
+            content,
+            captures,
+            emulator,
+            _witness: witness,
+            network,
+            pair,
+            directory,
+        })
+    }
+
+    /// The agent of node `index`.
+    ///
+    /// # Errors
+    /// If the run is without steadfast.
+    pub fn agent(&self, index: usize) -> Result<&AgentProcess> {
+        let agents = self.agents.as_ref();
+        Ok(&agents.context("there are no agents without steadfast")?[index])
+    }
+
+    /// The agent of node `index`, mutable, so that its end can be awaited.
+    ///
+    /// # Errors
+    /// If the run is without steadfast.
+    pub fn agent_mut(&mut self, index: usize) -> Result<&mut AgentProcess> {
+        let agents = self.agents.as_mut();
+        Ok(&mut agents.context("there are no agents without steadfast")?[index])
+    }
+
+    /// Connects a new client from the router. Returns why the service does not serve it, or `None` if it does.
+    ///
+    /// # Errors
+    /// If the router's namespace cannot be entered.
+    pub fn greet(&self) -> Result<Option<String>> {
+        greet(&self.network.router, self.application, self.pair.service)
+    }
+
+    /// The status that the agent of node `index` reports.
+    ///
+    /// # Errors
+    /// If there is no agent or it does not answer.
+    pub fn status(&self, index: usize) -> Result<ReportedStatus> {
+        self.agent(index)?.status(&self.network.nodes[index])
+    }
+
+    /// Waits until the agent of node `index` reports a status that `is_right`. Adds to `problems` if it does not do `what` in time.
+    ///
+    /// # Errors
+    /// If the run is without steadfast.
+    pub fn wait_for(
+        &self,
+        index: usize,
+        what: &str,
+        is_right: impl FnMut(&ReportedStatus) -> bool,
+        problems: &mut Vec<String>,
+    ) -> Result<()> {
+        let agent = self.agent(index)?;
+        let node = &self.network.nodes[index];
+        problems.extend(agent.wait_for(node, what, (STATUS_LIMIT, STATUS_POLL), is_right));
+        Ok(())
+    }
+
+    /// For each fence command, in order of time: the node that it was to turn off, and when the command started.
+    ///
+    /// # Errors
+    /// If the fence journal is garbled.
+    pub fn fenced(&self) -> Result<Vec<(usize, Instant)>> {
+        let node = |name: &str| {
+            let is_it = |node: &Netns| node.name() == name;
+            self.network.nodes.iter().position(is_it)
+        };
+        fence::read_journal(&self.directory.join(FENCE_JOURNAL))?
+            .into_iter()
+            .map(|(at_ns, name)| {
+                let node = node(&name).with_context(|| format!("fence journal: {name} is no node"))?;
+                Ok((node, Instant::from_nanos(at_ns)))
+            })
+            .collect()
+    }
+
+    /// The latest epoch that a living agent knows; 0 without steadfast.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        let epoch = |index| self.status(index).map_or(0, |status| status.epoch());
+        epoch(0).max(epoch(1))
+    }
+
+    /// Runs an operator's command on node `index`.
+    ///
+    /// # Errors
+    /// If the command fails.
+    pub fn order(&self, index: usize, command: &[&str]) -> Result<()> {
+        self.agent(index)?.order(&self.network.nodes[index], command)
+    }
+
+    /// Starts the agent of node `index` again. The earlier agent must have ended.
+    ///
+    /// # Errors
+    /// If the agent cannot be started.
+    pub fn start_agent(&mut self, index: usize) -> Result<()> {
+        let agents = self.agents.as_mut();
+        let agents = agents.context("there are no agents without steadfast")?;
+        agents[index].start_again(&self.network.nodes[index], &self.directory)
+    }
+
+    /// Starts the server of node `index` again. The earlier server must have ended.
+    ///
+    /// # Errors
+    /// If the server does not start or does not listen.
+    pub fn start_server(&mut self, index: usize) -> Result<()> {
+        self.server_starts += 1;
+        let (name, number) = (self.application.name(), self.server_starts);
+        let label = format!("{name}-{}-again-{number}", NODE_NAMES[index]);
+        let node = &self.network.nodes[index];
+        let (directory, content) = (&self.directory, &self.content);
+        self.servers[index] =
+            ServerProcess::start(self.application, node, directory, &label, content, WORKERS)?;
+        Ok(())
+    }
+}
+
+/// The arbiter that decides which node may speak, and the etcd members that are started for it, if any.
+fn arbiter(
+    options: &PairOptions,
+    network: &Topology,
+    run: &LabRun<'_>,
+) -> Result<(ArbiterSetup, Option<EtcdProcesses>)> {
+    match options.assume {
+        Assume::FailStop => Ok((ArbiterSetup::None, None)),
+        Assume::Fence | Assume::SlowFence => {
+            let of = |node: usize| -> Result<FenceSetup> {
+                let (peer, takes) = (1 - node, options.assume.takes());
+                let ports = network.ports(peer);
+                let journal = run.directory.join(FENCE_JOURNAL);
+                let delay = options.assume.fence_delay(node);
+                Ok(FenceSetup {
+                    command: fence::command(&network.switch, &ports, &network.nodes[peer], takes, &journal)?,
+                    delay_ms: (!delay.is_zero()).then(|| u32::try_from(delay.as_millis()).expect("seconds")),
+                })
+            };
+            Ok((ArbiterSetup::Fence([of(0)?, of(1)?]), None))
+        }
+        Assume::Etcd => {
+            let mut hosts = Vec::new();
+            for (index, endpoint) in WITNESSES.iter().enumerate().take(usize::from(options.members)) {
+                let host = network.add_host(&run.name, &witness::name(index), endpoint, run.teardown)?;
+                hosts.push((host, *endpoint));
+            }
+            let witness = EtcdProcesses::start(hosts, &run.directory).context("start etcd")?;
+            Ok((witness.arbiter(), Some(witness)))
+        }
+    }
+}
+
+fn plan(options: &PairOptions) -> TopologyOptions {
+    TopologyOptions {
+        second_network: options.lan.links > 1,
+        own_switches: options.fault == CrashFault::CutServicePath,
+        ..TopologyOptions::of(options.way)
+    }
+}
+
+/// The addresses of node `index`, one for each of its networks. The service's network comes first.
+fn addresses(options: &PairOptions, network: &Topology, index: usize) -> Vec<IpAddr> {
+    let address = |node: InterfaceAddresses| match options.lan.ipv6 {
+        true => IpAddr::V6(node.v6),
+        false => IpAddr::V4(node.v4),
+    };
+    let interfaces = network.interfaces(index).into_iter();
+    interfaces.map(|(_, endpoint)| address(endpoint)).collect()
+}
+
+fn pair(
+    options: &PairOptions,
+    run: &LabRun<'_>,
+    arbiter: ArbiterSetup,
+    network: &Topology,
+) -> Result<PairSetup> {
+    let outside = match options.lan.ipv6 {
+        true => [ROUTER_LAN.v6, CLIENT.v6].map(IpAddr::V6),
+        false => [ROUTER_LAN.v4, CLIENT.v4].map(IpAddr::V4),
+    };
+    let mut addresses = [0, 1].map(|index| addresses(options, network, index));
+    let mut on_service = None;
+    if options.first_link == FirstLink::Other {
+        on_service = Some([addresses[0][0], addresses[1][0]]);
+        addresses.iter_mut().for_each(|links| links.reverse());
+    }
+    let is_probed = options.fault == CrashFault::HangServer;
+    Ok(PairSetup {
+        binary: options.run.daemon.path()?,
+        names: NODE_NAMES.map(|name| format!("{name}-{}", run.name)),
+        addresses,
+        on_service,
+        service: options.service(),
+        service_name: "lab".to_owned(),
+        interface: INTERFACE.to_owned(),
+        heartbeat_port: HEARTBEAT_PORT,
+        policy: options.policy.name(),
+        opaque: options.application().is_opaque(),
+        heartbeat_ms: HEARTBEAT_MS,
+        missed: MISSED,
+        agent_timeout_ms: options.fault.restarts_agents().then_some(AGENT_TIMEOUT_MS),
+        claim_ping: outside.to_vec(),
+        health: is_probed.then(|| options.application().health()),
+        state_sync: state_sync(options, &run.directory)?,
+        arbiter,
+        log: options.log,
+    })
+}
+
+/// Writes the program that copies redis' state to a returning node into `directory`. Returns its path, or `None` if this run
+/// needs no copy.
+fn state_sync(options: &PairOptions, directory: &Path) -> Result<Option<PathBuf>> {
+    if options.policy != PolicyOption::Replica || options.rounds.is_none() || options.without_state_sync {
+        return Ok(None);
+    }
+    let path = std::path::absolute(directory.join("state-sync"))?;
+    fs::write(&path, STATE_SYNC)
+        .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
+        .with_context(|| path.display().to_string())?;
+    Ok(Some(path))
+}
+
+/// Starts both daemons. With `copies`, each runs from its own copy of the program, so that an upgrade can replace the file.
+fn agents(pair: &PairSetup, copies: bool, network: &Topology, run: &LabRun<'_>) -> Result<[AgentProcess; 2]> {
+    for leftover in pair.leftovers() {
+        run.teardown.will_create(&leftover)?;
+    }
+    let start = |node: usize| {
+        let mut pair = pair.clone();
+        if copies {
+            let copy = run.directory.join(format!("program-{}", pair.names[node]));
+            std::fs::copy(&pair.binary, &copy).with_context(|| copy.display().to_string())?;
+            pair.binary = copy;
+        }
+        AgentProcess::start(&pair, node, &network.nodes[node], &run.directory)
+    };
+    let mut agents = [start(0)?, start(1)?];
+    for (agent, node) in agents.iter_mut().zip(&network.nodes) {
+        agent.wait_ready(node)?;
+    }
+    Ok(agents)
+}

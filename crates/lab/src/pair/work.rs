@@ -1,0 +1,209 @@
+//! The work of the clients, and the moment of the fault.
+
+use std::time::Duration;
+
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::{PairOptions, PolicyOption, WorkloadOption};
+use crate::client::{ClientPlan, Until, Workload as ClientWorkload};
+use crate::emulator::WanOptions;
+use crate::node::AtLimitOption;
+
+/// Content bytes of a small request, and of each exchange of an idle connection. The README promises at least 1 KB.
+const SMALL: u64 = 1024;
+/// Intended duration of a download or an upload, in seconds. The long one is for faults that have more than one event.
+const DURATION_S: f64 = 3.0;
+const DURATION_LONG_S: f64 = 5.0;
+/// Intended duration of one file of a download in rounds, in seconds.
+const FILE_S: f64 = 0.3;
+/// Additional time limit of the clients for each round.
+const ROUND_DEADLINE: Duration = Duration::from_secs(20);
+/// Throughput of two cores that also run captures, clients that check every byte, and the wire, in bytes/s.
+const MACHINE_HTTP: f64 = 400e6;
+/// The same for stored requests, in bytes/s. The server writes the content to files, and most of it twice.
+const MACHINE_STORE: f64 = 200e6;
+/// The same with a replica, in bytes/s. Two servers and their clients process every byte.
+const MACHINE_REPLICA: f64 = 150e6;
+/// Share of a limited rate that carries content. Headers and a few retransmissions use the rest.
+const GOODPUT: f64 = 0.9;
+/// Throughput of a connection on a path with losses: MSS / RTT · C / √p (Mathis et al. 1997, C = 1.2). MSS in bytes.
+const MSS: f64 = 1448.0;
+const MATHIS: f64 = 1.2;
+/// Share of a transfer's bytes after which the fault hits.
+const SHARE: std::ops::Range<f64> = 0.15..0.3;
+/// Time after which the fault hits requests and idle connections, in milliseconds.
+const QUIET_MS: std::ops::Range<u64> = 500..700;
+/// Maximum number of points of all connections' timelines together.
+const TIMELINE_POINTS_MAX: usize = 50_000;
+/// Maximum number of connections at work whose received bytes are hashed. With hundreds, the hashes would take the CPU time that
+/// the connections wait for, and the client itself would cause the stall.
+const HASHED_MAX: usize = 64;
+/// Time limit for a connection. Many times the expected duration, also on a busy machine, so that it ends only connections that
+/// hang.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Time limit for a connection without steadfast. Such a connection may hang for ever, so a short limit saves time.
+const BASELINE_DEADLINE: Duration = Duration::from_secs(12);
+
+/// The work of one run.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// What the clients do.
+    pub plan: ClientPlan,
+    /// When the fault hits.
+    pub moment: Moment,
+}
+
+/// When the fault hits, counted from when every connection has begun to transfer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Moment {
+    /// When this many content bytes have been received or confirmed.
+    AtBytes(u64),
+    /// After this time.
+    After(Duration),
+}
+
+impl Work {
+    /// The work that `options` describe. `seed` decides the random choices.
+    #[must_use]
+    pub fn new(options: &PairOptions, seed: u64) -> Self {
+        let mut chance = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let busy = u64::from(options.busy());
+        let total = options.megabytes.map_or_else(
+            || (throughput(machine(options), options.way, options.busy()) * duration(options)) as u64,
+            |megabytes| u64::from(megabytes) * 1_000_000,
+        );
+        let each = (total / busy).max(SMALL);
+        let idle = u64::from(options.connections) - busy;
+        let before = idle * ClientPlan::IDLE_SIZE;
+        let at_share = |share: f64| Moment::AtBytes(before + (each as f64 * busy as f64 * share) as u64);
+        let (workload, moment) = match options.workload {
+            // Many small files in sequence, because a connection is protected again only from its next request on.
+            WorkloadOption::Download if options.rounds.is_some() => {
+                let seconds = total as f64 / duration(options);
+                let size = (seconds * FILE_S / busy as f64) as u64;
+                let until = Until::Told;
+                (
+                    ClientWorkload::Request {
+                        size: size.max(SMALL),
+                        until,
+                    },
+                    quiet(&mut chance),
+                )
+            }
+            WorkloadOption::Download => (
+                ClientWorkload::Download { bytes: each },
+                at_share(chance.random_range(SHARE)),
+            ),
+            // The value is read back, so each byte passes twice. The fault hits during the write.
+            WorkloadOption::Upload => (
+                ClientWorkload::Upload { bytes: each / 2 },
+                at_share(chance.random_range(SHARE) / 2.0),
+            ),
+            // Read back like an upload.
+            WorkloadOption::Post => (
+                ClientWorkload::Post {
+                    bytes: each / 2,
+                    piece: u64::from(options.request_mb) * 1_000_000,
+                },
+                at_share(chance.random_range(SHARE) / 2.0),
+            ),
+            WorkloadOption::Request => {
+                let until = Until::Told;
+                (ClientWorkload::Request { size: SMALL, until }, quiet(&mut chance))
+            }
+            WorkloadOption::Idle => (ClientWorkload::Idle { size: SMALL }, quiet(&mut chance)),
+        };
+        let protocol = options.application().protocol();
+        let mut plan = ClientPlan::new(options.service(), protocol, workload);
+        plan.connections = options.connections as usize;
+        plan.idle = idle as usize;
+        plan.refusable = options.log.at_limit == Some(AtLimitOption::Unprotect);
+        plan.hashed = plan.idle + HASHED_MAX;
+        plan.timeline_points = (TIMELINE_POINTS_MAX / plan.connections).clamp(2, plan.timeline_points);
+        plan.seed = seed;
+        let deadline = if options.baseline {
+            BASELINE_DEADLINE
+        } else {
+            DEADLINE
+        };
+        let deadline = deadline + ROUND_DEADLINE * options.rounds.unwrap_or(0);
+        plan.deadline_ms = deadline.as_millis() as u64;
+        Self { plan, moment }
+    }
+
+    /// The files that a file server must have: `(seed, length)` of each.
+    #[must_use]
+    pub fn files(&self) -> Vec<(u64, u64)> {
+        let length = match self.plan.workload {
+            ClientWorkload::Download { bytes } => bytes,
+            ClientWorkload::Upload { .. } | ClientWorkload::Post { .. } => return Vec::new(),
+            ClientWorkload::Request { size, .. } | ClientWorkload::Idle { size } => size,
+        };
+        let mut lengths = vec![length];
+        if self.plan.idle > 0 && length != ClientPlan::IDLE_SIZE {
+            lengths.push(ClientPlan::IDLE_SIZE);
+        }
+        lengths
+            .into_iter()
+            .map(|length| (self.plan.seed, length))
+            .collect()
+    }
+}
+
+fn duration(options: &PairOptions) -> f64 {
+    if options.fault.is_long() {
+        DURATION_LONG_S
+    } else {
+        DURATION_S
+    }
+}
+
+fn quiet(chance: &mut Xoshiro256PlusPlus) -> Moment {
+    Moment::After(Duration::from_millis(chance.random_range(QUIET_MS)))
+}
+
+fn machine(options: &PairOptions) -> f64 {
+    match (options.policy, options.workload) {
+        (PolicyOption::Http, WorkloadOption::Post) => MACHINE_STORE,
+        (PolicyOption::Http, _) => MACHINE_HTTP,
+        (PolicyOption::Replica, _) => MACHINE_REPLICA,
+    }
+}
+
+/// Approximate throughput of all connections together, in bytes/s. `machine` is the limit of the machine.
+fn throughput(machine: f64, way: WanOptions, connections: u32) -> f64 {
+    let rate = way
+        .rate_mbit
+        .map_or(f64::INFINITY, |mbit| mbit * 1e6 / 8.0 * GOODPUT);
+    let lossy = match (way.loss_percent, way.rtt_ms) {
+        (Some(percent), Some(ms)) if percent > 0.0 && ms > 0.0 => {
+            let each = MSS / (ms / 1e3) * MATHIS / (percent / 100.0).sqrt();
+            each * f64::from(connections)
+        }
+        _ => f64::INFINITY,
+    };
+    machine.min(rate).min(lossy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn way(rtt_ms: f64, rate_mbit: Option<f64>, loss_percent: f64) -> WanOptions {
+        WanOptions {
+            rtt_ms: Some(rtt_ms),
+            rate_mbit,
+            loss_percent: Some(loss_percent),
+        }
+    }
+
+    #[test]
+    fn the_narrowest_part_decides_how_much_is_sent() {
+        let http = |way, connections| throughput(MACHINE_HTTP, way, connections);
+        assert_eq!(http(WanOptions::default(), 20), MACHINE_HTTP);
+        assert_eq!(http(way(20.0, Some(80.0), 0.0), 20), 9e6);
+        let lossy = http(way(20.0, None, 1.0), 1);
+        assert!((0.8e6..0.9e6).contains(&lossy), "{lossy}");
+    }
+}

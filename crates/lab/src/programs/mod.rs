@@ -1,0 +1,427 @@
+//! `steadfast-lab programs`: real clients and real servers, unmodified, through a power failure.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant as Deadline};
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::clock::ClockOffset;
+use crate::emulator::WanOptions;
+use crate::judge::{Closing, Finding};
+use crate::node::{DEBIAN_PYTHON, ServerSoftware, WEBSOCKETS};
+use crate::pair::aftermath::{Aftermath, follow};
+use crate::pair::expect::{BACKUP, changes, expectations};
+use crate::pair::fault::CrashTarget;
+use crate::pair::inject::inject;
+use crate::pair::judged::JudgedRun;
+use crate::pair::testbed::Testbed;
+use crate::pair::work::Work;
+use crate::pair::{LanOptions, PairOptions, PolicyOption, WorkloadOption};
+use crate::pattern;
+use crate::process::LoggedProcess;
+use crate::run::{Lab, LabFindings, LabRun, Needed, RunOptions, WrongUse, value_name};
+
+/// Rate of the way to the client. Each download takes about two seconds, so that the fault hits its middle.
+const RATE_MBIT: f64 = 400.0;
+const RTT_MS: f64 = 4.0;
+const MEGABYTES: u32 = 100;
+/// Arguments of redis-benchmark. Its work takes some seconds; the fault hits after one.
+const BENCHMARK: [&str; 9] = ["-t", "set,get", "-n", "60000", "-c", "10", "-d", "1024", "-q"];
+const BENCHMARK_MOMENT: Duration = Duration::from_secs(1);
+/// The WebSocket client and server. Their exchange takes some seconds; the fault hits in the middle.
+const TALK: &str = include_str!("talk.py");
+const MESSAGES: usize = 200;
+/// Time limit for a client.
+const LIMIT: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(10);
+
+/// Send real, unmodified clients and servers through a power failure of the primary.
+///
+/// curl and wget download a file from nginx, Apache httpd, lighttpd and Python's http.server. redis-benchmark writes and reads
+/// in redis. A client made with Python's websockets talks to a server made with it (`opaque = "replica"`). Each client must end as if
+/// nothing had happened: exit code 0, and for a download the file's SHA-256. Clients may not connect a second time.
+#[derive(Clone, Debug, Args)]
+pub struct ProgramsOptions {
+    /// Only this server; default: all.
+    #[arg(long, value_enum)]
+    server: Option<ServerSoftware>,
+    /// Only this client; default: all.
+    #[arg(long, value_enum)]
+    client: Option<ClientSoftware>,
+    #[command(flatten)]
+    lan: LanOptions,
+    #[command(flatten)]
+    run: RunOptions,
+}
+
+/// A real client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientSoftware {
+    Curl,
+    Wget,
+    RedisBenchmark,
+    Websockets,
+}
+
+/// All pairs of server and client that are played.
+const PROGRAMS: [(ServerSoftware, ClientSoftware); 10] = [
+    (ServerSoftware::Nginx, ClientSoftware::Curl),
+    (ServerSoftware::Nginx, ClientSoftware::Wget),
+    (ServerSoftware::Apache, ClientSoftware::Curl),
+    (ServerSoftware::Apache, ClientSoftware::Wget),
+    (ServerSoftware::Lighttpd, ClientSoftware::Curl),
+    (ServerSoftware::Lighttpd, ClientSoftware::Wget),
+    (ServerSoftware::Python, ClientSoftware::Curl),
+    (ServerSoftware::Python, ClientSoftware::Wget),
+    (ServerSoftware::Redis, ClientSoftware::RedisBenchmark),
+    (ServerSoftware::Websockets, ClientSoftware::Websockets),
+];
+
+/// The results of all clients.
+#[derive(Serialize)]
+pub struct ProgramsFindings {
+    #[serde(flatten)]
+    lan: LanOptions,
+    programs: Vec<ProgramResult>,
+}
+
+/// Result of one client.
+#[derive(Serialize)]
+pub struct ProgramResult {
+    ok: bool,
+    server: ServerSoftware,
+    client: ClientSoftware,
+    /// `None` if a signal or the time limit ended the client.
+    exit_code: Option<i32>,
+    /// The client's output, if it failed.
+    said: Option<String>,
+    /// For a download: whether the received file equals the server's.
+    sha256_match: Option<bool>,
+    connections_taken_over: u64,
+    /// RSTs of the service, as captured at the client.
+    resets_seen: u64,
+    violations: Vec<Finding>,
+    unproven: Vec<String>,
+    problems: Vec<String>,
+}
+
+impl ProgramsOptions {
+    /// The run of a client with `server`.
+    fn pair(&self, server: ServerSoftware, client: ClientSoftware) -> PairOptions {
+        let is_redis = server == ServerSoftware::Redis;
+        let way = WanOptions {
+            rtt_ms: Some(RTT_MS),
+            rate_mbit: Some(RATE_MBIT),
+            loss_percent: None,
+        };
+        PairOptions {
+            run: self.run.clone(),
+            lan: self.lan,
+            policy: if is_redis {
+                PolicyOption::Replica
+            } else {
+                PolicyOption::Http
+            },
+            server: Some(server),
+            megabytes: Some(if client.downloads() { MEGABYTES } else { 1 }),
+            way: if is_redis { WanOptions::default() } else { way },
+            ..PairOptions::new(WorkloadOption::Download, 1)
+        }
+    }
+}
+
+impl Lab for ProgramsOptions {
+    type Part = (ServerSoftware, ClientSoftware);
+    type Findings = ProgramsFindings;
+
+    fn options(&self) -> &RunOptions {
+        &self.run
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.parts().is_empty() {
+            return Err(WrongUse("this client does not talk to this server".to_owned()).into());
+        }
+        Ok(())
+    }
+
+    fn check_machine(&self) -> Result<()> {
+        let mut parts = self.parts().into_iter();
+        parts.try_for_each(|(server, client)| self.pair(server, client).check_machine(&[client.needs()]))
+    }
+
+    fn parts(&self) -> Vec<(ServerSoftware, ClientSoftware)> {
+        let is_asked_for = |&(server, client): &(ServerSoftware, ClientSoftware)| {
+            self.server.is_none_or(|asked| asked == server) && self.client.is_none_or(|asked| asked == client)
+        };
+        PROGRAMS.into_iter().filter(is_asked_for).collect()
+    }
+
+    fn selection(&self, (server, client): (ServerSoftware, ClientSoftware)) -> Vec<(&'static str, String)> {
+        vec![("server", value_name(&server)), ("client", value_name(&client))]
+    }
+
+    fn nothing(&self) -> ProgramsFindings {
+        ProgramsFindings {
+            lan: self.lan,
+            programs: Vec::new(),
+        }
+    }
+
+    fn play(
+        &self,
+        (server, client): (ServerSoftware, ClientSoftware),
+        run: &LabRun<'_>,
+        problems: &mut Vec<String>,
+    ) -> Result<ProgramsFindings> {
+        let result = play(&self.pair(server, client), client, run)?;
+        let of = |problem: &String| format!("{} from {}: {problem}", client.name(), server.name());
+        problems.extend(result.problems.iter().map(of));
+        Ok(ProgramsFindings {
+            programs: vec![result],
+            ..self.nothing()
+        })
+    }
+}
+
+impl LabFindings for ProgramsFindings {
+    fn holds(&self) -> bool {
+        self.programs.iter().all(|result| result.ok)
+    }
+
+    fn add(&mut self, other: Self) {
+        self.programs.extend(other.programs);
+    }
+
+    fn line(&self) -> String {
+        match &self.programs[..] {
+            [result] => result.line(),
+            results => {
+                let held = results.iter().filter(|result| result.ok).count();
+                format!("{held} of {} clients noticed nothing", results.len())
+            }
+        }
+    }
+}
+
+impl ClientSoftware {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Curl => "curl",
+            Self::Wget => "wget",
+            Self::RedisBenchmark => "redis-benchmark",
+            Self::Websockets => "websockets",
+        }
+    }
+
+    fn program(self) -> &'static str {
+        match self {
+            Self::Curl | Self::Wget | Self::RedisBenchmark => self.name(),
+            Self::Websockets => DEBIAN_PYTHON,
+        }
+    }
+
+    /// The program in PATH or the file that the client needs, and the Debian package that contains it.
+    fn needs(self) -> Needed {
+        match self {
+            Self::Curl | Self::Wget => (self.program(), self.name()),
+            Self::RedisBenchmark => (self.program(), "redis-tools"),
+            Self::Websockets => (WEBSOCKETS, "python3-websockets"),
+        }
+    }
+
+    fn downloads(self) -> bool {
+        match self {
+            Self::Curl | Self::Wget => true,
+            Self::RedisBenchmark | Self::Websockets => false,
+        }
+    }
+
+    /// Adds the arguments for the client's work at `service`: a download of `file`, or an exchange. With them, the client does not try a
+    /// second time.
+    fn arguments(self, command: &mut Command, service: SocketAddr, file: &str, received: &Path) {
+        let url = format!("http://{service}/{file}");
+        match self {
+            Self::Curl => command
+                .args(["--silent", "--show-error", "--fail", "--output"])
+                .arg(received)
+                .arg(url),
+            Self::Wget => command
+                .args(["--no-verbose", "--tries=1", "-O"])
+                .arg(received)
+                .arg(url),
+            Self::RedisBenchmark => command
+                .args(["-h", &service.ip().to_string(), "-p", &service.port().to_string()])
+                .args(BENCHMARK),
+            Self::Websockets => command
+                .args(["-c", TALK])
+                .args([format!("ws://{service}/"), MESSAGES.to_string()]),
+        };
+    }
+}
+
+impl ProgramResult {
+    fn line(&self) -> String {
+        let mut line = format!(
+            "{} from {}: exit code {}",
+            self.client.name(),
+            self.server.name(),
+            self.exit_code
+                .map_or_else(|| "none".to_owned(), |code| code.to_string()),
+        );
+        if let Some(is_same) = self.sha256_match {
+            line += if is_same {
+                ", sha256 as on the server"
+            } else {
+                ", sha256 DIFFERENT"
+            };
+        }
+        let found = self
+            .violations
+            .iter()
+            .map(|one| format!("{:?}: {}: {}", one.rule, one.what, one.packet));
+        for problem in self
+            .said
+            .iter()
+            .cloned()
+            .chain(found)
+            .chain(self.unproven.iter().cloned())
+        {
+            line += &format!("\n  {problem}");
+        }
+        line
+    }
+}
+
+fn play(options: &PairOptions, client: ClientSoftware, run: &LabRun<'_>) -> Result<ProgramResult> {
+    let clock = ClockOffset::measure();
+    let work = Work::new(options, run.seed);
+    run.step("set up");
+    let mut testbed = Testbed::set(options, &work, run)?;
+    let (seed, length) = work.files()[0];
+    let received = testbed.directory.join("received");
+    let mut command = testbed.network.client.command(client.program())?;
+    client.arguments(
+        &mut command,
+        options.service(),
+        &pattern::file_name(seed, length),
+        &received,
+    );
+    let mut process = LoggedProcess::start(client.name(), command, &testbed.directory)?;
+    run.step("load");
+    wait_for_moment(client, &mut process, &received, length)?;
+    let unprotected = wait_for_protection(&testbed, &mut process);
+    let epoch = testbed.epoch();
+    run.step("fault");
+    let fault_at = inject(&testbed, options, CrashTarget::Primary)?;
+    let mut aftermath = follow(
+        &mut testbed,
+        options,
+        CrashTarget::Primary,
+        (fault_at, epoch),
+        run,
+    )?;
+    aftermath.problems.extend(unprotected);
+    let status = process.wait(LIMIT);
+    let said = status.as_ref().err().map(|error| format!("{error:#}"));
+    let exit_code = status.ok().and_then(|status| status.code());
+    let sha256_match = client
+        .downloads()
+        .then(|| pattern::digest(&received))
+        .transpose()?
+        .map(|(_, sha256)| sha256 == pattern::sha256(seed, length, length));
+    let said = said.or_else(|| (exit_code != Some(0)).then(|| process.last_words()));
+    judge(
+        options,
+        client,
+        testbed,
+        aftermath,
+        clock,
+        (exit_code, said, sha256_match),
+    )
+}
+
+/// Judges the captures and sums up the run.
+fn judge(
+    options: &PairOptions,
+    client: ClientSoftware,
+    testbed: Testbed,
+    aftermath: Aftermath,
+    clock: ClockOffset,
+    (exit_code, said, sha256_match): (Option<i32>, Option<String>, Option<bool>),
+) -> Result<ProgramResult> {
+    let mut expected = expectations(options, &aftermath, clock);
+    expected.closing = Closing::Either;
+    let detection = testbed.pair.detection();
+    let changes = changes(options, CrashTarget::Primary, &aftermath, clock, detection);
+    let verdict = JudgedRun::of(testbed, expected, &changes)?.verdict;
+    let mut shown = ProgramResult {
+        ok: false,
+        server: options.application(),
+        client,
+        exit_code,
+        said,
+        sha256_match,
+        connections_taken_over: verdict.connections_taken_over,
+        resets_seen: verdict.resets_to_client,
+        violations: verdict.violations,
+        unproven: verdict.unproven,
+        problems: aftermath.problems,
+    };
+    if shown.connections_taken_over == 0 {
+        shown
+            .problems
+            .push("node b never spoke for any connection".to_owned());
+    }
+    shown.ok = shown.exit_code == Some(0)
+        && shown.sha256_match != Some(false)
+        && shown.resets_seen == 0
+        && shown.violations.is_empty()
+        && shown.unproven.is_empty()
+        && shown.problems.is_empty();
+    Ok(shown)
+}
+
+/// Waits until the client is in the middle of its work.
+fn wait_for_moment(
+    client: ClientSoftware,
+    process: &mut LoggedProcess,
+    received: &Path,
+    length: u64,
+) -> Result<()> {
+    let begun = Deadline::now();
+    let is_there = |process: &LoggedProcess| {
+        std::thread::sleep(POLL);
+        match client {
+            ClientSoftware::RedisBenchmark => begun.elapsed() > BENCHMARK_MOMENT,
+            ClientSoftware::Websockets => process.output().lines().count() > MESSAGES / 2,
+            ClientSoftware::Curl | ClientSoftware::Wget => {
+                received.metadata().is_ok_and(|file| file.len() > length / 2)
+            }
+        }
+    };
+    Ok(process.wait_until("get to the middle of its work", LIMIT, is_there)?)
+}
+
+/// Waits until node b reports that all connections of the client are protected. Returns a problem with the reasons if it never
+/// does.
+fn wait_for_protection(testbed: &Testbed, client: &mut LoggedProcess) -> Option<String> {
+    let mut reasons = BTreeMap::new();
+    let is_protected = |_: &LoggedProcess| {
+        std::thread::sleep(POLL);
+        let status = testbed.status(BACKUP).ok();
+        let said = status.iter().flat_map(|status| &status.services);
+        reasons.extend(said.flat_map(|service| service.reasons.clone()));
+        status.is_some_and(|status| status.protects_all())
+    };
+    let waited = client.wait_until("become protected", LIMIT, is_protected);
+    waited
+        .err()
+        .map(|error| format!("node b never protected what the client does: {reasons:?}; {error}"))
+}

@@ -1,0 +1,68 @@
+//! The progress of a command's runs.
+
+use std::io::{self, IsTerminal};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Shows the progress on stderr, as a bar if stderr is a terminal.
+pub struct Progress {
+    bar: Option<ProgressBar>,
+    json: bool,
+}
+
+impl Progress {
+    /// The progress of `runs` runs. With `json`, stdout is left to the JSON object.
+    pub fn new(runs: u32, json: bool) -> Self {
+        let bar = io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::new(u64::from(runs));
+            let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
+            bar.set_style(style.expect("the template is right"));
+            bar
+        });
+        Self { bar, json }
+    }
+
+    /// Shows nothing.
+    pub fn hidden() -> Self {
+        Self {
+            bar: None,
+            json: true,
+        }
+    }
+
+    /// Shows that run number `run` has begun this step.
+    pub fn step(&self, run: u32, step: &str) {
+        tracing::debug!(run, "{step}");
+        self.show(run, step);
+    }
+
+    /// Shows how far run number `run` is.
+    pub fn show(&self, run: u32, what: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(u64::from(run));
+            bar.set_message(what.to_owned());
+        }
+    }
+
+    /// Prints the line of a run that has ended.
+    pub fn line(&self, line: &str) {
+        let print = || {
+            if self.json {
+                eprintln!("{line}");
+            } else {
+                println!("{line}");
+            }
+        };
+        match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+
+    /// Removes the bar.
+    pub fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

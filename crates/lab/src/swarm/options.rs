@@ -1,0 +1,61 @@
+//! The commands' options.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error, StrDeserializer};
+use sim::pair::Defect;
+
+/// Break a simulated pair in all ways that seeds can think of, and check what it promises.
+///
+/// Run N of a swarm has the seed SEED + N. A run that breaks a promise is made as small as it can be and written to a file that
+/// `replay` plays again.
+#[derive(Clone, Debug, Args)]
+pub struct SwarmOptions {
+    /// The seed of the first run.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// How many runs.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub runs: u64,
+    /// Runs at the same time.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub jobs: u32,
+    /// Put this defect into the nodes, and stop at the first run that finds it: what the checkers see, they must see here.
+    #[arg(long, value_name = "NAME", value_parser = parse)]
+    pub defect: Option<Defect>,
+    /// Where scenarios that break a promise are written.
+    #[arg(long, default_value = "out/swarm")]
+    pub out: PathBuf,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Play one run of the swarm again, or replay the recording of a daemon.
+#[derive(Clone, Debug, Args)]
+pub struct ReplayOptions {
+    /// A scenario that the swarm has written, or a recording of `steadfast run --record`. The node must want the same actions again.
+    #[arg(required_unless_present = "seed", conflicts_with = "seed")]
+    pub file: Option<PathBuf>,
+    /// The run of this seed.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Make it as small as it can be, as long as it breaks the same promise, and print that scenario.
+    #[arg(long)]
+    pub shrink: bool,
+    /// Print every packet, and everything that the nodes do.
+    #[arg(long)]
+    pub trace: bool,
+    /// Print one JSON object instead of text.
+    #[arg(long, conflicts_with_all = ["trace", "shrink"])]
+    pub json: bool,
+}
+
+/// Parses a defect's name.
+fn parse(name: &str) -> Result<Defect, Error> {
+    let name: StrDeserializer<'_, Error> = name.into_deserializer();
+    Defect::deserialize(name)
+}
