@@ -40,7 +40,6 @@ impl Point {
     pub const ALL: [Self; 4] = [Self::Client, Self::Router, Self::NodeA, Self::NodeB];
 
     /// The name of the point's file, without the extension.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -140,7 +139,6 @@ impl Captures {
     }
 
     /// The tcpdump processes. A simulated power failure of a node spares them.
-    #[must_use]
     pub fn pids(&self) -> Vec<Pid> {
         self.running.iter().map(|(.., tcpdump)| tcpdump.pid()).collect()
     }

@@ -5,7 +5,6 @@ use proto::Instant;
 use serde::{Serialize, Serializer};
 
 /// The kernel's monotonic clock. Nodes and clients report times of this clock.
-#[must_use]
 pub fn monotonic() -> Instant {
     Instant::from_nanos(read(ClockId::CLOCK_MONOTONIC))
 }
@@ -19,7 +18,6 @@ pub struct ClockOffset {
 
 impl ClockOffset {
     /// Reads both clocks several times and takes the pair of readings with the least time between them.
-    #[must_use]
     pub fn measure() -> Self {
         let reading = || {
             let before = monotonic().as_nanos();
@@ -35,7 +33,6 @@ impl ClockOffset {
     }
 
     /// The wall clock's reading (nanoseconds since 1970) at `instant` of the monotonic clock.
-    #[must_use]
     pub fn realtime_ns(&self, instant: Instant) -> u64 {
         instant
             .as_nanos()
@@ -43,14 +40,12 @@ impl ClockOffset {
     }
 
     /// The monotonic clock's reading when the wall clock reads `realtime_ns`.
-    #[must_use]
     pub fn monotonic(&self, realtime_ns: u64) -> Instant {
         Instant::from_nanos(realtime_ns.saturating_add_signed(-self.realtime_minus_monotonic_ns))
     }
 }
 
 /// Milliseconds from one moment to another. Negative if the second moment is earlier.
-#[must_use]
 pub fn ms(from_ns: u64, to_ns: u64) -> f64 {
     (to_ns as f64 - from_ns as f64) / 1e6
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, ensure};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use thiserror::Error;
@@ -97,19 +98,16 @@ impl LoggedProcess {
     }
 
     /// The process' name in errors.
-    #[must_use]
     pub fn label(&self) -> &str {
         &self.label
     }
 
     /// Its process id.
-    #[must_use]
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
     /// The process' output so far.
-    #[must_use]
     pub fn output(&self) -> String {
         fs::read(&self.log).map_or_else(
             |_| String::new(),
@@ -195,7 +193,6 @@ impl LoggedProcess {
     }
 
     /// The last lines of the process' output, each after a line break.
-    #[must_use]
     pub fn last_words(&self) -> String {
         let output = self.output();
         let lines: Vec<_> = output.lines().collect();
@@ -216,6 +213,23 @@ impl Drop for LoggedProcess {
             }
         }
     }
+}
+
+/// Runs `command` and waits for its end. Errors name it `what`. Returns what it printed to stdout.
+///
+/// # Errors
+/// If it cannot be run, or fails. The error contains what it printed to stderr.
+pub fn output(command: &mut Command, what: &str) -> anyhow::Result<String> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("run {what}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{what}: {}: {}",
+        output.status,
+        said.trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// The processes that live in the network namespaces with these inode numbers.

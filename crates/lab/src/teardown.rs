@@ -215,7 +215,6 @@ impl Watchdog {
 }
 
 /// The watchdog's main function: reads stdin until it closes, then removes every announced resource. True if nothing remains.
-#[must_use]
 pub fn watch() -> bool {
     // A signal that is sent to many processes must not end the teardown.
     let ignored = Arc::new(AtomicBool::new(false));

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use linux::netns::Netns;
 use nix::sys::signal::Signal;
 
 use crate::net::address::InterfaceAddresses;
 use crate::node::ArbiterSetup;
-use crate::process::LoggedProcess;
+use crate::process::{self, LoggedProcess};
 
 const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
@@ -55,7 +55,6 @@ impl EtcdProcesses {
     }
 
     /// The cluster as the daemons' configuration has it.
-    #[must_use]
     pub fn arbiter(&self) -> ArbiterSetup {
         ArbiterSetup::Etcd {
             endpoints: self.hosts.iter().map(|(_, one)| url(one, CLIENT_PORT)).collect(),
@@ -75,7 +74,6 @@ impl EtcdProcesses {
 }
 
 /// The name of member `index`, and of its host.
-#[must_use]
 pub fn name(index: usize) -> String {
     format!("w{index}")
 }
@@ -154,7 +152,8 @@ fn certify(directory: &Path, members: &[InterfaceAddresses]) -> Result<()> {
 
 /// Makes `NAME.key` and `NAME.crt` in `directory`.
 fn openssl(directory: &Path, name: &str, subject: &str, more: &[&str]) -> Result<()> {
-    let output = Command::new("openssl")
+    let mut openssl = Command::new("openssl");
+    openssl
         .current_dir(directory)
         .args([
             "req",
@@ -166,11 +165,8 @@ fn openssl(directory: &Path, name: &str, subject: &str, more: &[&str]) -> Result
         ])
         .args(["-nodes", "-days", "2", "-subj", subject])
         .args(["-keyout", &format!("{name}.key"), "-out", &format!("{name}.crt")])
-        .args(more)
-        .output()
-        .context("run openssl")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "openssl req {subject}: {}", said.trim());
+        .args(more);
+    process::output(&mut openssl, &format!("openssl req {subject}"))?;
     Ok(())
 }
 

@@ -22,7 +22,6 @@ pub enum Bound {
 
 impl BenchPromise {
     /// Whether the value keeps the bound. NaN does not.
-    #[must_use]
     pub fn holds(&self) -> bool {
         match self.bound {
             Bound::AtLeast(bound) => self.value >= bound,
@@ -46,7 +45,6 @@ impl fmt::Display for BenchPromise {
 }
 
 /// The broken promises, as text.
-#[must_use]
 pub fn missed(promises: &[BenchPromise]) -> Vec<String> {
     let broken = promises.iter().filter(|promise| !promise.holds());
     broken.map(ToString::to_string).collect()
@@ -61,7 +59,6 @@ pub fn print(promises: &[BenchPromise]) {
 }
 
 /// The middle value, or the mean of the two middle values. NaN if there are no values.
-#[must_use]
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;

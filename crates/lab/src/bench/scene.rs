@@ -2,7 +2,7 @@
 //! only forwards packets.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use linux::netns::Netns;
@@ -10,11 +10,11 @@ use linux::netns::Netns;
 use crate::net::address::{NODES, VIP_V4};
 use crate::net::{INTERFACE, NODE_NAMES, ROUTER_LAN_INTERFACE, Topology, TopologyOptions, batch};
 use crate::node::{
-    AgentProcess, ArbiterSetup, HEARTBEAT_PORT, LogOptions, PairSetup, PatternFiles, ReportedService,
-    ServerProcess, ServerSoftware,
+    AgentProcess, PairSetup, PatternFiles, ReportedService, ServerProcess, ServerSoftware, wait_listening,
 };
-use crate::process::LoggedProcess;
-use crate::teardown::{Resource, Teardown};
+use crate::process::{self, LoggedProcess};
+use crate::run::in_memory;
+use crate::teardown::Teardown;
 
 /// Port of the sink.
 pub const SINK_PORT: u16 = 8080;
@@ -77,9 +77,7 @@ impl BenchTestbed {
         daemon: &Path,
         teardown: &Teardown,
     ) -> Result<Self> {
-        let directory = PathBuf::from(format!("/dev/shm/steadfast-lab-{run}"));
-        teardown.will_create(&Resource::Path(directory.clone()))?;
-        std::fs::create_dir_all(&directory)?;
+        let directory = in_memory(run, teardown)?;
         let network =
             Topology::build(run, TopologyOptions::default(), teardown).context("build the network")?;
         let mut servers = Vec::new();
@@ -107,8 +105,11 @@ impl BenchTestbed {
                 None
             }
             BenchVariant::Steadfast { missed } => {
-                let pair = pair(run, service, daemon, missed);
-                Some(protect(&pair, &network, &directory, teardown)?)
+                let addresses = NODES.map(|node| vec![IpAddr::V4(node.v4)]);
+                let mut pair = PairSetup::new(daemon.to_owned(), run, service, addresses);
+                pair.missed = missed;
+                let [a, b] = &network.nodes;
+                Some(pair.start([a, b], &directory, teardown)?)
             }
         };
         Ok(Self {
@@ -165,12 +166,7 @@ impl BenchTestbed {
                     ]),
                 None => command.args(["qdisc", "del", "dev", interface, "root"]),
             };
-            let output = command.output().context("start tc")?;
-            anyhow::ensure!(
-                output.status.success(),
-                "tc on {interface}: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            );
+            process::output(&mut command, &format!("tc on {interface}"))?;
         }
         Ok(())
     }
@@ -180,15 +176,7 @@ fn start_sink(node: &Netns, name: &str, directory: &Path) -> Result<LoggedProces
     let mut command = node.command(std::env::current_exe()?)?;
     command.args([super::load::LOAD, "sink", &SINK_PORT.to_string()]);
     let mut process = LoggedProcess::start(&format!("sink-{name}"), command, directory)?;
-    let address = SocketAddr::from(([127, 0, 0, 1], SINK_PORT));
-    let listens = |_: &LoggedProcess| {
-        let limit = std::time::Duration::from_millis(100);
-        matches!(
-            node.run(|| std::net::TcpStream::connect_timeout(&address, limit)),
-            Ok(Ok(_))
-        )
-    };
-    process.wait_until("listen", std::time::Duration::from_secs(5), listens)?;
+    wait_listening(&mut process, node, SINK_PORT)?;
     Ok(process)
 }
 
@@ -228,44 +216,4 @@ fn forward(network: &Topology) -> Result<()> {
         ],
     )?;
     Ok(())
-}
-
-fn pair(run: &str, service: SocketAddr, daemon: &Path, missed: u32) -> PairSetup {
-    PairSetup {
-        binary: daemon.to_owned(),
-        names: NODE_NAMES.map(|name| format!("{name}-{run}")),
-        addresses: [NODES[0].v4, NODES[1].v4].map(|address| vec![IpAddr::V4(address)]),
-        on_service: None,
-        service,
-        service_name: "lab".to_owned(),
-        interface: INTERFACE.to_owned(),
-        heartbeat_port: HEARTBEAT_PORT,
-        policy: "http",
-        opaque: false,
-        heartbeat_ms: 20,
-        missed,
-        agent_timeout_ms: None,
-        claim_ping: Vec::new(),
-        health: None,
-        state_sync: None,
-        arbiter: ArbiterSetup::None,
-        log: LogOptions::default(),
-    }
-}
-
-fn protect(
-    pair: &PairSetup,
-    network: &Topology,
-    directory: &Path,
-    teardown: &Teardown,
-) -> Result<[AgentProcess; 2]> {
-    for leftover in pair.leftovers() {
-        teardown.will_create(&leftover)?;
-    }
-    let start = |node: usize| AgentProcess::start(pair, node, &network.nodes[node], directory);
-    let mut agents = [start(0)?, start(1)?];
-    for (agent, node) in agents.iter_mut().zip(&network.nodes) {
-        agent.wait_ready(node)?;
-    }
-    Ok(agents)
 }

@@ -185,7 +185,6 @@ impl ClientPlan {
     pub const IDLE_SIZE: u64 = 1024;
 
     /// The workload of connection number `index`.
-    #[must_use]
     pub fn workload_of(&self, index: usize) -> Workload {
         if index < self.idle {
             Workload::Idle {

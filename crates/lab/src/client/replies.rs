@@ -292,6 +292,18 @@ fn take_literal(literal: &[u8], done: usize, bytes: &[u8], index: u64) -> Result
     })
 }
 
+/// Parses `head`. Returns its length, or `None` if more bytes are needed.
+fn parse_head<'b>(
+    response: &mut httparse::Response<'_, 'b>,
+    head: &'b [u8],
+) -> Result<Option<usize>, String> {
+    match response.parse(head) {
+        Ok(httparse::Status::Complete(len)) => Ok(Some(len)),
+        Ok(httparse::Status::Partial) => Ok(None),
+        Err(error) => Err(format!("not an HTTP head: {error}: {:?}", excerpt(head))),
+    }
+}
+
 /// The length of a complete, correct reply to a request that stores something, and whether the reply is a refusal. `None` if more
 /// bytes are needed. At most one `100 Continue` may precede the reply.
 fn check_stored(reply: &[u8], may_be_refused: bool) -> Result<Option<(usize, bool)>, String> {
@@ -304,10 +316,7 @@ fn check_stored(reply: &[u8], may_be_refused: bool) -> Result<Option<(usize, boo
     let head = &reply[interim..];
     let mut headers = [httparse::EMPTY_HEADER; HTTP_HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
-    let status = response
-        .parse(head)
-        .map_err(|error| format!("not an HTTP head: {error}: {:?}", excerpt(head)))?;
-    let httparse::Status::Complete(len) = status else {
+    let Some(len) = parse_head(&mut response, head)? else {
         return Ok(None);
     };
     let has = |name: &str, value: &str| {
@@ -332,10 +341,7 @@ fn check_stored(reply: &[u8], may_be_refused: bool) -> Result<Option<(usize, boo
 fn check_http_head(head: &[u8], content_length: u64) -> Result<Option<usize>, String> {
     let mut headers = [httparse::EMPTY_HEADER; HTTP_HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
-    let status = response
-        .parse(head)
-        .map_err(|error| format!("not an HTTP head: {error}: {:?}", excerpt(head)))?;
-    let httparse::Status::Complete(len) = status else {
+    let Some(len) = parse_head(&mut response, head)? else {
         return Ok(None);
     };
     if (response.version, response.code) != (Some(1), Some(200)) {

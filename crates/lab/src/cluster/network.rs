@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use linux::netns::{InterfaceControl, Netns};
 
 use crate::net::address::{CLIENT, InterfaceAddresses, PREFIX_V4, ROUTER_WAN};
+use crate::net::switch::bridge_commands;
 use crate::net::{INTERFACE, batch, set_up_host, set_up_router};
 use crate::teardown::{Resource, Teardown};
 
@@ -150,24 +151,18 @@ impl ClusterNetwork {
 /// Builds the LAN of one service.
 fn lay(segment: &ServiceLan, count: usize, nodes: &[Netns], router: &Netns, switch: &Netns) -> Result<()> {
     let lan = segment.interface();
-    let bridge = format!("link add name {lan} type bridge stp_state 0 forward_delay 0 mcast_snooping 0");
-    batch(Some(switch.name()), &[bridge, format!("link set dev {lan} up")])?;
-    let port = |name: &str| {
-        [
-            format!("link set dev {name} master {lan}"),
-            format!("link set dev {name} up"),
-        ]
-    };
     let uplink = format!("r{}", segment.service);
     connect(router, &lan, &segment.router, switch, &uplink)?;
-    batch(Some(switch.name()), &port(&uplink))?;
     own(router, &lan, segment.router.v4)?;
+    let mut ports = vec![uplink];
     for (end, node) in segment.ends.iter().zip(segment.nodes(count)) {
         let name = plug(node, segment.service);
         connect(&nodes[node], &lan, end, switch, &name)?;
-        batch(Some(switch.name()), &port(&name))?;
         own(&nodes[node], &lan, end.v4)?;
+        ports.push(name);
     }
+    let ports: Vec<_> = ports.iter().map(String::as_str).collect();
+    batch(Some(switch.name()), &bridge_commands(&lan, &ports))?;
     // A node has two routes out. Packets from an address of a LAN go through that LAN's router. Other packets go through the
     // router of the service of which the node is the primary.
     for node in segment.nodes(count) {

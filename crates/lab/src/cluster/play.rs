@@ -18,15 +18,13 @@ use crate::net::INTERFACE;
 use crate::net::address::CLIENT;
 use crate::newcomer::greet;
 use crate::node::{
-    AgentProcess, ArbiterSetup, Assume, HEARTBEAT_PORT, LogOptions, PairSetup, PatternFiles, ReportedStatus,
+    AgentProcess, ArbiterSetup, Assume, HEARTBEAT_PORT, PairSetup, PatternFiles, ReportedStatus,
     ReportedTakeover, ServerProcess,
 };
 use crate::process;
 use crate::run::LabRun;
 use crate::witness::EtcdProcesses;
 
-const HEARTBEAT_MS: u32 = 20;
-const MISSED: u32 = 4;
 const WORKERS: u32 = 2;
 /// Content bytes of a request.
 const SIZE: u64 = 1024;
@@ -165,7 +163,8 @@ impl ClusterTestbed {
         for segment in &segments {
             let pair = pair(segment, count, steadfast.clone(), &run.name, arbiter.clone());
             detection = pair.detection();
-            agents.push(protect(&pair, segment.nodes(count), &network, run)?);
+            let nodes = segment.nodes(count).map(|node| &network.nodes[node]);
+            agents.push(pair.start(nodes, directory, run.teardown)?);
         }
         let mut cluster = Self {
             clients: Vec::new(),
@@ -421,45 +420,18 @@ fn captures_of(captures: &[Capture], service: usize) -> Vec<Capture> {
 
 fn pair(segment: &ServiceLan, count: usize, binary: PathBuf, run: &str, arbiter: ArbiterSetup) -> PairSetup {
     let service = segment.service;
+    let addresses = segment.ends.map(|end| vec![IpAddr::V4(end.v4)]);
     PairSetup {
-        binary,
         names: segment
             .nodes(count)
             .map(|node| format!("n{node}-s{service}-{run}")),
-        addresses: segment.ends.map(|end| vec![IpAddr::V4(end.v4)]),
-        on_service: None,
-        service: address(segment),
         service_name: format!("s{service}"),
         interface: segment.interface(),
         heartbeat_port: HEARTBEAT_PORT + service as u16,
-        policy: "http",
-        opaque: false,
-        heartbeat_ms: HEARTBEAT_MS,
-        missed: MISSED,
-        agent_timeout_ms: None,
         claim_ping: vec![segment.router.v4.into(), CLIENT.v4.into()],
-        health: None,
-        state_sync: None,
         arbiter,
-        log: LogOptions::default(),
+        ..PairSetup::new(binary, run, address(segment), addresses)
     }
-}
-
-fn protect(
-    pair: &PairSetup,
-    nodes: [usize; 2],
-    network: &ClusterNetwork,
-    run: &LabRun<'_>,
-) -> Result<[AgentProcess; 2]> {
-    for leftover in pair.leftovers() {
-        run.teardown.will_create(&leftover)?;
-    }
-    let start = |index: usize| AgentProcess::start(pair, index, &network.nodes[nodes[index]], &run.directory);
-    let mut agents = [start(0)?, start(1)?];
-    for (agent, node) in agents.iter_mut().zip(nodes) {
-        agent.wait_ready(&network.nodes[node])?;
-    }
-    Ok(agents)
 }
 
 fn connect(

@@ -7,15 +7,14 @@ use anyhow::{Context, Result};
 use proto::Instant;
 use serde::Serialize;
 
-use crate::capture::Capture;
 use crate::client::ClientReport;
-use crate::clock::{ClockOffset, as_nanos, as_optional_nanos};
-use crate::emulator::Passed;
-use crate::judge::JudgeVerdict;
+use crate::clock::{ClockOffset, as_nanos};
 use crate::node::{AtLimitOption, ReportedConnection, ReportedTakeover};
+use crate::pair::aftermath::Aftermath;
 use crate::pair::expect::BACKUP;
 use crate::pair::fault::CrashTarget;
 use crate::pair::integration::Integration;
+use crate::pair::judged::JudgedRun;
 use crate::pair::testbed::Testbed;
 
 /// Time limit for a log to reach its limit after the moment of the fault has come, and the time between two checks.
@@ -40,41 +39,19 @@ pub struct RunFacts {
     pub idle: usize,
     /// The node that the fault hit.
     pub target: CrashTarget,
-    /// When the fault began.
-    #[serde(serialize_with = "as_nanos")]
-    pub fault_at: Instant,
-    /// When the fault that makes node b take over began.
-    #[serde(serialize_with = "as_optional_nanos")]
-    pub deadly_at: Option<Instant>,
-    /// When node a began to claim the address because its wire is gone, if it did.
-    #[serde(serialize_with = "as_optional_nanos")]
-    pub claimed_at: Option<Instant>,
-    /// When the event after the fault began, if there was one.
-    #[serde(serialize_with = "as_optional_nanos")]
-    pub second_at: Option<Instant>,
-    /// The survivor's takeovers.
-    pub takeovers: Vec<ReportedTakeover>,
-    /// The survivor's connections after the takeover.
-    pub taken_over: Vec<ReportedConnection>,
-    /// The return of a node after the fault, if one came back.
-    pub integration: Option<Integration>,
+    /// What happened since the fault. With rounds, since the first fault.
+    #[serde(flatten)]
+    pub aftermath: Aftermath,
     /// The rounds, if the run has rounds.
     pub rounds: Vec<CrashRound>,
-    /// Number of times the speaking node has changed since the fault.
-    pub role_changes: u64,
     /// The log just before the fault, if the run is about its limit.
     pub log: Option<LogAtFault>,
-    /// Things that the daemons failed to do, or did without reason.
-    pub problems: Vec<String>,
     /// Offset from the monotonic clock to the wall clock. The captures and the verdict have wall-clock times; all other times here are
     /// monotonic.
     pub clock: ClockOffset,
-    /// The captures.
-    pub captures: Vec<Capture>,
-    /// Packets that the emulator passed on, to the router and to the client.
-    pub emulated: Option<[Passed; 2]>,
-    /// The judge's verdict on the captures.
-    pub verdict: JudgeVerdict,
+    /// The captures, and the judge's verdict on them.
+    #[serde(flatten)]
+    pub judged: JudgedRun,
 }
 
 /// State of the wire's logs just before a fault.
@@ -110,7 +87,6 @@ impl LogAtFault {
     }
 
     /// Whether the `at_limit` action was in progress.
-    #[must_use]
     pub fn shows(&self, at_limit: AtLimitOption) -> bool {
         match at_limit {
             AtLimitOption::Spill => self.spilled_bytes > 0,

@@ -68,25 +68,19 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
         client,
         idle: work.plan.idle,
         target,
-        fault_at,
-        deadly_at: aftermath.deadly_at,
-        claimed_at: aftermath.claimed_at,
-        second_at: aftermath.second_at,
-        takeovers: aftermath.takeovers,
-        taken_over: aftermath.taken_over,
-        integration: aftermath.integration,
+        aftermath,
         rounds: Vec::new(),
-        role_changes: aftermath.role_changes,
         log,
-        problems: aftermath.problems,
         clock,
-        captures: judged.captures,
-        emulated: judged.emulated,
-        verdict: judged.verdict,
+        judged,
     })
 }
 
-fn wait_for_moment(client: &mut ClientProcess, moment: Moment) -> Result<()> {
+/// Waits until `moment`. The clients must not end before it.
+///
+/// # Errors
+/// If they end, or do not get there in time.
+pub fn wait_for_moment(client: &mut ClientProcess, moment: Moment) -> Result<()> {
     let limit = match moment {
         Moment::AtBytes(_) => FAULT_LIMIT,
         Moment::After(time) => time,

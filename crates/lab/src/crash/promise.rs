@@ -46,7 +46,6 @@ pub struct BusyStall {
 impl BusyStall {
     /// The promise, measured in `durations`, with a round trip of `rtt_ms`. `None` if `durations` has no takeover or claim for which
     /// the promise holds.
-    #[must_use]
     pub fn of(durations: &Durations, rtt_ms: f64) -> Option<Self> {
         let p99 = |values: &[f64]| Some(Spread::of(values.iter().copied())?.p99);
         let beyond_detection_p99_ms = p99(&durations.beyond_detection)?;
@@ -68,7 +67,6 @@ impl BusyStall {
     }
 
     /// One line of text for a person.
-    #[must_use]
     pub fn line(&self) -> String {
         format!(
             "busy, p99: stall beyond detection {:.2} ms, promised <= {:.2} ms (fault-free gap {:.2} + RTT {:.1} + timeout {:.0} + {ALLOWANCE_MS}): {}",

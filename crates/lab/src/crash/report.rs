@@ -19,7 +19,7 @@ use crate::pair::{FirstLink, LanOptions, PairOptions, PolicyOption, Returning, W
 use crate::run::{LabFindings, SHOWN, append};
 
 /// The findings. Durations are over all connections of all runs.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct CrashFindings {
     policy: PolicyOption,
     workload: WorkloadOption,
@@ -101,9 +101,8 @@ pub struct CrashFindings {
 
 impl CrashFindings {
     /// The findings of one run from its `facts`. Adds to `problems` what the daemons failed to do, and why the run may show nothing.
-    #[must_use]
     pub fn new(options: &PairOptions, facts: &RunFacts, problems: &mut Vec<String>) -> Self {
-        let RunFacts { client, verdict, .. } = facts;
+        let (client, verdict) = (&facts.client, &facts.judged.verdict);
         let failures = client.connections.iter().enumerate().filter_map(|(index, one)| {
             let failure = one.failure.as_ref()?;
             let local = one
@@ -115,7 +114,7 @@ impl CrashFindings {
             let ended = client.connections.iter().map(|one| one.ended_ns);
             ended.filter(|&ended_ns| ended_ns > at.as_nanos()).count()
         };
-        problems.extend(facts.problems.iter().cloned());
+        problems.extend(facts.aftermath.problems.iter().cloned());
         let mut found = Self {
             node: Some(facts.target),
             bytes_expected: client.bytes_expected(),
@@ -129,18 +128,18 @@ impl CrashFindings {
             resets: verdict.resets.iter().take(SHOWN).cloned().collect(),
             violations_more: verdict.violations_more,
             unproven: verdict.unproven.clone(),
-            role_changes: facts.role_changes,
-            connections_at_fault: under_way(facts.fault_at),
-            connections_at_second: facts.second_at.map_or(0, under_way),
+            role_changes: facts.aftermath.role_changes,
+            connections_at_fault: under_way(facts.aftermath.fault_at),
+            connections_at_second: facts.aftermath.second_at.map_or(0, under_way),
             failures: failures.take(SHOWN).collect(),
             durations: durations(options, facts),
             log_at_fault: facts.log.iter().cloned().collect(),
-            first_live_ms: facts.takeovers.last().and_then(|takeover| {
+            first_live_ms: facts.aftermath.takeovers.last().and_then(|takeover| {
                 let first = takeover.first_live_ns?;
                 Some(ms(takeover.declared_ns, first))
             }),
-            captures: facts.captures.clone(),
-            emulated: facts.emulated,
+            captures: facts.judged.captures.clone(),
+            emulated: facts.judged.emulated,
             ..Self::empty(options)
         };
         if !facts.rounds.is_empty() {
@@ -149,7 +148,7 @@ impl CrashFindings {
         }
         found.add_violations(verdict.violations.clone());
         problems.extend(found.emptiness(options.sequel(facts.target)).map(str::to_owned));
-        if facts.second_at.is_some() && found.connections_at_second == 0 && !options.baseline {
+        if facts.aftermath.second_at.is_some() && found.connections_at_second == 0 && !options.baseline {
             problems.push("no connection was under way at the second event".to_owned());
         }
         if let Some((at_limit, log)) = options.log.at_limit.zip(facts.log.as_ref())
@@ -162,7 +161,6 @@ impl CrashFindings {
     }
 
     /// The findings before the first run.
-    #[must_use]
     pub fn empty(options: &PairOptions) -> Self {
         Self {
             policy: options.policy,
@@ -177,37 +175,8 @@ impl CrashFindings {
             returning: options.returning,
             baseline: options.baseline,
             way: options.way,
-            bytes_expected: 0,
-            bytes_received: 0,
             sha256_match: true,
-            connections: 0,
-            connections_survived: 0,
-            connections_refused: 0,
-            connections_taken_over: 0,
-            resets_seen: 0,
-            resets: Vec::new(),
-            violations: Vec::new(),
-            violations_more: 0,
-            unproven: Vec::new(),
-            stall_ms: None,
-            second_stall_ms: None,
-            detection_ms: None,
-            takeover_ms: None,
-            first_live_ms: None,
-            restart_gap_ms: None,
-            baseline_gap_ms: None,
-            busy_stall: None,
-            integration_ms: None,
-            integration_gap_ms: None,
-            rounds: Vec::new(),
-            log_at_fault: Vec::new(),
-            role_changes: 0,
-            connections_at_fault: 0,
-            connections_at_second: 0,
-            failures: Vec::new(),
-            captures: Vec::new(),
-            emulated: None,
-            durations: Durations::default(),
+            ..Self::default()
         }
     }
 
@@ -228,7 +197,6 @@ impl CrashFindings {
     }
 
     /// Why the waits of connections at work do not keep the promise, if they do not, or if they were not measured.
-    #[must_use]
     pub fn broken_promise(&self) -> Option<String> {
         let is_broken = self.busy_stall.is_none_or(|busy| !busy.kept);
         is_broken.then(|| "connections at work waited longer than is promised: see busy_stall".to_owned())
@@ -365,31 +333,31 @@ fn durations(options: &PairOptions, facts: &RunFacts) -> Durations {
         fault_free_gap: felt.waits(BEFORE).collect(),
         ..Durations::default()
     };
-    if facts.second_at.is_some() {
+    if facts.aftermath.second_at.is_some() {
         durations.second_stall = Felt { idle: 0, ..felt }.waits(AFTER).collect();
     }
-    if let Some(integration) = &facts.integration {
+    if let Some(integration) = &facts.aftermath.integration {
         durations.integration.extend(integration.ms());
         durations
             .integration_gap
             .extend(felt.gaps(RETURN).reduce(f64::max));
     }
-    if let Some(deadly_at) = facts.deadly_at {
+    if let Some(deadly_at) = facts.aftermath.deadly_at {
         let cause = TakeoverCause {
             deadly_at,
-            told: if facts.deadly_at == facts.second_at {
+            told: if facts.aftermath.deadly_at == facts.aftermath.second_at {
                 AFTER
             } else {
                 FAULT
             },
-            takeovers: &facts.takeovers,
-            taken_over: &facts.taken_over,
+            takeovers: &facts.aftermath.takeovers,
+            taken_over: &facts.aftermath.taken_over,
         };
         durations.add_takeover(felt, cause);
     }
-    if let Some(claimed_at) = facts.claimed_at {
+    if let Some(claimed_at) = facts.aftermath.claimed_at {
         let is_promised = options.is_measured_claim(options.sequel(facts.target));
-        durations.add_claim(felt, facts.fault_at, claimed_at, is_promised);
+        durations.add_claim(felt, facts.aftermath.fault_at, claimed_at, is_promised);
     }
     durations
 }

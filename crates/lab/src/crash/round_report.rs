@@ -36,7 +36,7 @@ pub struct RoundReport {
 pub fn add_to(facts: &RunFacts) -> (Vec<RoundReport>, Durations) {
     let mut all = Durations::default();
     // The reigns after the first one are the takeovers, in order.
-    let mut reigns = facts.verdict.reigns.iter().skip(1);
+    let mut reigns = facts.judged.verdict.reigns.iter().skip(1);
     let mut reports = Vec::new();
     for (index, round) in facts.rounds.iter().enumerate() {
         let reign = round.was_primary.then(|| reigns.next()).flatten();

@@ -2,16 +2,17 @@
 //! the wire, and every connection is protected again. The next round hits the node that then has the role that the fault targets. With
 //! policy `replica` the returning server gets the state of the other server, and the clients connect anew.
 
-use std::time::{Duration, Instant as Deadline};
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use super::facts::{CrashRound, RunFacts};
-use super::play::{FAULT_MARGIN, STALL_WINDOW};
-use crate::client::{ClientEvent, ClientOrder, ClientProcess};
+use super::play::{FAULT_MARGIN, STALL_WINDOW, wait_for_moment};
+use crate::client::{ClientOrder, ClientProcess};
 use crate::clock::{ClockOffset, monotonic};
 use crate::judge::NodeChange;
 use crate::node::ReportedStatus;
+use crate::pair::aftermath::Aftermath;
 use crate::pair::clients::{begin, finish, measure};
 use crate::pair::expect::{BACKUP, lost_at, of_service};
 use crate::pair::fault::{CrashFault, CrashTarget};
@@ -20,7 +21,7 @@ use crate::pair::integration::Integration;
 use crate::pair::judged::JudgedRun;
 use crate::pair::survive::{flapping, survive};
 use crate::pair::testbed::Testbed;
-use crate::pair::work::Work;
+use crate::pair::work::{Moment, Work};
 use crate::pair::{PairOptions, PolicyOption, reboot};
 use crate::run::LabRun;
 
@@ -80,7 +81,7 @@ impl RoundsRun<'_> {
     fn round(&mut self, number: u32, run: &LabRun<'_>) -> Result<()> {
         run.step(&format!("round {number}: load"));
         let quiet_at = monotonic();
-        self.rest()?;
+        wait_for_moment(&mut self.client, Moment::After(QUIET))?;
         run.step(&format!("round {number}: fault"));
         let was_primary = self.target == CrashTarget::Primary;
         let node = if was_primary {
@@ -125,23 +126,6 @@ impl RoundsRun<'_> {
         Ok(())
     }
 
-    /// Leaves the clients undisturbed for a while. They must not end meanwhile.
-    fn rest(&mut self) -> Result<()> {
-        let deadline = Deadline::now() + QUIET;
-        loop {
-            let left = deadline.saturating_duration_since(Deadline::now());
-            match self.client.next_event(left)? {
-                None => return Ok(()),
-                Some(ClientEvent::Report(report)) => {
-                    let first = report.connections.iter().find_map(|one| one.failure.as_ref());
-                    bail!("the clients were done before the fault; first failure: {first:?}");
-                }
-                Some(_) if left.is_zero() => return Ok(()),
-                Some(_) => {}
-            }
-        }
-    }
-
     /// Lets the clients finish, and judges the captures.
     fn conclude(self, work: &Work, clock: ClockOffset, run: &LabRun<'_>) -> Result<RunFacts> {
         let Self {
@@ -172,27 +156,24 @@ impl RoundsRun<'_> {
             round.integration.find(&judged.survey, &judged.captures, clock)?;
         }
         let first = rounds.first();
-        Ok(RunFacts {
-            target,
-            fault_at: first.map_or_else(monotonic, |round| round.fault_at),
-            deadly_at: first
-                .filter(|round| round.was_primary)
-                .map(|round| round.fault_at),
-            claimed_at: None,
+        let fault_at = first.map_or_else(monotonic, |round| round.fault_at);
+        let aftermath = Aftermath {
+            deadly_at: first.filter(|round| round.was_primary).map(|_| fault_at),
             second_at: first.map(|round| round.integration.returned_at),
             takeovers: rounds.iter().flat_map(|round| round.takeovers.clone()).collect(),
-            taken_over: Vec::new(),
-            integration: None,
-            idle: work.plan.idle,
-            client,
-            rounds,
             role_changes,
-            log: None,
             problems,
+            ..Aftermath::new(fault_at)
+        };
+        Ok(RunFacts {
+            client,
+            idle: work.plan.idle,
+            target,
+            aftermath,
+            rounds,
+            log: None,
             clock,
-            captures: judged.captures,
-            emulated: judged.emulated,
-            verdict: judged.verdict,
+            judged,
         })
     }
 }

@@ -44,7 +44,7 @@ pub fn sample(
     let facts = LabRun::play(&options.run, (number, seed, &[]), &Progress::hidden(), |run| {
         play(&options, run)
     })?;
-    let takeover = facts.takeovers.last().context("no takeover was seen")?;
+    let takeover = facts.aftermath.takeovers.last().context("no takeover was seen")?;
     ensure!(
         facts.client.survivors() == facts.client.connections.len(),
         "a connection was lost"

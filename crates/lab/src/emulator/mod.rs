@@ -48,13 +48,11 @@ const QUEUE_BYTES_MIN: usize = 128 << 10;
 
 impl WanOptions {
     /// Whether client and router are plugged together, without an emulator.
-    #[must_use]
     pub fn is_direct(&self) -> bool {
         *self == Self::default()
     }
 
     /// Whether packets are lost, so that the hosts must send single ones.
-    #[must_use]
     pub fn loses(&self) -> bool {
         self.loss_percent.is_some_and(|percent| percent > 0.0)
     }

@@ -37,7 +37,6 @@ impl InterfaceAddresses {
     }
 
     /// The MAC as `ip link` writes it.
-    #[must_use]
     pub fn mac_text(&self) -> String {
         self.mac.map(|byte| format!("{byte:02x}")).join(":")
     }

@@ -17,7 +17,6 @@ pub struct TopologyOptions {
 
 impl TopologyOptions {
     /// The options that an emulated `way` needs.
-    #[must_use]
     pub fn of(way: WanOptions) -> Self {
         Self {
             wan: !way.is_direct(),

@@ -11,11 +11,12 @@
 //! forwarding rules in the switches, so the nodes' carriers stay up. Every frame between a node and the router passes the ports
 //! of `lan` (`a`, `b` and `router`).
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use linux::netns::{self, InterfaceControl, Netns};
 
 use super::names::NODE_NAMES;
 use super::options::TopologyOptions;
+use crate::process;
 
 /// The router's port.
 pub const ROUTER: &str = "router";
@@ -28,7 +29,6 @@ const SECOND: &str = "second";
 const OWN: [[&str; 3]; 2] = [["lan-a", "node-a", "up-a"], ["lan-b", "node-b", "up-b"]];
 
 /// The port of the cable that connects node `index` to the service's network.
-#[must_use]
 pub fn port_of(index: usize, plan: TopologyOptions) -> &'static str {
     match plan.own_switches {
         true => OWN[index][1],
@@ -37,20 +37,17 @@ pub fn port_of(index: usize, plan: TopologyOptions) -> &'static str {
 }
 
 /// The ports to which the cables of node `index` are connected.
-#[must_use]
 pub fn ports_of(index: usize, plan: TopologyOptions) -> Vec<&'static str> {
     let second = plan.second_network.then_some(SECOND_PORTS[index]);
     [port_of(index, plan)].into_iter().chain(second).collect()
 }
 
 /// Both ends of the uplink of node `index`'s own switch.
-#[must_use]
 pub fn uplink(index: usize) -> [&'static str; 2] {
     [OWN[index][2], NODE_NAMES[index]]
 }
 
 /// `ip` commands that set up the switches. They run in the switches' namespace, after the ports were created.
-#[must_use]
 pub fn commands(plan: TopologyOptions) -> Vec<String> {
     let mut bridges = vec![(LAN, vec![ROUTER, NODE_NAMES[0], NODE_NAMES[1]])];
     if plan.own_switches {
@@ -65,7 +62,8 @@ pub fn commands(plan: TopologyOptions) -> Vec<String> {
         .collect()
 }
 
-fn bridge_commands(bridge: &str, ports: &[&str]) -> Vec<String> {
+/// `ip` commands that create the switch `bridge` and connect its `ports`.
+pub fn bridge_commands(bridge: &str, ports: &[&str]) -> Vec<String> {
     // Multicast snooping would drop neighbour solicitations until the bridge knows a querier.
     let options = "type bridge stp_state 0 forward_delay 0 mcast_snooping 0";
     let mut commands = vec![
@@ -97,7 +95,6 @@ impl Cables {
     }
 
     /// The cable that the node's services use.
-    #[must_use]
     pub fn service(&self) -> &InterfaceControl {
         &self.0[0]
     }
@@ -130,7 +127,6 @@ pub struct Lost {
 
 impl Lost {
     /// Frames between two ports, in one direction.
-    #[must_use]
     pub const fn between(from: &'static str, to: &'static str) -> Self {
         Self {
             from: Some(from),
@@ -139,7 +135,6 @@ impl Lost {
     }
 
     /// All frames from `port`.
-    #[must_use]
     pub const fn from(port: &'static str) -> Self {
         Self {
             from: Some(port),
@@ -148,7 +143,6 @@ impl Lost {
     }
 
     /// All frames to `port`.
-    #[must_use]
     pub const fn to(port: &'static str) -> Self {
         Self {
             from: None,
@@ -189,9 +183,7 @@ fn losing(lost: &[Lost], what: &str) -> String {
 
 /// Runs `commands` in the switches' namespace.
 fn nft(switch: &Netns, commands: &str) -> Result<()> {
-    let output = switch.command("nft")?.arg(commands).output().context("run nft")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "nft {commands}: {}", said.trim());
+    process::output(switch.command("nft")?.arg(commands), &format!("nft {commands}"))?;
     Ok(())
 }
 

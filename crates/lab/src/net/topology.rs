@@ -102,13 +102,11 @@ impl Topology {
     }
 
     /// The switch's ports to which the cables of node `index` are connected.
-    #[must_use]
     pub fn ports(&self, index: usize) -> Vec<&'static str> {
         switch::ports_of(index, self.plan)
     }
 
     /// The interfaces of node `index` with their addresses. The service's interface comes first.
-    #[must_use]
     pub fn interfaces(&self, index: usize) -> Vec<(&'static str, InterfaceAddresses)> {
         let second = self
             .plan

@@ -4,7 +4,6 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::{Duration, Instant as Deadline};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -20,8 +19,9 @@ use super::health::HealthProbe;
 use super::log::LogOptions;
 use super::status::{ReportedConnection, ReportedStatus};
 use crate::clock::monotonic;
-use crate::process::LoggedProcess;
-use crate::teardown::Resource;
+use crate::net::{INTERFACE, NODE_NAMES};
+use crate::process::{self, LoggedProcess};
+use crate::teardown::{Resource, Teardown};
 
 /// Directory in which the daemon pins its eBPF objects, by node name.
 const PINS: &str = "/sys/fs/bpf/steadfast";
@@ -44,8 +44,8 @@ pub const HEARTBEAT_PORT: u16 = 7400;
 /// The part of the configuration that both nodes share.
 #[derive(Clone, Debug)]
 pub struct PairSetup {
-    /// The daemon's binary.
-    pub binary: PathBuf,
+    /// The daemon's binary on each node.
+    pub binaries: [PathBuf; 2],
     /// The names of node a and b, unique on this machine.
     pub names: [String; 2],
     /// The nodes' addresses, one for each link between them.
@@ -85,9 +85,54 @@ pub struct PairSetup {
 /// Time for which a backup may speak without asking the arbiter. The daemons' default.
 const LEASE: Duration = Duration::from_millis(300);
 impl PairSetup {
+    /// A pair of run `run` that protects the HTTP service `service` on an interface with these `addresses` of the nodes, without any option.
+    /// Detection takes 80 ms, so that detection and takeover together stay below the clients' smallest retransmission timeout (200 ms).
+    pub fn new(binary: PathBuf, run: &str, service: SocketAddr, addresses: [Vec<IpAddr>; 2]) -> Self {
+        Self {
+            binaries: [binary.clone(), binary],
+            names: NODE_NAMES.map(|name| format!("{name}-{run}")),
+            addresses,
+            on_service: None,
+            service,
+            service_name: "lab".to_owned(),
+            interface: INTERFACE.to_owned(),
+            heartbeat_port: HEARTBEAT_PORT,
+            policy: "http",
+            opaque: false,
+            heartbeat_ms: 20,
+            missed: 4,
+            agent_timeout_ms: None,
+            claim_ping: Vec::new(),
+            health: None,
+            state_sync: None,
+            arbiter: ArbiterSetup::None,
+            log: LogOptions::default(),
+        }
+    }
+
+    /// Starts both daemons, on `nodes`, and waits until the pair is duplex. Their files are in `directory`.
+    ///
+    /// # Errors
+    /// If a daemon cannot be started or does not become duplex.
+    pub fn start(
+        &self,
+        nodes: [&Netns; 2],
+        directory: &Path,
+        teardown: &Teardown,
+    ) -> Result<[AgentProcess; 2]> {
+        for leftover in self.leftovers() {
+            teardown.will_create(&leftover)?;
+        }
+        let start = |index: usize| AgentProcess::start(self, index, nodes[index], directory);
+        let mut agents = [start(0)?, start(1)?];
+        for (agent, node) in agents.iter_mut().zip(nodes) {
+            agent.wait_ready(node)?;
+        }
+        Ok(agents)
+    }
+
     /// The files that the daemons leave outside of their network namespaces: pins and state.
-    #[must_use]
-    pub fn leftovers(&self) -> Vec<Resource> {
+    fn leftovers(&self) -> Vec<Resource> {
         let roots = [PINS, STATE].map(Path::new);
         let own = |root: &'static Path| self.names.iter().map(move |name| root.join(name));
         let shared = roots.iter().map(|root| Resource::Shared(root.to_path_buf()));
@@ -97,19 +142,16 @@ impl PairSetup {
     }
 
     /// The paths of pins and state of the daemon of node `index`.
-    #[must_use]
     pub fn leftovers_of(&self, index: usize) -> [PathBuf; 2] {
         [PINS, STATE].map(|root| Path::new(root).join(&self.names[index]))
     }
 
     /// Longest time from a backup's last message to the end of the backup's lease. It is 17/16 of the lease, because clocks drift.
-    #[must_use]
     pub fn lease_end() -> Duration {
         LEASE + LEASE / 16
     }
 
     /// Longest time from a node's death until its peer declares it dead.
-    #[must_use]
     pub fn detection(&self) -> Duration {
         Duration::from_millis(u64::from(self.heartbeat_ms) * u64::from(self.missed))
     }
@@ -220,7 +262,7 @@ impl AgentProcess {
     /// # Errors
     /// If a file cannot be written or the process cannot be started. [`Self::wait_ready`] reports whether the daemon accepts its
     /// configuration.
-    pub fn start(pair: &PairSetup, index: usize, node: &Netns, directory: &Path) -> Result<Self> {
+    fn start(pair: &PairSetup, index: usize, node: &Netns, directory: &Path) -> Result<Self> {
         let name = &pair.names[index];
         let configuration = directory.join(format!("{name}.toml"));
         let key = directory.join(format!("{}.key", pair.names[0]));
@@ -228,7 +270,7 @@ impl AgentProcess {
         fs::write(&configuration, pair.configuration(index, &key))
             .with_context(|| configuration.display().to_string())?;
         let operator = Operator {
-            binary: pair.binary.clone(),
+            binary: pair.binaries[index].clone(),
             configuration,
         };
         let process = operator.run(&format!("steadfast-{name}"), node, directory)?;
@@ -241,19 +283,16 @@ impl AgentProcess {
     }
 
     /// The node's name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The daemon's process, not its keeper.
-    #[must_use]
     pub fn pid(&self) -> Pid {
         self.process.pid()
     }
 
     /// The directory in which the daemon pins its eBPF maps.
-    #[must_use]
     pub fn pins(&self) -> PathBuf {
         Path::new(PINS).join(&self.name)
     }
@@ -353,7 +392,7 @@ impl AgentProcess {
     ///
     /// # Errors
     /// If the daemon ends, or does not report this in time. The error quotes the daemon's output.
-    pub fn wait_ready(&mut self, node: &Netns) -> Result<()> {
+    fn wait_ready(&mut self, node: &Netns) -> Result<()> {
         let mut seen = String::new();
         let operator = &self.operator;
         let is_duplex = |_: &LoggedProcess| {
@@ -371,7 +410,6 @@ impl AgentProcess {
     }
 
     /// The last lines of the daemon's output.
-    #[must_use]
     pub fn last_words(&self) -> String {
         self.process.last_words()
     }
@@ -415,19 +453,8 @@ impl AgentProcess {
     /// # Errors
     /// If the command fails.
     pub fn order(&self, node: &Netns, command: &[&str]) -> Result<()> {
-        let answer = node
-            .command(&self.operator.binary)?
-            .args(command)
-            .stdin(Stdio::null())
-            .output()
-            .with_context(|| format!("run steadfast {command:?}"))?;
-        let said = String::from_utf8_lossy(&answer.stderr);
-        ensure!(
-            answer.status.success(),
-            "steadfast {command:?}: {}: {}",
-            answer.status,
-            said.trim()
-        );
+        let mut steadfast = node.command(&self.operator.binary)?;
+        process::output(steadfast.args(command), &format!("steadfast {command:?}"))?;
         Ok(())
     }
 
@@ -470,21 +497,11 @@ impl Operator {
     }
 
     fn ask<T: DeserializeOwned>(&self, arguments: &[&str], node: &Netns) -> Result<T> {
-        let what = arguments.join(" ");
-        let answer = node
-            .command(&self.binary)?
-            .args(arguments)
-            .arg("--config")
-            .arg(&self.configuration)
-            .arg("--json")
-            .stdin(Stdio::null())
-            .output()
-            .with_context(|| format!("run steadfast {what}"))?;
-        if !answer.status.success() {
-            let said = String::from_utf8_lossy(&answer.stderr);
-            bail!("steadfast {what}: {}: {}", answer.status, said.trim());
-        }
-        serde_json::from_slice(&answer.stdout).with_context(|| format!("the answer of steadfast {what}"))
+        let what = format!("steadfast {}", arguments.join(" "));
+        let mut steadfast = node.command(&self.binary)?;
+        steadfast.args(arguments).arg("--config").arg(&self.configuration);
+        let answer = process::output(steadfast.arg("--json"), &what)?;
+        serde_json::from_str(&answer).with_context(|| format!("the answer of {what}"))
     }
 }
 
@@ -494,26 +511,13 @@ mod tests {
     use crate::node::{AtLimitOption, FenceSetup};
 
     fn pair() -> PairSetup {
-        PairSetup {
-            binary: "steadfast".into(),
-            names: ["a-1".to_owned(), "b-1".to_owned()],
-            addresses: ["10.2.0.10", "10.2.0.11"].map(|address| vec![address.parse().unwrap()]),
-            on_service: None,
-            service: "10.2.0.100:80".parse().unwrap(),
-            service_name: "lab".to_owned(),
-            interface: "eth0".to_owned(),
-            heartbeat_port: HEARTBEAT_PORT,
-            policy: "http",
-            opaque: false,
-            heartbeat_ms: 20,
-            missed: 4,
-            agent_timeout_ms: None,
-            claim_ping: Vec::new(),
-            health: None,
-            state_sync: None,
-            arbiter: ArbiterSetup::None,
-            log: LogOptions::default(),
-        }
+        let addresses = ["10.2.0.10", "10.2.0.11"].map(|address| vec![address.parse().unwrap()]);
+        PairSetup::new(
+            "steadfast".into(),
+            "1",
+            "10.2.0.100:80".parse().unwrap(),
+            addresses,
+        )
     }
 
     #[test]

@@ -26,7 +26,6 @@ pub enum Assume {
 
 impl Assume {
     /// The programs that the arbiter needs, each with the Debian package that contains it.
-    #[must_use]
     pub fn needs(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Etcd => &[("etcd", "etcd-server"), ("openssl", "openssl")],
@@ -35,7 +34,6 @@ impl Assume {
     }
 
     /// Time that the arbiter's answer takes, beyond the time for a process and a few packets.
-    #[must_use]
     pub fn takes(self) -> Duration {
         match self {
             Self::FailStop | Self::Fence | Self::Etcd => Duration::ZERO,
@@ -45,7 +43,6 @@ impl Assume {
 
     /// Time that node `index` waits before it runs its fence command, as docs/witness.md recommends: the usual primary, node a, waits for
     /// longer than the command of node b takes. Zero: not configured.
-    #[must_use]
     pub fn fence_delay(self, index: usize) -> Duration {
         match self {
             Self::SlowFence if index == 0 => self.takes() + FENCE_DELAY_MARGIN,

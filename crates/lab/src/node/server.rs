@@ -72,12 +72,7 @@ impl ServerProcess {
         fs::create_dir_all(&own).with_context(|| own.display().to_string())?;
         let command = command(application, node, &own, &content.directory, workers)?;
         let mut process = LoggedProcess::start(label, command, directory)?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, application.port()));
-        let listens = |_: &LoggedProcess| {
-            let connect = node.run(|| TcpStream::connect_timeout(&address, Duration::from_millis(100)));
-            matches!(connect, Ok(Ok(_)))
-        };
-        process.wait_until("listen", START_LIMIT, listens)?;
+        wait_listening(&mut process, node, application.port())?;
         Ok(Self { process })
     }
 
@@ -90,7 +85,6 @@ impl ServerProcess {
     }
 
     /// The server's leading process.
-    #[must_use]
     pub fn pid(&self) -> Pid {
         self.process.pid()
     }
@@ -137,6 +131,19 @@ fn command(
         ServerSoftware::Websockets => command.arg(file).arg(application.port().to_string()),
     };
     Ok(command)
+}
+
+/// Waits until `process` on `node` accepts connections at `port`.
+///
+/// # Errors
+/// If it ends, or does not listen in time.
+pub fn wait_listening(process: &mut LoggedProcess, node: &Netns, port: u16) -> Result<()> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let listens = |_: &LoggedProcess| {
+        let connect = node.run(|| TcpStream::connect_timeout(&address, Duration::from_millis(100)));
+        matches!(connect, Ok(Ok(_)))
+    };
+    Ok(process.wait_until("listen", START_LIMIT, listens)?)
 }
 
 #[cfg(test)]

@@ -12,10 +12,11 @@ pub const DEBIAN_PYTHON: &str = "/usr/bin/python3";
 pub const WEBSOCKETS: &str = "/usr/lib/python3/dist-packages/websockets/__init__.py";
 
 /// Which server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServerSoftware {
     /// nginx: serves files of pattern data; events, several workers.
+    #[default]
     Nginx,
     /// Apache httpd: the same; processes and threads (the event module).
     Apache,
@@ -32,7 +33,6 @@ pub enum ServerSoftware {
 
 impl ServerSoftware {
     /// The server's name.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Nginx => "nginx",
@@ -45,7 +45,6 @@ impl ServerSoftware {
     }
 
     /// The server's program.
-    #[must_use]
     pub fn program(self) -> &'static str {
         match self {
             Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python | Self::Redis => self.name(),
@@ -54,7 +53,6 @@ impl ServerSoftware {
     }
 
     /// The program in PATH or the file that the server needs, and the Debian package that contains it.
-    #[must_use]
     pub fn needs(self) -> (&'static str, &'static str) {
         let package = match self {
             Self::Nginx => "nginx-light",
@@ -66,7 +64,6 @@ impl ServerSoftware {
     }
 
     /// The port on which the server listens.
-    #[must_use]
     pub fn port(self) -> u16 {
         match self.protocol() {
             Protocol::Http => 80,
@@ -75,7 +72,6 @@ impl ServerSoftware {
     }
 
     /// The protocol of the server's clients.
-    #[must_use]
     pub fn protocol(self) -> Protocol {
         match self {
             Self::Nginx | Self::Apache | Self::Lighttpd | Self::Python | Self::Websockets => Protocol::Http,
@@ -84,13 +80,11 @@ impl ServerSoftware {
     }
 
     /// Whether its clients change to another protocol.
-    #[must_use]
     pub fn is_opaque(self) -> bool {
         self == Self::Websockets
     }
 
     /// A health probe that the server answers if it works.
-    #[must_use]
     pub fn health(self) -> HealthProbe {
         match self.protocol() {
             Protocol::Http => HealthProbe {
@@ -105,7 +99,6 @@ impl ServerSoftware {
     }
 
     /// Whether its connections are spread over worker processes.
-    #[must_use]
     pub fn has_workers(self) -> bool {
         matches!(self, Self::Nginx | Self::Apache)
     }

@@ -98,7 +98,6 @@ pub struct ReportedTakeover {
 
 impl ReportedTakeover {
     /// Whether every connection has been decided.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.restored + self.reset >= self.connections
     }
@@ -115,7 +114,6 @@ pub struct ReportedConnection {
 
 impl ReportedStatus {
     /// When the node last entered `state` for the lab's service.
-    #[must_use]
     pub fn became(&self, state: &str) -> Option<Instant> {
         let history = &self.services.first()?.history;
         let since = history.iter().rfind(|since| since.state == state)?;
@@ -123,25 +121,21 @@ impl ReportedStatus {
     }
 
     /// Epoch of the lab's service.
-    #[must_use]
     pub fn epoch(&self) -> u64 {
         self.services.first().map_or(0, |service| service.epoch)
     }
 
     /// Whether every service is protected by both nodes.
-    #[must_use]
     pub fn is_duplex(&self) -> bool {
         self.services.iter().all(|service| service.mode == "duplex")
     }
 
     /// Whether the node is the wire of every service.
-    #[must_use]
     pub fn is_wire(&self) -> bool {
         self.services.iter().all(|service| service.state == "backup")
     }
 
     /// Whether every replica that needs the primary's state has it.
-    #[must_use]
     pub fn is_synced(&self) -> bool {
         let is_synced =
             |service: &ReportedService| service.state_sync.as_ref().is_none_or(|sync| sync.synced);
@@ -149,7 +143,6 @@ impl ReportedStatus {
     }
 
     /// Whether there are connections, all are known, and all are protected.
-    #[must_use]
     pub fn protects_all(&self) -> bool {
         let protects = |service: &ReportedService| {
             let mut others = service
@@ -164,13 +157,11 @@ impl ReportedStatus {
     }
 
     /// Whether the node claims to speak for the lab's service.
-    #[must_use]
     pub fn speaks(&self) -> bool {
         self.services.iter().any(|service| service.role == "primary")
     }
 
     /// Number of connections that the node's keeper has received so far.
-    #[must_use]
     pub fn kept(&self) -> u64 {
         let counters = self.services.first().map(|service| &service.counters);
         counters
@@ -180,13 +171,11 @@ impl ReportedStatus {
     }
 
     /// Whether the node goes on alone, and has claimed the address if necessary.
-    #[must_use]
     pub fn is_alone(&self) -> bool {
         self.services.iter().all(|service| service.state == "sole")
     }
 
     /// The takeovers of the lab's service, in order of time.
-    #[must_use]
     pub fn takeovers(&self) -> &[ReportedTakeover] {
         self.services.first().map_or(&[], |service| &service.takeovers)
     }

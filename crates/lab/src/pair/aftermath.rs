@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use nix::sys::signal::Signal;
 use proto::Instant;
+use serde::Serialize;
 
 use super::fault::{CrashFault, CrashTarget, Sequel};
 use super::inject::{hooks_without_filter, kill_agent, power_off};
@@ -12,7 +13,7 @@ use super::integration::Integration;
 use super::survive::{flapping, survive};
 use super::testbed::Testbed;
 use super::{PairOptions, Returning, baseline, reboot};
-use crate::clock::monotonic;
+use crate::clock::{as_nanos, as_optional_nanos, monotonic};
 use crate::net::address::NODES;
 use crate::node::{ReportedConnection, ReportedStatus, ReportedTakeover};
 use crate::run::LabRun;
@@ -25,14 +26,19 @@ const AGREEMENT: Duration = Duration::from_secs(1);
 const RESTARTED_AFTER: Duration = Duration::from_millis(300);
 
 /// The events of a run since its fault.
+#[derive(Serialize)]
 pub struct Aftermath {
     /// When the fault happened.
+    #[serde(serialize_with = "as_nanos")]
     pub fault_at: Instant,
     /// Time of the fault that makes node b take over. `None` if node b does not take over.
+    #[serde(serialize_with = "as_optional_nanos")]
     pub deadly_at: Option<Instant>,
     /// When node a began to claim the address because its wire is gone, if it did.
+    #[serde(serialize_with = "as_optional_nanos")]
     pub claimed_at: Option<Instant>,
     /// When the second event happened: for example a node's return, an agent's death or upgrade, or the primary's power-off.
+    #[serde(serialize_with = "as_optional_nanos")]
     pub second_at: Option<Instant>,
     /// Node b's takeovers, each of some connections or of the service.
     pub takeovers: Vec<ReportedTakeover>,
@@ -81,7 +87,6 @@ pub fn follow(
 
 impl Aftermath {
     /// The aftermath of a run whose fault has just happened.
-    #[must_use]
     pub fn new(fault_at: Instant) -> Self {
         Self {
             fault_at,

@@ -8,10 +8,11 @@ use crate::node::ServerSoftware;
 use crate::run::WrongUse;
 
 /// What fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CrashFault {
     /// The primary's cable is cut in both directions at once, then all its processes are killed. Later it comes back.
+    #[default]
     PowerOff,
     /// The primary's cable is pulled, and plugged in again later; nothing is killed.
     LinkDown,

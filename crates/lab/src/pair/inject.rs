@@ -156,13 +156,5 @@ pub fn hooks_without_filter(testbed: &Testbed, index: usize) -> Result<Vec<&'sta
 
 fn tc(testbed: &Testbed, index: usize, arguments: &[&str]) -> Result<String> {
     let mut tc = testbed.network.nodes[index].command("tc")?;
-    let output = tc.args(arguments).output().context("run tc")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "tc {}: {}",
-        arguments.join(" "),
-        said.trim()
-    );
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    process::output(tc.args(arguments), &format!("tc {}", arguments.join(" ")))
 }

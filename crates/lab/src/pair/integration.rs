@@ -42,7 +42,6 @@ pub struct Integration {
 
 impl Integration {
     /// The return of `node` at `returned_at`.
-    #[must_use]
     pub fn new(node: usize, returned_at: Instant) -> Self {
         Self {
             node,
@@ -102,7 +101,6 @@ impl Integration {
 
     /// Milliseconds from the return until every connection was protected, or, if the run did not wait for this, until the service was
     /// duplex. `None` if neither happened.
-    #[must_use]
     pub fn whole_after_ms(&self) -> Option<f64> {
         let whole = self.protected_at.or(self.duplex_at)?;
         Some(ms(self.returned_at.as_nanos(), whole.as_nanos()))
@@ -124,7 +122,6 @@ impl Integration {
     }
 
     /// The return in the judge's form.
-    #[must_use]
     pub fn change(&self, clock: ClockOffset) -> NodeChange {
         NodeChange::Returned {
             node: self.node,
@@ -149,7 +146,6 @@ impl Integration {
     }
 
     /// From the first heartbeat to the first forwarded segment, in milliseconds.
-    #[must_use]
     pub fn ms(&self) -> Option<f64> {
         let (ready, forwards) = (self.ready_at?, self.forwards_at?);
         Some(ms(ready.as_nanos(), forwards.as_nanos()))

@@ -1,6 +1,7 @@
 //! What a run leaves for the judge.
 
 use anyhow::Result;
+use serde::Serialize;
 
 use super::expect::BACKUP;
 use super::testbed::Testbed;
@@ -9,12 +10,14 @@ use crate::emulator::{Emulator, Passed};
 use crate::judge::{self, Expectations, JudgeVerdict, NodeChange, Survey};
 
 /// The captures of a run, and the judge's verdict on them.
+#[derive(Serialize)]
 pub struct JudgedRun {
     /// The captures.
     pub captures: Vec<Capture>,
     /// Packets that the emulator passed on, to the router and to the client.
     pub emulated: Option<[Passed; 2]>,
     /// What the captures show of both nodes.
+    #[serde(skip)]
     pub survey: Survey,
     /// The judge's verdict.
     pub verdict: JudgeVerdict,

@@ -42,32 +42,32 @@ pub struct PairOptions {
     #[command(flatten)]
     pub lan: LanOptions,
     /// How the server starts again: http (nginx, on the survivor once the primary is dead) or replica (redis, on both).
-    #[arg(long, value_enum, default_value_t = PolicyOption::Http)]
+    #[arg(long, value_enum, default_value_t)]
     pub policy: PolicyOption,
     /// What the connections do while the power goes off.
-    #[arg(long, value_enum, default_value_t = WorkloadOption::Download)]
+    #[arg(long, value_enum, default_value_t)]
     pub workload: WorkloadOption,
     /// The server; default: nginx for http, redis for replica.
     #[arg(long, value_enum)]
     pub server: Option<ServerSoftware>,
     /// What fails.
-    #[arg(long, value_enum, default_value_t = CrashFault::PowerOff)]
+    #[arg(long, value_enum, default_value_t)]
     pub fault: CrashFault,
     /// Which node fails, if the fault leaves that open; default: the seed decides.
     #[arg(long, value_enum)]
     pub node: Option<CrashTarget>,
     /// With --fault cut-service-path: what breaks the path.
-    #[arg(long, value_enum, default_value_t = PathCut::Cable)]
+    #[arg(long, value_enum, default_value_t)]
     pub how: PathCut,
     /// With --links 2: the network of the first of the peer's addresses in the configuration.
-    #[arg(long, value_enum, default_value_t = FirstLink::Service)]
+    #[arg(long, value_enum, default_value_t)]
     pub first_link: FirstLink,
     /// After a fault that must lead to no takeover (kill-agent, upgrade, flush-tc), turn the primary's power off as well. Shows that
     /// the pair protects its connections again.
     #[arg(long)]
     pub then_power_off: bool,
     /// How a primary whose power was off comes back when its cable is plugged in again.
-    #[arg(long, value_enum, default_value_t = Returning::Frozen)]
+    #[arg(long, value_enum, default_value_t)]
     pub returning: Returning,
     /// Number of times that one run plays the fault. When the other node goes on alone, the node that was hit comes back and becomes the
     /// wire. Once every connection is protected, the next round hits the node that has the fault's role then.
@@ -78,7 +78,7 @@ pub struct PairOptions {
     #[arg(long)]
     pub without_state_sync: bool,
     /// The arbiter, which decides which node may speak when they do not hear each other: none, a fence, or etcd.
-    #[arg(long, value_enum, default_value_t = Assume::FailStop)]
+    #[arg(long, value_enum, default_value_t)]
     pub assume: Assume,
     /// Members of etcd.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
@@ -112,18 +112,18 @@ impl PairOptions {
         Self {
             run: RunOptions::default(),
             lan: LanOptions::default(),
-            policy: PolicyOption::Http,
+            policy: PolicyOption::default(),
             workload,
             server: None,
-            fault: CrashFault::PowerOff,
+            fault: CrashFault::default(),
             node: None,
             how: PathCut::default(),
-            first_link: FirstLink::Service,
+            first_link: FirstLink::default(),
             then_power_off: false,
             returning: Returning::Killed,
             rounds: None,
             without_state_sync: false,
-            assume: Assume::FailStop,
+            assume: Assume::default(),
             members: 1,
             connections,
             busy: connections,
@@ -267,19 +267,21 @@ impl PairOptions {
 }
 
 /// Which of the networks between the nodes a daemon's first link to its peer is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FirstLink {
     /// The service's.
+    #[default]
     Service,
     /// The other one.
     Other,
 }
 
 /// How the server starts again after a takeover.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyOption {
+    #[default]
     Http,
     Replica,
 }
@@ -295,10 +297,11 @@ impl PolicyOption {
 }
 
 /// What the connections do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkloadOption {
     /// Each fetches a large file or value.
+    #[default]
     Download,
     /// Each writes a large value and reads it back (replica only; see post).
     Upload,
@@ -312,10 +315,11 @@ pub enum WorkloadOption {
 }
 
 /// How the old primary comes back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Returning {
     /// The server is stopped instead of killed, so its sockets come back as if connected; it is killed after that.
+    #[default]
     Frozen,
     /// The server was killed; its sockets come back as their kernel left them.
     Killed,

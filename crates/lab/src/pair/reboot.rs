@@ -4,12 +4,13 @@ use std::fs;
 use std::io;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use linux::netns::Netns;
 
 use super::testbed::Testbed;
 use crate::net::address::{InterfaceAddresses, NODES, PREFIX_V4, PREFIX_V6};
 use crate::net::{INTERFACE, ROUTER_LAN_INTERFACE, batch};
+use crate::process;
 
 /// Time for which the router's neighbour entry for the VIP is wrong.
 const MISLED: Duration = Duration::from_millis(100);
@@ -35,7 +36,7 @@ pub fn boot(testbed: &mut Testbed, index: usize) -> Result<()> {
     forget(node, &["ss", "--kill", "--tcp", "--all"])?;
     forget(node, &["nft", "flush", "ruleset"])?;
     // The qdisc does not exist if the daemon was not yet attached.
-    let _ = run(node, &["tc", "qdisc", "del", "dev", INTERFACE, "clsact"])?;
+    let _ = forget(node, &["tc", "qdisc", "del", "dev", INTERFACE, "clsact"]);
     for command in commands(&testbed.network.interfaces(index)) {
         forget(node, &command.split(' ').collect::<Vec<_>>())?;
     }
@@ -112,20 +113,6 @@ fn commands(interfaces: &[(&str, InterfaceAddresses)]) -> Vec<String> {
 }
 
 fn forget(node: &Netns, command: &[&str]) -> Result<()> {
-    let said = run(node, command)?;
-    ensure!(
-        said.is_none(),
-        "{}: {}",
-        command.join(" "),
-        said.unwrap_or_default()
-    );
+    process::output(node.command(command[0])?.args(&command[1..]), &command.join(" "))?;
     Ok(())
-}
-
-/// Runs `command` in `node`. Returns its error message if it failed.
-fn run(node: &Netns, command: &[&str]) -> Result<Option<String>> {
-    let output = node.command(command[0])?.args(&command[1..]).output();
-    let output = output.with_context(|| format!("run {}", command[0]))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    Ok((!output.status.success()).then(|| said.trim().to_owned()))
 }

@@ -17,22 +17,17 @@ use crate::capture::Captures;
 use crate::emulator::Emulator;
 use crate::fence;
 use crate::net::address::{CLIENT, InterfaceAddresses, ROUTER_LAN, WITNESSES};
-use crate::net::{INTERFACE, NODE_NAMES, Topology, TopologyOptions};
+use crate::net::{NODE_NAMES, Topology, TopologyOptions};
 use crate::newcomer::greet;
 use crate::node::{
-    AgentProcess, ArbiterSetup, Assume, FenceSetup, HEARTBEAT_PORT, PairSetup, PatternFiles, ReportedStatus,
-    ServerProcess, ServerSoftware,
+    AgentProcess, ArbiterSetup, Assume, FenceSetup, PairSetup, PatternFiles, ReportedStatus, ServerProcess,
+    ServerSoftware,
 };
 use crate::run::LabRun;
 use crate::witness::{self, EtcdProcesses};
 
 /// The example state-sync hook for redis that the packages contain.
 const STATE_SYNC: &str = include_str!("../../../../packaging/examples/redis-state-sync");
-/// Heartbeat interval in milliseconds. With [`MISSED`], detection takes 80 ms, so that detection and takeover together stay below
-/// the clients' smallest retransmission timeout (200 ms).
-const HEARTBEAT_MS: u32 = 20;
-/// Missing heartbeats in a row that count as death.
-const MISSED: u32 = 4;
 /// The daemons' `agent_timeout_ms` where agents are restarted. Long, so that the result does not depend on how fast a busy
 /// machine starts an agent.
 const AGENT_TIMEOUT_MS: u32 = 5_000;
@@ -97,8 +92,8 @@ impl Testbed {
             baseline::hold(&network.nodes[0], pair.service.ip())?;
             None
         } else {
-            let copies = options.fault.replaces_programs();
-            Some(agents(&pair, copies, &network, run)?)
+            let [a, b] = &network.nodes;
+            Some(pair.start([a, b], &run.directory, run.teardown)?)
         };
         Ok(Self {
             agents,
@@ -185,7 +180,6 @@ impl Testbed {
     }
 
     /// The latest epoch that a living agent knows; 0 without steadfast.
-    #[must_use]
     pub fn epoch(&self) -> u64 {
         let epoch = |index| self.status(index).map_or(0, |status| status.epoch());
         epoch(0).max(epoch(1))
@@ -293,26 +287,32 @@ fn pair(
         addresses.iter_mut().for_each(|links| links.reverse());
     }
     let is_probed = options.fault == CrashFault::HangServer;
-    Ok(PairSetup {
-        binary: options.run.daemon.path()?,
-        names: NODE_NAMES.map(|name| format!("{name}-{}", run.name)),
-        addresses,
+    let mut pair = PairSetup {
         on_service,
-        service: options.service(),
-        service_name: "lab".to_owned(),
-        interface: INTERFACE.to_owned(),
-        heartbeat_port: HEARTBEAT_PORT,
         policy: options.policy.name(),
         opaque: options.application().is_opaque(),
-        heartbeat_ms: HEARTBEAT_MS,
-        missed: MISSED,
         agent_timeout_ms: options.fault.restarts_agents().then_some(AGENT_TIMEOUT_MS),
         claim_ping: outside.to_vec(),
         health: is_probed.then(|| options.application().health()),
         state_sync: state_sync(options, &run.directory)?,
         arbiter,
         log: options.log,
-    })
+        ..PairSetup::new(
+            options.run.daemon.path()?,
+            &run.name,
+            options.service(),
+            addresses,
+        )
+    };
+    if options.fault.replaces_programs() {
+        // Each daemon runs from its own copy of the program, so that an upgrade can replace the file.
+        for (binary, name) in pair.binaries.iter_mut().zip(&pair.names) {
+            let copy = run.directory.join(format!("program-{name}"));
+            fs::copy(&*binary, &copy).with_context(|| copy.display().to_string())?;
+            *binary = copy;
+        }
+    }
+    Ok(pair)
 }
 
 /// Writes the program that copies redis' state to a returning node into `directory`. Returns its path, or `None` if this run
@@ -326,25 +326,4 @@ fn state_sync(options: &PairOptions, directory: &Path) -> Result<Option<PathBuf>
         .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
         .with_context(|| path.display().to_string())?;
     Ok(Some(path))
-}
-
-/// Starts both daemons. With `copies`, each runs from its own copy of the program, so that an upgrade can replace the file.
-fn agents(pair: &PairSetup, copies: bool, network: &Topology, run: &LabRun<'_>) -> Result<[AgentProcess; 2]> {
-    for leftover in pair.leftovers() {
-        run.teardown.will_create(&leftover)?;
-    }
-    let start = |node: usize| {
-        let mut pair = pair.clone();
-        if copies {
-            let copy = run.directory.join(format!("program-{}", pair.names[node]));
-            std::fs::copy(&pair.binary, &copy).with_context(|| copy.display().to_string())?;
-            pair.binary = copy;
-        }
-        AgentProcess::start(&pair, node, &network.nodes[node], &run.directory)
-    };
-    let mut agents = [start(0)?, start(1)?];
-    for (agent, node) in agents.iter_mut().zip(&network.nodes) {
-        agent.wait_ready(node)?;
-    }
-    Ok(agents)
 }

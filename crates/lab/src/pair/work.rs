@@ -65,7 +65,6 @@ pub enum Moment {
 
 impl Work {
     /// The work that `options` describe. `seed` decides the random choices.
-    #[must_use]
     pub fn new(options: &PairOptions, seed: u64) -> Self {
         let mut chance = Xoshiro256PlusPlus::seed_from_u64(seed);
         let busy = u64::from(options.busy());
@@ -133,7 +132,6 @@ impl Work {
     }
 
     /// The files that a file server must have: `(seed, length)` of each.
-    #[must_use]
     pub fn files(&self) -> Vec<(u64, u64)> {
         let length = match self.plan.workload {
             ClientWorkload::Download { bytes } => bytes,
