@@ -128,14 +128,7 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<DownloadResult> {
     }
     let error = curl.end()?;
     let captures = testbed.captures.stop()?;
-    let client = SocketAddr::new(
-        if options.lan.ipv6 {
-            CLIENT.v6.into()
-        } else {
-            CLIENT.v4.into()
-        },
-        CLIENT_PORT,
-    );
+    let client = SocketAddr::new(CLIENT.ip(options.lan.ipv6), CLIENT_PORT);
     let capture = captures
         .iter()
         .find(|capture| capture.point == Point::Client)

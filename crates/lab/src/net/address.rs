@@ -8,7 +8,7 @@
 //!
 //! The nodes may have a second network between them: 10.4.0.10/.11, fd04::10/::11. No other host is connected to it.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Prefix length of the client's and the nodes' IPv4 networks.
 pub const PREFIX_V4: u8 = 24;
@@ -34,6 +34,11 @@ impl InterfaceAddresses {
             v6: Ipv6Addr::new(v6[0], 0, 0, 0, 0, 0, 0, v6[1]),
             mac: [2, 0, 0, 0, mac[0], mac[1]],
         }
+    }
+
+    /// The address of IP version 6 if `ipv6`, otherwise of version 4.
+    pub fn ip(&self, ipv6: bool) -> IpAddr {
+        if ipv6 { self.v6.into() } else { self.v4.into() }
     }
 
     /// The MAC as `ip link` writes it.

@@ -72,11 +72,7 @@ pub fn lost_at(fault: CrashFault, fault_ns: u64, detection: Duration) -> u64 {
 pub fn of_service(options: &PairOptions, role_changes_ns: Vec<u64>) -> Expectations {
     Expectations {
         service: options.service(),
-        clients: vec![if options.lan.ipv6 {
-            CLIENT.v6.into()
-        } else {
-            CLIENT.v4.into()
-        }],
+        clients: vec![CLIENT.ip(options.lan.ipv6)],
         macs: NODES.map(|node| node.mac),
         router_mac: ROUTER_LAN.mac,
         mode: CommitMode::Prs,

@@ -137,10 +137,10 @@ impl PairOptions {
 
     /// The address of the service.
     pub fn service(&self) -> SocketAddr {
-        let address = if self.lan.ipv6 {
-            IpAddr::V6(VIP_V6)
+        let address: IpAddr = if self.lan.ipv6 {
+            VIP_V6.into()
         } else {
-            IpAddr::V4(VIP_V4)
+            VIP_V4.into()
         };
         SocketAddr::new(address, self.application().port())
     }

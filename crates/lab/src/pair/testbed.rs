@@ -1,7 +1,6 @@
 //! The surroundings of a run, set up before the clients connect: network, servers, daemons, captures.
 
 use std::fs;
-use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +15,7 @@ use super::{FirstLink, PairOptions, PolicyOption, baseline};
 use crate::capture::Captures;
 use crate::emulator::Emulator;
 use crate::fence;
-use crate::net::address::{CLIENT, InterfaceAddresses, ROUTER_LAN, WITNESSES};
+use crate::net::address::{CLIENT, ROUTER_LAN, WITNESSES};
 use crate::net::{NODE_NAMES, Topology, TopologyOptions};
 use crate::newcomer::greet;
 use crate::node::{
@@ -260,27 +259,16 @@ fn plan(options: &PairOptions) -> TopologyOptions {
     }
 }
 
-/// The addresses of node `index`, one for each of its networks. The service's network comes first.
-fn addresses(options: &PairOptions, network: &Topology, index: usize) -> Vec<IpAddr> {
-    let address = |node: InterfaceAddresses| match options.lan.ipv6 {
-        true => IpAddr::V6(node.v6),
-        false => IpAddr::V4(node.v4),
-    };
-    let interfaces = network.interfaces(index).into_iter();
-    interfaces.map(|(_, endpoint)| address(endpoint)).collect()
-}
-
 fn pair(
     options: &PairOptions,
     run: &LabRun<'_>,
     arbiter: ArbiterSetup,
     network: &Topology,
 ) -> Result<PairSetup> {
-    let outside = match options.lan.ipv6 {
-        true => [ROUTER_LAN.v6, CLIENT.v6].map(IpAddr::V6),
-        false => [ROUTER_LAN.v4, CLIENT.v4].map(IpAddr::V4),
-    };
-    let mut addresses = [0, 1].map(|index| addresses(options, network, index));
+    let ipv6 = options.lan.ipv6;
+    let addresses = |index| network.interfaces(index).into_iter().map(|(_, own)| own.ip(ipv6));
+    // The service's network comes first.
+    let mut addresses = [0, 1].map(|index| addresses(index).collect::<Vec<_>>());
     let mut on_service = None;
     if options.first_link == FirstLink::Other {
         on_service = Some([addresses[0][0], addresses[1][0]]);
@@ -292,7 +280,7 @@ fn pair(
         policy: options.policy.name(),
         opaque: options.application().is_opaque(),
         agent_timeout_ms: options.fault.restarts_agents().then_some(AGENT_TIMEOUT_MS),
-        claim_ping: outside.to_vec(),
+        claim_ping: [ROUTER_LAN, CLIENT].map(|host| host.ip(ipv6)).to_vec(),
         health: is_probed.then(|| options.application().health()),
         state_sync: state_sync(options, &run.directory)?,
         arbiter,
