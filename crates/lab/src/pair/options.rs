@@ -37,10 +37,6 @@ impl Default for LanOptions {
 /// One run on the pair.
 #[derive(Clone, Debug, Args)]
 pub struct PairOptions {
-    #[command(flatten)]
-    pub run: RunOptions,
-    #[command(flatten)]
-    pub lan: LanOptions,
     /// How the server starts again: http (nginx, on the survivor once the primary is dead) or replica (redis, on both).
     #[arg(long, value_enum, default_value_t)]
     pub policy: PolicyOption,
@@ -104,6 +100,10 @@ pub struct PairOptions {
     /// survived, so it is expected to fail (exit code 1).
     #[arg(long)]
     pub baseline: bool,
+    #[command(flatten)]
+    pub lan: LanOptions,
+    #[command(flatten)]
+    pub run: RunOptions,
 }
 
 impl PairOptions {
