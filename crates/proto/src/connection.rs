@@ -1,6 +1,7 @@
 //! One protected connection as the backup knows it: two logged streams, and the latest values that each side announced.
 
 mod cap;
+mod client;
 mod endpoint;
 mod learnt;
 mod limit;
@@ -10,7 +11,6 @@ mod protection;
 use std::net::SocketAddr;
 
 use crate::accept::{self, Receiver, Rejected, SegmentVerdict};
-use crate::client::{ClientState, MSS_DEFAULT};
 use crate::follower::Follower;
 pub use crate::packet::Opening;
 use crate::packet::{Segment, TcpOptions};
@@ -20,6 +20,7 @@ use crate::stream::{Inserted, OnShelf, Shelf, StreamLog};
 use crate::{Instant, Offset};
 pub(crate) use cap::CapChange;
 pub use cap::{Cap, WindowPromise};
+use client::{ClientState, MSS_DEFAULT};
 pub use endpoint::{Endpoint, EndpointTimestamps, OutputEnd};
 pub(crate) use learnt::Middle;
 pub use protection::{Protection, UnprotectedCause};

@@ -10,7 +10,6 @@ pub mod action;
 pub mod application;
 pub mod census;
 mod claim;
-mod client;
 mod clients;
 pub mod connection;
 pub mod detector;

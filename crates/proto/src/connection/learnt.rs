@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::client::ClientState;
 use super::{AtLimit, Connection, Follower, NegotiatedOptions, Probation, ServerState, StreamLog, Takes};
 use crate::census::Terms;
-use crate::client::ClientState;
 use crate::packet::Segment;
 use crate::{Instant, Offset, Seq};
 

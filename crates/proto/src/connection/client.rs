@@ -1,7 +1,6 @@
 //! The latest values that the client announced, as the server's kernel keeps them (`tcp_ack`, RFC 9293 §3.10.7.4, fifth check).
 
-use crate::connection::Opening;
-use crate::packet::Segment;
+use crate::packet::{Opening, Segment};
 use crate::{Offset, Seq};
 
 /// Maximum segment size in bytes if the option is missing (RFC 9293 §3.7.1).
