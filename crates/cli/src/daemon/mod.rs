@@ -5,7 +5,6 @@
 //! wire logs and releases in the kernel.
 
 mod arrival;
-
 mod census;
 mod claim;
 mod failure;
@@ -28,7 +27,6 @@ mod refusals;
 mod relay;
 mod replicas;
 mod report;
-
 mod servers;
 mod set_up;
 mod state_sync;

@@ -16,7 +16,6 @@
 pub mod application;
 pub(crate) mod arbiter;
 mod cables;
-
 mod census;
 mod clock;
 mod config;
