@@ -5,19 +5,28 @@ use std::collections::BTreeMap;
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Endpoint};
 use proto::service::ServiceInput;
+use proto::table::ConnectionId;
 use proto::takeover;
 
-use crate::executor::Key;
-use crate::{Core, Executor, Kernel};
+use crate::{Core, Kernel};
+
+/// A connection of a service.
+pub(crate) type Key = (ServiceIndex, ConnectionId);
+
+/// The sockets of connections that are on their way from the log to the relay.
+pub(crate) struct Unfinished<K: Kernel> {
+    restoring: BTreeMap<Key, Restoring<K::Restored>>,
+    live: BTreeMap<Key, Live<K::Live>>,
+}
 
 /// A connection between `Restore` and `Activate`.
-pub(crate) struct Restoring<S> {
+struct Restoring<S> {
     endpoint: Endpoint,
     socket: S,
 }
 
 /// A connection between `Activate` and `HandOver`.
-pub(crate) struct Live<S> {
+struct Live<S> {
     endpoint: Endpoint,
     socket: S,
 }
@@ -28,8 +37,21 @@ fn refuse<K: Kernel>(kernel: &K, core: &mut Core, (service, connection): Key, re
     core.handle(kernel.now(), service, refused);
 }
 
-impl<K: Kernel> Executor<K> {
-    pub(crate) fn restore(&mut self, kernel: &mut K, core: &mut Core, key: Key) {
+impl<K: Kernel> Default for Unfinished<K> {
+    fn default() -> Self {
+        Self {
+            restoring: BTreeMap::new(),
+            live: BTreeMap::new(),
+        }
+    }
+}
+
+impl<K: Kernel> Unfinished<K> {
+    pub fn is_empty(&self) -> bool {
+        self.restoring.is_empty() && self.live.is_empty()
+    }
+
+    pub fn restore(&mut self, kernel: &mut K, core: &mut Core, key: Key) {
         let Some(connection) = core.service(key.0).table().get(key.1) else {
             return; // it ended meanwhile
         };
@@ -41,7 +63,7 @@ impl<K: Kernel> Executor<K> {
         }
     }
 
-    pub(crate) fn make_ready(&mut self, kernel: &mut K, core: &mut Core, key: Key) {
+    pub fn make_ready(&mut self, kernel: &mut K, core: &mut Core, key: Key) {
         let Some(Restoring { socket, .. }) = self.restoring.get(&key) else {
             return;
         };
@@ -58,7 +80,7 @@ impl<K: Kernel> Executor<K> {
         refuse(kernel, core, key, reason);
     }
 
-    pub(crate) fn activate(&mut self, kernel: &mut K, core: &mut Core, key: Key) {
+    pub fn activate(&mut self, kernel: &mut K, core: &mut Core, key: Key) {
         let Some(Restoring { endpoint, socket }) = self.restoring.get(&key) else {
             return;
         };
@@ -88,7 +110,7 @@ impl<K: Kernel> Executor<K> {
         self.live.insert(key, Live { endpoint, socket });
     }
 
-    pub(crate) fn hand_over(&mut self, kernel: &mut K, core: &mut Core, key: Key) {
+    pub fn hand_over(&mut self, kernel: &mut K, core: &mut Core, key: Key) {
         let Some(Live { endpoint, socket }) = self.live.remove(&key) else {
             return;
         };
@@ -101,8 +123,8 @@ impl<K: Kernel> Executor<K> {
         }
     }
 
-    /// Drops the sockets of a service's unfinished connections.
-    pub fn drop_unfinished(&mut self, kernel: &mut K, service: ServiceIndex) {
+    /// Drops the sockets of a service.
+    pub fn drop_all(&mut self, kernel: &mut K, service: ServiceIndex) {
         for (_, Restoring { endpoint, socket }) in take_of(&mut self.restoring, service) {
             kernel.drop_restored(service, &endpoint, socket);
         }

@@ -1,4 +1,4 @@
-//! The node with a recorder beside it: what goes into the node is written down first, so that a run can be replayed elsewhere.
+//! The node with a recorder beside it. The recorder gets each input before the node does, so that a run can be replayed elsewhere.
 
 use std::ops::Deref;
 
@@ -93,7 +93,7 @@ impl Core {
     /// # Errors
     /// Why the node refuses.
     pub fn handle_handover(&mut self, now: Instant, service: ServiceIndex) -> Result<(), OrderRefusal> {
-        self.record(|| Entry::Handover { now, service });
+        self.record(|| Entry::SwapRoles { now, service });
         self.node.handle_handover(now, service)
     }
 

@@ -1,36 +1,33 @@
 //! Carries out a node's actions on a kernel, and gives the node the result before its next action.
 
-use std::collections::BTreeMap;
-
 use proto::action::{Action, ServiceAction, ServiceIndex};
 use proto::service::ServiceInput;
 use proto::table::ConnectionId;
 
-use crate::connection::{Live, Restoring};
-use crate::{Core, Kernel, MessageToPeer, SyncRun};
+use crate::connection::Unfinished;
+use crate::{Core, Kernel, MessageToPeer, SyncRun, Written};
 
-/// A connection of a service.
-pub(crate) type Key = (ServiceIndex, ConnectionId);
-
-/// Carries out actions. Has the sockets of connections that are on their way from the log to the relay.
+/// Carries out actions.
 pub struct Executor<K: Kernel> {
-    pub(crate) restoring: BTreeMap<Key, Restoring<K::Restored>>,
-    pub(crate) live: BTreeMap<Key, Live<K::Live>>,
+    unfinished: Unfinished<K>,
 }
 
 impl<K: Kernel> Default for Executor<K> {
     fn default() -> Self {
-        Self {
-            restoring: BTreeMap::new(),
-            live: BTreeMap::new(),
-        }
+        let unfinished = Unfinished::default();
+        Self { unfinished }
     }
 }
 
 impl<K: Kernel> Executor<K> {
     /// Whether no connection is on its way from the log to the relay.
     pub fn is_settled(&self) -> bool {
-        self.restoring.is_empty() && self.live.is_empty()
+        self.unfinished.is_empty()
+    }
+
+    /// Drops the sockets of a service's unfinished connections.
+    pub fn drop_unfinished(&mut self, kernel: &mut K, service: ServiceIndex) {
+        self.unfinished.drop_all(kernel, service);
     }
 
     /// Carries out one action, which the node has admitted. A failure concerns only the connection or the service of that action.
@@ -85,21 +82,25 @@ impl<K: Kernel> Executor<K> {
                 kernel.stand_down(service, is_deposed);
             }
             ServiceAction::Drain => drain(kernel, core, service),
-            ServiceAction::Restore { connection } => self.restore(kernel, core, (service, connection)),
-            ServiceAction::MakeReady { connection } => self.make_ready(kernel, core, (service, connection)),
-            ServiceAction::Activate { connection } => self.activate(kernel, core, (service, connection)),
-            ServiceAction::HandOver { connection } => self.hand_over(kernel, core, (service, connection)),
+            ServiceAction::Restore { connection } => {
+                self.unfinished.restore(kernel, core, (service, connection))
+            }
+            ServiceAction::MakeReady { connection } => {
+                self.unfinished.make_ready(kernel, core, (service, connection))
+            }
+            ServiceAction::Activate { connection } => {
+                self.unfinished.activate(kernel, core, (service, connection))
+            }
+            ServiceAction::HandOver { connection } => {
+                self.unfinished.hand_over(kernel, core, (service, connection))
+            }
             ServiceAction::AllowSpeech => kernel.allow_speech(service),
             ServiceAction::Transmit(packet) => kernel.transmit(&packet),
             ServiceAction::Ask { clients } => kernel.say(MessageToPeer::Ask { service, clients }),
             ServiceAction::AskAll { query } => kernel.say(MessageToPeer::AskAll { service, query }),
             ServiceAction::OpenReplica { connection, client } => {
                 if let Err(reason) = kernel.open_replica(service, connection, client) {
-                    core.handle(
-                        kernel.now(),
-                        service,
-                        ServiceInput::ReplicaFailed { connection, reason },
-                    );
+                    refuse_replica(kernel, core, service, connection, reason);
                 }
             }
             ServiceAction::FeedReplica { connection } => feed_replica(kernel, core, service, connection),
@@ -159,21 +160,31 @@ pub fn feed_replica<K: Kernel>(kernel: &mut K, core: &mut Core, service: Service
     let (from, to) = (replica.fed(), connection.input_acknowledged());
     let ends = connection.input().fin() == Some(to);
     let input = connection.input().parts(from..to);
-    let input = match kernel.write_replica(service, id, input, ends) {
-        None => return,
-        Some(Ok(written)) => ServiceInput::Fed {
-            connection: id,
-            to: from + written.bytes,
-            ended: written.is_ended,
-        },
-        Some(Err(reason)) => ServiceInput::ReplicaFailed {
-            connection: id,
-            reason,
-        },
-    };
-    let failed = matches!(input, ServiceInput::ReplicaFailed { .. });
-    core.handle(kernel.now(), service, input);
-    if failed {
-        kernel.close_replica(service, id);
+    match kernel.write_replica(service, id, input, ends) {
+        None => {}
+        Some(Ok(Written { bytes, is_ended })) => {
+            let fed = ServiceInput::Fed {
+                connection: id,
+                to: from + bytes,
+                ended: is_ended,
+            };
+            core.handle(kernel.now(), service, fed);
+        }
+        Some(Err(reason)) => {
+            refuse_replica(kernel, core, service, id, reason);
+            kernel.close_replica(service, id);
+        }
     }
+}
+
+/// Tells the node that a replica failed.
+fn refuse_replica<K: Kernel>(
+    kernel: &K,
+    core: &mut Core,
+    service: ServiceIndex,
+    connection: ConnectionId,
+    reason: String,
+) {
+    let failed = ServiceInput::ReplicaFailed { connection, reason };
+    core.handle(kernel.now(), service, failed);
 }

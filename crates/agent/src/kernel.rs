@@ -1,20 +1,20 @@
-//! What a node can do, one thing at a time.
+//! The single operations that the agent needs from its node's kernel.
 
 use std::net::SocketAddr;
 
 use proto::Instant;
+use proto::action::StateSyncPhase;
 use proto::action::{Gate, Heartbeat, OperatorReport, ServiceIndex};
 use proto::census::PageQuery;
 use proto::connection::{Cap, Endpoint};
 use proto::node::Node;
 use proto::packet::Checksum;
 use proto::spill::LogPart;
-use proto::state_sync::StateSyncPhase;
 use proto::stream::{OnShelf, Shelf};
 use proto::table::{ConnectionId, Direction};
 use proto::takeover::HandedOver;
 
-/// Hears what a log holds.
+/// Receives the records of a log.
 pub trait LogReader {
     /// A packet that was logged at `at`, from its IP header on. `source` is its place if it lies on a shelf.
     fn packet(
@@ -65,7 +65,7 @@ pub struct SyncRun {
     pub until: Option<Instant>,
 }
 
-/// What a replica took of its input.
+/// The part of its input that a replica took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Number of bytes.
@@ -74,8 +74,7 @@ pub struct Written {
     pub is_ended: bool,
 }
 
-/// A node's kernel, and what else the agent steers: the way to the peer, the arbiter, the application. A method that can fail says why in
-/// words for the operator. The documentation of [`ServiceAction`](proto::action::ServiceAction) says what each step is for.
+/// A node's kernel, with its links to the peer, its arbiter and its application. The error of a method is a sentence for the operator. The documentation of [`ServiceAction`](proto::action::ServiceAction) says what each step is for.
 #[expect(missing_docs, reason = "a method is the action of the same name")]
 pub trait Kernel {
     /// A socket that does not send or receive yet.
@@ -83,7 +82,7 @@ pub trait Kernel {
     /// A socket that speaks to its client.
     type Live;
 
-    /// The present.
+    /// The current time.
     fn now(&self) -> Instant;
 
     /// Sets up the network for `gate`. The gate itself is set later. Until then, a node whose gate was off is mute, and a node that speaks

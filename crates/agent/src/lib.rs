@@ -1,7 +1,7 @@
 //! The agent of a node: what it does on its kernel, and in which order.
 //!
-//! `proto` decides; a [`Kernel`] can do single things. Between the two is the sequence, which is here: the steps of a connection from the
-//! log to the relay, and what the node must hear before its next action. The daemon runs the agent on Linux, the simulator on a
+//! `proto` decides, and a [`Kernel`] carries out single steps. This crate has the sequence between the two: the steps of a connection from the
+//! log to the relay, and the results that the node must get before its next action. The daemon runs the agent on Linux, the simulator on a
 //! simulated kernel. So the swarm tests the sequence that the daemon carries out.
 //!
 //! ```text

@@ -1,8 +1,8 @@
-//! A recording of all that went into a node, and of the actions that came out. To replay it is to put the same into a new node, and to
-//! compare the actions.
+//! A recording contains all inputs of a node, and the actions that the node gave. A replay puts the inputs into a new node, and compares the
+//! actions.
 //!
-//! A recording is a sequence of [`Entry`]s, each with its length before it (32 bits, little-endian), after a first line that names the format.
-//! It contains what clients and servers said, so it is as secret as the service's traffic.
+//! The first line of a recording names the format. A sequence of [`Entry`]s follows. Each entry has its length before it (32 bits,
+//! little-endian). A recording contains the service's traffic, so it is as secret as this traffic.
 
 use std::io::{self, Read, Write};
 
@@ -67,7 +67,8 @@ pub enum Entry {
         service: ServiceIndex,
         has_carrier: bool,
     },
-    Handover {
+    /// `handle_handover`: the operator's order.
+    SwapRoles {
         now: Instant,
         service: ServiceIndex,
     },
@@ -156,7 +157,7 @@ impl Entry {
             | Self::Packet { at: now, .. }
             | Self::HandOver { now, .. }
             | Self::Carrier { now, .. }
-            | Self::Handover { now, .. }
+            | Self::SwapRoles { now, .. }
             | Self::Stop { now }
             | Self::Pause { now }
             | Self::Answer { now }
@@ -219,7 +220,7 @@ impl Shelf for RecordedShelf {
     }
 }
 
-/// What a replay has found.
+/// Result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Replayed {
     /// Number of entries that were replayed.
@@ -230,16 +231,16 @@ pub struct Replayed {
     pub difference: Option<Difference>,
 }
 
-/// Where a replay and its recording differ.
+/// The first difference between a replay and its recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// The entry, counted from 0.
     pub entry: u64,
     /// The last time that was recorded before it, in nanoseconds of the recording node's monotonic clock.
     pub at_ns: u64,
-    /// What was recorded.
+    /// The recorded action.
     pub recorded: String,
-    /// What the new node did.
+    /// The new node's action.
     pub replayed: String,
 }
 
@@ -365,7 +366,7 @@ impl ReplayRun {
             } => {
                 node.handle_carrier(*now, *service, *has_carrier);
             }
-            Entry::Handover { now, service } => {
+            Entry::SwapRoles { now, service } => {
                 let _ = node.handle_handover(*now, *service); // a refusal changes nothing
             }
             Entry::Stop { now } => node.handle_stop(*now),

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use agent::recording::{self, Difference, FORMAT, Replayed};
+use agent::recording::{self, FORMAT, Replayed};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::run::LabOutcome;
+use crate::run::{LabOutcome, conclude};
 
 /// Number of characters of an action that are shown.
 const SHOWN_MAX: usize = 400;
@@ -26,7 +26,7 @@ pub fn is_recording(file: &Path) -> Result<bool> {
     Ok(first == FORMAT)
 }
 
-/// What `--json` prints.
+/// The JSON object of a replay.
 #[derive(Serialize)]
 struct ReplayReport {
     ok: bool,
@@ -40,7 +40,6 @@ struct ReplayReport {
 /// If the file is no recording.
 pub fn replay(file: &Path, trace: bool, json: bool) -> Result<LabOutcome> {
     let open = File::open(file).with_context(|| file.display().to_string())?;
-    let shown = |action: &str| action.chars().take(SHOWN_MAX).collect::<String>();
     let replayed = recording::replay(&mut BufReader::new(open), |at, action| {
         if trace {
             println!("{:.6} {}", at.as_nanos() as f64 / 1e9, shown(action));
@@ -48,30 +47,24 @@ pub fn replay(file: &Path, trace: bool, json: bool) -> Result<LabOutcome> {
     });
     let replayed = replayed.with_context(|| file.display().to_string())?;
     let ok = replayed.difference.is_none();
-    if json {
-        println!("{}", serde_json::to_string(&ReplayReport { ok, replayed })?);
-    } else {
-        let Replayed {
-            entries,
-            actions,
-            difference,
-        } = replayed;
-        println!("{entries} entries, {actions} actions as recorded");
-        if let Some(Difference {
-            entry,
-            at_ns,
-            recorded,
-            replayed,
-        }) = difference
-        {
-            println!("entry {entry}, {:.6} s, is different", at_ns as f64 / 1e9);
-            println!("  recorded: {}", shown(&recorded));
-            println!("  replayed: {}", shown(&replayed));
-        }
+    let report = ReplayReport { ok, replayed };
+    conclude(json, ok, &report, || print(&report.replayed))
+}
+
+fn print(replayed: &Replayed) {
+    println!(
+        "{} entries, {} actions as recorded",
+        replayed.entries, replayed.actions
+    );
+    if let Some(difference) = &replayed.difference {
+        let seconds = difference.at_ns as f64 / 1e9;
+        println!("entry {}, {seconds:.6} s, is different", difference.entry);
+        println!("  recorded: {}", shown(&difference.recorded));
+        println!("  replayed: {}", shown(&difference.replayed));
     }
-    Ok(if ok {
-        LabOutcome::Held
-    } else {
-        LabOutcome::DidNotHold
-    })
+}
+
+/// The beginning of an action's text.
+fn shown(action: &str) -> String {
+    action.chars().take(SHOWN_MAX).collect()
 }

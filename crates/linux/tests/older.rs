@@ -8,10 +8,10 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use proto::action::Gate;
+use proto::census::Terms;
 use proto::census::{CensusPage, PAGE_MAX};
 use proto::connection::{AtLimit, Connection, Endpoint};
 use proto::follower::RestartPolicy;
-use proto::learn::Terms;
 use proto::packet::Segment;
 use proto::restart::http::Rules;
 use proto::stream::{OnShelf, Shelf};

@@ -163,7 +163,7 @@ pub enum ServiceAction {
     /// Ask the primary what its kernel knows of these clients' connections. When it answers, read the log to its end and give
     /// the node [`Told`](crate::service::ServiceInput::Told).
     Ask {
-        /// The clients, at most [`QUESTION_MAX`](crate::learn::QUESTION_MAX).
+        /// The clients, at most [`QUESTION_MAX`](crate::census::QUESTION_MAX).
         clients: Vec<SocketAddr>,
     },
     /// Connect to the local application from the client's address, for a replica.

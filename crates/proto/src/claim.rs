@@ -67,7 +67,7 @@ enum ClaimPhase {
     Over,
 }
 
-/// What happens to a claim.
+/// Events that change the phase of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClaimEvent {
     /// It is time for the next announcement.

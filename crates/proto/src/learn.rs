@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::Instant;
-pub use crate::census::{ClientTerms, QUESTION_MAX, Terms};
+use crate::census::{QUESTION_MAX, Terms};
 use crate::clients::Recent;
 use crate::connection::{Connection, Middle};
 use crate::follower::Follower;

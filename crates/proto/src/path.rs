@@ -185,8 +185,6 @@ pub(crate) struct ServicePath {
     client_seen: Option<Instant>,
     /// When hosts were last asked because the clients had fallen silent.
     looked: Option<Instant>,
-    /// The same, if no host has answered yet.
-    suspected: Option<Instant>,
     doubted: Option<Instant>,
     /// When the last doubt began, whether it has ended or not. Answers to questions that were asked earlier prove nothing.
     distrusts: Option<Instant>,
@@ -214,7 +212,6 @@ impl ServicePath {
             ask_at: now,
             client_seen: None,
             looked: None,
-            suspected: None,
             doubted: None,
             distrusts: None,
             proved: None,
@@ -240,7 +237,6 @@ impl ServicePath {
     /// A client's packet came in by the service's interface.
     pub(crate) fn on_client(&mut self, now: Instant) {
         self.client_seen = Some(now);
-        self.suspected = None;
     }
 
     /// Whether a link to the peer lies on the service's interface.
@@ -266,7 +262,6 @@ impl ServicePath {
             self.answered = Some(now);
             self.proved = self.proved.max(Some(asked));
             self.doubted = None;
-            self.suspected = self.suspected.filter(|&since| asked < since);
         }
     }
 
@@ -296,7 +291,7 @@ impl ServicePath {
     /// the doubt began with that question. [`is_doubt_over`](Self::is_doubt_over) limits this, so that
     /// lasting trouble cannot keep a lost path in doubt for ever.
     fn doubt(&mut self, now: Instant) {
-        let since = self.doubted.or(self.suspected.take()).unwrap_or(now);
+        let since = self.doubted.or(self.suspected()).unwrap_or(now);
         self.doubt_anew(now);
         self.doubted = Some(since);
     }
@@ -314,11 +309,17 @@ impl ServicePath {
         let may_ask = self.looked.is_none() || is_past(self.looked, ASK_EVERY);
         if is_past(self.client_seen, patience) && may_ask && self.answered.is_some() {
             self.client_seen = None;
-            (self.looked, self.suspected, self.ask_at) = (Some(now), Some(now), now);
+            (self.looked, self.ask_at) = (Some(now), now);
         }
-        if is_past(self.suspected, patience / 2) {
+        if is_past(self.suspected(), patience / 2) {
             self.doubt(now);
         }
+    }
+
+    /// When hosts were asked because the clients had fallen silent. `None` if a host has answered since, or a client has spoken.
+    fn suspected(&self) -> Option<Instant> {
+        self.looked
+            .filter(|_| self.client_seen.is_none() && self.proved < self.looked)
     }
 
     /// Whether the doubt has used up its time, so that the outside is lost.
@@ -379,7 +380,7 @@ impl ServicePath {
 
     /// Time before which a question proves nothing, even if it is answered later.
     pub(crate) fn distrusts(&self) -> Option<Instant> {
-        self.distrusts.max(self.suspected)
+        self.distrusts.max(self.suspected())
     }
 
     /// When [`asks`](Self::asks) is due.

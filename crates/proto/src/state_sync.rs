@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::Instant;
-pub use crate::action::StateSyncPhase;
+use crate::action::StateSyncPhase;
 use crate::action::{OperatorReport, ServiceAction};
 use crate::table::ConnectionId;
 

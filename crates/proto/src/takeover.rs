@@ -139,7 +139,7 @@ enum TakeoverPhase {
     Decided,
 }
 
-/// What happens to a takeover.
+/// Events that change the phase of a takeover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TakeoverEvent {
     /// A planned drain was popped.
@@ -186,7 +186,7 @@ enum IdlePace {
     },
 }
 
-/// What happens to the pace of the idle connections.
+/// Events that change the pace of the idle connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PaceEvent {
     /// The time is now this.

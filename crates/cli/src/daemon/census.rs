@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use linux::network::{NetworkError, sockets};
+use proto::census::Terms;
 use proto::census::{CensusPage, PAGE_MAX, PageQuery};
-use proto::learn::Terms;
 
 /// Maximum number of connections kept between two pages. If a service has more, the kernel is asked again.
 const KEPT_MAX: usize = 65_536;

@@ -1,5 +1,5 @@
-//! What the agent steers on Linux: the wire, the network, the relay, the peer, the arbiter. Carries out one step at a time; the sequence is
-//! the crate `agent`'s.
+//! The agent's [`Kernel`] on Linux: the wire, the network, the relay, the peer and the arbiter. It carries out single steps. Their sequence is
+//! in the crate `agent`.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -14,8 +14,8 @@ use linux::repair::{Pool, RestoredSocket};
 use linux::wire::{self, FilterWatch, Rings, Wire};
 use proto::action::{Gate, OperatorReport, ServiceIndex};
 use proto::census::{CensusPage, PageQuery};
+use proto::census::{ClientTerms, QUESTION_MAX};
 use proto::connection::{Cap, Endpoint};
-use proto::learn::{ClientTerms, QUESTION_MAX};
 use proto::node::Node;
 use proto::role::Role;
 use proto::service::ServiceInput;
@@ -336,7 +336,7 @@ impl LinuxKernel {
     }
 }
 
-/// What went wrong, with its causes, in words for the operator.
+/// The error with its causes, as one line for the operator.
 fn why(error: anyhow::Error) -> String {
     format!("{error:#}")
 }

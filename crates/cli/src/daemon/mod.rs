@@ -92,7 +92,7 @@ pub struct Start<'a> {
     pub without_peer: bool,
     /// The node's lock.
     pub lock: &'a Lock,
-    /// Where all that goes into the node is recorded.
+    /// Directory and size limit of the recording, if the node's inputs are recorded.
     pub record: Option<RecordingTarget>,
 }
 

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use linux::probe::Prober;
 use proto::action::{Heartbeat, ServiceBeat};
+use proto::census::ClientTerms;
 use proto::census::{CensusPage, PageQuery};
-use proto::learn::ClientTerms;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

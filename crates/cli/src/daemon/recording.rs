@@ -9,15 +9,15 @@ use std::time::SystemTime;
 use agent::recording::{Entry, EntryRecorder, FORMAT};
 use anyhow::Context;
 
-/// What is written at a time.
+/// Size in bytes of the buffer in front of the file.
 const BUFFER: usize = 1 << 20;
 
-/// Where a recording goes.
+/// Directory and size limit of a recording.
 #[derive(Clone, Debug)]
 pub struct RecordingTarget {
     /// The directory. It is made if it is not there.
     pub directory: PathBuf,
-    /// Maximum number of bytes. Then the recording ends, and the daemon goes on.
+    /// Maximum size of the file in bytes. A recording that reaches it ends, and the daemon goes on.
     pub bytes_max: u64,
 }
 

@@ -10,7 +10,7 @@ use agent::SyncRun;
 use anyhow::Context;
 use proto::Instant;
 use proto::action::ServiceIndex;
-use proto::state_sync::StateSyncPhase;
+use proto::action::StateSyncPhase;
 
 use crate::bounded::{self, CommandOutcome, LatePolicy};
 use crate::config::{self, Config, StateSyncSettings};

@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::run::DaemonOption;
 
-/// What all benchmarks can be told.
+/// Options that all benchmarks share.
 #[derive(Clone, Debug, Args)]
 pub struct BenchRunOptions {
     /// Rounds; each measures every variant once, in changing order. Medians are reported.

@@ -1,4 +1,4 @@
-//! What a run has left: what the clients, the daemons and the judge say about it.
+//! The facts of a run, from its clients, its daemons and the judge.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant as Deadline};

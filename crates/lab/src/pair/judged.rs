@@ -1,4 +1,4 @@
-//! What a run leaves for the judge.
+//! The captures and logs of a run, as the judge reads them.
 
 use anyhow::Result;
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! What every lab run shares.
+//! The runner of all labs.
 //!
 //! A lab run is data: a topology, programs, a workload, a schedule of faults, and expectations. It is played in a network of its own
 //! ([`LabRun`]), and leaves findings. [`run`] does the rest, in the same way for every lab:

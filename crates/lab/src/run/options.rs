@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::capture::SNAP_DEFAULT;
 
-/// What every lab run can be told.
+/// Options that all labs share.
 #[derive(Clone, Debug, Args)]
 pub struct RunOptions {
     /// Decides everything that is random, such as the data, the losses and the moment of the fault; default: another one each time.

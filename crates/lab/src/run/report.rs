@@ -25,7 +25,7 @@ pub trait LabFindings: Serialize {
     }
 }
 
-/// What a lab prints: the findings, and what is the same for every lab.
+/// Report of a lab: its findings, and the fields that all labs share.
 #[derive(Debug, Serialize)]
 pub struct LabReport<F> {
     /// Whether every run held.

@@ -1,4 +1,4 @@
-//! What a page shows.
+//! The data of a timeline's page.
 
 use serde::{Deserialize, Serialize};
 

@@ -9,7 +9,7 @@ use std::mem::offset_of;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use libc::tcp_info;
-use proto::learn::{ClientTerms, Terms};
+use proto::census::{ClientTerms, Terms};
 use rtnetlink::sys::protocols::NETLINK_SOCK_DIAG;
 use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr};
 

@@ -1,4 +1,4 @@
-//! What fails on the way to a working wire.
+//! Errors of loading, attaching and steering the wire.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What an earlier agent left, from which a new agent goes on.
+//! The state that an earlier agent left, and how a new agent goes on from it.
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;

@@ -4,7 +4,7 @@ use super::Service;
 use crate::Instant;
 use crate::action::ServiceAction;
 use crate::census::CensusPage;
-use crate::learn::ClientTerms;
+use crate::census::ClientTerms;
 use crate::role::Role;
 use crate::state_sync::StateSyncEvent;
 

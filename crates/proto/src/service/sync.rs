@@ -88,6 +88,7 @@ mod tests {
 
     use super::*;
     use crate::Seq;
+    use crate::action::StateSyncPhase;
     use crate::action::{Action, Gate};
     use crate::connection::Protection;
     use crate::follower::RestartPolicy;
@@ -95,7 +96,6 @@ mod tests {
     use crate::node::fixture::{at, config};
     use crate::packet::{Checksum, Flags, TcpOptions};
     use crate::service::{InheritedService, ServiceInput};
-    use crate::state_sync::StateSyncPhase;
 
     fn client(port: u16) -> SocketAddr {
         ([10, 0, 0, 1], port).into()

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use super::{ConnectionId, Direction, Table, TableChange};
 use crate::Instant;
 use crate::census::{CensusPage, PageQuery};
+use crate::census::{ClientTerms, QUESTION_MAX};
 use crate::connection::{Connection, UnprotectedCause};
 use crate::follower::RestartPolicy;
-use crate::learn::{ClientTerms, QUESTION_MAX};
 use crate::packet::Segment;
 
 impl Table {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::Table;
 use crate::Instant;
+use crate::census::QUESTION_MAX;
 use crate::connection::Connection;
-use crate::learn::QUESTION_MAX;
 
 /// Silence after which a connection may be gone. A server that has closed keeps its half (FIN-WAIT-2) for at most this long.
 pub(super) const SILENT: Duration = Duration::from_secs(60);

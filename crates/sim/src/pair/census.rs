@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use proto::Instant;
+use proto::census::Terms;
 use proto::census::{CensusPage, PAGE_MAX, PageQuery};
-use proto::learn::Terms;
 
 use super::machine::{AGENTS, Machine, PEER};
 use super::thread::{AgentDatagram, AgentMessage};

@@ -122,7 +122,7 @@ pub struct Machine {
     pub(super) agent: AgentThread,
     /// The node's clock. All times in this struct are this clock's; the world's times are converted where they come in.
     pub(super) clock: NodeClock,
-    /// What the clock showed when the agent's present step began.
+    /// The node's time at the beginning of the agent's present step.
     pub(super) at: Instant,
     /// The epoch of a gate that is closed late, for [`Defect::GateLast`].
     pub(super) late_gate: u64,

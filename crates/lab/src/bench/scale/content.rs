@@ -1,4 +1,4 @@
-//! What the servers offer.
+//! The files that the benchmark's servers offer.
 
 use crate::pattern;
 

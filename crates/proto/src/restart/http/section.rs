@@ -9,7 +9,7 @@ use super::HEAD_MAX;
 /// Maximum number of header fields in one message. More make the connection unprotected.
 pub(super) const FIELDS_MAX: usize = 128;
 
-/// What is wrong with a message.
+/// Reasons to refuse a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HttpFault {
     /// Content-Length beside Transfer-Encoding, or several lengths: the two ends may see different bodies.
