@@ -248,8 +248,11 @@ pub struct Difference {
 /// the same, with the time of the last input.
 ///
 /// # Errors
-/// If the recording cannot be read.
-pub fn replay(reader: &mut impl Read, mut shows: impl FnMut(Instant, &str)) -> io::Result<Replayed> {
+/// If the recording cannot be read, or what `shows` says.
+pub fn replay(
+    reader: &mut impl Read,
+    mut shows: impl FnMut(Instant, &str) -> io::Result<()>,
+) -> io::Result<Replayed> {
     let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
     let mut format = vec![0; FORMAT.len()];
     reader.read_exact(&mut format)?;
@@ -281,7 +284,7 @@ pub fn replay(reader: &mut impl Read, mut shows: impl FnMut(Instant, &str)) -> i
         }
         if let Entry::Polled { action: Some(action) } = &entry {
             replayed.actions += 1;
-            shows(replay.at, action);
+            shows(replay.at, action)?;
         }
         replayed.entries += 1;
     }
@@ -480,7 +483,7 @@ mod tests {
     }
 
     fn replayed(bytes: &[u8]) -> Replayed {
-        replay(&mut &bytes[..], |_, _| {}).expect("it is a recording")
+        replay(&mut &bytes[..], |_, _| Ok(())).expect("it is a recording")
     }
 
     #[test]
@@ -509,7 +512,7 @@ mod tests {
     #[test]
     fn what_is_no_recording_is_refused() {
         let mut entries = recorded();
-        let refused = |bytes: &[u8]| replay(&mut &bytes[..], |_, _| {}).unwrap_err().to_string();
+        let refused = |bytes: &[u8]| replay(&mut &bytes[..], |_, _| Ok(())).unwrap_err().to_string();
         assert!(refused(b"seed = 1\narbiter = \"fence\"\n").contains("not a recording"));
         assert!(refused(&[FORMAT, &[0xff; 4]].concat()).contains("an entry of 4294967295 bytes"));
         entries.remove(0);

@@ -52,7 +52,7 @@ fn replay(config: &Path) {
     for recording in recordings {
         let path = recording.unwrap().path();
         let mut file = BufReader::new(File::open(&path).unwrap());
-        let replayed = agent::recording::replay(&mut file, |_, _| {});
+        let replayed = agent::recording::replay(&mut file, |_, _| Ok(()));
         let replayed = replayed.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         assert_eq!(replayed.difference, None, "{}", path.display());
     }
