@@ -20,7 +20,7 @@ impl<K: Kernel> Default for Executor<K> {
 }
 
 impl<K: Kernel> Executor<K> {
-    /// Whether no connection is on its way from the log to the relay.
+    /// Whether there are no unfinished connections, that is, none between the log and the relay.
     pub fn is_settled(&self) -> bool {
         self.unfinished.is_empty()
     }
@@ -124,9 +124,9 @@ fn note<K: Kernel>(kernel: &K, core: &mut Core, service: ServiceIndex, outcome: 
     }
 }
 
-/// Reads the log to its end, and tells the node that it did.
+/// Reads the log to its end, then tells the node that this is done.
 fn drain<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex) {
-    // The agent may have been away since the last check.
+    // Packets may have passed unlogged since the last check, if the agent was away.
     let unlogged = kernel.take_unlogged(service);
     read_all(kernel, core, service, unlogged);
     core.handle(kernel.now(), service, ServiceInput::Drained);
@@ -141,7 +141,8 @@ fn read_all<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex, u
     }
 }
 
-/// Looks whether packets of a service passed without being logged. If so, tells the node, after everything that was logged before.
+/// Checks whether packets of a service passed without being logged. If so, reads the log to its end, then tells the
+/// node.
 pub fn check_log<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex) {
     let unlogged = kernel.take_unlogged(service);
     if unlogged > 0 {

@@ -43,8 +43,8 @@ use self::run::{LabOutcome, WRONG_USE, exit_code};
 /// Every lab builds its own network of namespaces and removes it at the end, also after ^C or kill -9; nothing outside
 /// is touched. Results go to stdout, everything else to stderr. RUST_LOG=debug shows each step.
 ///
-/// Exit codes: 0 held, 1 did not hold, 2 wrong use or input, 3 cannot run here (says what is missing), 4 the lab itself failed, so the
-/// run says nothing.
+/// Exit codes: 0 held, 1 did not hold, 2 wrong use or input, 3 cannot run here (says what is missing), 4 the lab itself
+/// failed, so the run says nothing.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct LabCli {
@@ -106,7 +106,7 @@ fn main() -> ExitCode {
     }
     // If the lab's parent dies, nobody waits for the result. The lab is then torn down as after ^C.
     if let Err(error) = set_pdeathsig(Signal::SIGTERM) {
-        tracing::warn!("will outlive a killed parent: {error}");
+        tracing::warn!("cannot set the parent-death signal; the lab will go on if its parent dies: {error}");
     }
     let result = match cli.command {
         LabCommand::Bench(options) => bench::run(&options),

@@ -1,9 +1,9 @@
 //! Compares the core's model of what a kernel accepts with the kernel (DESIGN.md §3).
 //!
-//! A client made by hand talks to a real socket. Core and kernel judge each of its segments, one at a time, with the socket's
-//! answers between them as the wire would log them. After each segment, the visible state of the socket must be the one that
-//! the core believes. The client's segments are drawn from a seed. A disagreement is reported with the shortest talk that
-//! shows it.
+//! A client made by hand talks to a real socket. It sends one segment at a time, and core and kernel both judge the
+//! segment. The core also gets the socket's answers, as the wire would log them. After each segment, the visible state
+//! of the socket must be the one that the core believes. The client's segments are drawn from a seed. A disagreement is
+//! reported with the shortest talk that shows it.
 
 mod support;
 
@@ -92,7 +92,7 @@ struct ClientSegment {
     ack: (AckBase, i64),
     clock: ClientTimestamp,
     window: u16,
-    /// The client continues after its own FIN.
+    /// The client ignores the offered window and may continue after its own FIN.
     defiant: bool,
     /// If the segment repeats bytes that the server has acknowledged, these bytes are changed.
     garbled: bool,
@@ -241,7 +241,7 @@ enum TalkOutcome {
     Unknowable,
 }
 
-/// The socket's host, and a TUN device to send to it from.
+/// The socket's host, and a TUN device through which the test sends packets to the host.
 struct TunHost {
     host: LanHost,
     tun: Tun,
@@ -618,7 +618,7 @@ impl<'a> ComparedConnection<'a> {
         let predicted = at == next
             && flags == Flags::ACK
             && u32::from(said.window) << self.window_scale.0 == tcp_state(&self.socket).send_window;
-        // A SYN-ACK cannot announce a larger window.
+        // A SYN-ACK cannot announce more than 65,535 bytes, but the kernel may have more room.
         let may_have_more = !self.heard_server && self.right_edge == 65_535;
         let goes_back = !payload.is_empty() && at < self.told_window;
         let doubt = Doubt {
@@ -749,12 +749,13 @@ fn the_kernel_and_the_core_accept_the_same() {
         }
     }
     let compared = world.compared.get();
-    println!("{count} talks, {compared} comparisons; {unknowable} talks not to be judged to their end");
+    println!("{count} talks, {compared} comparisons; {unknowable} talks could not be judged to their end");
     assert_eq!(failures, 0, "of {count} talks");
     assert!(compared >= 8 * count || count == 1, "that proves little");
 }
 
-/// The server's selective acknowledgements have at most four ranges. It forgets the oldest one.
+/// A server remembers at most four ranges for its selective acknowledgements. When a fifth range arrives, the server
+/// forgets the oldest one.
 #[test]
 fn a_reset_behind_a_forgotten_range_ends_nothing() {
     let Some(world) = TunHost::new("a_reset_behind_a_forgotten_range_ends_nothing") else {

@@ -74,7 +74,7 @@ fn before_the(fence: &[u8], tap: &mut FrameTap) -> Vec<Vec<u8>> {
     arrived
 }
 
-/// The result for the four packets.
+/// The counters that grew because of the four packets of [`fates`], and the packets that arrived at each host.
 #[derive(Debug, PartialEq, Eq)]
 struct Fates {
     counted: Vec<(&'static str, u64)>,
@@ -199,7 +199,7 @@ fn what_cannot_be_read_leaves_a_node_that_speaks_alone_only() {
         let packets = match family {
             Family::V4 => {
                 let mut fragment = whole;
-                fragment[6] |= 0x20; // more follow
+                fragment[6] |= 0x20; // the flag "more fragments"
                 fix_ipv4_header(&mut fragment);
                 vec![(fragment, "dropped_fragment"), (cut, "dropped_malformed")]
             }
@@ -238,7 +238,7 @@ fn what_cannot_be_read_leaves_a_node_that_speaks_alone_only() {
 /// Whether a packet that the backup sends to the client arrives there. A fence packet from `own` to `client` follows it.
 fn leaves_by(out: &FrameTap, lan: &Lan, packet: &[u8], own: SocketAddr, client: SocketAddr) -> bool {
     let mut at_client = FrameTap::on(&lan.client, "lan");
-    // The kernel reports to the sender "no room" if a filter dropped the packet.
+    // If a filter drops the packet, the kernel tells the sender that there is no room.
     let has_left = out.offer(lan.client.mac(), lan.backup.mac(), packet);
     let fence = word(FENCE, own, client);
     out.put(lan.client.mac(), lan.backup.mac(), &fence);
@@ -305,7 +305,7 @@ fn what_cannot_be_read_is_held_to_all_services_of_its_vip() {
                 });
             }
         }
-        // The right to speak is each service's own.
+        // Each service has its own right to speak. If one of these rights has expired, the packet is dropped.
         indices.iter().for_each(|&index| wire.set_gate(index, Gate::Sole));
         for index in indices {
             wire.set_until(index, 1);
@@ -318,7 +318,8 @@ fn what_cannot_be_read_is_held_to_all_services_of_its_vip() {
     }
 }
 
-/// The right of a node that speaks alone, and of a wire that speaks for a dead worker's connection, ends without any running process.
+/// A right to speak ends by itself, even if no process runs. This applies to a node that speaks alone, and to a wire
+/// that speaks for a dead worker's connection.
 #[test]
 fn the_right_to_speak_ends_by_itself() {
     let Some(lan) = Lan::new("the_right_to_speak_ends_by_itself") else {
@@ -435,7 +436,7 @@ fn a_connection_is_switched_from_the_log_to_its_socket() {
         (&socket).read_exact(&mut received).expect("read");
         assert_eq!(
             &received, b" late",
-            "what came before the restoration is in the log, what came after it is here"
+            "earlier bytes are in the log, the bytes since the restoration are in the socket"
         );
         say(&socket, &client, b"the new voice");
         say(&client, &socket, &stream(1, 1 << 20));
@@ -567,7 +568,7 @@ fn a_syn_cookie_opens_a_connection_in_a_takeover() {
             return;
         };
         lan.backup.sysctl("ipv4/tcp_syncookies", "2"); // always
-        lan.backup.sysctl("ipv4/tcp_fwmark_accept", "1"); // as a node's network is set up
+        lan.backup.sysctl("ipv4/tcp_fwmark_accept", "1"); // the agent sets this too
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Takeover);
         wire.hold(family.service(), &[]).expect("hold");
         let (client, server) = lan.client.connect_pair(&lan.backup.listen(family.vip()));
@@ -598,7 +599,8 @@ fn a_new_wire_holds_nobody() {
     }
 }
 
-/// Held clients can be listed and forgotten, also many of them: the connections of a dead worker end one by one.
+/// Held clients can be listed, and some of them can be forgotten. A dead worker may have many connections, which end
+/// one by one.
 #[test]
 fn who_was_held_can_be_told_and_forgotten() {
     let Some(lan) = Lan::new("who_was_held_can_be_told_and_forgotten") else {
@@ -701,7 +703,7 @@ fn many_connections_come_and_go_under_the_guard() {
         assert_eq!((&client).read(&mut [0; 1]).expect("end"), 0);
         client.shutdown(std::net::Shutdown::Write).expect("shutdown");
         assert_eq!((&server).read(&mut [0; 1]).expect("end"), 0);
-        // Without this, closing would abort the end of the connection in the kernel.
+        // The test's sockets send a RST when they are closed. With linger off, the kernel ends the connection normally.
         for stream in [client, server] {
             socket2::SockRef::from(&stream)
                 .set_linger(None::<Duration>)
@@ -767,8 +769,8 @@ fn two_wires_do_not_send_a_segment_to_and_fro() {
         let client: SocketAddr = (family.address(1), 4000).into();
         let said = word(CLIENTS, client, family.vip());
         let error = too_big(family, &word(PRIMARYS, family.vip(), client));
-        // Each node counts a forwarded ICMP error once. At gate wire, each node logs the segment once, and the first node logs it again
-        // when it comes back.
+        // Each node logs the segment once, and the first node logs it again when it comes back. Each node counts a
+        // forwarded ICMP error once.
         for (gate, packet, reason, counted) in [
             (Gate::Wire, &said, "logged_in_packets", [2, 1]),
             (Gate::Wire, &error, "icmp_forwarded", [1, 1]),
@@ -800,8 +802,8 @@ fn byte(number: u32, source: SocketAddr, destination: SocketAddr) -> Vec<u8> {
     segment.emit()
 }
 
-/// While the log is full and the agent is away, segments pass unlogged, except segments of clients whose connection was taken over, and
-/// held input.
+/// While the log is full and the agent is away, segments pass unlogged. Two kinds of segments are dropped nevertheless:
+/// those of clients whose connection was taken over, and held input.
 #[test]
 fn what_passes_unlogged_meets_the_same_gates() {
     let Some(lan) = Lan::new("what_passes_unlogged_meets_the_same_gates") else {

@@ -1,4 +1,4 @@
-//! The agent notices removed filters and restores them.
+//! `FilterWatch` notices removed filters, and `Wire::reattach` puts them back.
 
 mod support;
 
@@ -87,7 +87,7 @@ fn an_interface_that_is_gone_is_told_and_named() {
     let wire = WireOn::new(&lan.primary, &lan.backup, &options(), Gate::Primary);
     let watch = lan.primary.run(|| FilterWatch::open(&[eth0])).expect("watch");
     lan.primary.ip("link del eth0");
-    let concerned = eventually("it is told", || {
+    let concerned = eventually("the removed interface is reported", || {
         Some(watch.check()).filter(|found| !found.is_empty())
     });
     assert_eq!(concerned, [eth0]);

@@ -142,7 +142,7 @@ fn everything_is_logged_before_it_arrives(test: &str, family: Family, chunks_onl
     let strangers = log.records[1];
     assert!(
         (2..=32).contains(&strangers),
-        "{strangers}: SYN, SYN-ACK, and what the client said before its server had"
+        "{strangers}: not just SYN, SYN-ACK, and the client's packets before the server's answer"
     );
     assert_eq!(log.malformed, []);
     assert_eq!(wire.drops(family), []);

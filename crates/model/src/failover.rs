@@ -43,7 +43,7 @@ pub enum FailoverCase {
     SynLoss,
 }
 
-/// What makes an interrupted flow continue.
+/// The mechanism that makes an interrupted flow continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowRecovery {
     /// The sender's retransmission timer.

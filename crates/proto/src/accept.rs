@@ -14,7 +14,7 @@ pub struct Receiver {
     pub input_first: Seq,
     /// Number of the server's byte 0.
     pub output_first: Seq,
-    /// What the receiver has acknowledged (RCV.WUP).
+    /// End of the input that the receiver has acknowledged (RCV.WUP).
     pub acknowledged: Offset,
     /// End of the input that it will have received in order, the FIN included (RCV.NXT).
     pub next: Offset,
@@ -31,11 +31,12 @@ pub struct Receiver {
     pub send_next: Offset,
     /// The largest window that the client ever offered (MAX.SND.WND).
     pub send_window_max: u64,
-    /// TS.Recent, if timestamps are in use. Zero means none, because some systems begin with zero timestamps.
+    /// TS.Recent, if timestamps are in use. Zero means that no timestamp is known yet: some systems send zero at first,
+    /// and real timestamps later.
     pub timestamp_recent: Option<u32>,
 }
 
-/// What the receiver does with a segment.
+/// The receiver's reaction to a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentVerdict {
     /// The segment is taken.
@@ -53,7 +54,8 @@ pub enum SegmentVerdict {
     },
     /// The connection is aborted.
     Reset,
-    /// Not taken: keepalive probes and other old segments, and everything that is not from the client.
+    /// The segment is not taken: for example an old segment, a keepalive probe without data, a probe of a closed
+    /// window, or a segment that is not from the client.
     Reject(Rejected),
 }
 
@@ -121,7 +123,7 @@ pub fn judge(receiver: &Receiver, segment: &Segment<'_>) -> SegmentVerdict {
     let data_end = at + (segment.payload.len() - skip) as u64;
     let is_whole = end <= receiver.right_edge.max(receiver.next);
     if receiver.ended && at < receiver.next && data_end > receiver.next && is_whole {
-        return SegmentVerdict::Reset; // data over its own FIN
+        return SegmentVerdict::Reset; // data in the place of the FIN that the client has sent
     }
     let taken = receiver.acknowledged.min(receiver.next);
     let old = skip.saturating_add(usize::try_from(taken.since(at)).unwrap_or(usize::MAX));
@@ -134,9 +136,10 @@ pub fn judge(receiver: &Receiver, segment: &Segment<'_>) -> SegmentVerdict {
     }
 }
 
-/// Judges a RST by RFC 5961 §3.2. Like Linux, also accepts a RST in the FIN's place, because some systems send a FIN and then a RST
-/// there (`tcp_reset_check`), and a RST exactly at the end of the data that is held out of order. An old timestamp does not matter
-/// for a RST. A RST whose payload leaves the window is refused, as newer kernels do.
+/// Judges a RST by RFC 5961 §3.2. Like Linux, accepts a RST at two more places. One is the FIN's place, because some
+/// systems send a FIN and then a RST there (`tcp_reset_check`). The other is exactly the end of the data that is held
+/// out of order. An old timestamp does not matter for a RST. A RST whose payload leaves the window is refused, as in
+/// newer kernels.
 fn judge_reset(receiver: &Receiver, place: &InputRange) -> SegmentVerdict {
     let at = place.at;
     if place.skip > 0 {
@@ -154,9 +157,10 @@ fn judge_reset(receiver: &Receiver, place: &InputRange) -> SegmentVerdict {
     SegmentVerdict::Reject(Rejected::BlindReset)
 }
 
-/// RFC 9293 §3.10.7.4, first check, as loosely as `tcp_sequence` and `tcp_data_queue` make it, against RCV.WUP. A segment that begins
-/// in the window and ends beyond the window passes, although newer kernels take it only if the application has read everything. A
-/// segment that ends beyond the window and has no new byte in the window passes only if it is a bare FIN at RCV.NXT.
+/// The first check of RFC 9293 §3.10.7.4, as loose as in Linux (`tcp_sequence`, `tcp_data_queue`): the window's left
+/// edge is RCV.WUP. A segment that begins in the window and ends beyond the window passes, although newer kernels take
+/// it only if the application has read everything. A segment that ends beyond the window and has no new byte in the
+/// window passes only if it is a bare FIN at RCV.NXT.
 fn is_in_window(receiver: &Receiver, place: &InputRange, is_bare_fin: bool) -> bool {
     let edge = receiver.right_edge.max(receiver.next);
     let has_room = place.end <= edge || place.at.max(receiver.next) < edge;

@@ -2,7 +2,7 @@
 //! clients' input is held back for it, and what follows if it fails.
 //!
 //! ```text
-//!        is the wire            prepared           the log is read to its end          finished in time
+//!  is the wire, server alive   prepared           the log is read to its end          finished in time
 //!  Idle ────────────▶ Preparing ────────▶ Holding ──────────────────────────▶ Finishing ───────────────▶ Synced
 //!                      ▲    │ failed         │ too late                           │ failed, too late
 //!         after a rest │    ▼                ▼                                    │
@@ -30,7 +30,7 @@ const REST_MAX: Duration = Duration::from_secs(60);
 /// Progress of the copying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateSyncProgress {
-    /// This node is not the wire.
+    /// This node is not the wire, or the replica's server is dead.
     Idle,
     /// The hook copies.
     Preparing,
@@ -49,9 +49,9 @@ pub enum StateSyncProgress {
 /// An event that may change the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateSyncEvent {
-    /// This node is the wire, or packets have passed it unlogged.
+    /// This node is the wire and the replica's server is alive, or packets have passed unlogged.
     Begin,
-    /// This node is no longer the wire.
+    /// This node is no longer the wire, or the replica's server has died.
     Leave,
     /// The hook has done what it was asked to.
     Succeeded,

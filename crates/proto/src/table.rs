@@ -31,7 +31,7 @@ use lingering::Lingering;
 pub use slots::ConnectionId;
 use slots::{SlotCursor, Slots};
 
-/// What a packet did to the table.
+/// The change that a packet made to the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableChange {
     /// It belongs to this connection.
@@ -222,7 +222,7 @@ impl Table {
         TableChange::Handshake
     }
 
-    /// The client begins another connection: nothing known of its earlier ones holds for the new one.
+    /// Forgets the client's earlier connections, because the client begins a new one.
     fn begin_anew(&mut self, client: SocketAddr) {
         if let Some(old) = self.find(client) {
             self.discard(old);
@@ -237,8 +237,8 @@ impl Table {
         clients.into_iter().for_each(|client| self.begin_anew(client));
     }
 
-    /// Turns a handshake into a connection. An older connection of this client is over: otherwise the server would not have
-    /// answered.
+    /// Turns a handshake into a connection. The client's earlier connection is over: otherwise the server would not
+    /// have answered the SYN.
     fn open(&mut self, client: SocketAddr, (syn, syn_ack): (Opening, Opening)) -> ConnectionId {
         self.begin_anew(client);
         let bound = usize::try_from(self.config.connection_bytes_max).unwrap_or(usize::MAX);
@@ -315,7 +315,8 @@ impl Table {
         }
     }
 
-    /// The acknowledgement that answers a late segment of a connection that has ended, or that a restored socket had.
+    /// The acknowledgement that answers a late segment. The segment's connection has ended, or was handed over to a
+    /// restored socket.
     pub fn answer_to_old(&self, now: Instant, segment: &Segment<'_>) -> Option<Segment<'static>> {
         self.ended.answer(now, segment)
     }
@@ -378,7 +379,7 @@ impl Table {
         self.lingering.expire(now, self.config.bytes_max)
     }
 
-    /// The lingering connections whose replicas are no longer needed, since the last call.
+    /// The connections that have stopped lingering since the last call. Their replicas are no longer needed.
     pub(crate) fn take_left(&mut self) -> Vec<ConnectionId> {
         self.lingering.take_left()
     }

@@ -16,8 +16,8 @@ use crate::world::{Output, Port, SimNode};
 ///
 /// A closure `FnMut(Instant, &mut Endpoint) -> Option<Instant>` is an `App`, too.
 pub trait App: Any {
-    /// Reads and writes as much as possible. The host calls this after each event of the endpoint, and at the time that the previous
-    /// call returned.
+    /// Reads and writes as much as possible. Returns the time of the next call, if the application wants one. The host
+    /// also calls this after each event of the endpoint.
     fn drive(&mut self, now: Instant, endpoint: &mut TcpEndpoint) -> Option<Instant>;
 }
 
@@ -38,7 +38,7 @@ pub struct HostConfig {
     pub addresses: Vec<IpAddr>,
     /// Configuration of the endpoints.
     pub tcp: TcpConfig,
-    /// Initial numbers of each endpoint. `None` draws them from the seed.
+    /// Initial sequence number and timestamp of each endpoint. `None` draws them from the seed.
     pub initial: Option<Initial>,
 }
 
@@ -144,7 +144,7 @@ impl Host {
         id
     }
 
-    /// Removes an endpoint and its application without a word to the peer, and returns them.
+    /// Removes an endpoint and its application, and returns them. Sends nothing to the remote end.
     pub fn take(&mut self, id: EndpointId) -> Option<(TcpEndpoint, Box<dyn App>)> {
         let socket = self.sockets.remove(&id)?;
         self.open
@@ -204,7 +204,8 @@ impl Host {
         }
     }
 
-    /// Notes when an endpoint that has nothing more to send wants to be called.
+    /// Schedules the next call of an endpoint that has nothing more to send. If the endpoint is closed, also removes it
+    /// from `open`.
     fn rest(&mut self, id: EndpointId) {
         let Some(socket) = self.sockets.get_mut(&id) else {
             return;
@@ -256,7 +257,7 @@ impl Host {
 
     fn initial(&mut self) -> Initial {
         let drawn = self.rng.next_u64();
-        // Both halves are used.
+        // `as` truncates on purpose: the timestamp takes the other half.
         self.config.initial.unwrap_or(Initial {
             seq: Seq(drawn as u32),
             timestamp: (drawn >> 32) as u32,

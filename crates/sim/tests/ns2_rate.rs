@@ -21,7 +21,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / f64::from(count)
 }
 
-/// Number of surges: series of bins with drops, more than 0.5 s apart.
+/// Number of surges. A bin with drops begins a new surge if the previous bin with drops is more than 0.5 s older.
 fn surges(bins: impl Iterator<Item = (f64, u64)>) -> usize {
     let mut last = f64::NEG_INFINITY;
     let mut count = 0;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proto::follower::RestartPolicy;
-use steadfast_sim::pair::{Defect, SimArbiterKind};
+use steadfast_sim::pair::{Defect, SimArbiterKind, SimStateSync};
 use steadfast_sim::swarm::{
     CONNECTIONS_MIN, FAULTS_MIN, FaultKind, FaultTarget, PairPhase, PlannedFault, Scenario, play, shrink,
 };
@@ -67,6 +67,15 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
             vec![crash]
         }
         Defect::IgnoreVerdict => vec![between],
+        Defect::ReleaseInput => {
+            (scenario.policy, scenario.opaque) = (RestartPolicy::Replica, false);
+            scenario.state_sync = Some(SimStateSync {
+                hold_us: 300_000,
+                prepare_us: 10_000,
+                failures: 0,
+            });
+            vec![crash]
+        }
         // The arbiter does not answer the node that took over, and confirms the other node.
         Defect::SpeakOn => vec![
             PlannedFault {

@@ -60,8 +60,8 @@ impl NodeOption {
                 )))
             }
             (None, _) => Err(CommandError::Missing(vec![format!(
-                "a node of steadfast (none is in {STATE_ROOT}: no agent runs here, and its log, journalctl -u steadfast, may say why; \
-                 for one with its state elsewhere use --config FILE)"
+                "a node of steadfast (none has its state in {STATE_ROOT}. If an agent should run here, its log may say \
+                 why it does not: journalctl -u steadfast. If the node's state is elsewhere, use --config FILE)"
             )])),
         }
     }

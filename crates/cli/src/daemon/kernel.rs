@@ -588,7 +588,13 @@ impl Kernel for LinuxKernel {
         id: ConnectionId,
         client: SocketAddr,
     ) -> Result<(), String> {
-        self.replicas.open(service, id, client)
+        self.replicas.open(service, id, client)?;
+        // Looked at after the connection was made: if the listeners are still the known ones, one of them has got the connection.
+        if self.servers.has_restarted(service) {
+            self.replicas.close(service, id);
+            return Err("the replica's server was started again after its state had been copied".to_owned());
+        }
+        Ok(())
     }
 
     fn write_replica<'a>(

@@ -1,4 +1,5 @@
-//! Finds out the state of this node's applications from the deaths of their processes and from their answers to the health probe.
+//! Finds out the state of this node's applications from the deaths of their processes, from their listeners, and from their answers to the
+//! health probe.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,6 +26,23 @@ pub struct Servers {
 struct ServiceApplication {
     address: SocketAddr,
     presence: ListenerPresence,
+    /// The kernel's numbers of the application's listeners, if its state is copied (`state_sync`). An application with none of these
+    /// listeners was started again, and has lost the copied state.
+    listeners: Option<Vec<u64>>,
+    /// The application was started again, and the node does not know yet.
+    has_restarted: bool,
+}
+
+impl ServiceApplication {
+    /// Notes the listeners that the application has now.
+    fn note_listeners(&mut self, found: Vec<u64>) {
+        if let Some(known) = &mut self.listeners
+            && !found.is_empty()
+        {
+            self.has_restarted |= !known.is_empty() && known.iter().all(|cookie| !found.contains(cookie));
+            *known = found;
+        }
+    }
 }
 
 impl Servers {
@@ -34,6 +52,11 @@ impl Servers {
         let applications = config.services.iter().map(|service| ServiceApplication {
             address: service.application,
             presence: ListenerPresence::new(now),
+            listeners: service
+                .state_sync
+                .as_ref()
+                .map(|_| listeners_of(service.application)),
+            has_restarted: false,
         });
         Self {
             deaths,
@@ -45,6 +68,16 @@ impl Servers {
     /// Readable when a process has died.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.deaths.as_fd()
+    }
+
+    /// Whether a service's application was started again since its state was last copied. Always false if its state is not copied.
+    /// [`Servers::watch`] then tells the node.
+    pub fn has_restarted(&mut self, service: ServiceIndex) -> bool {
+        let application = &mut self.applications[usize::from(service)];
+        if application.listeners.is_some() {
+            application.note_listeners(listeners_of(application.address));
+        }
+        application.has_restarted
     }
 
     /// Tells the node about orphans and the state of each application.
@@ -61,19 +94,24 @@ impl Servers {
             node.handle(linux::clock::now(), service, ServiceInput::Orphans(clients));
         }
         let now = linux::clock::now();
-        for (index, ServiceApplication { address, presence }) in (0..).zip(&mut self.applications) {
+        for (index, application) in (0..).zip(&mut self.applications) {
             let deaths = wire.server_deaths(index);
             let serves = matches!(
                 node.service(index).role(),
                 Role::Joining | Role::Primary | Role::Claiming
             );
-            let is_dead = presence.is_dead(now, deaths, serves, || {
-                let is_left = is_listening(*address);
-                if is_left {
+            let mut found = None;
+            let is_dead = application.presence.is_dead(now, deaths, serves, || {
+                let listeners = found.insert(listeners_of(application.address));
+                if !listeners.is_empty() {
                     wire.forget_server_deaths(index, deaths);
                 }
-                is_left
+                !listeners.is_empty()
             });
+            application.note_listeners(found.unwrap_or_default());
+            if std::mem::take(&mut application.has_restarted) && !serves {
+                node.handle(now, index, ServiceInput::Server(ApplicationState::Dead));
+            }
             let server = match (is_dead, self.watch.is_hung(index)) {
                 (true, _) => ApplicationState::Dead,
                 (false, true) => ApplicationState::Hung,
@@ -84,13 +122,17 @@ impl Servers {
     }
 }
 
-/// Whether any listener gets connections to `address`.
-fn is_listening(address: SocketAddr) -> bool {
+/// The kernel's numbers of the listeners that get connections to `address`.
+fn listeners_of(address: SocketAddr) -> Vec<u64> {
     match linux::network::sockets::listeners(address.port()) {
-        Ok(listeners) => listeners.iter().any(|&listener| accepts(listener, address)),
+        Ok(listeners) => listeners
+            .iter()
+            .filter(|listener| accepts(listener.address, address))
+            .map(|listener| listener.cookie)
+            .collect(),
         Err(error) => {
             tracing::warn!(%error, "cannot list listening sockets; a server that listens again is not noticed until this succeeds");
-            false
+            Vec::new()
         }
     }
 }

@@ -292,3 +292,47 @@ fn a_replica_that_is_too_slow_protects_nobody() {
     let test = "a_replica_that_is_too_slow_protects_nobody";
     upload_to_a_slow_replica(test, "unprotect", given_up, false);
 }
+
+/// The hook has copied the primary's state to a server that is gone. A service manager may start a server again before the agent looks,
+/// so the agent compares the listeners.
+#[test]
+fn a_server_that_was_started_again_is_copied_to_again() {
+    let Some(lan) = OperatorLan::new("a_server_that_was_started_again_is_copied_to_again") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let ran = dir.path().join("ran");
+    let hook = format!(
+        "state_sync = [\"sh\", \"-c\", \"echo $STEADFAST_PHASE >> {}\"]",
+        ran.display()
+    );
+    let kind = PairSpec {
+        policy: "replica",
+        service: &hook,
+        ..PairSpec::default()
+    };
+    let [primary, old] = [listen(&lan.node), listen(&lan.peer)];
+    let pair = pair_of(&lan, dir.path(), "again", &kind);
+    lan.stranger.ip("route add 10.0.0.100/32 dev eth0");
+    let connect = || lan.stranger.run(|| TcpStream::connect("10.0.0.100:80").unwrap());
+    let copies = || std::fs::read_to_string(&ran).unwrap().matches("finish").count();
+    pair[1].wait_for(&["\"synced\":true"]);
+    let before = copies();
+    let first = connect();
+    let followed = [accept(&primary), accept(&old)];
+    pair[1].wait_for(&["\"protected\":1"]);
+    drop((followed, old, first));
+    let new = listen(&lan.peer);
+    let second = connect();
+    let served = accept(&primary);
+    let until = Instant::now() + PATIENCE;
+    while copies() == before {
+        assert!(Instant::now() < until, "nothing was copied to the new server");
+        std::thread::sleep(POLL);
+    }
+    pair[1].wait_for(&["\"synced\":true"]);
+    let third = connect();
+    let _followed = [accept(&primary), accept(&new)];
+    pair[1].wait_for(&["\"protected\":1"]);
+    drop((second, third, served));
+}

@@ -19,7 +19,8 @@ pub struct ClusterFindings {
     pub assume: Assume,
     pub etcd_members: usize,
     pub etcd_members_killed: usize,
-    /// Time from the power failure until the last connection could go on, of all services whose primary was the failed node. The longest one of several runs.
+    /// Time from the power failure until the last connection could go on. Covers all services whose primary was the
+    /// failed node. With several runs, the longest of their times.
     pub takeover_ms: Option<f64>,
     pub services: Vec<ClusterServiceReport>,
 }
@@ -178,7 +179,7 @@ impl LabFindings for ClusterFindings {
                 one.connections,
                 most(one.stall_ms),
                 most(one.drain_stall_ms),
-                if one.events.was_drained { "" } else { ", of others" },
+                if one.events.was_drained { "" } else { ", elsewhere" },
                 one.connections_taken_over,
                 one.violations.len(),
             );

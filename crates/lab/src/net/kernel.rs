@@ -19,7 +19,7 @@ pub enum NetError {
     #[error(transparent)]
     Ip(#[from] IpError),
     /// A kernel setting was refused.
-    #[error("{place}: set {key} = {value}")]
+    #[error("{place}: cannot set {key} = {value}")]
     Setting {
         /// The namespace, or the machine.
         place: String,
@@ -35,7 +35,7 @@ pub enum NetError {
     Teardown(#[from] TeardownError),
 }
 
-/// Settings below `/proc/sys/net` of every host. They are made before its interfaces exist, which inherit them.
+/// Settings below `/proc/sys/net` of every host. They are made first, so that the host's interfaces inherit them.
 const HOST_SETTINGS: &[(&str, &str)] = &[
     // Addresses can be used at once, without two seconds of duplicate address detection.
     ("ipv6/conf/all/accept_dad", "0"),
@@ -86,7 +86,7 @@ pub fn set_up_kernel(
     })?
 }
 
-/// Writes `value` to `/proc/sys/net/KEY` as the calling thread sees it, in `place`.
+/// Writes `value` to `/proc/sys/net/KEY` in the calling thread's network namespace. Errors call it `place`.
 ///
 /// # Errors
 /// If the setting is refused.

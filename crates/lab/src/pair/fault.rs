@@ -1,4 +1,4 @@
-//! What fails, and what must follow.
+//! Faults of a run, and the required consequence of each fault.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use super::path::PathCut;
 use crate::node::ServerSoftware;
 use crate::run::WrongUse;
 
-/// What fails.
+/// A fault that a run injects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CrashFault {
@@ -44,7 +44,7 @@ pub enum CrashFault {
     Drain,
     /// A node's tc filters and their qdisc are removed.
     FlushTc,
-    /// A node's power goes off; it comes back with half of its configuration, later its agent starts.
+    /// A node's power goes off; it boots and gets packets before it is configured; its agent starts later.
     RebootRace,
 }
 
@@ -60,7 +60,7 @@ pub enum CrashTarget {
     Both,
 }
 
-/// What must happen after a fault.
+/// The required consequence of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sequel {
     /// Node b goes on with every connection.
@@ -111,11 +111,11 @@ impl CrashFault {
         }
     }
 
-    /// What must happen after the fault. `how` matters only if a service path is cut.
+    /// The required consequence of the fault. `how` matters only if a service path is cut.
     pub fn sequel(self, target: CrashTarget, how: PathCut) -> Sequel {
         match self {
             Self::CutServicePath => match (how, target) {
-                // The primary reaches its clients through the wire.
+                // A primary without a path to the router still reaches its clients through the wire.
                 (PathCut::Flicker, _) | (PathCut::Router, CrashTarget::Primary) => Sequel::AtMostOne,
                 (_, CrashTarget::Primary) => Sequel::Takeover,
                 (_, CrashTarget::Backup | CrashTarget::Both) => Sequel::Claim,

@@ -13,7 +13,7 @@ pub struct RunOptions {
     /// Decides everything that is random, such as the data, the losses and the moment of the fault; default: another one each time.
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Runs, each with a network of its own and the next seed.
+    /// Number of runs. Each run has a network of its own and the next seed.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub repeat: u32,
     /// Print one JSON object instead of text.

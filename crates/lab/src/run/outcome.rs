@@ -18,7 +18,7 @@ pub enum LabOutcome {
 #[error("{0}")]
 pub struct WrongUse(pub String);
 
-/// What this machine lacks for a lab. Each item says what to do about it.
+/// Requirements of a lab that this machine does not meet. Each item says what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot run here:{}", .0.iter().map(|one| format!("\n  - {one}")).collect::<String>())]
 pub struct Missing(pub Vec<String>);

@@ -20,7 +20,8 @@ const VERSION: u32 = 2;
 #[serde(deny_unknown_fields)]
 struct Header {
     version: u32,
-    /// The kernel's boot id. If the machine has another boot id now, it was started anew, and nothing that the journal lists exists.
+    /// The kernel's boot id. If the machine has another boot id now, it has rebooted. Then the journal's changes are
+    /// gone.
     boot: String,
     /// The inode of the network namespace.
     namespace: u64,
@@ -33,7 +34,7 @@ struct Header {
 struct Begun {
     /// Index into the header's steps.
     begin: usize,
-    /// What must be restored.
+    /// The result of [`NetworkStep::find`] before the step: the value that undoing must restore or leave.
     found: Option<String>,
 }
 
@@ -70,7 +71,8 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Reads the journal at `path`. Nothing if there is none; one from before the machine's last start is removed.
+    /// Reads the journal at `path`. Returns `None` if there is no journal. A journal from before the machine's last
+    /// boot is removed, and the result is `None` too.
     pub(super) fn load(path: &Path) -> Result<Option<Self>, NetworkError> {
         let read = || {
             let text = match fs::read_to_string(path) {
@@ -85,7 +87,7 @@ impl Journal {
             }
             if header.namespace != namespace()? {
                 let what = format!(
-                    "it is of another network namespace, net:[{}]: clean up there, or remove the file if that is gone",
+                    "it is of another network namespace, net:[{}]: clean up there, or remove the file if that namespace is gone",
                     header.namespace
                 );
                 return Err(io::Error::other(what));
@@ -146,12 +148,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Forgets a step that was undone; it is on disk after [`Self::rewrite`].
+    /// Forgets a step that was undone. The file lists the step until [`Self::rewrite`].
     pub(super) fn undone(&mut self, index: usize) {
         self.begun.retain(|begun| begun.begin != index);
     }
 
-    /// Writes the whole journal anew, at once or not at all.
+    /// Replaces the whole file atomically.
     pub(super) fn rewrite(&self) -> Result<(), NetworkError> {
         let write = || {
             let new = self.path.with_extension("journal.new");

@@ -106,19 +106,31 @@ pub fn destroy_dying(vip: SocketAddr, clients: &[SocketAddr]) -> Result<usize, N
     run().map_err(NetworkError::at("destroy the connections of", vip))
 }
 
-/// The addresses of listeners on `port`, except those of dying processes. The kernel still lists such listeners until it has closed them,
-/// but the program `death` has marked them.
+/// A socket that listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListeningSocket {
+    /// Its address.
+    pub address: SocketAddr,
+    /// The kernel's number of the socket. No later socket gets the same number.
+    pub cookie: u64,
+}
+
+/// The listeners on `port`, except those of dying processes. The kernel still lists such listeners until it has closed them, but the
+/// program `death` has marked them.
 ///
 /// # Errors
 /// What the kernel says; without CAP_NET_ADMIN it does not tell marks.
-pub fn listeners(port: u16) -> Result<Vec<SocketAddr>, NetworkError> {
+pub fn listeners(port: u16) -> Result<Vec<ListeningSocket>, NetworkError> {
     let run = || {
         let diag = SockDiag::open()?;
         let mut listeners = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
             let found = diag.list(u8::try_from(family).expect("small"), 0, LISTENING, port)?;
             let alive = found.into_iter().filter(|found| found.mark != MARK_DYING);
-            listeners.extend(alive.map(|found| found.at));
+            listeners.extend(alive.map(|found| ListeningSocket {
+                address: found.at,
+                cookie: cookie_of(&found.id),
+            }));
         }
         Ok(listeners)
     };
@@ -281,6 +293,10 @@ impl SockDiag {
             message: answer.body.to_vec(),
         }))
     }
+}
+
+fn cookie_of(id: &SocketId) -> u64 {
+    u64::from_ne_bytes(*id.last_chunk().expect("an id ends with the cookie"))
 }
 
 /// A socket that was looked up.

@@ -1,4 +1,4 @@
-//! Where the programs hang: the clsact hooks of the service interfaces and of `lo`, and the root cgroup.
+//! Attaches the programs to the clsact hooks of the service interfaces and of `lo`, and to the root cgroup.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,12 +12,12 @@ use super::error::{WireError, WireStep};
 use super::layout;
 
 const BPFFS: &str = "/sys/fs/bpf";
-/// The priority and the handle of our tc filters. By these two, our filters are told from others and found again.
+/// The priority and the handle of our tc filters. These two identify our filters among others.
 const PRIORITY: u32 = 0x5f;
 const HANDLE: u32 = 1;
 /// The index of `lo`, in every network namespace.
 pub const LOOPBACK: u32 = 1;
-/// The programs of the root cgroup, each with what does not work without it.
+/// The programs of the root cgroup, each with the consequence if the program cannot be attached.
 pub(super) const OF_CGROUP: [(&str, &str); 3] = [
     ("death", "deaths of server processes are not noticed"),
     (
@@ -33,7 +33,7 @@ pub(super) const OF_CGROUP: [(&str, &str); 3] = [
 /// Mounts the BPF file system if it is not there.
 ///
 /// # Errors
-/// What `mount(2)` says.
+/// If `/proc/mounts` cannot be read, or `mount(2)` fails.
 pub fn mount_bpffs() -> Result<(), WireError> {
     let mounts = std::fs::read_to_string("/proc/mounts").step(|| "reading /proc/mounts".into())?;
     if mounts.lines().any(|line| line.split(' ').nth(1) == Some(BPFFS)) {
@@ -82,7 +82,8 @@ pub(super) fn attach_interface(object: &Object, interface: u32) -> Result<(), Wi
     Ok(())
 }
 
-/// Attaches the program that is the wire for clients on this node to `lo`. Agents of other nodes may have attached theirs there too.
+/// Attaches the program `loopback` to `lo`. This program is the wire for clients on this node. Agents of other nodes
+/// may have attached their programs to `lo` too.
 pub(super) fn attach_loopback(object: &Object, node: &str) -> Result<(), WireError> {
     attach(object, "loopback", (LOOPBACK, TC_EGRESS), loopback_handle(node))
 }
@@ -99,7 +100,7 @@ fn loopback_handle(node: &str) -> u32 {
 /// As [`detach`].
 pub fn detach_loopback(node: &str) -> Result<(), WireError> {
     if !has_filters("lo", TC_EGRESS) {
-        return Ok(()); // otherwise libbpf would print an error for the operator: there is nothing to detach
+        return Ok(()); // nothing to detach; libbpf would print an error for the operator
     }
     take_away(LOOPBACK, &[TC_EGRESS], loopback_handle(node))
 }
@@ -107,7 +108,7 @@ pub fn detach_loopback(node: &str) -> Result<(), WireError> {
 /// Detaches our two filters from an interface. A qdisc without other filters goes too.
 ///
 /// # Errors
-/// What the kernel says. It is no error if the hook or the interface is gone already.
+/// The kernel's error. It is no error if the hook or the interface is gone already.
 pub fn detach(interface: u32) -> Result<(), WireError> {
     take_away(interface, &[TC_EGRESS, TC_INGRESS], HANDLE)
 }

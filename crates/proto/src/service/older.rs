@@ -56,7 +56,8 @@ impl Service {
         }
     }
 
-    /// What the primary's kernel knows of some connections, as [`ServiceAction::Ask`] asked. Call this after reading the log.
+    /// The answer to [`ServiceAction::Ask`]: the terms of some connections, from the primary's kernel. Call this after
+    /// reading the log.
     pub(super) fn on_told(&mut self, now: Instant, told: Vec<ClientTerms>) {
         self.table.set_wire(self.role() == Role::Backup);
         told.into_iter().for_each(|told| self.table.on_told(told));

@@ -10,7 +10,7 @@ use crate::detector::Detector;
 use crate::path::Reachability;
 use crate::role::{Role, RoleEvent};
 use crate::standing::{Arbiter, ArbiterVerdict, RoleChange, StandingBeat};
-use crate::state_sync;
+use crate::state_sync::StateSyncEvent;
 use crate::takeover::Takeover;
 
 impl Service {
@@ -211,8 +211,18 @@ impl Service {
 
     /// The application on this node is in this state now.
     pub(super) fn on_server(&mut self, now: Instant, server: ApplicationState) {
-        if std::mem::replace(&mut self.server, server) != server {
-            self.tell_peer(now);
+        let before = std::mem::replace(&mut self.server, server);
+        if before == server {
+            return;
+        }
+        self.tell_peer(now);
+        if self.role() != Role::Backup {
+            return;
+        }
+        if server == ApplicationState::Dead {
+            self.sync(now, StateSyncEvent::Leave); // the copied state died with the server
+        } else if before == ApplicationState::Dead {
+            self.sync(now, StateSyncEvent::Begin);
         }
     }
 
@@ -227,7 +237,7 @@ impl Service {
             self.destroy(lost);
         }
         if from == Role::Backup {
-            self.sync(now, state_sync::StateSyncEvent::Leave);
+            self.sync(now, StateSyncEvent::Leave);
         }
         match to {
             Role::Primary => self.serve(),
@@ -236,7 +246,7 @@ impl Service {
                 self.claim = Some(Claim::announcing(now));
                 self.set_gate(Gate::Wire);
                 self.begin_census(now);
-                self.sync(now, state_sync::StateSyncEvent::Begin);
+                self.sync(now, StateSyncEvent::Begin);
             }
             Role::Claiming => {
                 self.claim(now, change);

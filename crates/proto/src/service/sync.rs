@@ -2,7 +2,7 @@
 
 use super::Service;
 use crate::Instant;
-use crate::action::ServiceAction;
+use crate::action::{ApplicationState, ServiceAction};
 use crate::connection::{Connection, UnprotectedCause};
 use crate::packet::Segment;
 use crate::state_sync::{Admission, Decided, StateSyncEvent};
@@ -54,7 +54,11 @@ impl Service {
         }
     }
 
+    /// Handles an event of the copying. The copying does not begin while the server is dead.
     pub(super) fn sync(&mut self, now: Instant, event: StateSyncEvent) {
+        if event == StateSyncEvent::Begin && self.server == ApplicationState::Dead {
+            return;
+        }
         if let Some(sync) = &mut self.sync {
             let decided = sync.on_event(now, event, &mut self.actions);
             self.decide_waiting(decided);
@@ -96,6 +100,7 @@ mod tests {
     use crate::node::fixture::{at, config};
     use crate::packet::{Checksum, Flags, TcpOptions};
     use crate::service::{InheritedService, ServiceInput};
+    use crate::state_sync::StateSyncProgress;
 
     fn client(port: u16) -> SocketAddr {
         ([10, 0, 0, 1], port).into()
@@ -251,6 +256,28 @@ mod tests {
             )
         };
         assert!(phases.iter().any(prepares), "{phases:?}");
+    }
+
+    /// A server that was started again lacks the state that was copied to the server before.
+    #[test]
+    fn a_server_that_died_is_copied_to_again_before_a_replica_follows() {
+        let mut node = wire();
+        carry_out(&mut node, |_| Some(Ok(())));
+        let server = |node: &mut Node, state| node.handle(at(3), 0, ServiceInput::Server(state));
+        server(&mut node, ApplicationState::Dead);
+        open(&mut node, 1);
+        assert_eq!(replicas_of(&carry_out(&mut node, |_| Some(Ok(())))), []);
+        server(&mut node, ApplicationState::Alive);
+        open(&mut node, 2);
+        assert_eq!(replicas_of(&carry_out(&mut node, |_| Some(Ok(())))), []);
+        let state = node.service(0).state_sync().expect("configured").state();
+        assert_eq!(state, StateSyncProgress::Synced);
+        open(&mut node, 3);
+        assert_eq!(replicas_of(&carry_out(&mut node, |_| None)), [client(3)]);
+        server(&mut node, ApplicationState::Hung);
+        server(&mut node, ApplicationState::Alive);
+        open(&mut node, 4); // a server that hung has not lost its state
+        assert_eq!(replicas_of(&carry_out(&mut node, |_| None)), [client(4)]);
     }
 
     /// A connection that waited for the copy is not continued by a server that has only half of it.

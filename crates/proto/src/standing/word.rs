@@ -1,4 +1,4 @@
-//! What the peer's word means for this node.
+//! The table of the events that the peer's word means for this node.
 
 use super::{Arbiter, Fitness, Role, RoleEvent, Standing, StandingBeat};
 use crate::Instant;
@@ -107,7 +107,7 @@ impl Standing {
         }
     }
 
-    /// The event that `word`, the word of a peer that speaks alone, means for this node, if any.
+    /// The event that `word` means for this node, if any. The peer is taking over or speaks alone.
     fn event_of_voice(&self, now: Instant, word: &StandingBeat) -> Option<RoleEvent> {
         let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
         let yields = match self.role {
@@ -155,8 +155,9 @@ mod tests {
         standing.event_of(Instant::ZERO, &word)
     }
 
-    /// One line for each pair of roles: the events of words of an earlier epoch, of the same one and of a later one. Three events each:
-    /// of a plain word, of a node that leaves, and of a node that yields.
+    /// One line for each pair of roles that has an event. Its three columns are for words of an earlier epoch, of the
+    /// same epoch, and of a later epoch. A column shows three events if they differ: for a plain word, for a node that
+    /// leaves, and for a node that yields.
     fn matrix(is_primary: bool) -> String {
         let mut table = String::new();
         for own in Role::ALL {

@@ -38,8 +38,8 @@ impl Table {
         self.change_at(id, None, change);
     }
 
-    /// As [`change`](Self::change). `now` is the time when the packet that causes the change was logged, if a packet causes it. Returns
-    /// `None` if there is no such connection.
+    /// As [`change`](Self::change). If a packet causes the change, `now` is the time when the packet was logged.
+    /// Returns `None` if there is no such connection.
     pub(super) fn change_at<R>(
         &mut self,
         id: ConnectionId,
@@ -258,7 +258,7 @@ mod tests {
                 matches!(connection.protection(), Protection::Unprotected(cause)
                     if cause.to_string() == "all logs together reached their limit, and its client holds the most")
             });
-            assert!(lost.count() >= 80, "the others are the greedy client's");
+            assert!(lost.count() >= 80, "the greedy client lost protection");
         }
     }
 

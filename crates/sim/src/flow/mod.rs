@@ -1,9 +1,10 @@
-//! The two ends of a flow as the papers' simulations have them: TCP without its bytes.
+//! The two ends of a TCP flow. As in the papers' simulations, the flow's bytes are counted, but do not exist.
 //!
-//! A [`FlowSender`] transfers a number of bytes to a [`FlowReceiver`]. Both are plain machines: time and packets in, packets out. [`FlowConfig`]
-//! holds what the RFCs leave open. [`Departures`] in it says where ns-2's one-way agents differ, so that results can be compared flow
-//! by flow. [`crate::tcp`] is the other endpoint of this crate. It is complete and byte-exact, and serves to test what the product
-//! does to real connections.
+//! A [`FlowSender`] transfers a number of bytes to a [`FlowReceiver`]. Both are plain machines: time and packets in,
+//! packets out. [`FlowConfig`] holds what the RFCs leave open. Its [`Departures`] are the points in which ns-2's
+//! one-way agents differ from the RFCs. With them set, a run can be compared with ns-2 flow by flow. [`crate::tcp`] is
+//! the other endpoint of this crate. It is complete and byte-exact, and serves to test what the product does to real
+//! connections.
 
 mod config;
 mod cubic;

@@ -142,7 +142,7 @@ impl FlowSender {
         }
     }
 
-    /// Notes a packet's SACK blocks. Returns whether anything in them was new.
+    /// Notes a packet's SACK blocks. Returns whether this changed the set of received ranges.
     fn note(&mut self, packet: &FlowPacket) -> bool {
         let mut news = self.sacked.remove_below(self.una);
         for (left, right) in packet.sack.iter(packet.ack) {

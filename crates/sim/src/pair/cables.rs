@@ -44,6 +44,7 @@ impl SimNode for Station {
             self.machine.receive(now, port, packet);
         }
         self.machine.host.handle_timeout(now);
+        self.machine.continue_hook(now);
         while self.machine.agent.due <= now {
             self.step(now);
         }
@@ -79,6 +80,7 @@ impl SimNode for Station {
             .poll_timeout()
             .into_iter()
             .chain([self.machine.agent.due])
+            .chain(self.machine.hook.poll_timeout())
             .min()?;
         Some(self.machine.clock.when(due.max(self.machine.frozen_until)))
     }

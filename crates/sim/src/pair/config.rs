@@ -20,6 +20,7 @@ use super::defect::Defect;
 use super::machine::StationConfig;
 use super::scene::vip;
 use super::spill::FullLogPolicy;
+use super::state_sync::{SimStateSync, stateful};
 use super::thread::Costs;
 use super::{echo, http};
 use crate::host::HostConfig;
@@ -78,6 +79,8 @@ pub struct SimPairConfig {
     pub service_link: bool,
     /// An outside host answers what nodes ask from their own addresses.
     pub outside: bool,
+    /// How the server's state is copied, if it is. Only with [`RestartPolicy::Replica`], and not with `opaque`.
+    pub state_sync: Option<SimStateSync>,
 }
 
 impl SimPairConfig {
@@ -122,6 +125,7 @@ impl SimPairConfig {
             defect: None,
             service_link: false,
             outside: false,
+            state_sync: None,
         }
     }
 
@@ -164,7 +168,7 @@ impl SimPairConfig {
                 is_primary,
                 mac: [2, 0, 0, 0, 0, mac],
                 found: None,
-                state_sync: None,
+                state_sync: self.state_sync.map(|sync| Duration::from_micros(sync.hold_us)),
             }],
         }
     }
@@ -184,6 +188,13 @@ impl SimPairConfig {
         ledger: &Rc<RefCell<http::Ledger>>,
         arbiter: Option<&Rc<RefCell<SimArbiter>>>,
     ) -> StationConfig {
+        let server = Rc::default();
+        let program = self.program(node as u64, ledger);
+        let program = if self.state_sync.is_some() {
+            stateful(program, &server)
+        } else {
+            program
+        };
         StationConfig {
             number: node - 1,
             core: self.core(is_primary),
@@ -192,7 +203,7 @@ impl SimPairConfig {
             opening_bytes: 64 << 10,
             nap: self.nap,
             costs: self.costs,
-            program: self.program(node as u64, ledger),
+            program,
             pace: self.pace.filter(|_| is_primary),
             replica_pace: self.replica_pace,
             ahead: Duration::from_secs(100 * node as u64),
@@ -200,6 +211,8 @@ impl SimPairConfig {
             defect: self.defect,
             service_link: self.service_link,
             outside: self.outside,
+            state_sync: self.state_sync,
+            server,
         }
     }
 

@@ -43,6 +43,9 @@ impl Station {
     pub fn kill_server(&mut self, now: Instant) {
         let now = self.machine.clock.read(now);
         self.machine.is_server_dead = true;
+        self.machine.config.server.borrow_mut().clear();
+        let number = self.machine.config.number;
+        self.machine.judge.borrow_mut().on_state_lost(number);
         self.machine.host.unlisten(self.machine.vip.port());
         let served = |(id, endpoint): (EndpointId, &tcp::TcpEndpoint)| {
             self.machine.host.app::<Served>(id).map(|_| endpoint.remote())

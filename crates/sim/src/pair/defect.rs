@@ -66,6 +66,8 @@ pub enum Defect {
     TrustOutside,
     /// The wire is not told which clients' connections are being decided, so the SYNs of all clients wait.
     NeverTold,
+    /// Input is not held while the primary's state is copied.
+    ReleaseInput,
 }
 
 impl Defect {
@@ -97,7 +99,7 @@ impl Defect {
     ];
 
     /// All other defects of a node.
-    pub const NODE: [Self; 11] = [
+    pub const NODE: [Self; 12] = [
         Self::SkipDrains,
         Self::ReleaseUnlogged,
         Self::ForgetSyn,
@@ -109,5 +111,6 @@ impl Defect {
         Self::WithoutConsent,
         Self::DeathSpeaks,
         Self::NeverTold,
+        Self::ReleaseInput,
     ];
 }

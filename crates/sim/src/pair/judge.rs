@@ -9,6 +9,7 @@ use proto::role::Role;
 use proto::table::Direction;
 use proto::{Instant, Seq};
 
+use super::copies::ObservedCopy;
 use super::ledger::{Most, ObservedBytes, PacketSpeaker, SegmentOffsets};
 
 /// Maximum number of violations that are kept. Later ones are usually consequences of the first.
@@ -25,10 +26,11 @@ const VIOLATIONS_MAX: usize = 20;
 /// | one voice | both speak alone in one epoch, one speaks in an older epoch than the other, or a connection changes its node back |
 /// | no step back | the survivor's acknowledgement, right edge or timestamp is lower than one that was released |
 /// | no leap | the survivor sends a segment whose number is beyond the known output |
+/// | exact copy | a server's state is copied while it changes, or a replica follows a connection of which the copy has input |
 /// | nothing asked twice | a restored connection acknowledges less than was logged before its socket was ready |
 #[derive(Debug)]
 pub struct Judge {
-    vip: SocketAddr,
+    pub(super) vip: SocketAddr,
     /// The world's time.
     pub(super) now: Instant,
     /// The latest epoch in which a node spoke alone, and that node.
@@ -51,6 +53,8 @@ pub struct Judge {
     /// Number of clients that have not completed their handshake.
     half_open: u64,
     pub(super) flows: BTreeMap<SocketAddr, WatchedConnection>,
+    /// For each node, the copy of the peer's server state, if states are copied.
+    pub(super) copies: [Option<ObservedCopy>; 2],
     violations: Vec<String>,
     /// When each violation happened.
     moments: Vec<Instant>,
@@ -92,6 +96,8 @@ pub(super) struct WatchedConnection {
     is_established: bool,
     /// For each node, whether it has a log of the connection from the beginning on.
     logs: [bool; 2],
+    /// For each node, when it logged the client's first packet after the SYN.
+    heard: [Option<Instant>; 2],
     /// For each node, whether it has a socket of the connection.
     sockets: [bool; 2],
     /// Whether at some time no node could continue the connection.
@@ -134,6 +140,7 @@ impl WatchedConnection {
             is_opened: false,
             is_established: false,
             logs: [false; 2],
+            heard: [None; 2],
             sockets: [false; 2],
             is_orphaned: false,
             offered: None,
@@ -188,8 +195,11 @@ impl WatchedConnection {
 
     /// Notes if no node can continue the connection. Before the client has a SYN-ACK, this counts only if it gets one that was sent before.
     /// Otherwise the client repeats its SYN.
-    fn look_for_holders(&mut self, is_wire: [bool; 2]) {
-        let is_held = (0..2).any(|node| self.sockets[node] || self.logs[node] && is_wire[node]);
+    fn look_for_holders(&mut self, is_wire: [bool; 2], copies: &[Option<ObservedCopy>; 2]) {
+        let is_held = (0..2).any(|node| {
+            let has_state = || Judge::is_covered(copies[node].as_ref(), self.heard[node]);
+            self.sockets[node] || self.logs[node] && is_wire[node] && has_state()
+        });
         if is_held {
             return;
         }
@@ -234,6 +244,7 @@ impl Judge {
             is_wire: [false; 2],
             half_open: 0,
             flows: BTreeMap::new(),
+            copies: [None, None],
             violations: Vec::new(),
             moments: Vec::new(),
             resets: Vec::new(),
@@ -321,7 +332,7 @@ impl Judge {
                 flow.output_first = Some(segment.seq + 1);
                 flow.is_orphaned |= flow.lost_offer == flow.output_first;
                 flow.shift = segment.options.window_scale.unwrap_or(0);
-                flow.look_for_holders(self.is_wire); // a node may have been lost while the SYN-ACK was on its way
+                flow.look_for_holders(self.is_wire, &self.copies); // a node may have been lost while the SYN-ACK was on its way
             }
             return;
         }
@@ -349,7 +360,19 @@ impl Judge {
             flow.is_opened = true;
             flow.logs[node] = true;
         }
+        self.note_heard(node, direction, packet);
         self.note(direction, packet);
+    }
+
+    /// Notes when a node logged a client's first packet after the SYN.
+    fn note_heard(&mut self, node: usize, direction: Direction, packet: &[u8]) {
+        let now = self.now;
+        if direction == Direction::In
+            && let Some(segment) = self.parse(packet).filter(|segment| !segment.flags.syn)
+            && let Some(flow) = self.flows.get_mut(&segment.source)
+        {
+            flow.heard[node].get_or_insert(now);
+        }
     }
 
     /// A node's stack has taken a packet, or a node has passed a packet on without logging it.
@@ -386,7 +409,7 @@ impl Judge {
     pub(super) fn on_log_lost(&mut self, node: usize) {
         for flow in self.flows.values_mut() {
             flow.logs[node] = false;
-            flow.look_for_holders(self.is_wire);
+            flow.look_for_holders(self.is_wire, &self.copies);
         }
     }
 
@@ -395,7 +418,7 @@ impl Judge {
         for client in clients {
             if let Some(flow) = self.flows.get_mut(client) {
                 flow.sockets[node] = false;
-                flow.look_for_holders(self.is_wire);
+                flow.look_for_holders(self.is_wire, &self.copies);
             }
         }
     }
@@ -444,7 +467,7 @@ impl Judge {
         self.alone = self.alone.filter(|(_, who)| *who != node);
         for flow in self.flows.values_mut() {
             flow.sockets[node] = false;
-            flow.look_for_holders(self.is_wire);
+            flow.look_for_holders(self.is_wire, &self.copies);
             // The other node may still have the socket that this node's socket replaced. It cannot continue the connection with it.
             let other = 1 - node;
             flow.is_orphaned |= flow.live_at == Some(node) && !(flow.logs[other] && self.is_wire[other]);

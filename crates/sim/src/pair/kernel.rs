@@ -219,12 +219,16 @@ impl Kernel for Machine {
         self.outputs.extend(output);
     }
 
-    fn run_sync(&mut self, _: SyncRun) {
-        unreachable!("no server's state is copied")
+    fn run_sync(&mut self, run: SyncRun) {
+        self.start_hook(run);
     }
 
-    fn hold_input(&mut self, _: ServiceIndex, _: Option<Instant>) {
-        unreachable!("no server's state is copied")
+    fn hold_input(&mut self, _: ServiceIndex, until: Option<Instant>) {
+        if until.is_none() {
+            self.judge.borrow_mut().on_hold_end(self.config.number);
+        }
+        self.wire
+            .hold_input(until.filter(|_| !self.is(Defect::ReleaseInput)));
     }
 
     /// Updates what the kernel keeps for the next agent.
@@ -238,6 +242,7 @@ impl Kernel for Machine {
             }
             OperatorReport::Doubted { is_primary, epoch } => self.doubted = Some((*is_primary, *epoch)),
             OperatorReport::Confirmed => self.doubted = None,
+            OperatorReport::Synced { .. } => self.judge.borrow_mut().on_synced(self.config.number),
             _ => {}
         }
     }
@@ -400,6 +405,7 @@ impl Kernel for Machine {
     }
 
     fn open_replica(&mut self, _: ServiceIndex, id: ConnectionId, client: SocketAddr) -> Result<(), String> {
+        self.judge.borrow_mut().on_replica(self.config.number, client);
         let replica = ApplicationReplica {
             application: (self.config.program)(client),
             ended: false,

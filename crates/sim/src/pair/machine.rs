@@ -19,6 +19,7 @@ use super::clock::NodeClock;
 use super::defect::Defect;
 use super::judge::Judge;
 use super::ledger::PacketSpeaker;
+use super::state_sync::{HookMessage, ServerState, SimHook, SimStateSync};
 use super::thread::{AgentDatagram, AgentThread, Costs};
 use super::wire::{Fate, LogEnd, LoggedPacket, SimWire, WireSide};
 use crate::host::{EndpointId, Host, HostConfig};
@@ -73,6 +74,10 @@ pub struct StationConfig {
     pub service_link: bool,
     /// An outside host answers what this node asks from its own address.
     pub outside: bool,
+    /// How the server's state is copied, if it is.
+    pub state_sync: Option<SimStateSync>,
+    /// The server's state, if it is copied.
+    pub(super) server: Rc<RefCell<ServerState>>,
 }
 
 /// Where a node has the VIP.
@@ -120,6 +125,7 @@ pub struct Machine {
     pub(super) unheard: Vec<(EndpointId, Vec<u8>)>,
     pub(super) lost: Vec<(SocketAddr, String)>,
     pub(super) agent: AgentThread,
+    pub(super) hook: SimHook,
     /// The node's clock. All times in this struct are this clock's; the world's times are converted where they come in.
     pub(super) clock: NodeClock,
     /// The node's time at the beginning of the agent's present step.
@@ -192,6 +198,7 @@ impl Machine {
             unheard: Vec::new(),
             lost: Vec::new(),
             agent,
+            hook: SimHook::default(),
             clock,
             at: now,
             late_gate: 0,
@@ -211,6 +218,8 @@ impl Machine {
     /// The machine after a loss of power and a boot: nothing is left of what it held.
     pub(super) fn booted(&mut self, now: Instant) -> Self {
         self.config.core.incarnation = self.agent.number + 1;
+        self.config.server.borrow_mut().clear();
+        self.judge.borrow_mut().on_state_lost(self.config.number);
         let judge = Rc::clone(&self.judge);
         let mut fresh = Self::new(now, self.config.clone(), self.seed.wrapping_add(1), judge);
         let now = self.clock.read(now);
@@ -483,6 +492,10 @@ impl Machine {
                 self.agent.wake(now);
             }
             _ => {
+                if let Ok(message) = serde_json::from_slice::<HookMessage>(packet) {
+                    self.on_hook_message(now, message);
+                    return;
+                }
                 let said: Option<AgentDatagram> = serde_json::from_slice(packet).ok();
                 let is_first = |said: &AgentDatagram| self.agent.number_heard(said.incarnation, said.number);
                 let word = said.filter(is_first).map(|said| said.word);

@@ -10,8 +10,9 @@
 //! ```
 //!
 //! * A [`Station`] is a node; [`SimPair`] puts two of them into a world. Either may be the wire or the primary.
-//! * [`application`] says what a program is; [`http`] and [`echo`] are two, with clients that check every byte.
-//! * [`Judge`] checks what the pair promises; [`Defect`]s are broken promises that it must notice.
+//! * [`application`] defines programs. [`http`] and [`echo`] are two programs, with clients that check every byte.
+//! * [`Judge`] checks the pair's promises. Each [`Defect`] breaks a promise on purpose, and the judge or a client must
+//!   notice.
 
 pub mod application;
 pub(crate) mod arbiter;
@@ -19,6 +20,7 @@ mod cables;
 mod census;
 mod clock;
 mod config;
+mod copies;
 mod death;
 mod defect;
 mod distort;
@@ -34,6 +36,7 @@ mod orders;
 mod relay;
 mod scene;
 mod spill;
+mod state_sync;
 mod station;
 mod talk;
 mod thread;
@@ -48,6 +51,7 @@ pub use machine::{Machine, StationConfig};
 pub use relay::{RelayEnding, SimRelay};
 pub use scene::{SimPair, vip};
 pub use spill::FullLogPolicy;
+pub use state_sync::SimStateSync;
 pub use station::Station;
 pub use talk::SimClient;
 pub use thread::Costs;

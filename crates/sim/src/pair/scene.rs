@@ -76,6 +76,9 @@ impl SimPair {
         let neighbours = world.add("neighbours", Box::new(neighbours));
         let [primary, backup] = [(1, true), (2, false)].map(|(node, is_primary)| {
             let station = config.station(node, is_primary, &ledger, arbiter.as_ref());
+            if config.state_sync.is_some() {
+                judge.borrow_mut().watch_server(station.number, &station.server);
+            }
             let station = Station::new(world.now(), station, seeds[node], Rc::clone(&judge));
             world.add(if is_primary { "primary" } else { "backup" }, Box::new(station))
         });

@@ -90,6 +90,7 @@ impl Station {
         self.executor.drop_unfinished(&mut self.machine, 0);
         self.machine.replicas.clear();
         self.machine.verdicts.clear();
+        self.machine.hook.kill();
         self.machine
             .judge
             .borrow_mut()
@@ -243,6 +244,9 @@ impl Station {
             };
             let epoch = answer.epoch;
             self.core.handle(now, 0, ServiceInput::Verdict { epoch, verdict });
+        }
+        for (run, outcome) in std::mem::take(&mut self.machine.hook.outcomes) {
+            self.core.handle(now, 0, ServiceInput::Synced { run, outcome });
         }
         if now >= self.core.poll_timeout() {
             self.core.handle_timeout(now);

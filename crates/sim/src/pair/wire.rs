@@ -131,6 +131,8 @@ pub(super) struct SimWire {
     /// How long the agent may stay away before a full ring lets packets pass unlogged.
     agent_timeout: Duration,
     unlogged: u64,
+    /// Until this time, no payload and no FIN of a client reaches the primary.
+    hold_until: Option<Instant>,
     defect: Option<Defect>,
 }
 
@@ -147,6 +149,7 @@ impl SimWire {
             agent_seen: Instant::ZERO,
             agent_timeout,
             unlogged: 0,
+            hold_until: None,
             defect,
             vip,
             gate: Gate::Off,
@@ -245,6 +248,11 @@ impl SimWire {
         self.held.values_mut().for_each(|held| *held = HeldState::Decided);
     }
 
+    /// Holds back clients' input until `until`. With `None`, ends the hold.
+    pub const fn hold_input(&mut self, until: Option<Instant>) {
+        self.hold_until = until;
+    }
+
     /// Notes that the agent runs.
     pub const fn check_in(&mut self, now: Instant) {
         self.agent_seen = now;
@@ -328,6 +336,12 @@ impl SimWire {
                     return self.log(now, direction, opens, packet, Fate::Released);
                 }
                 self.take(now, client, opens, packet, is_local)
+            }
+            (Gate::Wire, Direction::In)
+                if self.hold_until.is_some_and(|until| now < until)
+                    && (segment.flags.fin || !segment.payload.is_empty()) =>
+            {
+                Fate::Dropped
             }
             (Gate::Wire, _) => self.log(now, direction, opens, packet, Fate::Released),
         }

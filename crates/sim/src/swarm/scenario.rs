@@ -11,7 +11,7 @@ use super::phase::PairPhase;
 use super::story;
 use crate::link::LinkConfig;
 use crate::pair::draw::Draw;
-use crate::pair::{Costs, Defect, SimArbiterKind, SimPairConfig};
+use crate::pair::{Costs, Defect, SimArbiterKind, SimPairConfig, SimStateSync};
 use crate::tcp::TcpConfig;
 
 /// One run. Times are in microseconds.
@@ -53,6 +53,9 @@ pub struct Scenario {
     /// An outside host answers what nodes ask from their own addresses.
     #[serde(default)]
     pub outside: bool,
+    /// How the server's state is copied, if it is. Only with [`RestartPolicy::Replica`], and not with `opaque`.
+    #[serde(default)]
+    pub state_sync: Option<SimStateSync>,
 }
 
 /// The cables.
@@ -186,6 +189,7 @@ impl Scenario {
             faults,
             service_link: false,
             outside: false,
+            state_sync: None,
         };
         if scenario.arbiter.is_some() && draw.chance(0.2) {
             scenario.lease_us = 0;
@@ -193,6 +197,7 @@ impl Scenario {
         scenario.opaque = scenario.policy == RestartPolicy::Replica && draw.chance(0.4);
         scenario.draw_paths(&mut draw);
         scenario.draw_fence();
+        scenario.draw_state_sync();
         if let Some(story) = story::of(seed) {
             scenario.faults = story.faults;
             if let Some(bytes_max) = story.bytes_max {
@@ -213,6 +218,18 @@ impl Scenario {
             let mut draw = Draw::new(self.seed ^ 0xfe4c_e000_5eed);
             self.arbiter_delay_us = draw.pick(&[1_000, 20_000, 150_000, 600_000]);
             self.fence_delay_us = draw.pick(&[0, self.arbiter_delay_us + 500_000]);
+        }
+    }
+
+    /// In half of the runs with replicas, the server's state is copied. A separate seed keeps all other runs as they were.
+    fn draw_state_sync(&mut self) {
+        let mut draw = Draw::new(self.seed ^ 0x5e4e_57a7_e5ee_d000);
+        if self.policy == RestartPolicy::Replica && !self.opaque && draw.chance(0.5) {
+            self.state_sync = Some(SimStateSync {
+                hold_us: draw.pick(&[30_000, 100_000, 300_000]),
+                prepare_us: draw.pick(&[1_000, 10_000, 100_000]),
+                failures: draw.pick(&[0, 0, 0, 1, 2]),
+            });
         }
     }
 
@@ -258,6 +275,7 @@ impl Scenario {
             with(&|it| it.nodes = nodes.clone()),
             with(&|it| it.lease_us = LEASE_US),
             with(&|it| it.opaque = false),
+            with(&|it| it.state_sync = None),
             with(&|it| it.client = ScenarioEndpoint::plain()),
             with(&|it| it.server = ScenarioEndpoint::plain()),
             with(&|it| it.connections.iter_mut().for_each(|one| one.half_closes = false)),
@@ -304,6 +322,7 @@ impl Scenario {
             opaque: self.opaque,
             service_link: self.service_link,
             outside: self.outside,
+            state_sync: self.state_sync,
             ..SimPairConfig::quiet(self.seed, self.policy)
         }
     }

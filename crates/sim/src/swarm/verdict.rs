@@ -3,6 +3,7 @@
 
 use proto::Instant;
 use proto::role::Role;
+use proto::state_sync::{StateSync, StateSyncProgress};
 use serde::{Deserialize, Serialize};
 
 use super::run::{RunOutcome, clients};
@@ -120,6 +121,15 @@ fn roles(scene: &SimPair) -> Vec<(Role, u64)> {
     roles.collect()
 }
 
+/// Whether the wire's server has the primary's state, if states are copied.
+fn is_synced(scene: &SimPair) -> bool {
+    let syncs = scene
+        .stations()
+        .filter_map(|station| station.core().service(0).state_sync());
+    let mut states = syncs.map(StateSync::state).peekable();
+    states.peek().is_none() || states.any(|state| state == StateSyncProgress::Synced)
+}
+
 /// Whether both nodes do their part, and the wire knows all connections.
 fn is_whole(scene: &SimPair) -> bool {
     let roles = roles(scene);
@@ -127,7 +137,7 @@ fn is_whole(scene: &SimPair) -> bool {
     let knows_all = scene
         .stations()
         .all(|station| station.core().service(0).knows_all());
-    knows_all && has(Role::Primary) && has(Role::Backup) && roles[0].1 == roles[1].1
+    knows_all && is_synced(scene) && has(Role::Primary) && has(Role::Backup) && roles[0].1 == roles[1].1
 }
 
 /// A violation, unless both nodes do their part.

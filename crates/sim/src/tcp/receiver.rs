@@ -41,7 +41,7 @@ pub(super) struct TcpReceiver {
 /// Result of a segment's arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SegmentArrival {
-    /// Neither data nor FIN.
+    /// Neither data nor FIN, or the stream was complete already.
     Nothing,
     /// The next bytes, and nothing is missing.
     InOrder,
@@ -145,7 +145,7 @@ impl TcpReceiver {
         } else if self.is_complete() {
             seq + len > self.next
         } else {
-            seq + len >= self.acknowledged // the timestamp of an old segment is still used
+            seq + len >= self.acknowledged // old bytes pass too, because the segment's timestamp is still used
         };
         may_be_new && seq <= self.edge
     }

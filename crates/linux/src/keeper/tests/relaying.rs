@@ -111,7 +111,7 @@ fn much_logged_input_goes_before_what_the_client_sends() {
     assert_eq!(lab.ended(1).ending, ConnectionEnding::Closed);
 }
 
-/// Spilled input travels as the file that holds it, in order with the input from memory.
+/// Spilled input reaches the keeper as an open file, not as bytes. Its order with the input from memory is kept.
 #[test]
 fn spilled_input_goes_before_what_is_in_memory() {
     let directory = tempfile::tempdir().unwrap();
@@ -313,7 +313,8 @@ fn a_client_that_does_not_read_holds_up_the_application() {
     assert_eq!(lab.ended(1).ending, ConnectionEnding::ClientLost);
 }
 
-/// A relay allocates memory for later states only when it gets there: ten thousand idle relays must not pay for it.
+/// A relay allocates memory for a later state only when it enters that state. Ten thousand idle relays must not hold
+/// this memory.
 #[test]
 fn a_connection_that_waits_takes_no_room_for_what_it_may_do() {
     fn size<F>(_: impl FnOnce(Box<Relay>) -> F) -> usize {

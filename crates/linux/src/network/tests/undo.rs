@@ -1,4 +1,4 @@
-//! A daemon dies at any point: what it left is restored, or taken over.
+//! A daemon dies at any point: its changes to the network are undone, or the next daemon takes them over.
 
 use super::*;
 

@@ -275,7 +275,8 @@ proptest! {
         }
     }
 
-    /// With acknowledgements, the cache holds the lowest of the packets that entered since the last held packet was acknowledged.
+    /// An acknowledgement of the held packet empties the cache. The cache then holds the lowest unacknowledged packet
+    /// that enters afterwards.
     #[test]
     fn the_lowest_since_the_last_release_is_held(
         steps in prop::collection::vec((any::<bool>(), 0..20_u32), 1..100),

@@ -176,7 +176,8 @@ impl Ahead {
         self.regenerated.write(take(&mut missing, payload));
     }
 
-    /// Everything that the client has is regenerated. If it is the same, the client gets the bytes that follow.
+    /// Call this when the application has regenerated as many bytes as the client has. If these bytes are the same, the
+    /// client gets the bytes that follow.
     fn arrive(&self, to_client: &mut Vec<u8>) -> Result<ClientPosition, HttpMismatch> {
         if self.regenerated.of_all() != self.prefix.digest {
             let bytes = self.prefix.bytes;
@@ -194,13 +195,13 @@ impl Ahead {
 }
 
 /// Completes a size line of which the client has `said`. `in_chunk` more payload bytes belong to the application's chunk. If the
-/// line can be completed to that number, the client's and the application's chunk end at the same place. Else the client's chunk
-/// has the length that the line says: the primary had that many bytes.
+/// line can be completed to that number, the client's and the application's chunk end at the same place. Otherwise the
+/// client's chunk gets the length that `said` gives: the primary had at least that many bytes.
 fn open_chunk(said: &[u8], in_chunk: u64, to_client: &mut Vec<u8>) -> Result<ClientPosition, HttpMismatch> {
     let line = SizeLine::split(said);
     let size = format!("{in_chunk:x}");
     if line.rest.is_empty() {
-        let is_open = line.digits.iter().all(|&digit| digit == b'0'); // or there are no digits: leading zeros are allowed
+        let is_open = line.digits.iter().all(|&digit| digit == b'0'); // no digits, or leading zeros: any size may follow
         let rest = if is_open {
             Some(size.as_bytes())
         } else {

@@ -35,12 +35,12 @@ fn both_parsers_see_requests_end_at_the_same_places() {
                     assert_eq!(end, begin + length, "request {at} ends elsewhere");
                     begin = end;
                 }
-                (_, KawaEnd::Wrong) => return, // then neither parser continues behind it
+                (_, KawaEnd::Wrong) => return, // kawa does not read on, so nothing can be compared
                 (Some(end), KawaEnd::Open | KawaEnd::WithStream) => {
-                    panic!("request {at} ends at {end}, or has no end")
+                    panic!("request {at} ends at {end}, but kawa finds no end")
                 }
                 (None, KawaEnd::At(length)) if refusal.is_none() => {
-                    panic!("request {at} has no end, or ends at {}", begin + length)
+                    panic!("request {at} has no end, but kawa ends it at {}", begin + length)
                 }
                 (None, _) => {}
             }

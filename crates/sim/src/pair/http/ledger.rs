@@ -42,8 +42,8 @@ impl Ledger {
             .count()
     }
 
-    /// Violations, however often nodes come and go: a request that must not be repeated was executed again, or a repetition was not
-    /// marked as one. Requests for whose number `is_excused` holds may violate this.
+    /// Violations in a run with any number of takeovers: a request that must not be repeated was executed again, or a
+    /// repetition was not marked as one. Requests whose id satisfies `is_excused` are left out.
     pub fn violations_of_many(&self, is_excused: impl Fn(u64) -> bool) -> Vec<String> {
         let is_wrong = |executions: &&Vec<Execution>| {
             let unmarked = executions.iter().filter(|execution| !execution.is_marked).count();
@@ -66,7 +66,7 @@ impl Ledger {
     pub fn violations(&self) -> Vec<String> {
         let is_wrong = |executions: &&Vec<Execution>| match executions.as_slice() {
             [] | [_] => false,
-            // A primary that is merely slow may begin later than the survivor.
+            // Either execution may be the marked one: a primary that is merely slow may begin later than the survivor.
             [first, second] => {
                 !first.request.is_repeatable()
                     || first.node == second.node

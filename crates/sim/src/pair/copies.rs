@@ -1,0 +1,122 @@
+//! The judge's rules on copied server states (docs/state-sync.md): a copy is exact, and a replica follows only connections of which the
+//! copy contains nothing.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use proto::Instant;
+use proto::action::StateSyncPhase;
+
+use super::judge::Judge;
+use super::state_sync::ServerState;
+
+/// The copy of a server's state on one node.
+#[derive(Debug)]
+pub(super) struct ObservedCopy {
+    /// The node's server.
+    server: Rc<RefCell<ServerState>>,
+    /// The state that was copied last. `None`: no copy, or the copy is lost.
+    copied: Option<ServerState>,
+    /// When the present run of *finish* began. Connections that are opened later have no input in its copy.
+    finishing: Option<Instant>,
+    /// The same for the copy that the node's agent relies on.
+    pub covers_from: Option<Instant>,
+    /// How the primary's state differed from the copy when the hold ended.
+    difference: Option<String>,
+}
+
+impl ObservedCopy {
+    fn forget(&mut self) {
+        (self.copied, self.finishing, self.covers_from, self.difference) = (None, None, None, None);
+    }
+}
+
+impl Judge {
+    /// From now on a copy of the peer's state may be in the node's `server`.
+    pub(super) fn watch_server(&mut self, node: usize, server: &Rc<RefCell<ServerState>>) {
+        self.copies[node] = Some(ObservedCopy {
+            server: Rc::clone(server),
+            copied: None,
+            finishing: None,
+            covers_from: None,
+            difference: None,
+        });
+    }
+
+    /// A node's hook begins.
+    pub(super) fn on_hook(&mut self, node: usize, phase: StateSyncPhase) {
+        let now = self.now;
+        if let Some(copy) = &mut self.copies[node] {
+            copy.forget();
+            copy.finishing = (phase == StateSyncPhase::Finish).then_some(now);
+        }
+    }
+
+    /// A node's server has lost its state.
+    pub(super) fn on_state_lost(&mut self, node: usize) {
+        self.copies[node].iter_mut().for_each(ObservedCopy::forget);
+    }
+
+    /// A node's hook has copied the peer's state.
+    pub(super) fn on_copied(&mut self, node: usize, state: &ServerState) {
+        if let Some(copy) = &mut self.copies[node] {
+            copy.copied = Some(state.clone());
+        }
+    }
+
+    /// Input is no longer held on a node.
+    pub(super) fn on_hold_end(&mut self, node: usize) {
+        let primary = self.copies[1 - node].as_ref();
+        let primary = primary
+            .map(|copy| copy.server.borrow().clone())
+            .unwrap_or_default();
+        let Some(copy) = &mut self.copies[node] else {
+            return;
+        };
+        let Some(copied) = &copy.copied else { return };
+        let differs = |(client, bytes): (&SocketAddr, &u64)| {
+            let has = copied.get(client).copied().unwrap_or(0);
+            (has != *bytes)
+                .then(|| format!("{has} bytes of {client} were copied, {bytes} are in the primary"))
+        };
+        copy.difference = primary.iter().find_map(differs);
+    }
+
+    /// A node's agent takes the copy for exact.
+    pub(super) fn on_synced(&mut self, node: usize) {
+        let Some(copy) = &mut self.copies[node] else {
+            return;
+        };
+        copy.covers_from = copy.finishing;
+        let wrong = match (&copy.copied, copy.difference.take()) {
+            (None, _) => Some("nothing was copied".to_owned()),
+            (Some(_), difference) => difference,
+        };
+        if let Some(what) = wrong {
+            self.record(self.vip, &format!("exact copy: {what}"));
+        }
+    }
+
+    /// A replica begins to follow a client's connection, from the connection's first byte on.
+    pub(super) fn on_replica(&mut self, node: usize, client: SocketAddr) {
+        let Some(copy) = &self.copies[node] else { return };
+        let wrong = match &copy.copied {
+            None => Some("a replica follows, but no state was copied".to_owned()),
+            Some(copied) => copied
+                .get(&client)
+                .map(|bytes| format!("a replica follows, but {bytes} bytes are in the copy")),
+        };
+        if let Some(what) = wrong {
+            self.record(client, &format!("exact copy: {what}"));
+        }
+    }
+
+    /// Whether a replica on a node may follow a connection whose first packet after the SYN was logged at `heard`.
+    pub(super) fn is_covered(copy: Option<&ObservedCopy>, heard: Option<Instant>) -> bool {
+        copy.is_none_or(|copy| {
+            copy.covers_from
+                .is_some_and(|from| heard.is_none_or(|heard| heard >= from))
+        })
+    }
+}
