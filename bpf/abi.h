@@ -48,7 +48,7 @@ struct service_state {
 	__u64 deaths;        /* number of this service's sockets that dying processes released */
 	__u64 peer_seen_ns;  /* when the other node last sent a packet of the service here, CLOCK_MONOTONIC */
 	__u64 epoch;         /* epoch of the gate, kept for a successor of the agent */
-	/* Number of packets that passed unlogged because the agent was away. Includes packets that a gate stopped while it closed. */
+	/* Number of packets that passed unlogged because the agent was away. Packets that a closing gate then stopped are included. */
 	__u64 unlogged;
 	__u64 until_ns;      /* end of the right to speak alone, CLOCK_MONOTONIC; 0: no end */
 	__u64 hold_until_ns; /* until this time no payload and no FIN of a client reaches the primary, CLOCK_MONOTONIC; 0: no hold */
@@ -102,7 +102,10 @@ struct cap {
 	__u32 shift; /* scale of the window field in segments to the client */
 };
 
-/* How far a slowed client was allowed to send so far. Updated by the wire. The agent adds it before and removes it after the cap. */
+/*
+ * How far a slowed client was allowed to send so far. Updated by the wire. The agent adds a promise before the client's cap, and removes
+ * the promise after the cap.
+ */
 struct promise {
 	__u32 edge;
 	__u32 certain; /* 1: a segment has passed since the promise was added, so `edge` covers all earlier offers */
@@ -135,7 +138,7 @@ struct record {
 #define RECORD_CHECKSUM_TRUSTED 1 /* hardware verified the checksum, or a sender on this machine left the checksum to hardware */
 #define RECORD_CHECKSUM_UNKNOWN 2 /* this kernel does not say whether the checksum was left to hardware */
 
-/* What became of a packet, and why. Each service has a counter for each reason; wire/abi.rs has their readable names. */
+/* Outcome of a packet, and its reason. Each service has a counter for each reason; wire/abi.rs has their readable names. */
 enum reason {
 	REASON_LOGGED_IN = 0,
 	REASON_LOGGED_OUT,

@@ -5,7 +5,7 @@
 
 #include "parse.h"
 
-/* What the local stack has for a segment. */
+/* Kind of socket that the local stack has for a segment. */
 enum local {
 	LOCAL_NONE,    /* nothing, or a listener, or a socket that is not ready */
 	LOCAL_WAITING, /* an old connection in TIME-WAIT */

@@ -134,7 +134,10 @@ struct {
 	__type(value, struct promise);
 } promises SEC(".maps");
 
-/* Connections whose process died on this node: the kernel, which has no socket for them, answers their clients with a RST. */
+/*
+ * Connections whose process died on this node. The kernel has no socket for them and answers their clients with RSTs. The guard drops these
+ * RSTs.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1 << 16);

@@ -84,7 +84,7 @@ int connect4(struct bpf_sock_addr *ctx) {
 	return admit(ctx, state, index, bound, (struct sockaddr *)&own, sizeof(own));
 }
 
-/* Also a socket of IPv6 that is connected to an IPv4 address. */
+/* Runs also for an IPv6 socket that connects to an IPv4 address. */
 SEC("cgroup/connect6")
 int connect6(struct bpf_sock_addr *ctx) {
 	struct service_key key = {.port = ctx->user_port};

@@ -26,8 +26,8 @@ enum verdict {
 	PARSE_OTHER,     /* not a packet of any service */
 	PARSE_SEGMENT,   /* a TCP segment of a service */
 	PARSE_ICMP,      /* an ICMP error about a segment that a service sent */
-	PARSE_FRAGMENT,  /* a fragment to or from a VIP that is TCP, or may be TCP */
-	PARSE_MALFORMED, /* another packet to or from a VIP that is TCP without a readable header, or may be TCP */
+	PARSE_FRAGMENT,  /* a fragment of a packet to or from a VIP; the packet is TCP, or may be */
+	PARSE_MALFORMED, /* any other packet to or from a VIP that is TCP, or may be; its TCP header cannot be read */
 };
 
 struct addresses {
@@ -202,7 +202,7 @@ static __always_inline enum verdict parse(struct __sk_buff *skb, struct parsed *
 	return PARSE_SEGMENT;
 }
 
-/* Whether a segment other than a SYN has payload or a FIN. Uses the IP header's length, because short frames are padded. */
+/* Whether a segment other than a SYN has payload or a FIN. Frames may be padded, so the IP header gives the length. */
 static __always_inline _Bool has_payload_or_fin(struct __sk_buff *skb, struct parsed *packet) {
 	__be16 total;
 	if (packet->tcp.fin || load(skb, L3 + (packet->ip.v6 ? 4 : 2), &total, sizeof(total)) || !total)

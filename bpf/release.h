@@ -38,9 +38,9 @@ static __always_inline int release_to_peer(struct __sk_buff *skb, struct service
 }
 
 /*
- * Sends back a packet for the primary that came from the peer. The primary led it here because it came past the wire, or one of the
- * primary's own programs sent it. If two nodes took each other for the primary, they would send the packet to each other for ever. So it
- * goes back with one hop left, and a packet that comes from the peer with one hop left is dropped.
+ * Sends a packet for the primary back to the peer, which sent it here. The primary does so with a packet that reached it past the wire, or
+ * that one of its own programs sent. If two nodes took each other for the primary, they would send the packet to each other for ever. So
+ * the packet goes back with one hop left, and a packet that comes from the peer with one hop left is dropped.
  */
 static __noinline int return_to_peer(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u32 at = L3 + (packet->ip.v6 ? offsetof(struct ipv6hdr, hop_limit) : offsetof(struct iphdr, ttl));

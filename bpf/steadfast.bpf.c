@@ -178,9 +178,9 @@ static __always_inline _Bool agent_is_away(void) {
 
 /*
  * A segment for which no ring has room. It passes unlogged if the agent is away and no gate is closed to it. Such a segment is counted
- * before the gates are looked at, as a record is published: either a closing gate is seen here, or the agent sees the count after it
- * closed the gate. The first look keeps refused segments out of the count, because the agent takes each counted segment for a gap in the
- * log.
+ * before this program looks at the gates, just as a record is published before. So either this program sees the closed gate, or the agent
+ * sees the count after it closed the gate. The first look keeps refused segments out of the count, because the agent takes each counted
+ * segment for a gap in the log.
  */
 static __noinline int pass_unlogged(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	int refused = refusal(skb, packet, state);
@@ -275,7 +275,7 @@ static __always_inline _Bool may_speak(struct service_state *state) {
 	return !until || bpf_ktime_get_ns() < until;
 }
 
-/* Whether a service lets a packet pass that nobody can read and that may be its own. `leaves`: the packet leaves this node. */
+/* Whether a service lets an unreadable packet pass, which may belong to the service. `leaves`: the packet leaves this node. */
 static __always_inline _Bool lets_unread_pass(struct service_state *state, _Bool leaves) {
 	__u32 gate = gate_now(state);
 	return gate == GATE_OFF || (leaves && (gate == GATE_SOLE || gate == GATE_TAKEOVER) && may_speak(state));
@@ -315,8 +315,8 @@ int wire(struct __sk_buff *skb) {
 
 /*
  * Drops the FIN or RST of a process that died. From a segment with data and a FIN, it removes the FIN and lets the data pass. Other
- * segments of the dying socket without data are dropped as well: their sequence numbers are behind the FIN, and a survivor that
- * continues the connection before the FIN would not be heard.
+ * segments of the dying socket without data are dropped as well: their sequence numbers are behind the FIN. A client that got such a
+ * segment would ignore the survivor, which continues the connection before the FIN.
  */
 static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u32 payload_at = packet->ip.l4 + packet->tcp.doff * 4;

@@ -1,4 +1,4 @@
-//! The steps of a connection from the log to the relay: its socket is made, made ready, fed, let speak, and handed over.
+//! The steps of a connection from the log to the relay: its socket is made, made ready, fed, allowed to speak, and handed over.
 
 use std::collections::BTreeMap;
 

@@ -91,8 +91,8 @@ pub trait Kernel {
     fn set_gate(&mut self, service: ServiceIndex, gate: Gate, epoch: u64, until: Option<Instant>);
     fn set_until(&mut self, service: ServiceIndex, until: Option<Instant>);
     fn confirm(&mut self, service: ServiceIndex, epoch: u64);
-    /// Holds these clients, whose connections are being decided. Returns the clients that were held and whose connections have ended:
-    /// they are not held any more.
+    /// Holds these clients, whose connections are being decided. Returns the clients that were held before and are released now, because
+    /// their connections have ended.
     fn hold(&mut self, service: ServiceIndex, clients: Vec<SocketAddr>) -> Vec<SocketAddr>;
     fn settle(&mut self, service: ServiceIndex);
     fn cap_window(&mut self, service: ServiceIndex, client: SocketAddr, cap: Option<Cap>);
@@ -103,14 +103,14 @@ pub trait Kernel {
     fn announce(&mut self, service: ServiceIndex);
     /// Returns false if there is no host to ask.
     fn ask_outside(&mut self, service: ServiceIndex, since: Option<Instant>) -> bool;
-    /// The executor has dropped the sockets of unfinished connections before.
+    /// Before this call, the executor has dropped the sockets of unfinished connections.
     fn stand_down(&mut self, service: ServiceIndex, is_deposed: bool);
     fn allow_speech(&mut self, service: ServiceIndex);
     /// Sends an IP packet through a raw socket.
     fn transmit(&mut self, packet: &[u8]);
     fn run_sync(&mut self, run: SyncRun);
     fn hold_input(&mut self, service: ServiceIndex, until: Option<Instant>);
-    /// Tells the operator, and keeps for the next agent what it must know of the report.
+    /// Tells the operator, and stores the part of the report that the next agent must know.
     fn report(&mut self, node: &Node, service: ServiceIndex, report: &OperatorReport);
 
     /// Sends a message to the peer's agent.
@@ -131,7 +131,7 @@ pub trait Kernel {
         output: impl Iterator<Item = &'a [u8]>,
     ) -> Result<Self::Restored, String>;
     fn make_ready(&mut self, socket: &Self::Restored) -> Result<(), String>;
-    /// Adds the input that was logged since the socket was made, without the bytes that the socket has received itself since it is ready.
+    /// Adds the input that was logged since the socket was made, without the bytes that the socket itself has received since `make_ready`.
     fn feed<'a>(
         &mut self,
         socket: &Self::Restored,
@@ -148,11 +148,12 @@ pub trait Kernel {
     ) -> Result<Self::Live, String>;
     /// The window that the socket offers its client, in bytes.
     fn offered_window(&self, socket: &Self::Live) -> u32;
-    /// Closes a socket. Its peer hears nothing of it.
+    /// Closes a socket. Its client gets no segment.
     fn drop_restored(&mut self, service: ServiceIndex, endpoint: &Endpoint, socket: Self::Restored);
-    /// Closes a socket without a word: the gate is closed.
+    /// Closes a socket. Its client gets no segment, because the gate is closed.
     fn drop_live(&mut self, service: ServiceIndex, endpoint: &Endpoint, socket: Self::Live);
-    /// Closes a socket that nobody continues, in the ordinary way if its connection `has_ended`, otherwise with a RST. Also closes its replica.
+    /// Closes a socket that nobody continues, and its replica. The client gets a RST. If the connection `has_ended`, nothing is left to be
+    /// reset, so the socket may also be closed in the ordinary way.
     fn close_live(
         &mut self,
         service: ServiceIndex,

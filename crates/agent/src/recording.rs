@@ -171,7 +171,7 @@ impl Entry {
     /// Writes the entry.
     ///
     /// # Errors
-    /// What the writer says.
+    /// The writer's error.
     pub fn write_to(&self, writer: &mut impl Write) -> io::Result<usize> {
         let bytes = postcard::to_stdvec(self).map_err(io::Error::other)?;
         let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
@@ -183,7 +183,7 @@ impl Entry {
     /// Reads the next entry. `None` at the end, also if the last entry is cut off: the recorder may have been killed.
     ///
     /// # Errors
-    /// What the reader says, or that this is no entry.
+    /// The reader's error, or that the bytes are not an entry.
     pub fn read_from(reader: &mut impl Read) -> io::Result<Option<Self>> {
         let mut length = [0; 4];
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
@@ -225,7 +225,7 @@ impl Shelf for RecordedShelf {
 pub struct Replayed {
     /// Number of entries that were replayed.
     pub entries: u64,
-    /// Number of actions that the node gave, as recorded.
+    /// Number of actions that the new node gave exactly as they were recorded.
     pub actions: u64,
     /// The first entry at which the new node did something else.
     pub difference: Option<Difference>,
@@ -248,7 +248,7 @@ pub struct Difference {
 /// the same, with the time of the last input.
 ///
 /// # Errors
-/// If the recording cannot be read, or what `shows` says.
+/// If the recording cannot be read, or `shows` fails.
 pub fn replay(
     reader: &mut impl Read,
     mut shows: impl FnMut(Instant, &str) -> io::Result<()>,
@@ -447,7 +447,7 @@ mod tests {
         }
     }
 
-    /// What a node did that began to serve alone, and logged a packet.
+    /// The recording of a node that began to serve alone and logged a packet.
     fn recorded() -> Vec<Entry> {
         let tape = Tape::default();
         let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);

@@ -22,7 +22,7 @@ const STDERR_WITHIN: Duration = Duration::from_millis(100);
 /// Maximum number of bytes of stderr that are kept.
 const KEPT_MAX: usize = 4096;
 
-/// What to do with a command that takes too long.
+/// Treatment of a command that takes too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatePolicy {
     /// Leave it alone.
@@ -188,7 +188,7 @@ fn kill(
     let process = child.id();
     tracing::error!(
         process,
-        "killed, but the kernel does not let it end (state D?); it is waited for"
+        "the command was killed, but the kernel does not let it end (state D?); a thread waits for it"
     );
     let command = command.to_vec();
     count_undead(&command);
@@ -325,7 +325,7 @@ with open(sys.argv[1], 'w') as file:
     file.write(sys.argv[2])
 os.chmod(sys.argv[1], 0o755)
 file = os.open(sys.argv[1], os.O_RDONLY)
-fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG) # what says that somebody waits; not SIGIO, which kills
+fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG) # sent when somebody waits for the file; not SIGIO, which kills
 fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 print('leased', flush=True)
 signal.pause()";

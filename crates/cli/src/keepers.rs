@@ -54,8 +54,8 @@ pub struct Keepers {
     told: KeeperStatus,
     /// Number of connections given to the current keeper since then, by service.
     given: BTreeMap<String, u64>,
-    /// The retired keepers; `None` until the first status request. The agent does not look for them at its start, so that no client waits
-    /// for their answers.
+    /// The retired keepers; `None` until the first status request, or until the current keeper is full. The agent does
+    /// not look for them at its start, so that no client waits for their answers.
     retired: Option<Vec<Retired>>,
     /// The last status of keepers that have ended, or have no connections left.
     past: KeeperStatus,
@@ -111,7 +111,7 @@ impl Keepers {
         {
             tracing::error!(
                 error = format!("{error:#}"),
-                "the keeper is full, and there is no other one: it gets all"
+                "the keeper is full, and no other one can be started: it still gets all new connections"
             );
             self.connections_max = u64::MAX; // do not try again: clients wait meanwhile
         }
@@ -267,7 +267,7 @@ impl Keepers {
         let retired = self.retired.into_iter().flatten().map(|keeper| keeper.client);
         for client in std::iter::once(self.current).chain(retired) {
             if let Err(error) = client.stop() {
-                tracing::warn!(%error, "stopping a keeper");
+                tracing::warn!(%error, "a keeper does not stop when asked; it gets a signal");
             }
         }
         end_all(&self.state_dir)

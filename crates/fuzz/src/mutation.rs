@@ -1,4 +1,5 @@
-//! Makes an input of a language: takes an input of the corpus, or a sequence of phrases, and changes it at a few places.
+//! Makes an input in the target's language: takes an input of the corpus or a sequence of phrases, and changes it at a
+//! few places.
 
 use std::path::PathBuf;
 
@@ -55,7 +56,7 @@ fn change<D: Driver>(
             input.insert(from, byte);
         }
         5 => drop(input.drain(from..input.len().min(from + 1))),
-        // A phrase replaces a word, or goes between two words.
+        // A phrase replaces the rest of a word, or goes between two words.
         6 if !phrases.is_empty() => {
             let end = input[from..].iter().position(ends_word);
             let word = from..end.map_or(input.len(), |end| from + end);

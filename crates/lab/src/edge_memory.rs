@@ -15,18 +15,18 @@ use crate::judge::packet::CapturedSegment;
 use crate::judge::pcap::{PcapError, PcapReader};
 use crate::run::{LabOutcome, WrongUse, conclude};
 
-/// Estimate from a capture how much the two edges of a cluster would remember if they always did.
+/// Estimate from a capture how much the two edges of a cluster would hold if they cached packets all the time.
 ///
-/// The edges are taken to stand where the capture was made, R1 towards the clients and R2 towards the servers.
+/// The estimate assumes that both edges are where the capture was made: R1 towards the clients, R2 towards the servers.
 #[derive(Clone, Debug, Args)]
 pub struct EdgeMemoryOptions {
     /// A capture in the classic pcap format, of Ethernet.
     #[arg(value_name = "PCAP")]
     capture: PathBuf,
-    /// Also for this many connections with the most bytes only.
+    /// Make a second estimate that includes only this many connections, those with the most bytes.
     #[arg(long, default_value_t = 100)]
     heaviest: usize,
-    /// A connection that is silent for so many seconds is forgotten.
+    /// Forget a connection after this many seconds of silence.
     #[arg(long, default_value_t = 64, value_name = "SECONDS")]
     idle: u64,
     /// Print one JSON object instead of text.
@@ -56,7 +56,7 @@ struct EdgeMemoryPeak {
     connections: &'static str,
     peak_bytes: usize,
     peak_packets: usize,
-    /// Connections with something in memory at that time.
+    /// Number of connections in memory at that time, at the edge that held more of them.
     connections_at_peak: usize,
     bytes_per_connection: f64,
 }
@@ -74,8 +74,8 @@ const POLICIES: [(CachePolicy, &str); 3] = [
     (CachePolicy::All, "all"),
 ];
 
-const THESIS: &str = "The thesis' trace, AUCK-4 (NLANR, 2001), is not available. It found there, for one data packet and one \
-ACK per connection: at most 792 Kbytes, on average 305 bytes per connection.";
+const THESIS: &str = "The thesis' trace, AUCK-4 (NLANR, 2001), is not available. With one data packet and one ACK per \
+connection, the thesis found in that trace: at most 792 Kbytes, on average 305 bytes per connection.";
 
 /// Reads the capture and prints the estimate.
 ///

@@ -17,19 +17,19 @@ use crate::process;
 pub const FENCE: &str = "fence";
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 
-/// Which node.
+/// The node to fence, and how.
 #[derive(Clone, Debug, Args)]
 pub struct FenceOptions {
     /// The switch's namespace.
     #[arg(long)]
     switch: String,
-    /// The switch's ports that its cables are in.
+    /// A port of the switch that one of the node's cables is in; given once per cable.
     #[arg(long = "port")]
     ports: Vec<String>,
     /// Milliseconds until the power is off, as with a management controller that is slow.
     #[arg(long, default_value_t = 0)]
     takes_ms: u64,
-    /// Its own namespace.
+    /// The node's namespace.
     #[arg(long)]
     node: String,
     /// File that gets a line when the command starts.

@@ -144,7 +144,8 @@ fn bytes_to_next_word(offset: u64) -> usize {
     (WORD - offset as usize % WORD) % WORD
 }
 
-/// The offset below 2⁴⁸ at which the pattern begins with `bytes`. `None` if there is no such offset or too few bytes to be sure.
+/// The offset below 2⁴⁸ at which the pattern contains `bytes`. `None` if there is no such offset, or too few bytes to
+/// be sure.
 fn origin(seed: u64, bytes: &[u8]) -> Option<u64> {
     let key = key(seed);
     (0..WORD).find_map(|skip| {

@@ -23,9 +23,9 @@ pub enum ProcessError {
     /// It could not be started.
     #[error("start {label}")]
     Start {
-        /// What it is.
+        /// The process.
         label: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// Sending a signal to it, or waiting for it, failed.
@@ -35,13 +35,13 @@ pub enum ProcessError {
         step: &'static str,
         /// The process.
         label: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// It ended unexpectedly.
     #[error("{label} ended unexpectedly ({status}){said}")]
     Ended {
-        /// What it is.
+        /// The process.
         label: String,
         /// How it ended.
         status: ExitStatus,
@@ -51,7 +51,7 @@ pub enum ProcessError {
     /// It did not do the expected thing in time.
     #[error("{label} did not {expected} within {limit:?}{said}")]
     Late {
-        /// What it is.
+        /// The process.
         label: String,
         /// The expected action.
         expected: String,

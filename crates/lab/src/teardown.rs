@@ -1,9 +1,9 @@
 //! Removes everything that a run has created, also after ^C, a panic, or SIGKILL of the lab or its parent.
 //!
-//! A second process, the **watchdog**, does the teardown in all cases. It runs the same binary and starts before anything else. The
-//! lab announces through a pipe what it is about to create. When the lab's end of the pipe closes, for whatever reason,
-//! the watchdog kills every process in the run's namespaces, removes the namespaces, and then the
-//! files and eBPF pins.
+//! A second process, the **watchdog**, does the teardown in all cases. It runs the same binary and starts before
+//! anything else. The lab announces through a pipe what it is about to create. When the lab's end of the pipe closes,
+//! for whatever reason, the watchdog kills every process in the run's namespaces. Then it removes the announced files,
+//! eBPF pins and namespaces, the last announced first.
 
 use std::io::{self, BufRead, Write};
 use std::os::unix::process::CommandExt;
@@ -89,7 +89,7 @@ struct Watchdog {
 }
 
 impl Teardown {
-    /// Starts the watchdog. From now on ^C, SIGTERM and SIGHUP tear down and end the process.
+    /// Starts the watchdog. From now on, ^C, SIGTERM and SIGHUP start the teardown and then end this process.
     ///
     /// # Errors
     /// If the watchdog or the thread that waits for signals cannot be started.

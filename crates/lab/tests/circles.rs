@@ -1,8 +1,8 @@
 //! The files of `proto`, `agent`, `linux` and `lab` import each other in one direction, so a reader can begin with the files that need no
 //! other.
 //!
-//! An import is a path that begins with `crate`, `super`, `self` or a child module. It counts for the file that defines what the path
-//! names. A module's re-exports of its own children do not count, and neither do tests.
+//! An import is a path that begins with `crate`, `super`, `self` or a child module. The imported file is the one that
+//! defines the item that the path names. A module's re-exports of its own children do not count, and neither do tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -95,7 +95,7 @@ impl CrateSource {
         edges
     }
 
-    /// Each pair of files of which the first imports the second, and the second needs the first.
+    /// Each pair of files where the first imports the second, and the second imports the first, directly or indirectly.
     fn circles(&self) -> Vec<String> {
         let edges = self.edges();
         let reached_from = |from: &Module| {
@@ -123,7 +123,7 @@ impl CrateSource {
     }
 }
 
-/// The module that a file below `src` is.
+/// The module path of a file. `file` is relative to `src`.
 fn module_of(file: &Path) -> Module {
     let mut names: Module = file
         .with_extension("")

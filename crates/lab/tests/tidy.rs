@@ -1,4 +1,5 @@
-//! Rules of this code base that no other tool checks: a file has one subject, unsafe code is in one crate, nothing is left unfinished.
+//! Rules of this code base that no other tool checks. A file has one subject. Each unsafe block says why it is sound.
+//! Comments avoid the worst habits. Nothing is left unfinished. No two types share a name.
 //! (Clippy checks that functions fit a screen: `too_many_lines` in `clippy.toml`.)
 
 use std::fs;
@@ -136,7 +137,7 @@ fn comments_avoid_the_worst_habits() {
     let mut found = Vec::new();
     for (path, text) in all(&[".rs", ".c", ".h"]) {
         if path.ends_with("tests/tidy.rs") {
-            continue; // it names them
+            continue; // this file quotes the bad habits
         }
         for (line, number) in text.lines().zip(1..) {
             let Some(comment) = comment(line) else { continue };

@@ -1,4 +1,4 @@
-//! What this kernel can do: probed, never derived from its version.
+//! Probes whether this kernel has the features that a node needs. Nothing is derived from the kernel's version.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ const HELPERS: [(u32, &str, &str); 4] = [
     (201, "bpf_dynptr_read", "5.19"),
 ];
 
-/// Names what this kernel lacks, each with what to do about it; empty if a node can run here.
+/// The features that this kernel lacks, each with its remedy. Empty if a node can run here.
 pub fn missing() -> Vec<String> {
     let mut missing = Vec::new();
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {

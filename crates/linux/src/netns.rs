@@ -1,4 +1,4 @@
-//! Network namespaces: opening one, working inside it, starting processes in it, and the cable into it.
+//! Network namespaces: opening one, working inside it, starting processes in it, and taking its interfaces down and up.
 //!
 //! Processes enter by `setns` between `fork` and `exec`. `ip netns exec` would also remount `/sys` and so hide
 //! pinned eBPF objects.
@@ -130,7 +130,8 @@ impl Netns {
         Ok(command)
     }
 
-    /// The cable at `interface`, ready to be pulled without any further preparation.
+    /// Makes everything ready to take `interface` down and up quickly, as if its cable were pulled and plugged in
+    /// again.
     ///
     /// # Errors
     /// If the name is too long for an interface or no control socket can be made inside the namespace.
@@ -162,7 +163,7 @@ impl Netns {
     }
 }
 
-/// An interface that can be taken down and up by one system call.
+/// An interface that can be taken down and up. The control socket is already open, so each change is two system calls.
 #[derive(Debug)]
 pub struct InterfaceControl {
     label: String,

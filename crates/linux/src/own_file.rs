@@ -5,8 +5,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A file of this process, whatever its name in its folder is by now. The process must hold the file open (or its socket bound) until
-/// it removes it: otherwise the kernel may give the inode's number to another file.
+/// A file of this process, whatever its name in its folder is by now. The process must hold the file open until it
+/// calls [`remove`](Self::remove). For the file of a Unix socket, it must hold the socket bound. Otherwise the kernel
+/// may give the inode's number to another file.
 #[derive(Debug)]
 pub struct OwnFile {
     folder: PathBuf,
@@ -40,7 +41,7 @@ impl OwnFile {
     /// Removes the file. It is no error if the file or its folder is gone already.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn remove(&self) -> io::Result<()> {
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -1,7 +1,7 @@
-//! AF_PACKET sockets that carry whole frames of one interface, with a description of the work that the kernel has not done on them yet.
+//! AF_PACKET sockets that carry whole frames of one interface, each with a virtio header (`PACKET_VNET_HDR`).
 //!
-//! On a veth a frame may be a segment of 64 KB that is not cut into packets yet and has no checksum. The virtio header in front of each
-//! frame (`PACKET_VNET_HDR`) describes this work, and passes it on when the frame is sent again.
+//! On a veth a frame may be a segment of 64 KB that is not cut into packets yet and has no checksum. The virtio header
+//! describes the missing work, and goes with the frame when the frame is sent again.
 
 use std::ffi::CString;
 use std::io;
@@ -92,7 +92,7 @@ impl PacketSocket {
     /// frame yet.
     ///
     /// # Errors
-    /// What the kernel says, for example that the interface is down.
+    /// The kernel's error, for example that the interface is down.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         // SAFETY: the kernel writes at most `buffer.len()` bytes there.
         let got = unsafe { libc::recv(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
@@ -104,7 +104,7 @@ impl PacketSocket {
     /// on a cable.
     ///
     /// # Errors
-    /// What the kernel says, for example that the interface is down.
+    /// The kernel's error, for example that the interface is down.
     pub fn send(&self, frame: &[u8]) -> io::Result<bool> {
         // SAFETY: the kernel reads `frame.len()` bytes from there.
         let sent = unsafe { libc::send(self.fd.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
@@ -114,7 +114,7 @@ impl PacketSocket {
     /// How many frames the kernel has dropped since the last call because they were not taken in time.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn drops(&self) -> io::Result<u32> {
         let mut statistics = libc::tpacket_stats {
             tp_packets: 0,
@@ -201,7 +201,7 @@ pub fn on_the_wire(frame: &[u8]) -> OnTheWire {
     }
 }
 
-/// What a frame is on a cable.
+/// Size of a frame on a cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnTheWire {
     /// Bytes, each packet with its own headers.

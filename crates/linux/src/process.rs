@@ -9,10 +9,11 @@ use std::path::Path;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Gives the process precedence over ordinary ones: it must send heartbeats and read the rings also when every CPU is busy.
+/// Gives the calling thread, and all threads that it starts later, precedence over ordinary processes. The agent must
+/// send heartbeats and read the rings even when every CPU is busy.
 ///
 /// # Errors
-/// What `setpriority(2)` says. The call needs CAP_SYS_NICE.
+/// The error of `setpriority(2)`, which needs CAP_SYS_NICE.
 pub fn take_precedence() -> io::Result<()> {
     // SAFETY: no memory is involved.
     let outcome = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
@@ -26,7 +27,7 @@ pub fn take_precedence() -> io::Result<()> {
 /// Reverts [`take_precedence`] for the calling thread. The thread inherited the precedence, but its work is less urgent.
 ///
 /// # Errors
-/// What `setpriority(2)` says.
+/// The error of `setpriority(2)`.
 pub fn yield_precedence() -> io::Result<()> {
     // SAFETY: no memory is involved; 0 is the calling thread.
     let outcome = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) };
@@ -40,7 +41,7 @@ pub fn yield_precedence() -> io::Result<()> {
 /// Gives the calling thread precedence over all ordinary ones. Only for a thread that sleeps nearly always.
 ///
 /// # Errors
-/// What `sched_setscheduler(2)` says. The call needs CAP_SYS_NICE or a real-time limit.
+/// The error of `sched_setscheduler(2)`, which needs CAP_SYS_NICE or a real-time limit.
 pub fn run_in_real_time() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 1 };
     // SAFETY: the kernel reads `parameters`; 0 is the calling thread.
@@ -56,7 +57,7 @@ pub fn run_in_real_time() -> io::Result<()> {
 /// Each relayed connection takes two files.
 ///
 /// # Errors
-/// What `setrlimit(2)` says.
+/// The error of `setrlimit(2)`, or of reading the limits.
 pub fn raise_file_limit() -> io::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open")?;
@@ -70,7 +71,7 @@ pub fn raise_file_limit() -> io::Result<()> {
 /// How many files the process may have open.
 ///
 /// # Errors
-/// What `getrlimit(2)` says.
+/// The error of `getrlimit(2)`.
 pub fn file_limit() -> io::Result<usize> {
     let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
     Ok(usize::try_from(soft).unwrap_or(usize::MAX))
@@ -79,7 +80,7 @@ pub fn file_limit() -> io::Result<usize> {
 /// Sets whether `file` stays open for the program that replaces this one in this process (`exec`). By default it is closed.
 ///
 /// # Errors
-/// What `fcntl(2)` says.
+/// The error of `fcntl(2)`.
 pub fn pass_on(file: impl AsFd, passes: bool) -> io::Result<()> {
     let flags = if passes {
         FdFlag::empty()

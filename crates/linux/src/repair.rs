@@ -52,7 +52,7 @@ impl<T> At<T> for io::Result<T> {
     }
 }
 
-/// Sockets made in advance for one service, up to `bind`: it saves half of the time at a takeover.
+/// Sockets of one service that are made and bound in advance. This saves half of the time at a takeover.
 pub struct Pool {
     vip: SocketAddr,
     sockets: Vec<Socket>,
@@ -70,7 +70,7 @@ impl Pool {
     /// Makes at most `step_max` sockets, until there are `wanted`. Returns how many there are.
     ///
     /// # Errors
-    /// What the kernel says (out of descriptors: the pool stays as large as it is).
+    /// The kernel's error. If no descriptors are left, the pool keeps the sockets that it has.
     pub fn fill(&mut self, wanted: usize, step_max: usize) -> Result<usize, RestoreError> {
         for _ in 0..wanted.saturating_sub(self.sockets.len()).min(step_max) {
             self.sockets.push(prepare(self.vip)?);
@@ -105,16 +105,16 @@ fn select_queue(socket: &Socket, queue: c_int) -> Result<(), RestoreError> {
 /// A socket of a connection that is not live yet.
 pub struct RestoredSocket {
     socket: Socket,
-    /// Number of the next byte to be fed.
+    /// Sequence number of the next byte to be fed.
     fed: Cell<Seq>,
 }
 
 impl RestoredSocket {
-    /// Makes the server's end of a connection, deaf (the wire keeps its packets) and mute (in repair mode), with
-    /// `unacknowledged` loaded as already sent.
+    /// Makes the socket of a connection's server. It receives nothing, because the wire holds its packets back. It
+    /// sends nothing, because it is in repair mode. `unacknowledged` is loaded as already sent.
     ///
     /// # Errors
-    /// The step that the kernel refused; the socket is gone then, silently.
+    /// The step that the kernel refused. The socket is then closed without sending a packet.
     pub fn new<'a>(
         pool: &mut Pool,
         endpoint: &Endpoint,
@@ -234,7 +234,7 @@ impl RestoredSocket {
     /// From now on the wire passes the connection's packets to this socket, and the nftables guard lets its segments out.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn make_ready(&self) -> Result<(), RestoreError> {
         self.socket.set_mark(MARK_SPEAK).at("SO_MARK")
     }
@@ -243,7 +243,7 @@ impl RestoredSocket {
     /// socket received itself since it became ready.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn feed(&self, bytes: &[u8]) -> Result<(), RestoreError> {
         let start = self.fed.get();
         select_queue(&self.socket, RECEIVE_QUEUE)?;
@@ -262,7 +262,7 @@ impl RestoredSocket {
     /// Lets the socket speak. Unless `quiet`, it sends a window probe at once.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn activate(self, quiet: bool) -> Result<OwnedFd, RestoreError> {
         let off = if quiet { REPAIR_OFF_QUIETLY } else { REPAIR_OFF };
         set(&self.socket, libc::IPPROTO_TCP, libc::TCP_REPAIR, &off).at("TCP_REPAIR off")?;
@@ -276,9 +276,9 @@ impl RestoredSocket {
 const RECEIVE_QUEUE: c_int = 1;
 const SEND_QUEUE: c_int = 2;
 const REPAIR_ON: c_int = 1;
-/// Leaving with a window probe, TCP_REPAIR_OFF.
+/// `TCP_REPAIR_OFF`: leaves repair mode and sends a window probe.
 const REPAIR_OFF: c_int = 0;
-/// Leaving without, TCP_REPAIR_OFF_NO_WP.
+/// `TCP_REPAIR_OFF_NO_WP`: leaves repair mode without a window probe.
 const REPAIR_OFF_QUIETLY: c_int = -1;
 
 /// The smallest value that the kernel takes as TCP_MAXSEG (`TCP_MIN_MSS`). A client that asks for smaller segments gets segments of
@@ -320,7 +320,7 @@ struct RepairWindow {
     rcv_wup: u32,
 }
 
-/// Room for the output to be loaded, and for all that the old primary promised to take.
+/// Makes room for the output that will be loaded, and for all input that the old primary promised to take.
 fn make_room(socket: &Socket, sent: u64, promised: u32) -> Result<(), RestoreError> {
     let doubled = |bytes: u64| c_int::try_from(bytes.saturating_mul(2)).unwrap_or(c_int::MAX / 2);
     if sent > BUFFER_DEFAULT / 4 {
@@ -348,7 +348,7 @@ fn make_room(socket: &Socket, sent: u64, promised: u32) -> Result<(), RestoreErr
 /// offers all the room that it has as soon as it is live, but clients ignore the segment that announces this window.
 ///
 /// # Errors
-/// What `getsockopt(2)` says.
+/// The error of `getsockopt(2)`.
 pub fn offered_window(socket: &impl AsRawFd) -> io::Result<u32> {
     // SAFETY: plain integers, for which zeroes are valid.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -373,7 +373,7 @@ pub fn offered_window(socket: &impl AsRawFd) -> io::Result<u32> {
 /// Lets a socket use an address that this machine does not have, or not yet. For `bind` alone, IP_FREEBIND would be enough.
 ///
 /// # Errors
-/// What `setsockopt(2)` says: the right to it is CAP_NET_ADMIN.
+/// The error of `setsockopt(2)`, which needs CAP_NET_ADMIN.
 pub fn set_transparent(socket: &impl AsRawFd, address: SocketAddr) -> io::Result<()> {
     let one: c_int = 1;
     match address {

@@ -13,7 +13,7 @@ use crate::repair::set_transparent;
 /// ([`Network::prepare`](crate::network::Network::prepare)).
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn connect_as(client: SocketAddr, application: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(
         Domain::for_address(application),

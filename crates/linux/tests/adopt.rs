@@ -215,7 +215,7 @@ fn what_does_not_fit_is_refused_and_left_as_it_is() {
         "{elsewhere}"
     );
     let pins = Path::new(PIN_ROOT).join(&name);
-    let layout = std::fs::read_link(pins.join("abi")).expect("its layout is said");
+    let layout = std::fs::read_link(pins.join("abi")).expect("the layout is recorded");
     for other in [Some("0123456789abcdef"), None] {
         std::fs::remove_file(pins.join("abi")).expect("remove");
         if let Some(other) = other {

@@ -145,7 +145,7 @@ fn fragments_are_dropped() {
             let header = fragment_header(offset, more);
             let packet = with_extension(&whole, FRAGMENT, &header);
             scene.is_dropped(&what, &client, &packet, "dropped_fragment");
-            // The fragment header names only the next header. TCP is behind the next header.
+            // The fragment header names another extension header, and TCP is behind that one.
             for (kind, body) in [
                 (HOP_BY_HOP, PADDING),
                 (ROUTING, NO_ROUTE),
@@ -180,7 +180,7 @@ fn only_the_primary_speaks_for_the_vip() {
                 ..forged
             };
             let packet = voice.emit();
-            scene.is_dropped("a stranger's voice", &stranger, &packet, "dropped_foreign_voice");
+            scene.is_dropped("a foreign segment", &stranger, &packet, "dropped_foreign_voice");
             while let Some(arrived) = at_client.take() {
                 assert_ne!(arrived, packet, "the client heard it");
             }
@@ -336,12 +336,12 @@ fn a_header_that_is_too_far_behind_is_not_let_through() {
     cut.truncate(40);
     cut[4..6].fill(0);
     scene.is_dropped(
-        "without the header that was told",
+        "without the header that was announced",
         &client,
         &cut,
         "dropped_malformed",
     );
-    // The backup's listener would take a new connection.
+    // If the wire passed this SYN, the backup's listener would accept a connection.
     let syn = Segment {
         source: (Family::V6.address(1), 1).into(),
         flags: Flags::SYN,

@@ -351,8 +351,8 @@ fn an_ordinary_end_is_heard() {
         ServerExit::Order("close"),
         ServerExit::Order("exit 0"),
         ServerExit::Order("exit 1"),
-        ServerExit::Order("exit 3"), // the IPv6 service; a crash only for the IPv4 service
-        ServerExit::Order("exit 255"), // the IPv4 service; a crash only for the IPv6 service
+        ServerExit::Order("exit 3"), // of the IPv6 server; a crash only for the IPv4 service
+        ServerExit::Order("exit 255"), // of the IPv4 server; a crash only for the IPv6 service
         ServerExit::Signal(Signal::SIGTERM),
         ServerExit::Signal(Signal::SIGINT),
         ServerExit::Signal(Signal::SIGHUP),
@@ -443,8 +443,8 @@ fn the_rst_of_a_process_that_died_is_not_heard() {
     }
 }
 
-/// The dead process' connection continues elsewhere, so its kernel must not send what it still holds. The listener and other connections
-/// continue.
+/// The dead process' connection continues elsewhere. So the primary's kernel must not send the output that it still
+/// holds. The listener and other connections continue.
 #[test]
 fn what_a_dead_process_leaves_is_destroyed_without_a_word() {
     for family in Family::BOTH {
@@ -604,7 +604,7 @@ fn a_listener_that_dies_while_it_is_looked_for_is_not_forgotten() {
     guard.forget_server_deaths(family.service(), deaths);
     assert!(
         guard.server_deaths(family.service()) > 0,
-        "the second one is news"
+        "the second death is not forgotten"
     );
     guard.forget_server_deaths(family.service(), guard.server_deaths(family.service()));
     assert!(guard.server_deaths(family.service()) == 0);

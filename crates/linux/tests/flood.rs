@@ -272,14 +272,24 @@ fn a_flood_over_ipv6_costs_a_connection_nothing() {
 #[test]
 fn a_flood_that_nobody_reads_costs_a_connection_nothing() {
     for family in Family::BOTH {
-        unread(family, syn, PENDING_MAX);
+        unread(
+            "a_flood_that_nobody_reads_costs_a_connection_nothing",
+            family,
+            syn,
+            PENDING_MAX,
+        );
     }
 }
 
 #[test]
 fn a_flood_without_syns_that_nobody_reads_costs_a_connection_nothing() {
     for family in Family::BOTH {
-        unread(family, stray, 0);
+        unread(
+            "a_flood_without_syns_that_nobody_reads_costs_a_connection_nothing",
+            family,
+            stray,
+            0,
+        );
     }
 }
 
@@ -336,9 +346,8 @@ fn a_client_that_is_acknowledged_is_known() {
     }
 }
 
-fn unread(family: Family, packet: fn(Family, u32) -> Vec<u8>, pending: usize) {
-    let Some(mut scene) = FloodScene::new("a_flood_that_nobody_reads_costs_a_connection_nothing", family)
-    else {
+fn unread(test: &str, family: Family, packet: fn(Family, u32) -> Vec<u8>, pending: usize) {
+    let Some(mut scene) = FloodScene::new(test, family) else {
         return;
     };
     drop(scene.reading.now()); // reads the connection's SYNs before the flood

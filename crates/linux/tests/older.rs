@@ -341,7 +341,8 @@ fn the_silent_are_found_and_who_vanishes_is_shown_no_more() {
     }
 }
 
-/// A connection from exactly this address. `None` while a process that another test is starting still has the previous socket.
+/// A connection from exactly this address. `None` while the previous socket is still open in a process that another
+/// test has just forked.
 fn connect_from(from: SocketAddr, to: SocketAddr) -> Option<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("a socket");
     socket.set_reuse_address(true).expect("SO_REUSEADDR");

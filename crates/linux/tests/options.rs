@@ -425,8 +425,8 @@ impl OddClient {
         Some(Self { tun, listener, port })
     }
 
-    /// The kernel's answer to `packet`: the next packet to the current port with `flags`. A busy kernel sends the reset of the connection
-    /// before only now, and repeats a SYN-ACK that this test is slow to acknowledge.
+    /// The kernel's answer to `packet`: the next packet to the current port with `flags`. Other packets are skipped: a
+    /// busy kernel may still send the RST of the previous connection, or repeat a SYN-ACK that was acknowledged late.
     #[track_caller]
     fn ask(&self, packet: &[u8], flags: Flags) -> Vec<u8> {
         self.tun.put(packet);

@@ -19,7 +19,7 @@ const MEGABYTE: usize = 1 << 20;
 /// TCPI_OPT_TIMESTAMPS.
 const TIMESTAMPS: u8 = 1;
 
-/// What the kernel has agreed on with the client: MSS, both window scales, and the flags for timestamps and SACK.
+/// The terms that the kernel and the client agreed on: MSS, both window scales, and the flags for timestamps and SACK.
 fn terms(socket: &TcpStream) -> (u32, u8, u8) {
     const SACK: u8 = 2;
     let info = tcp_info(socket);
@@ -392,7 +392,7 @@ fn a_fin_that_was_acknowledged_is_not_repeated() {
     }
 }
 
-/// A connection to `listener` whose sequence numbers wrap within `within` bytes, in both directions.
+/// A connection to the scene's listener whose sequence numbers wrap within `within` bytes, in both directions.
 fn connect_near_the_wrap(scene: &WireScene, within: u32) -> (TcpStream, TcpStream) {
     const SEND_QUEUE: i32 = 2;
     const OFF_WITHOUT_PROBE: i32 = -1;

@@ -151,7 +151,8 @@ impl Stack {
         sockets.get_mut(*socket)
     }
 
-    /// Sends `input`, receives to the end of the other side, and closes, within the current `bounds`. Returns the received bytes.
+    /// Sends `input`, closes its own side, and reads until the connection is over. Sends and reads only as far as
+    /// `bounds` allows. Returns the received bytes.
     fn talk(&mut self, input: &[u8], bounds: &ClientBounds) -> Vec<u8> {
         let deadline = std::time::Instant::now() + PATIENCE;
         let (mut said, mut heard) = (0, Vec::new());

@@ -425,7 +425,7 @@ fn urgent_data_is_not_protected() {
     }
 }
 
-/// Brings the scene's connection to rest in one of these ways.
+/// Brings the scene's connection to rest. `case`, from 0 to 4, selects the traffic that precedes the rest.
 fn bring_to_rest(scene: &WireScene, talk: &mut Talk, case: usize) {
     match case {
         0 => {}
@@ -472,7 +472,7 @@ fn the_fields_that_may_differ_are_these() {
         }
     }
     differed.retain(|name| !MAY_DIFFER.contains(name));
-    // The restored socket's receive sequence includes the client's FIN, so its state differs.
+    // After the client's FIN, a restored socket is ESTABLISHED instead of CLOSE-WAIT (docs/takeover.md).
     assert!(differed.remove("tcpi_state"));
     assert_eq!(differed, BTreeSet::from(DIFFER));
 }

@@ -1,6 +1,6 @@
 //! SCTP failover (Caro, Amer, Stewart, "Rethinking End-to-End Failover with Transport Layer Multihoming", 2006): how long failure
 //! detection takes (section II), and how many packets an aggressive threshold gains (section III.7, Eq. 1–10).
-//! `docs/model-sctp.md` says which signs of the printed equations are read differently here, and why.
+//! `docs/model-sctp.md` says which equations are read differently than printed, and why.
 
 /// Factor by which the window grows per round trip in slow start: 1 + 1/b, with one ACK for b = 2 packets.
 const GROWTH: f64 = 1.5;
@@ -13,16 +13,16 @@ pub fn failure_detection_s(path_max_retrans: u32, first_rto_s: f64, max_rto_s: f
     timeouts.sum()
 }
 
-/// Round trips on the alternate path until the heartbeat on the primary is answered, in scenario 3 (Eq. 1). There, after the
-/// timeout, the packet to the primary is lost and the packet to the alternate arrives.
+/// Round trips on the alternate path until the heartbeat on the primary is answered, in scenario 3 (Eq. 1).
+/// Scenario 3: after the timeout, the packet to the primary is lost and the packet to the alternate arrives.
 ///
 /// `second_rto_s` is the primary's RTO after two timeouts in a row. All times are in seconds.
 pub fn scenario_3_round_trips(second_rto_s: f64, primary_rtt_s: f64, alternate_rtt_s: f64) -> f64 {
     ((second_rto_s + primary_rtt_s) / alternate_rtt_s).max(1.0)
 }
 
-/// Round trips on the primary path during which PMR = 1 sends nothing new, in scenario 4 (Eq. 10). There, both packets after the
-/// timeout are lost.
+/// Round trips on the primary path during which PMR = 1 sends nothing new, in scenario 4 (Eq. 10). Scenario 4: both
+/// packets after the timeout are lost.
 ///
 /// `second_rto_s` is the primary's RTO after two timeouts in a row, `alternate_rto_s` the alternate's RTO. All times are in
 /// seconds.
@@ -32,7 +32,7 @@ pub fn scenario_4_round_trips(second_rto_s: f64, alternate_rto_s: f64, primary_r
 
 /// Number of the `round_trips` that are in slow start, which ends when the window exceeds `ssthresh` packets (Eq. 3, from Eq. 2).
 pub fn slow_start_round_trips(round_trips: f64, ssthresh: f64) -> f64 {
-    assert!(ssthresh >= 1.0, "a window begins at one packet: {ssthresh}");
+    assert!(ssthresh >= 1.0, "ssthresh is at least one packet: {ssthresh}");
     round_trips.min(1.0 + ssthresh.ln() / GROWTH.ln())
 }
 

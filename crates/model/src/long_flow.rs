@@ -172,7 +172,8 @@ fn slow_start_window(segments: f64, first_window: f64, growth: f64) -> f64 {
     segments * (growth - 1.0) / growth + first_window / growth
 }
 
-/// Number of segments that slow start from one segment sends until the window is `window`: Eq. 11 solved for the segments.
+/// Number of segments that slow start sends until its window has grown from one segment to `window`: Eq. 11 solved
+/// for the segments.
 fn slow_start_reach(window: f64, growth: f64) -> f64 {
     (growth * window - 1.0) / (growth - 1.0)
 }

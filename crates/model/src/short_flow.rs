@@ -1,9 +1,9 @@
 //! The expected completion time of a short flow, without and with a failover (HALR thesis, 5.2, Eq. 1–4).
 //!
 //! The recursion is that of Mellia, Stoica and Zhang ("TCP model for short lived flows", IEEE Communications Letters 6(2), 2002)
-//! as the thesis describes it. T(m, w) is the expected time to send m segments with a window of w. Its formula sums over the segment
-//! of the round that is the first one lost. A table holds T, so a flow of D segments costs D·W_max² steps instead of exponentially
-//! many.
+//! as the thesis describes it. T(m, w) is the expected time to send m segments with a window of w. Its formula is a
+//! sum over k, where the k-th segment of the round is the first one lost. A table holds T, so a flow of D segments
+//! costs D·W_max² steps instead of exponentially many.
 //! `docs/model-halr.md` has the derivation.
 
 use crate::failover::{Failover, FlowRecovery, Range};
@@ -13,7 +13,7 @@ use crate::unused_flow_time::additional_delay_s;
 /// Number of duplicate ACKs that cause a fast retransmission.
 const DUPLICATE_ACKS: usize = 3;
 
-/// Window in segments after the retransmission that follows a timeout is acknowledged. Slow start begins with one segment.
+/// Window, in segments, after the ACK of a retransmission that a timeout caused. Slow start begins with one segment.
 const WINDOW_AFTER_TIMEOUT: usize = 2;
 
 /// The model of one flow.

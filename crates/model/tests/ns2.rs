@@ -88,8 +88,8 @@ fn short_flows() -> Vec<Compared> {
         .collect()
 }
 
-/// Thesis, 5.1: a flow has as many timeouts as it takes until one is after the failover's end. This holds for each case and each place
-/// of the cluster.
+/// Thesis, 5.1: a flow's timeouts go on until one is after the failover's end. So the down time determines their
+/// number, for each case and each place of the cluster.
 #[test]
 fn short_flows_have_ns2s_timeouts() {
     for flow in short_flows().into_iter().filter(Compared::outlasts_a_round) {
@@ -140,8 +140,8 @@ fn short_flows_that_lose_data_are_at_most_three_rounds_off() {
     assert!(mean < 0.06, "{mean}");
 }
 
-/// Thesis, 7.3, Figure 18: compares the model's maximum over all arrivals with ns-2's. The cluster is next to the sender, and the least
-/// timeout is 1.5 s. Failovers that end just when a timer fires are left out.
+/// Thesis, 7.3, Figure 18: compares the model's maximum over all arrivals with ns-2's. The cluster is next to the
+/// sender, and the minimum timeout is 1.5 s. Failovers that end just when a timer fires are left out.
 #[test]
 fn the_maximum_is_ns2s() {
     let flow = ShortFlow::new(Parameters::SHORT);
@@ -175,7 +175,8 @@ fn failovers_shorter_than_a_round_trip_split_rounds() {
 }
 
 /// Thesis, 7.3: the model of long flows follows the trend, but leaves out the cost of an ssthresh of two segments. Undisturbed flows
-/// agree. If the SYN is lost, the window of ns-2's flow grows linearly from two segments on, so it takes far longer than in the model.
+/// agree. If the SYN is lost, ns-2's window grows linearly from two segments on, so the flow takes far longer
+/// than in the model.
 #[test]
 fn long_flows_miss_the_linear_growth_after_a_lost_syn() {
     let parameters = Parameters {

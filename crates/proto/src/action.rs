@@ -1,4 +1,5 @@
-//! What a [`Node`](crate::node::Node) wants done: one action after the other. The caller carries them out strictly in order.
+//! Actions that a [`Node`](crate::node::Node) asks its caller to carry out. The caller carries them out strictly in
+//! order.
 //! "Logged, then released" and "gate closed, then restored" hold because of this order.
 
 use serde::{Deserialize, Serialize};
@@ -17,7 +18,7 @@ use crate::table::ConnectionId;
 /// Index of a service. The eBPF programs use the same index.
 pub type ServiceIndex = u16;
 
-/// What the wire does with a service's packets. One word of the eBPF programs: `enum gate` of `bpf/abi.h`.
+/// How the wire treats a service's packets. The eBPF programs keep one gate per service: `enum gate` of `bpf/abi.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Gate {
     /// Does nothing with them.
@@ -26,8 +27,8 @@ pub enum Gate {
     Wire,
     /// Nothing of the old primary passes; a client's packet goes to its restored socket, or into the log.
     Takeover,
-    /// Every connection is local: clients' packets go to the local stack, and nothing of the old primary passes. Connections that only the
-    /// other node had do not continue here.
+    /// Every connection is local: clients' packets go to the local stack, and nothing of the old primary passes.
+    /// Connections that existed only on the other node do not continue here.
     Sole,
     /// The application is here. Its output goes to the peer's wire only.
     Primary,
@@ -61,7 +62,8 @@ pub enum Action {
 /// One thing to do for a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceAction {
-    /// Before a gate opens, set up the addresses, routes and guards that it needs. A node that speaks already loses nothing meanwhile.
+    /// Before a gate opens, set up the addresses, routes and guards that it needs. If the node already speaks, it
+    /// loses no packets during this step.
     /// A takeover does not need this step. If the step fails, give the node [`Failed`](crate::service::ServiceInput::Failed) before the next action.
     Assume {
         /// The gate.
@@ -78,8 +80,9 @@ pub enum ServiceAction {
         /// As [`SetUntil`](Self::SetUntil).
         until: Option<Instant>,
     },
-    /// Set the end of this node's right to speak. After it, the kernel drops what the node sends while it speaks alone, and what it
-    /// sends on connections that it took over as a wire.
+    /// Set the end of this node's right to speak. From then on, the kernel drops all packets that a node sends while
+    /// it speaks alone. If the node is a wire, the kernel drops the packets that it sends on connections that it took
+    /// over.
     SetUntil {
         /// The moment. `None`: the right to speak has no end.
         until: Option<Instant>,
@@ -97,8 +100,8 @@ pub enum ServiceAction {
     },
     /// The held connections are decided: they stay local, and their clients may open new ones.
     Settle,
-    /// Destroy the kernel's sockets of these clients' connections without a word: no process owns them, and another node goes on
-    /// with the connections, or no node can.
+    /// Destroy the kernel's sockets of these clients' connections without sending anything: no process owns them, and
+    /// another node goes on with the connections, or no node can.
     Destroy {
         /// The clients.
         clients: Vec<SocketAddr>,
@@ -110,7 +113,7 @@ pub enum ServiceAction {
     /// Then give the node
     /// [`Mended`](crate::service::ServiceInput::Mended), or [`Failed`](crate::service::ServiceInput::Failed) again.
     Mend,
-    /// Tell the neighbours that the VIP is here, and ask outside hosts from the VIP. Give the node
+    /// Tell the neighbours that the VIP is here, and ask outside hosts with the VIP as source address. Give the node
     /// [`Reached`](crate::service::ServiceInput::Reached) for each answer.
     Announce,
     /// Ask outside hosts through the service's interface, from this node's own address. For each answer, give the node
@@ -186,7 +189,7 @@ pub enum ServiceAction {
     /// Run the operator's hook for the state of a replica's server. Then give the node [`Synced`](crate::service::ServiceInput::Synced). If an earlier run has not ended, end
     /// it.
     RunSync {
-        /// What the hook is to do.
+        /// The step that the hook carries out.
         phase: StateSyncPhase,
         /// The number of this run.
         run: u64,
@@ -209,7 +212,7 @@ pub enum ServiceAction {
     Report(OperatorReport),
 }
 
-/// What the hook is asked to do.
+/// A step that the hook is asked to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateSyncPhase {
     /// Copy the state; the primary goes on changing it.
@@ -244,7 +247,7 @@ pub enum OperatorReport {
     /// The other node may have gone on alone, because this agent was away or this node had left. Only the other node can tell
     /// (`service::doubt`).
     Doubted {
-        /// This node is its primary.
+        /// This node is the service's primary.
         is_primary: bool,
         /// This node's epoch.
         epoch: u64,
@@ -339,7 +342,7 @@ pub struct ServiceBeat {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ApplicationState {
-    /// Nothing is known against it.
+    /// No failure is known.
     #[default]
     Alive,
     /// The process that listened died.

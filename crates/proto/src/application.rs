@@ -89,7 +89,8 @@ mod tests {
 
     const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 
-    /// A worker's connections die before its listener, and the agent may read of their deaths in between.
+    /// A worker's connections die before its listener does. The agent may check in between, when no listener death is
+    /// counted.
     #[test]
     fn no_death_counts_before_it_was_looked_who_is_left() {
         let mut presence = ListenerPresence::new(BEGIN);

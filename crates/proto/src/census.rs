@@ -24,10 +24,10 @@ pub const PAGE_MAX: usize = QUESTION_MAX;
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// Number of unanswered questions after which questions become rarer. The primary has no agent now, or its agent cannot answer.
 const ASKED_OFTEN: u32 = 20;
-/// Time between two questions from then on.
+/// Time between two questions after [`ASKED_OFTEN`] unanswered ones.
 const ASK_LATER: Duration = Duration::from_secs(1);
 
-/// What both sides' SYNs agreed on, as reported by the primary's kernel.
+/// The options that both sides' SYNs agreed on, as reported by the primary's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
     /// The maximum segment size in use, including the space for TCP options. At most the smaller of the two that were offered.
@@ -43,7 +43,8 @@ pub struct Terms {
     pub microseconds: bool,
 }
 
-/// What the primary's kernel says about a client's open or half-closed connection. `None`: there is none.
+/// The answer of the primary's kernel about a client's open or half-closed connection. `None`: the client has no such
+/// connection.
 pub type ClientTerms = (SocketAddr, Option<Terms>);
 
 /// Asks for a page.

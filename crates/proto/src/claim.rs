@@ -76,7 +76,7 @@ enum ClaimEvent {
     Answered {
         /// When.
         now: Instant,
-        /// The longest silence before an answer that is no break.
+        /// Longest silence before this answer that does not count as a break.
         silence_max: Duration,
     },
     /// This node speaks for the VIP from now on.
@@ -214,7 +214,8 @@ impl Claim {
         matches!(self.phase, ClaimPhase::Listening { .. })
     }
 
-    /// When the claim of a VIP that the wire gives up is complete without an answer. `None` for other claims, and once it is complete.
+    /// When a claim of a VIP that the wire gives up completes even without an answer. `None` for other claims, and
+    /// after the completion.
     pub(crate) fn given_at(&self) -> Option<Instant> {
         match self.phase {
             ClaimPhase::Given { at } => Some(at),

@@ -40,7 +40,7 @@ struct ServerState {
     spoke_at: Instant,
 }
 
-/// What both sides' SYNs agreed on.
+/// The options that both sides' SYNs agreed on.
 #[derive(Clone, Copy, Debug)]
 struct NegotiatedOptions {
     window_scale: bool,
@@ -48,7 +48,7 @@ struct NegotiatedOptions {
     timestamps: bool,
 }
 
-/// What the log does with input.
+/// How input is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takes {
     /// Input is logged and given to the follower.
@@ -60,7 +60,7 @@ enum Takes {
     Bytes,
 }
 
-/// What a segment did to a connection.
+/// The effect of a segment on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The connection took the segment, which may have changed nothing.
@@ -78,9 +78,9 @@ pub enum Effect {
 struct Capped {
     edge: Offset,
     base: Offset,
-    /// Bytes that the client may have been offered beyond the cap before the wire knew it.
+    /// Bytes that the client may have been offered beyond the cap before the wire knew the cap.
     excess: u64,
-    /// Since when the client has used up its cap while the log gave nothing up.
+    /// Since when the client has used up its cap while the log has released no bytes.
     stuck: Option<Instant>,
 }
 

@@ -14,7 +14,7 @@ use crate::spill::LogFull;
 pub enum RestartPolicy {
     /// The restart point moves at message boundaries of HTTP/1.
     Http,
-    /// A second application runs along. Its output is compared with the primary's, and dropped.
+    /// A second application gets the same input. Its output is compared with the primary's, and dropped.
     Replica,
 }
 
@@ -27,7 +27,7 @@ pub struct Opaque {
     pub volatile: Volatile,
 }
 
-/// What follows a connection.
+/// The follower of a connection.
 #[derive(Debug)]
 pub enum Follower {
     /// Policy `http`, and how a connection that is not HTTP/1 is followed. If `None`, such a connection is unprotected.
@@ -332,9 +332,9 @@ impl Follower {
         }
     }
 
-    /// Whether a restarted application sends the same bytes at the same places as the primary did behind a hole in the out-log.
-    /// They cannot be compared: a resumer sees the output only up to the hole. `to_fin`: bytes from the hole's start to the
-    /// server's FIN, if the log has the FIN.
+    /// Whether a restarted application sends the same bytes behind a hole in the out-log as the primary sent there.
+    /// These bytes cannot be compared: a resumer sees the output only up to the hole. `to_fin`: bytes from the hole's
+    /// start to the server's FIN, if the log has the FIN.
     ///
     /// # Errors
     /// Why not, as a phrase.
@@ -356,7 +356,7 @@ impl Follower {
             }
             // Everything that was not sent yet belongs to the body, and the body is the same.
             Some(body) if !matches!(body.position, BodyPosition::Chunked(_)) => Ok(()),
-            _ => Err("the client may have more of the reply than the log, in another form".into()),
+            _ => Err("the client may have reply bytes beyond the log, and a restart may send others".into()),
         }
     }
 
@@ -367,11 +367,7 @@ impl Follower {
     pub fn restarts(&self) -> Result<(), String> {
         match self {
             Self::Http(tracker, _) => tracker.resumes().map_err(|reason| reason.to_string()),
-            Self::Replica(replica) => {
-                replica.protection()?;
-                let comparison = replica.comparison.protection();
-                comparison.map_err(|reason| reason.to_string())
-            }
+            Self::Replica(replica) => replica.protection(),
             Self::GivenUp => Err("given up".into()),
         }
     }

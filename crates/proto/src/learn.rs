@@ -31,7 +31,7 @@ use crate::table::TableConfig;
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// Maximum number of times that one question is asked.
 const ASKED_MAX: u32 = 20;
-/// Length at which the waiting list is full for possible strangers, that is, clients that the server has not answered.
+/// Length from which on the waiting list takes no possible strangers: clients that the server has not answered.
 const STRANGERS_MAX: usize = 1024;
 /// Maximum number of bytes kept for one candidate. Each segment counts with its payload and [`SEGMENT_COST`].
 const CANDIDATE_BYTES: usize = 128 * 1024;
@@ -268,7 +268,7 @@ impl Learner {
         self.known.insert(client, KnownTerms::Barred(reason));
     }
 
-    /// Why a client's connection will never be learnt, if so.
+    /// Why a client's connection will never be learnt. `None` if it may still be learnt.
     pub(crate) fn barred(&self, client: SocketAddr) -> Option<&str> {
         match self.known.get(client) {
             Some(KnownTerms::Barred(reason)) => Some(reason),

@@ -31,7 +31,7 @@ struct OlderConnection {
     is_silent: bool,
     /// Whether a FIN was seen, by direction.
     fins: [bool; 2],
-    /// What the server has sent.
+    /// The server's latest numbers in the log. `None` if they are unknown.
     said: Option<ServerNumbers>,
     /// A RST or both FINs were seen. The client stays noted, so that late segments do not note it again.
     over: bool,
@@ -98,7 +98,7 @@ impl Older {
         }
     }
 
-    /// Takes a segment, other than a SYN, of no known connection.
+    /// Takes a segment that belongs to no known connection and is not a SYN.
     pub(crate) fn note(
         &mut self,
         now: Instant,
@@ -170,7 +170,7 @@ impl Older {
         self.clients.contains(client)
     }
 
-    /// What the server has sent to a client.
+    /// The server's latest numbers on the client's connection. `None` if they are unknown.
     pub(crate) fn said(&self, client: SocketAddr) -> Option<ServerNumbers> {
         self.clients.get(client).and_then(|seen| seen.said)
     }
@@ -185,8 +185,8 @@ impl Older {
         self.clients.remove(client);
     }
 
-    /// The clients whose connection is open at `now`, in the order in which they were noted, each with whether no segment of it
-    /// was logged.
+    /// The clients whose connection is open at `now`, in the order in which they were noted. The flag is true if no
+    /// segment of the connection was logged.
     pub(crate) fn iter(&self, now: Instant) -> impl Iterator<Item = (SocketAddr, bool)> {
         let open = self.clients.iter().filter(move |(_, seen)| seen.is_open(now));
         open.map(|(client, seen)| (client, seen.is_silent))

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::seq::in_reach;
 
-/// Most orphans in one heartbeat, of all services together. With 64 services such a heartbeat still fits into the 32 KiB that a node
-/// receives (`the_largest_heartbeat_fits` in the agent).
+/// Maximum number of orphans in one heartbeat, for all services together. With 64 services such a heartbeat still fits
+/// into the 32 KiB that a node receives (`the_largest_heartbeat_fits` in `cli::daemon::peer`).
 pub const TOLD_MAX: usize = 128;
-/// Most orphans that wait to be told. More than a worker has connections.
+/// Maximum number of orphans that wait to be told. One worker has fewer connections.
 const WAITING_MAX: usize = 1 << 20;
 
 /// Orphans in a heartbeat.
@@ -45,7 +45,7 @@ impl Telling {
         is_new
     }
 
-    /// What the next heartbeat tells: the first `count` waiting orphans.
+    /// The orphans for the next heartbeat: the first `count` that wait.
     fn told(&self, count: usize) -> Orphans {
         Orphans {
             first: self.first,
@@ -81,7 +81,7 @@ impl Telling {
     }
 }
 
-/// What one heartbeat tells of several services' orphans: at most [`TOLD_MAX`], shared fairly. Later heartbeats tell the rest.
+/// Each service's orphans in one heartbeat: at most [`TOLD_MAX`] in all, shared fairly. Later heartbeats tell the rest.
 pub(crate) fn share<'a>(tellings: impl Iterator<Item = &'a Telling>) -> Vec<Orphans> {
     let tellings: Vec<_> = tellings.collect();
     let mut waiting_least: Vec<_> = (0..tellings.len()).collect();
@@ -162,8 +162,8 @@ mod tests {
     }
 
     proptest! {
-        /// A heartbeat tells as many orphans as fit. No service gets less than an equal share if it needs that much, and a service that
-        /// gets more takes nothing from another service.
+        /// A heartbeat tells as many orphans as fit. A service gets less than an equal share only if it needs less. A
+        /// service gets more only from the remainders of other services.
         #[test]
         fn a_heartbeat_is_shared_fairly(waiting in prop::collection::vec(0..300_usize, 1..64)) {
             let telling = |count: usize| {

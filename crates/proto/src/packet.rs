@@ -67,7 +67,7 @@ impl Flags {
 pub enum Checksum {
     /// Verified by the hardware, or left to the hardware by a sender on the same machine.
     Trusted,
-    /// Nothing is known about the checksum, so it must be right.
+    /// Nothing is known about the checksum, so the parser verifies it.
     Unverified,
     /// Nothing is known about the checksum. It may be a partial one, which a sender on the same machine has left to the hardware.
     MaybePartial,
@@ -270,7 +270,7 @@ pub enum Direction {
     Out,
 }
 
-/// What a side's SYN offered, and the first sequence number.
+/// The SYN of one side: its sequence number, window and options, and when it was logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
     /// Sequence number of the SYN.

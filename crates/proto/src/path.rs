@@ -1,6 +1,6 @@
-//! Does a service's path work? A node may live although its clients do not reach it, so the two are judged separately (DESIGN.md §3,
-//! *The service path fails, and no node does*). For example, a node with a pulled service cable still sends heartbeats over its other
-//! links.
+//! Does a service's path work? A node may live although its clients do not reach it, so the path is judged apart from
+//! the node (DESIGN.md §3, *The service path fails, and no node does*). For example, a node with a pulled service cable
+//! still sends heartbeats over its other links.
 //!
 //! ```text
 //!   outside hosts ─── own ───▶ this node ◀── meet ──▶ peer ◀─── its own ─── outside hosts
@@ -14,7 +14,7 @@
 //! *Own*: an outside host has answered a question that was asked through the service's interface. *Meet*: both nodes hear each other
 //! through the service's interfaces, by heartbeats or by the service's packets. If heartbeats arrive over other links only, the nodes
 //! do not meet. The backup decides, since it holds the gate: it takes over, or gives way to the primary ([`step`]). Answers from before
-//! the trouble prove nothing, so a doubt asks anew.
+//! the trouble prove nothing, so the node asks again when a doubt begins.
 
 mod damping;
 #[cfg(test)]
@@ -75,7 +75,7 @@ impl std::fmt::Display for Reachability {
 pub struct PathWord {
     /// Whether it reaches outside hosts.
     pub outside: Reachability,
-    /// Whether it hears the receiver through the service's interface. `None`: no link lies there.
+    /// Whether the node hears its peer through the service's interface. `None`: no link lies there.
     pub hears: Option<bool>,
 }
 
@@ -85,7 +85,7 @@ impl PathWord {
     }
 }
 
-/// What a backup does about a broken path.
+/// Reaction of a backup to a broken path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathStep {
     /// Do nothing: the path works, the primary's path is no better, or the evidence does not suffice yet.
@@ -96,7 +96,7 @@ pub enum PathStep {
     GiveWay,
 }
 
-/// What a node that does not speak may begin to do.
+/// The roles that a node which does not speak may begin, as far as its path decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fitness {
     /// The node may serve.
@@ -119,9 +119,10 @@ impl Fitness {
     };
 }
 
-/// What a node in `role` does. `own` and `peer` say whether each node reaches the outside; `meet` says whether they reach each other
-/// through the service's interfaces. Only a backup acts by itself: its gate decides which node's packets reach clients. Clients hear a
-/// primary through the backup, so the primary's own way to the outside does not matter while the nodes meet.
+/// The step of a node in `role`. `own` and `peer` say whether each node reaches the outside; `meet` says whether they
+/// reach each other through the service's interfaces. Only a backup acts by itself: its gate decides which node's
+/// packets reach clients. Clients hear a primary through the backup, so the primary's own way to the outside does not
+/// matter while the nodes meet.
 pub const fn step(role: Role, meet: bool, own: Reachability, peer: Reachability) -> PathStep {
     use Reachability::{Doubted, Lost, Reached, Unknown};
     match role {
@@ -147,7 +148,7 @@ pub const fn step(role: Role, meet: bool, own: Reachability, peer: Reachability)
     }
 }
 
-/// What a node that does not speak may begin to do, by the same evidence as in [`step`].
+/// The [`Fitness`] of a node that does not speak, by the same evidence as in [`step`].
 pub const fn fitness(meet: bool, own: Reachability, peer: Reachability) -> Fitness {
     let (own_lost, peer_lost) = (
         matches!(own, Reachability::Lost),
@@ -172,7 +173,7 @@ pub(crate) struct ServicePath {
     has_link: bool,
     /// When the last sign of the peer came in by the service's interface.
     seen: Option<Instant>,
-    /// Number of heartbeats that have come over other links since `seen`.
+    /// Number of heartbeats that have come since `seen`, over any link.
     missed: u32,
     /// When the peer became late, on every link or on the service's interface; `None` if it is not late.
     late: Option<Instant>,
@@ -188,7 +189,7 @@ pub(crate) struct ServicePath {
     doubted: Option<Instant>,
     /// When the last doubt began, whether it has ended or not. Answers to questions that were asked earlier prove nothing.
     distrusts: Option<Instant>,
-    /// When the last question that a host has answered was asked.
+    /// Time of the latest question that a host has answered.
     proved: Option<Instant>,
     /// The nodes reach each other through the service's interfaces, and no host answers either node: the hosts are gone, not the paths.
     are_hosts_gone: bool,
@@ -265,8 +266,9 @@ impl ServicePath {
         }
     }
 
-    /// What the peer says of its side. When the peer's trouble begins or ends, this node's own path may have changed too, so earlier
-    /// answers prove nothing. An answer counts by the time of its question, since it may come long after the path broke.
+    /// The peer reports on its side. When the peer's trouble begins or ends, this node's own path may have changed too,
+    /// so earlier answers prove nothing. An answer counts by the time of its question, since it may come long after the
+    /// path broke.
     pub(crate) fn on_word(&mut self, now: Instant, word: Option<PathWord>) {
         let last = std::mem::replace(&mut self.peer, word);
         let was_troubled = last.is_some_and(PathWord::is_troubled);
@@ -287,9 +289,9 @@ impl ServicePath {
         self.first_asked = None;
     }
 
-    /// Begins a doubt, or prolongs the present one because of new trouble. If hosts are being asked already because the clients fell silent,
-    /// the doubt began with that question. [`is_doubt_over`](Self::is_doubt_over) limits this, so that
-    /// lasting trouble cannot keep a lost path in doubt for ever.
+    /// Begins a doubt, or prolongs the present one because of new trouble. If hosts are being asked already because the
+    /// clients fell silent, the doubt began with that question. [`is_doubt_over`](Self::is_doubt_over) limits how long
+    /// a doubt is prolonged, so that lasting trouble cannot keep a lost path in doubt for ever.
     fn doubt(&mut self, now: Instant) {
         let since = self.doubted.or(self.suspected()).unwrap_or(now);
         self.doubt_anew(now);
@@ -432,7 +434,7 @@ impl ServicePath {
         is_reached || self.has_carrier && self.are_hosts_gone
     }
 
-    /// What this node says of its side.
+    /// This node's report on its side.
     pub(crate) fn word(&self, now: Instant) -> PathWord {
         PathWord {
             outside: self.outside(now),
@@ -440,7 +442,7 @@ impl ServicePath {
         }
     }
 
-    /// What the peer says of its side.
+    /// The peer's last report on its side.
     pub(crate) fn peer(&self) -> PathWord {
         self.peer.unwrap_or_default()
     }
@@ -465,8 +467,8 @@ impl ServicePath {
         self.meets(now) && self.outside(now) != Reachability::Lost
     }
 
-    /// What this node may begin to do. A path that broke counts as broken until it has worked for a while, unless the peer has lost the
-    /// outside and so needs this node.
+    /// This node's fitness. A path that broke counts as broken until it has worked for a while, unless the peer has
+    /// lost the outside and so needs this node.
     pub(crate) fn fitness(&self, now: Instant) -> Fitness {
         let fitness = fitness(self.meets(now), self.outside(now), self.peer().outside);
         let is_needed = self.peer().outside == Reachability::Lost;

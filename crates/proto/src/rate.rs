@@ -9,7 +9,7 @@
 //!
 //! B(n): bytes that connections sent into the string; C: the string's rate; N: number of connections; ρ: the part of the rate to
 //! use; w: how strongly the cap follows the measurement. The cap begins at the fair share ρ·C·RTT/N. It never exceeds ρ·C·RTT, the
-//! whole string.
+//! whole string, unless W_min does.
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@
 /// Width of the window, in sequence numbers. Older numbers are refused.
 const WIDTH: u64 = u128::BITS as u64;
 
-/// What a sequence number is, compared to those that came before it.
+/// Verdict on a sequence number, compared to those that came before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayVerdict {
     /// It is the newest.
@@ -30,7 +30,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window in which every number up to `sequence` counts as come.
+    /// A window in which every number up to `sequence` counts as received.
     pub fn from(sequence: u64) -> Self {
         Self {
             newest: sequence,
@@ -83,7 +83,7 @@ impl Replay {
         Self { nonce, current: None }
     }
 
-    /// What the peer's next agent must echo. Send it in every datagram.
+    /// The nonce that the peer's next agent must echo. Send this nonce in every datagram.
     pub fn nonce(&self) -> u64 {
         self.nonce
     }

@@ -14,8 +14,9 @@
 //!              begins
 //! ```
 //!
-//! Only `Primary`, `Claiming`, `TakingOver` and `Sole` have the right to speak for the VIP. `Primary` and `Claiming` speak through the
-//! peer's wire only. Epochs, leases and the arbiter decide which event occurs, and when ([`crate::standing`]).
+//! Only `Primary`, `Claiming`, `TakingOver` and `Sole` have the right to speak for the VIP. In `Primary` and
+//! `Claiming`, all output goes to the peer's wire. Epochs, leases and the arbiter decide which event occurs, and when
+//! ([`crate::standing`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +65,8 @@ pub enum RoleEvent {
     PeerYields,
     /// The peer is a wire that will be gone soon.
     PeerLeaves,
-    /// This node gives up its part, or takes its part again. Its knowledge of the peer's connections is no longer valid.
+    /// A returning node gives up its part. Or a backup that had given up its part takes it again, but its log of the
+    /// peer's connections is no longer valid.
     Withdrawn,
     /// A change of this node's network that the role needs has failed.
     Failed,
@@ -309,7 +311,8 @@ mod tests {
         assert_eq!(shown, graphviz(), "docs/roles.dot is old: run scripts/diagrams");
     }
 
-    /// A node starts to speak alone only in three cases: it holds the gate, outside hosts reach it, or the peer never heard its consent.
+    /// A node starts to speak alone only in three cases: it was the wire, outside hosts reach it, or the peer never
+    /// heard its consent.
     #[test]
     fn only_a_backup_or_a_claimant_starts_to_speak_alone() {
         for role in Role::ALL {

@@ -60,7 +60,7 @@ impl Offset {
     }
 
     /// The sequence number of this byte in the stream whose byte 0 has the number `first`.
-    // Modulo 2³² is the definition.
+    // The cast drops the upper 32 bits on purpose: sequence numbers count modulo 2³².
     pub const fn to_seq(self, first: Seq) -> Seq {
         Seq(first.0.wrapping_add(self.0 as u32))
     }

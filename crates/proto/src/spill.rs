@@ -242,7 +242,7 @@ pub fn gather<'a>(parts: impl IntoIterator<Item = LogPart<'a>>) -> io::Result<Ve
     Ok(bytes)
 }
 
-/// What happens to a connection whose log is full.
+/// Treatment of a connection whose log is full.
 #[derive(Clone, Debug)]
 pub enum AtLimit {
     /// The log is given up.
@@ -298,7 +298,7 @@ impl Serialize for AtLimit {
     }
 }
 
-/// The spilled input of what is read can be appended, but not read.
+/// The deserialized files take further bytes, but cannot be read (`Forgotten`).
 impl<'de> Deserialize<'de> for AtLimit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(match RecordedLimit::deserialize(deserializer)? {
@@ -361,7 +361,7 @@ pub(crate) mod tests {
         fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
             assert!(
                 at >= self.released,
-                "{at} was given up, as all before {}",
+                "the bytes at {at} were released, like all bytes before {}",
                 self.released
             );
             let at = usize::try_from(at).expect("small");

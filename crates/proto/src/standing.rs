@@ -7,9 +7,9 @@
 //!   primary                heard ──▶ the lease has surely ended at heard + lease + drift: it may claim
 //! ```
 //!
-//! The lease only covers the first words. To go on speaking, or to begin without a lease, a node asks the arbiter (a witness, or a
-//! fence). The arbiter gives each epoch to one node. Without an arbiter (`fail-stop`), silence counts as death and every node is
-//! confirmed.
+//! The lease gives the right to speak for a limited time. To go on speaking, or to begin without a lease, a node asks
+//! the arbiter (a witness, or a fence). The arbiter gives each epoch to one node. Without an arbiter (`fail-stop`),
+//! silence counts as death and every node is confirmed.
 
 mod leaving;
 mod word;
@@ -23,8 +23,9 @@ use crate::role::{Role, RoleEvent};
 
 /// Time between two questions to an arbiter that has not answered.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// The longest time that a packet needs from one node to the other. A primary that was deposed does not return earlier. Otherwise, if the
-/// nodes swapped roles twice in that time, its old packets would pass the wire as those of the new primary.
+/// The longest time that a packet needs from one node to the other. A deposed primary waits for this time before it
+/// returns. Otherwise, if the nodes swapped roles twice in that time, packets that it sent before it was deposed would
+/// pass the wire as packets of the new primary.
 const ON_THE_WAY: Duration = Duration::from_millis(50);
 /// Bound on clock drift: two clocks differ by less than 1/16 of the time that passes.
 const DRIFT: u32 = 16;
@@ -40,7 +41,8 @@ pub struct StandingBeat {
     pub leaves: bool,
     /// The node is a primary that wants to be taken over: it leaves, it hands over, or its application failed and the backup's did not.
     pub yields: bool,
-    /// An echo of the receiver's own clock: when the receiver of this word sent the last of its heartbeats that the node has heard.
+    /// Time at which the receiver of this word sent the last heartbeat that the node has heard from it, by the
+    /// receiver's clock.
     pub echo: Option<Instant>,
 }
 
@@ -151,11 +153,11 @@ pub struct Standing {
     /// The last written epoch is this node's, but this node has forgotten what it said in that epoch.
     has_forgotten: bool,
     leaves: bool,
-    /// This backup had left, and the primary has not confirmed since that it did not go on alone.
+    /// This backup had left. Since then, the primary has not confirmed that it did not go on alone.
     is_unconfirmed: bool,
     /// When the last packets that this node sent as a primary have surely arrived.
     arrived_at: Instant,
-    /// What this node's path allows it to begin.
+    /// The parts in the service that this node's path allows the node to begin.
     fitness: Fitness,
     /// Clients reach this node, as far as it knows. If not, it asks no arbiter and does not take the peer for dead, since the fault may
     /// be its own.
@@ -219,7 +221,7 @@ impl Standing {
     /// `None` if the right does not end.
     pub fn until(&self) -> Option<Instant> {
         let ends = match self.role {
-            // After its lease the primary may go on alone, with any arbiter.
+            // When this backup's lease has ended, the primary may go on alone, with any arbiter.
             Role::Backup => true,
             role => role.speaks_alone() && !self.is_confirmed(),
         };
@@ -249,7 +251,7 @@ impl Standing {
         self.granted_until
     }
 
-    /// From when on a claiming node may bring the VIP here. `None` if it has no right to.
+    /// Earliest time at which a claiming node may bring the VIP here. `None` if the node has no right to.
     pub fn claims_at(&self) -> Option<Instant> {
         let has_right = self.is_confirmed() || self.lease_until.is_some();
         (self.role == Role::Claiming && has_right).then(|| self.granted_until.unwrap_or(Instant::ZERO))
@@ -276,8 +278,8 @@ impl Standing {
         }
     }
 
-    /// The other node may have this node fenced, for this reason. So this backup begins its fence delay, unless it has done so for this
-    /// reason or a later one.
+    /// The other node may fence this node, for the reason `why`. So this backup begins its fence delay, unless it has
+    /// begun one for this reason or a later one.
     fn delay_question(&mut self, now: Instant, why: Delay) {
         if self.delayed < Some(why) {
             self.delayed = Some(why);
@@ -382,9 +384,9 @@ impl Standing {
             // this node that epoch.
             return;
         }
-        // A node must not begin in an epoch before one in which a node has spoken. A node that goes on was given an epoch, but its
-        // last agent died before using it. No node has spoken in that epoch, so the pair can go on in it. Either node can get the next
-        // epoch.
+        // A joining node must not begin in an epoch before one in which a node has spoken. A node in any other role was
+        // given the written epoch, but its last agent died before using that epoch. No node has spoken in that epoch,
+        // so the pair can go on in it. Either node can get the next epoch.
         self.epoch = self.epoch.max(epoch);
     }
 
@@ -423,7 +425,7 @@ impl Standing {
         self.lease_until = self.lease_until.max(until);
     }
 
-    /// Does not fence a peer that itself says that it is mute in this node's epoch.
+    /// Does not fence a peer that itself says that it is mute in this node's epoch or a later one.
     fn spare(&mut self, word: &StandingBeat) {
         let is_mute = matches!(word.role, Role::Standby | Role::Returning) && word.epoch >= self.epoch;
         if self.config.arbiter == Arbiter::Fence && self.role.speaks_alone() && is_mute {
@@ -537,7 +539,7 @@ impl Standing {
                 self.epoch += 1; // the epoch that the arbiter gave, in which this node has said nothing
             }
             RoleEvent::PeerBack => self.confirmed = None, // the promise is over
-            // The primary is well, and will say that it is mute.
+            // The primary is alive and will say that it is mute, so it need not be fenced at once.
             RoleEvent::PeerYields if is_fence => self.ask_at = now + self.config.lease / 2,
             _ => {}
         }

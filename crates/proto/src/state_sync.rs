@@ -5,7 +5,8 @@
 //!  is the wire, server alive   prepared           the log is read to its end          finished in time
 //!  Idle ────────────▶ Preparing ────────▶ Holding ──────────────────────────▶ Finishing ───────────────▶ Synced
 //!                      ▲    │ failed         │ too late                           │ failed, too late
-//!         after a rest │    ▼                ▼                                    │
+//!         after a rest │    └────────────┐   │                                    │
+//!                      │                 ▼   ▼                                    │
 //!                   Resting ◀───────── Abandoning ◀──────────────────────────────┘
 //! ```
 //!
@@ -59,7 +60,7 @@ pub enum StateSyncEvent {
     Failed,
     /// The log is read to its end.
     Drained,
-    /// The hold has ended, or the pause after a failure.
+    /// The hold has ended, or the rest after a failure has ended.
     Expired,
 }
 
@@ -169,7 +170,7 @@ pub struct StateSync {
     /// The longest hold.
     hold: Duration,
     state: StateSyncProgress,
-    /// The end of the hold, or of the pause after a failure.
+    /// The end of the hold, or of the rest after a failure.
     due: Option<Instant>,
     held_from: Instant,
     /// Number of the hook's last run. Late outcomes of earlier runs do not count.

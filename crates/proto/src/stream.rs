@@ -26,10 +26,10 @@ pub use shelf::{OnShelf, Shelf};
 const AHEAD_MAX: usize = 256;
 /// Smallest payload, in bytes, that is left on the shelf. Copying a smaller one at once costs no more than remembering its place.
 const SHELVED_MIN: usize = 1024;
-/// Capacity for pieces on a shelf that is kept when there are none.
+/// Capacity, in pieces, of the list of shelved pieces that is kept when the list is empty.
 const SHELVED_KEPT: usize = 8;
 
-/// What became of inserted bytes.
+/// The result of inserting bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
     /// All of it was known already, with the same contents.
@@ -49,13 +49,13 @@ pub struct StreamLog {
     start: Offset,
     base: Offset,
     frontier: Offset,
-    /// Sorted, disjoint, not adjacent, all behind the frontier.
+    /// Sorted, disjoint, not adjacent, all after the frontier.
     ahead: Vec<Range<Offset>>,
     fin: Option<Offset>,
     chunks: Chunks,
     /// The kept bytes before the first chunk.
     spilled: Option<Box<Spilled>>,
-    /// The last pieces before the frontier, in order, while nothing is ahead.
+    /// The pieces that lie on a shelf, in order. They end at the frontier. There are none while a range lies ahead.
     shelved: VecDeque<Shelved>,
 }
 

@@ -1,10 +1,12 @@
 //! A takeover, step by step (DESIGN.md §3, "The primary dies").
 //!
 //! ```text
-//!   declared ─▶ gate closed ─▶ log drained ─▶ for each connection (busy ones first, the longest silent first; mere handshakes last):
+//!   declared ─▶ gate closed ─▶ log drained ─▶ for each connection (busy, then idle, then mere handshakes):
 //!                                               restore ─▶ make ready ─▶ drain ─▶ activate ─▶ hand over
 //!                                             ─▶ all decided: settled, speech allowed, one RST to each that is lost
 //! ```
+//!
+//! Among the busy connections, those that have been silent longest come first.
 //!
 //! After the first 64 connections, idle ones wait so that busy ones get the CPUs: 250 µs for each busy connection, at most 150 ms. Then 32
 //! idle connections follow every 4 ms. An idle connection follows sooner if its client says something. The steps after "all decided" wait
@@ -48,7 +50,7 @@ use socketless::reset_of;
 pub(crate) use socketless::{Repeats, refuse};
 pub use wake::wake;
 
-/// What a takeover did, and when.
+/// The result of a takeover, and the times of its steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakeoverReport {
     /// When the peer was declared dead.

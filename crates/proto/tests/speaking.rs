@@ -1,5 +1,6 @@
-//! Model check of who may speak, on the real [`Standing`]: all interleavings of two nodes, their words (lost, late, reordered), their
-//! clocks' ticks, unreliable detectors, crashes, deaths of agents and an arbiter that may not answer, within small bounds.
+//! Model check of who may speak, on the real [`Standing`]. Within small bounds, it explores all interleavings of the
+//! steps of two nodes. The nodes exchange words ([`StandingBeat`]), which may be lost, late or reordered. Their clocks
+//! tick, their detectors are unreliable, nodes crash, agents die, and the arbiter may not answer.
 //!
 //! A detector may declare the other node dead at any moment, right or wrong, so the checked properties do not rest on detection.
 //! The two clocks run at the same rate here; [`Standing`]'s margin covers clocks that do not. The kernel is modelled: a node's right to
@@ -26,7 +27,7 @@ const LEASE: Duration = Duration::from_millis(100);
 /// The environment variable that selects the bounds of the exploration.
 const BOUNDS: &str = "STEADFAST_BOUNDS";
 
-/// Number of rounds of words and answers within which the service must live again.
+/// Number of rounds within which the service must be served again. In each round, words and answers arrive.
 const ROUNDS: usize = 12;
 
 /// Bounds of the exploration.
@@ -125,12 +126,12 @@ struct ModelledNode {
     heard: Option<u64>,
     /// The last epoch in which the node said something alone.
     spoke: Option<u64>,
-    /// The last epoch in which it did so by right of the arbiter, not only by its lease.
+    /// The last epoch in which the node said something alone by right of the arbiter, not only by its lease.
     given: Option<u64>,
     /// The node's connections are at least as recent as the beginning of this epoch. `None` if the node has no connections.
     base: Option<u64>,
-    /// Tick since which the node does not trust its log. The node had left, and its primary may have gone on alone and has not denied that
-    /// yet.
+    /// Tick since which the node does not trust its log. The node had left, so its primary may have gone on alone. The
+    /// doubt ends when the primary denies that.
     doubts: Option<u64>,
 }
 
@@ -161,7 +162,7 @@ enum SpeakingAction {
     GiveWay(usize),
     /// A node that gave way is the wire again: its path works again, or its primary's path does not.
     Stay(usize),
-    /// A step that a node's role needs fails or is repaired.
+    /// A failure of a step that a node's role needs, or the repair of that step.
     Fail(usize, bool),
     /// A node's power fails and comes back: its connections are gone.
     Crash(usize),
@@ -244,8 +245,8 @@ impl SpeakingModel {
     }
 
     /// Notes a contradiction if a node goes on without knowing what the other node said alone. A backup that takes over must know all of
-    /// it. A primary that goes on must know only what was said by right of the arbiter. (What a node says by its lease is lost if the
-    /// node dies before the arbiter knows: that is the price of `lease_ms`.)
+    /// it. A primary that goes on must know only what was said by right of the arbiter. (Output that a node sent by its
+    /// lease is lost if the node dies before the arbiter grants the epoch. This is the price of `lease_ms`.)
     fn note(&self, state: &mut SpeakingState, node: usize, before: &Standing, change: Option<RoleChange>) {
         let begins = matches!(
             change,
@@ -286,7 +287,7 @@ impl SpeakingModel {
         state.crashes += 1;
     }
 
-    /// Notes that each node that may speak alone now has said something.
+    /// Assumes that each node that may speak alone now says something, and notes its epoch.
     fn note_voices(&self, state: &mut SpeakingState) {
         for node in 0..2 {
             if self.speaks_alone(state, node) {
@@ -299,7 +300,7 @@ impl SpeakingModel {
         }
     }
 
-    /// What the next agent finds in the kernel after a node's agent has died.
+    /// The standing that a node's next agent finds in the kernel after the last agent has died.
     fn found(&self, state: &SpeakingState, node: usize) -> Option<InheritedStanding> {
         let standing = &state.nodes[node].standing;
         let role = match standing.role() {
@@ -341,7 +342,8 @@ impl SpeakingModel {
         state
     }
 
-    /// Whether the service lives some rounds after everything works again: words arrive, and the arbiter and outside hosts answer.
+    /// Whether a node serves within some rounds after everything works again: words arrive, and the arbiter and outside
+    /// hosts answer.
     /// (A node that serves here but is about to be deposed is covered by another explored state, in which it has been deposed.)
     fn someone_serves_in_the_end(&self, last: &SpeakingState) -> bool {
         let mut state = self.mended(last);
@@ -361,7 +363,8 @@ impl SpeakingModel {
         })
     }
 
-    /// Whether each node of a pair that has worked for some rounds serves after the other node is gone for good.
+    /// Plays some rounds in which everything works. If the pair is whole then, either node must serve alone after the
+    /// other node is gone for good. Returns whether that holds.
     fn who_is_left_serves(&self, last: &SpeakingState) -> bool {
         let mut state = self.mended(last);
         for _ in 0..ROUNDS {
@@ -409,7 +412,7 @@ impl SpeakingModel {
         }
     }
 
-    /// The time as a claiming node sees it, which with [`Defect::Impatient`] is too late.
+    /// The time as a claiming node sees it. With [`SpeakingDefect::Impatient`], this time is two leases ahead.
     fn hasty(&self, now: Instant) -> Instant {
         let is_hasty = self.defect == Some(SpeakingDefect::Impatient);
         if is_hasty { now + LEASE * 2 } else { now }
@@ -639,7 +642,8 @@ fn disturb(
     }
 }
 
-/// Whether a node serves, with a wire or alone by right, or both nodes left by the operator's order.
+/// Whether a node serves, with a wire or alone without a time limit. Also true if both nodes left: then none must
+/// serve.
 fn is_served(state: &SpeakingState) -> bool {
     let [one, other] = &state.nodes;
     let is_unwanted = one.standing.leaves() && other.standing.leaves();
@@ -662,7 +666,7 @@ fn wanted() -> (bool, bool) {
         Err(_) => (false, false),
         Ok("more") => (true, false),
         Ok("large") => (true, true),
-        Ok(other) => panic!("{BOUNDS} is {other:?}, and may be more or large"),
+        Ok(other) => panic!("{BOUNDS} is {other:?}, but must be unset, more or large"),
     }
 }
 

@@ -328,7 +328,7 @@ impl Fraction {
         Instant::from_nanos((self.0 >> 64) as u64)
     }
 
-    /// When a packet has been sent whose sending starts at this time.
+    /// The time at which a packet has been sent, if its sending starts at this time.
     // The lower half.
     const fn after(self, pace: TransmissionTime, rate: u64) -> Self {
         let (rest, overflows) = (self.0 as u64).overflowing_add(pace.rest);

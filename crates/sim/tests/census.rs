@@ -19,9 +19,11 @@ const MEANWHILE: usize = 5;
 /// Number of connections that begin with the new agent.
 const AFTER: usize = 10;
 const LATE: usize = BEFORE + MEANWHILE;
-/// When the old agent is killed, the new one begins, and all is looked at.
+/// Time at which the old agent is killed.
 const KILLED: Duration = Duration::from_millis(1_000);
+/// Time at which the new agent starts.
 const BEGUN: Duration = Duration::from_millis(1_100);
+/// Time of the last check.
 const LOOKED_AT: Duration = Duration::from_millis(4_000);
 
 /// An exchange, a long silence, and another one.
@@ -64,12 +66,12 @@ fn older(scene: &SimPair) -> BTreeSet<SocketAddr> {
         .collect()
 }
 
-/// What is wrong with what the wire says at the end.
+/// Complaints about the connections that the wire knows at the end, compared with the primary's sockets.
 fn look(scene: &SimPair) -> Vec<String> {
     let (backup, primary) = (scene.backup(), scene.world.node::<Station>(scene.primary));
     let mut complaints = Vec::new();
     if !backup.core().service(0).knows_all() {
-        complaints.push("it does not know all".to_owned());
+        complaints.push("the wire does not know all connections".to_owned());
     }
     let open = primary.machine().host().endpoints().map(|(_, endpoint)| endpoint);
     let open = open.filter(|endpoint| endpoint.state() == EndpointState::Established);
@@ -137,7 +139,7 @@ fn a_new_agent_knows_who_is_there() {
             scene.world.run_until(at(moment));
             let older = older(&scene);
             let mistaken = late.iter().filter(|client| older.contains(client));
-            complaints.extend(mistaken.map(|client| format!("{moment:?}: {client} is younger than the log")));
+            complaints.extend(mistaken.map(|client| format!("{moment:?}: {client} is wrongly called older")));
         }
         complaints.extend(look(&scene));
         complaints.extend(scene.run(at(LIMIT)));

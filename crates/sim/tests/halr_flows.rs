@@ -178,7 +178,8 @@ fn halr_avoids_timeouts_below_one_second() {
     }
 }
 
-/// The reason: more copies of the acknowledgement change nothing for SACK senders, but they do for NewReno senders.
+/// The reason why SACK flows avoid fewer timeouts than NewReno flows: more copies of the acknowledgement change nothing
+/// for SACK senders, but they change the result for NewReno senders.
 #[test]
 fn equal_acknowledgements_mean_nothing_to_sack() {
     let flows = |variant, ack_copies| {
@@ -239,7 +240,8 @@ fn above_the_timeout_the_variants_are_the_same() {
     }
 }
 
-/// §7.3: without HALR the worst is below 5.3 s while the failover is shorter than 3 s, and 11.2 s at 5 s.
+/// §7.3: without HALR the longest completion time is below 5.3 s if the failover is shorter than 3 s, and 11.2 s if the
+/// failover takes 5 s.
 #[test]
 fn three_seconds_are_a_good_boundary_without_halr() {
     for (failover_s, thesis) in [(1.5, 5.3), (2.9, 5.3), (5.0, 11.3)] {

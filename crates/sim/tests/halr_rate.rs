@@ -1,5 +1,5 @@
-//! What the HALR thesis says in §7.4 about rate control after a failover, sentence by sentence. `docs/rate-control.md` has a table of these
-//! sentences. If a sentence does not hold, its test asserts what holds instead.
+//! The statements of the HALR thesis' §7.4 about rate control after a failover. `docs/rate-control.md` has a table of
+//! these statements. If a statement does not hold, its test asserts what holds instead.
 
 #[allow(dead_code)]
 mod halr;
@@ -35,16 +35,16 @@ fn watched(rate: &RateScenario, at: f64) -> bool {
     at > over && at < over + 20.0
 }
 
-/// What a run is like in the 20 s after the failover.
+/// Statistics of a run in the 20 s after the failover.
 #[derive(Debug)]
 struct FailoverStats {
-    /// Throughput in Mb/s, with headers: mean and standard deviation of 0.1 s.
+    /// Throughput in Mb/s, with headers: mean and standard deviation over bins of 0.1 s.
     mean: f64,
     deviation: f64,
     /// Packets.
     queue_mean: f64,
     queue_max: usize,
-    /// Runs of drops, more than 0.5 s apart; and packets dropped.
+    /// Number of series of drops that are more than 0.5 s apart, and number of packets dropped.
     surges: u32,
     drops: u64,
 }
@@ -88,8 +88,9 @@ fn default_seen(results: &[RateResult; 3], index: usize) -> FailoverStats {
     seen(&rate(BUFFERS[index], false), &results[index])
 }
 
-/// Jain's index of the bytes that flows got in half a second: the mean over the half seconds that end from 10 to 24 s. A flow counts if it
-/// began more than 2.5 s before that end and was not over then.
+/// Jain's index of the bytes that each flow got in half a second: the mean over all half seconds whose end is between
+/// 10 and 24 s. In each half second, only flows count that began more than 2.5 s before its end and were not over at
+/// its end.
 fn jain(result: &RateResult) -> f64 {
     let indices: Vec<f64> = (20..=48)
         .map(|half_seconds: u32| {
@@ -147,7 +148,8 @@ fn no_transfer_takes_as_long_as_some_without() {
     );
 }
 
-/// §7.4: other failover times do not change the macroscopic behaviour after it, such as the aggregate throughput. The number of
+/// §7.4: other failover times do not change the macroscopic behaviour after the failover, such as the aggregate
+/// throughput. The number of
 /// surges without rate control does change: 6 to 9.
 #[test]
 fn the_failover_time_does_not_matter() {
@@ -181,14 +183,16 @@ fn shares_are_fair() {
     }
 }
 
-/// §7.4.2: without rate control some flows do not get their share; with it each gets it, and new ones do not outgrow old ones.
+/// §7.4.2: without rate control some flows do not get their share. With rate control each flow gets its share, and new
+/// flows do not outgrow old ones.
 ///
 /// The thesis says that flows begun after the failover suffer most. This was not seen: a third of them got less than half of their share,
 /// and so did a third of the others.
 #[test]
 fn each_flow_gets_its_share() {
-    // What each flow got in the two seconds before `end`, as a multiple of its fair share of the string. Only flows that began at least
-    // 4.5 s before `end` count: first those that began before 8 s, then the later ones.
+    // Bytes that each flow got in the two seconds before `end`, as a multiple of its fair share of the string. The
+    // first list has the flows that began before 8 s, the second list the later ones. Only flows that began at least
+    // 4.5 s before `end` count.
     let shares = |result: &RateResult, end: usize| {
         let there = |flow: &RateFlow| {
             let over = flow.result.end.map_or(f64::INFINITY, seconds);
@@ -241,7 +245,8 @@ fn nothing_is_lost_with_rate_control() {
     }
 }
 
-/// §7.4.3, Figures 25, 26: with rate control at most 600 packets wait, with either buffer; without it the buffer saturates.
+/// §7.4.3, Figures 25, 26: with rate control at most 600 packets wait, whatever the buffer; without it the buffer
+/// saturates.
 #[test]
 fn the_queue_is_bounded() {
     for (index, buffer) in BUFFERS.into_iter().enumerate() {
@@ -380,7 +385,8 @@ fn the_control_ends_when_the_string_is_back() {
     assert!(second > 0);
 }
 
-/// §6.3: the same cap for all, from the failure on, recomputed at each interval, never below the least.
+/// §6.3: the cap is the same for all flows. It applies from the failure on, is recomputed at each interval, and is
+/// never below the minimum.
 #[test]
 fn the_cap_follows_the_number_of_flows() {
     let windows = &WITH[0].windows;

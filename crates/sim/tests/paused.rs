@@ -8,7 +8,8 @@ use proto::follower::RestartPolicy;
 use seeds::*;
 use steadfast_sim::pair::{SimArbiterKind, SimPair, SimPairConfig, Station};
 
-/// How long a lease looks valid after a pause of two seconds. The peer cannot be heard since, and the arbiter answers late.
+/// How long a lease looks valid after a pause of two seconds. From the beginning of the pause on, the peer is not
+/// heard. The arbiter answers late.
 fn outlasts_by(counter_goes_on: bool) -> Duration {
     let mut config = SimPairConfig::quiet(7, RestartPolicy::Http);
     config.arbiter = Some((SimArbiterKind::Witness, MS * 1_000));

@@ -18,7 +18,8 @@ const RUN: Duration = Duration::from_secs(2_000);
 type RestoreChange = fn(&mut Restore);
 
 /// Lets a transfer run until one side has received `after` bytes, takes the server's connection out, cuts the server's
-/// power, and restores the connection in the spare host after `outage`. What was on the way to the server is lost.
+/// power, and restores the connection in the spare host after `outage`. Packets that were on the way to the server are
+/// lost.
 fn take_over(scenario: &mut RoutedNetwork, after: u64, outage: Duration, change: RestoreChange) {
     let (client, server, spare) = (scenario.client, scenario.server, scenario.spare);
     let running = scenario.world.run_while(at(RUN), |world| {
@@ -134,7 +135,8 @@ fn without_the_window_probe_a_restored_download_waits_for_its_timeout() {
 
 #[test]
 fn output_that_is_not_loaded_as_sent_leaves_at_once() {
-    // The client has everything that was sent, though not all its acknowledgements came back. The change says exactly this.
+    // The client has everything that was sent, though not all its acknowledgements came back. The change restores
+    // exactly this state.
     let exact: RestoreChange = |restore| {
         restore.snd_una = restore.snd_una + u32::try_from(restore.sent.len()).unwrap();
         restore.sent.clear();

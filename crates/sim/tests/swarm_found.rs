@@ -183,15 +183,15 @@ fn a_wire_that_answers_may_have_taken_over() {
     hold([scenario!("seed-77330123455")]);
 }
 
-/// The wire's agent was stopped. When it went on, it read that its primary yielded, and had the primary fenced. But the primary had claimed
-/// the VIP since, and had the wire fenced.
+/// The wire's agent was stopped. When it continued, it read an old message in which its primary yielded, and had the
+/// primary fenced. Meanwhile the primary had claimed the VIP, and had the wire fenced.
 #[test]
 fn who_reads_that_the_other_one_claims_waits_with_its_fence() {
     hold([scenario!("seed-77340152645")]);
 }
 
-/// A primary was deposed, and the nodes swapped roles twice within 4 ms. A packet from before the swaps reached the wire after them, and
-/// passed it as the new primary's.
+/// A primary was deposed, and the nodes swapped roles twice within 4 ms. A packet from before the swaps reached the
+/// wire after them. The wire let it pass as a packet of the new primary.
 #[test]
 fn an_old_packet_of_a_deposed_primary_reaches_nobody() {
     hold([scenario!("seed-88460380556")]);

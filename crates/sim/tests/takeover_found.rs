@@ -24,7 +24,7 @@ fn get(len: u64) -> SimClient {
     SimClient::Http(http::HttpClient::new(vec![planned], false, None))
 }
 
-/// Messages (upload, download), each so long after the reply to the one before.
+/// Messages: (upload, download, pause). A message is sent this pause after the reply to the previous one.
 fn messages(messages: &[(u32, u32, Duration)], half_closes: bool) -> SimClient {
     let planned = messages
         .iter()
@@ -110,7 +110,8 @@ fn a_half_open_connection_gets_a_replica() {
     finish_whole(&mut scene);
 }
 
-/// A connection whose SYN-ACK is lost, and the survivor's first packets, too: nothing reaches the client until `heard`.
+/// A connection whose SYN-ACK is lost. The survivor's first packets are lost too: nothing reaches the client until
+/// `heard`.
 fn half_open(policy: RestartPolicy, heard: Instant) -> SimPair {
     let mut scene = SimPair::new(&SimPairConfig::quiet(4, policy));
     let talk = match policy {
@@ -206,8 +207,8 @@ fn a_fin_that_comes_while_its_socket_is_being_made_is_left_to_the_client() {
     }
 }
 
-/// Within one reading of the log, a connection ended and a new connection got its number. The node then did to the new connection what was
-/// due to the old one.
+/// In one pass over the log, a connection ended and a new connection got the same number. The node then applied the old
+/// connection's pending actions to the new connection.
 #[test]
 fn what_is_due_to_a_connection_is_not_done_to_its_successor() {
     let mut config = SimPairConfig::quiet(9, RestartPolicy::Replica);
@@ -262,7 +263,8 @@ fn a_cut_that_ends_makes_no_second_voice() {
     for phase in 0..20 {
         let mut config = SimPairConfig::quiet(11, RestartPolicy::Http);
         config.own_path = Some(config.lan.clone());
-        config.lease = 294 * MS; // the lease with its margin ends between two heartbeats, and so all questions are asked
+        // With its margin, this lease ends between two heartbeats. The claim's questions then fall between heartbeats.
+        config.lease = 294 * MS;
         let mut scene = SimPair::new(&config);
         scene.connect(at(100 * MS), get(3_000_000));
         let (lan, beats, own_path) = (scene.lan, scene.heartbeats, scene.own_path);

@@ -17,7 +17,7 @@ fn transfer(seed: u64, wan: &LinkConfig, tcp: &TcpConfig, up: u64, down: u64) ->
     let (client, server) = exchange(up, down, Close::AfterSending, Close::AfterSending);
     scenario.serve(move || server.clone());
     scenario.connect(client);
-    // A FIN that is lost repeatedly ends last. Each of its timeouts is at most 120 s.
+    // The longest runs are those whose FIN is lost repeatedly. Each timeout of a FIN is at most 120 s.
     scenario.world.run_until(at(Duration::from_secs(2_000)));
     let context = || format!("seed {seed}, {wan:?}, {tcp:?}");
     for node in [scenario.client, scenario.server] {

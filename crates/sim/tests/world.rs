@@ -30,7 +30,7 @@ fn host(address: std::net::IpAddr) -> Box<Host> {
     Box::new(Host::new(config, 1))
 }
 
-/// A client with one connection to a server, and a tap between them that `judge`s.
+/// A client with one connection to a server, and a tap between them. `judge` decides about each packet at the tap.
 fn tapped(judge: impl FnMut(proto::Instant, Port, &[u8]) -> Pass + 'static) -> (World, [NodeId; 3]) {
     let mut world = World::new(1);
     world.record();

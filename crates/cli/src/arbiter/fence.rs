@@ -6,7 +6,7 @@ use super::{ArbiterNames, ArbiterOutbox, ArbiterQuestion};
 use crate::bounded::{self, CommandOutcome, LatePolicy};
 use crate::config;
 
-/// Runs the command, beside the agent.
+/// Runs the command on a thread of its own, so the agent does not wait for it.
 pub struct Fence {
     config: config::FenceSettings,
     names: ArbiterNames,

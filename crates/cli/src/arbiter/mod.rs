@@ -34,7 +34,7 @@ pub struct ArbiterQuestion {
 /// A question and its outcome.
 pub type ArbiterAnswer = (ArbiterQuestion, ArbiterVerdict);
 
-/// Where outcomes go: to the agent, which is woken.
+/// Sends outcomes to the agent, and wakes the agent.
 #[derive(Clone)]
 pub struct ArbiterOutbox {
     answers: Sender<ArbiterAnswer>,

@@ -178,7 +178,7 @@ impl EtcdCluster {
         let deadline = Instant::now() + self.timeout;
         match self.take(service, epoch, deadline).await {
             Ok(verdict) => {
-                tracing::info!(service, epoch, ?verdict, "the witness has spoken");
+                tracing::info!(service, epoch, ?verdict, "the witness answered");
                 verdict
             }
             Err(error) => {
@@ -252,7 +252,10 @@ impl EtcdCluster {
             }
             Err(error) => {
                 if view.error.is_none() {
-                    tracing::warn!(error, "the witness does not answer; whoever speaks goes on");
+                    tracing::warn!(
+                        error,
+                        "the witness does not answer; a node that speaks already goes on"
+                    );
                 }
                 view.error = Some(error.clone());
             }

@@ -100,8 +100,8 @@ fn remove(node: &LocalNode) -> anyhow::Result<()> {
     }
 }
 
-/// The interfaces to which the node's wire may be attached. The journal names them. If the journal is lost, these are all interfaces if
-/// only this node has pins. Otherwise there are none, because another node's wire may be attached there.
+/// The interfaces to which the node's wire may be attached. The journal names them. If the journal is lost and only this node has pins,
+/// these are all interfaces. If other nodes have pins too, there are none, because another node's wire may be attached there.
 fn interfaces(node: &LocalNode, journal: &Path) -> anyhow::Result<Vec<network::Interface>> {
     let mut interfaces = network::interfaces()?;
     let pins = folders(Path::new(wire::PIN_ROOT));

@@ -36,16 +36,17 @@ struct Cli {
 enum Command {
     /// Run the node until SIGTERM or SIGINT, then restore the network as it was found
     ///
-    /// SIGUSR2 is the upgrade in place: the program that lies at this one's path by then takes its place in the same process, with the
-    /// configuration read anew, and no connection is lost. If `check-config --in-place` of that program finds a fault, it is logged and
-    /// everything goes on as before.
+    /// SIGUSR2 upgrades in place: the same process executes the program that is installed at its path by then. The new program
+    /// reads the configuration again, and no connection is lost. If `check-config --in-place` of the new program finds a fault, the fault
+    /// is logged and everything goes on as before.
     Run {
         #[command(flatten)]
         config: ConfigFile,
         /// Start although the peer does not answer, and serve alone if it is not heard of
         ///
-        /// Only the services whose configured `primary` is this node: of the others set `primary` to this node's name first, and in
-        /// the other file before that node returns. Be sure that the other node is off. With `[witness]` etcd is asked first, and waited for.
+        /// Serves only the services whose configured `primary` is this node. To serve another service, set its `primary` to this
+        /// node's name first. Set it in the other node's file too, before that node returns. Be sure that the other node is off. With
+        /// `[witness]` etcd is asked first, and waited for.
         #[arg(long)]
         without_peer: bool,
         /// How to write the log, to stderr; STEADFAST_LOG sets its level (error, warn, info, debug, trace)
@@ -101,9 +102,9 @@ enum Command {
     },
     /// Let primary and backup of a service change places, without losing a connection
     ///
-    /// Ask either node. Connections go on through the relay on the node that was the backup, as after a failure but without its
-    /// detection; the other one comes back as the backup by itself. Returns when the node that is asked serves, or does not any more;
-    /// `status` says when the service is duplex again.
+    /// Ask either node. Connections go on through the relay on the node that was the backup, as after a failure but without the time for
+    /// its detection. The node that was the primary comes back as the backup by itself. The command returns when the node that was asked
+    /// has begun to serve or has stopped serving; `status` says when the service is duplex again.
     Handover {
         /// The service's name
         service: String,
@@ -124,8 +125,8 @@ enum Command {
     },
     /// Give up the node's part in all its services without losing a connection, for maintenance
     ///
-    /// What it serves is handed over, what it is the backup of goes on without it; until `drain --off` or the next start of its
-    /// daemon. Refused if something would not be served then. Ask on the machine of the node.
+    /// Services that the node serves are handed over. Services whose backup it is go on without it. This lasts until `drain --off` or the
+    /// next start of its daemon. Refused if a service would not be served then. Ask on the machine of the node.
     Drain {
         /// The node's name
         name: String,
@@ -170,7 +171,7 @@ struct ConfigFile {
     config: PathBuf,
 }
 
-/// Which node; none is needed if only one is there.
+/// Selects the node. Not needed if there is only one.
 #[derive(Args, Debug)]
 struct NodeOption {
     /// The node with this configuration

@@ -355,7 +355,7 @@ fn state_sync_text(sync: &StateSyncStatus) -> String {
         _ if !sync.synced => format!("its state is NOT the primary's ({}){error}", sync.state),
         0 => "its state is the primary's".to_owned(),
         missed => format!(
-            "its state is the primary's, but for what older connections have changed since ({} of input)",
+            "its state is the primary's, except for changes that older connections have made since ({} of input)",
             bytes(missed)
         ),
     }

@@ -48,7 +48,7 @@ impl fmt::Debug for SecretKey {
 /// The text of a file with a secret. Refused if other users have any access to the file.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// The problem with the file.
 pub fn private(path: &Path) -> Result<String, String> {
     let fault = |error: std::io::Error| format!("{} cannot be read: {error}", path.display());
     let text = fs::read_to_string(path).map_err(fault)?;

@@ -100,7 +100,7 @@ pub struct LogSettings {
     /// `ring_mb`: size in bytes of the kernel's second ring for protected traffic, which is used when the first ring, of 16 MiB, is full. A
     /// power of two. Default 64 MiB.
     pub ring_bytes: u32,
-    /// `syn_ring_kb`: size in bytes of the separate ring for SYNs and unknown flows. A power of two. Default 1 MiB.
+    /// `syn_ring_kb`: size in bytes of the separate ring for SYNs, SYN-ACKs and strangers' segments. A power of two. Default 1 MiB.
     pub syn_ring_bytes: u32,
     /// `per_connection_mb`: bound of one connection's log, in bytes. Default 64 MiB.
     pub per_connection_bytes: u64,
@@ -114,7 +114,7 @@ pub struct LogSettings {
     pub spill_bytes: u64,
 }
 
-/// What happens to a connection whose log is full (`at_limit`).
+/// Treatment of a connection whose log is full (`at_limit`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AtLimitSetting {
     /// `"unprotect"`: the connection's log is given up, so the connection is unprotected.
@@ -196,7 +196,8 @@ pub struct ServiceSettings {
 pub struct StateSyncSettings {
     /// `state_sync`: a command and its arguments, run on the node that is the wire.
     pub command: Vec<String>,
-    /// `state_sync_timeout_ms`: time limit for the part of the copy while clients are served, 100 to 3,600,000 ms. Default 10,000 ms.
+    /// `state_sync_timeout_ms`: time limit for the part of the copy during which clients are served, 100 to 3,600,000 ms. Default
+    /// 10,000 ms.
     pub timeout: Duration,
     /// `state_sync_hold_ms`: time limit for the rest of the copy, while the clients' input is held, 10 to 10,000 ms. Default 500 ms.
     pub hold: Duration,
@@ -217,7 +218,8 @@ pub struct HealthSettings {
     pub expect: String,
 }
 
-/// A node's role for a service when the pair first meets, and later its role in the operator's terms.
+/// A node's role for a service, in the operator's terms. In the configuration: the role when the pair first meets. In the status: the
+/// present role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeRole {
@@ -246,7 +248,7 @@ pub enum PolicySetting {
     Replica,
 }
 
-/// What the survivor's application is asked for when a reply was cut (`cut_replies`).
+/// The part of a cut reply for which the survivor's application is asked (`cut_replies`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CutReplies {
     /// The part that the client does not have, where that is possible.
@@ -256,7 +258,7 @@ pub enum CutReplies {
     Whole,
 }
 
-/// What happens to connections that were taken over (`after_takeover`).
+/// Treatment of connections that were taken over (`after_takeover`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AfterTakeover {
     /// They are relayed until they end.
@@ -266,7 +268,7 @@ pub enum AfterTakeover {
     Close,
 }
 
-/// What happens to connections that do not speak HTTP/1 (`opaque`).
+/// Treatment of connections that do not speak HTTP/1 (`opaque`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OpaqueSetting {
     /// They are served, but end when their node dies.

@@ -11,7 +11,7 @@ pub struct Problem {
     pub line: usize,
     /// The field's path, `service[0].port`; empty if the text is not TOML.
     pub field: String,
-    /// What is wrong, and what is allowed.
+    /// The problem, and what is allowed.
     pub what: String,
 }
 

@@ -245,7 +245,7 @@ fn places_are_lines_of_the_file() {
     assert_eq!(
         config.places.line("service[0].application"),
         8,
-        "a default stands where its table stands"
+        "a default has the line of its table"
     );
     assert_eq!(config.places.line("log.ring_mb"), 1);
     let problem = config.problem("service[0].interface", "is down");

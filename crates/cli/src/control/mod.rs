@@ -227,7 +227,7 @@ pub struct ServiceStatus {
     pub application: Application,
     /// State of the application on the peer, as last reported by the peer.
     pub peer_application: Option<Application>,
-    /// Connections that are not protected, by reason. The sum is that of [`ConnectionCounts`], ambiguous ones included.
+    /// Connections that are not protected, by reason. The sum is `unprotected` + `ambiguous` of [`ConnectionCounts`].
     pub reasons: BTreeMap<String, u64>,
     /// Connections that were taken over and that the keeper relays. They are counted as unprotected.
     pub relayed: u64,
@@ -256,7 +256,7 @@ pub struct ServiceStatus {
 /// A service's path: its interface, and what lies beyond.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStatus {
-    /// What is broken; `None` if all works.
+    /// The broken part; `None` if all works.
     pub fault: Option<String>,
     /// Whether the service's interface has a carrier.
     pub carrier: bool,
@@ -315,9 +315,9 @@ pub struct LeaseStatus {
     pub configured_ns: u64,
     /// Time until the claim is allowed, in nanoseconds, if the wire stays silent; `None` on a node that has nothing to claim.
     pub left_ns: Option<u64>,
-    /// Time for which this node may speak without asking the arbiter, in nanoseconds, if it hears nothing more. A wire has it for the
-    /// connections that it takes over, a survivor until the arbiter has confirmed it. 0: the node has to ask first. `None` on other nodes,
-    /// and if the right to speak has no end.
+    /// Time for which this node may speak without asking the arbiter, in nanoseconds, if it hears nothing more. A wire may use this
+    /// time for the connections that it takes over. A survivor has it until the arbiter has confirmed the survivor. 0: the node has to ask
+    /// first. `None` on other nodes, and if the right to speak has no end.
     pub may_speak_ns: Option<u64>,
 }
 
@@ -369,7 +369,7 @@ pub struct Connections {
     pub connections: Vec<ConnectionStatus>,
 }
 
-/// What a failure would mean for a connection.
+/// Consequence of a failure for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProtectionStatus {
@@ -388,7 +388,7 @@ pub struct ConnectionStatus {
     pub service: String,
     /// The client's address and port.
     pub client: SocketAddr,
-    /// What a failure would mean for it.
+    /// Consequence of a failure for it.
     pub protection: ProtectionStatus,
     /// Why it is not protected; empty if it is.
     pub reason: String,

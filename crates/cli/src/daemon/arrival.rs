@@ -1,4 +1,4 @@
-//! Tells the node on which services' interfaces the peer's datagrams arrive, and which of these interfaces have a link to the peer.
+//! Tells the node on which services' interfaces the peer's datagrams arrive, and which services' interfaces have a link to the peer.
 
 use std::net::IpAddr;
 

@@ -54,7 +54,7 @@ impl Claims {
         Ok(Self { services })
     }
 
-    /// Moves a service's claim to its interface, which was made anew.
+    /// Moves a service's claim to its interface after the interface was deleted and created again.
     ///
     /// # Errors
     /// If the interface is gone again.
@@ -96,7 +96,10 @@ impl Claims {
                 Some((hosts, sockets))
             }
             false => {
-                tracing::warn!(%vip, "there is no outside host to be asked (claim_ping): claimed without");
+                tracing::warn!(
+                    %vip,
+                    "no outside host to ask (claim_ping); the claim counts as confirmed without an answer"
+                );
                 None
             }
         };
@@ -105,8 +108,8 @@ impl Claims {
         Ok(())
     }
 
-    /// Announces the VIP. If it is claimed, also asks the outside hosts. Neighbours that miss the announcement ask when their
-    /// entry expires.
+    /// Announces the VIP. If it is claimed, also asks the outside hosts. Neighbours that miss the announcement find the
+    /// VIP by a request of their own (ARP or ND) when their cache entry expires.
     pub fn announce(&self, index: ServiceIndex) {
         let service = &self.services[usize::from(index)];
         if let Err(error) = service.announcer.announce(service.vip.ip()) {
@@ -117,7 +120,7 @@ impl Claims {
         }
     }
 
-    /// Tells the node which claims outside hosts have confirmed.
+    /// Tells the node which claims are confirmed: by an outside host's answer, or because there is no host to ask.
     pub fn look(&self, now: proto::Instant, node: &mut Core) {
         for (index, service) in (0..).zip(&self.services) {
             let outside = service.outside.as_ref();

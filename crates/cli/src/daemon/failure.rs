@@ -20,8 +20,8 @@ impl LinuxKernel {
         }
     }
 
-    /// Follows interfaces that were made anew although no step has failed. If the MAC address changed, the peer's wire no longer recognizes
-    /// this node, so the pair has to agree anew.
+    /// Looks for interfaces that were made anew before any step failed on them, and sets them up again. If the MAC
+    /// address changed, the peer's wire no longer recognizes this node, so the pair has to agree anew.
     pub(super) fn follow_interfaces(&mut self, node: &mut Core) {
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
             let interface = &self.services[usize::from(index)].interface;
@@ -33,14 +33,21 @@ impl LinuxKernel {
             let now = linux::clock::now();
             match self.put_back(index) {
                 Ok(found) if found == mac => {
-                    tracing::warn!(service = self.service_name(index), interface = name, "made anew");
+                    tracing::warn!(
+                        service = self.service_name(index),
+                        interface = name,
+                        "the interface was made anew; it is set up again"
+                    );
                 }
                 Ok(_) if node.peer_is_alive(now) => {
                     let why = format!("interface {name} was made anew, with another MAC address");
                     node.handle(now, index, ServiceInput::Failed { why });
                 }
                 Ok(found) => node.handle(now, index, ServiceInput::Mended { mac: found }),
-                Err(error) => tracing::error!(error = format!("{error:#}"), "the interface was made anew"),
+                Err(error) => tracing::error!(
+                    error = format!("{error:#}"),
+                    "cannot set up an interface that was made anew; trying again"
+                ),
             }
         }
     }

@@ -38,7 +38,7 @@ impl DatagramEnd {
     }
 }
 
-/// Two ends, each of which knows by the other one's nonce that the other one's datagrams are no recording.
+/// Two ends that have echoed each other's nonce. So each end knows that the other's datagrams are not a recording.
 fn pair(key: Option<&SecretKey>) -> (DatagramEnd, DatagramEnd) {
     let (mut a, mut b) = (end("a", "b", key), end("b", "a", key));
     assert_eq!(b.hear(&a.say("1")), Err(Refused::Unproved));
@@ -77,7 +77,7 @@ fn only_the_peer_with_the_key_is_heard() {
     assert_eq!(
         end("b", "a", None).hear(&a.say("x")),
         Err(Refused::NoKey),
-        "it could not tell them from forged ones"
+        "a node without a key could not tell tagged datagrams from forged ones"
     );
 }
 
@@ -128,7 +128,7 @@ fn both_speak_the_highest_version_that_both_speak() {
     }
     let (mut old, mut new) = (speaking("a", "b", None, 1..=2), speaking("b", "a", None, 1..=3));
     let first = new.say("");
-    assert_eq!(first[0], 1, "who was not heard yet may speak little");
+    assert_eq!(first[0], 1, "an unheard peer may know only this version");
     let _ = old.hear(&first);
     let _ = new.hear(&old.say(""));
     let _ = old.hear(&new.say(""));

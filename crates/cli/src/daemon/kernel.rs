@@ -80,7 +80,7 @@ pub(super) struct ServiceResources {
 }
 
 impl LinuxKernel {
-    /// The kernel with what was set up.
+    /// Combines the parts that were set up.
     pub fn new(
         config: &Config,
         wire: Wire,
@@ -163,7 +163,6 @@ impl LinuxKernel {
         self.relay.is_settled() && !self.services.iter().any(is_held) && !self.arbiter().is_asked()
     }
 
-    /// A service's name.
     pub fn service_name(&self, service: ServiceIndex) -> &str {
         &self.services[usize::from(service)].name
     }
@@ -252,8 +251,9 @@ impl LinuxKernel {
     }
 
     /// Records that the agent is here, and tells the node about packets that passed unlogged while no agent was here. Returns whether a
-    /// cable has been plugged in again. Call this only after all actions are carried out. Otherwise, if the agent dies before it has closed
-    /// a gate, its successor does not see that no agent was here, and does not close the gate.
+    /// cable has been plugged in again. Call this only after all actions are carried out. Otherwise an agent could
+    /// check in and then die before it has closed a gate. Its successor would not see that no agent was here, and would
+    /// leave the gate open.
     pub fn check_in(&mut self, node: &mut Core) -> bool {
         let mut is_back = false;
         self.wire.set_agent_seen(node.ran().as_nanos());
@@ -277,7 +277,7 @@ impl LinuxKernel {
     pub fn ask_again_for(&self, peer: &[IpAddr]) {
         for address in peer {
             if let Err(error) = self.network.ask_again_for(*address) {
-                tracing::debug!(%error, "the kernel will ask for the peer by itself");
+                tracing::debug!(%error, "the kernel will resolve the peer's address only later, by itself");
             }
         }
     }
@@ -302,21 +302,20 @@ impl LinuxKernel {
         Ok(())
     }
 
-    /// A service's address.
     fn vip(&self, service: ServiceIndex) -> SocketAddr {
         self.services[usize::from(service)].vip
     }
 
     fn forget_dying(&self, index: ServiceIndex, clients: &[SocketAddr]) {
         if let Err(error) = self.wire.forget_dying(index, clients) {
-            tracing::warn!(%error, "the next agent will tell the peer again of connections that it took over");
+            tracing::warn!(%error, "cannot forget orphans; this node's next agent will report them to the peer again");
         }
     }
 
     fn set_speak(&self, service: ServiceIndex, may: bool) {
         let vip = self.services[usize::from(service)].vip;
         if let Err(error) = self.network.set_speak(vip, may) {
-            tracing::error!(%error, %vip, "the no-RST guard stays closed: lost connections will hang instead of ending");
+            tracing::error!(%error, %vip, "cannot switch the no-RST guard; if it stays closed, lost connections hang");
         }
     }
 
@@ -589,7 +588,7 @@ impl Kernel for LinuxKernel {
         client: SocketAddr,
     ) -> Result<(), String> {
         self.replicas.open(service, id, client)?;
-        // Looked at after the connection was made: if the listeners are still the known ones, one of them has got the connection.
+        // Check after connecting: if the listeners are still the known ones, one of them has got the connection.
         if self.servers.has_restarted(service) {
             self.replicas.close(service, id);
             return Err("the replica's server was started again after its state had been copied".to_owned());

@@ -38,7 +38,7 @@ impl PeerLink {
         tell_interfaces(&socket, address)?;
         socket.bind(&SocketAddr::new(any, address.port()).into())?;
         if let Err(error) = socket.connect(&address.into()) {
-            tracing::warn!(%address, %error, "no way to the peer there yet");
+            tracing::warn!(%address, %error, "no route to this address of the peer yet; trying again");
         }
         Ok(Self {
             address,

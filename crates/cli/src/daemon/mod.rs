@@ -30,7 +30,6 @@ mod report;
 mod servers;
 mod set_up;
 mod state_sync;
-mod turn;
 mod upgrade;
 
 use std::collections::BTreeMap;
@@ -43,7 +42,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use agent::{Core, Executor, Kernel as _};
+use agent::{BATCH, Core, Executor, Kernel as _, TurnStep};
 use anyhow::Context;
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
@@ -63,7 +62,6 @@ pub use recording::RecordingTarget;
 pub use servers::accepts;
 pub use set_up::could_go_on;
 use set_up::{EarlierAgent, SetUp, node_config, set_up};
-use turn::{BATCH, TurnSteps};
 use upgrade::Upgrade;
 pub use upgrade::block_signal;
 
@@ -76,7 +74,7 @@ const NAP_SHORT: Duration = Duration::from_millis(1);
 const MUCH: u64 = 1 << 20;
 /// Number of naps without a record after which the agent sleeps.
 const NAPS_MAX: u32 = 10;
-/// How long a node that was told to stop waits until the peer can go on without it.
+/// Timeout of a requested stop: the node waits at most this long for the peer to be able to go on without it.
 const STOP_MAX: Duration = Duration::from_secs(5);
 /// The longest sleep. Bounded, because a wake-up between the last look and the sleep could be lost.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
@@ -118,8 +116,8 @@ struct Agent<'a> {
     known: KnownRenewal,
 }
 
-/// Runs the node until SIGTERM or SIGINT, then restores the network as it was found. On SIGUSR2, the program file that is now at
-/// this program's path takes over this process; the caller has blocked that signal.
+/// Runs the node until SIGTERM or SIGINT, then restores the network as it was found. On SIGUSR2, upgrades in place:
+/// this process executes the program file that is now at this program's path. The caller must have blocked SIGUSR2.
 ///
 /// # Errors
 /// The step of the start or of the cleanup that failed.
@@ -197,7 +195,26 @@ impl Agent<'_> {
     fn run(&mut self) {
         self.carry_out(); // acts on what an earlier agent left, before anybody is told that an agent is here
         while !self.may_stop() {
-            turn::take(self);
+            self.take_turn();
+        }
+    }
+
+    fn take_turn(&mut self) {
+        let mut handled = 0;
+        for step in TurnStep::ALL {
+            match step {
+                TurnStep::LookForPause => self.look_for_pause(),
+                TurnStep::CheckIn => self.check_in(),
+                TurnStep::ReadLog => handled = self.read_log(),
+                TurnStep::HearPeer => self.hear_peer(),
+                TurnStep::Watch => self.watch(),
+                TurnStep::PassTime => self.pass_time(),
+                TurnStep::AnswerCalls => self.answer_calls(),
+                TurnStep::LookForUpgrade => self.look_for_upgrade(),
+                TurnStep::Rest if handled < BATCH => self.rest(handled),
+                TurnStep::Rest => {}
+            }
+            self.carry_out();
         }
     }
 
@@ -238,13 +255,13 @@ impl Agent<'_> {
         self.kernel.read_all(&mut self.node);
     }
 
-    /// Whether the agent may stop. The operator must have asked for it, and either waiting can save nothing more, or [`STOP_MAX`] is over,
-    /// or the operator has asked twice.
+    /// Whether the agent may stop. The operator must have asked for a stop. In addition, one of three conditions must
+    /// hold: waiting longer saves nothing, [`STOP_MAX`] is over, or the operator has asked a second time.
     fn may_stop(&mut self) -> bool {
         let is_told = self.stop.swap(false, Ordering::Relaxed);
         match self.leaves_by {
             None if is_told => {
-                tracing::info!("told to stop: the peer is to go on");
+                tracing::info!("told to stop; waiting until the peer can go on without this node");
                 self.leaves_by = Some(linux::clock::now() + STOP_MAX);
                 self.node.handle_stop(linux::clock::now());
                 false
@@ -262,7 +279,8 @@ impl Agent<'_> {
         }
     }
 
-    /// Lowers the agent's priority, or restores it. Connections that already go on need the application and the keeper to run first.
+    /// Lowers the agent's priority, or restores it. With the lower priority, the application and the keeper run first
+    /// and serve the connections that were already taken over.
     fn yield_to_others(&mut self, yields: bool) {
         if self.yields == yields {
             return;
@@ -274,7 +292,7 @@ impl Agent<'_> {
             linux::process::take_precedence()
         };
         if let Err(error) = outcome {
-            tracing::debug!(%error, "priority");
+            tracing::debug!(%error, "cannot change the agent's priority");
         }
     }
 
@@ -292,16 +310,16 @@ impl Agent<'_> {
     }
 }
 
-impl TurnSteps for Agent<'_> {
+/// The steps of a turn ([`TurnStep`]).
+impl Agent<'_> {
     fn look_for_pause(&mut self) {
         let reading = linux::clock::reading();
         if let Some(lost) = reading.and_then(|reading| self.pauses.look(reading)) {
             tracing::warn!(
                 ?lost,
-                "this machine was paused, and its clock stood still: it speaks by no lease that it had before"
+                "this machine was paused and its clock stood still; leases from before the pause no longer count"
             );
             self.node.handle_pause(linux::clock::now());
-            self.carry_out();
         }
     }
 
@@ -322,8 +340,8 @@ impl TurnSteps for Agent<'_> {
             .drain(BATCH, false, &mut RingReader(&mut self.node))
     }
 
-    /// Carries out the node's actions until it has none left. During a takeover the node may also pause, so that everything else is
-    /// looked at first.
+    /// Carries out the node's actions until it returns none. During a takeover the node may return none although steps
+    /// are left, so that the other parts of a turn get their time.
     fn carry_out(&mut self) {
         while let Some(action) = self.node.poll_action() {
             self.yield_to_others(self.node.is_unhurried());
@@ -378,7 +396,7 @@ impl TurnSteps for Agent<'_> {
         }
     }
 
-    /// Starts the upgrade in place once it was asked for, the successor was found fit, and nothing is half done.
+    /// Starts an upgrade in place if one was requested, the successor has passed its check, and nothing is half done.
     fn look_for_upgrade(&mut self) {
         let is_settled = !self.node.is_deciding() && self.executor.is_settled() && self.kernel.is_settled();
         if self.leaves_by.is_none() && self.upgrade.is_due(is_settled) {
@@ -389,7 +407,7 @@ impl TurnSteps for Agent<'_> {
             if let Some(Err(error)) = keepers.map(|keepers| relay.start(keepers)) {
                 tracing::error!(
                     error = format!("{error:#}"),
-                    "connections to come will not be relayed"
+                    "new connections will not be relayed"
                 );
             }
         }

@@ -71,7 +71,7 @@ fn tell_failure(service: &str, why: Option<&str>) {
     match why {
         Some(why) => tracing::error!(
             why,
-            "the service has failed on this node: it is mute here until this succeeds; others go on"
+            "the service has failed on this node: it is mute here until the failed step succeeds; other services go on"
         ),
         None => tracing::info!(service, "the service's network is whole again on this node"),
     }

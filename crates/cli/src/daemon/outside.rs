@@ -1,7 +1,8 @@
 //! Asks outside hosts through the services' interfaces, to learn whether clients could reach this node.
 //!
-//! Services that have the same interface and the same hosts share their questions. So a gateway gets no more questions for sixty services
-//! than for one. The node is told when an answered question was asked, and decides whether the answer counts for a service.
+//! Services that have the same interface and the same hosts share their questions. So a gateway gets no more questions
+//! for sixty services than for one. When a host answers, the node gets the time of the question. The node decides
+//! whether the answer counts for a service.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -66,7 +67,8 @@ struct Questions {
 }
 
 impl Questions {
-    /// Whether a service can share the last question at `now`. For this service only questions asked at `since` or later count.
+    /// Whether the last question is recent enough at `now` for a service to share it. Only questions asked at `since`
+    /// or later count for this service.
     fn do_for(&self, now: Instant, since: Option<Instant>) -> bool {
         let does = |at: Instant| now.since(at) < SHARED && since.is_none_or(|since| at >= since);
         self.asked.back().copied().is_some_and(does)
@@ -116,7 +118,8 @@ impl OutsideProbes {
         Self { routes }
     }
 
-    /// Asks on behalf of a service. A question from before `since` does not count. Tells the node if there is no host to ask.
+    /// Asks on behalf of a service. A question from before `since` does not count. Returns false if there is no host to
+    /// ask.
     pub fn ask(&mut self, service: ServiceIndex, since: Option<Instant>) -> bool {
         let mut routes = self.routes.iter_mut();
         let route = routes.find(|route| route.services.contains(&service));

@@ -9,8 +9,8 @@ use proto::action::ServiceIndex;
 use super::kernel::LinuxKernel;
 use crate::config;
 
-/// Address and MSS of this node's programs as clients of a service at `vip`. The peer must be able to answer to the address. So the address
-/// is one of the service interface's addresses: the address `before`, as long as the interface has it.
+/// Address and MSS of this node's programs as clients of a service at `vip`. The peer must be able to answer to the
+/// address, so the service interface must have it. Keeps the address `before` while the interface has it.
 fn own_client(
     interface: &Interface,
     vip: IpAddr,
@@ -40,7 +40,7 @@ pub(super) fn first_own_client(
         tracing::warn!(
             service,
             interface,
-            "there is no address for clients on this node: they are refused"
+            "the interface has no address for clients on this node: their connections are refused"
         );
     }
     own
@@ -75,7 +75,7 @@ impl LinuxKernel {
             tracing::info!(
                 service,
                 ?own,
-                "clients on this node have another address, or other segments"
+                "the address or the MSS of clients on this node has changed"
             );
             self.wire.set_own_client(index, own);
         }

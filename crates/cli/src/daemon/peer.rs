@@ -218,7 +218,7 @@ impl PeerLinks {
         })
     }
 
-    /// Gives a heartbeat to the thread, which sends it in its rhythm, or at once if it has news.
+    /// Gives a heartbeat to the thread. The thread sends it at the next beat, or at once if the heartbeat has news.
     pub fn send(&self, heartbeat: &Heartbeat) {
         let mut word = self.said.word.lock().unwrap_or_else(PoisonError::into_inner);
         word.take(heartbeat);
@@ -508,6 +508,6 @@ mod tests {
         heartbeat.echo = echo(7, 2);
         assert!(!is_news(&heartbeat));
         heartbeat.echo = echo(8, 1);
-        assert!(is_news(&heartbeat), "another life of it");
+        assert!(is_news(&heartbeat), "another incarnation of the peer");
     }
 }

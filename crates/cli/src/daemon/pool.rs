@@ -34,7 +34,7 @@ impl LinuxKernel {
                 | Role::Standby => 0,
             };
             if let Err(error) = service.pool.fill(wanted, POOL_STEP) {
-                tracing::debug!(%error, service = service.name, "socket pool");
+                tracing::debug!(%error, service = service.name, "socket pool not filled; a takeover would be slower");
             }
         }
     }

@@ -54,7 +54,7 @@ impl Recording {
         }))
     }
 
-    /// Ends the recording: `why`.
+    /// Ends the recording and logs the reason `why`.
     fn end(&mut self, why: &str) {
         let outcome = self.file.take().map_or(Ok(()), |mut file| file.flush());
         tracing::warn!(path = %self.path.display(), why, ?outcome, "the recording has ended");

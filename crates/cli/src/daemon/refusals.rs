@@ -1,4 +1,4 @@
-//! Logs clients that are refused because their packets did not come through the wire.
+//! Logs refusals: packets that did not come through the wire, and connections of programs on this node.
 
 use super::kernel::LinuxKernel;
 
@@ -25,7 +25,7 @@ impl LinuxKernel {
                 tracing::warn!(
                     service = self.service_name(index),
                     connections = now - before,
-                    "programs on this node were refused: they do not leave their address to the kernel, or have none"
+                    "programs on this node were refused: they bind another address than the node's own, or it has none"
                 );
             }
         }
@@ -37,7 +37,7 @@ impl LinuxKernel {
             let packets = now - before;
             tracing::warn!(
                 packets,
-                "packets came to services past the wire, or from this node while it is mute: refused"
+                "refused packets to services that came past the wire, or from this node while it is mute"
             );
         }
     }

@@ -114,12 +114,10 @@ impl Replicas {
         })
     }
 
-    /// Closes a replica.
     pub fn close(&mut self, service: ServiceIndex, id: ConnectionId) {
         drop(self.take(service, id));
     }
 
-    /// Closes all replicas of a service.
     pub fn close_all(&mut self, service: ServiceIndex) {
         let keys: Vec<ReplicaKey> = self
             .by_key
@@ -217,7 +215,7 @@ impl Replicas {
             .epoll
             .modify(&replica.stream, &mut event(token, readable, writable))
         {
-            tracing::warn!(%error, "watching a replica");
+            tracing::warn!(%error, "cannot watch a replica; its events are not noticed");
         }
     }
 

@@ -263,7 +263,7 @@ fn counters(node: &Node, kernel: &LinuxKernel, index: ServiceIndex) -> BTreeMap<
     let mut counters: BTreeMap<String, u64> = match kernel.wire().counters(index) {
         Ok(values) => REASONS.iter().map(|&name| name.to_owned()).zip(values).collect(),
         Err(error) => {
-            tracing::warn!(%error, "the wire's counters");
+            tracing::warn!(%error, "cannot read the wire's counters; the status lacks them");
             BTreeMap::new()
         }
     };

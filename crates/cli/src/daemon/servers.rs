@@ -26,8 +26,8 @@ pub struct Servers {
 struct ServiceApplication {
     address: SocketAddr,
     presence: ListenerPresence,
-    /// The kernel's numbers of the application's listeners, if its state is copied (`state_sync`). An application with none of these
-    /// listeners was started again, and has lost the copied state.
+    /// Socket cookies of the application's listeners, if its state is copied (`state_sync`). An application with none
+    /// of these listeners was started again, and has lost the copied state.
     listeners: Option<Vec<u64>>,
     /// The application was started again, and the node does not know yet.
     has_restarted: bool,
@@ -70,8 +70,8 @@ impl Servers {
         self.deaths.as_fd()
     }
 
-    /// Whether a service's application was started again since its state was last copied. Always false if its state is not copied.
-    /// [`Servers::watch`] then tells the node.
+    /// Whether a service's application was started again since its state was last copied. If so, [`Servers::watch`]
+    /// tells the node. Always false if its state is not copied.
     pub fn has_restarted(&mut self, service: ServiceIndex) -> bool {
         let application = &mut self.applications[usize::from(service)];
         if application.listeners.is_some() {
@@ -122,7 +122,7 @@ impl Servers {
     }
 }
 
-/// The kernel's numbers of the listeners that get connections to `address`.
+/// Socket cookies of the listeners that get connections to `address`.
 fn listeners_of(address: SocketAddr) -> Vec<u64> {
     match linux::network::sockets::listeners(address.port()) {
         Ok(listeners) => listeners
@@ -138,7 +138,7 @@ fn listeners_of(address: SocketAddr) -> Vec<u64> {
 }
 
 /// Whether a listener at `listener` gets connections to `address`. A listener on all IPv6 addresses counts for IPv4 too: its program may
-/// have forbidden that, but `/proc` does not show it.
+/// have forbidden that (IPV6_V6ONLY), but the lists of listeners do not show it.
 pub fn accepts(listener: SocketAddr, address: SocketAddr) -> bool {
     let every = listener.ip().is_unspecified() && (listener.is_ipv6() || address.is_ipv4());
     listener.port() == address.port() && (every || listener.ip() == address.ip())

@@ -96,8 +96,8 @@ pub fn could_go_on(config: &Config) -> anyhow::Result<()> {
     let journal = network::journal(&node.state_dir);
     if network::begun(&journal)?.as_ref() != Some(&plan(config)) {
         bail!(
-            "services, their interfaces, peers or applications are others than those of the running daemon; to change them, \
-             stop it"
+            "services, their interfaces, peers or applications differ from the running daemon's; to change them, stop \
+             the daemon"
         );
     }
     Ok(())

@@ -177,7 +177,7 @@ impl FixedSettings {
         match pairs.iter().find(|(_, is_same)| !is_same) {
             None => Ok(()),
             Some((field, _)) => Err(format!(
-                "{}: {field} is another one than the running daemon's; to change it, stop the daemon",
+                "{}: {field} differs from the running daemon's; to change it, stop the daemon",
                 file.display()
             )),
         }
@@ -203,7 +203,7 @@ fn ask_successor(file: &Path) -> Result<(), String> {
     ];
     tracing::info!(
         program = command[0],
-        "asked for an upgrade in place: checking the program that lies here now"
+        "asked for an upgrade in place: checking the program file that is now at this path"
     );
     match bounded::run(&command, &[], CHECK_MAX, LatePolicy::Kill) {
         Ok(CommandOutcome::Ended { status, .. }) if status.success() => Ok(()),

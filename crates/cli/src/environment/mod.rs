@@ -17,7 +17,7 @@ use crate::daemon::accepts;
 /// millisecond.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
-/// What may be done about a peer that does not answer.
+/// Ways out when the peer does not answer; the end of an error message.
 const PEER_ALLOWED: &str = "allowed: the peer's address, with the peer switched on, or the option --without-peer to serve alone what \
                             this node is the primary of";
 
@@ -280,7 +280,7 @@ impl Check<'_> {
             None => self.warning(
                 index,
                 "interface",
-                format!("the driver of {name} does not say whether LRO is off, as it must be"),
+                format!("the driver of {name} does not say whether LRO is off; it must be off"),
             ),
         }
         if interface.address_like(service.address).is_none() {
@@ -288,7 +288,7 @@ impl Check<'_> {
             self.problem(
                 index,
                 "interface",
-                format!("{name} has no {family} address of its own, as it must have to reach the peer"),
+                format!("{name} has no {family} address of its own; it needs one to reach the peer"),
             );
         }
         Ok(Some(interface))
@@ -305,14 +305,14 @@ impl Check<'_> {
             .iter()
             .any(|service| service.role == NodeRole::Primary);
         if fence.delay.is_zero() && is_primary {
-            let what = "is 0 on a node that is a primary: if the nodes do not hear each other, each may fence the other; allowed on \
-                        one of the two nodes: longer than the command takes";
+            let what = "is 0 on a node that is a primary: if the nodes do not hear each other, each may fence the \
+                        other; allowed: on one of the two nodes, longer than the command takes";
             let warning = self.config.problem("fence.delay_ms", what.to_owned());
             self.findings.warnings.push(warning);
         }
     }
 
-    /// Checks the hosts that a primary asks whether clients reach it when its backup is gone.
+    /// Warns if there is no outside host. A primary whose backup is gone asks outside hosts whether clients reach it.
     fn outside_hosts(
         &mut self,
         index: usize,
@@ -324,7 +324,9 @@ impl Check<'_> {
             object: format!("gateways on {name}"),
             answer,
         })?;
-        let mut hosts = service.claim_ping.iter().chain(&gateways);
+        // For IPv6, the peer is listed as a gateway because of the route through it.
+        let gateways = gateways.iter().filter(|host| **host != service.peer_address);
+        let mut hosts = service.claim_ping.iter().chain(gateways);
         if !hosts.any(|host| host.is_ipv4() == service.address.is_ipv4()) {
             let what = format!(
                 "is missing, and no route through {name} has a gateway: nobody can be asked whether this node is cut off, so a \

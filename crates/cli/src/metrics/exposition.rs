@@ -100,7 +100,7 @@ fn node(page: &MetricsPage, status: &NodeStatus) {
     let names = vec![status.node.as_str(), &status.peer.name, env!("CARGO_PKG_VERSION")];
     page.gauge(
         "steadfast_node_info",
-        "This node, its peer, and the version it runs.",
+        "This node, its peer, and the version that this node runs.",
         &["node", "peer", "version"],
         [(names, 1.0)],
     );
@@ -181,7 +181,7 @@ fn witness(page: &MetricsPage, witness: Option<&WitnessStatus>) {
     );
     page.gauge(
         "steadfast_witness_epoch",
-        "The latest epoch that the witness gave away, by service and by the node that has it.",
+        "The latest epoch that the witness granted, by service and by the node that has it.",
         &["service", "owner"],
         witness.iter().flat_map(|witness| {
             let owners = witness.owners.iter();
@@ -194,7 +194,7 @@ fn roles(page: &MetricsPage, services: &[ServiceStatus]) {
     let states = State::ALL.map(|state| (state, state.to_string()));
     page.gauge(
         "steadfast_service_state",
-        "What this node is for the service: 1 for its state, 0 for the others.",
+        "State of this node for the service: 1 for its current state, 0 for the others.",
         &["service", "state"],
         services.iter().flat_map(|service| {
             states.iter().map(move |(state, name)| {
@@ -228,7 +228,8 @@ fn roles(page: &MetricsPage, services: &[ServiceStatus]) {
     );
     page.each(
         "steadfast_service_epoch",
-        "One more whenever a pair begins, a node begins to speak alone, or a node that came back is accepted as the wire.",
+        "Goes up by one when a pair begins, when a node begins to speak alone, or when a node that came back is \
+         accepted as the wire.",
         services,
         |service| Some(number(service.epoch)),
     );
@@ -239,7 +240,7 @@ fn roles(page: &MetricsPage, services: &[ServiceStatus]) {
     ];
     page.gauge(
         "steadfast_application_state",
-        "How the service's application on this node is: 1 for its state, 0 for the others.",
+        "State of the service's application on this node: 1 for its current state, 0 for the others.",
         &["service", "state"],
         services.iter().flat_map(|service| {
             applications.map(|(state, name)| {
@@ -253,7 +254,8 @@ fn roles(page: &MetricsPage, services: &[ServiceStatus]) {
 fn leases(page: &MetricsPage, services: &[ServiceStatus]) {
     page.each(
         "steadfast_lease_seconds",
-        "As configured: a wire's VIP may be claimed once 17/16 of it have passed since its last word, and its death is declared.",
+        "The lease as configured. A wire's VIP may be claimed once its death is declared and 17/16 of the lease have \
+         passed since its last word.",
         services,
         |service| Some(seconds(service.lease.configured_ns)),
     );
@@ -321,7 +323,7 @@ fn paths(page: &MetricsPage, services: &[ServiceStatus]) {
 fn connections(page: &MetricsPage, services: &[ServiceStatus]) {
     page.gauge(
         "steadfast_connections",
-        "Connections by what a failure would mean for them.",
+        "Connections by protection: whether they would continue if the primary failed now.",
         &["service", "protection"],
         services.iter().flat_map(|service| {
             let counts = service.connections;
@@ -384,7 +386,7 @@ fn logs(page: &MetricsPage, services: &[ServiceStatus]) {
     );
     page.each(
         "steadfast_log_limit_bytes",
-        "What steadfast_log_bytes may be.",
+        "Maximum of steadfast_log_bytes.",
         services,
         |service| Some(number(service.log_limit_bytes)),
     );
@@ -396,7 +398,7 @@ fn logs(page: &MetricsPage, services: &[ServiceStatus]) {
     );
     page.each(
         "steadfast_connection_log_limit_bytes",
-        "What the log of one connection may be.",
+        "Maximum size of the log of one connection.",
         services,
         |service| Some(number(service.connection_log_limit_bytes)),
     );
@@ -408,13 +410,13 @@ fn logs(page: &MetricsPage, services: &[ServiceStatus]) {
     );
     page.each(
         "steadfast_spill_limit_bytes",
-        "What steadfast_spilled_bytes may be; 0 if nothing goes to files.",
+        "Maximum of steadfast_spilled_bytes; 0 if nothing goes to files.",
         services,
         |service| Some(number(service.spill_limit_bytes)),
     );
     page.each(
         "steadfast_slowed_connections",
-        "Connections whose clients are slowed since their logs are nearly full.",
+        "Connections whose clients are slowed because their logs are nearly full.",
         services,
         |service| Some(number(service.slowed)),
     );
@@ -432,7 +434,7 @@ fn logs(page: &MetricsPage, services: &[ServiceStatus]) {
     );
     page.each(
         "steadfast_state_missed_bytes",
-        "Bytes that connections without a replica have sent since the replica's state was the primary's.",
+        "Bytes that connections without a replica have sent since the primary's state was copied.",
         services,
         |service| {
             let sync = service.state_sync.as_ref();

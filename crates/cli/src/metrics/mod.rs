@@ -65,7 +65,7 @@ pub fn serve(listen: SocketAddr, asker: Asker) -> anyhow::Result<()> {
 
 async fn accept(listen: SocketAddr, source: Arc<MetricsSource>) {
     let listener = bind(listen).await;
-    tracing::info!(%listen, "metrics");
+    tracing::info!(%listen, "serving metrics");
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else {
@@ -133,7 +133,7 @@ fn answer(source: &MetricsSource, request: &Request<Incoming>) -> Response<Full<
     response
 }
 
-/// The agent's answers, at most one in [`FRESH`].
+/// The agent's last answer. It is used again until it is [`FRESH`] old.
 struct MetricsSource {
     asker: Asker,
     last: Mutex<Option<(Instant, Bytes)>>,

@@ -27,7 +27,7 @@ impl ArbiterNode {
         let config = Config::parse(Path::new("test.toml"), &text).unwrap();
         let (wake, wakeups) = channel();
         let arbiter = ArbiterClient::open(&config, move || {
-            let _ = wake.send(()); // the test has ended
+            let _ = wake.send(()); // fails only if the test has ended
         })
         .unwrap();
         Self { arbiter, wakeups }

@@ -36,7 +36,7 @@ fn an_epoch_is_given_to_one_node() {
     assert_eq!(b.take(5), refused(5));
     assert_eq!(b.take(4), refused(5));
     assert_eq!(b.take(6), Granted);
-    assert_eq!(a.take(5), refused(6), "what it once had is over");
+    assert_eq!(a.take(5), refused(6), "the epoch that it once had is over");
     assert_eq!(
         b.take(0),
         Refused {
@@ -47,7 +47,7 @@ fn an_epoch_is_given_to_one_node() {
     );
     drop((a, b));
     let mut a = ArbiterNode::open("a", &etcd.table());
-    assert_eq!(a.take(6), refused(6), "it is kept although nobody is there");
+    assert_eq!(a.take(6), refused(6), "the witness remembers the owner");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn who_cannot_prove_to_be_etcd_is_not_believed() {
     assert_eq!(
         ArbiterNode::open("a", &anonymous.join("\n")).take(1),
         Failed,
-        "it asks for a certificate"
+        "etcd asks for a client certificate"
     );
     assert_eq!(ArbiterNode::open("a", &table).take(1), Granted);
 }

@@ -315,7 +315,7 @@ fn a_fence_a_hook_and_a_witness_are_looked_for() {
     assert!(outcome.errors.starts_with(warning), "{}", outcome.errors);
     assert_eq!(
         outcome.code, 0,
-        "who speaks does not depend on it: {}",
+        "a node that already speaks does not need the witness: {}",
         outcome.errors
     );
 
@@ -407,7 +407,7 @@ fn without_an_outside_host_it_says_so() {
     add_gateways(&lan);
     assert!(!warns());
     lan.node.ip("route del default");
-    assert!(warns(), "what is left is of the other family");
+    assert!(warns(), "the remaining gateway is of the other address family");
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn recordings_of(config: &Path) -> PathBuf {
 /// Replays what the daemons with this configuration have recorded. A new node must want the same actions.
 fn replay(config: &Path) {
     let Ok(recordings) = std::fs::read_dir(recordings_of(config)) else {
-        return; // no daemon came so far
+        return; // no daemon got far enough to record
     };
     for recording in recordings {
         let path = recording.unwrap().path();
@@ -473,7 +473,7 @@ fn a_link_may_fail() {
     assert!(link_ages(&status)[1] < link_ages(&status)[0], "{status}");
     assert_eq!(
         status["services"][0]["epoch"], epoch,
-        "nobody has moved: {status}"
+        "no role has changed: {status}"
     );
 }
 

@@ -45,7 +45,8 @@ fn connections_that_began_before_a_gap_of_the_log_are_not_protected() {
     ask(&mut silent.0, &mut silent.1);
     let (mut client, mut server) = connect();
     ask(&mut client, &mut server);
-    // The body is larger than the ring: nothing passes until the agent has been away for too long.
+    // The body is larger than the ring. When the ring is full, nothing passes until the agent has been away for
+    // `agent_timeout_ms`.
     let body = vec![7; 40 << 20];
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -56,7 +57,7 @@ fn connections_that_began_before_a_gap_of_the_log_are_not_protected() {
         let mut reply = vec![0; body.len()];
         client.read_exact(&mut reply).unwrap();
     });
-    // It is unknown whether the log has what follows on this connection.
+    // The agent cannot know later whether this reply was logged.
     silent.1.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
     silent.0.read_exact(&mut [0; 27]).unwrap();
     backup.signal(Signal::SIGCONT);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::sched::{CloneFlags, setns, unshare};
 use tempfile::TempDir;
 
-/// A network namespace without a name. It ends with this value.
+/// A network namespace without a name. It is removed on drop.
 pub struct HostNamespace {
     file: File,
 }
@@ -163,7 +163,7 @@ impl OperatorLan {
     pub fn file(&self, name: &str, text: &str, mode: u32) -> PathBuf {
         let path = self.dir.path().join(name);
         fs::write(&path, text).expect("it can be written");
-        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its owner may");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("permissions can be set");
         path
     }
 
@@ -209,7 +209,7 @@ peer_address = "2001:db8::3"
         self.node.run(|| CommandOutput::of(&mut steadfast(arguments)))
     }
 
-    /// Runs `steadfast COMMAND --config FILE` on the node; its messages name the file `s.toml`.
+    /// Runs `steadfast COMMAND --config FILE` on the node. In its errors, `s.toml` replaces the path of the file.
     pub fn with_config(&self, command: &str, file: &Path) -> CommandOutput {
         let mut outcome = self.steadfast(&[command, "--config", file.to_str().expect("text")]);
         outcome.errors = outcome.errors.replace(file.to_str().expect("text"), "s.toml");
@@ -222,7 +222,7 @@ pub fn steadfast(arguments: &[&str]) -> Command {
     program(PROGRAM.as_ref(), arguments)
 }
 
-/// A process that ends with this value.
+/// A process that is killed on drop.
 pub struct TestProcess(pub Child);
 
 impl Drop for TestProcess {

@@ -1,4 +1,4 @@
-//! Programs on the nodes themselves that use the service: a real redis on both nodes, and clients that stay connected.
+//! Clients that run on the nodes themselves. The servers are real redis servers, one on each node.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -187,7 +187,7 @@ fn a_client_on_a_node_outlives_every_change_of_its_roles() {
 
     lan.stranger.ip("link set port2 up");
     one.start_again();
-    // Each of the two services is whole again, a moment apart.
+    // The two services become duplex at different moments.
     let until = Instant::now() + PATIENCE;
     while one.ask("status").output.matches("\"mode\":\"duplex\"").count() < 2 {
         assert!(Instant::now() < until, "{}", one.ask("status").output);
@@ -210,7 +210,7 @@ fn a_client_on_a_node_outlives_every_change_of_its_roles() {
     }
     two.wait_for(&["\"peer_state\":\"primary\""]);
     for client in clients.iter_mut().rev().take(2) {
-        client.ask("PING", "+PONG"); // connections that began under the wire are protected
+        client.ask("PING", "+PONG"); // these two began while the wire ran, so they are protected
     }
     for vip in [V4, V6] {
         assert_eq!(ask(&lan.peer, vip, &["PING"]), "PONG");

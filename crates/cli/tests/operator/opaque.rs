@@ -16,7 +16,7 @@ const UPGRADED: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r
                         Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 const ONLY_ONE: &str = "\"connections\":{\"protected\":0,\"unprotected\":1,\"ambiguous\":0}";
 
-/// Starts openssl. It is killed if the test ends before it.
+/// Starts openssl. The process is killed on drop.
 fn openssl(namespace: &HostNamespace, dir: &Path, arguments: &str) -> TestProcess {
     let mut command = Command::new("openssl");
     command

@@ -78,7 +78,7 @@ impl<'a> ReplicatedPair<'a> {
         assert_eq!(self.client.read(&mut [0]).unwrap(), 0);
     }
 
-    /// Cuts off and kills the primary, and waits until the backup has decided all connections.
+    /// Cuts off and kills the primary. Waits until the backup serves alone. Checks that it has restored the connection.
     fn power_off(&mut self) {
         self.lan.stranger.ip("link set port2 down");
         self.pair[0].signal(Signal::SIGKILL);
@@ -111,7 +111,8 @@ impl<'a> ReplicatedPair<'a> {
     }
 }
 
-/// The server sends its last reply and `closes`. The client closes long after the takeover.
+/// The server sends its last reply, then shuts its socket down in the directions `closes`. The client closes long after
+/// the takeover.
 fn close_late(test: &str, closes: Shutdown) {
     let Some(lan) = OperatorLan::new(test) else { return };
     let dir = tempfile::tempdir().unwrap();
@@ -133,7 +134,7 @@ fn close_late(test: &str, closes: Shutdown) {
     scene.wait_for_client(&["gone"]);
 }
 
-/// Redis does so after QUIT: it is the first to close.
+/// After QUIT, Redis closes first.
 #[test]
 fn a_server_that_has_closed_first_is_not_reset_by_a_takeover() {
     close_late(
@@ -293,8 +294,8 @@ fn a_replica_that_is_too_slow_protects_nobody() {
     upload_to_a_slow_replica(test, "unprotect", given_up, false);
 }
 
-/// The hook has copied the primary's state to a server that is gone. A service manager may start a server again before the agent looks,
-/// so the agent compares the listeners.
+/// The hook copied the primary's state to a server that has ended since. A service manager may start another server
+/// before the agent checks. So the agent compares the listeners with those that it knows.
 #[test]
 fn a_server_that_was_started_again_is_copied_to_again() {
     let Some(lan) = OperatorLan::new("a_server_that_was_started_again_is_copied_to_again") else {

@@ -41,7 +41,7 @@ impl RequestServer {
         ]
     }
 
-    /// Method, path and mark of each request that the server has begun to execute.
+    /// A line for each request that the server has begun to execute: method, path, `Steadfast-Reexecuted` (or `new`).
     fn asked(&self) -> String {
         fs::read_to_string(self.notes.join("asked")).unwrap_or_default()
     }

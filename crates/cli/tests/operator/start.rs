@@ -81,7 +81,7 @@ fn starts_that_fail_do_not_hide_how_long_the_primary_was_without_an_agent() {
         assert!(Instant::now() < until, "the backup takes over");
         fail_to_start(&mut one);
     }
-    client.write_all(ASK).unwrap(); // the keeper connects to the application once there is something to say
+    client.write_all(ASK).unwrap(); // the keeper connects to the application only when it has input
     let mut survivor = accept(&listeners[1]);
     answer(&mut client, &mut survivor);
     lan.stranger.ip("link set port3 down");

@@ -32,7 +32,7 @@ fn wait_until(what: &str, daemon: &Daemon<'_>, is_so: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(30);
     while !is_so() {
         let log = || fs::read_to_string(&daemon.log).unwrap();
-        assert!(Instant::now() < until, "{what} is not so: {}", log());
+        assert!(Instant::now() < until, "waiting for {what}: {}", log());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -107,7 +107,7 @@ fn a_program_takes_the_place_of_the_running_one() {
         let before = keeper(&one);
         install(&one.program);
         one.signal(Signal::SIGUSR2);
-        // The node must not look dead at any moment,
+        // The node must not look dead at any moment.
         let until = Instant::now() + Duration::from_secs(20);
         while runs(pid) != inode(&one.program) {
             assert!(Instant::now() < until, "the old program goes on");
@@ -115,7 +115,7 @@ fn a_program_takes_the_place_of_the_running_one() {
             assert_eq!(code, 2, "a live node is left alone: {errors}");
             assert_eq!(refusals(&one), 0);
         }
-        // and the signal must not end it at any moment.
+        // The signal must not end the process at any moment.
         one.signal(Signal::SIGUSR2);
         one.wait_for(&["\"role\":\"primary\"", "\"peer_state\":\"backup\""]);
         assert!(
@@ -148,7 +148,7 @@ fn a_program_takes_the_place_of_the_running_one() {
     one.signal(Signal::SIGTERM);
     assert_eq!(one.process.wait().unwrap().code(), Some(0));
     let left = [files(&one, ".sock"), files(&one, "lock")].concat();
-    assert_eq!(left, Vec::<PathBuf>::new(), "with the daemon all keepers end");
+    assert_eq!(left, Vec::<PathBuf>::new(), "all keepers end with the daemon");
 }
 
 /// A text in the configuration, its replacement, and the reason for which the daemon refuses it.
@@ -214,7 +214,7 @@ fn what_does_not_fit_is_refused_and_the_service_goes_on() {
     let away = one.program.with_extension("away");
     fs::rename(&one.program, &away).unwrap();
     one.signal(Signal::SIGUSR2);
-    wait_until("the refusal of no program", &one, || {
+    wait_until("the refusal of a missing program", &one, || {
         refusals(&one) == UNFIT.len() + 1
     });
     assert_eq!((runs(pid), keeper(&one)), (ran, keeper_before));

@@ -14,7 +14,7 @@ pub const LOAD: &str = "bench-load";
 const BLOCK: usize = 256 * 1024;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Which end.
+/// The end to run.
 #[derive(Clone, Debug, Args)]
 pub struct LoadOptions {
     #[command(subcommand)]
@@ -25,9 +25,9 @@ pub struct LoadOptions {
 enum LoadCommand {
     /// GET a path and drop its contents.
     Download { server: SocketAddr, path: String },
-    /// PUT so many zero bytes.
+    /// PUT this number of zero bytes.
     Upload { server: SocketAddr, bytes: u64 },
-    /// Take what is PUT at a port, and drop it.
+    /// Accept PUTs at a port, and drop their bodies.
     Sink { port: u16 },
     /// Use a CPU until killed.
     Spin,
@@ -146,7 +146,7 @@ fn sink(port: u16) -> Result<()> {
         let stream = stream?;
         std::thread::spawn(move || {
             if let Err(error) = swallow(stream) {
-                tracing::warn!(%error, "upload");
+                tracing::warn!(%error, "an upload to the sink failed");
             }
         });
     }

@@ -130,7 +130,7 @@ impl BenchTestbed {
         Ok(&agents.context("a network without steadfast has no agents")?[index])
     }
 
-    /// What the daemon of node `index` reports about its only service.
+    /// Status of the only service, as the daemon of node `index` reports it.
     ///
     /// # Errors
     /// If there is no daemon or it does not answer.

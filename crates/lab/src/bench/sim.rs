@@ -29,7 +29,7 @@ pub struct SimBenchOptions {
     /// Rounds; each runs both simulators once, in changing order. Medians are reported.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Flows between hosts of their own, over one bottleneck.
+    /// Number of flows. Each has its own two hosts, and all share one bottleneck.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     flows: u32,
     /// Data packets per flow.

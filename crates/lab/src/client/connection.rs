@@ -110,7 +110,7 @@ impl ClientConnection {
         Ok(())
     }
 
-    /// What the connection is doing.
+    /// The connection's present phase.
     pub fn phase(&self) -> ConnectionPhase {
         self.phase.get()
     }

@@ -15,7 +15,7 @@ pub struct ClientPlan {
     pub server: SocketAddr,
     /// The service's protocol.
     pub protocol: Protocol,
-    /// What every connection does.
+    /// The work of every connection except the first `idle` ones.
     pub workload: Workload,
     /// Number of connections, all open at once.
     pub connections: usize,
@@ -27,9 +27,9 @@ pub struct ClientPlan {
     pub seed: u64,
     /// Content bytes per second of each connection. `None`: as fast as possible.
     ///
-    /// The client paces Redis and requests by the times of its requests. An HTTP download is paced by the server, which gets the
-    /// argument `?rate=N` (nginx: `limit_rate $arg_rate; sendfile_max_chunk 16k;`). If the client paced a download by reading slowly, its
-    /// own buffers would hide the stall.
+    /// The client paces Redis, `post` and `request` by delaying its requests. An HTTP download is paced by the server,
+    /// which gets the argument `?rate=N` (nginx: `limit_rate $arg_rate; sendfile_max_chunk 16k;`). If the client paced
+    /// a download by reading slowly, its own buffers would hide the stall.
     pub bytes_per_second: Option<u64>,
     /// Time limit of a connection, in milliseconds. A connection that has not ended by then has failed.
     pub deadline_ms: u64,
@@ -37,8 +37,8 @@ pub struct ClientPlan {
     pub connects_at_once: usize,
     /// Maximum number of points of each connection's timeline. A long timeline uses at least half of them.
     pub timeline_points: usize,
-    /// The content of this number of connections, from the first on, is hashed by SHA-256. All content is compared byte by byte in any
-    /// case. Hashing takes longer than comparing.
+    /// Number of connections, from the first on, whose content is hashed by SHA-256. All content is compared byte by
+    /// byte in any case. Hashing takes longer than comparing.
     pub hashed: usize,
     /// Whether any request that stores something may be refused (503), because the nodes may have given up its log. Otherwise only a
     /// request that must not be executed twice may be refused.
@@ -55,7 +55,7 @@ pub enum Protocol {
     Redis,
 }
 
-/// What a connection does.
+/// The work of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Workload {
@@ -169,7 +169,7 @@ pub enum PlanError {
         /// The maximum.
         most: u64,
     },
-    /// A static file server takes no uploads.
+    /// Uploads are Redis commands. Over HTTP, [`Workload::Post`] stores content.
     #[error("workload upload needs protocol redis")]
     UploadOverHttp,
     /// POST is a method of HTTP.

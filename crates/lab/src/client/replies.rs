@@ -16,7 +16,7 @@ pub enum Head {
     /// An HTTP/1.1 head of status 201 or 204 that keeps the connection open. An interim head (100) may precede it. If the request may
     /// be refused, a head of status 503 that ends the connection is correct too.
     Stored {
-        /// Whether a survivor must not or cannot execute the request again.
+        /// Whether the request may be refused, because a survivor must not or cannot execute it again.
         may_be_refused: bool,
     },
     /// An HTTP/1.1 head of status 200 that keeps the connection open and announces the content by its length
@@ -103,8 +103,8 @@ pub struct Replies {
 /// The part of the first due reply that comes next.
 #[derive(Debug)]
 enum DueReplyPart {
-    /// The head. `gathered` has the received bytes of an HTTP head until the head is complete. For a literal head, only the number of
-    /// these bytes is used.
+    /// The head. `gathered` has the received bytes of the head. An HTTP head is parsed from them. For a literal head,
+    /// only their number is used.
     Head {
         gathered: Vec<u8>,
     },
@@ -325,7 +325,7 @@ fn check_stored(reply: &[u8], may_be_refused: bool) -> Result<Option<(usize, boo
     };
     let is_empty = has("content-length", "0") || response.code == Some(204);
     let closes = has("connection", "close");
-    match response.code {
+    match response.code.filter(|_| response.version == Some(1)) {
         Some(201 | 204) if is_empty && !closes => Ok(Some((interim + len, false))),
         Some(503) if may_be_refused && is_empty && closes && has("retry-after", "1") => {
             Ok(Some((interim + len, true)))
@@ -363,7 +363,7 @@ fn check_http_head(head: &[u8], content_length: u64) -> Result<Option<usize>, St
         _ => {
             let found: Vec<_> = lengths.into_iter().map(excerpt).collect();
             Err(format!(
-                "Content-Length {found:?}, expected one of {content_length}"
+                "Content-Length {found:?}, expected exactly one: {content_length}"
             ))
         }
     }

@@ -74,9 +74,9 @@ pub struct Stall {
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{phase:?}: {failure}")]
 pub struct Failed {
-    /// What the connection was doing.
+    /// The phase in which the connection ended.
     pub phase: ConnectionPhase,
-    /// What happened.
+    /// The error that ended the connection.
     #[source]
     pub failure: ClientFailure,
 }
@@ -140,7 +140,7 @@ pub struct Latency {
     pub max_us: f64,
 }
 
-/// A value over connections, in the unit of its name.
+/// Distribution of a value over connections. The unit is in the name of the field that has this type.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// Half of the values are at most this.

@@ -26,7 +26,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 /// the last event is the report.
 ///
 /// # Errors
-/// The plan cannot be read or carried out. What happens to connections is in the report.
+/// The plan cannot be read or carried out. Connections that fail are no error. They are in the report.
 pub fn main() -> anyhow::Result<()> {
     let mut line = String::new();
     io::stdin().read_line(&mut line).context("reading the plan")?;
@@ -69,7 +69,7 @@ fn forward_orders(orders: &mpsc::UnboundedSender<ClientOrder>) {
                     return;
                 }
             }
-            Err(error) => tracing::error!(%error, line, "not an order"),
+            Err(error) => tracing::error!(%error, line, "ignoring a line that is not an order"),
         }
     }
     tracing::error!("standard input ended before the report");

@@ -15,7 +15,7 @@ use super::run::run;
 use super::*;
 use crate::pattern;
 
-/// What a server does wrong after `after` bytes of its first reply with content.
+/// The fault of a test server. `after` is the number of content bytes of a reply before the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServerFault {
     None,
@@ -336,6 +336,6 @@ fn a_paced_transfer_takes_its_time() {
     let report = run_plan(plan, &[]);
     assert_eq!(report.survivors(), 1);
     let took_ms = (report.ended_ns - report.started_ns) / 1_000_000;
-    // 39 pieces of 1024 bytes; the last goes at 38,912 / 200,000 s. Slower machines take longer.
+    // 39 pieces of 1024 bytes, then one of 64. The 39th is due at 38,912 / 200,000 s. Slower machines take longer.
     assert!(took_ms >= 194, "{took_ms}");
 }

@@ -20,11 +20,11 @@ pub struct Task<'a> {
     pub plan: &'a ClientPlan,
     /// The connection's number.
     pub index: usize,
-    /// Becomes true at `Order::Stop`.
+    /// Becomes true at `ClientOrder::Stop`.
     pub stop: watch::Receiver<bool>,
-    /// Number of `Order::Reconnect` so far.
+    /// Number of `ClientOrder::Reconnect` so far.
     pub reconnect: watch::Receiver<u64>,
-    /// Becomes true at `Order::Wake`.
+    /// Becomes true at `ClientOrder::Wake`.
     pub wake: watch::Receiver<bool>,
     /// Round trips, in nanoseconds.
     pub latency: &'a RefCell<Histogram<u64>>,

@@ -1,4 +1,4 @@
-//! The command's run, in terms of every lab.
+//! Implements [`Lab`] for the command.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! `steadfast-lab cluster`: several nodes, services paired across them, a witness, and a node's power goes off.
+//! `steadfast-lab cluster`: several nodes with services paired across them, and a witness. One node loses its power.
 
 mod command;
 mod network;

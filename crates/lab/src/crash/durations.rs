@@ -27,7 +27,7 @@ pub struct Durations {
     pub restart_gap: Vec<f64>,
     /// The longest wait of any connection in fault-free time.
     pub baseline_gap: Vec<f64>,
-    /// Longest wait in fault-free time of each connection at work.
+    /// For each connection at work: its longest wait in fault-free time.
     pub fault_free_gap: Vec<f64>,
     /// Time until a returning node was the wire, for each return.
     pub integration: Vec<f64>,

@@ -17,7 +17,7 @@ use crate::pair::integration::Integration;
 use crate::pair::judged::JudgedRun;
 use crate::pair::testbed::Testbed;
 
-/// Time limit for a log to reach its limit after the moment of the fault has come, and the time between two checks.
+/// How long to wait, at the moment of the fault, for a log to reach its limit, and the time between two checks.
 const LIMIT_PATIENCE: Duration = Duration::from_secs(10);
 const LIMIT_POLL: Duration = Duration::from_millis(10);
 /// Text in the reason of a connection that is unprotected because its log is full.
@@ -33,18 +33,18 @@ pub const RETURN: usize = 3;
 /// The results of a run.
 #[derive(Serialize)]
 pub struct RunFacts {
-    /// What the clients measured.
+    /// The clients' measurements.
     pub client: ClientReport,
-    /// Number of idle connections if others are at work. They are the first ones.
+    /// Number of idle connections if others are at work. The idle ones come first.
     pub idle: usize,
     /// The node that the fault hit.
     pub target: CrashTarget,
-    /// What happened since the fault. With rounds, since the first fault.
+    /// The events since the fault. With rounds, since the first fault.
     #[serde(flatten)]
     pub aftermath: Aftermath,
     /// The rounds, if the run has rounds.
     pub rounds: Vec<CrashRound>,
-    /// The log just before the fault, if the run is about its limit.
+    /// The log just before the fault, if the run tests a log's limit.
     pub log: Option<LogAtFault>,
     /// Offset from the monotonic clock to the wall clock. The captures and the verdict have wall-clock times; all other times here are
     /// monotonic.

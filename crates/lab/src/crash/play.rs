@@ -18,9 +18,9 @@ use crate::run::LabRun;
 
 /// Time limit for a run to reach the moment of its fault.
 const FAULT_LIMIT: Duration = Duration::from_secs(40);
-/// Time after an event in which a wait that begins is attributed to the event.
+/// A wait that begins within this time after an event is attributed to the event.
 pub const STALL_WINDOW: Duration = Duration::from_millis(500);
-/// Time before the fault in which a wait that begins may already be caused by the fault.
+/// A wait that begins within this time before the fault may already be caused by the fault.
 pub const FAULT_MARGIN: Duration = Duration::from_millis(100);
 
 /// Plays the run.

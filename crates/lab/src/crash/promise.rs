@@ -1,5 +1,6 @@
-//! The promise to busy connections: a stall is at most the detection, one round trip, the longest wait without a fault, and a small
-//! allowance. The promise holds for takeovers, and for claims after a living wire gives way.
+//! The promise to busy connections, which is a limit for stalls and not the promise of docs/GLOSSARY.md. A stall is at
+//! most the sum of the detection, one round trip, the longest wait without a fault, and a small allowance. The promise
+//! holds for takeovers, and for claims after a living wire gives way.
 
 use serde::Serialize;
 
@@ -13,9 +14,10 @@ const ALLOWANCE_MS: f64 = 20.0;
 /// on their way. Their sender, client or server, repeats them only after a timeout (docs/KERNEL.md).
 const RETRANSMISSION_MS: f64 = 200.0;
 
-/// The longest wait in milliseconds for a sender's next timeout, from the moment of a loss's detection on. Each timeout is twice as long
-/// as the one before (RFC 6298 §5.5). So after a detection that took longer than the first timeout, the next one comes at the latest when
-/// twice that time plus one timeout have passed.
+/// The longest wait in milliseconds from the end of the detection until a sender's next timeout. Each timeout is twice
+/// as long as the one before (RFC 6298 §5.5). If one timeout ends `t` ms after the loss, the next one ends
+/// `2 * t + 200` ms after the loss. With `t <= detection_ms`, that is at most `detection_ms + 200` ms after the
+/// detection.
 fn until_next_timeout(detection_ms: f64) -> f64 {
     if detection_ms < RETRANSMISSION_MS {
         RETRANSMISSION_MS

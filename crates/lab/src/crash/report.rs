@@ -54,7 +54,7 @@ pub struct CrashFindings {
     /// The first few violations of the judge's rules.
     violations: Vec<Finding>,
     violations_more: u64,
-    /// Claims that the captures cannot prove, and why.
+    /// Statements about the run that the captures cannot prove, with the reasons.
     unproven: Vec<String>,
     /// The client's longest wait for a byte around the fault.
     stall_ms: Option<Spread>,
@@ -67,7 +67,8 @@ pub struct CrashFindings {
     takeover_ms: Option<Spread>,
     /// Longest time over all runs from the last declaration of a run until its first connection could go on.
     first_live_ms: Option<f64>,
-    /// The part of the stall after the connection could go on. 0 if the wait ended earlier, because bytes were still on the way.
+    /// The part of the stall after the connection could go on. 0 if the stall ended before that, with bytes that were
+    /// still on the way.
     restart_gap_ms: Option<Spread>,
     /// The longest wait of any connection before the fault. `None` if all waits were too short to be remembered.
     baseline_gap_ms: Option<f64>,
@@ -180,7 +181,7 @@ impl CrashFindings {
         }
     }
 
-    /// Why the run shows nothing, if it does: no connection was under way, or the required event did not happen.
+    /// The reason, if the run shows nothing: no connection was under way, or the required event did not happen.
     fn emptiness(&self, sequel: Sequel) -> Option<&'static str> {
         let must_take_over = match sequel {
             Sequel::Takeover | Sequel::TakeoverOfSome => !self.baseline,
@@ -196,10 +197,12 @@ impl CrashFindings {
         }
     }
 
-    /// Why the waits of connections at work do not keep the promise, if they do not, or if they were not measured.
+    /// The problem, if connections at work waited longer than promised, or if their waits were not measured.
     pub fn broken_promise(&self) -> Option<String> {
         let is_broken = self.busy_stall.is_none_or(|busy| !busy.kept);
-        is_broken.then(|| "connections at work waited longer than is promised: see busy_stall".to_owned())
+        is_broken.then(|| {
+            "connections at work waited longer than promised, or were not measured: see busy_stall".to_owned()
+        })
     }
 
     fn add_violations(&mut self, more: Vec<Finding>) {

@@ -61,7 +61,7 @@ pub fn add_to(facts: &RunFacts) -> (Vec<RoundReport>, Durations) {
 }
 
 impl RoundReport {
-    /// The problem of a round in which no connection was taken over, and which therefore shows nothing.
+    /// The problem, if the round shows nothing: the primary failed, but no connection was taken over.
     pub fn problem(&self) -> Option<String> {
         (self.was == "primary" && self.connections_taken_over == 0).then(|| {
             format!(
@@ -75,8 +75,8 @@ impl RoundReport {
     pub fn line(&self) -> String {
         let ms = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"));
         format!(
-            "round {}: {} ({}) gone, stall max {} ms; back: the wire after {} ms, all protected after {} ms, longest gap \
-             {} ms, without a fault {} ms",
+            "round {}: {} ({}) gone, stall max {} ms; back: wire again after {} ms, all protected after {} ms, \
+             longest gap {} ms, without a fault {} ms",
             self.round,
             self.node,
             self.was,

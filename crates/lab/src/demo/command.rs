@@ -25,7 +25,7 @@ const MEGABYTES: u32 = 250;
 /// processes are killed. Prints the stall in its parts and writes a timeline to look at.
 #[derive(Clone, Debug, Args)]
 pub struct DemoOptions {
-    /// Where the timeline goes.
+    /// Directory for the timeline.
     #[arg(long, value_name = "DIR", default_value = "out/demo")]
     out: PathBuf,
     /// Size of the download in megabytes (10⁶ bytes).
@@ -175,8 +175,8 @@ fn page(options: &DemoOptions, with: &DownloadResult, without: &DownloadResult) 
             ("longest gap before".into(), number(with.baseline_gap_ms, 1)),
         ],
         panels: vec![with.panel.clone(), without.panel.clone()],
-        footnote: "Positions are of a capture at the client; the parts are divided by the survivor's clock \
-                   (the same machine)."
+        footnote: "The positions are from a capture at the client. The times that divide the stall into its parts are \
+                   from the survivor's clock. The client and the survivor run on the same machine."
             .into(),
     })
 }

@@ -1,4 +1,4 @@
-//! One direction of the emulated way: receive frames, ask the link for a verdict, send frames when they are due.
+//! One direction of the emulated path: receive frames, ask the link for a verdict, send frames when they are due.
 
 use std::cmp::{Ordering as Order, Reverse};
 use std::collections::BinaryHeap;
@@ -22,7 +22,8 @@ const BATCH: usize = 64;
 /// Maximum sleep of a thread, so that it notices a request to end.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 
-/// Counters of one direction. A segment that is not cut yet counts as the packets that it will be cut into.
+/// Counters of one direction. A segment that the kernel has not cut into packets yet (GSO) counts as the packets that
+/// it will become.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Passed {
     /// Packets that were delivered.
@@ -78,7 +79,7 @@ impl WanDirection {
     /// Carries frames until `stop`.
     ///
     /// # Errors
-    /// Errors of a socket, except that its interface is down.
+    /// If a socket fails. An interface that is down is no error.
     pub fn carry(mut self, stop: &AtomicBool) -> Result<Passed> {
         // The default, 50 µs, would be added to every delay.
         set_timerslack(1).context("PR_SET_TIMERSLACK")?;
@@ -105,11 +106,13 @@ impl WanDirection {
             let late = now.since(at).as_micros() as u64;
             self.passed.late_us_max = self.passed.late_us_max.max(late);
             let wire = on_the_wire(&frame);
-            if unless_down(self.to.send(&frame), true).context("send")? {
-                self.passed.packets += wire.packets as u64;
-                self.passed.bytes += wire.bytes as u64;
-            } else {
-                self.passed.overrun += 1;
+            match unless_down(self.to.send(&frame).map(Some), None).context("send")? {
+                Some(true) => {
+                    self.passed.packets += wire.packets as u64;
+                    self.passed.bytes += wire.bytes as u64;
+                }
+                Some(false) => self.passed.overrun += 1,
+                None => {} // the cable is pulled, and the frame is lost
             }
             self.spare.push(frame);
         }

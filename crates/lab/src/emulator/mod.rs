@@ -5,9 +5,10 @@
 //!                ◀──── Direction: Link ────
 //! ```
 //!
-//! **Segments.** The emulator carries frames as the hosts send them. These may be TCP segments of up to 64 KB that are not cut
-//! yet, which makes several Gbit/s possible. The rate counts the bytes that such a segment has on a cable. A loss would drop the
-//! whole segment at once, which no cable does. So with a loss, the hosts are told to send single packets.
+//! **Segments.** The emulator carries frames as the hosts send them. These may be TCP segments of up to 64 KB that are
+//! not cut yet, which makes several Gbit/s possible. The rate counts the bytes of the packets that a cable would carry
+//! for such a segment. A loss would drop the whole segment at once, which no cable does. So with a loss, the hosts are
+//! told to send single packets.
 
 mod direction;
 
@@ -27,7 +28,7 @@ pub use self::direction::Passed;
 use self::direction::WanDirection;
 use crate::net::{WAN_CLIENT_INTERFACE, WAN_ROUTER_INTERFACE};
 
-/// What the way between client and router is like. Without any of these they are plugged together.
+/// Properties of the way between client and router. Without any of them, client and router are plugged together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Args, Serialize)]
 pub struct WanOptions {
     /// Round-trip time added between client and router, in milliseconds.
@@ -126,7 +127,7 @@ impl Emulator {
             ("to the client", &router, &client, !seed),
         ];
         for (name, from, to, seed) in ways {
-            let link = Link::new(way.link(), seed).context("a link like that")?;
+            let link = Link::new(way.link(), seed).context("cannot emulate such a link")?;
             let direction = WanDirection::new(link, Arc::clone(from), Arc::clone(to));
             let stop = Arc::clone(&emulator.stop);
             let carry = move || {

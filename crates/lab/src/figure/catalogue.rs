@@ -274,14 +274,14 @@ pub const FIGURES: &[CatalogueEntry] = &[
     },
     CatalogueEntry {
         name: "unequal-2",
-        title: "Section 6.1 with today's hosts: half of the bandwidth is left",
+        title: "Section 6.1 with today's hosts: half of the failed string's bandwidth is left",
         scenario: "unequal-strings-2-to-1",
         marks: &[],
         draw: strings::overview,
     },
     CatalogueEntry {
         name: "unequal-4",
-        title: "Section 6.1 with today's hosts: a quarter of the bandwidth is left",
+        title: "Section 6.1 with today's hosts: a quarter of the failed string's bandwidth is left",
         scenario: "unequal-strings-4-to-1",
         marks: &[],
         draw: strings::overview,

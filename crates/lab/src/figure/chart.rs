@@ -30,7 +30,6 @@ pub struct Panel {
     pub marks: Vec<Mark>,
 }
 
-/// An axis.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// Quantity and unit.
@@ -136,7 +135,6 @@ impl Series {
 }
 
 impl Mark {
-    /// A mark.
     pub fn new(label: impl Into<String>, place: MarkPosition) -> Self {
         Self {
             label: label.into(),

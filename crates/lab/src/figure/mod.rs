@@ -39,13 +39,14 @@ use self::shard::{Manifest, Shard};
 pub use self::trace::{TraceOptions, trace};
 use crate::run::{LabOutcome, WrongUse};
 
-/// Draw figures of the HALR thesis, and the same for today's hosts: CSV, SVG, and for several a report with a verdict per claim.
+/// Draw figures of the HALR thesis, and the same figures for today's hosts, as CSV and SVG. Several figures also get a
+/// report, with a verdict per claim.
 #[derive(Clone, Debug, Args)]
 pub struct FigureOptions {
-    /// halr-7, 8, 9, 12–26, halr-buffer-3000, or all of these: halr; today-12–14, 16, 22–24, 26, unequal-2, unequal-4, or all of
-    /// these: today; all.
+    /// One figure: halr-7 to 9, halr-12 to 26, halr-buffer-3000, today-12 to 14, today-16, today-22 to 24, today-26,
+    /// unequal-2 or unequal-4. Or several: halr (all halr-…), today (all today-… and unequal-…), all.
     name: String,
-    /// Where to write; made if it is not there.
+    /// Directory for the results; made if it is not there.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Seeds per run: 1, 2, …
@@ -65,10 +66,10 @@ pub struct FigureOptions {
 /// Join the parts that `figure --shard` wrote, and draw.
 #[derive(Clone, Debug, Args)]
 pub struct MergeOptions {
-    /// What the shards were told as `--out`, or the shards' own directories.
+    /// The directories that the shards got as `--out`, or the shards' own directories below them.
     #[arg(required = true, value_name = "DIR")]
     directories: Vec<PathBuf>,
-    /// Where to write; default: the first DIR.
+    /// Directory for the results; default: the first DIR.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -206,7 +207,7 @@ fn draw_all(entries: &[&CatalogueEntry], results: &Results) -> Vec<Figure> {
         };
         let panels = (entry.draw)(scenario, rows, entry.marks);
         if panels.is_empty() {
-            tracing::warn!("{}: nothing was simulated for it", entry.name);
+            tracing::warn!("{}: not drawn, because the runs gave no data for it", entry.name);
             continue;
         }
         figures.push(Figure {
@@ -237,7 +238,7 @@ impl Manifest {
         let names = scenario_names(&figures);
         ensure!(
             self.scenario.is_none() || names.len() == 1,
-            "one file for {} scenarios",
+            "the user's scenario file replaces one scenario, but the figures have {}",
             names.len()
         );
         names

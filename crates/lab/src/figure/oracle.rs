@@ -29,7 +29,7 @@ fn rows(text: &str) -> Vec<Row> {
     reader
         .deserialize()
         .collect::<Result<_, _>>()
-        .expect("what is compiled in was read by a test")
+        .expect("the test `all_tables_are_read` has read these compiled-in tables")
 }
 
 fn number(row: &Row, column: &str) -> f64 {

@@ -85,13 +85,14 @@ th,td{text-align:left;vertical-align:top;padding:.35rem .6rem;border-bottom:1px 
 .holds{color:#3fb950}.differs{color:#d29922}.surprising{color:#ff7b72}.not-run{color:#9198a1}a{color:#58a6ff}}";
 
 const OF_THESIS: &str = "<p>Figures of the thesis on <em>High Availability cluster with Local Recovery</em>, drawn from \
-our simulator and our reading of its models. Dashed marks and grey bands are what the thesis states; rings and grey lines \
-are what ns-2.35 gave for plain TCP. A verdict says whether a sentence of the thesis holds here; where it does not, why.</p>\n";
+our simulator and our reading of its models. Dashed marks are what the thesis states, grey bands are failovers; rings \
+and grey lines are what ns-2.35 gave for plain TCP. A verdict says whether a sentence of the thesis \
+holds here; where it does not, why.</p>\n";
 
 const OF_OURS: &str = "<p>Figures whose names begin with <em>today</em> and <em>unequal</em> are ours: the thesis' networks, but with hosts \
-of today (CUBIC, RACK, tail loss probes, Linux's constants), or with strings of which less than half is left. The thesis says nothing \
-of them, and ns-2 and the models know no such hosts. Their claims were written after these runs, so a verdict says only that a run \
-finds them again.</p>\n";
+of today (CUBIC, RACK, tail loss probes, Linux's constants), or with unequal strings, the slower of which is left. The \
+thesis says nothing of them, and ns-2 and the models know no such hosts. Their claims were written after these runs, \
+so a verdict says only that a run finds them again.</p>\n";
 
 /// One HTML page that loads nothing.
 pub fn html(figures: &[Figure], svgs: &[String], judged: &[Judged], seeds: u64) -> String {

@@ -57,7 +57,7 @@ pub struct StringsSummary {
     pub surges: f64,
     /// Packets that R1 dropped.
     pub dropped: f64,
-    /// Time of R1's first drop, in seconds.
+    /// End of the first bin in which R1 dropped a packet, in seconds.
     pub first_drop_s: Option<f64>,
     /// Mean of Jain's index over the half seconds with several active flows.
     pub jain: f64,

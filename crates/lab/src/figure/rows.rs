@@ -63,7 +63,7 @@ pub struct TransferRow {
     pub retransmitted_segments: u64,
 }
 
-/// Throughput, including headers, and number of dropped packets in a tenth of a second.
+/// Throughput, including headers, and number of dropped packets in one bin (`bin` in the scenario).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct BinRow {
@@ -104,7 +104,7 @@ pub struct ShareRow {
     pub mbps: f64,
 }
 
-/// How evenly the flows that were active throughout half a second shared the string.
+/// How evenly flows shared the string in half a second. Only flows that were active all this time count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct FairnessRow {

@@ -33,7 +33,7 @@ pub struct FlowSweep {
     pub variants: Vec<TcpVariant>,
     /// Durations of the failover.
     pub failovers: Vec<ScenarioSeconds>,
-    /// What the edge remembers.
+    /// Packets that the edge remembers, one mode per run.
     pub recoveries: Vec<RecoveryMode>,
     /// Time between two samples of the congestion windows. Without it there are no samples.
     #[serde(default)]
@@ -73,7 +73,7 @@ pub struct Sawtooth {
 #[serde(transparent)]
 pub struct ScenarioSeconds(#[serde(with = "sim::flow::seconds")] pub Duration);
 
-/// What the edge remembers during a failover and resends after it (DESIGN §6).
+/// Packets that the edge remembers during a failover and resends after it (DESIGN §6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RecoveryMode {
@@ -150,7 +150,10 @@ fn misplaced(tables: &[&str]) -> Option<Impossible> {
     };
     Some(impossible(
         wrong,
-        format!("a scenario is one table, and all in it: {}", KINDS.join(", ")),
+        format!(
+            "a scenario is one table that holds all fields: {}",
+            KINDS.join(" or ")
+        ),
     ))
 }
 
@@ -261,7 +264,7 @@ impl StringSweep {
         must(
             self.sampled <= rate.flows as usize * 2,
             "strings.sampled",
-            "must be at most the number of flows, two per `flows`",
+            "must be at most the number of flows, which is twice `flows`",
         )?;
         must(rate.flows > 0, "strings.rate.flows", POSITIVE)?;
         must(rate.segments > 0, "strings.rate.segments", POSITIVE)?;

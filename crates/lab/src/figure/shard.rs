@@ -160,6 +160,6 @@ fn complete(parts: &[(Manifest, PathBuf)]) -> Result<Manifest, WrongUse> {
     if there.len() == count {
         Ok(manifest)
     } else {
-        Err(WrongUse("parts of different numbers of parts".to_owned()))
+        Err(WrongUse("the parts differ in the number of parts".to_owned()))
     }
 }

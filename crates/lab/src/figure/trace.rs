@@ -24,7 +24,7 @@ pub struct TraceOptions {
     /// A scenario file, or the name of a figure to use that figure's scenario.
     #[arg(value_name = "SCENARIO")]
     scenario: String,
-    /// Where to write; made if it is not there. Each run has a directory of its own.
+    /// Directory for the results; made if it is not there. Each run has a directory of its own below it.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Only this format; may be given several times. Default: all formats.

@@ -63,7 +63,7 @@ fn play(runs: &[(usize, SweepRun)], jobs: usize) -> Result<Vec<Rows>> {
                     runs.get(index).zip(played.get(index))
                 } {
                     let rows = run.play();
-                    *slot.lock().expect("nobody panics with it") = Some(rows);
+                    *slot.lock().expect("no thread panics while it holds this lock") = Some(rows);
                     bar.inc(1);
                 }
             });
@@ -72,7 +72,7 @@ fn play(runs: &[(usize, SweepRun)], jobs: usize) -> Result<Vec<Rows>> {
     bar.finish_and_clear();
     let rows = played.into_iter().map(|slot| {
         let rows = slot.into_inner().ok().flatten();
-        rows.context("a run that nobody made")?
+        rows.context("a run was not executed")?
     });
     rows.collect()
 }

@@ -1,7 +1,7 @@
 //! A host with systemd, in one of the lab's network namespaces.
 //!
-//! systemd-nspawn boots it. Its files are this machine's, below a layer in memory that takes all that the host writes, and that ends with
-//! the host. It starts no services but systemd's own.
+//! systemd-nspawn boots it. Its files are this machine's, below a layer in memory. All that the host writes goes to
+//! this layer, which is removed when the host ends. The host starts no services but systemd's own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -48,7 +48,8 @@ pub struct SystemdHost {
 }
 
 impl SystemdHost {
-    /// Boots the host `name` in `namespace`. It may use the folder `directory` of this machine.
+    /// Boots the host `name` in `namespace`. The layer of the host's files and the log of the boot are below this
+    /// machine's `directory`.
     ///
     /// # Errors
     /// If it does not boot in time.
@@ -68,7 +69,7 @@ impl SystemdHost {
         let end = Instant::now() + BOOT_LIMIT;
         let mut init = None;
         boot.wait_until("start its first process", BOOT_LIMIT, |boot| {
-            // Before systemd-nspawn, the script has children, too.
+            // The script has other children before it becomes systemd-nspawn.
             let is_init = |pid: &Pid| {
                 let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
                 name.is_ok_and(|name| name == "systemd\n")

@@ -48,7 +48,7 @@ struct GuideReport {
     failure: Option<String>,
 }
 
-/// Executes the guide and prints what came of it.
+/// Executes the guide and prints the result.
 ///
 /// # Errors
 /// [`WrongUse`] if the guide cannot be read. Another error if this machine lacks something, or the hosts cannot be made.
@@ -195,7 +195,7 @@ impl GuideTestbed {
 /// # Errors
 /// If the command fails. The error contains its output.
 fn checked(command: &mut Command) -> Result<()> {
-    let output = command.output().context("start it")?;
+    let output = command.output().context("start the command")?;
     if output.status.success() {
         return Ok(());
     }

@@ -31,14 +31,14 @@ impl GuideHost {
     }
 }
 
-/// What a reader does.
+/// An action that the guide asks of its reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuideAction {
     /// Runs commands on a host and waits for their end.
     Run { host: GuideHost, commands: String },
     /// Starts commands on the client.
     Start { commands: String },
-    /// Waits for what was started.
+    /// Waits for the end of the commands that `Start` started.
     Wait,
     /// Pulls a node's cable, or plugs it in.
     Cable { node: usize, plugged: bool },

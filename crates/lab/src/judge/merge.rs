@@ -72,7 +72,7 @@ impl Merge {
     /// The next segment, and where it was seen.
     ///
     /// # Errors
-    /// A file is cut off or garbled, or its clock was set while it was written.
+    /// A file is cut off or garbled, or the wall clock was set back while the file was written.
     pub fn next_packet(&mut self) -> anyhow::Result<Option<(Point, CapturedSegment)>> {
         for source in &mut self.sources {
             source.read_ahead()?;

@@ -36,9 +36,10 @@
 //! Segments of the service may overtake each other on the way to the client. So the last three rules, which concern the order,
 //! are checked at the router. They are checked at the client only if the router's capture is not whole.
 //!
-//! A capture that missed packets cannot prove that something is absent. The judge lists claims that need such a capture as unproven,
-//! and does not apply rules that would then find false violations. Connections whose SYN was not captured are exempt from the commit rules.
-//! Checksums are not verified, so a forged segment that every kernel drops counts as seen.
+//! A capture that missed packets cannot prove that something is absent. The judge lists statements that need such a
+//! capture as unproven, and does not apply rules that would then find false violations. Connections whose SYN was not
+//! captured are exempt from the commit rules. Checksums are not verified, so a forged segment that every kernel drops
+//! counts as seen.
 
 mod connection;
 mod merge;
@@ -58,7 +59,7 @@ use anyhow::ensure;
 pub use self::merge::for_each_segment;
 pub use self::packet::CapturedSegment;
 pub use self::stream::OffsetSet;
-pub use self::survey::{NodeChange, Passage, Survey};
+pub use self::survey::{NodeChange, Survey};
 pub use self::verdict::{
     Closing, CommitMode, ContentsChecked, Evidence, Expectations, Finding, JudgeRule, JudgeVerdict, Speaking,
 };
@@ -382,7 +383,7 @@ impl Completeness {
             if one.frames != one.frames_captured {
                 let (there, captured) = (one.frames, one.frames_captured);
                 unproven.push(format!(
-                    "the file of {place} has {there} packets of {captured} captured"
+                    "the file of {place} has {there} of the {captured} captured packets"
                 ));
             }
         }

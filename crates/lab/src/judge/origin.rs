@@ -79,7 +79,7 @@ impl OriginTracker {
         }
     }
 
-    /// Takes a segment of the service, seen at `point`. At the router, returns the way that it took.
+    /// Takes a segment of the service, seen at `point`. At the router, returns the segment's origin.
     pub fn take(&mut self, point: Point, packet: &CapturedSegment) -> Option<SegmentOrigin> {
         let sender = self.macs.iter().position(|mac| *mac == packet.source_mac);
         match point {

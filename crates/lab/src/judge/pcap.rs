@@ -18,12 +18,12 @@ use thiserror::Error;
 pub struct PcapError {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The fault.
     #[source]
     pub fault: PcapErrorKind,
 }
 
-/// What is wrong with a file.
+/// A fault of a file.
 #[derive(Debug, Error)]
 pub enum PcapErrorKind {
     /// An I/O error.
@@ -42,7 +42,7 @@ pub enum PcapErrorKind {
         packet: u64,
         /// Offset in the file, in bytes, at which the incomplete part begins.
         position: u64,
-        /// What is incomplete.
+        /// The incomplete part.
         part: &'static str,
     },
     /// A record contradicts itself.

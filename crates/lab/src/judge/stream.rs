@@ -1,4 +1,5 @@
-//! What the judge remembers of a stream: which bytes were seen, the values of recent bytes, and the highest value of a number.
+//! The judge's memory of a stream: the offsets that were seen, the values of recent bytes, and the highest value of a
+//! header field such as the acknowledgement.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn seen_agrees_with_a_plain_set_in_every_order() {
-        // A fixed sequence with all kinds of overlap. The generator is multiplicative, so all runs are equal.
+        // A fixed sequence with all kinds of overlap. It is pseudorandom from a constant seed, so all runs are equal.
         let mut state = 1_u64;
         for _ in 0..200 {
             let (mut seen, mut plain) = (OffsetSet::default(), [false; 40]);

@@ -19,7 +19,7 @@ pub struct Survey {
     pub entrances: Vec<Entrance>,
 }
 
-/// A run of segments with the same way.
+/// A run of segments with the same sender and the same origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Passage {
     /// The node that sent them to the router.
@@ -120,8 +120,9 @@ impl Survey {
     }
 
     /// The wires in order of time. Node `first` is the wire from the beginning. Each returning node is the wire from the time when it
-    /// forwards the other node's output. It hears from the time when clients' packets come to it. [`Highest::OVERTAKING_NS`] is added
-    /// to both times: by then, packets that bypassed the new wire have arrived. During that margin no node is the wire.
+    /// forwards the other node's output. Input goes through it from the time when clients' packets come to it.
+    /// [`Highest::OVERTAKING_NS`] is added to both times: by then, packets that bypassed the new wire have arrived.
+    /// During that margin no node is the wire.
     pub fn wires(&self, first: usize, changes: &[NodeChange]) -> Vec<WireSpan> {
         let mut wires = vec![WireSpan {
             node: first,
@@ -163,8 +164,8 @@ impl Survey {
         Some(passage.from_ns.max(at_ns))
     }
 
-    /// Time at which clients' packets first came to `node`, which forwards the other node's segments since `at_ns`. At most
-    /// [`SETTLING_NS`] after `at_ns`, because `node` announces the VIP within that time.
+    /// Time at which clients' packets first came to `node` after it had begun, at `at_ns`, to forward the other node's
+    /// segments. At most [`SETTLING_NS`] after `at_ns`, because `node` announces the VIP within that time.
     fn enters_from(&self, node: usize, at_ns: u64) -> u64 {
         let enters = |entrance: &&Entrance| entrance.node == node && entrance.until_ns >= at_ns;
         let entrance = self.entrances.iter().find(enters);

@@ -588,7 +588,7 @@ fn output_that_the_wire_has_not_seen_breaks_output_commit() {
             ..SAY
         },
     );
-    // The primary's capture does not contain the segment either, so the judge takes the wire for its origin.
+    // The primary's capture does not contain the segment either, so the judge concludes that the wire made it.
     assert_eq!(
         run.broken(&run.expected(None)),
         [JudgeRule::OutputCommit, JudgeRule::OneVoice]
@@ -1093,7 +1093,8 @@ fn a_frame_that_is_flooded_to_the_router_is_not_shown() {
     );
 }
 
-/// A primary whose backup is dead sends to the router directly, but only after it may declare the backup dead.
+/// A primary whose backup is dead sends to the router directly. It must not do so before it may declare the backup
+/// dead.
 #[test]
 fn a_primary_claims_the_address_when_its_wire_has_ended() {
     let mut run = SyntheticRun::new();

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::packet::CapturedSegment;
 use crate::capture::Point;
 
-/// What the captures should show. Times are nanoseconds of the captures' clock.
+/// The judge's expectations of the captures. Times are nanoseconds of the captures' clock.
 #[derive(Clone, Debug)]
 pub struct Expectations {
     /// The service: VIP and port.
@@ -21,7 +21,7 @@ pub struct Expectations {
     pub macs: [[u8; 6]; 2],
     /// The Ethernet address of the router's interface to the nodes.
     pub router_mac: [u8; 6],
-    /// What the service promises; see [`CommitMode`].
+    /// The service's promises; see [`CommitMode`].
     pub mode: CommitMode,
     /// The wires, in order of time. If empty, as without Steadfast, the service promises nothing.
     pub wires: Vec<WireSpan>,
@@ -36,7 +36,7 @@ pub struct Expectations {
     pub may_slow: bool,
 }
 
-/// A commit mode (FT-TCP): the way of packets and the promises.
+/// A commit mode (FT-TCP). It says which packets go through the wire, and so what the service promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CommitMode {
@@ -135,7 +135,7 @@ pub struct Finding {
     pub at_ns: u64,
     /// The packet in packetdrill's notation, with seconds since the captures began.
     pub packet: String,
-    /// What is wrong with it.
+    /// Text that describes the breach.
     pub what: String,
     /// Number of times this connection broke this rule at this point.
     pub times: u64,
@@ -152,7 +152,7 @@ pub struct Reign {
     pub taken_over: u64,
 }
 
-/// What one capture contributed.
+/// Numbers of frames and segments in one capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Evidence {
     /// The capture point.
@@ -199,7 +199,7 @@ pub struct JudgeVerdict {
     pub resets: Vec<Finding>,
     /// Unusual but allowed events.
     pub notes: Vec<Finding>,
-    /// What these captures cannot prove, and why.
+    /// Claims that these captures cannot prove, with the reasons.
     pub unproven: Vec<String>,
     /// How far contents were compared.
     pub contents: ContentsChecked,

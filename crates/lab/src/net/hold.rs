@@ -14,13 +14,13 @@ use crate::teardown::Teardown;
 
 /// Build the lab's network and keep it until ^C.
 ///
-/// A client, a router and two nodes, as every lab has them, but nothing runs in them yet. Enter one with
-/// `nsenter --net=/run/netns/NAME COMMAND`.
+/// The network has a client, a router and two nodes, as in every lab, but no programs run in them. Run a command in one
+/// of these namespaces with `nsenter --net=/run/netns/NAME COMMAND`.
 #[derive(Debug, Args)]
 pub struct NetworkOptions {
     #[command(flatten)]
     way: WanOptions,
-    /// Networks between the nodes; the second one leads nowhere else.
+    /// Number of networks between the nodes. The second network connects only the nodes.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     links: u8,
     /// Print the namespaces as one JSON object instead of text.
@@ -44,7 +44,7 @@ pub fn run(options: &NetworkOptions) -> Result<LabOutcome> {
         .wan
         .as_ref()
         .map(|wan| Emulator::start(wan, options.way, SEED));
-    let _emulator = emulator.transpose().context("emulate the way")?;
+    let _emulator = emulator.transpose().context("emulate the path to the client")?;
     let places = [
         ("client", &network.client),
         ("router", &network.router),

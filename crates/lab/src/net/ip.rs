@@ -58,7 +58,7 @@ pub fn batch(namespace: Option<&str>, commands: &[String]) -> Result<(), IpError
     })
 }
 
-/// The command to which `Command failed -:N` in the output of `ip` points.
+/// The command whose number `ip` reports in the line `Command failed -:N` of its output.
 fn failed_command<'a>(said: &str, commands: &'a [String]) -> Option<&'a str> {
     let line: usize = said.rsplit_once("Command failed -:")?.1.trim().parse().ok()?;
     commands.get(line.checked_sub(1)?).map(String::as_str)

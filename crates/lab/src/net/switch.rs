@@ -7,7 +7,7 @@
 //!  node a ── a2 [second] b2 ── node b        (the second network)
 //! ```
 //!
-//! Each `[bridge]` is a switch, and the names beside it are its ports. All switches are in one namespace. A fault drops frames by
+//! Each `[bridge]` is a switch, and the names beside it are its ports. All switches are in one namespace. [`lose`] drops frames by
 //! forwarding rules in the switches, so the nodes' carriers stay up. Every frame between a node and the router passes the ports
 //! of `lan` (`a`, `b` and `router`).
 

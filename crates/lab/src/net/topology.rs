@@ -115,7 +115,8 @@ impl Topology {
         [(INTERFACE, NODES[index])].into_iter().chain(second).collect()
     }
 
-    /// Restores the administrator's configuration of node `index` where it is lost: addresses and the default route.
+    /// Restores the interfaces, addresses and default route of node `index`, as the administrator configured them.
+    /// Leaves parts that still exist.
     ///
     /// # Errors
     /// Names the command that failed.

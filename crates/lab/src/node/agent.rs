@@ -50,7 +50,7 @@ pub struct PairSetup {
     pub names: [String; 2],
     /// The nodes' addresses, one for each link between them.
     pub addresses: [Vec<IpAddr>; 2],
-    /// The nodes' addresses on the service's interface, if these are not the first ones.
+    /// The nodes' addresses on the service's interface, if `addresses` does not begin with them.
     pub on_service: Option<[IpAddr; 2]>,
     /// The service.
     pub service: SocketAddr,
@@ -85,7 +85,8 @@ pub struct PairSetup {
 /// Time for which a backup may speak without asking the arbiter. The daemons' default.
 const LEASE: Duration = Duration::from_millis(300);
 impl PairSetup {
-    /// A pair of run `run` that protects the HTTP service `service` on an interface with these `addresses` of the nodes, without any option.
+    /// A pair of run `run` that protects the HTTP service `service` between nodes with these `addresses`. No option is
+    /// set.
     /// Detection takes 80 ms, so that detection and takeover together stay below the clients' smallest retransmission timeout (200 ms).
     pub fn new(binary: PathBuf, run: &str, service: SocketAddr, addresses: [Vec<IpAddr>; 2]) -> Self {
         Self {
@@ -360,7 +361,7 @@ impl AgentProcess {
         kill(self.process.pid(), Signal::SIGTERM).with_context(|| format!("stop {}", self.name))
     }
 
-    /// Waits until the daemon has stopped in order.
+    /// Waits until the daemon has stopped without a failure.
     ///
     /// # Errors
     /// If it does not stop in time, or reports a failure.
@@ -368,7 +369,7 @@ impl AgentProcess {
         let status = self.process.wait(STOP_LIMIT)?;
         if !status.success() {
             bail!(
-                "{} did not stop in order: {status}; it said:{}",
+                "{} did not stop cleanly: {status}; it said:{}",
                 self.name,
                 self.last_words()
             );
@@ -422,8 +423,8 @@ impl AgentProcess {
         self.operator.ask(&["status"], node)
     }
 
-    /// Waits until the daemon in `node` reports a status that `is_right`. Asks it every `poll`. If it does not do so within `limit`,
-    /// returns the problem: the daemon does not do `what`.
+    /// Waits until the daemon in `node` reports a status that satisfies `is_right`. Asks it every `poll`. If `limit`
+    /// passes first, returns a problem text: the daemon does not do `what`.
     pub fn wait_for(
         &self,
         node: &Netns,

@@ -9,7 +9,7 @@ use serde::Serialize;
 /// Margin by which the delay of a fence exceeds the duration of the other node's command.
 const FENCE_DELAY_MARGIN: Duration = Duration::from_millis(500);
 
-/// The kinds that a pair can have.
+/// The kinds of arbiter that a pair can have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Assume {

@@ -9,10 +9,11 @@ pub struct HealthProbe {
     pub expect: &'static str,
 }
 
-/// Health probes: milliseconds between two probes, milliseconds after which a probe has failed, and number of failures in a row
-/// that count as a dead application.
+/// Milliseconds between two health probes.
 const HEALTH_INTERVAL_MS: u32 = 50;
+/// Milliseconds without an answer after which a health probe has failed.
 const HEALTH_TIMEOUT_MS: u32 = 100;
+/// Number of failed health probes in a row after which the application counts as dead.
 const HEALTH_FAILURES: u32 = 3;
 
 impl HealthProbe {

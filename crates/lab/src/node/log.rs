@@ -3,18 +3,18 @@
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-/// The table `[log]` of both nodes, as far as it is asked for.
+/// The table `[log]` of both nodes. An option that is not given keeps the daemon's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args, Serialize)]
 pub struct LogOptions {
     /// Megabytes (2²⁰ bytes) that the log of one connection may hold; default: the daemon's.
     #[arg(long = "log-mb", value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=2048))]
     pub log_mb: Option<u32>,
-    /// What becomes of a connection whose log is full; default: the daemon's.
+    /// Treatment of a connection whose log is full; default: the daemon's.
     #[arg(long, value_enum)]
     pub at_limit: Option<AtLimitOption>,
 }
 
-/// What becomes of a connection whose log is full.
+/// Treatment of a connection whose log is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AtLimitOption {
@@ -22,7 +22,7 @@ pub enum AtLimitOption {
     Unprotect,
     /// Its input goes to a file.
     Spill,
-    /// Its client is slowed before.
+    /// Its client is slowed before the log is full.
     Slow,
 }
 

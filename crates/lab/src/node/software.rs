@@ -11,22 +11,22 @@ pub const DEBIAN_PYTHON: &str = "/usr/bin/python3";
 /// A file of the package `python3-websockets`.
 pub const WEBSOCKETS: &str = "/usr/lib/python3/dist-packages/websockets/__init__.py";
 
-/// Which server.
+/// A server that the lab can run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServerSoftware {
-    /// nginx: serves files of pattern data; events, several workers.
+    /// nginx: serves files of pattern data. Event-driven, several workers.
     #[default]
     Nginx,
-    /// Apache httpd: the same; processes and threads (the event module).
+    /// Apache httpd: serves the same files. Processes and threads (the event module).
     Apache,
-    /// lighttpd: the same; events, one process.
+    /// lighttpd: serves the same files. Event-driven, one process.
     Lighttpd,
-    /// Python's http.server: the same; a thread for each connection.
+    /// Python's http.server: serves the same files. A thread for each connection.
     Python,
     /// redis: keeps what clients write; one process.
     Redis,
-    /// Python's websockets: says back what it is told. The lab's own clients do not speak that.
+    /// Python's websockets: echoes each message. The lab's own clients do not speak WebSocket.
     #[value(skip)]
     Websockets,
 }

@@ -88,7 +88,7 @@ pub struct ReportedTakeover {
     pub first_live_ns: Option<u64>,
     /// When the last connection could go on.
     pub last_live_ns: Option<u64>,
-    /// Number of connections to decide.
+    /// Number of connections that the takeover must restore or reset.
     pub connections: u64,
     /// Number of connections that go on.
     pub restored: u64,

@@ -141,8 +141,8 @@ impl Aftermath {
         Ok(())
     }
 
-    /// Waits until the status of node `index` satisfies `is_right`, then lets the clients go on for a while. `what` names the expectation in
-    /// the problem if it never does.
+    /// Waits until the status of node `index` satisfies `is_right`, then lets the clients go on for a while. If the
+    /// time limit passes first, adds a problem: the node does not do `what`.
     fn wait_for_role(
         &mut self,
         testbed: &Testbed,
@@ -209,8 +209,9 @@ impl Aftermath {
                 .push(format!("the keeper of {name} runs the earlier program"));
         }
         if retired == 0 {
-            self.problems
-                .push(format!("the earlier keeper of {name} is gone, or in use"));
+            self.problems.push(format!(
+                "the earlier keeper of {name} has ended, or was not retired"
+            ));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What the captures must show if a fault changes nothing for the clients.
+//! The judge's expectations of a run whose fault must change nothing for the clients.
 
 use std::time::Duration;
 
@@ -62,8 +62,8 @@ pub fn lost_at(fault: CrashFault, fault_ns: u64, detection: Duration) -> u64 {
     match fault {
         // The wire has said that it leaves, or that clients do not reach it.
         CrashFault::Stop | CrashFault::Drain | CrashFault::CutServicePath => fault_ns,
-        // The time lies between two moments: the wire's last packets arrive soon after the fault, and no packet bypasses the wire until
-        // the primary may declare the wire dead.
+        // The wire's last packets arrive soon after the fault. Packets may bypass the wire once the primary may declare
+        // the wire dead. The returned time is halfway between the fault and the earliest declaration.
         _ => fault_ns + detection.as_nanos() as u64 / 2,
     }
 }

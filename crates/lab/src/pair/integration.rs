@@ -106,8 +106,9 @@ impl Integration {
         Some(ms(self.returned_at.as_nanos(), whole.as_nanos()))
     }
 
-    /// Asks the clients for their longest wait from when the node began to become the wire until every connection was protected, or, if
-    /// the run did not wait for this, until the service was duplex.
+    /// Asks the clients for their longest wait during the integration. The integration begins when the node begins to
+    /// become the wire. It ends when every connection is protected. If the run did not wait for this, it ends when the
+    /// service is duplex.
     ///
     /// # Errors
     /// If the clients cannot be told.

@@ -16,7 +16,7 @@ pub struct JudgedRun {
     pub captures: Vec<Capture>,
     /// Packets that the emulator passed on, to the router and to the client.
     pub emulated: Option<[Passed; 2]>,
-    /// What the captures show of both nodes.
+    /// Which node sent and which node spoke, according to the captures.
     #[serde(skip)]
     pub survey: Survey,
     /// The judge's verdict.
@@ -24,8 +24,8 @@ pub struct JudgedRun {
 }
 
 impl JudgedRun {
-    /// Ends the captures of `testbed` and judges them by `expected`. The judge finds out from `changes` which node was the wire when.
-    /// Without steadfast there is no wire.
+    /// Ends the captures of `testbed` and judges them by `expected`. The survey and `changes` tell which node was
+    /// the wire at which time. Without steadfast there is no wire.
     ///
     /// # Errors
     /// If a capture has failed or cannot be read.

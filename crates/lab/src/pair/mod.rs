@@ -1,5 +1,5 @@
-//! A run on the pair: client, router, node a (the primary at first) and node b (the wire at first). What happens in it is described by
-//! [`PairOptions`], for every lab that uses the pair.
+//! A run on the pair: client, router, node a (the primary at first) and node b (the wire at first). Every lab that uses
+//! the pair describes its run by [`PairOptions`].
 
 pub mod aftermath;
 mod baseline;

@@ -14,13 +14,14 @@ use crate::net::address::{VIP_V4, VIP_V6};
 use crate::node::{Assume, LogOptions, ServerSoftware};
 use crate::run::{LAB_PROGRAMS, Needed, RunOptions, WrongUse, check_machine};
 
-/// The networks of the pair, as every lab with a pair can ask for them.
+/// Options of the pair's networks. Every lab that uses the pair has them.
 #[derive(Clone, Copy, Debug, Args, Serialize)]
 pub struct LanOptions {
     /// Use IPv6.
     #[arg(long)]
     pub ipv6: bool,
-    /// Number of networks between the nodes that carry heartbeats: the service's, and, with 2, another one that leads nowhere else.
+    /// Number of networks between the nodes that carry heartbeats. The first is the service's network. The second
+    /// connects only the nodes.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub links: u8,
 }
@@ -37,16 +38,17 @@ impl Default for LanOptions {
 /// One run on the pair.
 #[derive(Clone, Debug, Args)]
 pub struct PairOptions {
-    /// How the server starts again: http (nginx, on the survivor once the primary is dead) or replica (redis, on both).
+    /// Restart policy of the service: http (nginx, which works on the survivor once the primary is dead) or replica
+    /// (redis, which works on both nodes).
     #[arg(long, value_enum, default_value_t)]
     pub policy: PolicyOption,
-    /// What the connections do while the power goes off.
+    /// Work of the connections while the fault hits.
     #[arg(long, value_enum, default_value_t)]
     pub workload: WorkloadOption,
     /// The server; default: nginx for http, redis for replica.
     #[arg(long, value_enum)]
     pub server: Option<ServerSoftware>,
-    /// What fails.
+    /// The fault to inject.
     #[arg(long, value_enum, default_value_t)]
     pub fault: CrashFault,
     /// Which node fails, if the fault leaves that open; default: the seed decides.
@@ -55,7 +57,7 @@ pub struct PairOptions {
     /// With --fault cut-service-path: what breaks the path.
     #[arg(long, value_enum, default_value_t)]
     pub how: PathCut,
-    /// With --links 2: the network of the first of the peer's addresses in the configuration.
+    /// With --links 2: the network whose address comes first in the daemon's `[peer] addresses`.
     #[arg(long, value_enum, default_value_t)]
     pub first_link: FirstLink,
     /// After a fault that must lead to no takeover (kill-agent, upgrade, flush-tc), turn the primary's power off as well. Shows that
@@ -65,8 +67,9 @@ pub struct PairOptions {
     /// How a primary whose power was off comes back when its cable is plugged in again.
     #[arg(long, value_enum, default_value_t)]
     pub returning: Returning,
-    /// Number of times that one run plays the fault. When the other node goes on alone, the node that was hit comes back and becomes the
-    /// wire. Once every connection is protected, the next round hits the node that has the fault's role then.
+    /// Number of times that one run plays the fault. When the other node goes on alone, the node that was hit comes
+    /// back and becomes the wire. Once every connection is protected, the next round begins. It hits the node that then
+    /// has the role that the fault targets.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
     /// With --rounds and --policy replica: give the server that comes back no state. Shows what the daemon's `state_sync`
@@ -82,11 +85,12 @@ pub struct PairOptions {
     /// Connections, all at once.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub connections: u32,
-    /// Number of connections at work, limited to --connections; the others are idle. The more are at work, the slower each of them is, and
-    /// the longer are its gaps without a fault.
+    /// Number of connections at work, limited to --connections; the others are idle. With more connections at work,
+    /// each of them is slower and has longer gaps even without a fault.
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub busy: u32,
-    /// Megabytes (10⁶ bytes) that a download or upload carries over all connections; default: what takes about three seconds.
+    /// Megabytes (10⁶ bytes) that a download or upload carries over all connections; default: enough for about three
+    /// seconds, or five with a fault of several events.
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub megabytes: Option<u32>,
     /// Megabytes (10⁶ bytes) of each request of --workload post.
@@ -96,8 +100,8 @@ pub struct PairOptions {
     pub log: LogOptions,
     #[command(flatten)]
     pub way: WanOptions,
-    /// Without steadfast: the virtual address is a plain one on node a, and node b claims it once a is dead. Shows what is to be
-    /// survived, so it is expected to fail (exit code 1).
+    /// Without steadfast: the virtual address is an ordinary address of node a, and node b claims it once a is dead.
+    /// Shows that connections break without steadfast, so the run is expected to fail (exit code 1).
     #[arg(long)]
     pub baseline: bool,
     #[command(flatten)]
@@ -183,7 +187,7 @@ impl PairOptions {
             return wrong("--workload post needs nginx, which stores what it is sent");
         }
         if (self.policy == PolicyOption::Http) != (self.application().protocol() == Protocol::Http) {
-            return wrong("--server: policy http needs one that speaks HTTP, policy replica redis");
+            return wrong("--server: policy http needs an HTTP server, policy replica needs redis");
         }
         let target = self.fault.target(self.node, 0)?;
         let sequel = self.sequel(target);
@@ -210,7 +214,7 @@ impl PairOptions {
         Ok(())
     }
 
-    /// What must happen after the fault hits `target`.
+    /// The required consequence of the fault if it hits `target`.
     pub fn sequel(&self, target: CrashTarget) -> Sequel {
         self.fault.sequel(target, self.how)
     }
@@ -257,7 +261,7 @@ impl PairOptions {
             );
         }
         if self.busy() < self.connections {
-            return wrong("--rounds needs every connection at work: --connections above --busy");
+            return wrong("--rounds needs every connection at work, but --connections is above --busy");
         }
         if self.baseline || self.then_power_off {
             return wrong("--rounds goes with neither --baseline nor --then-power-off");
@@ -266,7 +270,7 @@ impl PairOptions {
     }
 }
 
-/// Which of the networks between the nodes a daemon's first link to its peer is on.
+/// The network of a daemon's first link to its peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FirstLink {
@@ -277,7 +281,7 @@ pub enum FirstLink {
     Other,
 }
 
-/// How the server starts again after a takeover.
+/// Restart policy of the service: how an application continues its connections after a takeover.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyOption {
@@ -296,7 +300,7 @@ impl PolicyOption {
     }
 }
 
-/// What the connections do.
+/// Work of the connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkloadOption {
@@ -305,8 +309,8 @@ pub enum WorkloadOption {
     Download,
     /// Each writes a large value and reads it back (replica only; see post).
     Upload,
-    /// Each stores what it sends, by PUT and POST, and reads it back (http only); every fourth one by POST that must not be
-    /// repeated, and may be refused.
+    /// Each stores what it sends, by PUT and POST, and reads it back (http only). Every fourth connection sends only
+    /// POSTs that must not be repeated. The service may refuse these POSTs.
     Post,
     /// Each asks for 1 KB again and again.
     Request,

@@ -15,7 +15,7 @@ const FLICKERS: u32 = 5;
 const FLICKER_BROKEN: Duration = Duration::from_millis(40);
 const FLICKER_WHOLE: Duration = Duration::from_millis(110);
 
-/// What breaks the service path.
+/// A way to break the service path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PathCut {
@@ -30,9 +30,9 @@ pub enum PathCut {
     Uplink,
     /// Nothing passes between the node and the router; the nodes reach each other.
     Router,
-    /// What is sent to the node is lost, what it sends passes.
+    /// Frames to the node are lost; frames from the node pass.
     ToNode,
-    /// What the node sends is lost, what is sent to it passes.
+    /// Frames from the node are lost; frames to the node pass.
     FromNode,
     /// The cable is pulled and plugged in again, several times within a second.
     Flicker,

@@ -52,5 +52,5 @@ const ROLE_CHANGES_MAX: u64 = 2;
 /// A problem if the speaking node has changed more often than this number of `faults` explains.
 pub fn flapping(role_changes: u64, faults: u64) -> Option<String> {
     (role_changes > faults * ROLE_CHANGES_MAX)
-        .then(|| format!("who speaks has changed {role_changes} times, for {faults} faults"))
+        .then(|| format!("the speaking node has changed {role_changes} times, for {faults} faults"))
 }

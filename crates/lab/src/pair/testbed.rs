@@ -30,9 +30,10 @@ const STATE_SYNC: &str = include_str!("../../../../packaging/examples/redis-stat
 /// The daemons' `agent_timeout_ms` where agents are restarted. Long, so that the result does not depend on how fast a busy
 /// machine starts an agent.
 const AGENT_TIMEOUT_MS: u32 = 5_000;
-/// Time limit for an agent to report what is expected, and time between two status requests. Not shorter, because each request takes CPU
-/// time from the clients, which are being measured.
+/// Time limit for an agent to report the expected status.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);
+/// Time between two status requests. Not shorter, because each request takes CPU time from the clients, which are being
+/// measured.
 const STATUS_POLL: Duration = Duration::from_millis(50);
 /// File in the run's directory that records when each fence command started.
 const FENCE_JOURNAL: &str = "fences";
@@ -77,7 +78,7 @@ impl Testbed {
             .wan
             .as_ref()
             .map(|wan| Emulator::start(wan, options.way, work.plan.seed));
-        let emulator = emulator.transpose().context("emulate the way")?;
+        let emulator = emulator.transpose().context("emulate the path to the client")?;
         let captures = Captures::start(&network, &directory, options.run.snap).context("capture")?;
         let server = |node: usize| {
             let label = format!("{}-{}", application.name(), NODE_NAMES[node]);
@@ -143,7 +144,8 @@ impl Testbed {
         self.agent(index)?.status(&self.network.nodes[index])
     }
 
-    /// Waits until the agent of node `index` reports a status that `is_right`. Adds to `problems` if it does not do `what` in time.
+    /// Waits until the agent of node `index` reports a status that satisfies `is_right`. If the time limit passes
+    /// first, adds to `problems` that the agent does not do `what`.
     ///
     /// # Errors
     /// If the run is without steadfast.

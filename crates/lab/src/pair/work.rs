@@ -48,7 +48,7 @@ const BASELINE_DEADLINE: Duration = Duration::from_secs(12);
 /// The work of one run.
 #[derive(Clone, Debug)]
 pub struct Work {
-    /// What the clients do.
+    /// The clients' plan.
     pub plan: ClientPlan,
     /// When the fault hits.
     pub moment: Moment,

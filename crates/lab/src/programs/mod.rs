@@ -26,14 +26,14 @@ use crate::pattern;
 use crate::process::LoggedProcess;
 use crate::run::{Lab, LabFindings, LabRun, Needed, RunOptions, WrongUse, value_name};
 
-/// Rate of the way to the client. Each download takes about two seconds, so that the fault hits its middle.
+/// Rate of the emulated path to the client. Each download takes about two seconds, so that the fault hits its middle.
 const RATE_MBIT: f64 = 400.0;
 const RTT_MS: f64 = 4.0;
 const MEGABYTES: u32 = 100;
 /// Arguments of redis-benchmark. Its work takes some seconds; the fault hits after one.
 const BENCHMARK: [&str; 9] = ["-t", "set,get", "-n", "60000", "-c", "10", "-d", "1024", "-q"];
 const BENCHMARK_MOMENT: Duration = Duration::from_secs(1);
-/// The WebSocket client and server. Their exchange takes some seconds; the fault hits in the middle.
+/// The WebSocket client. Its exchange takes some seconds; the fault hits in the middle.
 const TALK: &str = include_str!("talk.py");
 const MESSAGES: usize = 200;
 /// Time limit for a client.
@@ -423,5 +423,5 @@ fn wait_for_protection(testbed: &Testbed, client: &mut LoggedProcess) -> Option<
     let waited = client.wait_until("become protected", LIMIT, is_protected);
     waited
         .err()
-        .map(|error| format!("node b never protected what the client does: {reasons:?}; {error}"))
+        .map(|error| format!("node b never protected all connections of the client: {reasons:?}; {error}"))
 }

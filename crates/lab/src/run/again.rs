@@ -44,7 +44,7 @@ pub fn value_name(value: &impl ValueEnum) -> String {
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// `word` as a shell reads it.
+/// `word`, quoted for a shell if necessary.
 fn quoted(word: String) -> String {
     let is_plain = |one: char| one.is_ascii_alphanumeric() || "-_./:=,%+@".contains(one);
     if !word.is_empty() && word.chars().all(is_plain) {

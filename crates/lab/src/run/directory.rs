@@ -29,8 +29,8 @@ pub struct LabRun<'a> {
 }
 
 impl LabRun<'_> {
-    /// Plays run `number` of this process with `seed`, and removes everything that it has created. The values of `selection` name the
-    /// run's kept directory.
+    /// Plays run `number` of this process with `seed`, and removes everything that it has created. If its directory is
+    /// kept, the values of `selection` are part of the directory's name.
     ///
     /// # Errors
     /// If the run could not be played, or not everything could be removed.

@@ -12,7 +12,7 @@ use super::report::{LabFindings, LabReport};
 pub trait Lab {
     /// One part of a run, which has a network of its own.
     type Part: Copy;
-    /// What a part, or all parts together, have found.
+    /// The findings of one part, or of all parts together.
     type Findings: LabFindings;
 
     /// The options that every lab has.

@@ -80,8 +80,8 @@ pub fn missing_programs(needed: impl IntoIterator<Item = Needed>) -> Vec<String>
     missing
 }
 
-/// Raises the limit of open descriptors for this process and its children to `least`. Returns a message if the machine does not
-/// allow it.
+/// Raises the limit of open descriptors for this process and its children to at least `least`. Returns a message if the
+/// machine does not allow it.
 fn raise_descriptors(least: u64) -> Result<Option<String>> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
     if hard < least {

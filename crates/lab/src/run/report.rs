@@ -10,7 +10,7 @@ pub const SHOWN: usize = 20;
 
 /// The findings of a part, or of all parts. Their fields become fields of the command's JSON object.
 pub trait LabFindings: Serialize {
-    /// Whether everything held.
+    /// Whether all checks of the findings passed.
     fn holds(&self) -> bool;
 
     /// Adds the findings of another part or run.
@@ -38,14 +38,14 @@ pub struct LabReport<F> {
     problems: Vec<String>,
     /// Runs that were not made, and why.
     exceptions: Vec<LabException>,
-    /// Number of runs that were made. Each part counts.
+    /// Number of runs that were made. Each part of a run counts as a run.
     runs: u32,
     runs_failed: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_failure: Option<FirstFailure>,
 }
 
-/// Runs that were not made, because they cannot happen.
+/// Runs that were not made, because their combination of options cannot be played.
 #[derive(Debug, Serialize)]
 struct LabException {
     reason: String,
@@ -61,7 +61,7 @@ struct FirstFailure {
 }
 
 impl<F: LabFindings> LabReport<F> {
-    /// The report before the first run, which has `seed`.
+    /// The report before the first run. `seed` is the seed of that run.
     pub fn new(nothing: F, seed: u64) -> Self {
         Self {
             ok: true,
@@ -75,7 +75,8 @@ impl<F: LabFindings> LabReport<F> {
         }
     }
 
-    /// The report of one run. The options in `selection` repeat only this part of it.
+    /// The report of one run. The options in `selection` select the part that was run, so that the command repeats only
+    /// this part.
     pub fn of_run(
         findings: F,
         problems: Vec<String>,
@@ -111,13 +112,14 @@ impl<F: LabFindings> LabReport<F> {
     pub fn add(&mut self, other: Self) {
         self.findings.add(other.findings);
         append(&mut self.problems, other.problems);
+        self.exceptions.extend(other.exceptions);
         self.runs += other.runs;
         self.runs_failed += other.runs_failed;
         self.first_failure = self.first_failure.take().or(other.first_failure);
         self.judge();
     }
 
-    /// Lets `look` add problems of all runs together.
+    /// Lets `look` examine the findings of all runs together and add problems.
     ///
     /// # Errors
     /// An error of `look`.

@@ -9,7 +9,7 @@ use super::fault::SplitFault;
 use super::silence::{hold, silence_max};
 use crate::client::{ClientFailure, ClientReport, Spread};
 use crate::clock::{ClockOffset, monotonic, ms};
-use crate::judge::{Passage, Survey};
+use crate::judge::Survey;
 use crate::net::NODE_NAMES;
 use crate::node::Assume;
 use crate::pair::PairOptions;
@@ -42,7 +42,7 @@ pub struct Cell {
     silence_max_ms: Option<f64>,
     /// The fence commands that were started.
     fenced: Vec<Fenced>,
-    /// The times in which each node spoke, since the fault.
+    /// The times in which each node spoke, also before the fault.
     pub speeches: Vec<SpeechSpan>,
     /// Duration of the fault.
     pub healed_ms: f64,
@@ -122,7 +122,7 @@ pub fn play(
         fault,
         ok: false,
         two_speakers_ms: survey.two_speakers_ns() as f64 / 1e6,
-        silence_ms: silence_ms(&survey.passages, fault_ns),
+        silence_ms: silence_ms(&survey, fault_ns),
         silence_max_ms: silence_max(fault, options, detection).map(|max| max.as_secs_f64() * 1e3),
         fenced,
         speeches: speeches(&survey, fault_ns),
@@ -204,12 +204,15 @@ impl Cell {
             require(self.two_speakers_ms == 0.0, "both nodes spoke");
             require(self.survived == self.connections, "connections were lost");
             require(lives, "the node that can serve the clients does not answer");
-            require(is_served, "neither node spoke for too long");
+            require(is_served, "the silence was longer than the configuration allows");
             let is_fenced_rightly = self.fenced.iter().all(|fenced| may_be_fenced(fenced.node));
-            require(is_fenced_rightly, "a node was fenced that may not be");
+            require(is_fenced_rightly, "a node was fenced that must not be fenced");
         }
         require(self.wrong == 0, "clients got wrong bytes");
-        require(!self.speeches.is_empty(), "no node spoke");
+        require(
+            self.speeches.iter().any(|speech| speech.until_ms > 0.0),
+            "no node spoke after the fault",
+        );
         for problem in self.newcomer.iter().chain(&self.unproven) {
             require(false, problem);
         }
@@ -233,9 +236,21 @@ fn speeches(survey: &Survey, fault_ns: u64) -> Vec<SpeechSpan> {
         .collect()
 }
 
-/// The longest time in milliseconds between two passages of the service's segments, if the second one begins after the fault.
-fn silence_ms(passages: &[Passage], fault_ns: u64) -> f64 {
-    let pairs = passages.windows(2).filter(|pair| pair[1].from_ns > fault_ns);
-    let gaps = pairs.map(|pair| ms(pair[0].until_ns, pair[1].from_ns));
-    gaps.fold(0.0, f64::max)
+/// The longest time in milliseconds between two passages of the service's segments, if the second one begins after the fault. Clients'
+/// packets that nobody answers until the end count as a last passage.
+fn silence_ms(survey: &Survey, fault_ns: u64) -> f64 {
+    let passages = survey.passages.iter();
+    let unanswered = survey
+        .entrances
+        .iter()
+        .map(|entrance| (entrance.until_ns, entrance.until_ns))
+        .max();
+    let spans: Vec<(u64, u64)> = passages
+        .map(|passage| (passage.from_ns, passage.until_ns))
+        .chain(unanswered)
+        .collect();
+    let pairs = spans
+        .windows(2)
+        .filter(|pair| pair[1].0 > pair[0].1.max(fault_ns));
+    pairs.map(|pair| ms(pair[0].1, pair[1].0)).fold(0.0, f64::max)
 }

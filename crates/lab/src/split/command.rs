@@ -18,18 +18,18 @@ use crate::run::{Lab, LabFindings, LabRun, RunOptions, value_name};
 /// Number of connections in each cell.
 const CONNECTIONS: u32 = 20;
 
-/// Separate two living nodes, or let one of them sleep, and say who spoke for the service when.
+/// Separate two living nodes, or stop one of them for a while, and show which node spoke for the service when.
 ///
 /// Each fault is played with each way to decide who may speak: fail-stop (nobody decides: silence is taken for death), fence (a
 /// command that turns the other node's power off), slow-fence (one that takes two seconds) and etcd. Clients send requests all the time,
-/// and in the end a new one must be served. From captures at the router it is found which node spoke when. With fence and etcd two nodes
-/// must never speak at the same time. If only one node can serve the clients, this node must go on before the fault ends, within the time
-/// that the configuration promises. No command may fence this node. With fail-stop, these rules do not apply to cells in which a living
-/// node is silent to a peer that clients reach: in these cells, the values are only measured and shown. In no cell may a client get a
-/// wrong byte.
+/// and in the end a new client must be served. Captures at the router show which node spoke when. With fence and etcd
+/// two nodes must never speak at the same time. If only one node can serve the clients, this node must go on before the
+/// fault ends, within the time that the configuration promises. No command may fence this node. With fail-stop, these
+/// rules do not apply to cells in which a living node is silent to its peer, unless one node is isolated. Where they do
+/// not apply, the values are only measured and shown. In no cell may a client get a wrong byte.
 #[derive(Clone, Debug, Args)]
 pub struct SplitOptions {
-    /// What happens; default: everything, one after the other.
+    /// The faults; default: all, one after the other.
     #[arg(long = "fault", value_enum, value_delimiter = ',')]
     faults: Vec<SplitFault>,
     /// The arbiter; default: each.
@@ -38,7 +38,7 @@ pub struct SplitOptions {
     /// Members of etcd.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     members: u8,
-    /// Draw who spoke when into this file (HTML).
+    /// Write a picture of which node spoke when to this file (HTML).
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
     #[command(flatten)]

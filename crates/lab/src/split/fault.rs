@@ -19,33 +19,34 @@ const FLAP: Duration = Duration::from_millis(150);
 /// Number of times a flapping link is cut.
 const FLAPS: u32 = 7;
 
-/// What happens.
+/// A fault of the split experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SplitFault {
     /// No frame passes between the nodes; clients and witnesses reach both.
     CutBetween,
-    /// Their heartbeats are lost, everything else passes between them.
+    /// The nodes' heartbeats are lost; everything else passes between the nodes.
     CutControl,
     /// Clients do not reach the wire; the nodes hear each other.
     CutToClients,
-    /// Nothing passes between the primary and the router, or the wire; it still reaches the arbiter, and its carrier stays.
+    /// The primary reaches neither the router nor the wire; the primary still reaches the arbiter, and its carrier
+    /// stays.
     PrimaryIsolated,
-    /// The same of the wire.
+    /// The wire reaches neither the router nor the primary; the wire still reaches the arbiter, and its carrier stays.
     WireIsolated,
     /// No frame passes from the primary to the wire.
     OneWayFromPrimary,
     /// No frame passes from the wire to the primary.
     OneWayFromWire,
-    /// The link between the nodes is cut and whole again, several times.
+    /// The link between the nodes is cut and restored several times.
     Flap,
     /// All processes of the primary are stopped, and go on later; its kernel and its cable work on.
     PrimaryPaused,
-    /// The same of the wire.
+    /// All processes of the wire are stopped, and go on later; its kernel and its cable work on.
     WirePaused,
     /// Only the primary's agent is stopped, and goes on later.
     PrimaryAgentPaused,
-    /// The same of the wire's.
+    /// Only the wire's agent is stopped, and goes on later.
     WireAgentPaused,
 }
 
@@ -134,8 +135,9 @@ impl SplitFault {
         }
     }
 
-    /// Whether a living node is silent to a peer that clients reach. Fail-stop assumes that this never happens. `links` is the number of
-    /// links between the nodes. Isolation does not count, because a node that clients do not reach declares no peer dead.
+    /// Whether a living node is silent to its peer. Fail-stop assumes that this never happens. `links` is the number of
+    /// links between the nodes. Isolation does not count, because a node that clients do not reach declares no peer
+    /// dead.
     pub fn breaks_fail_stop(self, links: u8) -> bool {
         !self.nodes_hear_each_other(links) && !matches!(self, Self::PrimaryIsolated | Self::WireIsolated)
     }

@@ -1,4 +1,5 @@
-//! `steadfast-lab split`: finds which node speaks when both are alive, but do not hear each other or one of them is stopped.
+//! `steadfast-lab split`: finds which node speaks when. Both nodes live, but they do not hear each other, or one of
+//! them is stopped.
 
 mod cell;
 mod command;

@@ -1,5 +1,6 @@
 //! How long clients may hear nothing after a fault that leaves one serving node, and how long each fault lasts. A fault must last
-//! longer than this silence, so that the run shows a silence that is too long.
+//! longer than the longest allowed silence. Otherwise a survivor that is silent for too long
+//! would not be noticed.
 
 use std::time::Duration;
 
@@ -51,10 +52,10 @@ fn right_after(fault: SplitFault, options: &PairOptions, detection: Duration) ->
     })
 }
 
-/// Longest time for which neither node may speak in `fault`. `None` if the fault has no survivor.
+/// Longest allowed time in which no node speaks, from `fault` on. `None` if the fault has no survivor.
 ///
 /// A waiting connection continues at its client's next retransmission. The retransmission timer doubles each time. So if the survivor
-/// may speak after a time t, the next retransmission comes at most t plus one first timeout later.
+/// gets the right to speak at a time t after the fault, the next retransmission comes at most 2t + RTO after the fault.
 pub fn silence_max(fault: SplitFault, options: &PairOptions, detection: Duration) -> Option<Duration> {
     let right = right_after(fault, options, detection)?;
     Some(2 * right + RTO + MARGIN)

@@ -82,11 +82,16 @@ fn write_smallest(directory: &Path, broken: &mut Broken) -> Result<()> {
 /// Replays one run.
 ///
 /// # Errors
-/// If the file is no scenario.
+/// If the file is neither a scenario nor a recording.
 pub fn replay(options: &ReplayOptions) -> Result<LabOutcome> {
     if let Some(file) = &options.file
         && recording::is_recording(file)?
     {
+        if options.shrink {
+            return Err(
+                WrongUse("a recording cannot be made smaller: --shrink is for scenarios".into()).into(),
+            );
+        }
         return recording::replay(file, options.trace, options.json);
     }
     let mut scenario = match (&options.file, options.seed) {
@@ -99,7 +104,7 @@ pub fn replay(options: &ReplayOptions) -> Result<LabOutcome> {
     if options.shrink {
         match shrink(&scenario) {
             Some((smaller, _)) => scenario = smaller,
-            None => return Err(WrongUse("it breaks no promise: nothing to shrink".into()).into()),
+            None => return Err(WrongUse("the scenario breaks no promise: nothing to shrink".into()).into()),
         }
         print!("{}", toml::to_string(&scenario).context("writing a scenario")?);
     }

@@ -8,7 +8,7 @@ use serde::de::IntoDeserializer;
 use serde::de::value::{Error, StrDeserializer};
 use sim::pair::Defect;
 
-/// Break a simulated pair in all ways that seeds can think of, and check what it promises.
+/// Inject failures drawn from a seed into a simulated pair, and check that the pair keeps its promises.
 ///
 /// Run N of a swarm has the seed SEED + N. A run that breaks a promise is made as small as it can be and written to a file that
 /// `replay` plays again.
@@ -21,9 +21,9 @@ pub struct SwarmOptions {
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub runs: u64,
     /// Runs at the same time.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, default_value_t = 1, conflicts_with = "defect", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub jobs: u32,
-    /// Put this defect into the nodes, and stop at the first run that finds it: what the checkers see, they must see here.
+    /// Put this defect into the nodes, and stop at the first run that finds it. This tests the checkers.
     #[arg(long, value_name = "NAME", value_parser = parse)]
     pub defect: Option<Defect>,
     /// Where scenarios that break a promise are written.
@@ -37,13 +37,14 @@ pub struct SwarmOptions {
 /// Play one run of the swarm again, or replay the recording of a daemon.
 #[derive(Clone, Debug, Args)]
 pub struct ReplayOptions {
-    /// A scenario that the swarm has written, or a recording of `steadfast run --record`. The node must want the same actions again.
+    /// A scenario that the swarm has written, or a recording of `steadfast run --record`. In the replay of a
+    /// recording, the node must give the same actions again.
     #[arg(required_unless_present = "seed", conflicts_with = "seed")]
     pub file: Option<PathBuf>,
     /// The run of this seed.
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Make it as small as it can be, as long as it breaks the same promise, and print that scenario.
+    /// Make the scenario as small as possible while it still breaks the same promise, and print the result.
     #[arg(long)]
     pub shrink: bool,
     /// Print every packet, and everything that the nodes do.

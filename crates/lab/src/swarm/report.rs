@@ -28,7 +28,7 @@ pub struct SwarmReport {
     /// Connections for which a node spoke after its lease had ended, while the other node spoke. The node could not know: its clock had
     /// stood still.
     pub connections_outlasted: u64,
-    /// How often the nodes' fences switched each other off.
+    /// How often both nodes were off because each node's fence had switched off the other node.
     pub mutual_fences: u64,
     /// Runs in which both nodes spoke, as `assume = "fail-stop"` allows.
     pub runs_split: u64,

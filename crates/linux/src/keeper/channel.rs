@@ -45,7 +45,7 @@ pub(super) struct Received<M> {
     pub blob: Blob,
 }
 
-/// The description of a [`InputPiece`] in a message.
+/// The description of an [`InputPiece`] in a message.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Stretch {
     /// The next `.0` bytes that came with the message.
@@ -243,7 +243,7 @@ pub(super) fn receive<M: DeserializeOwned>(
         }
     }
     if bytes != left || unread.iter().any(|stretch| stretch.len() == 0) {
-        return Err(invalid("the stretches are not those of the content"));
+        return Err(invalid("the stretches do not fit the content"));
     }
     let file = has_file.then(|| descriptors.pop().ok_or_else(|| invalid("the file is missing")));
     let file = file.transpose()?.map(File::from);

@@ -26,7 +26,7 @@ const UNREAD_BYTES: usize = 8 << 20;
 /// Maximum number of adoptions without an answer. Their answers easily fit into the keeper's send buffer.
 const DUE_MAX: usize = 64;
 
-/// What went wrong with the keeper.
+/// An error of a request to the keeper.
 #[derive(Debug, Error)]
 pub enum KeeperClientError {
     /// The channel failed.

@@ -32,7 +32,8 @@ struct Door {
     seen: Option<Instant>,
     /// Since when the queue has been full.
     full_since: Option<Instant>,
-    /// Shared with each admitted connection that may not be in the queue yet: the kernel may be slower than the next look.
+    /// Counts admitted connections that may not be in the queue yet: each has a reference. The kernel may put them
+    /// there only after the next look at the queue.
     entering: Rc<()>,
 }
 

@@ -7,7 +7,7 @@ use super::status::ConnectionEnding;
 /// The end of a connection that the two sides did not close in order.
 pub(super) struct RelayAbort(pub ConnectionEnding, pub String);
 
-/// Compares what the application says again.
+/// Compares the output that the application repeats with the logged output.
 pub(super) enum OutputFilter {
     Http(Box<http::HttpResumer>),
     Replica(replica::ReplicaResumer),

@@ -69,14 +69,14 @@ impl Outgoing {
         Ok(())
     }
 
-    /// A buffer for the bytes of a filter. [`finish`](Self::finish) writes them.
+    /// A buffer for bytes that a filter produces. [`finish`](Self::finish) writes them.
     pub const fn room(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 }
 
-/// Waits for bytes, then for the turn of `client`, the connection's client, and gives the bytes to `take`. Other flows use the bytes' memory
-/// afterwards. Returns `None` at the stream's end.
+/// Waits until `source` has bytes, then for the turn of the connection's client (`client`). Then gives the bytes to
+/// `take`. Afterwards other flows reuse the memory of the bytes. Returns `None` at the stream's end.
 ///
 /// # Errors
 /// The source failed.

@@ -15,7 +15,7 @@ pub struct LoggedInput<'a> {
     pub(super) pieces: Vec<InputPiece<'a>>,
 }
 
-/// A piece of an [`LoggedInput`].
+/// A piece of a [`LoggedInput`].
 #[derive(Clone, Copy)]
 pub(super) enum InputPiece<'a> {
     /// Bytes in memory.
@@ -33,7 +33,7 @@ impl<'a> FromIterator<LogPart<'a>> for LoggedInput<'a> {
             input.pieces.push(match part {
                 LogPart::Memory(bytes) => InputPiece::Bytes(bytes),
                 LogPart::File(part) => {
-                    let file = file_of(part.file).expect("files are made in one way");
+                    let file = file_of(part.file).expect("a log's file is made by crate::spill");
                     input.file = Some(file.as_fd()); // a log has at most one file
                     let (at, len) = (part.at, part.len);
                     InputPiece::InFile { at, len }

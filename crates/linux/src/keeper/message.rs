@@ -1,4 +1,4 @@
-//! What agent and keeper say to each other.
+//! The messages between agent and keeper.
 
 use std::net::SocketAddr;
 
@@ -23,12 +23,14 @@ pub struct Adoption {
     pub application: SocketAddr,
     /// How the application's side goes on.
     pub plan: AdoptionPlan,
-    /// The old server received and acknowledged the client's FIN. The kernel does not know of it; input ends with the given bytes.
+    /// The old server received and acknowledged the client's FIN. The kernel of this node does not know of that FIN.
+    /// The input ends with the logged input.
     pub input_ended: bool,
     /// Whether the server's FIN was sent. After a FIN, nothing more may be said. The keeper sends an unacknowledged FIN again at once. If
     /// the FIN was acknowledged, the keeper closes the socket without sending anything, because the kernel does not know of that FIN.
     pub output: OutputEnd,
-    /// The SYN-ACK, if the client has sent nothing since. The keeper keeps it for the agent's successors until the client speaks.
+    /// The SYN-ACK, if the client has sent nothing since. Until the client sends something, the keeper keeps the
+    /// SYN-ACK for a later agent.
     pub syn_ack: Option<Vec<u8>>,
 }
 
@@ -41,7 +43,8 @@ pub enum AdoptionPlan {
         resume: http::HttpResume,
         /// Header fields that may differ.
         volatile: http::Volatile,
-        /// The next reply that can be the last one tells the client to use a new connection, and ends this one.
+        /// Whether to make the client use a new connection. The next reply that can be the last one says
+        /// `Connection: close`, and this connection ends after that reply.
         closes: bool,
     },
     /// The replica's connection goes on; it gets the logged input that it has not been fed, then what the client sends.

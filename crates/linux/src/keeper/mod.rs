@@ -7,7 +7,8 @@
 //! ```
 //!
 //! It lives apart from the agent, so that the agent can crash or be upgraded while relayed connections go on. It decides
-//! nothing: a [`AdoptionPlan`] says how a connection goes on, [`proto::restart`] compares what the application says again.
+//! nothing. An [`AdoptionPlan`] says how a connection goes on. [`proto::restart`] compares the application's repeated
+//! output with the logged output.
 //! A connection whose reply cannot be continued, or whose application fails, is reset: the client must see it.
 //!
 //! The keeper has one thread, and each connection is a task. All tasks read and write through one shared buffer, so an idle task owns
@@ -43,14 +44,16 @@ pub use status::{
 /// How the keeper works.
 #[derive(Clone, Debug)]
 pub struct KeeperOptions {
-    /// The control socket that agents connect to. Only its owner may.
+    /// The control socket that agents connect to. Only the owner of its file may connect.
     pub socket: PathBuf,
-    /// Connect to the application from the client's address. Without it (tests) from an ordinary one.
+    /// Whether to connect to the application from the client's address. If false (in tests), the kernel chooses the
+    /// address.
     pub transparent: bool,
-    /// How long the application may take to accept a connection; until then a refused one is tried again.
+    /// How long the application may take to accept a connection. Within this time, a connection that the application
+    /// refuses is tried again.
     pub connect_timeout: Duration,
-    /// The keeper connects to the application for an idle client when the client speaks, or else after this time. From then on, the
-    /// application's own idle timeout applies.
+    /// The keeper connects to the application for an idle client when the client sends, or else after this time. From
+    /// then on, the application's own idle timeout applies.
     pub idle: Duration,
     /// How long the client may be silent after the output to it has ended. The kernel's FIN_WAIT2 has the same bound.
     pub linger: Duration,

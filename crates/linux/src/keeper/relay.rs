@@ -166,7 +166,8 @@ impl Relay {
         }
     }
 
-    /// Whether there is input for an application, or may be: false if the client has closed.
+    /// Waits for input for the application, at most for the idle time. Returns false if the client has closed without
+    /// further input.
     async fn wait_for_input(&self) -> Result<bool, RelayAbort> {
         if !self.input.is_empty() || self.kept.adoption.input_ended {
             return Ok(!self.input.is_empty());
@@ -305,8 +306,8 @@ impl Relay {
     }
 }
 
-/// Passes the logged input, then what the client sends, then its end. Returns early if the application stops reading; the other direction
-/// decides whether that is a failure.
+/// Passes the logged input, then the client's bytes, then the end of the client's stream. Returns early if the
+/// application stops reading; the other direction decides whether that is a failure.
 async fn upstream(
     keeper: &Keeper,
     kept: &KeptConnection,
@@ -438,7 +439,8 @@ async fn pass_down(
     }
 }
 
-/// Counts and logs the request that was not executed again, or on which the application failed again, if there is one.
+/// Counts and logs the refused request, if there is one. It was not executed again, or the application failed on it
+/// again.
 fn note_refusal(keeper: &Keeper, kept: &KeptConnection, filter: &OutputFilter) {
     if let OutputFilter::Http(resumer) = filter
         && let Some((request, why)) = resumer.refusal()
@@ -462,13 +464,13 @@ fn shut_down(socket: &TcpStream) -> io::Result<()> {
 /// Makes the kernel send a RST when `socket` is closed. A FIN would make the output look complete.
 fn reset_on_close(socket: &TcpStream) {
     if let Err(error) = SockRef::from(socket).set_linger(Some(Duration::ZERO)) {
-        tracing::error!(%error, "a connection that fails will end without a reset");
+        tracing::error!(%error, "cannot set SO_LINGER; if the connection fails, its end looks like an orderly one");
     }
 }
 
 fn close_in_order(socket: &TcpStream) {
     if let Err(error) = SockRef::from(socket).set_linger(None) {
-        tracing::error!(%error, "a connection that ended well is reset");
+        tracing::error!(%error, "cannot clear SO_LINGER; a connection that ended in order is reset");
     }
 }
 

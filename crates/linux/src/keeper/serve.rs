@@ -35,7 +35,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Error)]
 #[error("keeper: {step}: {source}")]
 pub struct KeeperError {
-    /// What was to be done.
+    /// The step that failed.
     pub step: &'static str,
     /// The kernel's answer.
     pub source: io::Error,
@@ -79,7 +79,7 @@ fn detach() -> Result<(), KeeperError> {
     }
     // With the agent's precedence, the keeper would take the CPU from the applications to which it relays.
     if let Err(error) = crate::process::yield_precedence() {
-        tracing::debug!(%error, "the keeper has the precedence of whoever started it");
+        tracing::debug!(%error, "cannot lower the scheduling priority; the keeper keeps that of its parent");
     }
     crate::process::raise_file_limit().map_err(at("raising the limit of open files"))
 }
@@ -170,7 +170,8 @@ fn watch(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register(socket) }?)
 }
 
-/// Answers one agent until it disconnects. Requests that it sent before are carried out, though nobody hears the answers.
+/// Answers one agent until it disconnects. Requests that the agent sent before it disconnected are carried out too,
+/// although nobody reads the answers.
 async fn attend(keeper: Rc<Keeper>, agent: AsyncFd<OwnedFd>) {
     let mut room = Room::default();
     loop {
@@ -185,7 +186,7 @@ async fn attend(keeper: Rc<Keeper>, agent: AsyncFd<OwnedFd>) {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 KeeperAnswer::Refused(error.to_string())
             }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue, // reported once, before the remaining requests
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue, // reported once; the remaining requests follow
             Err(_) => break,
         };
         if let Err(error) = say(&agent, &answer).await {

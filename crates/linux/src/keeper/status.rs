@@ -149,7 +149,7 @@ pub enum ConnectionEnding {
     Closed,
     /// The client reset the connection, or cannot be reached.
     ClientLost,
-    /// The output to the client had ended, and the client did not close for too long.
+    /// The output to the client had ended, and then the client sent nothing, not even its FIN, for too long.
     Lingered,
     /// The relay could not connect to the application. The client got a reset.
     ApplicationUnreachable,

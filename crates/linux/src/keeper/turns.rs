@@ -1,5 +1,6 @@
-//! Lets clients that wait for their first byte go first. After a takeover hundreds wait at once. Clients that were already served send
-//! more before the last one is served; without turns, the last one would wait for all that traffic, too.
+//! Lets clients that wait for their first byte go first. After a takeover hundreds wait at once. The clients that get
+//! their first bytes early cause more traffic while others still wait. Without turns, the last client would wait for
+//! all that traffic too.
 
 use std::cell::Cell;
 use std::time::Duration;

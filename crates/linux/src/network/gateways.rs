@@ -1,4 +1,5 @@
-//! The routers behind an interface, by the main routing table.
+//! The routers behind an interface. For IPv4, `/proc` lists the routes of the main routing table. For IPv6 it lists the
+//! routes of all tables, so the peer is found too, because a route of this program leads to the peer's wire.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

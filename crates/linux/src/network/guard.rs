@@ -2,12 +2,14 @@
 //!
 //! The guard is independent of the eBPF programs. If these programs have a bug or are absent (`tc filter del`), no client is reset, and no
 //! client gets an answer that the primary does not know of. A kernel sends a RST of its own accord for every segment that meets no
-//! socket, and a listener on the backup answers a SYN. What the wire forwards does not pass here.
+//! socket, and a listener on the backup answers a SYN. Packets that the wire forwards do not pass
+//! here.
 //!
 //! A takeover speaks before the right is granted, since granting takes a message to the kernel. So the guard lets segments with
 //! [`MARK_SPEAK`] pass: restored sockets have this mark, and new connections take it from a SYN that the wire let in. A RST needs the
-//! right, or [`MARK_END`]. This mark is set for the deliberate RST of a connection that was decided. A wire that took over some
-//! connections while the primary lives needs it, too. The kernel never sets this mark by itself.
+//! right, or [`MARK_END`]. This mark is set for the deliberate RST of a connection whose takeover was decided.
+//! A wire that took over some connections while the primary lives needs it, too. The kernel
+//! never sets this mark by itself.
 //!
 //! The table also guards the way in. Packets that reach a service's address by another way than the service interface have not passed
 //! the wire: from a container, from a network behind another interface, or from a program on this node whose segments no eBPF program on
@@ -58,7 +60,7 @@ pub(super) fn exists(table: &str) -> Result<bool, NetworkError> {
     Ok(nodes()?.iter().any(|node| self::table(node) == table))
 }
 
-/// The counter of packets that came past the wire.
+/// Name of the counter of packets that were refused because they had not passed the wire.
 pub(super) const REFUSED: &str = "refused";
 
 /// Number of rules in a whole table.
@@ -96,7 +98,7 @@ pub(super) fn nodes() -> Result<Vec<String>, NetworkError> {
 /// Whether nft is installed and this kernel has what the table needs.
 ///
 /// # Errors
-/// What is missing.
+/// If something is missing. The error names it.
 pub fn available() -> Result<(), NetworkError> {
     let services = ["192.0.2.1:1".parse(), "[2001:db8::1]:1".parse()].map(|address| Guarded {
         service: address.expect("constant"),

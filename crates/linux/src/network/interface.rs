@@ -1,4 +1,4 @@
-//! What the network interfaces are like.
+//! The properties of network interfaces.
 
 use std::io;
 use std::net::IpAddr;
@@ -139,8 +139,8 @@ fn ethtool(socket: &Socket, name: &str, command: u32) -> io::Result<u32> {
     }
     let mut value = EthtoolValue { command, data: 0 };
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    // SAFETY: SIOCETHTOOL with a command that asks for a number reads the name and writes `data` of the ethtool_value that the request
-    // points to; both live until after the call.
+    // SAFETY: with a command that asks for a number, SIOCETHTOOL reads the name in `request` and writes `value.data`.
+    // Both `request` and `value` live until after the call.
     if unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,17 +1,17 @@
-//! The network as a node needs it, and as it was found.
+//! Sets up the network that a node needs, and later restores the network as it was found.
 //!
-//! [`Network::prepare`] and [`Network::assume`] carry out a [`NetworkPlan`] step by step; every step is written to a journal
-//! before it is done, so [`Network::remove`], or [`undo`] after the daemon was killed, restores the network as it was
-//! found. Nothing is undone by dropping a [`Network`]: if the daemon dies, forwarding goes on, and the next
-//! daemon takes over from the same journal.
+//! [`Network::prepare`] and [`Network::assume`] carry out a [`NetworkPlan`] step by step. Every step is written to a
+//! journal before it is done. So [`Network::remove`] can restore the network as it was found. [`undo`] does the same
+//! after the daemon was killed. Nothing is undone by dropping a [`Network`]: if the daemon dies, forwarding goes on,
+//! and the next daemon takes over from the same journal.
 //!
 //! | for | what | why |
 //! |---|---|---|
-//! | every node | nftables table `inet steadfast_<node>` | nothing leaves from a service's address without the right to speak, nothing gets to it past the wire; Multipath TCP is refused |
+//! | every node | nftables table `inet steadfast_<node>` | nothing leaves from a service's address without the right to speak, no packet reaches the address without passing the wire; Multipath TCP is refused |
 //! | every node | `accept_local`, `rp_filter` of `lo` | segments from the wire reach this node's own clients of a service by `lo` |
 //! | every node | `arp_ignore`, `arp_announce` | sockets can use an address on `lo`, but ARP neither answers for it nor announces it |
 //! | every node | rule for the application's replies, local route | relayed connections have their clients' addresses |
-//! | every node | `tcp_fwmark_accept` | an accepted socket and its SYN-ACK take the SYN's mark: a relayed connection's, or a takeover's |
+//! | every node | `tcp_fwmark_accept` | an accepted socket and its SYN-ACK take the mark of the SYN, which marks a relayed connection or a new connection during a takeover |
 //! | [`NetworkPart::Wire`] | VIP on the service interface | it answers ARP and ND, so clients' packets come here |
 //! | [`NetworkPart::Behind`] | VIP on `lo` | sockets can use the VIP, but the node answers no ARP for it |
 //! | [`NetworkPart::Behind`] | rule `from VIP`, route via the peer | every packet of the VIP leaves through the wire |
@@ -77,7 +77,7 @@ impl Network {
     /// differs.
     ///
     /// # Errors
-    /// The step that failed; what had been done before it is undone.
+    /// The step that failed. The steps before it have been undone.
     pub fn prepare(plan: &NetworkPlan, journal: &Path) -> Result<Self, NetworkError> {
         let (netlink, voice) = (Netlink::open()?, SpeakerSets::open()?);
         let journal = match Journal::load(journal)? {
@@ -221,13 +221,15 @@ impl Network {
         let table = guard::table(&self.journal.plan().node);
         let mut speakers = self.speakers.lock().unwrap_or_else(PoisonError::into_inner);
         let might = speakers.contains(&service);
-        speakers.retain(|speaker| *speaker != service);
-        if may {
-            speakers.push(service);
-        } else if !might {
+        if !might && !may {
             return Ok(());
         }
-        self.voice.set(&table, service, may)
+        let outcome = self.voice.set(&table, service, may);
+        speakers.retain(|speaker| *speaker != service);
+        if may || outcome.is_err() {
+            speakers.push(service); // after a failed withdrawal too, so that the next one is carried out
+        }
+        outcome
     }
 
     /// Makes the kernel ask at once for a neighbour that has not answered. By itself it asks once a second, so it would ask up to a
@@ -248,14 +250,15 @@ impl Network {
         interface::list(&self.netlink)
     }
 
-    /// Number of packets to services that came past the wire and were refused, since the guard was put up.
+    /// Number of packets to services that were refused because they had not passed the wire. Counted since the guard
+    /// was put up.
     ///
     /// # Errors
     /// If nftables cannot be asked.
     pub fn refused(&self) -> Result<u64, NetworkError> {
         let table = guard::table(&self.journal.plan().node);
         let packets = self.voice.packets(&table, guard::REFUSED);
-        packets.map_err(NetworkError::at("count what came past the wire in", table))
+        packets.map_err(NetworkError::at("count the refused packets in", table))
     }
 
     fn speakers(&self) -> Vec<SocketAddr> {
@@ -274,8 +277,8 @@ impl Network {
         Ok(self.journal.remove()?)
     }
 
-    /// Does the steps that `which` chooses, in order. A step that a dead daemon has begun, according to the journal, is done again. What
-    /// that daemon found before the step is still what will be restored.
+    /// Does the steps that `which` chooses, in order. A step that a dead daemon has begun, according to the journal, is
+    /// done again. Undoing the step still restores what the dead daemon found before the step.
     fn advance(&mut self, which: impl Fn(&NetworkStep) -> bool) -> Result<(), NetworkError> {
         for index in 0..self.journal.steps().len() {
             let step = self.journal.steps()[index].clone();
@@ -321,7 +324,8 @@ fn give_up(undone: Result<(), UndoError>) {
 /// there is no journal, or if the machine was started anew since. Can be repeated.
 ///
 /// # Errors
-/// All that could not be restored, or that the journal cannot be read or is of another network namespace.
+/// All that could not be restored. Or the error of a journal that cannot be read or belongs to another network
+/// namespace.
 pub fn undo(journal: &Path) -> Result<(), UndoError> {
     let Some(journal) = Journal::load(journal)? else {
         return Ok(());

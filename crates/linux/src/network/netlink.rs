@@ -303,8 +303,8 @@ impl Netlink {
         message.header.family = family(address.is_ipv6());
         message.header.prefix_len = host_prefix(address);
         message.header.index = self.index(interface)?;
-        // Keeps the kernel from choosing the address as the source of other traffic: for IPv4 by the scope. For IPv6 the preferred
-        // lifetime below is 0, which makes the address deprecated.
+        // The kernel must not choose the address as the source of other traffic. An IPv4 address on `lo` gets the host
+        // scope. An IPv6 address gets the preferred lifetime 0 below, which makes it deprecated.
         if address.is_ipv4() && interface == "lo" {
             message.header.scope = AddressScope::Host;
         }

@@ -1,4 +1,4 @@
-//! The numbers of routing tables, rules and marks that this program uses, so that they are told from others'.
+//! The numbers of routing tables, rules and marks that this program uses. They differ from those of other programs.
 
 /// Routing tables 5300 to 5399, of which we take the first unused ones. One holds the way from a VIP through the
 /// backup, one the local delivery of relayed connections.

@@ -1,4 +1,4 @@
-//! What a node's network must provide, and the steps that set it up.
+//! The requirements for a node's network, and the steps that fulfil them.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +12,7 @@ use super::numbers::{PRIORITY_FROM_VIP, PRIORITY_REFUSAL, PRIORITY_RELAY, RELAY_
 use super::step::{LOOPBACK, NetworkStep};
 use super::{Interface, NetworkError, guard, sysctl};
 
-/// What a node's network must provide.
+/// The requirements for a node's network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkPlan {
     /// The node's name; it names the nftables table.
@@ -73,10 +73,10 @@ fn guarded(service: &NetworkService) -> Guarded {
     }
 }
 
-/// Makes `lo` accept segments from one of this node's own addresses to another that have passed the wire and come back through `lo`.
-/// IPv6 needs no such step. `accept_local` allows such source addresses. `rp_filter` must not be 1, because then the kernel requires that
-/// the route to the source goes through `lo`; 2 requires only that any route exists. For both settings the kernel uses the larger one of
-/// the interface's value and the value of `all`.
+/// Makes `lo` accept segments that have passed the wire and come back through `lo`. Both addresses are this node's
+/// own. IPv6 needs no such step. `accept_local` allows such source addresses. `rp_filter` must not be 1, because then
+/// the kernel requires that the route to the source goes through `lo`; 2 requires only that any route exists. For both
+/// settings the kernel uses the larger one of the interface's value and the value of `all`.
 fn own_clients() -> Result<Vec<NetworkStep>, NetworkError> {
     let mut steps = Vec::new();
     for (name, wanted, enough) in [("accept_local", 1, [1, 1]), ("rp_filter", 2, [0, 2])] {

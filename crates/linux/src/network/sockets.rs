@@ -39,7 +39,8 @@ const DIAG_MARK: u16 = 15;
 const DIAG_INFO: u16 = 2;
 const WITH_INFO: u8 = 1 << (DIAG_INFO - 1);
 
-/// Flags of `tcpi_options` (`linux/tcp.h`). `OPTION_MICROSECONDS`: the timestamps count microseconds. A restored socket's never do.
+/// Flags of `tcpi_options` (`linux/tcp.h`). `OPTION_MICROSECONDS`: the timestamps count microseconds. The timestamps of
+/// a restored socket never do.
 const OPTION_TIMESTAMPS: u8 = 1;
 const OPTION_SACK: u8 = 2;
 const OPTION_WINDOW_SCALE: u8 = 4;
@@ -57,7 +58,7 @@ const ROUNDS: usize = 8;
 /// sockets. The connections' owners get ECONNABORTED. Listeners stay. Returns the number of destroyed connections.
 ///
 /// # Errors
-/// What the kernel says. This needs CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY.
+/// The kernel's error. The call needs CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY.
 pub fn destroy(vip: SocketAddr) -> Result<usize, NetworkError> {
     let run = || {
         let diag = SockDiag::open()?;
@@ -89,7 +90,7 @@ pub fn destroy(vip: SocketAddr) -> Result<usize, NetworkError> {
 /// same port; that connection stays.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn destroy_dying(vip: SocketAddr, clients: &[SocketAddr]) -> Result<usize, NetworkError> {
     let run = || -> io::Result<usize> {
         let diag = SockDiag::open()?;
@@ -119,7 +120,8 @@ pub struct ListeningSocket {
 /// program `death` has marked them.
 ///
 /// # Errors
-/// What the kernel says; without CAP_NET_ADMIN it does not tell marks.
+/// The kernel's error. Without CAP_NET_ADMIN there is no error, but the kernel does not tell marks. Then the
+/// listeners of dying processes are listed too.
 pub fn listeners(port: u16) -> Result<Vec<ListeningSocket>, NetworkError> {
     let run = || {
         let diag = SockDiag::open()?;
@@ -142,7 +144,7 @@ pub fn listeners(port: u16) -> Result<Vec<ListeningSocket>, NetworkError> {
 /// them and whose output has arrived.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn open_behind(
     vip: SocketAddr,
     after: Option<SocketAddr>,
@@ -167,7 +169,7 @@ pub fn open_behind(
 /// connection.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn terms(vip: SocketAddr, clients: &[SocketAddr]) -> Result<Vec<ClientTerms>, NetworkError> {
     let run = || -> io::Result<Vec<ClientTerms>> {
         let diag = SockDiag::open()?;
@@ -177,11 +179,11 @@ pub fn terms(vip: SocketAddr, clients: &[SocketAddr]) -> Result<Vec<ClientTerms>
     run().map_err(NetworkError::at("look up the connections of", vip))
 }
 
-/// Number of further connections that fit into the accept queue of the listener at `application` that would take a connection of
-/// `client`. `None` if there is no such listener.
+/// Number of further connections that fit into the accept queue of a listener at `application`: the listener that would
+/// accept a connection from `client`. `None` if there is no such listener.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn room_in_queue(application: SocketAddr, client: SocketAddr) -> io::Result<Option<u32>> {
     let (family, id) = connection(application, client);
     let known = SockDiag::open()?.look_up(family, 0, &id)?;

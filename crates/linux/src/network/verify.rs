@@ -1,5 +1,5 @@
-//! Finds the steps of the network that somebody has undone, and does them again. `ip rule flush` and `nft flush ruleset` are quickly
-//! typed, and a pulled cable makes the kernel remove its routes.
+//! Finds the steps of the network that somebody has undone, and does them again. An operator may run `ip rule flush` or
+//! `nft flush ruleset`, and the kernel removes the routes over a cable that is unplugged.
 
 use super::step::NetworkStep;
 use super::{Network, NetworkError};
@@ -18,7 +18,8 @@ impl Network {
     /// Puts up again what is missing, and restores the granted rights to speak. Returns what was missing.
     ///
     /// # Errors
-    /// The first step that failed. The other steps are tried all the same. For example, a route over an unplugged cable cannot be made.
+    /// Names the first step that failed, for example a route over an unplugged cable. The other steps are tried all the
+    /// same.
     pub fn repair(&mut self) -> Result<Vec<String>, NetworkError> {
         self.repair_what(|_| true)
     }

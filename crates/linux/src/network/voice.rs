@@ -124,7 +124,7 @@ impl SpeakerSets {
         }
     }
 
-    /// What the counter called `name` in `table` has counted.
+    /// Number of packets that the counter `name` in `table` has counted.
     pub(super) fn packets(&self, table: &str, name: &str) -> io::Result<u64> {
         let question = [
             attribute(NFTA_OBJ_TABLE, &text(table)),
@@ -166,7 +166,8 @@ impl SpeakerSets {
     }
 }
 
-/// The sets of a guard's table, by the beginnings of their names: the services, and those that may speak.
+/// Prefixes of the names of a guard's sets. A `4` or `6` for the address family follows. The first set has
+/// all services. The second set has the services that may speak.
 const GUARDED: &str = "guarded";
 const SPEAK: &str = "speak";
 

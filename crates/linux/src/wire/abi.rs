@@ -228,7 +228,7 @@ pub const MARK_DYING: u32 = 0x5f00_0003;
 /// `MARK_SPEAK`: a segment of a restored socket, or a wake-up, that a takeover sends before the node has the general right to speak.
 pub const MARK_SPEAK: u32 = 0x5f00_0004;
 
-/// `MARK_END`: the RST that ends a connection for which this node has the right to speak.
+/// `MARK_END`: the deliberate RST of a connection that was decided. The guard lets this RST out.
 pub const MARK_END: u32 = 0x5f00_0005;
 
 /// `MARK_LOCAL`: a segment of a client on this node that the wire has let pass.

@@ -137,10 +137,16 @@ fn reuse_maps(open: &mut OpenObject, pin_dir: &Path) -> Result<Result<(), String
             return Ok(Err(format!("its map {name} is missing")));
         }
         let pinned = MapHandle::from_pinned_path(&path).step(|| format!("opening {}", path.display()))?;
-        let theirs = (pinned.key_size(), pinned.value_size(), pinned.max_entries());
-        let ours = (map.key_size(), map.value_size(), map.max_entries());
-        if pinned.map_type() != map.map_type() || theirs != ours {
-            let what = format!("its map {name} has {} entries or bytes, not {}", theirs.2, ours.2);
+        let theirs = (pinned.map_type(), pinned.key_size(), pinned.value_size());
+        let ours = (map.map_type(), map.key_size(), map.value_size());
+        if theirs != ours {
+            let what =
+                format!("type and sizes of key and value of its map {name} are {theirs:?}, not {ours:?}");
+            return Ok(Err(what));
+        }
+        let (theirs, ours) = (pinned.max_entries(), map.max_entries());
+        if theirs != ours {
+            let what = format!("its map {name} has {theirs} entries or bytes, not {ours}");
             return Ok(Err(what));
         }
         map.reuse_fd(pinned.as_fd())

@@ -151,13 +151,15 @@ fn take_away(interface: u32, points: &[TcAttachPoint], handle: u32) -> Result<()
     Ok(())
 }
 
-/// Whether any filter hangs at the hook. If `tc` cannot be run, the answer is yes, so that the qdisc stays.
+/// Whether any filter hangs at the hook. If `tc` cannot tell, the answer is yes, so that the qdisc stays.
 fn has_filters(interface: &str, point: TcAttachPoint) -> bool {
     let side = if point == TC_INGRESS { "ingress" } else { "egress" };
     let listing = std::process::Command::new("tc")
         .args(["filter", "show", "dev", interface, side])
         .output();
-    listing.map_or(true, |output| !output.stdout.trim_ascii().is_empty())
+    listing.map_or(true, |output| {
+        !output.status.success() || !output.stdout.trim_ascii().is_empty()
+    })
 }
 
 /// The name of an interface that is there.

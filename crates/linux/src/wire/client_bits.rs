@@ -1,4 +1,4 @@
-//! Maps that hold clients as bits of their keys' hashes.
+//! Maps that store clients as bits. The hash of a client's key selects the bit.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering, fence};

@@ -1,4 +1,4 @@
-//! What the programs have counted.
+//! The counters of the eBPF programs.
 
 use libbpf_rs::{MapCore, MapFlags};
 
@@ -9,7 +9,7 @@ impl Wire {
     /// The counters of a service, in the order of [`REASONS`], summed over the CPUs.
     ///
     /// # Errors
-    /// What the kernel says to the map look-up.
+    /// The kernel's error at the map look-up.
     pub fn counters(&self, index: u16) -> Result<[u64; REASONS.len()], WireError> {
         let map = self.map("counters");
         let mut sums = [0; REASONS.len()];
@@ -28,7 +28,7 @@ impl Wire {
         Ok(sums)
     }
 
-    /// How many connections of programs on this node to a service were refused.
+    /// Number of refused connections to a service from programs on this node.
     ///
     /// # Errors
     /// As [`Wire::counters`].

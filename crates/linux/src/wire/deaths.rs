@@ -31,7 +31,7 @@ impl Deaths {
     /// The deaths since the last call.
     ///
     /// # Errors
-    /// What libbpf says.
+    /// The error of libbpf.
     pub fn take(&self) -> libbpf_rs::Result<Vec<Death>> {
         self.ring.consume()?;
         Ok(self.found.take())

@@ -9,7 +9,7 @@ use super::abi::ClientKey;
 use super::{Wire, WireError, WireStep};
 
 impl Wire {
-    /// The clients of such connections of a service.
+    /// The clients of a service that have a connection in the map `dying`.
     pub fn dying(&self, index: u16) -> Vec<SocketAddr> {
         self.clients_in("dying", index)
     }
@@ -17,7 +17,7 @@ impl Wire {
     /// Forgets these clients. Their connections are continued by now, or never will be. From then on, RSTs to them may leave again.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn forget_dying(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
         self.delete_clients("dying", index, clients)
     }

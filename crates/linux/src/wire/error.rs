@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// What failed on the way to a working wire.
+/// A failed step on the way to a working wire.
 #[derive(Debug, Error)]
 pub enum WireError {
     /// A call into libbpf or the kernel failed.
     #[error("{step}: {source}")]
     Bpf {
-        /// What was being done.
+        /// The step that failed.
         step: String,
         /// The kernel's answer.
         source: libbpf_rs::Error,
@@ -18,7 +18,7 @@ pub enum WireError {
     /// A system call failed.
     #[error("{step}: {source}")]
     Io {
-        /// What was being done.
+        /// The step that failed.
         step: String,
         /// The kernel's answer.
         source: std::io::Error,
@@ -29,7 +29,7 @@ pub enum WireError {
     /// A successor cannot adopt what an earlier run left.
     #[error("{} is of an earlier daemon of this node and does not fit: {why}; run `steadfast cleanup` first", pin_dir.display())]
     Unfit {
-        /// Where it is.
+        /// The directory of the earlier run's pins.
         pin_dir: PathBuf,
         /// How it differs.
         why: String,

@@ -48,8 +48,8 @@ impl Wire {
     /// and the primary.
     ///
     /// # Errors
-    /// The kernel's error; most likely there are too many clients. The gate is closed already to the clients before the error. At
-    /// [`Gate::Takeover`] there is no error.
+    /// The kernel's error; most likely there are too many clients. The clients that precede the error in `clients` are
+    /// marked already. At [`Gate::Takeover`] there is no error.
     pub fn hold(&self, index: u16, clients: &[SocketAddr]) -> Result<(), WireError> {
         let told = if self.gate(index).0 == Gate::Takeover {
             self.undecided.add(index, clients);
@@ -118,7 +118,7 @@ impl Wire {
             Gate::Takeover => self.set_holds(index, HOLDS_UNTOLD),
             Gate::Wire if self.has_told(index) => {
                 if let Err(error) = self.forget_held(index) {
-                    tracing::error!(%error, "clients whose connections were held may not open new ones");
+                    tracing::error!(%error, "cannot forget held clients; they may be unable to open new connections");
                 }
             }
             _ => {}

@@ -20,7 +20,6 @@ const fn hash_byte(sum: u64, byte: u8) -> u64 {
     (sum ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3)
 }
 
-/// Hash of a text.
 pub(super) const fn hash(text: &[u8]) -> u64 {
     let (mut sum, mut at) = (FNV_OFFSET, 0);
     while at < text.len() {

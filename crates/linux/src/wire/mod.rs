@@ -54,7 +54,7 @@ struct Aligned<T: ?Sized>(T);
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/steadfast.bpf.o")));
 
-/// What the wire is built with.
+/// Sizes and settings of a wire.
 #[derive(Clone, Debug)]
 pub struct WireOptions {
     /// Size in bytes of the ring of known connections, small enough for the CPUs' caches. A power of two and a multiple of the page size.
@@ -196,10 +196,10 @@ impl Wire {
         find_map(&self.object, name).expect("the object was compiled with this map")
     }
 
-    /// The ring of connections and the ring of SYNs.
+    /// The two rings of known connections, and the ring of SYNs and strangers.
     ///
     /// # Errors
-    /// What `mmap(2)` says.
+    /// The error of `mmap(2)`.
     pub fn rings(&self) -> Result<Rings, WireError> {
         let open = |name| Ring::open(self.map(name)).step(|| format!("mapping the ring {name}"));
         let connections = vec![open("ring")?, open("ring_overflow")?];
@@ -209,7 +209,7 @@ impl Wire {
     /// The sockets that dying processes release.
     ///
     /// # Errors
-    /// What libbpf says.
+    /// The error of libbpf.
     pub fn deaths(&self) -> Result<Deaths, WireError> {
         Deaths::open(self.map("ring_deaths")).step(|| "mapping the ring of deaths".into())
     }
@@ -217,7 +217,7 @@ impl Wire {
     /// Makes `service` known under `index`, with its gate [off](Gate::Off).
     ///
     /// # Errors
-    /// What the kernel says to the map update.
+    /// The kernel's error at a map update.
     pub fn add_service(&mut self, index: u16, service: &WireService) -> Result<(), WireError> {
         let state = self.state_pointer(index);
         let value = ServiceState {
@@ -332,10 +332,10 @@ impl Wire {
     }
 }
 
-/// Removes what a node pinned. Unpinning the death program's link detaches it.
+/// Removes all pins of a node. Removing the pinned links detaches the programs of the root cgroup.
 ///
 /// # Errors
-/// What the file system says.
+/// The error of removing the directory.
 pub fn remove_pins(pin_dir: &Path) -> Result<(), WireError> {
     if pin_dir.exists() {
         std::fs::remove_dir_all(pin_dir).step(|| format!("removing {}", pin_dir.display()))?;
@@ -349,7 +349,7 @@ pub fn is_left_behind(node: &str) -> bool {
     Path::new(PIN_ROOT).join(node).exists()
 }
 
-/// What is known of the checksum of a logged packet.
+/// How far the checksum of a logged packet can be trusted.
 pub fn checksum_of(record: &Record) -> Checksum {
     match record.flags & (abi::CHECKSUM_TRUSTED | abi::CHECKSUM_UNKNOWN) {
         0 => Checksum::Unverified,

@@ -16,10 +16,11 @@ use super::abi::Record;
 const BUSY: u32 = 1 << 31;
 const DISCARDED: u32 = 1 << 30;
 const HEADER: u64 = 8;
-/// Number of bytes that are read before their space in the ring is freed. It is the data of many round trips of a fast network, but only
-/// a small part of the CPU's caches.
+/// Number of bytes that are read before their space in the ring is freed. A fast network needs many round trips to
+/// carry these bytes, but they fill only a small part of the CPU's caches.
 const BATCH_BYTES: u64 = 2 << 20;
-/// A place on the shelf is a position in a ring, with the ring's number above these bits.
+/// Number of low bits of a place ([`OnShelf`]) that hold the position in a ring. The higher bits hold the ring's
+/// number.
 const RING_SHIFT: u32 = 60;
 
 /// One ring, mapped.
@@ -35,7 +36,7 @@ impl Ring {
     /// Maps the ring.
     ///
     /// # Errors
-    /// What `mmap(2)` says.
+    /// An error of `mmap(2)`.
     pub fn open(map: MapHandle) -> std::io::Result<Self> {
         let page = page_size();
         let size = map.max_entries() as usize;
@@ -133,14 +134,15 @@ struct RecordLocation {
     next: u64,
 }
 
-/// What comes after the discarded records.
+/// Result of [`Ring::look`].
 enum NextRecord {
     Record(RecordLocation),
     Busy,
     End,
 }
 
-/// Several rings that together are one log. Each record says up to which position the other rings must be read before it.
+/// Several rings that together are one log. Each record contains a position in the other rings: read their records
+/// before that position first.
 pub struct RingLog {
     rings: Vec<Ring>,
 }
@@ -254,7 +256,7 @@ pub trait RecordReader {
     fn keep(&mut self, shelf: &dyn Shelf);
 }
 
-/// A reader that needs nothing of a record afterwards.
+/// A closure as a reader. It keeps nothing of a record after the call.
 impl<F: FnMut(&Record, &[u8])> RecordReader for F {
     fn record(&mut self, record: &Record, packet: &[u8], _: OnShelf<'_>) {
         self(record, packet);
@@ -269,7 +271,7 @@ struct RingBatch {
     /// Position after these records, in each ring.
     positions: Vec<u64>,
     at_end: bool,
-    /// What was last found at these positions.
+    /// For each ring, the ring's index and the record that was last found at its position, if any.
     found: Vec<Option<(usize, RecordLocation)>>,
 }
 
@@ -287,7 +289,8 @@ impl AsFd for RingLog {
     }
 }
 
-/// The log of known clients' connections and that of SYNs and strangers, read in the order in which they depend on each other.
+/// The two logs: one of known clients' connections, one of SYNs and strangers. The second one is read first, because
+/// the records of a connection depend on its SYN.
 pub struct Rings {
     /// Segments of connections.
     pub connections: RingLog,
@@ -311,11 +314,12 @@ impl Rings {
         }
     }
 
-    /// Hands what was logged up to now to `reader`, SYNs and strangers first. The end of the log of connections is looked up before the
-    /// end of the other log. A client becomes known only after its SYN and its first segments, so these are already in the other log
-    /// by then. Hands over at most `records_max` of each log. The next call goes on to the same ends before it looks for new ones, so a
-    /// flood of SYNs cannot keep the connections from being read. With `wait`, takes new ends, and waits for records that are still
-    /// being written. Returns how many were handled.
+    /// Hands what was logged up to now to `reader`, SYNs and strangers first. The end of the log of connections is
+    /// looked up before the end of the other log. A client becomes known only after its SYN and its first segments were
+    /// logged. So the end of the other log includes them for every connection that is handed over. Hands over at most
+    /// `records_max` of each log. The next call goes on to the same ends before it looks for new ones, so a flood of
+    /// SYNs cannot keep the connections from being read. With `wait`, takes new ends, and waits for records that are
+    /// still being written. Returns how many were handled.
     pub fn drain(&mut self, records_max: usize, wait: bool, reader: &mut impl RecordReader) -> usize {
         let ends = self.under_way.take().filter(|_| !wait).unwrap_or_else(|| {
             let connections = self.connections.ends();

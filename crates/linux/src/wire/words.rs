@@ -199,7 +199,7 @@ impl Wire {
         word.swap(0, Ordering::SeqCst)
     }
 
-    /// The last time that [`set_agent_seen`](Self::set_agent_seen) was called with, in nanoseconds of the monotonic clock.
+    /// The time that [`set_agent_seen`](Self::set_agent_seen) last stored, in nanoseconds of the monotonic clock.
     pub fn agent_seen(&self) -> u64 {
         // SAFETY: within the mapping, aligned.
         unsafe { AtomicU64::from_ptr(&raw mut (*self.node.as_mut_ptr().cast::<NodeState>()).agent_seen_ns) }

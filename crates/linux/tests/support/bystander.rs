@@ -32,7 +32,7 @@ impl Bystander {
         self.client.local_addr().expect("connected")
     }
 
-    /// A request and a reply of `len` bytes each, which the sockets can hold.
+    /// Exchanges a request and a reply of `len` bytes each. The sockets' buffers must have room for `len` bytes.
     #[track_caller]
     pub fn exchange(&mut self, len: usize) {
         let seed = self.input.len() as u64;

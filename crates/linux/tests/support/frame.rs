@@ -203,7 +203,7 @@ pub fn too_big(family: Family, quoted: &[u8]) -> Vec<u8> {
     icmp_error(family, kind, 1300, quoted)
 }
 
-/// An IPv6 packet with an added extension header of type `kind`. `body` are the header's bytes behind the first.
+/// An IPv6 packet with an added extension header of type `kind`. `body` is the header without its first byte.
 pub fn with_extension(packet: &[u8], kind: u8, body: &[u8]) -> Vec<u8> {
     let mut changed = packet[..40].to_vec();
     let len = u16::try_from(packet.len() - 40 + 1 + body.len()).expect("short");
@@ -219,13 +219,13 @@ pub const HOP_BY_HOP: u8 = 0;
 pub const ROUTING: u8 = 43;
 pub const FRAGMENT: u8 = 44;
 pub const DESTINATION_OPTIONS: u8 = 60;
-/// The bytes behind the first of an 8-byte options header: its length, and a padding option.
+/// An 8-byte options header without its first byte: its length, and a padding option.
 pub const PADDING: [u8; 7] = [0, 1, 4, 0, 0, 0, 0];
 
-/// The bytes behind the first of a routing header of type 2 without a next hop.
+/// A routing header of type 2 without a next hop, and without its first byte.
 pub const NO_ROUTE: [u8; 7] = [0, 2, 0, 0, 0, 0, 0];
 
-/// The bytes behind the first of a fragment header.
+/// A fragment header without its first byte.
 pub fn fragment_header(offset: u16, more: bool) -> [u8; 7] {
     let [high, low] = (offset << 3 | u16::from(more)).to_be_bytes();
     [0, high, low, 0, 0, 0, 7]

@@ -226,7 +226,7 @@ impl LogThread {
         Self::into(LogContents::open(wire))
     }
 
-    /// Continues `log`, which was read from a wire whose successor is `wire`.
+    /// Continues to fill `log` from `wire`, the successor of the wire that `log` was read from.
     pub fn resume_with(mut log: LogContents, wire: &Wire) -> Self {
         log.rings = wire.rings().expect("rings");
         Self::into(log)

@@ -160,8 +160,8 @@ impl WireScene {
         self.lan.backup.ip(&neighbour);
     }
 
-    /// Asserts that neither server has pulled back the client's window. Exception: a kernel that has no memory for a
-    /// segment closes the window (Linux 6.6) and counts the segment as dropped.
+    /// Asserts that neither server has shrunk the window that it offers to the client. Exception: a kernel that has no
+    /// memory for a segment closes the window (Linux 6.6) and counts the segment as dropped.
     #[track_caller]
     pub fn assert_window_kept(&mut self) {
         let (client, vip) = (self.address(), self.family.vip());

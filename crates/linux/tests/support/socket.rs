@@ -14,7 +14,7 @@ pub fn abort_on_close(socket: &impl AsFd) {
         .expect("SO_LINGER");
 }
 
-/// Sets the congestion control of most hosts, CUBIC. The default of the test machine may be one that paces.
+/// Sets the congestion control to CUBIC, the default of most hosts. The test machine's default may be one that paces.
 pub fn use_cubic(socket: &impl AsFd) {
     SockRef::from(socket)
         .set_tcp_congestion(b"cubic")

@@ -67,7 +67,8 @@ pub fn take_over(
     drop(log);
     if let Some(seen) = endpoint.timestamps {
         let due = seen.start_value(clock::now());
-        let ahead = timestamp_clock(&socket).wrapping_sub(due).cast_signed() + 2; // + 2, because neither value has a bit 0
+        // + 2, because bit 0 is cleared in both values.
+        let ahead = timestamp_clock(&socket).wrapping_sub(due).cast_signed() + 2;
         assert!(
             ahead >= 0,
             "the socket's clock is {} ms behind what wakes the client",

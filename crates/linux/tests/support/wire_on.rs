@@ -12,7 +12,7 @@ use super::lan::{Family, LanHost};
 /// Options for tests that are not about the size of the rings.
 pub fn options() -> WireOptions {
     WireOptions {
-        ring_cached_bytes: 256 << 10, // so that both rings are in use
+        ring_cached_bytes: 256 << 10, // so small that `ring_bytes` is used too
         ring_bytes: 16 << 20,
         ..WireOptions::default()
     }

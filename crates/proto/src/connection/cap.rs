@@ -18,17 +18,18 @@ use crate::packet::{Flags, Segment, TcpOptions, Timestamps};
 use crate::spill::LogFull;
 use crate::{Instant, Offset, Seq};
 
-/// Memory in bytes that a log takes beyond its bytes: memory is taken in whole chunks, and the chunks at both ends may be nearly empty.
+/// Memory, in bytes, that a log takes beyond its contents. Memory is taken in whole chunks, and the chunks at both
+/// ends may be nearly empty.
 const CHUNKS: u64 = 64 << 10;
-/// How long a client may wait at its cap while the log gives nothing up. After that, waiting does not help.
+/// How long a client may wait at its cap while the log releases no bytes. After that, waiting does not help.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The cap of one connection, as the wire is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cap {
-    /// The first number that the client may not send.
+    /// The first sequence number that the client may not send.
     pub edge: Seq,
-    /// The first number beyond what the client was offered, as far as was seen. It may have been offered more meanwhile.
+    /// The end of the window that the client was seen to be offered. The client may have been offered more meanwhile.
     pub promised: Seq,
     /// Window scale shift: the unit of the window field.
     pub shift: u8,
@@ -45,7 +46,7 @@ pub(crate) enum CapChange {
     Forget,
 }
 
-/// What the client was promised since its connection got a cap. `withhold` in `bpf/cap.h` does the same.
+/// The window promised to the client since its connection got a cap. `withhold` in `bpf/cap.h` does the same.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowPromise {
     edge: Seq,
@@ -215,7 +216,7 @@ mod tests {
         now: Instant,
         window: u64,
         wire: Option<(Cap, WindowPromise)>,
-        /// What the client was told: it may send up to here.
+        /// The right edge that the client was told: it may send up to here.
         edge: Seq,
         sent: u64,
         kept_max: u64,
@@ -371,7 +372,7 @@ mod tests {
             let mut upload = CapUpload::new(RestartPolicy::Replica, window);
             let mut waits = 0;
             for _ in 0..20 * LIMIT / 5_000 {
-                // Nothing but the wire's own word opens the window of a client that waits.
+                // Only the wire's window updates open the window of a client that waits.
                 waits += usize::from(upload.send_on(20_000) == 0);
                 upload.read(5_000);
                 assert_eq!(upload.protection(), Protection::Protected);
@@ -431,7 +432,7 @@ mod tests {
         assert!(matches!(upload.protection(), Protection::Unprotected(_)));
     }
 
-    /// They are held back, because the reply to the complete request makes room.
+    /// Requests behind a complete one are held back, because the reply to the complete one makes room.
     #[test]
     fn requests_behind_one_that_is_to_be_answered_are() {
         let mut upload = CapUpload::new(RestartPolicy::Http, 300_000);

@@ -55,7 +55,7 @@ impl ClientState {
         }
     }
 
-    /// Takes over the header values of an accepted segment that stands at `at`. The server has acknowledged input up to
+    /// Notes the header values of an accepted segment that begins at `at`. The server has acknowledged input up to
     /// `input_acknowledged`.
     pub fn note(
         &mut self,
@@ -77,7 +77,8 @@ impl ClientState {
         self.heard = true;
     }
 
-    /// A segment announces the window if it is newer than the last one that did, or enlarges or closes the window
+    /// A segment announces the window if it acknowledges more, or is newer than the last segment that announced the
+    /// window. An equally new segment announces it only if it enlarges or closes the window
     /// (`tcp_may_update_window`).
     fn note_window(&mut self, segment: &Segment<'_>, acknowledges_more: bool) {
         let window = u32::from(segment.window) << self.window_shift;

@@ -21,7 +21,7 @@ pub struct Endpoint {
     pub unacknowledged: Range<Offset>,
     /// Next sequence number expected from the client (RCV.NXT).
     pub receive_next: Seq,
-    /// The input's end in the log: the offset of `receive_next`, where a FIN does not count. All input before this offset is in the log.
+    /// The offset of `receive_next`, not counting a FIN. All input before this offset is in the log.
     pub input_frontier: Offset,
     /// The smaller of the two maximum segment sizes that were offered, in bytes. TCP options are not subtracted from it.
     pub mss: u16,

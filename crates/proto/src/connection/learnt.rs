@@ -91,7 +91,7 @@ impl Connection {
         }
     }
 
-    /// Why it was wrong to learn the connection, if that turned out while it was on probation.
+    /// Why the connection should not have been learnt. `None` if its probation is over or has shown no reason.
     pub(crate) fn disproof(&self) -> Option<String> {
         self.probation.as_ref()?;
         if let Some(spoiled) = &self.spoiled {

@@ -30,8 +30,8 @@ impl Connection {
     }
 
     /// Bytes of memory that the logs may hold. Unacknowledged bytes do not count, in either direction: a takeover needs all of
-    /// them, they cannot be spilled, and the windows and send buffers of both sides bound them. What the follower keeps has a
-    /// bound of its own.
+    /// them, they cannot be spilled, and the windows and send buffers of both sides bound them. The follower's
+    /// memory has a bound of its own.
     fn bound(&self) -> usize {
         let input = self.input.end().since(self.input_acknowledged());
         let output = self.output.end().since(self.output.base());
@@ -222,7 +222,7 @@ mod tests {
             }
         }
 
-        /// What an application would be given.
+        /// The input that an application would be given.
         fn fed(&self) -> Vec<u8> {
             let log = self.connection().input();
             let Ok(Restart::Http { feed, .. }) = self.connection().restart() else {
@@ -231,7 +231,7 @@ mod tests {
             gather(feed.logged(log, log.frontier())).expect("memory can be read")
         }
 
-        /// What it should be given.
+        /// The input that an application should be given.
         fn due(&self) -> Vec<u8> {
             let line = self
                 .sent

@@ -1,5 +1,5 @@
-//! What a takeover asks of a connection: its priority, whether its client must be told something at once, and whether it can go
-//! on.
+//! Questions of a takeover about a connection: its priority, whether its client must be told something at once, and
+//! whether the connection can go on.
 
 use super::{Connection, Endpoint, OutputEnd, Protection, UnprotectedCause};
 use crate::Instant;
@@ -153,9 +153,9 @@ impl Connection {
             SEGMENTS_AT_LEAST
         };
         let unasked = self.output.frontier() + segments * mss;
-        // One MSS is added, because a last segment that is shorter than the MSS may not be sent.
+        // One MSS is added, because the socket may hold back a last segment that is shorter than the MSS.
         if self.output.end() + mss > window.min(unasked) {
-            return Err("the client may be further than a restored socket may send".into());
+            return Err("the client may have bytes beyond what a restored socket can send at once".into());
         }
         let to_fin = self.output.fin().map(|fin| fin.since(self.output.frontier()));
         self.follower.fills_holes(to_fin)

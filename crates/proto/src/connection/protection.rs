@@ -83,7 +83,7 @@ impl std::fmt::Display for UnprotectedCause {
             ),
             Self::Urgent => write!(
                 f,
-                "urgent data was sent, which no restored socket tells from other data"
+                "urgent data was sent, and a restored socket cannot tell it from other data"
             ),
             Self::NotLearnt(reason) => write!(f, "older than the wire, and not learnt: {reason}"),
             Self::Policy(reason) => write!(f, "{reason}"),

@@ -187,7 +187,8 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         }
     }
 
-    /// Whether a segment replaces the segment held at `place`: because it is lower, or because it is the same one grown longer.
+    /// Whether a segment replaces the segment held at `place`: it begins lower, or it begins at the same number and
+    /// is longer.
     fn is_replaced(&self, key: K, place: usize, segment: &EdgeSegment) -> bool {
         let kept = self.store.connections.get(&key);
         let there = kept.and_then(|kept| kept.waiting.get(place));

@@ -42,14 +42,14 @@ pub struct RecoveryConfig {
     pub caching_after: u32,
     /// Number of copies of the highest acknowledgement that are sent.
     pub ack_copies: u32,
-    /// What is cached.
+    /// Policy and limits of the cache.
     pub cache: CacheConfig,
 }
 
 /// Which field of a [`RecoveryConfig`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidRecovery {
-    /// No time between heartbeats, or a failure without a missing heartbeat.
+    /// `heartbeat` or `missed` is zero.
     #[error("{0} must be positive")]
     Zero(&'static str),
     /// Caching that would begin after the failure is declared.
@@ -116,7 +116,7 @@ pub enum StringState {
     Failed,
 }
 
-/// What happens to a string.
+/// Events that change the state of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StringEvent {
     /// A heartbeat arrived.

@@ -127,7 +127,8 @@ fn what_begins_as_http_and_breaks_is_not_followed() {
     }
 }
 
-/// The replica is not fed the exchanges before the upgrade. The replica's reply may have another date, in whatever pieces the bytes come.
+/// The replica is not fed the exchanges before the upgrade. The replica's reply may have another date. Both hold
+/// however the bytes are cut into pieces.
 #[test]
 fn an_upgraded_connection_is_followed_from_its_request_on() {
     let (before, reply) = (

@@ -263,8 +263,8 @@ fn connection(table: &Table) -> Option<&Connection> {
     table.find(CLIENT.into()).and_then(|id| table.get(id))
 }
 
-/// What a survivor would be told. Offsets are converted to sequence numbers, because the two tables count offsets from different
-/// places.
+/// The state that a survivor would be told. Offsets are converted to sequence numbers, because the two tables count
+/// offsets from different places.
 fn told(connection: &Connection) -> (Endpoint, [Seq; 3], String) {
     let mut endpoint = connection.endpoint();
     let output = connection.output().first();
@@ -338,7 +338,7 @@ fn learn_late(talk: &LearnTalk, from: usize, delay: usize) -> Option<usize> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
-    /// A learnt connection is correct, whatever is repeated, reordered or told late.
+    /// A learnt connection is correct even if packets are repeated or reordered, or the answer to the question is late.
     #[test]
     fn what_is_learnt_is_what_a_table_knows_that_saw_all(seed: u64, from in 0.0..1.0, delay in 0..30_usize, calm: bool) {
         let mut talk = LearnTalk::new(seed);

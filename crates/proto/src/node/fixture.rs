@@ -13,7 +13,7 @@ use crate::service::{InheritedService, ServiceConfig};
 use crate::standing::Arbiter;
 use crate::table::TableConfig;
 
-/// Time between two heartbeats. A node is silent after four.
+/// Time between two heartbeats. A node counts as silent when four in a row are missing.
 pub(crate) const BEAT: Duration = Duration::from_millis(20);
 
 /// Milliseconds since the clock began.
@@ -22,7 +22,7 @@ pub(crate) fn at(millis: u64) -> Instant {
 }
 
 impl InheritedService {
-    /// What an earlier agent left: `gate` in `epoch`, and a right to speak without an end.
+    /// State left by an earlier agent: `gate` in `epoch`, and an unlimited right to speak.
     pub(crate) fn sample(gate: Gate, epoch: u64) -> Self {
         Self {
             gate,
@@ -37,8 +37,8 @@ impl InheritedService {
     }
 }
 
-/// The configuration of a node with one service, policy `http`, fail-stop and a lease of 300 ms. The node is alpha, the configured primary,
-/// or beta.
+/// The configuration of a node with one service, policy `http`, fail-stop and a lease of 300 ms. The configured primary
+/// is named alpha, the other node beta.
 pub(crate) fn config(is_primary: bool) -> NodeConfig {
     let table = TableConfig {
         connection_bytes_max: 1000,
@@ -66,7 +66,8 @@ pub(crate) fn config(is_primary: bool) -> NodeConfig {
     }
 }
 
-/// The word of a peer whose application lives, about the service at `vip`: the peer is in `role` since `epoch`, and wants no change.
+/// The part of a peer's heartbeat about the service at `vip`. The peer has `role` in `epoch`, its application is alive,
+/// and the peer wants no change.
 pub(crate) fn beat(vip: SocketAddr, (role, epoch): (Role, u64), configured_primary: bool) -> ServiceBeat {
     ServiceBeat {
         vip,

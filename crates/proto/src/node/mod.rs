@@ -34,11 +34,11 @@ use crate::takeover::HandedOver;
 pub struct NodeConfig {
     /// Its name.
     pub name: String,
-    /// Drawn anew at each start.
+    /// Random number, drawn at each start of the agent. It tells this agent from earlier ones.
     pub incarnation: u64,
     /// Whether to serve without a peer, if none is there at the start.
     pub without_peer: bool,
-    /// When the peer counts as dead; also the rhythm of our own heartbeats.
+    /// When the peer counts as dead, and the interval of this node's own heartbeats.
     pub detector: DetectorConfig,
     /// Lease: how long the backup may take over without having asked the arbiter. The primary counts this time from when it last heard the
     /// backup, and adds 1/16 for clock drift. Only after that may the primary claim the VIP.
@@ -60,7 +60,7 @@ pub struct Node {
     ran: Instant,
     beat_due: Instant,
     beat_sequence: u64,
-    /// The time of the next heartbeat, if one is to be sent as soon as no action is left.
+    /// Send time of a heartbeat that is to be sent as soon as no action is left. `None` if no heartbeat is wanted.
     beat: Option<Instant>,
     /// Identifies the peer's last heartbeat. The next heartbeat to the peer carries it.
     echo: Option<Echo>,
@@ -103,7 +103,7 @@ impl NodeTurn {
         (self.began, self.lasted, self.is_over) = (now, Duration::ZERO, false);
     }
 
-    /// A step of a takeover was carried out.
+    /// Records, at a step of a takeover, how long the turn has lasted.
     fn pass(&mut self, now: Instant) {
         self.lasted = now.since(self.began);
     }
@@ -273,7 +273,7 @@ impl Node {
         self.detector.on_traffic(now);
     }
 
-    /// The peer's sign of life.
+    /// A heartbeat of the peer has arrived.
     pub fn handle_heartbeat(&mut self, now: Instant, heartbeat: Heartbeat) {
         self.look_at_absence(now);
         let incarnation = heartbeat.incarnation;
@@ -419,7 +419,7 @@ impl Node {
         self.services.iter().any(Service::is_deciding)
     }
 
-    /// Whether this node can stop now without losing anything that waiting could keep.
+    /// Whether this node can stop now. If not, stopping would lose connections that waiting may still save.
     pub fn is_free(&self, now: Instant) -> bool {
         let is_alive = self.detector.is_alive(now);
         self.services.iter().all(|service| service.is_free(is_alive))

@@ -10,6 +10,7 @@ use super::*;
 use crate::action::{Action, ApplicationState, Gate, OperatorReport, ServiceAction};
 use crate::orphans::TOLD_MAX;
 use crate::packet::Segment;
+use crate::path::Fitness;
 use crate::role::Role;
 use crate::service::InheritedService;
 use crate::standing::{ArbiterVerdict, Standing, StandingBeat, StandingConfig};
@@ -84,7 +85,7 @@ impl Two {
             }
         }
         panic!(
-            "{:?} turns round and round",
+            "{:?}: work is still due after four rounds",
             self.nodes[index].service(0).role_and_epoch()
         );
     }
@@ -460,8 +461,8 @@ fn a_new_agent_of_who_speaks_alone_takes_the_first_yes() {
     assert_eq!(two.gates[1].1, None);
 }
 
-/// This node spoke alone in an epoch, lost its power, and has forgotten that epoch. The peer was frozen meanwhile. It hears of that epoch
-/// late and returns to it. The two nodes must become a pair again all the same. (Swarm, seed 1118525.)
+/// Node 1 spoke alone in epoch 3, lost its power, and has forgotten that epoch. Node 0 was away meanwhile. It hears of
+/// epoch 3 late, and returns in that epoch. The two nodes must become a pair again all the same. (Swarm, seed 1118525.)
 #[test]
 fn who_returns_to_a_life_that_is_forgotten_is_taken() {
     let mut two = Two::new(Arbiter::Fence);
@@ -517,8 +518,8 @@ fn a_primary_whose_wire_was_refused_goes_on_alone() {
     assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
 }
 
-/// The primary destroys an orphan once its wire is told of it, or once the wire is gone: the node that goes on with the connection may have
-/// spoken for it.
+/// The primary destroys an orphan's socket once the wire has confirmed the adoption, or once the wire is gone. In both
+/// cases, the wire may have spoken for the orphan.
 #[test]
 fn what_a_dead_worker_leaves_is_destroyed_once_it_is_told() {
     let client: SocketAddr = "10.0.0.1:4000".parse().unwrap();
@@ -577,7 +578,8 @@ fn a_backup_that_takes_its_leave_back_is_the_wire_as_before() {
     }
 }
 
-/// The primary may be serving alone on the wire's word, and the wire cannot hear that. The wire neither replaces nor fences it.
+/// The primary may be serving alone because the wire promised to be silent, and the wire cannot hear that. The wire
+/// neither replaces nor fences the primary.
 #[test]
 fn a_backup_that_takes_its_leave_back_takes_over_from_nobody_that_has_not_confirmed() {
     for arbiter in [Arbiter::FailStop, Arbiter::Fence, Arbiter::Witness] {
@@ -661,8 +663,8 @@ fn two_voices_are_noticed_once_and_end() {
     assert_eq!(two.roles(), [(Role::Primary, 4), (Role::Backup, 4)]);
 }
 
-/// The cut ends everywhere at once, and an outside host answers before the peer's next heartbeat comes. Meanwhile clients have
-/// spoken with the other node only.
+/// The cut ends everywhere at once, and an outside host answers before the peer's next heartbeat comes. During
+/// the cut, clients have spoken with the peer only.
 #[test]
 fn who_was_cut_off_hears_the_peer_before_it_speaks() {
     let mut two = Two::new(Arbiter::FailStop);
@@ -877,7 +879,7 @@ fn a_fence_is_for_the_silent() {
     assert_eq!(two.asked[speaker], [epoch + 1], "the agent before it had asked");
 }
 
-/// The peer returned, but its path was not known to work for a moment, and it said so before it heard the consent.
+/// The peer returned, but for a moment it did not know whether its path works. It said so before it heard the consent.
 #[test]
 fn a_mute_peer_is_not_fenced_at_once() {
     let now = Instant::from_nanos(1_000_000_000);
@@ -912,6 +914,30 @@ fn a_mute_peer_is_not_fenced_at_once() {
     assert_eq!(standing.ask(now + SHORT), Some(5), "it stays mute");
 }
 
+/// The wire asked for the right to speak, and the fence's command failed. Then the wire left, because its path broke. A primary that has no
+/// lease then has the wire fenced. A wire that takes its part again meanwhile must not have the primary fenced, too.
+#[test]
+fn a_wire_that_had_left_does_not_fence_because_of_an_older_wish() {
+    let now = Instant::from_nanos(1_000_000_000);
+    let mut standing = left(Role::Backup, Arbiter::Fence, Duration::ZERO, now);
+    standing.set_path(now, Fitness::WHOLE, true);
+    let beat = |role, yields, echo| StandingBeat {
+        yields,
+        echo,
+        ..word(role, 4)
+    };
+    standing.on_word(now, &beat(Role::Primary, false, Some(now + SHORT)));
+    let now = now + Duration::from_secs(1);
+    assert_eq!(standing.on_word(now, &beat(Role::Primary, true, None)), None);
+    assert_eq!(standing.ask(now), Some(5));
+    assert_eq!(standing.on_verdict(now, 5, ArbiterVerdict::Failed), None);
+    assert_eq!(standing.set_leaves(now, true), None);
+    let later = now + Duration::from_secs(2);
+    assert_eq!(standing.on_word(later, &beat(Role::Claiming, false, None)), None);
+    assert_eq!(standing.set_leaves(later, false), None);
+    assert_eq!(standing.ask(later + Duration::from_secs(1)), None);
+}
+
 /// The standing of a new agent whose predecessor left this role, in epoch 4.
 fn left(role: Role, arbiter: Arbiter, fence_delay: Duration, now: Instant) -> Standing {
     let config = StandingConfig {
@@ -928,7 +954,7 @@ fn left(role: Role, arbiter: Arbiter, fence_delay: Duration, now: Instant) -> St
     Standing::new(config, Some(found), now)
 }
 
-/// The peer's word, which answers nothing. A primary yields.
+/// The peer's word about its role, without an echo. A peer in the role `Primary` also yields.
 fn word(role: Role, epoch: u64) -> StandingBeat {
     StandingBeat {
         role,
@@ -952,12 +978,12 @@ fn a_deposed_primary_returns_when_its_last_packets_have_arrived() {
     }
 }
 
-/// A wire whose agent was stopped reads what its primary said meanwhile: first that it yields, then that it claims the VIP. So the primary
-/// may have the wire fenced already.
+/// A wire whose agent was stopped reads what its primary said meanwhile: first that it yields, then that it claims the
+/// VIP. A primary that claims may already have asked the fence to switch the wire off.
 #[test]
 fn a_wire_delays_its_fence_when_the_primary_claims() {
     let started = Instant::from_nanos(1_000_000_000);
-    let now = started + LONG; // what an earlier agent may have promised is over
+    let now = started + LONG; // any promise of an earlier agent has ended
     let claims = word(Role::Claiming, 4);
     let read = |words: &[StandingBeat]| {
         let mut standing = left(Role::Backup, Arbiter::Fence, LONG, started);
@@ -978,7 +1004,7 @@ fn a_wire_delays_its_fence_when_the_primary_claims() {
         "the delay is over, and its words do not begin it anew"
     );
 
-    // A primary that claims may wait for long, and fall silent when it has given the order.
+    // A primary that claims may wait for a long time. It may fall silent after it has asked the fence.
     let mut standing = read(&[yields, claims]);
     let silent = now + LONG * 2;
     assert_eq!(standing.on_silent(silent), None);
@@ -1049,7 +1075,8 @@ fn a_backup_without_a_lease_asks_before_it_speaks() {
     assert_eq!(two.gates[1], (Gate::Takeover, None));
 }
 
-/// A wire speaks for the connections of dead workers beside a living primary. This is about its right to do so.
+/// A wire speaks for the connections of dead workers beside a living primary. The test checks when its right to
+/// do so ends.
 #[test]
 fn a_wire_may_speak_only_as_long_as_its_primary_has_heard_it() {
     let lease = Duration::from_millis(300);
@@ -1152,7 +1179,7 @@ fn a_takeover_that_began_too_late_gives_way_to_a_claim() {
             (Role::Sole, epoch + 1)
         );
         two.runs[wire] = true;
-        // What was decided is carried out now, so the primary hears of a takeover.
+        // The wire carries out its earlier decision now, so the primary hears of a takeover.
         two.carry_out(wire);
         assert_eq!(
             two.nodes[primary].service(0).role_and_epoch(),
@@ -1555,7 +1582,7 @@ fn a_doubt_outlives_the_agent_that_had_it() {
     }
 }
 
-/// A wire in doubt was deposed, and its agent died when it had closed the gate but had not told its role.
+/// A wire in doubt was deposed. Its agent died after it had closed the gate, but before it reported its new role.
 #[test]
 fn a_wires_doubt_makes_no_primary() {
     let mut config = fixture::config(false);

@@ -1,8 +1,8 @@
 //! A node's next action, and when its next timeout is due.
 //!
-//! The node plans the connections of a takeover one at a time, when nothing else is left to do. After [`TURN_MAX`], the node offers no
-//! further action, and a timeout is due at once. So the caller looks at new input, such as a verdict or a heartbeat, before the planning
-//! goes on.
+//! The node plans the connections of a takeover one at a time, when nothing else is left to do. After [`TURN_MAX`], the
+//! node plans no further connection in this turn, and a timeout is due at once. So the caller looks at new input, such
+//! as a verdict or a heartbeat, before the planning goes on.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use crate::standing::Arbiter;
 const TURN_MAX: Duration = Duration::from_millis(4);
 
 impl Node {
-    /// The next action to carry out: what the services want, then the node's own words, then the steps of takeovers.
+    /// The next action to carry out. Actions of services come first, then the node's own probe and heartbeat, then the
+    /// steps of takeovers.
     pub fn poll_action(&mut self) -> Option<Action> {
         (self.turn.is_step, self.turn.is_unhurried) = (false, false);
         loop {

@@ -65,7 +65,7 @@ impl TcpOptions {
         }
     }
 
-    /// Takes over one option; `value` is what follows its kind and length.
+    /// Stores one option. `value` is the part after its kind and length.
     fn note(&mut self, kind: u8, value: &[u8]) {
         let word = |at: usize| u32::from_be_bytes(value[at..at + 4].try_into().expect("four bytes"));
         match (kind, value) {

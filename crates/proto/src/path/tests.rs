@@ -258,7 +258,7 @@ fn run_with_clients(
     asked
 }
 
-/// The router fails at a different time after each last answer, while clients speak all the time.
+/// The router fails at various times after its last answer. Until then, clients speak all the time.
 #[test]
 fn clients_that_fall_silent_make_this_node_ask_at_once() {
     let lost_after = |fails: u64, has_clients: bool| {

@@ -104,7 +104,7 @@ impl Comparison {
         self.check_ends();
     }
 
-    /// Number of bytes by which the side ahead is ahead.
+    /// Number of bytes by which one side is ahead of the other.
     pub fn surplus(&self) -> usize {
         self.surplus.len()
     }
@@ -136,7 +136,7 @@ impl Comparison {
     /// Whether the replica could take over now.
     ///
     /// # Errors
-    /// Why not. Permanent.
+    /// The reason why the replica cannot take over, now or later.
     pub fn protection(&self) -> Result<(), ReplicaReason> {
         self.reason.clone().map_or(Ok(()), Err)
     }
@@ -221,11 +221,12 @@ pub enum ReplicaResume {
     },
 }
 
-/// The replica's bytes differ from those that the client has. The connection must end so that the client sees it.
+/// The replica's bytes differ from those that the client has. The connection must be aborted, so that the client
+/// notices.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ReplicaMismatch {
     /// A byte differs.
-    #[error("the replica's output differs from what was said, {missing} bytes before its end")]
+    #[error("the replica's output differs {missing} bytes before the end of what was said")]
     Differs {
         /// Number of logged bytes that the replica did not confirm.
         missing: usize,
@@ -276,7 +277,7 @@ impl ReplicaResumer {
         self.said.is_empty() && self.ended
     }
 
-    /// Takes the replica's next bytes and appends those that the client is to get to `to_client`.
+    /// Takes the replica's next bytes. Appends to `to_client` those that the client must still get.
     ///
     /// # Errors
     /// The bytes differ from those that the client has.
@@ -295,7 +296,7 @@ impl ReplicaResumer {
         Ok(())
     }
 
-    /// The replica has ended its stream. The output ends too, unless this fails.
+    /// The replica has ended its stream. If this call succeeds, the output to the client ends too.
     ///
     /// # Errors
     /// The client has more bytes than the replica sent.

@@ -3,17 +3,17 @@
 //!
 //! With an arbiter the epoch resolves the doubt: a witness remembers which node has the epoch, and a fence switches one node off. Under
 //! `fail-stop` only the other node itself knows whether it has gone on alone. It may also have lost its power since then, and nobody
-//! knows what it told the clients. So this node does not trust what it knows until the other node confirms: it says that it is still
-//! the partner in this epoch.
+//! knows what it told the clients. So this node does not trust what it knows until the other node confirms that the two
+//! nodes are still partners in this epoch.
 //!
 //! * A primary closes its gate until its wire confirms. If the wire says anything else, or nothing, this node ends its connections
 //!   silently before it goes on.
 //! * A wire goes on logging, because all that its primary sends passes the wire. But if the wire takes over before the primary has
-//!   confirmed, the wire restores no connection from the time before.
+//!   confirmed, the wire restores none of the connections in its log.
 //! * The other node's agent may be away too, while its kernel goes on sending. A node in doubt waits for that agent as long as the
 //!   other kernel answers, for 10 s at most. (A new agent that has not heard the other node yet waits without a bound.)
-//! * A primary need not be in doubt to wait so. Its backup may have taken over by its own judgement of the paths, and its agent may have
-//!   been stopped before it said so.
+//! * A primary waits for the backup's agent in the same way even without a doubt. The backup may have taken over
+//!   because the primary's path was broken, and the backup's agent may have been stopped before it said so.
 //! * A takeover is interrupted if the agent was away during it. The takeover goes on when the other node has answered and does not
 //!   speak, or when the other node is silent. If the other node was heard after the interruption but did not answer, and is silent now,
 //!   it may have gone on alone and died. Then the connections that are left are not restored.

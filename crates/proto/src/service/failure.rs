@@ -38,7 +38,7 @@ impl Service {
     }
 
     /// The epoch in which this node spoke alone, if it has just consented to its peer's return and the peer has not heard of the consent.
-    /// The gate is not open to the peer yet in that case.
+    /// In that case the action that opens the gate to the peer is still queued.
     fn unheard_consent(&self) -> Option<u64> {
         let gate = Gate::Primary;
         let is_gate = |action: &ServiceAction| matches!(action, ServiceAction::SetGate { gate: set, .. } if *set == gate);
@@ -172,7 +172,7 @@ mod tests {
         let failed = (Role::Standby, true);
         assert!(
             words(&done).iter().skip(1).all(|word| word[0] == failed),
-            "behind its first answer the peer never hears otherwise: {:?}",
+            "after the first word the peer hears nothing else: {:?}",
             words(&done)
         );
         assert_eq!(words(&done).last(), Some(&[failed, (Role::Primary, false)]));

@@ -9,7 +9,7 @@ use crate::orphans::Telling;
 use crate::role::Role;
 use crate::standing::InheritedStanding as Left;
 
-/// What an earlier agent left of a service.
+/// The state of a service that an earlier agent left.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct InheritedService {
     /// Its gate.
@@ -27,7 +27,7 @@ pub struct InheritedService {
     pub doubted: Option<bool>,
     /// When that agent was last there.
     pub seen: Instant,
-    /// Clients of which that agent had taken over the latest connection, but not the service.
+    /// Clients whose latest connection that agent had taken over, without taking over the service.
     pub taken: Vec<SocketAddr>,
     /// Clients whose connections lost their process here, and were not adopted by the peer as far as that agent knew. This node's kernel
     /// has remembered them.

@@ -1,8 +1,9 @@
 //! One service on one node: a state machine of its own. [`Node`](crate::node::Node) has a list of them.
 //!
-//! [`handle`](Service::handle) takes what happened. What the service wants done comes in two queues. Its *actions* are carried out in their
-//! order, before anything else that the node wants. The steps of its takeover ([`crate::takeover`]) follow when no service has an action,
-//! so that they do not delay another service, or the node's heartbeat. While the node has no right to speak, those steps wait.
+//! [`handle`](Service::handle) takes an event. The resulting work comes in two queues. Its *actions* are carried out in
+//! their order, before anything else that the node wants. The steps of its takeover ([`crate::takeover`]) follow when
+//! no service has an action, so that they do not delay another service, or the node's heartbeat. While the node has no
+//! right to speak, those steps wait.
 //!
 //! A service learns about the peer from the node's [`Detector`] and from what the peer's heartbeats say about this service.
 
@@ -55,7 +56,7 @@ pub struct ServiceConfig {
     pub is_primary: bool,
     /// This node's MAC address on the service's interface.
     pub mac: [u8; 6],
-    /// What an earlier agent left of the service, if any.
+    /// The state that an earlier agent left, if any.
     pub found: Option<InheritedService>,
     /// Maximum time that clients' input is held while the operator's hook copies the primary's server state (policy `replica`, server with
     /// state). `None`: a server that has just started has all the state that matters.
@@ -152,7 +153,8 @@ pub enum ServiceInput {
     LogGap,
     /// A page of the primary's connections, as [`ServiceAction::AskAll`] asked. Handle this after reading the log.
     Page(CensusPage),
-    /// What the primary's kernel knows of some connections, as [`ServiceAction::Ask`] asked. Handle this after reading the log.
+    /// The answer of the primary's kernel about some connections, as [`ServiceAction::Ask`] asked. Handle this after
+    /// reading the log.
     Told(Vec<ClientTerms>),
     /// A run of the hook for the replica's state has ended ([`ServiceAction::RunSync`]).
     Synced {
@@ -195,7 +197,7 @@ pub struct Service {
     repeats: Repeats,
     claim: Option<Claim>,
     path: ServicePath,
-    /// The report on the path that the peer was last told.
+    /// The last report on the path that was sent to the peer.
     path_told: PathWord,
     /// This node is a wire with a broken path: the primary is to go on without it.
     gives_way: bool,
@@ -285,7 +287,8 @@ impl Service {
 
     /// A new agent goes on from what the earlier agent left. That agent may have died after setting the gate, but before carrying out the
     /// steps that belong to it: allowing speech, or ending the connections behind a closed gate. Takes those steps again. A wire does not
-    /// know its connections, nor whether its replica's state is still the primary's: it asks for both.
+    /// know its connections, so it asks the primary for them. It does not know whether its replica's state is still the
+    /// primary's, so it has the state copied again.
     fn go_on_as_found(&mut self, now: Instant, agent_timeout: Duration) {
         let role = self.role();
         if role.may_speak() {
@@ -314,8 +317,8 @@ impl Service {
         self.takeover.is_some() && self.role() == Role::Backup
     }
 
-    /// When this node's claim is complete even if no outside host answers, because a working wire gives the VIP up. `None` for any other
-    /// claim, and if this node has no right to the VIP.
+    /// Time at which this node's claim of a VIP that a working wire gives up is complete, even without an answer of an
+    /// outside host. `None` for any other claim, and if this node has no right to the VIP.
     fn given_at(&self) -> Option<Instant> {
         let given_at = self.claim.as_ref().and_then(Claim::given_at)?;
         Some(given_at.max(self.standing.claims_at()?))

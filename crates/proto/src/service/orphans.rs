@@ -11,8 +11,8 @@ use crate::table::Direction;
 use crate::takeover::Takeover;
 
 impl Service {
-    /// Whether this node must answer a segment that was logged at `now` and belongs to no connection. A wire that speaks for some clients
-    /// answers only if its primary has answered it lately. Otherwise the primary may have gone on alone.
+    /// Whether this node must answer a segment that was logged at `now` and belongs to no connection. A wire that
+    /// speaks for some clients answers only while it has a lease. Without a lease, the primary may have gone on alone.
     pub(super) fn answers(&self, now: Instant, direction: Direction, segment: &Segment<'_>) -> bool {
         let is_taken = || self.taken.contains(&segment.source) && self.standing.is_counted_on(now);
         direction == Direction::In && (self.role().speaks_alone() || is_taken())

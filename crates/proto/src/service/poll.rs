@@ -1,4 +1,4 @@
-//! What a service wants done next.
+//! The next actions and takeover steps that a service wants carried out.
 
 use super::Service;
 use crate::Instant;
@@ -68,9 +68,9 @@ impl Service {
         }
     }
 
-    /// Returns `step`, a step of the takeover, if it may be carried out now. If the takeover must wait, the step is queued again;
-    /// `must_hear` says that the node has a reason to wait. If the connection can no longer be restored, because its log has a gap now,
-    /// the connection is refused.
+    /// Returns `step`, a step of the takeover, if it may be carried out now. If the takeover must wait, the step is
+    /// queued again. `must_hear`: this node must hear the peer first, so the takeover must wait. If the connection can
+    /// no longer be restored, because its log has a gap now, the connection is refused.
     pub(crate) fn admit(
         &mut self,
         now: Instant,

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use crate::node::fixture::at;
 
-    /// The wait doubles after each failure, up to five seconds. A failure after a calm time begins anew.
+    /// The wait doubles after each failure, up to five seconds. After a calm time, the first wait is short again.
     #[test]
     fn tries_are_bounded() {
         let mut failure = FailedStep::default();

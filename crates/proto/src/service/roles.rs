@@ -146,8 +146,8 @@ impl Service {
     }
 
     /// The clock stood still until `now`, so leases may have ended. They count again once the peer has echoed a heartbeat sent from now on.
-    /// Until then this node asks the arbiter before it speaks. If this node has granted the peer a lease, this node now assumes that the
-    /// lease ends later than the peer does. That is safe.
+    /// Until then this node asks the arbiter before it speaks. If this node has granted the peer a lease, this node now
+    /// expects the end of that lease later than the peer itself does. That is safe.
     pub(crate) fn on_pause(&mut self, now: Instant) {
         self.standing.on_pause(now);
         let until = self.standing.until();

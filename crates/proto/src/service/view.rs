@@ -227,7 +227,7 @@ impl Service {
         is_turning || self.takeover.is_some() || has_orphans
     }
 
-    /// Whether this node can stop now without losing anything that waiting could keep. `is_alive`: the peer is.
+    /// Whether this node can stop now without losing anything that waiting could keep. `is_alive`: the peer is alive.
     pub(crate) fn is_free(&self, is_alive: bool) -> bool {
         match self.role() {
             Role::Joining | Role::Returning | Role::Standby | Role::Sole => true,

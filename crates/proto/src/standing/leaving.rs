@@ -48,6 +48,10 @@ impl Standing {
         if left && !leaves && self.role == Role::Backup {
             self.keep_promise(now);
             (self.echoes_after, self.is_unconfirmed) = (now, true);
+            if !self.has_asked {
+                // The wish is from before the promise. By now the primary may be having this node fenced, because of the promise.
+                (self.is_wanted, self.delayed) = (false, None);
+            }
         }
         match self.role {
             Role::Returning if leaves => self.change(now, RoleEvent::Withdrawn, 0),

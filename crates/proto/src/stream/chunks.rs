@@ -160,7 +160,7 @@ impl Chunks {
     }
 }
 
-/// A distance inside the log, which memory bounds.
+/// A distance inside the log as an index. It fits, because the log is in memory.
 pub(super) fn at_index(distance: u64) -> usize {
     distance as usize
 }

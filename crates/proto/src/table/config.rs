@@ -8,7 +8,7 @@ use crate::connection::AtLimit;
 use crate::follower::{Opaque, RestartPolicy};
 use crate::restart::http::Rules;
 
-/// What a table keeps, and its bounds.
+/// The configuration of a table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TableConfig {
     /// The VIP and port.
@@ -23,9 +23,9 @@ pub struct TableConfig {
     pub connection_bytes_max: u64,
     /// Log bytes that all connections may hold together.
     pub bytes_max: u64,
-    /// What happens to a connection whose log is full.
+    /// Treatment of a connection whose log is full.
     pub at_limit: AtLimit,
-    /// Seed of the hash tables, because clients choose their addresses.
+    /// Seed of the hash tables. With a known seed, clients could choose addresses whose hashes collide.
     pub hash_seed: usize,
 }
 

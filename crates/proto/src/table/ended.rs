@@ -27,7 +27,7 @@ struct EndedConnection {
 #[derive(Debug)]
 pub(super) struct EndedConnections {
     by_client: ClientMap<EndedConnection>,
-    /// The clients with the times of end, in that order. Some of them are no longer remembered.
+    /// The clients and when their connections ended, oldest first. Some of them are no longer remembered.
     order: VecDeque<(SocketAddr, Instant)>,
     /// Clients whose connections were handed over to sockets, with the server's timestamp clock.
     handed_over: ClientMap<Option<EndpointTimestamps>>,
@@ -88,8 +88,8 @@ impl EndedConnections {
         self.handed_over.remove(&client);
     }
 
-    /// Whether a segment of `client` is late: its connection has ended. If a restored socket had the connection, only segments without
-    /// data count, whose sender needs no RST.
+    /// Whether a segment of `client` is late: its connection has ended, or was handed over to a socket. In the second
+    /// case only a segment without data is late, because its sender needs no RST.
     pub(super) fn is_late(&self, client: SocketAddr, segment: &Segment<'_>) -> bool {
         self.by_client.contains_key(&client) || segment.payload.is_empty() && self.is_handed_over(client)
     }
@@ -100,7 +100,8 @@ impl EndedConnections {
     }
 
     /// The acknowledgement that answers a late segment (TIME-WAIT, RFC 9293 §3.10.7.4). Only segments with data, SYN or FIN are answered.
-    /// Once the restored socket of a connection has gone, only a FIN is answered; the answer's numbers are taken from that FIN.
+    /// If the connection was handed over to a socket, only a FIN is answered. The answer's numbers are taken from that
+    /// FIN.
     pub(super) fn answer(&self, now: Instant, segment: &Segment<'_>) -> Option<Segment<'static>> {
         if segment.flags.rst || segment.seq_len() == 0 {
             return None;

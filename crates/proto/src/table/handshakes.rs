@@ -77,8 +77,8 @@ impl Handshakes {
 
     /// The server sends something other than a SYN-ACK to a client that has not answered a SYN-ACK. The segment may show that the
     /// connection was established before the logged SYN came. Then that SYN was a late copy, and the connection is older than the
-    /// log. A logged SYN-ACK does not prove the opposite: a node that took the connection over may repeat the SYN-ACK, but no log
-    /// here has the data sent since the handshake.
+    /// log. A logged SYN-ACK does not prove that the connection is new. A node that took the connection over may repeat
+    /// the SYN-ACK, and the data sent since the handshake is not in this node's log.
     pub(super) fn on_established(&mut self, client: SocketAddr, segment: &Segment<'_>) {
         let Some(known) = self.by_client.get(&client) else {
             return;
@@ -149,7 +149,7 @@ impl Handshakes {
     }
 
     /// Forgets all handshakes. Returns those whose SYN-ACK was sent, but not seen to arrive, with their SYN and SYN-ACK, in their order. In
-    /// a flood only the latest [`PENDING_MAX`] are returned: their sockets must not keep the others waiting.
+    /// a flood only the latest [`PENDING_MAX`] are returned: sockets for more would delay the open connections.
     pub(super) fn take_pending(&mut self) -> Vec<(SocketAddr, Opening, Opening)> {
         let mut pending = Vec::new();
         for (client, seq) in std::mem::take(&mut self.order).into_iter().rev() {

@@ -18,7 +18,7 @@ const SHARE: u64 = 4;
 #[derive(Debug, Default)]
 pub(super) struct Lingering {
     by_id: HashMap<ConnectionId, Box<Connection>>,
-    /// The connections with their times of end, in that order. Some of them no longer linger.
+    /// The connections and when they ended, oldest first. Some of them no longer linger.
     order: VecDeque<(Instant, ConnectionId)>,
     memory: u64,
     /// Connections that have stopped lingering since the last call of [`Lingering::take_left`].

@@ -137,7 +137,7 @@ fn a_client_that_refuses_the_answer_has_no_handshake() {
     assert_eq!(
         say(&mut table, Direction::In, Flags::RST, 0, &[]),
         TableChange::Unknown,
-        "of what?"
+        "there is no SYN-ACK to refuse"
     );
     say(&mut table, Direction::Out, Flags::SYN_ACK, 1, &[]);
     assert_eq!(
@@ -231,7 +231,7 @@ fn a_connection_that_is_over_waits_for_its_replica() {
     }
 }
 
-/// Also if the segment that completes the handshake is the one that gives the connection a replica.
+/// This holds even if the segment that completes the handshake also gives the connection its replica.
 #[test]
 fn a_replica_is_opened_once() {
     for (policy, is_opaque) in [(RestartPolicy::Replica, false), (RestartPolicy::Http, true)] {

@@ -11,7 +11,7 @@ use crate::connection::Connection;
 
 /// Silence after which a connection may be gone. A server that has closed keeps its half (FIN-WAIT-2) for at most this long.
 pub(super) const SILENT: Duration = Duration::from_secs(60);
-/// Time between two questions. Of ten thousand silent connections, each is asked about every five minutes.
+/// Time between two questions. Ten thousand silent connections are all asked about within some five minutes.
 const EVERY: Duration = Duration::from_secs(1);
 /// Number of slots that are looked at for one question.
 const LOOKED_AT_MAX: usize = 4096;

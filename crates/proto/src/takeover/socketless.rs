@@ -29,7 +29,8 @@ pub struct HandedOver {
     /// The connection, with its logs.
     pub connection: Box<Connection>,
     /// The SYN-ACK, if the client was not heard since it was sent. The restored socket does not know of it, so the node repeats it.
-    /// The keeper keeps it for the node of the next agent ([`Unheard`](crate::service::ServiceInput::Unheard)).
+    /// The keeper also stores it, so that the node can go on repeating it after the agent was restarted
+    /// ([`Unheard`](crate::service::ServiceInput::Unheard)).
     pub syn_ack: Option<Vec<u8>>,
 }
 
@@ -85,8 +86,9 @@ impl Repeats {
     }
 }
 
-/// A RST with the number after all output that the client may have. If the client has less, it answers with the number that it
-/// expects, and that answer is refused in turn (RFC 5961 §3.2). It would ignore a RST with a number below what it has.
+/// A RST whose sequence number is the end of all output that the client may have. A client that has less output answers
+/// with the sequence number that it expects (RFC 5961 §3.2). The node then sends a RST with exactly that number
+/// ([`refuse`]). A client ignores a RST whose sequence number is below the one that it expects.
 pub(super) fn reset_of(connection: &Connection) -> Segment<'static> {
     let endpoint = connection.endpoint();
     Segment {

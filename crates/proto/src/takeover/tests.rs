@@ -432,7 +432,7 @@ fn who_waits_has_a_head_start() {
     takeover.hurry(opened[150]);
     assert!(
         plan_next(&mut takeover, &mut table, &mut actions),
-        "who speaks does not wait"
+        "a client that speaks does not wait"
     );
     assert!(!plan_next(&mut takeover, &mut table, &mut actions));
     let due = takeover.poll_timeout().expect("the others wait");
@@ -463,7 +463,7 @@ fn the_others_come_in_portions_after_it() {
             takeover.hurry(opened[150]);
             assert!(
                 plan_next(&mut takeover, &mut table, &mut actions),
-                "who speaks does not wait"
+                "a client that speaks does not wait"
             );
             left -= 1;
         }

@@ -1,6 +1,7 @@
-//! The peer's words, in any order and with any numbers: a node takes them without a panic.
+//! The peer's messages, in any order and with any numbers: a node takes them without a panic.
 //!
-//! An input is a list of lines. Each line is the digit of a kind of word (docs/peer.md) and JSON. Any other line lets time pass.
+//! An input is a list of lines. A line is one message: the digit of its kind (docs/peer.md), then JSON. One heartbeat
+//! interval passes after each line. A line that is no message only lets this time pass.
 
 use std::time::Duration;
 
@@ -78,7 +79,7 @@ fn carry_out(node: &mut Node, now: Instant) {
         };
         node.handle(now, service, input);
     }
-    panic!("it has no end");
+    panic!("the node's actions have no end");
 }
 
 fn hear(node: &mut Node, now: Instant, line: &[u8]) -> serde_json::Result<()> {

@@ -57,11 +57,12 @@ pub struct Departures {
     /// A loss halves the window that was allowed, in whole segments (`slowdown()`), not the data in flight (RFC 5681
     /// equation 4).
     pub halve_window: bool,
-    /// A repeated timeout of one segment lowers the slow start threshold again, to two segments, where RFC 5681 §3.1 holds it.
+    /// A repeated timeout of one segment lowers the slow start threshold again, to two segments. With
+    /// RFC 5681 §3.1, the threshold stays.
     pub halve_again: bool,
     /// A lost SYN lowers the threshold to two segments; RFC 5681 §3.1 only wants an initial window of one.
     pub halve_on_syn: bool,
-    /// After a lost SYN the backed-off timeout holds until a round trip is measured, where RFC 6298 §5.7 has 3 s.
+    /// After a lost SYN, the backed-off timeout holds until a round trip is measured. RFC 6298 §5.7 sets 3 s instead.
     pub keep_syn_backoff: bool,
     /// NewReno sends at most two segments per acknowledgement while duplicates come in (`send_much(0, 0, 2)`).
     pub recovery_burst: bool,
@@ -106,7 +107,7 @@ pub struct RtoConfig {
     pub min_above_round_trip: bool,
     /// Number of lost SYNs that do not double the timeout, unlike RFC 6298 §5.5 (Linux's `tcp_syn_linear_timeouts`).
     pub linear_syns: u32,
-    /// Round trips are measured in whole ticks of this clock: G of RFC 6298 §4 (ns-2's `tcpTick_`).
+    /// Tick of the clock that measures round trips, in seconds: G of RFC 6298 §4 (ns-2's `tcpTick_`).
     #[serde(with = "seconds")]
     pub tick: Duration,
     /// Time from the clock's last tick to the start, in seconds. Must be below one tick. By default it is drawn for each flow from
@@ -151,7 +152,8 @@ pub struct FlowConfig {
     pub initial_threshold: Option<u32>,
     /// Whether the first two duplicates each let a new segment out (RFC 3042).
     pub limited_transmit: bool,
-    /// Time that an acknowledgement waits for a second segment, in seconds (RFC 5681 §4.2). `None` acknowledges each.
+    /// Time that an acknowledgement waits for a second segment, in seconds (RFC 5681 §4.2). With `None`, each
+    /// segment is acknowledged at once.
     #[serde(with = "seconds::optional")]
     pub delayed_ack: Option<Duration>,
     /// Retransmission timeout.
@@ -225,7 +227,7 @@ impl FlowConfig {
             variant: TcpVariant::Rack,
             growth: Growth::Cubic,
             initial_window: 10, // TCP_INIT_CWND
-            max_window: 2_200,  // 3 MB, the reach of net.ipv4.tcp_wmem
+            max_window: 2_200,  // 3 MB, about the most that net.ipv4.tcp_wmem allows
             initial_threshold: Some(u32::MAX),
             delayed_ack: Some(Duration::from_millis(40)), // TCP_DELACK_MIN
             rto: RtoConfig {

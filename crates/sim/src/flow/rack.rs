@@ -23,7 +23,7 @@ const MAX_ACK_DELAY: u64 = 200_000_000;
 /// Time until a probe before a round trip is known, in nanoseconds (§7.2).
 const UNKNOWN: u64 = 1_000_000_000;
 
-/// Timer that runs before the retransmission timeout. Only one of them runs at a time (§8).
+/// Kind of the early timer, which runs before the retransmission timeout. Only one kind runs at a time (§8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Early {
     /// A segment that may be late, or lost.
@@ -109,7 +109,7 @@ impl FlowSender {
         }
     }
 
-    /// Looks for losses. The first loss begins a recovery (§6.2 step 5). Returns whether there was one.
+    /// Looks for losses. The first loss begins a recovery (§6.2 step 5). Returns whether a new loss was found.
     fn detect(&mut self, now: Instant, news: u64) -> bool {
         let repairing = self.recovering || self.deaf;
         let found = self
@@ -163,7 +163,7 @@ impl FlowSender {
         self.max > before
     }
 
-    /// Called after new data, and after an acknowledgement of some data (§7.2).
+    /// Sets the probe's timer. Called after new data was sent, and after an acknowledgement of some data (§7.2).
     fn schedule_probe(&mut self, now: Instant) {
         let board = &self.rack.board;
         let repairing = self.recovering || self.deaf;
@@ -334,7 +334,7 @@ mod tests {
             (self.now.as_nanos() / MS, self.sent())
         }
 
-        /// Which segments left since the last call, from 0 on; -1 is the SYN.
+        /// The numbers of the segments that left since the last call. The first data segment is 0, and the SYN is -1.
         fn sent(&mut self) -> Vec<i64> {
             let number = |packet: FlowPacket| {
                 if packet.seq == 0 {
@@ -433,7 +433,7 @@ mod tests {
         assert_eq!(play.sender.poll_timeout(), None);
     }
 
-    /// §7.4.2: a probe that repaired the only loss is the only sign of it.
+    /// §7.4.2: if the probe repaired the only loss, nothing else shows that loss.
     #[test]
     fn a_loss_that_the_probe_repaired_costs_window() {
         let mut play = SenderTest::opened(100);

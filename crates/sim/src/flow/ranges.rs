@@ -1,5 +1,5 @@
-//! A set of numbers, kept as ranges. A receiver keeps its out-of-order input in such a set, a sender what the other end has reported as
-//! received.
+//! A set of numbers, kept as ranges. A receiver keeps its out-of-order input in such a set. A sender keeps the numbers
+//! that the other end has reported as received.
 
 /// Disjoint ranges `left..right`, ascending, none touching another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Ranges {
         changed
     }
 
-    /// Removes the range that begins at `seq` and returns its end.
+    /// Removes the first range, if it begins at `seq`, and returns its end.
     pub fn take_from(&mut self, seq: u64) -> Option<u64> {
         let (left, right) = *self.0.first()?;
         (left == seq).then(|| {

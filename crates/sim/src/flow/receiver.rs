@@ -30,7 +30,7 @@ pub struct FlowReceiver {
     next: u64,
     /// How many of our own sequence numbers were sent: one for the SYN, one for the FIN.
     sent: u64,
-    /// What was received beyond `next`.
+    /// Ranges that were received beyond `next`.
     beyond: Ranges,
     /// The blocks that were reported last, the latest first.
     told: [(u64, u64); Sack::MAX],

@@ -70,8 +70,9 @@ impl FlowSender {
         }
     }
 
-    /// Handles the third duplicate. Segments that arrive twice after a timeout cause duplicates, which are no sign of a new loss (RFC 6582
-    /// §3.2 step 2). This exception does not apply to the first data segment, because `recover` starts at its number.
+    /// Handles the third duplicate. It shows a new loss only after the acknowledgements have passed `recover`. Before,
+    /// it may come from segments that arrived twice after a timeout (RFC 6582 §3.2 step 2). The first data segment is
+    /// exempt, because `recover` starts at its number.
     fn on_loss(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         if self.una <= self.recover && self.una != 1 {
             return;

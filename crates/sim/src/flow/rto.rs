@@ -54,7 +54,7 @@ impl FlowRto {
 
     /// A segment that was sent at `sent` was acknowledged at `now` (RFC 6298 §2.2, §2.3).
     pub fn on_sample(&mut self, sent: Instant, now: Instant) {
-        // The time since the last tick before the sending, in whole ticks: what a reading of the clock shows.
+        // Counted in whole ticks, from the last tick before the sending. This is how two clock readings differ.
         let passed = now.as_nanos() + self.phase - self.ticks(sent) * self.tick;
         let measured = i64::try_from(passed / self.tick).unwrap_or(i64::MAX >> 8).max(1);
         if self.smoothed == 0 {
@@ -110,7 +110,7 @@ impl FlowRto {
         (self.smoothed >> SMOOTHED_PLACES).unsigned_abs() * self.tick
     }
 
-    /// The current timeout of an acknowledgement, in nanoseconds (RFC 6298 §2.4, §2.5).
+    /// The current retransmission timeout, in nanoseconds (RFC 6298 §2.4, §2.5).
     pub fn current(&self) -> u64 {
         let factor = 1_u64.checked_shl(self.doublings).unwrap_or(u64::MAX);
         let floor = 2 * self.tick;

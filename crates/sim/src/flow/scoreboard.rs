@@ -1,6 +1,6 @@
 //! State and sending time of each segment: RACK's loss detection by time (RFC 8985 §6).
 //!
-//! A segment is lost when a segment that was sent later has arrived and the time for the first to arrive is over.
+//! A segment is lost when a segment that was sent later has arrived and the time for the earlier one to arrive is over.
 //!
 //! The receivers here send no DSACK, so the reordering window keeps its first size (§6.2 step 4).
 
@@ -46,7 +46,8 @@ pub(super) struct Scoreboard {
     lost_from: u64,
     /// RACK.min_RTT.
     least_round_trip: Option<u64>,
-    /// RACK.segment, the last one sent of those that arrived: its transmission's number, and its round trip.
+    /// RACK.segment: of the segments that arrived, the one that was sent last. The number of its transmission, and its
+    /// round trip.
     latest: u64,
     round_trip: u64,
     /// Latest sending time of the segments that the last acknowledgement newly covers and that were sent only once. Their round trip is
@@ -367,7 +368,7 @@ mod tests {
         assert_eq!((board.latest, board.round_trip), (5, 110 * MS));
     }
 
-    /// §6.2 step 5: what RFC 6675 cannot find.
+    /// §6.2 step 5: a loss that RFC 6675 cannot find.
     #[test]
     fn a_lost_retransmission_is_lost_when_what_was_sent_after_it_arrives() {
         let mut board = board(10);

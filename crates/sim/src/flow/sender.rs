@@ -170,7 +170,7 @@ impl FlowSender {
     /// Handles a packet of the receiver.
     pub fn handle(&mut self, now: Instant, packet: &FlowPacket, out: &mut Vec<FlowPacket>) {
         if packet.ack > self.max || !packet.flags.has(FlowFlags::ACK) {
-            return; // acknowledges something that was never sent
+            return; // no acknowledgement, or one of something that was never sent
         }
         let window = u64::from(packet.window) / self.mss;
         self.window = u32::try_from(window).unwrap_or(u32::MAX).max(1);
@@ -244,7 +244,7 @@ impl FlowSender {
         }
     }
 
-    /// New data are acknowledged: measures the round trip, and lets the window grow unless a recovery ends.
+    /// New data are acknowledged: measures the round trip, and lets the window grow if `grow` is set.
     pub(super) fn accept(&mut self, now: Instant, ack: u64, grow: bool) {
         self.duplicates = 0;
         let acked = self.segments(ack - self.una);

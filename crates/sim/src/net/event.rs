@@ -182,7 +182,7 @@ const SOURCES: u32 = 10 << 24;
 const DESTINATIONS: u32 = 198 << 24 | 18 << 16;
 const DESTINATIONS_MASK: u32 = (1 << 17) - 1;
 
-/// A number on the wire has 32 bits.
+/// A sequence number in a header has 32 bits.
 const fn seq(number: u64) -> Seq {
     Seq(number as u32)
 }

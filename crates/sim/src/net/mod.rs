@@ -1,4 +1,4 @@
-//! A network of links, switches and flows: many packets per second of CPU time.
+//! A network of links, switches and flows, built to simulate many packets per second of CPU time.
 //!
 //! ```text
 //!   flow's sender ──▶ access link ──▶ switch ──▶ link ──▶ switch ──▶ access link ──▶ flow's receiver
@@ -6,17 +6,18 @@
 //! ```
 //!
 //! [`crate::world`] is for machines that exchange bytes: any node, any packet, one event per packet, a trace of everything. This
-//! engine is for the papers' figures, which need millions of packets and none of their bytes. A common engine would either make
-//! the figures pay for the bytes or limit the machines to the flows' narrow packet. So the two share only [`crate::link`], which
-//! must not differ. What makes this engine fast:
+//! engine is for the papers' figures, which need millions of packets and none of their bytes. A common engine would
+//! either slow the figures down with bytes, or limit the machines to the few fields of a flow's packet. So the two
+//! share only [`crate::link`], which must not differ. Three choices make this engine fast:
 //!
 //! * A link returns packets in the order in which they were put into it. So packets on the way wait in a ring per link, and only
 //!   the first is in the heap. The heap grows with the links and timers in use, not with the packets.
-//! * A timer that is set again only notes its time. The heap's entry is moved when it comes up.
+//! * A postponed timer keeps its entry in the heap. When this entry comes up, one with the later time replaces it.
 //! * Packets are small and copied; nothing is allocated per packet.
 //!
-//! Events happen in the order of their time. At the same time, packets arrive before timers expire. Of two links, the link with the
-//! lower rank comes first. The rank is drawn from the seed when the link is laid: no two hosts' clocks agree to the nanosecond, and
+//! Events happen in the order of their time. If times are equal, packets arrive before timers expire. Of two links, the
+//! link with the lower rank comes first.
+//! The rank is drawn from the seed when the link is laid: no two hosts' clocks agree to the nanosecond, and
 //! a clock that is ahead stays ahead. This matters. Behind one bottleneck, packets of one size tie all the time, and the loser of a
 //! tie at a full queue loses a packet. If the links' order of creation or a new draw decided each tie, losses would be spread over
 //! more flows. The cluster of [`crate::scenario::rate`] would then carry up to a tenth less than in ns-2, where rounded floating
@@ -258,14 +259,14 @@ impl FlowNetwork {
         &self.flows[flow.0 as usize].receiver
     }
 
-    /// Runs all events before `until`. Afterwards it is `until`. What the caller does next happens before all other events of that
-    /// time.
+    /// Runs all events before `until`, then sets the time to `until`. Actions that the caller takes next happen before
+    /// all other events of that time.
     pub fn run_until(&mut self, until: Instant) {
         while self.step(until) {}
         self.now = self.now.max(until);
     }
 
-    /// Runs events before `until`, until the last flow is complete. Returns whether it is complete.
+    /// Runs events until all flows are complete, or no event before `until` is left. Returns whether all are complete.
     pub fn run_flows(&mut self, until: Instant) -> bool {
         while self.unfinished > 0 && self.step(until) {}
         self.unfinished == 0
@@ -400,7 +401,7 @@ impl FlowNetwork {
         }
     }
 
-    /// Puts a packet on the way, behind the others. Only a packet that is late by chance belongs elsewhere.
+    /// Puts a packet on the way, behind the others. Only a packet that overtakes a late packet goes before it.
     fn put(&mut self, link: LinkId, at: Instant, packet: FlowPacket) {
         let wire = &mut self.wires[link.0 as usize];
         if wire.on_the_way.back().is_none_or(|(last, _)| *last <= at) {

@@ -103,12 +103,13 @@ pub struct FlowPacket {
 }
 
 impl FlowPacket {
-    /// Length on the wire, in bytes. A SACK block counts 8. The option's own 2 bytes and padding are not counted, as in ns-2.
+    /// Length with headers, in bytes. A SACK block counts 8. The option's own 2 bytes and padding are not counted, as
+    /// in ns-2.
     pub const fn wire_bytes(&self) -> usize {
         HEADER as usize + self.len as usize + 8 * self.sack.count as usize
     }
 
-    /// The first number after this packet's.
+    /// The first sequence number after this packet.
     pub const fn end(&self) -> u64 {
         let flags = self.flags.has(FlowFlags::SYN) as u64 + self.flags.has(FlowFlags::FIN) as u64;
         self.seq + self.len as u64 + flags

@@ -1,4 +1,4 @@
-//! Answers of a primary's kernel about its connections, for the peer's wire: the daemon's `look_up` and `list`.
+//! Answers of a primary's kernel about its connections, for the peer's wire. The daemon's `look_up` and `list` do this.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -34,8 +34,9 @@ pub struct SimPairConfig {
     pub seed: u64,
     /// The restart policy of the service.
     pub policy: RestartPolicy,
-    /// The nodes run the service with policy `http`, and replicas follow its connections that are not HTTP. The programs must speak
-    /// another protocol then, so set `policy` to [`RestartPolicy::Replica`], which selects such programs.
+    /// The nodes run the service with policy `http`, but its clients speak another protocol, and replicas follow their
+    /// connections. Set `policy` to [`RestartPolicy::Replica`] as well, which selects programs that speak such a
+    /// protocol.
     pub opaque: bool,
     /// Link between the clients and the backup.
     pub path: LinkConfig,
@@ -71,13 +72,14 @@ pub struct SimPairConfig {
     pub arbiter: Option<(SimArbiterKind, Duration)>,
     /// Time that the configured primary waits before it has a silent peer fenced.
     pub fence_delay: Duration,
-    /// Lease: a wire may speak alone without asking the arbiter until this long after its primary last heard it.
+    /// Lease: how long a wire may speak alone without asking the arbiter, counted from when its primary last heard the
+    /// wire.
     pub lease: Duration,
     /// Defect of the nodes, in tests.
     pub defect: Option<Defect>,
     /// The agents also hear each other through the service's network.
     pub service_link: bool,
-    /// An outside host answers what nodes ask from their own addresses.
+    /// An outside host answers the questions that nodes send from their own addresses.
     pub outside: bool,
     /// How the server's state is copied, if it is. Only with [`RestartPolicy::Replica`], and not with `opaque`.
     pub state_sync: Option<SimStateSync>,
@@ -131,7 +133,7 @@ impl SimPairConfig {
 
     pub(super) fn core(&self, is_primary: bool) -> NodeConfig {
         let opaque = Opaque {
-            bound: usize::try_from(self.log_limit.0).expect("it is of memory"),
+            bound: usize::try_from(self.log_limit.0).expect("a memory limit fits usize"),
             volatile: Volatile::default(),
         };
         let table = TableConfig {

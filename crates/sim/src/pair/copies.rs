@@ -98,9 +98,14 @@ impl Judge {
         }
     }
 
-    /// A replica begins to follow a client's connection, from the connection's first byte on.
+    /// A replica begins to follow a client's connection, from the connection's first byte on. A node that speaks alone may serve a
+    /// connection without input as it serves a new connection, whatever its server's state.
     pub(super) fn on_replica(&mut self, node: usize, client: SocketAddr) {
         let Some(copy) = &self.copies[node] else { return };
+        let has_input = self.flows.get(&client).is_some_and(|flow| flow.has_input());
+        if self.alone_now[node].is_some() && !has_input {
+            return;
+        }
         let wrong = match &copy.copied {
             None => Some("a replica follows, but no state was copied".to_owned()),
             Some(copied) => copied

@@ -82,7 +82,7 @@ impl Draw {
         }
     }
 
-    /// Configuration of a scene.
+    /// Configuration of a pair.
     pub fn config(&mut self, seed: u64, policy: RestartPolicy) -> SimPairConfig {
         let path_rate = self.pick(&[None, Some(10_000_000), Some(100_000_000)]);
         let path_delay = self.pick(&[MS / 10, MS, 10 * MS]);
@@ -185,7 +185,7 @@ impl Draw {
         planned
     }
 
-    /// What a client says on one connection.
+    /// A client of one connection, with its requests or messages.
     pub fn talk(&mut self, policy: RestartPolicy) -> SimClient {
         let count = 1 + self.below(4);
         let half_closes = self.chance(0.2);

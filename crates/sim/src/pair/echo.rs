@@ -1,5 +1,6 @@
 //! A server that is deterministic per connection, and a client that checks its replies. Each message uploads bytes and asks for a
-//! download. The reply has the inverted upload if the message asks for an echo, the download, and a hash of the upload.
+//! download. The reply consists of the download and a hash of the upload. If the message asks for an echo, the inverted
+//! upload comes first.
 //!
 //! ```text
 //!  request   "M" │ flags │ upload: u32 │ download: u32 │ seed: u32 │ the upload

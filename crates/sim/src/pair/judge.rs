@@ -20,13 +20,13 @@ const VIOLATIONS_MAX: usize = 20;
 /// | promise | is broken when |
 /// |---|---|
 /// | input commit | an acknowledgement reaches the client for a byte that the backup has not logged |
-/// | output commit | a byte reaches the client that was neither logged by a wire nor sent by a node without a wire before it |
+/// | output commit | a byte reaches the client that no wire has logged and no node without a wire has sent |
 /// | one stream | two different bytes are sent for one offset, or a stream has two different ends |
 /// | open commit | a SYN-ACK reaches the client although no node has the SYN |
-/// | one voice | both speak alone in one epoch, one speaks in an older epoch than the other, or a connection changes its node back |
+/// | one voice | both speak alone in an epoch, one speaks in an older one, or a connection moves twice in an epoch |
 /// | no step back | the survivor's acknowledgement, right edge or timestamp is lower than one that was released |
 /// | no leap | the survivor sends a segment whose number is beyond the known output |
-/// | exact copy | a server's state is copied while it changes, or a replica follows a connection of which the copy has input |
+/// | exact copy | a server's state changes while copied, or the copy has input of a connection that a replica follows |
 /// | nothing asked twice | a restored connection acknowledges less than was logged before its socket was ready |
 #[derive(Debug)]
 pub struct Judge {
@@ -102,9 +102,9 @@ pub(super) struct WatchedConnection {
     sockets: [bool; 2],
     /// Whether at some time no node could continue the connection.
     is_orphaned: bool,
-    /// The output's first byte by the last SYN-ACK that a primary's stack has sent.
+    /// Sequence number of the output's first byte, as in the last SYN-ACK that a primary's stack has sent.
     offered: Option<Seq>,
-    /// The same, when no node could continue the handshake any more. That SYN-ACK may still reach the client.
+    /// `offered` when no node could continue the handshake any more. That SYN-ACK may still reach the client.
     lost_offer: Option<Seq>,
     /// Whether the process that served the connection has died.
     has_died: bool,
@@ -153,6 +153,11 @@ impl WatchedConnection {
         }
     }
 
+    /// Whether a byte of the client is known to any node.
+    pub(super) fn has_input(&self) -> bool {
+        self.input.end() > 0
+    }
+
     /// Whether a receiver must take this segment of the client, as far as its age goes.
     fn is_in_time(&mut self, segment: &Segment<'_>) -> bool {
         self.has_no_later_timestamp(segment) & self.acknowledges_lately(segment)
@@ -193,8 +198,8 @@ impl WatchedConnection {
         self.was_lent_in_vain = true;
     }
 
-    /// Notes if no node can continue the connection. Before the client has a SYN-ACK, this counts only if it gets one that was sent before.
-    /// Otherwise the client repeats its SYN.
+    /// Notes if no node can continue the connection. Before the client has a SYN-ACK, this counts only if a SYN-ACK
+    /// that was sent before reaches the client. Otherwise the client repeats its SYN.
     fn look_for_holders(&mut self, is_wire: [bool; 2], copies: &[Option<ObservedCopy>; 2]) {
         let is_held = (0..2).any(|node| {
             let has_state = || Judge::is_covered(copies[node].as_ref(), self.heard[node]);
@@ -468,7 +473,8 @@ impl Judge {
         for flow in self.flows.values_mut() {
             flow.sockets[node] = false;
             flow.look_for_holders(self.is_wire, &self.copies);
-            // The other node may still have the socket that this node's socket replaced. It cannot continue the connection with it.
+            // The other node may still have the socket that this node's socket replaced. That socket cannot continue
+            // the connection.
             let other = 1 - node;
             flow.is_orphaned |= flow.live_at == Some(node) && !(flow.logs[other] && self.is_wire[other]);
             if flow.lent.is_some_and(|(_, who)| who == node) {
@@ -565,7 +571,8 @@ impl Judge {
         }
     }
 
-    /// A node sends a packet to a client without a wire. `is_raw`: the packet does not come from the node's TCP stack.
+    /// A node sends a packet to a client directly, not through a wire. `is_raw`: the packet does not come from the
+    /// node's TCP stack.
     pub(super) fn on_spoken(&mut self, voice: PacketSpeaker, packet: &[u8], is_raw: bool) {
         let Some(segment) = self.parse(packet) else { return };
         let client = segment.destination;
@@ -583,7 +590,8 @@ impl Judge {
             return;
         };
         let said = Most::of(&segment, place, flow.shift);
-        // A raw packet may be sent later than newer packets of the stack, so it need not keep the stack's promises. The stack must.
+        // A raw packet may be sent after newer packets of the stack. So it is compared only with packets that a wire
+        // released. A packet of the stack is compared with all packets that were sent directly, too.
         let before = if is_raw {
             flow.released
         } else {
@@ -599,7 +607,7 @@ impl Judge {
         let is_restored = is_raw || flow.live_at == Some(voice.node);
         if let Some(known) = leap.filter(|_| is_restored) {
             wrong.push(format!(
-                "no leap: a segment at {}, known is output up to {known}",
+                "no leap: a segment at {}, but the known output ends at {known}",
                 place.at
             ));
         }

@@ -1,4 +1,4 @@
-//! The simulated machine as the agent's kernel: the daemon's `kernel`, in simulated time.
+//! The simulated machine is the agent's [`Kernel`], in simulated time. In the daemon, `kernel` has this part.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -99,7 +99,7 @@ impl Machine {
             .filter_map(|&socket| self.host.app::<SimRelay>(socket)?.ending())
     }
 
-    /// Takes a socket away, of which the judge then knows.
+    /// Tells the judge that the node's socket of a client's connection is gone.
     fn lose_socket(&mut self, client: SocketAddr) {
         let number = self.config.number;
         self.judge.borrow_mut().on_sockets_lost(number, &[client]);
@@ -262,7 +262,7 @@ impl Kernel for Machine {
     fn take_unlogged(&mut self, _: ServiceIndex) -> u64 {
         let packets = self.wire.take_unlogged();
         if packets > 0 {
-            self.log_end = self.wire.end(); // what was logged before these packets passed is read first
+            self.log_end = self.wire.end(); // packets that were logged before these passed are read first
         }
         packets
     }
@@ -449,7 +449,7 @@ impl Kernel for Machine {
     }
 }
 
-/// What the stack needs in order to restore a connection.
+/// The values that the stack needs in order to restore a connection.
 fn restore_of(endpoint: &Known, sent: Vec<u8>, now: Instant) -> Restore {
     Restore {
         local: endpoint.vip,

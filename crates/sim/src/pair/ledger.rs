@@ -11,8 +11,9 @@ pub(super) struct ObservedBytes {
 }
 
 impl ObservedBytes {
-    /// Notes a segment's contents. On a contradiction, returns the position of the first byte that differs from the known byte, or lies
-    /// at or past the known FIN; or the position of a FIN that contradicts the known bytes or the known FIN.
+    /// Notes a segment's contents. The error is the position of a contradiction: the first byte that differs from the
+    /// known byte, or that lies at or past the known FIN. If all bytes fit, the FIN can still contradict the known
+    /// bytes or the known FIN.
     pub fn note(&mut self, at: i64, payload: &[u8], fin: bool) -> Result<(), u64> {
         let end = at + payload.len() as i64;
         for (position, byte) in (at..end).zip(payload) {

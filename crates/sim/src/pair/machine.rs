@@ -100,20 +100,22 @@ pub struct Machine {
     pub(super) address: Address,
     /// End of the right to speak alone, by the node's own clock. Later packets are dropped.
     pub(super) until: Option<Instant>,
-    /// A lease that ends at this time or earlier may be over already: the clock stood still in a halt, and the agent has not noticed yet.
+    /// Set by a halt in which the clock stood still, until the agent has noticed the halt. A lease that ends at this
+    /// time or earlier may be over already.
     pub(super) outlasted: Instant,
     /// Answers of the arbiter in transit.
     pub(super) verdicts: VecDeque<TimedAnswer>,
-    /// The node may send packets of its own: the second guard lets RSTs out.
+    /// The second guard (nftables) is open: it lets the RSTs of the node's own stack out.
     pub(super) may_speak: bool,
     /// `is_reached`: since the agent last looked, an outside host has answered the VIP. `is_claiming`: the node asks outside hosts.
     pub(super) is_reached: bool,
     pub(super) is_claiming: bool,
-    /// Clients whose connections have lost their process and are not known to be adopted: FIN and RST of these are not speech.
+    /// Clients whose connections have lost their process and are not known to be adopted. The guard drops the FINs and
+    /// RSTs of these connections.
     pub(super) dying: BTreeSet<SocketAddr>,
     /// Connections whose process died, of which no agent knows yet.
     pub(super) deaths: Vec<SocketAddr>,
-    /// The process that listened is dead, so a RST for want of a listener is not speech either.
+    /// The process that listened is dead, so the stack answers SYNs with RSTs. The guard drops these RSTs, too.
     pub(super) is_server_dead: bool,
     /// Sockets that are not ready for packets.
     pub(super) deaf: BTreeSet<SocketAddr>,
@@ -132,7 +134,7 @@ pub struct Machine {
     pub(super) at: Instant,
     /// The epoch of a gate that is closed late, for [`Defect::GateLast`].
     pub(super) late_gate: u64,
-    /// How far the log reached when that step began.
+    /// How far the log reached when the agent began its present action or step of a turn.
     pub(super) log_end: LogEnd,
     /// Number of turns until the agent has noticed a halt and reacted. 0 if it cannot notice the halt, for example because the machine's
     /// counter stood still, too.
@@ -256,13 +258,13 @@ impl Machine {
         self.wire.gate()
     }
 
-    /// Whether the node's right to speak has not ended at a time of the world.
+    /// Whether the node's right to speak still lasts at the world's time `now`.
     pub(crate) fn may_speak_now(&self, now: Instant) -> bool {
         let now = self.clock.read(now);
         self.until.is_none_or(|until| now < until)
     }
 
-    /// Whether the machine stands still at a time of the world.
+    /// Whether the machine stands still at the world's time `now`.
     pub(crate) fn stands_still(&self, now: Instant) -> bool {
         self.is_frozen(self.clock.read(now))
     }
@@ -277,7 +279,7 @@ impl Machine {
         self.agent.number
     }
 
-    /// What the node's clock shows at a time of the world.
+    /// Reading of the node's clock at the world's time `now`.
     pub fn time(&self, now: Instant) -> Instant {
         self.clock.read(now)
     }
@@ -355,7 +357,7 @@ impl Machine {
     /// Sends what the local stack or a raw socket says, if the guards let it.
     pub(super) fn speak(&mut self, now: Instant, packet: Vec<u8>, is_raw: bool) -> Option<Output> {
         let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
-        // Packets of a raw socket bear the agent's mark, and the agent knows what it says.
+        // The guards let RSTs of a raw socket pass: they bear the agent's mark, so the agent sent them on purpose.
         if segment.flags.rst && (!self.may_speak || self.is_server_dead) && !is_raw {
             return None;
         }
@@ -450,7 +452,8 @@ impl Machine {
             Fate::Held => judge.on_logged(number, direction, &packet),
             Fate::Redirected => {
                 if segment.flags.syn {
-                    judge.on_taken(direction, &packet); // this node may be the wire before the SYN arrives there: no log has it then
+                    // If this node becomes the wire before the SYN reaches the peer, no log has the SYN.
+                    judge.on_taken(direction, &packet);
                 }
                 self.outputs.push_back(Output::Transmit { port: PEER, packet });
             }

@@ -30,7 +30,7 @@ pub(super) struct RelayAdoption {
     pub plan: RelayPlan,
     /// Logged bytes that the application gets first.
     pub input: Vec<u8>,
-    /// Input ends with these bytes: the client's FIN was received before, and the endpoint does not know.
+    /// The client's stream ends with `input`: its FIN came before the endpoint was made. The endpoint does not know it.
     pub input_ended: bool,
     /// State of the server's FIN, which the endpoint does not know either.
     pub output: OutputEnd,
@@ -127,13 +127,13 @@ impl SimRelay {
         self.ending.as_ref()
     }
 
-    /// Whether the endpoint must vanish without a word. Its FIN was acknowledged before the endpoint was made, so the endpoint
-    /// would send a second one.
+    /// Whether the endpoint must be removed without sending anything. The client acknowledged the server's FIN before
+    /// the endpoint was made, so closing the endpoint would send a second FIN.
     pub(super) fn is_to_vanish(&self) -> bool {
         self.ending.is_some() && self.output == OutputEnd::FinAcknowledged
     }
 
-    /// Whether the client has said nothing, and nothing of it was logged.
+    /// Whether the client has sent no input: none was logged, and none was passed to the application.
     pub(super) const fn is_silent(&self) -> bool {
         !self.has_passed && self.input.is_empty() && self.ending.is_none()
     }

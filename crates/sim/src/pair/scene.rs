@@ -345,7 +345,7 @@ impl SimPair {
                     .is_none_or(|wrong| wrong.starts_with("the stream ended"));
                 if !is_seen || !talk.is_complete() && endpoint.failure() != Some(TcpFailure::Reset) {
                     complaints.push(format!(
-                        "connection {index} ({client}) was lost, unseen: {talk:?}"
+                        "connection {index} ({client}) was lost, and its client did not notice: {talk:?}"
                     ));
                 }
                 continue;

@@ -35,7 +35,7 @@ pub enum FullLogPolicy {
 }
 
 impl FullLogPolicy {
-    /// The same, as the core's configuration has it.
+    /// The value for the core's configuration.
     pub(super) fn of_core(self) -> AtLimit {
         match self {
             Self::Unprotected => AtLimit::Unprotect,
@@ -64,14 +64,14 @@ impl Depot for MemorySpillFiles {
 
 impl Spill for MemorySpillFile {
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        assert_eq!(at, self.bytes.len() as u64, "it is written from front to back");
+        assert_eq!(at, self.bytes.len() as u64, "spill files are written in order");
         self.bytes.extend_from_slice(bytes);
         Ok(())
     }
 
     fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
         let at = usize::try_from(at).map_err(io::Error::other)?;
-        assert!(at >= self.released, "what is read was not given up");
+        assert!(at >= self.released, "a released part is not read again");
         bytes.copy_from_slice(&self.bytes[at..][..bytes.len()]);
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use agent::{Core, Executor};
+use agent::{Core, Executor, TurnStep};
 use proto::Instant;
 use proto::action::{Gate, Heartbeat};
 use proto::node::{Node, NodeConfig};
@@ -13,6 +13,7 @@ use proto::role::Role;
 use proto::service::{InheritedService, ServiceInput};
 use proto::standing::ArbiterVerdict;
 
+use super::arbiter::TimedAnswer;
 use super::defect::Defect;
 use super::judge::Judge;
 use super::machine::{ApplicationReplica, Machine, StationConfig};
@@ -148,12 +149,12 @@ impl Station {
         }
     }
 
-    /// Continues the agent's work: finishes one action and begins the next.
+    /// Continues the agent's work: finishes one action and begins the next, or takes the next step of its turn.
     pub(super) fn step(&mut self, now: Instant) {
         if self.machine.agent.is_dead {
             self.start_agent(now);
             let gate = self.machine.wire.gate().0;
-            self.machine.prepare(gate); // the previous agent may have died in the middle of this change
+            self.machine.prepare(gate); // the previous agent may have died while it prepared this gate
             self.hear_of_deaths(now);
             self.hear_of_unheard(now);
         }
@@ -171,20 +172,50 @@ impl Station {
             let cost = self.machine.config.costs.of(&action, unread);
             self.machine.agent.due = now + self.machine.agent.slowed(now, cost);
             self.machine.agent.doing = Some(action);
-        } else if !std::mem::replace(&mut self.machine.agent.has_looked, true) {
-            let unread = self.machine.wire.unread(self.machine.log_end);
-            let records = u32::try_from(unread).unwrap_or(u32::MAX);
-            self.look(now);
-            let cost = self.machine.config.costs.other + self.machine.config.costs.record * records;
-            self.machine.agent.due = now + self.machine.agent.slowed(now, cost);
-        } else {
-            self.machine.agent.has_looked = false;
-            self.rest(now);
+            return;
+        }
+        let step = self.machine.agent.turn;
+        if !self.take_step(now, step) {
+            self.machine.agent.turn = step.next();
         }
     }
 
-    /// Looks once at all inputs.
-    fn look(&mut self, now: Instant) {
+    /// Takes one step of a turn. Returns whether the same step is to be taken again.
+    fn take_step(&mut self, now: Instant, step: TurnStep) -> bool {
+        match step {
+            TurnStep::LookForPause => self.look_for_pause(now),
+            TurnStep::CheckIn => self.check_in(now),
+            TurnStep::ReadLog => {
+                let unread = self.machine.wire.unread(self.machine.log_end);
+                let records = u32::try_from(unread).unwrap_or(u32::MAX);
+                self.machine.read_log(self.machine.log_end, &mut self.core);
+                let cost = self.machine.config.costs.other + self.machine.config.costs.record * records;
+                self.machine.agent.due = now + self.machine.agent.slowed(now, cost);
+            }
+            TurnStep::HearPeer => {
+                if let Some(word) = self.machine.agent.words.pop_front() {
+                    self.hear(now, word);
+                    return true;
+                }
+                if std::mem::take(&mut self.machine.agent.is_answered) {
+                    self.core.handle_answer(now);
+                }
+            }
+            TurnStep::Watch => self.watch(now),
+            TurnStep::PassTime => {
+                if now >= self.core.poll_timeout() {
+                    self.core.handle_timeout(now);
+                }
+                self.feed_slow_replicas(now);
+                self.serve_replicas(now);
+            }
+            TurnStep::AnswerCalls | TurnStep::LookForUpgrade => {} // `orders` gives orders between turns
+            TurnStep::Rest => self.rest(now),
+        }
+        false
+    }
+
+    fn look_for_pause(&mut self, now: Instant) {
         let (counter, clock) = (self.machine.clock.counter(now), now);
         let (before, after) = (counter, counter);
         if self.machine.turns_unaware > 0 {
@@ -202,6 +233,10 @@ impl Station {
         if was_paused && !self.machine.is(Defect::IgnorePause) {
             self.core.handle_pause(now);
         }
+    }
+
+    fn check_in(&mut self, now: Instant) {
+        self.machine.wire.check_in(self.core.ran());
         if self.core.wants_link(now) {
             self.core.handle_carrier(now, 0, self.machine.has_carrier);
         }
@@ -209,6 +244,11 @@ impl Station {
         if let Some(seen) = seen.or_else(|| self.machine.is(Defect::IgnoreMeet).then_some(now)) {
             self.core.handle(now, 0, ServiceInput::Sign { at: seen });
         }
+        agent::check_log(&mut self.machine, &mut self.core, 0);
+    }
+
+    /// Tells the core what was heard from outside hosts, the arbiter and the hook.
+    fn watch(&mut self, now: Instant) {
         let mut asked = self.machine.agent.reached_outside.take();
         if self.machine.is(Defect::TrustOutside) && self.machine.config.outside {
             asked = Some(now);
@@ -216,24 +256,11 @@ impl Station {
         if let Some(asked) = asked {
             self.core.handle(now, 0, ServiceInput::Outside { asked });
         }
-        self.machine.wire.check_in(self.core.ran());
-        agent::check_log(&mut self.machine, &mut self.core, 0);
-        self.machine.read_log(self.machine.log_end, &mut self.core);
-        while let Some(word) = self.machine.agent.words.pop_front() {
-            self.hear(now, word);
-        }
-        if std::mem::take(&mut self.machine.agent.is_answered) {
-            self.core.handle_answer(now);
-        }
         if std::mem::take(&mut self.machine.is_reached) {
             self.core.handle(now, 0, ServiceInput::Reached);
         }
-        while self
-            .machine
-            .verdicts
-            .front()
-            .is_some_and(|answer| answer.at <= now)
-        {
+        let is_due = |answer: &TimedAnswer| answer.at <= now;
+        while self.machine.verdicts.front().is_some_and(is_due) {
             let Some(answer) = self.machine.verdicts.pop_front() else {
                 break;
             };
@@ -248,11 +275,6 @@ impl Station {
         for (run, outcome) in std::mem::take(&mut self.machine.hook.outcomes) {
             self.core.handle(now, 0, ServiceInput::Synced { run, outcome });
         }
-        if now >= self.core.poll_timeout() {
-            self.core.handle_timeout(now);
-        }
-        self.feed_slow_replicas(now);
-        self.serve_replicas(now);
     }
 
     /// Handles a message of the peer's agent. The log has been read before.

@@ -1,4 +1,4 @@
-//! What a client says on one connection.
+//! The client's program of one connection.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::exchange::SeededStream;
 use crate::host::App;
 use crate::tcp::TcpEndpoint;
 
-/// What a client says on one connection.
+/// The client's program of one connection.
 #[derive(Debug)]
 pub enum SimClient {
     /// HTTP requests.

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use agent::LogReader;
+use agent::{LogReader, TurnStep};
 use proto::Instant;
 use proto::action::{Action, Heartbeat, ServiceAction};
 use proto::census::ClientTerms;
@@ -94,7 +94,8 @@ const HEARD_MAX: u64 = 128;
 /// Number of records that are read from the log at once.
 const BATCH: usize = 64;
 
-/// The packets of these records. A place is a packet's index in the upper half and an offset in the packet in the lower half.
+/// The packets of one batch of records. The upper half of a place is the packet's index, and the lower half is an
+/// offset in that packet.
 struct RecordBatch<'a>(Vec<&'a [u8]>);
 
 impl Shelf for RecordBatch<'_> {
@@ -110,8 +111,8 @@ pub(super) struct AgentThread {
     pub due: Instant,
     /// The action that is under way until `due`.
     pub doing: Option<Action>,
-    /// The agent has looked at all its inputs since it last rested.
-    pub has_looked: bool,
+    /// The step of its turn that the agent takes next.
+    pub turn: TurnStep,
     /// The agent sleeps until something happens.
     pub is_asleep: bool,
     /// The agent does not run before this time.
@@ -142,7 +143,7 @@ impl AgentThread {
         Self {
             due: now,
             doing: None,
-            has_looked: false,
+            turn: TurnStep::default(),
             is_asleep: false,
             paused_until: now,
             is_dead: false,
@@ -242,7 +243,7 @@ impl Machine {
 }
 
 impl LoggedPacket {
-    /// Tells the reader of a record.
+    /// Passes this record to `reader`.
     pub fn tell(&self, reader: &mut dyn LogReader, source: Option<OnShelf<'_>>) {
         let checksum = Checksum::Trusted;
         reader.packet(self.at, 0, self.direction, &self.packet, checksum, source);

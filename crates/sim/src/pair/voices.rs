@@ -1,5 +1,5 @@
-//! The judge's rules on which node speaks: the rule "one voice", words that a lease may lose, and times when two nodes had the right to
-//! speak.
+//! The judge's rules on which node speaks: the rule "one voice", segments that a node sent by its lease and that the
+//! other node does not know, and times when two nodes had the right to speak.
 
 use std::net::SocketAddr;
 
@@ -21,8 +21,8 @@ impl Judge {
         self.alone_now[node] = alone_in;
     }
 
-    /// A node was given this epoch: it may speak alone without a time limit. It does not know what the other node said by its lease in
-    /// this epoch or an earlier one.
+    /// A node was given this epoch: it may speak alone without a time limit. This node does not know
+    /// the segments that the other node has sent by a lease, in this epoch or an earlier one.
     pub(super) fn on_given(&mut self, node: usize, epoch: u64) {
         self.given.insert((epoch, node));
         self.given_now[node] = self.given_now[node].max(Some(epoch));
@@ -100,14 +100,14 @@ impl Judge {
         self.record(client, &format!("one voice: {what}"));
     }
 
-    /// The times at which both nodes came to have the right to speak, and the times at which a node that had spoken alone lost its power
-    /// while the other node had connections.
+    /// The times at which both nodes came to have the right to speak. Also the times at which a node lost its power
+    /// after it had spoken alone, while the other node had connections.
     pub fn splits(&self) -> &[Instant] {
         &self.splits
     }
 
-    /// Whether the words that a node said to this client by its lease are lost. This happens if the node loses its power, or if the other
-    /// node continues, before an arbiter has given the first node the epoch. The other node does not know these words.
+    /// Whether the words that a node said to this client by its lease are lost: the other node does not know them. They
+    /// are lost unless an arbiter gives the node the epoch before the node loses its power or the other node continues.
     pub fn was_lent_in_vain(&self, client: SocketAddr) -> bool {
         self.flows.get(&client).is_some_and(|flow| flow.was_lent_in_vain)
     }

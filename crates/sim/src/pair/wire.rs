@@ -1,5 +1,5 @@
-//! The work of `bpf/steadfast.bpf.c` on a simulated node, except for the egress guard, which is `Station::speak`. The wire obeys the gate,
-//! logs each packet before it releases the packet, and limits windows to caps.
+//! The work of `bpf/steadfast.bpf.c` on a simulated node, except for the egress guard, which is `Machine::speak`. The
+//! wire obeys the gate, logs each packet before it releases the packet, and limits windows to caps.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -297,8 +297,8 @@ impl SimWire {
         end.connections.saturating_sub(self.connections.read) + end.opening.saturating_sub(self.opening.read)
     }
 
-    /// Handles an incoming packet. `is_local` tells whether the local stack has a socket for a client's connection, and the socket may take
-    /// packets.
+    /// Handles an incoming packet. `is_local` tells whether the local stack has a socket that may take packets of a
+    /// client's connection.
     pub fn on_packet(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! Bulk transfers over one bottleneck. Used to compare the speed with ns-2's.
+//! Bulk transfers over one bottleneck. Used to compare the simulator's speed with ns-2's.
 
 use std::time::Duration;
 

@@ -57,7 +57,7 @@ pub enum FaultKind {
     Server,
     /// The arbiter does not answer one node or both. Without an arbiter, nothing happens.
     Arbiter,
-    /// No failure: the operator has the nodes change roles.
+    /// No failure: the operator orders a handover, so the nodes change roles.
     Handover,
     /// The operator drains a node, and takes it back in when the fault ends.
     Drain,
@@ -334,7 +334,7 @@ impl Mend {
             Self::Cable(cable) => scene.world.set_up(cable, true),
             Self::Link(cable) => {
                 let link = scene.link_of(cable);
-                scene.world.set_link(cable, &link).expect("it was one before");
+                scene.world.set_link(cable, &link).expect("a valid configuration");
             }
             Self::Server(id) => {
                 with(scene, id, Station::start_server);

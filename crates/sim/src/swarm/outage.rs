@@ -10,8 +10,8 @@ use super::scenario::Scenario;
 use super::verdict::Violation;
 use crate::pair::SimPair;
 
-/// A node must serve within this time. A path in doubt counts as lost after 250 ms, and a router that is silent after 500 ms. A claim
-/// takes about 100 ms.
+/// A node must serve within this time. A path in doubt counts as lost after 250 ms, and a silent router after 500 ms. A
+/// claim takes about 100 ms.
 const SERVED_WITHIN: Duration = Duration::from_secs(2);
 /// No other failure may have ended within this time before the break.
 const CALM: Duration = Duration::from_secs(1);

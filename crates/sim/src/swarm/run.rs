@@ -49,8 +49,8 @@ pub struct RunOutcome {
     pub was_split: bool,
     /// Connections that at some time no node could continue, and that did not complete.
     pub orphaned: usize,
-    /// Connections for which a node spoke by its lease alone, and then lost its power or was overtaken by the other node, which does
-    /// not know what was said.
+    /// Connections for which a node spoke only by its lease. Then the node lost its power, or the other node continued
+    /// without knowing what was said.
     pub lent_in_vain: usize,
     /// Connections for which a node spoke after its lease was over, because its clock had stood still, while the other node went on.
     pub outlasted: usize,
@@ -270,9 +270,9 @@ impl<'a> SwarmRun<'a> {
         }
     }
 
-    /// A fence switches off the node `number`. Counts a mutual fencing if that node's own fence has just switched off the node that gave
-    /// the order. `lives` says that the node that gave the order is on. A single failure must not cause a mutual fencing if one node
-    /// delays its fence for longer than the other node's command takes.
+    /// The other node's fence switches off the node `number`. Counts a mutual fencing if the fence of `number` has just
+    /// switched off the other node, which gave the order. `lives`: whether the other node has power. A single failure
+    /// must not cause a mutual fencing if one node delays its fence for longer than the other node's command takes.
     fn note_mutual(&mut self, number: usize, lives: bool) {
         let now = self.now();
         let was_fenced = |(at, who): &(Instant, usize)| *who != number && now.since(*at) < FENCED;
@@ -302,7 +302,7 @@ impl<'a> SwarmRun<'a> {
         self.mends.extend(mends.into_iter().map(|mend| (end, mend)));
     }
 
-    /// Mends everything now. Nodes that fences have switched off boot at once.
+    /// Mends everything now. A node that a fence has switched off boots at once.
     fn mend_all(&mut self) {
         let mends = std::mem::take(&mut self.mends);
         mends.iter().for_each(|(_, mend)| mend.carry_out(&mut self.scene));
@@ -333,8 +333,8 @@ impl<'a> SwarmRun<'a> {
         self.wait(begin + SETTLING, begin + RECOVERY_MAX, verdict::is_served);
     }
 
-    /// Waits until `is_so` holds, from `begin` until `end` at the latest. Then waits a little longer, because `is_so` must still hold.
-    /// Returns whether it does.
+    /// Waits until `is_so` holds, and still holds a little later. Ignores `is_so` before `begin`, and gives up at
+    /// `end`. Returns whether `is_so` held both times.
     fn wait(&mut self, begin: Instant, end: Instant, is_so: impl Fn(&SimPair) -> bool) -> bool {
         while self.now() < end {
             self.advance(self.now() + LOOK, None);

@@ -1,4 +1,4 @@
-//! Everything that defines a run: drawn from a seed, written and read as text, made smaller.
+//! A [`Scenario`] defines a run completely. It can be drawn from a seed, written and read as text, and simplified.
 
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ pub struct Scenario {
     pub seed: u64,
     /// The restart policy of the service, unless `opaque` is set.
     pub policy: RestartPolicy,
-    /// The service's policy is `http`, and clients speak a protocol that replicas follow. `policy` is then [`RestartPolicy::Replica`].
+    /// The service has policy `http`, but its clients speak another protocol, and replicas follow their connections.
+    /// The field `policy` must then be [`RestartPolicy::Replica`], which selects programs that speak such a protocol.
     pub opaque: bool,
     /// Defect of the nodes, in tests.
     pub defect: Option<Defect>,
@@ -50,7 +51,7 @@ pub struct Scenario {
     /// The agents also hear each other through the service's network.
     #[serde(default)]
     pub service_link: bool,
-    /// An outside host answers what nodes ask from their own addresses.
+    /// An outside host answers the questions that nodes send from their own addresses.
     #[serde(default)]
     pub outside: bool,
     /// How the server's state is copied, if it is. Only with [`RestartPolicy::Replica`], and not with `opaque`.
@@ -211,8 +212,8 @@ impl Scenario {
         scenario
     }
 
-    /// Draws how long a fence takes, and how long the primary waits before it has its peer fenced: longer than the fence takes, or not at
-    /// all. A separate seed keeps all other runs as they were.
+    /// Draws how long a fence takes, and the primary's delay before it has its peer fenced. The delay is either zero or
+    /// longer than the fence takes. A separate seed keeps all other runs as they were.
     fn draw_fence(&mut self) {
         if self.arbiter == Some(SimArbiterKind::Fence) {
             let mut draw = Draw::new(self.seed ^ 0xfe4c_e000_5eed);

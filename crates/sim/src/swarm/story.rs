@@ -74,7 +74,8 @@ fn away(draw: &mut Draw) -> Story {
     Story::of(vec![first, second])
 }
 
-/// The wire takes connections over. Its agent dies or is stopped, at once or while it speaks for them. The primary continues alone.
+/// The wire takes connections over. Its agent dies or is stopped, either at once or while the wire speaks for these
+/// connections. The primary continues alone.
 fn gone_alone(draw: &mut Draw) -> Story {
     let death = draw.pick(DEATHS);
     let within = draw.pick(&[2, 10, 250]);
@@ -124,7 +125,7 @@ fn path_alone(draw: &mut Draw) -> Story {
 }
 
 /// The arbiter does not answer the survivor. The survivor's agent is stopped or slow while it decides, for longer than its lease.
-/// The old primary lives, does not hear the survivor, and asks for itself.
+/// The old primary lives, does not hear the survivor, and also asks the arbiter for an epoch.
 fn stopped_while_deciding(draw: &mut Draw) -> Story {
     let mut unanswered = begin(draw, FaultKind::Arbiter, FaultTarget::Speaker, 1_200..1_600);
     unanswered.detail = ONLY_FIRST_IS_ANSWERED;
@@ -174,8 +175,8 @@ fn leaves(draw: &mut Draw) -> Story {
     ])
 }
 
-/// A survivor has a wire again, and SYN-ACKs are lost. The nodes change roles while SYNs are repeated, a second later. They change
-/// roles once more, or the primary crashes, when the SYN-ACKs are repeated.
+/// A survivor has a wire again, and SYN-ACKs are lost. About a second later, while SYNs are repeated, the nodes change
+/// roles. When the SYN-ACKs are repeated, the nodes change roles once more, or the primary crashes.
 fn late_handshake(draw: &mut Draw) -> Story {
     let mut lossy = next(draw, &[FaultKind::Loss], FaultTarget::Speaker, 150, 300..500);
     lossy.during = Some(PairPhase::DuplexAgain);

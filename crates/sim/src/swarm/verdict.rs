@@ -61,7 +61,8 @@ pub(super) fn judge(
     let violations = &mut outcome.violations;
     violations.extend(seen.into_iter().map(|(_, violation)| violation));
     if !outcome.was_split {
-        // A node may have spoken to a client by a lease that was lost or outlasted. Both nodes may execute the requests of such a client.
+        // A node may have spoken to a client by a lease that was over, or its words by a lease may be lost. Then both
+        // nodes may execute the requests of this client.
         let is_excused = |id| {
             let is_vain = |client| judge.was_lent_in_vain(client) || judge.was_outlasted(client);
             clients(scene)

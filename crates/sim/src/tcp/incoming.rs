@@ -113,7 +113,7 @@ impl TcpEndpoint {
         }
     }
 
-    /// Checks a segment once both sides know each other's numbers, in the RFC's order.
+    /// Handles a segment of a connection whose ends know each other's numbers, with the checks in the RFC's order.
     fn handle_numbered(&mut self, now: Instant, segment: &Segment<'_>) {
         let flags = segment.flags;
         let Some(seq) = self.check_numbers(now, segment) else {
@@ -145,11 +145,11 @@ impl TcpEndpoint {
     }
 
     /// The position of a segment that may be new (RFC 9293 §3.10.7.4 first check, RFC 7323 §5.3). Other segments draw an
-    /// acknowledgement.
+    /// acknowledgement, except resets.
     fn check_numbers(&mut self, now: Instant, segment: &Segment<'_>) -> Option<Offset> {
         let timely = match (&self.paws, segment.options.timestamps) {
             (Some(paws), Some(theirs)) => segment.flags.rst || paws.accepts(now, theirs.value),
-            _ => true, // as Linux: a segment without the option is not held against the peer
+            _ => true, // as in Linux: a segment without the option is accepted
         };
         let acceptable = self
             .receiver
@@ -186,7 +186,9 @@ impl TcpEndpoint {
             return false;
         };
         if self.sender.is_unsent(up_to) {
-            return false; // silently, as in Linux. So a connection that is restored without output that its client has acknowledged is lost
+            // Silently, as in Linux. So a restored connection is lost if it lacks output that its client has
+            // acknowledged.
+            return false;
         }
         let acked = self.sender.on_ack(
             now,

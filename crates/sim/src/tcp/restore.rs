@@ -25,7 +25,7 @@ pub struct Restore {
     pub remote: SocketAddr,
     /// Sequence number of `sent[0]`: a lower bound of what the peer has acknowledged.
     pub snd_una: Seq,
-    /// Output loaded "as sent": everything that the peer may have. An acknowledgement beyond this output is always ignored.
+    /// Output loaded "as sent": everything that the peer may have. An acknowledgement beyond what was sent is ignored.
     pub sent: Vec<u8>,
     /// Output after `sent`, written normally: it leaves as the windows allow.
     pub unsent: Vec<u8>,
@@ -98,8 +98,8 @@ pub enum InvalidRestore {
     },
 }
 
-/// Only a connection in state ESTABLISHED can be exported. A connection that is closed in part is restored in state ESTABLISHED, and
-/// then closed in part again.
+/// Only a connection in state ESTABLISHED can be exported. A half-closed connection continues elsewhere like this:
+/// it is restored in state ESTABLISHED, and then half-closed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the connection is {0:?}, not Established")]
 pub struct NotEstablished(pub EndpointState);

@@ -45,7 +45,8 @@ impl TcpRto {
         self.base = smoothed + GRANULARITY.max(variation * 4);
     }
 
-    /// The handshake is over. Without a sample the first timeout was too short (RFC 6298 §5.7).
+    /// The handshake is over. If it gave no sample, our SYN was sent twice, so the first timeout was too short
+    /// (RFC 6298 §5.7).
     pub fn on_opened(&mut self) {
         if self.measured.is_none() {
             self.base = RTO_UNMEASURED;

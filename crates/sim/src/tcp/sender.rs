@@ -130,14 +130,14 @@ impl TcpSender {
         count
     }
 
-    /// Takes bytes beyond the buffer's capacity as if they had been sent (TCP_REPAIR).
+    /// Takes bytes as if they had been sent (TCP_REPAIR), even beyond the buffer's capacity.
     pub fn load_sent(&mut self, bytes: &[u8]) {
         self.queue.extend(bytes);
         self.nxt = self.end();
         self.max = self.nxt;
     }
 
-    /// Takes bytes beyond the buffer's capacity, to be sent.
+    /// Takes bytes to be sent, even beyond the buffer's capacity.
     pub fn load_unsent(&mut self, bytes: &[u8]) {
         self.queue.extend(bytes);
     }
@@ -285,7 +285,7 @@ impl TcpSender {
         Some(chunk)
     }
 
-    /// The piece at `from` with at most `limit` bytes in at most `room` sequence numbers, and what follows it.
+    /// The piece at `from` with at most `limit` bytes in at most `room` sequence numbers, and the position after it.
     fn chunk(&self, from: Offset, room: u64, limit: usize) -> Option<(Chunk, Offset)> {
         let len = self.end().since(from).min(room).min(limit as u64);
         let after = from + len;

@@ -296,7 +296,7 @@ impl World {
         self.push(at, WorldAction::Call(Box::new(action)));
     }
 
-    /// Runs all events up to and including `until`. Afterwards it is `until`.
+    /// Runs all events up to and including `until`. Afterwards `now` is `until`.
     pub fn run_until(&mut self, until: Instant) {
         self.run_while(until, |_| true);
         self.now = self.now.max(until);
@@ -324,7 +324,7 @@ impl World {
         self.at_once = if event.at > self.now { 0 } else { self.at_once + 1 };
         assert!(
             self.at_once < EVENTS_AT_ONCE,
-            "time stands still at {:?}",
+            "too many events at {:?}: a node asks to be called again and again",
             self.now
         );
         self.now = event.at;
@@ -417,7 +417,7 @@ impl World {
     }
 
     fn push(&mut self, at: Instant, action: WorldAction) {
-        assert!(at >= self.now, "{at:?} is over, it is {:?}", self.now);
+        assert!(at >= self.now, "event at {at:?} is before now, {:?}", self.now);
         let order = self.made;
         self.made += 1;
         self.events.push(WorldEvent { at, order, action });

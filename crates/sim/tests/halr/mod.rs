@@ -1,4 +1,4 @@
-//! What the tests of the HALR thesis' claims share.
+//! Helpers that the tests of the HALR thesis' claims share.
 
 use std::time::Duration;
 

@@ -58,5 +58,5 @@ pub fn for_seeds(name: &str, seeds: Range<u64>, mut test: impl FnMut(u64, bool) 
             println!("replay: SEED={seed} cargo test -p steadfast-sim {name} -- --exact --nocapture");
         }
     }
-    assert_eq!(failures, 0, "so many seeds failed");
+    assert_eq!(failures, 0, "number of failed seeds");
 }

@@ -21,7 +21,8 @@ use crate::config::{AfterTakeover, Config};
 use crate::control::RestoredStatus;
 use crate::keepers::Keepers;
 
-/// Number of low bits of a connection's number in which an agent counts its connections. The high bits are random for each agent.
+/// Number of low bits of a connection's number. An agent counts its connections in them. The high bits are random for
+/// each agent.
 const NUMBERS: u32 = 32;
 /// Maximum number of connections that were taken over and are remembered, ended ones included.
 const TAKEN_MAX: usize = 1 << 16;
@@ -32,13 +33,12 @@ pub const RELAYED: &str = "relayed; no backup";
 pub struct Handover {
     /// Its number among the connections that were taken over.
     pub id: u64,
-    /// Its service.
     pub service: ServiceIndex,
     /// The logs and the restart point.
     pub connection: Box<Connection>,
     /// See [`HandedOver`](proto::takeover::HandedOver).
     pub syn_ack: Option<Vec<u8>>,
-    /// Where the socket stands.
+    /// The state from which the socket was restored.
     pub endpoint: Endpoint,
     /// The client's connection.
     pub socket: OwnedFd,
@@ -76,9 +76,10 @@ enum Stage {
 #[derive(Default)]
 struct RelayReport {
     status: keeper::KeeperStatus,
-    /// Number of connections given to the thread that `status` covers. `status` also covers the connections of earlier agents.
+    /// Number of connections that the thread had been given when it asked for `status`. `status` also covers the
+    /// connections of earlier agents.
     given: u64,
-    /// Number of connections given to the thread that the keepers have taken or refused.
+    /// Number of connections that the thread was given and the keepers have taken or refused.
     settled: u64,
 }
 

@@ -76,7 +76,7 @@ impl RelayThread {
             self.adopt(handover);
         }
         if let Err(error) = self.keepers.settle() {
-            tracing::error!(error = format!("{error:#}"), "no keeper is to be had");
+            tracing::error!(error = format!("{error:#}"), "no keeper answers or starts");
         }
         self.told().settled = self.given;
         self.relays = true;
@@ -96,7 +96,7 @@ impl RelayThread {
                 self.relays = false;
                 tracing::error!(
                     error = format!("{error:#}"),
-                    "no keeper is to be had: the next takeover would save nothing"
+                    "no keeper answers or starts: the next takeover would save nothing"
                 );
             }
         }
@@ -148,8 +148,8 @@ impl RelayThread {
                 feed.logged(log, frontier).into_iter().collect(),
             ),
             Err(reason) => {
-                // This was checked before the connection left the table. Closing the socket sends a RST, as on every path that drops it
-                // here.
+                // Not expected: the restart was checked before the connection left the table. Dropping the socket
+                // closes it, which sends a RST.
                 tracing::warn!(client = %endpoint.client, reason, "connection lost");
                 return;
             }

@@ -48,7 +48,7 @@ pub struct Idle {
     pub all_live_ms: f64,
     /// `all_live_ms` per connection, in microseconds.
     pub restore_us_each: f64,
-    /// Entries of the eBPF map `held` once the clients are gone.
+    /// Entries of the eBPF maps `held` and `undecided` once the clients are gone.
     pub held_entries_after: u64,
 }
 

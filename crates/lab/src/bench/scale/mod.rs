@@ -40,16 +40,17 @@ const SHORT_SECONDS: f64 = 3.0;
 /// Number of missed heartbeats in a default configuration. A failure is detected within 80 ms.
 const MISSED_DEFAULT: u32 = 4;
 
-/// Protected connections in large numbers: beside a SYN flood, 3,000 new ones a second, thousands of idle ones through a
-/// takeover, and what comes and goes.
+/// Measure protection with many connections: during a SYN flood, with 3,000 new connections per second, through a
+/// takeover of thousands of idle connections, and while connections begin and end for minutes.
 ///
-/// Client, router and both nodes share this machine. What is compared with plain forwarding takes turns with it in every round,
-/// and only the ratios mean something; beside absolute times there is a calibration. Memory is RssAnon.
+/// Client, router and both nodes share this machine. Tests that compare with plain forwarding alternate with it in each
+/// round, and only the ratios are meaningful. A calibration of the machine is printed beside absolute times. Memory is
+/// RssAnon.
 #[derive(Clone, Debug, Args)]
 pub struct ScaleBenchOptions {
     #[command(flatten)]
     common: BenchRunOptions,
-    /// Only these; default: all but saturation, which asks for its minutes.
+    /// Run only these tests. Default: all. Saturation is separate: it runs if --saturate is given.
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<ScaleTest>,
     /// Idle connections.
@@ -58,13 +59,13 @@ pub struct ScaleBenchOptions {
     /// SYNs of the flood, per second.
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     syns: u32,
-    /// Segments of the flood without SYNs, per second; more than the lab can send: as many as it can.
+    /// Segments per second of the flood without SYNs. If the lab cannot send that many, it sends as many as it can.
     #[arg(long, default_value_t = 150_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     strays: u32,
     /// New connections offered per second.
     #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     new: u32,
-    /// Minutes of churn. What grew is judged from 2.5 on: the first 1.5 are warm-up.
+    /// Minutes of churn. Growth is judged only in runs of at least 2.5 minutes, because the first 1.5 are warm-up.
     #[arg(long, default_value_t = 0.2, value_parser = minutes)]
     minutes: f64,
     /// Minutes for which all CPUs are saturated beside an idle pair.
@@ -72,7 +73,7 @@ pub struct ScaleBenchOptions {
     saturate: Option<f64>,
 }
 
-/// What is measured.
+/// A test of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ScaleTest {
     /// Downloads beside a SYN flood, and without.
@@ -199,7 +200,7 @@ fn take_rounds(
                 let (syns, flooded) = flooded_download(scene, flood, round)?;
                 rounds.syns.push(syns);
                 rounds.flooded.push(flooded);
-                tell("the same on a link of 10 Gbit/s");
+                tell("download beside a flood on a link of 10 Gbit/s");
                 scene.shape(Some(LINK_MBIT))?;
                 let outcome = flooded_download(scene, flood, round);
                 scene.shape(None)?;

@@ -161,11 +161,11 @@ impl ScaleBenchReport {
         {
             promise("download beside a SYN flood, vs forwarding", ratio, AtLeast(0.7));
             let reached = wire.syns_per_s / plain.syns_per_s;
-            promise("its flood, vs forwarding's", reached, AtLeast(0.95));
-            let name = "the same on a link of 10 Gbit/s";
+            promise("SYNs sent, vs forwarding", reached, AtLeast(0.95));
+            let name = "download, SYN flood on 10 Gbit/s, vs forwarding";
             promise(name, link_ratio, AtLeast(0.7));
             let reached = wire.link_syns_per_s / plain.link_syns_per_s;
-            promise("its flood, vs forwarding's, there", reached, AtLeast(0.95));
+            promise("SYNs sent on 10 Gbit/s, vs forwarding", reached, AtLeast(0.95));
         }
         if let (Some(ratio), Some([plain, wire])) = (self.stray_ratio, self.strays) {
             promise(
@@ -174,14 +174,14 @@ impl ScaleBenchReport {
                 AtLeast(0.9),
             );
             let reached = wire.strays_per_s / plain.strays_per_s;
-            promise("its flood, vs forwarding's", reached, AtLeast(0.95));
+            promise("strays sent on 1 Gbit/s, vs forwarding", reached, AtLeast(0.95));
         }
         if let Some([_, wire]) = &self.new_connections {
             promise("new connections, 1/s", wire.per_s, AtLeast(2_950.0));
-            promise("failed ones", wire.failed as f64, AtMost(0.0));
+            promise("failed new connections", wire.failed as f64, AtMost(0.0));
         }
         if let Some(is_whole) = self.is_whole.map(u8::from).map(f64::from) {
-            promise("beside them both nodes did their part", is_whole, AtLeast(1.0));
+            promise("both nodes stayed duplex in their roles", is_whole, AtLeast(1.0));
         }
         if let Some(idle) = &self.idle {
             let lost = idle.connections - idle.survived.min(idle.connections);
@@ -192,16 +192,16 @@ impl ScaleBenchReport {
                 AtMost(4_096.0),
             );
             promise(
-                "memory of a relayed one in the keeper, bytes",
+                "keeper memory of a relayed connection, bytes",
                 idle.keeper_bytes_each_after.max(idle.keeper_bytes_each_talking),
                 AtMost(4_096.0),
             );
             promise(
-                "first of them live after declaration, ms",
+                "declaration to first live connection, ms",
                 idle.first_live_ms,
                 AtMost(5.0),
             );
-            promise("restoring one of them, µs", idle.restore_us_each, AtMost(20.0));
+            promise("restore per connection, µs", idle.restore_us_each, AtMost(20.0));
         }
         if let Some(churn) = &self.churn {
             promise("churn: failed connections", churn.failed as f64, AtMost(0.0));
@@ -254,8 +254,8 @@ impl ScaleBenchReport {
         }
         if let Some(idle) = &self.idle {
             println!(
-                "{} idle: {:.0} bytes each at the backup, {:.0} at the primary; taken over {:.0}, keeper {:.0}, {:.0} talking; all live in {:.0} ms; \
-                 {} held afterwards",
+                "{} idle connections, bytes each: {:.0} at the backup, {:.0} at the primary; after the takeover \
+                 agent {:.0}, keeper {:.0}, peak of the keeper {:.0}; all live in {:.0} ms; {} entries held afterwards",
                 idle.connections,
                 idle.agent_bytes_each,
                 idle.primary_agent_bytes_each,

@@ -41,7 +41,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         paper: "4.01 s",
         figure: "halr-12",
         expected: Expected::Differs(
-            "3 s for the SYN and an undisturbed flow give 3.6 s, and one delayed acknowledgement more; ns-2 agrees",
+            "3 s for the SYN and 0.6 s for an undisturbed flow, plus one delayed acknowledgement; ns-2 agrees",
         ),
         find: |results| {
             let here = mean(syn_lost(results, HALF, 0.5, RecoveryMode::None)?.map(|(_, time)| time))?;
@@ -61,8 +61,9 @@ pub const CLAIMS: &[FigureClaim] = &[
         paper: "0.8 to 1.9 s",
         figure: "halr-12",
         expected: Expected::Differs(
-            "a SYN that comes at the failover's end has nothing to wait for; why the thesis' flows take 0.8 s at least is not known; \
-             between the thesis' arrivals Reno may wait for its timer, see 18d",
+            "a SYN that comes just before the failover's end does not wait, and why the thesis' flows take at least \
+             0.8 s is not known; flows that arrive between the thesis' arrival times may wait for Reno's timer, \
+             see 18d",
         ),
         find: |results| {
             let low = least(disturbed(results, HALF, 0.5, RecoveryMode::Lowest)?)?;
@@ -92,7 +93,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "13a",
         section: "7.2.2",
-        statement: "Failover of 3 s, without HALR: of the flows that arrive from 1.8 to 2 s a group takes",
+        statement: "Failover of 3 s, without HALR: longest completion of the flows that arrive from 1.8 to 2 s",
         paper: "about 10 s",
         figure: "halr-13",
         expected: Expected::Holds,
@@ -133,7 +134,8 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "14a",
         section: "7.2.2",
-        statement: "Failover of 5 s, without HALR: of the flows that arrive in it wait 9 s longer, the others 3 s",
+        statement: "Failover of 5 s, without HALR: fraction of the flows arriving in it that wait 9 s longer \
+                    (the others: 3 s)",
         paper: "40 %",
         figure: "halr-14",
         expected: Expected::Holds,
@@ -159,7 +161,8 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "14b",
         section: "7.2.2",
-        statement: "With HALR a flow that arrives in the failover is over one undisturbed time after its end",
+        statement: "With HALR a flow that arrives in the failover completes one undisturbed time after the failover's \
+                    end",
         paper: "",
         figure: "halr-14",
         expected: Expected::Holds,
@@ -259,35 +262,36 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
         paper: "",
         figure: "halr-18",
         expected: Expected::DiffersBetween(
-            "where the failover takes several segments of a window, HALR sends the first again; the next one waits for Reno's timer, \
-             1.5 s, unless that has run out in the failover",
+            "if the failover takes several segments of a window, HALR sends the first again; the second waits for \
+             Reno's timer of 1.5 s, unless this timer has already run out during the failover",
         ),
         find: |results| {
             let longest = longest(results, SHORT, RecoveryMode::Lowest)?;
             let (low, first) = spread(longest.iter().map(|longest| longest.first_s - longest.failover_s))?;
             let (least, all) = spread(longest.iter().map(|longest| longest.all_s - longest.failover_s))?;
-            let here = format!("the failover's length and {low:.2} to {}", beside(first, all));
+            let here = format!("the failover's length plus {low:.2} to {}", beside(first, all));
             Some(FigureClaimResult::new(here, all - least < 0.2).first(first - low < 0.2))
         },
     },
     FigureClaim {
         id: "18e",
         section: "7.3",
-        statement: "Without HALR it does not: timers that double make steps",
+        statement: "Without HALR the longest completion does not grow linearly: timers that double make steps",
         paper: "",
         figure: "halr-18",
         expected: Expected::Holds,
         find: |results| {
             let longest = longest(results, SHORT, RecoveryMode::None)?;
             let (low, high) = spread(longest.iter().map(|longest| longest.all_s - longest.failover_s))?;
-            let here = format!("the failover's length and {low:.2} to {}", seconds(high));
+            let here = format!("the failover's length plus {low:.2} to {}", seconds(high));
             Some(FigureClaimResult::new(here, high - low > 3.0))
         },
     },
     FigureClaim {
         id: "18f",
         section: "7.3",
-        statement: "Model and simulation of short flows agree closely (the longest; not where a timer fires as the failover ends)",
+        statement: "Model and simulation agree closely on the longest short flow, except where a timer fires as the \
+                    failover ends",
         paper: "",
         figure: "halr-18",
         expected: Expected::Holds,
@@ -352,8 +356,9 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
 ];
 
 /// Why a flow that arrives between the thesis' arrival times can take two more round trips.
-const SEVERAL_LOST: &str = "what a failover takes of a window is what crosses the cluster's 3 ms as it begins: at the thesis' arrivals a segment \
-    at most, between them two or three, which Reno repairs one after the other";
+const SEVERAL_LOST: &str = "a failover takes the segments of a window that are within 3 ms of the cluster when it \
+    begins; at the thesis' arrival times that is at most one segment, between them two or three, which Reno repairs \
+    one after the other";
 
 /// The longest completion times of the flows with one failover duration, in seconds.
 #[derive(Clone, Copy)]

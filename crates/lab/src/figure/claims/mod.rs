@@ -30,7 +30,7 @@ impl fmt::Display for FigureClaimVerdict {
         match self {
             Self::Holds => write!(f, "holds"),
             Self::Differs(why) => write!(f, "differs ({why})"),
-            Self::Surprising => write!(f, "SURPRISING: not what is known of it"),
+            Self::Surprising => write!(f, "SURPRISING: not the expected result"),
             Self::NotRun => write!(f, "not run"),
         }
     }

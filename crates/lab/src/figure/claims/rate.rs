@@ -24,7 +24,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "21a",
         section: "7.4.1",
-        statement: "With rate control it is a little lower",
+        statement: "With rate control the throughput is a little lower",
         paper: "",
         figure: "halr-21",
         expected: Expected::Holds,
@@ -40,7 +40,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "22a",
         section: "7.4.1",
-        statement: "and smoother (standard deviation over tenths of a second)",
+        statement: "With rate control the throughput is smoother (standard deviation over tenths of a second)",
         paper: "",
         figure: "halr-22",
         expected: Expected::Holds,
@@ -68,7 +68,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "24a",
         section: "7.4.2",
-        statement: "With it the shares are fair",
+        statement: "With rate control the shares are fair (Jain's index)",
         paper: "",
         figure: "halr-24",
         expected: Expected::Holds,

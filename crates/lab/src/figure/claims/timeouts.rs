@@ -49,7 +49,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "15b",
         section: "7.2.3",
-        statement: "Above the timeout Reno, NewReno and SACK behave alike",
+        statement: "If the failover is longer than the timeout, Reno, NewReno and SACK behave alike",
         paper: "",
         figure: "halr-15",
         expected: Expected::Holds,
@@ -73,7 +73,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "16a",
         section: "7.2.3",
-        statement: "HALR avoids timeouts below 1 s for NewReno and SACK (timeouts per flow)",
+        statement: "In failovers below 1 s, HALR avoids timeouts of NewReno and SACK (timeouts per flow)",
         paper: "",
         figure: "halr-16",
         expected: Expected::Holds,
@@ -110,11 +110,11 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "17a",
         section: "7.2.3",
-        statement: "With SACK there are fewer timeouts still, below 1 s",
+        statement: "In failovers below 1 s, with HALR, SACK has still fewer timeouts than NewReno",
         paper: "",
         figure: "halr-17",
         expected: Expected::Differs(
-            "to a SACK sender equal acknowledgements without a new block are no duplicates, RFC 6675 §2",
+            "a SACK sender does not count equal acknowledgements without a new block as duplicates (RFC 6675 §2)",
         ),
         find: |results| {
             let [_, newreno, sack] = VARIANTS.map(|(_, scenario)| avoided(results, scenario));
@@ -147,7 +147,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "17c",
         section: "4.2",
-        statement: "With a failover above the timeout no flow avoids one, with HALR either",
+        statement: "If the failover is longer than the timeout, every flow has a timeout, even with HALR",
         paper: "100 %",
         figure: "halr-17",
         expected: Expected::Holds,

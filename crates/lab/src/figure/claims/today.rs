@@ -55,7 +55,8 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "today-14a",
         section: "7.2.2",
-        statement: "and the longest; Linux doubles no SYN's timeout before the fifth, so that long failovers gain less than in the thesis",
+        statement: "Today's hosts: HALR shortens the longest flow, for failovers of 0.5, 3 and 5 s; Linux doubles no \
+                    SYN's timeout before the fifth, so long failovers gain less than in the thesis",
         paper: OURS,
         figure: "today-14",
         expected: Expected::Holds,
@@ -64,7 +65,8 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "today-14b",
         section: "7.2.2",
-        statement: "With HALR every flow is over half a second and its undisturbed time after the failover",
+        statement: "With HALR every flow completes at most half a second and its undisturbed time after the \
+                    failover's end",
         paper: OURS,
         figure: "today-14",
         expected: Expected::Holds,
@@ -107,7 +109,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "today-16b",
         section: "7.2.3",
-        statement: "and in failovers from 1.5 s on it saves most flows the last one (timeouts per flow)",
+        statement: "and in failovers of 1.5 s or longer HALR saves most flows their last timeout (timeouts per flow)",
         paper: OURS,
         figure: "today-16",
         expected: Expected::Holds,
@@ -138,7 +140,8 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "today-22a",
         section: "7.4.1",
-        statement: "Today's hosts: with rate control the string is used, and more evenly (mean and standard deviation of throughput)",
+        statement: "Today's hosts: with rate control the throughput fills the string, and varies less (mean and \
+                    standard deviation)",
         paper: OURS,
         figure: "today-22",
         expected: Expected::Holds,
@@ -165,7 +168,8 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "today-26b",
         section: "7.4.3",
-        statement: "and from 10 s after the failover on next to nothing is dropped (below 1 %); the windows that hosts of today open before it cost packets until then",
+        statement: "and from 10 s after the failover on, less than 1 % of the drops remain; \
+                    until then, the windows that today's hosts opened before the failover cost packets",
         paper: OURS,
         figure: "today-26",
         expected: Expected::Holds,
@@ -174,7 +178,8 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "unequal-2a",
         section: "6.1",
-        statement: "Half of the bandwidth is left: with rate control the string is used, and more evenly",
+        statement: "Half of the failed string's bandwidth is left: with rate control the throughput fills the string, \
+                    and varies less",
         paper: OURS,
         figure: "unequal-2",
         expected: Expected::Holds,
@@ -201,7 +206,8 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "unequal-4a",
         section: "6.1",
-        statement: "A quarter of the bandwidth is left: with rate control the string is used, and more evenly",
+        statement: "A quarter of the failed string's bandwidth is left: with rate control the throughput fills the \
+                    string, and varies less",
         paper: OURS,
         figure: "unequal-4",
         expected: Expected::Holds,

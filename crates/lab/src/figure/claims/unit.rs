@@ -13,7 +13,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "3.4a",
         section: "3.4",
-        statement: "A packet of 1514 and one of 64 bytes for each of 10,000 flows",
+        statement: "Memory for one packet of 1514 bytes and one of 64 bytes for each of 10,000 flows",
         paper: "15.78 MB",
         figure: "halr-9",
         expected: Expected::Holds,
@@ -28,7 +28,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "3.4b",
         section: "3.4",
-        statement: "The SYNs of 100 ms at 10,000 connections per second",
+        statement: "Memory for the SYNs that arrive in 100 ms, at 10,000 connections per second",
         paper: "64 KB",
         figure: "halr-9",
         expected: Expected::Holds,
@@ -112,14 +112,14 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "9a",
         section: "5.1",
-        statement: "The unused flow time is a sawtooth: nothing where the timer fires as the failover ends",
+        statement: "The unused flow time is a sawtooth: 0 where the timer fires as the failover ends",
         paper: "0 at 1.5, 4.5, 10.5 s",
         figure: "halr-9",
         expected: Expected::Holds,
         find: |_| {
             let at = [1.5, 4.5, 10.5].map(|down_s| unused_flow_time_s(down_s, 1.5, Modelled::Timeout));
             let after = [1.51, 4.51, 10.51].map(|down_s| unused_flow_time_s(down_s, 1.5, Modelled::Timeout));
-            let here = format!("0 there; up to {:.1} s behind", greatest(after)?);
+            let here = format!("0 there; up to {:.1} s just after", greatest(after)?);
             Some(FigureClaimResult::new(
                 here,
                 at == [0.0; 3] && after.iter().all(|unused_s| *unused_s > 2.9),
@@ -152,7 +152,8 @@ fn windows<'a>(results: &'a Results, scenario: &str, recovery: RecoveryMode) -> 
     (!of.is_empty()).then_some(of)
 }
 
-/// When the window first grows after the failover began, in seconds: the first acknowledgement of new data.
+/// Time in seconds at which the window first grows after the failover began. The first acknowledgement of new data
+/// makes it grow.
 fn restart(results: &Results, scenario: &str, recovery: RecoveryMode) -> Option<f64> {
     const FAILOVER_AT_S: f64 = 2.0;
     const ROUND_TRIP_S: f64 = 0.1;

@@ -1,6 +1,7 @@
 //! The wire and the speaker change more than once: node a dies, comes back as the wire, node b dies.
 
 use super::*;
+use crate::judge::survey::Passage;
 
 /// Node a is the wire.
 const FROM_CLIENT_BY_A: PacketRoute = &[
@@ -61,8 +62,8 @@ impl SyntheticRounds {
         self.said += data.len() as u64;
     }
 
-    /// Lets node a forward in both directions for the first time, and again after the judge's tolerance for packets that overtake each
-    /// other. From then on, everything must go through node a.
+    /// Makes node a the wire. Node a forwards once in each direction, and again when the time has passed in which the
+    /// judge tolerates packets that overtake each other. From then on, everything must go through node a.
     fn becomes_wire(&mut self) {
         self.service(FROM_B_BY_A, b"ful");
         let ack = self.said;
@@ -111,8 +112,8 @@ fn a_node_that_returns_becomes_the_wire_and_takes_over_in_its_turn() {
     assert_eq!(verdict.connections_taken_over, 1);
 }
 
-/// A new wire may announce the VIP late, so that clients' packets still bypass it. All output must go through the wire once the wire has
-/// forwarded its first segment. Input must be logged by the wire only once the VIP is announced.
+/// A new wire may announce the VIP late, so that clients' packets still bypass it. All output must go through the wire
+/// from its first forwarded segment on. The wire need not log input before it has announced the VIP.
 #[test]
 fn a_wire_that_hears_nothing_yet_is_one_for_output() {
     let hears = |rounds: &mut SyntheticRounds, way, at| {
@@ -163,7 +164,7 @@ fn a_node_that_returns_and_speaks_without_right_is_a_second_voice() {
     let mut broken = rounds.broken(None);
     broken.retain(|&rule| rule == JudgeRule::OneVoice);
     assert_eq!(broken, [JudgeRule::OneVoice]);
-    // Node a must not speak either once it is the wire.
+    // Node a must not speak as the wire either.
     let mut rounds = SyntheticRounds::new();
     rounds.becomes_wire();
     rounds.service(FROM_A, b"xyz");
@@ -243,7 +244,7 @@ fn two_nodes_that_speak_at_the_same_time_are_heard_and_measured() {
     assert_eq!(survey(&rounds).two_speakers_ns(), 0);
     let entrances: Vec<_> = survey(&rounds).entrances.iter().map(|one| one.node).collect();
     assert_eq!(entrances, [1, 0]);
-    // Node b was not dead: it sends one segment in between, and one afterwards.
+    // Node b was not dead: it sends one segment between two segments of node a.
     let before = rounds.run.now_ns;
     rounds.service(FROM_B, b"!");
     assert_eq!(
@@ -291,8 +292,8 @@ fn a_wire_that_returned_hears_when_packets_reach_it() {
     assert_eq!(begins(at_once), 130 * MS);
     let late = vec![entrance(0, 0, 150 * MS), entrance(1, 150 * MS, 900 * MS)];
     assert_eq!(begins(late), 170 * MS);
-    // If no client's packet reaches the wire within 200 ms after its first forwarded segment, the wire counts as hearing them after this
-    // time. If no packet ever reaches it, it counts as hearing them at once.
+    // Input counts as going through the wire 200 ms after its first forwarded segment at the latest, even if the first
+    // client packet comes later. If no client packet ever comes, input counts as going through the wire at once.
     let too_late = vec![entrance(0, 0, 700 * MS), entrance(1, 700 * MS, 900 * MS)];
     assert_eq!(begins(too_late), 330 * MS);
     assert_eq!(begins(Vec::new()), 130 * MS);

@@ -26,7 +26,7 @@ pub struct KeeperLab {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Both ends of a connection whose server's end the keeper gets.
+/// Both ends of a connection. The keeper gets the server's end.
 pub struct ConnectionEnds {
     pub client: TcpStream,
     pub restored: TcpStream,
@@ -230,7 +230,7 @@ pub fn end(stream: &TcpStream) {
     stream.shutdown(Shutdown::Write).unwrap();
 }
 
-/// A running nginx, as Debian has it; killed in the end.
+/// A running nginx with the modules of Debian's package. Killed when dropped.
 pub struct Nginx(Child);
 
 impl Drop for Nginx {

@@ -15,7 +15,7 @@ use crate::keeper::input::LoggedInput;
 use crate::keeper::message::KeeperRequest;
 use crate::keeper::{Adoption, AdoptionPlan};
 
-/// A packet as an agent of this version would begin it.
+/// The packet that an agent of this version would send: `input` behind the magic number.
 fn packet(input: &[u8]) -> Vec<u8> {
     [channel::MAGIC.as_slice(), input].concat()
 }

@@ -49,7 +49,6 @@ async fn who_is_served_gives_way_until_all_are() {
     assert_eq!(waited(&keeper, &served).await, Duration::ZERO);
 }
 
-/// A slow application does not hold up the other clients.
 #[tokio::test(start_paused = true)]
 async fn a_slow_application_holds_nobody_else_up() {
     let (keeper, [served, waits]) = two();

@@ -70,7 +70,7 @@ fn a_refused_upload_is_answered_while_it_is_still_sent() {
 /// A client that goes on sending is not silent, however long that takes.
 #[test]
 fn a_refused_upload_that_goes_on_is_not_reset() {
-    // Longer than a busy machine keeps the client from sending, and shorter than the upload.
+    // Longer than the pauses between the client's writes on a busy machine, but shorter than the whole upload.
     let mut lab = KeeperLab::with(|options| options.linger = Duration::from_millis(600));
     let connection = connection();
     let adoption = adoption(1, &connection, nobody(), http(POST.as_bytes(), b""));

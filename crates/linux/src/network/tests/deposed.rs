@@ -1,4 +1,4 @@
-//! A deposed node's connections end without a word.
+//! The connections of a deposed node are destroyed, and the node sends no segment for them.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -18,7 +18,8 @@ fn states(node: &world::Namespace, service: SocketAddr) -> Vec<String> {
     states
 }
 
-/// Connections whose server sockets are in many states. The client sockets are returned too, because they must live as long.
+/// Connections whose server sockets are in many states. The client sockets are returned too, because they must stay
+/// open as long as the server sockets.
 fn connections(world: &RouterLan, listener: &TcpListener) -> Vec<PrimaryConnection> {
     let mut all: Vec<_> = (0..7)
         .map(|_| PrimaryConnection::begin(world, listener))

@@ -26,7 +26,7 @@ impl PrimaryConnection {
         Self::begin_at(world, listener, listener.local_addr().unwrap())
     }
 
-    /// At one of the addresses that `listener` listens at.
+    /// As [`begin`](Self::begin), but the client connects to `service`, one of the addresses of `listener`.
     pub(super) fn begin_at(world: &RouterLan, listener: &TcpListener, service: SocketAddr) -> Self {
         let client = world
             .router
@@ -77,7 +77,7 @@ fn claimants_of(world: &RouterLan, vip: IpAddr) -> Vec<Mac> {
     world.router.run(|| claimants(&lan(), vip, MOMENT).unwrap())
 }
 
-/// Announces until the router sends to `node`.
+/// Announces the VIPs from `node` until the router sends their packets to `node`.
 pub(super) fn announce(world: &RouterLan, node: &world::Namespace) {
     let mac = mac(node).to_string();
     for vip in vips() {
@@ -193,7 +193,7 @@ fn outside_hosts_answer_as_soon_as_the_vip_leads_here() {
     for prober in &probers {
         assert!(is_answered(prober, PATIENCE));
     }
-    // Routers are usually known by an address of the link (RFC 4861 §4.2).
+    // Hosts usually know a router by its link-local address (RFC 4861 §4.2).
     world.router.ip("addr add fe80::1/64 dev lan nodad");
     let vip = vips().into_iter().find(IpAddr::is_ipv6).unwrap();
     let router = ["fe80::1".parse().unwrap()];

@@ -20,7 +20,7 @@ fn around(node: &world::Namespace, plan: &NetworkPlan, look: impl FnOnce(&world:
         assert_eq!(raised(&journal).unwrap(), [] as [IpAddr; 0]);
         network.remove().unwrap();
     });
-    assert!(!journal.exists(), "the journal ends with what it is for");
+    assert!(!journal.exists(), "removing the set-up removes the journal");
     assert_same(&before, &node.dump());
 }
 
@@ -81,7 +81,7 @@ fn a_primary_hides_the_vip_and_sends_everything_of_it_by_the_backup() {
                 "others are not touched"
             );
         }
-        // To far clients, and to neighbours.
+        // Replies to far clients and to neighbours leave by the backup.
         for client in ["198.51.100.7", "10.0.0.1"] {
             let route = node.ip(&format!("route get {client} from 10.0.0.100"));
             assert!(route.contains("via 10.0.0.2 dev eth0 table 5300"), "{route}");
@@ -142,7 +142,7 @@ fn who_waits_to_be_accepted_by_a_worker_that_dies_is_accepted_by_another_one() {
             .set_read_timeout(Some(Duration::from_secs(5)))
             .unwrap();
         for client in &clients {
-            let (accepted, _) = lives.accept().expect("who is connected waits here");
+            let (accepted, _) = lives.accept().expect("a connected client waits at this listener");
             (&accepted).write_all(b"!").unwrap();
             client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         }
@@ -155,8 +155,8 @@ fn who_waits_to_be_accepted_by_a_worker_that_dies_is_accepted_by_another_one() {
     });
 }
 
-/// For IPv6, the kernel takes packets to a new address only a little later. Until then it drops neighbours' answers, so `add_address`
-/// waits.
+/// For IPv6, the kernel takes packets to a new address only a moment after the address was added. Until then it drops
+/// neighbour advertisements to this address, so `add_address` waits.
 #[test]
 fn packets_to_a_new_address_are_taken_at_once() {
     let Some(world) = RouterLan::new("packets_to_a_new_address_are_taken_at_once") else {

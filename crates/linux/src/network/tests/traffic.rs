@@ -58,7 +58,7 @@ fn only_the_backup_answers_for_the_vip() {
         assert_eq!(
             claimants(&interface("eth0"), vip, MOMENT).unwrap(),
             [],
-            "its own voice is none"
+            "a node does not count its own answer"
         );
     });
 }
@@ -207,7 +207,7 @@ fn without_the_right_to_speak_no_listener_answers() {
         assert_eq!(
             refused.kind(),
             io::ErrorKind::ConnectionRefused,
-            "it has not met the wire"
+            "no wire has let this connection pass"
         );
 
         backup.run(|| network.set_speak(service, true).unwrap());
@@ -220,7 +220,7 @@ fn without_the_right_to_speak_no_listener_answers() {
         mark(MARK_SPEAK);
         server.write_all(b"word").unwrap();
         client.set_read_timeout(Some(SOON)).unwrap();
-        client.read_exact(&mut [0; 8]).expect("with the mark all is said");
+        client.read_exact(&mut [0; 8]).expect("the mark lets data leave");
     }
 }
 

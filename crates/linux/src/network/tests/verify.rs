@@ -1,4 +1,4 @@
-//! If somebody else removes a part of the set-up, this is noticed, and the part is restored.
+//! Tests of `verify` and `repair`: they find and restore the steps of the set-up that somebody else has undone.
 
 use super::*;
 

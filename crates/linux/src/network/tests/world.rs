@@ -25,12 +25,12 @@ impl Namespace {
         };
         namespace.run(|| {
             for family in ["default", "all"] {
-                fs::write(format!("/proc/sys/net/ipv6/conf/{family}/accept_dad"), "0").expect("no detection");
+                fs::write(format!("/proc/sys/net/ipv6/conf/{family}/accept_dad"), "0").expect("accept_dad");
                 fs::write(
                     format!("/proc/sys/net/ipv6/conf/{family}/router_solicitations"),
                     "0",
                 )
-                .expect("quiet");
+                .expect("router_solicitations");
             }
         });
         namespace.ip("link set lo up");
@@ -79,7 +79,7 @@ impl Namespace {
         self.dump()
     }
 
-    /// Everything that a node may change, as text by its name.
+    /// Everything that a set-up may change on a node. The keys are names, the values are texts.
     pub(super) fn dump(&self) -> BTreeMap<String, String> {
         let mut dump = BTreeMap::new();
         for family in ["-4", "-6"] {
@@ -120,7 +120,7 @@ pub(super) fn assert_same(before: &BTreeMap<String, String>, after: &BTreeMap<St
     assert!(differing.is_empty(), "not as found: {differing:#?}");
 }
 
-/// As [`assert_same`], but the second is given some time to become the same.
+/// As [`assert_same`], but gives `after` 5 seconds to become the same as `before`.
 #[track_caller]
 pub(super) fn assert_same_soon(
     before: &BTreeMap<String, String>,
@@ -139,7 +139,7 @@ pub(super) struct RouterLan {
 }
 
 impl RouterLan {
-    /// The LAN for a test. Without root it cannot be made; then prints that the test is skipped, and returns `None`.
+    /// Makes the LAN for a test. If the caller is not root, prints that the test is skipped and returns `None`.
     pub(super) fn new(test: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             eprintln!("skipped: {test}: network namespaces need root");

@@ -28,7 +28,7 @@ pub enum CachePolicy {
     All,
 }
 
-/// What is cached, and how much of it.
+/// Policy and limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
     /// Which entering packets are cached.
@@ -80,8 +80,9 @@ pub(super) struct CachedConnection<P> {
     pub waiting: VecDeque<CachedPacket<P>>,
     /// The leaving packet with the highest acknowledgement, which is in [`CachedPacket::end`].
     pub highest: Option<CachedPacket<P>>,
-    /// The number after the FIN that entered, and whether a FIN left.
+    /// The sequence number after the FIN that entered the cluster.
     pub fin_entered: Option<Seq>,
+    /// Whether a FIN has come out of the cluster.
     pub fin_left: bool,
 }
 

@@ -177,7 +177,8 @@ fn leave_and_drain(node: &mut Node, now: Instant) {
     node.handle(now, drained.expect("it takes over"), ServiceInput::Drained);
 }
 
-/// The connections that are planned one at a time may include the last one to decide. The takeover ends with it, even if it is lost.
+/// The last connection to decide may be one of those that are planned one at a time. The takeover ends with that
+/// connection, even if it cannot be restored.
 #[test]
 fn a_takeover_ends_when_its_last_connection_cannot_be_restored() {
     let mut node = wire(1);
@@ -196,7 +197,7 @@ fn a_takeover_ends_when_its_last_connection_cannot_be_restored() {
     assert_eq!(node.service(0).takeovers()[0].reset, FIRST + 1);
 }
 
-/// A segment that its connection does not take does not put the client forward, because anybody can send such a segment.
+/// A client moves forward in the queue only by a segment that its connection accepts. Anybody can send other segments.
 #[test]
 fn only_what_is_taken_puts_a_client_forward() {
     let mut node = wire(1);

@@ -20,7 +20,7 @@ pub(super) struct LastReply {
     state: LastReplyState,
 }
 
-/// Where a stream of messages is.
+/// Position in a stream of messages.
 #[derive(Debug, Default)]
 enum HttpStreamState {
     #[default]
@@ -72,7 +72,7 @@ impl LastReply {
         self.unanswered.pop_front();
     }
 
-    /// Takes the application's next bytes and appends those that the client is to get to `to_client`.
+    /// Takes the application's next bytes. Appends to `to_client` the bytes that the client is to get.
     pub fn on_output(&mut self, mut bytes: &[u8], to_client: &mut Vec<u8>) {
         while !bytes.is_empty() && !matches!(self.state, LastReplyState::Said | LastReplyState::Off) {
             let before = bytes;

@@ -177,7 +177,7 @@ impl<'a> Candidates<'a> {
     /// Removes the counterpart of a complete logged line.
     fn match_line(&mut self, logged: &[u8]) -> Result<(), HttpMismatch> {
         if self.1.rule(logged).is_some() {
-            // a volatile field that is regenerated twice or not at all is no difference either
+            // A volatile field may also be regenerated twice, or not at all. Neither is a mismatch.
             self.take(|candidate| same_name(candidate.line, logged));
             return Ok(());
         }

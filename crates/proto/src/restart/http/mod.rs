@@ -49,7 +49,7 @@ pub const LABEL_MAX: usize = 80;
 /// Maximum number of unanswered requests per connection. More make the connection unprotected.
 pub const REQUESTS_MAX: usize = 4096;
 
-/// The header line that tells an application that a server that died may have executed this request before.
+/// Header line of a reexecuted request. It tells the application that a dead server may have executed the request.
 pub const MARK: &[u8] = b"Steadfast-Reexecuted: 1\r\n";
 
 /// The reply to a request that must not be executed again (RFC 9110 §15.6.4). It has no body, so it also suits a HEAD. It ends

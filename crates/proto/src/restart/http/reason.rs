@@ -59,7 +59,7 @@ pub enum HttpMismatch {
     #[error("the body goes on where the client was told that it ends")]
     BodyTooLong,
     /// The regenerated body is shorter than the part that the client has, or than the length that the client was told.
-    #[error("the body ends before the place where the client stands")]
+    #[error("the body is shorter than the client was sent or told")]
     BodyTooShort,
     /// The log ends inside a chunk extension that was not regenerated.
     #[error("the log ends inside a chunk extension that is not regenerated")]
@@ -71,7 +71,7 @@ pub enum HttpMismatch {
     #[error("the continued header has another framing than the regenerated one")]
     Framing,
     /// A header line differs, and its field is not volatile.
-    #[error("the header differs: {logged:?} was said, {regenerated:?} is regenerated")]
+    #[error("the header differs: {logged:?} was sent, {regenerated:?} is regenerated")]
     Header {
         /// The logged line, possibly shortened.
         logged: String,
@@ -79,7 +79,7 @@ pub enum HttpMismatch {
         regenerated: String,
     },
     /// The application was asked for the rest of the body, but sent another part, or a part of another body.
-    #[error("{asked:?} was to be continued, {regenerated:?} is regenerated")]
+    #[error("expected {asked:?}, but the application sent {regenerated:?}")]
     Rest {
         /// The part or the validator that was asked for.
         asked: String,

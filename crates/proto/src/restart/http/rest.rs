@@ -24,7 +24,7 @@ pub struct Rest {
     pub from: u64,
     /// Length of the whole content in bytes.
     pub length: u64,
-    /// The hash of those bytes of the part that the client was already sent. They are the part's first bytes.
+    /// The hash of the bytes at the start of this part that were already sent to the client.
     pub digest: [u8; 16],
     /// The strong ETag of the whole content, with its quotes.
     pub etag: Box<str>,

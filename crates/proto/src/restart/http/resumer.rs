@@ -144,7 +144,7 @@ impl HttpResumer {
         self.refusal.as_ref()
     }
 
-    /// Takes the application's next bytes and appends those that the client is to get to `to_client`.
+    /// Takes the application's next bytes. Appends to `to_client` the bytes that the client is to get.
     ///
     /// # Errors
     /// The regenerated reply differs from the logged one. The call that finds the difference appends only bytes that are known to

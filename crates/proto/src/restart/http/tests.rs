@@ -19,7 +19,7 @@ fn tracker(input: &[u8], output: &[u8], step: usize) -> Tracker {
     tracker
 }
 
-/// What the client gets when the application sends `application` in pieces of `step` bytes and then ends its stream.
+/// Output to the client when the application sends `application` in pieces of `step` bytes and then ends its stream.
 fn continued(
     resume: HttpResume,
     application: &[u8],

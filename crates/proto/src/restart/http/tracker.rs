@@ -17,9 +17,9 @@ use crate::spill::LogFull;
 
 /// Follows one connection's two streams from their first byte on.
 ///
-/// Bytes go in by [`on_input`](Self::on_input) and [`on_output`](Self::on_output) in order and in pieces of any size. Give input
-/// as soon as it is released to the primary, because the primary may act on it before its acknowledgement is seen. Give it before
-/// the output that answers it.
+/// Bytes go in by [`on_input`](Self::on_input) and [`on_output`](Self::on_output) in order and in pieces of any size.
+/// Give input as soon as it is released to the primary, because the primary may act on input before this node sees the
+/// acknowledgement. Give a request before the output that answers it.
 ///
 /// An idle tracker owns almost no memory. While a reply is under way, the tracker owns the reply's header and a hash. Body bytes
 /// are hashed, not kept.
@@ -117,8 +117,9 @@ impl Tracker {
         self.end(TrackerState::Finished);
     }
 
-    /// The log may not keep more input, for the reason `why`. Gives up the input kept for executing the unanswered requests
-    /// again. They are unprotected until their replies are complete. False if no input was kept for that.
+    /// The log may not keep more input, for the reason `why`. Gives up the input of the unanswered requests that would
+    /// be executed again. These requests are unprotected until their replies are complete. Returns false if there were
+    /// no such requests.
     pub fn shed(&mut self, why: LogFull) -> bool {
         let mut has_shed = false;
         for request in self
@@ -503,10 +504,10 @@ impl Tracker {
 /// The place where another protocol begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switched {
-    /// A replica that gets the input from here on speaks that protocol too.
+    /// Start of the input that a replica must get in order to speak the new protocol.
     pub input_from: Offset,
-    /// What the replica sends first: the reply by which the connection was upgraded (RFC 9110 §7.8). `None`: the connection's
-    /// output begins here.
+    /// The reply by which the connection was upgraded (RFC 9110 §7.8). The replica sends this reply first. `None`: the
+    /// connection has no output from before the new protocol.
     pub reply: Option<HttpResume>,
     /// How many bytes at the end of the latest piece of output belong to the new protocol.
     pub rest: usize,

@@ -97,7 +97,7 @@ impl Unanswered {
             persists: request.persists,
             takes_range: request.takes_range,
             answered: false,
-            line: u16::try_from(line).expect("a header is no longer than HEAD_MAX, and has a blank line"),
+            line: u16::try_from(line).expect("a request line is shorter than HEAD_MAX, 64 KiB"),
             repeat: if is_allowed {
                 Repeatability::Allowed
             } else {

@@ -65,7 +65,7 @@ fn both_parsers_see_replies_end_at_the_same_places() {
                     begin = end;
                 }
                 (Some(end), KawaEnd::Open | KawaEnd::WithStream) => {
-                    panic!("reply {at} ends at {end}, or has no end")
+                    panic!("reply {at} ends at {end}, but kawa finds no end")
                 }
                 (None, KawaEnd::At(length)) => {
                     let is_over = tracker.refusal().is_some() || tracker.resume() == Ok(HttpResume::Finished);

@@ -41,7 +41,7 @@ pub struct HttpClient {
     received: Vec<u8>,
     reply: Option<IncomingReply>,
     is_over: bool,
-    /// The pair has refused a request, and with it those behind it.
+    /// The pair has refused a request, and therefore also all later requests.
     was_refused: bool,
     /// The last request for which the server said `100 Continue`.
     was_told: Option<u64>,
@@ -181,10 +181,10 @@ impl HttpClient {
 
     fn on_continue(&mut self, request: &HttpRequest) -> Result<(), String> {
         if !request.upload.is_some_and(|upload| upload.expects) {
-            return Err("it was told to continue, and had not asked".into());
+            return Err("the client was told to continue, but had not asked".into());
         }
         if self.was_told.replace(request.id) == Some(request.id) {
-            return Err("it was told to continue twice".into());
+            return Err("the client was told to continue twice".into());
         }
         self.outgoing.extend(self.withheld.take().unwrap_or_default());
         Ok(())

@@ -52,7 +52,7 @@ pub struct HttpRequest {
     pub upload: Option<RequestBody>,
     /// The request carries an `Idempotency-Key`.
     pub has_key: bool,
-    /// A server to which the request is given for re-execution dies.
+    /// A server dies when it is given this request for re-execution.
     pub is_poison: bool,
     /// Framing of the reply.
     pub framing: Framing,

@@ -67,7 +67,7 @@ fn the_rest_is_asked_for_by_its_strong_validator_and_continues_the_reply() {
     }
 }
 
-/// An application that takes no ranges, or has another content, replies with the whole.
+/// An application that takes no ranges, or whose content has changed, replies with the whole content.
 #[test]
 fn an_application_may_reply_with_the_whole() {
     let resume = cut(GET, FIELDS, CUT).resume().unwrap();
@@ -156,7 +156,7 @@ fn another_part_or_another_content_is_a_mismatch() {
     assert!(continued(little, good, 1000).is_err());
 }
 
-/// The later requests ask for the whole, and all are marked.
+/// The later requests ask for the whole content. All three requests are marked.
 #[test]
 fn only_the_first_request_is_changed() {
     let pipeline = GET.repeat(3);

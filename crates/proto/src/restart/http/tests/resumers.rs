@@ -9,7 +9,7 @@ use crate::restart::http::digest::Digest;
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 
-/// What the client gets if the log ends after `said` and the application sends `regenerated` and closes.
+/// The output for the client if the log ends after `said` and the application sends `regenerated` and closes.
 fn after(said: &str, regenerated: &str) -> Result<String, HttpMismatch> {
     let resume = tracker(GET, said.as_bytes(), 11).resume().expect("restartable");
     continued(resume, regenerated.as_bytes(), 6)

@@ -158,7 +158,7 @@ fn a_request_answered_before_its_end_owes_nothing() {
     assert_eq!(
         tracker.resume(),
         Ok(HttpResume::Finished),
-        "the rest of the body is nobody's"
+        "no application needs the rest of the body"
     );
     tracker.on_input(b"cde\r\n0\r\n\r\n");
     assert_eq!(tracker.resume(), Ok(HttpResume::Idle));
@@ -351,7 +351,7 @@ fn the_last_reply_finishes_the_connection() {
     assert_eq!(
         owed.resume(),
         Ok(HttpResume::Finished),
-        "the server itself ended in the middle"
+        "the server itself closed in the middle of the reply"
     );
 }
 

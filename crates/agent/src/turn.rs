@@ -1,0 +1,65 @@
+//! One turn of the agent: its steps and their order.
+
+/// Maximum number of log records that one turn of the daemon reads. If there are more, the next turn follows without a rest.
+pub const BATCH: usize = 4096;
+
+/// A step of a turn. The agent carries out the node's actions after each step, and after each message of the peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TurnStep {
+    /// Tells the node if this machine was paused. After a pause, earlier leases no longer count. So this comes before any decision that
+    /// depends on the clock.
+    #[default]
+    LookForPause,
+    /// Records that an agent is running. Tells the node which packets passed unlogged while no agent was running.
+    CheckIn,
+    /// Reads the log.
+    ReadLog,
+    /// Passes the peer's messages to the node.
+    HearPeer,
+    /// Tells the node the state of its applications, its arbiter and its network.
+    Watch,
+    /// Tells the node what time it is.
+    PassTime,
+    /// Answers the operator's requests.
+    AnswerCalls,
+    /// Starts the upgrade in place if one was asked for and is possible now.
+    LookForUpgrade,
+    /// Waits until there may be something to do.
+    Rest,
+}
+
+impl TurnStep {
+    /// All steps, in order.
+    pub const ALL: [Self; 9] = [
+        Self::LookForPause,
+        Self::CheckIn,
+        Self::ReadLog,
+        Self::HearPeer,
+        Self::Watch,
+        Self::PassTime,
+        Self::AnswerCalls,
+        Self::LookForUpgrade,
+        Self::Rest,
+    ];
+
+    /// The next step. After the last one, a new turn begins.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self::ALL[(self as usize + 1) % Self::ALL.len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_takes_every_step_once() {
+        let mut step = TurnStep::default();
+        for expected in TurnStep::ALL {
+            assert_eq!(step, expected);
+            step = step.next();
+        }
+        assert_eq!(step, TurnStep::default());
+    }
+}
