@@ -14,7 +14,8 @@ pub enum TurnStep {
     CheckIn,
     /// Reads the log.
     ReadLog,
-    /// Passes the peer's messages to the node.
+    /// Passes the peer's messages to the node. If several heartbeats have arrived, only the latest one counts: it has the peer's state, and
+    /// the node must not act on the states before.
     HearPeer,
     /// Tells the node the state of its applications, its arbiter and its network.
     Watch,

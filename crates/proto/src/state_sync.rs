@@ -308,7 +308,7 @@ impl StateSync {
             StateSyncProgress::Abandoning | StateSyncProgress::Idle if from.copies() => {
                 release(actions);
                 self.run(StateSyncPhase::Abandon, actions);
-                self.tell_failure(to, actions);
+                self.tell_failure(event, actions);
             }
             StateSyncProgress::Resting => self.due = Some(now + self.rest()),
             StateSyncProgress::Abandoning | StateSyncProgress::Idle => {}
@@ -332,16 +332,22 @@ impl StateSync {
         actions.push_back(ServiceAction::RunSync { phase, run, until });
     }
 
-    fn tell_failure(&mut self, to: StateSyncProgress, actions: &mut VecDeque<ServiceAction>) {
-        if to == StateSyncProgress::Idle {
-            self.why = Some("this node is not the wire any more".into());
-        } else {
+    /// Reports that `event` has ended the copying. `why` has the reason already if the hook failed or was late.
+    fn tell_failure(&mut self, event: StateSyncEvent, actions: &mut VecDeque<ServiceAction>) {
+        match event {
+            StateSyncEvent::Leave => {
+                self.why = Some("this node is no longer the wire, or the replica's server is dead".into());
+            }
+            StateSyncEvent::Begin => self.why = Some("packets passed unlogged".into()),
+            StateSyncEvent::Succeeded
+            | StateSyncEvent::Failed
+            | StateSyncEvent::Drained
+            | StateSyncEvent::Expired => {}
+        }
+        if event != StateSyncEvent::Leave {
             self.failures = self.failures.saturating_add(1);
         }
-        let why = self
-            .why
-            .clone()
-            .unwrap_or_else(|| "packets passed unlogged".into());
+        let why = self.why.clone().unwrap_or_default();
         actions.push_back(ServiceAction::Report(OperatorReport::NotSynced { why }));
     }
 

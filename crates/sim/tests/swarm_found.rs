@@ -221,3 +221,30 @@ fn a_new_agent_does_not_fence_at_once() {
 fn old_sockets_do_not_hold_a_connection() {
     hold([scenario!("seed-361700001637")]);
 }
+
+/// The replica's server on the wire died and was started again. Its copied state was lost, but replicas followed new connections.
+#[test]
+fn a_copied_state_dies_with_its_server() {
+    hold([scenario!("server-of-wire-restarted")]);
+}
+
+/// The wire's path broke after the wire had asked for the right to speak. It left, and the primary had it fenced. When the path worked again,
+/// the wire had the primary fenced because of its earlier wish.
+#[test]
+fn a_wire_that_had_left_fences_nobody_for_an_older_wish() {
+    hold([scenario!("seed-683010088180")]);
+}
+
+/// The wire's agent was stopped after it had read the log. It heard first that it was deposed, became the wire again, and then read what
+/// had been logged before.
+#[test]
+fn a_wire_forgets_what_was_logged_before_it_began() {
+    hold([scenario!("seed-683010087464")]);
+}
+
+/// An agent was stopped. Then it acted on each of the heartbeats that had arrived, although the last one showed that the earlier ones were
+/// out of date.
+#[test]
+fn only_the_latest_heartbeat_counts() {
+    hold([scenario!("seed-683040343914"), scenario!("seed-683050425064")]);
+}

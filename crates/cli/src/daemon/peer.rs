@@ -278,7 +278,7 @@ impl PeerLinks {
         self.probers.iter().filter(|prober| prober.is_answered()).count() > 0
     }
 
-    /// Takes the datagrams that have arrived.
+    /// Takes the datagrams that have arrived. If there are several heartbeats, only the latest one has its message.
     pub fn receive(&mut self) -> Vec<PeerDatagram> {
         let mut arrivals = Vec::new();
         let mut buffer = [0; DATAGRAM_MAX];
@@ -295,6 +295,11 @@ impl PeerLinks {
                     Err(_) => {}
                 }
             }
+        }
+        let is_heartbeat =
+            |arrival: &&mut PeerDatagram| matches!(arrival.message, Some(PeerMessage::Heartbeat(_)));
+        for superseded in arrivals.iter_mut().rev().filter(is_heartbeat).skip(1) {
+            superseded.message = None;
         }
         arrivals
     }

@@ -88,6 +88,9 @@ impl Service {
 
     pub(super) fn on_drained(&mut self, now: Instant) {
         self.distrust_log();
+        if self.role() == Role::Returning {
+            self.begin_log();
+        }
         if let Some(takeover) = self.takeover.as_mut() {
             takeover.on_drained(now, &mut self.table, &mut self.actions);
         }

@@ -315,12 +315,20 @@ impl Service {
         self.assume(Gate::Primary);
     }
 
-    /// Becomes a wire that the peer does not use yet. The log begins anew, with what the peer says from now on.
+    /// Becomes a wire that the peer does not use yet. The log begins anew, with what the peer says from now on. Records from before may
+    /// be unread: this agent may have been stopped after it last read the log. So it reads them first, and forgets them
+    /// ([`begin_log`](Self::begin_log)).
     fn offer(&mut self) {
-        self.table.clear();
-        self.unfollowed = Unfollowed::default();
+        self.begin_log();
+        self.actions.push_back(ServiceAction::Drain);
         self.tell_wire();
         self.assume(Gate::Wire);
+    }
+
+    /// Forgets everything that was logged.
+    pub(super) fn begin_log(&mut self) {
+        self.table.clear();
+        self.unfollowed = Unfollowed::default();
     }
 
     /// Begins a claim, because there is no wire. If the wire only fell silent, the claim may have to wait: that wire may still have a

@@ -171,7 +171,7 @@ fn what_an_earlier_run_says_late_does_not_count() {
     scene.event(10, StateSyncEvent::Leave);
     assert_eq!(
         scene.wants(),
-        "release; Abandon; not synced: this node is not the wire any more"
+        "release; Abandon; not synced: this node is no longer the wire, or the replica's server is dead"
     );
     scene.event(20, StateSyncEvent::Begin);
     assert_eq!(scene.wants(), "Prepare");

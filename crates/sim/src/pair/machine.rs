@@ -225,7 +225,7 @@ impl Machine {
         let judge = Rc::clone(&self.judge);
         let mut fresh = Self::new(now, self.config.clone(), self.seed.wrapping_add(1), judge);
         let now = self.clock.read(now);
-        fresh.agent.due = now;
+        fresh.agent = AgentThread::new(now, self.config.core.incarnation);
         fresh.clock = self.clock;
         fresh.frozen_until = now;
         fresh.at = now;

@@ -194,7 +194,12 @@ impl Station {
             }
             TurnStep::HearPeer => {
                 if let Some(word) = self.machine.agent.words.pop_front() {
-                    self.hear(now, word);
+                    let is_heartbeat = |word: &AgentMessage| matches!(word, AgentMessage::Heartbeat(_));
+                    let is_superseded =
+                        is_heartbeat(&word) && self.machine.agent.words.iter().any(is_heartbeat);
+                    if !is_superseded {
+                        self.hear(now, word);
+                    }
                     return true;
                 }
                 if std::mem::take(&mut self.machine.agent.is_answered) {
