@@ -27,7 +27,7 @@ enum verdict {
 	PARSE_SEGMENT,   /* a TCP segment of a service */
 	PARSE_ICMP,      /* an ICMP error about a segment that a service sent */
 	PARSE_FRAGMENT,  /* a fragment of a packet to or from a VIP; the packet is TCP, or may be */
-	PARSE_MALFORMED, /* any other packet to or from a VIP that is TCP, or may be; its TCP header cannot be read */
+	PARSE_MALFORMED, /* no fragment, but to or from a VIP, and TCP or maybe TCP; its TCP header cannot be read */
 };
 
 struct addresses {
@@ -37,7 +37,7 @@ struct addresses {
 	__u8 protocol;
 	__u8 fragment; /* 1: a fragment of a larger packet */
 	__u8 v6;
-	__u8 obscure;  /* 1: the transport header is behind too many extension headers, or behind one that is cut off or in another fragment */
+	__u8 obscure;  /* 1: no transport header found: too many extension headers, one is cut off, or one is in a fragment */
 };
 
 struct parsed {

@@ -20,7 +20,7 @@ impl<K: Kernel> Default for Executor<K> {
 }
 
 impl<K: Kernel> Executor<K> {
-    /// Whether there are no unfinished connections, that is, none between the log and the relay.
+    /// Whether no connection is unfinished. An unfinished connection is on its way from the log to the relay.
     pub fn is_settled(&self) -> bool {
         self.unfinished.is_empty()
     }

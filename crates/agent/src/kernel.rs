@@ -27,7 +27,8 @@ pub trait LogReader {
         source: Option<OnShelf<'_>>,
     );
 
-    /// The shelf of the last packets will be cleared.
+    /// Copies the bytes that are still needed from `shelf`, on which the packets so far lie. The shelf is cleared after
+    /// this call.
     fn keep(&mut self, shelf: &dyn Shelf);
 }
 
@@ -74,7 +75,8 @@ pub struct Written {
     pub is_ended: bool,
 }
 
-/// A node's kernel, with its links to the peer, its arbiter and its application. The error of a method is a sentence for the operator. The documentation of [`ServiceAction`](proto::action::ServiceAction) says what each step is for.
+/// A node's kernel, with its links to the peer, its arbiter and its application. The error of a method is a sentence
+/// for the operator. The documentation of [`ServiceAction`](proto::action::ServiceAction) says what each step is for.
 #[expect(missing_docs, reason = "a method is the action of the same name")]
 pub trait Kernel {
     /// A socket that does not send or receive yet.
@@ -123,7 +125,7 @@ pub trait Kernel {
     /// Reads the log to its end, including records that are being written.
     fn read_all(&mut self, reader: &mut dyn LogReader);
 
-    /// Makes a socket that stands where `endpoint` says, with the output that the client has not acknowledged.
+    /// Makes a socket with the TCP state in `endpoint`, and with the output that the client has not acknowledged.
     fn restore<'a>(
         &mut self,
         service: ServiceIndex,
@@ -178,8 +180,9 @@ pub trait Kernel {
         connection: ConnectionId,
         client: SocketAddr,
     ) -> Result<(), String>;
-    /// Writes input to a replica, then its end if `ends`. Returns what the replica took. `None`: there is no such replica, or it takes
-    /// nothing now; the kernel will ask again.
+    /// Writes input to a replica, then its end if `ends`. Returns what the replica took. `None`: there is no such
+    /// replica, or the replica takes nothing now. [`feed_replica`](crate::feed_replica) is called again when it takes
+    /// input.
     fn write_replica<'a>(
         &mut self,
         service: ServiceIndex,

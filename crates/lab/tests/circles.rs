@@ -1,5 +1,5 @@
-//! The files of `proto`, `agent`, `linux` and `lab` import each other in one direction, so a reader can begin with the files that need no
-//! other.
+//! The files of `proto`, `agent`, `linux`, `lab`, `sim` and `cli` import each other in one direction, so a reader can
+//! begin with the files that need no other.
 //!
 //! An import is a path that begins with `crate`, `super`, `self` or a child module. The imported file is the one that
 //! defines the item that the path names. A module's re-exports of its own children do not count, and neither do tests.

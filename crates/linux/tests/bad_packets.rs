@@ -145,7 +145,7 @@ fn fragments_are_dropped() {
             let header = fragment_header(offset, more);
             let packet = with_extension(&whole, FRAGMENT, &header);
             scene.is_dropped(&what, &client, &packet, "dropped_fragment");
-            // The fragment header names another extension header, and TCP is behind that one.
+            // The fragment header names another extension header, and TCP follows that header.
             for (kind, body) in [
                 (HOP_BY_HOP, PADDING),
                 (ROUTING, NO_ROUTE),

@@ -23,7 +23,7 @@ pub enum RestartPolicy {
 pub struct Opaque {
     /// Bytes that the replica may lag behind.
     pub bound: usize,
-    /// Differences that are allowed in its reply that upgrades the connection.
+    /// Header fields that may differ in the replica's reply to the upgrade request.
     pub volatile: Volatile,
 }
 
@@ -303,7 +303,7 @@ impl Follower {
         }
     }
 
-    /// Whether a restart will need less input if no further input comes.
+    /// Whether the start of the input that a restart needs will advance even if no further input comes.
     pub fn drains(&self) -> bool {
         match self {
             Self::Http(tracker, _) => tracker.drains(),
@@ -312,7 +312,8 @@ impl Follower {
         }
     }
 
-    /// The log may not grow, for the reason `full`: gives up input that is kept for a reply only. Returns false if there is no such input.
+    /// The log may not grow, for the reason `full`. Gives up input that is kept only to execute unanswered
+    /// requests again. Returns false if there is no such input.
     pub fn shed(&mut self, full: LogFull) -> bool {
         match self {
             Self::Http(tracker, _) => tracker.shed(full),

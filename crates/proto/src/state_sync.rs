@@ -149,7 +149,7 @@ impl std::fmt::Display for StateSyncProgress {
 pub enum Admission {
     /// A replica follows it.
     Followed,
-    /// It is decided when the hook has ended. None of its input has been released until then.
+    /// The decision waits for the end of the hook. Until then, none of the connection's input is released.
     Waits,
     /// It is not protected, because the replica's state is not the primary's.
     Refused,

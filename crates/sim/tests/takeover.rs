@@ -35,7 +35,7 @@ fn power_off() {
     });
 }
 
-/// A connection that is not HTTP is followed by a replica from the point where that turns out.
+/// A replica follows a connection from the point where the connection turns out not to be HTTP.
 #[test]
 fn opaque() {
     let mut by_replicas = 0;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub struct Problem {
     /// Line in the file, from 1.
     pub line: usize,
-    /// The field's path, `service[0].port`; empty if the text is not TOML.
+    /// The field's path, `service[0].port`; empty if the file cannot be read or is not TOML.
     pub field: String,
     /// The problem, and what is allowed.
     pub what: String,

@@ -20,8 +20,9 @@ impl LinuxKernel {
         }
     }
 
-    /// Looks for interfaces that were made anew before any step failed on them, and sets them up again. If the MAC
-    /// address changed, the peer's wire no longer recognizes this node, so the pair has to agree anew.
+    /// Sets up interfaces that were made anew. Leaves out services that have a failed step, because that step is tried
+    /// again anyway. If the MAC address changed, the peer's wire no longer recognizes this node, so the pair has to
+    /// agree anew.
     pub(super) fn follow_interfaces(&mut self, node: &mut Core) {
         for index in 0..ServiceIndex::try_from(self.services.len()).expect("few") {
             let interface = &self.services[usize::from(index)].interface;

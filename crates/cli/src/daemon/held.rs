@@ -8,8 +8,8 @@ use proto::action::{Gate, ServiceIndex};
 
 use super::kernel::LinuxKernel;
 
-/// Number of clients held for dead workers since the last check. Above it, the clients that have gone are released. The
-/// map has room for many more.
+/// Limit for the number of clients that were held for dead workers since the last check. Above this limit, the clients
+/// that have gone are released. The map has room for many more.
 const MANY: usize = 4096;
 
 /// Clients of one service that the wire holds.

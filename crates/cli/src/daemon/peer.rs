@@ -96,7 +96,7 @@ impl PeerMessage {
 pub struct PeerDatagram {
     /// Index of the interface by which it arrived.
     pub interface: u32,
-    /// The message. `None` if the datagram was a copy, or a heartbeat that came after a newer one.
+    /// The message. `None` if the datagram was a copy, or a heartbeat that is older than another one that arrived.
     pub message: Option<PeerMessage>,
 }
 

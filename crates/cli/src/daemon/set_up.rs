@@ -119,8 +119,9 @@ fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::service
     }
 }
 
-/// Under `fail-stop`, closes the gates of primaries if no agent was here for the agent timeout: the wire may have gone on alone. The node
-/// closes them too, but this start may fail before the node runs, and may fail repeatedly.
+/// Under `fail-stop`, closes the gates of primaries if no agent was here for the agent timeout: the wire may have gone
+/// on alone. The state machine ([`proto::node::Node`]) closes them too, but this start may fail before the state
+/// machine runs, and may fail repeatedly.
 fn close_doubted(config: &Config, wire: &Wire) {
     let away = linux::clock::now().since(Instant::from_nanos(wire.agent_seen()));
     if config.arbiter != config::ArbiterSettings::FailStop || away < config.node.agent_timeout {

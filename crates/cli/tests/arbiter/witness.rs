@@ -12,7 +12,7 @@ const fn refused(epoch: u64) -> ArbiterVerdict {
     Refused { epoch, is_own }
 }
 
-/// Asks again while the members elect a leader, as the core does.
+/// Repeats the question while the members elect a leader. The core repeats it in the same way.
 fn patiently(node: &mut ArbiterNode, epoch: u64) -> ArbiterVerdict {
     let mut verdict = Failed;
     until("a verdict", || {

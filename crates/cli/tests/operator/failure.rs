@@ -128,7 +128,7 @@ fn a_service_whose_interface_is_gone_fails_alone_and_comes_back_with_it() {
     wait_for(&two, 0, |status| is_duplex(status) && status["relayed"] == 1);
 
     // The primary's path is lost, so the wire takes over, and the primary has to take down a network that no longer exists.
-    // Nothing has to be set up on an interface that is known to be gone: the wire continues without this node.
+    // The primary need not set up anything on the missing interface, because the wire continues without the primary.
     lan.peer.ip("link delete eth1");
     wait_for(&one, 1, |status| status["state"] == "sole");
     wait_for(&two, 1, |status| status["path"]["carrier"] == false);
@@ -144,8 +144,8 @@ fn a_service_whose_interface_is_gone_fails_alone_and_comes_back_with_it() {
         wait_for(node, service, is_duplex);
     }
 
-    // An interface that was removed and created again at once is noticed by its missing setup. (The setup is soon restored, perhaps
-    // between two looks at the status, so check the log.)
+    // The daemon notices by the new index that an interface was removed and created again at once. (The interface is
+    // soon set up, perhaps between two looks at the status, so check the log.)
     let failure = "interface eth1 was made anew, with another MAC address";
     let before = two.says(failure);
     lan.peer.ip("link delete eth1");

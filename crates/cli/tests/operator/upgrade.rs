@@ -167,18 +167,14 @@ const UNFIT: [(&str, &str, &str); 7] = [
     (
         "\"web\"",
         "\"web\"\napplication = \"127.0.0.1:8080\"",
-        "others than those of the running daemon",
+        "differ from the running daemon's",
     ),
     (
         "name = \"sf-test-unfit-two\"",
         "name = \"another\"",
-        "[peer] name is another one",
+        "[peer] name differs",
     ),
-    (
-        "\"sf-test-unfit-one\"",
-        "\"another\"",
-        "[node] name is another one",
-    ),
+    ("\"sf-test-unfit-one\"", "\"another\"", "[node] name differs"),
     (
         "heartbeat_ms",
         "heartbeat_kms = 1\nheartbeat_ms",

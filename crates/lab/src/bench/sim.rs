@@ -26,7 +26,8 @@ const DUMBBELL_TCL: &str = include_str!("dumbbell.tcl");
 /// Simulate the same bulk transfer with ns-2 and here, and compare CPU time and memory.
 #[derive(Clone, Debug, Args)]
 pub struct SimBenchOptions {
-    /// Rounds; each runs both simulators once, in changing order. Medians are reported.
+    /// Rounds; each runs both simulators once, in changing order. The report has the median CPU time and the highest
+    /// peak memory.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Number of flows. Each has its own two hosts, and all share one bottleneck.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use plotters::style::RGBColor;
 
-/// A colour, named after its use in a figure.
+/// A colour. `Ink`, `Muted`, `Grid` and `Paper` are named after their use in a figure, the others after their hue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Colour {

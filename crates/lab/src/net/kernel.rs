@@ -86,7 +86,8 @@ pub fn set_up_kernel(
     })?
 }
 
-/// Writes `value` to `/proc/sys/net/KEY` in the calling thread's network namespace. Errors call it `place`.
+/// Writes `value` to `/proc/sys/net/KEY` in the calling thread's network namespace. An error names this namespace
+/// as `place`.
 ///
 /// # Errors
 /// If the setting is refused.

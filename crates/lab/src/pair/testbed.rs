@@ -305,8 +305,8 @@ fn pair(
     Ok(pair)
 }
 
-/// Writes the program that copies redis' state to a returning node into `directory`. Returns its path, or `None` if this run
-/// needs no copy.
+/// Writes the state-sync hook into a file in `directory`. The hook copies redis' state to a returning node. Returns the
+/// file's path, or `None` if this run needs no copy.
 fn state_sync(options: &PairOptions, directory: &Path) -> Result<Option<PathBuf>> {
     if options.policy != PolicyOption::Replica || options.rounds.is_none() || options.without_state_sync {
         return Ok(None);

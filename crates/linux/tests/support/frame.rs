@@ -186,7 +186,7 @@ pub fn icmp(from: IpAddr, to: IpAddr, mut message: Vec<u8>) -> Vec<u8> {
     packet
 }
 
-/// An ICMP error that a router (…9) sends to the VIP about `quoted`.
+/// An ICMP error that a router, host 9 of the network, sends to the VIP about `quoted`.
 pub fn icmp_error(family: Family, (kind, code): (u8, u8), rest: u32, quoted: &[u8]) -> Vec<u8> {
     let mut message = vec![kind, code, 0, 0];
     message.extend(rest.to_be_bytes());

@@ -78,7 +78,7 @@ fn a_stream_that_is_given_up_is_followed_without_its_bytes() {
     assert_eq!(places(&log), (0, 100_005, 100_005, 200_009));
     assert!(log.set_fin(Offset(200_009)));
     assert_eq!((log.end_seq(), log.is_complete()), (Seq(200_010), false));
-    log.pass(Offset(100_005)..Offset(200_010)); // as the receiver acknowledges it, with the FIN
+    log.pass(Offset(100_005)..Offset(200_010)); // up to an acknowledgement that covers the FIN
     assert_eq!(places(&log), (0, 200_009, 200_009, 200_009));
     assert!(log.is_complete());
 }

@@ -256,7 +256,8 @@ fn a_connection_is_restored_before_the_handshakes_of_a_flood() {
     assert_eq!(restored[0], idle);
 }
 
-/// No SYN passes before the wire is told which clients are held. So the wire is told before the last connection is planned.
+/// No SYN passes until the wire is told which clients are held. To keep this time short, the wire is told
+/// after the first [`BEFORE_HOLD`] connections are planned.
 #[test]
 fn the_wire_is_told_who_is_held_before_the_rest_is_planned() {
     for someone_waits in [false, true] {
@@ -342,7 +343,8 @@ fn who_waits_for_nothing_but_a_reply_is_in_a_hurry() {
     }
 }
 
-/// Otherwise a client's wait before the takeover and its wait for its turn would add up.
+/// A client's wait before the takeover and its wait for its turn add up. So the client that has waited longest
+/// comes first.
 #[test]
 fn who_has_waited_longest_comes_first() {
     let mut table = table();

@@ -167,7 +167,8 @@ impl FlowReceiver {
         self.next = next;
     }
 
-    /// Every second call acknowledges at once. The others start the delay.
+    /// Acknowledges at once if an acknowledgement is waiting already, or if acknowledgements are not delayed. Otherwise
+    /// starts the delay.
     fn delay_or_acknowledge(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         match self.delay {
             Some(delay) if self.acknowledge_at.is_none() => {

@@ -9,15 +9,15 @@ use proto::Instant;
 use proto::action::StateSyncPhase;
 
 use super::judge::Judge;
-use super::state_sync::ServerState;
+use super::state_sync::SimServerState;
 
 /// The copy of a server's state on one node.
 #[derive(Debug)]
 pub(super) struct ObservedCopy {
     /// The node's server.
-    server: Rc<RefCell<ServerState>>,
+    server: Rc<RefCell<SimServerState>>,
     /// The state that was copied last. `None`: no copy, or the copy is lost.
-    copied: Option<ServerState>,
+    copied: Option<SimServerState>,
     /// When the present run of *finish* began. Connections that are opened later have no input in its copy.
     finishing: Option<Instant>,
     /// The same for the copy that the node's agent relies on.
@@ -34,7 +34,7 @@ impl ObservedCopy {
 
 impl Judge {
     /// From now on a copy of the peer's state may be in the node's `server`.
-    pub(super) fn watch_server(&mut self, node: usize, server: &Rc<RefCell<ServerState>>) {
+    pub(super) fn watch_server(&mut self, node: usize, server: &Rc<RefCell<SimServerState>>) {
         self.copies[node] = Some(ObservedCopy {
             server: Rc::clone(server),
             copied: None,
@@ -59,7 +59,7 @@ impl Judge {
     }
 
     /// A node's hook has copied the peer's state.
-    pub(super) fn on_copied(&mut self, node: usize, state: &ServerState) {
+    pub(super) fn on_copied(&mut self, node: usize, state: &SimServerState) {
         if let Some(copy) = &mut self.copies[node] {
             copy.copied = Some(state.clone());
         }

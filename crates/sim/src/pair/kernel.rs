@@ -1,4 +1,5 @@
-//! The simulated machine is the agent's [`Kernel`], in simulated time. In the daemon, `kernel` has this part.
+//! The simulated machine is the agent's [`Kernel`], in simulated time. The daemon's `Kernel` is in
+//! `cli::daemon::kernel`.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -262,7 +263,7 @@ impl Kernel for Machine {
     fn take_unlogged(&mut self, _: ServiceIndex) -> u64 {
         let packets = self.wire.take_unlogged();
         if packets > 0 {
-            self.log_end = self.wire.end(); // packets that were logged before these passed are read first
+            self.log_end = self.wire.end(); // first read what was logged before the unlogged packets passed
         }
         packets
     }

@@ -19,7 +19,7 @@ use super::clock::NodeClock;
 use super::defect::Defect;
 use super::judge::Judge;
 use super::ledger::PacketSpeaker;
-use super::state_sync::{HookMessage, ServerState, SimHook, SimStateSync};
+use super::state_sync::{HookMessage, SimHook, SimServerState, SimStateSync};
 use super::thread::{AgentDatagram, AgentThread, Costs};
 use super::wire::{Fate, LogEnd, LoggedPacket, SimWire, WireSide};
 use crate::host::{EndpointId, Host, HostConfig};
@@ -77,7 +77,7 @@ pub struct StationConfig {
     /// How the server's state is copied, if it is.
     pub state_sync: Option<SimStateSync>,
     /// The server's state, if it is copied.
-    pub(super) server: Rc<RefCell<ServerState>>,
+    pub(super) server: Rc<RefCell<SimServerState>>,
 }
 
 /// Where a node has the VIP.

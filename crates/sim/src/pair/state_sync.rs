@@ -19,7 +19,7 @@ use super::application::{ApplicationFactory, SimApplication};
 use super::machine::{AGENTS, Machine};
 
 /// Bytes of each client's input that a server has read.
-pub(super) type ServerState = BTreeMap<SocketAddr, u64>;
+pub(super) type SimServerState = BTreeMap<SocketAddr, u64>;
 
 /// Time between two questions of a hook.
 const POLL: Duration = Duration::from_millis(5);
@@ -44,7 +44,7 @@ pub struct SimStateSync {
 struct StatefulApplication {
     application: Box<dyn SimApplication>,
     client: SocketAddr,
-    server: Rc<RefCell<ServerState>>,
+    server: Rc<RefCell<SimServerState>>,
 }
 
 impl SimApplication for StatefulApplication {
@@ -71,7 +71,10 @@ impl SimApplication for StatefulApplication {
 }
 
 /// The programs of `factory`, which share the state `server`.
-pub(super) fn stateful(factory: ApplicationFactory, server: &Rc<RefCell<ServerState>>) -> ApplicationFactory {
+pub(super) fn stateful(
+    factory: ApplicationFactory,
+    server: &Rc<RefCell<SimServerState>>,
+) -> ApplicationFactory {
     let server = Rc::clone(server);
     Rc::new(move |client| {
         Box::new(StatefulApplication {
@@ -104,7 +107,7 @@ struct HookRun {
     /// When the hook does its next step.
     due: Instant,
     /// The peer's latest answer.
-    answer: Option<ServerState>,
+    answer: Option<SimServerState>,
 }
 
 /// The hook of one node.
@@ -202,7 +205,7 @@ impl Machine {
     }
 
     /// The peer's server is in `state`. If it was in this state at the previous question too, the state is copied.
-    fn on_state(&mut self, now: Instant, state: ServerState) {
+    fn on_state(&mut self, now: Instant, state: SimServerState) {
         let is_finishing = |run: &&mut HookRun| run.phase == StateSyncPhase::Finish && now < run.until;
         let Some(run) = self.hook.run.as_mut().filter(is_finishing) else {
             return;

@@ -1,4 +1,5 @@
-//! The agent's thread: its work takes time, and it naps, sleeps, is paused and is killed.
+//! The agent's thread. Its work takes time. It naps between two readings of the log, and sleeps when the log is empty.
+//! It can be paused or killed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -81,7 +82,7 @@ pub(super) enum AgentMessage {
 /// A message in transit. The network may deliver it more than once.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct AgentDatagram {
-    /// Number of the sending agent, among the agents of its node.
+    /// [`AgentThread::number`] of the sending agent.
     pub incarnation: u64,
     /// Number of the message, counting up.
     pub number: u64,
@@ -119,9 +120,9 @@ pub(super) struct AgentThread {
     pub paused_until: Instant,
     /// The agent was killed; a new agent starts at `due`.
     pub is_dead: bool,
-    /// Until this time, everything takes this many times as long.
+    /// `(until, times)`: until then, all work of the agent takes `times` as long.
     late: (Instant, u32),
-    /// Number of the agent, among the agents of its node.
+    /// Number of the agent. It is one larger than the number of the node's previous agent.
     pub number: u64,
     pub words: VecDeque<AgentMessage>,
     pub pauses: PauseWatch,
@@ -178,7 +179,7 @@ impl AgentThread {
         }
     }
 
-    /// Whether the agent would find out that its clock stood still while the counter went on.
+    /// Whether the agent would notice that its clock stood still, if the machine's time-stamp counter went on.
     pub const fn notices_pauses(&self) -> bool {
         self.pauses.knows_rate()
     }

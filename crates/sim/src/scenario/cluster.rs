@@ -219,7 +219,7 @@ impl ClusterScenario {
         })
     }
 
-    /// Makes R1 and R2 edges.
+    /// Puts an [`Edge`] into each of R1 and R2, if there is a failover and local recovery.
     fn put_edges(&self, network: &mut FlowNetwork, switches: [SwitchId; 2]) -> Result<(), InvalidScenario> {
         let Some(recovery) = self.recovery.filter(|_| !self.failover.is_zero()) else {
             return Ok(());

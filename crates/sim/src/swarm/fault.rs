@@ -136,7 +136,8 @@ pub enum FaultTarget {
 pub struct PlannedFault {
     /// Phase for which the fault waits. The wait has a time limit.
     pub during: Option<PairPhase>,
-    /// Microseconds from the end of this wait, or else from the previous fault, until the fault is injected.
+    /// Microseconds until the fault is injected, counted from the end of the wait for `during`. Without `during`, they
+    /// are counted from the injection of the previous fault.
     pub after_us: u64,
     /// Kind of failure.
     pub kind: FaultKind,

@@ -69,7 +69,7 @@ pub struct ScenarioNetwork {
     pub path_rate: u64,
     /// One-way delay between the nodes.
     pub lan_delay_us: u64,
-    /// Probability that a packet on the paths to the clients is lost, at all times.
+    /// Probability that a packet on the paths to the clients is lost, with or without a fault.
     pub loss: f64,
     /// Probability that such a packet is reordered.
     pub reorder: f64,

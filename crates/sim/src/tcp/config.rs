@@ -58,7 +58,7 @@ impl Default for TcpConfig {
 /// The field of a [`TcpConfig`] that is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidTcpConfig {
-    /// There is no room for data. The options of a data segment may take 36 bytes.
+    /// Smaller than [`TcpConfig::MSS_MIN`].
     #[error("mss must be at least {min}, not {0}", min = TcpConfig::MSS_MIN)]
     Mss(u16),
     /// Larger than RFC 7323 §2.3 allows.
@@ -73,7 +73,7 @@ pub enum InvalidTcpConfig {
 }
 
 impl TcpConfig {
-    /// Smallest segment size. Below it, options would leave no room for data (Linux has the same floor).
+    /// Smallest segment size: Linux's `TCP_MIN_MSS`. The longest IP and TCP options leave room for 8 bytes of data.
     pub const MSS_MIN: u16 = 88;
     /// Largest shift (RFC 7323 §2.3).
     pub const WINDOW_SCALE_MAX: u8 = 14;

@@ -113,7 +113,8 @@ impl TcpSender {
         self.congestion = NewReno::new(u64::from(mss));
     }
 
-    /// Sets the window to that of the segment `from`, in bytes. The largest window so far is at least `largest`.
+    /// Sets the peer's window to `window` bytes. The segment with the sequence number `from` announced it. The largest
+    /// window so far is at least `largest` bytes.
     pub fn set_window(&mut self, window: u64, from: Seq, largest: u64) {
         self.window = window;
         self.window_from = from;
@@ -210,7 +211,7 @@ impl TcpSender {
         Offset::from_seq(ack, self.first, self.una)
     }
 
-    /// Whether `ack` is older than any window, so that the peer may not send it (RFC 5961 §5).
+    /// Whether `ack` is before `una` by more than the peer's largest window, and so not acceptable (RFC 5961 §5).
     pub fn is_too_old(&self, ack: Offset) -> bool {
         ack + self.window_max < self.una
     }
@@ -311,7 +312,7 @@ impl TcpSender {
     }
 
     /// Avoids the silly window (RFC 9293 §3.8.6.2.1): a short piece waits while others are in flight, unless it is
-    /// all that there is.
+    /// all that there is, or at least half of the peer's largest window.
     fn is_worth_sending(&self, chunk: &Chunk, limit: usize) -> bool {
         let len = chunk.payload.len();
         len >= limit || chunk.last || self.in_flight() == 0 || len as u64 >= self.window_max / 2

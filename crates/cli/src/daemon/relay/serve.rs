@@ -102,7 +102,8 @@ impl RelayThread {
         }
     }
 
-    /// Sends the agent the SYN-ACKs that must be repeated to clients of earlier agents' connections.
+    /// Sends the agent the SYN-ACKs of an earlier agent's connections whose clients were not heard yet. The agent must
+    /// go on repeating these SYN-ACKs.
     fn tell_unheard(&self) {
         for connection in &self.told().status.connections {
             let mut services = (0..).zip(&*self.services);

@@ -1,5 +1,5 @@
 //! Our own claims about the thesis' figures with today's hosts (CUBIC, RACK, TLP, Linux's constants) and with unequal strings.
-//! The expectations come from these runs. A claim's section is the section whose network is used.
+//! The expectations come from our own runs of these figures. A claim's section is the section whose network is used.
 
 use super::claim::{Expected, FigureClaim, FigureClaimResult, OURS, percent, seconds};
 use crate::figure::results::{Results, StringsSummary, greatest, least, mean};
@@ -55,8 +55,9 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "today-14a",
         section: "7.2.2",
-        statement: "Today's hosts: HALR shortens the longest flow, for failovers of 0.5, 3 and 5 s; Linux doubles no \
-                    SYN's timeout before the fifth, so long failovers gain less than in the thesis",
+        statement: "Today's hosts: HALR shortens the longest flow, for failovers of 0.5, 3 and 5 s; Linux does not \
+                    double the timeout for the first four lost SYNs, so in long failovers HALR gains less than in \
+                    the thesis",
         paper: OURS,
         figure: "today-14",
         expected: Expected::Holds,
@@ -65,7 +66,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "today-14b",
         section: "7.2.2",
-        statement: "With HALR every flow completes at most half a second and its undisturbed time after the \
+        statement: "With HALR every flow completes within its undisturbed time plus half a second, counted from the \
                     failover's end",
         paper: OURS,
         figure: "today-14",

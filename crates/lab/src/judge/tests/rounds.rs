@@ -21,7 +21,7 @@ const FROM_B_BY_A: PacketRoute = &[
 const FROM_A: PacketRoute = PAST_THE_WIRE;
 const FROM_B: PacketRoute = FROM_SURVIVOR;
 
-/// A run that goes on after the service has said `won`. The wire and the speaker change.
+/// A run that goes on after [`SyntheticRun::exchange`]. The wire and the speaker change.
 struct SyntheticRounds {
     run: SyntheticRun,
     first_fault: u64,
@@ -62,8 +62,8 @@ impl SyntheticRounds {
         self.said += data.len() as u64;
     }
 
-    /// Makes node a the wire. Node a forwards once in each direction, and again when the time has passed in which the
-    /// judge tolerates packets that overtake each other. From then on, everything must go through node a.
+    /// Makes node a the wire. Node a forwards one segment in each direction, and 30 ms later another one to the client.
+    /// By then, the judge no longer tolerates packets that overtake each other, so everything must go through node a.
     fn becomes_wire(&mut self) {
         self.service(FROM_B_BY_A, b"ful");
         let ack = self.said;
@@ -292,8 +292,8 @@ fn a_wire_that_returned_hears_when_packets_reach_it() {
     assert_eq!(begins(at_once), 130 * MS);
     let late = vec![entrance(0, 0, 150 * MS), entrance(1, 150 * MS, 900 * MS)];
     assert_eq!(begins(late), 170 * MS);
-    // Input counts as going through the wire 200 ms after its first forwarded segment at the latest, even if the first
-    // client packet comes later. If no client packet ever comes, input counts as going through the wire at once.
+    // Input counts as going through the wire as soon as client packets come to it, but no later than 200 ms after the
+    // wire's first forwarded segment. If no client packet ever comes, input counts as going through the wire at once.
     let too_late = vec![entrance(0, 0, 700 * MS), entrance(1, 700 * MS, 900 * MS)];
     assert_eq!(begins(too_late), 330 * MS);
     assert_eq!(begins(Vec::new()), 130 * MS);

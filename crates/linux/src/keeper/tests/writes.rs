@@ -1,5 +1,5 @@
-//! Requests that change something. The keeper feeds the client's further input after the logged input. It answers a refused request in its
-//! turn. It does not give a request to an application a third time.
+//! Requests that change something. The keeper feeds the client's further input after the logged input. It answers a
+//! refused request after the requests before it. It does not give a request to an application a third time.
 
 use std::io::Read;
 use std::time::Duration;
@@ -67,7 +67,8 @@ fn a_refused_upload_is_answered_while_it_is_still_sent() {
     assert_eq!(sums(&mut lab).refused, 1);
 }
 
-/// A client that goes on sending is not silent, however long that takes.
+/// The keeper gives up a refused client that is silent for `linger`. A client that goes on sending is not silent, even
+/// if its whole upload takes longer.
 #[test]
 fn a_refused_upload_that_goes_on_is_not_reset() {
     // Longer than the pauses between the client's writes on a busy machine, but shorter than the whole upload.

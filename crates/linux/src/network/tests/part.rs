@@ -173,8 +173,8 @@ fn outside_hosts_answer_as_soon_as_the_vip_leads_here() {
     let hosts = hosts.map(|host| host.parse().unwrap());
     lead_to(&world, &world.backup);
     let primary = &world.primary;
-    // Without this entry, the primary would ask for the router's Ethernet address from the VIP (RFC 4861 §7.2.2). From this question, the
-    // router would learn that the VIP is at the primary.
+    // Without this entry, the primary would ask for the router's Ethernet address, with the VIP as the source address
+    // of the request (RFC 4861 §7.2.2). From this request, the router would learn that the VIP is at the primary.
     let router = world
         .router
         .run(|| Interface::find("lan").unwrap().unwrap().mac.unwrap());

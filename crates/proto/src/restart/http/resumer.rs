@@ -243,7 +243,7 @@ impl HttpResumer {
                 to_client.extend_from_slice(&continuation);
                 said.head.clear();
             }
-            return Ok(()); // the client has or does not need this interim reply; another header follows
+            return Ok(()); // the client now has this interim reply, or does not need it; another header follows
         }
         let continuation = continuation?;
         // The header that the client gets must announce the same framing as the application's header.

@@ -12,8 +12,8 @@ const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const LAST: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
 
-/// Runs the exchanges of `conversation` one after another, in pieces of `step` bytes. Returns the filter, the client's bytes, and
-/// how many input bytes the application gets.
+/// Runs the exchanges of `conversation` one after another, in pieces of `step` bytes. Returns the filter, the bytes
+/// that the client gets, and the number of input bytes that the application gets.
 fn follow(conversation: &HttpConversation, step: usize) -> (LastReply, Vec<u8>, usize) {
     let (mut last, mut said, mut given) = (LastReply::default(), Vec::new(), 0);
     for exchange in &conversation.exchanges {
