@@ -80,9 +80,8 @@ pub enum ServiceAction {
         /// As [`SetUntil`](Self::SetUntil).
         until: Option<Instant>,
     },
-    /// Set the end of this node's right to speak. From then on, the kernel drops all packets that a node sends while
-    /// it speaks alone. If the node is a wire, the kernel drops the packets that it sends on connections that it took
-    /// over.
+    /// Set the end of this node's right to speak. After this moment, the kernel drops the VIP's packets that the node
+    /// sends while it speaks alone. On a wire, this concerns the packets of connections that the wire took over.
     SetUntil {
         /// The moment. `None`: the right to speak has no end.
         until: Option<Instant>,
@@ -92,16 +91,17 @@ pub enum ServiceAction {
         /// The epoch.
         epoch: u64,
     },
-    /// The connections of these clients are being decided, so their SYNs wait. If the gate is [`Gate::Wire`], it closes to the
-    /// primary for these connections, as [`Gate::Takeover`] closes it for all.
+    /// The connections of these clients are being decided: each is either restored or lost. Until then, SYNs of these
+    /// clients wait. If the gate is [`Gate::Wire`], nothing of the primary passes on these connections any more. With
+    /// [`Gate::Takeover`], this already holds for all connections.
     Hold {
         /// The clients.
         clients: Vec<SocketAddr>,
     },
     /// The held connections are decided: they stay local, and their clients may open new ones.
     Settle,
-    /// Destroy the kernel's sockets of these clients' connections without sending anything: no process owns them, and
-    /// another node goes on with the connections, or no node can.
+    /// Destroy the kernel's sockets of these clients' connections without sending anything. No process owns these
+    /// sockets. Either the other node continues the connections, or no node can.
     Destroy {
         /// The clients.
         clients: Vec<SocketAddr>,
@@ -198,7 +198,8 @@ pub enum ServiceAction {
     },
     /// The wire drops what clients send, except handshakes and acknowledgements.
     HoldInput {
-        /// When dropping ends. The kernel enforces this moment, unless an earlier one is set. `None`: it ends now.
+        /// When dropping ends. The kernel ends it then by itself. A later `HoldInput` may end it sooner. `None`: it
+        /// ends now.
         until: Option<Instant>,
     },
     /// The wire hides from a client the part of the primary's window that lies beyond the cap.

@@ -53,7 +53,8 @@ impl Telling {
         }
     }
 
-    /// The backup has adopted all orphans with numbers below `adopted`. Returns those that it had not reported before.
+    /// The backup has adopted all orphans with numbers below `adopted`. Returns the orphans whose adoption
+    /// the backup had not reported before.
     pub(crate) fn on_adopted(&mut self, adopted: u64) -> Vec<SocketAddr> {
         let new = adopted.saturating_sub(self.first);
         let new = usize::try_from(new).map_or(self.waiting.len(), |new| new.min(self.waiting.len()));
@@ -104,7 +105,8 @@ pub(crate) struct Hearing {
 }
 
 impl Hearing {
-    /// An agent of the primary is heard. A new agent numbers its orphans from 0, so it must not be told the earlier agent's count.
+    /// An agent of the primary is heard. A new agent numbers its orphans from 0, so the count of orphans that were
+    /// adopted from the earlier agent does not apply to it.
     pub(crate) fn begin(&mut self, incarnation: u64) {
         if std::mem::replace(&mut self.incarnation, incarnation) != incarnation {
             self.adopted = 0;

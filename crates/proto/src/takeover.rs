@@ -174,7 +174,7 @@ impl TakeoverPhase {
 enum IdlePace {
     /// Without a pause.
     Unlimited,
-    /// None until this time.
+    /// No idle connection follows until this time.
     Resting {
         /// The time.
         until: Instant,
@@ -398,8 +398,8 @@ impl Takeover {
         std::iter::from_fn(|| self.in_turn.pop_front()).find(|id| self.unhurried.remove(id))
     }
 
-    /// Plans the steps of `connection`, if it is given and can be restored; if it cannot, reports that. The check is made here, one
-    /// connection at a time, because checking ten thousand at once takes milliseconds.
+    /// Plans the steps of `connection`, if there is one. If it cannot be restored, reports that instead. The check is
+    /// made here, one connection at a time, because checking ten thousand at once takes milliseconds.
     fn plan(
         &mut self,
         connection: Option<ConnectionId>,

@@ -323,13 +323,13 @@ impl Fraction {
     }
 
     /// This time, rounded down to a nanosecond.
-    // The upper half.
+    // The shift leaves only the upper half, so the cast loses nothing.
     const fn instant(self) -> Instant {
         Instant::from_nanos((self.0 >> 64) as u64)
     }
 
     /// The time at which a packet has been sent, if its sending starts at this time.
-    // The lower half.
+    // The cast of `self.0` keeps the lower half: the fraction.
     const fn after(self, pace: TransmissionTime, rate: u64) -> Self {
         let (rest, overflows) = (self.0 as u64).overflowing_add(pace.rest);
         let carry = overflows || rest >= rate;

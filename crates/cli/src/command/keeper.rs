@@ -8,7 +8,8 @@ use super::run::start_log;
 use super::{CommandError, LogFormat};
 use crate::lock::{self, Lock, LockError};
 
-/// Keeps connections until it is stopped, or has no connection and no agent. Its lock shows `cleanup` that it is alive.
+/// Keeps connections until it is stopped, or has no connection and no agent. From its lock, `cleanup` knows that the
+/// keeper is alive.
 pub(super) fn keep(socket: PathBuf, state_dir: &Path) -> Result<(), CommandError> {
     start_log(LogFormat::Text)?;
     let lock = Lock::take(state_dir, lock::KEEPER).map_err(|error| match error {

@@ -21,7 +21,7 @@ pub struct JudgedConnection {
     syn_seen: [bool; 2],
     /// The wire that the connection met last.
     wire: Option<Met>,
-    /// Highest acknowledgement and end of data that were shown.
+    /// Highest acknowledgement and end of data in the service's segments that have passed the router or the client.
     shown: (u64, u64),
     router: CaptureView,
     client: CaptureView,

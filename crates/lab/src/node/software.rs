@@ -79,7 +79,7 @@ impl ServerSoftware {
         }
     }
 
-    /// Whether its clients change to another protocol.
+    /// Whether its clients upgrade their connections from HTTP to another protocol.
     pub fn is_opaque(self) -> bool {
         self == Self::Websockets
     }

@@ -32,8 +32,8 @@ struct Door {
     seen: Option<Instant>,
     /// Since when the queue has been full.
     full_since: Option<Instant>,
-    /// Counts admitted connections that may not be in the queue yet: each has a reference. The kernel may put them
-    /// there only after the next look at the queue.
+    /// Counts admitted connections that may not be in the queue yet: each has a reference. The next look at the queue may
+    /// come before the kernel puts them there.
     entering: Rc<()>,
 }
 

@@ -439,8 +439,8 @@ async fn pass_down(
     }
 }
 
-/// Counts and logs the refused request, if there is one. It was not executed again, or the application failed on it
-/// again.
+/// Counts and logs the refused request, if there is one. A request is refused if it must not be executed again, if the
+/// application failed on it again, or if the application cannot be reached.
 fn note_refusal(keeper: &Keeper, kept: &KeptConnection, filter: &OutputFilter) {
     if let OutputFilter::Http(resumer) = filter
         && let Some((request, why)) = resumer.refusal()

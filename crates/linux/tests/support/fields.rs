@@ -6,7 +6,7 @@ use libc::tcp_info;
 
 use super::socket::fields_of;
 
-/// Fields that may differ in every state, and do differ at rest.
+/// Fields that may differ in every state of the connection. Each of them does differ in some connection at rest.
 pub const DIFFER: [&str; 24] = [
     // Counters begin with the restored socket.
     "tcpi_bytes_acked",

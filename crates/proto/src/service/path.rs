@@ -11,7 +11,7 @@ use crate::role::Role;
 
 impl Service {
     /// Whether this node and the peer reach the outside. A node whose application does not live counts as cut off, because it could not
-    /// serve clients. The application of this node does not matter while the nodes meet.
+    /// serve clients. If the nodes reach each other (`meet`), the application of this node does not matter.
     fn sides(&self, now: Instant, meet: bool) -> (Reachability, Reachability) {
         let side = |outside, server| {
             if server == ApplicationState::Alive {
@@ -103,7 +103,8 @@ impl Service {
         let change = standing.set_leaves(now, leaves);
         let (role, is_back) = (standing.role(), left && !standing.leaves());
         if role == Role::Backup && is_back {
-            // The primary may have gone on alone, because this node had said that it leaves. A heartbeat sent at `now` may still say so.
+            // The primary may have gone on alone, because this node had said that it leaves. A heartbeat that
+            // this node sent at `now` may still say that, so an answer to such a heartbeat confirms nothing.
             self.begin_doubt(now + Duration::from_nanos(1));
         }
         if role == Role::Backup {

@@ -100,7 +100,7 @@ impl Lingering {
         }
     }
 
-    /// The connections whose replicas are no longer needed, since the last call.
+    /// The connections that have stopped lingering since the last call. Their replicas are no longer needed.
     pub(super) fn take_left(&mut self) -> Vec<ConnectionId> {
         std::mem::take(&mut self.left)
     }

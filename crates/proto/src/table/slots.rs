@@ -104,7 +104,8 @@ impl<T> Slots<T> {
     }
 }
 
-/// Position of the round through the slots.
+/// Progress of the search for connections that ended without a packet: the time of its last step, and the last slot
+/// that it looked at.
 #[derive(Debug, Default)]
 pub(super) struct SlotCursor {
     pub(super) at: Instant,

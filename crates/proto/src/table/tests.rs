@@ -89,8 +89,8 @@ fn a_handshake_that_was_under_way_in_a_gap_of_the_log_opens_no_connection() {
     assert_eq!(table.open_pending(), []);
 }
 
-/// A node has taken the connection over half open, and still repeats the SYN-ACK. Its new wire sees a late copy of the SYN, then segments
-/// of the established connection, then the repeated SYN-ACK.
+/// A node took over the connection while it was half open, and still repeats the SYN-ACK. The node's new wire
+/// sees a late copy of the SYN, then segments of the established connection, then the repeated SYN-ACK.
 #[test]
 fn a_late_syn_and_a_repeated_syn_ack_open_no_connection() {
     let mut table = table();
@@ -231,7 +231,8 @@ fn a_connection_that_is_over_waits_for_its_replica() {
     }
 }
 
-/// This holds even if the segment that completes the handshake also gives the connection its replica.
+/// A connection's replica is opened once, even if the segment that completes the handshake also shows that a replica is
+/// needed.
 #[test]
 fn a_replica_is_opened_once() {
     for (policy, is_opaque) in [(RestartPolicy::Replica, false), (RestartPolicy::Http, true)] {

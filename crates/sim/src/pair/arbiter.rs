@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SimArbiterKind {
-    /// A register outside the pair (etcd). A transaction sets the register if the epoch that it holds is older.
+    /// A register outside the pair (etcd). A transaction sets the register if the register holds an older epoch.
     Witness,
     /// A command that switches the other node off.
     Fence,
@@ -50,7 +50,7 @@ pub(crate) struct RunningFence {
     pub due: Instant,
 }
 
-/// An outage of the arbiter, as one node sees it: the node gets no grant before `until`.
+/// An outage of the arbiter, as one node sees it: no question that the node asks before `until` is granted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outage {
     pub until: Instant,
@@ -97,8 +97,8 @@ impl SimArbiter {
         }
     }
 
-    /// Answers a question. A fence answers later, when the other node is off, so this returns `None`. If the same agent repeats its
-    /// question to a fence, no second command is started.
+    /// Answers a question. A fence that is not out answers later, when the other node is off, so this returns `None`.
+    /// If the same agent repeats its question to a fence, no second command is started.
     pub fn ask(&mut self, now: Instant, question: EpochRequest, agent: u64) -> Option<TimedAnswer> {
         self.asked += 1;
         let outage = self.outages[question.node];

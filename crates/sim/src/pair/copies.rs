@@ -18,9 +18,10 @@ pub(super) struct ObservedCopy {
     server: Rc<RefCell<SimServerState>>,
     /// The state that was copied last. `None`: no copy, or the copy is lost.
     copied: Option<SimServerState>,
-    /// When the present run of *finish* began. Connections that are opened later have no input in its copy.
+    /// Start of the present run of the hook's *finish* phase. Connections that are opened later have no input in this
+    /// run's copy.
     finishing: Option<Instant>,
-    /// The same for the copy that the node's agent relies on.
+    /// Start of the *finish* run that made the copy on which the node's agent relies.
     pub covers_from: Option<Instant>,
     /// How the primary's state differed from the copy when the hold ended.
     difference: Option<String>,
@@ -98,8 +99,8 @@ impl Judge {
         }
     }
 
-    /// A replica begins to follow a client's connection, from the connection's first byte on. A node that speaks alone may serve a
-    /// connection without input as it serves a new connection, whatever its server's state.
+    /// A replica begins to follow a client's connection, from the connection's first byte on. If the node speaks alone
+    /// and the connection has had no input, the copy does not matter: the node serves the connection like a new one.
     pub(super) fn on_replica(&mut self, node: usize, client: SocketAddr) {
         let Some(copy) = &self.copies[node] else { return };
         let has_input = self.flows.get(&client).is_some_and(|flow| flow.has_input());

@@ -23,7 +23,7 @@ const VIOLATIONS_MAX: usize = 20;
 /// | output commit | a byte reaches the client that no wire has logged and no node without a wire has sent |
 /// | one stream | two different bytes are sent for one offset, or a stream has two different ends |
 /// | open commit | a SYN-ACK reaches the client although no node has the SYN |
-/// | one voice | both speak alone in an epoch, one speaks in an older one, or a connection moves twice in an epoch |
+/// | one voice | both speak alone in an epoch, a node speaks in an older epoch, or a connection moves twice in one |
 /// | no step back | the survivor's acknowledgement, right edge or timestamp is lower than one that was released |
 /// | no leap | the survivor sends a segment whose number is beyond the known output |
 /// | exact copy | a server's state changes while copied, or the copy has input of a connection that a replica follows |
@@ -74,7 +74,7 @@ pub(super) struct WatchedConnection {
     /// (RFC 7323 §5), or the acknowledgement is older than a window (RFC 5961 §5.2).
     input_in_time: ObservedBytes,
     latest: Option<u32>,
-    /// The client's latest acknowledgement, and its largest window, as if windows were not scaled.
+    /// The client's latest acknowledgement, and the largest value of its window field, unscaled.
     latest_ack: Option<Seq>,
     window_max: u16,
     output: ObservedBytes,
@@ -112,9 +112,11 @@ pub(super) struct WatchedConnection {
     had_hole: bool,
     /// The node that spoke alone by its lease, and the epoch.
     pub(super) lent: Option<(u64, usize)>,
-    /// Whether the other node does not know segments that a node sent by its lease, and may contradict them.
+    /// Whether a node sent segments by its lease that the other node does not know. The other node may contradict
+    /// these segments.
     pub(super) was_lent_in_vain: bool,
-    /// Whether a node spoke by a lease that was over while the other node spoke. It could not know: its clock had stood still.
+    /// Whether a node spoke after its lease was over, although the other node had the right to speak by then. The
+    /// first node could not know this, because its clock had stood still.
     pub(super) was_outlasted: bool,
 }
 
@@ -198,8 +200,8 @@ impl WatchedConnection {
         self.was_lent_in_vain = true;
     }
 
-    /// Notes if no node can continue the connection. Before the client has a SYN-ACK, this counts only if a SYN-ACK
-    /// that was sent before reaches the client. Otherwise the client repeats its SYN.
+    /// Notes if no node can continue the connection. If the client has no SYN-ACK yet, this counts only if the SYN-ACK
+    /// that the primary has already sent reaches the client later. Otherwise the client repeats its SYN.
     fn look_for_holders(&mut self, is_wire: [bool; 2], copies: &[Option<ObservedCopy>; 2]) {
         let is_held = (0..2).any(|node| {
             let has_state = || Judge::is_covered(copies[node].as_ref(), self.heard[node]);
@@ -272,7 +274,7 @@ impl Judge {
         &self.resets
     }
 
-    /// Records a broken promise to a client, unless the earlier words to this client may be contradicted.
+    /// Records a broken promise to a client, unless the nodes may contradict what they sent to this client earlier.
     pub(super) fn violation(&mut self, client: SocketAddr, what: &str) {
         let may_be = |flow: &WatchedConnection| flow.was_lent_in_vain || flow.was_outlasted;
         if !self.flows.get(&client).is_some_and(may_be) {
@@ -603,7 +605,7 @@ impl Judge {
         let mut wrong: Vec<String> = behind.into_iter().collect();
         flow.spoken = flow.spoken.or(said);
         let leap = flow.number(voice.node, place, &segment);
-        // If a socket was never restored, only its own stack knows the output that nobody logged.
+        // A leap of a socket that was never restored is allowed: its own stack may have sent output that nobody logged.
         let is_restored = is_raw || flow.live_at == Some(voice.node);
         if let Some(known) = leap.filter(|_| is_restored) {
             wrong.push(format!(

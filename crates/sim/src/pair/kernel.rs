@@ -263,7 +263,7 @@ impl Kernel for Machine {
     fn take_unlogged(&mut self, _: ServiceIndex) -> u64 {
         let packets = self.wire.take_unlogged();
         if packets > 0 {
-            self.log_end = self.wire.end(); // first read what was logged before the unlogged packets passed
+            self.log_end = self.wire.end(); // the agent must first read the log up to the unlogged packets
         }
         packets
     }

@@ -7,7 +7,7 @@ use proto::Instant;
 pub(super) enum Timer {
     /// Data in flight was not acknowledged, or the peer's window stays closed.
     Retransmit,
-    /// An acknowledgement has waited long enough for data to travel with.
+    /// A delayed acknowledgement has waited long enough for data that could carry it.
     DelayedAck,
     /// The 4-tuple is free again.
     TimeWait,

@@ -325,7 +325,8 @@ fn queue(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
     ))
 }
 
-/// Compares the drops from 10 s after the failover on, means over the seeds.
+/// Compares the drops with rate control and without, from 10 s after the failover's end on. Each number is the mean
+/// over the seeds.
 fn settled(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
     let (_, rows) = results.scenarios.get(scenario)?;
     let seeds = results.strings_of(scenario, true)?.len() as f64;

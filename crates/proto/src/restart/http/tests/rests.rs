@@ -40,7 +40,7 @@ fn partial(from: u64, fields: &str) -> Vec<u8> {
     [head.as_bytes(), &content()[from..]].concat()
 }
 
-/// Position in the content of the rest that `tracker` asks for.
+/// Offset in the content from which `tracker` asks for the rest.
 fn from(tracker: &Tracker) -> u64 {
     let Ok(HttpResume::Again { said, .. }) = tracker.resume() else {
         panic!("restartable");
