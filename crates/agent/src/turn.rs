@@ -1,8 +1,5 @@
 //! One turn of the agent: its steps and their order.
 
-/// Maximum number of log records that one turn of the daemon reads. If there are more, the next turn follows without a rest.
-pub const BATCH: usize = 4096;
-
 /// A step of a turn. The agent carries out the node's actions after each step, and after each message of the peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TurnStep {

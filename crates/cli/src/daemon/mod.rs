@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use agent::{BATCH, Core, Executor, Kernel as _, TurnStep};
+use agent::{Core, Executor, Kernel as _, TurnStep};
 use anyhow::Context;
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
@@ -72,6 +72,8 @@ const NAP: Duration = Duration::from_millis(4);
 const NAP_SHORT: Duration = Duration::from_millis(1);
 /// Fill of the rings, in bytes, above which naps are short.
 const MUCH: u64 = 1 << 20;
+/// Maximum number of log records that one turn reads. If there are more, the next turn follows without a rest.
+const BATCH: usize = 4096;
 /// Number of naps without a record after which the agent sleeps.
 const NAPS_MAX: u32 = 10;
 /// Timeout of a requested stop: the node waits at most this long for the peer to be able to go on without it.

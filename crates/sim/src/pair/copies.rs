@@ -22,7 +22,7 @@ pub(super) struct ObservedCopy {
     /// run's copy.
     finishing: Option<Instant>,
     /// Start of the *finish* run that made the copy on which the node's agent relies.
-    pub covers_from: Option<Instant>,
+    covers_from: Option<Instant>,
     /// How the primary's state differed from the copy when the hold ended.
     difference: Option<String>,
 }
