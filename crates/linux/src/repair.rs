@@ -350,6 +350,22 @@ fn make_room(socket: &Socket, sent: u64, promised: u32) -> Result<(), RestoreErr
 /// # Errors
 /// The error of `getsockopt(2)`.
 pub fn offered_window(socket: &impl AsRawFd) -> io::Result<u32> {
+    Ok(tcp_info(socket)?.tcpi_rcv_wnd)
+}
+
+/// How many bytes the peer has acknowledged, if the socket has more output to deliver. `None`: the peer has acknowledged
+/// everything, or the connection is over.
+///
+/// # Errors
+/// The error of `getsockopt(2)`.
+pub fn acknowledged_so_far(socket: &impl AsRawFd) -> io::Result<Option<u64>> {
+    const CLOSE: u8 = 7; // TCP_CLOSE of the kernel's tcp_states.h
+    let info = tcp_info(socket)?;
+    let is_delivering = info.tcpi_state != CLOSE && (info.tcpi_unacked > 0 || info.tcpi_notsent_bytes > 0);
+    Ok(is_delivering.then_some(info.tcpi_bytes_acked))
+}
+
+fn tcp_info(socket: &impl AsRawFd) -> io::Result<libc::tcp_info> {
     // SAFETY: plain integers, for which zeroes are valid.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = socklen_t::try_from(size_of_val(&info)).expect("a few bytes");
@@ -364,7 +380,7 @@ pub fn offered_window(socket: &impl AsRawFd) -> io::Result<u32> {
         )
     };
     if outcome == 0 {
-        Ok(info.tcpi_rcv_wnd)
+        Ok(info)
     } else {
         Err(io::Error::last_os_error())
     }

@@ -248,3 +248,9 @@ fn a_wire_forgets_what_was_logged_before_it_began() {
 fn only_the_latest_heartbeat_counts() {
     hold([scenario!("seed-683040343914"), scenario!("seed-683050425064")]);
 }
+
+/// The survivor had to send the rest of a reply again, and failed on the next request. Its reset took the rest of the reply with it.
+#[test]
+fn a_reset_does_not_overtake_an_earlier_reply() {
+    hold([scenario!("seed-741950433400")]);
+}

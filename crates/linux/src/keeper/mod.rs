@@ -56,7 +56,8 @@ pub struct KeeperOptions {
     /// The keeper connects to the application for an idle client when the client sends, or else after this time. From
     /// then on, the application's own idle timeout applies.
     pub idle: Duration,
-    /// How long the client may be silent after the output to it has ended. The kernel's FIN_WAIT2 has the same bound.
+    /// How long the client may be silent after the output to it has ended. The kernel's FIN_WAIT2 has the same bound. Also how long
+    /// a client may acknowledge nothing before a failed connection is reset although output is left.
     pub linger: Duration,
     /// The process ends after it has had no connection and no agent for this long.
     pub unused: Duration,

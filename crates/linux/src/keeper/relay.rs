@@ -3,8 +3,11 @@
 //! ```text
 //!                       ┌─ silent, finished ─────────────────────────────┐
 //!  adopted ─┬─ idle ─ connecting ─ resuming ─ relaying ─ half-closed ─ draining ─ closed
-//!           └─ replica ────────────┘      └────────┴──── failure ──── reset
+//!           └─ replica ────────────┘      └────────┴──── failure ── delivering ── reset
 //! ```
+//!
+//! A failure ends the connection with a reset. Before that, the client gets the output that it was sent before the failure:
+//! a reset makes the kernel drop what the client has not acknowledged, for example the rest of an earlier reply.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -25,11 +28,15 @@ use super::flow::{self, Outgoing};
 use super::kept::{Keeper, KeptConnection};
 use super::message::AdoptionPlan;
 use super::status::{ConnectionEnding, RelayState};
+use crate::repair::acknowledged_so_far;
 use crate::transparent::connect_as;
 use crate::wire::MARK_END;
 
 /// Pause before an application that refused is tried again.
 const RETRY: Duration = Duration::from_millis(20);
+
+/// Interval at which a failed connection is asked whether its client has acknowledged all output. The kernel tells nobody of it.
+const DELIVERY_POLL: Duration = Duration::from_millis(20);
 
 /// A connection that the keeper owns.
 pub(super) struct Relay {
@@ -75,7 +82,7 @@ impl Relay {
         reset_on_close(&self.client); // until the connection has ended in order
         let mut stop = self.keeper.stop.subscribe();
         let outcome = tokio::select! {
-            outcome = self.live() => outcome,
+            outcome = self.live_and_deliver() => outcome,
             _ = stop.wait_for(|&stopped| stopped) => Err(RelayAbort(ConnectionEnding::Stopped, String::new())),
         };
         let RelayAbort(ending, reason) = outcome
@@ -97,6 +104,31 @@ impl Relay {
         } = *self;
         drop(client);
         keeper.leave(&kept, ending, reason);
+    }
+
+    /// After a failure, waits until the client has what it was sent.
+    async fn live_and_deliver(&mut self) -> Result<(), RelayAbort> {
+        let outcome = self.live().await;
+        if outcome.as_ref().is_err_and(|abort| abort.0.is_reset()) {
+            Box::pin(self.deliver()).await;
+        }
+        outcome
+    }
+
+    /// Waits until the client has acknowledged the output that the kernel has for it. Stops waiting if the client acknowledges nothing
+    /// for the linger time.
+    async fn deliver(&self) {
+        let mut progress = None;
+        let mut since = Instant::now();
+        // An error means that nothing is known about the socket, so there is nothing to wait for.
+        while let Ok(Some(acknowledged)) = acknowledged_so_far(&self.client) {
+            if progress.replace(acknowledged) != Some(acknowledged) {
+                since = Instant::now();
+            } else if since.elapsed() >= self.keeper.options.linger {
+                return;
+            }
+            sleep(DELIVERY_POLL).await;
+        }
     }
 
     /// The futures for later states are boxed when they begin, so an idle connection takes no memory for them.

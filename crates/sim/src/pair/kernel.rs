@@ -100,6 +100,17 @@ impl Machine {
             .filter_map(|&socket| self.host.app::<SimRelay>(socket)?.ending())
     }
 
+    /// Whether the relay has reset the connection of this client.
+    pub(super) fn was_reset_by_relay(&self, client: SocketAddr) -> bool {
+        self.relayed.iter().any(|&socket| {
+            let is_reset = |relay: &SimRelay| matches!(relay.ending(), Some(super::RelayEnding::Reset(_)));
+            self.host
+                .endpoint(socket)
+                .is_some_and(|endpoint| endpoint.remote() == client)
+                && self.host.app::<SimRelay>(socket).is_some_and(is_reset)
+        })
+    }
+
     /// Tells the judge that the node's socket of a client's connection is gone.
     fn lose_socket(&mut self, client: SocketAddr) {
         let number = self.config.number;

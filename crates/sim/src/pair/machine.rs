@@ -357,8 +357,9 @@ impl Machine {
     /// Sends what the local stack or a raw socket says, if the guards let it.
     pub(super) fn speak(&mut self, now: Instant, packet: Vec<u8>, is_raw: bool) -> Option<Output> {
         let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
-        // The guards let RSTs of a raw socket pass: they bear the agent's mark, so the agent sent them on purpose.
-        if segment.flags.rst && (!self.may_speak || self.is_server_dead) && !is_raw {
+        // The guards let RSTs of a raw socket or a relay pass: they bear a mark, so they were sent on purpose.
+        let is_marked = || is_raw || self.was_reset_by_relay(segment.destination);
+        if segment.flags.rst && (!self.may_speak || self.is_server_dead) && !is_marked() {
             return None;
         }
         let (gate, epoch) = self.wire.gate();

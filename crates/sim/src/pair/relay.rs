@@ -4,7 +4,7 @@
 //! ```text
 //!            ┌─ nothing more is to be said ──────────┐
 //!  adopted ──┼─ idle ──▶ relaying ──▶ half-closed ──▶ draining ──▶ ended
-//!            └─ replica ────┘   └─ failure ──▶ reset
+//!            └─ replica ────┘   └─ failure ──▶ delivering ──▶ reset
 //! ```
 
 use proto::Instant;
@@ -69,6 +69,8 @@ enum RelayPhase {
     Relaying(RelayFilter, Box<dyn SimApplication>),
     /// The output has ended; what the client still sends is dropped.
     Draining,
+    /// The relay failed, for this reason. The connection is reset when the client has acknowledged what it was sent.
+    Delivering(String),
 }
 
 enum RelayFilter {
@@ -149,14 +151,14 @@ impl SimRelay {
                 self.up(now, endpoint);
                 self.down(now, endpoint)?;
             }
-            RelayPhase::Draining => {}
+            RelayPhase::Draining | RelayPhase::Delivering(_) => {}
         }
         if let RelayPhase::Draining = self.phase {
             self.drain(endpoint);
         }
         Ok(match &self.phase {
             RelayPhase::Relaying(_, application) => application.wakes_at().filter(|at| *at > now),
-            RelayPhase::Idle(_) | RelayPhase::Draining => None,
+            RelayPhase::Idle(_) | RelayPhase::Draining | RelayPhase::Delivering(_) => None,
         })
     }
 
@@ -307,10 +309,16 @@ impl App for SimRelay {
             self.ending = Some(RelayEnding::Closed); // the client reset the connection, or was silent for too long
             return None;
         }
-        self.go_on(now, endpoint).unwrap_or_else(|reason| {
-            endpoint.abort();
-            self.ending = Some(RelayEnding::Reset(reason));
+        let wakes_at = self.go_on(now, endpoint).unwrap_or_else(|reason| {
+            self.phase = RelayPhase::Delivering(reason);
             None
-        })
+        });
+        if let RelayPhase::Delivering(reason) = &self.phase
+            && endpoint.is_delivered()
+        {
+            self.ending = Some(RelayEnding::Reset(reason.clone()));
+            endpoint.abort();
+        }
+        wakes_at
     }
 }

@@ -182,6 +182,11 @@ impl TcpEndpoint {
         self.sender.free()
     }
 
+    /// Whether the peer has acknowledged everything that was written. Also true when the connection is over.
+    pub fn is_delivered(&self) -> bool {
+        self.state == EndpointState::Closed || self.sender.in_flight() == 0 && !self.sender.is_pending()
+    }
+
     /// The smoothed round-trip time, if one was measured.
     pub fn round_trip(&self) -> Option<Duration> {
         self.rto.smoothed()

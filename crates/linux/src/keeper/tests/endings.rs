@@ -44,6 +44,54 @@ fn another_reply_is_a_reset() {
     assert!(reason.contains("404"), "{reason}");
 }
 
+/// The client is slow to read an earlier reply, and the next request fails. A reset at once would take the rest of the earlier reply
+/// with it.
+#[test]
+fn what_was_sent_before_a_failure_arrives_before_the_reset() {
+    let mut lab = KeeperLab::new();
+    let (address, application) = application(|mut stream| {
+        read_request(&mut stream);
+        say(&mut stream, "HTTP/1.1 404 No\r\n\r\n");
+    });
+    let mut connection = connection();
+    connection.restored.set_nonblocking(true).unwrap();
+    let mut sent: Vec<u8> = Vec::new();
+    for chunk in pattern(32 << 20).chunks(1 << 16) {
+        match connection.restored.write(chunk) {
+            Ok(count) => sent.extend(&chunk[..count]),
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                break;
+            }
+        }
+    }
+    let said = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na";
+    let adoption = adoption(1, &connection, address, http(GET.as_bytes(), said));
+    let mut client = lab.adopt(adoption, connection, &[GET.as_bytes()]);
+    application.join().unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(read_exactly(&mut client, sent.len()) == sent);
+    assert!(is_reset(&read_to_end(&mut client)));
+    assert_eq!(lab.ended(1).ending, ConnectionEnding::Mismatch);
+}
+
+/// A client that acknowledges nothing is reset after the linger time.
+#[test]
+fn a_client_that_does_not_take_the_rest_is_reset_nevertheless() {
+    let mut lab = KeeperLab::with(|options| options.linger = Duration::from_millis(50));
+    let (address, _application) = application(|mut stream| {
+        read_request(&mut stream);
+        say(&mut stream, "HTTP/1.1 404 No\r\n\r\n");
+    });
+    let mut connection = connection();
+    connection.restored.set_nonblocking(true).unwrap();
+    while connection.restored.write(&[b'x'; 1 << 16]).is_ok() {}
+    let said = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na";
+    let adoption = adoption(1, &connection, address, http(GET.as_bytes(), said));
+    let _client = lab.adopt(adoption, connection, &[GET.as_bytes()]);
+    assert_eq!(lab.ended(1).ending, ConnectionEnding::Mismatch);
+}
+
 #[test]
 fn a_reply_that_ends_early_is_a_reset() {
     let (seen, ending, _) = after(CLOSE_DELIMITED, "HTTP/1.1 200 OK\r\n\r\nhalf");
