@@ -222,7 +222,7 @@ fn tree(prefix: &[String], tokens: &[String]) -> Vec<Vec<String>> {
 
 #[test]
 fn files_import_in_one_direction() {
-    for name in ["proto", "agent", "linux", "lab"] {
+    for name in ["proto", "agent", "linux", "lab", "sim", "cli"] {
         let circles = CrateSource::read(name).circles();
         assert!(circles.is_empty(), "{name}:\n{}", circles.join("\n"));
     }

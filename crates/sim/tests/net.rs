@@ -7,10 +7,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proto::Instant;
 use steadfast_sim::flow::{FlowConfig, FlowHandshake, Growth, TcpVariant};
+use steadfast_sim::flow::{FlowDirection, FlowFlags, FlowId, FlowPacket};
 use steadfast_sim::link::LinkConfig;
-use steadfast_sim::net::{
-    FlowDirection, FlowFlags, FlowId, FlowNetwork, FlowPacket, LinkEnd, LinkId, Logic, SwitchId, SwitchOutbox,
-};
+use steadfast_sim::net::{FlowNetwork, LinkEnd, LinkId, Logic, SwitchId, SwitchOutbox};
 use steadfast_sim::scenario::cluster::ClusterScenario;
 use steadfast_sim::scenario::edge::EdgeRecovery;
 use steadfast_sim::scenario::rate::RateScenario;

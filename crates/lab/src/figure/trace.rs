@@ -10,7 +10,8 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use sim::net::{EventPlace, FlowDirection, FlowFlags, FlowPacket, Happening, TraceEvent};
+use sim::flow::{FlowDirection, FlowFlags, FlowPacket};
+use sim::net::{EventPlace, Happening, TraceEvent};
 
 use super::catalogue;
 use super::scenario::FigureScenario;

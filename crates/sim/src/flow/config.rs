@@ -5,8 +5,11 @@ use std::time::Duration;
 use serde::Deserialize;
 use thiserror::Error;
 
+use super::packet::HEADER;
 use super::seconds;
-use crate::net::HEADER;
+
+/// Number of duplicates that mean a loss (RFC 5681 §3.2).
+pub(super) const DUPLICATES: u32 = 3;
 
 /// How a sender finds and repairs losses, and how a loss reduces its window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]

@@ -8,8 +8,10 @@
 
 mod config;
 mod cubic;
+mod packet;
 mod prr;
 mod rack;
+mod rack_state;
 mod ranges;
 mod receiver;
 mod reno;
@@ -20,5 +22,6 @@ pub mod seconds;
 mod sender;
 
 pub use config::{Departures, FlowConfig, FlowHandshake, Growth, InvalidFlowConfig, RtoConfig, TcpVariant};
+pub use packet::{FlowDirection, FlowFlags, FlowId, FlowPacket, HEADER, Sack};
 pub use receiver::FlowReceiver;
 pub use sender::{Counts, FlowSender};

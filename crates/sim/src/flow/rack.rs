@@ -13,51 +13,15 @@
 
 use proto::Instant;
 
+use super::packet::FlowPacket;
 use super::prr::Prr;
-use super::scoreboard::Scoreboard;
+use super::rack_state::{Early, TailProbe};
 use super::sender::{FlowSender, whole};
-use crate::net::FlowPacket;
 
 /// TLP.max_ack_delay in nanoseconds: the longest delay of an acknowledgement. Linux uses its smallest timeout.
 const MAX_ACK_DELAY: u64 = 200_000_000;
 /// Time until a probe before a round trip is known, in nanoseconds (§7.2).
 const UNKNOWN: u64 = 1_000_000_000;
-
-/// Kind of the early timer, which runs before the retransmission timeout. Only one kind runs at a time (§8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Early {
-    /// A segment that may be late, or lost.
-    Reordering,
-    /// A tail that may be lost.
-    Probe,
-}
-
-/// A tail loss probe whose result is not known yet.
-#[derive(Clone, Copy, Debug)]
-struct Probe {
-    /// TLP.end_seq.
-    end: u64,
-    /// The probe repeated the last segment.
-    again: bool,
-}
-
-/// The part of the sender's state that only this variant has.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Rack {
-    pub board: Scoreboard,
-    prr: Prr,
-    early: Option<(u64, Early)>,
-    probe: Option<Probe>,
-    /// Whether a round trip was measured since the last probe.
-    measured: bool,
-}
-
-impl Rack {
-    /// When the early timer expires. The retransmission timeout is separate.
-    pub fn deadline(&self) -> Option<u64> {
-        self.early.map(|(at, _)| at)
-    }
-}
 
 impl FlowSender {
     pub(super) fn handle_rack(&mut self, now: Instant, packet: &FlowPacket, out: &mut Vec<FlowPacket>) {
@@ -224,7 +188,7 @@ impl FlowSender {
                 self.nxt = self.transmit(now, self.nxt, out);
             }
             self.counts.probes += 1;
-            self.rack.probe = Some(Probe { end: self.nxt, again });
+            self.rack.probe = Some(TailProbe { end: self.nxt, again });
         }
         self.set_timer(now);
     }
@@ -258,8 +222,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::flow::packet::{FlowDirection, FlowFlags, FlowId, Sack};
     use crate::flow::{FlowConfig, FlowHandshake};
-    use crate::net::{FlowDirection, FlowFlags, FlowId, Sack};
 
     const MSS: u64 = 1000;
     const MS: u64 = 1_000_000;

@@ -3,8 +3,8 @@
 use proto::Instant;
 
 use super::config::{FlowConfig, FlowHandshake, TcpVariant};
+use super::packet::{FlowDirection, FlowFlags, FlowId, FlowPacket, Sack};
 use super::ranges::Ranges;
-use crate::net::{FlowDirection, FlowFlags, FlowId, FlowPacket, Sack};
 
 /// A SYN or FIN of ours that is not acknowledged.
 #[derive(Clone, Copy, Debug)]

@@ -2,9 +2,10 @@
 
 use proto::Instant;
 
+use super::config::DUPLICATES;
 use super::config::TcpVariant;
-use super::sender::{DUPLICATES, FlowSender};
-use crate::net::FlowPacket;
+use super::packet::FlowPacket;
+use super::sender::FlowSender;
 
 impl FlowSender {
     pub(super) fn handle_ack(&mut self, now: Instant, ack: u64, out: &mut Vec<FlowPacket>) {

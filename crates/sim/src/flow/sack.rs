@@ -2,8 +2,9 @@
 
 use proto::Instant;
 
-use super::sender::{DUPLICATES, FlowSender, whole};
-use crate::net::FlowPacket;
+use super::config::DUPLICATES;
+use super::packet::FlowPacket;
+use super::sender::{FlowSender, whole};
 
 /// RFC 6675.
 impl FlowSender {
@@ -201,8 +202,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::flow::packet::{FlowDirection, FlowFlags, FlowId, Sack};
     use crate::flow::{FlowConfig, FlowHandshake, TcpVariant};
-    use crate::net::{FlowDirection, FlowFlags, FlowId, Sack};
 
     const MSS: u64 = 1000;
 

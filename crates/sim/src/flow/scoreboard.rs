@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
+use super::config::DUPLICATES;
 use super::ranges::Ranges;
-use super::sender::DUPLICATES;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SentSegmentState {
@@ -131,7 +131,7 @@ impl Scoreboard {
         }
         self.received.remove_below(ack);
         // In ascending order, so that blocks whose acknowledgements were lost do not look like reordering.
-        let mut sorted = [(0, 0); crate::net::Sack::MAX];
+        let mut sorted = [(0, 0); super::packet::Sack::MAX];
         for (place, block) in sorted.iter_mut().zip(blocks) {
             *place = block;
         }

@@ -6,13 +6,10 @@ use proto::Instant;
 
 use super::config::{Departures, FlowConfig, FlowHandshake, Growth, TcpVariant};
 use super::cubic::{self, Cubic};
-use super::rack::Rack;
+use super::packet::{FlowDirection, FlowFlags, FlowId, FlowPacket, Sack};
+use super::rack_state::RackState;
 use super::ranges::Ranges;
 use super::rto::FlowRto;
-use crate::net::{FlowDirection, FlowFlags, FlowId, FlowPacket, Sack};
-
-/// Number of duplicates that mean a loss (RFC 5681 §3.2).
-pub(super) const DUPLICATES: u32 = 3;
 
 /// Counters of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,7 +72,7 @@ pub struct FlowSender {
     pub(super) pipe: i64,
     pub(super) deaf: bool,
     /// Rack: each segment in flight, and probes. With Rack, `deaf` means that the losses of a timeout are being repaired.
-    pub(super) rack: Rack,
+    pub(super) rack: RackState,
 
     rto: FlowRto,
     /// The timed segment: its end, and when it was sent. Rack times all segments.
@@ -121,7 +118,7 @@ impl FlowSender {
             rescued: false,
             pipe: 0,
             deaf: false,
-            rack: Rack::default(),
+            rack: RackState::default(),
             rto: FlowRto::new(&config.rto),
             timing: None,
             deadline: None,

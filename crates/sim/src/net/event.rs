@@ -7,7 +7,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use proto::packet::{self, Segment, TcpOptions};
 use proto::{Instant, Seq};
 
-use super::{FlowDirection, FlowFlags, FlowId, FlowNetwork, FlowPacket, LinkEnd, SwitchId};
+use super::{FlowNetwork, LinkEnd, SwitchId};
+use crate::flow::{FlowDirection, FlowFlags, FlowId, FlowPacket};
 use crate::notation::{Notation, SynNumbers};
 
 /// Place of an event.

@@ -24,7 +24,6 @@
 //! point numbers break the ties. All random choices come from the seed.
 
 mod event;
-mod packet;
 mod queue;
 mod switch;
 
@@ -35,21 +34,14 @@ use proto::Instant;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::flow::{FlowConfig, FlowReceiver, FlowSender, InvalidFlowConfig};
+use crate::flow::{
+    FlowConfig, FlowDirection, FlowId, FlowPacket, FlowReceiver, FlowSender, InvalidFlowConfig,
+};
 use crate::link::{InvalidLink, Link, LinkConfig, LinkVerdict};
 pub use event::{EventPlace, Happening, TraceEvent};
-pub use packet::{FlowDirection, FlowFlags, FlowPacket, HEADER, Sack};
 use queue::{EventKey, EventKind, EventQueue};
 use switch::Switch;
-pub use switch::{Logic, SwitchOutbox};
-
-/// A flow of a network, numbered from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FlowId(pub u32);
-
-/// A link of a network: one direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LinkId(u32);
+pub use switch::{LinkId, Logic, SwitchOutbox};
 
 /// A switch of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -5,7 +5,11 @@ use std::any::Any;
 use proto::Instant;
 
 use super::queue::EventKey;
-use super::{FlowDirection, FlowId, FlowPacket, LinkId};
+use crate::flow::{FlowDirection, FlowId, FlowPacket};
+
+/// A link of a network: one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub(super) u32);
 
 /// The logic of a switch. It sees each packet that the switch forwards, and decides what leaves: now or later, changed or not, once
 /// or more often.

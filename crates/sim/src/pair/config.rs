@@ -1,7 +1,7 @@
 //! Configuration of a simulated pair: links, endpoints, timers and limits.
 
 use std::cell::RefCell;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,6 @@ use super::application::{ApplicationFactory, ReadPace, SimApplication};
 use super::arbiter::{SimArbiter, SimArbiterKind};
 use super::defect::Defect;
 use super::machine::StationConfig;
-use super::scene::vip;
 use super::spill::FullLogPolicy;
 use super::state_sync::{SimStateSync, stateful};
 use super::thread::Costs;
@@ -26,6 +25,11 @@ use super::{echo, http};
 use crate::host::HostConfig;
 use crate::link::LinkConfig;
 use crate::tcp::{Initial, TcpConfig};
+
+/// Address of the service.
+pub fn vip() -> SocketAddr {
+    SocketAddr::from(([10, 2, 0, 100], 80))
+}
 
 /// Configuration of a scene.
 #[derive(Clone, Debug)]

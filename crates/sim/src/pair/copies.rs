@@ -9,29 +9,8 @@ use proto::Instant;
 use proto::action::StateSyncPhase;
 
 use super::judge::Judge;
+use super::ledger::ObservedCopy;
 use super::state_sync::SimServerState;
-
-/// The copy of a server's state on one node.
-#[derive(Debug)]
-pub(super) struct ObservedCopy {
-    /// The node's server.
-    server: Rc<RefCell<SimServerState>>,
-    /// The state that was copied last. `None`: no copy, or the copy is lost.
-    copied: Option<SimServerState>,
-    /// Start of the present run of the hook's *finish* phase. Connections that are opened later have no input in this
-    /// run's copy.
-    finishing: Option<Instant>,
-    /// Start of the *finish* run that made the copy on which the node's agent relies.
-    covers_from: Option<Instant>,
-    /// How the primary's state differed from the copy when the hold ended.
-    difference: Option<String>,
-}
-
-impl ObservedCopy {
-    fn forget(&mut self) {
-        (self.copied, self.finishing, self.covers_from, self.difference) = (None, None, None, None);
-    }
-}
 
 impl Judge {
     /// From now on a copy of the peer's state may be in the node's `server`.

@@ -9,8 +9,7 @@ use proto::role::Role;
 use proto::table::Direction;
 use proto::{Instant, Seq};
 
-use super::copies::ObservedCopy;
-use super::ledger::{Most, ObservedBytes, PacketSpeaker, SegmentOffsets};
+use super::ledger::{Most, ObservedBytes, ObservedCopy, PacketSpeaker, SegmentOffsets};
 
 /// Maximum number of violations that are kept. Later ones are usually consequences of the first.
 const VIOLATIONS_MAX: usize = 20;

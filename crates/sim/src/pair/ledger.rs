@@ -1,6 +1,12 @@
-//! The judge's record of a connection.
+//! The judge's record of a connection, and of a copied server state.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use proto::Instant;
 use proto::packet::Segment;
+
+use super::state_sync::SimServerState;
 
 /// The bytes of a stream that were seen.
 #[derive(Debug, Default)]
@@ -125,4 +131,26 @@ pub(super) struct PacketSpeaker {
     pub is_lent: bool,
     /// The lease may be over: the node's clock stood still, and the node has not noticed yet.
     pub is_outlasted: bool,
+}
+
+/// The copy of a server's state on one node.
+#[derive(Debug)]
+pub(super) struct ObservedCopy {
+    /// The node's server.
+    pub server: Rc<RefCell<SimServerState>>,
+    /// The state that was copied last. `None`: no copy, or the copy is lost.
+    pub copied: Option<SimServerState>,
+    /// Start of the present run of the hook's *finish* phase. Connections that are opened later have no input in this
+    /// run's copy.
+    pub finishing: Option<Instant>,
+    /// Start of the *finish* run that made the copy on which the node's agent relies.
+    pub covers_from: Option<Instant>,
+    /// How the primary's state differed from the copy when the hold ended.
+    pub difference: Option<String>,
+}
+
+impl ObservedCopy {
+    pub fn forget(&mut self) {
+        (self.copied, self.finishing, self.covers_from, self.difference) = (None, None, None, None);
+    }
 }

@@ -9,7 +9,7 @@ use proto::Instant;
 use proto::action::Gate;
 
 use super::arbiter::SimArbiter;
-use super::config::SimPairConfig;
+use super::config::{SimPairConfig, vip};
 use super::http;
 use super::judge::Judge;
 use super::neighbours::Neighbours;
@@ -20,11 +20,6 @@ use crate::host::{EndpointId, Host};
 use crate::link::LinkConfig;
 use crate::tcp::{EndpointState, TcpEndpoint, TcpFailure};
 use crate::world::{CableId, NodeId, Port, World};
-
-/// Address of the service.
-pub fn vip() -> SocketAddr {
-    SocketAddr::from(([10, 2, 0, 100], 80))
-}
 
 fn client_address() -> IpAddr {
     IpAddr::from([10, 1, 0, 2])

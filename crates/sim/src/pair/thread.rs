@@ -5,19 +5,13 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use agent::{LogReader, TurnStep};
+use agent::TurnStep;
 use proto::Instant;
 use proto::action::{Action, Heartbeat, ServiceAction};
 use proto::census::ClientTerms;
 use proto::census::{CensusPage, PageQuery};
-use proto::packet::Checksum;
 use proto::pause::PauseWatch;
-use proto::stream::{OnShelf, Shelf};
 use serde::{Deserialize, Serialize};
-
-use super::defect::Defect;
-use super::machine::Machine;
-use super::wire::{LogEnd, LoggedPacket};
 
 /// Time that each kind of work takes the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,20 +86,6 @@ pub(super) struct AgentDatagram {
 /// Number of messages that are remembered, to recognise copies.
 const HEARD_MAX: u64 = 128;
 
-/// Number of records that are read from the log at once.
-const BATCH: usize = 64;
-
-/// The packets of one batch of records. The upper half of a place is the packet's index, and the lower half is an
-/// offset in that packet.
-struct RecordBatch<'a>(Vec<&'a [u8]>);
-
-impl Shelf for RecordBatch<'_> {
-    fn bytes(&self, place: u64, len: usize) -> &[u8] {
-        let index = |part: u64| usize::try_from(part).expect("few packets, short ones");
-        &self.0[index(place >> 32)][index(place & 0xffff_ffff)..][..len]
-    }
-}
-
 /// State of the agent's thread.
 pub(super) struct AgentThread {
     /// When the agent continues.
@@ -121,7 +101,7 @@ pub(super) struct AgentThread {
     /// The agent was killed; a new agent starts at `due`.
     pub is_dead: bool,
     /// `(until, times)`: until then, all work of the agent takes `times` as long.
-    late: (Instant, u32),
+    pub late: (Instant, u32),
     /// Number of the agent. It is one larger than the number of the node's previous agent.
     pub number: u64,
     pub words: VecDeque<AgentMessage>,
@@ -189,64 +169,5 @@ impl AgentThread {
             (until, times) if now < until => cost * times,
             _ => cost,
         }
-    }
-}
-
-impl Machine {
-    /// Stops the agent's thread until `until`. The wire goes on.
-    pub fn pause(&mut self, until: Instant) {
-        let until = self.clock.read(until);
-        self.agent.paused_until = self.agent.paused_until.max(until);
-        self.agent.due = self.agent.due.max(until);
-    }
-
-    /// Until `until`, everything takes the agent `times` as long.
-    pub fn delay(&mut self, until: Instant, times: u32) {
-        self.agent.late = (self.clock.read(until), times);
-    }
-
-    /// From now on the node's clock is faster by `drift` millionths.
-    pub fn set_drift(&mut self, now: Instant, drift: i32) {
-        self.clock.set_drift(now, drift);
-    }
-
-    /// Whether the agent exists and runs.
-    pub(super) fn runs(&self, now: Instant) -> bool {
-        !self.agent.is_dead && now >= self.agent.paused_until && !self.is_frozen(now)
-    }
-
-    /// Whether an agent exists that could be told something.
-    pub(super) const fn has_agent(&self) -> bool {
-        !self.agent.is_dead
-    }
-
-    /// Hands the log to `reader`, up to `end`, batch by batch, as the daemon's agent does.
-    pub(super) fn read_log(&mut self, end: LogEnd, reader: &mut dyn LogReader) {
-        loop {
-            let records: Vec<LoggedPacket> = std::iter::from_fn(|| self.wire.read(end)).take(BATCH).collect();
-            if records.is_empty() {
-                return;
-            }
-            let batch = RecordBatch(records.iter().map(|record| &record.packet[..]).collect());
-            for (index, record) in (0..).zip(&records) {
-                let source = OnShelf {
-                    shelf: &batch,
-                    place: index << 32,
-                };
-                record.tell(reader, Some(source));
-                if self.is(Defect::TrustSyn) {
-                    self.repeat_handshake(record, reader);
-                }
-            }
-            reader.keep(&batch);
-        }
-    }
-}
-
-impl LoggedPacket {
-    /// Passes this record to `reader`.
-    pub fn tell(&self, reader: &mut dyn LogReader, source: Option<OnShelf<'_>>) {
-        let checksum = Checksum::Trusted;
-        reader.packet(self.at, 0, self.direction, &self.packet, checksum, source);
     }
 }

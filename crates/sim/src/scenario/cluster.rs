@@ -14,8 +14,9 @@ use serde::Deserialize;
 use super::edge::{Edge, EdgeRecovery, StringFailure};
 use super::{FlowResult, InvalidScenario, MOST};
 use crate::flow::{Departures, FlowConfig, RtoConfig, TcpVariant, seconds};
+use crate::flow::{FlowDirection, FlowId};
 use crate::link::LinkConfig;
-use crate::net::{EventPlace, FlowDirection, FlowId, FlowNetwork, LinkEnd, LinkId, SwitchId, TraceEvent};
+use crate::net::{EventPlace, FlowNetwork, LinkEnd, LinkId, SwitchId, TraceEvent};
 
 /// The scenario. The default has the times of §7.2.1, TCP as ns-2 had it, and a failover of 0.5 s; times are in seconds.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -6,9 +6,10 @@ use proto::Instant;
 use serde::Deserialize;
 
 use super::{FlowResult, InvalidScenario};
+use crate::flow::FlowDirection;
 use crate::flow::{FlowConfig, RtoConfig, TcpVariant, seconds};
 use crate::link::LinkConfig;
-use crate::net::{FlowDirection, FlowNetwork, LinkEnd};
+use crate::net::{FlowNetwork, LinkEnd};
 
 /// The scenario. The default is one flow of a million segments over 100 Mb/s and 44 ms, NewReno as in ns-2.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

@@ -17,7 +17,8 @@ use serde::Deserialize;
 
 use super::InvalidScenario;
 use crate::flow::seconds;
-use crate::net::{FlowDirection, FlowFlags, FlowId, FlowPacket, Logic, SwitchOutbox};
+use crate::flow::{FlowDirection, FlowFlags, FlowId, FlowPacket};
+use crate::net::{Logic, SwitchOutbox};
 
 /// Local recovery in a scenario; times are in seconds. The thesis names no heartbeat interval. The default interval is so short that three
 /// heartbeats fit into the thesis' shortest failover, 50 ms.

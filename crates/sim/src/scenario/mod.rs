@@ -10,9 +10,10 @@ use proto::edge::InvalidRecovery;
 use proto::rate::InvalidRate;
 use thiserror::Error;
 
+use crate::flow::FlowId;
 use crate::flow::InvalidFlowConfig;
 use crate::link::InvalidLink;
-use crate::net::{FlowId, FlowNetwork};
+use crate::net::FlowNetwork;
 
 /// Result of one flow.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -19,8 +19,9 @@ use super::cluster::thesis_tcp;
 use super::edge::{Edge, EdgeRecovery, Sharing, StringFailure};
 use super::{FlowResult, InvalidScenario, MOST};
 use crate::flow::{FlowConfig, TcpVariant, seconds};
+use crate::flow::{FlowDirection, FlowId};
 use crate::link::LinkConfig;
-use crate::net::{EventPlace, FlowDirection, FlowId, FlowNetwork, LinkEnd, LinkId, SwitchId, TraceEvent};
+use crate::net::{EventPlace, FlowNetwork, LinkEnd, LinkId, SwitchId, TraceEvent};
 
 /// The scenario. The default has the numbers of §7.4, without rate control; times are in seconds.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

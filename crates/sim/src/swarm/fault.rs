@@ -346,3 +346,18 @@ impl Mend {
         }
     }
 }
+
+/// Smallest number of faults of a run.
+pub const FAULTS_MIN: u64 = 3;
+
+/// A fault of a kind that is drawn, except the breaks of paths.
+pub(super) fn fault(draw: &mut Draw, during: Option<PairPhase>) -> PlannedFault {
+    PlannedFault {
+        during,
+        after_us: draw.below(200_000),
+        kind: draw.pick(&FaultKind::ALL[..FaultKind::ALL.len() - FaultKind::PATHS.len()]),
+        target: draw.pick(&[FaultTarget::Speaker, FaultTarget::Other]),
+        length_us: draw.pick(&[20_000, 120_000, 400_000, 900_000]) + draw.below(100_000),
+        detail: draw.below(1 << 32),
+    }
+}

@@ -8,6 +8,7 @@
 
 mod fault;
 mod outage;
+mod outcome;
 mod phase;
 mod run;
 mod scenario;
@@ -16,12 +17,11 @@ mod silence;
 mod story;
 mod verdict;
 
-pub use fault::{FaultKind, FaultTarget, PlannedFault};
+pub use fault::{FAULTS_MIN, FaultKind, FaultTarget, PlannedFault};
+pub use outcome::{RunOutcome, Violation};
 pub use phase::PairPhase;
-pub use run::{RunOutcome, play, play_traced};
+pub use run::{play, play_traced};
 pub use scenario::{
-    CONNECTIONS_MIN, FAULTS_MIN, Scenario, ScenarioConnection, ScenarioEndpoint, ScenarioNetwork,
-    ScenarioNodes,
+    CONNECTIONS_MIN, Scenario, ScenarioConnection, ScenarioEndpoint, ScenarioNetwork, ScenarioNodes,
 };
 pub use shrink::{holds_without_defect, shrink};
-pub use verdict::Violation;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use proto::Instant;
 
 use super::fault::{FaultKind, PlannedFault};
+use super::outcome::Violation;
 use super::phase::PairPhase;
 use super::scenario::Scenario;
-use super::verdict::Violation;
 use crate::pair::SimPair;
 
 /// A node must serve within this time. A path in doubt counts as lost after 250 ms, and a silent router after 500 ms. A

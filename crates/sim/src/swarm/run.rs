@@ -1,19 +1,19 @@
 //! Plays one scenario. In the safety phase the faults are injected. Then everything is mended, and the liveness phase follows.
 //! Finally one node loses its power for good.
 
-use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use proto::Instant;
 use proto::standing::ArbiterVerdict;
 
-use super::fault::{FaultKind, Mend, PlannedFault};
+use super::fault::{Mend, PlannedFault};
 use super::outage::PathWatch;
+use super::outcome::{RunOutcome, Violation};
 use super::phase::{Observer, PairPhase};
 use super::scenario::Scenario;
 use super::silence::Silences;
-use super::verdict::{self, Violation};
+use super::verdict;
 use crate::pair::arbiter::{RunningFence, TimedAnswer};
 use crate::pair::draw::Draw;
 use crate::pair::{SimClient, SimPair, Station};
@@ -35,32 +35,6 @@ const RECOVERY_MAX: Duration = Duration::from_secs(60);
 const UNDER_WAY: Duration = Duration::from_millis(40);
 /// Time between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// Result of a run.
-#[derive(Clone, Debug, Default)]
-pub struct RunOutcome {
-    /// Broken promises, in the order in which they were broken. Those that only the end of a run shows come last.
-    pub violations: Vec<Violation>,
-    /// The faults that were injected, and the phase of the pair at each.
-    pub injected: Vec<(FaultKind, PairPhase)>,
-    /// The phase at each fault that was injected while another fault was not mended yet.
-    pub doubles: Vec<PairPhase>,
-    /// Both nodes spoke, and the configuration allows that (`assume = "fail-stop"` with nodes that do not hear each other).
-    pub was_split: bool,
-    /// Connections that at some time no node could continue, and that did not complete.
-    pub orphaned: usize,
-    /// Connections for which a node spoke only by its lease. Then the node lost its power, or the other node continued
-    /// without knowing what was said.
-    pub lent_in_vain: usize,
-    /// Connections for which a node spoke after its lease was over, because its clock had stood still, while the other node went on.
-    pub outlasted: usize,
-    /// How often both nodes fenced each other: a fence switched off a node whose own fence had just switched off the other node.
-    pub mutual_fences: usize,
-    /// Number of all connections.
-    pub connections: usize,
-    /// Simulated time of the run.
-    pub time: Duration,
-}
 
 /// Plays a scenario. A panic counts as a broken promise.
 pub fn play(scenario: &Scenario) -> RunOutcome {
@@ -347,12 +321,4 @@ impl<'a> SwarmRun<'a> {
         }
         false
     }
-}
-
-/// The clients' addresses. First those of the scenario's connections, in order. Then three more: one that connects after the
-/// mending, one shortly before a node loses its power for good, and one after that.
-pub(super) fn clients(
-    scene: &SimPair,
-) -> impl Iterator<Item = (usize, SocketAddr, Option<(&SimClient, &crate::tcp::TcpEndpoint)>)> {
-    (0..scene.count()).map(|index| (index, SimPair::client_of(index), scene.talk(index)))
 }

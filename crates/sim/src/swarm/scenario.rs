@@ -6,7 +6,7 @@ use proto::detector::DetectorConfig;
 use proto::follower::RestartPolicy;
 use serde::{Deserialize, Serialize};
 
-use super::fault::{FaultKind, FaultTarget, PlannedFault};
+use super::fault::{FAULTS_MIN, FaultKind, FaultTarget, PlannedFault, fault};
 use super::phase::PairPhase;
 use super::story;
 use crate::link::LinkConfig;
@@ -131,8 +131,6 @@ pub struct ScenarioConnection {
 
 /// Smallest number of connections of a run.
 pub const CONNECTIONS_MIN: u64 = 20;
-/// Smallest number of faults of a run.
-pub const FAULTS_MIN: u64 = 3;
 /// The daemon's default lease.
 const LEASE_US: u64 = 300_000;
 
@@ -468,16 +466,5 @@ const fn dwell_us(phase: PairPhase, nodes: &ScenarioNodes) -> u64 {
         PairPhase::Takeover => 60 * nodes.slowness as u64,
         PairPhase::Claiming => 300_000,
         PairPhase::Returning => 20 * nodes.slowness as u64,
-    }
-}
-
-pub(super) fn fault(draw: &mut Draw, during: Option<PairPhase>) -> PlannedFault {
-    PlannedFault {
-        during,
-        after_us: draw.below(200_000),
-        kind: draw.pick(&FaultKind::ALL[..FaultKind::ALL.len() - FaultKind::PATHS.len()]),
-        target: draw.pick(&[FaultTarget::Speaker, FaultTarget::Other]),
-        length_us: draw.pick(&[20_000, 120_000, 400_000, 900_000]) + draw.below(100_000),
-        detail: draw.below(1 << 32),
     }
 }

@@ -1,8 +1,8 @@
 //! The smallest scenario that still fails.
 
-use super::run::{RunOutcome, play};
+use super::outcome::{RunOutcome, Violation};
+use super::run::play;
 use super::scenario::Scenario;
-use super::verdict::Violation;
 
 /// Number of runs that are tried.
 const TRIES_MAX: usize = 300;

@@ -1,9 +1,8 @@
 //! Schedules of failures that belong together: each follows from the one before, within milliseconds or during the reaction to it.
 //! Chance alone brings about such a sequence once in tens of thousands of runs, so some runs consist of such a sequence.
 
-use super::fault::{FaultKind, FaultTarget, PlannedFault};
+use super::fault::{FAULTS_MIN, FaultKind, FaultTarget, PlannedFault, fault};
 use super::phase::PairPhase;
-use super::scenario::{FAULTS_MIN, fault};
 use crate::pair::draw::Draw;
 
 /// Share of the runs that are made of a story.

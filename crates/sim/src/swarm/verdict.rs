@@ -1,40 +1,17 @@
 //! Decides what is wrong with a run. The judge read the packets, and the clients checked every byte. The cores are asked only
 //! whether the pair is whole again. A connection may be lost only if no node held it at some time.
 
+use std::net::SocketAddr;
+
 use proto::Instant;
 use proto::role::Role;
 use proto::state_sync::{StateSync, StateSyncProgress};
-use serde::{Deserialize, Serialize};
 
-use super::run::{RunOutcome, clients};
+use super::outcome::{RunOutcome, Violation};
 use super::scenario::Scenario;
 use super::silence::Silences;
 use crate::pair::{SimClient, SimPair};
 use crate::tcp::{EndpointState, TcpEndpoint, TcpFailure};
-
-/// A broken promise.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Violation {
-    /// Name of the broken rule.
-    pub rule: String,
-    /// When and how the rule was broken.
-    pub what: String,
-}
-
-impl Violation {
-    pub(super) fn new(rule: &str, what: String) -> Self {
-        Self {
-            rule: rule.to_owned(),
-            what,
-        }
-    }
-
-    /// Parses a line of the judge: time, client, rule, description.
-    fn of_judge(line: &str) -> Self {
-        let rule = line.split(": ").nth(1).unwrap_or("judge");
-        Self::new(rule, line.to_owned())
-    }
-}
 
 /// Number of characters of a client's description that are kept.
 const SAID_MAX: usize = 400;
@@ -162,4 +139,10 @@ pub(super) fn is_served(scene: &SimPair) -> bool {
         let is_done = talk.is_some_and(|(talk, endpoint)| is_over(talk, endpoint) || talk.may_be_cut());
         is_done || judge.is_orphaned(client) || judge.had_hole(client)
     })
+}
+
+/// The clients' addresses. First those of the scenario's connections, in order. Then three more: one that connects after the
+/// mending, one shortly before a node loses its power for good, and one after that.
+fn clients(scene: &SimPair) -> impl Iterator<Item = (usize, SocketAddr, Option<(&SimClient, &TcpEndpoint)>)> {
+    (0..scene.count()).map(|index| (index, SimPair::client_of(index), scene.talk(index)))
 }

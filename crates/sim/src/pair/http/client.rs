@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use proto::Instant;
 
+use super::line::{take_head, take_line};
 use super::upload::Sum;
-use super::{Framing, HttpMethod, HttpRequest, take_head, take_line};
+use super::{Framing, HttpMethod, HttpRequest};
 use crate::host::App;
 use crate::pair::application::ReadPace;
 use crate::tcp::TcpEndpoint;

@@ -3,6 +3,7 @@
 
 mod client;
 mod ledger;
+mod line;
 mod server;
 mod upload;
 
@@ -189,27 +190,6 @@ impl HttpRequest {
         }
         lines
     }
-}
-
-/// The blank line that ends a header section, with the end of the line before it.
-const HEAD_END: &[u8] = b"\r\n\r\n";
-
-/// Removes a header section from the front of `bytes` and returns it without its end. `None` if the section is not complete yet.
-fn take_head(bytes: &mut Vec<u8>) -> Option<String> {
-    let end = bytes
-        .windows(HEAD_END.len())
-        .position(|window| window == HEAD_END)?;
-    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
-    bytes.drain(..end + HEAD_END.len());
-    Some(head)
-}
-
-/// Removes a line from the front of `bytes` and returns it without its end. `None` if the line is not complete yet.
-fn take_line(bytes: &mut Vec<u8>) -> Option<String> {
-    let end = bytes.windows(2).position(|window| window == b"\r\n")?;
-    let line = String::from_utf8_lossy(&bytes[..end]).into_owned();
-    bytes.drain(..end + 2);
-    Some(line)
 }
 
 /// Parameters of a node's server. Two executions of a request differ only because of these.

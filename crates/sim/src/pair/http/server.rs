@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use proto::Instant;
 
+use super::line::{HEAD_END, take_head};
 use super::upload::{BodyReader, Sum};
-use super::{Framing, HttpMethod, HttpRequest, Ledger, Manner, RequestBody, take_head};
+use super::{Framing, HttpMethod, HttpRequest, Ledger, Manner, RequestBody};
 use crate::exchange::SeededStream;
 use crate::pair::application::SimApplication;
 
@@ -162,7 +163,7 @@ impl HttpServer {
         let first = vec![format!("HTTP/1.1 {status}"), date];
         let lines = [first, request.reply_lines(from, sum)].concat();
         self.said.extend(lines.join("\r\n").bytes());
-        self.said.extend(super::HEAD_END);
+        self.said.extend(HEAD_END);
         if request.method != HttpMethod::Head {
             self.body = Some((request, from));
         }

@@ -2,7 +2,7 @@
 
 use crate::exchange::SeededStream;
 
-use super::take_line;
+use super::line::take_line;
 
 /// A request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

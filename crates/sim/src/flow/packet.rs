@@ -1,6 +1,8 @@
-//! A packet of this engine: a segment's numbers without its bytes.
+//! A packet of a flow: a segment's numbers without its bytes.
 
-use super::FlowId;
+/// A flow of a network, numbered from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowId(pub u32);
 
 /// IP and TCP headers of every packet, in bytes.
 pub const HEADER: u32 = 40;

@@ -1,0 +1,58 @@
+//! The result of a run.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::fault::FaultKind;
+use super::phase::PairPhase;
+
+/// A broken promise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Violation {
+    /// Name of the broken rule.
+    pub rule: String,
+    /// When and how the rule was broken.
+    pub what: String,
+}
+
+impl Violation {
+    pub(super) fn new(rule: &str, what: String) -> Self {
+        Self {
+            rule: rule.to_owned(),
+            what,
+        }
+    }
+
+    /// Parses a line of the judge: time, client, rule, description.
+    pub(super) fn of_judge(line: &str) -> Self {
+        let rule = line.split(": ").nth(1).unwrap_or("judge");
+        Self::new(rule, line.to_owned())
+    }
+}
+
+/// Result of a run.
+#[derive(Clone, Debug, Default)]
+pub struct RunOutcome {
+    /// Broken promises, in the order in which they were broken. Those that only the end of a run shows come last.
+    pub violations: Vec<Violation>,
+    /// The faults that were injected, and the phase of the pair at each.
+    pub injected: Vec<(FaultKind, PairPhase)>,
+    /// The phase at each fault that was injected while another fault was not mended yet.
+    pub doubles: Vec<PairPhase>,
+    /// Both nodes spoke, and the configuration allows that (`assume = "fail-stop"` with nodes that do not hear each other).
+    pub was_split: bool,
+    /// Connections that at some time no node could continue, and that did not complete.
+    pub orphaned: usize,
+    /// Connections for which a node spoke only by its lease. Then the node lost its power, or the other node continued
+    /// without knowing what was said.
+    pub lent_in_vain: usize,
+    /// Connections for which a node spoke after its lease was over, because its clock had stood still, while the other node went on.
+    pub outlasted: usize,
+    /// How often both nodes fenced each other: a fence switched off a node whose own fence had just switched off the other node.
+    pub mutual_fences: usize,
+    /// Number of all connections.
+    pub connections: usize,
+    /// Simulated time of the run.
+    pub time: Duration,
+}
