@@ -2,7 +2,7 @@
 
 use proto::standing::ArbiterVerdict;
 
-use super::{ArbiterNames, ArbiterOutbox, ArbiterQuestion};
+use super::question::{ArbiterNames, ArbiterOutbox, ArbiterQuestion};
 use crate::bounded::{self, CommandOutcome, LatePolicy};
 use crate::config;
 

@@ -6,61 +6,21 @@
 
 mod fence;
 mod members;
+mod question;
 mod record;
 pub mod witness;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 
-use proto::action::ServiceIndex;
 use proto::standing::ArbiterVerdict;
 
 use crate::config::{self, Config};
 use crate::control::{ArbiterKind, WitnessStatus};
 use fence::Fence;
+use question::ArbiterNames;
+pub use question::{ArbiterAnswer, ArbiterOutbox, ArbiterQuestion};
 use witness::Witness;
-
-/// The question whether this node may speak for `service` in `epoch`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ArbiterQuestion {
-    /// The service.
-    pub service: ServiceIndex,
-    /// The epoch.
-    pub epoch: u64,
-}
-
-/// A question and its outcome.
-pub type ArbiterAnswer = (ArbiterQuestion, ArbiterVerdict);
-
-/// Sends outcomes to the agent, and wakes the agent.
-#[derive(Clone)]
-pub struct ArbiterOutbox {
-    answers: Sender<ArbiterAnswer>,
-    wake: Arc<dyn Fn() + Send + Sync>,
-}
-
-impl ArbiterOutbox {
-    fn tell(&self, question: ArbiterQuestion, verdict: ArbiterVerdict) {
-        // Fails only if the agent has ended.
-        let _ = self.answers.send((question, verdict));
-        (self.wake)();
-    }
-}
-
-/// The node and its peer, as witness and fence name them.
-#[derive(Clone, Debug)]
-pub struct ArbiterNames {
-    /// This node.
-    pub node: String,
-    /// The peer.
-    pub peer: String,
-    /// The peer's address.
-    pub peer_address: IpAddr,
-    /// The services by index.
-    pub services: Vec<String>,
-}
 
 /// The configured kind of arbiter.
 enum ArbiterBackend {
@@ -85,10 +45,7 @@ impl ArbiterClient {
     /// If the witness's certificates cannot be read, or no thread can be started.
     pub fn open(config: &Config, wake: impl Fn() + Send + Sync + 'static) -> anyhow::Result<Self> {
         let (sender, answers) = channel();
-        let outbox = ArbiterOutbox {
-            answers: sender,
-            wake: Arc::new(wake),
-        };
+        let outbox = ArbiterOutbox::new(sender, wake);
         let names = ArbiterNames {
             node: config.node.name.clone(),
             peer: config.peer.name.clone(),

@@ -24,8 +24,8 @@ use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 use super::members::Members;
+use super::question::{ArbiterNames, ArbiterOutbox, ArbiterQuestion};
 use super::record::{EpochRecord, judge};
-use super::{ArbiterNames, ArbiterOutbox, ArbiterQuestion};
 use crate::config;
 use crate::control::{OwnerStatus, WitnessStatus};
 

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use super::{CommandError, Config, ConfigError, Problem, Program};
+use super::error::CommandError;
+use super::program::Program;
+use crate::config::{Config, ConfigError, Problem};
 use crate::daemon;
 use crate::environment::{self, PeerMust};
 

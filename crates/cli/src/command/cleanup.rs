@@ -8,8 +8,9 @@ use anyhow::Context;
 use linux::network;
 use linux::wire;
 
+use super::cli::NodeOption;
+use super::error::CommandError;
 use super::node::{LocalNode, folders};
-use super::{CommandError, NodeOption};
 use crate::config::STATE_ROOT;
 use crate::control;
 use crate::keepers;

@@ -5,7 +5,8 @@ use std::path::Path;
 use anyhow::Context;
 use clap::{Command, CommandFactory};
 
-use super::{Cli, CommandError};
+use super::cli::Cli;
+use super::error::CommandError;
 
 /// Writes one page per command into `out`, which is made if it is missing.
 pub(super) fn write(out: &Path) -> Result<(), CommandError> {

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::{CommandError, Config, NodeOption};
+use super::cli::NodeOption;
+use super::error::CommandError;
+use crate::config::Config;
 use crate::config::STATE_ROOT;
 
 /// A node of this machine.

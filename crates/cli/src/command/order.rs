@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use proto::role::Role;
 
+use super::cli::NodeOption;
+use super::error::CommandError;
 use super::show::{choose, no_answer};
-use super::{CommandError, Config, NodeOption};
+use crate::config::Config;
 use crate::control::{self, Order, ServiceStatus};
 
 /// How long a change of roles may take.

@@ -6,7 +6,10 @@ use std::path::Path;
 use tracing_subscriber::EnvFilter;
 
 use super::check::load_and_check;
-use super::{CommandError, Config, LogFormat, Program};
+use super::cli::LogFormat;
+use super::error::CommandError;
+use super::program::Program;
+use crate::config::Config;
 use crate::daemon::{self, RecordingTarget, Start};
 use crate::lock::{self, Lock, LockError};
 

@@ -9,9 +9,10 @@ use proto::action::ApplicationState;
 use proto::role::Role;
 use serde::Serialize;
 
+use super::cli::NodeOption;
+use super::error::CommandError;
 use super::node::folders;
 use super::text::{Align, TextTable, bytes, fold, milliseconds};
-use super::{CommandError, NodeOption};
 use crate::config::STATE_ROOT;
 use crate::control::{
     self, ArbiterKind, Connections, ControlClientError, LeaseStatus, LinkStatus, NodeStatus, OwnerStatus,

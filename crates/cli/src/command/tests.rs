@@ -3,6 +3,8 @@ use std::collections::BTreeSet;
 use clap::CommandFactory;
 use proto::role::Role as State;
 
+use super::cli::NodeOption;
+use super::error::CommandError;
 use super::node::LocalNode;
 use super::show::lease_text;
 use super::*;

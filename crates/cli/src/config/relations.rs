@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
-use super::parse::Draft;
+use super::draft::Draft;
 use super::table::ConfigReader;
 use super::{
     AtLimitSetting, DetectorSettings, LogSettings, NodeRole, NodeSettings, PeerSettings, PolicySetting,

@@ -1,3 +1,8 @@
+use std::net::IpAddr;
+use std::time::Duration;
+
+use proto::restart::http::Reexecute;
+
 use super::*;
 
 const SMALLEST: &str = r#"[node]

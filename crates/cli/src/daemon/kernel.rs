@@ -30,7 +30,7 @@ use super::held::HeldClients;
 use super::hook;
 use super::outside::OutsideProbes;
 use super::peer::PeerLinks;
-use super::pool::pool_max;
+use super::pool::{self, pool_max};
 use super::refusals::Refusals;
 use super::relay::{Handover, LiveSocket, RelayedConnections};
 use super::replicas::{ReplicaKey, Replicas};
@@ -134,6 +134,15 @@ impl LinuxKernel {
             verified: Instant::now(),
             refusals: Refusals::default(),
         })
+    }
+
+    /// Prepares sockets for connections that may have to be taken over.
+    pub fn prepare_sockets(&mut self, node: &Node) {
+        for (index, service) in (0..).zip(&mut self.services) {
+            if let Err(error) = pool::fill(&mut service.pool, node.service(index), self.pool_max) {
+                tracing::debug!(%error, service = service.name, "socket pool not filled; a takeover would be slower");
+            }
+        }
     }
 
     /// This node's MAC addresses, by service.
@@ -367,11 +376,14 @@ impl Kernel for LinuxKernel {
     }
 
     fn hold(&mut self, service: ServiceIndex, clients: Vec<SocketAddr>) -> Vec<SocketAddr> {
-        self.hold_clients(service, clients)
+        let held = &mut self.services[usize::from(service)];
+        held.held.hold(&mut self.wire, (service, held.vip), clients)
     }
 
     fn settle(&mut self, service: ServiceIndex) {
-        self.settle_clients(service);
+        self.services[usize::from(service)]
+            .held
+            .settle(&mut self.wire, service);
     }
 
     /// Sets or removes a client's cap. The wire looks for caps only while there are any.

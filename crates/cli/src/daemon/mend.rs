@@ -33,7 +33,8 @@ impl LinuxKernel {
             return false;
         }
         self.verified = Instant::now();
-        self.tell_refusals();
+        let names = self.services.iter().map(|service| service.name.as_str());
+        self.refusals.tell(&self.wire, &self.network, names);
         self.follow_interfaces(node);
         self.follow_own_addresses();
         match self.network.verify() {

@@ -29,6 +29,7 @@ mod replicas;
 mod report;
 mod servers;
 mod set_up;
+mod start;
 mod state_sync;
 mod upgrade;
 
@@ -36,7 +37,6 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
@@ -50,9 +50,7 @@ use proto::pause::PauseWatch;
 use proto::service::ServiceInput;
 
 use crate::arbiter::ArbiterClient;
-use crate::config::Config;
 use crate::control::{self, Call};
-use crate::lock::Lock;
 use crate::metrics;
 use kernel::{LinuxKernel, RingReader};
 use known::KnownRenewal;
@@ -62,6 +60,7 @@ pub use recording::RecordingTarget;
 pub use servers::accepts;
 pub use set_up::could_go_on;
 use set_up::{EarlierAgent, SetUp, node_config, set_up};
+pub use start::Start;
 use upgrade::Upgrade;
 pub use upgrade::block_signal;
 
@@ -80,21 +79,6 @@ const NAPS_MAX: u32 = 10;
 const STOP_MAX: Duration = Duration::from_secs(5);
 /// The longest sleep. Bounded, because a wake-up between the last look and the sleep could be lost.
 const SLEEP_MAX: Duration = Duration::from_millis(10);
-
-/// How the daemon was started.
-#[derive(Debug)]
-pub struct Start<'a> {
-    /// The configuration.
-    pub config: &'a Config,
-    /// The file that holds it.
-    pub file: &'a Path,
-    /// Whether this node serves alone if the peer is not heard.
-    pub without_peer: bool,
-    /// The node's lock.
-    pub lock: &'a Lock,
-    /// Directory and size limit of the recording, if the node's inputs are recorded.
-    pub record: Option<RecordingTarget>,
-}
 
 /// The running agent.
 struct Agent<'a> {

@@ -1,10 +1,9 @@
 //! Sockets that are kept ready for connections that may have to be taken over.
 
 use anyhow::Context;
-use proto::node::Node;
+use linux::repair::{Pool, RestoreError};
 use proto::role::Role;
-
-use super::kernel::LinuxKernel;
+use proto::service::Service;
 
 /// Maximum number of sockets kept ready for a takeover, per service. Enough for most services; each takes about 4 KB in the kernel.
 const POOL_MAX: usize = 4096;
@@ -19,23 +18,17 @@ pub(super) fn pool_max(services: usize) -> anyhow::Result<usize> {
     Ok(POOL_MAX.min(descriptors / POOL_SHARE / services.max(1)))
 }
 
-impl LinuxKernel {
-    /// Prepares sockets for connections that may have to be taken over.
-    pub fn prepare_sockets(&mut self, node: &Node) {
-        for (index, service) in (0..).zip(&mut self.services) {
-            let wanted = match node.service(index).role() {
-                Role::Backup => node.service(index).table().len().min(self.pool_max),
-                Role::Joining
-                | Role::Primary
-                | Role::Claiming
-                | Role::Returning
-                | Role::TakingOver
-                | Role::Sole
-                | Role::Standby => 0,
-            };
-            if let Err(error) = service.pool.fill(wanted, POOL_STEP) {
-                tracing::debug!(%error, service = service.name, "socket pool not filled; a takeover would be slower");
-            }
-        }
-    }
+/// Prepares sockets for the connections of a service that may have to be taken over, at most `max`.
+pub(super) fn fill(pool: &mut Pool, service: &Service, max: usize) -> Result<usize, RestoreError> {
+    let wanted = match service.role() {
+        Role::Backup => service.table().len().min(max),
+        Role::Joining
+        | Role::Primary
+        | Role::Claiming
+        | Role::Returning
+        | Role::TakingOver
+        | Role::Sole
+        | Role::Standby => 0,
+    };
+    pool.fill(wanted, POOL_STEP)
 }

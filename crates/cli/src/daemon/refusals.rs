@@ -1,6 +1,7 @@
 //! Logs refusals: packets that did not come through the wire, and connections of programs on this node.
 
-use super::kernel::LinuxKernel;
+use linux::network::Network;
+use linux::wire::Wire;
 
 /// Number of refusals at the last check.
 #[derive(Default)]
@@ -11,28 +12,34 @@ pub(super) struct Refusals {
     past: u64,
 }
 
-impl LinuxKernel {
-    /// Logs what was refused since the last check.
-    pub(super) fn tell_refusals(&mut self) {
-        let services = u16::try_from(self.services.len()).expect("few");
-        self.refusals.local.resize(services.into(), 0);
-        for index in 0..services {
-            let Ok(now) = self.wire.refused_local_clients(index) else {
+impl Refusals {
+    /// Logs what was refused since the last check. `services` are the names of the services.
+    pub(super) fn tell<'a>(
+        &mut self,
+        wire: &Wire,
+        network: &Network,
+        services: impl Iterator<Item = &'a str>,
+    ) {
+        for (index, service) in (0..).zip(services) {
+            let Ok(now) = wire.refused_local_clients(index) else {
                 return; // the status reads the same counters, and logs the error
             };
-            let before = std::mem::replace(&mut self.refusals.local[usize::from(index)], now);
+            if self.local.len() <= usize::from(index) {
+                self.local.push(0);
+            }
+            let before = std::mem::replace(&mut self.local[usize::from(index)], now);
             if now > before {
                 tracing::warn!(
-                    service = self.service_name(index),
+                    service,
                     connections = now - before,
                     "programs on this node were refused: they bind another address than the node's own, or it has none"
                 );
             }
         }
-        let Ok(now) = self.network.refused() else {
+        let Ok(now) = network.refused() else {
             return; // the guard is gone, which `mend` notices and logs
         };
-        let before = std::mem::replace(&mut self.refusals.past, now);
+        let before = std::mem::replace(&mut self.past, now);
         if now > before {
             let packets = now - before;
             tracing::warn!(

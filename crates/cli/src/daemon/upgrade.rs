@@ -25,7 +25,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, execv};
 use signal_hook::consts::SIGUSR2;
 
-use super::Start;
+use super::start::Start;
 use crate::bounded::{self, CommandOutcome, LatePolicy};
 use crate::config::{Config, SecretKey};
 use crate::lock::Lock;

@@ -5,7 +5,7 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use linux::spill::SpillDir;
 use proto::spill::Depot;
 
-use super::Findings;
+use super::findings::Findings;
 use crate::config::{AtLimitSetting, Config, ServiceSettings};
 
 /// Adds the faults of the spill directory to `findings`.

@@ -1,6 +1,7 @@
 //! Checks whether this machine and its network agree with the configuration. Changes nothing.
 
 mod files;
+mod findings;
 mod trust;
 
 use std::collections::BTreeMap;
@@ -10,8 +11,9 @@ use std::time::Duration;
 
 use linux::network::{self, Interface, Mac};
 
-use crate::config::{ArbiterSettings, Config, NodeRole, Problem, ServiceSettings};
+use crate::config::{ArbiterSettings, Config, NodeRole, ServiceSettings};
 use crate::daemon::accepts;
+pub use findings::Findings;
 
 /// How long neighbours may take to answer. RFC 5227's probing takes about as long, and a neighbour that is there answers in a
 /// millisecond.
@@ -20,15 +22,6 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Ways out when the peer does not answer; the end of an error message.
 const PEER_ALLOWED: &str = "allowed: the peer's address, with the peer switched on, or the option --without-peer to serve alone what \
                             this node is the primary of";
-
-/// The results of the checks.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Findings {
-    /// Problems that keep the node from running.
-    pub problems: Vec<Problem>,
-    /// Problems that will matter later.
-    pub warnings: Vec<Problem>,
-}
 
 /// Whether the peer must answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

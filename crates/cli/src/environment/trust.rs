@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::Findings;
+use super::findings::Findings;
 use crate::arbiter::witness;
 use crate::config::{ArbiterSettings, Config, Problem, SecretKey, WitnessSettings, private};
 

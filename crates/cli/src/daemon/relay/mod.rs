@@ -4,7 +4,7 @@
 mod serve;
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,12 +14,12 @@ use anyhow::Context;
 use linux::keeper;
 use proto::Instant;
 use proto::action::ServiceIndex;
-use proto::connection::{Connection, Endpoint};
-use proto::restart::http::Volatile;
 
 use crate::config::{AfterTakeover, Config};
 use crate::control::RestoredStatus;
 use crate::keepers::Keepers;
+pub use serve::Handover;
+use serve::{RelayReport, RelayService};
 
 /// Number of low bits of a connection's number. An agent counts its connections in them. The high bits are random for
 /// each agent.
@@ -28,23 +28,6 @@ const NUMBERS: u32 = 32;
 const TAKEN_MAX: usize = 1 << 16;
 /// Why a connection that was taken over is not protected.
 pub const RELAYED: &str = "relayed; no backup";
-
-/// A live connection on its way to the keeper.
-pub struct Handover {
-    /// Its number among the connections that were taken over.
-    pub id: u64,
-    pub service: ServiceIndex,
-    /// The logs and the restart point.
-    pub connection: Box<Connection>,
-    /// See [`HandedOver`](proto::takeover::HandedOver).
-    pub syn_ack: Option<Vec<u8>>,
-    /// The state from which the socket was restored.
-    pub endpoint: Endpoint,
-    /// The client's connection.
-    pub socket: OwnedFd,
-    /// The replica's connection to the application.
-    pub replica: Option<TcpStream>,
-}
 
 /// A live socket that this process still owns.
 pub struct LiveSocket {
@@ -62,6 +45,17 @@ struct TakenConnection {
     stage: Stage,
 }
 
+impl TakenConnection {
+    /// Whether the report may lack the connection because the keeper has got it since or has yet to get it.
+    const fn may_lack_in(&self, report: &RelayReport) -> bool {
+        match self.stage {
+            Stage::Here => true,
+            Stage::Given(number) => number > report.given,
+            Stage::Dropped => false,
+        }
+    }
+}
+
 /// Where a connection that was taken over is.
 enum Stage {
     /// This process owns its socket.
@@ -70,25 +64,6 @@ enum Stage {
     Given(u64),
     /// It was not handed over: its socket was closed.
     Dropped,
-}
-
-/// The thread's last report.
-#[derive(Default)]
-struct RelayReport {
-    status: keeper::KeeperStatus,
-    /// Number of connections that the thread had been given when it asked for `status`. `status` also covers the
-    /// connections of earlier agents.
-    given: u64,
-    /// Number of connections that the thread was given and the keepers have taken or refused.
-    settled: u64,
-}
-
-/// A service's configuration, for the thread.
-struct RelayService {
-    name: String,
-    application: SocketAddr,
-    volatile: Volatile,
-    closes: bool,
 }
 
 /// The live connections and the way to the keepers.
@@ -269,7 +244,7 @@ impl RelayedConnections {
         let relayed = told.relayed(&self.names[usize::from(service)]);
         let on_the_way = self
             .taken_of(service)
-            .filter(|(id, taken)| !relayed.contains_key(id) && told.may_lack(taken))
+            .filter(|(id, taken)| !relayed.contains_key(id) && taken.may_lack_in(&told))
             .map(|(_, taken)| (taken.client, 0, 0));
         let passed = |one: &&keeper::KeeperConnectionStatus| (one.client, one.to_application, one.to_client);
         relayed.values().map(passed).chain(on_the_way).collect()
@@ -288,7 +263,7 @@ impl RelayedConnections {
                 service: name.clone(),
                 client: taken.client,
                 live_ns: taken.live.as_nanos(),
-                lives: relayed.contains_key(id) || told.may_lack(taken),
+                lives: relayed.contains_key(id) || taken.may_lack_in(&told),
                 reason: reasons.get(id).copied().unwrap_or_default().to_owned(),
             })
             .collect();
@@ -299,27 +274,6 @@ impl RelayedConnections {
         self.taken
             .iter()
             .filter(move |(_, taken)| taken.service == service)
-    }
-}
-
-impl RelayReport {
-    /// The connections of a service that the keepers relay, by number. It is a map, because searching a list of thousands once for each
-    /// connection would delay the agent.
-    fn relayed(&self, service: &str) -> HashMap<u64, &keeper::KeeperConnectionStatus> {
-        let connections = self.status.connections.iter();
-        connections
-            .filter(|connection| connection.service == service)
-            .map(|connection| (connection.id, connection))
-            .collect()
-    }
-
-    /// Whether the last report may lack the connection because the keeper has got it since or has yet to get it.
-    fn may_lack(&self, taken: &TakenConnection) -> bool {
-        match taken.stage {
-            Stage::Here => true,
-            Stage::Given(number) => number > self.given,
-            Stage::Dropped => false,
-        }
     }
 }
 

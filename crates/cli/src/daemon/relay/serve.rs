@@ -1,23 +1,73 @@
 //! The thread that talks to the keepers.
 
-use std::os::fd::AsFd;
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use linux::keeper::{Adoption, AdoptionPlan, LoggedInput};
+use linux::keeper::{self, Adoption, AdoptionPlan, LoggedInput};
 use proto::Instant;
 use proto::action::ServiceIndex;
-use proto::connection::OutputEnd;
+use proto::connection::{Connection, Endpoint, OutputEnd};
 use proto::follower::Restart;
+use proto::restart::http::Volatile;
 
-use super::{Handover, RelayReport, RelayService};
 use crate::keepers::Keepers;
 
 /// Time between two status requests while the keepers relay something.
 const REFRESH: Duration = Duration::from_millis(200);
 /// Time between two status requests while the keepers relay nothing. A dead keeper is noticed and replaced within this time.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// A live connection on its way to the keeper.
+pub struct Handover {
+    /// Its number among the connections that were taken over.
+    pub id: u64,
+    pub service: ServiceIndex,
+    /// The logs and the restart point.
+    pub connection: Box<Connection>,
+    /// See [`HandedOver`](proto::takeover::HandedOver).
+    pub syn_ack: Option<Vec<u8>>,
+    /// The state from which the socket was restored.
+    pub endpoint: Endpoint,
+    /// The client's connection.
+    pub socket: OwnedFd,
+    /// The replica's connection to the application.
+    pub replica: Option<TcpStream>,
+}
+
+/// The thread's last report.
+#[derive(Default)]
+pub(super) struct RelayReport {
+    pub status: keeper::KeeperStatus,
+    /// Number of connections that the thread had been given when it asked for `status`. `status` also covers the
+    /// connections of earlier agents.
+    pub given: u64,
+    /// Number of connections that the thread was given and the keepers have taken or refused.
+    pub settled: u64,
+}
+
+/// A service's configuration, for the thread.
+pub(super) struct RelayService {
+    pub name: String,
+    pub application: SocketAddr,
+    pub volatile: Volatile,
+    pub closes: bool,
+}
+
+impl RelayReport {
+    /// The connections of a service that the keepers relay, by number. It is a map, because searching a list of thousands once for each
+    /// connection would delay the agent.
+    pub fn relayed(&self, service: &str) -> HashMap<u64, &keeper::KeeperConnectionStatus> {
+        let connections = self.status.connections.iter();
+        connections
+            .filter(|connection| connection.service == service)
+            .map(|connection| (connection.id, connection))
+            .collect()
+    }
+}
 
 pub(super) struct RelayThread {
     keepers: Keepers,

@@ -1,0 +1,13 @@
+//! The functions that the commands call.
+
+use crate::config::Config;
+use crate::daemon::Start;
+
+/// The functions that the commands call.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    /// Runs the node until it is told to stop.
+    pub run: fn(&Start<'_>) -> anyhow::Result<()>,
+    /// Names the features that this kernel lacks to run the node.
+    pub features: fn(&Config) -> Vec<String>,
+}
