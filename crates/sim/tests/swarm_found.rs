@@ -254,3 +254,9 @@ fn only_the_latest_heartbeat_counts() {
 fn a_reset_does_not_overtake_an_earlier_reply() {
     hold([scenario!("seed-741950433400")]);
 }
+
+/// The network delivered the hook's question twice. The hook took the two answers for proof that no input was on its way to the server.
+#[test]
+fn an_answer_that_comes_twice_counts_once() {
+    hold([scenario!("seed-851820183145")]);
+}

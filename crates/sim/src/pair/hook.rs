@@ -73,6 +73,7 @@ impl Machine {
                 self.say_to_hook(&HookMessage::Answer { question, state });
             }
             HookMessage::Answer { question, state } if question == self.hook.question => {
+                self.hook.question += 1; // the network may deliver an answer twice, which counts once
                 self.on_state(now, state.into_iter().collect());
             }
             HookMessage::Ask { .. } | HookMessage::Answer { .. } => {}
