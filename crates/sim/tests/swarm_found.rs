@@ -260,3 +260,22 @@ fn a_reset_does_not_overtake_an_earlier_reply() {
 fn an_answer_that_comes_twice_counts_once() {
     hold([scenario!("seed-851820183145")]);
 }
+
+/// Half of the probes of a kernel were lost on one link, while its agent was dead. The simulator did not send probes over the other link.
+#[test]
+fn a_kernel_is_probed_over_every_link() {
+    hold([scenario!("seed-851830267762")]);
+}
+
+/// The primary's agent was stopped for too long. The wire's machine stood still, so it could not say that it had not taken over.
+#[test]
+fn a_primary_in_doubt_ends_its_connections() {
+    hold([scenario!("seed-851840347569"), scenario!("seed-851840347909")]);
+}
+
+/// The wire's agent was stopped during the hold, and reported the copy long after the hold's time limit. The judge compared the states as late
+/// as that.
+#[test]
+fn a_copy_is_compared_when_the_hold_ends() {
+    hold([scenario!("seed-963000006871")]);
+}

@@ -14,7 +14,7 @@ impl Machine {
     fn receive(&mut self, now: Instant, port: Port, packet: Vec<u8>) {
         let is_ip = packet.first().is_some_and(|first| first >> 4 == 4);
         match port {
-            AGENTS => self.on_agents(now, &packet),
+            AGENTS => self.on_agents(now, AGENTS, &packet),
             CLIENTS if is_ip => self.on_packet(now, WireSide::Clients, packet),
             CLIENTS => self.on_neighbour(&packet),
             _ if !is_ip => self.on_agents_here(now, &packet),

@@ -20,6 +20,7 @@ impl Judge {
             copied: None,
             finishing: None,
             covers_from: None,
+            held_until: None,
             difference: None,
         });
     }
@@ -45,6 +46,23 @@ impl Judge {
         }
     }
 
+    /// Input is held on a node until `until`, or until the node's agent ends the hold.
+    pub(super) fn on_hold(&mut self, node: usize, until: Instant) {
+        if let Some(copy) = &mut self.copies[node] {
+            copy.held_until = Some(until);
+        }
+    }
+
+    /// Ends the holds whose time limit has come.
+    pub(super) fn end_holds(&mut self) {
+        for node in 0..self.copies.len() {
+            let until = self.copies[node].as_ref().and_then(|copy| copy.held_until);
+            if until.is_some_and(|until| until <= self.now) {
+                self.on_hold_end(node);
+            }
+        }
+    }
+
     /// Input is no longer held on a node.
     pub(super) fn on_hold_end(&mut self, node: usize) {
         let primary = self.copies[1 - node].as_ref();
@@ -54,6 +72,9 @@ impl Judge {
         let Some(copy) = &mut self.copies[node] else {
             return;
         };
+        if copy.held_until.take().is_none() {
+            return; // the hold has ended before, by its time limit
+        }
         let Some(copied) = &copy.copied else { return };
         let differs = |(client, bytes): (&SocketAddr, &u64)| {
             let has = copied.get(client).copied().unwrap_or(0);

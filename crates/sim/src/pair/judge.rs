@@ -49,6 +49,8 @@ pub struct Judge {
     /// For each node, whether its agent knows that the node is the wire, or has taken over since. Only such a node can continue
     /// connections from its log.
     is_wire: [bool; 2],
+    /// For each node, the time until which its machine stands still.
+    still_until: [Instant; 2],
     /// Number of clients that have not completed their handshake.
     half_open: u64,
     pub(super) flows: BTreeMap<SocketAddr, WatchedConnection>,
@@ -199,16 +201,20 @@ impl WatchedConnection {
         self.was_lent_in_vain = true;
     }
 
-    /// Notes if no node can continue the connection. If the client has no SYN-ACK yet, this counts only if the SYN-ACK
-    /// that the primary has already sent reaches the client later. Otherwise the client repeats its SYN.
+    /// Notes if no node can continue the connection.
     fn look_for_holders(&mut self, is_wire: [bool; 2], copies: &[Option<ObservedCopy>; 2]) {
         let is_held = (0..2).any(|node| {
             let has_state = || Judge::is_covered(copies[node].as_ref(), self.heard[node]);
             self.sockets[node] || self.logs[node] && is_wire[node] && has_state()
         });
-        if is_held {
-            return;
+        if !is_held {
+            self.lose_holders();
         }
+    }
+
+    /// No node can continue the connection. If the client has no SYN-ACK yet, this counts only if the SYN-ACK that the
+    /// primary has already sent reaches the client later. Otherwise the client repeats its SYN.
+    fn lose_holders(&mut self) {
         self.is_orphaned |= self.output_first.is_some();
         self.lost_offer = self.offered;
     }
@@ -248,6 +254,7 @@ impl Judge {
             given: BTreeSet::new(),
             given_now: [None; 2],
             is_wire: [false; 2],
+            still_until: [Instant::ZERO; 2],
             half_open: 0,
             flows: BTreeMap::new(),
             copies: [None, None],
@@ -295,8 +302,9 @@ impl Judge {
     }
 
     /// Sets the judge's clock to the world's time.
-    pub(super) const fn look_at_clock(&mut self, now: Instant) {
+    pub(super) fn look_at_clock(&mut self, now: Instant) {
         self.now = now;
+        self.end_holds();
     }
 
     /// A client sends a packet.
@@ -427,6 +435,21 @@ impl Judge {
                 flow.look_for_holders(self.is_wire, &self.copies);
             }
         }
+    }
+
+    /// A node's machine stands still until `until`.
+    pub(super) fn on_still(&mut self, node: usize, until: Instant) {
+        self.still_until[node] = self.still_until[node].max(until);
+    }
+
+    /// A node ends its sockets because it does not know what happened while its agent was away. If the other machine stands still, that
+    /// machine cannot say that it has not taken over, so the connections are lost (docs/roles.md, *A new agent*).
+    pub(super) fn on_given_up(&mut self, node: usize) {
+        if self.now >= self.still_until[1 - node] {
+            return;
+        }
+        let held_here = self.flows.values_mut().filter(|flow| flow.sockets[node]);
+        held_here.for_each(WatchedConnection::lose_holders);
     }
 
     /// The process that served a client on a node has died.

@@ -18,7 +18,7 @@ use proto::takeover::HandedOver;
 
 use super::arbiter::{EpochRequest, TimedAnswer};
 use super::defect::Defect;
-use super::machine::{AGENTS, Address, ApplicationReplica, Machine, PROBE};
+use super::machine::{AGENTS, Address, ApplicationReplica, Machine, PEER, PROBE};
 use super::relay::{RelayAdoption, RelayPlan, SimRelay};
 use super::thread::AgentMessage;
 use crate::host::EndpointId;
@@ -212,7 +212,10 @@ impl Kernel for Machine {
     }
 
     /// The gate is closed, so all sockets end, and no packet says so.
-    fn stand_down(&mut self, _: ServiceIndex, _: bool) {
+    fn stand_down(&mut self, _: ServiceIndex, is_deposed: bool) {
+        if !is_deposed {
+            self.judge.borrow_mut().on_given_up(self.config.number);
+        }
         self.may_speak = false;
         (self.is_claiming, self.is_reached) = (false, false);
         self.address = Address::Nowhere;
@@ -236,8 +239,10 @@ impl Kernel for Machine {
     }
 
     fn hold_input(&mut self, _: ServiceIndex, until: Option<Instant>) {
-        if until.is_none() {
-            self.judge.borrow_mut().on_hold_end(self.config.number);
+        let number = self.config.number;
+        match until.map(|until| self.clock.when(until)) {
+            Some(until) => self.judge.borrow_mut().on_hold(number, until),
+            None => self.judge.borrow_mut().on_hold_end(number),
         }
         self.wire
             .hold_input(until.filter(|_| !self.is(Defect::ReleaseInput)));
@@ -269,6 +274,9 @@ impl Kernel for Machine {
 
     fn probe(&mut self) {
         self.send(AGENTS, PROBE);
+        if self.config.service_link {
+            self.send(PEER, PROBE);
+        }
     }
 
     fn take_unlogged(&mut self, _: ServiceIndex) -> u64 {

@@ -145,6 +145,8 @@ pub(super) struct ObservedCopy {
     pub finishing: Option<Instant>,
     /// Start of the *finish* run that made the copy on which the node's agent relies.
     pub covers_from: Option<Instant>,
+    /// Time limit of the hold, if input is held. The wire lets input pass then, even if its agent is stopped.
+    pub held_until: Option<Instant>,
     /// How the primary's state differed from the copy when the hold ended.
     pub difference: Option<String>,
 }

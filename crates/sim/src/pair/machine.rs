@@ -308,12 +308,14 @@ impl Machine {
 
     /// Stops the whole machine until `until`.
     pub fn freeze(&mut self, until: Instant) {
+        self.judge.borrow_mut().on_still(self.config.number, until);
         let until = self.clock.read(until);
         self.frozen_until = self.frozen_until.max(until);
     }
 
     /// A hypervisor pauses the machine until `until`. The machine's clock stands still. Its counter goes on if `counter_goes_on`.
     pub fn halt(&mut self, now: Instant, until: Instant, counter_goes_on: bool) {
+        self.judge.borrow_mut().on_still(self.config.number, until);
         let answered: Vec<_> = self
             .verdicts
             .iter()
@@ -484,13 +486,16 @@ impl Machine {
 
     /// Handles a message of the peer's agent that came through the service's network.
     pub(super) fn on_agents_here(&mut self, now: Instant, packet: &[u8]) {
-        self.agent.seen_here = Some(now);
-        self.on_agents(now, packet);
+        if packet != PROBE && packet != ALIVE {
+            self.agent.seen_here = Some(now);
+        }
+        self.on_agents(now, PEER, packet);
     }
 
-    pub(super) fn on_agents(&mut self, now: Instant, packet: &[u8]) {
+    /// Handles a message of the peer's agent or a probe of its kernel, which came in through `port`.
+    pub(super) fn on_agents(&mut self, now: Instant, port: Port, packet: &[u8]) {
         match packet {
-            PROBE => self.send(AGENTS, ALIVE),
+            PROBE => self.send(port, ALIVE),
             ALIVE => {
                 self.agent.is_answered = true;
                 self.agent.wake(now);
