@@ -21,4 +21,4 @@ mod turn;
 pub use crate::core::Core;
 pub use executor::{Executor, check_log, feed_replica};
 pub use kernel::{Kernel, LogReader, MessageToPeer, SyncRun, Written};
-pub use turn::TurnStep;
+pub use turn::{TurnStep, is_superseded};

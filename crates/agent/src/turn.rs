@@ -11,8 +11,7 @@ pub enum TurnStep {
     CheckIn,
     /// Reads the log.
     ReadLog,
-    /// Passes the peer's messages to the node. If several heartbeats have arrived, only the latest one counts: it has the peer's state, and
-    /// the node must not act on the states before.
+    /// Passes the peer's messages to the node, except heartbeats that are superseded ([`is_superseded`]).
     HearPeer,
     /// Tells the node the state of its applications, its arbiter and its network.
     Watch,
@@ -45,6 +44,16 @@ impl TurnStep {
     pub const fn next(self) -> Self {
         Self::ALL[(self as usize + 1) % Self::ALL.len()]
     }
+}
+
+/// Whether `message` is a heartbeat, and another heartbeat is among the `later` messages that have arrived. Only the latest heartbeat
+/// counts: it has the peer's state, and the node must not act on the states before.
+pub fn is_superseded<'a, T: 'a>(
+    message: &T,
+    later: impl IntoIterator<Item = &'a T>,
+    is_heartbeat: impl Fn(&T) -> bool,
+) -> bool {
+    is_heartbeat(message) && later.into_iter().any(is_heartbeat)
 }
 
 #[cfg(test)]

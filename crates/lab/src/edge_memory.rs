@@ -58,6 +58,7 @@ struct EdgeMemoryPeak {
     peak_packets: usize,
     /// Number of connections in memory at that time, at the edge that held more of them.
     connections_at_peak: usize,
+    /// Bytes at both edges together, divided by `connections_at_peak`.
     bytes_per_connection: f64,
 }
 

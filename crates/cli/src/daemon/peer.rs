@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use agent::is_superseded;
 use anyhow::Context;
 use linux::probe::Prober;
 use proto::action::{Heartbeat, ServiceBeat};
@@ -297,9 +298,11 @@ impl PeerLinks {
             }
         }
         let is_heartbeat =
-            |arrival: &&mut PeerDatagram| matches!(arrival.message, Some(PeerMessage::Heartbeat(_)));
-        for superseded in arrivals.iter_mut().rev().filter(is_heartbeat).skip(1) {
-            superseded.message = None;
+            |arrival: &PeerDatagram| matches!(arrival.message, Some(PeerMessage::Heartbeat(_)));
+        for index in 0..arrivals.len() {
+            if is_superseded(&arrivals[index], &arrivals[index + 1..], is_heartbeat) {
+                arrivals[index].message = None;
+            }
         }
         arrivals
     }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use agent::{Core, Executor, TurnStep};
+use agent::{Core, Executor, TurnStep, is_superseded};
 use proto::Instant;
 use proto::action::{Gate, Heartbeat};
 use proto::node::{Node, NodeConfig};
@@ -195,9 +195,7 @@ impl Station {
             TurnStep::HearPeer => {
                 if let Some(word) = self.machine.agent.words.pop_front() {
                     let is_heartbeat = |word: &AgentMessage| matches!(word, AgentMessage::Heartbeat(_));
-                    let is_superseded =
-                        is_heartbeat(&word) && self.machine.agent.words.iter().any(is_heartbeat);
-                    if !is_superseded {
+                    if !is_superseded(&word, &self.machine.agent.words, is_heartbeat) {
                         self.hear(now, word);
                     }
                     return true;
