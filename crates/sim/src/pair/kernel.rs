@@ -43,6 +43,16 @@ impl Machine {
         }
     }
 
+    /// # Errors
+    /// If the network refuses changes.
+    fn check_network(&self) -> Result<(), String> {
+        if self.refuses_changes {
+            Err("the network refuses changes".to_owned())
+        } else {
+            Ok(())
+        }
+    }
+
     fn keep_until(&mut self, until: Option<Instant>) {
         let is_earlier = until.is_some_and(|until| Some(until) < self.until);
         let is_wire = self.wire.gate().0 == Gate::Wire;
@@ -127,6 +137,7 @@ impl Kernel for Machine {
     }
 
     fn assume(&mut self, _: ServiceIndex, gate: Gate, _: [u8; 6]) -> Result<(), String> {
+        self.check_network()?;
         self.prepare(gate);
         Ok(())
     }
@@ -194,13 +205,15 @@ impl Kernel for Machine {
     }
 
     fn take_address(&mut self, _: ServiceIndex) -> Result<(), String> {
+        self.check_network()?;
         self.address = Address::Interface;
         self.is_claiming = true;
         Ok(())
     }
 
     fn mend(&mut self, _: ServiceIndex) -> Result<[u8; 6], String> {
-        unreachable!("no step fails in this network")
+        self.check_network()?;
+        Ok(self.config.core.services[0].mac)
     }
 
     fn announce(&mut self, _: ServiceIndex) {

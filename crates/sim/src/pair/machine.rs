@@ -147,6 +147,8 @@ pub struct Machine {
     pub(super) has_carrier: bool,
     /// All cables of the node are cut, so it does not reach the arbiter either.
     pub(super) is_cut_off: bool,
+    /// Changes of the node's network fail.
+    pub(super) refuses_changes: bool,
     /// The whole machine stands still until this time. Incoming packets wait in the backlog.
     pub(super) frozen_until: Instant,
     pub(super) backlog: Vec<(Port, Vec<u8>)>,
@@ -210,6 +212,7 @@ impl Machine {
             doubted: None,
             has_carrier: true,
             is_cut_off: false,
+            refuses_changes: false,
             frozen_until: now,
             backlog: Vec::new(),
             handshakes: BTreeMap::new(),
@@ -295,6 +298,11 @@ impl Machine {
     /// Sets whether the cable of the service's interface carries a signal.
     pub const fn set_carrier(&mut self, has_carrier: bool) {
         self.has_carrier = has_carrier;
+    }
+
+    /// Sets whether changes of the node's network fail.
+    pub const fn set_refuses_changes(&mut self, refuses_changes: bool) {
+        self.refuses_changes = refuses_changes;
     }
 
     /// Sets whether all cables of the node are cut.

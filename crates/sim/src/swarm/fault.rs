@@ -61,11 +61,13 @@ pub enum FaultKind {
     Handover,
     /// The operator drains a node, and takes it back in when the fault ends.
     Drain,
+    /// A node's network refuses changes: addresses, routes and rules stay as they are.
+    Network,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Crash,
         Self::Agent,
         Self::Pause,
@@ -87,7 +89,11 @@ impl FaultKind {
         Self::Path,
         Self::PathOneWay,
         Self::Router,
+        Self::Network,
     ];
+
+    /// The first of `ALL`, which may happen in any run. The others are drawn apart.
+    const ANYWHERE: usize = 18;
 
     /// Faults of paths.
     pub const PATHS: [Self; 3] = [Self::Path, Self::PathOneWay, Self::Router];
@@ -116,6 +122,7 @@ impl FaultKind {
             Self::Arbiter => "arbiter",
             Self::Handover => "handover",
             Self::Drain => "drain",
+            Self::Network => "network",
         }
     }
 }
@@ -159,6 +166,7 @@ pub(super) enum Mend {
     Link(CableId),
     Server(NodeId),
     Drain(NodeId),
+    Network(NodeId),
 }
 
 impl PlannedFault {
@@ -235,6 +243,12 @@ impl PlannedFault {
             FaultKind::Drain => {
                 with(scene, id, Station::order_drain);
                 vec![Mend::Drain(id)]
+            }
+            FaultKind::Network => {
+                with(scene, id, |station, _| {
+                    station.machine_mut().set_refuses_changes(true)
+                });
+                vec![Mend::Network(id)]
             }
         }
     }
@@ -343,6 +357,11 @@ impl Mend {
             Self::Drain(id) => {
                 with(scene, id, Station::order_return);
             }
+            Self::Network(id) => {
+                with(scene, id, |station, _| {
+                    station.machine_mut().set_refuses_changes(false)
+                });
+            }
         }
     }
 }
@@ -355,7 +374,7 @@ pub(super) fn fault(draw: &mut Draw, during: Option<PairPhase>) -> PlannedFault 
     PlannedFault {
         during,
         after_us: draw.below(200_000),
-        kind: draw.pick(&FaultKind::ALL[..FaultKind::ALL.len() - FaultKind::PATHS.len()]),
+        kind: draw.pick(&FaultKind::ALL[..FaultKind::ANYWHERE]),
         target: draw.pick(&[FaultTarget::Speaker, FaultTarget::Other]),
         length_us: draw.pick(&[20_000, 120_000, 400_000, 900_000]) + draw.below(100_000),
         detail: draw.below(1 << 32),

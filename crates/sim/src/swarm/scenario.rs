@@ -207,6 +207,7 @@ impl Scenario {
             }
             scenario.outside |= story.has_outside;
         }
+        scenario.draw_network_faults();
         scenario
     }
 
@@ -229,6 +230,15 @@ impl Scenario {
                 prepare_us: draw.pick(&[1_000, 10_000, 100_000]),
                 failures: draw.pick(&[0, 0, 0, 1, 2]),
             });
+        }
+    }
+
+    /// In some runs, a fault is replaced by a network that refuses changes. A separate seed keeps all other runs as they were.
+    fn draw_network_faults(&mut self) {
+        let mut draw = Draw::new(self.seed ^ 0x4e70_0c4a_a6e5_0000);
+        if draw.chance(0.1) {
+            let index = usize::try_from(draw.below(self.faults.len() as u64)).expect("few faults");
+            self.faults[index].kind = FaultKind::Network;
         }
     }
 

@@ -92,7 +92,8 @@ const fn silenced_by(fault: &PlannedFault) -> Option<Where> {
         | FaultKind::Server
         | FaultKind::Arbiter
         | FaultKind::Handover
-        | FaultKind::Drain => None,
+        | FaultKind::Drain
+        | FaultKind::Network => None,
     }
 }
 
