@@ -46,19 +46,32 @@ impl TurnStep {
     }
 }
 
-/// Whether `message` is a heartbeat, and another heartbeat is among the `later` messages that have arrived. Only the latest heartbeat
-/// counts: it has the peer's state, and the node must not act on the states before.
+/// Whether `message` is a heartbeat, and another heartbeat of the same agent is among the `later` messages that have arrived. Only the
+/// latest heartbeat counts: it has the peer's state, and the node must not act on the states before. An agent that was
+/// started later knows nothing of the states before, for example that its node had taken over. So the latest heartbeat of
+/// each agent counts.
+///
+/// `agent_of` tells the incarnation of the agent that sent a heartbeat. `None` for other messages.
 pub fn is_superseded<'a, T: 'a>(
     message: &T,
     later: impl IntoIterator<Item = &'a T>,
-    is_heartbeat: impl Fn(&T) -> bool,
+    agent_of: impl Fn(&T) -> Option<u64>,
 ) -> bool {
-    is_heartbeat(message) && later.into_iter().any(is_heartbeat)
+    let agent = agent_of(message);
+    agent.is_some() && later.into_iter().any(|other| agent_of(other) == agent)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_latest_heartbeat_of_each_agent_counts() {
+        let arrived = [Some(1), None, Some(1), Some(2), Some(2)]; // incarnations; `None` is another message
+        let counts = (0..arrived.len())
+            .map(|index| !is_superseded(&arrived[index], &arrived[index + 1..], |agent| *agent));
+        assert_eq!(counts.collect::<Vec<_>>(), [false, true, true, false, true]);
+    }
 
     #[test]
     fn a_turn_takes_every_step_once() {

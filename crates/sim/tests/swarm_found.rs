@@ -279,3 +279,16 @@ fn a_primary_in_doubt_ends_its_connections() {
 fn a_copy_is_compared_when_the_hold_ends() {
     hold([scenario!("seed-963000006871")]);
 }
+
+/// The wire's server died, and the agent opened a replica before it noticed. The simulated server accepted the connection.
+#[test]
+fn a_dead_server_takes_no_replica() {
+    hold([scenario!("seed-1073510100097")]);
+}
+
+/// The wire took over while the primary's agent was stopped, lost its power and was started again. The primary took only the latest
+/// heartbeat, which knew nothing of the takeover.
+#[test]
+fn an_earlier_agents_last_heartbeat_counts() {
+    hold([scenario!("seed-1073520168076")]);
+}

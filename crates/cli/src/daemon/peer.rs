@@ -279,7 +279,7 @@ impl PeerLinks {
         self.probers.iter().filter(|prober| prober.is_answered()).count() > 0
     }
 
-    /// Takes the datagrams that have arrived. If there are several heartbeats, only the latest one has its message.
+    /// Takes the datagrams that have arrived. A heartbeat that is superseded ([`is_superseded`]) has no message.
     pub fn receive(&mut self) -> Vec<PeerDatagram> {
         let mut arrivals = Vec::new();
         let mut buffer = [0; DATAGRAM_MAX];
@@ -297,10 +297,12 @@ impl PeerLinks {
                 }
             }
         }
-        let is_heartbeat =
-            |arrival: &PeerDatagram| matches!(arrival.message, Some(PeerMessage::Heartbeat(_)));
+        let agent_of = |arrival: &PeerDatagram| match &arrival.message {
+            Some(PeerMessage::Heartbeat(heartbeat)) => Some(heartbeat.incarnation),
+            _ => None,
+        };
         for index in 0..arrivals.len() {
-            if is_superseded(&arrivals[index], &arrivals[index + 1..], is_heartbeat) {
+            if is_superseded(&arrivals[index], &arrivals[index + 1..], agent_of) {
                 arrivals[index].message = None;
             }
         }

@@ -438,6 +438,9 @@ impl Kernel for Machine {
     }
 
     fn open_replica(&mut self, _: ServiceIndex, id: ConnectionId, client: SocketAddr) -> Result<(), String> {
+        if self.is_server_dead {
+            return Err("the server refuses connections".to_owned());
+        }
         self.judge.borrow_mut().on_replica(self.config.number, client);
         let replica = ApplicationReplica {
             application: (self.config.program)(client),

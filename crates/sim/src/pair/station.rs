@@ -194,8 +194,11 @@ impl Station {
             }
             TurnStep::HearPeer => {
                 if let Some(word) = self.machine.agent.words.pop_front() {
-                    let is_heartbeat = |word: &AgentMessage| matches!(word, AgentMessage::Heartbeat(_));
-                    if !is_superseded(&word, &self.machine.agent.words, is_heartbeat) {
+                    let agent_of = |word: &AgentMessage| match word {
+                        AgentMessage::Heartbeat(heartbeat) => Some(heartbeat.incarnation),
+                        _ => None,
+                    };
+                    if !is_superseded(&word, &self.machine.agent.words, agent_of) {
                         self.hear(now, word);
                     }
                     return true;
