@@ -110,10 +110,9 @@ impl Detector {
         wants
     }
 
-    /// Whether the peer's kernel has given a sign of life lately, however long its agent has been silent.
-    pub fn hears_kernel(&self, now: Instant) -> bool {
-        self.kernel
-            .is_some_and(|at| now.since(at) < self.config.patience())
+    /// Whether the peer's kernel has given a sign of life within the last `patience`, however long its agent has been silent.
+    pub fn hears_kernel(&self, now: Instant, patience: Duration) -> bool {
+        self.kernel.is_some_and(|at| now.since(at) < patience)
     }
 
     /// A packet of the peer came through the wire, or the peer's kernel answered, at `now`. This may be some time ago.

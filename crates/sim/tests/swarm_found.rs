@@ -292,3 +292,15 @@ fn a_dead_server_takes_no_replica() {
 fn an_earlier_agents_last_heartbeat_counts() {
     hold([scenario!("seed-1073520168076")]);
 }
+
+/// The wire's agent was stopped during a takeover. A client's input was logged meanwhile and reached no server, so no copy contains it.
+#[test]
+fn input_that_is_not_released_is_in_no_state() {
+    hold([scenario!("seed-1073530255686")]);
+}
+
+/// A primary in doubt waited for its wire's agent, and answers of the wire's kernel were late.
+#[test]
+fn a_kernel_is_not_dead_because_a_few_answers_are_late() {
+    hold([scenario!("seed-1073530253020")]);
+}

@@ -47,6 +47,18 @@ impl Service {
         self.is_fail_stop() && since.is_some_and(|since| now.since(since) < AGENT_WAIT)
     }
 
+    /// Whether the other node's kernel lives, as far as this node knows. Only probes tell of it while its agent is away, and a few of them or of
+    /// their answers may be lost or late. A node in doubt waits anyway, so for it this counts only after the agent timeout.
+    pub(super) fn hears_kernel(&self, peer: &Detector, now: Instant) -> bool {
+        let config = peer.config();
+        let patience = if self.doubted.is_some() {
+            config.agent_timeout.max(config.patience())
+        } else {
+            config.patience()
+        };
+        peer.hears_kernel(now, patience)
+    }
+
     /// The agent was away for the agent timeout. Begins a doubt, if the role gives reason to.
     pub(crate) fn doubt(&mut self, now: Instant) {
         if !self.is_fail_stop() {

@@ -182,7 +182,7 @@ impl Service {
     /// The peer is silent. Returns whether that counts as the peer's death.
     pub(crate) fn on_silent(&mut self, peer: &Detector, now: Instant) -> bool {
         self.end_interruption(peer);
-        let waits_for_agent = peer.hears_kernel(now) && self.waits_for_agent(peer, now);
+        let waits_for_agent = self.hears_kernel(peer, now) && self.waits_for_agent(peer, now);
         let may_miss = peer.has_heard() || self.expects_peer();
         // A node that takes over a dead worker's connections ignores the silence. If its lease has ended, it takes over all connections.
         let is_busy = self.is_busy() && !self.is_mute(now);

@@ -71,6 +71,8 @@ pub(super) struct WatchedConnection {
     /// Window scale of the server.
     shift: u8,
     input: ObservedBytes,
+    /// A wire has released input, or a node that speaks alone has taken some.
+    has_passed_input: bool,
     /// The input without segments that a receiver may refuse because they are old: the timestamp is older than an earlier segment's
     /// (RFC 7323 §5), or the acknowledgement is older than a window (RFC 5961 §5.2).
     input_in_time: ObservedBytes,
@@ -128,6 +130,7 @@ impl WatchedConnection {
             output_first: None,
             shift: 0,
             input: ObservedBytes::default(),
+            has_passed_input: false,
             input_in_time: ObservedBytes::default(),
             latest: None,
             latest_ack: None,
@@ -156,9 +159,9 @@ impl WatchedConnection {
         }
     }
 
-    /// Whether a byte of the client is known to any node.
-    pub(super) fn has_input(&self) -> bool {
-        self.input.end() > 0
+    /// Whether a byte of the client may have reached a server. A byte that a wire logs while its gate is closed reaches none.
+    pub(super) const fn has_input(&self) -> bool {
+        self.has_passed_input
     }
 
     /// Whether a receiver must take this segment of the client, as far as its age goes.
@@ -395,6 +398,18 @@ impl Judge {
             flow.is_opened = true;
         }
         self.note(direction, packet);
+        if direction == Direction::In {
+            self.pass_input(packet);
+        }
+    }
+
+    /// A packet of a client goes to a server.
+    fn pass_input(&mut self, packet: &[u8]) {
+        let Some(segment) = self.parse(packet) else { return };
+        let has_input = !segment.payload.is_empty() || segment.flags.fin;
+        if let Some(flow) = self.flows.get_mut(&segment.source) {
+            flow.has_passed_input |= has_input;
+        }
     }
 
     /// A primary's stack sends a packet to the wire.
@@ -579,6 +594,7 @@ impl Judge {
     /// The wire has released a packet. `voice` is the primary's; it only matters for packets to a client.
     pub(super) fn on_released(&mut self, voice: PacketSpeaker, direction: Direction, packet: &[u8]) {
         if direction == Direction::In {
+            self.pass_input(packet);
             return;
         }
         let Some(segment) = self.parse(packet) else { return };

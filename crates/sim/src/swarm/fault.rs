@@ -219,14 +219,7 @@ impl PlannedFault {
                 scene.world.set_link(cable, &link).expect("probabilities");
                 vec![Mend::Link(cable)]
             }
-            FaultKind::Worker => {
-                let mut draw = Draw::new(self.detail);
-                let clients: Vec<_> = (0..connections)
-                    .filter(|_| draw.chance(0.4))
-                    .map(SimPair::client_of)
-                    .collect();
-                with(scene, id, |station, now| station.kill_worker(now, &clients))
-            }
+            FaultKind::Worker => self.kill_worker(scene, id, connections),
             FaultKind::Server => {
                 with(scene, id, Station::kill_server);
                 vec![Mend::Server(id)]
@@ -251,6 +244,15 @@ impl PlannedFault {
                 vec![Mend::Network(id)]
             }
         }
+    }
+
+    fn kill_worker(&self, scene: &mut SimPair, id: NodeId, connections: usize) -> Vec<Mend> {
+        let mut draw = Draw::new(self.detail);
+        let clients: Vec<_> = (0..connections)
+            .filter(|_| draw.chance(0.4))
+            .map(SimPair::client_of)
+            .collect();
+        with(scene, id, |station, now| station.kill_worker(now, &clients))
     }
 
     fn break_path(&self, scene: &mut SimPair, id: NodeId) -> Vec<Mend> {
