@@ -376,8 +376,9 @@ impl Kernel for LinuxKernel {
     }
 
     fn hold(&mut self, service: ServiceIndex, clients: Vec<SocketAddr>) -> Vec<SocketAddr> {
-        let held = &mut self.services[usize::from(service)];
-        held.held.hold(&mut self.wire, (service, held.vip), clients)
+        let resources = &mut self.services[usize::from(service)];
+        let place = (service, resources.vip);
+        resources.held.hold(&mut self.wire, place, clients)
     }
 
     fn settle(&mut self, service: ServiceIndex) {

@@ -18,15 +18,13 @@ impl Refusals {
         &mut self,
         wire: &Wire,
         network: &Network,
-        services: impl Iterator<Item = &'a str>,
+        services: impl ExactSizeIterator<Item = &'a str>,
     ) {
+        self.local.resize(services.len(), 0);
         for (index, service) in (0..).zip(services) {
             let Ok(now) = wire.refused_local_clients(index) else {
                 return; // the status reads the same counters, and logs the error
             };
-            if self.local.len() <= usize::from(index) {
-                self.local.push(0);
-            }
             let before = std::mem::replace(&mut self.local[usize::from(index)], now);
             if now > before {
                 tracing::warn!(

@@ -1465,6 +1465,23 @@ fn a_primary_in_doubt_waits_for_its_peers_agent_while_that_kernel_answers() {
     }
 }
 
+/// Some answers of the other kernel are lost or late. It is not dead because of that.
+#[test]
+fn a_primary_in_doubt_misses_answers_for_the_agent_timeout() {
+    let mut two = Two::new(Arbiter::FailStop);
+    two.pass(SHORT).kill(0).pass(LONG).kill(1);
+    pass_alone(&mut two, true, LONG * 2);
+    let agent_timeout = two.nodes[0].config().detector.agent_timeout;
+    pass_alone(&mut two, false, agent_timeout * 9 / 10);
+    assert_eq!(
+        two.nodes[0].service(0).role(),
+        Role::Primary,
+        "it may still answer"
+    );
+    pass_alone(&mut two, false, LONG);
+    assert_eq!(two.nodes[0].service(0).role(), Role::Sole, "it is dead");
+}
+
 /// The wire took over by its own judgement of the paths, and its agent was stopped before it said so. Its kernel goes on speaking.
 #[test]
 fn a_primary_waits_for_its_wires_agent_while_that_kernel_answers() {

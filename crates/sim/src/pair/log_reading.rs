@@ -1,7 +1,6 @@
-//! Reading the log, and the calls that change how the agent runs.
+//! The agent reads the log.
 
 use agent::LogReader;
-use proto::Instant;
 use proto::packet::Checksum;
 use proto::stream::{OnShelf, Shelf};
 
@@ -24,33 +23,6 @@ impl Shelf for RecordBatch<'_> {
 }
 
 impl Machine {
-    /// Stops the agent's thread until `until`. The wire goes on.
-    pub fn pause(&mut self, until: Instant) {
-        let until = self.clock.read(until);
-        self.agent.paused_until = self.agent.paused_until.max(until);
-        self.agent.due = self.agent.due.max(until);
-    }
-
-    /// Until `until`, everything takes the agent `times` as long.
-    pub fn delay(&mut self, until: Instant, times: u32) {
-        self.agent.late = (self.clock.read(until), times);
-    }
-
-    /// From now on the node's clock is faster by `drift` millionths.
-    pub fn set_drift(&mut self, now: Instant, drift: i32) {
-        self.clock.set_drift(now, drift);
-    }
-
-    /// Whether the agent exists and runs.
-    pub(super) fn runs(&self, now: Instant) -> bool {
-        !self.agent.is_dead && now >= self.agent.paused_until && !self.is_frozen(now)
-    }
-
-    /// Whether an agent exists that could be told something.
-    pub(super) const fn has_agent(&self) -> bool {
-        !self.agent.is_dead
-    }
-
     /// Hands the log to `reader`, up to `end`, batch by batch, as the daemon's agent does.
     pub(super) fn read_log(&mut self, end: LogEnd, reader: &mut dyn LogReader) {
         loop {

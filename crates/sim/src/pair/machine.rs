@@ -321,6 +321,33 @@ impl Machine {
         self.frozen_until = self.frozen_until.max(until);
     }
 
+    /// Stops the agent's thread until `until`. The wire goes on.
+    pub fn pause(&mut self, until: Instant) {
+        let until = self.clock.read(until);
+        self.agent.paused_until = self.agent.paused_until.max(until);
+        self.agent.due = self.agent.due.max(until);
+    }
+
+    /// Until `until`, everything takes the agent `times` as long.
+    pub fn delay(&mut self, until: Instant, times: u32) {
+        self.agent.late = (self.clock.read(until), times);
+    }
+
+    /// From now on the node's clock is faster by `drift` millionths.
+    pub fn set_drift(&mut self, now: Instant, drift: i32) {
+        self.clock.set_drift(now, drift);
+    }
+
+    /// Whether the agent exists and runs.
+    pub(super) fn runs(&self, now: Instant) -> bool {
+        !self.agent.is_dead && now >= self.agent.paused_until && !self.is_frozen(now)
+    }
+
+    /// Whether an agent exists that could be told something.
+    pub(super) const fn has_agent(&self) -> bool {
+        !self.agent.is_dead
+    }
+
     /// A hypervisor pauses the machine until `until`. The machine's clock stands still. Its counter goes on if `counter_goes_on`.
     pub fn halt(&mut self, now: Instant, until: Instant, counter_goes_on: bool) {
         self.judge.borrow_mut().on_still(self.config.number, until);

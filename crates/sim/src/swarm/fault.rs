@@ -92,8 +92,8 @@ impl FaultKind {
         Self::Network,
     ];
 
-    /// The first of `ALL`, which may happen in any run. The others are drawn apart.
-    const ANYWHERE: usize = 18;
+    /// How many of `ALL`, from the first on, may happen in any run. The faults of paths and `Network` are drawn apart.
+    const ANYWHERE: usize = Self::ALL.len() - Self::PATHS.len() - 1;
 
     /// Faults of paths.
     pub const PATHS: [Self; 3] = [Self::Path, Self::PathOneWay, Self::Router];
