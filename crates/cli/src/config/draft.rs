@@ -9,7 +9,7 @@ use super::{
     PolicySetting, ServiceSettings, StateSyncSettings,
 };
 
-/// A service as its own table describes it. [`relations`] adds what depends on other tables.
+/// A service as its own table describes it. [`super::relations`] adds what depends on other tables.
 pub(super) struct Draft {
     pub(super) name: Option<String>,
     pub(super) address: Option<IpAddr>,
