@@ -234,6 +234,14 @@ impl SimPair {
         link.map(|(_, link)| link.clone()).unwrap_or_default()
     }
 
+    /// From now on, no cable loses packets.
+    pub(crate) fn end_losses(&mut self) {
+        for (cable, link) in self.links.iter_mut().filter(|(_, link)| link.loss > 0.0) {
+            link.loss = 0.0;
+            self.world.set_link(*cable, link).expect("it was valid before");
+        }
+    }
+
     /// Whether clients reach an application now, either on a node that speaks alone, or through a wire and its primary.
     pub(crate) fn is_served(&self) -> bool {
         let nodes = [self.primary, self.backup];
