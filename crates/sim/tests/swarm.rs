@@ -170,7 +170,7 @@ fn a_failure_is_made_small() {
     let mut scenario = Scenario::draw(3);
     scenario.policy = RestartPolicy::Http;
     scenario.defect = Some(Defect::ForgetSyn);
-    let (small, outcome) = shrink(&scenario).expect("every handshake breaks a promise");
+    let (small, outcome) = shrink(&scenario).expect("every handshake breaks a rule");
     assert!(
         small.connections.len() <= 1 && small.faults.is_empty(),
         "{small:?}"

@@ -1,5 +1,5 @@
-//! Small scenarios made from what the swarm has found. The scenarios do not break a promise any more. Each defect that only the swarm has
-//! found has a scenario that breaks a promise if the defect is put back. If a change of the simulator makes such a scenario useless,
+//! Small scenarios made from what the swarm has found. The scenarios do not break a rule any more. Each defect that only the swarm has
+//! found has a scenario that breaks a rule if the defect is put back. If a change of the simulator makes such a scenario useless,
 //! `steadfast-lab swarm --defect NAME` finds another one.
 
 use steadfast_sim::pair::Defect;
@@ -19,7 +19,7 @@ fn hold(scenarios: impl IntoIterator<Item = Scenario>) {
     }
 }
 
-/// The scenario breaks a promise because of `defect`.
+/// The scenario breaks a rule because of `defect`.
 #[track_caller]
 fn shows(defect: Defect, mut scenario: Scenario) {
     assert_eq!(scenario.defect, Some(defect));
@@ -74,7 +74,7 @@ fn who_was_away_for_long_does_not_trust_what_it_finds() {
         scenario!("seed-31007000048"),
     ]);
     shows(Defect::TrustGate, scenario!("trust-gate"));
-    // The cable to the clients was cut long before. This does not excuse a broken promise now.
+    // The cable to the clients was cut long before. This does not excuse a broken rule now.
     shows(Defect::TrustGate, scenario!("trust-gate-beside-a-cut"));
 }
 

@@ -46,6 +46,8 @@ impl LinuxKernel {
                 }
                 Ok(found) => node.handle(now, index, ServiceInput::Mended { mac: found }),
                 Err(error) => tracing::error!(
+                    service = self.service_name(index),
+                    interface = name,
                     error = format!("{error:#}"),
                     "cannot set up an interface that was made anew; trying again"
                 ),

@@ -40,7 +40,7 @@ impl HeldClients {
             Vec::new()
         };
         if let Err(error) = wire.hold(index, &clients) {
-            tracing::error!(%error, "connections are not held: their clients' repeated SYNs may end them");
+            tracing::error!(%vip, connections = clients.len(), %error, "connections are not held: their clients' repeated SYNs may end them");
         }
         self.deciding = clients;
         ended
@@ -50,7 +50,7 @@ impl HeldClients {
     pub(super) fn settle(&mut self, wire: &mut Wire, index: ServiceIndex) {
         let clients = std::mem::take(&mut self.deciding);
         if let Err(error) = wire.settle(index, &clients) {
-            tracing::error!(%error, "clients whose connections were held cannot open new ones");
+            tracing::error!(clients = clients.len(), %error, "clients whose connections were held cannot open new ones");
         }
     }
 
@@ -69,7 +69,7 @@ impl HeldClients {
         let there: HashSet<SocketAddr> = match sockets::open_behind(vip, None) {
             Ok(there) => there.into_iter().map(|(client, _)| client).collect(),
             Err(error) => {
-                tracing::warn!(%error, "cannot list open connections; clients that are gone stay held until the next check");
+                tracing::warn!(%vip, %error, "cannot list open connections; clients that are gone stay held until the next check");
                 return Vec::new();
             }
         };
@@ -79,7 +79,7 @@ impl HeldClients {
         match wire.forget_clients(index, &held) {
             Ok(()) => held,
             Err(error) => {
-                tracing::warn!(%error, "cannot release clients that are gone; they stay held until the next check");
+                tracing::warn!(%vip, %error, "cannot release clients that are gone; they stay held until the next check");
                 Vec::new()
             }
         }

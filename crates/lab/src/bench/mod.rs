@@ -5,17 +5,17 @@ pub mod load;
 mod measure;
 mod options;
 mod pair;
-mod promise;
 mod scale;
 mod scene;
 pub mod sim;
+mod target;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
 use crate::run::LabOutcome;
 
-/// Measure against a baseline in the same run, and say whether the promised ratios hold.
+/// Measure against a baseline in the same run, and say whether the targets are met.
 #[derive(Clone, Debug, Args)]
 pub struct BenchOptions {
     #[command(subcommand)]

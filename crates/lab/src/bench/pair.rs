@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::calibration::Calibration;
 use super::measure::{self, Bulk, Requests};
 use super::options::BenchRunOptions;
-use super::promise::{self, BenchPromise, Bound, median};
 use super::scene::{BenchTestbed, BenchVariant, PATIENT, Serving};
+use super::target::{self, BenchTarget, Bound, median};
 use crate::crash::{self, TakeoverSample};
 use crate::node::PatternFiles;
 use crate::pair::WorkloadOption;
@@ -97,7 +97,7 @@ struct Samples {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// If a step fails. A promise that does not hold is no error.
+/// If a step fails. A missed target is no error.
 pub fn run(options: &PairBenchOptions) -> Result<LabOutcome> {
     let common = &options.common;
     let daemon = common.daemon.path()?;
@@ -268,52 +268,52 @@ impl PairBenchReport {
             steadfast: wire,
             missed: Vec::new(),
         };
-        report.missed = promise::missed(&report.promises());
+        report.missed = target::missed(&report.targets());
         report.ok = report.missed.is_empty();
         report
     }
 
-    fn promises(&self) -> [BenchPromise; 9] {
+    fn targets(&self) -> [BenchTarget; 9] {
         use Bound::{AtLeast, AtMost};
-        let promise = |name, value, bound| BenchPromise { name, value, bound };
+        let target = |name, value, bound| BenchTarget { name, value, bound };
         [
-            promise(
+            target(
                 "takeover of one busy connection, ms",
                 self.takeover_ms_median,
                 AtMost(1.5),
             ),
-            promise(
+            target(
                 "download throughput",
                 self.download_ratio_vs_forwarding,
                 AtLeast(0.75),
             ),
-            promise(
+            target(
                 "upload throughput",
                 self.upload_ratio_vs_forwarding,
                 AtLeast(0.75),
             ),
-            promise(
+            target(
                 "download CPU seconds per GB",
                 self.cpu_per_gb_ratio_download,
                 AtMost(1.45),
             ),
-            promise(
+            target(
                 "upload CPU seconds per GB",
                 self.cpu_per_gb_ratio_upload,
                 AtMost(1.45),
             ),
-            promise(
+            target(
                 "1 KB requests per second, 8 clients",
                 self.rr_ratio_vs_forwarding,
                 AtLeast(0.88),
             ),
-            promise("added median latency, µs", self.rr_added_us_median, AtMost(10.0)),
-            promise(
+            target("added median latency, µs", self.rr_added_us_median, AtMost(10.0)),
+            target(
                 "throughput at 1 and 2.5 Gbit/s, worst",
                 self.shaped_ratio,
                 AtLeast(0.98),
             ),
-            promise(
+            target(
                 "restoring one idle connection, µs",
                 self.restore_us_per_connection,
                 AtMost(50.0),
@@ -327,7 +327,7 @@ impl PairBenchReport {
             "medians of {} rounds; ratios are steadfast / forwarding\n",
             self.rounds
         );
-        promise::print(&self.promises());
+        target::print(&self.targets());
         println!("\n{:<28}{:>12}{:>12}", "", "forwarding", "steadfast");
         let (plain, wire) = (&self.forwarding, &self.steadfast);
         for (name, plain, wire) in [

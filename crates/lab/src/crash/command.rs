@@ -25,7 +25,7 @@ use crate::run::{Lab, LabRun, RunOptions, WrongUse};
 pub struct CrashOptions {
     #[command(flatten)]
     pair: PairOptions,
-    /// A benchmark: also expect that connections at work wait no longer than is promised (`busy_stall`), over all runs.
+    /// A benchmark: also expect that connections at work wait no longer than the limit (`busy_stall`), over all runs.
     /// This may fail on a machine that does other work at the same time.
     #[arg(long)]
     measure: bool,
@@ -79,7 +79,7 @@ impl Lab for CrashOptions {
 
     fn conclude(&self, findings: &CrashFindings, problems: &mut Vec<String>) -> Result<()> {
         if self.measure {
-            problems.extend(findings.broken_promise());
+            problems.extend(findings.broken_limit());
         }
         Ok(())
     }

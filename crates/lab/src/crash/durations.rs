@@ -110,13 +110,13 @@ impl Durations {
     }
 
     /// Adds the waits that a claim has caused. The claim began at `claimed_at`, after the fault at `fault_at`. The waits count
-    /// against the promise only if `is_promised`.
-    pub fn add_claim(&mut self, felt: Felt<'_>, fault_at: Instant, claimed_at: Instant, is_promised: bool) {
+    /// against the limit only if `is_limited`.
+    pub fn add_claim(&mut self, felt: Felt<'_>, fault_at: Instant, claimed_at: Instant, is_limited: bool) {
         let detection = ms(fault_at.as_nanos(), claimed_at.as_nanos());
-        self.is_lossy |= is_promised;
+        self.is_lossy |= is_limited;
         self.detection
             .extend(felt.client.connections.iter().map(|_| detection));
-        if is_promised {
+        if is_limited {
             self.beyond_detection
                 .extend(felt.waits(FAULT).map(|wait| wait - detection));
         }

@@ -1,10 +1,10 @@
 //! `steadfast-lab crash`: real clients, a real server, and something fails in the middle.
 
+mod busy_stall;
 mod command;
 mod durations;
 mod facts;
 mod play;
-mod promise;
 mod report;
 mod round_report;
 mod rounds;

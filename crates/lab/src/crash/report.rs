@@ -3,9 +3,9 @@
 use proto::Instant;
 use serde::Serialize;
 
+use super::busy_stall::BusyStall;
 use super::durations::{Durations, Felt, TakeoverCause};
 use super::facts::{AFTER, BEFORE, FAULT, LogAtFault, RETURN, RunFacts};
-use super::promise::BusyStall;
 use super::round_report::{self, RoundReport};
 use crate::capture::Capture;
 use crate::client::Spread;
@@ -72,7 +72,7 @@ pub struct CrashFindings {
     restart_gap_ms: Option<Spread>,
     /// The longest wait of any connection before the fault. `None` if all waits were too short to be remembered.
     baseline_gap_ms: Option<f64>,
-    /// Whether connections at work waited no longer than promised. `None` if there was no takeover, and no claim after a living wire
+    /// Whether connections at work waited no longer than the limit. `None` if there was no takeover, and no claim after a living wire
     /// gave way.
     busy_stall: Option<BusyStall>,
     /// From a returning node's first heartbeat to the first segment that it forwarded, as captured. Over all returns.
@@ -197,11 +197,12 @@ impl CrashFindings {
         }
     }
 
-    /// The problem, if connections at work waited longer than promised, or if their waits were not measured.
-    pub fn broken_promise(&self) -> Option<String> {
+    /// The problem, if connections at work waited longer than the limit, or if their waits were not measured.
+    pub fn broken_limit(&self) -> Option<String> {
         let is_broken = self.busy_stall.is_none_or(|busy| !busy.kept);
         is_broken.then(|| {
-            "connections at work waited longer than promised, or were not measured: see busy_stall".to_owned()
+            "connections at work waited longer than the limit, or were not measured: see busy_stall"
+                .to_owned()
         })
     }
 
@@ -359,8 +360,8 @@ fn durations(options: &PairOptions, facts: &RunFacts) -> Durations {
         durations.add_takeover(felt, cause);
     }
     if let Some(claimed_at) = facts.aftermath.claimed_at {
-        let is_promised = options.is_measured_claim(options.sequel(facts.target));
-        durations.add_claim(felt, facts.aftermath.fault_at, claimed_at, is_promised);
+        let is_limited = options.is_measured_claim(options.sequel(facts.target));
+        durations.add_claim(felt, facts.aftermath.fault_at, claimed_at, is_limited);
     }
     durations
 }

@@ -219,8 +219,8 @@ impl PairOptions {
         self.fault.sequel(target, self.how)
     }
 
-    /// Whether `sequel` is a claim for which the promise about the stalls of busy connections (docs/faults.md) holds. A wire that is still
-    /// heard over another link gives way at once, so the promise holds. If the wire is silent, its lease must end first, so the promise
+    /// Whether `sequel` is a claim for which the limit for the stalls of busy connections (docs/faults.md) holds. A wire that is still
+    /// heard over another link gives way at once, so the limit holds. If the wire is silent, its lease must end first, so the limit
     /// does not hold.
     pub fn is_measured_claim(&self, sequel: Sequel) -> bool {
         let gives_way = self.fault == CrashFault::CutServicePath && self.lan.links > 1;

@@ -104,7 +104,7 @@ pub fn replay(options: &ReplayOptions) -> Result<LabOutcome> {
     if options.shrink {
         match shrink(&scenario) {
             Some((smaller, _)) => scenario = smaller,
-            None => return Err(WrongUse("the scenario breaks no promise: nothing to shrink".into()).into()),
+            None => return Err(WrongUse("the scenario breaks no rule: nothing to shrink".into()).into()),
         }
         print!("{}", toml::to_string(&scenario).context("writing a scenario")?);
     }

@@ -8,9 +8,9 @@ use serde::de::IntoDeserializer;
 use serde::de::value::{Error, StrDeserializer};
 use sim::pair::Defect;
 
-/// Inject failures drawn from a seed into a simulated pair, and check that the pair keeps its promises.
+/// Inject failures drawn from a seed into a simulated pair, and check that the pair keeps the rules.
 ///
-/// Run N of a swarm has the seed SEED + N. A run that breaks a promise is made as small as it can be and written to a file that
+/// Run N of a swarm has the seed SEED + N. A run that breaks a rule is made as small as it can be and written to a file that
 /// `replay` plays again.
 #[derive(Clone, Debug, Args)]
 pub struct SwarmOptions {
@@ -26,7 +26,7 @@ pub struct SwarmOptions {
     /// Put this defect into the nodes, and stop at the first run that finds it. This tests the checkers.
     #[arg(long, value_name = "NAME", value_parser = parse)]
     pub defect: Option<Defect>,
-    /// Where scenarios that break a promise are written.
+    /// Where scenarios that break a rule are written.
     #[arg(long, default_value = "out/swarm")]
     pub out: PathBuf,
     /// Print one JSON object instead of text.
@@ -44,7 +44,7 @@ pub struct ReplayOptions {
     /// The run of this seed.
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Make the scenario as small as possible while it still breaks the same promise, and print the result.
+    /// Make the scenario as small as possible while it still breaks the same rule, and print the result.
     #[arg(long)]
     pub shrink: bool,
     /// Print every packet, and everything that the nodes do.

@@ -35,7 +35,7 @@ pub struct SwarmReport {
     pub simulated_s: f64,
 }
 
-/// The first promise that a run broke.
+/// The first rule that a run broke.
 #[derive(Clone, Debug, Serialize)]
 pub struct Broken {
     pub seed: u64,
@@ -78,7 +78,7 @@ impl SwarmReport {
             .or_default() += 1;
     }
 
-    /// Adds a run's outcome. Only the first broken promise of a run is reported.
+    /// Adds a run's outcome. Only the first broken rule of a run is reported.
     pub fn add(&mut self, seed: u64, outcome: RunOutcome) {
         for &(kind, phase) in &outcome.injected {
             self.count(kind.name(), phase);

@@ -1,4 +1,4 @@
-//! Checks that the pair keeps its promises. The judge sees the packets at the client and at each node. It keeps its own records and
+//! Checks that the pair keeps the rules. The judge sees the packets at the client and at each node. It keeps its own records and
 //! never asks the code under test (`proto`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ const VIOLATIONS_MAX: usize = 20;
 
 /// Watches one service.
 ///
-/// | promise | is broken when |
+/// | rule | is broken when |
 /// |---|---|
 /// | input commit | an acknowledgement reaches the client for a byte that the backup has not logged |
 /// | output commit | a byte reaches the client that no wire has logged and no node without a wire has sent |
@@ -283,7 +283,7 @@ impl Judge {
         &self.resets
     }
 
-    /// Records a broken promise to a client, unless the nodes may contradict what they sent to this client earlier.
+    /// Records a broken rule to a client, unless the nodes may contradict what they sent to this client earlier.
     pub(super) fn violation(&mut self, client: SocketAddr, what: &str) {
         let may_be = |flow: &WatchedConnection| flow.was_lent_in_vain || flow.was_outlasted;
         if !self.flows.get(&client).is_some_and(may_be) {

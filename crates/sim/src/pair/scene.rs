@@ -322,7 +322,7 @@ impl SimPair {
         self.complaints()
     }
 
-    /// The problems so far: broken promises, and connections that did not complete.
+    /// The problems so far: broken rules, and connections that did not complete.
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints: Vec<String> = self.judge.borrow().violations().to_vec();
         complaints.extend(self.ledger.borrow().violations());

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::fault::FaultKind;
 use super::phase::PairPhase;
 
-/// A broken promise.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
     /// Name of the broken rule.
@@ -34,7 +34,7 @@ impl Violation {
 /// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunOutcome {
-    /// Broken promises, in the order in which they were broken. Those that only the end of a run shows come last.
+    /// Broken rules, in the order in which they were broken. Those that only the end of a run shows come last.
     pub violations: Vec<Violation>,
     /// The faults that were injected, and the phase of the pair at each.
     pub injected: Vec<(FaultKind, PairPhase)>,

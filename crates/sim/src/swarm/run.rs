@@ -39,7 +39,7 @@ const UNDER_WAY: Duration = Duration::from_millis(40);
 /// Time between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Plays a scenario. A panic counts as a broken promise.
+/// Plays a scenario. A panic counts as a broken rule.
 pub fn play(scenario: &Scenario) -> RunOutcome {
     let play_on = || SwarmRun::new(scenario).play_on();
     catch_unwind(AssertUnwindSafe(play_on)).unwrap_or_else(|cause| {

@@ -201,7 +201,7 @@ impl RelayThread {
             Err(reason) => {
                 // Not expected: the restart was checked before the connection left the table. Dropping the socket
                 // closes it, which sends a RST.
-                tracing::warn!(client = %endpoint.client, reason, "connection lost");
+                tracing::warn!(service = service.name, client = %endpoint.client, reason, "connection lost");
                 return;
             }
         };
@@ -219,7 +219,7 @@ impl RelayThread {
         let is_replica = matches!(adoption.plan, AdoptionPlan::Replica { .. });
         let replica = replica.as_ref().filter(|_| is_replica).map(AsFd::as_fd);
         if let Err(error) = self.keepers.adopt(&adoption, socket.as_fd(), replica, &input) {
-            tracing::error!(client = %endpoint.client, error = format!("{error:#}"), "connection lost");
+            tracing::error!(service = service.name, client = %endpoint.client, error = format!("{error:#}"), "connection lost");
         }
     }
 }

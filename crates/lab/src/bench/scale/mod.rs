@@ -98,7 +98,7 @@ fn minutes(text: &str) -> Result<f64, String> {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// If a step fails. A promise that does not hold is no error.
+/// If a step fails. A missed target is no error.
 pub fn run(options: &ScaleBenchOptions) -> Result<LabOutcome> {
     linux::process::raise_file_limit().context("raise the limit of open files")?;
     let calibration = Calibration::measure();

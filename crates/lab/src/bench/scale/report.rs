@@ -1,4 +1,4 @@
-//! The report: results and promised bounds.
+//! The report: results and targets.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use super::idle::Idle;
 use super::saturate::Saturated;
 use super::short::Shorts;
 use crate::bench::calibration::Calibration;
-use crate::bench::promise::{self, BenchPromise, Bound, median};
+use crate::bench::target::{self, BenchTarget, Bound, median};
 
 /// Measured values. Parts that were not requested are missing.
 #[derive(Default)]
@@ -48,7 +48,7 @@ pub struct VariantRounds {
 /// The JSON object.
 #[derive(Serialize)]
 pub struct ScaleBenchReport {
-    /// Whether every promise holds.
+    /// Whether every target is met.
     pub ok: bool,
     rounds: u32,
     calibration: Calibration,
@@ -119,7 +119,7 @@ struct New {
 const VARIANTS: [&str; 2] = ["forwarding", "steadfast"];
 
 impl ScaleBenchReport {
-    /// Computes medians, ratios, and the missed promises.
+    /// Computes medians, ratios, and the missed targets.
     pub fn of(rounds: u32, calibration: Calibration, found: ScaleResults) -> Self {
         let both = |index: usize| (VARIANTS[index], &found.rounds[index]);
         let flood = (!found.rounds[1].flooded.is_empty()).then(|| [0, 1].map(|index| flooded(both(index))));
@@ -147,81 +147,81 @@ impl ScaleBenchReport {
             saturated: found.saturated,
             missed: Vec::new(),
         };
-        report.missed = promise::missed(&report.promises());
+        report.missed = target::missed(&report.targets());
         report.ok = report.missed.is_empty();
         report
     }
 
-    fn promises(&self) -> Vec<BenchPromise> {
+    fn targets(&self) -> Vec<BenchTarget> {
         use Bound::{AtLeast, AtMost};
-        let mut promises = Vec::new();
-        let mut promise = |name, value, bound| promises.push(BenchPromise { name, value, bound });
+        let mut targets = Vec::new();
+        let mut target = |name, value, bound| targets.push(BenchTarget { name, value, bound });
         if let (Some(ratio), Some(link_ratio), Some([plain, wire])) =
             (self.flood_ratio, self.flood_link_ratio, self.flood)
         {
-            promise("download beside a SYN flood, vs forwarding", ratio, AtLeast(0.7));
+            target("download beside a SYN flood, vs forwarding", ratio, AtLeast(0.7));
             let reached = wire.syns_per_s / plain.syns_per_s;
-            promise("SYNs sent, vs forwarding", reached, AtLeast(0.95));
+            target("SYNs sent, vs forwarding", reached, AtLeast(0.95));
             let name = "download, SYN flood on 10 Gbit/s, vs forwarding";
-            promise(name, link_ratio, AtLeast(0.7));
+            target(name, link_ratio, AtLeast(0.7));
             let reached = wire.link_syns_per_s / plain.link_syns_per_s;
-            promise("SYNs sent on 10 Gbit/s, vs forwarding", reached, AtLeast(0.95));
+            target("SYNs sent on 10 Gbit/s, vs forwarding", reached, AtLeast(0.95));
         }
         if let (Some(ratio), Some([plain, wire])) = (self.stray_ratio, self.strays) {
-            promise(
+            target(
                 "download beside strays on 1 Gbit/s, vs forwarding",
                 ratio,
                 AtLeast(0.9),
             );
             let reached = wire.strays_per_s / plain.strays_per_s;
-            promise("strays sent on 1 Gbit/s, vs forwarding", reached, AtLeast(0.95));
+            target("strays sent on 1 Gbit/s, vs forwarding", reached, AtLeast(0.95));
         }
         if let Some([_, wire]) = &self.new_connections {
-            promise("new connections, 1/s", wire.per_s, AtLeast(2_950.0));
-            promise("failed new connections", wire.failed as f64, AtMost(0.0));
+            target("new connections, 1/s", wire.per_s, AtLeast(2_950.0));
+            target("failed new connections", wire.failed as f64, AtMost(0.0));
         }
         if let Some(is_whole) = self.is_whole.map(u8::from).map(f64::from) {
-            promise("both nodes stayed duplex in their roles", is_whole, AtLeast(1.0));
+            target("both nodes stayed duplex in their roles", is_whole, AtLeast(1.0));
         }
         if let Some(idle) = &self.idle {
             let lost = idle.connections - idle.survived.min(idle.connections);
-            promise("idle connections lost", lost as f64, AtMost(0.0));
-            promise(
+            target("idle connections lost", lost as f64, AtMost(0.0));
+            target(
                 "memory of an idle connection, bytes",
                 idle.agent_bytes_each,
                 AtMost(4_096.0),
             );
-            promise(
+            target(
                 "keeper memory of a relayed connection, bytes",
                 idle.keeper_bytes_each_after.max(idle.keeper_bytes_each_talking),
                 AtMost(4_096.0),
             );
-            promise(
+            target(
                 "declaration to first live connection, ms",
                 idle.first_live_ms,
                 AtMost(5.0),
             );
-            promise("restore per connection, µs", idle.restore_us_each, AtMost(20.0));
+            target("restore per connection, µs", idle.restore_us_each, AtMost(20.0));
         }
         if let Some(churn) = &self.churn {
-            promise("churn: failed connections", churn.failed as f64, AtMost(0.0));
+            target("churn: failed connections", churn.failed as f64, AtMost(0.0));
             if churn.is_judged {
                 let grown = churn.backup_bytes_per_connection;
-                promise("churn: growth per connection, bytes", grown, AtMost(1.0));
+                target("churn: growth per connection, bytes", grown, AtMost(1.0));
             }
         }
         if let Some(saturated) = &self.saturated {
             let changes = saturated.role_changes as f64;
-            promise("saturated CPUs: role changes", changes, AtMost(0.0));
+            target("saturated CPUs: role changes", changes, AtMost(0.0));
         }
-        promises
+        targets
     }
 
     /// Prints the report as text.
     pub fn print(&self) {
         println!("{}", self.calibration);
         println!("medians of {} rounds\n", self.rounds);
-        promise::print(&self.promises());
+        target::print(&self.targets());
         println!();
         for one in self.flood.iter().flatten() {
             println!(
@@ -344,9 +344,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_asked_for_is_neither_promised_nor_printed() {
+    fn what_was_not_asked_for_is_neither_judged_nor_printed() {
         let report = ScaleBenchReport::of(1, calibration(), ScaleResults::default());
-        assert!(report.ok && report.promises().is_empty());
+        assert!(report.ok && report.targets().is_empty());
         let json = serde_json::to_value(&report).unwrap();
         assert!(json.get("flood_ratio").is_none(), "{json}");
     }

@@ -1,6 +1,5 @@
-//! The promise to busy connections, which is a limit for stalls and not the promise of docs/GLOSSARY.md. A stall is at
-//! most the sum of the detection, one round trip, the longest wait without a fault, and a small allowance. The promise
-//! holds for takeovers, and for claims after a living wire gives way.
+//! The limit for the stalls of busy connections. A stall is at most the sum of the detection, one round trip, the longest wait without a
+//! fault, and a small allowance. The limit holds for takeovers, and for claims after a living wire gives way.
 
 use serde::Serialize;
 
@@ -26,7 +25,7 @@ fn until_next_timeout(detection_ms: f64) -> f64 {
     }
 }
 
-/// The promise, and what was measured of it on busy connections. All times are in milliseconds.
+/// The limit, and the stalls that were measured. All times are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BusyStall {
     /// 99th percentile of (stall − detection), over all connections. A run's detection ends when a takeover is declared or a claim
@@ -46,8 +45,8 @@ pub struct BusyStall {
 }
 
 impl BusyStall {
-    /// The promise, measured in `durations`, with a round trip of `rtt_ms`. `None` if `durations` has no takeover or claim for which
-    /// the promise holds.
+    /// The limit and the stalls, measured in `durations`, with a round trip of `rtt_ms`. `None` if `durations` has no takeover or claim
+    /// for which the limit holds.
     pub fn of(durations: &Durations, rtt_ms: f64) -> Option<Self> {
         let p99 = |values: &[f64]| Some(Spread::of(values.iter().copied())?.p99);
         let beyond_detection_p99_ms = p99(&durations.beyond_detection)?;
@@ -71,7 +70,7 @@ impl BusyStall {
     /// One line of text for a person.
     pub fn line(&self) -> String {
         format!(
-            "busy, p99: stall beyond detection {:.2} ms, promised <= {:.2} ms (fault-free gap {:.2} + RTT {:.1} + timeout {:.0} + {ALLOWANCE_MS}): {}",
+            "busy, p99: stall beyond detection {:.2} ms, limit {:.2} ms (fault-free gap {:.2} + RTT {:.1} + timeout {:.0} + {ALLOWANCE_MS}): {}",
             self.beyond_detection_p99_ms,
             self.limit_ms,
             self.fault_free_gap_p99_ms,
@@ -87,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_promise_is_about_what_a_takeover_adds() {
+    fn the_limit_is_about_what_a_takeover_adds() {
         let mut durations = Durations {
             fault_free_gap: vec![5.0; 100],
             beyond_detection: vec![45.0; 100],

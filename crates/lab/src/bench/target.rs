@@ -1,14 +1,14 @@
-//! Measured values and their promised bounds.
+//! Measured values and their targets.
 
 use std::fmt;
 
-/// A measured value and its promised bound.
-pub struct BenchPromise {
+/// A measured value, and the bound that it should keep.
+pub struct BenchTarget {
     /// Name of the value, with its unit.
     pub name: &'static str,
     /// The measured value.
     pub value: f64,
-    /// The promised bound.
+    /// The bound.
     pub bound: Bound,
 }
 
@@ -20,7 +20,7 @@ pub enum Bound {
     AtMost(f64),
 }
 
-impl BenchPromise {
+impl BenchTarget {
     /// Whether the value keeps the bound. NaN does not.
     pub fn holds(&self) -> bool {
         match self.bound {
@@ -30,7 +30,7 @@ impl BenchPromise {
     }
 }
 
-impl fmt::Display for BenchPromise {
+impl fmt::Display for BenchTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (relation, bound) = match self.bound {
             Bound::AtLeast(bound) => ("≥", bound),
@@ -38,23 +38,23 @@ impl fmt::Display for BenchPromise {
         };
         write!(
             f,
-            "{:<48}{:>10.3}  (promised {relation} {bound})",
+            "{:<48}{:>10.3}  (target {relation} {bound})",
             self.name, self.value
         )
     }
 }
 
-/// The broken promises, as text.
-pub fn missed(promises: &[BenchPromise]) -> Vec<String> {
-    let broken = promises.iter().filter(|promise| !promise.holds());
+/// The missed targets, as text.
+pub fn missed(targets: &[BenchTarget]) -> Vec<String> {
+    let broken = targets.iter().filter(|target| !target.holds());
     broken.map(ToString::to_string).collect()
 }
 
-/// Prints each promise on a line of its own, with whether it was kept.
-pub fn print(promises: &[BenchPromise]) {
-    for promise in promises {
-        let outcome = if promise.holds() { "held  " } else { "MISSED" };
-        println!("  {outcome} {promise}");
+/// Prints each target on a line of its own, with whether it was met.
+pub fn print(targets: &[BenchTarget]) {
+    for target in targets {
+        let outcome = if target.holds() { "met   " } else { "MISSED" };
+        println!("  {outcome} {target}");
     }
 }
 
@@ -75,16 +75,16 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_missed() {
-        let promise = |value, bound| BenchPromise {
+        let target = |value, bound| BenchTarget {
             name: "x",
             value,
             bound,
         };
         let all = [
-            promise(f64::NAN, Bound::AtLeast(0.0)),
-            promise(f64::NAN, Bound::AtMost(0.0)),
-            promise(1.0, Bound::AtLeast(1.0)),
-            promise(1.1, Bound::AtMost(1.0)),
+            target(f64::NAN, Bound::AtLeast(0.0)),
+            target(f64::NAN, Bound::AtMost(0.0)),
+            target(1.0, Bound::AtLeast(1.0)),
+            target(1.1, Bound::AtMost(1.0)),
         ];
         assert_eq!(missed(&all).len(), 3);
         assert!(median(Vec::new()).is_nan());
