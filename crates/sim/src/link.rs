@@ -208,7 +208,8 @@ impl Link {
         LinkVerdict::Deliver { at, copy_at }
     }
 
-    /// Changes the configuration. Packets that wait keep waiting.
+    /// Changes the configuration. Packets that wait keep waiting. If the rate changes, the time at which the link is idle is rounded down to
+    /// a nanosecond, because its fraction is in units of the old rate.
     ///
     /// # Errors
     /// Names the invalid field of the configuration.
@@ -216,7 +217,10 @@ impl Link {
         config.check()?;
         self.delay_nanos = nanos(config.delay);
         self.is_certain = config.is_certain();
-        self.pace = TransmissionTime::default();
+        if self.config.rate_bits_per_s != config.rate_bits_per_s {
+            self.pace = TransmissionTime::default();
+            self.idle_at = Fraction::at(self.idle_at.instant());
+        }
         self.config = config;
         Ok(())
     }
@@ -404,6 +408,23 @@ mod tests {
             now = at(link.offer(now, 1500));
         }
         assert_eq!(now.as_nanos(), 100_000 * 12_000 * 1_000_000_000 / rate);
+    }
+
+    #[test]
+    fn a_new_rate_holds_from_the_next_packet_on() {
+        let with = |rate| LinkConfig {
+            rate_bits_per_s: Some(rate),
+            ..LinkConfig::default()
+        };
+        let mut link = link(with(7_000_000_000));
+        let at = |verdict| match verdict {
+            LinkVerdict::Deliver { at, .. } => at.as_nanos(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(at(link.offer(Instant::ZERO, 1)), 1); // 8/7 ns
+        link.set_config(with(8)).unwrap();
+        assert_eq!(at(link.offer(Instant::ZERO, 1)), 1_000_000_001);
+        assert_eq!(at(link.offer(Instant::ZERO, 1)), 2_000_000_001);
     }
 
     #[test]
