@@ -310,3 +310,9 @@ fn a_kernel_is_not_dead_because_a_few_answers_are_late() {
 fn a_lossy_path_has_its_time() {
     hold([scenario!("seed-1284620181828")]);
 }
+
+/// The wire's server was dead when a connection began, so the connection had no replica. Then the primary's server died, too.
+#[test]
+fn a_connection_that_no_server_has_is_lost() {
+    hold([scenario!("seed-1395770597092")]);
+}

@@ -442,6 +442,14 @@ impl Judge {
         }
     }
 
+    /// A node's server is dead, so a client's replica cannot be opened there. No later server gets the client's input from its beginning.
+    pub(super) fn on_replica_refused(&mut self, node: usize, client: SocketAddr) {
+        if let Some(flow) = self.flows.get_mut(&client) {
+            flow.logs[node] = false;
+            flow.look_for_holders(self.is_wire, &self.copies);
+        }
+    }
+
     /// A node's sockets of these clients are gone.
     pub(super) fn on_sockets_lost(&mut self, node: usize, clients: &[SocketAddr]) {
         for client in clients {

@@ -439,6 +439,9 @@ impl Kernel for Machine {
 
     fn open_replica(&mut self, _: ServiceIndex, id: ConnectionId, client: SocketAddr) -> Result<(), String> {
         if self.is_server_dead {
+            self.judge
+                .borrow_mut()
+                .on_replica_refused(self.config.number, client);
             return Err("the server refuses connections".to_owned());
         }
         self.judge.borrow_mut().on_replica(self.config.number, client);
