@@ -281,7 +281,7 @@ fn the_model_of_short_flows_agrees() {
         ..Parameters::SHORT
     });
     for failover_s in [0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 12.0] {
-        let expected = model.disturbed_range(failover_s, Who::Local);
+        let expected = model.disturbed_range(failover_s, 0.094, Who::Local);
         let [least, _, most] = range(disturbed(&near_sources(failover_s, Some(always()))).iter());
         assert!(
             (least - expected.min_s).abs() < 0.2,

@@ -316,3 +316,9 @@ fn a_lossy_path_has_its_time() {
 fn a_connection_that_no_server_has_is_lost() {
     hold([scenario!("seed-1395770597092")]);
 }
+
+/// A primary's machine stood still. Meanwhile its wire's path was broken for a moment, so the wire left, and had not come back yet.
+#[test]
+fn a_wire_that_leaves_confirms_too() {
+    hold([scenario!("seed-1506890754343")]);
+}

@@ -1401,6 +1401,46 @@ fn a_primary_that_was_away_for_long_goes_on_once_its_wire_has_said_so() {
     assert_eq!(gates(&mut two.nodes[0]), [""; 0], "nobody has missed it");
 }
 
+/// The wire left meanwhile, so it has not taken over either. The primary goes on alone, with its connections, when the wire has answered.
+#[test]
+fn a_primary_that_was_away_for_long_goes_on_alone_once_its_leaving_wire_has_answered() {
+    let mut two = Two::new(Arbiter::FailStop);
+    two.pass(SHORT).kill(0);
+    let now = two.now;
+    two.nodes[1].handle(now, 0, ServiceInput::Leave(true));
+    let said = std::iter::from_fn(|| two.nodes[1].poll_action()).collect::<Vec<_>>();
+    let leaves = said.into_iter().find_map(|action| match action {
+        Action::Send(heartbeat) if heartbeat.services[0].leaves => Some(heartbeat),
+        _ => None,
+    });
+    two.now += AWAY;
+    two.runs[0] = true;
+    let now = two.now;
+    two.nodes[0].handle_heartbeat(now, leaves.expect("it says so"));
+    assert_eq!(gates(&mut two.nodes[0]), ["mute"], "that was said before");
+    let mut done = Vec::new();
+    for _ in 0..4 {
+        two.now += BEAT;
+        let now = two.now;
+        for index in [0, 1] {
+            two.nodes[index].handle_timeout(now);
+            let said: Vec<_> = std::iter::from_fn(|| two.nodes[index].poll_action()).collect();
+            for action in said {
+                match action {
+                    Action::Send(heartbeat) => two.nodes[1 - index].handle_heartbeat(now, heartbeat),
+                    Action::Service(_, ServiceAction::StandDown { .. }) if index == 0 => done.push("end"),
+                    Action::Service(_, ServiceAction::Report(OperatorReport::Confirmed)) if index == 0 => {
+                        done.push("confirmed")
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    assert_eq!(done, ["confirmed"]);
+    assert_eq!(two.roles()[0], (Role::Sole, 3));
+}
+
 /// The wire has taken over, and then lost its power. It comes back, or does not.
 #[test]
 fn a_primary_that_was_away_for_long_forgets_what_its_wire_does_not_confirm() {

@@ -7,7 +7,7 @@
 //! nodes are still partners in this epoch.
 //!
 //! * A primary closes its gate until its wire confirms. If the wire says anything else, or nothing, this node ends its connections
-//!   silently before it goes on.
+//!   silently before it goes on. A wire that leaves confirms, too, if it answers a heartbeat sent since the doubt began.
 //! * A wire goes on logging, because all that its primary sends passes the wire. But if the wire takes over before the primary has
 //!   confirmed, the wire restores none of the connections in its log.
 //! * The other node's agent may be away too, while its kernel goes on sending. A node in doubt waits for that agent as long as the
@@ -122,6 +122,15 @@ impl Service {
         }
         let report = OperatorReport::Confirmed;
         self.actions.push_back(ServiceAction::Report(report));
+    }
+
+    /// Whether this node is a primary in doubt, and the word is its wire's, but no answer yet. If that wire leaves, this node goes on alone
+    /// with its connections. But only the wire's answer shows that the wire itself has not gone on alone with them.
+    pub(super) fn waits_for_confirmation(&self, word: &StandingBeat) -> bool {
+        self.doubted.is_some()
+            && self.role() == Role::Primary
+            && word.role == Role::Backup
+            && word.epoch == self.standing.epoch()
     }
 
     /// The log has been read to its end for a takeover. If this node is in doubt, the takeover does not trust that log.

@@ -35,7 +35,7 @@ impl Service {
         // Yielding helps only if the application on this node is better.
         let is_worse =
             (is_bereft || beat.server != ApplicationState::Alive) && self.server == ApplicationState::Alive;
-        let word = StandingBeat {
+        let mut word = StandingBeat {
             role: beat.role,
             epoch: beat.epoch,
             leaves: beat.leaves,
@@ -47,6 +47,7 @@ impl Service {
         self.peer = Some(beat);
         self.judge_path(peer, now);
         self.hear_confirmation(&word);
+        word.leaves &= !self.waits_for_confirmation(&word);
         if matches!(word.role, Role::Backup | Role::Returning) {
             self.claim_beside_mute(now);
         }
