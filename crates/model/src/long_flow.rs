@@ -71,13 +71,21 @@ impl LongFlow {
     /// Range of the completion times of the flows that a failover of `failover_s` disturbs. Its two ends are the lines of Figure 19. As the
     /// thesis assumes, flows in Case 2 are in congestion avoidance, and the failover hits them at most one round trip after it begins.
     pub fn disturbed_range(&self, failover_s: f64, recovery: FlowRecovery) -> Range {
+        let syn = [f64::MIN_POSITIVE, failover_s].map(|down_s| self.syn_loss_s(down_s, recovery));
+        Range::of(self.data_losses_s(failover_s, recovery).chain(syn))
+    }
+
+    /// The part of [`disturbed_range`](Self::disturbed_range) for the flows in Case 2.
+    pub fn data_loss_range(&self, failover_s: f64, recovery: FlowRecovery) -> Range {
+        Range::of(self.data_losses_s(failover_s, recovery))
+    }
+
+    fn data_losses_s(&self, failover_s: f64, recovery: FlowRecovery) -> impl Iterator<Item = f64> {
         let soonest_end_s = (failover_s - self.parameters.round_trip_s).max(f64::MIN_POSITIVE);
         let first = self.slow_start_segments().ceil() as usize;
-        let data = (first..self.parameters.segments).flat_map(|before| {
+        (first..self.parameters.segments).flat_map(move |before| {
             [soonest_end_s, failover_s].map(|down_s| self.data_loss_s(before, down_s, recovery))
-        });
-        let syn = [f64::MIN_POSITIVE, failover_s].map(|down_s| self.syn_loss_s(down_s, recovery));
-        Range::of(data.chain(syn))
+        })
     }
 
     /// `E[d_ss]`: expected number of segments sent in slow start, including the first lost one (Cardwell et al., Eq. 5).

@@ -100,15 +100,19 @@ impl ShortFlow {
         additional_delay_s(down_s, self.parameters.syn_timeout_s, recovery) + self.normal_s()
     }
 
-    /// Range of the completion times of disturbed flows, for a failover of `failover_s` in a cluster next to the receivers (the lines
-    /// of Figure 18). A window passes the cluster at once, so a Case 2 flow loses whole rounds. It loses the first one at most one
-    /// round trip after the failover begins. A Case 3 flow loses its SYN at any time during the failover.
-    pub fn disturbed_range(&self, failover_s: f64, recovery: FlowRecovery) -> Range {
-        let soonest_end_s = (failover_s - self.parameters.round_trip_s).max(f64::MIN_POSITIVE);
+    /// Range of the completion times of disturbed flows, for a failover of `failover_s` (the lines of Figure 18). A segment's answer passes
+    /// the cluster `answer_s` after the segment, as for [`interruption`](Self::interruption). A window passes the cluster at once, so a
+    /// Case 2 flow loses whole rounds. The first lost round passes the cluster up to `answer_s` before the failover begins, so that its answer
+    /// is lost; or in the rest of a round trip after that. A Case 3 flow loses its SYN at any time during the failover, or the SYN has
+    /// passed up to `answer_s` before.
+    pub fn disturbed_range(&self, failover_s: f64, answer_s: f64, recovery: FlowRecovery) -> Range {
+        let rest_s = (self.parameters.round_trip_s - answer_s).max(0.0);
+        let soonest_end_s = (failover_s - rest_s).max(f64::MIN_POSITIVE);
+        let latest_end_s = failover_s + answer_s;
         let data = self.rounds().into_iter().flat_map(|round| {
-            [soonest_end_s, failover_s].map(|down_s| self.data_loss_s(round.sent_before, down_s, recovery))
+            [soonest_end_s, latest_end_s].map(|down_s| self.data_loss_s(round.sent_before, down_s, recovery))
         });
-        let syn = [f64::MIN_POSITIVE, failover_s].map(|down_s| self.syn_loss_s(down_s, recovery));
+        let syn = [f64::MIN_POSITIVE, latest_end_s].map(|down_s| self.syn_loss_s(down_s, recovery));
         Range::of(data.chain(syn))
     }
 
@@ -314,7 +318,7 @@ mod tests {
     /// Thesis, 7.2.2, Figure 12: for a failover of 0.5 s, completion times with local recovery are between 0.8 and 1.9 s.
     #[test]
     fn local_recovery_after_half_a_second_stays_below_1_9_seconds() {
-        let range = ShortFlow::new(Parameters::SHORT).disturbed_range(0.5, FlowRecovery::Local);
+        let range = ShortFlow::new(Parameters::SHORT).disturbed_range(0.5, 0.0, FlowRecovery::Local);
         assert!(range.max_s < 1.9, "{range:?}");
     }
 
@@ -347,10 +351,10 @@ mod tests {
     fn three_seconds_are_a_good_failover_time() {
         let flow = ShortFlow::new(Parameters::SHORT);
         for failover_s in [0.05, 0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 2.5, 2.9] {
-            let range = flow.disturbed_range(failover_s, FlowRecovery::Timeout);
+            let range = flow.disturbed_range(failover_s, 0.0, FlowRecovery::Timeout);
             assert!(range.max_s < 5.3, "{failover_s}: {range:?}");
         }
-        let range = flow.disturbed_range(5.0, FlowRecovery::Timeout);
+        let range = flow.disturbed_range(5.0, 0.0, FlowRecovery::Timeout);
         assert!((range.max_s - 11.2).abs() < 0.05, "{range:?}");
     }
 
@@ -358,7 +362,7 @@ mod tests {
     #[test]
     fn local_recovery_makes_the_maximum_linear() {
         let flow = ShortFlow::new(Parameters::SHORT);
-        let max_s = |failover_s| flow.disturbed_range(failover_s, FlowRecovery::Local).max_s;
+        let max_s = |failover_s| flow.disturbed_range(failover_s, 0.0, FlowRecovery::Local).max_s;
         for failover_s in [0.5, 1.0, 3.0, 5.0, 12.0] {
             assert!((max_s(failover_s) - max_s(0.05) - (failover_s - 0.05)).abs() < 1e-9);
         }

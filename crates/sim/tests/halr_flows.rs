@@ -178,6 +178,20 @@ fn halr_avoids_timeouts_below_one_second() {
     }
 }
 
+/// §3.3: if caching begins with the second missing heartbeat, idle connections are not cached. Here all flows are complete, and not closed,
+/// when the failover begins.
+#[test]
+fn idle_connections_are_not_cached() {
+    let held = |recovery| {
+        let mut cluster = near_destinations(0.5, Some(recovery));
+        cluster.last_arrival = Some(cluster.failover_at / 2);
+        let edges = run(&cluster).edges.expect("they recover flows");
+        edges.map(|counts| counts.cache.peak_packets)
+    };
+    assert_eq!(held(suspected()), [0, 0]);
+    assert!(held(always())[0] > 0);
+}
+
 /// The reason why SACK flows avoid fewer timeouts than NewReno flows: more copies of the acknowledgement change nothing
 /// for SACK senders, but they change the result for NewReno senders.
 #[test]

@@ -89,15 +89,14 @@ fn default_seen(results: &[RateResult; 3], index: usize) -> FailoverStats {
 }
 
 /// Jain's index of the bytes that each flow got in half a second: the mean over all half seconds whose end is between
-/// 10 and 24 s. In each half second, only flows count that began more than 2.5 s before its end and were not over at
-/// its end.
+/// 12 and 24 s. In each half second, only flows count that were active throughout it, as in docs/figures.md.
 fn jain(result: &RateResult) -> f64 {
-    let indices: Vec<f64> = (20..=48)
+    let indices: Vec<f64> = (25..=48)
         .map(|half_seconds: u32| {
             let end = f64::from(half_seconds) / 2.0;
             let there = |flow: &RateFlow| {
                 let result = flow.result;
-                seconds(result.start) < end - 2.5 && result.end.is_none_or(|over| seconds(over) > end)
+                seconds(result.start) <= end - 0.5 && result.end.is_none_or(|over| seconds(over) >= end)
             };
             let bin = &result.flow_bins[half_seconds as usize - 1];
             let shares = result.flows.iter().zip(bin).filter(|(flow, _)| there(flow));
@@ -135,6 +134,23 @@ fn throughput_is_slightly_lower_and_smoother() {
     }
 }
 
+/// §7.4.1: the throughput is lower because the windows are under-estimated: the cap aims at the part ρ of the rate.
+#[test]
+fn the_throughput_is_lower_because_of_the_under_estimation() {
+    let rate = RateScenario {
+        sharing: Some(Sharing {
+            utilization: 0.99,
+            ..Sharing::default()
+        }),
+        end: Duration::from_secs(29),
+        ..rate(749, true)
+    };
+    let nearly_all = seen(&rate, &run(&rate));
+    let usual = default_seen(&WITH, 0);
+    println!("{:.1} Mb/s, by default {:.1}", nearly_all.mean, usual.mean);
+    assert!(nearly_all.mean > usual.mean + 1.5, "{nearly_all:?} {usual:?}");
+}
+
 /// §7.4.1: without rate control some transfers after the failover take longer.
 #[test]
 fn no_transfer_takes_as_long_as_some_without() {
@@ -148,9 +164,8 @@ fn no_transfer_takes_as_long_as_some_without() {
     );
 }
 
-/// §7.4: other failover times do not change the macroscopic behaviour after the failover, such as the aggregate
-/// throughput. The number of
-/// surges without rate control does change: 6 to 9.
+/// §7.4: other failover times do not change the macroscopic behaviour after the failover, such as the aggregate throughput. What does change:
+/// without rate control, the deviation (8.1 to 11.6 Mb/s) and the surges (6 to 9); with it, the mean queue (111 to 197 packets).
 #[test]
 fn the_failover_time_does_not_matter() {
     for sharing in [false, true] {
@@ -165,8 +180,12 @@ fn the_failover_time_does_not_matter() {
         };
         let usual = default_seen(if sharing { &WITH } else { &WITHOUT }, 0);
         for other in [of(1), of(6)] {
+            let is_near = |other: f64, usual: f64, off: f64| (other / usual - 1.0).abs() < off;
             assert!(
-                (other.mean / usual.mean - 1.0).abs() < 0.02,
+                is_near(other.mean, usual.mean, 0.02)
+                    && is_near(other.deviation, usual.deviation, if sharing { 0.33 } else { 0.5 })
+                    && (is_near(other.queue_mean, usual.queue_mean, 0.33)
+                        || sharing && other.queue_max <= 600),
                 "{usual:?} {other:?}"
             );
             assert_eq!(other.drops == 0, sharing, "{other:?}");

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use self::catalogue::CatalogueEntry;
@@ -43,7 +43,7 @@ use crate::run::{LabOutcome, WrongUse};
 /// report, with a verdict per claim.
 #[derive(Clone, Debug, Args)]
 pub struct FigureOptions {
-    /// One figure: halr-7 to 9, halr-12 to 26, halr-buffer-3000, today-12 to 14, today-16, today-22 to 24, today-26,
+    /// One figure: halr-7 to 9, halr-12 to 26, halr-15-17-near-sources, -1.5s and -1.5s-near-sources, halr-buffer-3000, today-12 to 14, today-16, today-22 to 24, today-26,
     /// unequal-2 or unequal-4. Or several: halr (all halr-…), today (all today-… and unequal-…), all.
     name: String,
     /// Directory for the results; made if it is not there.
@@ -223,9 +223,10 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::write(path, bytes).with_context(|| path.display().to_string())
 }
 
-/// Names of the scenarios that `figures` are drawn from, without duplicates.
+/// Names of the scenarios that `figures` are drawn from, and of those that only their claims need, without duplicates.
 fn scenario_names(figures: &[&CatalogueEntry]) -> Vec<&'static str> {
-    let mut names: Vec<_> = figures.iter().map(|figure| figure.scenario).collect();
+    let of = |figure: &&CatalogueEntry| std::iter::once(figure.scenario).chain(figure.also.iter().copied());
+    let mut names: Vec<_> = figures.iter().flat_map(of).collect();
     names.sort_unstable();
     names.dedup();
     names
@@ -235,12 +236,14 @@ impl Manifest {
     /// The scenarios that the manifest's figures are drawn from, with their names.
     fn scenarios(&self) -> Result<Vec<(String, FigureScenario)>> {
         let figures = figures(&self.name)?;
-        let names = scenario_names(&figures);
-        ensure!(
-            self.scenario.is_none() || names.len() == 1,
-            "the user's scenario file replaces one scenario, but the figures have {}",
-            names.len()
-        );
+        let names = match (&self.scenario, figures.as_slice()) {
+            (None, _) => scenario_names(&figures),
+            (Some(_), [figure]) => vec![figure.scenario],
+            (Some(_), _) => bail!(
+                "the user's scenario file replaces one scenario, but there are {} figures",
+                figures.len()
+            ),
+        };
         names
             .into_iter()
             .map(|name| {
@@ -252,5 +255,7 @@ impl Manifest {
     }
 }
 
+#[cfg(test)]
+mod changes;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 const FLOWS_10: &str = include_str!("../../../sim/testdata/ns2/flows10_minrto1.5_nearsrc.csv");
-const TIMEOUTS: &str = include_str!("../../../sim/testdata/ns2/timeouts_minrto1.csv");
+const TIMEOUTS: &str = include_str!("../../../sim/testdata/ns2/timeouts_case2.csv");
 const COMPLETION: &str = include_str!("../../../sim/testdata/ns2/completion_minrto1.5_nearsrc.csv");
 const BINS: [(usize, &str); 2] = [
     (750, include_str!("../../../sim/testdata/ns2/rate_b750_bins.csv")),
@@ -49,9 +49,25 @@ pub fn completions(failover_s: f64) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// The fractions of a variant's flows with 0, 1, 2, 3, and 4 or more timeouts.
-pub fn timeouts(variant: &str, failover_s: f64) -> Option<[f64; 5]> {
-    let mut rows = rows(TIMEOUTS).into_iter().filter(at(failover_s));
+/// Where the cluster is, and TCP's least timeout.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TimeoutSetting {
+    /// Whether the cluster is next to the sources. Otherwise it is next to the destinations.
+    pub is_near_sources: bool,
+    /// The least timeout, in seconds.
+    pub least_timeout_s: f64,
+}
+
+/// The fractions of a variant's Case 2 flows with 0, 1, 2, 3, and 4 or more timeouts.
+pub fn timeouts(setting: TimeoutSetting, variant: &str, failover_s: f64) -> Option<[f64; 5]> {
+    let placement = if setting.is_near_sources {
+        "sources"
+    } else {
+        "destinations"
+    };
+    let is_set =
+        |row: &Row| row["placement"] == placement && number(row, "minrto_s") == setting.least_timeout_s;
+    let mut rows = rows(TIMEOUTS).into_iter().filter(at(failover_s)).filter(is_set);
     let row = rows.find(|row| row["variant"] == variant)?;
     Some(
         ["frac_0_timeouts", "frac_1", "frac_2", "frac_3", "frac_4_or_more"]
@@ -106,8 +122,13 @@ mod tests {
     fn all_tables_are_read() {
         assert_eq!(completions(3.0).len(), 300);
         assert!(completions(5.0).is_empty());
-        let fractions = timeouts("NewReno", 0.05).unwrap();
-        assert_eq!(fractions, [0.44, 0.56, 0.0, 0.0, 0.0]);
+        let [near, far] = [true, false].map(|is_near_sources| TimeoutSetting {
+            is_near_sources,
+            least_timeout_s: 1.0,
+        });
+        let of = |setting| timeouts(setting, "NewReno", 0.05).unwrap();
+        assert_eq!(of(far), [0.4490, 0.5510, 0.0, 0.0, 0.0]);
+        assert_eq!(of(near), [0.6146, 0.3854, 0.0, 0.0, 0.0]);
         assert_eq!(disturbed().len(), 14);
         assert_eq!((bins(750).len(), queue(1500).len()), (452, 1918));
         assert_eq!(jittered(750, "overflow_surges_8_28s"), [8.0, 7.0, 8.0, 9.0, 8.0]);

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use super::chart::Figure;
-use super::claims::{FigureClaimVerdict, Judged};
+use super::claims::{ClaimEvidence, FigureClaimVerdict, Judged};
 
 /// Prints a table with the columns claim, paper, here, verdict.
 pub fn print(judged: &[Judged]) {
@@ -42,23 +42,37 @@ pub fn print(judged: &[Judged]) {
             widths[0], widths[1], widths[2]
         );
     }
-    let (thesis, ours): (Vec<_>, Vec<_>) = judged.iter().partition(|judged| judged.claim.is_of_thesis());
-    for (claims, whose) in [(thesis, "claims of the thesis"), (ours, "claims of ours")] {
-        let count =
-            |of: fn(&FigureClaimVerdict) -> bool| claims.iter().filter(|judged| of(&judged.verdict)).count();
-        if claims.is_empty() {
-            continue;
-        }
-        let _ = writeln!(
-            out,
-            "{} {whose}: {} hold, {} differ, {} not run, {} surprising",
-            claims.len(),
-            count(|verdict| *verdict == FigureClaimVerdict::Holds),
-            count(|verdict| matches!(verdict, FigureClaimVerdict::Differs(_))),
-            count(|verdict| *verdict == FigureClaimVerdict::NotRun),
-            count(|verdict| *verdict == FigureClaimVerdict::Surprising),
-        );
+    for line in counts(judged) {
+        let _ = writeln!(out, "{line}");
     }
+}
+
+/// The numbers of verdicts: for the thesis' claims and for ours, and for each kind of evidence.
+fn counts(judged: &[Judged]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (is_of_thesis, whose) in [(true, "claims of the thesis"), (false, "claims of ours")] {
+        for evidence in ClaimEvidence::ALL {
+            let claims = judged.iter().filter(|judged| {
+                judged.claim.is_of_thesis() == is_of_thesis && judged.claim.evidence == evidence
+            });
+            let count = |of: fn(&FigureClaimVerdict) -> bool| {
+                claims.clone().filter(|judged| of(&judged.verdict)).count()
+            };
+            if claims.clone().next().is_none() {
+                continue;
+            }
+            lines.push(format!(
+                "{} {whose}, judged {}: {} hold, {} differ, {} not run, {} surprising",
+                claims.clone().count(),
+                evidence.name(),
+                count(|verdict| *verdict == FigureClaimVerdict::Holds),
+                count(|verdict| matches!(verdict, FigureClaimVerdict::Differs(_))),
+                count(|verdict| *verdict == FigureClaimVerdict::NotRun),
+                count(|verdict| *verdict == FigureClaimVerdict::Surprising),
+            ));
+        }
+    }
+    lines
 }
 
 fn or_dash(text: &str) -> String {
@@ -113,6 +127,9 @@ pub fn html(figures: &[Figure], svgs: &[String], judged: &[Judged], seeds: u64) 
         introduction.concat()
     );
     page.push_str("<h2>Claims</h2>\n");
+    for line in counts(judged) {
+        writeln!(page, "<p>{}.</p>", escape(&line)).expect("writing to a string cannot fail");
+    }
     page.push_str(&table(judged.iter()));
     for (figure, svg) in figures.iter().zip(svgs) {
         write!(

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::rows::{FlowRow, Rows};
+use super::rows::{FlowRow, Rows, TransferRow};
 use super::scenario::{FigureScenario, RecoveryMode};
 
 /// Scenarios by their names, with their rows.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Results {
     /// Scenarios and rows, sorted by name.
     pub scenarios: BTreeMap<String, (FigureScenario, Rows)>,
@@ -15,6 +15,10 @@ pub struct Results {
 /// Start and end of the evaluated time, in seconds: 20 s from the end of the thesis' failover (§7.4.3).
 const WATCHED_FROM_S: f64 = 8.01;
 const WATCHED_TO_S: f64 = 28.01;
+/// Time after the failover's end in which rate control adapts to the flows that were moved, in seconds.
+const SETTLING_S: f64 = 4.0;
+/// When the failure happens in these scenarios, in seconds.
+const FAILURE_AT_S: f64 = 5.0;
 /// Longest pause between two drops of one surge, in seconds.
 const SURGE_GAP_S: f64 = 0.55;
 
@@ -49,6 +53,8 @@ pub struct StringsSummary {
     pub mean_mbps: f64,
     /// Standard deviation of the throughput over tenths of a second, in Mb/s.
     pub deviation_mbps: f64,
+    /// The same of what R1 sent into the strings.
+    pub wire_deviation_mbps: f64,
     /// Greatest queue at R1, in packets.
     pub queue_max: f64,
     /// Mean queue at R1, in packets.
@@ -61,6 +67,19 @@ pub struct StringsSummary {
     pub first_drop_s: Option<f64>,
     /// Mean of Jain's index over the half seconds with several active flows.
     pub jain: f64,
+    /// Mean and least of these values: in the first [`SETTLING_S`] seconds, and later.
+    pub jain_early: [f64; 2],
+    /// See `jain_early`.
+    pub jain_late: [f64; 2],
+    /// The longest completion of the flows that began after the failure, in seconds.
+    pub longest_late_s: f64,
+    /// The mean completion of all flows, in seconds.
+    pub mean_completion_s: f64,
+    /// The fraction of their half seconds in which flows got less than half of their share: flows that began before the failover's end, and
+    /// later ones.
+    pub starved: [f64; 2],
+    /// Segments sent again by flows that did not wait for the failover and were complete before R1 dropped a packet.
+    pub false_retransmissions: f64,
 }
 
 impl Results {
@@ -112,21 +131,60 @@ fn summary(rows: &Rows, seed: u64, rate_control: bool) -> Option<StringsSummary>
         .iter()
         .filter(|row| of(row.seed, row.rate_control) && watched(row.time_s));
     let queue: Vec<f64> = queue.map(|row| row.packets as f64).collect();
+    let wire: Vec<f64> = bins.iter().map(|row| row.wire_mbps).collect();
     let fairness = rows.fairness.iter().filter(|row| {
         of(row.seed, row.rate_control)
-            && watched(row.end_s - super::sweep::FLOW_BIN_S)
+            && watched(row.end_s - super::sweep::FLOW_BIN_S / 2.0)
             && row.active_flows > 1
     });
+    let jain = |is_late: bool| {
+        let of = fairness.clone();
+        let of = of.filter(|row| (row.end_s > WATCHED_FROM_S + SETTLING_S) == is_late);
+        let values: Vec<f64> = of.map(|row| row.jain_index).collect();
+        Some([mean(values.iter().copied())?, least(values)?])
+    };
+    let transfers = rows.transfers.iter().filter(|row| of(row.seed, row.rate_control));
+    let completion = |row: &TransferRow| row.completion_s.unwrap_or(f64::INFINITY);
+    let starved = |is_late: bool| {
+        let of = transfers
+            .clone()
+            .filter(|row| (row.start_s > WATCHED_FROM_S) == is_late);
+        let (starved, all) = of.fold((0.0, 0.0), |(starved, all), row| {
+            (starved + f64::from(row.starved_bins), all + f64::from(row.bins))
+        });
+        if all > 0.0 { starved / all } else { 0.0 }
+    };
     let drops = bins.iter().filter(|row| row.dropped_packets > 0);
+    let first_drop_s = drops.clone().map(|row| row.end_s).next();
+    let is_early = |row: &&TransferRow| {
+        let end_s = row.start_s + completion(row);
+        !row.waited && end_s > WATCHED_FROM_S && end_s < first_drop_s.unwrap_or(f64::INFINITY)
+    };
     Some(StringsSummary {
         mean_mbps: mean(mbps.iter().copied())?,
         deviation_mbps: deviation(&mbps)?,
+        wire_deviation_mbps: deviation(&wire)?,
         queue_max: greatest(queue.iter().copied())?,
         queue_mean: mean(queue)?,
         surges: surges(drops.clone().map(|row| row.end_s)),
         dropped: bins.iter().map(|row| row.dropped_packets as f64).sum(),
-        first_drop_s: drops.map(|row| row.end_s).next(),
-        jain: mean(fairness.map(|row| row.jain_index))?,
+        first_drop_s,
+        jain: mean(fairness.clone().map(|row| row.jain_index))?,
+        jain_early: jain(false)?,
+        jain_late: jain(true)?,
+        longest_late_s: greatest(
+            transfers
+                .clone()
+                .filter(|row| row.start_s > FAILURE_AT_S)
+                .map(completion),
+        )?,
+        mean_completion_s: mean(transfers.clone().map(completion))?,
+        starved: [starved(false), starved(true)],
+        false_retransmissions: transfers
+            .clone()
+            .filter(is_early)
+            .map(|row| row.retransmitted_segments as f64)
+            .sum(),
     })
 }
 

@@ -22,10 +22,14 @@ pub struct FlowRow {
     /// None if the flow was not complete when the run ended.
     pub completion_s: Option<f64>,
     pub timeouts: u32,
+    /// Those of the SYN among `timeouts`.
+    pub syn_timeouts: u32,
     pub retransmitted_segments: u64,
+    /// The slow start threshold at the flow's end.
+    pub threshold_segments: f64,
 }
 
-/// The congestion window of the first flow at a moment.
+/// The congestion window and the slow start threshold of the first flow at a moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct WindowRow {
@@ -35,6 +39,7 @@ pub struct WindowRow {
     pub seed: u64,
     pub time_s: f64,
     pub window_segments: f64,
+    pub threshold_segments: f64,
 }
 
 /// The varied parameters of a run over the two strings.
@@ -44,6 +49,21 @@ pub struct StringsRun {
     pub buffer_packets: usize,
     pub rate_control: bool,
     pub seed: u64,
+}
+
+/// The most that an edge's local recovery remembered at one time. Bytes count from the IP header on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
+pub struct MemoryRow {
+    pub run: u32,
+    pub failover_s: f64,
+    pub recovery: RecoveryMode,
+    pub seed: u64,
+    pub flows: u64,
+    /// 1: R1, next to the sources; 2: R2.
+    pub edge: u8,
+    pub peak_packets: usize,
+    pub peak_bytes: usize,
 }
 
 /// A flow over the two strings.
@@ -61,6 +81,10 @@ pub struct TransferRow {
     pub completion_s: Option<f64>,
     pub timeouts: u32,
     pub retransmitted_segments: u64,
+    /// Number of half seconds from the failover's end on, throughout which the flow was active; and of those in which it got less than half
+    /// of an equal share.
+    pub bins: u32,
+    pub starved_bins: u32,
 }
 
 /// Throughput, including headers, and number of dropped packets in one bin (`bin` in the scenario).
@@ -76,6 +100,8 @@ pub struct BinRow {
     pub passed_mbps: f64,
     /// Throughput of the flows that were moved to the other string.
     pub failover_mbps: f64,
+    /// What R1 sent into the strings, repeated segments included.
+    pub wire_mbps: f64,
     pub dropped_packets: u64,
 }
 
@@ -123,6 +149,7 @@ pub struct FairnessRow {
 pub struct Rows {
     pub flows: Vec<FlowRow>,
     pub windows: Vec<WindowRow>,
+    pub memory: Vec<MemoryRow>,
     pub transfers: Vec<TransferRow>,
     pub bins: Vec<BinRow>,
     pub queue: Vec<QueueRow>,
@@ -135,6 +162,7 @@ impl Rows {
     pub fn append(&mut self, mut other: Self) {
         self.flows.append(&mut other.flows);
         self.windows.append(&mut other.windows);
+        self.memory.append(&mut other.memory);
         self.transfers.append(&mut other.transfers);
         self.bins.append(&mut other.bins);
         self.queue.append(&mut other.queue);
@@ -146,6 +174,7 @@ impl Rows {
     pub fn sort(&mut self) {
         self.flows.sort_by_key(|row| row.run);
         self.windows.sort_by_key(|row| row.run);
+        self.memory.sort_by_key(|row| row.run);
         self.transfers.sort_by_key(|row| row.run);
         self.bins.sort_by_key(|row| row.run);
         self.queue.sort_by_key(|row| row.run);
@@ -160,6 +189,7 @@ impl Rows {
     pub fn write(&self, directory: &Path, scenario: &str) -> Result<()> {
         write(directory, scenario, "flows", &self.flows)?;
         write(directory, scenario, "windows", &self.windows)?;
+        write(directory, scenario, "memory", &self.memory)?;
         write(directory, scenario, "transfers", &self.transfers)?;
         write(directory, scenario, "bins", &self.bins)?;
         write(directory, scenario, "queue", &self.queue)?;
@@ -175,6 +205,7 @@ impl Rows {
         Ok(Self {
             flows: read(directory, scenario, "flows")?,
             windows: read(directory, scenario, "windows")?,
+            memory: read(directory, scenario, "memory")?,
             transfers: read(directory, scenario, "transfers")?,
             bins: read(directory, scenario, "bins")?,
             queue: read(directory, scenario, "queue")?,

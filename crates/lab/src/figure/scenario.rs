@@ -10,6 +10,7 @@ use sim::scenario::InvalidScenario;
 use sim::scenario::cluster::ClusterScenario;
 use sim::scenario::rate::RateScenario;
 
+use super::oracle::TimeoutSetting;
 use super::place::FieldSpans;
 use crate::run::WrongUse;
 
@@ -40,6 +41,30 @@ pub struct FlowSweep {
     pub window_interval: Option<ScenarioSeconds>,
     /// All other parameters.
     pub cluster: ClusterScenario,
+}
+
+impl FlowSweep {
+    /// Whether the failover hits the data of a flow that arrives then, and not its handshake: the thesis' Case 2, if the flow is long
+    /// enough.
+    pub fn is_case_2(&self, arrival_s: f64) -> bool {
+        let cluster = &self.cluster;
+        let to_r2 = cluster.source_delay + cluster.cluster_delay * 2;
+        let back_to_r1 = cluster.destination_delay * 2 + cluster.cluster_delay * 2;
+        arrival_s + (to_r2 + back_to_r1).as_secs_f64() < cluster.failover_at.as_secs_f64()
+    }
+
+    /// Time from a segment's passage of the cluster to that of its answer, in seconds: what the models call the answer's delay.
+    pub fn answer_s(&self) -> f64 {
+        2.0 * (self.cluster.destination_delay + self.cluster.cluster_delay).as_secs_f64()
+    }
+
+    /// Whether the cluster is next to the sources, and TCP's least timeout.
+    pub fn timeout_setting(&self) -> TimeoutSetting {
+        TimeoutSetting {
+            is_near_sources: self.cluster.source_delay < self.cluster.destination_delay,
+            least_timeout_s: self.cluster.tcp.rto.min.as_secs_f64(),
+        }
+    }
 }
 
 /// Runs of all combinations of buffers and rate control.

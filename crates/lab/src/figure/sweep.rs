@@ -15,7 +15,7 @@ use sim::scenario::edge::EdgeRecovery as LocalRecovery;
 use sim::scenario::rate::{RateResult, RateScenario};
 
 use super::rows::{
-    BinRow, FairnessRow, FlowRow, QueueRow, Rows, ShareRow, StringsRun, TransferRow, WindowRow,
+    BinRow, FairnessRow, FlowRow, MemoryRow, QueueRow, Rows, ShareRow, StringsRun, TransferRow, WindowRow,
 };
 use super::scenario::{FigureScenario, FlowSweep, RecoveryMode, ScenarioSeconds, StringSweep};
 
@@ -209,6 +209,7 @@ impl SweepRun {
                     seed,
                     time_s: seconds(network.now()),
                     window_segments: sender.congestion_window(),
+                    threshold_segments: sender.slow_start_threshold(),
                 });
             }
         })?;
@@ -224,9 +225,22 @@ impl SweepRun {
                 arrival_s: seconds(flow.start),
                 completion_s: flow.completion_s(),
                 timeouts: flow.timeouts,
+                syn_timeouts: flow.syn_timeouts,
                 retransmitted_segments: flow.retransmitted,
+                threshold_segments: flow.threshold,
             })
             .collect();
+        let edges = (1..).zip(result.edges.into_iter().flatten());
+        rows.memory.extend(edges.map(|(edge, counts)| MemoryRow {
+            run: self.number,
+            failover_s,
+            recovery,
+            seed,
+            flows: cluster.flows(),
+            edge,
+            peak_packets: counts.cache.peak_packets,
+            peak_bytes: counts.cache.peak_bytes,
+        }));
         Ok(rows)
     }
 
@@ -237,7 +251,9 @@ impl SweepRun {
             rate_control,
             seed,
         } = of;
-        let transfers = result.flows.iter().enumerate().map(|(flow, of)| TransferRow {
+        let counts = starved_bins(rate, result);
+        let transfers = result.flows.iter().zip(counts).enumerate();
+        let transfers = transfers.map(|(flow, (of, (bins, starved_bins)))| TransferRow {
             run,
             buffer_packets,
             rate_control,
@@ -248,6 +264,8 @@ impl SweepRun {
             completion_s: of.result.completion_s(),
             timeouts: of.result.timeouts,
             retransmitted_segments: of.result.retransmitted,
+            bins,
+            starved_bins,
         });
         let bins = result.bins.iter().map(|bin| BinRow {
             run,
@@ -257,6 +275,7 @@ impl SweepRun {
             end_s: seconds(bin.end),
             passed_mbps: mbps(bin.delivered[0], rate.bin.as_secs_f64()),
             failover_mbps: mbps(bin.delivered[1], rate.bin.as_secs_f64()),
+            wire_mbps: (bin.sent[0] + bin.sent[1]) as f64 * 8e-6 / rate.bin.as_secs_f64(),
             dropped_packets: bin.overflows,
         });
         let queue = result.queue.iter().map(|(at, packets)| QueueRow {
@@ -318,6 +337,27 @@ impl SweepRun {
         }
         (shares, fairness)
     }
+}
+
+/// For each flow: the number of half seconds from the failover's end on, throughout which it was active, and of those in which it got less
+/// than half of an equal share of what all active flows got.
+fn starved_bins(rate: &RateScenario, result: &RateResult) -> Vec<(u32, u32)> {
+    let over_s = (rate.failure_at + rate.failover).as_secs_f64();
+    let mut counts = vec![(0, 0); result.flows.len()];
+    for (bin, bytes) in (1_u32..).zip(&result.flow_bins) {
+        let end_s = f64::from(bin) * FLOW_BIN_S;
+        let active = active(result, end_s);
+        if end_s - FLOW_BIN_S < over_s || active.len() < 2 {
+            continue;
+        }
+        let all: u64 = active.iter().map(|flow| bytes[*flow]).sum();
+        let share = all as f64 / active.len() as f64;
+        for flow in active {
+            counts[flow].0 += 1;
+            counts[flow].1 += u32::from((bytes[flow] as f64) < share / 2.0);
+        }
+    }
+    counts
 }
 
 /// Indices of `count` of the `flows` flows, evenly spaced. They alternate between the two strings.

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::LazyLock;
 
 use super::rows::Rows;
 use super::*;
@@ -310,13 +311,19 @@ fn wrong_use_is_told_as_such() {
     }
 }
 
-/// Runs with one seed.
+/// All figures' runs with one seed. Made once.
+pub fn results() -> Results {
+    static RESULTS: LazyLock<Results> = LazyLock::new(|| {
+        let manifest = manifest(&options("all", Path::new("")), &figures("all").unwrap()).unwrap();
+        let jobs = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        work::results(manifest.scenarios().unwrap(), 1, None, jobs).unwrap()
+    });
+    RESULTS.clone()
+}
+
 #[test]
 fn the_claims_come_out_as_known() {
-    let directory = tempfile::tempdir().unwrap();
-    let manifest = manifest(&options("all", directory.path()), &figures("all").unwrap()).unwrap();
-    let jobs = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let results = work::results(manifest.scenarios().unwrap(), 1, None, jobs).unwrap();
+    let results = results();
     let names: Vec<_> = catalogue::FIGURES.iter().map(|figure| figure.name).collect();
     let judged = claims::judge(&results, &names);
     assert_eq!(judged.len(), claims::all().count());

@@ -20,6 +20,8 @@ pub struct Counts {
     pub retransmitted: u64,
     /// Expired retransmission timers, the SYN's included.
     pub timeouts: u32,
+    /// Expired retransmission timers of the SYN.
+    pub syn_timeouts: u32,
     /// Fast retransmissions begun.
     pub recoveries: u32,
     /// Tail loss probes sent.
@@ -135,6 +137,11 @@ impl FlowSender {
         self.fill(now, None, out);
     }
 
+    /// The slow start threshold, in segments.
+    pub const fn slow_start_threshold(&self) -> f64 {
+        self.threshold
+    }
+
     /// When the first SYN left.
     pub const fn started(&self) -> Option<Instant> {
         self.started
@@ -203,6 +210,7 @@ impl FlowSender {
         }
         let again = self.timed_out_at.replace(self.una) == Some(self.una);
         let halve = if self.una == 0 {
+            self.counts.syn_timeouts += 1;
             self.initial_window = 1.0; // RFC 5681 §3.1
             self.departures.halve_on_syn
         } else {

@@ -22,8 +22,12 @@ pub struct FlowResult {
     pub start: Instant,
     /// When everything was acknowledged, if that was before the run ended.
     pub end: Option<Instant>,
-    /// Number of expired retransmission timers.
+    /// Number of expired retransmission timers, the SYN's included.
     pub timeouts: u32,
+    /// Number of expired retransmission timers of the SYN.
+    pub syn_timeouts: u32,
+    /// The slow start threshold at the end, in segments.
+    pub threshold: f64,
     /// Number of segments that were sent more than once.
     pub retransmitted: u64,
     /// Number of segments sent, the SYN included.
@@ -43,6 +47,8 @@ impl FlowResult {
             start: sender.started().unwrap_or_default(),
             end: sender.completed(),
             timeouts: counts.timeouts,
+            syn_timeouts: counts.syn_timeouts,
+            threshold: sender.slow_start_threshold(),
             retransmitted: counts.retransmitted,
             segments: counts.segments,
         }

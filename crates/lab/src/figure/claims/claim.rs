@@ -17,10 +17,34 @@ pub struct FigureClaim {
     pub paper: &'static str,
     /// The figure that shows it.
     pub figure: &'static str,
+    /// What the result is computed from.
+    pub evidence: ClaimEvidence,
     /// The expected verdict.
     pub expected: Expected,
     /// Computes the result from the runs. `None` if they are missing.
     pub find: fn(&Results) -> Option<FigureClaimResult>,
+}
+
+/// What a result is computed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClaimEvidence {
+    /// Simulated runs.
+    Simulation,
+    /// Simulated runs, compared with the thesis' closed forms.
+    Model,
+}
+
+impl ClaimEvidence {
+    /// All kinds.
+    pub const ALL: [Self; 2] = [Self::Simulation, Self::Model];
+
+    /// The kind's name in the report.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Simulation => "by simulation",
+            Self::Model => "by a model against simulation",
+        }
+    }
 }
 
 /// Whether a claim is known to hold.

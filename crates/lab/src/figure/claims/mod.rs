@@ -9,7 +9,7 @@ mod unit;
 
 use std::fmt;
 
-pub use self::claim::{Expected, FigureClaim, FigureClaimResult};
+pub use self::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult};
 use super::results::Results;
 
 /// The verdict about a claim.

@@ -1,6 +1,6 @@
 //! §7.4: two strings, one of which fails. Numbers are means over the seeds, measured from 8 to 28 s.
 
-use super::claim::{Expected, FigureClaim, FigureClaimResult};
+use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult, percent};
 use crate::figure::oracle;
 use crate::figure::results::{Results, StringsSummary, greatest, least, mean, surges};
 
@@ -11,6 +11,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         statement: "Without rate control the throughput after the failover stays at what the string carries",
         paper: "100 Mb/s",
         figure: "halr-20",
+        evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
             let here = of(results, 750, false, |run| run.mean_mbps)?;
@@ -22,11 +23,26 @@ pub const CLAIMS: &[FigureClaim] = &[
         },
     },
     FigureClaim {
+        id: "20b",
+        section: "7.4.1",
+        statement: "Without rate control some transfers that begin after the failure take longer (the longest)",
+        paper: "",
+        figure: "halr-20",
+        evidence: ClaimEvidence::Simulation,
+        expected: Expected::Holds,
+        find: |results| {
+            let [with, without] = both(results, |run| run.longest_late_s)?;
+            let here = format!("{without:.1} s, with rate control {with:.1} s");
+            Some(FigureClaimResult::new(here, with < 0.95 * without))
+        },
+    },
+    FigureClaim {
         id: "21a",
         section: "7.4.1",
         statement: "With rate control the throughput is a little lower",
         paper: "",
         figure: "halr-21",
+        evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
             let with = of(results, 750, true, |run| run.mean_mbps)?;
@@ -40,9 +56,11 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "22a",
         section: "7.4.1",
-        statement: "With rate control the throughput is smoother (standard deviation over tenths of a second)",
+        statement: "With rate control the throughput is smoother (what receivers get in order, as ns-2's sinks count it; standard \
+                    deviation over tenths of a second)",
         paper: "",
         figure: "halr-22",
+        evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
             let with = of(results, 750, true, |run| run.deviation_mbps)?;
@@ -54,11 +72,61 @@ pub const CLAIMS: &[FigureClaim] = &[
         },
     },
     FigureClaim {
+        id: "22b",
+        section: "7.4.1",
+        statement: "The same on the wire: what R1 sends into the string, repeated segments included",
+        paper: "",
+        figure: "halr-22",
+        evidence: ClaimEvidence::Simulation,
+        expected: Expected::Differs(
+            "a full queue keeps the string busy all the time, so nothing is smoother than no control; what fluctuates is \
+             what arrives in order, because a repeated segment releases all that waited for it",
+        ),
+        find: |results| {
+            let [with, without] = both(results, |run| run.wire_deviation_mbps)?;
+            let here = format!("{with:.2} Mb/s, without rate control {without:.2} Mb/s");
+            Some(FigureClaimResult::new(here, with < without))
+        },
+    },
+    FigureClaim {
+        id: "23b",
+        section: "7.4.2",
+        statement: "Without rate control completion is postponed, because flows lose packets and slow down (mean of all flows)",
+        paper: "",
+        figure: "halr-23",
+        evidence: ClaimEvidence::Simulation,
+        expected: Expected::Differs(
+            "the string carries equally much, so with equal shares all flows complete late together, whereas without \
+             control those that get more complete early",
+        ),
+        find: |results| {
+            let [with, without] = both(results, |run| run.mean_completion_s)?;
+            let here = format!("{without:.1} s, with rate control {with:.1} s");
+            Some(FigureClaimResult::new(here, with < without))
+        },
+    },
+    FigureClaim {
+        id: "23c",
+        section: "7.4.2",
+        statement: "Without rate control, flows that begin after the failover suffer most (time with less than half a share)",
+        paper: "",
+        figure: "halr-23",
+        evidence: ClaimEvidence::Simulation,
+        expected: Expected::Differs("whether a flow loses packets does not depend on when it began"),
+        find: |results| {
+            let early = of(results, 750, false, |run| run.starved[0])?;
+            let late = of(results, 750, false, |run| run.starved[1])?;
+            let here = format!("{}, older flows {}", percent(late), percent(early));
+            Some(FigureClaimResult::new(here, late > 1.25 * early))
+        },
+    },
+    FigureClaim {
         id: "23a",
         section: "7.4.2",
         statement: "Without rate control some flows do not get their fair share (Jain's index)",
         paper: "",
         figure: "halr-23",
+        evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
             let jain = of(results, 750, false, |run| run.jain)?;
@@ -68,16 +136,37 @@ pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "24a",
         section: "7.4.2",
-        statement: "With rate control the shares are fair (Jain's index)",
+        statement: "With rate control the shares are fair (Jain's index), from 4 s after the failover on",
         paper: "",
         figure: "halr-24",
+        evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
-            let jain = of(results, 750, true, |run| run.jain)?;
-            let without = of(results, 750, false, |run| run.jain)?;
+            let [with, without] = both(results, |run| run.jain_late[0])?;
+            let least = of(results, 750, true, |run| run.jain_late[1])?;
             Some(FigureClaimResult::new(
-                format!("{jain:.2}, without {without:.2}"),
-                jain > 0.9 && jain > without,
+                format!("{with:.2} (least {least:.2}), without {without:.2}"),
+                with > 0.95 && with > without,
+            ))
+        },
+    },
+    FigureClaim {
+        id: "24c",
+        section: "7.4.2",
+        statement: "The same in the first 4 s after the failover",
+        paper: "",
+        figure: "halr-24",
+        evidence: ClaimEvidence::Simulation,
+        expected: Expected::Differs(
+            "the flows that were moved, and new ones, begin with one segment, and need several round trips until the cap limits \
+             them too",
+        ),
+        find: |results| {
+            let [with, without] = both(results, |run| run.jain_early[0])?;
+            let least = of(results, 750, true, |run| run.jain_early[1])?;
+            Some(FigureClaimResult::new(
+                format!("{with:.2} (least {least:.2}), without {without:.2}"),
+                with > 0.95,
             ))
         },
     },
@@ -87,6 +176,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         statement: "and no packet is lost to a full buffer",
         paper: "0 packets",
         figure: "halr-24",
+        evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
             let most = greatest(runs(results, 750, true)?.iter().map(|run| run.dropped))?;
@@ -99,6 +189,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         statement: "Surges of overflows with a buffer of 1500 packets, without rate control",
         paper: "3",
         figure: "halr-25",
+        evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| surges_of(results, 1500, 3.0),
     },
@@ -108,6 +199,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         statement: "With rate control the queue stays below",
         paper: "600 packets",
         figure: "halr-25",
+        evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| queue_at_most(results, 1500),
     },
@@ -117,6 +209,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         statement: "Surges of overflows with a buffer of 750 packets, without rate control",
         paper: "8",
         figure: "halr-26",
+        evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| surges_of(results, 750, 8.0),
     },
@@ -126,6 +219,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         statement: "With rate control the queue stays below",
         paper: "600 packets",
         figure: "halr-26",
+        evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| queue_at_most(results, 750),
     },
@@ -135,6 +229,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         statement: "Without rate control the smaller buffer overflows more often",
         paper: "8 > 3",
         figure: "halr-26",
+        evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
             let small = of(results, 750, false, |run| run.surges)?;
@@ -151,6 +246,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         statement: "A buffer of 3000 packets is full later",
         paper: "",
         figure: "halr-buffer-3000",
+        evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
             let first = |buffer| {
@@ -180,6 +276,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         statement: "but it is full in the end",
         paper: "",
         figure: "halr-buffer-3000",
+        evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
             let runs = runs(results, 3000, false)?;
@@ -196,6 +293,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         statement: "and its queue makes packets wait longer (mean queue)",
         paper: "",
         figure: "halr-buffer-3000",
+        evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
             let [small, large, larger] =
@@ -203,6 +301,26 @@ pub const CLAIMS: &[FigureClaim] = &[
             let (small, large, larger) = (small?, large?, larger?);
             let here = format!("{small:.0} < {large:.0} < {larger:.0} packets");
             Some(FigureClaimResult::new(here, small < large && large < larger))
+        },
+    },
+    FigureClaim {
+        id: "3000d",
+        section: "7.4.3",
+        statement: "and it may make senders repeat packets that are still waiting in it",
+        paper: "",
+        figure: "halr-buffer-3000",
+        evidence: ClaimEvidence::Simulation,
+        expected: Expected::Differs("3000 packets wait for 0.36 s, and the least timeout is 1 s"),
+        find: |results| {
+            let most = greatest(
+                runs(results, 3000, false)?
+                    .iter()
+                    .map(|run| run.false_retransmissions),
+            )?;
+            Some(FigureClaimResult::new(
+                format!("{most:.0} segments of flows that lost none"),
+                most > 0.0,
+            ))
         },
     },
 ];
@@ -219,6 +337,11 @@ fn of(
     value: fn(&StringsSummary) -> f64,
 ) -> Option<f64> {
     mean(runs(results, buffer, rate_control)?.iter().map(value))
+}
+
+/// The means over the seeds with a buffer of 750 packets: with rate control, and without.
+fn both(results: &Results, value: fn(&StringsSummary) -> f64) -> Option<[f64; 2]> {
+    Some([of(results, 750, true, value)?, of(results, 750, false, value)?])
 }
 
 fn mbps(value: f64) -> String {

@@ -113,7 +113,7 @@ fn model_over_arrival(
         start_s: cluster.failover_at.as_secs_f64(),
         duration_s: failover_s,
     };
-    let answer_s = 2.0 * (cluster.destination_delay + cluster.cluster_delay).as_secs_f64();
+    let answer_s = sweep.answer_s();
     let to_cluster_s = cluster.source_delay.as_secs_f64();
     let times = (0..)
         .map(|step| f64::from(step) * 0.01)
@@ -185,23 +185,35 @@ pub fn fractions<'a>(rows: impl Iterator<Item = &'a FlowRow>) -> [f64; 5] {
     counts.map(|count| if all == 0.0 { 0.0 } else { count / all })
 }
 
-/// Fractions of flows by number of timeouts, as stacked bars: with HALR on the left, without on the right (Figures 15 to 17).
+/// Fractions of the Case 2 flows by number of timeouts, as stacked bars: with HALR on the left, without on the right (Figures 15 to 17). One
+/// panel per variant.
 pub fn timeouts(scenario: &FigureScenario, rows: &Rows, _: Marks) -> Vec<Panel> {
-    const BAR: f64 = 0.36;
     let Some(sweep) = sweep(scenario) else {
         return Vec::new();
     };
+    let mut variants: Vec<&str> = Vec::new();
+    for row in &rows.flows {
+        if !variants.contains(&row.variant.as_str()) {
+            variants.push(&row.variant);
+        }
+    }
+    let panels = variants.into_iter().map(|variant| {
+        let of = |row: &&FlowRow| row.variant == variant && sweep.is_case_2(row.arrival_s);
+        timeouts_of(sweep, variant, &rows.flows.iter().filter(of).collect::<Vec<_>>())
+    });
+    panels.collect()
+}
+
+fn timeouts_of(sweep: &FlowSweep, variant: &str, flows: &[&FlowRow]) -> Panel {
+    const BAR: f64 = 0.36;
     let failovers: Vec<f64> = sweep
         .failovers
         .iter()
         .map(|ScenarioSeconds(time)| time.as_secs_f64())
         .collect();
-    let variant = rows
-        .flows
-        .first()
-        .map_or(String::new(), |row| row.variant.clone());
     let mut series = Vec::new();
-    for policy in simulated(&rows.flows).into_iter().rev() {
+    let policies: BTreeSet<_> = flows.iter().map(|row| row.recovery).collect();
+    for policy in policies.into_iter().rev() {
         let (name, _) = recovery(policy);
         let (side, opacity) = if policy == RecoveryMode::None {
             (0.5, 0.85)
@@ -212,7 +224,7 @@ pub fn timeouts(scenario: &FigureScenario, rows: &Rows, _: Marks) -> Vec<Panel> 
             .iter()
             .map(|failover_s| {
                 let of = |row: &&FlowRow| row.failover_s == *failover_s && row.recovery == policy;
-                fractions(rows.flows.iter().filter(of))
+                fractions(flows.iter().copied().filter(of))
             })
             .collect();
         for (count, timeouts) in TIMEOUT_NAMES.iter().enumerate() {
@@ -230,7 +242,7 @@ pub fn timeouts(scenario: &FigureScenario, rows: &Rows, _: Marks) -> Vec<Panel> 
         }
     }
     let theirs = (0..).zip(&failovers).flat_map(|(place, failover_s)| {
-        let fractions = oracle::timeouts(&variant, *failover_s).unwrap_or_default();
+        let fractions = oracle::timeouts(sweep.timeout_setting(), variant, *failover_s).unwrap_or_default();
         let ends = (1..5).map(move |count| fractions[..count].iter().sum::<f64>());
         let inner = ends.filter(|end| (0.001..0.999).contains(end));
         inner.map(move |end| (f64::from(place) + 0.5 * BAR, end))
@@ -243,11 +255,11 @@ pub fn timeouts(scenario: &FigureScenario, rows: &Rows, _: Marks) -> Vec<Panel> 
         .iter()
         .map(|failover_s| format!("{failover_s}"))
         .collect();
-    vec![Panel {
+    Panel {
         title: format!("TCP {variant}: timeouts per flow (left bar with HALR, right bar without)"),
         x: Axis::of("failover time (s)", categories),
         y: Axis::new("fraction of the Case 2 flows", 0.0, 1.0),
         series,
         marks: Vec::new(),
-    }]
+    }
 }

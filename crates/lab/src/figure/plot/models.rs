@@ -14,7 +14,7 @@ use crate::figure::chart::{Axis, Mark, Panel, Series, Shape, number};
 use crate::figure::oracle;
 use crate::figure::palette::SERIES;
 use crate::figure::rows::{FlowRow, Rows};
-use crate::figure::scenario::{FigureScenario, RecoveryMode, ScenarioSeconds};
+use crate::figure::scenario::{FigureScenario, FlowSweep, RecoveryMode, ScenarioSeconds};
 
 /// The unused flow time as a function of the down time (Figure 9).
 pub fn sawtooth(scenario: &FigureScenario, _: &Rows, marks: Marks) -> Vec<Panel> {
@@ -54,9 +54,14 @@ pub fn sawtooth(scenario: &FigureScenario, _: &Rows, marks: Marks) -> Vec<Panel>
     vec![panel(x, "unused flow time (s)", series, marks)]
 }
 
-/// Shortest and longest completion time of disturbed short flows in the model: the lines of Figure 18.
-pub fn short_range(failover_s: f64, recovery: RecoveryMode) -> Range {
-    ShortFlow::new(Parameters::SHORT).disturbed_range(failover_s, modelled(recovery))
+/// Shortest and longest completion time of disturbed short flows in the model, for the sweep's cluster: the lines of Figure 18.
+pub fn short_range(sweep: &FlowSweep, failover_s: f64, recovery: RecoveryMode) -> Range {
+    ShortFlow::new(Parameters::SHORT).disturbed_range(failover_s, sweep.answer_s(), modelled(recovery))
+}
+
+/// The part of [`long_range`] for the flows in Case 2.
+pub fn long_data_range(failover_s: f64, recovery: RecoveryMode) -> Range {
+    LongFlow::new(Parameters::LONG).data_loss_range(failover_s, modelled(recovery))
 }
 
 /// Shortest and longest completion time of disturbed long flows in the model: the lines of Figure 19.
@@ -66,9 +71,12 @@ pub fn long_range(failover_s: f64, recovery: RecoveryMode) -> Range {
 
 /// Completion time of short flows as a function of the failover's length (Figure 18).
 pub fn short_flows(scenario: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
+    let FigureScenario::Flows(sweep) = scenario else {
+        return Vec::new();
+    };
     let lines = |recovery| {
         let flow = ShortFlow::new(Parameters::SHORT);
-        move |failover_s| flow.disturbed_range(failover_s, modelled(recovery))
+        move |failover_s| flow.disturbed_range(failover_s, sweep.answer_s(), modelled(recovery))
     };
     let mut panels = over_failover(scenario, rows, marks, lines);
     for panel in &mut panels {

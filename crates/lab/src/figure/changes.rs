@@ -1,0 +1,299 @@
+//! Each claim can fail: for each there is a change of a scenario that turns its result around.
+
+use std::path::Path;
+use std::thread;
+
+use super::claims::{self, FigureClaimVerdict};
+use super::results::Results;
+use super::scenario::FigureScenario;
+use super::{catalogue, work};
+
+/// A change of a scenario: the scenario, a text in its file, the text's replacement, and the claims whose results it turns around. A claim
+/// that holds does not hold with the change, and one that differs holds.
+type ScenarioChange = (&'static str, &'static str, &'static str, &'static [&'static str]);
+
+/// Turns the edges' local recovery off, although a run has it: they can remember no packet.
+const NO_MEMORY: &str = "caching_after = 0\nmax_packets = 1\nmax_bytes = 1";
+
+const CHANGES: &[ScenarioChange] = &[
+    // memory, windows, unused flow time
+    (
+        "halr-memory",
+        "caching_after = 0",
+        "caching_after = 0\nmax_packets = 700",
+        &["3.4a", "3.3a"],
+    ),
+    ("halr-memory-syns", "gap = 0.0001", "gap = 0.0002", &["3.4b"]),
+    (
+        "halr-window-data-loss",
+        "syn = 3, initial = 3, min = 1.5",
+        "syn = 3.5, initial = 3.5, min = 3.5",
+        &["7a"],
+    ),
+    ("halr-window-data-loss", "caching_after = 0", NO_MEMORY, &["7b"]),
+    ("halr-window-syn-loss", "syn = 3", "syn = 2", &["8a"]),
+    (
+        "halr-window-syn-loss",
+        "halve_on_syn = true",
+        "halve_on_syn = false",
+        &["8b"],
+    ),
+    ("halr-window-syn-loss", "caching_after = 0", NO_MEMORY, &["8c"]),
+    (
+        "halr-restarts",
+        "first_arrival = 1\nlast_arrival = 1.02",
+        "first_arrival = 1.85\nlast_arrival = 1.86",
+        &["3.1a"],
+    ),
+    ("halr-restarts", "min = 1.5", "min = 1", &["9a"]),
+    ("halr-restarts", "caching_after = 0", NO_MEMORY, &["9b"]),
+    // completion times of short flows
+    (
+        "halr-completion-failover-0.5s",
+        "segments = 9",
+        "segments = 30",
+        &["12a", "12d"],
+    ),
+    ("halr-completion-failover-0.5s", "syn = 3", "syn = 3.32", &["12b"]),
+    (
+        "halr-completion-failover-0.5s",
+        "segments = 9",
+        "segments = 10",
+        &["12c"],
+    ),
+    ("halr-completion-failover-3s", "syn = 3", "syn = 2", &["13a"]),
+    (
+        "halr-completion-failover-3s",
+        "segments = 9",
+        "segments = 200",
+        &["13b"],
+    ),
+    (
+        "halr-completion-failover-3s",
+        "destination_delay = 0.046",
+        "destination_delay = 0.078",
+        &["13c"],
+    ),
+    (
+        "halr-initial-window-2",
+        "initial_window = 2",
+        "initial_window = 1",
+        &["12e"],
+    ),
+    ("halr-completion-failover-5s", "syn = 3", "syn = 2", &["14a"]),
+    (
+        "halr-completion-failover-5s",
+        "caching_after = 0",
+        NO_MEMORY,
+        &["14b", "14c"],
+    ),
+    (
+        "halr-completion-short-flows",
+        "min = 1.5",
+        "min = 2.5",
+        &["18b", "18f"],
+    ),
+    (
+        "halr-completion-short-flows",
+        "caching_after = 0",
+        NO_MEMORY,
+        &["18c", "18d"],
+    ),
+    ("halr-completion-short-flows", "max = 64", "max = 3", &["18e"]),
+    (
+        "halr-completion-short-flows",
+        "segments = 9",
+        "segments = 60",
+        &["18a"],
+    ),
+    // long flows, timeouts
+    (
+        "halr-completion-long-flows",
+        "destination_delay = 0.046",
+        "destination_delay = 0.01",
+        &["19a"],
+    ),
+    (
+        "halr-completion-long-flows",
+        "halve_on_syn = true",
+        "halve_on_syn = false",
+        &["19b"],
+    ),
+    ("halr-timeouts-reno", "max = 64", "max = 3", &["15a", "15b"]),
+    ("halr-timeouts-reno", "min = 1,", "min = 3,", &["17c"]),
+    ("halr-timeouts-newreno", "caching_after = 0", NO_MEMORY, &["16b"]),
+    (
+        "halr-timeouts-sack",
+        "destination_delay = 0.001",
+        "destination_delay = 0.02",
+        &["16a", "17a"],
+    ),
+    (
+        "halr-recovery-policies",
+        "max_window = 64",
+        "max_window = 4",
+        &["4.2a"],
+    ),
+    (
+        "halr-recovery-policies",
+        "caching_after = 0",
+        NO_MEMORY,
+        &["4.2b"],
+    ),
+    (
+        "halr-timeouts-near-sources",
+        "failover_at = 2",
+        "failover_at = 2\nloss = 0.02",
+        &["15c", "15d"],
+    ),
+    (
+        "halr-timeouts-near-sources",
+        "caching_after = 0",
+        NO_MEMORY,
+        &["16c", "16d", "17d"],
+    ),
+    ("halr-timeouts-near-sources", "min = 1,", "min = 3,", &["17e"]),
+    ("halr-timeouts-1.5s", "max = 64", "max = 3", &["15e"]),
+    ("halr-timeouts-1.5s", "min = 1.5", "min = 1", &["17b"]),
+    ("halr-timeouts-1.5s-near-sources", "max = 64", "max = 3", &["15f"]),
+    (
+        "halr-timeouts-1.5s-near-sources",
+        "min = 1.5",
+        "min = 1",
+        &["17f"],
+    ),
+    // two strings
+    (
+        "halr-strings-buffer-750",
+        "rate_bits_per_s = [100_000_000, 100_000_000]",
+        "rate_bits_per_s = [50_000_000, 50_000_000]",
+        &["20a"],
+    ),
+    (
+        "halr-strings-buffer-750",
+        "[strings.rate.tcp]",
+        "[strings.rate.sharing]\nutilization = 0.5\n[strings.rate.tcp]",
+        &["20b", "21a"],
+    ),
+    (
+        "halr-strings-buffer-750",
+        "[strings.rate.tcp]",
+        "[strings.rate.sharing]\nmin_window = 1_000_000\n[strings.rate.tcp]",
+        &["22a", "24a", "24b", "26b"],
+    ),
+    (
+        "halr-strings-buffer-750",
+        "buffers = [750]",
+        "buffers = [5]",
+        &["22b", "23b"],
+    ),
+    (
+        "halr-strings-buffer-750",
+        "max_window = 64",
+        "max_window = 8",
+        &["23a"],
+    ),
+    ("halr-strings-buffer-750", "flows = 50", "flows = 34", &["23c"]),
+    (
+        "halr-strings-buffer-750",
+        "max_window = 64",
+        "max_window = 2",
+        &["24c"],
+    ),
+    (
+        "halr-strings-buffer-750",
+        "buffers = [750]",
+        "buffers = [3000]",
+        &["26a", "26c"],
+    ),
+    (
+        "halr-strings-buffer-1500",
+        "buffers = [1500]",
+        "buffers = [750]",
+        &["25a"],
+    ),
+    (
+        "halr-strings-buffer-1500",
+        "[strings.rate.tcp]",
+        "[strings.rate.sharing]\nmin_window = 1_000_000\n[strings.rate.tcp]",
+        &["25b"],
+    ),
+    (
+        "halr-strings-buffer-3000",
+        "buffers = [3000]",
+        "buffers = [750]",
+        &["3000a", "3000b", "3000c"],
+    ),
+    (
+        "halr-strings-buffer-3000",
+        "syn = 3, initial = 3, min = 1,",
+        "syn = 0.2, initial = 0.2, min = 0.2,",
+        &["3000d"],
+    ),
+    (
+        "today-completion-failover-0.5s",
+        "caching_after = 0",
+        NO_MEMORY,
+        &["today-12a", "today-13a", "today-14a", "today-14b"],
+    ),
+    (
+        "today-timeouts",
+        "caching_after = 0",
+        NO_MEMORY,
+        &["today-16a", "today-16b", "today-16c"],
+    ),
+    (
+        "today-strings-buffer-750",
+        "[strings.rate.tcp]",
+        "[strings.rate.sharing]\nmin_window = 1_000_000\n[strings.rate.tcp]",
+        &["today-22a", "today-24a", "today-26a", "today-26b"],
+    ),
+    (
+        "unequal-strings-2-to-1",
+        "[strings.rate.tcp]",
+        "[strings.rate.sharing]\nmin_window = 1_000_000\n[strings.rate.tcp]",
+        &["unequal-2a", "unequal-2b", "unequal-2c"],
+    ),
+    (
+        "unequal-strings-4-to-1",
+        "[strings.rate.tcp]",
+        "[strings.rate.sharing]\nmin_window = 1_000_000\n[strings.rate.tcp]",
+        &["unequal-4a", "unequal-4b", "unequal-4c"],
+    ),
+];
+
+/// Executes the runs of one scenario with the first seed.
+fn play(name: &str, text: &str) -> Results {
+    let scenario = FigureScenario::parse(Path::new(name), text).unwrap();
+    let jobs = thread::available_parallelism().map_or(1, usize::from);
+    work::results(vec![(name.to_owned(), scenario)], 1, None, jobs).unwrap()
+}
+
+#[test]
+fn every_claim_can_fail() {
+    let figures: Vec<_> = catalogue::FIGURES.iter().map(|figure| figure.name).collect();
+    let mut results = super::tests::results();
+    let mut wrong = Vec::new();
+    for (name, from, to, ids) in CHANGES {
+        let text = catalogue::file(name).unwrap().text;
+        assert!(text.contains(from), "{name}: {from}");
+        let changed = play(name, &text.replacen(from, to, 1))
+            .scenarios
+            .remove(*name)
+            .unwrap();
+        let usual = results.scenarios.insert((*name).to_owned(), changed).unwrap();
+        for judged in claims::judge(&results, &figures) {
+            if ids.contains(&judged.claim.id) && judged.verdict != FigureClaimVerdict::Surprising {
+                let (id, found) = (judged.claim.id, judged.found.map(|found| found.here));
+                wrong.push(format!("{id}, {name}, {to}: {} {found:?}", judged.verdict));
+            }
+        }
+        results.scenarios.insert((*name).to_owned(), usual);
+    }
+    for claim in claims::all() {
+        if !CHANGES.iter().any(|(.., ids)| ids.contains(&claim.id)) {
+            wrong.push(format!("{}: no change", claim.id));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
