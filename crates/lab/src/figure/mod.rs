@@ -43,8 +43,9 @@ use crate::run::{LabOutcome, WrongUse};
 /// report, with a verdict per claim.
 #[derive(Clone, Debug, Args)]
 pub struct FigureOptions {
-    /// One figure: halr-7 to 9, halr-12 to 26, halr-15-17-near-sources, -1.5s and -1.5s-near-sources, halr-buffer-3000, today-12 to 14, today-16, today-22 to 24, today-26,
-    /// unequal-2 or unequal-4. Or several: halr (all halr-…), today (all today-… and unequal-…), all.
+    /// One figure: halr-7 to 9, halr-12 to 26, halr-15-17-near-sources, halr-15-17-1.5s, halr-15-17-1.5s-near-sources, halr-buffer-3000,
+    /// today-12 to 14, today-16, today-22 to 24, today-26, unequal-2 or unequal-4. Or several: halr (all halr-…), today (all today-…
+    /// and unequal-…), all.
     name: String,
     /// Directory for the results; made if it is not there.
     #[arg(long, value_name = "DIR")]
