@@ -25,6 +25,8 @@ use crate::pair::work::{Moment, Work};
 use crate::pair::{PairOptions, PolicyOption, reboot};
 use crate::run::LabRun;
 
+/// The longest time for which a path must work before a node that has lost it several times returns (docs/paths.md, *Damping*).
+const DAMPING_MAX: Duration = Duration::from_secs(32);
 /// Time before each fault in which nothing disturbs the clients. Their waits around the fault and the return are compared with their waits
 /// in this time.
 const QUIET: Duration = Duration::from_millis(1000);
@@ -103,7 +105,12 @@ impl RoundsRun<'_> {
         run.step(&format!("round {number}: return"));
         let mut integration = Integration::new(node, monotonic());
         bring_back(&mut self.testbed, self.options, node)?;
-        integration.wait_duplex(&self.testbed, &mut self.problems)?;
+        let damping = if self.options.fault.cuts_path() {
+            DAMPING_MAX
+        } else {
+            Duration::ZERO
+        };
+        integration.wait_duplex(&self.testbed, damping, &mut self.problems)?;
         if self.options.policy == PolicyOption::Replica {
             // A replica follows a connection only from its beginning.
             integration.wait_synced(&self.testbed, &mut self.problems)?;

@@ -335,7 +335,7 @@ impl Aftermath {
     fn rejoin(&mut self, testbed: &Testbed, index: usize, returned_at: Instant) -> Result<()> {
         self.second_at = Some(returned_at);
         let mut integration = Integration::new(index, returned_at);
-        integration.wait_duplex(testbed, &mut self.problems)?;
+        integration.wait_duplex(testbed, Duration::ZERO, &mut self.problems)?;
         self.integration = Some(integration);
         std::thread::sleep(ACT);
         Ok(())

@@ -134,6 +134,11 @@ impl CrashFault {
         }
     }
 
+    /// Whether the fault cuts a living node off, so that the node's path is lost.
+    pub fn cuts_path(self) -> bool {
+        matches!(self, Self::LinkDown | Self::CutBackup | Self::CutServicePath)
+    }
+
     /// Why the fault cannot happen to `application`, if it cannot.
     pub fn exception(self, application: ServerSoftware) -> Option<&'static str> {
         (self == Self::CrashWorker && !application.has_workers())

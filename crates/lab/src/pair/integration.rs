@@ -1,5 +1,7 @@
 //! The return of a node that becomes the wire: its times, and its effect on the clients.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use etherparse::{LaxSlicedPacket, LinkSlice, TransportSlice};
 use proto::Instant;
@@ -54,13 +56,20 @@ impl Integration {
         }
     }
 
-    /// Waits until both nodes say that the service is duplex. Adds to `problems` if they do not.
+    /// Waits until both nodes say that the service is duplex. Adds to `problems` if they do not. A node whose path was lost waits for up
+    /// to `damping` longer, if it was lost before (docs/paths.md, *Damping*).
     ///
     /// # Errors
     /// If the run is without Steadfast.
-    pub fn wait_duplex(&mut self, testbed: &Testbed, problems: &mut Vec<String>) -> Result<()> {
+    pub fn wait_duplex(
+        &mut self,
+        testbed: &Testbed,
+        damping: Duration,
+        problems: &mut Vec<String>,
+    ) -> Result<()> {
         for index in [self.node, 1 - self.node] {
-            testbed.wait_for(index, "become duplex again", ReportedStatus::is_duplex, problems)?;
+            let what = "become duplex again";
+            testbed.wait_longer_for(index, what, damping, ReportedStatus::is_duplex, problems)?;
         }
         self.duplex_at = Some(monotonic());
         let begun_at = testbed

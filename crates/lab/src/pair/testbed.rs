@@ -156,9 +156,24 @@ impl Testbed {
         is_right: impl FnMut(&ReportedStatus) -> bool,
         problems: &mut Vec<String>,
     ) -> Result<()> {
+        self.wait_longer_for(index, what, Duration::ZERO, is_right, problems)
+    }
+
+    /// As [`wait_for`](Self::wait_for), but waits longer by `more`.
+    ///
+    /// # Errors
+    /// If the run is without steadfast.
+    pub fn wait_longer_for(
+        &self,
+        index: usize,
+        what: &str,
+        more: Duration,
+        is_right: impl FnMut(&ReportedStatus) -> bool,
+        problems: &mut Vec<String>,
+    ) -> Result<()> {
         let agent = self.agent(index)?;
         let node = &self.network.nodes[index];
-        problems.extend(agent.wait_for(node, what, (STATUS_LIMIT, STATUS_POLL), is_right));
+        problems.extend(agent.wait_for(node, what, (STATUS_LIMIT + more, STATUS_POLL), is_right));
         Ok(())
     }
 
