@@ -452,7 +452,7 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
                 "for failovers up to 1.5 s {low:.1} to {high:.1} s between flows with one timeout of data and flows with \
                  consecutive timeouts or a lost SYN, whose ssthresh is {threshold:.0}"
             );
-            Some(FigureClaimResult::new(here, low > 1.0 && threshold == 2.0))
+            Some(FigureClaimResult::new(here, low > 0.5 && threshold == 2.0))
         },
     },
 ];
