@@ -29,11 +29,12 @@ const AFTERMATH: Duration = Duration::from_millis(200);
 /// A new client connects this long after the mending. Another new client connects this long after the last power failure.
 const SETTLING: Duration = Duration::from_secs(3);
 /// After the mending, the path to the clients goes on losing packets for this time.
-const LOSSY: Duration = Duration::from_secs(30);
+const LOSSY: Duration = Duration::from_secs(15);
 /// Within this time after the mending, everything must be as it should be. A client without SACK whose window is two segments waits for a
 /// timeout after each loss. A restored socket's first timeout is 3 s, timeouts double, and an acknowledgement that a retransmission draws
-/// after its first answer was lost measures the timeout as a round trip (RFC 7323 §4.3). So there is a limit only if losses end before it.
-const RECOVERY_MAX: Duration = Duration::from_secs(90);
+/// after its first answer was lost measures the timeout as a round trip (RFC 7323 §4.3). So there is a limit only if losses end before it:
+/// a timer that is running when they end has doubled, and fires about as long after that as the losses went on.
+const RECOVERY_MAX: Duration = Duration::from_secs(60);
 /// One client connects this long before the last power failure, so that its connection is under way then.
 const UNDER_WAY: Duration = Duration::from_millis(40);
 /// Time between two checks of a condition.
