@@ -180,6 +180,7 @@ fn the_failover_time_does_not_matter() {
         };
         let usual = default_seen(if sharing { &WITH } else { &WITHOUT }, 0);
         for other in [of(1), of(6)] {
+            println!("{usual:?}\n{other:?}");
             let is_near = |other: f64, usual: f64, off: f64| (other / usual - 1.0).abs() < off;
             assert!(
                 is_near(other.mean, usual.mean, 0.02)

@@ -267,7 +267,18 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
             let all = greatest(short.iter().map(|longest| longest.all_s))?;
             let theirs = oracle::disturbed().into_iter().filter(|row| row[0] < 3.0);
             let theirs = greatest(theirs.map(|row| row[2]))?;
-            let found = FigureClaimResult::new(beside(first, all), all < 5.3).first(first < 5.3);
+            let flows = results.flows(SHORT, RecoveryMode::None)?.into_iter();
+            let times: Vec<f64> = flows
+                .filter(|row| row.failover_s < 3.0)
+                .filter_map(|row| row.completion_s)
+                .collect();
+            let slow = times.iter().filter(|time_s| **time_s >= 5.3).count();
+            let here = format!(
+                "{}; {slow} of {} flows take longer",
+                beside(first, all),
+                times.len()
+            );
+            let found = FigureClaimResult::new(here, all < 5.3).first(first < 5.3);
             Some(found.beside(seconds(theirs)))
         },
     },
