@@ -165,7 +165,7 @@ fn no_transfer_takes_as_long_as_some_without() {
 }
 
 /// §7.4: other failover times do not change the macroscopic behaviour after the failover, such as the aggregate throughput. What does change:
-/// without rate control, the deviation (8.1 to 11.6 Mb/s) and the surges (6 to 9); with it, the mean queue (111 to 197 packets).
+/// without rate control, the deviation (6.6 to 11.6 Mb/s) and the surges (6 to 9); with it, the mean queue (39 to 197 packets).
 #[test]
 fn the_failover_time_does_not_matter() {
     for sharing in [false, true] {
