@@ -271,7 +271,6 @@ fn play(name: &str, text: &str) -> Results {
 
 #[test]
 fn every_claim_can_fail() {
-    let figures: Vec<_> = catalogue::FIGURES.iter().map(|figure| figure.name).collect();
     let mut results = super::tests::results();
     let mut wrong = Vec::new();
     for (name, from, to, ids) in CHANGES {
@@ -282,6 +281,8 @@ fn every_claim_can_fail() {
             .remove(*name)
             .unwrap();
         let usual = results.scenarios.insert((*name).to_owned(), changed).unwrap();
+        let turned = claims::all().filter(|claim| ids.contains(&claim.id));
+        let figures: Vec<_> = turned.map(|claim| claim.figure).collect();
         for judged in claims::judge(&results, &figures) {
             if ids.contains(&judged.claim.id) && judged.verdict != FigureClaimVerdict::Surprising {
                 let (id, found) = (judged.claim.id, judged.found.map(|found| found.here));

@@ -58,7 +58,10 @@ fn failing_behind_a_reply(lab: &mut KeeperLab) -> (TcpStream, Vec<u8>) {
     for chunk in pattern(32 << 20).chunks(1 << 16) {
         match connection.restored.write(chunk) {
             Ok(count) => sent.extend_from_slice(&chunk[..count]),
-            Err(_) => break,
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                break;
+            }
         }
     }
     let said = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na";
