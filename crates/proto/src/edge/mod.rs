@@ -14,10 +14,13 @@
 //! ```
 //!
 //! One [`LocalRecovery`] is for one string and one edge. The caller knows which connections are on the string and when the
-//! failover is complete. It then routes the packets that [`LocalRecovery::complete`] returns over the new string.
+//! failover is complete. It then routes the packets that [`LocalRecovery::complete`] returns over the new string. [`switch`] is such a caller.
 
 pub mod cache;
+pub mod phase;
 mod segment;
+pub mod slots;
+pub mod switch;
 
 use std::time::Duration;
 
@@ -253,6 +256,24 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         if self.failure.is_silent(now) {
             self.state = self.state.after(StringEvent::Silent);
         }
+    }
+
+    /// The other edge has declared the failure of the string.
+    pub fn on_declared(&mut self) {
+        self.state = self.state.after(StringEvent::Silent);
+    }
+
+    /// Whether the string has failed, and its packets are still held.
+    pub fn has_failed(&self) -> bool {
+        self.state == StringState::Failed
+    }
+
+    /// The string works again at `now`, and nothing that was held is needed.
+    pub fn restart(&mut self, now: Instant) {
+        (self.suspicion, self.failure) = Self::detectors(&self.config, now);
+        self.state = StringState::Well;
+        self.cache.clear();
+        self.on_heartbeat(now);
     }
 
     /// When to check next.
