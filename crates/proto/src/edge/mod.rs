@@ -19,6 +19,7 @@
 pub mod cache;
 pub mod phase;
 mod segment;
+mod segmentation;
 pub mod slots;
 pub mod switch;
 
@@ -30,6 +31,7 @@ use crate::Instant;
 use crate::detector::{Detector, DetectorConfig};
 use cache::{Cache, CacheConfig, CacheCounts};
 pub use segment::{EdgeDirection, EdgeSegment};
+pub use segmentation::cut;
 
 /// Number of equal acknowledgements in a row that make a sender retransmit at once (RFC 5681 §3.2).
 pub const DUPLICATES: u32 = 3;

@@ -5,11 +5,34 @@
 //! strings by the same names, so they compute the same slots.
 
 use std::hash::Hasher as _;
+use std::net::{IpAddr, SocketAddr};
 
 use twox_hash::XxHash64;
 
 /// Number of slots.
 pub const SLOTS: usize = 1024;
+
+/// The slot of a flow: the same for both directions and at both edges. `slot_of` in `bpf/` computes the same.
+pub fn slot_of(one: SocketAddr, other: SocketAddr, protocol: u8) -> usize {
+    let sum = end_hash(one)
+        .wrapping_add(end_hash(other))
+        .wrapping_add(u64::from(protocol));
+    usize::try_from(mixed(mixed(sum)) % SLOTS as u64).expect("a slot is a small number")
+}
+
+fn end_hash(end: SocketAddr) -> u64 {
+    let octets = match end.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    };
+    let word = |at: usize| u64::from_ne_bytes(octets[at..at + 8].try_into().expect("eight bytes"));
+    mixed(mixed(word(0) ^ u64::from(end.port().to_be())) ^ word(8))
+}
+
+const fn mixed(word: u64) -> u64 {
+    let word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    word ^ word >> 32
+}
 
 /// A string as the slots see it.
 #[derive(Clone, Copy, Debug, PartialEq)]
