@@ -3,6 +3,7 @@
 
 mod bpf;
 pub mod clock;
+pub mod edge;
 pub mod features;
 pub mod keeper;
 pub mod netns;
