@@ -107,7 +107,7 @@ static __always_inline int enter(struct __sk_buff *skb, struct packet *p, struct
 	__u64 bytes;
 	traffic->entering_packets += on_the_wire(skb, p, &bytes);
 	traffic->entering_bytes += bytes;
-	return send_out(skb, p, &string->port, &to);
+	return send_into(skb, p, string, &to);
 }
 
 /*

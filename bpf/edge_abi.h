@@ -46,6 +46,9 @@ struct edge_port {
 #define EDGE_TAGGED 0x1000
 #define EDGE_VLAN_ID 0x0fff
 
+/* In a link-layer address as a word: it is known. The address is in the first six bytes in memory. */
+#define EDGE_LINK_KNOWN 1 /* the last byte in memory */
+
 struct edge_string {
 	struct edge_port port;
 	__be32 next_hop_v4;     /* 0: none */
@@ -56,7 +59,9 @@ struct edge_string {
 	__u32 cap;              /* most bytes that a leaving window may offer; 0: no limit */
 	__u32 zero;
 	__u64 epoch;            /* of the string's last failure, kept for a successor of the agent */
-	__u64 zero2;
+	__u64 own_link;         /* this port's link-layer address */
+	__u64 link_v4;          /* that of the IPv4 next hop and EDGE_LINK_KNOWN, stored by the agent at once; 0: not known */
+	__u64 link_v6;
 	__u64 buckets[EDGE_BUCKETS]; /* high half: number of the bucket; low half: flows that were last active in it */
 };
 
@@ -218,8 +223,8 @@ struct edge_sweep {
 
 #ifdef __bpf__
 _Static_assert(sizeof(struct edge_port) == 8, "edge_port");
-_Static_assert(sizeof(struct edge_string) == 192, "edge_string");
-_Static_assert(sizeof(struct edge_state) == 64 + 8 * 192 + 1024, "edge_state");
+_Static_assert(sizeof(struct edge_string) == 208, "edge_string");
+_Static_assert(sizeof(struct edge_state) == 64 + 8 * 208 + 1024, "edge_state");
 _Static_assert(sizeof(struct edge_subnet) == 20, "edge_subnet");
 _Static_assert(sizeof(struct edge_flow_key) == 40, "edge_flow_key");
 _Static_assert(sizeof(struct edge_flow) == 56, "edge_flow");

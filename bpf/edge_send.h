@@ -79,4 +79,24 @@ static __always_inline int send_out(struct __sk_buff *skb, struct packet *p, str
 	return bpf_redirect_neigh(port->ifindex, to, to ? sizeof(*to) : 0, 0);
 }
 
+/*
+ * Sends the packet into a string. If the agent knows the next hop's link-layer address, the program writes the frame's header itself.
+ * Otherwise the neighbour table would hold packets to a dead node for seconds, as long as it asks for the node's address.
+ */
+static __always_inline int send_into(struct __sk_buff *skb, struct packet *p, struct edge_string *string, struct bpf_redir_neigh *to) {
+	__u64 link = p->ip.v6 ? *(volatile __u64 *)&string->link_v6 : *(volatile __u64 *)&string->link_v4;
+	__u8 bytes[8], macs[2 * ETH_ALEN];
+	if (!link)
+		return send_out(skb, p, &string->port, to);
+	if (take_hop(skb, p) || ((skb->vlan_present || string->port.tag) && retag(skb, &string->port)))
+		return TC_ACT_SHOT;
+	__builtin_memcpy(bytes, &link, sizeof(bytes));
+	__builtin_memcpy(macs, bytes, ETH_ALEN);
+	__builtin_memcpy(bytes, &string->own_link, sizeof(bytes));
+	__builtin_memcpy(macs + ETH_ALEN, bytes, ETH_ALEN);
+	if (bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0))
+		return TC_ACT_SHOT;
+	return bpf_redirect(string->port.ifindex, 0);
+}
+
 #endif

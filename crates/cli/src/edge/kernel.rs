@@ -30,6 +30,8 @@ const COMMAND_PAUSE: Duration = Duration::from_millis(500);
 const ADDRESSES_EVERY: Duration = Duration::from_secs(1);
 /// Time between two looks at the ports, from which someone may have removed the programs.
 const ATTACHED_EVERY: Duration = Duration::from_secs(1);
+/// Time between two looks at the link-layer addresses of the strings' nodes.
+const LINKS_EVERY: Duration = Duration::from_millis(200);
 /// Size of the ring of copies: a second of a full 100 Mbit/s string.
 const RING_BYTES: u32 = 16 << 20;
 const WARN_EVERY: Duration = Duration::from_secs(10);
@@ -45,6 +47,7 @@ pub(super) struct EdgeKernel {
     commands: (Sender<(usize, bool)>, Receiver<(usize, bool)>),
     wake: Box<dyn Fn() + Send + Sync>,
     addresses_at: WallInstant,
+    links_at: WallInstant,
     attached_at: WallInstant,
     warned: BTreeMap<&'static str, WallInstant>,
     is_attached: bool,
@@ -97,6 +100,7 @@ impl EdgeKernel {
             commands: channel(),
             wake,
             addresses_at: WallInstant::now(),
+            links_at: WallInstant::now(),
             attached_at: WallInstant::now(),
             warned: BTreeMap::new(),
             is_attached: false,
@@ -137,12 +141,32 @@ impl EdgeKernel {
                 self.warn("the list of this machine's addresses may be old", &error);
             }
         }
+        if self.links_at.elapsed() >= LINKS_EVERY {
+            self.links_at = WallInstant::now();
+            self.set_links();
+        }
         if self.is_attached && self.attached_at.elapsed() >= ATTACHED_EVERY {
             self.attached_at = WallInstant::now();
             if !self.wire.is_attached() {
                 tracing::warn!("somebody has removed the programs from a port; attaching them again");
                 if let Err(error) = self.wire.attach() {
                     self.warn("packets are not steered until this succeeds", &error.into());
+                }
+            }
+        }
+    }
+
+    /// Tells the data path the link-layer addresses of the strings' nodes. The heartbeats make the kernel ask for them.
+    fn set_links(&mut self) {
+        for (index, string) in self.settings.strings.iter().enumerate() {
+            let v4 = string.next_hop_v4.map(IpAddr::from);
+            let v6 = string.next_hop_v6.map(IpAddr::from);
+            for next_hop in v4.into_iter().chain(v6) {
+                let injector = &self.injectors[index];
+                // Without an answer the last known address stays: a dead node does not need a better one.
+                if let Ok(Some(link)) = injector.known(next_hop) {
+                    self.wire
+                        .set_link(index, next_hop.is_ipv6(), injector.own(), link);
                 }
             }
         }

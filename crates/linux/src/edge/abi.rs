@@ -51,8 +51,15 @@ pub(super) struct StringState {
     pub cap: u32,
     pub zero: u32,
     pub epoch: u64,
-    pub zero2: u64,
+    pub own_link: u64,
+    pub link_v4: u64,
+    pub link_v6: u64,
     pub buckets: [u64; BUCKETS],
+}
+
+/// A link-layer address as a word, with `EDGE_LINK_KNOWN` in its last byte.
+pub(super) fn link_word([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from_ne_bytes([a, b, c, d, e, f, 0, 1])
 }
 
 /// `struct edge_state`.
@@ -199,8 +206,8 @@ impl Swept {
 
 // The C side asserts the same numbers.
 const _: () = assert!(size_of::<PortState>() == 8);
-const _: () = assert!(size_of::<StringState>() == 192);
-const _: () = assert!(size_of::<EdgeState>() == 64 + 8 * 192 + 1024);
+const _: () = assert!(size_of::<StringState>() == 208);
+const _: () = assert!(size_of::<EdgeState>() == 64 + 8 * 208 + 1024);
 
 #[cfg(test)]
 mod tests {

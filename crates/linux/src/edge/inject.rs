@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
-use super::neighbour::link_address;
+use super::neighbour::{known_link_address, link_address};
 use crate::network::{interfaces, packet_socket};
 
 /// How long a neighbour's address is used before the kernel is asked again. A failover sends thousands of packets to one neighbour.
@@ -74,6 +74,19 @@ impl Injector {
         frame.extend(kind);
         frame.extend(packet);
         self.socket.send(&frame).map(drop)
+    }
+
+    /// The link-layer address of the port.
+    pub const fn own(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    /// The link-layer address of `next_hop`, if the kernel knows it. Does not wait.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn known(&self, next_hop: IpAddr) -> io::Result<Option<[u8; 6]>> {
+        known_link_address(self.ifindex, next_hop)
     }
 
     fn link_address(&self, next_hop: IpAddr) -> io::Result<[u8; 6]> {

@@ -116,6 +116,12 @@ impl EdgeWire {
         Ok(Swept::result(&argument))
     }
 
+    /// Tells the programs the link-layer addresses of a string's next hop (of one family) and of its port. Until then the kernel's
+    /// neighbour table is used.
+    pub fn set_link(&self, string: usize, is_v6: bool, own: [u8; 6], next_hop: [u8; 6]) {
+        self.words.set_link(string, is_v6, own, next_hop);
+    }
+
     /// Gives each slot a string, for new flows and for flows that move.
     pub fn set_slots(&self, slots: &[u8; SLOTS]) {
         self.words.set_slots(slots);

@@ -26,33 +26,49 @@ const HEADER: usize = 12;
 const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(1);
 
-/// The link-layer address of `address` on an interface. If the kernel does not know it, makes the kernel ask, and waits for the answer.
+/// The link-layer address of `address` on an interface. Makes the kernel ask for it, and waits for the answer if the kernel does not know
+/// the address. A known address is used meanwhile: without this question, the kernel would believe in a replaced neighbour for ever, because
+/// packet sockets do not use its table.
 ///
 /// # Errors
 /// `HostUnreachable` if nobody answers. Otherwise the kernel's error.
 pub(super) fn link_address(ifindex: u32, address: IpAddr) -> io::Result<[u8; 6]> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
+    let socket = open()?;
     let deadline = Instant::now() + ANSWERED_WITHIN;
-    let mut asked = false;
+    let use_it = message(
+        RTM_NEWNEIGH,
+        NLM_F_ACK | NLM_F_CREATE,
+        &body(ifindex, address, NTF_USE),
+    );
+    first(&exchange(&socket, &use_it)?)?.outcome()?;
     loop {
-        let request = message(RTM_GETNEIGH, 0, &body(ifindex, address, 0));
-        if let Some(found) = known(&exchange(&socket, &request)?)? {
+        if let Some(found) = look_up(&socket, ifindex, address)? {
             return Ok(found);
         }
-        if !asked {
-            let use_it = message(
-                RTM_NEWNEIGH,
-                NLM_F_ACK | NLM_F_CREATE,
-                &body(ifindex, address, NTF_USE),
-            );
-            first(&exchange(&socket, &use_it)?)?.outcome()?;
-            asked = true;
-        } else if Instant::now() > deadline {
+        if Instant::now() > deadline {
             return Err(io::ErrorKind::HostUnreachable.into());
         }
         std::thread::sleep(POLL);
     }
+}
+
+/// The link-layer address of `address` on an interface, if the kernel knows it.
+///
+/// # Errors
+/// The kernel's error.
+pub(super) fn known_link_address(ifindex: u32, address: IpAddr) -> io::Result<Option<[u8; 6]>> {
+    look_up(&open()?, ifindex, address)
+}
+
+fn open() -> io::Result<Socket> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    Ok(socket)
+}
+
+fn look_up(socket: &Socket, ifindex: u32, address: IpAddr) -> io::Result<Option<[u8; 6]>> {
+    let request = message(RTM_GETNEIGH, 0, &body(ifindex, address, 0));
+    known(&exchange(socket, &request)?)
 }
 
 fn exchange(socket: &Socket, request: &[u8]) -> io::Result<Vec<u8>> {

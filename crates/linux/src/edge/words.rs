@@ -6,8 +6,8 @@ use std::time::Duration;
 use memmap2::MmapRaw;
 
 use super::abi::{
-    BUCKET_SHIFT, BUCKETS, EdgeState, PortState, SLOTS, STRINGS_MAX, StringState, mode_number, mode_of,
-    next_hops, policy_number, side_number, strings_number,
+    BUCKET_SHIFT, BUCKETS, EdgeState, PortState, SLOTS, STRINGS_MAX, StringState, link_word, mode_number,
+    mode_of, next_hops, policy_number, side_number, strings_number,
 };
 use super::plan::{EdgeWirePlan, StringMode};
 
@@ -68,6 +68,8 @@ impl StateWords {
                 (&raw mut (*state).port).write_volatile(PortState::new(string.port));
                 (&raw mut (*state).next_hop_v4).write_volatile(v4);
                 (&raw mut (*state).next_hop_v6).write_volatile(v6);
+                (&raw mut (*state).link_v4).write_volatile(0); // the next hop may be another one
+                (&raw mut (*state).link_v6).write_volatile(0);
             }
         }
         // SAFETY: `field` is a field of the state.
@@ -155,6 +157,25 @@ impl StateWords {
 
     pub(super) fn epoch(&self, string: usize) -> u64 {
         self.epoch_word(string).load(Ordering::SeqCst)
+    }
+
+    /// Stores the link-layer address of a string's next hop, and of its port.
+    pub(super) fn set_link(&self, string: usize, is_v6: bool, own: [u8; 6], next_hop: [u8; 6]) {
+        let state = self.string(string);
+        // SAFETY: the fields are fields of the string's state, within the mapping and aligned; the programs use each as one word, too.
+        let (own_word, word) = unsafe {
+            let link = if is_v6 {
+                &raw mut (*state).link_v6
+            } else {
+                &raw mut (*state).link_v4
+            };
+            (
+                AtomicU64::from_ptr(&raw mut (*state).own_link),
+                AtomicU64::from_ptr(link),
+            )
+        };
+        own_word.store(link_word(own), Ordering::SeqCst); // first: the other word makes the programs use both
+        word.store(link_word(next_hop), Ordering::SeqCst);
     }
 
     pub(super) fn set_slots(&self, slots: &[u8; SLOTS]) {
