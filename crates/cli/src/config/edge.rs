@@ -606,6 +606,28 @@ weight = 0
     }
 
     #[test]
+    fn the_example_has_the_defaults() {
+        let example = include_str!("../../../../packaging/edge.toml");
+        let settings = parse(example).unwrap();
+        // Each commented key, with its default, is a key.
+        let is_key = |line: &&str| line.starts_with("# ") && line.contains(" = ") || line.starts_with("# [");
+        let whole: String = example
+            .lines()
+            .map(|line| if is_key(&line) { &line[2..] } else { line })
+            .filter(|line| !line.starts_with("command") && !line.starts_with("vlan"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let mut written = parse(&whole).unwrap();
+        written.places = settings.places.clone();
+        written.rate = written.rate.map(|cap| CapConfig {
+            round_trip: None,
+            ..cap
+        });
+        written.strings[0].next_hop_v6 = None;
+        assert_eq!(format!("{written:?}"), format!("{settings:?}"));
+    }
+
+    #[test]
     fn each_problem_is_named_with_file_line_and_field() {
         for (good, bad, expected) in [
             (

@@ -279,6 +279,7 @@ mod tests {
                 connections: Vec::new(),
             }),
             Call::Order(_, reply) => reply.send(Ok(())),
+            Call::Edge(_) => {}
         };
         Asker {
             calls,
