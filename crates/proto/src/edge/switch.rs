@@ -271,6 +271,13 @@ impl EdgeSwitch {
         self.evaluate(now);
     }
 
+    /// Whether the cable at a string's port carries a signal now. Without a signal there is no need to wait for missing heartbeats.
+    pub fn handle_carrier(&mut self, now: Instant, string: usize, has_carrier: bool) {
+        if std::mem::replace(&mut self.strings[string].has_carrier, has_carrier) != has_carrier {
+            self.evaluate(now);
+        }
+    }
+
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.evaluate(now);
@@ -408,7 +415,7 @@ impl EdgeSwitch {
     /// Whether a heartbeat came by this string within the time after which silence is a failure.
     fn is_heard(&self, now: Instant, string: &EdgeString) -> bool {
         let patience = self.config.recovery.patience();
-        string.last_heard.is_some_and(|at| now.since(at) < patience)
+        string.has_carrier && string.last_heard.is_some_and(|at| now.since(at) < patience)
     }
 
     fn on_heard(&mut self, now: Instant, index: usize) {

@@ -40,6 +40,8 @@ pub(super) struct EdgeString {
     pub recovery: LocalRecovery<FlowKey, Vec<u8>>,
     /// Number of its failures that the edges have counted.
     pub epoch: u64,
+    /// Whether the port's cable carries a signal.
+    pub has_carrier: bool,
     pub last_heard: Option<Instant>,
     /// Since when it has been heard without a suspicion.
     pub heard_since: Option<Instant>,
@@ -115,6 +117,7 @@ impl EdgeString {
             phase: StringPhase::Blind,
             recovery: LocalRecovery::new(recovery, now)?,
             epoch,
+            has_carrier: true,
             last_heard: None,
             heard_since: None,
             peer: None,
@@ -150,6 +153,10 @@ impl EdgeString {
     pub fn missed(&mut self, now: Instant) -> Option<PhaseEvent> {
         if !matches!(self.phase, StringPhase::Up | StringPhase::Suspect) {
             return None;
+        }
+        if !self.has_carrier {
+            self.recovery.on_declared();
+            return Some(PhaseEvent::Silent);
         }
         self.recovery.on_timeout(now);
         match self.recovery.state() {

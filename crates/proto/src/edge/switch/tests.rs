@@ -277,6 +277,29 @@ fn all_strings_down_and_back_resume_with_the_first() {
 }
 
 #[test]
+fn a_cable_without_a_signal_is_a_failure_at_once() {
+    let mut world = World::new(&config());
+    world.run(500);
+    let now = world.now;
+    world.sides[0].edge.handle_carrier(now, 0, false);
+    assert_eq!(world.sides[0].phases(now), [Down, Up]);
+    world.passes[0] = [false; 2];
+    world.run(10);
+    assert_eq!(world.phases(), [[Down, Up], [Down, Up]], "the other edge is told");
+    let now = world.now;
+    world.sides[0].edge.handle_carrier(now, 0, true);
+    world.passes[0] = [true; 2];
+    world.run(1100);
+    assert_eq!(world.phases(), [[Up, Up], [Up, Up]]);
+    // Without any cable, nothing is better than anything else.
+    let now = world.now;
+    for string in 0..2 {
+        world.sides[0].edge.handle_carrier(now, string, false);
+    }
+    assert_eq!(world.sides[0].phases(now), [Down, Blind]);
+}
+
+#[test]
 fn flows_wait_for_the_delay_and_for_the_command() {
     let mut config = config();
     config.delay = Duration::from_millis(200);
