@@ -17,8 +17,11 @@
 //! failover is complete. It then routes the packets that [`LocalRecovery::complete`] returns over the new string. [`switch`] is such a caller.
 
 pub mod cache;
+mod headers;
+mod mirror;
 pub mod phase;
 mod segment;
+mod segmentation;
 pub mod slots;
 pub mod switch;
 
@@ -29,7 +32,9 @@ use thiserror::Error;
 use crate::Instant;
 use crate::detector::{Detector, DetectorConfig};
 use cache::{Cache, CacheConfig, CacheCounts};
+pub use mirror::CacheMirror;
 pub use segment::{EdgeDirection, EdgeSegment};
+pub use segmentation::cut;
 
 /// Number of equal acknowledgements in a row that make a sender retransmit at once (RFC 5681 §3.2).
 pub const DUPLICATES: u32 = 3;
