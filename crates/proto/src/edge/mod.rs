@@ -17,6 +17,7 @@
 //! failover is complete. It then routes the packets that [`LocalRecovery::complete`] returns over the new string. [`switch`] is such a caller.
 
 pub mod cache;
+pub mod datapath;
 mod headers;
 mod mirror;
 pub mod phase;
