@@ -234,8 +234,8 @@ impl EdgeKernel {
             EdgeAction::SetSlots(slots) => self.wire.set_slots(&slots),
             EdgeAction::SetMode(string, mode) => self.wire.set_mode(string, wire_mode(mode)),
             EdgeAction::SetEpoch(string, epoch) => self.wire.set_epoch(string, epoch),
-            EdgeAction::Move(string) => {
-                self.wire.bump_generation(string);
+            EdgeAction::Move(string) => self.wire.bump_generation(string),
+            EdgeAction::Sweep(string) => {
                 if let Err(error) = self.wire.sweep(string) {
                     self.warn("idle flows move with their next packet only", &error.into());
                 }

@@ -12,7 +12,9 @@ use super::mirror::CacheMirror;
 use super::switch::EdgeStringMode;
 use super::{EdgeDirection, EdgeSegment};
 use crate::Seq;
-use packet::{DataPathKey, EdgePacket, PacketKind, SLOTS};
+use packet::{DataPathKey, EdgePacket, PacketKind};
+
+use super::slots::SLOTS;
 
 /// Bytes of an Ethernet header. Traffic is counted with it.
 const ETHERNET: u64 = 14;

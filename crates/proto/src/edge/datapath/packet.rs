@@ -1,6 +1,7 @@
 //! From a packet to what the data path needs to know: `bpf/edge_packet.h`. The changes that a router makes to a packet.
 
 use super::super::headers::{ACK, FIN, ICMP, IpHeader, RST, SYN, TCP, TCP_HEADER, UDP, bytes, long, short};
+use super::super::slots::slot_of_ends;
 use super::super::{EdgeDirection, EdgeSegment};
 use crate::Seq;
 
@@ -21,27 +22,15 @@ pub(super) struct DataPathKey {
     pub protocol: u8,
 }
 
-/// Number of slots.
-pub(super) const SLOTS: usize = 1024;
-
 impl DataPathKey {
-    /// The slot of a flow. `slot_of` in `bpf/edge_flow.h` computes the same.
+    /// The slot of a flow.
     pub fn slot(&self) -> usize {
-        let sum = end_hash(&self.near, self.near_port)
-            .wrapping_add(end_hash(&self.far, self.far_port))
-            .wrapping_add(self.protocol.into());
-        usize::try_from(mixed(mixed(sum)) % SLOTS as u64).expect("a small number")
+        slot_of_ends(
+            (self.near, self.near_port),
+            (self.far, self.far_port),
+            self.protocol,
+        )
     }
-}
-
-fn end_hash(address: &[u8; 16], port: [u8; 2]) -> u64 {
-    let word = |at: usize| u64::from_ne_bytes(bytes(address, at).expect("eight bytes"));
-    mixed(mixed(word(0) ^ u64::from(u16::from_ne_bytes(port))) ^ word(8))
-}
-
-const fn mixed(word: u64) -> u64 {
-    let word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    word ^ word >> 32
 }
 
 /// `enum kind`.

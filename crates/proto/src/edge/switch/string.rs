@@ -54,6 +54,8 @@ pub(super) struct EdgeString {
     pub passes_while_blind: bool,
     pub failed_at: Option<Instant>,
     pub completed_at: Option<Instant>,
+    /// When its idle flows are to be moved.
+    pub sweep_at: Option<Instant>,
     pub command: CommandState,
     pub rate: Option<RateControl>,
     /// The rate control has not had its first measurement yet.
@@ -126,6 +128,7 @@ impl EdgeString {
             passes_while_blind: false,
             failed_at: None,
             completed_at: None,
+            sweep_at: None,
             command: CommandState::Done,
             rate: None,
             rate_is_new: false,
@@ -174,7 +177,7 @@ impl EdgeString {
             StringPhase::Failing => self.failed_at.map(|at| at + delay),
             StringPhase::Blind | StringPhase::Down => None,
         };
-        queue.into_iter().chain(phase).min()
+        queue.into_iter().chain(phase).chain(self.sweep_at).min()
     }
 
     /// The next queued packet, if it may be sent now.

@@ -90,7 +90,7 @@ impl Side {
                 }
                 EdgeAction::SendEntering(string, _) => self.sent.push((Some(string), 1)),
                 EdgeAction::SendLeaving(_, copies) => self.sent.push((None, copies)),
-                EdgeAction::SetEpoch(..) | EdgeAction::Tell(..) => {}
+                EdgeAction::SetEpoch(..) | EdgeAction::Sweep(_) | EdgeAction::Tell(..) => {}
             }
         }
     }
