@@ -24,7 +24,7 @@ const HEADER: usize = 12;
 
 /// How long a neighbour may take to answer the kernel's question.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
-const POLL: Duration = Duration::from_millis(1);
+const POLL: Duration = Duration::from_millis(10);
 
 /// The link-layer address of `address` on an interface. Makes the kernel ask for it, and waits for the answer if the kernel does not know
 /// the address. A known address is used meanwhile: without this question, the kernel would believe in a replaced neighbour for ever, because
