@@ -181,7 +181,7 @@ impl DataPath {
             DataPathPort::String(_) => EdgeDirection::Leaving,
         };
         let verdict = match (EdgePacket::read(packet, way, gso_size), port) {
-            (None, _) => self.pass("passed_pass"),
+            (None, _) => self.pass("passed_to_stack"),
             (Some(read), DataPathPort::Outside) => self.enter(&read, packet, gso_size),
             (Some(read), DataPathPort::String(from)) => self.leave(&read, packet, gso_size, from),
         };
@@ -228,7 +228,7 @@ impl DataPath {
         names: (&'static str, &'static str),
     ) {
         let (size, len) = (usize::from(gso_size), packet.len() as u64 + ETHERNET);
-        let is_cut = size > 0 && read.kind == PacketKind::Tcp && read.payload > size;
+        let is_cut = size > 0 && read.payload > size;
         // The test gives the kernel the number of segments that the frame has if all of it is payload.
         let packets = if is_cut {
             (packet.len() + 14).div_ceil(size) as u64
@@ -250,7 +250,7 @@ impl DataPath {
         let looks_up = read.has_flow() || read.kind == PacketKind::Error;
         let known = looks_up && self.flows.contains_key(&read.key);
         if !known && (!read.is_routable() || self.side(read) != DestinationSide::Inside) {
-            return self.pass("passed_pass");
+            return self.pass("passed_to_stack");
         }
         if read.hops <= 1 {
             return self.pass("ttl_expired");
@@ -295,7 +295,7 @@ impl DataPath {
     fn leave(&mut self, read: &EdgePacket, packet: &[u8], gso_size: u16, from: usize) -> DataPathVerdict {
         let known = read.has_flow() && self.flows.contains_key(&read.key);
         if !known && (!read.is_routable() || self.side(read) != DestinationSide::Outside) {
-            return self.pass("passed_pass");
+            return self.pass("passed_to_stack");
         }
         if read.hops <= 1 {
             return self.pass("ttl_expired");
