@@ -47,7 +47,7 @@ static __always_inline int port_of(struct __sk_buff *skb, struct edge_state *sta
 static __always_inline __u64 on_the_wire(struct __sk_buff *skb, struct packet *p, __u64 *bytes) {
 	__u32 size = skb->gso_size, packets = skb->gso_segs;
 	*bytes = skb->len;
-	if (!size || p->kind != KIND_TCP || p->payload <= size)
+	if (!size || p->payload <= size)
 		return 1;
 	if (!packets)
 		packets = (p->payload + size - 1) / size;

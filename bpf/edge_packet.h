@@ -6,6 +6,8 @@
 #include "edge_abi.h"
 #include "headers.h"
 
+#define UDP_HEADER 8
+
 enum kind {
 	KIND_OTHER,    /* no ports: the addresses choose the string */
 	KIND_TCP,      /* a whole TCP segment */
@@ -19,7 +21,7 @@ struct packet {
 	struct edge_flow_key key;
 	struct tcphdr tcp;
 	__u32 end;         /* offset of the first byte after the IP packet */
-	__u32 payload;     /* bytes of TCP payload */
+	__u32 payload;     /* bytes of TCP or UDP payload; 0 of a fragment */
 	__u32 fragment_id; /* as it is in the header */
 	__u8 kind;
 	__u8 direction;    /* enum edge_direction */
@@ -164,6 +166,8 @@ __noinline int read_packet(struct __sk_buff *skb, struct packet *p) {
 		}
 		p->kind = KIND_PORTS;
 		set_ports(p, ports.source, ports.dest);
+		if (p->ip.l4 + UDP_HEADER <= p->end)
+			p->payload = p->end - p->ip.l4 - UDP_HEADER;
 		return 0;
 	case IPPROTO_ICMP:
 	case IPPROTO_ICMPV6:

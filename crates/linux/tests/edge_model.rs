@@ -353,43 +353,76 @@ fn a_flow_that_left_first_follows_the_other_edge() {
     twins.assert_equal_counts();
 }
 
-/// Packets of all kinds, also of kinds that nobody sends. Each is handled as a packet from outside and from a string.
+/// Packets of all kinds, also of kinds that nobody sends.
 fn table() -> Vec<Vec<u8>> {
-    let mut packets = Vec::new();
+    let mut packets = fragments_and_extensions();
     for v6 in [false, true] {
         for made in [request(v6), reply(v6)] {
-            packets.extend([
-                made.tcp(),
-                made.udp(),
-                made.unreachable(&made.tcp()),
-                made.unreachable(&made.udp()),
-            ]);
-            packets.push(made.icmp(vec![8, 0, 0, 0, 1, 2, 3, 4]));
-            packets.push(made.icmp(vec![128, 0, 0, 0, 1, 2, 3, 4]));
-            packets.push(made.ip(47, &[0; 8])); // GRE
-            packets.push(made.ip(TCP, &made.tcp()[..4]));
-            packets.push(made.ip(UDP, &[1, 2, 3]));
-            packets.extend([0, 1, 2].map(|hops| HandMade { hops, ..made.clone() }.tcp()));
-            packets.push(
-                HandMade {
-                    hops: 1,
-                    ..made.clone()
-                }
-                .udp(),
-            );
-            for offset in [0x00_u8, 0x40, 0x60, 0x80, 0xf0] {
-                let mut odd = made.tcp();
-                let at = odd.len() - 8;
-                odd[at] = offset; // the data offset
-                packets.push(odd);
-            }
-            let mut padded = made.tcp();
-            padded.extend([0; 20]);
-            packets.push(padded);
-            packets.push(made.tcp()[..30].to_vec());
+            packets.extend(transports(&made));
         }
     }
+    let to_v4 = [
+        "10.2.0.77",
+        "10.3.0.1",
+        "224.0.0.5",
+        "255.255.255.255",
+        "169.254.1.1",
+        "127.0.0.1",
+        "0.0.0.0",
+    ];
+    let to_v6 = ["fd02::77", "fd03::1", "ff02::5", "fe80::1", "::1", "::"];
+    for to in to_v4.into_iter().chain(to_v6).map(address) {
+        packets.push(
+            HandMade {
+                to,
+                ..request(to.is_ipv6())
+            }
+            .tcp(),
+        );
+    }
+    for from in ["fe80::7", "169.254.3.3"].map(address) {
+        packets.push(
+            HandMade {
+                from,
+                ..request(from.is_ipv6())
+            }
+            .tcp(),
+        );
+    }
+    packets.extend([vec![0; 60], with_ip_options(&request(false).tcp())]);
+    packets
+}
+
+/// Packets between the ends of `made` with all kinds of transport headers.
+fn transports(made: &HandMade) -> Vec<Vec<u8>> {
+    let with_hops = |hops| HandMade { hops, ..made.clone() };
+    let mut packets = vec![
+        made.tcp(),
+        made.udp(),
+        made.unreachable(&made.tcp()),
+        made.unreachable(&made.udp()),
+        made.icmp(vec![8, 0, 0, 0, 1, 2, 3, 4]),
+        made.icmp(vec![128, 0, 0, 0, 1, 2, 3, 4]),
+        made.ip(47, &[0; 8]), // GRE
+        made.ip(TCP, &made.tcp()[..4]),
+        made.ip(UDP, &[1, 2, 3]),
+        with_hops(1).udp(),
+        made.tcp()[..30].to_vec(),
+        [made.tcp(), vec![0; 20]].concat(),
+    ];
+    packets.extend([0, 1, 2].map(|hops| with_hops(hops).tcp()));
+    packets.extend([0x00, 0x40, 0x60, 0x80, 0xf0].map(|data_offset| {
+        let mut odd = made.tcp();
+        let at = odd.len() - 8;
+        odd[at] = data_offset;
+        odd
+    }));
+    packets
+}
+
+fn fragments_and_extensions() -> Vec<Vec<u8>> {
     let (v4, v6) = (request(false), request(true));
+    let mut packets = Vec::new();
     for flags in [[0x20, 0], [0x20, 3], [0, 3], [0x40, 0]] {
         for mut packet in [v4.udp(), v4.tcp()] {
             packet[6..8].copy_from_slice(&flags);
@@ -400,52 +433,8 @@ fn table() -> Vec<Vec<u8>> {
         packets.push(with_extension(&v6.udp(), FRAGMENT, &fragment));
     }
     packets.push(with_extension(&v6.tcp(), HOP_BY_HOP, &PADDING));
-    let many = (0..8).fold(v6.tcp(), |packet, _| {
-        with_extension(&packet, DESTINATION_OPTIONS, &PADDING)
-    });
-    packets.push(many);
-    for to in [
-        "10.2.0.77",
-        "10.3.0.1",
-        "224.0.0.5",
-        "255.255.255.255",
-        "169.254.1.1",
-        "127.0.0.1",
-        "0.0.0.0",
-    ] {
-        packets.push(
-            HandMade {
-                to: address(to),
-                ..request(false)
-            }
-            .tcp(),
-        );
-    }
-    for to in ["fd02::77", "fd03::1", "ff02::5", "fe80::1", "::1", "::"] {
-        packets.push(
-            HandMade {
-                to: address(to),
-                ..request(true)
-            }
-            .tcp(),
-        );
-    }
-    packets.push(
-        HandMade {
-            from: address("fe80::7"),
-            ..request(true)
-        }
-        .tcp(),
-    );
-    packets.push(
-        HandMade {
-            from: address("169.254.3.3"),
-            ..request(false)
-        }
-        .tcp(),
-    );
-    let with_options = with_ip_options(&request(false).tcp());
-    packets.extend([vec![0; 60], with_options]);
+    let many = |packet: Vec<u8>, _| with_extension(&packet, DESTINATION_OPTIONS, &PADDING);
+    packets.push((0..8).fold(v6.tcp(), many));
     packets
 }
 
@@ -482,76 +471,65 @@ fn packets_of_all_kinds_fare_alike() {
     }
 }
 
-/// A random packet between a few ends.
-fn random_packet(random: &mut Random) -> (DataPathPort, Vec<u8>, u16) {
-    let v6 = random.below(3) == 0;
-    let client = if v6 {
-        random.one_of(&["fd01::5", "fd01::6"])
+/// A random TCP packet between a few ends, from the client or to it.
+fn random_segment(random: &mut Random, enters: bool) -> HandMade {
+    let (clients, servers) = if random.below(3) == 0 {
+        (["fd01::5", "fd01::6"], ["fd02::9", "fd02::8", "fd02::77"])
     } else {
-        random.one_of(&["10.1.0.5", "10.1.0.6"])
+        (["10.1.0.5", "10.1.0.6"], ["10.2.0.9", "10.2.0.8", "10.2.0.77"])
     };
-    let server = if v6 {
-        random.one_of(&["fd02::9", "fd02::8", "fd02::77"])
+    let (client, server) = (address(random.one_of(&clients)), address(random.one_of(&servers)));
+    let port = random.one_of(&[40_000, 40_001, 40_002]);
+    let (from, to, ports) = if enters {
+        (client, server, (port, 80))
     } else {
-        random.one_of(&["10.2.0.9", "10.2.0.8", "10.2.0.77"])
-    };
-    let enters = random.below(2) == 0;
-    let (from, to) = if enters {
-        (client, server)
-    } else {
-        (server, client)
-    };
-    let (client_port, server_port) = (random.one_of(&[40_000, 40_001, 40_002]), 80);
-    let ports = if enters {
-        (client_port, server_port)
-    } else {
-        (server_port, client_port)
-    };
-    let number = |random: &mut Random| {
-        (u32::MAX - 500).wrapping_add(u32::try_from(random.below(12)).expect("small") * 100)
-    };
-    let shift = u8::try_from(random.below(16)).expect("small");
-    let options: [Vec<u8>; 6] = [
-        vec![],
-        scale(shift),
-        vec![2, 4, 5, 180, 3, 3, shift, 0],
-        vec![3, 3],
-        vec![8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, shift],
-        vec![9, 0, 3, 3, shift],
-    ];
-    let made = HandMade {
-        hops: random.one_of(&[64, 64, 64, 64, 64, 2, 1, 255]),
-        seq: number(random),
-        ack: number(random).wrapping_add(random.one_of(&[0, 1])),
-        flags: random.one_of(&[
-            ACK,
-            ACK,
-            ACK,
-            ACK,
-            SYN,
-            SYN | ACK,
-            FIN | ACK,
-            RST,
-            RST | ACK,
-            0,
-            SYN | FIN,
-            0xff,
-        ]),
-        window: u16::try_from(random.below(65_536)).expect("16 bits"),
-        options: options[usize::try_from(random.below(6)).expect("small")].clone(),
-        payload: random.one_of(&[0, 0, 100, 200, 300]),
-        ..HandMade::new(address(from), address(to), ports)
+        (server, client, (80, port))
     };
     let first = u32::MAX - 500;
-    let made = if made.flags & SYN != 0 && random.below(4) > 0 {
-        HandMade {
-            seq: first,
-            ack: first.wrapping_add(1),
-            ..made
-        }
-    } else {
-        made
-    };
+    let number =
+        |random: &mut Random| first.wrapping_add(u32::try_from(random.below(12)).expect("small") * 100);
+    let flags = random.one_of(&[
+        ACK,
+        ACK,
+        ACK,
+        ACK,
+        SYN,
+        SYN | ACK,
+        FIN | ACK,
+        RST,
+        RST | ACK,
+        0,
+        SYN | FIN,
+        0xff,
+    ]);
+    let is_expected = flags & SYN != 0 && random.below(4) > 0;
+    HandMade {
+        hops: random.one_of(&[64, 64, 64, 64, 64, 2, 1, 255]),
+        seq: if is_expected { first } else { number(random) },
+        ack: if is_expected { first } else { number(random) }.wrapping_add(random.one_of(&[0, 1])),
+        flags,
+        window: u16::try_from(random.below(65_536)).expect("16 bits"),
+        options: random_options(random),
+        payload: random.one_of(&[0, 0, 100, 200, 300]),
+        ..HandMade::new(from, to, ports)
+    }
+}
+
+fn random_options(random: &mut Random) -> Vec<u8> {
+    let shift = u8::try_from(random.below(16)).expect("small");
+    match random.below(6) {
+        0 => scale(shift),
+        1 => vec![2, 4, 5, 180, 3, 3, shift, 0],
+        2 => vec![3, 3],
+        3 => vec![8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, shift],
+        4 => vec![9, 0, 3, 3, shift],
+        _ => vec![],
+    }
+}
+
+fn random_packet(random: &mut Random) -> (DataPathPort, Vec<u8>, u16) {
+    let enters = random.below(2) == 0;
+    let made = random_segment(random, enters);
     let packet = match random.below(12) {
         0 => made.udp(),
         1 => made.unreachable(&made.tcp()),
@@ -566,13 +544,13 @@ fn random_packet(random: &mut Random) -> (DataPathPort, Vec<u8>, u16) {
         }
         _ => made.tcp(),
     };
-    let gso_size = random.one_of(&[0, 0, 0, 100]);
     let string = usize::try_from(random.below(STRINGS as u64)).expect("few");
     let port = if enters {
         OUTSIDE
     } else {
         DataPathPort::String(string)
     };
+    let gso_size = random.one_of(&[0, 0, 0, 100]);
     (port, damaged(random, packet), gso_size)
 }
 

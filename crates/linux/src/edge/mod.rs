@@ -66,7 +66,7 @@ impl EdgeWire {
         Ok(())
     }
 
-    /// Whether this program is attached to all ports. Ask after each message of a [`FilterWatch`](crate::wire::FilterWatch).
+    /// Whether this program is attached to all ports. Call it in the edge's network namespace, after each message of a [`FilterWatch`](crate::wire::FilterWatch).
     pub fn is_attached(&self) -> bool {
         let ours = find(&self.object, PROGRAM);
         let ours = Program::id_from_fd(ours.as_fd()).ok();

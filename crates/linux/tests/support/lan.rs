@@ -119,7 +119,7 @@ impl LanHost {
     }
 
     /// Path of the namespace for other processes.
-    fn path(&self) -> String {
+    pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.netns.as_raw_fd())
     }
 

@@ -183,7 +183,7 @@ impl DataPath {
             DataPathPort::String(_) => EdgeDirection::Leaving,
         };
         let verdict = match (EdgePacket::read(packet, way, gso_size), port) {
-            (None, _) => self.to_stack("passed_to_stack"),
+            (None, _) => self.pass("passed_to_stack"),
             (Some(read), DataPathPort::Outside) => self.enter(&read, packet, gso_size),
             (Some(read), DataPathPort::String(from)) => self.leave(&read, packet, gso_size, from),
         };
@@ -194,7 +194,7 @@ impl DataPath {
         *self.counts.entry(name).or_default() += amount;
     }
 
-    fn to_stack(&mut self, why: &'static str) -> DataPathVerdict {
+    fn pass(&mut self, why: &'static str) -> DataPathVerdict {
         self.add(why, 1);
         DataPathVerdict::Stack
     }
@@ -230,7 +230,7 @@ impl DataPath {
         names: (&'static str, &'static str),
     ) {
         let (size, len) = (usize::from(gso_size), packet.len() as u64 + ETHERNET);
-        let is_cut = size > 0 && read.kind == PacketKind::Tcp && read.payload > size;
+        let is_cut = size > 0 && read.payload > size;
         // The test gives the kernel the number of segments that the frame has if all of it is payload.
         let packets = if is_cut {
             (packet.len() + 14).div_ceil(size) as u64
@@ -252,10 +252,10 @@ impl DataPath {
         let looks_up = read.has_flow() || read.kind == PacketKind::Error;
         let known = looks_up && self.flows.contains_key(&read.key);
         if !known && (!read.is_routable() || self.side(read) != DestinationSide::Inside) {
-            return self.to_stack("passed_to_stack");
+            return self.pass("passed_to_stack");
         }
         if read.hops <= 1 {
-            return self.to_stack("ttl_expired");
+            return self.pass("ttl_expired");
         }
         let segment = read.segment(packet);
         if read.has_flow() && (!known || self.is_new_connection(read, segment)) {
@@ -274,7 +274,7 @@ impl DataPath {
         }
         if let Some(segment) = segment {
             self.note_handshake(read, packet, segment);
-            self.copy_if_needed(read, segment, packet, gso_size);
+            self.copy_if_needed(read, segment, gso_size);
         }
         if self.mode(string) == EdgeStringMode::Held {
             self.add("dropped_held", 1);
@@ -286,7 +286,7 @@ impl DataPath {
             self.strings[string].has_v4
         };
         if !has_next_hop {
-            return self.to_stack("no_next_hop");
+            return self.pass("no_next_hop");
         }
         self.count_traffic(read, packet, gso_size, ("entering_packets", "entering_bytes"));
         let mut sent = packet.to_vec();
@@ -297,10 +297,10 @@ impl DataPath {
     fn leave(&mut self, read: &EdgePacket, packet: &[u8], gso_size: u16, from: usize) -> DataPathVerdict {
         let known = read.has_flow() && self.flows.contains_key(&read.key);
         if !known && (!read.is_routable() || self.side(read) != DestinationSide::Outside) {
-            return self.to_stack("passed_to_stack");
+            return self.pass("passed_to_stack");
         }
         if read.hops <= 1 {
-            return self.to_stack("ttl_expired");
+            return self.pass("ttl_expired");
         }
         self.count_kind(read);
         let segment = read.segment(packet);
@@ -315,7 +315,7 @@ impl DataPath {
         if let Some(segment) = segment {
             self.note_handshake(read, packet, segment);
             self.cap_window(read, segment, &mut sent);
-            self.copy_if_needed(read, segment, packet, gso_size);
+            self.copy_if_needed(read, segment, gso_size);
         }
         self.count_traffic(read, packet, gso_size, ("leaving_packets", "leaving_bytes"));
         read.take_hop(&mut sent);
@@ -446,7 +446,7 @@ impl DataPath {
         }
     }
 
-    fn copy_if_needed(&mut self, read: &EdgePacket, segment: EdgeSegment, packet: &[u8], gso_size: u16) {
+    fn copy_if_needed(&mut self, read: &EdgePacket, segment: EdgeSegment, gso_size: u16) {
         let string = self.flows[&read.key].string;
         let epoch = self.strings[string].caching_epoch;
         let Some(policy) = self.policy.filter(|_| epoch != 0) else {
@@ -461,12 +461,13 @@ impl DataPath {
             ..segment
         };
         let flow = self.flow(&read.key);
-        if flow.caching_epoch != epoch {
-            flow.caching_epoch = epoch;
-            flow.mirror = CacheMirror::default();
-        }
-        if flow.mirror.on_packet(read.way, &segment, policy) {
-            debug_assert!(read.end <= packet.len());
+        let mut mirror = if flow.caching_epoch == epoch {
+            flow.mirror
+        } else {
+            CacheMirror::default()
+        };
+        if mirror.on_packet(read.way, &segment, policy) {
+            (flow.caching_epoch, flow.mirror) = (epoch, mirror);
             self.copy = Some(DataPathCopy {
                 string,
                 way: read.way,

@@ -7,6 +7,8 @@ use crate::Seq;
 
 /// Offset of the window in a TCP header. The checksum follows.
 const WINDOW: usize = 14;
+/// Length in bytes of a UDP header.
+const UDP_HEADER: usize = 8;
 /// Most bytes of TCP options that are looked at.
 const OPTIONS_MAX: usize = 40;
 /// The largest window scale (RFC 7323 §2.3).
@@ -52,7 +54,7 @@ pub(super) struct EdgePacket {
     pub way: EdgeDirection,
     /// Offset of the first byte after the IP packet. The frame may be padded.
     pub end: usize,
-    /// Bytes of TCP payload.
+    /// Bytes of TCP or UDP payload; 0 of a fragment.
     pub payload: usize,
     pub fragment_id: u32,
     pub hops: u8,
@@ -93,6 +95,7 @@ impl EdgePacket {
             read.read_tcp(packet);
         } else if ip.protocol == UDP {
             read.is_malformed = !read.read_ports(packet, ip.transport);
+            read.payload = read.end.saturating_sub(ip.transport + UDP_HEADER);
         } else if ICMP.contains(&ip.protocol) {
             read.read_icmp(packet);
         }

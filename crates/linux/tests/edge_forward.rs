@@ -1,0 +1,282 @@
+//! The edge's data path forwards real connections between network namespaces, through two edges and two nodes.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
+
+use proto::edge::cache::CachePolicy;
+use steadfast_linux::edge::{EdgeWire, Injector, StringMode, is_edge_left_behind};
+use steadfast_linux::wire::WireError;
+
+use support::edge_net::{EdgeNet, at};
+use support::edge_on::{EdgeOn, edge_options, index_of};
+use support::edge_packet::HandMade;
+use support::lan::Family;
+use support::socket::tcp_info;
+use support::{PATIENCE, assert_same_stream, eventually, stream};
+
+/// Sends `len` bytes in both directions at the same time and checks that they arrive.
+fn transfer((client, server): &(TcpStream, TcpStream), len: usize) {
+    let streams = [stream(1, len), stream(2, len)];
+    std::thread::scope(|scope| {
+        for (mut from, mut to, bytes) in [(client, server, &streams[0]), (server, client, &streams[1])] {
+            scope.spawn(move || from.write_all(bytes).expect("write"));
+            scope.spawn(move || {
+                let mut received = vec![0; bytes.len()];
+                to.read_exact(&mut received).expect("read");
+                assert_same_stream("received", &received, bytes);
+            });
+        }
+    });
+}
+
+/// Packets that entered each string, and packets that left it.
+fn packets(edge: &EdgeOn) -> [(u64, u64); 2] {
+    [0, 1].map(|string| {
+        let traffic = edge.traffic(string).expect("traffic");
+        (traffic.entering_packets, traffic.leaving_packets)
+    })
+}
+
+#[test]
+fn connections_go_by_their_string_in_both_directions_and_stay_there() {
+    let Some(net) = EdgeNet::new("connections_go_by_their_string") else {
+        return;
+    };
+    let edges = [0, 1].map(|edge| net.edge_on(edge, None));
+    for (family, port) in [(Family::V4, 80), (Family::V6, 81)] {
+        edges.iter().for_each(|edge| edge.give_all_slots(0));
+        let listener = net.server.listen(EdgeNet::server_at(family, port));
+        let first = net.client.connect_pair(&listener);
+        transfer(&first, 3_000_000);
+        let before = edges.each_ref().map(packets);
+        edges.iter().for_each(|edge| edge.give_all_slots(1));
+        let second = net.client.connect_pair(&listener);
+        transfer(&second, 3_000_000);
+        let between = edges.each_ref().map(packets);
+        transfer(&first, 3_000_000);
+        let after = edges.each_ref().map(packets);
+        for edge in [0, 1] {
+            assert!(
+                between[edge][1].0 > before[edge][1].0 + 100,
+                "the second one uses the second string"
+            );
+            assert!(between[edge][1].1 > before[edge][1].1 + 100);
+            assert!(after[edge][0].0 > between[edge][0].0 + 100, "the first one stays");
+            assert!(after[edge][0].1 > between[edge][0].1 + 100);
+        }
+        let traffic = edges[0].traffic(1).expect("traffic");
+        assert_eq!((traffic.active >= 1, traffic.handshakes >= 1), (true, true));
+        let mean_ns = traffic.handshake_ns / traffic.handshakes;
+        assert!((1_000..1_000_000_000).contains(&mean_ns), "{mean_ns} ns");
+    }
+    for edge in &edges {
+        for name in [
+            "other_string",
+            "moved",
+            "malformed",
+            "no_next_hop",
+            "dropped_held",
+        ] {
+            assert_eq!(edge.counter(name), 0, "{name}");
+        }
+    }
+}
+
+/// The packets of one string are dropped at both edges, as while it is failing. Then its flows move, and it returns.
+#[test]
+fn flows_of_a_failed_string_move_and_a_returned_string_gets_new_ones_only() {
+    let Some(net) = EdgeNet::new("flows_of_a_failed_string_move") else {
+        return;
+    };
+    let edges = [0, 1].map(|edge| net.edge_on(edge, Some(CachePolicy::Lowest)));
+    let listener = net.server.listen(EdgeNet::server_at(Family::V4, 80));
+    let busy = net.client.connect_pair(&listener);
+    let idle = net.client.connect_pair(&listener);
+    transfer(&busy, 1000);
+    transfer(&idle, 1000);
+    for edge in &edges {
+        edge.set_caching(0, true);
+        edge.set_mode(0, StringMode::Held);
+    }
+    (&busy.0).write_all(b"held").expect("write");
+    eventually("a packet is dropped", || {
+        (edges[0].counter("dropped_held") > 0).then_some(())
+    });
+    let mut copies = edges[0].copies().expect("copies");
+    let mut copied = 0;
+    eventually("it was copied", || {
+        copied += copies.drain(usize::MAX, |copy, packet| {
+            assert_eq!((copy.string, copy.whole_len as usize), (0, packet.len()));
+            assert!(packet.ends_with(b"held"));
+        });
+        (copied > 0).then_some(())
+    });
+    assert_eq!(copied, 1, "a repetition changes nothing in the cache");
+    for edge in &edges {
+        edge.give_all_slots(1);
+        edge.bump_generation(0);
+        edge.set_mode(0, StringMode::Down);
+    }
+    let mut held = [0; 4];
+    (&busy.1)
+        .read_exact(&mut held)
+        .expect("it arrives by the other string");
+    let swept: u64 = edges.iter().map(|edge| edge.sweep(0).expect("sweep")).sum();
+    assert!(swept >= 2, "the idle connection at both edges: {swept}");
+    assert_eq!(edges[0].sweep(0).expect("sweep"), 0);
+    assert!(edges[0].counter("moved") >= 1);
+    for edge in &edges {
+        edge.set_mode(0, StringMode::Up);
+        edge.give_all_slots(0);
+    }
+    let before = packets(&edges[0]);
+    transfer(&idle, 1000);
+    transfer(&busy, 1000);
+    assert_eq!(packets(&edges[0])[0], before[0], "they stay where they are");
+    let new = net.client.connect_pair(&listener);
+    transfer(&new, 1000);
+    assert!(
+        packets(&edges[0])[0].0 > before[0].0,
+        "a new one uses the string that is back"
+    );
+    assert!(edges[0].flows().expect("flows") >= 3);
+}
+
+#[test]
+fn a_cap_limits_what_the_client_may_send() {
+    let Some(net) = EdgeNet::new("a_cap_limits_what_the_client_may_send") else {
+        return;
+    };
+    let edges = [0, 1].map(|edge| net.edge_on(edge, None));
+    let listener = net.server.listen(EdgeNet::server_at(Family::V4, 80));
+    let uncapped = net.client.connect_pair(&listener);
+    transfer(&uncapped, 100_000);
+    assert!(tcp_info(&uncapped.0).tcpi_snd_wnd > 20_000);
+    edges[0].set_cap(0, Some(20_000));
+    transfer(&uncapped, 1_000_000);
+    let window = tcp_info(&uncapped.0).tcpi_snd_wnd;
+    assert!((1..=20_000).contains(&window), "{window}");
+    assert!(edges[0].counter("capped") > 0 && edges[0].counter("uncapped_flows") == 0);
+    edges[0].set_agent_seen(1);
+    transfer(&uncapped, 1_000_000);
+}
+
+#[test]
+fn frames_of_a_string_may_have_a_tag() {
+    let Some(net) = EdgeNet::tagged("frames_of_a_string_may_have_a_tag", 7) else {
+        return;
+    };
+    let edges = [0, 1].map(|edge| net.edge_on(edge, None));
+    for (family, port) in [(Family::V4, 80), (Family::V6, 81)] {
+        for string in [0, 1] {
+            edges.iter().for_each(|edge| edge.give_all_slots(string));
+            let listener = net
+                .server
+                .listen(EdgeNet::server_at(family, port + u16::from(string) * 100));
+            transfer(&net.client.connect_pair(&listener), 1_000_000);
+        }
+    }
+    for (edge, packets) in edges.iter().zip(edges.each_ref().map(packets)) {
+        assert!(
+            packets
+                .iter()
+                .all(|(entering, leaving)| *entering > 100 && *leaving > 100),
+            "{packets:?}"
+        );
+        assert_eq!(edge.counter("other_string"), 0);
+    }
+}
+
+/// A string takes smaller packets than the client's network. The stack tells the client so.
+#[test]
+fn a_packet_that_is_too_long_for_a_string_goes_to_the_stack() {
+    let Some(net) = EdgeNet::new("a_packet_that_is_too_long") else {
+        return;
+    };
+    for edge in &net.edges {
+        edge.ip("link set s0 mtu 1400");
+    }
+    net.nodes[0].ip("link set e0 mtu 1400\n link set e1 mtu 1400");
+    let edges = [0, 1].map(|edge| net.edge_on(edge, None));
+    for (family, port) in [(Family::V4, 80), (Family::V6, 81)] {
+        let listener = net.server.listen(EdgeNet::server_at(family, port));
+        transfer(&net.client.connect_pair(&listener), 1_000_000);
+    }
+    assert!(edges[0].counter("too_big") > 0);
+}
+
+#[test]
+fn a_packet_is_injected_into_a_string() {
+    let Some(net) = EdgeNet::new("a_packet_is_injected_into_a_string") else {
+        return;
+    };
+    let edge = net.edge_on(1, None);
+    for family in Family::BOTH {
+        let to = EdgeNet::server_at(family, 9000);
+        let socket = net.server.run(|| UdpSocket::bind(to)).expect("bind");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let made = HandMade {
+            payload: 3,
+            ..HandMade::new(at(family, 1, 1), to.ip(), (4000, 9000))
+        };
+        net.edges[0].run(|| {
+            let injector = Injector::open(index_of(&net.edges[0], "s1"), None).expect("open");
+            injector.send(&made.udp(), at(family, 11, 1)).expect("send");
+            let nobody = injector
+                .send(&made.udp(), at(family, 11, 77))
+                .expect_err("nobody is there");
+            assert_eq!(nobody.kind(), std::io::ErrorKind::HostUnreachable);
+        });
+        let mut received = [0; 10];
+        let (len, from) = socket.recv_from(&mut received).expect("it arrives");
+        assert_eq!((&received[..len], from.port()), (&[0, 1, 2][..], 4000));
+    }
+    assert_eq!(edge.traffic(1).expect("traffic").leaving_packets, 2);
+}
+
+#[test]
+fn a_successor_goes_on_with_the_flows() {
+    let Some(net) = EdgeNet::new("a_successor_goes_on_with_the_flows") else {
+        return;
+    };
+    let edges = [0, 1].map(|edge| net.edge_on(edge, None));
+    let listener = net.server.listen(EdgeNet::server_at(Family::V4, 80));
+    let pair = net.client.connect_pair(&listener);
+    let [edge, other] = edges;
+    edge.set_epoch(1, 17);
+    edge.set_mode(1, StringMode::Down);
+    let plan = net.plan(0, None);
+    let name = edge.name().to_owned();
+    let again = net.edges[0].run(|| EdgeWire::load(&name, &plan, &edge_options()).err());
+    assert!(matches!(again, Some(WireError::Leftover(_))));
+    let edge = std::thread::scope(|scope| {
+        scope.spawn(|| transfer(&pair, 30_000_000));
+        edge.succeeded(&plan, &edge_options())
+    });
+    assert!(net.edges[0].run(|| edge.is_attached()));
+    assert_eq!((edge.epoch(1), edge.mode(1)), (17, StringMode::Down));
+    assert_eq!((edge.counter("new_flows"), edge.flows().expect("flows")), (1, 1));
+    assert_eq!(other.counter("other_string"), 0);
+    let mut fewer = plan.clone();
+    fewer.strings.pop();
+    let refused = net.edges[0].run(|| EdgeWire::adopt(&name, &fewer, &edge_options()).err());
+    assert!(
+        refused
+            .expect("refused")
+            .to_string()
+            .contains("it has 2 strings, not 1")
+    );
+    net.edges[0].ip("link set out down\n link set out up");
+    assert!(net.edges[0].run(|| edge.is_attached()));
+    net.edges[0].run(|| {
+        let output = std::process::Command::new("tc")
+            .args(["qdisc", "del", "dev", "s1", "clsact"])
+            .output();
+        assert!(output.expect("tc runs").status.success());
+    });
+    assert!(!net.edges[0].run(|| edge.is_attached()));
+    drop(edge);
+    assert!(!is_edge_left_behind(&name));
+}

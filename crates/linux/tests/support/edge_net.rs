@@ -1,0 +1,207 @@
+//! A cluster of two forwarding nodes between two edges, with a client and a server, each in a network namespace of its own.
+
+use std::net::{IpAddr, SocketAddr};
+
+use proto::edge::cache::CachePolicy;
+use steadfast_linux::edge::{EdgePort, EdgeStringPort, EdgeWirePlan, Side};
+
+use super::edge_on::{EdgeOn, edge_options, index_of, plan};
+use super::lan::{Family, LanHost, is_root};
+
+/// The cluster.
+///
+/// ```text
+///             10.1       s0 ── 10.10 ── n0 ── 10.20 ── s0      10.2
+///   client ── out  edge0                               edge1  out ── server
+///                        s1 ── 10.11 ── n1 ── 10.21 ── s1
+/// ```
+///
+/// Hosts at the ends and nodes have .1 in their networks towards the edges and fdXX::1, edges have .2 and fdXX::2. XX is the second byte of
+/// the IPv4 network.
+pub struct EdgeNet {
+    pub client: LanHost,
+    pub server: LanHost,
+    pub edges: [LanHost; 2],
+    pub nodes: [LanHost; 2],
+    /// VLAN id of the strings' frames.
+    vlan: Option<u16>,
+}
+
+fn small(number: usize) -> u8 {
+    u8::try_from(number).expect("one of two")
+}
+
+/// The address in network `network` that ends in `last`.
+pub fn at(family: Family, network: u8, last: u8) -> IpAddr {
+    match family {
+        Family::V4 => [10, network, 0, last].into(),
+        Family::V6 => format!("fd{network:02}::{last}").parse().expect("digits"),
+    }
+}
+
+/// The interface of `host` gets its addresses in a network.
+fn number(host: &LanHost, interface: &str, network: u8, last: u8) {
+    host.ip(&format!(
+        "link set {interface} up
+         addr add {}/24 dev {interface}
+         addr add {}/64 dev {interface} nodad",
+        at(Family::V4, network, last),
+        at(Family::V6, network, last)
+    ));
+}
+
+/// A cable between two hosts.
+fn cable(one: (&LanHost, &str), other: (&LanHost, &str)) {
+    let (path, end) = (other.0.path(), other.1);
+    one.0.ip(&format!(
+        "link add {} type veth peer name {end} netns {path}",
+        one.1
+    ));
+    other.0.ip(&format!("link set {end} up"));
+    one.0.ip(&format!("link set {} up", one.1));
+}
+
+/// A route of both families to network `to` by the neighbour `last` in network `network`.
+fn route(host: &LanHost, to: u8, network: u8, last: u8) {
+    host.ip(&format!(
+        "route add 10.{to}.0.0/24 via {}",
+        at(Family::V4, network, last)
+    ));
+    host.ip6(&format!(
+        "route add fd{to:02}::/64 via {}",
+        at(Family::V6, network, last)
+    ));
+}
+
+impl EdgeNet {
+    /// The cluster for a test. `None`, with a message, if it cannot be made on this machine.
+    pub fn new(test: &str) -> Option<Self> {
+        Self::with(test, None)
+    }
+
+    /// As [`new`](Self::new), but the frames of the strings have a VLAN tag. The strings have no nodes: an edge takes only frames that the
+    /// other edge has tagged. ARP has no tag.
+    pub fn tagged(test: &str, vlan: u16) -> Option<Self> {
+        Self::with(test, Some(vlan))
+    }
+
+    fn with(test: &str, vlan: Option<u16>) -> Option<Self> {
+        if !is_root(test) {
+            return None;
+        }
+        let [client, server, edge0, edge1, node0, node1] = [1, 2, 3, 4, 5, 6].map(LanHost::new);
+        let net = Self {
+            client,
+            server,
+            edges: [edge0, edge1],
+            nodes: [node0, node1],
+            vlan,
+        };
+        for host in net.edges.iter().chain(&net.nodes) {
+            host.sysctl("ipv4/ip_forward", "1");
+            host.sysctl("ipv6/conf/all/forwarding", "1");
+        }
+        for (end, edge, network) in [(&net.client, 0, 1), (&net.server, 1, 2)] {
+            cable((end, "eth0"), (&net.edges[edge], "out"));
+            number(end, "eth0", network, 1);
+            number(&net.edges[edge], "out", network, 2);
+            route(end, 3 - network, network, 2);
+        }
+        for (string, node) in net.nodes.iter().enumerate() {
+            if vlan.is_some() {
+                net.connect_edges(string);
+            } else {
+                net.connect(string, node, 0);
+                net.connect(string, node, 1);
+            }
+        }
+        if vlan.is_none() {
+            route(&net.edges[0], 2, 10, 1); // what the data path leaves to the stack
+            route(&net.edges[1], 1, 20, 1);
+        }
+        for host in [&net.client, &net.server]
+            .into_iter()
+            .chain(&net.edges)
+            .chain(&net.nodes)
+        {
+            host.wait_for_addresses();
+        }
+        Some(net)
+    }
+
+    /// Connects a node to an edge.
+    fn connect(&self, string: usize, node: &LanHost, edge: usize) {
+        let network = 10 + 10 * small(edge) + small(string);
+        let (near, far) = (format!("s{string}"), format!("e{edge}"));
+        cable((&self.edges[edge], &near), (node, &far));
+        number(&self.edges[edge], &near, network, 2);
+        number(node, &far, network, 1);
+        route(node, 1 + small(edge), network, 2);
+    }
+
+    /// Connects both edges by a cable, without a node.
+    fn connect_edges(&self, string: usize) {
+        let name = format!("s{string}");
+        cable((&self.edges[0], &name), (&self.edges[1], &name));
+        number(&self.edges[0], &name, 10 + small(string), 2);
+        number(&self.edges[1], &name, 10 + small(string), 1);
+    }
+
+    /// The plan of an edge.
+    pub fn plan(&self, edge: usize, policy: Option<CachePolicy>) -> EdgeWirePlan {
+        let host = &self.edges[edge];
+        let (first, next) = match (self.vlan, edge) {
+            (None, _) => (10 + 10 * small(edge), 1),
+            (Some(_), 0) => (10, 1),
+            (Some(_), _) => (10, 2),
+        };
+        let strings = (0..2).map(|string| {
+            let next_hop = Family::BOTH.map(|family| at(family, first + string, next));
+            let [IpAddr::V4(v4), IpAddr::V6(v6)] = next_hop else {
+                unreachable!("one of each family")
+            };
+            EdgeStringPort {
+                port: EdgePort {
+                    ifindex: index_of(host, &format!("s{string}")),
+                    vlan: self.vlan,
+                },
+                next_hop_v4: Some(v4),
+                next_hop_v6: Some(v6),
+            }
+        });
+        let outside = EdgePort {
+            ifindex: index_of(host, "out"),
+            vlan: None,
+        };
+        plan(outside, strings.collect(), policy)
+    }
+
+    /// The data path of an edge, with all slots given to the first string.
+    pub fn edge_on(&self, edge: usize, policy: Option<CachePolicy>) -> EdgeOn {
+        let on = EdgeOn::new(&self.edges[edge], &self.plan(edge, policy), &edge_options());
+        self.set_subnets(&on, edge);
+        on
+    }
+
+    pub fn set_subnets(&self, on: &EdgeOn, edge: usize) {
+        let inside = 2 - small(edge);
+        let mut subnets = Vec::new();
+        for family in Family::BOTH {
+            let prefix = if family == Family::V4 { 24 } else { 64 };
+            subnets.push((at(family, inside, 0), prefix, Side::Inside));
+            let bits = if family == Family::V4 { 32 } else { 128 };
+            for network in [3 - inside, 10, 11, 20, 21] {
+                subnets.push((at(family, network, 2), bits, Side::Local));
+                if network >= 10 {
+                    subnets.push((at(family, network, 1), bits, Side::Local));
+                }
+            }
+        }
+        on.set_subnets(&subnets).expect("subnets");
+    }
+
+    /// An address of the server.
+    pub fn server_at(family: Family, port: u16) -> SocketAddr {
+        (at(family, 2, 1), port).into()
+    }
+}
