@@ -51,6 +51,9 @@ install: build
 	target/release/steadfast man --out $(DESTDIR)$(PREFIX)/share/man/man8
 	sed 's|/usr/local/|$(PREFIX)/|' packaging/steadfast.service \
 		| install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/steadfast.service
+	sed 's|/usr/local/|$(PREFIX)/|' packaging/steadfast-edge.service \
+		| install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/steadfast-edge.service
+	install -D -m 644 packaging/edge.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/edge.toml
 	install -D -m 644 packaging/pair.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/pair.toml
 	install -D -m 644 packaging/redis.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/redis.toml
 	install -D -m 644 crates/cli/steadfast.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/steadfast.toml

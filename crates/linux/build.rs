@@ -1,4 +1,4 @@
-//! Compiles the eBPF programs with clang; the object is embedded into the library.
+//! Compiles the eBPF programs with clang; the objects are embedded into the library.
 
 use std::env;
 use std::path::PathBuf;
@@ -12,12 +12,14 @@ fn main() {
     // Debian keeps <asm/types.h> in a folder named after the architecture.
     let machine = env::var("CARGO_CFG_TARGET_ARCH").expect("set by cargo");
     let include = format!("-I/usr/include/{machine}-linux-gnu");
-    SkeletonBuilder::new()
-        .source(source_dir.join("steadfast.bpf.c"))
-        .obj(out_dir.join("steadfast.bpf.o"))
-        .clang_args([include.as_str(), "-Wall", "-Wextra", "-Wno-unused-parameter"])
-        .build()
-        .unwrap_or_else(|error| {
-            panic!("compiling bpf/steadfast.bpf.c needs clang and libbpf's headers: {error:#}")
-        });
+    for object in ["steadfast.bpf", "edge.bpf"] {
+        SkeletonBuilder::new()
+            .source(source_dir.join(format!("{object}.c")))
+            .obj(out_dir.join(format!("{object}.o")))
+            .clang_args([include.as_str(), "-Wall", "-Wextra", "-Wno-unused-parameter"])
+            .build()
+            .unwrap_or_else(|error| {
+                panic!("compiling bpf/{object}.c needs clang and libbpf's headers: {error:#}")
+            });
+    }
 }

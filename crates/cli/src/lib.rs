@@ -6,6 +6,7 @@ pub mod command;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub mod edge;
 pub mod environment;
 mod keepers;
 pub mod lock;

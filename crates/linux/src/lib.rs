@@ -1,7 +1,9 @@
 //! The Linux kernel as Steadfast uses it: eBPF on the wire, TCP_REPAIR, addresses and routes, packet sockets. This crate
 //! carries out the decisions of `proto`. All unsafe code is here.
 
+mod bpf;
 pub mod clock;
+pub mod edge;
 pub mod features;
 pub mod keeper;
 pub mod netns;

@@ -16,7 +16,7 @@
 //! do not meet. The backup decides, since it holds the gate: it takes over, or gives way to the primary ([`step`]). Answers from before
 //! the trouble prove nothing, so the node asks again when a doubt begins.
 
-mod damping;
+pub(crate) mod damping;
 #[cfg(test)]
 mod tests;
 

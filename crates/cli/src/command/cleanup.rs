@@ -59,6 +59,7 @@ fn is_elsewhere(node: &LocalNode) -> String {
 fn traces() -> Result<BTreeSet<String>, network::NetworkError> {
     let mut names = folders(Path::new(STATE_ROOT));
     names.extend(folders(Path::new(wire::PIN_ROOT)));
+    names.extend(folders(Path::new(linux::edge::EDGE_PIN_ROOT)));
     names.extend(network::guarded_nodes()?);
     Ok(names)
 }
@@ -81,6 +82,7 @@ fn clean_up_after(node: &LocalNode) -> Result<Option<String>, CommandError> {
 /// Removes all that the node left, in the order of a regular stop. Relayed connections end first, while the guards still work. The VIPs
 /// are removed before the wire, and the nftables guard last.
 fn remove(node: &LocalNode) -> anyhow::Result<()> {
+    crate::edge::leave_nothing(&node.name, &node.state_dir)?;
     keepers::end_all(&node.state_dir)?;
     let journal = network::journal(&node.state_dir);
     let interfaces = interfaces(node, &journal)?;

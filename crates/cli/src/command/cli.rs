@@ -45,6 +45,22 @@ pub(super) enum Command {
         #[arg(long, value_name = "MB", default_value_t = 1024, requires = "record")]
         record_mb: u64,
     },
+    /// Run an edge of a cluster of forwarding nodes, until SIGTERM or SIGINT
+    ///
+    /// The edge finds failed strings by heartbeats, moves their connections to other strings, sends cached packets again, and caps windows
+    /// while bandwidth is missing. Packets are forwarded by eBPF: if this process dies, they still are, and the next one adopts them. SIGUSR2
+    /// upgrades in place: the same process executes the program that is installed at its path by then.
+    Edge {
+        /// The edge's configuration
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Check the configuration against this machine, and change nothing
+        #[arg(long)]
+        check: bool,
+        /// How to write the log, to stderr; STEADFAST_LOG sets its level (error, warn, info, debug, trace)
+        #[arg(long, value_name = "FORMAT", default_value = "text")]
+        log_format: LogFormat,
+    },
     /// Check a configuration against this machine and its network, and change nothing
     CheckConfig {
         #[command(flatten)]
@@ -60,7 +76,7 @@ pub(super) enum Command {
     ///
     /// For each service: the node's state (joining, primary, claiming, returning, backup, taking over, sole, standby), why it is simplex,
     /// the application's health, connections by protection with the reasons, log size and limits, lag, ring fill, lease,
-    /// takeovers and counters. The backup is the one that knows the connections. The configuration's `[metrics]` table gives
+    /// takeovers and counters. For an edge: its strings and what the data path counted. The backup is the one that knows the connections. The configuration's `[metrics]` table gives
     /// most of it to Prometheus; what it leaves out is in docs/operating.md.
     Status {
         #[command(flatten)]

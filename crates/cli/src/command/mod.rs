@@ -3,6 +3,7 @@
 mod check;
 mod cleanup;
 mod cli;
+mod edge;
 mod error;
 mod keeper;
 mod man;
@@ -39,6 +40,16 @@ pub fn main(program: &Program) -> ExitCode {
             });
             run::run(program, &config.config, without_peer, log_format, record)
         }
+        Command::Edge {
+            config,
+            check: true,
+            log_format: _,
+        } => edge::check(&config),
+        Command::Edge {
+            config,
+            check: false,
+            log_format,
+        } => edge::run(&config, log_format),
         Command::CheckConfig {
             config,
             without_peer,

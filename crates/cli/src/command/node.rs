@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::cli::NodeOption;
 use super::error::CommandError;
-use crate::config::Config;
 use crate::config::STATE_ROOT;
+use crate::config::{Config, EdgeSettings};
 
 /// A node of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,10 @@ impl NodeOption {
         candidates: impl FnOnce() -> BTreeSet<String>,
     ) -> Result<LocalNode, CommandError> {
         if let Some(file) = &self.config {
+            if EdgeSettings::is_in(file) {
+                let EdgeSettings { name, state_dir, .. } = EdgeSettings::load(file)?;
+                return Ok(LocalNode { name, state_dir });
+            }
             let node = Config::load(file)?.node;
             return Ok(LocalNode {
                 name: node.name,

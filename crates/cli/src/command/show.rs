@@ -24,7 +24,16 @@ use crate::control::{
 const HISTORY_SHOWN: usize = 4;
 
 pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), CommandError> {
-    let status = control::status(&choose(node)?).map_err(no_answer)?;
+    let state_dir = choose(node)?;
+    if crate::edge::is_edge(&state_dir) {
+        let status = control::edge_status(&state_dir).map_err(no_answer)?;
+        return print(&if json {
+            to_json(&status)
+        } else {
+            super::edge::status_text(&status)
+        });
+    }
+    let status = control::status(&state_dir).map_err(no_answer)?;
     let now_ns = linux::clock::now().as_nanos();
     print(&if json {
         to_json(&status)

@@ -6,6 +6,7 @@
 
 mod arbiter;
 mod draft;
+mod edge;
 mod key;
 mod log;
 mod parse;
@@ -20,6 +21,7 @@ mod tests;
 use std::path::Path;
 
 pub use arbiter::{ArbiterSettings, FenceSettings, WitnessSettings};
+pub use edge::{CacheSettings, EdgeSettings, HeartbeatSettings, PortSettings, StringSettings, Subnet};
 pub use key::{SecretKey, private};
 pub use places::Places;
 pub use problem::{ConfigError, Problem};

@@ -43,21 +43,12 @@ const STATE_SYNC_TIMEOUT_MS: u64 = 10_000;
 const STATE_SYNC_HOLD_MS: u64 = 500;
 
 /// Maximum length of a Unix socket's path in bytes: the size of `sun_path`, less its final zero.
-const SOCKET_PATH: usize = 107;
+pub(super) const SOCKET_PATH: usize = 107;
 
 /// Reads the whole file.
 pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
     let mut reading = ConfigReader::new(source);
-    let (document, errors) = DeTable::parse_recoverable(source);
-    for error in errors {
-        let line = reading.line(error.span().map_or(0, |span| span.start));
-        let what = format!("not TOML: {}", error.message().trim_end());
-        reading.problems.push(Problem {
-            line,
-            field: String::new(),
-            what,
-        });
-    }
+    let document = read_document(&mut reading, source);
     reading.verdict(path)?;
 
     let root = document.get_ref();
@@ -97,6 +88,21 @@ pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
         services,
         places,
     })
+}
+
+/// The file as TOML. What is not TOML is noted.
+pub(super) fn read_document<'a>(reading: &mut ConfigReader<'_>, source: &'a str) -> Spanned<DeTable<'a>> {
+    let (document, errors) = DeTable::parse_recoverable(source);
+    for error in errors {
+        let line = reading.line(error.span().map_or(0, |span| span.start));
+        let what = format!("not TOML: {}", error.message().trim_end());
+        reading.problems.push(Problem {
+            line,
+            field: String::new(),
+            what,
+        });
+    }
+    document
 }
 
 fn node(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<NodeSettings> {
@@ -201,7 +207,7 @@ fn listen(value: &DeValue<'_>) -> Result<SocketAddr, String> {
     text(LISTEN, |text| text.parse().ok().filter(fits))(value)
 }
 
-fn yes_or_no(value: &DeValue<'_>) -> Result<bool, String> {
+pub(super) fn yes_or_no(value: &DeValue<'_>) -> Result<bool, String> {
     value.as_bool().ok_or_else(|| expected("true or false", value))
 }
 
@@ -304,9 +310,9 @@ fn health(table: &mut ConfigTable<'_, '_>) -> HealthSettings {
     }
 }
 
-const INTERFACE: &str = "the name of a network interface, 1 to 15 characters, not lo";
+pub(super) const INTERFACE: &str = "the name of a network interface, 1 to 15 characters, not lo";
 
-fn interface(value: &DeValue<'_>) -> Result<String, String> {
+pub(super) fn interface(value: &DeValue<'_>) -> Result<String, String> {
     let odd = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':';
     let fits = |name: &str| {
         (1..=15).contains(&name.len()) && !name.contains(odd) && !["lo", ".", ".."].contains(&name)

@@ -8,7 +8,9 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::line::LineStream;
-use super::{Connections, ControlRequest, NodeStatus, Order, Response, RestoredConnections, socket};
+use super::{
+    Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response, RestoredConnections, socket,
+};
 
 /// Timeout for the whole exchange. Longer than the node's own limit, so that the node's error arrives.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -70,6 +72,14 @@ pub fn connections(state_dir: &Path) -> Result<Connections, ControlClientError> 
 /// If there is no such node, or it does not answer properly.
 pub fn restored(state_dir: &Path) -> Result<RestoredConnections, ControlClientError> {
     ask(state_dir, ControlRequest::Restored)
+}
+
+/// Asks the edge with this state directory for its status.
+///
+/// # Errors
+/// If there is no such edge, or it does not answer properly.
+pub fn edge_status(state_dir: &Path) -> Result<EdgeStatus, ControlClientError> {
+    ask(state_dir, ControlRequest::Edge)
 }
 
 /// Gives an order to the node with this state directory. The node has begun to carry it out when this returns.

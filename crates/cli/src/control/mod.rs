@@ -5,6 +5,7 @@
 //! Requests and answers are bounded in size and time, so no client can hold up the node.
 
 mod client;
+mod edge;
 mod line;
 #[cfg(test)]
 pub mod samples;
@@ -23,7 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{NodeRole, PolicySetting};
 
-pub use client::{ControlClientError, connections, order, restored, status};
+pub use client::{ControlClientError, connections, edge_status, order, restored, status};
+pub use edge::{CounterStatus, EdgeStatus, StringStatus};
 pub use server::{Asker, Call, CallReply, ControlServer, ControlServerError};
 
 /// The control socket of the node whose state directory is `state_dir`.
@@ -41,6 +43,8 @@ enum ControlRequest {
     Connections,
     /// Asks for [`RestoredConnections`].
     Restored,
+    /// Asks for the [`EdgeStatus`].
+    Edge,
     /// Orders the node to do something.
     Order(Order),
 }

@@ -16,7 +16,9 @@ use nix::sys::socket::{Shutdown, shutdown};
 use serde::Serialize;
 
 use super::line::LineStream;
-use super::{Connections, ControlRequest, NodeStatus, Order, Response, RestoredConnections, socket};
+use super::{
+    Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response, RestoredConnections, socket,
+};
 
 /// Timeout for a request and its answer on the socket.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -48,6 +50,8 @@ pub enum Call {
     Connections(CallReply<Connections>),
     /// Asks about the connections that it has taken over.
     Restored(CallReply<RestoredConnections>),
+    /// Asks for the status of an edge.
+    Edge(CallReply<EdgeStatus>),
     /// Gives an order; an error says why it is refused.
     Order(Order, CallReply<Result<(), String>>),
 }
@@ -107,6 +111,14 @@ impl Asker {
     /// As [`status`](Self::status), or why the order is refused.
     pub fn order(&self, order: Order) -> Result<(), String> {
         self.ask(|reply| Call::Order(order, reply))?
+    }
+
+    /// The status of an edge.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    pub fn edge(&self) -> Result<EdgeStatus, String> {
+        self.ask(Call::Edge)
     }
 
     fn ask<T>(&self, call: impl FnOnce(CallReply<T>) -> Call) -> Result<T, String> {
@@ -221,6 +233,7 @@ fn serve(stream: UnixStream, asker: &Asker) -> io::Result<()> {
         Ok(ControlRequest::Status) => answer(asker.status()),
         Ok(ControlRequest::Connections) => answer(asker.connections()),
         Ok(ControlRequest::Restored) => answer(asker.restored()),
+        Ok(ControlRequest::Edge) => answer(asker.edge()),
         Ok(ControlRequest::Order(order)) => answer(asker.order(order)),
         Err(error) => to_line(&Response::<()>::Error(format!("not a request: {error}"))),
     };
@@ -266,6 +279,7 @@ mod tests {
                 connections: Vec::new(),
             }),
             Call::Order(_, reply) => reply.send(Ok(())),
+            Call::Edge(_) => {}
         };
         Asker {
             calls,

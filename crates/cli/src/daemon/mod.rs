@@ -8,7 +8,7 @@ mod arrival;
 mod census;
 mod claim;
 mod failure;
-mod frame;
+pub(crate) mod frame;
 mod health;
 mod held;
 mod hook;
@@ -63,6 +63,7 @@ use set_up::{EarlierAgent, SetUp, node_config, set_up};
 pub use start::Start;
 use upgrade::Upgrade;
 pub use upgrade::block_signal;
+pub(crate) use upgrade::unblock_signal;
 
 /// Time between two looks at the rings while there is traffic. Long, because each look takes CPU time from the application.
 const NAP: Duration = Duration::from_millis(4);
@@ -290,6 +291,7 @@ impl Agent<'_> {
                 reply.send(report::status(&self.node, &self.kernel, peer, &self.kernel.rings));
             }
             Call::Connections(reply) => reply.send(report::connections(&self.node, &self.kernel)),
+            Call::Edge(_) => {} // the asker is told that there is no answer
             Call::Restored(reply) => reply.send(report::restored(&self.node, &self.kernel)),
             Call::Order(order, reply) => reply.send(orders::give(&mut self.node, &self.kernel, &order)),
         }

@@ -238,7 +238,11 @@ pub fn block_signal() -> anyhow::Result<()> {
     signal().thread_block().context("blocking SIGUSR2")
 }
 
-fn unblock_signal() -> anyhow::Result<()> {
+/// Hears SIGUSR2 from now on.
+///
+/// # Errors
+/// The kernel's error.
+pub(crate) fn unblock_signal() -> anyhow::Result<()> {
     signal().thread_unblock().context("unblocking SIGUSR2")
 }
 

@@ -16,7 +16,7 @@ pub struct HostNamespace {
 }
 
 impl HostNamespace {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let open = || {
             unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
             fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0").expect("no detection of duplicates");
@@ -27,6 +27,11 @@ impl HostNamespace {
         };
         namespace.ip("link set lo up");
         namespace
+    }
+
+    /// A path of the namespace, for `ip`.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 
     /// Runs `work` in the namespace, on a thread of its own.
@@ -93,7 +98,7 @@ impl OperatorLan {
         stranger.ip("link add eth0 type bridge");
         stranger.ip("link set eth0 up");
         for (last, namespace) in [(2, &node), (3, &peer)] {
-            let there = format!("/proc/{}/fd/{}", std::process::id(), namespace.file.as_raw_fd());
+            let there = namespace.path();
             stranger.ip(&format!(
                 "link add port{last} type veth peer name eth0 netns {there}"
             ));
@@ -121,7 +126,7 @@ impl OperatorLan {
     /// A namespace whose only route leads through a node, like a container's. The node forwards nothing from it to other hosts.
     pub fn behind(&self, node: &HostNamespace, number: usize) -> HostNamespace {
         let container = HostNamespace::new();
-        let there = format!("/proc/{}/fd/{}", std::process::id(), container.file.as_raw_fd());
+        let there = container.path();
         node.ip(&format!("link add inner type veth peer name eth0 netns {there}"));
         node.ip("link set inner up");
         node.ip(&format!("addr add 172.30.{number}.1/24 dev inner"));
@@ -145,7 +150,7 @@ impl OperatorLan {
 
     /// Makes the `eth1` of a node, whose address ends in `last`.
     pub fn plug_in_second(&self, namespace: &HostNamespace, last: u8) {
-        let there = format!("/proc/{}/fd/{}", std::process::id(), namespace.file.as_raw_fd());
+        let there = namespace.path();
         self.stranger.ip(&format!(
             "link add second{last} type veth peer name eth1 netns {there}"
         ));

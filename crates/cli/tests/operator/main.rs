@@ -3,6 +3,7 @@
 mod application;
 mod commands;
 mod daemon;
+mod edge;
 mod failure;
 mod gap;
 mod keeper;

@@ -50,6 +50,7 @@ pub use gateways::gateways;
 pub use guard::available as nftables_available;
 pub use interface::{addresses, interfaces, route_to};
 pub use listeners::listeners;
+pub(crate) use neighbour::packet_socket;
 pub use neighbour::{Announcer, Mac, claimants, resolve};
 pub use netlink::Interface;
 pub use numbers::{PRIORITY_FROM_VIP, PRIORITY_REFUSAL, PRIORITY_RELAY, PROTOCOL, RELAY_MARK, TABLES};

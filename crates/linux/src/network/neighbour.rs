@@ -178,7 +178,7 @@ fn ethernet(interface: &Interface) -> Result<Mac, NetworkError> {
 }
 
 /// A packet socket for whole frames of `protocol` (an Ethertype; 0 for none) on the interface with this index.
-fn packet_socket(index: u32, protocol: u16) -> io::Result<Socket> {
+pub(crate) fn packet_socket(index: u32, protocol: u16) -> io::Result<Socket> {
     // With protocol 0 the socket receives nothing until it is bound. With another protocol it would receive frames of all interfaces.
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(0)))?;
     let index = i32::try_from(index).map_err(io::Error::other)?;

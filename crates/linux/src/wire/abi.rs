@@ -214,11 +214,6 @@ pub struct Record {
     pub after: u64,
 }
 
-/// `RECORD_CHECKSUM_TRUSTED`.
-pub(super) const CHECKSUM_TRUSTED: u8 = 1;
-/// `RECORD_CHECKSUM_UNKNOWN`.
-pub(super) const CHECKSUM_UNKNOWN: u8 = 2;
-
 /// `MARK_RESTORING`: a socket with this mark is not ready for packets yet.
 pub const MARK_RESTORING: u32 = 0x5f00_0002;
 

@@ -6,14 +6,15 @@
 //! and both log into the same rings.
 
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 use std::path::Path;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use super::abi::ServiceKey;
-use super::error::{WireError, WireStep};
-use super::{PIN_ROOT, Wire, WireOptions, WireService, attach, layout, verified};
+use super::{ABI, PIN_ROOT, Wire, WireOptions, WireService};
+use crate::bpf::error::{WireError, WireStep};
+use crate::bpf::layout;
+use crate::bpf::object::{netns_cookie, reuse_maps, verified};
 
 impl Wire {
     /// Goes on with the wire that a dead agent of the node named `node` left behind. Returns `None` if there is no such wire.
@@ -69,7 +70,7 @@ impl Wire {
             pin_dir: pin_dir.clone(),
             why,
         };
-        if !layout::fits(&pin_dir) {
+        if !layout::fits(&pin_dir, ABI) {
             return Err(unfit(
                 "its version is another one, or it died while it started".into(),
             ));
@@ -86,7 +87,7 @@ impl Wire {
 
     /// Checks that the pinned maps are for these services in this network namespace. The inner error says why they are not.
     fn compare(&self, services: &[WireService]) -> Result<Result<(), String>, WireError> {
-        let cookie = attach::netns_cookie().step(|| "asking for the network namespace's cookie".into())?;
+        let cookie = netns_cookie().step(|| "asking for the network namespace's cookie".into())?;
         if self.netns_cookie() != cookie {
             return Ok(Err("it is of another network namespace".into()));
         }
@@ -119,38 +120,4 @@ impl Wire {
             .and_then(|bytes| bytes.try_into().ok())
             .map(u32::from_ne_bytes))
     }
-}
-
-/// Lets `open` use the pinned maps, or says why they do not fit.
-fn reuse_maps(open: &mut OpenObject, pin_dir: &Path) -> Result<Result<(), String>, WireError> {
-    for mut map in open.maps_mut() {
-        let Some(name) = map
-            .name()
-            .to_str()
-            .filter(|name| !name.contains('.'))
-            .map(str::to_owned)
-        else {
-            continue; // .rodata is each object's own
-        };
-        let path = pin_dir.join(&name);
-        if !path.exists() {
-            return Ok(Err(format!("its map {name} is missing")));
-        }
-        let pinned = MapHandle::from_pinned_path(&path).step(|| format!("opening {}", path.display()))?;
-        let theirs = (pinned.map_type(), pinned.key_size(), pinned.value_size());
-        let ours = (map.map_type(), map.key_size(), map.value_size());
-        if theirs != ours {
-            let what =
-                format!("type and sizes of key and value of its map {name} are {theirs:?}, not {ours:?}");
-            return Ok(Err(what));
-        }
-        let (theirs, ours) = (pinned.max_entries(), map.max_entries());
-        if theirs != ours {
-            let what = format!("its map {name} has {theirs} entries or bytes, not {ours}");
-            return Ok(Err(what));
-        }
-        map.reuse_fd(pinned.as_fd())
-            .step(|| format!("using the pinned map {name}"))?;
-    }
-    Ok(Ok(()))
 }

@@ -2,18 +2,17 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{Link, Object, Program, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, TcHookBuilder};
-use nix::mount::{MsFlags, mount};
+use libbpf_rs::{Link, Object, TC_EGRESS, TC_INGRESS};
 
-use super::error::{WireError, WireStep};
-use super::layout;
+use crate::bpf::error::{WireError, WireStep};
+use crate::bpf::hook::{attach, has_filters, take_away};
+use crate::bpf::layout;
+use crate::bpf::object::find;
 
-const BPFFS: &str = "/sys/fs/bpf";
-/// The priority and the handle of our tc filters. These two identify our filters among others.
-const PRIORITY: u32 = 0x5f;
+/// The handle of the wire's and the guard's tc filters.
 const HANDLE: u32 = 1;
 /// The index of `lo`, in every network namespace.
 pub const LOOPBACK: u32 = 1;
@@ -29,50 +28,6 @@ pub(super) const OF_CGROUP: [(&str, &str); 3] = [
         "programs on this node cannot use its services over IPv6",
     ),
 ];
-
-/// Mounts the BPF file system if it is not there.
-///
-/// # Errors
-/// If `/proc/mounts` cannot be read, or `mount(2)` fails.
-pub fn mount_bpffs() -> Result<(), WireError> {
-    let mounts = std::fs::read_to_string("/proc/mounts").step(|| "reading /proc/mounts".into())?;
-    if mounts.lines().any(|line| line.split(' ').nth(1) == Some(BPFFS)) {
-        return Ok(());
-    }
-    mount(Some("bpf"), BPFFS, Some("bpf"), MsFlags::empty(), None::<&str>)
-        .map_err(std::io::Error::from)
-        .step(|| format!("mounting {BPFFS}"))
-}
-
-fn find<'a>(object: &'a Object, program: &str) -> Program<'a> {
-    object
-        .progs()
-        .find(|candidate| candidate.name() == OsStr::new(program))
-        .expect("compiled with it")
-}
-
-/// Attaches a program, replacing one that has this handle already.
-fn attach(
-    object: &Object,
-    program: &str,
-    (interface, point): (u32, TcAttachPoint),
-    handle: u32,
-) -> Result<(), WireError> {
-    let found = find(object, program);
-    let mut builder = TcHookBuilder::new(found.as_fd());
-    builder
-        .ifindex(interface.cast_signed())
-        .replace(true)
-        .handle(handle)
-        .priority(PRIORITY);
-    let mut hook = builder.hook(point);
-    // An existing clsact qdisc is used as it is; `create` succeeds then too.
-    hook.create()
-        .step(|| format!("adding the clsact qdisc to interface {interface}"))?;
-    hook.attach()
-        .step(|| format!("attaching `{program}` to interface {interface}"))?;
-    Ok(())
-}
 
 /// Attaches the wire to the ingress and the guard to the egress of an interface.
 pub(super) fn attach_interface(object: &Object, interface: u32) -> Result<(), WireError> {
@@ -111,91 +66,6 @@ pub fn detach_loopback(node: &str) -> Result<(), WireError> {
 /// The kernel's error. It is no error if the hook or the interface is gone already.
 pub fn detach(interface: u32) -> Result<(), WireError> {
     take_away(interface, &[TC_EGRESS, TC_INGRESS], HANDLE)
-}
-
-fn take_away(interface: u32, points: &[TcAttachPoint], handle: u32) -> Result<(), WireError> {
-    let Some(name) = name_of(interface) else {
-        return Ok(());
-    };
-    // Detaching does not need the program's descriptor, but needs some open descriptor.
-    let null = File::open("/dev/null").step(|| "opening /dev/null".into())?;
-    let mut others = false;
-    for &point in points {
-        let mut builder = TcHookBuilder::new(null.as_fd());
-        builder
-            .ifindex(interface.cast_signed())
-            .handle(handle)
-            .priority(PRIORITY);
-        let mut hook = builder.hook(point);
-        match hook.detach() {
-            Ok(()) => {}
-            Err(error) if is_gone(&error) => {}
-            Err(error) => Err(error).step(|| format!("detaching from interface {interface}"))?,
-        }
-    }
-    for point in [TC_EGRESS, TC_INGRESS] {
-        others |= has_filters(&name, point);
-    }
-    if !others {
-        let mut hook = TcHook::new(null.as_fd());
-        hook.ifindex(interface.cast_signed())
-            .attach_point(TC_EGRESS | TC_INGRESS);
-        match hook.destroy() {
-            Ok(()) => {}
-            Err(error) if is_gone(&error) => {}
-            Err(error) => {
-                Err(error).step(|| format!("removing the clsact qdisc of interface {interface}"))?
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Whether any filter hangs at the hook. If `tc` cannot tell, the answer is yes, so that the qdisc stays.
-fn has_filters(interface: &str, point: TcAttachPoint) -> bool {
-    let side = if point == TC_INGRESS { "ingress" } else { "egress" };
-    let listing = std::process::Command::new("tc")
-        .args(["filter", "show", "dev", interface, side])
-        .output();
-    listing.map_or(true, |output| {
-        !output.status.success() || !output.stdout.trim_ascii().is_empty()
-    })
-}
-
-/// The name of an interface that is there.
-fn name_of(interface: u32) -> Option<String> {
-    let name = nix::net::if_::if_indextoname(interface).ok()?;
-    // This call reports a missing interface by an empty name.
-    name.into_string().ok().filter(|name| !name.is_empty())
-}
-
-fn is_gone(error: &libbpf_rs::Error) -> bool {
-    matches!(
-        error.kind(),
-        libbpf_rs::ErrorKind::NotFound | libbpf_rs::ErrorKind::InvalidInput
-    )
-}
-
-/// The cookie of this network namespace.
-pub(super) fn netns_cookie() -> std::io::Result<u64> {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
-    let mut cookie = 0_u64;
-    let mut len = libc::socklen_t::try_from(size_of::<u64>()).expect("small");
-    // SAFETY: the kernel writes `len` bytes into `cookie`.
-    let outcome = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut len,
-        )
-    };
-    if outcome == 0 {
-        Ok(cookie)
-    } else {
-        Err(std::io::Error::last_os_error())
-    }
 }
 
 /// Attaches a program to the root of the cgroup v2 hierarchy and pins the link. If a dead agent has pinned such a link, the

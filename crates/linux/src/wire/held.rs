@@ -13,7 +13,7 @@ use proto::action::Gate;
 use super::Wire;
 use super::abi::{ClientKey, HELD_DECIDED, HELD_UNDECIDED};
 use super::client_bits::Undecided;
-use super::error::{WireError, WireStep};
+use super::{WireError, WireStep};
 
 /// `HOLDS_SOME` and `HOLDS_UNTOLD` of `bpf/abi.h`.
 const HOLDS_SOME: u32 = 1;

@@ -11,46 +11,50 @@ mod client_bits;
 mod counters;
 mod deaths;
 mod dying;
-mod error;
 mod held;
 mod known;
-mod layout;
 mod ring;
 mod watch;
 mod words;
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
-use memmap2::{MmapOptions, MmapRaw};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, OpenObject};
+use memmap2::MmapRaw;
 use proto::action::Gate;
 use proto::packet::Checksum;
 
+pub use crate::bpf::error::WireError;
+pub(crate) use crate::bpf::error::WireStep;
+pub use crate::bpf::object::mount_bpffs;
 pub use abi::{
     Death, MARK_DYING, MARK_END, MARK_LOCAL, MARK_RESTORING, MARK_SPEAK, REASONS, Record, SERVICES_MAX,
 };
-pub use attach::{LOOPBACK, detach, detach_loopback, mount_bpffs};
+pub use attach::{LOOPBACK, detach, detach_loopback};
 use client_bits::{KnownMap, Undecided};
 pub use deaths::Deaths;
-pub use error::WireError;
-pub(crate) use error::WireStep;
 pub use held::held_entries;
-pub use ring::{RecordReader, Ring, RingLog, Rings};
+pub use ring::{RecordReader, RingLog, Rings};
 pub use watch::FilterWatch;
 
+use crate::bpf::checksum;
+use crate::bpf::layout;
+use crate::bpf::object::{self, Aligned, find_map, map_memory, netns_cookie, pin_maps, verified};
+use crate::bpf::ring::Ring;
 use abi::{NodeState, ServiceKey, ServiceState, mapped};
 
 /// Where everything is pinned.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/steadfast";
 
-/// Aligns the embedded ELF file as an ELF file must be, because libbpf reads it in place.
-#[repr(C, align(8))]
-struct Aligned<T: ?Sized>(T);
+/// Hash of the layout of the maps. Programs and agents with another hash do not fit.
+const ABI: u64 = layout::hash_code(&[
+    include_bytes!("../../../../bpf/abi.h"),
+    include_bytes!("../../../../bpf/maps.h"),
+]);
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/steadfast.bpf.o")));
 
@@ -132,20 +136,8 @@ impl Wire {
             return Err(WireError::Leftover(pin_dir));
         }
         let mut object = verified(|| Self::open(options))?;
-        std::fs::create_dir_all(&pin_dir).step(|| format!("creating {}", pin_dir.display()))?;
-        for mut map in object.maps_mut() {
-            let Some(name) = map
-                .name()
-                .to_str()
-                .filter(|name| !name.contains('.'))
-                .map(str::to_owned)
-            else {
-                continue; // .rodata needs no pin: the programs hold it
-            };
-            map.pin(pin_dir.join(&name))
-                .step(|| format!("pinning the map {name}"))?;
-        }
-        layout::stamp(&pin_dir)?;
+        pin_maps(&mut object, &pin_dir)?;
+        layout::stamp(&pin_dir, ABI)?;
         let wire = Self::over(object, pin_dir)?;
         wire.set_agent_timeout(options.agent_timeout);
         Ok(wire)
@@ -153,10 +145,7 @@ impl Wire {
 
     /// The programs, with rings of the sizes that are asked for, not loaded yet.
     fn open(options: &WireOptions) -> Result<OpenObject, WireError> {
-        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, log_libbpf)));
-        let mut open = ObjectBuilder::default()
-            .open_memory(&OBJECT.0)
-            .step(|| "opening the eBPF object".into())?;
+        let mut open = object::open(&OBJECT.0)?;
         for mut map in open.maps_mut() {
             let entries = match map.name().to_str() {
                 Some("ring") => options.ring_cached_bytes,
@@ -273,7 +262,7 @@ impl Wire {
             attach::attach_interface(&self.object, interface)?;
         }
         attach::attach_loopback(&self.object, self.node_name())?;
-        let cookie = attach::netns_cookie().step(|| "asking for the network namespace's cookie".into())?;
+        let cookie = netns_cookie().step(|| "asking for the network namespace's cookie".into())?;
         self.set_netns_cookie(cookie);
         for (program, without) in attach::OF_CGROUP {
             if let Err(error) = attach::attach_cgroup(&mut self.object, program, &self.pin_dir.join(program))
@@ -351,33 +340,7 @@ pub fn is_left_behind(node: &str) -> bool {
 
 /// How far the checksum of a logged packet can be trusted.
 pub fn checksum_of(record: &Record) -> Checksum {
-    match record.flags & (abi::CHECKSUM_TRUSTED | abi::CHECKSUM_UNKNOWN) {
-        0 => Checksum::Unverified,
-        abi::CHECKSUM_UNKNOWN => Checksum::MaybePartial,
-        _ => Checksum::Trusted,
-    }
-}
-
-/// Number of attempts to load the programs; in each, libbpf itself tries five times. The verifier gives up (EAGAIN) when its thread gets
-/// a signal or is stopped.
-const VERIFIER_TRIES: usize = 5;
-
-/// Loads what `open` gives.
-fn verified(open: impl Fn() -> Result<OpenObject, WireError>) -> Result<Object, WireError> {
-    let mut tries = 1;
-    loop {
-        match open()?.load() {
-            Err(error) if error.kind() == libbpf_rs::ErrorKind::WouldBlock && tries < VERIFIER_TRIES => {
-                tries += 1
-            }
-            outcome => return outcome.step(|| "loading the eBPF programs (verifier)".into()),
-        }
-    }
-}
-
-fn find_map(object: &Object, name: &str) -> Option<MapHandle> {
-    let map = object.maps().find(|map| map.name() == OsStr::new(name))?;
-    MapHandle::try_from(&map).ok()
+    checksum::checksum_of(record.flags)
 }
 
 /// Sets a bit of the word that `map` has for `key`.
@@ -387,19 +350,4 @@ fn set_bit(map: &MapHandle, key: &[u8], bit: u16) -> libbpf_rs::Result<()> {
         .and_then(|bytes| bytes.try_into().ok())
         .map_or(0, u64::from_ne_bytes);
     map.update(key, &(known | 1 << bit).to_ne_bytes(), MapFlags::ANY)
-}
-
-fn map_memory(object: &Object, name: &str, len: usize) -> Result<MmapRaw, WireError> {
-    let map = find_map(object, name).expect("the object was compiled with this map");
-    MmapOptions::new()
-        .len(len)
-        .map_raw(map.as_fd().as_raw_fd())
-        .step(|| format!("mapping {name}"))
-}
-
-fn log_libbpf(level: libbpf_rs::PrintLevel, text: String) {
-    match level {
-        libbpf_rs::PrintLevel::Warn => tracing::warn!(target: "libbpf", "{}", text.trim_end()),
-        _ => tracing::trace!(target: "libbpf", "{}", text.trim_end()),
-    }
 }

@@ -1,145 +1,19 @@
-//! Reading a pinned eBPF ring buffer by polling.
-//!
-//! The layout is the kernel's (`kernel/bpf/ringbuf.c`): a consumer page that we write, a producer page and the data,
-//! mapped twice in a row so that a record never wraps. The consumer position is advanced only after records were
-//! handled, so a reader that dies loses nothing: its successor handles them again.
+//! The wire's log: several pinned rings that are read as one.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{Ordering, fence};
 
-use libbpf_rs::{MapCore, MapHandle};
-use memmap2::{Mmap, MmapMut, MmapOptions};
 use proto::stream::{OnShelf, Shelf};
 
 use super::abi::Record;
+use crate::bpf::ring::{NextRecord, RecordLocation, Ring};
 
-const BUSY: u32 = 1 << 31;
-const DISCARDED: u32 = 1 << 30;
-const HEADER: u64 = 8;
 /// Number of bytes that are read before their space in the ring is freed. A fast network needs many round trips to
 /// carry these bytes, but they fill only a small part of the CPU's caches.
 const BATCH_BYTES: u64 = 2 << 20;
 /// Number of low bits of a place ([`OnShelf`]) that hold the position in a ring. The higher bits hold the ring's
 /// number.
 const RING_SHIFT: u32 = 60;
-
-/// One ring, mapped.
-pub struct Ring {
-    map: MapHandle,
-    consumer: MmapMut,
-    producer_and_data: Mmap,
-    page: usize,
-    mask: u64,
-}
-
-impl Ring {
-    /// Maps the ring.
-    ///
-    /// # Errors
-    /// An error of `mmap(2)`.
-    pub fn open(map: MapHandle) -> std::io::Result<Self> {
-        let page = page_size();
-        let size = map.max_entries() as usize;
-        // SAFETY: the pages belong to the map, which `self` keeps open; the kernel writes the producer page and the
-        // data, so they are read by atomics and only below the producer position.
-        let consumer = unsafe { MmapOptions::new().len(page).map_mut(map.as_fd().as_raw_fd())? };
-        // SAFETY: as above.
-        let producer_and_data = unsafe {
-            MmapOptions::new()
-                .offset(page as u64)
-                .len(page + 2 * size)
-                .map(map.as_fd().as_raw_fd())?
-        };
-        Ok(Self {
-            map,
-            consumer,
-            producer_and_data,
-            page,
-            mask: size as u64 - 1,
-        })
-    }
-
-    fn consumer(&self) -> &AtomicU64 {
-        // SAFETY: the page is aligned, mapped for as long as `self`, and used atomically by both sides.
-        unsafe { &*self.consumer.as_ptr().cast() }
-    }
-
-    fn producer(&self) -> &AtomicU64 {
-        // SAFETY: as in `consumer`.
-        unsafe { &*self.producer_and_data.as_ptr().cast() }
-    }
-
-    fn header(&self, position: u64) -> &AtomicU32 {
-        // SAFETY: `position & mask` lies within the data pages and is a multiple of 8.
-        unsafe {
-            &*self
-                .producer_and_data
-                .as_ptr()
-                .add(self.page + self.index(position))
-                .cast()
-        }
-    }
-
-    // Below the ring's size.
-    fn index(&self, position: u64) -> usize {
-        (position & self.mask) as usize
-    }
-
-    /// The position up to which the kernel has reserved records.
-    fn end(&self) -> u64 {
-        self.producer().load(Ordering::Acquire)
-    }
-
-    /// The position up to which the records were handled.
-    fn handled(&self) -> u64 {
-        self.consumer().load(Ordering::Relaxed)
-    }
-
-    /// Bytes logged and not yet handled.
-    fn fill(&self) -> u64 {
-        self.end() - self.handled()
-    }
-
-    /// Moves `position` over discarded records, and returns what is there. With `wait`, waits for a record that is being written.
-    fn look(&self, position: &mut u64, end: u64, wait: bool) -> NextRecord {
-        while *position < end {
-            let header = self.header(*position).load(Ordering::Acquire);
-            let len = header & !(BUSY | DISCARDED);
-            let next = *position + ((u64::from(len) + HEADER + 7) & !7);
-            if header & BUSY != 0 {
-                if !wait {
-                    return NextRecord::Busy;
-                }
-                std::hint::spin_loop();
-            } else if header & DISCARDED != 0 {
-                *position = next;
-            } else {
-                let at = *position + HEADER;
-                return NextRecord::Record(RecordLocation { at, len, next });
-            }
-        }
-        NextRecord::End
-    }
-
-    fn data(&self, position: u64, len: usize) -> &[u8] {
-        &self.producer_and_data[self.page + self.index(position)..][..len]
-    }
-}
-
-/// Where a record lies in its ring, how long it is, and where the next one's header is.
-#[derive(Clone, Copy)]
-struct RecordLocation {
-    at: u64,
-    len: u32,
-    next: u64,
-}
-
-/// Result of [`Ring::look`].
-enum NextRecord {
-    Record(RecordLocation),
-    Busy,
-    End,
-}
 
 /// Several rings that together are one log. Each record contains a position in the other rings: read their records
 /// before that position first.
@@ -163,7 +37,7 @@ impl RingLog {
 
     /// Bytes that fit into its rings.
     pub fn size(&self) -> u64 {
-        self.rings.iter().map(|ring| ring.mask + 1).sum()
+        self.rings.iter().map(|ring| ring.size()).sum()
     }
 
     /// Hands the records before `ends` to `reader`, at most `records_max` of them, and frees their space in the rings batch by
@@ -285,7 +159,7 @@ impl Shelf for RingLog {
 impl AsFd for RingLog {
     /// The descriptor of the first ring. While all rings are empty, the programs write to this ring only.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.rings[0].map.as_fd()
+        self.rings[0].as_fd()
     }
 }
 
@@ -360,10 +234,4 @@ fn split(body: &[u8]) -> (Record, &[u8]) {
     };
     let len = record.len as usize;
     (record, &packet[..len])
-}
-
-fn page_size() -> usize {
-    // SAFETY: no memory is involved.
-    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    usize::try_from(size).expect("a page has a size")
 }

@@ -14,10 +14,14 @@
 //! ```
 //!
 //! One [`LocalRecovery`] is for one string and one edge. The caller knows which connections are on the string and when the
-//! failover is complete. It then routes the packets that [`LocalRecovery::complete`] returns over the new string.
+//! failover is complete. It then routes the packets that [`LocalRecovery::complete`] returns over the new string. [`switch`] is such a caller.
 
 pub mod cache;
+pub mod phase;
 mod segment;
+mod segmentation;
+pub mod slots;
+pub mod switch;
 
 use std::time::Duration;
 
@@ -27,6 +31,7 @@ use crate::Instant;
 use crate::detector::{Detector, DetectorConfig};
 use cache::{Cache, CacheConfig, CacheCounts};
 pub use segment::{EdgeDirection, EdgeSegment};
+pub use segmentation::cut;
 
 /// Number of equal acknowledgements in a row that make a sender retransmit at once (RFC 5681 §3.2).
 pub const DUPLICATES: u32 = 3;
@@ -253,6 +258,24 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         if self.failure.is_silent(now) {
             self.state = self.state.after(StringEvent::Silent);
         }
+    }
+
+    /// The other edge has declared the failure of the string.
+    pub fn on_declared(&mut self) {
+        self.state = self.state.after(StringEvent::Silent);
+    }
+
+    /// Whether the string has failed, and its packets are still held.
+    pub fn has_failed(&self) -> bool {
+        self.state == StringState::Failed
+    }
+
+    /// The string works again at `now`, and nothing that was held is needed.
+    pub fn restart(&mut self, now: Instant) {
+        (self.suspicion, self.failure) = Self::detectors(&self.config, now);
+        self.state = StringState::Well;
+        self.cache.clear();
+        self.on_heartbeat(now);
     }
 
     /// When to check next.

@@ -14,7 +14,7 @@ const CALM: Duration = Duration::from_secs(60);
 
 /// The history of one path.
 #[derive(Debug, Default)]
-pub(super) struct Damping {
+pub(crate) struct Damping {
     losses: u64,
     is_bad: bool,
     /// The path has worked before.
@@ -26,7 +26,7 @@ pub(super) struct Damping {
 
 impl Damping {
     /// Notes whether the path works now. `is_known`: there was enough time to find out. A path that has never worked cannot be lost.
-    pub(super) fn on_look(&mut self, now: Instant, is_good: bool, is_known: bool) {
+    pub(crate) fn on_look(&mut self, now: Instant, is_good: bool, is_known: bool) {
         if is_good && (self.is_bad || !self.was_good) {
             (self.is_bad, self.was_good, self.good_since) = (false, true, Some(now));
         } else if !is_good && is_known && !self.is_bad {
@@ -47,13 +47,13 @@ impl Damping {
     }
 
     /// Whether the path has worked for long enough since the last loss.
-    pub(super) fn is_steady(&self, now: Instant) -> bool {
+    pub(crate) fn is_steady(&self, now: Instant) -> bool {
         let has_held = || self.good_since.is_some_and(|since| now.since(since) >= self.hold);
         !self.is_bad && (self.losses == 0 || has_held())
     }
 
     /// Number of losses.
-    pub(super) const fn losses(&self) -> u64 {
+    pub(crate) const fn losses(&self) -> u64 {
         self.losses
     }
 }

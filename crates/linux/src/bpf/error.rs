@@ -1,10 +1,10 @@
-//! Errors of loading, attaching and steering the wire.
+//! Errors of loading, attaching and steering eBPF programs.
 
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// A failed step on the way to a working wire.
+/// A failed step on the way to working eBPF programs.
 #[derive(Debug, Error)]
 pub enum WireError {
     /// A call into libbpf or the kernel failed.

@@ -1,17 +1,11 @@
-//! The layout of the pinned maps, by which a successor knows whether its programs fit them.
+//! The layout of pinned maps, by which a successor knows whether its programs fit them.
 
 use std::path::Path;
 
 use super::error::{WireError, WireStep};
 
-/// Name of a symbolic link beside the pinned maps. Its target is [`ABI`] in hexadecimal.
+/// Name of a symbolic link beside the pinned maps. Its target is the layout's hash in hexadecimal.
 const ABI_LINK: &str = "abi";
-
-/// Hash of the layout of the maps. Programs and agents with another hash do not fit.
-const ABI: u64 = hash_code(&[
-    include_bytes!("../../../../bpf/abi.h"),
-    include_bytes!("../../../../bpf/maps.h"),
-]);
 
 /// Start of an FNV-1a hash (Fowler, Noll, Vo). The hash need not resist attackers.
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
@@ -20,7 +14,7 @@ const fn hash_byte(sum: u64, byte: u8) -> u64 {
     (sum ^ byte as u64).wrapping_mul(0x0000_0100_0000_01b3)
 }
 
-pub(super) const fn hash(text: &[u8]) -> u64 {
+pub(crate) const fn hash(text: &[u8]) -> u64 {
     let (mut sum, mut at) = (FNV_OFFSET, 0);
     while at < text.len() {
         sum = hash_byte(sum, text[at]);
@@ -29,8 +23,8 @@ pub(super) const fn hash(text: &[u8]) -> u64 {
     sum
 }
 
-/// Hash of C sources without their comments and white space. The sources have no comment signs in strings.
-const fn hash_code(sources: &[&[u8]]) -> u64 {
+/// Hash of C sources without their comments and white space: the hash of a layout. The sources have no comment signs in strings.
+pub(crate) const fn hash_code(sources: &[&[u8]]) -> u64 {
     let (mut sum, mut source) = (FNV_OFFSET, 0);
     while source < sources.len() {
         let (text, mut at) = (sources[source], 0);
@@ -62,15 +56,15 @@ const fn is_at(text: &[u8], at: usize, sign: [u8; 2]) -> bool {
 }
 
 /// Records in `pin_dir` the layout of the pinned maps. The last step of pinning.
-pub(super) fn stamp(pin_dir: &Path) -> Result<(), WireError> {
+pub(crate) fn stamp(pin_dir: &Path, layout: u64) -> Result<(), WireError> {
     let link = pin_dir.join(ABI_LINK);
-    std::os::unix::fs::symlink(format!("{ABI:016x}"), &link).step(|| format!("making {}", link.display()))
+    std::os::unix::fs::symlink(format!("{layout:016x}"), &link).step(|| format!("making {}", link.display()))
 }
 
-/// Whether the maps that are pinned in `pin_dir` have the layout that our programs need.
-pub(super) fn fits(pin_dir: &Path) -> bool {
-    let layout = std::fs::read_link(pin_dir.join(ABI_LINK)).unwrap_or_default();
-    layout == Path::new(&format!("{ABI:016x}"))
+/// Whether the maps that are pinned in `pin_dir` have this layout.
+pub(crate) fn fits(pin_dir: &Path, layout: u64) -> bool {
+    let pinned = std::fs::read_link(pin_dir.join(ABI_LINK)).unwrap_or_default();
+    pinned == Path::new(&format!("{layout:016x}"))
 }
 
 #[cfg(test)]

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The data path of an edge (docs/edge.md).
+ *
+ *   edge   tc ingress of each port: gives each packet that enters the cluster to a string, and forwards the packets that leave.
+ *   sweep  run by the agent: moves the idle flows of a string that has failed, and counts the flows.
+ *
+ * The paths of a packet: edge_packet.h reads it, edge_flow.h finds its string, edge_tcp.h follows its connection, edge_cache.h copies it for
+ * the cache, edge_send.h sends it on.
+ */
+#include <linux/pkt_cls.h>
+#include "edge_abi.h"
+#include "edge_cache.h"
+#include "edge_flow.h"
+#include "edge_maps.h"
+#include "edge_packet.h"
+#include "edge_send.h"
+#include "edge_tcp.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define PORT_OUTSIDE EDGE_STRINGS_MAX
+#define PORT_NONE -1
+
+static __always_inline int to_stack(struct edge_counts *counts, enum edge_count why) {
+	counts->counters[why]++;
+	return TC_ACT_OK;
+}
+
+static __always_inline _Bool is_at(struct edge_port *port, __u32 ifindex, __u32 tag) {
+	return port->ifindex == ifindex && port->tag == tag;
+}
+
+/* The port by which a frame came: a string's index, PORT_OUTSIDE or PORT_NONE. */
+static __always_inline int port_of(struct __sk_buff *skb, struct edge_state *state) {
+	__u32 ifindex = skb->ifindex, id = skb->vlan_present ? skb->vlan_tci & EDGE_VLAN_ID : 0;
+	__u32 tag = id ? EDGE_TAGGED | id : 0;
+	if (is_at(&state->outside, ifindex, tag))
+		return PORT_OUTSIDE;
+	for (__u32 i = 0; i < EDGE_STRINGS_MAX && i < state->strings; i++)
+		if (is_at(&state->string[i].port, ifindex, tag))
+			return i;
+	return PORT_NONE;
+}
+
+/* Number of packets that a frame is on the wire, and in `bytes` their length with all headers. */
+static __always_inline __u64 on_the_wire(struct __sk_buff *skb, struct packet *p, __u64 *bytes) {
+	__u32 size = skb->gso_size, packets = skb->gso_segs;
+	*bytes = skb->len;
+	if (!size || p->kind != KIND_TCP || p->payload <= size)
+		return 1;
+	if (!packets)
+		packets = (p->payload + size - 1) / size;
+	*bytes += (__u64)(packets - 1) * (p->end - p->payload);
+	return packets;
+}
+
+static __always_inline _Bool is_handshake(struct packet *p, struct edge_flow *flow) {
+	return p->kind == KIND_TCP && (p->tcp.syn || flow->syn_ns);
+}
+
+/* Counts what is remarkable about a packet that is steered. */
+static __always_inline void count_kind(struct packet *p, struct edge_counts *counts) {
+	if (p->malformed)
+		counts->counters[EDGE_MALFORMED]++;
+	if (p->ip.fragment)
+		counts->counters[EDGE_FRAGMENTS]++;
+	if (p->kind == KIND_ERROR)
+		counts->counters[EDGE_ICMP_ERRORS]++;
+}
+
+static __always_inline _Bool has_flow(struct packet *p) { return p->kind == KIND_TCP || p->kind == KIND_PORTS; }
+
+/* A packet from outside. */
+static __always_inline int enter(struct __sk_buff *skb, struct packet *p, struct edge_state *state, struct edge_counts *counts) {
+	struct bpf_redir_neigh to = {};
+	struct edge_flow *flow = has_flow(p) || p->kind == KIND_ERROR ? bpf_map_lookup_elem(&flows, &p->key) : NULL;
+	if (!flow && (!is_routable(&p->ip) || side_of(state, p) != EDGE_INSIDE))
+		return to_stack(counts, EDGE_PASSED_TO_STACK);
+	if (p->hops <= 1)
+		return to_stack(counts, EDGE_TTL_EXPIRED);
+	if (has_flow(p) && (!flow || is_new_connection(p, flow)))
+		flow = begin_flow(state, counts, p, 0);
+	__u32 index = flow ? string_of(state, counts, flow) : string_without_flow(state, p);
+	struct edge_string *string = string_at(state, index);
+	if (p->ip.fragment | p->malformed | (p->kind == KIND_ERROR)) {
+		count_kind(p, counts);
+		if (p->ip.fragment && p->kind == KIND_PORTS)
+			remember_fragment(state, p, index);
+	}
+	if (flow && has_flow(p)) {
+		note_activity(string, flow);
+		if (is_handshake(p, flow))
+			note_handshake(skb, p, flow, counts, index);
+		if (p->kind == KIND_TCP && NOW(string->caching_epoch))
+			copy_if_needed(skb, p, state, counts, flow);
+	}
+	if (mode_of(state, string) == EDGE_HELD) {
+		counts->counters[EDGE_DROPPED_HELD]++;
+		return TC_ACT_SHOT;
+	}
+	if (next_hop(p, string, &to))
+		return to_stack(counts, EDGE_NO_NEXT_HOP);
+	if (is_too_big(skb, p, &string->port))
+		return to_stack(counts, EDGE_TOO_BIG);
+	struct edge_traffic *traffic = &counts->traffic[bounded(index)];
+	__u64 bytes;
+	traffic->entering_packets += on_the_wire(skb, p, &bytes);
+	traffic->entering_bytes += bytes;
+	return send_into(skb, p, string, &to);
+}
+
+/*
+ * The flow of a packet that leaves from the string `from`. A learned flow follows its packets, because the other edge has decided. It does
+ * not follow them into a string that has failed: the other edge does not know that yet.
+ */
+static __always_inline struct edge_flow *flow_leaving(struct packet *p, struct edge_state *state, struct edge_counts *counts,
+						      struct edge_flow *flow, __u32 from) {
+	if (!flow || is_new_connection(p, flow))
+		return begin_flow(state, counts, p, from);
+	struct edge_string *string = string_at(state, from);
+	if (flow->string == from && flow->generation == NOW(string->generation))
+		return flow;
+	if (!(flow->flags & EDGE_LEARNED))
+		counts->counters[EDGE_OTHER_STRING] += flow->string != from;
+	else if (NOW(string->mode) == EDGE_UP)
+		give(state, flow, from);
+	return flow;
+}
+
+/* A packet out of the string `from`. */
+static __always_inline int leave(struct __sk_buff *skb, struct packet *p, struct edge_state *state, struct edge_counts *counts, __u32 from) {
+	struct edge_flow *flow = has_flow(p) ? bpf_map_lookup_elem(&flows, &p->key) : NULL;
+	if (!flow && (!is_routable(&p->ip) || side_of(state, p) != EDGE_OUTSIDE))
+		return to_stack(counts, EDGE_PASSED_TO_STACK);
+	if (p->hops <= 1)
+		return to_stack(counts, EDGE_TTL_EXPIRED);
+	if (is_too_big(skb, p, &state->outside))
+		return to_stack(counts, EDGE_TOO_BIG);
+	if (p->ip.fragment | p->malformed | (p->kind == KIND_ERROR))
+		count_kind(p, counts);
+	if (has_flow(p))
+		flow = flow_leaving(p, state, counts, flow, from);
+	if (flow && p->kind == KIND_TCP) {
+		struct edge_string *string = string_at(state, flow->string);
+		__u32 cap = NOW(string->cap);
+		if (is_handshake(p, flow))
+			note_handshake(skb, p, flow, counts, flow->string);
+		if (cap && p->tcp.ack && !p->tcp.syn && !p->tcp.rst && !is_agent_away(state) && cap_window(skb, p, flow, counts, cap))
+			return TC_ACT_SHOT;
+		if (NOW(string->caching_epoch))
+			copy_if_needed(skb, p, state, counts, flow);
+	}
+	struct edge_traffic *traffic = &counts->traffic[bounded(from)];
+	__u64 bytes;
+	traffic->leaving_packets += on_the_wire(skb, p, &bytes);
+	traffic->leaving_bytes += bytes;
+	return send_out(skb, p, &state->outside, NULL);
+}
+
+SEC("tc")
+int edge(struct __sk_buff *skb) {
+	__u32 zero = 0;
+	struct packet p = {};
+	struct edge_state *edge_state = bpf_map_lookup_elem(&state, &zero);
+	struct edge_counts *edge_counts = bpf_map_lookup_elem(&counts, &zero);
+	if (!edge_state || !edge_counts || skb->pkt_type != 0 /* PACKET_HOST */)
+		return TC_ACT_OK;
+	int port = port_of(skb, edge_state);
+	if (port == PORT_NONE)
+		return TC_ACT_OK;
+	p.direction = port == PORT_OUTSIDE ? EDGE_ENTERING : EDGE_LEAVING;
+	if (read_packet(skb, &p))
+		return to_stack(edge_counts, EDGE_PASSED_TO_STACK);
+	return port == PORT_OUTSIDE ? enter(skb, &p, edge_state, edge_counts) : leave(skb, &p, edge_state, edge_counts, port);
+}
+
+struct bpf_map;
+
+/* Moves a flow of the swept string, unless the flow got the string after the string's failure. */
+static long sweep_flow(struct bpf_map *map, struct edge_flow_key *key, struct edge_flow *flow, struct edge_sweep *swept) {
+	__u32 zero = 0;
+	struct edge_state *edge_state = bpf_map_lookup_elem(&state, &zero);
+	if (!edge_state)
+		return 1;
+	swept->flows++;
+	if (flow->string != swept->string || flow->generation == NOW(string_at(edge_state, flow->string)->generation))
+		return 0;
+	give(edge_state, flow, slots_string(edge_state, flow->slot));
+	swept->moved++;
+	return 0;
+}
+
+SEC("syscall")
+int sweep(struct edge_sweep *arguments) {
+	struct edge_sweep swept = {.string = arguments->string};
+	bpf_for_each_map_elem(&flows, sweep_flow, &swept, 0);
+	arguments->moved = swept.moved;
+	arguments->flows = swept.flows;
+	return 0;
+}

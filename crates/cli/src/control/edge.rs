@@ -1,0 +1,64 @@
+//! The status of an edge, as the control socket gives it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The status of an edge. Times are those of the monotonic clock, in nanoseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EdgeStatus {
+    /// Its name.
+    pub edge: String,
+    /// The name of the other edge.
+    pub peer: String,
+    /// Its strings, in the order of the configuration.
+    pub strings: Vec<StringStatus>,
+    /// Number of flows in the table.
+    pub flows: u64,
+    /// Round trip of the connections without a queue, in milliseconds, as measured or configured.
+    pub rtt_ms: f64,
+    /// What the data path counted.
+    pub counters: CounterStatus,
+    /// Datagrams that were refused as heartbeats, by reason.
+    pub refused: CounterStatus,
+}
+
+/// Counts by name.
+pub type CounterStatus = BTreeMap<String, u64>;
+
+/// A string in an [`EdgeStatus`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StringStatus {
+    /// Its name.
+    pub name: String,
+    /// `up`, `suspect`, `blind`, `failing` or `down`.
+    pub state: String,
+    /// Number of its failures that the edges have counted.
+    pub epoch: u64,
+    /// Whether heartbeats arrive by it.
+    pub heard: bool,
+    /// When its last failure was declared here.
+    pub failed_at_ns: Option<u64>,
+    /// When its flows were moved.
+    pub completed_at_ns: Option<u64>,
+    /// The cap on windows, in bytes, while a string is missing.
+    pub cap: Option<u32>,
+    /// Number of flows with an entering packet in the last second.
+    pub active: u64,
+    /// Bytes that have entered it.
+    pub entering_bytes: u64,
+    /// Packets in its cache now.
+    pub cached_packets: u64,
+    /// Bytes in its cache now.
+    pub cached_bytes: u64,
+    /// Most bytes in its cache at any time.
+    pub cached_bytes_max: u64,
+    /// Packets that found no room in its cache, or were given up for others.
+    pub cache_lost: u64,
+    /// Packets that were sent again into strings.
+    pub resent_entering: u64,
+    /// Packets that were sent again to the outside, counting each copy.
+    pub resent_leaving: u64,
+    /// Cached packets beyond the cap, which their senders repeat.
+    pub left_to_senders: u64,
+}

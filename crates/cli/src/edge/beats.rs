@@ -1,0 +1,297 @@
+//! Heartbeats between the edges, over each string through its node.
+//!
+//! A heartbeat is a UDP datagram in a raw IP packet that the edge itself addresses to the string's node. So it needs no route,
+//! and takes exactly the way of the flows. Each string has its own sealer and opener: the frames' tags ([`frame`]) contain the string's name,
+//! so a heartbeat that somebody repeats on another string is refused.
+//!
+//! For each string a separate thread sends, at real-time priority, because a string whose node does not answer ARP must not delay the
+//! others' heartbeats. The thread repeats the agent's last heartbeat for at most `agent_timeout_ms`.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use etherparse::PacketBuilder;
+use linux::edge::Injector;
+use proto::edge::switch::EdgeBeat;
+use socket2::{Domain, Socket, Type};
+
+use super::kernel::port_index;
+use crate::config::{EdgeSettings, SecretKey, StringSettings};
+use crate::daemon::frame::{self, FrameKind, Opener, Refused, Sealer};
+
+/// Receive buffer in bytes, larger than a heartbeat about eight strings with the longest names.
+const DATAGRAM_MAX: usize = 4096;
+/// Maximum number of datagrams taken from one string at a time: a flood must not keep the edge from its other work.
+const RECEIVE_MAX: usize = 64;
+const HOPS: u8 = 64;
+
+/// The heartbeats of all strings.
+pub(super) struct Beats {
+    strings: Vec<StringReceiver>,
+    said: Vec<Arc<LastBeat>>,
+    /// Number of datagrams that were refused, by reason.
+    refused: BTreeMap<Refused, u64>,
+    /// Where the next look begins, and how many datagrams of that string it has taken.
+    next: (usize, usize),
+}
+
+/// The receiving side of one string.
+struct StringReceiver {
+    name: String,
+    socket: UdpSocket,
+    peer: IpAddr,
+    opener: Opener,
+}
+
+/// The sending side of one string.
+struct StringSender {
+    injector: Injector,
+    next_hop: IpAddr,
+    from: SocketAddr,
+    to: SocketAddr,
+    sealer: Sealer,
+}
+
+/// The agent's last heartbeat for a string, shared with the thread that repeats it.
+struct LastBeat {
+    word: Mutex<BeatWord>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct BeatWord {
+    beat: Option<EdgeBeat>,
+    at: Option<Instant>,
+    /// The heartbeat has news that the thread has not sent yet.
+    is_fresh: bool,
+    is_over: bool,
+}
+
+impl Beats {
+    /// Opens the sockets and starts the thread.
+    pub fn open(settings: &EdgeSettings) -> anyhow::Result<Self> {
+        let key = SecretKey::read(&settings.key_file).map_err(anyhow::Error::msg)?;
+        let (mut strings, mut said) = (Vec::new(), Vec::new());
+        for string in &settings.strings {
+            let names = (
+                format!("{}/{}", settings.name, string.name),
+                format!("{}/{}", settings.peer, string.name),
+            );
+            let (sealer, opener) = frame::open((&names.0, &names.1), Some(&key), frame::VERSIONS, draw);
+            let at = || format!("opening the heartbeats of the string {}", string.name);
+            let socket = receiver(string, settings.heartbeat.port).with_context(at)?;
+            let index = port_index(&string.port)?;
+            let sender = StringSender {
+                injector: Injector::open(index, string.port.vlan).with_context(at)?,
+                next_hop: next_hop(string),
+                from: (string.address, settings.heartbeat.port).into(),
+                to: (string.peer_address, settings.heartbeat.port).into(),
+                sealer,
+            };
+            said.push(LastBeat::start(sender, settings)?);
+            strings.push(StringReceiver {
+                name: string.name.clone(),
+                socket,
+                peer: string.peer_address,
+                opener,
+            });
+        }
+        Ok(Self {
+            strings,
+            said,
+            refused: BTreeMap::new(),
+            next: (0, 0),
+        })
+    }
+
+    /// Gives the heartbeats, one for each string, to the threads. They send them at the next beat, or at once if they have news.
+    pub fn say(&self, beats: impl Iterator<Item = EdgeBeat>) {
+        for (said, beat) in self.said.iter().zip(beats) {
+            let mut word = said.lock();
+            word.is_fresh |= word.beat.as_ref() != Some(&beat);
+            word.beat = Some(beat);
+            word.at = Some(Instant::now());
+            if word.is_fresh {
+                said.changed.notify_one();
+            }
+        }
+    }
+
+    /// The next heartbeat of the other edge, with the index of the string by which it came. `None` if there is none now.
+    pub fn receive(&mut self) -> Option<(usize, EdgeBeat)> {
+        let mut buffer = [0; DATAGRAM_MAX];
+        while self.next.0 < self.strings.len() {
+            let index = self.next.0;
+            let string = &mut self.strings[index];
+            let received = match self.next.1 {
+                RECEIVE_MAX => Err(io::ErrorKind::WouldBlock.into()),
+                _ => string.socket.recv_from(&mut buffer),
+            };
+            let Ok((length, from)) = received else {
+                self.next = (index + 1, 0);
+                continue;
+            };
+            self.next.1 += 1;
+            match string.open(&buffer[..length], from.ip()) {
+                Ok(Some(beat)) => return Some((index, beat)),
+                Ok(None) => {}
+                Err(reason) => *self.refused.entry(reason).or_default() += 1,
+            }
+        }
+        self.next = (0, 0);
+        None
+    }
+
+    /// Number of refused datagrams, by reason.
+    pub fn refused(&self) -> impl Iterator<Item = (String, u64)> {
+        self.refused
+            .iter()
+            .map(|(reason, count)| (reason.to_string(), *count))
+    }
+
+    /// The sockets, to wait for heartbeats.
+    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.strings.iter().map(|string| string.socket.as_fd()).collect()
+    }
+}
+
+impl Drop for Beats {
+    fn drop(&mut self) {
+        for said in &self.said {
+            said.lock().is_over = true;
+            said.changed.notify_one();
+        }
+    }
+}
+
+impl StringReceiver {
+    /// The heartbeat in a datagram. `None` if a newer one has come before it.
+    fn open(&mut self, datagram: &[u8], from: IpAddr) -> Result<Option<EdgeBeat>, Refused> {
+        if from.to_canonical() != self.peer {
+            return Err(Refused::Name);
+        }
+        let opened = self.opener.open(datagram)?;
+        if opened.kind != FrameKind::Heartbeat {
+            return Err(Refused::Kind);
+        }
+        let beat: EdgeBeat = serde_json::from_slice(opened.contents).map_err(|_| Refused::Contents)?;
+        if beat.string != self.name {
+            return Err(Refused::Name);
+        }
+        Ok((!opened.is_late).then_some(beat))
+    }
+}
+
+impl LastBeat {
+    /// Starts the thread of a string.
+    fn start(mut sender: StringSender, settings: &EdgeSettings) -> io::Result<Arc<Self>> {
+        let said = Arc::new(Self {
+            word: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let (repeated, rhythm, patience) = (
+            Arc::clone(&said),
+            settings.heartbeat.interval,
+            settings.agent_timeout,
+        );
+        let repeat = move || {
+            if let Err(error) = linux::process::run_in_real_time() {
+                tracing::warn!(%error, "heartbeats at ordinary priority: false alarms are more likely");
+            }
+            repeated.repeat(&mut sender, rhythm, patience);
+        };
+        std::thread::Builder::new()
+            .name("heartbeat".into())
+            .spawn(repeat)?;
+        Ok(said)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BeatWord> {
+        self.word.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends the heartbeat in a rhythm, and news at once, until the agent is gone or silent.
+    fn repeat(&self, sender: &mut StringSender, rhythm: Duration, patience: Duration) {
+        let mut due = Instant::now();
+        let mut word = self.lock();
+        while !word.is_over {
+            let now = Instant::now();
+            let is_alive = word.at.is_some_and(|at| at.elapsed() < patience);
+            let beat = word.beat.clone();
+            if let Some(beat) = beat.filter(|_| is_alive && (now >= due || word.is_fresh)) {
+                word.is_fresh = false;
+                drop(word);
+                sender.send(&beat);
+                word = self.lock();
+            }
+            if now >= due {
+                due = (due + rhythm).max(now);
+            }
+            let pause = due.saturating_duration_since(Instant::now());
+            word = self
+                .changed
+                .wait_timeout(word, pause)
+                .map_or_else(|poisoned| poisoned.into_inner().0, |(word, _)| word);
+        }
+    }
+}
+
+impl StringSender {
+    fn send(&mut self, beat: &EdgeBeat) {
+        let contents = serde_json::to_vec(beat).expect("a heartbeat has string keys only");
+        let datagram = self.sealer.seal(FrameKind::Heartbeat, &contents);
+        let packet = udp_packet(self.from, self.to, &datagram);
+        if let Err(error) = self.injector.send(&packet, self.next_hop) {
+            tracing::trace!(%error, to = %self.to, "heartbeat not sent"); // the port may be down
+        }
+    }
+}
+
+fn udp_packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    let builder = match (from.ip(), to.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => PacketBuilder::ipv4(from.octets(), to.octets(), HOPS),
+        (from, to) => {
+            let octets = |address: IpAddr| match address {
+                IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+                IpAddr::V6(v6) => v6.octets(),
+            };
+            PacketBuilder::ipv6(octets(from), octets(to), HOPS)
+        }
+    };
+    let builder = builder.udp(from.port(), to.port());
+    let mut packet = Vec::with_capacity(builder.size(payload.len()));
+    builder
+        .write(&mut packet, payload)
+        .expect("a heartbeat fits into a packet");
+    packet
+}
+
+/// The node of a string, for heartbeats.
+fn next_hop(string: &StringSettings) -> IpAddr {
+    let v4 = string.next_hop_v4.map(IpAddr::from);
+    let v6 = string.next_hop_v6.map(IpAddr::from);
+    match string.address {
+        IpAddr::V4(_) => v4.or(v6),
+        IpAddr::V6(_) => v6.or(v4),
+    }
+    .expect("the configuration requires it")
+}
+
+/// A socket that takes the heartbeats of a string, and only those that come by its port.
+fn receiver(string: &StringSettings, port: u16) -> io::Result<UdpSocket> {
+    let address = SocketAddr::new(string.address, port);
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM.nonblocking(), None)?;
+    socket.bind_device(Some(string.port.interface.as_bytes()))?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+/// An unpredictable number other than 0.
+fn draw() -> u64 {
+    linux::process::random_seed() as u64 | 1
+}

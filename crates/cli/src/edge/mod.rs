@@ -1,0 +1,237 @@
+//! The daemon of an edge: `steadfast edge` (`docs/edge.md`). `proto::edge::switch` decides, the eBPF data path forwards, and this loop is
+//! between them.
+
+mod beats;
+mod check;
+mod kernel;
+mod status;
+
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use anyhow::Context;
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::time::TimeSpec;
+use proto::Instant;
+use proto::edge::switch::{EdgeConfig, EdgeStringConfig, EdgeSwitch};
+use proto::edge::{DUPLICATES, RecoveryConfig, cache};
+
+pub use check::{check, missing};
+pub use kernel::leave_nothing;
+
+use crate::config::EdgeSettings;
+use crate::control::{self, Call, EdgeStatus};
+use beats::Beats;
+use kernel::EdgeKernel;
+
+/// Nap while packets are copied. Copies of a failing string wait for this time at most.
+const NAP: Duration = Duration::from_millis(1);
+/// Maximum number of copies that are read before time passes.
+const COPIES_MAX: usize = 4096;
+/// File in the state directory by which commands know that the daemon here is an edge's. It lists the ports.
+pub const PORTS_FILE: &str = "edge.json";
+
+/// Whether the state directory is that of an edge.
+pub fn is_edge(state_dir: &Path) -> bool {
+    state_dir.join(PORTS_FILE).exists()
+}
+
+/// The running edge.
+struct EdgeAgent<'a> {
+    settings: &'a EdgeSettings,
+    edge: EdgeSwitch,
+    kernel: EdgeKernel,
+    beats: Beats,
+    calls: Receiver<Call>,
+    wakeups: UnixStream,
+    /// Whether copies were found at the last look.
+    is_busy: bool,
+}
+
+/// Runs the edge until SIGTERM or SIGINT, then takes the data path away: packets follow ordinary routes. SIGUSR2 ends the
+/// process, too, but leaves the data path for a successor.
+///
+/// # Errors
+/// The step of the start or of the cleanup that failed.
+pub fn run(settings: &EdgeSettings) -> anyhow::Result<EdgeEnd> {
+    let (wakeup, wakeups) = UnixStream::pair().context("making the wake-up pipe")?;
+    wakeups.set_nonblocking(true)?;
+    wakeup.set_nonblocking(true)?;
+    let (stop, upgrade) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    for (signal, flag) in [
+        (signal_hook::consts::SIGTERM, &stop),
+        (signal_hook::consts::SIGINT, &stop),
+        (signal_hook::consts::SIGUSR2, &upgrade),
+    ] {
+        signal_hook::flag::register(signal, Arc::clone(flag)).context("catching signals")?;
+        signal_hook::low_level::pipe::register(signal, wakeup.try_clone()?).context("catching signals")?;
+    }
+    crate::daemon::unblock_signal()?;
+    if let Err(error) = linux::process::take_precedence() {
+        tracing::warn!(%error, "the edge runs at ordinary priority: false alarms are more likely");
+    }
+    let waker = wakeup.try_clone().map(Arc::new)?;
+    let wake = move || {
+        let _ = std::io::Write::write(&mut &*waker, &[1]); // full: a wake-up is under way already
+    };
+    let kernel = EdgeKernel::open(settings, Box::new(wake.clone()))?;
+    let now = linux::clock::now();
+    let edge = EdgeSwitch::new(config(settings), &kernel.epochs(), kernel::flow_slot, now)?;
+    let beats = Beats::open(settings)?;
+    let (server, _, calls) = control::ControlServer::open(&settings.state_dir, wake)?;
+    let mut agent = EdgeAgent {
+        settings,
+        edge,
+        kernel,
+        beats,
+        calls,
+        wakeups,
+        is_busy: false,
+    };
+    agent.turn();
+    agent.kernel.attach()?;
+    tracing::info!(edge = settings.name, peer = settings.peer, "ready");
+    while !stop.load(Ordering::Relaxed) && !upgrade.load(Ordering::Relaxed) {
+        agent.turn();
+        agent.rest();
+    }
+    drop(server);
+    if stop.load(Ordering::Relaxed) {
+        agent.kernel.tear_down(&settings.state_dir)?;
+        tracing::info!("stopped; packets follow ordinary routes");
+        return Ok(EdgeEnd::Stopped);
+    }
+    tracing::info!("a successor takes over; the data path goes on");
+    Ok(EdgeEnd::Succeeded)
+}
+
+/// Why the daemon has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EdgeEnd {
+    /// It was told to stop.
+    Stopped,
+    /// The program at its path is to take its place.
+    Succeeded,
+}
+
+/// The machine's configuration.
+fn config(settings: &EdgeSettings) -> EdgeConfig {
+    let beat = &settings.heartbeat;
+    let cached = settings.recovery.unwrap_or(crate::config::CacheSettings {
+        policy: cache::CachePolicy::Syn,
+        is_always: false,
+        max_bytes: 0,
+        max_packets: 0,
+    });
+    EdgeConfig {
+        strings: settings
+            .strings
+            .iter()
+            .map(|string| EdgeStringConfig {
+                name: string.name.clone(),
+                weight: string.weight,
+                bytes_per_s: string.mbit * 1e6 / 8.0,
+            })
+            .collect(),
+        recovery: RecoveryConfig {
+            heartbeat: beat.interval,
+            missed: beat.failed_after,
+            caching_after: if cached.is_always { 0 } else { beat.suspect_after },
+            ack_copies: DUPLICATES,
+            cache: cache::CacheConfig {
+                policy: cached.policy,
+                max_bytes: cached.max_bytes,
+                max_packets: cached.max_packets,
+            },
+        },
+        suspect_after: beat.suspect_after,
+        caches: settings.recovery.is_some(),
+        delay: settings.failover_delay,
+        has_command: !settings.failover_command.is_empty(),
+        cap: settings.rate,
+    }
+}
+
+impl EdgeAgent<'_> {
+    fn turn(&mut self) {
+        let now = linux::clock::now();
+        self.kernel.check_in(now);
+        self.is_busy = self.read_copies(now) > 0;
+        while let Some((string, beat)) = self.beats.receive() {
+            self.edge.handle_beat(now, string, &beat);
+            self.carry_out(now);
+        }
+        for (string, succeeded) in self.kernel.ended_commands() {
+            self.edge.handle_command(now, string, succeeded);
+        }
+        self.edge.handle_timeout(now);
+        self.carry_out(now);
+        let told = (0..self.settings.strings.len()).map(|string| self.edge.beat(now, string));
+        self.beats.say(told);
+        while let Ok(call) = self.calls.try_recv() {
+            if let Call::Edge(reply) = call {
+                reply.send(self.status(now));
+            } // the place for another answer is dropped, which tells the asker that there is none
+        }
+    }
+
+    /// Reads what the data path has copied. Before a failover is completed, the copies of the packets that it dropped must be read.
+    fn read_copies(&mut self, now: Instant) -> usize {
+        let edge = &mut self.edge;
+        self.kernel.read_copies(COPIES_MAX, |string, way, packet| {
+            edge.handle_copy(now, string, way, packet);
+        })
+    }
+
+    fn carry_out(&mut self, now: Instant) {
+        while let Some(action) = self.edge.poll_action() {
+            if let Some(samples) = self.kernel.carry_out(action) {
+                self.edge.handle_traffic(now, &samples);
+            }
+        }
+    }
+
+    fn status(&self, now: Instant) -> EdgeStatus {
+        status::status(
+            self.settings,
+            &self.edge.view(now),
+            self.edge.round_trip(),
+            &self.kernel,
+            &self.beats,
+        )
+    }
+
+    /// Sleeps until something happens. While packets are copied, it naps: then a wake-up for each copy would cost more.
+    fn rest(&mut self) {
+        let now = linux::clock::now();
+        let due = self.edge.poll_timeout(now).since(now);
+        let beats = self.beats.fds();
+        let mut fds: Vec<BorrowedFd<'_>> = vec![self.wakeups.as_fd()];
+        fds.extend(beats.iter().map(AsFd::as_fd));
+        if self.is_busy {
+            wait(&fds, NAP.min(due));
+        } else {
+            self.kernel.set_asleep(true);
+            fds.push(self.kernel.copies_fd());
+            if self.kernel.copies_fill() == 0 {
+                wait(&fds, due);
+            }
+            self.kernel.set_asleep(false);
+        }
+        let mut wakeups = [0; 64];
+        while matches!((&self.wakeups).read(&mut wakeups), Ok(count) if count > 0) {}
+    }
+}
+
+/// Waits until one of `fds` is readable, at most for `limit`.
+fn wait(fds: &[BorrowedFd<'_>], limit: Duration) {
+    let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+    // A signal that interrupts ppoll counts as a wake-up; nothing else can go wrong here.
+    let _ = nix::poll::ppoll(&mut fds, Some(TimeSpec::from(limit)), None);
+}

@@ -1,0 +1,366 @@
+//! Two edges around two nodes: client – r1 – {n1, n2} – r2 – server.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::lan::{CommandOutput, HostNamespace, POLL, steadfast};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The network: each host is a namespace.
+struct EdgeNetwork {
+    client: HostNamespace,
+    server: HostNamespace,
+    edges: [HostNamespace; 2],
+    nodes: [HostNamespace; 2],
+    dir: tempfile::TempDir,
+}
+
+/// A host, its interface and its address there.
+type End<'a> = (&'a HostNamespace, &'a str, &'a str);
+
+impl EdgeNetwork {
+    fn new(test: &str) -> Option<Self> {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: {test}: network namespaces need root");
+            return None;
+        }
+        let [client, server, r1, r2, n1, n2] = std::array::from_fn(|_| HostNamespace::new());
+        let network = Self {
+            client,
+            server,
+            edges: [r1, r2],
+            nodes: [n1, n2],
+            dir: tempfile::tempdir().unwrap(),
+        };
+        let [r1, r2] = &network.edges;
+        cable((&network.client, "eth0", "10.1.0.2"), (r1, "out", "10.1.0.1"));
+        cable((&network.server, "eth0", "10.2.0.2"), (r2, "out", "10.2.0.1"));
+        network.client.ip("route add default via 10.1.0.1");
+        network.server.ip("route add default via 10.2.0.1");
+        for (index, node) in network.nodes.iter().enumerate() {
+            let (name, number) = (["a", "b"][index], index + 1);
+            cable(
+                (r1, name, &format!("10.1{number}.0.1")),
+                (node, "left", &format!("10.1{number}.0.2")),
+            );
+            cable(
+                (r2, name, &format!("10.2{number}.0.1")),
+                (node, "right", &format!("10.2{number}.0.2")),
+            );
+            node.ip(&format!("route add 10.1.0.0/24 via 10.1{number}.0.1"));
+            node.ip(&format!("route add 10.2.0.0/24 via 10.2{number}.0.1"));
+            r1.ip(&format!("route add 10.2{number}.0.0/24 via 10.1{number}.0.2"));
+            r2.ip(&format!("route add 10.1{number}.0.0/24 via 10.2{number}.0.2"));
+        }
+        // Without edges, everything goes through the second node.
+        r1.ip("route add 10.2.0.0/24 via 10.12.0.2");
+        r2.ip("route add 10.1.0.0/24 via 10.22.0.2");
+        for router in network.edges.iter().chain(&network.nodes) {
+            router.run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
+        }
+        Some(network)
+    }
+
+    /// Writes the configuration of an edge, with `old` replaced by `new`.
+    fn config(&self, edge: usize, old: &str, new: &str) -> PathBuf {
+        let key = self.dir.path().join("key");
+        fs::write(&key, "7".repeat(64)).unwrap();
+        fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let (name, peer) = ([NAMES[0], NAMES[1]][edge], NAMES[1 - edge]);
+        let subnets = ["[inside]", "[outside]"][edge];
+        let other = ["[outside]", "[inside]"][edge];
+        let (own, far) = (edge + 1, 2 - edge);
+        let mut text = format!(
+            "[edge]\nname = \"{name}\"\npeer = \"{peer}\"\nkey_file = {key:?}\nstate_dir = {:?}\nagent_timeout_ms = 2000\n",
+            self.state_dir(edge)
+        );
+        let port = "interface = \"out\"\n";
+        let line = |table: &str| if table == "[outside]" { port } else { "" };
+        text += &format!("{other}\n{}", line(other));
+        text += &format!("{subnets}\n{}subnets = [\"10.2.0.0/16\"]\n", line(subnets));
+        for (index, string) in ["a", "b"].iter().enumerate() {
+            let number = index + 1;
+            text += &format!(
+                "[[string]]\nname = \"{string}\"\ninterface = \"{string}\"\naddress = \"10.{own}{number}.0.1\"\n\
+                 peer_address = \"10.{far}{number}.0.1\"\nnext_hop = \"10.{own}{number}.0.2\"\nmbit = 1000\n"
+            );
+        }
+        // A loaded machine must not look like a failed string.
+        text += "[heartbeat]\ninterval_ms = 100\nfailed_after = 5\n";
+        assert!(text.contains(old), "{old:?} is in the usual configuration");
+        let path = self.dir.path().join(format!("{name}.toml"));
+        fs::write(&path, text.replacen(old, new, 1)).unwrap();
+        path
+    }
+
+    fn state_dir(&self, edge: usize) -> PathBuf {
+        self.dir.path().join(format!("state{edge}"))
+    }
+
+    fn start(&self, edge: usize) -> RunningEdge<'_> {
+        let config = self.config(edge, "[edge]", "[edge]");
+        let log = self.dir.path().join(format!("{edge}.log"));
+        let namespace = &self.edges[edge];
+        let process = spawn(namespace, &config, &log);
+        RunningEdge {
+            namespace,
+            config,
+            log,
+            process,
+        }
+    }
+
+    fn set_cable(&self, string: usize, state: &str) {
+        for port in ["left", "right"] {
+            self.nodes[string].ip(&format!("link set dev {port} {state}"));
+        }
+    }
+}
+
+fn spawn(namespace: &HostNamespace, config: &Path, log: &Path) -> Child {
+    let mut command = steadfast(&[
+        "edge",
+        "--log-format",
+        "json",
+        "--config",
+        config.to_str().unwrap(),
+    ]);
+    command.stderr(File::options().create(true).append(true).open(log).unwrap());
+    namespace.run(|| command.spawn().unwrap())
+}
+
+const NAMES: [&str; 2] = ["sf-test-r1", "sf-test-r2"];
+
+fn cable(one: End<'_>, other: End<'_>) {
+    let there = other.0.path();
+    one.0.ip(&format!(
+        "link add name {} type veth peer name {} netns {there}",
+        one.1, other.1
+    ));
+    for (host, interface, address) in [one, other] {
+        host.ip(&format!("addr add {address}/24 dev {interface}"));
+        host.ip(&format!("link set dev {interface} up"));
+    }
+}
+
+/// A running edge. It is killed and cleaned up if the test ends before it.
+struct RunningEdge<'a> {
+    namespace: &'a HostNamespace,
+    config: PathBuf,
+    log: PathBuf,
+    process: Child,
+}
+
+impl RunningEdge<'_> {
+    fn command(&self, arguments: &[&str]) -> CommandOutput {
+        let config = self.config.to_str().unwrap();
+        let arguments = [arguments, &["--config", config]].concat();
+        self.namespace
+            .run(|| CommandOutput::of(&mut steadfast(&arguments)))
+    }
+
+    fn status(&self) -> Value {
+        let outcome = self.command(&["status", "--json"]);
+        serde_json::from_str(&outcome.output).unwrap_or(Value::Null)
+    }
+
+    fn states(&self) -> Vec<String> {
+        let status = self.status();
+        let strings = status["strings"].as_array().cloned().unwrap_or_default();
+        strings
+            .iter()
+            .map(|one| one["state"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    fn wait_for(&self, states: [&str; 2]) {
+        let since = Instant::now();
+        while self.states() != states {
+            let log = || fs::read_to_string(&self.log).unwrap();
+            assert!(since.elapsed() < PATIENCE, "{:?}\n{}", self.states(), log());
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.process.id()).unwrap());
+        kill(pid, signal).unwrap();
+    }
+}
+
+impl Drop for RunningEdge<'_> {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = self.command(&["cleanup"]);
+    }
+}
+
+/// A connection through the cluster to a server that sends back what it gets.
+struct Echo(TcpStream);
+
+impl Echo {
+    fn open(network: &EdgeNetwork) -> Self {
+        Self(network.client.run(|| {
+            let stream = TcpStream::connect("10.2.0.2:7").unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_nodelay(true).unwrap();
+            stream
+        }))
+    }
+
+    fn works(&mut self, text: &str) {
+        self.0.write_all(text.as_bytes()).unwrap();
+        let mut back = vec![0; text.len()];
+        self.0.read_exact(&mut back).unwrap();
+        assert_eq!(back, text.as_bytes());
+    }
+}
+
+fn serve(network: &EdgeNetwork) {
+    let listener = network.server.run(|| TcpListener::bind("10.2.0.2:7").unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut reader = stream.try_clone().unwrap();
+                let _ = std::io::copy(&mut reader, &mut stream);
+            });
+        }
+    });
+}
+
+fn is_pinned(name: &str) -> bool {
+    Path::new("/sys/fs/bpf/steadfast-edge").join(name).exists()
+}
+
+#[test]
+fn connections_outlive_strings_and_daemons() {
+    let Some(network) = EdgeNetwork::new("connections_outlive_strings_and_daemons") else {
+        return;
+    };
+    serve(&network);
+    let mut r1 = network.start(0);
+    let r2 = network.start(1);
+    r1.wait_for(["up", "up"]);
+    r2.wait_for(["up", "up"]);
+    let mut echoes: Vec<_> = (0..8).map(|_| Echo::open(&network)).collect();
+    let all_work = |echoes: &mut Vec<Echo>, text: &str| echoes.iter_mut().for_each(|one| one.works(text));
+    all_work(&mut echoes, "both strings");
+    assert_eq!(r1.status()["flows"], 8);
+
+    // A killed edge forwards on. Its successor adopts the flows, and an upgraded one, too.
+    r1.signal(Signal::SIGKILL);
+    r1.process.wait().unwrap();
+    r2.wait_for(["blind", "blind"]);
+    all_work(&mut echoes, "no daemon");
+    r1.process = spawn(r1.namespace, &r1.config, &r1.log);
+    r1.wait_for(["up", "up"]);
+    r2.wait_for(["up", "up"]);
+    assert_eq!(r1.status()["flows"], 8);
+    r1.signal(Signal::SIGUSR2);
+    std::thread::sleep(Duration::from_secs(1));
+    r1.wait_for(["up", "up"]);
+    assert_eq!(
+        fs::read_to_string(&r1.log)
+            .unwrap()
+            .matches("adopted the flows")
+            .count(),
+        2
+    );
+    all_work(&mut echoes, "a successor");
+
+    // The cable of a string is pulled, and plugged in again.
+    network.set_cable(0, "down");
+    r1.wait_for(["down", "up"]);
+    r2.wait_for(["down", "up"]);
+    all_work(&mut echoes, "one string");
+    let text = r1.command(&["status"]).output;
+    assert!(
+        text.contains("DOWN") && text.contains("edge sf-test-r1"),
+        "{text}"
+    );
+    network.set_cable(0, "up");
+    r1.wait_for(["up", "up"]);
+    all_work(&mut echoes, "a string that is back");
+
+    // Other people's datagrams are counted, and do no harm.
+    let forged = network.nodes[1].run(|| UdpSocket::bind("10.12.0.2:7401").unwrap());
+    for datagram in [&b"nonsense"[..], &[1; 200]] {
+        forged.send_to(datagram, "10.12.0.1:7401").unwrap();
+    }
+    let since = Instant::now();
+    while r1.status()["refused"]["another node's"] != 2 {
+        assert!(since.elapsed() < PATIENCE, "{}", r1.status());
+        std::thread::sleep(POLL);
+    }
+    r1.wait_for(["up", "up"]);
+
+    // A stop leaves ordinary forwarding.
+    r1.signal(Signal::SIGTERM);
+    assert!(r1.process.wait().unwrap().success());
+    assert!(!is_pinned(NAMES[0]) && !network.state_dir(0).exists());
+    let filters = network.edges[0].run(|| {
+        let mut tc = std::process::Command::new("tc");
+        CommandOutput::of(tc.args(["filter", "show", "dev", "a", "ingress"]))
+    });
+    assert_eq!(filters.output, "");
+
+    // A dead edge is cleaned up.
+    let mut r2 = r2;
+    r2.signal(Signal::SIGKILL);
+    r2.process.wait().unwrap();
+    assert!(is_pinned(NAMES[1]));
+    assert_eq!(r2.command(&["cleanup"]).code, 0);
+    assert!(!is_pinned(NAMES[1]) && !network.state_dir(1).exists());
+    all_work(&mut echoes, "no edges");
+}
+
+#[test]
+fn a_file_that_does_not_fit_the_machine_is_refused() {
+    let Some(network) = EdgeNetwork::new("a_file_that_does_not_fit_the_machine_is_refused") else {
+        return;
+    };
+    let check = |old: &str, new: &str| {
+        let config = network.config(0, old, new);
+        let arguments = ["edge", "--check", "--config", config.to_str().unwrap()];
+        let outcome = network.edges[0].run(|| CommandOutput::of(&mut steadfast(&arguments)));
+        (outcome.code, outcome.errors)
+    };
+    assert_eq!(check("[edge]", "[edge]").0, 0);
+    for (old, new, expected) in [
+        (
+            "interface = \"b\"",
+            "interface = \"c\"",
+            "string[1].interface: there is no c; there are",
+        ),
+        (
+            "address = \"10.12.0.1\"",
+            "address = \"10.12.0.9\"",
+            "string[1].address: b does not have 10.12.0.9; it has 10.12.0.1",
+        ),
+        ("/key\"", "/no-key\"", "edge.key_file: "),
+        ("mbit = 1000", "mbit = 0", "string[0].mbit: "),
+    ] {
+        let (code, errors) = check(old, new);
+        assert_eq!(code, 2, "{errors}");
+        assert!(errors.contains(expected), "{errors}");
+    }
+    network.edges[0].run(|| fs::write("/proc/sys/net/ipv4/conf/a/rp_filter", "1").unwrap());
+    network.edges[0].ip("route del 10.21.0.0/24");
+    let (code, errors) = check("[edge]", "[edge]");
+    assert_eq!(code, 2, "{errors}");
+    assert!(
+        errors.contains("string[0].interface: a has a strict reverse-path filter"),
+        "{errors}"
+    );
+}

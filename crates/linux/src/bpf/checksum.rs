@@ -1,0 +1,17 @@
+//! How far the checksum of a packet in a ring can be trusted.
+
+use proto::packet::Checksum;
+
+/// `RECORD_CHECKSUM_TRUSTED`.
+const TRUSTED: u8 = 1;
+/// `RECORD_CHECKSUM_UNKNOWN`.
+const UNKNOWN: u8 = 2;
+
+/// The meaning of a record's flags.
+pub(crate) fn checksum_of(flags: u8) -> Checksum {
+    match flags & (TRUSTED | UNKNOWN) {
+        0 => Checksum::Unverified,
+        UNKNOWN => Checksum::MaybePartial,
+        _ => Checksum::Trusted,
+    }
+}

@@ -1,0 +1,216 @@
+//! The edge's eBPF data path (`bpf/edge.bpf.c`): loads it, attaches it, tells it what to do, reads what it counts and copies.
+//!
+//! All maps are pinned below [`EDGE_PIN_ROOT`]. So packets are forwarded while no agent runs, and the next agent adopts the flows.
+
+mod abi;
+mod copies;
+mod counters;
+mod inject;
+mod load;
+mod neighbour;
+mod plan;
+mod rehearsal;
+mod subnets;
+mod words;
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use libbpf_rs::{MapHandle, Object, Program, TC_INGRESS};
+
+pub use abi::{SLOTS, STRINGS_MAX};
+pub use copies::{EdgeCopies, EdgeCopy};
+pub use counters::StringTraffic;
+pub use inject::Injector;
+pub use plan::{EdgePort, EdgeStringPort, EdgeWireOptions, EdgeWirePlan, Side, StringMode};
+pub use rehearsal::Rehearsed;
+
+use crate::bpf::error::{WireError, WireStep};
+use crate::bpf::hook;
+use crate::bpf::object::{find, find_map};
+use crate::bpf::ring::Ring;
+use crate::bpf::run::run;
+use abi::Swept;
+use words::StateWords;
+
+/// Where the edges' maps are pinned, in a directory for each edge.
+pub const EDGE_PIN_ROOT: &str = "/sys/fs/bpf/steadfast-edge";
+
+/// The handle of our tc filters. The wire's filters have another one.
+const HANDLE: u32 = 2;
+/// Name of the program at the ports.
+const PROGRAM: &str = "edge";
+
+/// The loaded, attached and pinned programs with their maps.
+pub struct EdgeWire {
+    object: Object,
+    pin_dir: PathBuf,
+    words: StateWords,
+    interfaces: Vec<u32>,
+}
+
+impl EdgeWire {
+    fn map(&self, name: &str) -> MapHandle {
+        find_map(&self.object, name).expect("the object was compiled with this map")
+    }
+
+    /// Attaches the program to all ports, in place of an earlier agent's program. Each packet meets the old program or the new one.
+    ///
+    /// # Errors
+    /// Names the step that failed.
+    pub fn attach(&mut self) -> Result<(), WireError> {
+        for &interface in &self.interfaces {
+            hook::attach(&self.object, PROGRAM, (interface, TC_INGRESS), HANDLE)?;
+        }
+        Ok(())
+    }
+
+    /// Whether this program is attached to all ports. Ask after each message of a [`FilterWatch`](crate::wire::FilterWatch).
+    pub fn is_attached(&self) -> bool {
+        let ours = find(&self.object, PROGRAM);
+        let ours = Program::id_from_fd(ours.as_fd()).ok();
+        let attached = |&interface| hook::attached_id(&self.object, PROGRAM, interface, HANDLE);
+        ours.is_some()
+            && self
+                .interfaces
+                .iter()
+                .all(|interface| attached(interface) == ours)
+    }
+
+    /// Sets what happens to packets that enter a string.
+    pub fn set_mode(&self, string: usize, mode: StringMode) {
+        self.words.set_mode(string, mode);
+    }
+
+    /// What happens to packets that enter a string.
+    pub fn mode(&self, string: usize) -> StringMode {
+        self.words.mode(string)
+    }
+
+    /// Begins a new generation of a string's flows. Each flow of an earlier generation moves to the string of its slot when its next packet
+    /// enters.
+    pub fn bump_generation(&self, string: usize) {
+        self.words.bump_generation(string);
+    }
+
+    /// Moves the flows of earlier generations of a string, also those without packets. Returns their number.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn sweep(&self, string: usize) -> Result<u64, WireError> {
+        Ok(self.run_sweep(string)?.moved)
+    }
+
+    /// Number of flows in the table.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn flows(&self) -> Result<u64, WireError> {
+        Ok(self.run_sweep(STRINGS_MAX)?.flows)
+    }
+
+    fn run_sweep(&self, string: usize) -> Result<Swept, WireError> {
+        let mut argument = Swept::argument(string);
+        run(&self.object, "sweep", &mut argument, None).step(|| "going through the table of flows".into())?;
+        Ok(Swept::result(&argument))
+    }
+
+    /// Tells the programs the link-layer addresses of a string's next hop (of one family) and of its port. Until then the kernel's
+    /// neighbour table is used.
+    pub fn set_link(&self, string: usize, is_v6: bool, own: [u8; 6], next_hop: [u8; 6]) {
+        self.words.set_link(string, is_v6, own, next_hop);
+    }
+
+    /// Gives each slot a string, for new flows and for flows that move.
+    pub fn set_slots(&self, slots: &[u8; SLOTS]) {
+        self.words.set_slots(slots);
+    }
+
+    /// Begins or ends the copying of packets of a string's flows. Each beginning is a new epoch, in which nothing is held yet.
+    pub fn set_caching(&self, string: usize, on: bool) {
+        self.words.set_caching(string, on);
+    }
+
+    /// Limits the windows that leaving packets offer to the senders of a string's flows, in bytes.
+    pub fn set_cap(&self, string: usize, window: Option<u32>) {
+        self.words.set_cap(string, window);
+    }
+
+    /// Stores the epoch of a string's last failure for a successor of the agent.
+    pub fn set_epoch(&self, string: usize, epoch: u64) {
+        self.words.set_epoch(string, epoch);
+    }
+
+    /// The epoch that [`set_epoch`](Self::set_epoch) stored.
+    pub fn epoch(&self, string: usize) -> u64 {
+        self.words.epoch(string)
+    }
+
+    /// Tells the programs that the agent is there: the time of the monotonic clock, in nanoseconds.
+    pub fn set_agent_seen(&self, now_ns: u64) {
+        self.words.agent_seen().store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Tells the programs whether the agent waits for a wake-up at the ring of copies (true) or polls it.
+    pub fn set_asleep(&self, asleep: bool) {
+        self.words
+            .agent_asleep()
+            .store(u32::from(asleep), Ordering::SeqCst);
+    }
+
+    /// The ring of copies. Open it once.
+    ///
+    /// # Errors
+    /// The error of `mmap(2)`.
+    pub fn copies(&self) -> Result<EdgeCopies, WireError> {
+        let ring = Ring::open(self.map("ring")).step(|| "mapping the ring of copies".into())?;
+        Ok(EdgeCopies::new(ring))
+    }
+
+    /// Detaches the program from all ports and removes the pins.
+    ///
+    /// # Errors
+    /// Names the first step that failed; the others are tried all the same.
+    pub fn remove(self) -> Result<(), WireError> {
+        let mut outcome = Ok(());
+        for &interface in &self.interfaces {
+            outcome = outcome.and(detach_edge(interface));
+        }
+        outcome.and(remove_pin_dir(&self.pin_dir))
+    }
+}
+
+/// The directory of an edge's pins.
+fn pin_dir_of(name: &str) -> PathBuf {
+    Path::new(EDGE_PIN_ROOT).join(name)
+}
+
+fn remove_pin_dir(pin_dir: &Path) -> Result<(), WireError> {
+    if pin_dir.exists() {
+        std::fs::remove_dir_all(pin_dir).step(|| format!("removing {}", pin_dir.display()))?;
+    }
+    let _ = std::fs::remove_dir(EDGE_PIN_ROOT); // fails while another edge's pins are there
+    Ok(())
+}
+
+/// Removes all pins of the edge named `name`.
+///
+/// # Errors
+/// The error of removing the directory.
+pub fn remove_edge_pins(name: &str) -> Result<(), WireError> {
+    remove_pin_dir(&pin_dir_of(name))
+}
+
+/// Detaches an edge's program from an interface. A qdisc without other filters goes too.
+///
+/// # Errors
+/// The kernel's error. It is no error if the program or the interface is gone already.
+pub fn detach_edge(ifindex: u32) -> Result<(), WireError> {
+    hook::take_away(ifindex, &[TC_INGRESS], HANDLE)
+}
+
+/// Whether an agent of the edge named `name`, alive or dead, has pinned something.
+pub fn is_edge_left_behind(name: &str) -> bool {
+    pin_dir_of(name).exists()
+}

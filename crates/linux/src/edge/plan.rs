@@ -1,0 +1,72 @@
+//! What an edge's data path is told when it is loaded.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use proto::edge::cache::CachePolicy;
+
+/// A port of the edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgePort {
+    /// Index of the interface.
+    pub ifindex: u32,
+    /// VLAN id of the frames that are steered; `None`: untagged frames.
+    pub vlan: Option<u16>,
+}
+
+/// The port of a string, and the addresses of the string's node there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeStringPort {
+    /// The port.
+    pub port: EdgePort,
+    /// Next hop of IPv4 packets. `None`: they go to this machine's stack.
+    pub next_hop_v4: Option<Ipv4Addr>,
+    /// Next hop of IPv6 packets. `None`: they go to this machine's stack.
+    pub next_hop_v6: Option<Ipv6Addr>,
+}
+
+/// Where a destination is, seen from the edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// On the same side as the outside port: packets from strings are forwarded to it.
+    Outside,
+    /// Behind the cluster: packets from outside are steered into a string.
+    Inside,
+    /// This machine, or reached without the cluster: its packets go to the stack.
+    Local,
+}
+
+/// Ports and settings of an edge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EdgeWirePlan {
+    /// The port away from the cluster.
+    pub outside: EdgePort,
+    /// The ports of the strings, in the order of their numbers.
+    pub strings: Vec<EdgeStringPort>,
+    /// The side of destinations of which [`EdgeWire::set_subnets`](super::EdgeWire::set_subnets) says nothing.
+    pub default_side: Side,
+    /// Which packets are copied for the cache; `None`: none.
+    pub policy: Option<CachePolicy>,
+}
+
+/// Sizes and settings of an edge's data path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeWireOptions {
+    /// Maximum number of flows. Beyond it, the least recently used flow is replaced.
+    pub flows_max: u32,
+    /// Size in bytes of the ring of copies. A power of two and a multiple of the page size.
+    pub ring_bytes: u32,
+    /// When the agent has been away for longer than this, no packet is dropped and no window is capped.
+    pub agent_timeout: Duration,
+}
+
+/// What happens to the packets that enter a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StringMode {
+    /// They are forwarded.
+    Up,
+    /// They are dropped, after they were copied.
+    Held,
+    /// Their flows move to the strings of their slots.
+    Down,
+}

@@ -1,0 +1,61 @@
+//! Runs the edge's program on a frame without sending the frame.
+
+use super::{EdgeWire, PROGRAM};
+use crate::bpf::error::{WireError, WireStep};
+use crate::bpf::run::{RunData, run};
+
+/// Length in bytes of a `struct __sk_buff`, and offsets of its fields.
+const SK_BUFF: usize = 192;
+const SK_BUFF_IFINDEX: usize = 40;
+const SK_BUFF_GSO_SEGS: usize = 164;
+const SK_BUFF_GSO_SIZE: usize = 176;
+
+/// Room for what a program may add to a frame, in bytes.
+const ADDED_MAX: usize = 256;
+
+/// Verdicts of tc programs (`linux/pkt_cls.h`).
+const TC_ACT_OK: u32 = 0;
+const TC_ACT_REDIRECT: u32 = 7;
+
+/// What the program did with a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rehearsed {
+    /// It passed the frame to the stack. The frame is unchanged.
+    Stack,
+    /// It dropped the frame.
+    Dropped,
+    /// It sent this frame on, with an Ethernet header that is not filled in yet.
+    Sent(Vec<u8>),
+}
+
+impl EdgeWire {
+    /// Runs the program on a frame that seems to arrive, untagged, at the interface `ifindex` of the calling thread's network namespace.
+    /// The frame is not sent, but the flows, the counters and the copies change. `gso_size`: as if the frame were to be cut into segments
+    /// of so many bytes; 0 if not.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn rehearse(&self, ifindex: u32, frame: &[u8], gso_size: u16) -> Result<Rehearsed, WireError> {
+        let mut context = [0; SK_BUFF];
+        context[SK_BUFF_IFINDEX..][..4].copy_from_slice(&ifindex.to_ne_bytes());
+        if gso_size > 0 {
+            let segments = u32::try_from(frame.len())
+                .unwrap_or(0)
+                .div_ceil(u32::from(gso_size));
+            context[SK_BUFF_GSO_SEGS..][..4].copy_from_slice(&segments.to_ne_bytes());
+            context[SK_BUFF_GSO_SIZE..][..4].copy_from_slice(&u32::from(gso_size).to_ne_bytes());
+        }
+        let mut output = vec![0; frame.len() + ADDED_MAX];
+        let data = RunData {
+            input: frame,
+            output: &mut output,
+        };
+        let verdict = run(&self.object, PROGRAM, &mut context, Some(data))
+            .step(|| "running the edge's program on a frame".into())?;
+        Ok(match verdict {
+            TC_ACT_OK => Rehearsed::Stack,
+            TC_ACT_REDIRECT => Rehearsed::Sent(output),
+            _ => Rehearsed::Dropped,
+        })
+    }
+}

@@ -1,0 +1,206 @@
+//! Words in mapped memory, by which the agent and the eBPF programs communicate without a system call.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use memmap2::MmapRaw;
+
+use super::abi::{
+    BUCKET_SHIFT, BUCKETS, EdgeState, PortState, SLOTS, STRINGS_MAX, StringState, link_word, mode_number,
+    mode_of, next_hops, policy_number, side_number, strings_number,
+};
+use super::plan::{EdgeWirePlan, StringMode};
+
+/// The only element of the map `state`, mapped.
+pub(super) struct StateWords {
+    memory: MmapRaw,
+}
+
+impl StateWords {
+    /// Length of the mapping in bytes.
+    pub(super) const BYTES: usize = size_of::<EdgeState>();
+
+    /// `memory` is a mapping of the map `state`.
+    pub(super) fn new(memory: MmapRaw) -> Self {
+        assert!(memory.len() >= Self::BYTES);
+        Self { memory }
+    }
+
+    fn state(&self) -> *mut EdgeState {
+        self.memory.as_mut_ptr().cast()
+    }
+
+    fn string(&self, index: usize) -> *mut StringState {
+        assert!(index < STRINGS_MAX, "string {index}");
+        // SAFETY: the index is within the array, which is within the mapping.
+        unsafe { (&raw mut (*self.state()).string).cast::<StringState>().add(index) }
+    }
+
+    /// A word of the state.
+    fn word32(&self, field: impl FnOnce(*mut EdgeState) -> *mut u32) -> &AtomicU32 {
+        // SAFETY: `field` names a field of the mapped state, aligned as in `EdgeState`; the programs use it as one word, too.
+        unsafe { AtomicU32::from_ptr(field(self.state())) }
+    }
+
+    fn word64(&self, field: impl FnOnce(*mut EdgeState) -> *mut u64) -> &AtomicU64 {
+        // SAFETY: as for `word32`.
+        unsafe { AtomicU64::from_ptr(field(self.state())) }
+    }
+
+    fn string_word(&self, index: usize, field: impl FnOnce(*mut StringState) -> *mut u32) -> &AtomicU32 {
+        // SAFETY: as for `word32`, for a field of the string's state.
+        unsafe { AtomicU32::from_ptr(field(self.string(index))) }
+    }
+
+    fn epoch_word(&self, index: usize) -> &AtomicU64 {
+        // SAFETY: as for `word32`.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.string(index)).epoch) }
+    }
+
+    /// Stores the ports and settings of a plan. The strings' modes, generations, caps and epochs stay.
+    pub(super) fn set_plan(&self, plan: &EdgeWirePlan, agent_timeout: Duration) {
+        // SAFETY: within the mapping. A program that reads between the stores sends its packet to the stack or to a former port.
+        unsafe {
+            (&raw mut (*self.state()).outside).write_volatile(PortState::new(plan.outside));
+            for (index, string) in plan.strings.iter().enumerate() {
+                let state = self.string(index);
+                let (v4, v6) = next_hops(string);
+                (&raw mut (*state).port).write_volatile(PortState::new(string.port));
+                (&raw mut (*state).next_hop_v4).write_volatile(v4);
+                (&raw mut (*state).next_hop_v6).write_volatile(v6);
+                (&raw mut (*state).link_v4).write_volatile(0); // the next hop may be another one
+                (&raw mut (*state).link_v6).write_volatile(0);
+            }
+        }
+        // SAFETY: `field` is a field of the state.
+        self.word32(|state| unsafe { &raw mut (*state).default_side })
+            .store(side_number(plan.default_side), Ordering::SeqCst);
+        // SAFETY: as above.
+        self.word32(|state| unsafe { &raw mut (*state).policy })
+            .store(policy_number(plan.policy), Ordering::SeqCst);
+        // SAFETY: as above.
+        self.word64(|state| unsafe { &raw mut (*state).agent_timeout_ns })
+            .store(
+                u64::try_from(agent_timeout.as_nanos()).unwrap_or(u64::MAX),
+                Ordering::SeqCst,
+            );
+        self.strings_word().store(strings_number(plan), Ordering::SeqCst);
+    }
+
+    fn strings_word(&self) -> &AtomicU32 {
+        // SAFETY: the field is a field of the state.
+        self.word32(|state| unsafe { &raw mut (*state).strings })
+    }
+
+    pub(super) fn strings(&self) -> u32 {
+        self.strings_word().load(Ordering::SeqCst)
+    }
+
+    /// The word for the cookie of the edge's network namespace.
+    pub(super) fn netns_cookie(&self) -> &AtomicU64 {
+        // SAFETY: the field is a field of the state.
+        self.word64(|state| unsafe { &raw mut (*state).netns_cookie })
+    }
+
+    pub(super) fn agent_seen(&self) -> &AtomicU64 {
+        // SAFETY: the field is a field of the state.
+        self.word64(|state| unsafe { &raw mut (*state).agent_seen_ns })
+    }
+
+    pub(super) fn agent_asleep(&self) -> &AtomicU32 {
+        // SAFETY: the field is a field of the state.
+        self.word32(|state| unsafe { &raw mut (*state).agent_asleep })
+    }
+
+    pub(super) fn mode(&self, string: usize) -> StringMode {
+        // SAFETY: the field is a field of the string's state.
+        let word = self.string_word(string, |state| unsafe { &raw mut (*state).mode });
+        mode_of(word.load(Ordering::SeqCst))
+    }
+
+    pub(super) fn set_mode(&self, string: usize, mode: StringMode) {
+        // SAFETY: the field is a field of the string's state.
+        self.string_word(string, |state| unsafe { &raw mut (*state).mode })
+            .store(mode_number(mode), Ordering::SeqCst);
+    }
+
+    pub(super) fn bump_generation(&self, string: usize) {
+        // SAFETY: the field is a field of the string's state.
+        self.string_word(string, |state| unsafe { &raw mut (*state).generation })
+            .fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Begins a new epoch of caching, or ends the current one. Epochs are numbered over all strings, so that a flow that changes its string
+    /// is not taken for one whose packets are held.
+    pub(super) fn set_caching(&self, string: usize, on: bool) {
+        // SAFETY: the field is a field of the state.
+        let last = self.word32(|state| unsafe { &raw mut (*state).last_caching_epoch });
+        let mut epoch = 0;
+        while on && epoch == 0 {
+            epoch = last.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+        }
+        // SAFETY: the field is a field of the string's state.
+        self.string_word(string, |state| unsafe { &raw mut (*state).caching_epoch })
+            .store(epoch, Ordering::SeqCst);
+    }
+
+    /// `None`: no cap. A cap of 0 bytes counts as one byte.
+    pub(super) fn set_cap(&self, string: usize, window: Option<u32>) {
+        // SAFETY: the field is a field of the string's state.
+        self.string_word(string, |state| unsafe { &raw mut (*state).cap })
+            .store(window.map_or(0, |window| window.max(1)), Ordering::SeqCst);
+    }
+
+    pub(super) fn set_epoch(&self, string: usize, epoch: u64) {
+        self.epoch_word(string).store(epoch, Ordering::SeqCst);
+    }
+
+    pub(super) fn epoch(&self, string: usize) -> u64 {
+        self.epoch_word(string).load(Ordering::SeqCst)
+    }
+
+    /// Stores the link-layer address of a string's next hop, and of its port.
+    pub(super) fn set_link(&self, string: usize, is_v6: bool, own: [u8; 6], next_hop: [u8; 6]) {
+        let state = self.string(string);
+        // SAFETY: the fields are fields of the string's state, within the mapping and aligned; the programs use each as one word, too.
+        let (own_word, word) = unsafe {
+            let link = if is_v6 {
+                &raw mut (*state).link_v6
+            } else {
+                &raw mut (*state).link_v4
+            };
+            (
+                AtomicU64::from_ptr(&raw mut (*state).own_link),
+                AtomicU64::from_ptr(link),
+            )
+        };
+        own_word.store(link_word(own), Ordering::SeqCst); // first: the other word makes the programs use both
+        word.store(link_word(next_hop), Ordering::SeqCst);
+    }
+
+    pub(super) fn set_slots(&self, slots: &[u8; SLOTS]) {
+        // SAFETY: within the mapping. Each slot is one byte, so a program that reads meanwhile finds the old or the new string.
+        let first = unsafe { (&raw mut (*self.state()).slots).cast::<u8>() };
+        for (at, &string) in slots.iter().enumerate() {
+            assert!(usize::from(string) < STRINGS_MAX, "string {string}");
+            // SAFETY: `at` is below `SLOTS`.
+            unsafe { first.add(at).write_volatile(string) };
+        }
+    }
+
+    /// Number of flows of a string that had an entering packet in the last second. `now_ns`: the monotonic clock.
+    pub(super) fn active(&self, string: usize, now_ns: u64) -> u64 {
+        let now = now_ns >> BUCKET_SHIFT;
+        let oldest = now.saturating_sub(BUCKETS as u64 - 1);
+        // SAFETY: within the mapping, aligned.
+        let buckets = unsafe { (&raw mut (*self.string(string)).buckets).cast::<u64>() };
+        (0..BUCKETS)
+            .map(|bucket| {
+                // SAFETY: `bucket` is below `BUCKETS`.
+                unsafe { AtomicU64::from_ptr(buckets.add(bucket)) }.load(Ordering::Relaxed)
+            })
+            .filter(|word| (oldest..=now).contains(&(word >> 32)))
+            .map(|word| word & u64::from(u32::MAX))
+            .sum()
+    }
+}

@@ -1,0 +1,118 @@
+//! The states of a string at one edge (`docs/edge.md`).
+//!
+//! ```text
+//!         Late            Silent             OthersHeard, Declared        TakeoverDone
+//!  Up ───────────▶ Suspect ─────▶ Blind ─────────────────────────▶ Failing ──────────▶ Down
+//!   ▲ ◀── Heard ──────┘             │                                  │                 │
+//!   ├◀───────── Heard ──────────────┘                                  │                 │
+//!   └◀───────────────────────────── Returned ──────────────────────────┴─────────────────┘
+//! ```
+//!
+//! A string that the peer declares failed is Failing from Up and Suspect, too.
+
+/// State of a string at one edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StringPhase {
+    /// Its flows use it.
+    Up,
+    /// Heartbeats are missing. Its flows use it, and their packets are cached.
+    Suspect,
+    /// It is silent, and so are all others. Its flows use it, because none is known to be better.
+    Blind,
+    /// It has failed. Packets of its flows are cached and dropped until the takeover is done.
+    Failing,
+    /// Its flows have been moved.
+    Down,
+}
+
+/// Events that change the state of a string.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PhaseEvent {
+    /// A heartbeat arrived by it.
+    Heard,
+    /// Enough heartbeats are missing for a suspicion.
+    Late,
+    /// Enough heartbeats are missing for a failure.
+    Silent,
+    /// Another string has been heard for long enough.
+    OthersHeard,
+    /// The other edge has declared the failure.
+    Declared,
+    /// Its flows have another string.
+    TakeoverDone,
+    /// Both edges have heard it for long enough.
+    Returned,
+}
+
+impl StringPhase {
+    /// All states.
+    pub const ALL: [Self; 5] = [Self::Up, Self::Suspect, Self::Blind, Self::Failing, Self::Down];
+
+    /// The state after an event.
+    pub(super) const fn after(self, event: PhaseEvent) -> Self {
+        use PhaseEvent::{Declared, Heard, Late, OthersHeard, Returned, Silent, TakeoverDone};
+        match (self, event) {
+            (Self::Up, Heard | OthersHeard | TakeoverDone | Returned) => Self::Up,
+            (Self::Up, Late) => Self::Suspect,
+            (Self::Suspect, Heard | Returned) => Self::Up,
+            (Self::Suspect, Late | OthersHeard | TakeoverDone) => Self::Suspect,
+            (Self::Up | Self::Suspect, Silent) => Self::Blind,
+            (Self::Blind, Heard | Returned) => Self::Up,
+            (Self::Blind, Late | Silent | TakeoverDone) => Self::Blind,
+            (Self::Blind, OthersHeard) => Self::Failing,
+            (Self::Up | Self::Suspect | Self::Blind, Declared) => Self::Failing,
+            // A heartbeat does not stop a failover that has begun.
+            (Self::Failing, Heard | Late | Silent | OthersHeard | Declared) => Self::Failing,
+            (Self::Failing, TakeoverDone) => Self::Down,
+            (Self::Down, Heard | Late | Silent | OthersHeard | Declared | TakeoverDone) => Self::Down,
+            (Self::Failing | Self::Down, Returned) => Self::Up,
+        }
+    }
+
+    /// Whether flows may be on it.
+    pub const fn is_usable(self) -> bool {
+        match self {
+            Self::Up | Self::Suspect | Self::Blind => true,
+            Self::Failing | Self::Down => false,
+        }
+    }
+
+    /// The state's name, for people and scripts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Suspect => "suspect",
+            Self::Blind => "blind",
+            Self::Failing => "failing",
+            Self::Down => "down",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+
+    #[test]
+    fn the_whole_table() {
+        use PhaseEvent::{Declared, Heard, Late, OthersHeard, Returned, Silent, TakeoverDone};
+        let events = [Heard, Late, Silent, OthersHeard, Declared, TakeoverDone, Returned];
+        let mut table = String::new();
+        for state in StringPhase::ALL {
+            write!(table, "{:8}", state.name()).expect("text");
+            for event in events {
+                write!(table, " {event:?}→{}", state.after(event).name()).expect("text");
+            }
+            writeln!(table).expect("text");
+        }
+        insta::assert_snapshot!(table, @r"
+        up       Heard→up Late→suspect Silent→blind OthersHeard→up Declared→failing TakeoverDone→up Returned→up
+        suspect  Heard→up Late→suspect Silent→blind OthersHeard→suspect Declared→failing TakeoverDone→suspect Returned→up
+        blind    Heard→up Late→blind Silent→blind OthersHeard→failing Declared→failing TakeoverDone→blind Returned→up
+        failing  Heard→failing Late→failing Silent→failing OthersHeard→failing Declared→failing TakeoverDone→down Returned→up
+        down     Heard→down Late→down Silent→down OthersHeard→down Declared→down TakeoverDone→down Returned→up
+        ");
+    }
+}

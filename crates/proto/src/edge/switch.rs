@@ -1,0 +1,747 @@
+//! One edge: which strings are usable, when flows move, what is sent again, and how far windows are capped (`docs/edge.md`).
+//!
+//! Heartbeats, copies of packets and measurements go in by `handle_*`. Ordered [`EdgeAction`]s come out by
+//! [`EdgeSwitch::poll_action`]. The data path carries out the actions: it forwards packets without asking this machine.
+
+mod string;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::phase::{PhaseEvent, StringPhase};
+use super::slots::{SLOTS, SlotShare, slots};
+use super::{EdgeDirection, EdgeSegment, InvalidRecovery, RecoveryConfig, Resend};
+use crate::Instant;
+use crate::packet::{Checksum, Segment};
+use crate::rate::{InvalidRate, RateConfig, RateControl};
+use string::{CommandState, EdgeString};
+pub use string::{EdgeStringConfig, StringView};
+
+/// Time between two measurements while no window is capped.
+const MEASURE_EVERY: Duration = Duration::from_secs(1);
+/// Shortest interval of the rate control (`docs/rate-control.md`).
+const INTERVAL_MIN: Duration = Duration::from_millis(200);
+/// Round trip of connections if none has been measured.
+const ROUND_TRIP_DEFAULT: Duration = Duration::from_millis(100);
+/// Number of measurements whose handshakes count for the round trip.
+const HANDSHAKES_KEPT: usize = 10;
+
+/// How windows are capped while a string is missing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CapConfig {
+    /// ρ: the part of the rate to use, at most 1.
+    pub utilization: f64,
+    /// w: how strongly the cap follows an interval's measurement.
+    pub weight: f64,
+    /// The connections' round trip without a queue. `None`: the mean of the handshakes before the failure.
+    pub round_trip: Option<Duration>,
+    /// W_min: the minimum cap in bytes.
+    pub min_window: u32,
+}
+
+/// The settings of an edge.
+#[derive(Clone, Debug)]
+pub struct EdgeConfig {
+    /// The strings, at least two.
+    pub strings: Vec<EdgeStringConfig>,
+    /// Detection and local recovery.
+    pub recovery: RecoveryConfig,
+    /// Number of missing heartbeats that is a suspicion.
+    pub suspect_after: u32,
+    /// Whether packets are cached at all.
+    pub caches: bool,
+    /// Time from the declaration of a failure until the flows move, at least.
+    pub delay: Duration,
+    /// Whether a command must succeed before the flows move.
+    pub has_command: bool,
+    /// The rate control, if it is on.
+    pub cap: Option<CapConfig>,
+}
+
+/// Why an [`EdgeConfig`] is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidEdge {
+    /// See [`InvalidRecovery`].
+    #[error(transparent)]
+    Recovery(#[from] InvalidRecovery),
+    /// See [`InvalidRate`].
+    #[error(transparent)]
+    Rate(#[from] InvalidRate),
+}
+
+/// A flow, named by its two ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowKey {
+    /// The end that is outside, at this edge.
+    pub near: SocketAddr,
+    /// The end behind the other edge.
+    pub far: SocketAddr,
+}
+
+/// A heartbeat of an edge, sent over one string.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EdgeBeat {
+    /// The string by which it is sent.
+    pub string: String,
+    /// What the sender knows of each string.
+    pub strings: Vec<StringBeat>,
+}
+
+/// A string in an [`EdgeBeat`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StringBeat {
+    /// Its name.
+    pub name: String,
+    /// Number of its failures that the edges have counted.
+    pub epoch: u64,
+    /// Whether flows of the sender may be on it.
+    pub is_usable: bool,
+    /// Whether the sender hears it.
+    pub is_heard: bool,
+    /// Whether the sender has heard it for long enough after its last failure.
+    pub is_steady: bool,
+}
+
+/// How the data path handles the packets of a string's flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EdgeStringMode {
+    /// They are sent into it.
+    Up,
+    /// They are dropped, after they were copied.
+    Held,
+    /// Their flows get another string.
+    Down,
+}
+
+/// Something that the caller has to carry out.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EdgeAction {
+    /// Give new flows, and flows that move, the strings of these slots.
+    SetSlots(Box<[u8; SLOTS]>),
+    /// Handle the packets of this string's flows so.
+    SetMode(usize, EdgeStringMode),
+    /// Keep the string's epoch for a successor of the agent.
+    SetEpoch(usize, u64),
+    /// Move the string's present flows: each with its next packet, the idle ones in a sweep.
+    Move(usize),
+    /// Copy packets of the string's flows from now on, or stop.
+    SetCaching(usize, bool),
+    /// Cap the windows of the string's flows, or stop. In bytes.
+    SetCap(usize, Option<u32>),
+    /// Start the command that makes the other nodes ready for this string's flows.
+    RunCommand(usize),
+    /// Call [`EdgeSwitch::handle_traffic`].
+    Measure,
+    /// Send a packet into a string.
+    SendEntering(usize, Vec<u8>),
+    /// Send a packet out, this often.
+    SendLeaving(Vec<u8>, u32),
+    /// Tell the operator that the string has this state now.
+    Tell(usize, StringPhase, PhaseReason),
+}
+
+/// Why a string has a new state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PhaseReason {
+    /// Heartbeats are missing.
+    Silence,
+    /// Heartbeats arrive.
+    Heartbeat,
+    /// The other edge has declared the failure.
+    Peer,
+    /// The takeover is done.
+    Takeover,
+    /// It works again.
+    Return,
+}
+
+/// A measurement of the data path, for one string. Everything counts from the start of the data path, except `active`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrafficSample {
+    /// Bytes of packets that entered it.
+    pub entering_bytes: u64,
+    /// Number of flows with an entering packet in the last second.
+    pub active: u64,
+    /// Number of handshakes that were measured.
+    pub handshakes: u64,
+    /// Sum of the times from their SYNs to their ends, in nanoseconds.
+    pub handshake_ns: u64,
+}
+
+/// The machine of one edge.
+#[derive(Debug)]
+pub struct EdgeSwitch {
+    config: EdgeConfig,
+    strings: Vec<EdgeString>,
+    slots: Box<[u8; SLOTS]>,
+    /// Which strings the slots name. Empty before the first slots.
+    in_slots: Vec<bool>,
+    flow_slot: fn(&FlowKey) -> usize,
+    actions: VecDeque<EdgeAction>,
+    leaving: VecDeque<(Vec<u8>, u32)>,
+    leaving_free: Instant,
+    measured: Instant,
+    /// Whether the first measurement has come: totals of a data path that was adopted do not begin at zero.
+    has_totals: bool,
+    /// Handshakes and their time in nanoseconds, per measurement, the newest last.
+    handshakes: VecDeque<(u64, u64)>,
+}
+
+impl EdgeSwitch {
+    /// An edge that has heard nothing yet. `flow_slot` gives the slot of a flow, as the data path computes it. `epochs` are those that an
+    /// earlier agent left, 0 without one.
+    ///
+    /// # Errors
+    /// Names the invalid field.
+    pub fn new(
+        config: EdgeConfig,
+        epochs: &[u64],
+        flow_slot: fn(&FlowKey) -> usize,
+        now: Instant,
+    ) -> Result<Self, InvalidEdge> {
+        let mut strings = Vec::new();
+        for (index, string) in config.strings.iter().enumerate() {
+            let epoch = epochs.get(index).copied().unwrap_or(0);
+            strings.push(EdgeString::new(string.clone(), config.recovery, epoch, now)?);
+            if let Some(cap) = &config.cap {
+                rate_config(cap, string.bytes_per_s, ROUND_TRIP_DEFAULT).check()?;
+            }
+        }
+        let mut edge = Self {
+            config,
+            strings,
+            slots: Box::new([0; SLOTS]),
+            in_slots: Vec::new(),
+            flow_slot,
+            actions: VecDeque::new(),
+            leaving: VecDeque::new(),
+            leaving_free: now,
+            measured: now,
+            has_totals: false,
+            handshakes: VecDeque::new(),
+        };
+        for index in 0..edge.strings.len() {
+            edge.actions
+                .push_back(EdgeAction::SetMode(index, EdgeStringMode::Up));
+            edge.actions.push_back(EdgeAction::SetCap(index, None));
+        }
+        edge.publish(now);
+        edge.actions.push_back(EdgeAction::Measure);
+        Ok(edge)
+    }
+
+    /// The next action.
+    pub fn poll_action(&mut self) -> Option<EdgeAction> {
+        self.actions.pop_front()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) next.
+    pub fn poll_timeout(&self, now: Instant) -> Instant {
+        let strings = self
+            .strings
+            .iter()
+            .filter_map(|string| string.poll_timeout(self.config.delay));
+        let leaving = (!self.leaving.is_empty()).then_some(self.leaving_free);
+        let half = now + self.config.recovery.heartbeat / 2;
+        let measure = self.measured + self.measure_every();
+        strings
+            .chain(leaving)
+            .chain([half, measure])
+            .min()
+            .unwrap_or(half)
+    }
+
+    /// A heartbeat of the other edge came by `string`.
+    pub fn handle_beat(&mut self, now: Instant, string: usize, beat: &EdgeBeat) {
+        self.on_heard(now, string);
+        for told in &beat.strings {
+            let Some(index) = self.strings.iter().position(|one| one.config.name == told.name) else {
+                continue;
+            };
+            self.strings[index].peer = Some((now, told.clone()));
+            if told.epoch > self.strings[index].epoch {
+                self.declare(now, index, told.epoch, PhaseReason::Peer);
+            }
+        }
+        self.evaluate(now);
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.evaluate(now);
+        if now.since(self.measured) >= self.measure_every() {
+            self.measured = now;
+            self.actions.push_back(EdgeAction::Measure);
+        }
+        self.send_due(now);
+    }
+
+    /// The command for `string` has ended. If it failed, it is started again: without it, the flows must not move.
+    pub fn handle_command(&mut self, now: Instant, string: usize, succeeded: bool) {
+        let one = &mut self.strings[string];
+        if one.command == CommandState::Running {
+            one.command = if succeeded {
+                CommandState::Done
+            } else {
+                CommandState::Wanted
+            };
+        }
+        self.evaluate(now);
+    }
+
+    /// The data path has copied a packet of one of `string`'s flows. Its checksum is complete.
+    pub fn handle_copy(&mut self, now: Instant, string: usize, way: EdgeDirection, packet: &[u8]) {
+        let Ok(segment) = Segment::parse(packet, Checksum::Trusted) else {
+            return; // the data path copies TCP packets only
+        };
+        let (near, far) = match way {
+            EdgeDirection::Entering => (segment.source, segment.destination),
+            EdgeDirection::Leaving => (segment.destination, segment.source),
+        };
+        let key = FlowKey { near, far };
+        let one = &mut self.strings[string];
+        if one.phase == StringPhase::Down {
+            // It was copied and dropped just before the flows moved.
+            if way == EdgeDirection::Entering {
+                let target = self.target(&key);
+                self.strings[target].entering.push_back(packet.to_vec());
+                self.send_due(now);
+            }
+            return;
+        }
+        one.passes_while_blind |= one.phase == StringPhase::Blind && way == EdgeDirection::Leaving;
+        let parts = EdgeSegment {
+            seq: segment.seq,
+            len: segment.payload.len() as u32,
+            ack: segment.flags.ack.then_some(segment.ack),
+            syn: segment.flags.syn,
+            fin: segment.flags.fin,
+            rst: segment.flags.rst,
+        };
+        one.recovery
+            .on_packet(key, way, &parts, packet.len(), || packet.to_vec());
+    }
+
+    /// The measurement that [`EdgeAction::Measure`] asked for, one sample for each string.
+    pub fn handle_traffic(&mut self, now: Instant, samples: &[TrafficSample]) {
+        let mut handshakes = (0, 0);
+        for (string, sample) in self.strings.iter_mut().zip(samples) {
+            let before = std::mem::replace(&mut string.traffic, *sample);
+            if !self.has_totals {
+                continue;
+            }
+            handshakes.0 += sample.handshakes.saturating_sub(before.handshakes);
+            handshakes.1 += sample.handshake_ns.saturating_sub(before.handshake_ns);
+            let is_first = std::mem::take(&mut string.rate_is_new);
+            if let Some(rate) = string.rate.as_mut().filter(|_| !is_first) {
+                rate.on_bytes(sample.entering_bytes.saturating_sub(before.entering_bytes));
+                rate.on_timeout(self.measured, sample.active as usize);
+            }
+        }
+        self.has_totals = true;
+        // Handshakes through a full queue say nothing about the round trip without a queue.
+        if handshakes.0 > 0 && !self.is_capping() {
+            self.handshakes.push_back(handshakes);
+            if self.handshakes.len() > HANDSHAKES_KEPT {
+                self.handshakes.pop_front();
+            }
+        }
+        self.publish(now);
+    }
+
+    /// The heartbeat to send over `string` now.
+    pub fn beat(&self, now: Instant, string: usize) -> EdgeBeat {
+        let told = self.strings.iter().map(|one| StringBeat {
+            name: one.config.name.clone(),
+            epoch: one.epoch,
+            is_usable: one.phase.is_usable(),
+            is_heard: self.is_heard(now, one),
+            is_steady: one.damping.is_steady(now) && self.is_heard(now, one),
+        });
+        EdgeBeat {
+            string: self.strings[string].config.name.clone(),
+            strings: told.collect(),
+        }
+    }
+
+    /// The states of the strings, for people and scripts.
+    pub fn view(&self, now: Instant) -> Vec<StringView> {
+        self.strings
+            .iter()
+            .map(|one| one.view(self.is_heard(now, one)))
+            .collect()
+    }
+
+    /// The connections' round trip without a queue, as measured or configured.
+    pub fn round_trip(&self) -> Duration {
+        let (count, sum) = self
+            .handshakes
+            .iter()
+            .fold((0, 0), |(count, sum), (more, time)| (count + more, sum + time));
+        let measured = (count > 0).then(|| Duration::from_nanos(sum / count.max(1)));
+        let configured = self.config.cap.and_then(|cap| cap.round_trip);
+        configured.or(measured).unwrap_or(ROUND_TRIP_DEFAULT)
+    }
+
+    fn is_capping(&self) -> bool {
+        self.strings.iter().any(|string| string.rate.is_some())
+    }
+
+    fn measure_every(&self) -> Duration {
+        let mut intervals = self
+            .strings
+            .iter()
+            .filter_map(|string| string.rate.as_ref().map(|_| self.interval()));
+        intervals.next().unwrap_or(MEASURE_EVERY)
+    }
+
+    /// Δ of the rate control.
+    fn interval(&self) -> Duration {
+        INTERVAL_MIN.max(self.round_trip() * 2)
+    }
+
+    /// Whether a heartbeat came by this string within the time after which silence is a failure.
+    fn is_heard(&self, now: Instant, string: &EdgeString) -> bool {
+        let patience = self.config.recovery.patience();
+        string.last_heard.is_some_and(|at| now.since(at) < patience)
+    }
+
+    fn on_heard(&mut self, now: Instant, index: usize) {
+        let pause = self.config.recovery.heartbeat * self.config.suspect_after;
+        let one = &mut self.strings[index];
+        if one.last_heard.is_none_or(|at| now.since(at) >= pause) {
+            one.heard_since = Some(now);
+        }
+        one.last_heard = Some(now);
+        match one.phase {
+            StringPhase::Up | StringPhase::Suspect => one.recovery.on_heartbeat(now),
+            // All strings were silent. If no packet left by this one, its packets were lost.
+            StringPhase::Blind if one.recovery.has_failed() && !one.passes_while_blind => {
+                self.send_again(now, index, Some(index));
+                self.strings[index].recovery.on_heartbeat(now);
+            }
+            StringPhase::Blind => one.recovery.restart(now),
+            StringPhase::Failing | StringPhase::Down => return,
+        }
+        self.strings[index].was_up = true;
+        self.change(index, PhaseEvent::Heard, PhaseReason::Heartbeat);
+    }
+
+    /// Looks at all strings and at the time.
+    fn evaluate(&mut self, now: Instant) {
+        for index in 0..self.strings.len() {
+            if let Some(event) = self.strings[index].missed(now) {
+                self.change(index, event, PhaseReason::Silence);
+            }
+        }
+        for index in 0..self.strings.len() {
+            let is_good = self.is_good(now, index);
+            let one = &mut self.strings[index];
+            if one.phase != StringPhase::Suspect {
+                one.damping.on_look(now, is_good, one.was_up);
+            }
+        }
+        for index in 0..self.strings.len() {
+            let phase = self.strings[index].phase;
+            if phase == StringPhase::Blind && self.others_heard(now, index) {
+                let epoch = self.strings[index].epoch + 1;
+                self.declare(now, index, epoch, PhaseReason::Silence);
+            }
+        }
+        for index in 0..self.strings.len() {
+            if !self.strings[index].phase.is_usable() && self.has_returned(now, index) {
+                self.bring_back(now, index);
+            }
+            if self.strings[index].phase == StringPhase::Failing && self.is_taken_over(now, index) {
+                self.complete(now, index);
+            }
+        }
+        self.publish(now);
+    }
+
+    /// Whether both edges hear a string.
+    fn is_good(&self, now: Instant, index: usize) -> bool {
+        let string = &self.strings[index];
+        self.is_heard(now, string) && self.told(now, string).is_some_and(|told| told.is_heard)
+    }
+
+    /// What the other edge said of a string, if it said so recently.
+    fn told<'a>(&self, now: Instant, string: &'a EdgeString) -> Option<&'a StringBeat> {
+        let patience = self.config.recovery.patience();
+        let (at, told) = string.peer.as_ref()?;
+        (now.since(*at) < patience).then_some(told)
+    }
+
+    /// Whether another string is heard now, and has been for as long as a failure takes to be seen.
+    fn others_heard(&self, now: Instant, index: usize) -> bool {
+        let recovery = &self.config.recovery;
+        let late = recovery.heartbeat * self.config.suspect_after;
+        self.strings.iter().enumerate().any(|(other, string)| {
+            let is_fresh = string.last_heard.is_some_and(|at| now.since(at) < late);
+            let is_old = string
+                .heard_since
+                .is_some_and(|at| now.since(at) >= recovery.patience());
+            other != index && string.phase == StringPhase::Up && is_fresh && is_old
+        })
+    }
+
+    /// Whether another string is usable.
+    fn has_other(&self, index: usize) -> bool {
+        let mut strings = self.strings.iter().enumerate();
+        strings.any(|(other, string)| other != index && string.phase.is_usable())
+    }
+
+    fn has_returned(&self, now: Instant, index: usize) -> bool {
+        let string = &self.strings[index];
+        let is_steady = || {
+            let ours = string.damping.is_steady(now);
+            ours && self.told(now, string).is_some_and(|told| told.is_steady)
+        };
+        let same_epoch = self
+            .told(now, string)
+            .is_some_and(|told| told.epoch == string.epoch);
+        self.is_good(now, index) && same_epoch && (is_steady() || !self.has_other(index))
+    }
+
+    fn is_taken_over(&self, now: Instant, index: usize) -> bool {
+        let string = &self.strings[index];
+        let is_late_enough = string
+            .failed_at
+            .is_some_and(|at| now.since(at) >= self.config.delay);
+        let is_ready = string.command == CommandState::Done && is_late_enough;
+        (is_ready || !string.was_up) && self.has_other(index)
+    }
+
+    /// A string has failed.
+    fn declare(&mut self, now: Instant, index: usize, epoch: u64, reason: PhaseReason) {
+        let has_command = self.config.has_command;
+        let one = &mut self.strings[index];
+        one.epoch = epoch;
+        self.actions.push_back(EdgeAction::SetEpoch(index, epoch));
+        if !one.phase.is_usable() {
+            return;
+        }
+        one.damping.on_look(now, false, true);
+        one.recovery.on_declared();
+        one.failed_at = Some(now);
+        one.completed_at = None;
+        one.command = if has_command && one.was_up {
+            CommandState::Wanted
+        } else {
+            CommandState::Done
+        };
+        let event = match reason {
+            PhaseReason::Peer => PhaseEvent::Declared,
+            _ => PhaseEvent::OthersHeard,
+        };
+        self.change(index, event, reason);
+        let mode = EdgeStringMode::Held;
+        self.actions.push_back(EdgeAction::SetMode(index, mode));
+    }
+
+    /// A failed string's flows get other strings.
+    fn complete(&mut self, now: Instant, index: usize) {
+        self.change(index, PhaseEvent::TakeoverDone, PhaseReason::Takeover);
+        self.strings[index].completed_at = Some(now);
+        self.publish_slots(now);
+        self.actions
+            .push_back(EdgeAction::SetMode(index, EdgeStringMode::Down));
+        self.actions.push_back(EdgeAction::Move(index));
+        self.publish_caps(now); // before the packets: the cap limits how many are sent
+        self.send_again(now, index, None);
+        self.send_due(now);
+    }
+
+    /// A string works again. If its flows have no other string, they go on with it.
+    fn bring_back(&mut self, now: Instant, index: usize) {
+        let was_failing = self.strings[index].phase == StringPhase::Failing;
+        self.change(index, PhaseEvent::Returned, PhaseReason::Return);
+        self.publish_slots(now);
+        if was_failing {
+            self.strings[index].completed_at = Some(now);
+            self.actions.push_back(EdgeAction::Move(index));
+        }
+        self.actions
+            .push_back(EdgeAction::SetMode(index, EdgeStringMode::Up));
+        self.send_again(now, index, None);
+        let one = &mut self.strings[index];
+        one.recovery.restart(now);
+        one.was_up = true;
+        self.send_due(now);
+    }
+
+    /// Queues the cached packets of a string for the string `to`, or each for the string to which its flow moves. With a cap, at most a
+    /// capped window of each flow: the flow's sender repeats the rest.
+    fn send_again(&mut self, now: Instant, index: usize, to: Option<usize>) {
+        let held: Vec<_> = self.strings[index].recovery.complete(now).collect();
+        let mut flow = (None, 0);
+        for resend in held {
+            let target = to.unwrap_or_else(|| self.target(&resend.key));
+            if resend.way == EdgeDirection::Entering {
+                let sent = if flow.0 == Some(resend.key) { flow.1 } else { 0 };
+                let cap = self.strings[target].rate.as_ref().map(RateControl::window);
+                if sent > 0 && cap.is_some_and(|cap| sent + resend.packet.len() > cap as usize) {
+                    self.strings[index].left_to_senders += 1;
+                    continue;
+                }
+                flow = (Some(resend.key), sent + resend.packet.len());
+                self.strings[index].resent_entering += 1;
+            } else {
+                self.strings[index].resent_leaving += u64::from(resend.copies);
+            }
+            self.enqueue(resend, target);
+        }
+    }
+
+    /// The string of a flow that moves.
+    fn target(&self, key: &FlowKey) -> usize {
+        usize::from(self.slots[(self.flow_slot)(key) % SLOTS])
+    }
+
+    fn enqueue(&mut self, resend: Resend<FlowKey, Vec<u8>>, target: usize) {
+        match resend.way {
+            EdgeDirection::Entering => self.strings[target].entering.push_back(resend.packet),
+            EdgeDirection::Leaving => self.leaving.push_back((resend.packet, resend.copies)),
+        }
+    }
+
+    /// Sends the queued packets that are due. Each string is filled at its own rate, and the outside at the rate of all strings.
+    fn send_due(&mut self, now: Instant) {
+        for index in 0..self.strings.len() {
+            while let Some(packet) = self.strings[index].next_due(now) {
+                self.actions.push_back(EdgeAction::SendEntering(index, packet));
+            }
+        }
+        let rate: f64 = self.strings.iter().map(|one| one.config.bytes_per_s).sum();
+        while self.leaving_free <= now
+            && let Some((packet, copies)) = self.leaving.pop_front()
+        {
+            let bytes = packet.len() as f64 * f64::from(copies);
+            self.leaving_free = self.leaving_free.max(now) + Duration::from_secs_f64(bytes / rate);
+            self.actions.push_back(EdgeAction::SendLeaving(packet, copies));
+        }
+    }
+
+    fn change(&mut self, index: usize, event: PhaseEvent, reason: PhaseReason) {
+        let one = &mut self.strings[index];
+        let phase = one.phase.after(event);
+        if phase == one.phase {
+            return;
+        }
+        if phase == StringPhase::Blind {
+            one.passes_while_blind = false;
+        }
+        one.phase = phase;
+        self.actions.push_back(EdgeAction::Tell(index, phase, reason));
+    }
+
+    /// Queues the actions that make the data path agree with this machine.
+    fn publish(&mut self, now: Instant) {
+        for index in 0..self.strings.len() {
+            let one = &mut self.strings[index];
+            if one.phase == StringPhase::Failing && one.command == CommandState::Wanted {
+                one.command = CommandState::Running;
+                self.actions.push_back(EdgeAction::RunCommand(index));
+            }
+            let is_caching = self.config.caches && one.is_caching();
+            if one.caching != Some(is_caching) {
+                one.caching = Some(is_caching);
+                self.actions.push_back(EdgeAction::SetCaching(index, is_caching));
+            }
+        }
+        self.publish_slots(now);
+        self.publish_caps(now);
+    }
+
+    fn publish_slots(&mut self, now: Instant) {
+        let known_better = self.strings.iter().any(|one| {
+            matches!(one.phase, StringPhase::Up | StringPhase::Suspect) && self.peer_agrees(now, one)
+        });
+        let usable: Vec<bool> = self
+            .strings
+            .iter()
+            .map(|one| match one.phase {
+                StringPhase::Up | StringPhase::Suspect => self.peer_agrees(now, one),
+                StringPhase::Blind => !known_better,
+                StringPhase::Failing | StringPhase::Down => false,
+            })
+            .collect();
+        if self.in_slots == usable {
+            return;
+        }
+        let shares: Vec<_> = self
+            .strings
+            .iter()
+            .zip(&usable)
+            .map(|(one, &is_usable)| SlotShare {
+                name: &one.config.name,
+                weight: one.config.weight,
+                is_usable,
+            })
+            .collect();
+        self.slots = Box::new(slots(&shares));
+        self.in_slots = usable;
+        self.actions.push_back(EdgeAction::SetSlots(self.slots.clone()));
+    }
+
+    /// Whether new flows may go to a string as far as the other edge is concerned. After a string's return, the edge that is second
+    /// would not answer on this string yet.
+    fn peer_agrees(&self, now: Instant, string: &EdgeString) -> bool {
+        self.told(now, string)
+            .is_none_or(|told| told.is_usable || told.epoch < string.epoch)
+    }
+
+    /// While a string is missing, the windows of all flows of the other strings are capped.
+    fn publish_caps(&mut self, now: Instant) {
+        let Some(cap) = self.config.cap else { return };
+        let missing = |one: &EdgeString| one.was_up && !one.phase.is_usable();
+        let is_missing = self.strings.iter().any(missing);
+        let moving: u64 = self
+            .strings
+            .iter()
+            .filter(|one| missing(one))
+            .map(|one| one.traffic.active)
+            .sum();
+        let (round_trip, interval) = (self.round_trip(), self.interval());
+        let mut is_new = false;
+        for (index, one) in self.strings.iter_mut().enumerate() {
+            if !is_missing || !one.phase.is_usable() {
+                one.rate = None;
+            } else if one.rate.is_none() {
+                let mut config = rate_config(&cap, one.config.bytes_per_s, round_trip);
+                config.interval = interval;
+                let connections = usize::try_from(one.traffic.active + moving).unwrap_or(usize::MAX);
+                one.rate = RateControl::new(config, now, connections).ok();
+                // The bytes up to now are not of the first interval.
+                one.rate_is_new = true;
+                self.measured = now;
+                is_new = true;
+            }
+            let window = one.rate.as_ref().map(RateControl::window);
+            if one.cap != window {
+                one.cap = window;
+                self.actions.push_back(EdgeAction::SetCap(index, window));
+            }
+        }
+        if is_new {
+            self.actions.push_back(EdgeAction::Measure);
+        }
+    }
+}
+
+fn rate_config(cap: &CapConfig, bytes_per_s: f64, round_trip: Duration) -> RateConfig {
+    let round_trip = cap.round_trip.unwrap_or(round_trip);
+    RateConfig {
+        bytes_per_s,
+        utilization: cap.utilization,
+        weight: cap.weight,
+        round_trip,
+        interval: INTERVAL_MIN.max(round_trip * 2),
+        min_window: cap.min_window,
+    }
+}

@@ -1,0 +1,204 @@
+//! One string of an edge: its state, its evidence, its cache and its queue.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::{FlowKey, StringBeat, TrafficSample};
+use crate::Instant;
+use crate::edge::phase::{PhaseEvent, StringPhase};
+use crate::edge::{InvalidRecovery, LocalRecovery, RecoveryConfig, StringState};
+use crate::path::damping::Damping;
+use crate::rate::RateControl;
+
+/// A string as configured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EdgeStringConfig {
+    /// Its name, the same at both edges.
+    pub name: String,
+    /// Its share of new flows in proportion to the others; 0: standby.
+    pub weight: f64,
+    /// Its rate in bytes per second, in each direction.
+    pub bytes_per_s: f64,
+}
+
+/// The command that makes the other nodes ready for the flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CommandState {
+    /// To be started.
+    Wanted,
+    /// Started.
+    Running,
+    /// Not needed, or it has succeeded.
+    Done,
+}
+
+/// A string at one edge.
+#[derive(Debug)]
+pub(super) struct EdgeString {
+    pub config: EdgeStringConfig,
+    pub phase: StringPhase,
+    pub recovery: LocalRecovery<FlowKey, Vec<u8>>,
+    /// Number of its failures that the edges have counted.
+    pub epoch: u64,
+    pub last_heard: Option<Instant>,
+    /// Since when it has been heard without a suspicion.
+    pub heard_since: Option<Instant>,
+    /// What the other edge said of it last, and when.
+    pub peer: Option<(Instant, StringBeat)>,
+    pub damping: Damping,
+    /// Whether it has been heard since the start. If not, there are no flows to save.
+    pub was_up: bool,
+    /// Whether packets left by it while it was blind.
+    pub passes_while_blind: bool,
+    pub failed_at: Option<Instant>,
+    pub completed_at: Option<Instant>,
+    pub command: CommandState,
+    pub rate: Option<RateControl>,
+    /// The rate control has not had its first measurement yet.
+    pub rate_is_new: bool,
+    pub traffic: TrafficSample,
+    /// What the data path was told last.
+    pub caching: Option<bool>,
+    pub cap: Option<u32>,
+    /// Packets to be sent into it, and when the next one may be sent.
+    pub entering: VecDeque<Vec<u8>>,
+    free: Instant,
+    pub resent_entering: u64,
+    pub resent_leaving: u64,
+    pub left_to_senders: u64,
+}
+
+/// The state of a string, for people and scripts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StringView {
+    /// Its name.
+    pub name: String,
+    /// Its state.
+    pub phase: StringPhase,
+    /// Number of its failures that the edges have counted.
+    pub epoch: u64,
+    /// Whether heartbeats arrive.
+    pub is_heard: bool,
+    /// When its last failure was declared here.
+    pub failed_at: Option<Instant>,
+    /// When its flows were moved. `None` while they wait.
+    pub completed_at: Option<Instant>,
+    /// The cap on windows in bytes, while a string is missing.
+    pub cap: Option<u32>,
+    /// The last measurement.
+    pub traffic: TrafficSample,
+    /// Packets and bytes in its cache now, and the most bytes at any time.
+    pub cached_packets: usize,
+    /// See `cached_packets`.
+    pub cached_bytes: usize,
+    /// See `cached_packets`.
+    pub cached_bytes_max: usize,
+    /// Packets that found no room in the cache, or were given up for others.
+    pub cache_lost: u64,
+    /// Packets that were sent again into strings.
+    pub resent_entering: u64,
+    /// Packets that were sent again to the outside, counting each copy.
+    pub resent_leaving: u64,
+    /// Cached packets beyond the cap, which their senders repeat.
+    pub left_to_senders: u64,
+}
+
+impl EdgeString {
+    pub fn new(
+        config: EdgeStringConfig,
+        recovery: RecoveryConfig,
+        epoch: u64,
+        now: Instant,
+    ) -> Result<Self, InvalidRecovery> {
+        Ok(Self {
+            config,
+            phase: StringPhase::Blind,
+            recovery: LocalRecovery::new(recovery, now)?,
+            epoch,
+            last_heard: None,
+            heard_since: None,
+            peer: None,
+            damping: Damping::default(),
+            was_up: false,
+            passes_while_blind: false,
+            failed_at: None,
+            completed_at: None,
+            command: CommandState::Done,
+            rate: None,
+            rate_is_new: false,
+            traffic: TrafficSample::default(),
+            caching: None,
+            cap: None,
+            entering: VecDeque::new(),
+            free: now,
+            resent_entering: 0,
+            resent_leaving: 0,
+            left_to_senders: 0,
+        })
+    }
+
+    /// Whether packets of its flows are to be copied.
+    pub fn is_caching(&self) -> bool {
+        match self.phase {
+            StringPhase::Up | StringPhase::Suspect | StringPhase::Blind => self.recovery.is_caching(),
+            StringPhase::Failing => true,
+            StringPhase::Down => false,
+        }
+    }
+
+    /// What the missing heartbeats mean, if any are missing.
+    pub fn missed(&mut self, now: Instant) -> Option<PhaseEvent> {
+        if !matches!(self.phase, StringPhase::Up | StringPhase::Suspect) {
+            return None;
+        }
+        self.recovery.on_timeout(now);
+        match self.recovery.state() {
+            StringState::Well => None,
+            StringState::Suspect => Some(PhaseEvent::Late),
+            StringState::Failed => Some(PhaseEvent::Silent),
+        }
+    }
+
+    /// When it needs attention next.
+    pub fn poll_timeout(&self, delay: Duration) -> Option<Instant> {
+        let queue = (!self.entering.is_empty()).then_some(self.free);
+        let phase = match self.phase {
+            StringPhase::Up | StringPhase::Suspect => self.recovery.poll_timeout(),
+            StringPhase::Failing => self.failed_at.map(|at| at + delay),
+            StringPhase::Blind | StringPhase::Down => None,
+        };
+        queue.into_iter().chain(phase).min()
+    }
+
+    /// The next queued packet, if it may be sent now.
+    pub fn next_due(&mut self, now: Instant) -> Option<Vec<u8>> {
+        if self.free > now {
+            return None;
+        }
+        let packet = self.entering.pop_front()?;
+        let time = Duration::from_secs_f64(packet.len() as f64 / self.config.bytes_per_s);
+        self.free = self.free.max(now) + time;
+        Some(packet)
+    }
+
+    pub fn view(&self, is_heard: bool) -> StringView {
+        let cache = self.recovery.counts().cache;
+        StringView {
+            name: self.config.name.clone(),
+            phase: self.phase,
+            epoch: self.epoch,
+            is_heard,
+            failed_at: self.failed_at,
+            completed_at: self.completed_at,
+            cap: self.cap,
+            traffic: self.traffic,
+            cached_packets: cache.packets,
+            cached_bytes: cache.bytes,
+            cached_bytes_max: cache.peak_bytes,
+            cache_lost: cache.refused + cache.evicted,
+            resent_entering: self.resent_entering,
+            resent_leaving: self.resent_leaving,
+            left_to_senders: self.left_to_senders,
+        }
+    }
+}

@@ -1,0 +1,388 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::Seq;
+use crate::edge::cache::{CacheConfig, CachePolicy};
+use crate::packet::{Flags, TcpOptions};
+
+const BEAT: Duration = Duration::from_millis(10);
+
+fn config() -> EdgeConfig {
+    let string = |name: &str, weight| EdgeStringConfig {
+        name: name.to_owned(),
+        weight,
+        bytes_per_s: 12.5e6,
+    };
+    EdgeConfig {
+        strings: vec![string("a", 1.0), string("b", 1.0)],
+        recovery: RecoveryConfig {
+            heartbeat: BEAT,
+            missed: 3,
+            caching_after: 2,
+            ack_copies: 3,
+            cache: CacheConfig {
+                policy: CachePolicy::Lowest,
+                max_bytes: 1 << 20,
+                max_packets: 1000,
+            },
+        },
+        suspect_after: 2,
+        caches: true,
+        delay: Duration::ZERO,
+        has_command: false,
+        cap: Some(CapConfig {
+            utilization: 0.95,
+            weight: 1.0,
+            round_trip: Some(Duration::from_millis(100)),
+            min_window: 3000,
+        }),
+    }
+}
+
+fn slot(key: &FlowKey) -> usize {
+    usize::from(key.near.port() ^ key.far.port())
+}
+
+/// An edge with what its data path was told.
+struct Side {
+    edge: EdgeSwitch,
+    modes: Vec<EdgeStringMode>,
+    slots: Box<[u8; SLOTS]>,
+    caching: Vec<bool>,
+    caps: Vec<Option<u32>>,
+    moves: Vec<usize>,
+    commands: Vec<usize>,
+    sent: Vec<(Option<usize>, u32)>,
+}
+
+impl Side {
+    fn new(config: &EdgeConfig) -> Self {
+        let edge = EdgeSwitch::new(config.clone(), &[], slot, Instant::ZERO).unwrap();
+        let count = config.strings.len();
+        Self {
+            edge,
+            modes: vec![EdgeStringMode::Up; count],
+            slots: Box::new([0; SLOTS]),
+            caching: vec![false; count],
+            caps: vec![None; count],
+            moves: Vec::new(),
+            commands: Vec::new(),
+            sent: Vec::new(),
+        }
+    }
+
+    fn carry_out(&mut self, now: Instant, active: u64) {
+        while let Some(action) = self.edge.poll_action() {
+            match action {
+                EdgeAction::SetSlots(slots) => self.slots = slots,
+                EdgeAction::SetMode(string, mode) => self.modes[string] = mode,
+                EdgeAction::Move(string) => self.moves.push(string),
+                EdgeAction::SetCaching(string, on) => self.caching[string] = on,
+                EdgeAction::SetCap(string, cap) => self.caps[string] = cap,
+                EdgeAction::RunCommand(string) => self.commands.push(string),
+                EdgeAction::Measure => {
+                    let sample = TrafficSample {
+                        active,
+                        ..TrafficSample::default()
+                    };
+                    let samples = vec![sample; self.modes.len()];
+                    self.edge.handle_traffic(now, &samples);
+                }
+                EdgeAction::SendEntering(string, _) => self.sent.push((Some(string), 1)),
+                EdgeAction::SendLeaving(_, copies) => self.sent.push((None, copies)),
+                EdgeAction::SetEpoch(..) | EdgeAction::Tell(..) => {}
+            }
+        }
+    }
+
+    fn phases(&self, now: Instant) -> Vec<StringPhase> {
+        self.edge.view(now).iter().map(|view| view.phase).collect()
+    }
+}
+
+/// Two edges. `passes[string][direction]`: whether heartbeats pass; direction 0 is from the first edge to the second.
+struct World {
+    sides: [Side; 2],
+    passes: Vec<[bool; 2]>,
+    runs: [bool; 2],
+    now: Instant,
+}
+
+impl World {
+    fn new(config: &EdgeConfig) -> Self {
+        Self {
+            sides: [Side::new(config), Side::new(config)],
+            passes: vec![[true; 2]; config.strings.len()],
+            runs: [true; 2],
+            now: Instant::ZERO,
+        }
+    }
+
+    /// Lets time pass, in milliseconds. Heartbeats leave every 10 ms.
+    fn run(&mut self, millis: u64) {
+        for _ in 0..millis {
+            self.now += Duration::from_millis(1);
+            let beats = (self.now.as_nanos() / 1_000_000).is_multiple_of(10);
+            for from in 0..2 {
+                for string in 0..self.passes.len() {
+                    if beats && self.passes[string][from] && self.runs[0] && self.runs[1] {
+                        let beat = self.sides[from].edge.beat(self.now, string);
+                        self.sides[1 - from].edge.handle_beat(self.now, string, &beat);
+                    }
+                }
+            }
+            for (side, runs) in self.sides.iter_mut().zip(self.runs) {
+                if runs {
+                    side.edge.handle_timeout(self.now);
+                    side.carry_out(self.now, 10);
+                }
+            }
+        }
+    }
+
+    fn phases(&self) -> [Vec<StringPhase>; 2] {
+        [0, 1].map(|side| self.sides[side].phases(self.now))
+    }
+}
+
+fn packet(client: u16, seq: u32, flags: Flags, payload: &[u8]) -> Vec<u8> {
+    Segment {
+        source: format!("10.1.0.1:{client}").parse().unwrap(),
+        destination: "10.2.0.1:80".parse().unwrap(),
+        seq: Seq(seq),
+        ack: Seq(1),
+        flags,
+        window: 1000,
+        options: TcpOptions::default(),
+        payload,
+    }
+    .emit()
+}
+
+fn data(client: u16, seq: u32) -> Vec<u8> {
+    let flags = Flags {
+        ack: true,
+        ..Flags::default()
+    };
+    packet(client, seq, flags, b"data")
+}
+
+use StringPhase::{Blind, Down, Failing, Suspect, Up};
+
+#[test]
+fn a_failed_string_loses_its_flows_at_both_edges_and_gets_new_ones_when_it_is_back() {
+    let mut world = World::new(&config());
+    assert_eq!(world.phases(), [[Blind, Blind], [Blind, Blind]]);
+    world.run(500);
+    assert_eq!(world.phases(), [[Up, Up], [Up, Up]]);
+    assert!(world.sides[0].slots.contains(&0) && world.sides[0].slots.contains(&1));
+    assert_eq!(world.sides[0].slots, world.sides[1].slots);
+    world.passes[0] = [false; 2];
+    world.run(25);
+    assert_eq!(world.phases(), [[Suspect, Up], [Suspect, Up]]);
+    assert!(world.sides[0].caching[0] && !world.sides[0].caching[1]);
+    let now = world.now;
+    world.sides[0]
+        .edge
+        .handle_copy(now, 0, EdgeDirection::Entering, &data(7, 1));
+    world.run(10);
+    for side in &world.sides {
+        assert_eq!(side.phases(world.now), [Down, Up]);
+        assert_eq!(side.modes, [EdgeStringMode::Down, EdgeStringMode::Up]);
+        assert_eq!(side.moves, [0]);
+        assert!(side.slots.iter().all(|string| *string == 1));
+        assert!(side.caps[1].is_some(), "the other string is shared");
+        assert!(!side.caching[0]);
+    }
+    assert_eq!(world.sides[0].sent, [(Some(1), 1)]);
+    world.passes[0] = [true; 2];
+    world.run(900);
+    assert_eq!(world.phases(), [[Down, Up], [Down, Up]], "not trusted yet");
+    world.run(200);
+    assert_eq!(world.phases(), [[Up, Up], [Up, Up]]);
+    for side in &world.sides {
+        assert_eq!(side.moves, [0], "flows stay where they are");
+        assert_eq!(side.caps, [None, None]);
+        assert!(side.slots.contains(&0));
+    }
+}
+
+#[test]
+fn one_lost_direction_is_a_failure_at_both_edges() {
+    let mut world = World::new(&config());
+    world.run(500);
+    world.passes[1] = [true, false];
+    world.run(45);
+    assert_eq!(world.phases(), [[Up, Down], [Up, Down]]);
+    world.run(3000);
+    assert_eq!(
+        world.phases(),
+        [[Up, Down], [Up, Down]],
+        "it does not come back by itself"
+    );
+    world.passes[1] = [true, true];
+    world.run(1100);
+    assert_eq!(world.phases(), [[Up, Up], [Up, Up]]);
+}
+
+#[test]
+fn an_edge_whose_peer_is_away_moves_nothing() {
+    let mut world = World::new(&config());
+    world.run(500);
+    world.runs[1] = false;
+    world.run(1000);
+    let side = &world.sides[0];
+    assert_eq!(side.phases(world.now), [Blind, Blind]);
+    assert_eq!(side.modes, [EdgeStringMode::Up, EdgeStringMode::Up]);
+    assert!(side.moves.is_empty() && side.caching == [true, true]);
+    // Packets leave, so the strings work.
+    let mut ack = data(7, 1);
+    ack[12..20].rotate_left(4);
+    let now = world.now;
+    for string in 0..2 {
+        world.sides[0]
+            .edge
+            .handle_copy(now, string, EdgeDirection::Entering, &data(7, 1));
+        world.sides[0]
+            .edge
+            .handle_copy(now, string, EdgeDirection::Leaving, &ack);
+    }
+    world.runs[1] = true;
+    world.run(100);
+    assert_eq!(world.phases(), [[Up, Up], [Up, Up]]);
+    assert!(world.sides[0].sent.is_empty());
+}
+
+#[test]
+fn all_strings_down_and_back_resume_with_the_first() {
+    let mut world = World::new(&config());
+    world.run(500);
+    world.passes = vec![[false; 2]; 2];
+    world.run(500);
+    assert_eq!(world.phases(), [[Blind, Blind], [Blind, Blind]]);
+    let now = world.now;
+    world.sides[0]
+        .edge
+        .handle_copy(now, 0, EdgeDirection::Entering, &data(7, 1));
+    world.sides[0]
+        .edge
+        .handle_copy(now, 1, EdgeDirection::Entering, &data(8, 1));
+    world.passes[1] = [true; 2];
+    world.run(15);
+    assert_eq!(world.phases(), [[Blind, Up], [Blind, Up]]);
+    assert_eq!(world.sides[0].sent, [(Some(1), 1)], "its own flows");
+    world.run(40);
+    assert_eq!(world.phases(), [[Down, Up], [Down, Up]]);
+    assert_eq!(world.sides[0].sent, [(Some(1), 1); 2], "and those of the other");
+}
+
+#[test]
+fn flows_wait_for_the_delay_and_for_the_command() {
+    let mut config = config();
+    config.delay = Duration::from_millis(200);
+    config.has_command = true;
+    let mut world = World::new(&config);
+    world.run(500);
+    world.passes[0] = [false; 2];
+    world.run(100);
+    assert_eq!(world.phases(), [[Failing, Up], [Failing, Up]]);
+    assert_eq!(world.sides[0].modes[0], EdgeStringMode::Held);
+    assert_eq!(world.sides[0].commands, [0]);
+    let now = world.now;
+    world.sides[0].edge.handle_command(now, 0, false);
+    world.run(1);
+    assert_eq!(world.sides[0].commands, [0, 0], "again");
+    let now = world.now;
+    world.sides[0].edge.handle_command(now, 0, true);
+    assert_eq!(world.sides[0].phases(now)[0], Failing, "the delay");
+    world.run(150);
+    assert_eq!(world.sides[0].phases(world.now)[0], Down);
+    assert_eq!(
+        world.sides[1].phases(world.now)[0],
+        Failing,
+        "its command has not ended"
+    );
+}
+
+#[test]
+fn a_string_that_was_never_heard_gets_nothing() {
+    let mut world = World::new(&config());
+    world.passes[0] = [false; 2];
+    world.run(100);
+    assert_eq!(world.phases(), [[Down, Up], [Down, Up]]);
+    assert_eq!(
+        world.sides[0].caps,
+        [None, None],
+        "nothing is missing that was there"
+    );
+}
+
+#[test]
+fn a_copy_that_comes_late_follows_the_flow() {
+    let mut world = World::new(&config());
+    world.run(500);
+    world.passes[0] = [false; 2];
+    world.run(50);
+    let now = world.now;
+    world.sides[0]
+        .edge
+        .handle_copy(now, 0, EdgeDirection::Entering, &data(9, 1));
+    world.run(1);
+    assert_eq!(world.sides[0].sent, [(Some(1), 1)]);
+}
+
+#[test]
+fn the_cap_follows_what_the_string_carries() {
+    let mut world = World::new(&config());
+    world.run(500);
+    world.passes[0] = [false; 2];
+    world.run(60);
+    // 10 flows of each string are active.
+    let share = 0.95 * 12.5e6 * 0.1 / 20.0;
+    assert_eq!(world.sides[0].caps[1], Some(share as u32));
+    world.run(400);
+    assert!(
+        world.sides[0].caps[1] > Some(share as u32),
+        "nothing is sent, so each may send more"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Strings and edges fail and return at random. Then everything works, and both edges agree again.
+    #[test]
+    fn whatever_failed_the_edges_agree_in_the_end(
+        steps in prop::collection::vec((0_usize..8, 0_u64..120, any::<bool>()), 1..40),
+    ) {
+        let mut config = config();
+        config.strings.push(EdgeStringConfig { name: "c".into(), weight: 0.0, bytes_per_s: 1e6 });
+        let mut world = World::new(&config);
+        for (what, millis, passes) in steps {
+            match what {
+                6 | 7 => world.runs[what - 6] = passes,
+                _ => world.passes[what / 2][what % 2] = passes,
+            }
+            world.run(millis);
+            for side in &world.sides {
+                for (view, mode) in side.edge.view(world.now).iter().zip(&side.modes) {
+                    let expected = match view.phase {
+                        Up | Suspect | Blind => EdgeStringMode::Up,
+                        Failing => EdgeStringMode::Held,
+                        Down => EdgeStringMode::Down,
+                    };
+                    prop_assert_eq!(*mode, expected);
+                }
+                prop_assert!(side.edge.view(world.now).iter().any(|view| view.phase.is_usable()));
+            }
+        }
+        world.passes = vec![[true; 2]; 3];
+        world.runs = [true; 2];
+        world.run(33_000);
+        prop_assert_eq!(world.phases(), [[Up; 3], [Up; 3]]);
+        prop_assert_eq!(&world.sides[0].slots, &world.sides[1].slots);
+        prop_assert!(!world.sides[0].slots.contains(&2), "standby");
+        prop_assert_eq!(&world.sides[0].caps, &vec![None; 3]);
+        prop_assert_eq!(&world.sides[0].caching, &vec![false; 3]);
+    }
+}
