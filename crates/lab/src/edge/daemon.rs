@@ -1,4 +1,4 @@
-//! The daemons of both edges, used as an operator would: a configuration file, `steadfast edge`, `steadfast edge-status`.
+//! The daemons of both edges, used as an operator would: a configuration file, `steadfast edge`, `steadfast status`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,13 +13,15 @@ use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::address::{SERVER, STRING_NAMES, TRANSLATED, client, edge_end, node_end};
-use super::network::{EdgeNetwork, string_port};
+use super::network::{EdgeTopology, string_port};
 use crate::net::INTERFACE;
 use crate::process::{self, LoggedProcess};
 use crate::teardown::{Resource, Teardown};
 
 /// Directories in which a daemon leaves state and pins, by its name.
 const LEFTOVERS: [&str; 2] = ["/run/steadfast", "/sys/fs/bpf/steadfast"];
+/// Time between two heartbeats.
+pub const HEARTBEAT: Duration = Duration::from_millis(10);
 /// UDP port of the heartbeats.
 pub const EDGE_PORT: u16 = 7401;
 /// Missing heartbeats after which a string is declared failed.
@@ -64,8 +66,10 @@ pub struct EdgeSetup {
     pub recovery: RecoveryOption,
     /// Missing heartbeats after which packets are cached. 0: always.
     pub caching_after: u32,
-    /// Round-trip time for rate control. `None`: there is no rate control.
-    pub rate_rtt: Option<Duration>,
+    /// Whether windows are capped after a failure.
+    pub is_rate_controlled: bool,
+    /// Round-trip time without queues. `None`: the edges measure it.
+    pub rtt: Option<Duration>,
 }
 
 /// A string as the edges are told of it.
@@ -84,11 +88,14 @@ pub struct EdgeDaemons {
     configurations: [PathBuf; 2],
 }
 
-/// The part of `steadfast edge-status --json` that the lab reads. Times are nanoseconds of `CLOCK_MONOTONIC`.
+/// The part of `steadfast status --json` that the lab reads. Times are nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReportedEdge {
     /// The strings, in the order of the configuration.
     pub strings: Vec<ReportedString>,
+    /// Number of flows in the table.
+    #[serde(default)]
+    pub flows: u64,
     /// Counters by reason.
     #[serde(default)]
     pub counters: BTreeMap<String, serde_json::Value>,
@@ -116,6 +123,18 @@ pub struct ReportedString {
     /// Leaving packets that were sent again.
     #[serde(default)]
     pub resent_leaving: u64,
+    /// Most bytes in its cache at any time.
+    #[serde(default)]
+    pub cached_bytes_max: u64,
+    /// Packets that found no room in its cache.
+    #[serde(default)]
+    pub cache_lost: u64,
+    /// Cap on windows, in bytes.
+    #[serde(default)]
+    pub cap: Option<u32>,
+    /// Flows with an entering packet in the last second.
+    #[serde(default)]
+    pub active: u64,
 }
 
 impl ReportedEdge {
@@ -178,7 +197,7 @@ subnets = {inside:?}
         let address = |end: super::address::ClusterAddress| end.ip(self.ipv6);
         let node = node_end(index, side);
         let hop = if self.ipv6 {
-            format!("next_hop = \"{}\"\nnext_hop6 = \"{}\"", node.v4(), node.v6())
+            format!("next_hop6 = \"{}\"", node.v6())
         } else {
             format!("next_hop = \"{}\"", node.v4())
         };
@@ -210,7 +229,7 @@ weight = {}
         } else {
             format!("command = {:?}\n", self.command)
         };
-        let rtt = self.rate_rtt.map_or_else(String::new, |rtt| {
+        let rtt = self.rtt.map_or_else(String::new, |rtt| {
             format!("rtt_ms = {:.1}\n", rtt.as_secs_f64() * 1e3)
         });
         format!(
@@ -219,7 +238,6 @@ weight = {}
 interval_ms = {}
 suspect_after = 2
 failed_after = {FAILED_AFTER}
-return_after = 30
 port = {EDGE_PORT}
 
 [failover]
@@ -238,7 +256,7 @@ min_window = 3000
             self.heartbeat.as_millis(),
             self.delay.as_millis(),
             self.caching_after,
-            self.rate_rtt.is_some(),
+            self.is_rate_controlled,
         )
     }
 
@@ -246,7 +264,7 @@ min_window = 3000
     ///
     /// # Errors
     /// If a daemon cannot be started or a string does not come up.
-    pub fn start(self, network: &EdgeNetwork, directory: &Path, teardown: &Teardown) -> Result<EdgeDaemons> {
+    pub fn start(self, network: &EdgeTopology, directory: &Path, teardown: &Teardown) -> Result<EdgeDaemons> {
         let key = directory.join("edge.key");
         fs::write(&key, "5a".repeat(32))?;
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
@@ -268,7 +286,7 @@ min_window = 3000
             configurations.push(configuration);
         }
         let both = || anyhow::anyhow!("there are two edges");
-        let mut daemons = EdgeDaemons {
+        let daemons = EdgeDaemons {
             setup: self,
             edges: edges.try_into().map_err(|_| both())?,
             configurations: configurations.try_into().map_err(|_| both())?,
@@ -280,15 +298,14 @@ min_window = 3000
 
 impl EdgeDaemons {
     /// Waits until both edges report that all strings are up.
-    fn wait_up(&mut self, network: &EdgeNetwork) -> Result<()> {
-        for (side, edge) in self.edges.iter_mut().enumerate() {
-            let ready = format!("edge {} is ready", self.setup.name(side));
-            edge.wait_until("become ready", READY_LIMIT, |edge| edge.output().contains(&ready))?;
-        }
+    fn wait_up(&self, network: &EdgeTopology) -> Result<()> {
         let deadline = Deadline::now() + READY_LIMIT;
         loop {
-            let status = self.status(network)?;
-            if status.iter().all(ReportedEdge::is_up) {
+            let status = self.status(network);
+            if status
+                .as_ref()
+                .is_ok_and(|edges| edges.iter().all(ReportedEdge::is_up))
+            {
                 return Ok(());
             }
             if Deadline::now() > deadline {
@@ -303,7 +320,7 @@ impl EdgeDaemons {
     ///
     /// # Errors
     /// If an edge does not answer.
-    pub fn status(&self, network: &EdgeNetwork) -> Result<[ReportedEdge; 2]> {
+    pub fn status(&self, network: &EdgeTopology) -> Result<[ReportedEdge; 2]> {
         Ok([
             self.status_of(0, &network.edges[0])?,
             self.status_of(1, &network.edges[1])?,
@@ -314,9 +331,9 @@ impl EdgeDaemons {
         let name = self.setup.name(side);
         let mut command = edge.command(&self.setup.binary)?;
         command
-            .args(["edge-status", "--json", "--config"])
+            .args(["status", "--json", "--config"])
             .arg(&self.configurations[side]);
-        let answer = process::output(&mut command, &format!("steadfast edge-status of {name}"))?;
+        let answer = process::output(&mut command, &format!("steadfast status of {name}"))?;
         serde_json::from_str(&answer).with_context(|| format!("the status of {name}: {answer}"))
     }
 
@@ -324,7 +341,7 @@ impl EdgeDaemons {
     ///
     /// # Errors
     /// If an edge does not answer, or has not moved the flows.
-    pub fn failover(&self, network: &EdgeNetwork, index: usize) -> Result<[(u64, u64); 2]> {
+    pub fn failover(&self, network: &EdgeTopology, index: usize) -> Result<[(u64, u64); 2]> {
         let status = self.status(network)?;
         let times = |edge: &ReportedEdge| {
             let string = edge.strings.get(index)?;
@@ -383,7 +400,8 @@ mod tests {
             command: Vec::new(),
             recovery: RecoveryOption::Lowest,
             caching_after: 2,
-            rate_rtt: None,
+            is_rate_controlled: false,
+            rtt: None,
         }
     }
 
@@ -409,7 +427,8 @@ mod tests {
         let setup = EdgeSetup {
             ipv6: true,
             command: vec!["conntrackd".to_owned(), "-c".to_owned()],
-            rate_rtt: Some(Duration::from_millis(98)),
+            is_rate_controlled: true,
+            rtt: Some(Duration::from_millis(98)),
             ..setup()
         };
         let text = setup.configuration(0, Path::new("/key"), Path::new("/state"));

@@ -9,7 +9,7 @@ use proto::Instant;
 use serde::Serialize;
 
 use super::daemon::EDGE_PORT;
-use super::network::{EdgeNetwork, SIDES};
+use super::network::{EdgeTopology, SIDES};
 use crate::clock::monotonic;
 use crate::process;
 
@@ -78,7 +78,7 @@ impl StringFault {
     ///
     /// # Errors
     /// If a step fails.
-    pub fn inject(self, network: &EdgeNetwork, failover: Duration) -> Result<Instant> {
+    pub fn inject(self, network: &EdgeTopology, failover: Duration) -> Result<Instant> {
         let begun = monotonic();
         for (at, step) in self.steps(network.nodes.len(), failover) {
             std::thread::sleep((begun + at).since(monotonic()));
@@ -89,7 +89,7 @@ impl StringFault {
 }
 
 impl FaultStep {
-    fn take(self, network: &EdgeNetwork) -> Result<()> {
+    fn take(self, network: &EdgeTopology) -> Result<()> {
         let all = |controls: &[InterfaceControl; 2], act: fn(&InterfaceControl) -> _| {
             controls.iter().try_for_each(act)
         };

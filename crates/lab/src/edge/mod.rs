@@ -4,10 +4,13 @@
 //! and the reading of captures.
 
 pub mod address;
+pub mod capture;
 pub mod daemon;
 pub mod failover;
 pub mod fault;
 pub mod flows;
+pub mod nat;
 pub mod network;
+pub mod rate;
 pub mod trace;
 pub mod variant;

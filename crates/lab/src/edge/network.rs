@@ -43,12 +43,12 @@ pub enum ClusterPlace {
 
 /// The part of a run's options that shapes the network.
 #[derive(Clone, Debug)]
-pub struct EdgeNetworkOptions {
+pub struct EdgeTopologyOptions {
     /// Number of nodes. Each one has a string of its own.
     pub nodes: usize,
     /// Where the cluster is.
     pub place: ClusterPlace,
-    /// Round-trip time between clients and servers.
+    /// Round-trip time between clients and servers. Zero: the way is a bridge.
     pub rtt: Duration,
     /// Rate and queue of each string. Empty: strings are as fast as the machine.
     pub strings: Vec<StringRate>,
@@ -68,7 +68,7 @@ pub struct StringRate {
 }
 
 /// The network of one run.
-pub struct EdgeNetwork {
+pub struct EdgeTopology {
     /// The clients' host. It has [`CLIENTS`] addresses.
     pub clients: Netns,
     /// The servers' host.
@@ -83,7 +83,7 @@ pub struct EdgeNetwork {
     pub cables: Vec<[InterfaceControl; 2]>,
     wan: Netns,
     boxes: Vec<Netns>,
-    options: EdgeNetworkOptions,
+    options: EdgeTopologyOptions,
 }
 
 /// The emulators of a network. Dropping them ends them.
@@ -92,12 +92,12 @@ pub struct EdgeEmulators {
     strings: Vec<Emulator>,
 }
 
-impl EdgeNetwork {
+impl EdgeTopology {
     /// Builds the network of `run`. Every namespace is announced to `teardown` before it exists.
     ///
     /// # Errors
     /// Names the step that failed.
-    pub fn build(run: &str, options: &EdgeNetworkOptions, teardown: &Teardown) -> Result<Self> {
+    pub fn build(run: &str, options: &EdgeTopologyOptions, teardown: &Teardown) -> Result<Self> {
         let add = |role: &str| -> Result<Netns> {
             let name = format!("sf-{run}-{role}");
             teardown.will_create(&Resource::Namespace(name.clone()))?;
@@ -202,10 +202,10 @@ impl EdgeNetwork {
                 SIDES.map(|side| format!("link set dev {side} up")).to_vec(),
             )?;
         }
-        if self.options.strings.is_empty() {
-            for between in &self.boxes {
-                on(between, bridge_commands("cable", &SIDES))?;
-            }
+        let boxes = self.boxes.iter().filter(|_| self.options.strings.is_empty());
+        let wan = Some(&self.wan).filter(|_| self.options.rtt.is_zero());
+        for between in boxes.chain(wan) {
+            on(between, bridge_commands("cable", &SIDES))?;
         }
         let all: Vec<_> = (0..CLIENTS).map(client).collect();
         for (host, addresses, gateway) in [
@@ -291,13 +291,12 @@ impl EdgeNetwork {
 const TABLE: usize = 100;
 
 impl EdgeEmulators {
-    /// Ends the emulators. Returns what each string carried from R1 to R2.
+    /// Ends the emulators. Returns what each string carried from R1 to R2, and back.
     ///
     /// # Errors
     /// If an emulator failed.
-    pub fn finish(self) -> Result<Vec<Carried>> {
-        let there = |emulator: Emulator| emulator.finish_traced().map(|[there, _]| there);
-        self.strings.into_iter().map(there).collect()
+    pub fn finish(self) -> Result<Vec<[Carried; 2]>> {
+        self.strings.into_iter().map(Emulator::finish_traced).collect()
     }
 }
 

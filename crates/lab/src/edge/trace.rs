@@ -2,6 +2,10 @@
 //!
 //! A position counts from the SYN: the SYN is at 0, the first byte of data at 1. All times are those of the captures.
 //!
+//! A segment has come to its receiver if the receiver took it. A kernel drops a segment whose checksum is wrong, and such a checksum cannot be
+//! recognized in a capture, because senders on the same machine leave checksums out. But the receiver then sends nothing, and the segment
+//! comes again. So if a segment comes twice and the receiver sent nothing between, only the second one counts.
+//!
 //! Two rules are checked here. A segment that arrives has been sent, with the same bytes. Nobody sends a RST before both FINs.
 
 use std::collections::{BTreeMap, HashMap};
@@ -58,12 +62,22 @@ pub struct TracedDirection {
     arrived: OffsetSet,
     /// When data or a FIN came to the receiver that was new there, with the number of new bytes.
     pub news: Vec<(u64, u64)>,
+    /// Ranges that came since the receiver last sent something.
+    unanswered: Vec<Unanswered>,
     /// Hash of the captured payload of each range that was sent, and of each that came.
     contents: [HashMap<(u64, u64), u64>; 2],
     /// Position behind the last one that was sent, and behind the last one that came.
     ends: [u64; 2],
     /// Whether the FIN was seen at the clients, and at the servers.
     fin_seen: [bool; 2],
+}
+
+/// A range that was new when it came, and after which the receiver has sent nothing yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unanswered {
+    start: u64,
+    first_new: u64,
+    at_ns: u64,
 }
 
 /// A range of positions that was sent.
@@ -145,6 +159,7 @@ impl EdgeTrace {
         way.fin_seen[usize::from(point == Point::Server)] |= segment.fin;
         if at_sender {
             way.send(segment);
+            self.flows[index].directions[1 - direction].unanswered.clear();
         } else {
             way.arrive(segment);
         }
@@ -240,13 +255,27 @@ impl TracedDirection {
         }
         self.ends[1] = self.ends[1].max(end);
         self.contents[1].insert((start, end), hash(&segment.payload));
-        let Some(first_new) = self.arrived.first_missing(start, end) else {
-            return;
+        let again = self.unanswered.iter().position(|one| one.start == start);
+        let first_new = match again.map(|index| self.unanswered.swap_remove(index)) {
+            Some(ignored) => {
+                self.news.retain(|(at_ns, _)| *at_ns != ignored.at_ns);
+                ignored.first_new
+            }
+            None => match self.arrived.first_missing(start, end) {
+                Some(first_new) => first_new,
+                None => return,
+            },
         };
-        self.first.insert(first_new, (end, segment.at_ns));
+        let at_ns = segment.at_ns;
+        self.unanswered.push(Unanswered {
+            start,
+            first_new,
+            at_ns,
+        });
+        self.first.insert(first_new, (end, at_ns));
         self.arrived.add(start, end);
         if !segment.syn {
-            self.news.push((segment.at_ns, end - first_new));
+            self.news.push((at_ns, end - first_new));
         }
     }
 

@@ -12,7 +12,7 @@ use crate::edge::address::{CLIENTS, SERVER, STRINGS_MAX, client};
 use crate::edge::daemon::RecoveryOption;
 use crate::edge::fault::StringFault;
 use crate::edge::flows::{FlowPlan, PlannedFlow, TransferDirection};
-use crate::edge::network::{ClusterPlace, EdgeNetworkOptions};
+use crate::edge::network::{ClusterPlace, EdgeTopologyOptions};
 use crate::edge::variant::{EdgeVariant, parse_time};
 use crate::net::congestion::CUBIC;
 use crate::node::ServerSoftware;
@@ -94,9 +94,6 @@ const SHORT: u64 = 10 * SEGMENT - 400;
 const LONG: u64 = 1000 * SEGMENT;
 /// Earliest and latest arrival of a long flow before the failure. At the failure, none is complete.
 const LONG_BEFORE: std::ops::Range<u64> = 150_000..400_000;
-/// The detection of a failure with heartbeats every 10 ms.
-pub const HEARTBEAT: Duration = Duration::from_millis(10);
-
 /// The server.
 pub const APPLICATION: ServerSoftware = ServerSoftware::Nginx;
 
@@ -112,8 +109,8 @@ impl EdgeFailoverOptions {
     }
 
     /// The network.
-    pub fn network(&self) -> EdgeNetworkOptions {
-        EdgeNetworkOptions {
+    pub fn network(&self) -> EdgeTopologyOptions {
+        EdgeTopologyOptions {
             nodes: usize::from(self.strings),
             place: self.cluster,
             rtt: self.round_trip(),

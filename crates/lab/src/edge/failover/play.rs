@@ -6,16 +6,17 @@ use anyhow::{Context, Result};
 use proto::Instant;
 
 use super::gaps::{FailoverSpan, hit_flows};
-use super::options::{APPLICATION, BEFORE, EdgeFailoverOptions, HEARTBEAT};
+use super::options::{APPLICATION, BEFORE, EdgeFailoverOptions};
 use super::report::{EdgeFailoverFindings, FailoverFacts};
-use crate::capture::{CapturedInterface, Captures, Point};
+use crate::capture::Captures;
 use crate::clock::{ClockOffset, monotonic};
-use crate::edge::daemon::{EdgeDaemons, EdgeSetup, RecoveryOption, SteeredString};
+use crate::edge::capture::both_ends;
+use crate::edge::daemon::{EdgeDaemons, EdgeSetup, HEARTBEAT, RecoveryOption, SteeredString};
 use crate::edge::flows::{FlowPlan, FlowProcess, FlowReport, TransferDirection};
-use crate::edge::network::{EdgeEmulators, EdgeNetwork};
+use crate::edge::nat::NodeStates;
+use crate::edge::network::{EdgeEmulators, EdgeTopology};
 use crate::edge::trace::EdgeTrace;
 use crate::edge::variant::EdgeVariant;
-use crate::net::INTERFACE;
 use crate::node::{PatternFiles, ServerProcess};
 use crate::pattern;
 use crate::run::LabRun;
@@ -32,7 +33,8 @@ struct FailoverTestbed {
     captures: Captures,
     _server: ServerProcess,
     _emulators: EdgeEmulators,
-    network: EdgeNetwork,
+    _states: Option<NodeStates>,
+    network: EdgeTopology,
 }
 
 /// Times of a failover.
@@ -106,7 +108,7 @@ impl FailoverTestbed {
         let files = options.sizes().map(|bytes| (run.seed, bytes));
         let content = PatternFiles::generate(&run.directory, &files)?;
         let network =
-            EdgeNetwork::build(&run.name, &options.network(), run.teardown).context("build the network")?;
+            EdgeTopology::build(&run.name, &options.network(), run.teardown).context("build the network")?;
         let emulators = network.emulate(run.seed)?;
         let server = ServerProcess::start(
             APPLICATION,
@@ -116,15 +118,26 @@ impl FailoverTestbed {
             &content,
             WORKERS,
         )?;
-        let captures = capture(&network, run, options.run.snap)?;
+        let captures = both_ends(&network, run, options.run.snap)?;
+        let states = options
+            .nat
+            .then(|| NodeStates::start(&network, &run.directory))
+            .transpose()
+            .context("nodes with state")?;
+        let takeover = states.as_ref().map(|states| states.takeover.clone());
         let daemons = match variant {
             EdgeVariant::Baseline => {
                 network.route_without_edge(options.active_active)?;
                 None
             }
-            variant => Some(setup(options, variant, run)?.start(&network, &run.directory, run.teardown)?),
+            variant => {
+                let mut setup = setup(options, variant, run)?;
+                setup.command = takeover.unwrap_or_default();
+                Some(setup.start(&network, &run.directory, run.teardown)?)
+            }
         };
         Ok(Self {
+            _states: states,
             daemons,
             captures,
             _server: server,
@@ -170,24 +183,11 @@ fn setup(options: &EdgeFailoverOptions, variant: EdgeVariant, run: &LabRun<'_>) 
             EdgeVariant::Without | EdgeVariant::Baseline => RecoveryOption::None,
         },
         caching_after: options.caching_after,
-        rate_rtt: None,
+        is_rate_controlled: false,
+        rtt: None,
     };
     setup.delay = options.failover.saturating_sub(setup.detection());
     Ok(setup)
-}
-
-fn capture(network: &EdgeNetwork, run: &LabRun<'_>, snap: u32) -> Result<Captures> {
-    let places = [
-        (Point::Client, &network.clients),
-        (Point::Server, &network.servers),
-    ]
-    .map(|(point, namespace)| CapturedInterface {
-        point,
-        name: point.name().to_owned(),
-        namespace,
-        interface: INTERFACE,
-    });
-    Captures::start_at(&places, &run.directory, snap).context("capture")
 }
 
 /// Indices of uploads whose file at the server differs from what the client sent.
