@@ -42,6 +42,8 @@ pub(super) struct EdgeKernel {
     wire: EdgeWire,
     copies: EdgeCopies,
     injectors: Vec<Injector>,
+    /// The strings' interfaces.
+    ports: Vec<Interface>,
     leaving: RawSender,
     subnets: Vec<(IpAddr, u8, Side)>,
     commands: (Sender<(usize, bool)>, Receiver<(usize, bool)>),
@@ -59,11 +61,15 @@ pub(super) fn flow_slot(key: &FlowKey) -> usize {
     proto::edge::slots::slot_of(key.near, key.far, TCP)
 }
 
+/// A port's interface.
+fn interface(port: &PortSettings) -> anyhow::Result<Interface> {
+    let found = Interface::find(&port.interface)?;
+    found.with_context(|| format!("there is no interface {}", port.interface))
+}
+
 /// The index of a port's interface.
 pub(super) fn port_index(port: &PortSettings) -> anyhow::Result<u32> {
-    let found = Interface::find(&port.interface)?;
-    let index = found.map(|interface| interface.index);
-    index.with_context(|| format!("there is no interface {}", port.interface))
+    Ok(interface(port)?.index)
 }
 
 impl EdgeKernel {
@@ -95,6 +101,11 @@ impl EdgeKernel {
         let mut kernel = Self {
             copies: wire.copies()?,
             injectors: injectors.collect::<anyhow::Result<_>>()?,
+            ports: settings
+                .strings
+                .iter()
+                .map(|string| interface(&string.port))
+                .collect::<anyhow::Result<_>>()?,
             leaving: RawSender::open().context("opening a raw socket")?,
             subnets: Vec::new(),
             commands: channel(),
@@ -172,6 +183,11 @@ impl EdgeKernel {
         }
     }
 
+    /// Whether the cable at a string's port carries a signal.
+    pub fn has_carrier(&self, string: usize) -> bool {
+        self.ports[string].has_link()
+    }
+
     fn set_subnets(&mut self) -> anyhow::Result<()> {
         let subnets = subnets(&self.settings)?;
         if subnets != self.subnets {
@@ -218,8 +234,8 @@ impl EdgeKernel {
             EdgeAction::SetSlots(slots) => self.wire.set_slots(&slots),
             EdgeAction::SetMode(string, mode) => self.wire.set_mode(string, wire_mode(mode)),
             EdgeAction::SetEpoch(string, epoch) => self.wire.set_epoch(string, epoch),
-            EdgeAction::Move(string) => {
-                self.wire.bump_generation(string);
+            EdgeAction::Move(string) => self.wire.bump_generation(string),
+            EdgeAction::Sweep(string) => {
                 if let Err(error) = self.wire.sweep(string) {
                     self.warn("idle flows move with their next packet only", &error.into());
                 }

@@ -170,6 +170,10 @@ impl EdgeAgent<'_> {
         for (string, succeeded) in self.kernel.ended_commands() {
             self.edge.handle_command(now, string, succeeded);
         }
+        for string in 0..self.settings.strings.len() {
+            let has_carrier = self.kernel.has_carrier(string);
+            self.edge.handle_carrier(now, string, has_carrier);
+        }
         self.edge.handle_timeout(now);
         self.carry_out(now);
         let told = (0..self.settings.strings.len()).map(|string| self.edge.beat(now, string));

@@ -2,6 +2,8 @@
 #![allow(dead_code)] // each test binary uses its part
 
 pub mod bystander;
+pub mod edge_on;
+pub mod edge_packet;
 pub mod fields;
 pub mod frame;
 pub mod lan;

@@ -17,6 +17,9 @@
 //! failover is complete. It then routes the packets that [`LocalRecovery::complete`] returns over the new string. [`switch`] is such a caller.
 
 pub mod cache;
+pub mod datapath;
+mod headers;
+mod mirror;
 pub mod phase;
 mod segment;
 mod segmentation;
@@ -30,6 +33,7 @@ use thiserror::Error;
 use crate::Instant;
 use crate::detector::{Detector, DetectorConfig};
 use cache::{Cache, CacheConfig, CacheCounts};
+pub use mirror::CacheMirror;
 pub use segment::{EdgeDirection, EdgeSegment};
 pub use segmentation::cut;
 

@@ -14,19 +14,31 @@ pub const SLOTS: usize = 1024;
 
 /// The slot of a flow: the same for both directions and at both edges. `slot_of` in `bpf/` computes the same.
 pub fn slot_of(one: SocketAddr, other: SocketAddr, protocol: u8) -> usize {
-    let sum = end_hash(one)
-        .wrapping_add(end_hash(other))
-        .wrapping_add(u64::from(protocol));
-    usize::try_from(mixed(mixed(sum)) % SLOTS as u64).expect("a slot is a small number")
+    slot_of_ends(end_of(one), end_of(other), protocol)
 }
 
-fn end_hash(end: SocketAddr) -> u64 {
-    let octets = match end.ip() {
+/// An end of a flow as in a packet: its address (IPv4 as `::ffff:a.b.c.d`) and its port.
+pub(super) type FlowEnd = ([u8; 16], [u8; 2]);
+
+fn end_of(end: SocketAddr) -> FlowEnd {
+    let address = match end.ip() {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
     };
-    let word = |at: usize| u64::from_ne_bytes(octets[at..at + 8].try_into().expect("eight bytes"));
-    mixed(mixed(word(0) ^ u64::from(end.port().to_be())) ^ word(8))
+    (address, end.port().to_be_bytes())
+}
+
+/// As [`slot_of`].
+pub(super) fn slot_of_ends(one: FlowEnd, other: FlowEnd, protocol: u8) -> usize {
+    let sum = end_hash(one)
+        .wrapping_add(end_hash(other))
+        .wrapping_add(protocol.into());
+    usize::try_from(mixed(mixed(sum)) % SLOTS as u64).expect("a slot is a small number")
+}
+
+fn end_hash((address, port): FlowEnd) -> u64 {
+    let word = |at: usize| u64::from_ne_bytes(address[at..at + 8].try_into().expect("eight bytes"));
+    mixed(mixed(word(0) ^ u64::from(u16::from_ne_bytes(port))) ^ word(8))
 }
 
 const fn mixed(word: u64) -> u64 {

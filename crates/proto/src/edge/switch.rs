@@ -24,6 +24,9 @@ pub use string::{EdgeStringConfig, StringView};
 
 /// Time between two measurements while no window is capped.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
+/// Time from the move of a string's flows until the idle ones are moved. A sweep through the table takes some milliseconds, in which nothing
+/// is sent again. It must be over before the string returns.
+const SWEEP_AFTER: Duration = Duration::from_millis(100);
 /// Shortest interval of the rate control (`docs/rate-control.md`).
 const INTERVAL_MIN: Duration = Duration::from_millis(200);
 /// Round trip of connections if none has been measured.
@@ -127,8 +130,10 @@ pub enum EdgeAction {
     SetMode(usize, EdgeStringMode),
     /// Keep the string's epoch for a successor of the agent.
     SetEpoch(usize, u64),
-    /// Move the string's present flows: each with its next packet, the idle ones in a sweep.
+    /// Move the string's present flows, each with its next packet.
     Move(usize),
+    /// Move the rest of the flows that [`EdgeAction::Move`] was about, those that are idle.
+    Sweep(usize),
     /// Copy packets of the string's flows from now on, or stop.
     SetCaching(usize, bool),
     /// Cap the windows of the string's flows, or stop. In bytes.
@@ -271,9 +276,21 @@ impl EdgeSwitch {
         self.evaluate(now);
     }
 
+    /// Whether the cable at a string's port carries a signal now. Without a signal there is no need to wait for missing heartbeats.
+    pub fn handle_carrier(&mut self, now: Instant, string: usize, has_carrier: bool) {
+        if std::mem::replace(&mut self.strings[string].has_carrier, has_carrier) != has_carrier {
+            self.evaluate(now);
+        }
+    }
+
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.evaluate(now);
+        for index in 0..self.strings.len() {
+            if self.strings[index].sweep_at.is_some_and(|at| at <= now) {
+                self.sweep(index);
+            }
+        }
         if now.since(self.measured) >= self.measure_every() {
             self.measured = now;
             self.actions.push_back(EdgeAction::Measure);
@@ -408,7 +425,7 @@ impl EdgeSwitch {
     /// Whether a heartbeat came by this string within the time after which silence is a failure.
     fn is_heard(&self, now: Instant, string: &EdgeString) -> bool {
         let patience = self.config.recovery.patience();
-        string.last_heard.is_some_and(|at| now.since(at) < patience)
+        string.has_carrier && string.last_heard.is_some_and(|at| now.since(at) < patience)
     }
 
     fn on_heard(&mut self, now: Instant, index: usize) {
@@ -552,14 +569,22 @@ impl EdgeSwitch {
         self.actions
             .push_back(EdgeAction::SetMode(index, EdgeStringMode::Down));
         self.actions.push_back(EdgeAction::Move(index));
+        self.strings[index].sweep_at = Some(now + SWEEP_AFTER);
         self.publish_caps(now); // before the packets: the cap limits how many are sent
         self.send_again(now, index, None);
         self.send_due(now);
     }
 
+    fn sweep(&mut self, index: usize) {
+        if self.strings[index].sweep_at.take().is_some() {
+            self.actions.push_back(EdgeAction::Sweep(index));
+        }
+    }
+
     /// A string works again. If its flows have no other string, they go on with it.
     fn bring_back(&mut self, now: Instant, index: usize) {
         let was_failing = self.strings[index].phase == StringPhase::Failing;
+        self.sweep(index);
         self.change(index, PhaseEvent::Returned, PhaseReason::Return);
         self.publish_slots(now);
         if was_failing {

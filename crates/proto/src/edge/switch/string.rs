@@ -40,6 +40,8 @@ pub(super) struct EdgeString {
     pub recovery: LocalRecovery<FlowKey, Vec<u8>>,
     /// Number of its failures that the edges have counted.
     pub epoch: u64,
+    /// Whether the port's cable carries a signal.
+    pub has_carrier: bool,
     pub last_heard: Option<Instant>,
     /// Since when it has been heard without a suspicion.
     pub heard_since: Option<Instant>,
@@ -52,6 +54,8 @@ pub(super) struct EdgeString {
     pub passes_while_blind: bool,
     pub failed_at: Option<Instant>,
     pub completed_at: Option<Instant>,
+    /// When its idle flows are to be moved.
+    pub sweep_at: Option<Instant>,
     pub command: CommandState,
     pub rate: Option<RateControl>,
     /// The rate control has not had its first measurement yet.
@@ -115,6 +119,7 @@ impl EdgeString {
             phase: StringPhase::Blind,
             recovery: LocalRecovery::new(recovery, now)?,
             epoch,
+            has_carrier: true,
             last_heard: None,
             heard_since: None,
             peer: None,
@@ -123,6 +128,7 @@ impl EdgeString {
             passes_while_blind: false,
             failed_at: None,
             completed_at: None,
+            sweep_at: None,
             command: CommandState::Done,
             rate: None,
             rate_is_new: false,
@@ -151,6 +157,10 @@ impl EdgeString {
         if !matches!(self.phase, StringPhase::Up | StringPhase::Suspect) {
             return None;
         }
+        if !self.has_carrier {
+            self.recovery.on_declared();
+            return Some(PhaseEvent::Silent);
+        }
         self.recovery.on_timeout(now);
         match self.recovery.state() {
             StringState::Well => None,
@@ -167,7 +177,7 @@ impl EdgeString {
             StringPhase::Failing => self.failed_at.map(|at| at + delay),
             StringPhase::Blind | StringPhase::Down => None,
         };
-        queue.into_iter().chain(phase).min()
+        queue.into_iter().chain(phase).chain(self.sweep_at).min()
     }
 
     /// The next queued packet, if it may be sent now.

@@ -90,7 +90,7 @@ impl Side {
                 }
                 EdgeAction::SendEntering(string, _) => self.sent.push((Some(string), 1)),
                 EdgeAction::SendLeaving(_, copies) => self.sent.push((None, copies)),
-                EdgeAction::SetEpoch(..) | EdgeAction::Tell(..) => {}
+                EdgeAction::SetEpoch(..) | EdgeAction::Sweep(_) | EdgeAction::Tell(..) => {}
             }
         }
     }
@@ -274,6 +274,29 @@ fn all_strings_down_and_back_resume_with_the_first() {
     world.run(40);
     assert_eq!(world.phases(), [[Down, Up], [Down, Up]]);
     assert_eq!(world.sides[0].sent, [(Some(1), 1); 2], "and those of the other");
+}
+
+#[test]
+fn a_cable_without_a_signal_is_a_failure_at_once() {
+    let mut world = World::new(&config());
+    world.run(500);
+    let now = world.now;
+    world.sides[0].edge.handle_carrier(now, 0, false);
+    assert_eq!(world.sides[0].phases(now), [Down, Up]);
+    world.passes[0] = [false; 2];
+    world.run(10);
+    assert_eq!(world.phases(), [[Down, Up], [Down, Up]], "the other edge is told");
+    let now = world.now;
+    world.sides[0].edge.handle_carrier(now, 0, true);
+    world.passes[0] = [true; 2];
+    world.run(1100);
+    assert_eq!(world.phases(), [[Up, Up], [Up, Up]]);
+    // Without any cable, nothing is better than anything else.
+    let now = world.now;
+    for string in 0..2 {
+        world.sides[0].edge.handle_carrier(now, string, false);
+    }
+    assert_eq!(world.sides[0].phases(now), [Down, Blind]);
 }
 
 #[test]

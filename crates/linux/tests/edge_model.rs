@@ -1,0 +1,657 @@
+//! The edge's eBPF programs and their model in `proto` do the same with the same packets: same verdicts, packets, copies and counters.
+
+mod support;
+
+use std::net::IpAddr;
+
+use proto::edge::cache::CachePolicy;
+use proto::edge::datapath::{
+    DataPath, DataPathCopy, DataPathPort, DataPathString, DataPathVerdict, DestinationSide,
+};
+use proto::edge::switch::EdgeStringMode;
+use steadfast_linux::clock;
+use steadfast_linux::edge::{EdgeCopies, EdgeStringPort, Rehearsed, SLOTS, Side, StringMode};
+
+use support::Random;
+use support::edge_on::{EdgeOn, edge_options, index_of, plan, port};
+use support::edge_packet::{ACK, FIN, HandMade, RST, SYN, TCP, UDP, scale};
+use support::frame::{DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, PADDING, fix_ipv4_header, with_extension};
+use support::lan::{LanHost, is_root};
+
+const STRINGS: usize = 3;
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+/// The programs and the model, side by side.
+struct Twins {
+    host: LanHost,
+    kernel: EdgeOn,
+    model: DataPath,
+    copies: EdgeCopies,
+    /// Interfaces of the outside port and of the strings.
+    interfaces: [u32; STRINGS + 1],
+    caching_epoch: u32,
+    modelled_copies: u64,
+}
+
+impl Twins {
+    fn new(test: &str, policy: Option<CachePolicy>) -> Option<Self> {
+        if !is_root(test) {
+            return None;
+        }
+        let host = LanHost::new(1);
+        for name in ["out", "str0", "str1", "str2"] {
+            host.ip(&format!(
+                "link add {name} address 02:00:00:00:00:01 type veth peer name {name}p
+                 link set {name} up
+                 link set {name}p up"
+            ));
+        }
+        // The last string has no next hop for IPv6.
+        let strings = (0..STRINGS).map(|string| EdgeStringPort {
+            port: port(&host, &format!("str{string}")),
+            next_hop_v4: Some([10, 9, u8::try_from(string).expect("few"), 1].into()),
+            next_hop_v6: (string < 2).then(|| "fd09::1".parse().expect("an address")),
+        });
+        let kernel = EdgeOn::new(
+            &host,
+            &plan(port(&host, "out"), strings.collect(), policy),
+            &edge_options(),
+        );
+        let modelled = (0..STRINGS).map(|string| DataPathString {
+            mode: EdgeStringMode::Up,
+            generation: 0,
+            caching_epoch: 0,
+            cap: 0,
+            has_v4: true,
+            has_v6: string < 2,
+        });
+        let model = DataPath::new(modelled.collect(), DestinationSide::Outside, policy);
+        let copies = kernel.copies().expect("copies");
+        let interfaces = ["out", "str0", "str1", "str2"].map(|name| index_of(&host, name));
+        let mut twins = Self {
+            host,
+            kernel,
+            model,
+            copies,
+            interfaces,
+            caching_epoch: 0,
+            modelled_copies: 0,
+        };
+        twins.set_subnets(&[
+            ("10.2.0.0", 16, Side::Inside),
+            ("10.2.0.77", 32, Side::Local),
+            ("fd02::", 16, Side::Inside),
+            ("fd02::77", 128, Side::Local),
+            ("224.0.0.0", 4, Side::Inside),
+            ("ff00::", 8, Side::Inside),
+        ]);
+        let mut slots = [0; SLOTS];
+        for (slot, string) in slots.iter_mut().enumerate() {
+            *string = u8::try_from(slot % STRINGS).expect("few");
+        }
+        twins.set_slots(slots);
+        Some(twins)
+    }
+
+    fn set_subnets(&mut self, subnets: &[(&str, u8, Side)]) {
+        let parsed: Vec<(IpAddr, u8, Side)> = subnets
+            .iter()
+            .map(|(address, prefix, side)| (address.parse().expect("an address"), *prefix, *side))
+            .collect();
+        self.kernel.set_subnets(&parsed).expect("subnets");
+        let modelled = parsed.iter().map(|(address, prefix, side)| {
+            let (bits, prefix) = match address {
+                IpAddr::V4(v4) => (v4.to_ipv6_mapped().to_bits(), u32::from(*prefix) + 96),
+                IpAddr::V6(v6) => (v6.to_bits(), u32::from(*prefix)),
+            };
+            let side = match side {
+                Side::Outside => DestinationSide::Outside,
+                Side::Inside => DestinationSide::Inside,
+                Side::Local => DestinationSide::Local,
+            };
+            (bits, prefix, side)
+        });
+        self.model.subnets = modelled.collect();
+    }
+
+    fn set_slots(&mut self, slots: [u8; SLOTS]) {
+        self.kernel.set_slots(&slots);
+        *self.model.slots = slots;
+    }
+
+    fn set_mode(&mut self, string: usize, mode: EdgeStringMode) {
+        self.model.strings[string].mode = mode;
+        self.kernel.set_mode(
+            string,
+            match mode {
+                EdgeStringMode::Up => StringMode::Up,
+                EdgeStringMode::Held => StringMode::Held,
+                EdgeStringMode::Down => StringMode::Down,
+            },
+        );
+    }
+
+    fn bump_generation(&mut self, string: usize) {
+        self.kernel.bump_generation(string);
+        self.model.strings[string].generation += 1;
+    }
+
+    fn set_cap(&mut self, string: usize, cap: Option<u32>) {
+        self.kernel.set_cap(string, cap);
+        self.model.strings[string].cap = cap.unwrap_or(0);
+    }
+
+    fn set_caching(&mut self, string: usize, on: bool) {
+        self.kernel.set_caching(string, on);
+        self.caching_epoch += u32::from(on);
+        self.model.strings[string].caching_epoch = if on { self.caching_epoch } else { 0 };
+    }
+
+    fn set_agent_away(&mut self, away: bool) {
+        let now = clock::now().as_nanos();
+        let seen = if away {
+            now.saturating_sub(7200 * 1_000_000_000)
+        } else {
+            now
+        };
+        // A machine that has been up for less than the timeout cannot miss the agent for so long.
+        let is_away = away && now - seen > 3600 * 1_000_000_000;
+        self.kernel.set_agent_seen(seen);
+        self.model.is_agent_away = is_away;
+    }
+
+    fn sweep(&mut self, string: usize) {
+        assert_eq!(
+            self.kernel.sweep(string).expect("sweep"),
+            self.model.sweep(string)
+        );
+    }
+
+    /// Gives a packet to both, and asserts that they do the same. Returns the model's verdict.
+    #[track_caller]
+    fn handle(&mut self, port: DataPathPort, packet: &[u8], gso_size: u16) -> DataPathVerdict {
+        let (modelled, copy) = self.model.handle(port, packet, gso_size);
+        let interface = match port {
+            DataPathPort::Outside => self.interfaces[0],
+            DataPathPort::String(string) => self.interfaces[1 + string],
+        };
+        // The kernel runs no program on a frame that is too short for its type.
+        let is_v6 = packet.len() >= 40 && packet[0] >> 4 != 4;
+        let ether_type: [u8; 2] = if is_v6 { [0x86, 0xdd] } else { [8, 0] };
+        let frame = [&MAC[..], &MAC, &ether_type, packet].concat();
+        let at = || format!("{port:?}, gso {gso_size}: {packet:02x?}");
+        let rehearsed = self
+            .host
+            .run(|| self.kernel.rehearse(interface, &frame, gso_size))
+            .unwrap_or_else(|error| panic!("{error}: {}", at()));
+        match (&rehearsed, &modelled) {
+            (Rehearsed::Stack, DataPathVerdict::Stack) | (Rehearsed::Dropped, DataPathVerdict::Dropped) => {}
+            (Rehearsed::Sent(sent), DataPathVerdict::Sent(_, expected)) => {
+                assert_eq!(sent[14..], expected[..], "{}", at());
+            }
+            _ => panic!("{rehearsed:?} is not {modelled:?}: {}", at()),
+        }
+        let passed = match &modelled {
+            DataPathVerdict::Sent(_, sent) => with_window_of(packet, sent),
+            _ => packet.to_vec(),
+        };
+        let mut copied = Vec::new();
+        self.copies.drain(usize::MAX, |copy, bytes| {
+            assert_eq!(
+                (copy.gso_size, bytes),
+                (gso_size, &passed[..bytes.len()]),
+                "{}",
+                at()
+            );
+            copied.push(DataPathCopy {
+                string: copy.string.into(),
+                way: copy.way,
+                len: bytes.len(),
+            });
+        });
+        self.modelled_copies += u64::from(copy.is_some());
+        assert_eq!(copied, copy.into_iter().collect::<Vec<_>>(), "{}", at());
+        modelled
+    }
+
+    #[track_caller]
+    fn assert_equal_counts(&self) {
+        for (name, count) in self.kernel.counters().expect("counters") {
+            assert_eq!(count, self.model.count(name), "{name}");
+        }
+        let handshakes = |string| self.kernel.traffic(string).expect("traffic").handshakes;
+        assert_eq!(
+            (0..STRINGS).map(handshakes).sum::<u64>(),
+            self.model.count("handshakes")
+        );
+        assert_eq!(self.kernel.flows().expect("flows"), self.model.flows() as u64);
+    }
+}
+
+/// The packet with the transport header of `sent`: a copy is made after the window was limited, and before the hop is taken.
+fn with_window_of(packet: &[u8], sent: &[u8]) -> Vec<u8> {
+    let header = if packet[0] >> 4 == 4 { 20 } else { 40 };
+    [&packet[..header], &sent[header..]].concat()
+}
+
+const OUTSIDE: DataPathPort = DataPathPort::Outside;
+
+fn address(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// A client outside and a server inside.
+fn ends(v6: bool) -> (IpAddr, IpAddr) {
+    if v6 {
+        (address("fd01::5"), address("fd02::9"))
+    } else {
+        (address("10.1.0.5"), address("10.2.0.9"))
+    }
+}
+
+fn request(v6: bool) -> HandMade {
+    let (client, server) = ends(v6);
+    HandMade::new(client, server, (40_000, 80))
+}
+
+fn reply(v6: bool) -> HandMade {
+    let (client, server) = ends(v6);
+    HandMade::new(server, client, (80, 40_000))
+}
+
+fn sent_to(verdict: &DataPathVerdict) -> Option<DataPathPort> {
+    match verdict {
+        DataPathVerdict::Sent(port, _) => Some(*port),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_connection_keeps_its_string_and_moves_when_the_string_fails() {
+    let Some(mut twins) = Twins::new("a_connection_keeps_its_string", Some(CachePolicy::Lowest)) else {
+        return;
+    };
+    for v6 in [false, true] {
+        twins.set_slots([0; SLOTS]);
+        twins.set_mode(0, EdgeStringMode::Up);
+        let syn = HandMade {
+            flags: SYN,
+            options: scale(7),
+            ..request(v6)
+        };
+        let first = twins.handle(OUTSIDE, &syn.tcp(), 0);
+        assert_eq!(sent_to(&first), Some(DataPathPort::String(0)));
+        let syn_ack = HandMade {
+            flags: SYN | ACK,
+            ack: 1001,
+            options: scale(8),
+            ..reply(v6)
+        };
+        assert_eq!(
+            sent_to(&twins.handle(DataPathPort::String(0), &syn_ack.tcp(), 0)),
+            Some(OUTSIDE)
+        );
+        twins.handle(OUTSIDE, &request(v6).tcp(), 0);
+        twins.set_cap(0, Some(1 << 20));
+        let capped = twins.handle(DataPathPort::String(0), &reply(v6).tcp(), 0);
+        let DataPathVerdict::Sent(_, bytes) = capped else {
+            panic!("it is sent")
+        };
+        let tcp = if v6 { 40 } else { 20 };
+        assert_eq!(bytes[tcp + 14..tcp + 16], (1_u16 << 12).to_be_bytes());
+        twins.set_slots([1; SLOTS]);
+        let data = HandMade {
+            payload: 100,
+            ..request(v6)
+        };
+        let stays = twins.handle(OUTSIDE, &data.tcp(), 0);
+        assert_eq!(sent_to(&stays), Some(DataPathPort::String(0)));
+        twins.set_caching(0, true);
+        twins.set_mode(0, EdgeStringMode::Held);
+        assert_eq!(twins.handle(OUTSIDE, &data.tcp(), 0), DataPathVerdict::Dropped);
+        assert_eq!(twins.handle(OUTSIDE, &data.tcp(), 0), DataPathVerdict::Dropped);
+        twins.bump_generation(0);
+        twins.set_mode(0, EdgeStringMode::Down);
+        let moved = twins.handle(OUTSIDE, &data.tcp(), 0);
+        assert_eq!(sent_to(&moved), Some(DataPathPort::String(1)));
+        twins.set_cap(0, None);
+        twins.set_caching(0, false);
+    }
+    let counts = [
+        "moved",
+        "capped",
+        "copied",
+        "dropped_held",
+        "handshakes",
+        "new_flows",
+    ];
+    assert_eq!(counts.map(|name| twins.model.count(name)), [2, 2, 2, 4, 2, 2]);
+    twins.assert_equal_counts();
+}
+
+#[test]
+fn a_flow_that_left_first_follows_the_other_edge() {
+    let Some(mut twins) = Twins::new("a_flow_that_left_first", None) else {
+        return;
+    };
+    twins.set_slots([0; SLOTS]);
+    let entering = request(false).udp();
+    let leaving = reply(false).udp();
+    for string in [1, 2, 1] {
+        twins.handle(DataPathPort::String(string), &leaving, 0);
+        let verdict = twins.handle(OUTSIDE, &entering, 0);
+        assert_eq!(sent_to(&verdict), Some(DataPathPort::String(string)));
+    }
+    twins.set_mode(2, EdgeStringMode::Held);
+    twins.handle(DataPathPort::String(2), &leaving, 0); // the other edge does not know yet that it has failed
+    let verdict = twins.handle(OUTSIDE, &entering, 0);
+    assert_eq!(sent_to(&verdict), Some(DataPathPort::String(1)));
+    twins.bump_generation(1);
+    twins.sweep(1);
+    let verdict = twins.handle(OUTSIDE, &entering, 0);
+    assert_eq!(sent_to(&verdict), Some(DataPathPort::String(0)));
+    twins.assert_equal_counts();
+}
+
+/// Packets of all kinds, also of kinds that nobody sends. Each is handled as a packet from outside and from a string.
+fn table() -> Vec<Vec<u8>> {
+    let mut packets = Vec::new();
+    for v6 in [false, true] {
+        for made in [request(v6), reply(v6)] {
+            packets.extend([
+                made.tcp(),
+                made.udp(),
+                made.unreachable(&made.tcp()),
+                made.unreachable(&made.udp()),
+            ]);
+            packets.push(made.icmp(vec![8, 0, 0, 0, 1, 2, 3, 4]));
+            packets.push(made.icmp(vec![128, 0, 0, 0, 1, 2, 3, 4]));
+            packets.push(made.ip(47, &[0; 8])); // GRE
+            packets.push(made.ip(TCP, &made.tcp()[..4]));
+            packets.push(made.ip(UDP, &[1, 2, 3]));
+            packets.extend([0, 1, 2].map(|hops| HandMade { hops, ..made.clone() }.tcp()));
+            packets.push(
+                HandMade {
+                    hops: 1,
+                    ..made.clone()
+                }
+                .udp(),
+            );
+            for offset in [0x00_u8, 0x40, 0x60, 0x80, 0xf0] {
+                let mut odd = made.tcp();
+                let at = odd.len() - 8;
+                odd[at] = offset; // the data offset
+                packets.push(odd);
+            }
+            let mut padded = made.tcp();
+            padded.extend([0; 20]);
+            packets.push(padded);
+            packets.push(made.tcp()[..30].to_vec());
+        }
+    }
+    let (v4, v6) = (request(false), request(true));
+    for flags in [[0x20, 0], [0x20, 3], [0, 3], [0x40, 0]] {
+        for mut packet in [v4.udp(), v4.tcp()] {
+            packet[6..8].copy_from_slice(&flags);
+            fix_ipv4_header(&mut packet);
+            packets.push(packet);
+        }
+        let fragment = [0, flags[1] << 3, flags[0] >> 5 & 1, 0, 0, 0, 9];
+        packets.push(with_extension(&v6.udp(), FRAGMENT, &fragment));
+    }
+    packets.push(with_extension(&v6.tcp(), HOP_BY_HOP, &PADDING));
+    let many = (0..8).fold(v6.tcp(), |packet, _| {
+        with_extension(&packet, DESTINATION_OPTIONS, &PADDING)
+    });
+    packets.push(many);
+    for to in [
+        "10.2.0.77",
+        "10.3.0.1",
+        "224.0.0.5",
+        "255.255.255.255",
+        "169.254.1.1",
+        "127.0.0.1",
+        "0.0.0.0",
+    ] {
+        packets.push(
+            HandMade {
+                to: address(to),
+                ..request(false)
+            }
+            .tcp(),
+        );
+    }
+    for to in ["fd02::77", "fd03::1", "ff02::5", "fe80::1", "::1", "::"] {
+        packets.push(
+            HandMade {
+                to: address(to),
+                ..request(true)
+            }
+            .tcp(),
+        );
+    }
+    packets.push(
+        HandMade {
+            from: address("fe80::7"),
+            ..request(true)
+        }
+        .tcp(),
+    );
+    packets.push(
+        HandMade {
+            from: address("169.254.3.3"),
+            ..request(false)
+        }
+        .tcp(),
+    );
+    let with_options = with_ip_options(&request(false).tcp());
+    packets.extend([vec![0; 60], with_options]);
+    packets
+}
+
+/// An IPv4 packet with four bytes of options.
+fn with_ip_options(packet: &[u8]) -> Vec<u8> {
+    let mut changed = [&packet[..20], &[1, 1, 1, 1], &packet[20..]].concat();
+    changed[0] = 0x46;
+    let total = u16::try_from(changed.len()).expect("short");
+    changed[2..4].copy_from_slice(&total.to_be_bytes());
+    fix_ipv4_header(&mut changed);
+    changed
+}
+
+#[test]
+fn packets_of_all_kinds_fare_alike() {
+    for policy in [
+        None,
+        Some(CachePolicy::Syn),
+        Some(CachePolicy::Lowest),
+        Some(CachePolicy::All),
+    ] {
+        let Some(mut twins) = Twins::new("packets_of_all_kinds_fare_alike", policy) else {
+            return;
+        };
+        twins.set_caching(0, true);
+        twins.set_caching(1, true);
+        twins.set_cap(1, Some(1000));
+        for port in [OUTSIDE, DataPathPort::String(0), DataPathPort::String(2)] {
+            for packet in table() {
+                twins.handle(port, &packet, 0);
+            }
+        }
+        twins.assert_equal_counts();
+    }
+}
+
+/// A random packet between a few ends.
+fn random_packet(random: &mut Random) -> (DataPathPort, Vec<u8>, u16) {
+    let v6 = random.below(3) == 0;
+    let client = if v6 {
+        random.one_of(&["fd01::5", "fd01::6"])
+    } else {
+        random.one_of(&["10.1.0.5", "10.1.0.6"])
+    };
+    let server = if v6 {
+        random.one_of(&["fd02::9", "fd02::8", "fd02::77"])
+    } else {
+        random.one_of(&["10.2.0.9", "10.2.0.8", "10.2.0.77"])
+    };
+    let enters = random.below(2) == 0;
+    let (from, to) = if enters {
+        (client, server)
+    } else {
+        (server, client)
+    };
+    let (client_port, server_port) = (random.one_of(&[40_000, 40_001, 40_002]), 80);
+    let ports = if enters {
+        (client_port, server_port)
+    } else {
+        (server_port, client_port)
+    };
+    let number = |random: &mut Random| {
+        (u32::MAX - 500).wrapping_add(u32::try_from(random.below(12)).expect("small") * 100)
+    };
+    let shift = u8::try_from(random.below(16)).expect("small");
+    let options: [Vec<u8>; 6] = [
+        vec![],
+        scale(shift),
+        vec![2, 4, 5, 180, 3, 3, shift, 0],
+        vec![3, 3],
+        vec![8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, shift],
+        vec![9, 0, 3, 3, shift],
+    ];
+    let made = HandMade {
+        hops: random.one_of(&[64, 64, 64, 64, 64, 2, 1, 255]),
+        seq: number(random),
+        ack: number(random).wrapping_add(random.one_of(&[0, 1])),
+        flags: random.one_of(&[
+            ACK,
+            ACK,
+            ACK,
+            ACK,
+            SYN,
+            SYN | ACK,
+            FIN | ACK,
+            RST,
+            RST | ACK,
+            0,
+            SYN | FIN,
+            0xff,
+        ]),
+        window: u16::try_from(random.below(65_536)).expect("16 bits"),
+        options: options[usize::try_from(random.below(6)).expect("small")].clone(),
+        payload: random.one_of(&[0, 0, 100, 200, 300]),
+        ..HandMade::new(address(from), address(to), ports)
+    };
+    let first = u32::MAX - 500;
+    let made = if made.flags & SYN != 0 && random.below(4) > 0 {
+        HandMade {
+            seq: first,
+            ack: first.wrapping_add(1),
+            ..made
+        }
+    } else {
+        made
+    };
+    let packet = match random.below(12) {
+        0 => made.udp(),
+        1 => made.unreachable(&made.tcp()),
+        2 => {
+            let quoted = HandMade {
+                from: made.to,
+                to: made.from,
+                ports: (made.ports.1, made.ports.0),
+                ..made.clone()
+            };
+            made.unreachable(&quoted.tcp())
+        }
+        _ => made.tcp(),
+    };
+    let gso_size = random.one_of(&[0, 0, 0, 100]);
+    let string = usize::try_from(random.below(STRINGS as u64)).expect("few");
+    let port = if enters {
+        OUTSIDE
+    } else {
+        DataPathPort::String(string)
+    };
+    (port, damaged(random, packet), gso_size)
+}
+
+/// Sometimes changes a byte of the headers, or cuts the packet off.
+fn damaged(random: &mut Random, mut packet: Vec<u8>) -> Vec<u8> {
+    let len = packet.len() as u64;
+    match random.below(25) {
+        0 => packet.truncate(usize::try_from(random.below(len)).expect("short").max(20)),
+        1 => {
+            let at = usize::try_from(random.below(len.min(70))).expect("short");
+            packet[at] = random.next().to_le_bytes()[0];
+        }
+        2 => packet.extend([0; 6]),
+        _ => {}
+    }
+    packet
+}
+
+/// Sometimes changes what the agent tells the data path.
+fn random_order(random: &mut Random, twins: &mut Twins) {
+    let string = usize::try_from(random.below(STRINGS as u64)).expect("few");
+    match random.below(120) {
+        0 => twins.set_mode(string, EdgeStringMode::Held),
+        1 => {
+            twins.bump_generation(string);
+            twins.set_mode(string, EdgeStringMode::Down);
+        }
+        2..=4 => twins.set_mode(string, EdgeStringMode::Up),
+        5 => twins.set_caching(string, true),
+        6 => twins.set_caching(string, random.below(2) == 0),
+        7 => twins.set_cap(
+            string,
+            Some(u32::try_from(random.below(1 << 16)).expect("small").max(1)),
+        ),
+        8 => twins.set_cap(string, None),
+        9 => twins.sweep(string),
+        10 => {
+            let mut slots = [0; SLOTS];
+            slots.fill_with(|| u8::try_from(random.below(STRINGS as u64)).expect("few"));
+            twins.set_slots(slots);
+        }
+        11 => {
+            let away = random.below(2) == 0;
+            twins.set_agent_away(away);
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn random_packets_fare_alike() {
+    for (seed, policy) in [
+        (1, CachePolicy::Syn),
+        (2, CachePolicy::Lowest),
+        (3, CachePolicy::All),
+    ] {
+        let Some(mut twins) = Twins::new("random_packets_fare_alike", Some(policy)) else {
+            return;
+        };
+        let mut random = Random(seed);
+        for _ in 0..20_000 {
+            random_order(&mut random, &mut twins);
+            let (port, packet, gso_size) = random_packet(&mut random);
+            twins.handle(port, &packet, gso_size);
+        }
+        twins.assert_equal_counts();
+        let seen = [
+            "moved",
+            "capped",
+            "uncapped_flows",
+            "copied",
+            "dropped_held",
+            "other_string",
+            "no_next_hop",
+        ];
+        for name in seen {
+            assert!(twins.model.count(name) > 0, "{name}");
+        }
+        assert_eq!(twins.modelled_copies, twins.model.count("copied"));
+        assert!(twins.model.count("icmp_errors") > 0 && twins.model.count("malformed") > 0);
+    }
+}

@@ -1,0 +1,229 @@
+//! What the cache holds of one flow, as the eBPF programs know it.
+//!
+//! The programs copy a packet only if it changes what the cache holds of its flow. So most packets of a failing string cost no copy. The
+//! cache must be roomy: if it refuses a packet for want of memory, the mirror does not know that, and a repetition is not copied.
+
+use super::cache::CachePolicy;
+use super::{EdgeDirection, EdgeSegment};
+use crate::Seq;
+
+/// Whether `number` is equal to `other` or comes after it.
+fn reaches(number: Seq, other: Seq) -> bool {
+    number.distance_from(other) >= 0
+}
+
+/// The lowest waiting packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MirroredPacket {
+    seq: Seq,
+    end: Seq,
+    syn: bool,
+}
+
+/// `struct edge_mirror` in `bpf/`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheMirror {
+    held: Option<MirroredPacket>,
+    highest: Option<Seq>,
+    fin_end: Option<Seq>,
+    fin_out: bool,
+    /// The lowest waiting packet was acknowledged, and the next one is not known.
+    is_deep: bool,
+    /// Not known: every packet may change the cache.
+    is_unsure: bool,
+}
+
+impl CacheMirror {
+    /// Whether a packet changes what the cache holds of its flow.
+    pub fn on_packet(&mut self, way: EdgeDirection, segment: &EdgeSegment, policy: CachePolicy) -> bool {
+        match way {
+            EdgeDirection::Entering => self.on_entering(segment, policy),
+            EdgeDirection::Leaving => self.on_leaving(segment, policy),
+        }
+    }
+
+    const fn has_entry(&self) -> bool {
+        self.held.is_some() || self.highest.is_some()
+    }
+
+    fn on_entering(&mut self, segment: &EdgeSegment, policy: CachePolicy) -> bool {
+        if segment.rst {
+            *self = Self::default();
+            return true;
+        }
+        if segment.numbers() == 0 || (policy == CachePolicy::Syn && !segment.syn) {
+            return false;
+        }
+        // It is not known whether this SYN is the lowest waiting packet.
+        self.is_unsure |= segment.syn && self.is_deep;
+        if self.is_unsure {
+            return true;
+        }
+        let is_held = |held: MirroredPacket| held.syn && held.seq == segment.seq;
+        if segment.syn && !self.held.is_some_and(is_held) {
+            *self = Self::default(); // another connection: the cache forgets the earlier one
+        }
+        let mut changes = false;
+        if segment.fin && self.has_entry() {
+            self.fin_end = Some(segment.end());
+            changes = true;
+        }
+        if self.highest.is_some_and(|ack| reaches(ack, segment.end())) {
+            return changes;
+        }
+        if self.is_deep {
+            return true;
+        }
+        if let Some(held) = self.held {
+            if held.seq == segment.seq && reaches(held.end, segment.end()) {
+                return changes;
+            }
+            if !reaches(held.seq, segment.seq) {
+                return policy == CachePolicy::All || changes;
+            }
+        }
+        self.held = Some(MirroredPacket {
+            seq: segment.seq,
+            end: segment.end(),
+            syn: segment.syn,
+        });
+        if segment.fin {
+            self.fin_end = Some(segment.end());
+        }
+        true
+    }
+
+    fn on_leaving(&mut self, segment: &EdgeSegment, policy: CachePolicy) -> bool {
+        if segment.rst || (segment.syn && segment.ack.is_none()) {
+            *self = Self::default();
+            return true;
+        }
+        let Some(ack) = segment.ack else {
+            return false;
+        };
+        if self.is_unsure {
+            return true;
+        }
+        let releases = self.held.is_some_and(|held| reaches(ack, held.end));
+        let had_entry = self.has_entry();
+        if releases {
+            self.held = None;
+        }
+        if policy == CachePolicy::Syn {
+            return releases;
+        }
+        let mut changes = releases;
+        if segment.fin && had_entry {
+            self.fin_out = true;
+            changes = true;
+        }
+        if self.fin_out && self.fin_end.is_some_and(|fin| reaches(ack, fin)) {
+            *self = Self::default();
+            return true;
+        }
+        self.is_deep |= releases && policy == CachePolicy::All;
+        let is_higher = self.highest.is_none_or(|highest| !reaches(highest, ack));
+        if is_higher && (segment.numbers() == 0 || releases || self.highest.is_some()) {
+            self.highest = Some(ack);
+            changes = true;
+        }
+        changes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::cache::{Cache, CacheConfig};
+    use super::*;
+
+    type Step = (EdgeDirection, EdgeSegment);
+
+    /// A random packet of a conversation with sequence numbers that wrap.
+    fn step() -> impl Strategy<Value = Step> {
+        let number = || (0..12_u32).prop_map(|number| Seq((u32::MAX - 499).wrapping_add(number * 100)));
+        let flag = |weight| prop_oneof![20 => Just(false), weight => Just(true)];
+        let len = prop_oneof![2 => Just(0), 4 => Just(100), 2 => Just(200), 1 => Just(300), 1 => Just(50)];
+        let flags = (
+            flag(3),
+            flag(2),
+            flag(1),
+            prop_oneof![1 => Just(false), 8 => Just(true)],
+        );
+        (any::<bool>(), number(), number(), len, flags).prop_map(
+            |(enters, seq, ack, len, (syn, fin, rst, has_ack))| {
+                let segment = EdgeSegment {
+                    seq,
+                    len: if syn { 0 } else { len },
+                    ack: has_ack.then_some(ack),
+                    syn,
+                    fin,
+                    rst,
+                };
+                let way = if enters {
+                    EdgeDirection::Entering
+                } else {
+                    EdgeDirection::Leaving
+                };
+                (way, segment)
+            },
+        )
+    }
+
+    fn feed(cache: &mut Cache<u32, usize>, (way, segment): &Step, number: usize) {
+        match way {
+            EdgeDirection::Entering => cache.on_entering(1, segment, 140, || number),
+            EdgeDirection::Leaving => cache.on_leaving(1, segment, 140, || number),
+        }
+    }
+
+    fn held(cache: &Cache<u32, usize>) -> (Vec<usize>, Option<usize>) {
+        (cache.waiting(1).copied().collect(), cache.highest(1).copied())
+    }
+
+    #[test]
+    fn a_download_costs_one_copy_for_each_acknowledgement() {
+        let data = |seq: u32| EdgeSegment {
+            seq: Seq(seq),
+            len: 100,
+            ..EdgeSegment::default()
+        };
+        let ack = |number: u32| EdgeSegment {
+            ack: Some(Seq(number)),
+            ..EdgeSegment::default()
+        };
+        let mut mirror = CacheMirror::default();
+        let mut is_copied = |way, segment| mirror.on_packet(way, &segment, CachePolicy::Lowest);
+        assert!(is_copied(EdgeDirection::Entering, data(1000)));
+        assert!(!is_copied(EdgeDirection::Entering, data(1100)));
+        assert!(!is_copied(EdgeDirection::Entering, ack(7)));
+        assert!(is_copied(EdgeDirection::Leaving, ack(1100)));
+        assert!(!is_copied(EdgeDirection::Leaving, ack(1100)));
+        assert!(is_copied(EdgeDirection::Entering, data(1200)));
+        assert!(is_copied(EdgeDirection::Entering, data(1100)));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        /// A cache that gets only the packets that the mirror chooses holds the same as a cache that gets all packets.
+        #[test]
+        fn the_chosen_packets_are_enough(
+            steps in prop::collection::vec(step(), 0..60),
+            policy in prop_oneof![Just(CachePolicy::Syn), Just(CachePolicy::Lowest), Just(CachePolicy::All)],
+        ) {
+            let config = CacheConfig { policy, max_bytes: 1_000_000, max_packets: 10_000 };
+            let (mut all, mut chosen) = (Cache::new(config), Cache::new(config));
+            let mut mirror = CacheMirror::default();
+            for (number, step) in steps.iter().enumerate() {
+                feed(&mut all, step, number);
+                if mirror.on_packet(step.0, &step.1, policy) {
+                    feed(&mut chosen, step, number);
+                }
+                prop_assert_eq!(held(&chosen), held(&all), "after step {}: {:?}", number, step);
+                prop_assert_eq!(chosen.connections(), all.connections());
+            }
+        }
+    }
+}
