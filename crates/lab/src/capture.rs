@@ -1,4 +1,4 @@
-//! Packet captures: tcpdump at the client, at the router's LAN side, and at both nodes.
+//! Packet captures: tcpdump at the client, at the router's LAN side, at both nodes, and at the servers behind a cluster.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,10 +33,12 @@ pub enum Point {
     NodeA,
     /// Node b's interface.
     NodeB,
+    /// The interface of the servers behind a cluster of forwarding nodes.
+    Server,
 }
 
 impl Point {
-    /// All points.
+    /// The points of a pair's network.
     pub const ALL: [Self; 4] = [Self::Client, Self::Router, Self::NodeA, Self::NodeB];
 
     /// The name of the point's file, without the extension.
@@ -46,15 +48,7 @@ impl Point {
             Self::Router => "router",
             Self::NodeA => "node-a",
             Self::NodeB => "node-b",
-        }
-    }
-
-    fn place(self, network: &Topology) -> (&Netns, &'static str) {
-        match self {
-            Self::Client => (&network.client, INTERFACE),
-            Self::Router => (&network.router, ROUTER_LAN_INTERFACE),
-            Self::NodeA => (&network.nodes[0], INTERFACE),
-            Self::NodeB => (&network.nodes[1], INTERFACE),
+            Self::Server => "server",
         }
     }
 }
@@ -97,14 +91,18 @@ impl Captures {
     /// # Errors
     /// As [`Self::start_at`].
     pub fn start(network: &Topology, directory: &Path, snap: u32) -> Result<Self> {
-        let places = Point::ALL.map(|point| {
-            let (namespace, interface) = point.place(network);
-            CapturedInterface {
-                point,
-                name: point.name().to_owned(),
-                namespace,
-                interface,
-            }
+        let [a, b] = &network.nodes;
+        let places = [
+            (Point::Client, &network.client, INTERFACE),
+            (Point::Router, &network.router, ROUTER_LAN_INTERFACE),
+            (Point::NodeA, a, INTERFACE),
+            (Point::NodeB, b, INTERFACE),
+        ]
+        .map(|(point, namespace, interface)| CapturedInterface {
+            point,
+            name: point.name().to_owned(),
+            namespace,
+            interface,
         });
         Self::start_at(&places, directory, snap)
     }

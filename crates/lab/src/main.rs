@@ -7,6 +7,7 @@ mod clock;
 mod cluster;
 mod crash;
 mod demo;
+mod edge;
 mod edge_memory;
 mod emulator;
 mod fence;
@@ -58,6 +59,8 @@ enum LabCommand {
     Cluster(cluster::ClusterOptions),
     Crash(crash::CrashOptions),
     Demo(demo::DemoOptions),
+    EdgeFailover(edge::failover::EdgeFailoverOptions),
+    EdgeRate(edge::rate::EdgeRateOptions),
     Figure(figure::FigureOptions),
     Guide(guide::GuideOptions),
     Merge(figure::MergeOptions),
@@ -79,6 +82,8 @@ enum LabCommand {
     Fence(fence::FenceOptions),
     #[command(name = client::CLIENT, hide = true)]
     Client,
+    #[command(name = edge::flows::FLOWS, hide = true)]
+    Flows,
     #[command(name = teardown::WATCHDOG, hide = true)]
     Watchdog,
 }
@@ -113,6 +118,9 @@ fn main() -> ExitCode {
         LabCommand::Cluster(options) => run::run(&options),
         LabCommand::Crash(options) => run::run(&options),
         LabCommand::Demo(options) => run::run(&options),
+        LabCommand::EdgeFailover(options) => run::run(&options),
+        LabCommand::EdgeRate(options) => run::run(&options),
+        LabCommand::Flows => edge::flows::main().map(|()| LabOutcome::Held),
         LabCommand::Figure(options) => figure::run(&options),
         LabCommand::Merge(options) => figure::merge(&options),
         LabCommand::Replay(options) => swarm::replay(&options),

@@ -2,7 +2,7 @@
 //! cheap as possible, so that the cost of the path between them shows.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -141,7 +141,8 @@ fn read_head(reader: &mut impl BufRead) -> Result<(u16, u64)> {
 }
 
 fn sink(port: u16) -> Result<()> {
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
+    // Linux accepts IPv4 connections at this address, too.
+    let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))?;
     for stream in listener.incoming() {
         let stream = stream?;
         std::thread::spawn(move || {

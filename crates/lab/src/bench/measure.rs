@@ -64,7 +64,10 @@ fn bulk(client: &Netns, arguments: &[&str]) -> Result<Bulk> {
 }
 
 /// Busy time of all processors since the machine started, in seconds.
-fn busy_seconds() -> Result<f64> {
+///
+/// # Errors
+/// If the kernel does not tell.
+pub fn busy_seconds() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/stat").context("read /proc/stat")?;
     let line = text.lines().next().unwrap_or_default();
     let ticks: Vec<f64> = line

@@ -1,6 +1,7 @@
 //! `steadfast-lab bench`: the cost of protection, as ratios within one run.
 
 mod calibration;
+mod edge;
 pub mod load;
 mod measure;
 mod options;
@@ -9,6 +10,8 @@ mod scale;
 mod scene;
 pub mod sim;
 mod target;
+
+pub use self::scene::{SINK_PORT, start_sink};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -24,6 +27,7 @@ pub struct BenchOptions {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Subject {
+    Edge(edge::EdgeBenchOptions),
     Pair(pair::PairBenchOptions),
     Scale(scale::ScaleBenchOptions),
     Sim(sim::SimBenchOptions),
@@ -35,6 +39,7 @@ enum Subject {
 /// If it could not be run to its end.
 pub fn run(options: &BenchOptions) -> Result<LabOutcome> {
     match &options.subject {
+        Subject::Edge(edge) => edge::run(edge),
         Subject::Pair(pair) => pair::run(pair),
         Subject::Scale(scale) => scale::run(scale),
         Subject::Sim(sim) => sim::run(sim),

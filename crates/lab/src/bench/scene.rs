@@ -172,7 +172,11 @@ impl BenchTestbed {
     }
 }
 
-fn start_sink(node: &Netns, name: &str, directory: &Path) -> Result<LoggedProcess> {
+/// Starts a server for uploads on `node`.
+///
+/// # Errors
+/// If it does not listen.
+pub fn start_sink(node: &Netns, name: &str, directory: &Path) -> Result<LoggedProcess> {
     let mut command = node.command(std::env::current_exe()?)?;
     command.args([super::load::LOAD, "sink", &SINK_PORT.to_string()]);
     let mut process = LoggedProcess::start(&format!("sink-{name}"), command, directory)?;

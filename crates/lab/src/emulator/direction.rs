@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use linux::packet_socket::{FRAME_MAX, PacketSocket, on_the_wire};
+use linux::packet_socket::{FRAME_MAX, OnTheWire, PacketSocket, on_the_wire};
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::prctl::set_timerslack;
 use proto::Instant;
 use serde::Serialize;
-use sim::link::{Link, LinkVerdict};
+use sim::link::{InvalidLink, Link, LinkConfig, LinkVerdict};
 
 use crate::clock::monotonic;
 
@@ -40,6 +40,59 @@ pub struct Passed {
     pub late_us_max: u64,
 }
 
+/// Length of a bin of [`QueueTrace`].
+const QUEUE_BIN: Duration = Duration::from_millis(10);
+
+/// The queue of one direction over time. Empty if the link's rate is not limited, because nothing waits then.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct QueueTrace {
+    /// Bins in which frames came, in order of time.
+    pub bins: Vec<QueueBin>,
+}
+
+/// Counts of 10 ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct QueueBin {
+    /// Beginning of the bin, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub at_ns: u64,
+    /// Largest number of waiting frames.
+    pub waiting_max: usize,
+    /// Packets dropped because the queue was full.
+    pub dropped: u64,
+    /// Bytes that the link accepted, as they are on the cable.
+    pub bytes: u64,
+}
+
+impl QueueTrace {
+    /// The bin of `now`. Times never go back.
+    fn bin(&mut self, now: Instant) -> &mut QueueBin {
+        let length = QUEUE_BIN.as_nanos() as u64;
+        let at_ns = now.as_nanos() / length * length;
+        if self.bins.last().is_none_or(|last| last.at_ns < at_ns) {
+            self.bins.push(QueueBin {
+                at_ns,
+                ..QueueBin::default()
+            });
+        }
+        self.bins.last_mut().expect("a bin was pushed")
+    }
+
+    /// The bins that begin between two times.
+    pub fn between(&self, from_ns: u64, to_ns: u64) -> impl Iterator<Item = &QueueBin> {
+        let within = move |bin: &&QueueBin| (from_ns..to_ns).contains(&bin.at_ns);
+        self.bins.iter().filter(within)
+    }
+}
+
+/// Everything that one direction has carried.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Carried {
+    /// Counters of the whole time.
+    pub passed: Passed,
+    /// The queue over time.
+    pub queue: QueueTrace,
+}
+
 /// One direction.
 pub struct WanDirection {
     link: Link,
@@ -50,7 +103,8 @@ pub struct WanDirection {
     /// Receive buffer. Frames are copied from here, so that a queued frame takes no more memory than its length.
     arrival: Vec<u8>,
     spare: Vec<Vec<u8>>,
-    passed: Passed,
+    has_queue: bool,
+    carried: Carried,
 }
 
 /// A frame on its way, ordered by its arrival time.
@@ -62,25 +116,34 @@ struct Flight {
 }
 
 impl WanDirection {
-    /// Carries frames from one socket to the other as `link` decides.
-    pub fn new(link: Link, from: Arc<PacketSocket>, to: Arc<PacketSocket>) -> Self {
-        Self {
-            link,
+    /// Carries frames from one socket to the other over a link with this configuration. Losses are drawn from `seed`.
+    ///
+    /// # Errors
+    /// If there is no such link.
+    pub fn new(
+        config: LinkConfig,
+        seed: u64,
+        from: Arc<PacketSocket>,
+        to: Arc<PacketSocket>,
+    ) -> Result<Self, InvalidLink> {
+        Ok(Self {
+            has_queue: config.rate_bits_per_s.is_some(),
+            link: Link::new(config, seed)?,
             from,
             to,
             flight: BinaryHeap::new(),
             taken: 0,
             arrival: vec![0; FRAME_MAX],
             spare: Vec::new(),
-            passed: Passed::default(),
-        }
+            carried: Carried::default(),
+        })
     }
 
     /// Carries frames until `stop`.
     ///
     /// # Errors
     /// If a socket fails. An interface that is down is no error.
-    pub fn carry(mut self, stop: &AtomicBool) -> Result<Passed> {
+    pub fn carry(mut self, stop: &AtomicBool) -> Result<Carried> {
         // The default, 50 µs, would be added to every delay.
         set_timerslack(1).context("PR_SET_TIMERSLACK")?;
         // A real cable does not wait for a CPU.
@@ -91,8 +154,8 @@ impl WanDirection {
                 self.sleep()?;
             }
         }
-        self.passed.overrun += u64::from(self.from.drops().context("count drops")?);
-        Ok(self.passed)
+        self.carried.passed.overrun += u64::from(self.from.drops().context("count drops")?);
+        Ok(self.carried)
     }
 
     fn send_due(&mut self) -> Result<()> {
@@ -104,14 +167,15 @@ impl WanDirection {
                 break;
             };
             let late = now.since(at).as_micros() as u64;
-            self.passed.late_us_max = self.passed.late_us_max.max(late);
+            let passed = &mut self.carried.passed;
+            passed.late_us_max = passed.late_us_max.max(late);
             let wire = on_the_wire(&frame);
             match unless_down(self.to.send(&frame).map(Some), None).context("send")? {
                 Some(true) => {
-                    self.passed.packets += wire.packets as u64;
-                    self.passed.bytes += wire.bytes as u64;
+                    passed.packets += wire.packets as u64;
+                    passed.bytes += wire.bytes as u64;
                 }
-                Some(false) => self.passed.overrun += 1,
+                Some(false) => passed.overrun += 1,
                 None => {} // the cable is pulled, and the frame is lost
             }
             self.spare.push(frame);
@@ -135,8 +199,12 @@ impl WanDirection {
     }
 
     fn decide(&mut self, frame: Vec<u8>) {
-        let wire = on_the_wire(&frame);
-        match self.link.offer(monotonic(), wire.bytes) {
+        let (now, wire) = (monotonic(), on_the_wire(&frame));
+        let verdict = self.link.offer(now, wire.bytes);
+        if self.has_queue {
+            self.note(now, verdict, wire);
+        }
+        match verdict {
             LinkVerdict::Deliver { at, copy_at } => {
                 if let Some(copy_at) = copy_at {
                     self.launch(copy_at, frame.clone());
@@ -144,11 +212,23 @@ impl WanDirection {
                 self.launch(at, frame);
                 return;
             }
-            LinkVerdict::Lost => self.passed.lost += wire.packets as u64,
-            LinkVerdict::QueueFull => self.passed.queue_full += wire.packets as u64,
+            LinkVerdict::Lost => self.carried.passed.lost += wire.packets as u64,
+            LinkVerdict::QueueFull => self.carried.passed.queue_full += wire.packets as u64,
             LinkVerdict::Down => {}
         }
         self.spare.push(frame);
+    }
+
+    /// Notes the queue after a frame got this verdict.
+    fn note(&mut self, now: Instant, verdict: LinkVerdict, wire: OnTheWire) {
+        let (waiting, _) = self.link.waiting(now);
+        let bin = self.carried.queue.bin(now);
+        bin.waiting_max = bin.waiting_max.max(waiting);
+        match verdict {
+            LinkVerdict::QueueFull => bin.dropped += wire.packets as u64,
+            LinkVerdict::Deliver { .. } | LinkVerdict::Lost => bin.bytes += wire.bytes as u64,
+            LinkVerdict::Down => {}
+        }
     }
 
     fn launch(&mut self, at: Instant, frame: Vec<u8>) {
@@ -200,6 +280,22 @@ impl Eq for Flight {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_queue_is_traced_in_bins() {
+        let mut trace = QueueTrace::default();
+        for (ms, waiting) in [(10, 1), (12, 5), (19, 2), (40, 3)] {
+            let bin = trace.bin(Instant::from_nanos(ms * 1_000_000));
+            bin.waiting_max = bin.waiting_max.max(waiting);
+        }
+        let seen: Vec<_> = trace
+            .bins
+            .iter()
+            .map(|bin| (bin.at_ns, bin.waiting_max))
+            .collect();
+        assert_eq!(seen, [(10_000_000, 5), (40_000_000, 3)]);
+        assert_eq!(trace.between(20_000_000, 50_000_000).count(), 1);
+    }
 
     #[test]
     fn frames_arrive_by_time_and_then_in_order() {

@@ -1,7 +1,8 @@
-//! The way between client and router, with a round-trip time, a rate and a loss. The simulator's [`Link`] decides about each frame.
+//! A cable with a delay, a rate and a loss, such as the way between client and router. The simulator's [`Link`](sim::link::Link) decides
+//! about each frame.
 //!
 //! ```text
-//!  client ── [client]  Direction: Link  [router] ── router       [..]: packet sockets in the namespace `wan`
+//!  client ── [client]  Direction: Link  [router] ── router       [..]: packet sockets in a namespace of their own
 //!                ◀──── Direction: Link ────
 //! ```
 //!
@@ -22,10 +23,10 @@ use clap::Args;
 use linux::netns::Netns;
 use linux::packet_socket::PacketSocket;
 use serde::Serialize;
-use sim::link::{Link, LinkConfig};
+use sim::link::LinkConfig;
 
-pub use self::direction::Passed;
 use self::direction::WanDirection;
+pub use self::direction::{Carried, Passed};
 use crate::net::{WAN_CLIENT_INTERFACE, WAN_ROUTER_INTERFACE};
 
 /// Properties of the way between client and router. Without any of them, client and router are plugged together.
@@ -105,7 +106,7 @@ fn percent(text: &str) -> Result<f64, String> {
 #[derive(Debug)]
 pub struct Emulator {
     stop: Arc<AtomicBool>,
-    directions: Vec<JoinHandle<Result<Passed>>>,
+    directions: Vec<JoinHandle<Result<Carried>>>,
 }
 
 impl Emulator {
@@ -114,48 +115,72 @@ impl Emulator {
     /// # Errors
     /// If a packet socket or a thread cannot be created.
     pub fn start(wan: &Netns, way: WanOptions, seed: u64) -> Result<Self> {
-        let open = |interface| wan.run(|| PacketSocket::open(interface));
-        let client = Arc::new(open(WAN_CLIENT_INTERFACE)??);
-        let router = Arc::new(open(WAN_ROUTER_INTERFACE)??);
+        let link = way.link();
+        Self::join(
+            wan,
+            [WAN_CLIENT_INTERFACE, WAN_ROUTER_INTERFACE],
+            [link.clone(), link],
+            seed,
+        )
+    }
+
+    /// Connects two interfaces in `namespace`. The first link leads from the first interface to the second, and the second link leads
+    /// back. Losses are drawn from `seed`.
+    ///
+    /// # Errors
+    /// If a packet socket or a thread cannot be created.
+    pub fn join(namespace: &Netns, interfaces: [&str; 2], links: [LinkConfig; 2], seed: u64) -> Result<Self> {
+        let open = |interface| namespace.run(|| PacketSocket::open(interface));
+        let left = Arc::new(open(interfaces[0])??);
+        let right = Arc::new(open(interfaces[1])??);
         let mut emulator = Self {
             stop: Arc::default(),
             directions: Vec::new(),
         };
+        let [there, back] = links;
         let ways = [
-            ("to the router", &client, &router, seed),
+            (interfaces[1], there, &left, &right, seed),
             // A different random sequence than that of the first direction.
-            ("to the client", &router, &client, !seed),
+            (interfaces[0], back, &right, &left, !seed),
         ];
-        for (name, from, to, seed) in ways {
-            let link = Link::new(way.link(), seed).context("cannot emulate such a link")?;
-            let direction = WanDirection::new(link, Arc::clone(from), Arc::clone(to));
+        for (name, link, from, to, seed) in ways {
+            let direction = WanDirection::new(link, seed, Arc::clone(from), Arc::clone(to))
+                .context("cannot emulate such a link")?;
             let stop = Arc::clone(&emulator.stop);
             let carry = move || {
-                let passed = direction.carry(&stop);
-                if let Err(error) = &passed {
+                let carried = direction.carry(&stop);
+                if let Err(error) = &carried {
                     tracing::error!("the emulator ends: {error:#}");
                 }
-                passed
+                carried
             };
-            let thread = Builder::new().name(name.to_owned()).spawn(carry)?;
+            let thread = Builder::new().name(format!("to {name}")).spawn(carry)?;
             emulator.directions.push(thread);
         }
         Ok(emulator)
     }
 
-    /// Ends both threads and returns their counters: towards the router, then towards the client.
+    /// Ends both threads and returns their counters: from the first interface to the second, then back.
     ///
     /// # Errors
     /// If a thread has failed.
-    pub fn finish(mut self) -> Result<[Passed; 2]> {
+    pub fn finish(self) -> Result<[Passed; 2]> {
+        Ok(self.finish_traced()?.map(|carried| carried.passed))
+    }
+
+    /// As [`Self::finish`], with the queues over time.
+    ///
+    /// # Errors
+    /// If a thread has failed.
+    pub fn finish_traced(mut self) -> Result<[Carried; 2]> {
         self.stop.store(true, Ordering::Relaxed);
-        let mut passed = [Passed::default(); 2];
-        for (slot, direction) in passed.iter_mut().zip(self.directions.drain(..)) {
+        let mut all = [Carried::default(), Carried::default()];
+        for (slot, direction) in all.iter_mut().zip(self.directions.drain(..)) {
             *slot = direction
                 .join()
                 .map_err(|_| anyhow!("a thread of the emulator panicked"))??;
         }
-        Ok(passed)
+        Ok(all)
     }
 }
 

@@ -62,7 +62,7 @@ impl Merge {
         let mut sources: Vec<_> = captures.iter().map(open).collect::<anyhow::Result<_>>()?;
         // At equal times, nodes come before the router, and the router before the client.
         sources.sort_by_key(|source| match source.evidence.point {
-            Point::NodeA | Point::NodeB => 0,
+            Point::NodeA | Point::NodeB | Point::Server => 0,
             Point::Router => 1,
             Point::Client => 2,
         });

@@ -83,7 +83,7 @@ impl OriginTracker {
     pub fn take(&mut self, point: Point, packet: &CapturedSegment) -> Option<SegmentOrigin> {
         let sender = self.macs.iter().position(|mac| *mac == packet.source_mac);
         match point {
-            Point::Client => None,
+            Point::Client | Point::Server => None,
             Point::NodeA | Point::NodeB => {
                 let here = usize::from(point == Point::NodeB);
                 let other = 1 - here;

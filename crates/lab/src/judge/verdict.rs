@@ -266,7 +266,7 @@ impl Expectations {
     /// Whether the host at `point` sent the frame or is its destination. A switch floods frames for which it knows no port.
     pub fn concerns(&self, point: Point, packet: &CapturedSegment) -> bool {
         let own = match point {
-            Point::Client => return true,
+            Point::Client | Point::Server => return true,
             Point::Router => self.router_mac,
             Point::NodeA => self.macs[0],
             Point::NodeB => self.macs[1],

@@ -1,7 +1,7 @@
-//! Cubic congestion control in every host of the lab.
+//! The congestion control of the lab's hosts. It is cubic unless a lab asks for another one.
 //!
 //! The machine's default may be bbr, which paces by itself and would blur the effect of a takeover on a stream. A namespace
-//! other than the first may only choose an algorithm from the machine's list of allowed algorithms. So cubic is on that
+//! other than the first may only choose an algorithm from the machine's list of allowed algorithms. So the algorithm is on that
 //! list for the moment of the choice.
 
 use std::fs::{self, File};
@@ -13,32 +13,37 @@ use super::kernel::{NetError, set};
 
 const CHOICE: &str = "ipv4/tcp_congestion_control";
 const ALLOWED: &str = "ipv4/tcp_allowed_congestion_control";
-const CUBIC: &str = "cubic";
+/// The usual choice.
+pub const CUBIC: &str = "cubic";
 /// Directory that is locked while the machine's list is changed, because several labs may start at the same time. It exists as
 /// soon as a namespace exists.
 const LOCK: &str = "/run/netns";
 
-/// Makes cubic the default in each of `hosts`.
+/// Makes `algorithm` the default in each of `hosts`.
 ///
 /// # Errors
-/// If the kernel has no cubic, or the machine's list cannot be changed or put back.
-pub fn use_cubic(hosts: [&Netns; 3]) -> Result<(), NetError> {
+/// If the kernel does not have the algorithm, or the machine's list cannot be changed or put back.
+pub fn choose<'a>(algorithm: &str, hosts: impl IntoIterator<Item = &'a Netns>) -> Result<(), NetError> {
     let machine = |source| NetError::Setting {
         place: "this machine".to_owned(),
         key: ALLOWED,
-        value: format!("the list with {CUBIC}"),
+        value: format!("the list with {algorithm}"),
         source,
     };
     let lock = File::open(LOCK).map_err(machine)?;
     let _lock = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, errno)| machine(errno.into()))?;
     let list = fs::read_to_string(format!("/proc/sys/net/{ALLOWED}")).map_err(machine)?;
-    let change = !list.split_whitespace().any(|name| name == CUBIC);
+    let change = !list.split_whitespace().any(|name| name == algorithm);
     if change {
-        set("this machine", ALLOWED, &format!("{} {CUBIC}", list.trim_end()))?;
+        set(
+            "this machine",
+            ALLOWED,
+            &format!("{} {algorithm}", list.trim_end()),
+        )?;
     }
     let chosen = hosts
-        .iter()
-        .try_for_each(|host| host.run(|| set(host.name(), CHOICE, CUBIC))?);
+        .into_iter()
+        .try_for_each(|host| host.run(|| set(host.name(), CHOICE, algorithm))?);
     if change {
         set("this machine", ALLOWED, &list)?;
     }

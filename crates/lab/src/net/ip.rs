@@ -29,7 +29,20 @@ pub enum IpError {
 /// # Errors
 /// Names the command that failed and what `ip` said about it.
 pub fn batch(namespace: Option<&str>, commands: &[String]) -> Result<(), IpError> {
+    run(Command::new("ip"), namespace, commands)
+}
+
+/// As [`batch`], for commands whose address family `ip` would otherwise take for IPv4, such as `rule`.
+///
+/// # Errors
+/// As [`batch`].
+pub fn batch_ipv6(namespace: Option<&str>, commands: &[String]) -> Result<(), IpError> {
     let mut ip = Command::new("ip");
+    ip.arg("-6");
+    run(ip, namespace, commands)
+}
+
+fn run(mut ip: Command, namespace: Option<&str>, commands: &[String]) -> Result<(), IpError> {
     if let Some(namespace) = namespace {
         ip.args(["-n", namespace]);
     }

@@ -9,7 +9,7 @@
 //! if there is one, is another bridge in that namespace ([`switch`]).
 
 pub mod address;
-mod congestion;
+pub mod congestion;
 pub mod hold;
 mod ip;
 mod kernel;
@@ -18,7 +18,7 @@ mod options;
 pub mod switch;
 mod topology;
 
-pub use self::ip::batch;
+pub use self::ip::{batch, batch_ipv6};
 pub use self::kernel::{set_up_host, set_up_router};
 pub use self::names::{
     INTERFACE, NODE_NAMES, ROUTER_LAN_INTERFACE, WAN_CLIENT_INTERFACE, WAN_ROUTER_INTERFACE,

@@ -5,7 +5,7 @@ use linux::netns::{InterfaceControl, Netns};
 use super::address::{
     CLIENT, InterfaceAddresses, NODES, PREFIX_V4, PREFIX_V6, ROUTER_LAN, ROUTER_WAN, SECOND,
 };
-use super::congestion;
+use super::congestion::{self, CUBIC};
 use super::ip::batch;
 use super::kernel::{NetError, set_up_host, set_up_kernel, set_up_router};
 use super::names::{
@@ -64,7 +64,7 @@ impl Topology {
             set_up_host(host)?;
         }
         set_up_router(&router)?;
-        congestion::use_cubic([&client, &nodes[0], &nodes[1]])?;
+        congestion::choose(CUBIC, [&client, &nodes[0], &nodes[1]])?;
         // These namespaces only forward frames. IPv6 is off, because their kernels' own router solicitations would clutter the
         // captures.
         for box_without_address in wan.iter().chain([&switch]) {

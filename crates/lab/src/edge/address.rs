@@ -1,0 +1,124 @@
+//! The addresses of a cluster between two edges.
+//!
+//! ```text
+//!  clients ────── R1 ──── string k ──── node k ──── string k ──── R2 ────── servers
+//!  10.1.0.2, .3   10.1.0.1                                        10.2.0.1  10.2.0.2
+//!            10.(11+k).0.1       10.(11+k).0.2
+//!                                10.(21+k).0.2       10.(21+k).0.1
+//! ```
+//!
+//! For IPv6, `fd` takes the place of `10.`: fd01::2 is the client, fd11::1 is R1 on the first string. Nodes that translate addresses
+//! give the clients the address 10.9.0.1, fd09::1.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Largest number of strings.
+pub const STRINGS_MAX: usize = 4;
+/// Number of client addresses. Without an edge, routes send each address over a string of its own.
+pub const CLIENTS: usize = 2;
+/// Names of the strings.
+pub const STRING_NAMES: [&str; STRINGS_MAX] = ["a", "b", "c", "d"];
+
+/// The number of a network with clients.
+const CLIENTS_NET: u8 = 1;
+const SERVERS_NET: u8 = 2;
+const TRANSLATED_NET: u8 = 9;
+const LEFT_NET: u8 = 11;
+const RIGHT_NET: u8 = 21;
+
+/// A host's IPv4 and IPv6 address in one of the networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterAddress {
+    net: u8,
+    host: u8,
+}
+
+impl ClusterAddress {
+    /// The address of IP version 6 if `ipv6`, otherwise of version 4.
+    pub fn ip(self, ipv6: bool) -> IpAddr {
+        if ipv6 { self.v6().into() } else { self.v4().into() }
+    }
+
+    /// The IPv4 address.
+    pub fn v4(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, self.net, 0, self.host)
+    }
+
+    /// The IPv6 address. Its network has the digits of the IPv4 address' network.
+    pub fn v6(self) -> Ipv6Addr {
+        let digits = u16::from(self.net / 10) << 4 | u16::from(self.net % 10);
+        Ipv6Addr::new(0xfd00 | digits, 0, 0, 0, 0, 0, 0, u16::from(self.host))
+    }
+
+    /// Both networks of the address, with their prefix lengths.
+    pub fn networks(self) -> [String; 2] {
+        let network = Self { host: 0, ..self };
+        [format!("{}/24", network.v4()), format!("{}/64", network.v6())]
+    }
+}
+
+/// Client number `index`.
+pub const fn client(index: usize) -> ClusterAddress {
+    ClusterAddress {
+        net: CLIENTS_NET,
+        host: 2 + index as u8,
+    }
+}
+
+/// The servers.
+pub const SERVER: ClusterAddress = ClusterAddress {
+    net: SERVERS_NET,
+    host: 2,
+};
+
+/// The outside port of R1 and of R2.
+pub const OUTSIDE: [ClusterAddress; 2] = [
+    ClusterAddress {
+        net: CLIENTS_NET,
+        host: 1,
+    },
+    ClusterAddress {
+        net: SERVERS_NET,
+        host: 1,
+    },
+];
+
+/// The clients' address after translation by a node.
+pub const TRANSLATED: ClusterAddress = ClusterAddress {
+    net: TRANSLATED_NET,
+    host: 1,
+};
+
+/// The end of string `index` at R1 (side 0) or at R2 (side 1).
+pub const fn edge_end(index: usize, side: usize) -> ClusterAddress {
+    ClusterAddress {
+        net: string_net(index, side),
+        host: 1,
+    }
+}
+
+/// The node of string `index`, at its interface to R1 (side 0) or to R2 (side 1).
+pub const fn node_end(index: usize, side: usize) -> ClusterAddress {
+    ClusterAddress {
+        net: string_net(index, side),
+        host: 2,
+    }
+}
+
+const fn string_net(index: usize, side: usize) -> u8 {
+    index as u8 + if side == 0 { LEFT_NET } else { RIGHT_NET }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plan_reads_as_documented() {
+        assert_eq!(client(1).v4().to_string(), "10.1.0.3");
+        assert_eq!(client(0).v6().to_string(), "fd01::2");
+        assert_eq!(node_end(2, 1).v4().to_string(), "10.23.0.2");
+        assert_eq!(edge_end(0, 0).v6().to_string(), "fd11::1");
+        assert_eq!(SERVER.networks(), ["10.2.0.0/24", "fd02::/64"]);
+    }
+}

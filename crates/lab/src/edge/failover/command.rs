@@ -1,0 +1,63 @@
+//! Implements [`Lab`] for the command.
+
+use anyhow::Result;
+
+use super::options::{APPLICATION, EdgeFailoverOptions};
+use super::play;
+use super::report::EdgeFailoverFindings;
+use crate::edge::variant::EdgeVariant;
+use crate::run::{LAB_PROGRAMS, Lab, LabRun, Needed, RunOptions, WrongUse, check_machine, value_name};
+
+/// Programs that nodes with address translation need.
+const NAT_PROGRAMS: [Needed; 1] = [("conntrackd", "conntrackd")];
+
+impl Lab for EdgeFailoverOptions {
+    type Part = EdgeVariant;
+    type Findings = EdgeFailoverFindings;
+
+    fn options(&self) -> &RunOptions {
+        &self.run
+    }
+
+    fn check(&self) -> Result<()> {
+        let wrong = |text: &str| Err(WrongUse(text.to_owned()).into());
+        if self.nat && self.baseline {
+            return wrong("--nat: without edges, conntrackd is not told to take over");
+        }
+        if self.nat && self.strings > 2 {
+            return wrong("--nat: conntrackd synchronizes two nodes; use --strings 2");
+        }
+        Ok(())
+    }
+
+    fn check_machine(&self) -> Result<()> {
+        let own: &[Needed] = if self.nat { &NAT_PROGRAMS } else { &[] };
+        let needed = [&LAB_PROGRAMS[..], &[APPLICATION.needs()], own].concat();
+        let daemon = (!self.baseline).then(|| self.run.daemon.path()).transpose()?;
+        check_machine(needed, daemon, self.connections())
+    }
+
+    fn parts(&self) -> Vec<EdgeVariant> {
+        EdgeVariant::of_run(self.baseline, self.only)
+    }
+
+    fn selection(&self, part: EdgeVariant) -> Vec<(&'static str, String)> {
+        match part {
+            EdgeVariant::Baseline => Vec::new(),
+            part => vec![("only", value_name(&part))],
+        }
+    }
+
+    fn nothing(&self) -> EdgeFailoverFindings {
+        EdgeFailoverFindings::empty(self)
+    }
+
+    fn play(
+        &self,
+        part: EdgeVariant,
+        run: &LabRun<'_>,
+        problems: &mut Vec<String>,
+    ) -> Result<EdgeFailoverFindings> {
+        play::play(self, part, run, problems)
+    }
+}

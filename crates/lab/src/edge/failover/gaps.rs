@@ -1,0 +1,110 @@
+//! Restart gaps, as captures at both ends show them.
+
+use std::time::Duration;
+
+use crate::edge::trace::{EdgeTrace, TO_CLIENT, TO_SERVER, TracedFlow};
+
+/// Time by which a packet may be late without having been dropped: the emulator and a busy machine delay packets.
+const MARGIN: Duration = Duration::from_millis(20);
+
+/// The failover, in nanoseconds of the captures' clock.
+#[derive(Clone, Copy, Debug)]
+pub struct FailoverSpan {
+    /// When the failure began.
+    pub fault_ns: u64,
+    /// When the flows had been moved.
+    pub completed_ns: u64,
+    /// Time of a packet from one end to the other.
+    pub one_way: Duration,
+}
+
+/// What a flow lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowLoss {
+    /// Its SYN, or the answer to it.
+    Syn,
+    /// Later packets.
+    Data,
+}
+
+/// A flow that lost something.
+#[derive(Clone, Copy, Debug)]
+pub struct HitFlow {
+    /// Its index in the trace.
+    pub index: usize,
+    /// What it lost.
+    pub lost: FlowLoss,
+    /// Time from the end of the failover until the next new byte at a receiver, in nanoseconds. `None`: no byte came any more.
+    pub gap_ns: Option<u64>,
+}
+
+/// The flows that lost something in the failover.
+pub fn hit_flows(trace: &EdgeTrace, span: FailoverSpan) -> Vec<HitFlow> {
+    let flows = trace.flows.iter().enumerate();
+    let hit = flows.filter_map(|(index, flow)| {
+        let lost = span.loss(flow)?;
+        let next = flow.next_news(span.completed_ns);
+        Some(HitFlow {
+            index,
+            lost,
+            gap_ns: next.map(|next| next - span.completed_ns),
+        })
+    });
+    hit.collect()
+}
+
+impl FailoverSpan {
+    /// Whether a packet that was sent at `sent_ns` and came at `came_ns` was dropped on the way, so that a copy came.
+    fn is_dropped(self, sent_ns: u64, came_ns: Option<u64>) -> bool {
+        let latest = sent_ns + (self.one_way + MARGIN).as_nanos() as u64;
+        came_ns.is_none_or(|came_ns| came_ns > latest)
+    }
+
+    /// What `flow` lost, if it lost something that it still needed.
+    fn loss(self, flow: &TracedFlow) -> Option<FlowLoss> {
+        let early = self
+            .fault_ns
+            .saturating_sub((self.one_way + MARGIN).as_nanos() as u64);
+        let mut lost = None;
+        for direction in [TO_SERVER, TO_CLIENT] {
+            let way = &flow.directions[direction];
+            for range in &way.sent {
+                let may_be_hit = (early..self.completed_ns).contains(&range.at_ns);
+                if may_be_hit && self.is_dropped(range.at_ns, way.arrival(range.start)) {
+                    if range.start == 0 {
+                        return Some(FlowLoss::Syn);
+                    }
+                    lost = Some(FlowLoss::Data);
+                }
+            }
+        }
+        lost.or_else(|| self.is_stalled(flow).then_some(FlowLoss::Data))
+    }
+
+    /// Whether nothing new came at the end of the failover, although the flow had begun and went on later: it has lost acknowledgements.
+    fn is_stalled(self, flow: &TracedFlow) -> bool {
+        let still = (self.one_way * 2 + MARGIN).as_nanos() as u64;
+        let from = self.completed_ns.saturating_sub(still);
+        if flow.opened_ns > from || from < self.fault_ns + still {
+            return false;
+        }
+        flow.next_news(from).is_some_and(|next| next > self.completed_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_that_is_only_late_was_not_dropped() {
+        let span = FailoverSpan {
+            fault_ns: 0,
+            completed_ns: 3_000_000_000,
+            one_way: Duration::from_millis(49),
+        };
+        assert!(!span.is_dropped(1_000_000, Some(60_000_000)));
+        assert!(span.is_dropped(1_000_000, Some(80_000_000)));
+        assert!(span.is_dropped(1_000_000, None));
+    }
+}

@@ -1,0 +1,9 @@
+//! `steadfast-lab edge-failover`: a string fails, and its flows go on over another one, with and without local recovery.
+
+mod command;
+mod gaps;
+mod options;
+mod play;
+mod report;
+
+pub use options::EdgeFailoverOptions;

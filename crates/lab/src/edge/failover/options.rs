@@ -1,0 +1,167 @@
+//! The command's options.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Args;
+use proto::Instant;
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use crate::edge::address::{CLIENTS, SERVER, STRINGS_MAX, client};
+use crate::edge::daemon::RecoveryOption;
+use crate::edge::fault::StringFault;
+use crate::edge::flows::{FlowPlan, PlannedFlow, TransferDirection};
+use crate::edge::network::{ClusterPlace, EdgeTopologyOptions};
+use crate::edge::variant::{EdgeVariant, parse_time};
+use crate::net::congestion::CUBIC;
+use crate::node::ServerSoftware;
+use crate::run::RunOptions;
+
+/// Fail a string of a cluster under load, with and without local recovery.
+///
+/// Short flows of 10 segments begin every few milliseconds, before, during and after the failover, and some long flows are under way when the
+/// string fails (chapter 7 of the HALR thesis). Two runs with the same seed are compared: with local recovery and without.
+/// The restart gap of a flow that was hit is the time from the end of the failover until the next new byte at a receiver. No connection may be
+/// lost, and with local recovery 99 of 100 gaps must be at most the round-trip time and 10 ms. Both are judged by captures at the clients and at
+/// the servers.
+#[derive(Clone, Debug, Args)]
+pub struct EdgeFailoverOptions {
+    /// Failover time: detection, and the time until flows are moved.
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_time)]
+    pub failover: Duration,
+    /// What the edges remember and send again.
+    #[arg(long, value_enum, default_value_t)]
+    pub policy: RecoveryOption,
+    /// Missing heartbeats after which packets are cached; 0: always.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=2))]
+    pub caching_after: u32,
+    /// Milliseconds between the arrivals of two short flows.
+    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub arrivals: u32,
+    /// Long flows of 1000 segments that are under way when the string fails.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=200))]
+    pub long: u32,
+    /// Where the flows' data goes.
+    #[arg(long, value_enum, default_value_t)]
+    pub workload: TransferDirection,
+    /// The failure.
+    #[arg(long, value_enum, default_value_t)]
+    pub fault: StringFault,
+    /// Number of strings.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=STRINGS_MAX as i64))]
+    pub strings: u8,
+    /// Use all strings for new flows. Otherwise all but the first are standby.
+    #[arg(long)]
+    pub active_active: bool,
+    /// Where the cluster is.
+    #[arg(long, value_enum, default_value_t)]
+    pub cluster: ClusterPlace,
+    /// Nodes translate the clients' addresses and refuse packets of connections that they do not know. conntrackd tells each node the other
+    /// nodes' connections.
+    #[arg(long)]
+    pub nat: bool,
+    /// Use IPv6.
+    #[arg(long)]
+    pub ipv6: bool,
+    /// Round-trip time between clients and servers, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 98, value_parser = clap::value_parser!(u32).range(1..=2000))]
+    pub rtt: u32,
+    /// Let clients and servers send segments of up to 64 KB, which a network card would cut (TSO).
+    #[arg(long)]
+    pub large_segments: bool,
+    /// Without edges: routes are changed when the failover time has passed. This run must fail.
+    #[arg(long)]
+    pub baseline: bool,
+    /// Play only one of the two runs.
+    #[arg(long, value_enum, conflicts_with = "baseline")]
+    pub only: Option<EdgeVariant>,
+    #[command(flatten)]
+    pub run: RunOptions,
+}
+
+/// Time from the first flow to the failure.
+pub const BEFORE: Duration = Duration::from_secs(1);
+/// Time for which flows arrive after the failover.
+const AFTER: Duration = Duration::from_secs(1);
+/// Time limit of flows after that. A timer that was doubled during the failover may wait for as long as the failover.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Data bytes of a full segment, with timestamps.
+const SEGMENT: u64 = 1448;
+/// Bytes of content so that a request or reply with its header has 10 segments.
+const SHORT: u64 = 10 * SEGMENT - 400;
+/// Bytes of content of a long flow.
+const LONG: u64 = 1000 * SEGMENT;
+/// Earliest and latest arrival of a long flow before the failure. At the failure, none is complete.
+const LONG_BEFORE: std::ops::Range<u64> = 150_000..400_000;
+/// The server.
+pub const APPLICATION: ServerSoftware = ServerSoftware::Nginx;
+
+impl EdgeFailoverOptions {
+    /// The round-trip time.
+    pub fn round_trip(&self) -> Duration {
+        Duration::from_millis(self.rtt.into())
+    }
+
+    /// The server's address.
+    pub fn service(&self) -> SocketAddr {
+        SocketAddr::new(SERVER.ip(self.ipv6), APPLICATION.port())
+    }
+
+    /// The network.
+    pub fn network(&self) -> EdgeTopologyOptions {
+        EdgeTopologyOptions {
+            nodes: usize::from(self.strings),
+            place: self.cluster,
+            rtt: self.round_trip(),
+            strings: Vec::new(),
+            congestion: CUBIC.to_owned(),
+            single_packets: !self.large_segments,
+        }
+    }
+
+    /// Number of short flows.
+    fn short(&self) -> u32 {
+        let span = BEFORE + self.failover + AFTER;
+        (span.as_millis() as u32 / self.arrivals).max(1)
+    }
+
+    /// Number of connections.
+    pub fn connections(&self) -> u32 {
+        self.short() + self.long
+    }
+
+    /// Sizes of the files that the server must have.
+    pub fn sizes(&self) -> [u64; 2] {
+        [SHORT, LONG]
+    }
+
+    /// The flows of a run that begins at `start`.
+    pub fn plan(&self, start: Instant, seed: u64) -> FlowPlan {
+        let mut chance = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let gap = u64::from(self.arrivals) * 1000;
+        let flow = |index: usize, at_us, bytes| PlannedFlow {
+            at_us,
+            direction: self.workload,
+            bytes,
+            source: client(index % CLIENTS).ip(self.ipv6),
+        };
+        let mut flows = Vec::new();
+        for number in 0..u64::from(self.short()) {
+            let at_us = number * gap + chance.random_range(0..gap);
+            flows.push(flow(flows.len(), at_us, SHORT));
+        }
+        for _ in 0..self.long {
+            let at_us = BEFORE.as_micros() as u64 - chance.random_range(LONG_BEFORE);
+            flows.push(flow(flows.len(), at_us, LONG));
+        }
+        FlowPlan {
+            server: self.service(),
+            start_ns: start.as_nanos(),
+            until_ms: (BEFORE + self.failover * 2 + AFTER + PATIENCE).as_millis() as u64,
+            may_stop: false,
+            flows,
+            seed,
+        }
+    }
+}

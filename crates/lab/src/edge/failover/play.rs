@@ -1,0 +1,209 @@
+//! A run: its steps, in order.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use proto::Instant;
+
+use super::gaps::{FailoverSpan, hit_flows};
+use super::options::{APPLICATION, BEFORE, EdgeFailoverOptions};
+use super::report::{EdgeFailoverFindings, FailoverFacts};
+use crate::capture::Captures;
+use crate::clock::{ClockOffset, monotonic};
+use crate::edge::capture::both_ends;
+use crate::edge::daemon::{EdgeDaemons, EdgeSetup, HEARTBEAT, RecoveryOption, SteeredString};
+use crate::edge::flows::{FlowPlan, FlowProcess, FlowReport, TransferDirection};
+use crate::edge::nat::NodeStates;
+use crate::edge::network::{EdgeEmulators, EdgeTopology};
+use crate::edge::trace::EdgeTrace;
+use crate::edge::variant::EdgeVariant;
+use crate::node::{PatternFiles, ServerProcess};
+use crate::pattern;
+use crate::run::LabRun;
+
+const WORKERS: u32 = 2;
+/// Time from the start of the client process to its first flow.
+const HEADSTART: Duration = Duration::from_millis(300);
+/// Rate of a string as the edges are told. There is no rate control here.
+const MBIT: f64 = 1000.0;
+
+/// Everything that runs. The fields are dropped in order of declaration.
+struct FailoverTestbed {
+    daemons: Option<EdgeDaemons>,
+    captures: Captures,
+    _server: ServerProcess,
+    _emulators: EdgeEmulators,
+    _states: Option<NodeStates>,
+    network: EdgeTopology,
+}
+
+/// Times of a failover.
+#[derive(Clone, Copy)]
+struct FailoverTimes {
+    fault: Instant,
+    declared: Option<Instant>,
+    completed: Instant,
+}
+
+/// Executes one variant of the run.
+///
+/// # Errors
+/// If the run could not be finished.
+pub fn play(
+    options: &EdgeFailoverOptions,
+    variant: EdgeVariant,
+    run: &LabRun<'_>,
+    problems: &mut Vec<String>,
+) -> Result<EdgeFailoverFindings> {
+    let clock = ClockOffset::measure();
+    run.step("set up");
+    let bed = FailoverTestbed::set(options, variant, run)?;
+    run.step("load");
+    let start = monotonic() + HEADSTART;
+    let plan = options.plan(start, run.seed);
+    let flows = FlowProcess::start(&bed.network.clients, &plan)?;
+    std::thread::sleep((start + BEFORE).since(monotonic()));
+    run.step("fail");
+    let fault = options.fault.inject(&bed.network, options.failover)?;
+    if bed.daemons.is_none() {
+        std::thread::sleep((fault + options.failover).since(monotonic()));
+        bed.network.reroute(0, 1)?;
+        bed.network.reroute(1, 1)?;
+    }
+    let moved = monotonic();
+    let report = flows.finish()?;
+    run.step("judge");
+    let times = bed.times(fault, moved)?;
+    let captures = bed.captures.stop()?;
+    let edges = match bed.daemons {
+        Some(daemons) => {
+            let status = daemons.status(&bed.network)?;
+            problems.extend(daemons.stop().err().map(|error| format!("{error:#}")));
+            Some(status)
+        }
+        None => None,
+    };
+    let trace = EdgeTrace::read(&captures, options.service())?;
+    let span = FailoverSpan {
+        fault_ns: clock.realtime_ns(times.fault),
+        completed_ns: clock.realtime_ns(times.completed),
+        one_way: options.round_trip() / 2,
+    };
+    let ms = |from: Instant, to: Instant| crate::clock::ms(from.as_nanos(), to.as_nanos());
+    let facts = FailoverFacts {
+        hit: hit_flows(&trace, span),
+        differing: differing(&plan, &report, run)?,
+        detection_ms: times.declared.map(|declared| ms(fault, declared)),
+        takeover_ms: times.declared.map(|declared| ms(declared, times.completed)),
+        trace,
+        plan,
+        report,
+        edges,
+    };
+    Ok(EdgeFailoverFindings::of(options, variant, &facts))
+}
+
+impl FailoverTestbed {
+    fn set(options: &EdgeFailoverOptions, variant: EdgeVariant, run: &LabRun<'_>) -> Result<Self> {
+        let files = options.sizes().map(|bytes| (run.seed, bytes));
+        let content = PatternFiles::generate(&run.directory, &files)?;
+        let network =
+            EdgeTopology::build(&run.name, &options.network(), run.teardown).context("build the network")?;
+        let emulators = network.emulate(run.seed)?;
+        let server = ServerProcess::start(
+            APPLICATION,
+            &network.servers,
+            &run.directory,
+            APPLICATION.program(),
+            &content,
+            WORKERS,
+        )?;
+        let captures = both_ends(&network, run, options.run.snap)?;
+        let states = options
+            .nat
+            .then(|| NodeStates::start(&network, &run.directory))
+            .transpose()
+            .context("nodes with state")?;
+        let takeover = states.as_ref().map(|states| states.takeover.clone());
+        let daemons = match variant {
+            EdgeVariant::Baseline => {
+                network.route_without_edge(options.active_active)?;
+                None
+            }
+            variant => {
+                let mut setup = setup(options, variant, run)?;
+                setup.command = takeover.unwrap_or_default();
+                Some(setup.start(&network, &run.directory, run.teardown)?)
+            }
+        };
+        Ok(Self {
+            _states: states,
+            daemons,
+            captures,
+            _server: server,
+            _emulators: emulators,
+            network,
+        })
+    }
+
+    /// The times of the failover. The end is that of the edge that was first; without edges it is `moved`.
+    fn times(&self, fault: Instant, moved: Instant) -> Result<FailoverTimes> {
+        let Some(daemons) = &self.daemons else {
+            return Ok(FailoverTimes {
+                fault,
+                declared: None,
+                completed: moved,
+            });
+        };
+        let both = daemons.failover(&self.network, 0)?;
+        let first = |times: [u64; 2]| Instant::from_nanos(times[0].min(times[1]));
+        Ok(FailoverTimes {
+            fault,
+            declared: Some(first(both.map(|(declared, _)| declared))),
+            completed: first(both.map(|(_, completed)| completed)),
+        })
+    }
+}
+
+fn setup(options: &EdgeFailoverOptions, variant: EdgeVariant, run: &LabRun<'_>) -> Result<EdgeSetup> {
+    let string = |index: u8| SteeredString {
+        weight: u32::from(index == 0 || options.active_active),
+        mbit: MBIT,
+    };
+    let mut setup = EdgeSetup {
+        binary: options.run.daemon.path()?,
+        run: run.name.clone(),
+        ipv6: options.ipv6,
+        strings: (0..options.strings).map(string).collect(),
+        heartbeat: HEARTBEAT,
+        delay: Duration::ZERO,
+        command: Vec::new(),
+        recovery: match variant {
+            EdgeVariant::With => options.policy,
+            EdgeVariant::Without | EdgeVariant::Baseline => RecoveryOption::None,
+        },
+        caching_after: options.caching_after,
+        is_rate_controlled: false,
+        rtt: None,
+    };
+    setup.delay = options.failover.saturating_sub(setup.detection());
+    Ok(setup)
+}
+
+/// Indices of uploads whose file at the server differs from what the client sent.
+fn differing(plan: &FlowPlan, report: &FlowReport, run: &LabRun<'_>) -> Result<Vec<usize>> {
+    let mut differing = Vec::new();
+    for (index, flow) in plan.flows.iter().enumerate() {
+        if flow.direction == TransferDirection::Download || report.flows[index].failure.is_some() {
+            continue;
+        }
+        let file = run.directory.join("files").join(&plan.path(index)[1..]);
+        let bytes = std::fs::read(&file).with_context(|| file.display().to_string())?;
+        let is_same =
+            bytes.len() as u64 == flow.bytes && pattern::check(plan.content(index), 0, &bytes).is_ok();
+        if !is_same {
+            differing.push(index);
+        }
+    }
+    Ok(differing)
+}

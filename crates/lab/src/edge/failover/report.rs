@@ -1,0 +1,317 @@
+//! The findings.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use super::gaps::{FlowLoss, HitFlow};
+use super::options::EdgeFailoverOptions;
+use crate::client::Spread;
+use crate::edge::daemon::{RecoveryOption, ReportedEdge};
+use crate::edge::fault::StringFault;
+use crate::edge::flows::{FlowPlan, FlowReport};
+use crate::edge::network::ClusterPlace;
+use crate::edge::trace::EdgeTrace;
+use crate::edge::variant::EdgeVariant;
+use crate::run::{LabFindings, append};
+
+/// Time that a restart may take besides the round trip, in milliseconds.
+const GAP_MARGIN_MS: f64 = 10.0;
+
+/// Everything that was measured in one variant of a run.
+pub struct FailoverFacts {
+    pub plan: FlowPlan,
+    pub report: FlowReport,
+    pub trace: EdgeTrace,
+    pub hit: Vec<HitFlow>,
+    /// Uploads that the server stored wrongly.
+    pub differing: Vec<usize>,
+    pub detection_ms: Option<f64>,
+    pub takeover_ms: Option<f64>,
+    pub edges: Option<[ReportedEdge; 2]>,
+}
+
+/// The findings of all variants.
+#[derive(Debug, Serialize)]
+pub struct EdgeFailoverFindings {
+    fault: StringFault,
+    failover_ms: f64,
+    rtt_ms: f64,
+    policy: RecoveryOption,
+    caching_after: u32,
+    cluster: ClusterPlace,
+    nat: bool,
+    ipv6: bool,
+    connections: u64,
+    connections_survived: u64,
+    bytes_expected: u64,
+    bytes_received: u64,
+    /// Whether all content was equal. The lab compares the bytes themselves.
+    sha256_match: bool,
+    resets_seen: u64,
+    violations: Vec<String>,
+    failures: Vec<String>,
+    detection_ms: Option<Spread>,
+    takeover_ms: Option<Spread>,
+    /// Largest restart gap that is allowed with local recovery, in milliseconds.
+    gap_allowed_ms: f64,
+    #[serde(skip)]
+    detections: [Vec<f64>; 2],
+    with: Option<FailoverSide>,
+    without: Option<FailoverSide>,
+    baseline: Option<FailoverSide>,
+}
+
+/// One variant.
+#[derive(Debug, Default, Serialize)]
+pub struct FailoverSide {
+    flows_hit: usize,
+    /// Flows that went on only after their client or server gave up, or never.
+    not_restarted: usize,
+    restart_gap_ms_p99: Option<f64>,
+    restart_gap_ms: Option<Spread>,
+    /// Gaps of flows that lost the SYN or the answer to it.
+    restart_gap_syn_ms: Option<Spread>,
+    /// Gaps of all other flows.
+    restart_gap_data_ms: Option<Spread>,
+    /// Completion times of the flows that were hit.
+    completion_hit_ms: Option<Spread>,
+    /// Completion times of all flows.
+    completion_ms: Option<Spread>,
+    #[serde(skip)]
+    gaps: [Vec<f64>; 2],
+    #[serde(skip)]
+    completions: [Vec<f64>; 2],
+    /// What the edges report at the end of the last run.
+    edges: Option<[ReportedEdge; 2]>,
+}
+
+impl FailoverSide {
+    fn of(facts: &FailoverFacts) -> Self {
+        let mut side = Self {
+            edges: facts.edges.clone(),
+            ..Self::default()
+        };
+        let indices: HashMap<_, _> = facts
+            .report
+            .flows
+            .iter()
+            .enumerate()
+            .filter_map(|(index, flow)| Some((flow.local?, index)))
+            .collect();
+        let took = |index: usize| {
+            let flow = &facts.report.flows[index];
+            crate::clock::ms(flow.arrived_ns, flow.ended_ns)
+        };
+        for hit in &facts.hit {
+            match hit.gap_ns {
+                Some(gap_ns) => side.gaps[usize::from(hit.lost == FlowLoss::Data)].push(gap_ns as f64 / 1e6),
+                None => side.not_restarted += 1,
+            }
+            let client = facts.trace.flows[hit.index].client;
+            side.completions[0].extend(indices.get(&client).map(|&index| took(index)));
+        }
+        side.completions[1] = (0..facts.report.flows.len()).map(took).collect();
+        side.settle();
+        side
+    }
+
+    fn add(&mut self, other: Self) {
+        self.not_restarted += other.not_restarted;
+        for (own, more) in self.gaps.iter_mut().zip(other.gaps) {
+            own.extend(more);
+        }
+        for (own, more) in self.completions.iter_mut().zip(other.completions) {
+            own.extend(more);
+        }
+        self.edges = other.edges.or(self.edges.take());
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        let spread = |values: &[f64]| Spread::of(values.iter().copied());
+        let [syn, data] = &self.gaps;
+        self.flows_hit = syn.len() + data.len() + self.not_restarted;
+        self.restart_gap_syn_ms = spread(syn);
+        self.restart_gap_data_ms = spread(data);
+        self.restart_gap_ms = spread(&self.gaps.concat());
+        self.restart_gap_ms_p99 = self.restart_gap_ms.map(|gaps| gaps.p99);
+        self.completion_hit_ms = spread(&self.completions[0]);
+        self.completion_ms = spread(&self.completions[1]);
+    }
+
+    /// Whether every flow that was hit went on soon enough.
+    fn restarts_within(&self, allowed_ms: f64) -> bool {
+        self.not_restarted == 0 && self.restart_gap_ms_p99.is_some_and(|p99| p99 <= allowed_ms)
+    }
+
+    fn text(&self, name: &str) -> String {
+        let show = |spread: Option<Spread>| {
+            spread.map_or("-".to_owned(), |spread| {
+                format!("{:.0}/{:.0}/{:.0}", spread.median, spread.p99, spread.max)
+            })
+        };
+        format!(
+            "\n  {name}: {} flows hit, restart gap {} ms (SYN {}, data {}), completion {} ms (of all {}); median/p99/max",
+            self.flows_hit,
+            show(self.restart_gap_ms),
+            show(self.restart_gap_syn_ms),
+            show(self.restart_gap_data_ms),
+            show(self.completion_hit_ms),
+            show(self.completion_ms),
+        )
+    }
+}
+
+impl EdgeFailoverFindings {
+    /// The findings before the first run.
+    pub fn empty(options: &EdgeFailoverOptions) -> Self {
+        let rtt_ms = f64::from(options.rtt);
+        // A SYN that is sent again at R1 needs one more half of the round trip if the servers are far from the cluster.
+        let round_trips = match options.cluster {
+            ClusterPlace::NearServers => 1.0,
+            ClusterPlace::NearClients => 1.5,
+        };
+        Self {
+            fault: options.fault,
+            failover_ms: options.failover.as_secs_f64() * 1e3,
+            rtt_ms,
+            policy: options.policy,
+            caching_after: options.caching_after,
+            cluster: options.cluster,
+            nat: options.nat,
+            ipv6: options.ipv6,
+            connections: 0,
+            connections_survived: 0,
+            bytes_expected: 0,
+            bytes_received: 0,
+            sha256_match: true,
+            resets_seen: 0,
+            violations: Vec::new(),
+            failures: Vec::new(),
+            detection_ms: None,
+            takeover_ms: None,
+            gap_allowed_ms: rtt_ms * round_trips + GAP_MARGIN_MS,
+            detections: Default::default(),
+            with: None,
+            without: None,
+            baseline: None,
+        }
+    }
+
+    /// The findings of one variant.
+    pub fn of(options: &EdgeFailoverOptions, variant: EdgeVariant, facts: &FailoverFacts) -> Self {
+        let mut found = Self::empty(options);
+        let flows = &facts.report.flows;
+        let has_survived =
+            |index: &usize| flows[*index].failure.is_none() && !facts.differing.contains(index);
+        let survivors: Vec<_> = (0..flows.len()).filter(has_survived).collect();
+        let bytes = |index: &usize| facts.plan.flows[*index].bytes;
+        found.connections = flows.len() as u64;
+        found.connections_survived = survivors.len() as u64;
+        found.bytes_expected = facts.plan.flows.iter().map(|flow| flow.bytes).sum();
+        found.bytes_received = survivors.iter().map(bytes).sum();
+        found.sha256_match = facts.differing.is_empty();
+        found.resets_seen = facts.trace.resets;
+        append(&mut found.violations, facts.trace.violations.clone());
+        let failures = flows.iter().filter_map(|flow| {
+            let failure = flow.failure.as_ref()?;
+            Some(format!("{:?}: {failure}", flow.local))
+        });
+        append(&mut found.failures, failures.collect());
+        found.detections = [facts.detection_ms, facts.takeover_ms].map(|ms| ms.into_iter().collect());
+        found.settle();
+        *found.side_mut(variant) = Some(FailoverSide::of(facts));
+        found
+    }
+
+    fn side_mut(&mut self, variant: EdgeVariant) -> &mut Option<FailoverSide> {
+        match variant {
+            EdgeVariant::With => &mut self.with,
+            EdgeVariant::Without => &mut self.without,
+            EdgeVariant::Baseline => &mut self.baseline,
+        }
+    }
+
+    fn settle(&mut self) {
+        let [detections, takeovers] = &self.detections;
+        self.detection_ms = Spread::of(detections.iter().copied());
+        self.takeover_ms = Spread::of(takeovers.iter().copied());
+    }
+}
+
+impl LabFindings for EdgeFailoverFindings {
+    fn holds(&self) -> bool {
+        let restarts = [&self.with, &self.baseline]
+            .into_iter()
+            .flatten()
+            .all(|side| side.restarts_within(self.gap_allowed_ms));
+        restarts
+            && self.connections_survived == self.connections
+            && self.sha256_match
+            && self.resets_seen == 0
+            && self.violations.is_empty()
+    }
+
+    fn add(&mut self, other: Self) {
+        self.connections += other.connections;
+        self.connections_survived += other.connections_survived;
+        self.bytes_expected += other.bytes_expected;
+        self.bytes_received += other.bytes_received;
+        self.sha256_match &= other.sha256_match;
+        self.resets_seen += other.resets_seen;
+        append(&mut self.violations, other.violations);
+        append(&mut self.failures, other.failures);
+        for (own, more) in self.detections.iter_mut().zip(other.detections) {
+            own.extend(more);
+        }
+        self.settle();
+        for (own, more) in [
+            (&mut self.with, other.with),
+            (&mut self.without, other.without),
+            (&mut self.baseline, other.baseline),
+        ] {
+            match (own.as_mut(), more) {
+                (Some(own), Some(more)) => own.add(more),
+                (None, more) => *own = more,
+                (Some(_), None) => {}
+            }
+        }
+    }
+
+    fn line(&self) -> String {
+        format!(
+            "{} of {} connections survived, {} resets, gap allowed {:.0} ms{}",
+            self.connections_survived,
+            self.connections,
+            self.resets_seen,
+            self.gap_allowed_ms,
+            [
+                (&self.with, "with"),
+                (&self.without, "without"),
+                (&self.baseline, "baseline")
+            ]
+            .into_iter()
+            .filter_map(|(side, name)| {
+                let p99 = side.as_ref()?.restart_gap_ms_p99?;
+                Some(format!(", gap p99 {name} {p99:.1} ms"))
+            })
+            .collect::<String>()
+        )
+    }
+
+    fn text(&self) -> String {
+        let mut text = self.line();
+        for (side, name) in [
+            (&self.with, "with"),
+            (&self.without, "without"),
+            (&self.baseline, "baseline"),
+        ] {
+            text += &side.as_ref().map_or_else(String::new, |side| side.text(name));
+        }
+        for line in self.violations.iter().chain(&self.failures) {
+            text += &format!("\n    {line}");
+        }
+        text
+    }
+}

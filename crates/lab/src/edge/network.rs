@@ -1,0 +1,347 @@
+//! The network of a cluster between two edges.
+//!
+//! ```text
+//!                            ┌─ cable-a ─ na ─┐
+//!  clients ── (wan) ── r1 ───┤                ├── r2 ── (wan) ── servers     each name is a namespace `sf-RUN-NAME`
+//!                            └─ cable-b ─ nb ─┘
+//! ```
+//!
+//! The emulator's namespace `wan` is on one side of the cluster: the far side. The namespaces `cable-…` are the cables between R1 and the nodes.
+//! A cable is a bridge, or an emulator if the string's rate is limited. A cable that is pulled there takes the carrier from both ends, and
+//! leaves their addresses and routes alone.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use linux::netns::{InterfaceControl, Netns};
+use serde::Serialize;
+use sim::link::LinkConfig;
+
+use super::address::{
+    CLIENTS, ClusterAddress, OUTSIDE, SERVER, STRING_NAMES, TRANSLATED, client, edge_end, node_end,
+};
+use crate::emulator::{Carried, Emulator};
+use crate::net::congestion;
+use crate::net::switch::bridge_commands;
+use crate::net::{INTERFACE, batch, batch_ipv6, set_up_host, set_up_router};
+use crate::teardown::{Resource, Teardown};
+
+/// Interfaces of a node and of an emulator's namespace: towards the clients, towards the servers.
+pub const SIDES: [&str; 2] = ["left", "right"];
+
+/// Where the cluster is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClusterPlace {
+    /// Next to the servers. The delay is between the clients and R1.
+    #[default]
+    NearServers,
+    /// Next to the clients. The delay is between R2 and the servers.
+    NearClients,
+}
+
+/// The part of a run's options that shapes the network.
+#[derive(Clone, Debug)]
+pub struct EdgeTopologyOptions {
+    /// Number of nodes. Each one has a string of its own.
+    pub nodes: usize,
+    /// Where the cluster is.
+    pub place: ClusterPlace,
+    /// Round-trip time between clients and servers. Zero: the way is a bridge.
+    pub rtt: Duration,
+    /// Rate and queue of each string. Empty: strings are as fast as the machine.
+    pub strings: Vec<StringRate>,
+    /// Congestion control of clients and servers.
+    pub congestion: String,
+    /// Whether clients and servers send single packets (no TSO, no GSO).
+    pub single_packets: bool,
+}
+
+/// Limits of a string between R1 and its node, in each direction.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct StringRate {
+    /// Mbit/s.
+    pub mbit: f64,
+    /// Packets that may wait, besides the packet that is being sent.
+    pub queue_packets: usize,
+}
+
+/// The network of one run.
+pub struct EdgeTopology {
+    /// The clients' host. It has [`CLIENTS`] addresses.
+    pub clients: Netns,
+    /// The servers' host.
+    pub servers: Netns,
+    /// R1 and R2.
+    pub edges: [Netns; 2],
+    /// The nodes, one per string.
+    pub nodes: Vec<Netns>,
+    /// The interfaces of each node, towards R1 and towards R2.
+    pub interfaces: Vec<[InterfaceControl; 2]>,
+    /// Both ends of the cable between R1 and each node.
+    pub cables: Vec<[InterfaceControl; 2]>,
+    wan: Netns,
+    boxes: Vec<Netns>,
+    options: EdgeTopologyOptions,
+}
+
+/// The emulators of a network. Dropping them ends them.
+pub struct EdgeEmulators {
+    _wan: Emulator,
+    strings: Vec<Emulator>,
+}
+
+impl EdgeTopology {
+    /// Builds the network of `run`. Every namespace is announced to `teardown` before it exists.
+    ///
+    /// # Errors
+    /// Names the step that failed.
+    pub fn build(run: &str, options: &EdgeTopologyOptions, teardown: &Teardown) -> Result<Self> {
+        let add = |role: &str| -> Result<Netns> {
+            let name = format!("sf-{run}-{role}");
+            teardown.will_create(&Resource::Namespace(name.clone()))?;
+            batch(None, &[format!("netns add {name}")])?;
+            Ok(Netns::open(&name)?)
+        };
+        let names = &STRING_NAMES[..options.nodes];
+        let all = |kind: &str| -> Result<Vec<_>> {
+            names.iter().map(|name| add(&format!("{kind}{name}"))).collect()
+        };
+        let nodes = all("n")?;
+        let boxes = all("cable-")?;
+        let mut network = Self {
+            clients: add("clients")?,
+            servers: add("servers")?,
+            edges: [add("r1")?, add("r2")?],
+            wan: add("wan")?,
+            interfaces: Vec::new(),
+            cables: Vec::new(),
+            nodes,
+            boxes,
+            options: options.clone(),
+        };
+        network.set_up()?;
+        network.connect()?;
+        let ends = |place: &Netns| -> Result<_> { Ok([place.cable(SIDES[0])?, place.cable(SIDES[1])?]) };
+        network.interfaces = network.nodes.iter().map(ends).collect::<Result<_>>()?;
+        network.cables = network.boxes.iter().map(ends).collect::<Result<_>>()?;
+        network.configure()?;
+        Ok(network)
+    }
+
+    /// Starts the emulators of this network.
+    ///
+    /// # Errors
+    /// If an emulator cannot be started.
+    pub fn emulate(&self, seed: u64) -> Result<EdgeEmulators> {
+        let way = LinkConfig {
+            delay: self.options.rtt / 2,
+            ..LinkConfig::default()
+        };
+        let wan = Emulator::join(&self.wan, SIDES, [way.clone(), way], seed).context("emulate the way")?;
+        let string = |(cable, rate): (&Netns, &StringRate)| {
+            let link = rate.link();
+            Emulator::join(cable, SIDES, [link.clone(), link], seed).context("emulate a string")
+        };
+        let strings = self.boxes.iter().zip(&self.options.strings);
+        Ok(EdgeEmulators {
+            strings: strings.map(string).collect::<Result<_>>()?,
+            _wan: wan,
+        })
+    }
+
+    fn set_up(&self) -> Result<()> {
+        for host in [&self.clients, &self.servers] {
+            set_up_host(host)?;
+        }
+        for router in self.edges.iter().chain(&self.nodes) {
+            set_up_router(router)?;
+        }
+        for silent in self.boxes.iter().chain([&self.wan]) {
+            silent.run(|| std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"))??;
+        }
+        Ok(congestion::choose(
+            &self.options.congestion,
+            [&self.clients, &self.servers],
+        )?)
+    }
+
+    /// Connects all namespaces.
+    fn connect(&self) -> Result<()> {
+        let [r1, r2] = &self.edges;
+        let (clients, servers, wan) = (&self.clients, &self.servers, &self.wan);
+        let mut cables = match self.options.place {
+            ClusterPlace::NearServers => vec![
+                cable((clients, INTERFACE), (wan, SIDES[0])),
+                cable((wan, SIDES[1]), (r1, INTERFACE)),
+                cable((r2, INTERFACE), (servers, INTERFACE)),
+            ],
+            ClusterPlace::NearClients => vec![
+                cable((clients, INTERFACE), (r1, INTERFACE)),
+                cable((r2, INTERFACE), (wan, SIDES[0])),
+                cable((wan, SIDES[1]), (servers, INTERFACE)),
+            ],
+        };
+        for (index, node) in self.nodes.iter().enumerate() {
+            let (port, between) = (string_port(index), &self.boxes[index]);
+            cables.extend([
+                cable((r1, &port), (between, SIDES[0])),
+                cable((between, SIDES[1]), (node, SIDES[0])),
+                cable((node, SIDES[1]), (r2, &port)),
+            ]);
+        }
+        Ok(batch(None, &cables)?)
+    }
+
+    /// Gives addresses and routes to all hosts.
+    fn configure(&self) -> Result<()> {
+        for silent in self.boxes.iter().chain([&self.wan]) {
+            on(
+                silent,
+                SIDES.map(|side| format!("link set dev {side} up")).to_vec(),
+            )?;
+        }
+        let boxes = self.boxes.iter().filter(|_| self.options.strings.is_empty());
+        let wan = Some(&self.wan).filter(|_| self.options.rtt.is_zero());
+        for between in boxes.chain(wan) {
+            on(between, bridge_commands("cable", &SIDES))?;
+        }
+        let all: Vec<_> = (0..CLIENTS).map(client).collect();
+        for (host, addresses, gateway) in [
+            (&self.clients, &all[..], OUTSIDE[0]),
+            (&self.servers, &[SERVER][..], OUTSIDE[1]),
+        ] {
+            let mut commands = interface(INTERFACE, addresses);
+            if self.options.single_packets {
+                commands.insert(0, format!("link set dev {INTERFACE} gso_max_segs 1"));
+            }
+            commands.extend(routes(&["default"; 2], gateway, ""));
+            on(host, commands)?;
+        }
+        for (side, edge) in self.edges.iter().enumerate() {
+            let far = [SERVER, client(0)][side];
+            let mut commands = interface(INTERFACE, &[OUTSIDE[side]]);
+            for index in 0..self.nodes.len() {
+                commands.extend(interface(&string_port(index), &[edge_end(index, side)]));
+                let behind = edge_end(index, 1 - side).networks();
+                commands.extend(routes(&as_text(&behind), node_end(index, side), ""));
+            }
+            commands.extend(routes(&as_text(&far.networks()), node_end(0, side), ""));
+            if side == 1 {
+                commands.extend(routes(&as_text(&TRANSLATED.networks()), node_end(0, side), ""));
+            }
+            on(edge, commands)?;
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            let mut commands = Vec::new();
+            for (side, near) in [client(0), SERVER].into_iter().enumerate() {
+                commands.extend(interface(SIDES[side], &[node_end(index, side)]));
+                commands.extend(routes(&as_text(&near.networks()), edge_end(index, side), ""));
+            }
+            on(node, commands)?;
+        }
+        Ok(())
+    }
+
+    /// Routes each client address over a string of its own if `apart`, otherwise all over the first string. This is how a cluster is used
+    /// without an edge.
+    ///
+    /// # Errors
+    /// Names the `ip` command that failed.
+    pub fn route_without_edge(&self, apart: bool) -> Result<()> {
+        for group in 0..CLIENTS {
+            for (side, edge) in self.edges.iter().enumerate() {
+                let direction = ["from", "to"][side];
+                let table = TABLE + group;
+                let [v4, v6] = [false, true].map(|ipv6| {
+                    let address = client(group).ip(ipv6);
+                    format!("rule add {direction} {address} lookup {table}")
+                });
+                let string = if apart { group } else { 0 };
+                let way = routes(
+                    &["default"; 2],
+                    node_end(string, side),
+                    &format!(" table {table}"),
+                );
+                on(edge, [v4].into_iter().chain(way).collect())?;
+                batch_ipv6(Some(edge.name()), &[v6])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Routes the clients of `group` over `string`, as an operator would without an edge.
+    ///
+    /// # Errors
+    /// Names the `ip` command that failed.
+    pub fn reroute(&self, group: usize, string: usize) -> Result<()> {
+        for (side, edge) in self.edges.iter().enumerate() {
+            let table = format!(" table {}", TABLE + group);
+            on(
+                edge,
+                routes(&["default"; 2], node_end(string, side), &table).to_vec(),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Routing table of client address 0 without an edge.
+const TABLE: usize = 100;
+
+impl EdgeEmulators {
+    /// Ends the emulators. Returns what each string carried from R1 to R2, and back.
+    ///
+    /// # Errors
+    /// If an emulator failed.
+    pub fn finish(self) -> Result<Vec<[Carried; 2]>> {
+        self.strings.into_iter().map(Emulator::finish_traced).collect()
+    }
+}
+
+impl StringRate {
+    fn link(self) -> LinkConfig {
+        LinkConfig {
+            rate_bits_per_s: Some((self.mbit * 1e6).round() as u64),
+            queue_packets: Some(self.queue_packets),
+            ..LinkConfig::default()
+        }
+    }
+}
+
+/// The name of the port of string `index` at both edges.
+pub fn string_port(index: usize) -> String {
+    format!("{}0", STRING_NAMES[index])
+}
+
+fn cable((near, near_port): (&Netns, &str), (far, far_port): (&Netns, &str)) -> String {
+    let (near, far) = (near.name(), far.name());
+    format!("link add name {near_port} netns {near} type veth peer name {far_port} netns {far}")
+}
+
+fn on(host: &Netns, commands: Vec<String>) -> Result<()> {
+    Ok(batch(Some(host.name()), &commands)?)
+}
+
+fn interface(name: &str, addresses: &[ClusterAddress]) -> Vec<String> {
+    let mut commands = vec!["link set dev lo up".to_owned(), format!("link set dev {name} up")];
+    for address in addresses {
+        commands.push(format!("addr add {}/24 dev {name}", address.v4()));
+        commands.push(format!("addr add {}/64 dev {name} nodad", address.v6()));
+    }
+    commands
+}
+
+/// Routes to an IPv4 and an IPv6 destination.
+fn routes(to: &[&str; 2], via: ClusterAddress, suffix: &str) -> [String; 2] {
+    let [v4, v6] = to;
+    [
+        format!("route replace {v4} via {}{suffix}", via.v4()),
+        format!("route replace {v6} via {}{suffix}", via.v6()),
+    ]
+}
+
+fn as_text(networks: &[String; 2]) -> [&str; 2] {
+    [&networks[0], &networks[1]]
+}

@@ -1,0 +1,200 @@
+//! The command's options.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use proto::Instant;
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::Serialize;
+
+use crate::edge::address::{CLIENTS, SERVER, client};
+use crate::edge::daemon::RecoveryOption;
+use crate::edge::flows::{FlowPlan, PlannedFlow, TransferDirection};
+use crate::edge::network::{ClusterPlace, EdgeTopologyOptions, StringRate};
+use crate::edge::variant::{EdgeVariant, parse_time};
+use crate::node::ServerSoftware;
+use crate::run::RunOptions;
+
+/// Fail one of two full strings, with and without rate control.
+///
+/// Half of the flows use each string, and fill it. The first string loses its power, and after the failover all flows share the second string,
+/// whose buffer is finite (section 7.4 of the HALR thesis). Two runs with the same seed are compared: with rate control and without. From 2 s after
+/// the failover on, with rate control no packet may be dropped, the flows' shares must be equal (Jain's index at least 0.99), and the string must
+/// carry at least 95 % of what it carries without rate control. From the failover on, its queue may hold at most 80 % of the buffer.
+#[derive(Clone, Debug, Args)]
+pub struct EdgeRateOptions {
+    /// Rate of the string that fails, and of the other one, as a ratio.
+    #[arg(long, value_enum, default_value_t)]
+    pub strings: StringRatio,
+    /// Number of flows, on both strings together.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(2..=2000))]
+    pub flows: u32,
+    /// Congestion control of clients and servers.
+    #[arg(long, value_enum, default_value_t)]
+    pub congestion: CongestionOption,
+    /// Where the flows' data goes.
+    #[arg(long, value_enum, default_value_t)]
+    pub workload: TransferDirection,
+    /// Rate of the string that fails, in Mbit/s.
+    #[arg(long, value_name = "MBIT", default_value_t = 100.0)]
+    pub mbit: f64,
+    /// Packets that each string's buffer holds.
+    #[arg(long, value_name = "PACKETS", default_value_t = 750, value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    pub buffer: u32,
+    /// Failover time: detection, and the time until flows are moved.
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_time)]
+    pub failover: Duration,
+    /// Time that is measured, from 2 s after the failover on.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
+    pub measure: Duration,
+    /// What the edges remember and send again.
+    #[arg(long, value_enum, default_value_t)]
+    pub policy: RecoveryOption,
+    /// Where the cluster is.
+    #[arg(long, value_enum, default_value_t)]
+    pub cluster: ClusterPlace,
+    /// Use IPv6.
+    #[arg(long)]
+    pub ipv6: bool,
+    /// Round-trip time between clients and servers, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 98, value_parser = clap::value_parser!(u32).range(1..=2000))]
+    pub rtt: u32,
+    /// Let the edges measure the round-trip time. Otherwise they are told.
+    #[arg(long)]
+    pub measured_rtt: bool,
+    /// Without edges: routes are changed when the failover time has passed. This run must fail.
+    #[arg(long)]
+    pub baseline: bool,
+    /// Play only one of the two runs.
+    #[arg(long, value_enum, conflicts_with = "baseline")]
+    pub only: Option<EdgeVariant>,
+    #[command(flatten)]
+    pub run: RunOptions,
+}
+
+/// Rates of two strings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+pub enum StringRatio {
+    /// Equal strings.
+    #[default]
+    #[value(name = "1:1")]
+    #[serde(rename = "1:1")]
+    Equal,
+    /// Half of the failed string's rate is left.
+    #[value(name = "2:1")]
+    #[serde(rename = "2:1")]
+    Half,
+    /// A quarter of it is left.
+    #[value(name = "4:1")]
+    #[serde(rename = "4:1")]
+    Quarter,
+}
+
+impl StringRatio {
+    fn divisor(self) -> f64 {
+        match self {
+            Self::Equal => 1.0,
+            Self::Half => 2.0,
+            Self::Quarter => 4.0,
+        }
+    }
+}
+
+/// A congestion control of Linux.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CongestionOption {
+    /// The default of most systems.
+    #[default]
+    Cubic,
+    /// As in the HALR thesis.
+    Reno,
+    /// It paces by its own estimate of the bandwidth.
+    Bbr,
+}
+
+impl CongestionOption {
+    /// The kernel's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cubic => "cubic",
+            Self::Reno => "reno",
+            Self::Bbr => "bbr",
+        }
+    }
+}
+
+/// Time from the first flow to the failure.
+pub const BEFORE: Duration = Duration::from_secs(4);
+/// Time in which the flows begin.
+const ARRIVALS_US: u64 = 2_000_000;
+/// Time after the failover until shares and drops are judged.
+pub const SETTLING: Duration = Duration::from_secs(2);
+/// Bytes of a flow: more than it can transfer.
+const ENDLESS: u64 = 64 << 20;
+
+/// The server of downloads. Uploads go to a sink.
+pub const APPLICATION: ServerSoftware = ServerSoftware::Nginx;
+
+impl EdgeRateOptions {
+    /// The round-trip time.
+    pub fn round_trip(&self) -> Duration {
+        Duration::from_millis(self.rtt.into())
+    }
+
+    /// The server's address.
+    pub fn service(&self) -> SocketAddr {
+        let port = match self.workload {
+            TransferDirection::Upload => crate::bench::SINK_PORT,
+            TransferDirection::Download => APPLICATION.port(),
+        };
+        SocketAddr::new(SERVER.ip(self.ipv6), port)
+    }
+
+    /// Rate of each string, in Mbit/s.
+    pub fn rates(&self) -> [f64; 2] {
+        [self.mbit, self.mbit / self.strings.divisor()]
+    }
+
+    /// The network.
+    pub fn network(&self) -> EdgeTopologyOptions {
+        // The buffer counts the packet that is being sent, as ns-2 does.
+        let queue_packets = self.buffer as usize - 1;
+        let string = |mbit| StringRate { mbit, queue_packets };
+        EdgeTopologyOptions {
+            nodes: 2,
+            place: self.cluster,
+            rtt: self.round_trip(),
+            strings: self.rates().map(string).to_vec(),
+            congestion: self.congestion.name().to_owned(),
+            single_packets: true,
+        }
+    }
+
+    /// Bytes of the file that the server must have.
+    pub fn file(&self) -> u64 {
+        ENDLESS
+    }
+
+    /// The flows of a run that begins at `start`.
+    pub fn plan(&self, start: Instant, seed: u64) -> FlowPlan {
+        let mut chance = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let flow = |index: u32| PlannedFlow {
+            at_us: chance.random_range(0..ARRIVALS_US),
+            direction: self.workload,
+            bytes: ENDLESS,
+            source: client(index as usize % CLIENTS).ip(self.ipv6),
+        };
+        let flows = (0..self.flows).map(flow).collect();
+        FlowPlan {
+            server: self.service(),
+            start_ns: start.as_nanos(),
+            until_ms: (BEFORE + self.failover + SETTLING + self.measure).as_millis() as u64,
+            may_stop: true,
+            flows,
+            seed,
+        }
+    }
+}

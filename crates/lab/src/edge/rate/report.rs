@@ -1,0 +1,181 @@
+//! The findings.
+
+use serde::Serialize;
+
+use super::options::{CongestionOption, EdgeRateOptions, StringRatio};
+use super::shares::FlowShares;
+use crate::edge::daemon::ReportedEdge;
+use crate::edge::variant::EdgeVariant;
+use crate::run::LabFindings;
+
+const JAIN_MIN: f64 = 0.99;
+const THROUGHPUT_MIN: f64 = 0.95;
+/// Part of the buffer that may be used: 600 of 750 packets in the HALR thesis.
+const QUEUE_MAX: f64 = 0.8;
+
+/// The findings of all variants. With several runs, each value is that of the worst run.
+#[derive(Debug, Serialize)]
+pub struct EdgeRateFindings {
+    strings: StringRatio,
+    /// Mbit/s of the string that is left.
+    mbit: f64,
+    buffer_packets: u32,
+    flows: u32,
+    congestion: CongestionOption,
+    failover_ms: f64,
+    rtt_ms: f64,
+    ipv6: bool,
+    with: Option<RateSide>,
+    without: Option<RateSide>,
+    baseline: Option<RateSide>,
+    /// What the string carries with rate control, as a part of what it carries without.
+    throughput_ratio: Option<f64>,
+}
+
+/// One variant.
+#[derive(Clone, Debug, Serialize)]
+pub struct RateSide {
+    /// Jain's index of the flows' bytes from 2 s after the failover on.
+    pub jain: f64,
+    /// The flows' shares in detail.
+    pub shares: FlowShares,
+    /// Packets dropped at the string's full queue from 2 s after the failover on.
+    pub drops_after_settling: u64,
+    /// Packets dropped there in the first 2 s after the failover.
+    pub drops_while_settling: u64,
+    /// Largest queue from the failover on.
+    pub queue_max_packets: usize,
+    /// Largest queue from 2 s after the failover on.
+    pub queue_max_settled_packets: usize,
+    /// Mbit/s on the string from 2 s after the failover on, with headers.
+    pub throughput_mbit: f64,
+    /// What the edges report during the measurement.
+    pub edges: Option<[ReportedEdge; 2]>,
+}
+
+impl RateSide {
+    fn worst(&mut self, other: Self) {
+        if other.jain < self.jain {
+            (self.jain, self.shares) = (other.jain, other.shares);
+        }
+        self.drops_after_settling = self.drops_after_settling.max(other.drops_after_settling);
+        self.drops_while_settling = self.drops_while_settling.max(other.drops_while_settling);
+        self.queue_max_packets = self.queue_max_packets.max(other.queue_max_packets);
+        self.queue_max_settled_packets = self
+            .queue_max_settled_packets
+            .max(other.queue_max_settled_packets);
+        self.throughput_mbit = self.throughput_mbit.min(other.throughput_mbit);
+        self.edges = other.edges;
+    }
+
+    fn is_controlled(&self, buffer: u32) -> bool {
+        self.jain >= JAIN_MIN
+            && self.drops_after_settling == 0
+            && self.queue_max_packets as f64 <= QUEUE_MAX * f64::from(buffer)
+    }
+
+    fn text(&self, name: &str) -> String {
+        let [least, most] = self.shares.least_and_most;
+        format!(
+            "\n  {name}: {:.1} Mbit/s, Jain {:.4} of {} flows (in half seconds {:.4}; shares {least:.2} to {most:.2}), drops {} then {}, \
+             queue {} then {}",
+            self.throughput_mbit,
+            self.jain,
+            self.shares.flows,
+            self.shares.jain_of_bins,
+            self.drops_while_settling,
+            self.drops_after_settling,
+            self.queue_max_packets,
+            self.queue_max_settled_packets,
+        )
+    }
+}
+
+impl EdgeRateFindings {
+    /// The findings before the first run.
+    pub fn empty(options: &EdgeRateOptions) -> Self {
+        Self {
+            strings: options.strings,
+            mbit: options.rates()[1],
+            buffer_packets: options.buffer,
+            flows: options.flows,
+            congestion: options.congestion,
+            failover_ms: options.failover.as_secs_f64() * 1e3,
+            rtt_ms: f64::from(options.rtt),
+            ipv6: options.ipv6,
+            with: None,
+            without: None,
+            baseline: None,
+            throughput_ratio: None,
+        }
+    }
+
+    /// The findings of one variant.
+    pub fn of(options: &EdgeRateOptions, variant: EdgeVariant, side: RateSide) -> Self {
+        let mut found = Self::empty(options);
+        match variant {
+            EdgeVariant::With => found.with = Some(side),
+            EdgeVariant::Without => found.without = Some(side),
+            EdgeVariant::Baseline => found.baseline = Some(side),
+        }
+        found
+    }
+
+    fn sides(&self) -> impl Iterator<Item = (&RateSide, &'static str)> {
+        [
+            (&self.with, "with"),
+            (&self.without, "without"),
+            (&self.baseline, "baseline"),
+        ]
+        .into_iter()
+        .filter_map(|(side, name)| Some((side.as_ref()?, name)))
+    }
+}
+
+impl LabFindings for EdgeRateFindings {
+    fn holds(&self) -> bool {
+        let controlled = [&self.with, &self.baseline].into_iter().flatten();
+        let ratio = self.throughput_ratio;
+        controlled
+            .clone()
+            .all(|side| side.is_controlled(self.buffer_packets))
+            && ratio.is_none_or(|ratio| ratio >= THROUGHPUT_MIN)
+    }
+
+    fn add(&mut self, other: Self) {
+        for (own, more) in [
+            (&mut self.with, other.with),
+            (&mut self.without, other.without),
+            (&mut self.baseline, other.baseline),
+        ] {
+            match (own.as_mut(), more) {
+                (Some(own), Some(more)) => own.worst(more),
+                (None, more) => *own = more,
+                (Some(_), None) => {}
+            }
+        }
+        let both = self.with.as_ref().zip(self.without.as_ref());
+        self.throughput_ratio = both.map(|(with, without)| with.throughput_mbit / without.throughput_mbit);
+    }
+
+    fn line(&self) -> String {
+        let jain = self
+            .sides()
+            .map(|(side, name)| format!(", Jain {name} {:.3}", side.jain));
+        format!(
+            "{} flows, {:.0} Mbit/s left{}",
+            self.flows,
+            self.mbit,
+            jain.collect::<String>()
+        )
+    }
+
+    fn text(&self) -> String {
+        let sides = self.sides().map(|(side, name)| side.text(name));
+        let mut text = self.line() + &sides.collect::<String>();
+        if let Some(ratio) = self.throughput_ratio {
+            text += &format!("\n  throughput with / without: {ratio:.3}");
+        }
+        text
+    }
+}

@@ -1,0 +1,293 @@
+//! Flows as captures at the clients and at the servers show them.
+//!
+//! A position counts from the SYN: the SYN is at 0, the first byte of data at 1. All times are those of the captures.
+//!
+//! A segment has come to its receiver if the receiver took it. A kernel drops a segment whose checksum is wrong, and such a checksum cannot be
+//! recognized in a capture, because senders on the same machine leave checksums out. But the receiver then sends nothing, and the segment
+//! comes again. So if a segment comes twice and the receiver sent nothing between, only the second one counts.
+//!
+//! Two rules are checked here. A segment that arrives has been sent, with the same bytes. Nobody sends a RST before both FINs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+
+use crate::capture::{Capture, Point};
+use crate::judge::{CapturedSegment, OffsetSet, for_each_segment};
+
+/// Largest number of violations that are described.
+const DESCRIBED_MAX: usize = 20;
+
+/// Index of a direction: what clients send.
+pub const TO_SERVER: usize = 0;
+/// Index of a direction: what servers send.
+pub const TO_CLIENT: usize = 1;
+
+/// All flows of a run.
+#[derive(Debug, Default)]
+pub struct EdgeTrace {
+    /// The flows, in order of their first SYN.
+    pub flows: Vec<TracedFlow>,
+    /// Number of RSTs that came before both FINs, at both ends.
+    pub resets: u64,
+    /// Descriptions of what the rules forbid.
+    pub violations: Vec<String>,
+    /// Number of ranges whose bytes were compared.
+    pub compared: u64,
+}
+
+/// One flow.
+#[derive(Debug)]
+pub struct TracedFlow {
+    /// The client's address and port.
+    pub client: SocketAddr,
+    /// When the client sent its first SYN.
+    pub opened_ns: u64,
+    /// To the server, and to the client.
+    pub directions: [TracedDirection; 2],
+}
+
+/// One direction of a flow.
+#[derive(Debug, Default)]
+pub struct TracedDirection {
+    /// Initial sequence number.
+    initial: Option<u32>,
+    /// What the sender sent, in order of time.
+    pub sent: Vec<SentRange>,
+    /// When each range came to the receiver first: start → end, time.
+    first: BTreeMap<u64, (u64, u64)>,
+    /// Everything that has come.
+    arrived: OffsetSet,
+    /// When data or a FIN came to the receiver that was new there, with the number of new bytes.
+    pub news: Vec<(u64, u64)>,
+    /// Ranges that came since the receiver last sent something.
+    unanswered: Vec<Unanswered>,
+    /// Hash of the captured payload of each range that was sent, and of each that came.
+    contents: [HashMap<(u64, u64), u64>; 2],
+    /// Position behind the last one that was sent, and behind the last one that came.
+    ends: [u64; 2],
+    /// Whether the FIN was seen at the clients, and at the servers.
+    fin_seen: [bool; 2],
+}
+
+/// A range that was new when it came, and after which the receiver has sent nothing yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unanswered {
+    start: u64,
+    first_new: u64,
+    at_ns: u64,
+}
+
+/// A range of positions that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentRange {
+    /// When.
+    pub at_ns: u64,
+    /// First position.
+    pub start: u64,
+    /// Position behind the last one.
+    pub end: u64,
+}
+
+impl EdgeTrace {
+    /// Reads the captures at both ends of the flows to `service`.
+    ///
+    /// # Errors
+    /// If a capture is missing or cannot be read.
+    pub fn read(captures: &[Capture], service: SocketAddr) -> Result<Self> {
+        let at = |point| {
+            let capture = captures.iter().find(|capture| capture.point == point);
+            capture.with_context(|| format!("no capture at {point:?}"))
+        };
+        let mut trace = Self::default();
+        let mut places = HashMap::new();
+        for_each_segment(at(Point::Client)?, service, |segment| {
+            trace.take(&mut places, Point::Client, service, segment);
+        })?;
+        let mut places = trace.places();
+        for_each_segment(at(Point::Server)?, service, |segment| {
+            trace.take(&mut places, Point::Server, service, segment);
+        })?;
+        trace.compare();
+        for capture in captures.iter().filter(|capture| capture.dropped > 0) {
+            let (point, dropped) = (capture.point, capture.dropped);
+            let lacks = format!("the capture at {point:?} lacks {dropped} packets");
+            trace.violations.push(lacks);
+        }
+        Ok(trace)
+    }
+
+    /// The flow of each client address.
+    fn places(&self) -> HashMap<SocketAddr, usize> {
+        let flows = self.flows.iter().enumerate();
+        flows.map(|(index, flow)| (flow.client, index)).collect()
+    }
+
+    fn take(
+        &mut self,
+        places: &mut HashMap<SocketAddr, usize>,
+        point: Point,
+        service: SocketAddr,
+        segment: &CapturedSegment,
+    ) {
+        let direction = usize::from(segment.source == service);
+        let client = if direction == TO_CLIENT {
+            segment.destination
+        } else {
+            segment.source
+        };
+        let is_first = direction == TO_SERVER && segment.syn;
+        let index = match places.get(&client) {
+            Some(&index) => index,
+            None if is_first => {
+                let Some(index) = self.begin(point, client, segment) else {
+                    return;
+                };
+                places.insert(client, index);
+                index
+            }
+            None => return,
+        };
+        let at_sender = (direction == TO_SERVER) == (point == Point::Client);
+        if segment.rst {
+            self.resets += u64::from(!self.flows[index].fins(point));
+            return;
+        }
+        let way = &mut self.flows[index].directions[direction];
+        way.fin_seen[usize::from(point == Point::Server)] |= segment.fin;
+        if at_sender {
+            way.send(segment);
+            self.flows[index].directions[1 - direction].unanswered.clear();
+        } else {
+            way.arrive(segment);
+        }
+    }
+
+    /// Compares what came with what was sent.
+    fn compare(&mut self) {
+        let mut problems = Vec::new();
+        for flow in &self.flows {
+            for (way, name) in flow.directions.iter().zip(["to the server", "to the client"]) {
+                let [sent, came] = &way.contents;
+                let pairs = came
+                    .iter()
+                    .filter_map(|(range, hash)| Some((range, hash, sent.get(range)?)));
+                for (range, came, sent) in pairs {
+                    self.compared += 1;
+                    if came != sent {
+                        problems.push(format!("{} {name}: other bytes at {range:?}", flow.client));
+                    }
+                }
+                if way.ends[1] > way.ends[0] {
+                    problems.push(format!("{} {name}: more bytes came than were sent", flow.client));
+                }
+            }
+        }
+        problems.truncate(DESCRIBED_MAX);
+        self.violations.extend(problems);
+    }
+
+    /// The flow that `syn` begins. At the servers it may have another address, because a node has translated it.
+    fn begin(&mut self, point: Point, client: SocketAddr, syn: &CapturedSegment) -> Option<usize> {
+        if point == Point::Server {
+            let initial = Some(syn.seq.0);
+            return self
+                .flows
+                .iter()
+                .position(|flow| flow.directions[TO_SERVER].initial == initial);
+        }
+        self.flows.push(TracedFlow {
+            client,
+            opened_ns: syn.at_ns,
+            directions: Default::default(),
+        });
+        Some(self.flows.len() - 1)
+    }
+}
+
+impl TracedFlow {
+    /// Whether both FINs were seen at `point`.
+    fn fins(&self, point: Point) -> bool {
+        let place = usize::from(point == Point::Server);
+        self.directions.iter().all(|way| way.fin_seen[place])
+    }
+
+    /// When data or a FIN that was new there came to either end after `after_ns`.
+    pub fn next_news(&self, after_ns: u64) -> Option<u64> {
+        let next = |way: &TracedDirection| {
+            let from = way.news.partition_point(|(at_ns, _)| *at_ns <= after_ns);
+            way.news.get(from).map(|(at_ns, _)| *at_ns)
+        };
+        self.directions.iter().filter_map(next).min()
+    }
+}
+
+impl TracedDirection {
+    /// The range of `segment`, with its SYN and FIN.
+    fn range(&mut self, segment: &CapturedSegment) -> (u64, u64) {
+        let initial = *self.initial.get_or_insert(segment.seq.0);
+        let mut start = u64::from(segment.seq.0.wrapping_sub(initial));
+        // A sequence number below the initial one is a keep-alive or a window probe.
+        if start > u64::from(u32::MAX) / 2 {
+            start = 0;
+        }
+        let length = u64::from(segment.payload_len) + u64::from(segment.syn) + u64::from(segment.fin);
+        (start, start + length)
+    }
+
+    fn send(&mut self, segment: &CapturedSegment) {
+        let (start, end) = self.range(segment);
+        if start == end {
+            return;
+        }
+        let at_ns = segment.at_ns;
+        self.ends[0] = self.ends[0].max(end);
+        self.sent.push(SentRange { at_ns, start, end });
+        self.contents[0].insert((start, end), hash(&segment.payload));
+    }
+
+    fn arrive(&mut self, segment: &CapturedSegment) {
+        let (start, end) = self.range(segment);
+        if start == end {
+            return;
+        }
+        self.ends[1] = self.ends[1].max(end);
+        self.contents[1].insert((start, end), hash(&segment.payload));
+        let again = self.unanswered.iter().position(|one| one.start == start);
+        let first_new = match again.map(|index| self.unanswered.swap_remove(index)) {
+            Some(ignored) => {
+                self.news.retain(|(at_ns, _)| *at_ns != ignored.at_ns);
+                ignored.first_new
+            }
+            None => match self.arrived.first_missing(start, end) {
+                Some(first_new) => first_new,
+                None => return,
+            },
+        };
+        let at_ns = segment.at_ns;
+        self.unanswered.push(Unanswered {
+            start,
+            first_new,
+            at_ns,
+        });
+        self.first.insert(first_new, (end, at_ns));
+        self.arrived.add(start, end);
+        if !segment.syn {
+            self.news.push((at_ns, end - first_new));
+        }
+    }
+
+    /// When the byte at `position` came to the receiver first.
+    pub fn arrival(&self, position: u64) -> Option<u64> {
+        let (_, &(end, at_ns)) = self.first.range(..=position).next_back()?;
+        (position < end).then_some(at_ns)
+    }
+}
+
+fn hash(payload: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    payload.hash(&mut hasher);
+    hasher.finish()
+}
