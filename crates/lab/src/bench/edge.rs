@@ -194,7 +194,7 @@ impl<'a> EdgeBench<'a> {
         nft(
             &network.servers,
             &format!(
-                "table ip sources {{ chain all {{ type filter hook prerouting priority -300\nip saddr {SOURCES}/15 drop\n}}\n}}\n"
+                "table ip sources {{ chain early {{ type filter hook prerouting priority -300\nip saddr {SOURCES}/15 drop\n}}\n}}\n"
             ),
         )?;
         let macs = [mac(&network.clients)?, mac(&network.edges[0])?];

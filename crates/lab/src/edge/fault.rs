@@ -118,7 +118,7 @@ impl FaultStep {
 fn freeze(node: &Netns) -> Result<()> {
     nft(
         node,
-        "table inet freeze { chain all { type filter hook prerouting priority -400\ndrop\n}\n}\n",
+        "table inet freeze { chain early { type filter hook prerouting priority -400\ndrop\n}\n}\n",
     )?;
     // 8: no reply for any local address.
     node.run(|| std::fs::write("/proc/sys/net/ipv4/conf/all/arp_ignore", "8"))??;

@@ -12,8 +12,10 @@ const MARGIN: Duration = Duration::from_millis(20);
 pub struct FailoverSpan {
     /// When the failure began.
     pub fault_ns: u64,
-    /// When the flows had been moved.
+    /// When the first edge had moved the flows.
     pub completed_ns: u64,
+    /// When both edges had moved them.
+    pub ended_ns: u64,
     /// Time of a packet from one end to the other.
     pub one_way: Duration,
 }
@@ -34,7 +36,8 @@ pub struct HitFlow {
     pub index: usize,
     /// What it lost.
     pub lost: FlowLoss,
-    /// Time from the end of the failover until the next new byte at a receiver, in nanoseconds. `None`: no byte came any more.
+    /// Time from the end of the failover, at both edges, until the next new byte at a receiver, in nanoseconds. 0 if one came between the ends at
+    /// the two edges. `None`: no byte came any more.
     pub gap_ns: Option<u64>,
 }
 
@@ -47,7 +50,7 @@ pub fn hit_flows(trace: &EdgeTrace, span: FailoverSpan) -> Vec<HitFlow> {
         Some(HitFlow {
             index,
             lost,
-            gap_ns: next.map(|next| next - span.completed_ns),
+            gap_ns: next.map(|next| next.saturating_sub(span.ended_ns)),
         })
     });
     hit.collect()
@@ -101,6 +104,7 @@ mod tests {
         let span = FailoverSpan {
             fault_ns: 0,
             completed_ns: 3_000_000_000,
+            ended_ns: 3_004_000_000,
             one_way: Duration::from_millis(49),
         };
         assert!(!span.is_dropped(1_000_000, Some(60_000_000)));

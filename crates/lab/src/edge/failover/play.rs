@@ -43,6 +43,7 @@ struct FailoverTimes {
     fault: Instant,
     declared: Option<Instant>,
     completed: Instant,
+    ended: Instant,
 }
 
 /// Executes one variant of the run.
@@ -87,6 +88,7 @@ pub fn play(
     let span = FailoverSpan {
         fault_ns: clock.realtime_ns(times.fault),
         completed_ns: clock.realtime_ns(times.completed),
+        ended_ns: clock.realtime_ns(times.ended),
         one_way: options.round_trip() / 2,
     };
     let ms = |from: Instant, to: Instant| crate::clock::ms(from.as_nanos(), to.as_nanos());
@@ -146,13 +148,14 @@ impl FailoverTestbed {
         })
     }
 
-    /// The times of the failover. The end is that of the edge that was first; without edges it is `moved`.
+    /// The times of the failover. Without edges, it ends at `moved`.
     fn times(&self, fault: Instant, moved: Instant) -> Result<FailoverTimes> {
         let Some(daemons) = &self.daemons else {
             return Ok(FailoverTimes {
                 fault,
                 declared: None,
                 completed: moved,
+                ended: moved,
             });
         };
         let both = daemons.failover(&self.network, 0)?;
@@ -161,6 +164,7 @@ impl FailoverTestbed {
             fault,
             declared: Some(first(both.map(|(declared, _)| declared))),
             completed: first(both.map(|(_, completed)| completed)),
+            ended: Instant::from_nanos(both[0].1.max(both[1].1)),
         })
     }
 }

@@ -21,8 +21,8 @@ use crate::run::RunOptions;
 ///
 /// Half of the flows use each string, and fill it. The first string loses its power, and after the failover all flows share the second string,
 /// whose buffer is finite (section 7.4 of the HALR thesis). Two runs with the same seed are compared: with rate control and without. From 2 s after
-/// the failover on, with rate control no packet may be dropped, the flows' shares must be equal (Jain's index at least 0.99), and the string must
-/// carry at least 95 % of what it carries without rate control. From the failover on, its queue may hold at most 80 % of the buffer.
+/// the failover on, with rate control no packet may be dropped, the flows' shares must be equal (Jain's index at least 0.99), the queue may hold at
+/// most 80 % of the buffer, and the string must carry at least 95 % of what it carries without rate control.
 #[derive(Clone, Debug, Args)]
 pub struct EdgeRateOptions {
     /// Rate of the string that fails, and of the other one, as a ratio.

@@ -203,8 +203,8 @@ fn side(
         shares,
         drops_after_settling: drops(settled, end),
         drops_while_settling: drops(completed, settled),
-        queue_max_packets: longest(completed, end),
-        queue_max_settled_packets: longest(settled, end),
+        queue_max_packets: longest(settled, end),
+        queue_max_while_settling_packets: longest(completed, settled),
         throughput_mbit: bytes as f64 * 8.0 / 1e6 / end.since(settled).as_secs_f64(),
         edges,
     }

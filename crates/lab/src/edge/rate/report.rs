@@ -43,10 +43,10 @@ pub struct RateSide {
     pub drops_after_settling: u64,
     /// Packets dropped there in the first 2 s after the failover.
     pub drops_while_settling: u64,
-    /// Largest queue from the failover on.
-    pub queue_max_packets: usize,
     /// Largest queue from 2 s after the failover on.
-    pub queue_max_settled_packets: usize,
+    pub queue_max_packets: usize,
+    /// Largest queue in the first 2 s after the failover. It may be that of the time before the failure.
+    pub queue_max_while_settling_packets: usize,
     /// Mbit/s on the string from 2 s after the failover on, with headers.
     pub throughput_mbit: f64,
     /// What the edges report during the measurement.
@@ -61,9 +61,9 @@ impl RateSide {
         self.drops_after_settling = self.drops_after_settling.max(other.drops_after_settling);
         self.drops_while_settling = self.drops_while_settling.max(other.drops_while_settling);
         self.queue_max_packets = self.queue_max_packets.max(other.queue_max_packets);
-        self.queue_max_settled_packets = self
-            .queue_max_settled_packets
-            .max(other.queue_max_settled_packets);
+        self.queue_max_while_settling_packets = self
+            .queue_max_while_settling_packets
+            .max(other.queue_max_while_settling_packets);
         self.throughput_mbit = self.throughput_mbit.min(other.throughput_mbit);
         self.edges = other.edges;
     }
@@ -85,8 +85,8 @@ impl RateSide {
             self.shares.jain_of_bins,
             self.drops_while_settling,
             self.drops_after_settling,
+            self.queue_max_while_settling_packets,
             self.queue_max_packets,
-            self.queue_max_settled_packets,
         )
     }
 }
