@@ -15,7 +15,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use etherparse::PacketBuilder;
+use etherparse::{
+    IpDscp, IpHeaders, IpNumber, Ipv4Extensions, Ipv4Header, Ipv6Extensions, Ipv6FlowLabel, Ipv6Header,
+    PacketBuilder,
+};
 use linux::edge::Injector;
 use proto::edge::switch::EdgeBeat;
 use socket2::{Domain, Socket, Type};
@@ -252,19 +255,35 @@ impl StringSender {
     }
 }
 
+/// A UDP datagram in an IP packet of network control (CS6, RFC 2474): where queues have priorities, it does not wait behind data.
 fn udp_packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+    const HEADERS_MAX: usize = 48;
+    let mut packet = Vec::with_capacity(payload.len() + HEADERS_MAX);
     let builder = match (from.ip(), to.ip()) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => PacketBuilder::ipv4(from.octets(), to.octets(), HOPS),
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let mut header = Ipv4Header::new(0, HOPS, IpNumber::UDP, from.octets(), to.octets())
+                .expect("no payload fits into a packet");
+            header.dscp = IpDscp::CS6;
+            PacketBuilder::ip(IpHeaders::Ipv4(header, Ipv4Extensions::default()))
+        }
         (from, to) => {
             let octets = |address: IpAddr| match address {
                 IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
                 IpAddr::V6(v6) => v6.octets(),
             };
-            PacketBuilder::ipv6(octets(from), octets(to), HOPS)
+            let header = Ipv6Header {
+                traffic_class: IpDscp::CS6.value() << 2,
+                flow_label: Ipv6FlowLabel::ZERO,
+                payload_length: 0,
+                next_header: IpNumber::UDP,
+                hop_limit: HOPS,
+                source: octets(from),
+                destination: octets(to),
+            };
+            PacketBuilder::ip(IpHeaders::Ipv6(header, Ipv6Extensions::default()))
         }
     };
     let builder = builder.udp(from.port(), to.port());
-    let mut packet = Vec::with_capacity(builder.size(payload.len()));
     builder
         .write(&mut packet, payload)
         .expect("a heartbeat fits into a packet");

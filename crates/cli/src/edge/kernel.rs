@@ -45,6 +45,8 @@ pub(super) struct EdgeKernel {
     /// The strings' interfaces.
     ports: Vec<Interface>,
     leaving: RawSender,
+    /// Number of packets that had left each string at the last look.
+    left: Vec<u64>,
     subnets: Vec<(IpAddr, u8, Side)>,
     commands: (Sender<(usize, bool)>, Receiver<(usize, bool)>),
     wake: Box<dyn Fn() + Send + Sync>,
@@ -107,6 +109,7 @@ impl EdgeKernel {
                 .map(|string| interface(&string.port))
                 .collect::<anyhow::Result<_>>()?,
             leaving: RawSender::open().context("opening a raw socket")?,
+            left: vec![0; settings.strings.len()],
             subnets: Vec::new(),
             commands: channel(),
             wake,
@@ -181,6 +184,15 @@ impl EdgeKernel {
                 }
             }
         }
+    }
+
+    /// Whether packets have left a string since the last look.
+    pub fn has_left(&mut self, string: usize) -> bool {
+        let left = self
+            .wire
+            .traffic(string)
+            .map_or(0, |traffic| traffic.leaving_packets);
+        std::mem::replace(&mut self.left[string], left) < left
     }
 
     /// Whether the cable at a string's port carries a signal.

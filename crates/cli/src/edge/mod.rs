@@ -143,6 +143,7 @@ fn config(settings: &EdgeSettings) -> EdgeConfig {
             heartbeat: beat.interval,
             missed: beat.failed_after,
             caching_after: if cached.is_always { 0 } else { beat.suspect_after },
+            traffic_timeout: settings.agent_timeout,
             ack_copies: DUPLICATES,
             cache: cache::CacheConfig {
                 policy: cached.policy,
@@ -171,6 +172,10 @@ impl EdgeAgent<'_> {
             self.edge.handle_command(now, string, succeeded);
         }
         for string in 0..self.settings.strings.len() {
+            // The first look only counts from where to look.
+            if self.kernel.has_left(string) {
+                self.edge.handle_leaving(now, string);
+            }
             let has_carrier = self.kernel.has_carrier(string);
             self.edge.handle_carrier(now, string, has_carrier);
         }

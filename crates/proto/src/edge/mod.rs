@@ -49,6 +49,8 @@ pub struct RecoveryConfig {
     pub missed: u32,
     /// Number of missing heartbeats that begins the caching; 0: caching is always on.
     pub caching_after: u32,
+    /// How long after the last heartbeat packets that leave the string are signs of life. A full queue loses heartbeats, too.
+    pub traffic_timeout: Duration,
     /// Number of copies of the highest acknowledgement that are sent.
     pub ack_copies: u32,
     /// Policy and limits of the cache.
@@ -103,12 +105,12 @@ impl RecoveryConfig {
         self.heartbeat * self.missed
     }
 
-    /// A detector that waits for `missed` missing heartbeats. A string has no agent, so the agent timeout is zero.
+    /// A detector that waits for `missed` missing heartbeats.
     fn detector(&self, missed: u32, now: Instant) -> Detector {
         let config = DetectorConfig {
             interval: self.heartbeat,
             missed,
-            agent_timeout: Duration::ZERO,
+            agent_timeout: self.traffic_timeout,
         };
         Detector::new(config, now)
     }
@@ -247,6 +249,14 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         self.state = self.state.after(StringEvent::Heartbeat);
     }
 
+    /// Packets have left the string since the last call.
+    pub fn on_traffic(&mut self, now: Instant) {
+        self.failure.on_traffic(now);
+        if let Some(suspicion) = &mut self.suspicion {
+            suspicion.on_traffic(now);
+        }
+    }
+
     /// Checks for missing heartbeats.
     pub fn on_timeout(&mut self, now: Instant) {
         if self.state == StringState::Failed {
@@ -364,6 +374,7 @@ mod tests {
         heartbeat: Duration::from_millis(10),
         missed: 3,
         caching_after: 2,
+        traffic_timeout: Duration::ZERO,
         ack_copies: 3,
         cache: CacheConfig {
             policy: CachePolicy::Lowest,

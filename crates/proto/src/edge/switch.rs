@@ -3,15 +3,14 @@
 //! Heartbeats, copies of packets and measurements go in by `handle_*`. Ordered [`EdgeAction`]s come out by
 //! [`EdgeSwitch::poll_action`]. The data path carries out the actions: it forwards packets without asking this machine.
 
+mod beat;
+mod flow;
 mod string;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::Duration;
-
-use serde::{Deserialize, Serialize};
 
 use super::phase::{PhaseEvent, StringPhase};
 use super::slots::{SLOTS, SlotShare, slots};
@@ -19,6 +18,8 @@ use super::{EdgeDirection, EdgeSegment, InvalidRecovery, RecoveryConfig, Resend}
 use crate::Instant;
 use crate::packet::{Checksum, Segment};
 use crate::rate::{InvalidRate, RateConfig, RateControl};
+pub use beat::{EdgeBeat, StringBeat};
+pub use flow::{FlowKey, TrafficSample};
 use string::{CommandState, EdgeString};
 pub use string::{EdgeStringConfig, StringView};
 
@@ -77,39 +78,6 @@ pub enum InvalidEdge {
     Rate(#[from] InvalidRate),
 }
 
-/// A flow, named by its two ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FlowKey {
-    /// The end that is outside, at this edge.
-    pub near: SocketAddr,
-    /// The end behind the other edge.
-    pub far: SocketAddr,
-}
-
-/// A heartbeat of an edge, sent over one string.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EdgeBeat {
-    /// The string by which it is sent.
-    pub string: String,
-    /// What the sender knows of each string.
-    pub strings: Vec<StringBeat>,
-}
-
-/// A string in an [`EdgeBeat`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StringBeat {
-    /// Its name.
-    pub name: String,
-    /// Number of its failures that the edges have counted.
-    pub epoch: u64,
-    /// Whether flows of the sender may be on it.
-    pub is_usable: bool,
-    /// Whether the sender hears it.
-    pub is_heard: bool,
-    /// Whether the sender has heard it for long enough after its last failure.
-    pub is_steady: bool,
-}
-
 /// How the data path handles the packets of a string's flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EdgeStringMode {
@@ -163,19 +131,6 @@ pub enum PhaseReason {
     Takeover,
     /// It works again.
     Return,
-}
-
-/// A measurement of the data path, for one string. Everything counts from the start of the data path, except `active`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TrafficSample {
-    /// Bytes of packets that entered it.
-    pub entering_bytes: u64,
-    /// Number of flows with an entering packet in the last second.
-    pub active: u64,
-    /// Number of handshakes that were measured.
-    pub handshakes: u64,
-    /// Sum of the times from their SYNs to their ends, in nanoseconds.
-    pub handshake_ns: u64,
 }
 
 /// The machine of one edge.
@@ -274,6 +229,19 @@ impl EdgeSwitch {
             }
         }
         self.evaluate(now);
+    }
+
+    /// Packets have left a string in the last milliseconds. For a while they replace heartbeats, which a full queue may lose. They count
+    /// only when a failure is suspected: those that left just before a failure must not delay its declaration.
+    pub fn handle_leaving(&mut self, now: Instant, string: usize) {
+        let late = self.config.recovery.heartbeat * self.config.suspect_after;
+        let timeout = self.config.recovery.traffic_timeout;
+        let one = &mut self.strings[string];
+        let silence = one.last_heard.map(|at| now.since(at));
+        if silence.is_some_and(|silence| late <= silence && silence < timeout) {
+            one.recovery.on_traffic(now);
+            one.last_sign = Some(now);
+        }
     }
 
     /// Whether the cable at a string's port carries a signal now. Without a signal there is no need to wait for missing heartbeats.
@@ -422,10 +390,15 @@ impl EdgeSwitch {
         INTERVAL_MIN.max(self.round_trip() * 2)
     }
 
-    /// Whether a heartbeat came by this string within the time after which silence is a failure.
+    /// Whether a sign of life came by this string within the time after which silence is a failure. Packets count only while its flows use
+    /// it: a string returns by heartbeats.
     fn is_heard(&self, now: Instant, string: &EdgeString) -> bool {
         let patience = self.config.recovery.patience();
-        string.has_carrier && string.last_heard.is_some_and(|at| now.since(at) < patience)
+        let last = match string.phase {
+            StringPhase::Up | StringPhase::Suspect => string.last_sign,
+            StringPhase::Blind | StringPhase::Failing | StringPhase::Down => string.last_heard,
+        };
+        string.has_carrier && last.is_some_and(|at| now.since(at) < patience)
     }
 
     fn on_heard(&mut self, now: Instant, index: usize) {
@@ -434,7 +407,7 @@ impl EdgeSwitch {
         if one.last_heard.is_none_or(|at| now.since(at) >= pause) {
             one.heard_since = Some(now);
         }
-        one.last_heard = Some(now);
+        (one.last_heard, one.last_sign) = (Some(now), Some(now));
         match one.phase {
             StringPhase::Up | StringPhase::Suspect => one.recovery.on_heartbeat(now),
             // All strings were silent. If no packet left by this one, its packets were lost.

@@ -62,6 +62,7 @@ impl EdgeRecovery {
             heartbeat: self.heartbeat,
             missed: self.missed,
             caching_after: self.caching_after,
+            traffic_timeout: Duration::ZERO,
             ack_copies: self.ack_copies,
             cache: CacheConfig {
                 policy: self.policy,

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{FlowKey, StringBeat, TrafficSample};
+use super::beat::StringBeat;
+use super::flow::{FlowKey, TrafficSample};
 use crate::Instant;
 use crate::edge::phase::{PhaseEvent, StringPhase};
 use crate::edge::{InvalidRecovery, LocalRecovery, RecoveryConfig, StringState};
@@ -42,7 +43,10 @@ pub(super) struct EdgeString {
     pub epoch: u64,
     /// Whether the port's cable carries a signal.
     pub has_carrier: bool,
+    /// The last heartbeat.
     pub last_heard: Option<Instant>,
+    /// The last heartbeat, or the last look at which packets had left it.
+    pub last_sign: Option<Instant>,
     /// Since when it has been heard without a suspicion.
     pub heard_since: Option<Instant>,
     /// What the other edge said of it last, and when.
@@ -121,6 +125,7 @@ impl EdgeString {
             epoch,
             has_carrier: true,
             last_heard: None,
+            last_sign: None,
             heard_since: None,
             peer: None,
             damping: Damping::default(),

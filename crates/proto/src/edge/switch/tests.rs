@@ -19,6 +19,7 @@ fn config() -> EdgeConfig {
             heartbeat: BEAT,
             missed: 3,
             caching_after: 2,
+            traffic_timeout: Duration::from_secs(1),
             ack_copies: 3,
             cache: CacheConfig {
                 policy: CachePolicy::Lowest,
@@ -274,6 +275,46 @@ fn all_strings_down_and_back_resume_with_the_first() {
     world.run(40);
     assert_eq!(world.phases(), [[Down, Up], [Down, Up]]);
     assert_eq!(world.sides[0].sent, [(Some(1), 1); 2], "and those of the other");
+}
+
+#[test]
+fn a_full_queue_that_loses_heartbeats_is_no_failure_while_packets_come() {
+    let mut world = World::new(&config());
+    world.run(500);
+    world.passes[0] = [false; 2];
+    for millis in 0..1000 {
+        world.run(1);
+        let now = world.now;
+        for side in &mut world.sides {
+            side.edge.handle_leaving(now, 0);
+        }
+        let phases = world.phases();
+        assert!(
+            phases.iter().all(|one| one[0].is_usable()),
+            "{millis}: {phases:?}"
+        );
+    }
+    for _ in 0..60 {
+        world.run(1);
+        let now = world.now;
+        world.sides[0].edge.handle_leaving(now, 0);
+    }
+    assert_eq!(world.phases(), [[Down, Up], [Down, Up]], "for a second at most");
+}
+
+#[test]
+fn packets_just_before_a_failure_do_not_delay_its_declaration() {
+    let mut world = World::new(&config());
+    world.run(500);
+    world.passes[0] = [false; 2];
+    for millis in 0..30 {
+        world.run(1);
+        let now = world.now;
+        if millis < 8 {
+            world.sides[0].edge.handle_leaving(now, 0);
+        }
+    }
+    assert_eq!(world.phases(), [[Down, Up], [Down, Up]]);
 }
 
 #[test]
