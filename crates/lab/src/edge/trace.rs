@@ -63,7 +63,7 @@ pub struct TracedDirection {
     /// When data or a FIN came to the receiver that was new there, with the number of new bytes.
     pub news: Vec<(u64, u64)>,
     /// Ranges that came since the receiver last sent something.
-    unanswered: Vec<Unanswered>,
+    unanswered: Vec<UnansweredRange>,
     /// Hash of the captured payload of each range that was sent, and of each that came.
     contents: [HashMap<(u64, u64), u64>; 2],
     /// Position behind the last one that was sent, and behind the last one that came.
@@ -74,7 +74,7 @@ pub struct TracedDirection {
 
 /// A range that was new when it came, and after which the receiver has sent nothing yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Unanswered {
+struct UnansweredRange {
     start: u64,
     first_new: u64,
     at_ns: u64,
@@ -267,7 +267,7 @@ impl TracedDirection {
             },
         };
         let at_ns = segment.at_ns;
-        self.unanswered.push(Unanswered {
+        self.unanswered.push(UnansweredRange {
             start,
             first_new,
             at_ns,
