@@ -590,6 +590,81 @@ mbit = 33.5
 weight = 0
 "#;
 
+    /// Text of the file, the text in its place, and the error.
+    const PROBLEMS: &[(&str, &str, &str)] = &[
+        (
+            "fd00:2::/48",
+            "10.2.3.0/24",
+            "e.toml:11: inside.subnets: 10.2.3.0/24 overlaps 10.2.0.0/16",
+        ),
+        (
+            "10.2.0.0/16",
+            "10.2.0.1/16",
+            "e.toml:11: inside.subnets: element 0 is \"10.2.0.1/16\"",
+        ),
+        (
+            "subnets = [\"10.2.0.0/16\", \"fd00:2::/48\"]",
+            "",
+            "e.toml:10: inside.subnets: is missing",
+        ),
+        (
+            "interface = \"eth2\"\nvlan = 7",
+            "interface = \"eth1\"",
+            "e.toml:23: string[1].interface: eth1 is another port",
+        ),
+        (
+            "name = \"b\"",
+            "name = \"a\"",
+            "e.toml:22: string[1].name: is \"a\" again",
+        ),
+        (
+            "key_file = \"/etc/steadfast/edge.key\"\n",
+            "",
+            "e.toml:2: edge.key_file: is missing",
+        ),
+        (
+            "next_hop = \"10.11.0.2\"\n",
+            "",
+            "e.toml:13: string[0].next_hop: is missing",
+        ),
+        (
+            "mbit = 100",
+            "mbit = 0",
+            "e.toml:19: string[0].mbit: is out of range",
+        ),
+        (
+            "mbit = 100",
+            "mbit = \"fast\"",
+            "e.toml:19: string[0].mbit: is of type string",
+        ),
+        ("vlan = 7", "vlan = 4095", "e.toml:24: string[1].vlan: is 4095"),
+        (
+            "peer = \"r2\"",
+            "peer = \"r1\"",
+            "e.toml:4: edge.peer: is this edge itself",
+        ),
+        (
+            "[inside]",
+            "[rate]\nspeed = 1\n[inside]",
+            "e.toml:11: rate.speed: unknown key",
+        ),
+        (
+            "[inside]",
+            "[recovery]\ncaching_after = 3\n[inside]",
+            "e.toml:11: recovery.caching_after: is 3",
+        ),
+        (
+            "[inside]",
+            "[heartbeat]\nsuspect_after = 3\n[inside]",
+            "e.toml:11: heartbeat.suspect_after: is 3",
+        ),
+        (
+            "10.21.0.1",
+            "10.11.0.1",
+            "e.toml:17: string[0].peer_address: allowed: another address",
+        ),
+    ];
+
     fn parse(text: &str) -> Result<EdgeSettings, String> {
         EdgeSettings::parse(Path::new("e.toml"), text).map_err(|error| error.to_string())
     }
@@ -629,79 +704,7 @@ weight = 0
 
     #[test]
     fn each_problem_is_named_with_file_line_and_field() {
-        for (good, bad, expected) in [
-            (
-                "fd00:2::/48",
-                "10.2.3.0/24",
-                "e.toml:11: inside.subnets: 10.2.3.0/24 overlaps 10.2.0.0/16",
-            ),
-            (
-                "10.2.0.0/16",
-                "10.2.0.1/16",
-                "e.toml:11: inside.subnets: element 0 is \"10.2.0.1/16\"",
-            ),
-            (
-                "subnets = [\"10.2.0.0/16\", \"fd00:2::/48\"]",
-                "",
-                "e.toml:10: inside.subnets: is missing",
-            ),
-            (
-                "interface = \"eth2\"\nvlan = 7",
-                "interface = \"eth1\"",
-                "e.toml:23: string[1].interface: eth1 is another port",
-            ),
-            (
-                "name = \"b\"",
-                "name = \"a\"",
-                "e.toml:22: string[1].name: is \"a\" again",
-            ),
-            (
-                "key_file = \"/etc/steadfast/edge.key\"\n",
-                "",
-                "e.toml:2: edge.key_file: is missing",
-            ),
-            (
-                "next_hop = \"10.11.0.2\"\n",
-                "",
-                "e.toml:13: string[0].next_hop: is missing",
-            ),
-            (
-                "mbit = 100",
-                "mbit = 0",
-                "e.toml:19: string[0].mbit: is out of range",
-            ),
-            (
-                "mbit = 100",
-                "mbit = \"fast\"",
-                "e.toml:19: string[0].mbit: is of type string",
-            ),
-            ("vlan = 7", "vlan = 4095", "e.toml:24: string[1].vlan: is 4095"),
-            (
-                "peer = \"r2\"",
-                "peer = \"r1\"",
-                "e.toml:4: edge.peer: is this edge itself",
-            ),
-            (
-                "[inside]",
-                "[rate]\nspeed = 1\n[inside]",
-                "e.toml:11: rate.speed: unknown key",
-            ),
-            (
-                "[inside]",
-                "[recovery]\ncaching_after = 3\n[inside]",
-                "e.toml:11: recovery.caching_after: is 3",
-            ),
-            (
-                "[inside]",
-                "[heartbeat]\nsuspect_after = 3\n[inside]",
-                "e.toml:11: heartbeat.suspect_after: is 3",
-            ),
-            (
-                "10.21.0.1",
-                "10.11.0.1",
-                "e.toml:17: string[0].peer_address: allowed: another address",
-            ),
-        ] {
+        for (good, bad, expected) in PROBLEMS {
             assert!(GOOD.contains(good), "{good}");
             let error = parse(&GOOD.replacen(good, bad, 1)).unwrap_err();
             assert!(error.contains(expected), "{bad:?}\n{error}");

@@ -18,7 +18,6 @@ use proto::Instant;
 use proto::edge::switch::{EdgeAction, EdgeStringMode, FlowKey, TrafficSample};
 use proto::edge::{EdgeDirection, cut};
 
-use super::PORTS_FILE;
 use crate::bounded::{self, CommandOutcome, LatePolicy};
 use crate::config::{EdgeSettings, PortSettings};
 
@@ -36,6 +35,17 @@ const LINKS_EVERY: Duration = Duration::from_millis(200);
 const RING_BYTES: u32 = 16 << 20;
 const WARN_EVERY: Duration = Duration::from_secs(10);
 
+/// File in the state directory by which commands know that the daemon here is an edge's. It lists the ports.
+const PORTS_FILE: &str = "edge.json";
+
+/// Whether the state directory is that of an edge.
+pub fn is_edge(state_dir: &Path) -> bool {
+    state_dir.join(PORTS_FILE).exists()
+}
+
+/// A string whose command has ended, and whether the command succeeded.
+type EndedCommand = (usize, bool);
+
 /// The data path, and all that goes with it.
 pub(super) struct EdgeKernel {
     settings: EdgeSettings,
@@ -48,7 +58,9 @@ pub(super) struct EdgeKernel {
     /// Number of packets that had left each string at the last look.
     left: Vec<u64>,
     subnets: Vec<(IpAddr, u8, Side)>,
-    commands: (Sender<(usize, bool)>, Receiver<(usize, bool)>),
+    /// The way by which commands that have ended are reported.
+    ended: Sender<EndedCommand>,
+    commands: Receiver<EndedCommand>,
     wake: Box<dyn Fn() + Send + Sync>,
     addresses_at: WallInstant,
     links_at: WallInstant,
@@ -100,6 +112,7 @@ impl EdgeKernel {
             let index = port_index(&string.port)?;
             Injector::open(index, string.port.vlan).context("opening a socket to send packets again")
         });
+        let (ended, commands) = channel();
         let mut kernel = Self {
             copies: wire.copies()?,
             injectors: injectors.collect::<anyhow::Result<_>>()?,
@@ -111,7 +124,8 @@ impl EdgeKernel {
             leaving: RawSender::open().context("opening a raw socket")?,
             left: vec![0; settings.strings.len()],
             subnets: Vec::new(),
-            commands: channel(),
+            ended,
+            commands,
             wake,
             addresses_at: WallInstant::now(),
             links_at: WallInstant::now(),
@@ -231,8 +245,8 @@ impl EdgeKernel {
     }
 
     /// The commands that have ended, each with its string, and whether it succeeded.
-    pub fn ended_commands(&self) -> Vec<(usize, bool)> {
-        self.commands.1.try_iter().collect()
+    pub fn ended_commands(&self) -> Vec<EndedCommand> {
+        self.commands.try_iter().collect()
     }
 
     /// Numbers of the data path, for the status.
@@ -318,7 +332,7 @@ impl EdgeKernel {
             self.settings.failover_command.clone(),
             self.settings.strings[string].name.clone(),
         );
-        let ended = self.commands.0.clone();
+        let ended = self.ended.clone();
         let watch = move || {
             let environment = [("STEADFAST_STRING", name.as_str())];
             let succeeded = match bounded::run(&command, &environment, COMMAND_MAX, LatePolicy::Kill) {
@@ -346,7 +360,7 @@ impl EdgeKernel {
         };
         if let Err(error) = std::thread::Builder::new().name("failover".into()).spawn(watch) {
             tracing::error!(%error, "failover.command cannot be run: no thread");
-            let _ = self.commands.0.send((string, false));
+            let _ = self.ended.send((string, false));
         }
         (self.wake)();
     }

@@ -9,7 +9,6 @@ mod status;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
@@ -23,7 +22,7 @@ use proto::edge::switch::{EdgeConfig, EdgeStringConfig, EdgeSwitch};
 use proto::edge::{DUPLICATES, RecoveryConfig, cache};
 
 pub use check::{check, missing};
-pub use kernel::leave_nothing;
+pub use kernel::{is_edge, leave_nothing};
 
 use crate::config::EdgeSettings;
 use crate::control::{self, Call, EdgeStatus};
@@ -34,14 +33,6 @@ use kernel::EdgeKernel;
 const NAP: Duration = Duration::from_millis(1);
 /// Maximum number of copies that are read before time passes.
 const COPIES_MAX: usize = 4096;
-/// File in the state directory by which commands know that the daemon here is an edge's. It lists the ports.
-pub const PORTS_FILE: &str = "edge.json";
-
-/// Whether the state directory is that of an edge.
-pub fn is_edge(state_dir: &Path) -> bool {
-    state_dir.join(PORTS_FILE).exists()
-}
-
 /// The running edge.
 struct EdgeAgent<'a> {
     settings: &'a EdgeSettings,

@@ -206,9 +206,9 @@ impl Drop for RunningEdge<'_> {
 }
 
 /// A connection through the cluster to a server that sends back what it gets.
-struct Echo(TcpStream);
+struct EdgeEcho(TcpStream);
 
-impl Echo {
+impl EdgeEcho {
     fn open(network: &EdgeNetwork) -> Self {
         Self(network.client.run(|| {
             let stream = TcpStream::connect("10.2.0.2:7").unwrap();
@@ -253,8 +253,8 @@ fn connections_outlive_strings_and_daemons() {
     let r2 = network.start(1);
     r1.wait_for(["up", "up"]);
     r2.wait_for(["up", "up"]);
-    let mut echoes: Vec<_> = (0..8).map(|_| Echo::open(&network)).collect();
-    let all_work = |echoes: &mut Vec<Echo>, text: &str| echoes.iter_mut().for_each(|one| one.works(text));
+    let mut echoes: Vec<_> = (0..8).map(|_| EdgeEcho::open(&network)).collect();
+    let all_work = |echoes: &mut Vec<EdgeEcho>, text: &str| echoes.iter_mut().for_each(|one| one.works(text));
     all_work(&mut echoes, "both strings");
     assert_eq!(r1.status()["flows"], 8);
 

@@ -41,7 +41,7 @@ impl PortState {
 /// `struct edge_string`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(super) struct StringState {
+pub(super) struct StringMemory {
     pub port: PortState,
     pub next_hop_v4: [u8; 4],
     pub mode: u32,
@@ -77,7 +77,7 @@ pub(super) struct EdgeState {
     pub last_caching_epoch: u32,
     pub zero: u32,
     pub zero2: u64,
-    pub string: [StringState; STRINGS_MAX],
+    pub string: [StringMemory; STRINGS_MAX],
     pub slots: [u8; SLOTS],
 }
 
@@ -206,7 +206,7 @@ impl Swept {
 
 // The C side asserts the same numbers.
 const _: () = assert!(size_of::<PortState>() == 8);
-const _: () = assert!(size_of::<StringState>() == 208);
+const _: () = assert!(size_of::<StringMemory>() == 208);
 const _: () = assert!(size_of::<EdgeState>() == 64 + 8 * 208 + 1024);
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use memmap2::MmapRaw;
 
 use super::abi::{
-    BUCKET_SHIFT, BUCKETS, EdgeState, PortState, SLOTS, STRINGS_MAX, StringState, link_word, mode_number,
+    BUCKET_SHIFT, BUCKETS, EdgeState, PortState, SLOTS, STRINGS_MAX, StringMemory, link_word, mode_number,
     mode_of, next_hops, policy_number, side_number, strings_number,
 };
 use super::plan::{EdgeWirePlan, StringMode};
@@ -30,10 +30,14 @@ impl StateWords {
         self.memory.as_mut_ptr().cast()
     }
 
-    fn string(&self, index: usize) -> *mut StringState {
+    fn string(&self, index: usize) -> *mut StringMemory {
         assert!(index < STRINGS_MAX, "string {index}");
         // SAFETY: the index is within the array, which is within the mapping.
-        unsafe { (&raw mut (*self.state()).string).cast::<StringState>().add(index) }
+        unsafe {
+            (&raw mut (*self.state()).string)
+                .cast::<StringMemory>()
+                .add(index)
+        }
     }
 
     /// A word of the state.
@@ -47,7 +51,7 @@ impl StateWords {
         unsafe { AtomicU64::from_ptr(field(self.state())) }
     }
 
-    fn string_word(&self, index: usize, field: impl FnOnce(*mut StringState) -> *mut u32) -> &AtomicU32 {
+    fn string_word(&self, index: usize, field: impl FnOnce(*mut StringMemory) -> *mut u32) -> &AtomicU32 {
         // SAFETY: as for `word32`, for a field of the string's state.
         unsafe { AtomicU32::from_ptr(field(self.string(index))) }
     }

@@ -682,7 +682,7 @@ impl EdgeSwitch {
                 is_usable,
             })
             .collect();
-        self.slots = Box::new(slots(&shares));
+        *self.slots = slots(&shares);
         self.in_slots = usable;
         self.actions.push_back(EdgeAction::SetSlots(self.slots.clone()));
     }

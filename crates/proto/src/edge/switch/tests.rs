@@ -45,7 +45,7 @@ fn slot(key: &FlowKey) -> usize {
 }
 
 /// An edge with what its data path was told.
-struct Side {
+struct TestEdge {
     edge: EdgeSwitch,
     modes: Vec<EdgeStringMode>,
     slots: Box<[u8; SLOTS]>,
@@ -56,7 +56,7 @@ struct Side {
     sent: Vec<(Option<usize>, u32)>,
 }
 
-impl Side {
+impl TestEdge {
     fn new(config: &EdgeConfig) -> Self {
         let edge = EdgeSwitch::new(config.clone(), &[], slot, Instant::ZERO).unwrap();
         let count = config.strings.len();
@@ -102,17 +102,17 @@ impl Side {
 }
 
 /// Two edges. `passes[string][direction]`: whether heartbeats pass; direction 0 is from the first edge to the second.
-struct World {
-    sides: [Side; 2],
+struct TwoEdges {
+    sides: [TestEdge; 2],
     passes: Vec<[bool; 2]>,
     runs: [bool; 2],
     now: Instant,
 }
 
-impl World {
+impl TwoEdges {
     fn new(config: &EdgeConfig) -> Self {
         Self {
-            sides: [Side::new(config), Side::new(config)],
+            sides: [TestEdge::new(config), TestEdge::new(config)],
             passes: vec![[true; 2]; config.strings.len()],
             runs: [true; 2],
             now: Instant::ZERO,
@@ -172,7 +172,7 @@ use StringPhase::{Blind, Down, Failing, Suspect, Up};
 
 #[test]
 fn a_failed_string_loses_its_flows_at_both_edges_and_gets_new_ones_when_it_is_back() {
-    let mut world = World::new(&config());
+    let mut world = TwoEdges::new(&config());
     assert_eq!(world.phases(), [[Blind, Blind], [Blind, Blind]]);
     world.run(500);
     assert_eq!(world.phases(), [[Up, Up], [Up, Up]]);
@@ -210,7 +210,7 @@ fn a_failed_string_loses_its_flows_at_both_edges_and_gets_new_ones_when_it_is_ba
 
 #[test]
 fn one_lost_direction_is_a_failure_at_both_edges() {
-    let mut world = World::new(&config());
+    let mut world = TwoEdges::new(&config());
     world.run(500);
     world.passes[1] = [true, false];
     world.run(45);
@@ -228,7 +228,7 @@ fn one_lost_direction_is_a_failure_at_both_edges() {
 
 #[test]
 fn an_edge_whose_peer_is_away_moves_nothing() {
-    let mut world = World::new(&config());
+    let mut world = TwoEdges::new(&config());
     world.run(500);
     world.runs[1] = false;
     world.run(1000);
@@ -256,7 +256,7 @@ fn an_edge_whose_peer_is_away_moves_nothing() {
 
 #[test]
 fn all_strings_down_and_back_resume_with_the_first() {
-    let mut world = World::new(&config());
+    let mut world = TwoEdges::new(&config());
     world.run(500);
     world.passes = vec![[false; 2]; 2];
     world.run(500);
@@ -279,7 +279,7 @@ fn all_strings_down_and_back_resume_with_the_first() {
 
 #[test]
 fn a_full_queue_that_loses_heartbeats_is_no_failure_while_packets_come() {
-    let mut world = World::new(&config());
+    let mut world = TwoEdges::new(&config());
     world.run(500);
     world.passes[0] = [false; 2];
     for millis in 0..1000 {
@@ -304,7 +304,7 @@ fn a_full_queue_that_loses_heartbeats_is_no_failure_while_packets_come() {
 
 #[test]
 fn packets_just_before_a_failure_do_not_delay_its_declaration() {
-    let mut world = World::new(&config());
+    let mut world = TwoEdges::new(&config());
     world.run(500);
     world.passes[0] = [false; 2];
     for millis in 0..30 {
@@ -319,7 +319,7 @@ fn packets_just_before_a_failure_do_not_delay_its_declaration() {
 
 #[test]
 fn a_cable_without_a_signal_is_a_failure_at_once() {
-    let mut world = World::new(&config());
+    let mut world = TwoEdges::new(&config());
     world.run(500);
     let now = world.now;
     world.sides[0].edge.handle_carrier(now, 0, false);
@@ -345,7 +345,7 @@ fn flows_wait_for_the_delay_and_for_the_command() {
     let mut config = config();
     config.delay = Duration::from_millis(200);
     config.has_command = true;
-    let mut world = World::new(&config);
+    let mut world = TwoEdges::new(&config);
     world.run(500);
     world.passes[0] = [false; 2];
     world.run(100);
@@ -370,7 +370,7 @@ fn flows_wait_for_the_delay_and_for_the_command() {
 
 #[test]
 fn a_string_that_was_never_heard_gets_nothing() {
-    let mut world = World::new(&config());
+    let mut world = TwoEdges::new(&config());
     world.passes[0] = [false; 2];
     world.run(100);
     assert_eq!(world.phases(), [[Down, Up], [Down, Up]]);
@@ -383,7 +383,7 @@ fn a_string_that_was_never_heard_gets_nothing() {
 
 #[test]
 fn a_copy_that_comes_late_follows_the_flow() {
-    let mut world = World::new(&config());
+    let mut world = TwoEdges::new(&config());
     world.run(500);
     world.passes[0] = [false; 2];
     world.run(50);
@@ -397,7 +397,7 @@ fn a_copy_that_comes_late_follows_the_flow() {
 
 #[test]
 fn the_cap_follows_what_the_string_carries() {
-    let mut world = World::new(&config());
+    let mut world = TwoEdges::new(&config());
     world.run(500);
     world.passes[0] = [false; 2];
     world.run(60);
@@ -421,7 +421,7 @@ proptest! {
     ) {
         let mut config = config();
         config.strings.push(EdgeStringConfig { name: "c".into(), weight: 0.0, bytes_per_s: 1e6 });
-        let mut world = World::new(&config);
+        let mut world = TwoEdges::new(&config);
         for (what, millis, passes) in steps {
             match what {
                 6 | 7 => world.runs[what - 6] = passes,
