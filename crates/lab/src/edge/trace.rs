@@ -92,11 +92,12 @@ pub struct SentRange {
 }
 
 impl EdgeTrace {
-    /// Reads the captures at both ends of the flows to `service`.
+    /// Reads the captures at both ends of the flows to `service`. Segments that come to their receivers after `until_ns` are left out:
+    /// if flows go on until the captures end, one capture may end before the other.
     ///
     /// # Errors
     /// If a capture is missing or cannot be read.
-    pub fn read(captures: &[Capture], service: SocketAddr) -> Result<Self> {
+    pub fn read(captures: &[Capture], service: SocketAddr, until_ns: u64) -> Result<Self> {
         let at = |point| {
             let capture = captures.iter().find(|capture| capture.point == point);
             capture.with_context(|| format!("no capture at {point:?}"))
@@ -104,11 +105,11 @@ impl EdgeTrace {
         let mut trace = Self::default();
         let mut places = HashMap::new();
         for_each_segment(at(Point::Client)?, service, |segment| {
-            trace.take(&mut places, Point::Client, service, segment);
+            trace.take(&mut places, (Point::Client, until_ns), service, segment);
         })?;
         let mut places = trace.places();
         for_each_segment(at(Point::Server)?, service, |segment| {
-            trace.take(&mut places, Point::Server, service, segment);
+            trace.take(&mut places, (Point::Server, until_ns), service, segment);
         })?;
         trace.compare();
         for capture in captures.iter().filter(|capture| capture.dropped > 0) {
@@ -128,7 +129,7 @@ impl EdgeTrace {
     fn take(
         &mut self,
         places: &mut HashMap<SocketAddr, usize>,
-        point: Point,
+        (point, until_ns): (Point, u64),
         service: SocketAddr,
         segment: &CapturedSegment,
     ) {
@@ -151,6 +152,9 @@ impl EdgeTrace {
             None => return,
         };
         let at_sender = (direction == TO_SERVER) == (point == Point::Client);
+        if !at_sender && segment.at_ns > until_ns {
+            return;
+        }
         if segment.rst {
             self.resets += u64::from(!self.flows[index].fins(point));
             return;

@@ -30,6 +30,10 @@ pub struct EdgeFailoverOptions {
     /// Failover time: detection, and the time until flows are moved.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_time)]
     pub failover: Duration,
+    /// Milliseconds beyond the round-trip time that 99 of 100 restart gaps may take. On a machine whose CPUs are shared, hosts and links are
+    /// late, too.
+    #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub margin: u32,
     /// What the edges remember and send again.
     #[arg(long, value_enum, default_value_t)]
     pub policy: RecoveryOption,

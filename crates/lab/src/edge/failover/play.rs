@@ -84,7 +84,7 @@ pub fn play(
         }
         None => None,
     };
-    let trace = EdgeTrace::read(&captures, options.service())?;
+    let trace = EdgeTrace::read(&captures, options.service(), u64::MAX)?;
     let span = FailoverSpan {
         fault_ns: clock.realtime_ns(times.fault),
         completed_ns: clock.realtime_ns(times.completed),

@@ -15,9 +15,6 @@ use crate::edge::trace::EdgeTrace;
 use crate::edge::variant::EdgeVariant;
 use crate::run::{LabFindings, append};
 
-/// Time that a restart may take besides the round trip, in milliseconds.
-const GAP_MARGIN_MS: f64 = 10.0;
-
 /// Everything that was measured in one variant of a run.
 pub struct FailoverFacts {
     pub plan: FlowPlan,
@@ -191,7 +188,7 @@ impl EdgeFailoverFindings {
             failures: Vec::new(),
             detection_ms: None,
             takeover_ms: None,
-            gap_allowed_ms: rtt_ms * round_trips + GAP_MARGIN_MS,
+            gap_allowed_ms: rtt_ms * round_trips + f64::from(options.margin),
             detections: Default::default(),
             with: None,
             without: None,

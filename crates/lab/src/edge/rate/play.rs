@@ -174,7 +174,7 @@ impl RateTestbed {
         if let Some(daemons) = self.daemons {
             problems.extend(daemons.stop().err().map(|error| format!("{error:#}")));
         }
-        let trace = EdgeTrace::read(&captures, options.service())?;
+        let trace = EdgeTrace::read(&captures, options.service(), clock.realtime_ns(span.end))?;
         problems.extend(trace.violations.iter().cloned());
         let judged = (clock.realtime_ns(span.settled), clock.realtime_ns(span.end));
         let shares = FlowShares::of(&trace, options.workload, judged);
