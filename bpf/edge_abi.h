@@ -15,21 +15,21 @@
 #define EDGE_BUCKETS 16
 #define EDGE_BUCKET_SHIFT 26
 
-/* Where the destinations of a subnet are, seen from this edge. */
+/* The side of a subnet, seen from this edge. */
 enum edge_side {
 	EDGE_OUTSIDE = 0, /* on the same side as the outside port */
 	EDGE_INSIDE = 1,  /* behind the cluster: packets to them are steered into a string */
 	EDGE_LOCAL = 2,   /* this machine, or reached without the cluster */
 };
 
-/* What happens to packets that enter a string. Stored by the agent alone. */
+/* Treatment of packets that enter a string. Stored by the agent alone. */
 enum edge_mode {
 	EDGE_UP = 0,
 	EDGE_HELD = 1, /* dropped, until the string's flows have another string */
 	EDGE_DOWN = 2, /* the string's flows move to other strings */
 };
 
-/* Which entering packets are copied for the cache. proto::edge::cache::CachePolicy. */
+/* The entering packets that are copied for the cache: proto::edge::cache::CachePolicy. */
 enum edge_policy {
 	EDGE_CACHE_NONE = 0,
 	EDGE_CACHE_SYN = 1,
@@ -46,9 +46,6 @@ struct edge_port {
 #define EDGE_TAGGED 0x1000
 #define EDGE_VLAN_ID 0x0fff
 
-/* In a link-layer address as a word: it is known. The address is in the first six bytes in memory. */
-#define EDGE_LINK_KNOWN 1 /* the last byte in memory */
-
 struct edge_string {
 	struct edge_port port;
 	__be32 next_hop_v4;     /* 0: none */
@@ -59,8 +56,9 @@ struct edge_string {
 	__u32 cap;              /* most bytes that a leaving window may offer; 0: no limit */
 	__u32 zero;
 	__u64 epoch;            /* of the string's last failure, kept for a successor of the agent */
-	__u64 own_link;         /* this port's link-layer address */
-	__u64 link_v4;          /* that of the IPv4 next hop and EDGE_LINK_KNOWN, stored by the agent at once; 0: not known */
+	/* Link-layer addresses: six bytes of address, a zero, a one, stored by the agent as one word. 0: not known. */
+	__u64 own_link;         /* of this port */
+	__u64 link_v4;          /* of the IPv4 next hop */
 	__u64 link_v6;
 	__u64 buckets[EDGE_BUCKETS]; /* high half: number of the bucket; low half: flows that were last active in it */
 };
@@ -99,8 +97,8 @@ struct edge_flow_key {
 };
 
 /*
- * What the agent's cache holds of a flow. proto::edge::CacheMirror is the same. The programs copy a packet only if this packet would
- * change the cache.
+ * The sequence numbers of a flow that the agent's cache holds: proto::edge::CacheMirror. The programs copy a packet only if it would change the
+ * cache.
  */
 struct edge_mirror {
 	__u32 caching_epoch; /* of the string; another number there: the cache holds nothing of the flow */

@@ -68,7 +68,7 @@ static __noinline int retag(struct __sk_buff *skb, struct edge_port *port) {
 }
 
 /*
- * Sends the packet out of a port. `to` is the next hop, or NULL for that of this machine's routes. The stack must not see the packet after
+ * Sends the packet out of a port. `to` is the next hop. If it is NULL, this machine's routes name the next hop. The stack must not see the packet after
  * this, because its TTL has changed.
  */
 static __always_inline int send_out(struct __sk_buff *skb, struct packet *p, struct edge_port *port, struct bpf_redir_neigh *to) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What the edge knows of a TCP connection: its window scales and its round trip. The cap of its windows. */
+/* The window scales and the round trip of a TCP connection, and the cap of its windows. */
 #ifndef STEADFAST_EDGE_TCP_H
 #define STEADFAST_EDGE_TCP_H
 

@@ -12,3 +12,4 @@ mod keepers;
 pub mod lock;
 pub mod metrics;
 mod program;
+mod wakeup;

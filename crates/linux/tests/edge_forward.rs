@@ -223,6 +223,10 @@ fn a_packet_is_injected_into_a_string() {
         };
         net.edges[0].run(|| {
             let injector = Injector::open(index_of(&net.edges[0], "s1"), None).expect("open");
+            // The first question makes the kernel ask the neighbour.
+            eventually("the neighbour answers", || {
+                injector.link_address(at(family, 11, 1)).expect("an answer")
+            });
             injector.send(&made.udp(), at(family, 11, 1)).expect("send");
             let nobody = injector
                 .send(&made.udp(), at(family, 11, 77))

@@ -154,7 +154,7 @@ impl Twins {
         } else {
             now
         };
-        // A machine that has been up for less than the timeout cannot miss the agent for so long.
+        // The clock starts at 0 with the machine. On a machine that started less than an hour ago, the agent cannot have been away for an hour.
         let is_away = away && now - seen > 3600 * 1_000_000_000;
         self.kernel.set_agent_seen(seen);
         self.model.is_agent_away = is_away;

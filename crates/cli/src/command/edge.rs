@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context as _;
 
@@ -11,11 +12,16 @@ use super::cli::LogFormat;
 use super::error::CommandError;
 use super::run::start_log;
 use super::text::{Align, TextTable, bytes, fold};
+use crate::bounded::{self, CommandOutcome, LatePolicy};
 use crate::config::{ConfigError, EdgeSettings};
 use crate::control::{EdgeStatus, StringStatus};
 use crate::daemon;
 use crate::edge::{self, EdgeEnd};
 use crate::lock::{self, Lock, LockError};
+
+/// How long a successor's check may take. The edge says nothing to the other edge meanwhile, and its last heartbeat is repeated for
+/// `agent_timeout_ms` only.
+const CHECK_MAX: Duration = Duration::from_millis(500);
 
 /// Checks the file, and prints a line if it is all right.
 pub(super) fn check(file: &Path) -> Result<(), CommandError> {
@@ -33,6 +39,7 @@ pub(super) fn check(file: &Path) -> Result<(), CommandError> {
 pub(super) fn run(file: &Path, log: LogFormat) -> Result<(), CommandError> {
     daemon::block_signal()?;
     start_log(log)?;
+    crate::program::path().context("finding this program")?; // now, before another file replaces it
     let settings = load_and_check(file)?;
     let lock = match Lock::take(&settings.state_dir, lock::DAEMON) {
         Ok(lock) => lock,
@@ -44,7 +51,7 @@ pub(super) fn run(file: &Path, log: LogFormat) -> Result<(), CommandError> {
         }
         Err(error) => return Err(CommandError::failed(error)),
     };
-    let end = edge::run(&settings)?;
+    let end = edge::run(&settings, || successor_fits(file))?;
     drop(lock);
     match end {
         EdgeEnd::Stopped => {
@@ -66,6 +73,25 @@ fn load_and_check(file: &Path) -> Result<EdgeSettings, CommandError> {
         Err(error) => CommandError::Failed(error),
     })?;
     Ok(settings)
+}
+
+/// Lets the program at this program's path check the configuration, as it would at its start.
+fn successor_fits(file: &Path) -> Result<(), String> {
+    let program = crate::program::path().map_err(|error| error.to_string())?;
+    let words = [
+        program.as_os_str(),
+        "edge".as_ref(),
+        "--check".as_ref(),
+        "--config".as_ref(),
+        file.as_os_str(),
+    ];
+    let command: Vec<_> = words.map(|word| word.to_string_lossy().into_owned()).to_vec();
+    match bounded::run(&command, &[], CHECK_MAX, LatePolicy::Kill) {
+        Ok(CommandOutcome::Ended { status, .. }) if status.success() => Ok(()),
+        Ok(CommandOutcome::Ended { stderr, .. }) => Err(stderr),
+        Ok(CommandOutcome::Late) => Err(format!("its check takes longer than {CHECK_MAX:?}")),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// Executes the program at this program's path, with the same arguments. Returns only if that fails.

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::parse::{INTERFACE, SOCKET_PATH, interface, read_document, yes_or_no};
 use super::table::{
-    ADDRESS, ConfigReader, ConfigTable, NAME, address, expected, integer, list, name, narrow, text, unknown,
+    ADDRESS, ConfigReader, ConfigTable, NAME, address, expected, integer, list, name, narrow, text,
 };
 use super::{ConfigError, Places, STATE_ROOT, arbiter};
 
@@ -55,7 +55,7 @@ pub struct EdgeSettings {
     pub peer: String,
     /// The file with the key that both edges share.
     pub key_file: PathBuf,
-    /// Where the edge keeps its lock and its control socket.
+    /// The directory of the edge's lock and control socket.
     pub state_dir: PathBuf,
     /// When the agent has been away for longer than this, no flow waits for it.
     pub agent_timeout: Duration,
@@ -126,10 +126,10 @@ pub struct HeartbeatSettings {
     pub port: u16,
 }
 
-/// What is cached.
+/// Policy and bounds of the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheSettings {
-    /// Which packets.
+    /// The packets that are cached.
     pub policy: CachePolicy,
     /// Whether packets are cached also while nothing is wrong.
     pub is_always: bool,
@@ -208,15 +208,8 @@ impl EdgeSettings {
     /// All problems in the text.
     pub fn parse(path: &Path, source: &str) -> Result<Self, ConfigError> {
         let mut reading = ConfigReader::new(source);
-        let document = read_document(&mut reading, source);
-        reading.verdict(path)?;
-        let root = document.get_ref();
-        for (key, _) in root {
-            if !TABLES.contains(&key.get_ref().as_ref()) {
-                unknown(&mut reading, key.get_ref(), key.span().start, TABLES);
-            }
-        }
-        let settings = settings(&mut reading, root);
+        let document = read_document(&mut reading, path, source, TABLES)?;
+        let settings = settings(&mut reading, document.get_ref());
         reading.verdict(path)?;
         Ok(settings.expect("a field that could not be read is a problem"))
     }
@@ -382,11 +375,7 @@ fn string<'a>(
             "is missing; allowed: the address of the string's node, as this edge sees it",
         );
     }
-    let mbit = table.required(
-        "mbit",
-        "a number of Mbit/s above 0",
-        number(f64::MIN_POSITIVE..=1e7),
-    );
+    let mbit = table.required("mbit", "a number of Mbit/s from 0.001", number(0.001..=1e7));
     let weight = table.optional("weight", number(0.0..=1e6)).unwrap_or(1.0);
     table.end();
     Some(StringSettings {
@@ -406,7 +395,10 @@ fn number(range: std::ops::RangeInclusive<f64>) -> impl Fn(&DeValue<'_>) -> Resu
     let allowed = format!("a number up to {}", range.end());
     move |value| {
         let number = match value {
-            DeValue::Integer(integer) => integer.as_str().parse().ok(),
+            DeValue::Integer(integer) => {
+                let whole = u32::from_str_radix(integer.as_str(), integer.radix());
+                whole.ok().map(f64::from)
+            }
             DeValue::Float(float) => float.as_str().replace('_', "").parse().ok(),
             other => return Err(expected(&allowed, other)),
         };
@@ -630,6 +622,11 @@ weight = 0
         (
             "mbit = 100",
             "mbit = 0",
+            "e.toml:19: string[0].mbit: is out of range",
+        ),
+        (
+            "mbit = 100",
+            "mbit = 1e-300",
             "e.toml:19: string[0].mbit: is out of range",
         ),
         (

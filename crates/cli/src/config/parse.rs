@@ -48,15 +48,8 @@ pub(super) const SOCKET_PATH: usize = 107;
 /// Reads the whole file.
 pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
     let mut reading = ConfigReader::new(source);
-    let document = read_document(&mut reading, source);
-    reading.verdict(path)?;
-
+    let document = read_document(&mut reading, path, source, TABLES)?;
     let root = document.get_ref();
-    for (key, _) in root {
-        if !TABLES.contains(&key.get_ref().as_ref()) {
-            unknown(&mut reading, key.get_ref(), key.span().start, TABLES);
-        }
-    }
     let node = node(&mut reading, root);
     let peer = peer(&mut reading, root);
     let arbiter = arbiter::arbiter(&mut reading, root);
@@ -90,8 +83,16 @@ pub(super) fn config(path: &Path, source: &str) -> Result<Config, ConfigError> {
     })
 }
 
-/// The file as TOML. What is not TOML is noted.
-pub(super) fn read_document<'a>(reading: &mut ConfigReader<'_>, source: &'a str) -> Spanned<DeTable<'a>> {
+/// Parses the file as TOML. Notes top-level keys that are not in `tables`.
+///
+/// # Errors
+/// All places where the file is not TOML.
+pub(super) fn read_document<'a>(
+    reading: &mut ConfigReader<'_>,
+    path: &Path,
+    source: &'a str,
+    tables: &[&str],
+) -> Result<Spanned<DeTable<'a>>, ConfigError> {
     let (document, errors) = DeTable::parse_recoverable(source);
     for error in errors {
         let line = reading.line(error.span().map_or(0, |span| span.start));
@@ -102,7 +103,13 @@ pub(super) fn read_document<'a>(reading: &mut ConfigReader<'_>, source: &'a str)
             what,
         });
     }
-    document
+    reading.verdict(path)?;
+    for (key, _) in document.get_ref() {
+        if !tables.contains(&key.get_ref().as_ref()) {
+            unknown(reading, key.get_ref(), key.span().start, tables);
+        }
+    }
+    Ok(document)
 }
 
 fn node(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<NodeSettings> {

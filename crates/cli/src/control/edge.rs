@@ -17,7 +17,7 @@ pub struct EdgeStatus {
     pub flows: u64,
     /// Round trip of the connections without a queue, in milliseconds, as measured or configured.
     pub rtt_ms: f64,
-    /// What the data path counted.
+    /// Counters of the data path.
     pub counters: CounterStatus,
     /// Datagrams that were refused as heartbeats, by reason.
     pub refused: CounterStatus,

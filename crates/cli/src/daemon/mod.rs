@@ -34,9 +34,7 @@ mod state_sync;
 mod upgrade;
 
 use std::collections::BTreeMap;
-use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
@@ -44,14 +42,13 @@ use std::time::Duration;
 
 use agent::{Core, Executor, Kernel as _, TurnStep};
 use anyhow::Context;
-use nix::poll::{PollFd, PollFlags};
-use nix::sys::time::TimeSpec;
 use proto::pause::PauseWatch;
 use proto::service::ServiceInput;
 
 use crate::arbiter::ArbiterClient;
 use crate::control::{self, Call};
 use crate::metrics;
+use crate::wakeup::Wakeup;
 use kernel::{LinuxKernel, RingReader};
 use known::KnownRenewal;
 use peer::{About, PeerMessage};
@@ -87,7 +84,7 @@ struct Agent<'a> {
     executor: Executor<LinuxKernel>,
     kernel: LinuxKernel,
     calls: Receiver<Call>,
-    wakeups: UnixStream,
+    wakeup: Wakeup,
     stop: Arc<AtomicBool>,
     upgrade: Upgrade<'a>,
     idle_naps: u32,
@@ -113,22 +110,15 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
     upgrade::wait_for_inherited_children();
     linux::process::keep_freed_memory();
     linux::process::raise_file_limit().context("raising the limit of open files")?;
-    let (wakeup, wakeups) = UnixStream::pair().context("making the wake-up pipe")?;
-    wakeups.set_nonblocking(true)?;
-    wakeup.set_nonblocking(true)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("catching signals")?;
-        signal_hook::low_level::pipe::register(signal, wakeup.try_clone()?).context("catching signals")?;
-    }
+    let wakeup = Wakeup::new().context("making the wake-up pipe")?;
+    let stop = wakeup
+        .on_signals(&[signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])
+        .context("catching signals")?;
     let upgrade = Upgrade::new(start, &wakeup)?;
     if let Err(error) = linux::process::take_precedence() {
         tracing::warn!(%error, "the agent runs at ordinary priority: false alarms are more likely");
     }
-    let waker = wakeup.try_clone().map(Arc::new)?;
-    let wake = move || {
-        let _ = std::io::Write::write(&mut &*waker, &[1]); // full: a wake-up is under way already
-    };
+    let wake = wakeup.waker();
     let arbiter = ArbiterClient::open(config, wake.clone()).context("opening the way to the arbiter")?;
     let SetUp { mut kernel, found } = set_up(config, wake.clone(), arbiter)?;
     let node = node_config(config, start.without_peer, &kernel, found.as_ref());
@@ -157,7 +147,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         executor: Executor::default(),
         kernel,
         calls,
-        wakeups,
+        wakeup,
         stop,
         upgrade,
         idle_naps: 0,
@@ -407,13 +397,9 @@ impl Agent<'_> {
         self.idle_naps = if handled > 0 { 0 } else { self.idle_naps + 1 };
         let due = self.node.poll_timeout().since(linux::clock::now());
         let mut fds: Vec<_> = self.kernel.peer.fds().collect();
-        fds.extend([
-            self.wakeups.as_fd(),
-            self.kernel.deaths_fd(),
-            self.kernel.filters_fd(),
-        ]);
+        fds.extend([self.kernel.deaths_fd(), self.kernel.filters_fd()]);
         if self.idle_naps <= NAPS_MAX {
-            wait(&fds, self.nap.min(due));
+            self.wakeup.wait(&fds, self.nap.min(due));
         } else {
             self.kernel.set_asleep(true);
             if self.kernel.rings.fill() == 0 {
@@ -422,18 +408,10 @@ impl Agent<'_> {
                     self.kernel.rings.opening.as_fd(),
                     self.kernel.replicas_fd(),
                 ]);
-                wait(&fds, SLEEP_MAX.min(due));
+                self.wakeup.wait(&fds, SLEEP_MAX.min(due));
             }
             self.kernel.set_asleep(false);
         }
-        let mut wakeups = [0; 64];
-        while matches!((&self.wakeups).read(&mut wakeups), Ok(count) if count > 0) {}
+        self.wakeup.clear();
     }
-}
-
-/// Waits until one of `fds` is readable, at most for `limit`.
-fn wait(fds: &[BorrowedFd<'_>], limit: Duration) {
-    let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-    // A signal that interrupts ppoll counts as a wake-up; nothing else can go wrong here.
-    let _ = nix::poll::ppoll(&mut fds, Some(TimeSpec::from(limit)), None);
 }

@@ -12,7 +12,6 @@
 
 use std::ffi::CString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +29,7 @@ use crate::bounded::{self, CommandOutcome, LatePolicy};
 use crate::config::{Config, SecretKey};
 use crate::lock::Lock;
 use crate::program;
+use crate::wakeup::Wakeup;
 
 /// How long the successor's check may take.
 const CHECK_MAX: Duration = Duration::from_secs(30);
@@ -68,11 +68,9 @@ impl<'a> Upgrade<'a> {
     ///
     /// # Errors
     /// If signals cannot be caught, or the key cannot be read.
-    pub fn new(start: &Start<'a>, wakeup: &UnixStream) -> anyhow::Result<Self> {
+    pub fn new(start: &Start<'a>, wakeup: &Wakeup) -> anyhow::Result<Self> {
         program::path().context("finding this program")?; // now, before another file replaces it
-        let asked = Arc::new(AtomicBool::new(false));
-        signal_hook::flag::register(SIGUSR2, Arc::clone(&asked)).context("catching SIGUSR2")?;
-        signal_hook::low_level::pipe::register(SIGUSR2, wakeup.try_clone()?).context("catching SIGUSR2")?;
+        let asked = wakeup.on_signals(&[SIGUSR2]).context("catching SIGUSR2")?;
         unblock_signal()?;
         Ok(Self {
             asked,

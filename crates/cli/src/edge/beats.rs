@@ -4,8 +4,8 @@
 //! and takes exactly the way of the flows. Each string has its own sealer and opener: the frames' tags ([`frame`]) contain the string's name,
 //! so a heartbeat that somebody repeats on another string is refused.
 //!
-//! For each string a separate thread sends, at real-time priority, because a string whose node does not answer ARP must not delay the
-//! others' heartbeats. The thread repeats the agent's last heartbeat for at most `agent_timeout_ms`.
+//! For each string a separate thread sends, at real-time priority, because a port whose queue is full must not delay the others'
+//! heartbeats. The thread repeats the agent's last heartbeat for at most `agent_timeout_ms`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -39,7 +39,7 @@ pub(super) struct Beats {
     said: Vec<Arc<LastBeat>>,
     /// Number of datagrams that were refused, by reason.
     refused: BTreeMap<Refused, u64>,
-    /// Where the next look begins, and how many datagrams of that string it has taken.
+    /// Index of the string to read next, and number of datagrams that were read from it in this turn.
     next: (usize, usize),
 }
 

@@ -10,7 +10,7 @@ use crate::config::{ConfigError, EdgeSettings, Problem, SecretKey, StringSetting
 /// `rp_filter`: a packet is dropped if its sender is not reached by the same interface.
 const STRICT: u8 = 1;
 
-/// What this machine lacks to be an edge.
+/// Names the features that this machine lacks to be an edge.
 pub fn missing() -> Vec<String> {
     crate::environment::missing(linux::features::missing)
 }

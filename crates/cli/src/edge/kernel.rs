@@ -184,7 +184,7 @@ impl EdgeKernel {
         }
     }
 
-    /// Tells the data path the link-layer addresses of the strings' nodes. The heartbeats make the kernel ask for them.
+    /// Tells the data path the link-layer addresses of the strings' nodes, and makes the kernel verify them.
     fn set_links(&mut self) {
         for (index, string) in self.settings.strings.iter().enumerate() {
             let v4 = string.next_hop_v4.map(IpAddr::from);
@@ -192,7 +192,7 @@ impl EdgeKernel {
             for next_hop in v4.into_iter().chain(v6) {
                 let injector = &self.injectors[index];
                 // Without an answer the last known address stays: a dead node does not need a better one.
-                if let Ok(Some(link)) = injector.known(next_hop) {
+                if let Ok(Some(link)) = injector.link_address(next_hop) {
                     self.wire
                         .set_link(index, next_hop.is_ipv6(), injector.own(), link);
                 }

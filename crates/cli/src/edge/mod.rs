@@ -6,17 +6,11 @@ mod check;
 mod kernel;
 mod status;
 
-use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use anyhow::Context;
-use nix::poll::{PollFd, PollFlags};
-use nix::sys::time::TimeSpec;
 use proto::Instant;
 use proto::edge::switch::{EdgeConfig, EdgeStringConfig, EdgeSwitch};
 use proto::edge::{DUPLICATES, RecoveryConfig, cache};
@@ -26,6 +20,7 @@ pub use kernel::{is_edge, leave_nothing};
 
 use crate::config::EdgeSettings;
 use crate::control::{self, Call, EdgeStatus};
+use crate::wakeup::Wakeup;
 use beats::Beats;
 use kernel::EdgeKernel;
 
@@ -33,6 +28,7 @@ use kernel::EdgeKernel;
 const NAP: Duration = Duration::from_millis(1);
 /// Maximum number of copies that are read before time passes.
 const COPIES_MAX: usize = 4096;
+
 /// The running edge.
 struct EdgeAgent<'a> {
     settings: &'a EdgeSettings,
@@ -40,66 +36,60 @@ struct EdgeAgent<'a> {
     kernel: EdgeKernel,
     beats: Beats,
     calls: Receiver<Call>,
-    wakeups: UnixStream,
+    wakeup: Wakeup,
     /// Whether copies were found at the last look.
     is_busy: bool,
 }
 
 /// Runs the edge until SIGTERM or SIGINT, then takes the data path away: packets follow ordinary routes. SIGUSR2 ends the
-/// process, too, but leaves the data path for a successor.
+/// process, too, if `can_succeed` finds that a successor could go on. Then the data path stays for the successor.
 ///
 /// # Errors
 /// The step of the start or of the cleanup that failed.
-pub fn run(settings: &EdgeSettings) -> anyhow::Result<EdgeEnd> {
-    let (wakeup, wakeups) = UnixStream::pair().context("making the wake-up pipe")?;
-    wakeups.set_nonblocking(true)?;
-    wakeup.set_nonblocking(true)?;
-    let (stop, upgrade) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    for (signal, flag) in [
-        (signal_hook::consts::SIGTERM, &stop),
-        (signal_hook::consts::SIGINT, &stop),
-        (signal_hook::consts::SIGUSR2, &upgrade),
-    ] {
-        signal_hook::flag::register(signal, Arc::clone(flag)).context("catching signals")?;
-        signal_hook::low_level::pipe::register(signal, wakeup.try_clone()?).context("catching signals")?;
-    }
+pub fn run(settings: &EdgeSettings, can_succeed: impl Fn() -> Result<(), String>) -> anyhow::Result<EdgeEnd> {
+    let wakeup = Wakeup::new().context("making the wake-up pipe")?;
+    let signals = |signals: &[i32]| wakeup.on_signals(signals).context("catching signals");
+    let stop = signals(&[signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT])?;
+    let upgrade = signals(&[signal_hook::consts::SIGUSR2])?;
     crate::daemon::unblock_signal()?;
     if let Err(error) = linux::process::take_precedence() {
         tracing::warn!(%error, "the edge runs at ordinary priority: false alarms are more likely");
     }
-    let waker = wakeup.try_clone().map(Arc::new)?;
-    let wake = move || {
-        let _ = std::io::Write::write(&mut &*waker, &[1]); // full: a wake-up is under way already
-    };
-    let kernel = EdgeKernel::open(settings, Box::new(wake.clone()))?;
+    // The data path comes last: if another step fails, no pins are left.
+    let beats = Beats::open(settings)?;
+    let (server, _, calls) = control::ControlServer::open(&settings.state_dir, wakeup.waker())?;
+    let kernel = EdgeKernel::open(settings, Box::new(wakeup.waker()))?;
     let now = linux::clock::now();
     let edge = EdgeSwitch::new(config(settings), &kernel.epochs(), kernel::flow_slot, now)?;
-    let beats = Beats::open(settings)?;
-    let (server, _, calls) = control::ControlServer::open(&settings.state_dir, wake)?;
     let mut agent = EdgeAgent {
         settings,
         edge,
         kernel,
         beats,
         calls,
-        wakeups,
+        wakeup,
         is_busy: false,
     };
     agent.turn();
     agent.kernel.attach()?;
     tracing::info!(edge = settings.name, peer = settings.peer, "ready");
-    while !stop.load(Ordering::Relaxed) && !upgrade.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
+        if upgrade.swap(false, Ordering::Relaxed) {
+            match can_succeed() {
+                Ok(()) => {
+                    tracing::info!("a successor takes over; the data path goes on");
+                    return Ok(EdgeEnd::Succeeded);
+                }
+                Err(error) => tracing::error!(error, "the upgrade is refused; everything goes on as before"),
+            }
+        }
         agent.turn();
         agent.rest();
     }
     drop(server);
-    if stop.load(Ordering::Relaxed) {
-        agent.kernel.tear_down(&settings.state_dir)?;
-        tracing::info!("stopped; packets follow ordinary routes");
-        return Ok(EdgeEnd::Stopped);
-    }
-    tracing::info!("a successor takes over; the data path goes on");
-    Ok(EdgeEnd::Succeeded)
+    agent.kernel.tear_down(&settings.state_dir)?;
+    tracing::info!("stopped; packets follow ordinary routes");
+    Ok(EdgeEnd::Stopped)
 }
 
 /// Why the daemon has ended.
@@ -211,27 +201,17 @@ impl EdgeAgent<'_> {
     fn rest(&mut self) {
         let now = linux::clock::now();
         let due = self.edge.poll_timeout(now).since(now);
-        let beats = self.beats.fds();
-        let mut fds: Vec<BorrowedFd<'_>> = vec![self.wakeups.as_fd()];
-        fds.extend(beats.iter().map(AsFd::as_fd));
+        let mut fds = self.beats.fds();
         if self.is_busy {
-            wait(&fds, NAP.min(due));
+            self.wakeup.wait(&fds, NAP.min(due));
         } else {
             self.kernel.set_asleep(true);
             fds.push(self.kernel.copies_fd());
             if self.kernel.copies_fill() == 0 {
-                wait(&fds, due);
+                self.wakeup.wait(&fds, due);
             }
             self.kernel.set_asleep(false);
         }
-        let mut wakeups = [0; 64];
-        while matches!((&self.wakeups).read(&mut wakeups), Ok(count) if count > 0) {}
+        self.wakeup.clear();
     }
-}
-
-/// Waits until one of `fds` is readable, at most for `limit`.
-fn wait(fds: &[BorrowedFd<'_>], limit: Duration) {
-    let mut fds: Vec<PollFd<'_>> = fds.iter().map(|&fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-    // A signal that interrupts ppoll counts as a wake-up; nothing else can go wrong here.
-    let _ = nix::poll::ppoll(&mut fds, Some(TimeSpec::from(limit)), None);
 }

@@ -182,11 +182,23 @@ impl RunningEdge<'_> {
             .collect()
     }
 
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
     fn wait_for(&self, states: [&str; 2]) {
+        self.wait_until(&format!("{states:?}"), || self.states() == states);
+    }
+
+    fn wait_until(&self, event: &str, happened: impl Fn() -> bool) {
         let since = Instant::now();
-        while self.states() != states {
-            let log = || fs::read_to_string(&self.log).unwrap();
-            assert!(since.elapsed() < PATIENCE, "{:?}\n{}", self.states(), log());
+        while !happened() {
+            assert!(
+                since.elapsed() < PATIENCE,
+                "{event}: {}\n{}",
+                self.status(),
+                self.log()
+            );
             std::thread::sleep(POLL);
         }
     }
@@ -205,24 +217,27 @@ impl Drop for RunningEdge<'_> {
     }
 }
 
-/// A connection through the cluster to a server that sends back what it gets.
-struct EdgeEcho(TcpStream);
+/// Eight connections through the cluster to a server that sends back what it gets.
+struct EightEchoes(Vec<TcpStream>);
 
-impl EdgeEcho {
+impl EightEchoes {
     fn open(network: &EdgeNetwork) -> Self {
-        Self(network.client.run(|| {
+        let connect = || {
             let stream = TcpStream::connect("10.2.0.2:7").unwrap();
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             stream.set_nodelay(true).unwrap();
             stream
-        }))
+        };
+        Self(network.client.run(|| (0..8).map(|_| connect()).collect()))
     }
 
-    fn works(&mut self, text: &str) {
-        self.0.write_all(text.as_bytes()).unwrap();
-        let mut back = vec![0; text.len()];
-        self.0.read_exact(&mut back).unwrap();
-        assert_eq!(back, text.as_bytes());
+    fn work(&mut self, text: &str) {
+        for stream in &mut self.0 {
+            stream.write_all(text.as_bytes()).unwrap();
+            let mut back = vec![0; text.len()];
+            stream.read_exact(&mut back).unwrap();
+            assert_eq!(back, text.as_bytes());
+        }
     }
 }
 
@@ -249,41 +264,22 @@ fn connections_outlive_strings_and_daemons() {
         return;
     };
     serve(&network);
-    let mut r1 = network.start(0);
-    let r2 = network.start(1);
+    let (mut r1, mut r2) = (network.start(0), network.start(1));
     r1.wait_for(["up", "up"]);
     r2.wait_for(["up", "up"]);
-    let mut echoes: Vec<_> = (0..8).map(|_| EdgeEcho::open(&network)).collect();
-    let all_work = |echoes: &mut Vec<EdgeEcho>, text: &str| echoes.iter_mut().for_each(|one| one.works(text));
-    all_work(&mut echoes, "both strings");
+    let mut echoes = EightEchoes::open(&network);
+    echoes.work("both strings");
     assert_eq!(r1.status()["flows"], 8);
 
-    // A killed edge forwards on. Its successor adopts the flows, and an upgraded one, too.
-    r1.signal(Signal::SIGKILL);
-    r1.process.wait().unwrap();
-    r2.wait_for(["blind", "blind"]);
-    all_work(&mut echoes, "no daemon");
-    r1.process = spawn(r1.namespace, &r1.config, &r1.log);
-    r1.wait_for(["up", "up"]);
-    r2.wait_for(["up", "up"]);
-    assert_eq!(r1.status()["flows"], 8);
-    r1.signal(Signal::SIGUSR2);
-    std::thread::sleep(Duration::from_secs(1));
-    r1.wait_for(["up", "up"]);
-    assert_eq!(
-        fs::read_to_string(&r1.log)
-            .unwrap()
-            .matches("adopted the flows")
-            .count(),
-        2
-    );
-    all_work(&mut echoes, "a successor");
+    replace_the_daemon(&mut r1, &r2, &mut echoes);
+    refuse_an_upgrade(&network, &r1);
+    echoes.work("a refused upgrade");
 
     // The cable of a string is pulled, and plugged in again.
     network.set_cable(0, "down");
     r1.wait_for(["down", "up"]);
     r2.wait_for(["down", "up"]);
-    all_work(&mut echoes, "one string");
+    echoes.work("one string");
     let text = r1.command(&["status"]).output;
     assert!(
         text.contains("DOWN") && text.contains("edge sf-test-r1"),
@@ -291,21 +287,54 @@ fn connections_outlive_strings_and_daemons() {
     );
     network.set_cable(0, "up");
     r1.wait_for(["up", "up"]);
-    all_work(&mut echoes, "a string that is back");
+    echoes.work("a string that is back");
 
     // Other people's datagrams are counted, and do no harm.
     let forged = network.nodes[1].run(|| UdpSocket::bind("10.12.0.2:7401").unwrap());
     for datagram in [&b"nonsense"[..], &[1; 200]] {
         forged.send_to(datagram, "10.12.0.1:7401").unwrap();
     }
-    let since = Instant::now();
-    while r1.status()["refused"]["another node's"] != 2 {
-        assert!(since.elapsed() < PATIENCE, "{}", r1.status());
-        std::thread::sleep(POLL);
-    }
+    r1.wait_until("forged datagrams are counted", || {
+        r1.status()["refused"]["another node's"] == 2
+    });
     r1.wait_for(["up", "up"]);
 
-    // A stop leaves ordinary forwarding.
+    stop(&network, &mut r1);
+    clean_up_after_a_dead_edge(&network, &mut r2);
+    echoes.work("no edges");
+}
+
+/// A killed edge forwards on. Its successor adopts the flows, and so does an upgraded one.
+fn replace_the_daemon(r1: &mut RunningEdge<'_>, r2: &RunningEdge<'_>, echoes: &mut EightEchoes) {
+    r1.signal(Signal::SIGKILL);
+    r1.process.wait().unwrap();
+    r2.wait_for(["blind", "blind"]);
+    echoes.work("no daemon");
+    r1.process = spawn(r1.namespace, &r1.config, &r1.log);
+    r1.wait_for(["up", "up"]);
+    r2.wait_for(["up", "up"]);
+    assert_eq!(r1.status()["flows"], 8);
+    r1.signal(Signal::SIGUSR2);
+    r1.wait_until("the upgraded edge adopts the flows", || {
+        r1.log().matches("adopted the flows").count() == 2
+    });
+    r1.wait_for(["up", "up"]);
+    echoes.work("a successor");
+}
+
+/// The file of a running edge becomes one that does not fit. The upgrade is refused, and everything goes on.
+fn refuse_an_upgrade(network: &EdgeNetwork, r1: &RunningEdge<'_>) {
+    network.config(0, "interface = \"b\"", "interface = \"c\"");
+    r1.signal(Signal::SIGUSR2);
+    r1.wait_until("the upgrade is refused", || {
+        r1.log().contains("the upgrade is refused")
+    });
+    network.config(0, "[edge]", "[edge]");
+    r1.wait_for(["up", "up"]);
+}
+
+/// A stop leaves ordinary forwarding.
+fn stop(network: &EdgeNetwork, r1: &mut RunningEdge<'_>) {
     r1.signal(Signal::SIGTERM);
     assert!(r1.process.wait().unwrap().success());
     assert!(!is_pinned(NAMES[0]) && !network.state_dir(0).exists());
@@ -314,15 +343,14 @@ fn connections_outlive_strings_and_daemons() {
         CommandOutput::of(tc.args(["filter", "show", "dev", "a", "ingress"]))
     });
     assert_eq!(filters.output, "");
+}
 
-    // A dead edge is cleaned up.
-    let mut r2 = r2;
+fn clean_up_after_a_dead_edge(network: &EdgeNetwork, r2: &mut RunningEdge<'_>) {
     r2.signal(Signal::SIGKILL);
     r2.process.wait().unwrap();
     assert!(is_pinned(NAMES[1]));
     assert_eq!(r2.command(&["cleanup"]).code, 0);
     assert!(!is_pinned(NAMES[1]) && !network.state_dir(1).exists());
-    all_work(&mut echoes, "no edges");
 }
 
 #[test]

@@ -63,7 +63,7 @@ pub struct EdgeBenchOptions {
     common: BenchRunOptions,
 }
 
-/// What forwards packets between the outside ports.
+/// The forwarder between the outside ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EdgeBenchVariant {
     Forwarding,
@@ -302,7 +302,7 @@ impl<'a> EdgeBench<'a> {
     }
 }
 
-/// What a run of the generator has cost.
+/// The cost of a run of the generator.
 struct Generated {
     cpu_s_per_million: f64,
     per_s: f64,

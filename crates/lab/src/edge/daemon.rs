@@ -30,7 +30,7 @@ const READY_LIMIT: Duration = Duration::from_secs(15);
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
-/// What the edges remember and send again.
+/// The policy of the edges' cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RecoveryOption {
@@ -62,7 +62,7 @@ pub struct EdgeSetup {
     pub delay: Duration,
     /// Command that must succeed before flows are moved. Empty: none.
     pub command: Vec<String>,
-    /// What is sent again.
+    /// The policy of the edges' cache.
     pub recovery: RecoveryOption,
     /// Missing heartbeats after which packets are cached. 0: always.
     pub caching_after: u32,
@@ -316,7 +316,7 @@ impl EdgeDaemons {
         }
     }
 
-    /// What both edges report.
+    /// The status of both edges.
     ///
     /// # Errors
     /// If an edge does not answer.

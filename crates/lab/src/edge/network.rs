@@ -30,7 +30,7 @@ use crate::teardown::{Resource, Teardown};
 /// Interfaces of a node and of an emulator's namespace: towards the clients, towards the servers.
 pub const SIDES: [&str; 2] = ["left", "right"];
 
-/// Where the cluster is.
+/// Place of the cluster between clients and servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClusterPlace {
@@ -46,7 +46,7 @@ pub enum ClusterPlace {
 pub struct EdgeTopologyOptions {
     /// Number of nodes. Each one has a string of its own.
     pub nodes: usize,
-    /// Where the cluster is.
+    /// Place of the cluster between clients and servers.
     pub place: ClusterPlace,
     /// Round-trip time between clients and servers. Zero: the way is a bridge.
     pub rtt: Duration,

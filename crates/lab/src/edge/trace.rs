@@ -54,7 +54,7 @@ pub struct TracedFlow {
 pub struct TracedDirection {
     /// Initial sequence number.
     initial: Option<u32>,
-    /// What the sender sent, in order of time.
+    /// The sender's ranges, in order of time.
     pub sent: Vec<SentRange>,
     /// When each range came to the receiver first: start → end, time.
     first: BTreeMap<u64, (u64, u64)>,

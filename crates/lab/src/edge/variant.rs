@@ -1,11 +1,13 @@
-//! What is compared, and options that the labs of the edge share.
+//! The variants that the labs of the edge compare, and options that these labs share.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// What stands between clients and cluster in one run.
+use crate::run::value_name;
+
+/// The edges of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EdgeVariant {
@@ -25,6 +27,14 @@ impl EdgeVariant {
             (true, _) => vec![Self::Baseline],
             (false, Some(only)) => vec![only],
             (false, None) => vec![Self::With, Self::Without],
+        }
+    }
+
+    /// The options that select only this variant.
+    pub fn selection(self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::Baseline => Vec::new(),
+            Self::With | Self::Without => vec![("only", value_name(&self))],
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the wire and the edge have in common: eBPF objects, tc hooks, ring buffers.
+//! eBPF objects, tc hooks and ring buffers, for the wire and for the edge.
 
 pub(crate) mod checksum;
 pub(crate) mod error;

@@ -9,6 +9,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::mount::{MsFlags, mount};
 
 use super::error::{WireError, WireStep};
+use super::layout;
 
 const BPFFS: &str = "/sys/fs/bpf";
 
@@ -82,16 +83,17 @@ pub(crate) fn find_map(object: &Object, name: &str) -> Option<MapHandle> {
     MapHandle::try_from(&map).ok()
 }
 
+/// The name under which a map is pinned. `None` for the sections of data that libbpf keeps in maps, such as .rodata.
+fn pinned_name(name: &OsStr) -> Option<String> {
+    let name = name.to_str().filter(|name| !name.contains('.'))?;
+    Some(name.to_owned())
+}
+
 /// Pins all maps of an object in the new directory `pin_dir`.
 pub(crate) fn pin_maps(object: &mut Object, pin_dir: &Path) -> Result<(), WireError> {
     std::fs::create_dir_all(pin_dir).step(|| format!("creating {}", pin_dir.display()))?;
     for mut map in object.maps_mut() {
-        let Some(name) = map
-            .name()
-            .to_str()
-            .filter(|name| !name.contains('.'))
-            .map(str::to_owned)
-        else {
+        let Some(name) = pinned_name(map.name()) else {
             continue; // .rodata needs no pin: the programs hold it
         };
         map.pin(pin_dir.join(&name))
@@ -100,15 +102,40 @@ pub(crate) fn pin_maps(object: &mut Object, pin_dir: &Path) -> Result<(), WireEr
     Ok(())
 }
 
+/// Loads what `open` gives over the maps that an earlier agent pinned in `pin_dir`. `None` if nothing is pinned. `abi` is the hash of the
+/// layout that the programs need.
+///
+/// # Errors
+/// [`WireError::Unfit`] if the maps do not fit. Any other error names the step that failed.
+pub(crate) fn load_over_pins(
+    pin_dir: &Path,
+    abi: u64,
+    open: impl Fn() -> Result<OpenObject, WireError>,
+) -> Result<Option<Object>, WireError> {
+    if !pin_dir.exists() {
+        return Ok(None);
+    }
+    let unfit = |why: String| WireError::Unfit {
+        pin_dir: pin_dir.to_owned(),
+        why,
+    };
+    if !layout::fits(pin_dir, abi) {
+        return Err(unfit(
+            "its version is another one, or it died while it started".into(),
+        ));
+    }
+    let object = verified(|| {
+        let mut open = open()?;
+        reuse_maps(&mut open, pin_dir)?.map_err(unfit)?;
+        Ok(open)
+    });
+    object.map(Some)
+}
+
 /// Lets `open` use the pinned maps, or says why they do not fit.
-pub(crate) fn reuse_maps(open: &mut OpenObject, pin_dir: &Path) -> Result<Result<(), String>, WireError> {
+fn reuse_maps(open: &mut OpenObject, pin_dir: &Path) -> Result<Result<(), String>, WireError> {
     for mut map in open.maps_mut() {
-        let Some(name) = map
-            .name()
-            .to_str()
-            .filter(|name| !name.contains('.'))
-            .map(str::to_owned)
-        else {
+        let Some(name) = pinned_name(map.name()) else {
             continue; // .rodata is each object's own
         };
         let path = pin_dir.join(&name);

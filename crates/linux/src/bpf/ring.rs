@@ -122,7 +122,7 @@ impl Ring {
     }
 }
 
-/// Where a record lies in its ring, how long it is, and where the next one's header is.
+/// Position and length of a record in its ring, and position of the next record's header.
 #[derive(Clone, Copy)]
 pub(crate) struct RecordLocation {
     pub(crate) at: u64,

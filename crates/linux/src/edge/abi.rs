@@ -57,7 +57,7 @@ pub(super) struct StringMemory {
     pub buckets: [u64; BUCKETS],
 }
 
-/// A link-layer address as a word, with `EDGE_LINK_KNOWN` in its last byte.
+/// A known link-layer address as a word of `struct edge_string`.
 pub(super) fn link_word([a, b, c, d, e, f]: [u8; 6]) -> u64 {
     u64::from_ne_bytes([a, b, c, d, e, f, 0, 1])
 }

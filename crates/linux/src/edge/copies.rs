@@ -13,14 +13,14 @@ use crate::bpf::ring::{NextRecord, Ring};
 /// Number of bytes that are read before their space in the ring is freed.
 const BATCH_BYTES: u64 = 1 << 20;
 
-/// What is known of a copied packet besides its bytes.
+/// The header of a copied packet's record: time, string, direction, sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EdgeCopy {
     /// When it passed: nanoseconds of the monotonic clock.
     pub time_ns: u64,
     /// The string of its flow.
     pub string: u8,
-    /// Which way it passed.
+    /// Direction in which it passed.
     pub way: EdgeDirection,
     /// How far its checksum can be trusted.
     pub checksum: Checksum,

@@ -1,4 +1,4 @@
-//! What the edge's eBPF programs count.
+//! The counters of the edge's eBPF programs.
 
 use libbpf_rs::{MapCore, MapFlags};
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
-use super::neighbour::{known_link_address, link_address};
+use super::neighbour::link_address;
 use crate::network::{interfaces, packet_socket};
 
 /// How long a neighbour's address is used before the kernel is asked again. A failover sends thousands of packets to one neighbour.
@@ -53,11 +53,11 @@ impl Injector {
         })
     }
 
-    /// Sends an IP packet to the neighbour `next_hop`. The kernel's neighbour table has the neighbour's link-layer address. If not, waits
-    /// until the neighbour has answered.
+    /// Sends an IP packet to the neighbour `next_hop`. Does not wait for the neighbour's link-layer address: if the kernel does not know it,
+    /// the kernel asks for it, and a later packet finds it.
     ///
     /// # Errors
-    /// `HostUnreachable` if the neighbour does not answer, or the kernel's error.
+    /// `HostUnreachable` if the address is not known, or the kernel's error.
     pub fn send(&self, packet: &[u8], next_hop: IpAddr) -> io::Result<()> {
         let kind = match packet.first().map(|first| first >> 4) {
             Some(4) => ETHERTYPE_V4,
@@ -65,7 +65,10 @@ impl Injector {
             _ => return Err(io::ErrorKind::InvalidInput.into()),
         };
         let mut frame = Vec::with_capacity(packet.len() + 18);
-        frame.extend(self.link_address(next_hop)?);
+        frame.extend(
+            self.link_address(next_hop)?
+                .ok_or(io::ErrorKind::HostUnreachable)?,
+        );
         frame.extend(self.mac);
         if let Some(id) = self.vlan {
             frame.extend(ETHERTYPE_VLAN);
@@ -85,20 +88,19 @@ impl Injector {
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn known(&self, next_hop: IpAddr) -> io::Result<Option<[u8; 6]>> {
-        known_link_address(self.ifindex, next_hop)
-    }
-
-    fn link_address(&self, next_hop: IpAddr) -> io::Result<[u8; 6]> {
+    pub fn link_address(&self, next_hop: IpAddr) -> io::Result<Option<[u8; 6]>> {
         let now = Instant::now();
         let mut neighbours = self.neighbours.lock().expect("nobody panics with the lock");
         if let Some((mac, since)) = neighbours.get(&next_hop)
             && now.duration_since(*since) < REMEMBERED
         {
-            return Ok(*mac);
+            return Ok(Some(*mac));
         }
-        let mac = link_address(self.ifindex, next_hop)?;
-        neighbours.insert(next_hop, (mac, now));
-        Ok(mac)
+        let found = link_address(self.ifindex, next_hop)?;
+        match found {
+            Some(mac) => neighbours.insert(next_hop, (mac, now)),
+            None => neighbours.remove(&next_hop),
+        };
+        Ok(found)
     }
 }

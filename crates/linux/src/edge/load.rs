@@ -12,7 +12,7 @@ use super::{EdgeWire, pin_dir_of};
 use crate::bpf::error::{WireError, WireStep};
 use crate::bpf::layout;
 use crate::bpf::object::{
-    Aligned, map_memory, mount_bpffs, netns_cookie, open, pin_maps, reuse_maps, verified,
+    Aligned, load_over_pins, map_memory, mount_bpffs, netns_cookie, open, pin_maps, verified,
 };
 use crate::clock;
 
@@ -58,23 +58,13 @@ impl EdgeWire {
         options: &EdgeWireOptions,
     ) -> Result<Option<Self>, WireError> {
         let pin_dir = pin_dir_of(name);
-        if !pin_dir.exists() {
+        let Some(object) = load_over_pins(&pin_dir, ABI, || open_sized(options))? else {
             return Ok(None);
-        }
+        };
         let unfit = |why: String| WireError::Unfit {
             pin_dir: pin_dir.clone(),
             why,
         };
-        if !layout::fits(&pin_dir, ABI) {
-            return Err(unfit(
-                "its version is another one, or it died while it started".into(),
-            ));
-        }
-        let object = verified(|| {
-            let mut open = open_sized(options)?;
-            reuse_maps(&mut open, &pin_dir)?.map_err(unfit)?;
-            Ok(open)
-        })?;
         let words = StateWords::new(map_memory(&object, "state", StateWords::BYTES)?);
         let cookie = netns_cookie().step(|| "asking for the network namespace's cookie".into())?;
         if words.netns_cookie().load(Ordering::SeqCst) != cookie {

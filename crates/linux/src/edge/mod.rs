@@ -34,7 +34,7 @@ use crate::bpf::run::run;
 use abi::Swept;
 use words::StateWords;
 
-/// Where the edges' maps are pinned, in a directory for each edge.
+/// The directory of the edges' pinned maps. Each edge has a subdirectory.
 pub const EDGE_PIN_ROOT: &str = "/sys/fs/bpf/steadfast-edge";
 
 /// The handle of our tc filters. The wire's filters have another one.
@@ -83,7 +83,7 @@ impl EdgeWire {
         self.words.set_mode(string, mode);
     }
 
-    /// What happens to packets that enter a string.
+    /// The treatment of packets that enter a string.
     pub fn mode(&self, string: usize) -> StringMode {
         self.words.mode(string)
     }

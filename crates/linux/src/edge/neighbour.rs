@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
 
 use rtnetlink::sys::Socket;
 use rtnetlink::sys::SocketAddr;
@@ -22,48 +21,22 @@ const VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
 /// Length of a `struct ndmsg`.
 const HEADER: usize = 12;
 
-/// How long a neighbour may take to answer the kernel's question.
-const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
-const POLL: Duration = Duration::from_millis(10);
-
-/// The link-layer address of `address` on an interface. Makes the kernel ask for it, and waits for the answer if the kernel does not know
-/// the address. A known address is used meanwhile: without this question, the kernel would believe in a replaced neighbour for ever, because
-/// packet sockets do not use its table.
+/// The link-layer address of `address` on an interface, if the kernel knows it. Makes the kernel ask for it, or ask whether it still holds:
+/// packet sockets do not use the kernel's table, so without this question the kernel would never notice that a neighbour was replaced. Does
+/// not wait for the answer.
 ///
 /// # Errors
-/// `HostUnreachable` if nobody answers. Otherwise the kernel's error.
-pub(super) fn link_address(ifindex: u32, address: IpAddr) -> io::Result<[u8; 6]> {
-    let socket = open()?;
-    let deadline = Instant::now() + ANSWERED_WITHIN;
+/// The kernel's error.
+pub(super) fn link_address(ifindex: u32, address: IpAddr) -> io::Result<Option<[u8; 6]>> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
     let use_it = message(
         RTM_NEWNEIGH,
         NLM_F_ACK | NLM_F_CREATE,
         &body(ifindex, address, NTF_USE),
     );
     first(&exchange(&socket, &use_it)?)?.outcome()?;
-    loop {
-        if let Some(found) = look_up(&socket, ifindex, address)? {
-            return Ok(found);
-        }
-        if Instant::now() > deadline {
-            return Err(io::ErrorKind::HostUnreachable.into());
-        }
-        std::thread::sleep(POLL);
-    }
-}
-
-/// The link-layer address of `address` on an interface, if the kernel knows it.
-///
-/// # Errors
-/// The kernel's error.
-pub(super) fn known_link_address(ifindex: u32, address: IpAddr) -> io::Result<Option<[u8; 6]>> {
-    look_up(&open()?, ifindex, address)
-}
-
-fn open() -> io::Result<Socket> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    Ok(socket)
+    look_up(&socket, ifindex, address)
 }
 
 fn look_up(socket: &Socket, ifindex: u32, address: IpAddr) -> io::Result<Option<[u8; 6]>> {

@@ -1,4 +1,4 @@
-//! What an edge's data path is told when it is loaded.
+//! The plan with which an edge's data path is loaded.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct EdgeStringPort {
     pub next_hop_v6: Option<Ipv6Addr>,
 }
 
-/// Where a destination is, seen from the edge.
+/// The side of a destination, seen from the edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// On the same side as the outside port: packets from strings are forwarded to it.
@@ -45,7 +45,7 @@ pub struct EdgeWirePlan {
     pub strings: Vec<EdgeStringPort>,
     /// The side of destinations of which [`EdgeWire::set_subnets`](super::EdgeWire::set_subnets) says nothing.
     pub default_side: Side,
-    /// Which packets are copied for the cache; `None`: none.
+    /// The packets that are copied for the cache; `None`: none.
     pub policy: Option<CachePolicy>,
 }
 
@@ -60,7 +60,7 @@ pub struct EdgeWireOptions {
     pub agent_timeout: Duration,
 }
 
-/// What happens to the packets that enter a string.
+/// Treatment of the packets that enter a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StringMode {
     /// They are forwarded.

@@ -17,7 +17,7 @@ const ADDED_MAX: usize = 256;
 const TC_ACT_OK: u32 = 0;
 const TC_ACT_REDIRECT: u32 = 7;
 
-/// What the program did with a frame.
+/// The program's verdict on a frame, and the frame afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rehearsed {
     /// It passed the frame to the stack. The frame is unchanged.
@@ -30,8 +30,8 @@ pub enum Rehearsed {
 
 impl EdgeWire {
     /// Runs the program on a frame that seems to arrive, untagged, at the interface `ifindex` of the calling thread's network namespace.
-    /// The frame is not sent, but the flows, the counters and the copies change. `gso_size`: as if the frame were to be cut into segments
-    /// of so many bytes; 0 if not.
+    /// The frame is not sent, but the flows, the counters and the copies change. `gso_size`: bytes of payload of each segment into which the
+    /// frame would be cut; 0: the frame is one segment.
     ///
     /// # Errors
     /// The kernel's error.

@@ -13,8 +13,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use super::abi::ServiceKey;
 use super::{ABI, PIN_ROOT, Wire, WireOptions, WireService};
 use crate::bpf::error::{WireError, WireStep};
-use crate::bpf::layout;
-use crate::bpf::object::{netns_cookie, reuse_maps, verified};
+use crate::bpf::object::{load_over_pins, netns_cookie};
 
 impl Wire {
     /// Goes on with the wire that a dead agent of the node named `node` left behind. Returns `None` if there is no such wire.
@@ -63,23 +62,13 @@ impl Wire {
         services: &[WireService],
     ) -> Result<Option<Self>, WireError> {
         let pin_dir = Path::new(PIN_ROOT).join(node);
-        if !pin_dir.exists() {
+        let Some(object) = load_over_pins(&pin_dir, ABI, || Self::open(options))? else {
             return Ok(None);
-        }
+        };
         let unfit = |why: String| WireError::Unfit {
             pin_dir: pin_dir.clone(),
             why,
         };
-        if !layout::fits(&pin_dir, ABI) {
-            return Err(unfit(
-                "its version is another one, or it died while it started".into(),
-            ));
-        }
-        let object = verified(|| {
-            let mut open = Self::open(options)?;
-            reuse_maps(&mut open, &pin_dir)?.map_err(unfit)?;
-            Ok(open)
-        })?;
         let wire = Self::over(object, pin_dir.clone())?;
         wire.compare(services)?.map_err(unfit)?;
         Ok(Some(wire))

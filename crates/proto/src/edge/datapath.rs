@@ -19,7 +19,7 @@ use super::slots::SLOTS;
 /// Bytes of an Ethernet header. Traffic is counted with it.
 const ETHERNET: u64 = 14;
 
-/// Where a destination is, seen from the edge: `enum edge_side`.
+/// The side of a destination, seen from the edge: `enum edge_side`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DestinationSide {
     /// On the side of the outside port.
@@ -33,7 +33,7 @@ pub enum DestinationSide {
 /// A string as the data path sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct DataPathString {
-    /// What happens to its packets.
+    /// Treatment of its packets.
     pub mode: EdgeStringMode,
     /// Flows of another generation move.
     pub generation: u32,
@@ -56,7 +56,7 @@ pub enum DataPathPort {
     String(usize),
 }
 
-/// What the data path does with a packet.
+/// The data path's verdict on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DataPathVerdict {
     /// The stack gets it, unchanged.
@@ -72,7 +72,7 @@ pub enum DataPathVerdict {
 pub struct DataPathCopy {
     /// The string of the flow.
     pub string: usize,
-    /// Which way the packet passed.
+    /// Direction in which the packet passed.
     pub way: EdgeDirection,
     /// Number of bytes of the packet that were copied.
     pub len: usize,
@@ -110,7 +110,7 @@ pub struct DataPath {
     pub subnets: Vec<(u128, u32, DestinationSide)>,
     /// The side of all other destinations.
     pub default_side: DestinationSide,
-    /// Which packets are copied.
+    /// The packets that are copied.
     pub policy: Option<CachePolicy>,
     /// Whether the agent has been away for longer than its timeout.
     pub is_agent_away: bool,
@@ -344,7 +344,7 @@ impl DataPath {
             is_learned: read.way == EdgeDirection::Leaving,
             ..DataPathFlow::default()
         };
-        // What the cache holds of the earlier connection is still held.
+        // The cache still holds packets of the earlier connection.
         let entry = self.flows.entry(read.key).or_insert(fresh);
         *entry = DataPathFlow {
             caching_epoch: entry.caching_epoch,

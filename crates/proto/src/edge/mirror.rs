@@ -1,4 +1,4 @@
-//! What the cache holds of one flow, as the eBPF programs know it.
+//! The eBPF programs' knowledge of the cache: which sequence numbers of one flow it holds.
 //!
 //! The programs copy a packet only if it changes what the cache holds of its flow. So most packets of a failing string cost no copy. The
 //! cache must be roomy: if it refuses a packet for want of memory, the mirror does not know that, and a repetition is not copied.

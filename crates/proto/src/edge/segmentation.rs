@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::headers::{CWR, FIN, IpHeader, PSH, TCP, TCP_HEADER, long, short};
 use crate::packet::Checksum;
 
-/// Where the checksum of a TCP header is.
+/// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM: usize = 16;
 
 /// The packets that `packet` is on the wire: TCP in IPv4 or IPv6, in segments of `gso_size` bytes. 0: the packet is one segment.
@@ -42,7 +42,7 @@ pub fn cut(packet: &[u8], gso_size: u16, checksum: Checksum) -> Vec<Vec<u8>> {
     pieces.collect()
 }
 
-/// Where the parts of a TCP packet are.
+/// Offsets of the parts of a TCP packet.
 struct PacketShape {
     is_v6: bool,
     addresses: Range<usize>,

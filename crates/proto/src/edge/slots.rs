@@ -143,6 +143,19 @@ mod tests {
         assert!(one.iter().zip(other).all(|(one, other)| *one == 1 - other));
     }
 
+    /// The same numbers come out of `slot_of` in `bpf/edge_flow.h`, which a test compares with [`slot_of_ends`] on packets.
+    #[test]
+    fn a_flow_has_one_slot_in_both_directions() {
+        let (client, server) = ("10.1.0.2:40000".parse().unwrap(), "[fd00::1]:80".parse().unwrap());
+        assert_eq!(slot_of(client, server, 6), slot_of(server, client, 6));
+        let mut address = [0; 16];
+        address[10..].copy_from_slice(&[0xff, 0xff, 10, 1, 0, 2]);
+        let mut other = [0; 16];
+        (other[0], other[15]) = (0xfd, 1);
+        let ends = slot_of_ends((address, [0x9c, 0x40]), (other, [0, 80]), 6);
+        assert_eq!(slot_of(client, server, 6), ends);
+    }
+
     #[test]
     fn a_standby_string_gets_all_or_nothing() {
         assert_eq!(

@@ -100,7 +100,7 @@ pub enum EdgeAction {
     SetEpoch(usize, u64),
     /// Move the string's present flows, each with its next packet.
     Move(usize),
-    /// Move the rest of the flows that [`EdgeAction::Move`] was about, those that are idle.
+    /// Move the idle flows that [`EdgeAction::Move`] has left.
     Sweep(usize),
     /// Copy packets of the string's flows from now on, or stop.
     SetCaching(usize, bool),
@@ -139,7 +139,7 @@ pub struct EdgeSwitch {
     config: EdgeConfig,
     strings: Vec<EdgeString>,
     slots: Box<[u8; SLOTS]>,
-    /// Which strings the slots name. Empty before the first slots.
+    /// For each string, whether slots may name it. Empty before the first slots.
     in_slots: Vec<bool>,
     flow_slot: fn(&FlowKey) -> usize,
     actions: VecDeque<EdgeAction>,
@@ -232,13 +232,11 @@ impl EdgeSwitch {
     }
 
     /// Packets have left a string in the last milliseconds. For a while they replace heartbeats, which a full queue may lose. They count
-    /// only when a failure is suspected: those that left just before a failure must not delay its declaration.
+    /// only when a failure is suspected: packets that left just before a failure must not delay its declaration.
     pub fn handle_leaving(&mut self, now: Instant, string: usize) {
         let late = self.config.recovery.heartbeat * self.config.suspect_after;
-        let timeout = self.config.recovery.traffic_timeout;
         let one = &mut self.strings[string];
-        let silence = one.last_heard.map(|at| now.since(at));
-        if silence.is_some_and(|silence| late <= silence && silence < timeout) {
+        if one.last_heard.is_some_and(|at| late <= now.since(at)) {
             one.recovery.on_traffic(now);
             one.last_sign = Some(now);
         }
@@ -460,7 +458,7 @@ impl EdgeSwitch {
         self.is_heard(now, string) && self.told(now, string).is_some_and(|told| told.is_heard)
     }
 
-    /// What the other edge said of a string, if it said so recently.
+    /// The other edge's last word on a string, if it is recent.
     fn told<'a>(&self, now: Instant, string: &'a EdgeString) -> Option<&'a StringBeat> {
         let patience = self.config.recovery.patience();
         let (at, told) = string.peer.as_ref()?;

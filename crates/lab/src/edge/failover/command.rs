@@ -6,7 +6,7 @@ use super::options::{APPLICATION, EdgeFailoverOptions};
 use super::play;
 use super::report::EdgeFailoverFindings;
 use crate::edge::variant::EdgeVariant;
-use crate::run::{LAB_PROGRAMS, Lab, LabRun, Needed, RunOptions, WrongUse, check_machine, value_name};
+use crate::run::{LAB_PROGRAMS, Lab, LabRun, Needed, RunOptions, WrongUse, check_machine};
 
 /// Programs that nodes with address translation need.
 const NAT_PROGRAMS: [Needed; 1] = [("conntrackd", "conntrackd")];
@@ -42,10 +42,7 @@ impl Lab for EdgeFailoverOptions {
     }
 
     fn selection(&self, part: EdgeVariant) -> Vec<(&'static str, String)> {
-        match part {
-            EdgeVariant::Baseline => Vec::new(),
-            part => vec![("only", value_name(&part))],
-        }
+        part.selection()
     }
 
     fn nothing(&self) -> EdgeFailoverFindings {

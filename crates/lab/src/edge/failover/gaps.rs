@@ -20,7 +20,7 @@ pub struct FailoverSpan {
     pub one_way: Duration,
 }
 
-/// What a flow lost.
+/// The kind of packet that a flow lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowLoss {
     /// Its SYN, or the answer to it.
@@ -34,7 +34,7 @@ pub enum FlowLoss {
 pub struct HitFlow {
     /// Its index in the trace.
     pub index: usize,
-    /// What it lost.
+    /// The kind of packet that it lost.
     pub lost: FlowLoss,
     /// Time from the end of the failover, at both edges, until the next new byte at a receiver, in nanoseconds. 0 if one came between the ends at
     /// the two edges. `None`: no byte came any more.
@@ -63,7 +63,7 @@ impl FailoverSpan {
         came_ns.is_none_or(|came_ns| came_ns > latest)
     }
 
-    /// What `flow` lost, if it lost something that it still needed.
+    /// The loss of `flow`, if it lost a packet that it still needed.
     fn loss(self, flow: &TracedFlow) -> Option<FlowLoss> {
         let early = self
             .fault_ns

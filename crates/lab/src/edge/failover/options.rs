@@ -34,7 +34,7 @@ pub struct EdgeFailoverOptions {
     /// late, too.
     #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub margin: u32,
-    /// What the edges remember and send again.
+    /// Packets that the edges cache and send again.
     #[arg(long, value_enum, default_value_t)]
     pub policy: RecoveryOption,
     /// Missing heartbeats after which packets are cached; 0: always.
@@ -46,7 +46,7 @@ pub struct EdgeFailoverOptions {
     /// Long flows of 1000 segments that are under way when the string fails.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=200))]
     pub long: u32,
-    /// Where the flows' data goes.
+    /// Direction of the flows' data.
     #[arg(long, value_enum, default_value_t)]
     pub workload: TransferDirection,
     /// The failure.
@@ -58,7 +58,7 @@ pub struct EdgeFailoverOptions {
     /// Use all strings for new flows. Otherwise all but the first are standby.
     #[arg(long)]
     pub active_active: bool,
-    /// Where the cluster is.
+    /// Place of the cluster between clients and servers.
     #[arg(long, value_enum, default_value_t)]
     pub cluster: ClusterPlace,
     /// Nodes translate the clients' addresses and refuse packets of connections that they do not know. conntrackd tells each node the other

@@ -79,7 +79,7 @@ pub struct FailoverSide {
     gaps: [Vec<f64>; 2],
     #[serde(skip)]
     completions: [Vec<f64>; 2],
-    /// What the edges report at the end of the last run.
+    /// The status of the edges at the end of the last run.
     edges: Option<[ReportedEdge; 2]>,
 }
 

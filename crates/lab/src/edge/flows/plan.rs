@@ -30,7 +30,7 @@ pub struct FlowPlan {
 pub struct PlannedFlow {
     /// When the flow begins, in microseconds after time 0.
     pub at_us: u64,
-    /// Where its data goes.
+    /// Direction of its data.
     pub direction: TransferDirection,
     /// Content bytes.
     pub bytes: u64,
@@ -38,7 +38,7 @@ pub struct PlannedFlow {
     pub source: IpAddr,
 }
 
-/// Where a flow's data goes.
+/// Direction of a flow's data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransferDirection {

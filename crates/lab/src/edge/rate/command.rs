@@ -6,7 +6,7 @@ use super::options::{APPLICATION, EdgeRateOptions};
 use super::play;
 use super::report::EdgeRateFindings;
 use crate::edge::variant::EdgeVariant;
-use crate::run::{LAB_PROGRAMS, Lab, LabRun, RunOptions, check_machine, value_name};
+use crate::run::{LAB_PROGRAMS, Lab, LabRun, RunOptions, check_machine};
 
 impl Lab for EdgeRateOptions {
     type Part = EdgeVariant;
@@ -27,10 +27,7 @@ impl Lab for EdgeRateOptions {
     }
 
     fn selection(&self, part: EdgeVariant) -> Vec<(&'static str, String)> {
-        match part {
-            EdgeVariant::Baseline => Vec::new(),
-            part => vec![("only", value_name(&part))],
-        }
+        part.selection()
     }
 
     fn nothing(&self) -> EdgeRateFindings {

@@ -34,7 +34,7 @@ pub struct EdgeRateOptions {
     /// Congestion control of clients and servers.
     #[arg(long, value_enum, default_value_t)]
     pub congestion: CongestionOption,
-    /// Where the flows' data goes.
+    /// Direction of the flows' data.
     #[arg(long, value_enum, default_value_t)]
     pub workload: TransferDirection,
     /// Rate of the string that fails, in Mbit/s.
@@ -49,10 +49,10 @@ pub struct EdgeRateOptions {
     /// Time that is measured, from 2 s after the failover on.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
     pub measure: Duration,
-    /// What the edges remember and send again.
+    /// Packets that the edges cache and send again.
     #[arg(long, value_enum, default_value_t)]
     pub policy: RecoveryOption,
-    /// Where the cluster is.
+    /// Place of the cluster between clients and servers.
     #[arg(long, value_enum, default_value_t)]
     pub cluster: ClusterPlace,
     /// Use IPv6.

@@ -28,7 +28,7 @@ pub struct EdgeRateFindings {
     with: Option<RateSide>,
     without: Option<RateSide>,
     baseline: Option<RateSide>,
-    /// What the string carries with rate control, as a part of what it carries without.
+    /// Throughput of the string with rate control, divided by its throughput without.
     throughput_ratio: Option<f64>,
 }
 
@@ -49,7 +49,7 @@ pub struct RateSide {
     pub queue_max_while_settling_packets: usize,
     /// Mbit/s on the string from 2 s after the failover on, with headers.
     pub throughput_mbit: f64,
-    /// What the edges report during the measurement.
+    /// The status of the edges during the measurement.
     pub edges: Option<[ReportedEdge; 2]>,
 }
 

@@ -1,4 +1,4 @@
-//! What the edges say to each other.
+//! The heartbeats between the edges.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct EdgeBeat {
     /// The string by which it is sent.
     pub string: String,
-    /// What the sender knows of each string.
+    /// The sender's knowledge of each string.
     pub strings: Vec<StringBeat>,
 }
 

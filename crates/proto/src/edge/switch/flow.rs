@@ -1,4 +1,4 @@
-//! What the data path reports about flows.
+//! Names of flows, and measurements of their traffic.
 
 use std::net::SocketAddr;
 

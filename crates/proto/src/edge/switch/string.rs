@@ -49,7 +49,7 @@ pub(super) struct EdgeString {
     pub last_sign: Option<Instant>,
     /// Since when it has been heard without a suspicion.
     pub heard_since: Option<Instant>,
-    /// What the other edge said of it last, and when.
+    /// The other edge's last word on it, and the time of that heartbeat.
     pub peer: Option<(Instant, StringBeat)>,
     pub damping: Damping,
     /// Whether it has been heard since the start. If not, there are no flows to save.
@@ -65,7 +65,7 @@ pub(super) struct EdgeString {
     /// The rate control has not had its first measurement yet.
     pub rate_is_new: bool,
     pub traffic: TrafficSample,
-    /// What the data path was told last.
+    /// The settings that the data path has now.
     pub caching: Option<bool>,
     pub cap: Option<u32>,
     /// Packets to be sent into it, and when the next one may be sent.
@@ -157,7 +157,7 @@ impl EdgeString {
         }
     }
 
-    /// What the missing heartbeats mean, if any are missing.
+    /// The event that the missing heartbeats are, if any are missing.
     pub fn missed(&mut self, now: Instant) -> Option<PhaseEvent> {
         if !matches!(self.phase, StringPhase::Up | StringPhase::Suspect) {
             return None;

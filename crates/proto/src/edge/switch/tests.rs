@@ -52,6 +52,7 @@ struct TestEdge {
     caching: Vec<bool>,
     caps: Vec<Option<u32>>,
     moves: Vec<usize>,
+    sweeps: Vec<usize>,
     commands: Vec<usize>,
     sent: Vec<(Option<usize>, u32)>,
 }
@@ -67,6 +68,7 @@ impl TestEdge {
             caching: vec![false; count],
             caps: vec![None; count],
             moves: Vec::new(),
+            sweeps: Vec::new(),
             commands: Vec::new(),
             sent: Vec::new(),
         }
@@ -91,7 +93,8 @@ impl TestEdge {
                 }
                 EdgeAction::SendEntering(string, _) => self.sent.push((Some(string), 1)),
                 EdgeAction::SendLeaving(_, copies) => self.sent.push((None, copies)),
-                EdgeAction::SetEpoch(..) | EdgeAction::Sweep(_) | EdgeAction::Tell(..) => {}
+                EdgeAction::Sweep(string) => self.sweeps.push(string),
+                EdgeAction::SetEpoch(..) | EdgeAction::Tell(..) => {}
             }
         }
     }
@@ -190,7 +193,7 @@ fn a_failed_string_loses_its_flows_at_both_edges_and_gets_new_ones_when_it_is_ba
     for side in &world.sides {
         assert_eq!(side.phases(world.now), [Down, Up]);
         assert_eq!(side.modes, [EdgeStringMode::Down, EdgeStringMode::Up]);
-        assert_eq!(side.moves, [0]);
+        assert_eq!((&side.moves[..], &side.sweeps[..]), (&[0][..], &[][..]));
         assert!(side.slots.iter().all(|string| *string == 1));
         assert!(side.caps[1].is_some(), "the other string is shared");
         assert!(!side.caching[0]);
@@ -199,6 +202,9 @@ fn a_failed_string_loses_its_flows_at_both_edges_and_gets_new_ones_when_it_is_ba
     world.passes[0] = [true; 2];
     world.run(900);
     assert_eq!(world.phases(), [[Down, Up], [Down, Up]], "not trusted yet");
+    for side in &world.sides {
+        assert_eq!(side.sweeps, [0], "idle flows are moved before the string is back");
+    }
     world.run(200);
     assert_eq!(world.phases(), [[Up, Up], [Up, Up]]);
     for side in &world.sides {
@@ -297,7 +303,9 @@ fn a_full_queue_that_loses_heartbeats_is_no_failure_while_packets_come() {
     for _ in 0..60 {
         world.run(1);
         let now = world.now;
-        world.sides[0].edge.handle_leaving(now, 0);
+        for side in &mut world.sides {
+            side.edge.handle_leaving(now, 0);
+        }
     }
     assert_eq!(world.phases(), [[Down, Up], [Down, Up]], "for a second at most");
 }
@@ -310,8 +318,8 @@ fn packets_just_before_a_failure_do_not_delay_its_declaration() {
     for millis in 0..30 {
         world.run(1);
         let now = world.now;
-        if millis < 8 {
-            world.sides[0].edge.handle_leaving(now, 0);
+        for side in world.sides.iter_mut().filter(|_| millis < 8) {
+            side.edge.handle_leaving(now, 0);
         }
     }
     assert_eq!(world.phases(), [[Down, Up], [Down, Up]]);
@@ -393,6 +401,56 @@ fn a_copy_that_comes_late_follows_the_flow() {
         .handle_copy(now, 0, EdgeDirection::Entering, &data(9, 1));
     world.run(1);
     assert_eq!(world.sides[0].sent, [(Some(1), 1)]);
+}
+
+#[test]
+fn packets_are_sent_again_at_the_rate_of_their_string() {
+    let mut config = config();
+    config.strings[1].bytes_per_s = 44_000.0; // one of the test's packets per millisecond
+    let mut world = TwoEdges::new(&config);
+    world.run(500);
+    world.passes[0] = [false; 2];
+    world.run(25);
+    let now = world.now;
+    for client in 1..=20 {
+        assert_eq!(data(client, 1).len(), 44);
+        world.sides[0]
+            .edge
+            .handle_copy(now, 0, EdgeDirection::Entering, &data(client, 1));
+    }
+    let mut sent = Vec::new();
+    while sent.last() != Some(&20) {
+        world.run(1);
+        sent.push(world.sides[0].sent.len());
+    }
+    let paced = sent.iter().filter(|count| (1..=20).contains(*count)).count();
+    assert_eq!(paced, 20, "{sent:?}");
+}
+
+#[test]
+fn a_flow_gets_at_most_a_capped_window_at_once() {
+    let mut config = config();
+    config.recovery.cache.policy = CachePolicy::All;
+    let mut world = TwoEdges::new(&config);
+    world.run(500);
+    world.passes[0] = [false; 2];
+    world.run(25);
+    let now = world.now;
+    let flags = Flags {
+        ack: true,
+        ..Flags::default()
+    };
+    for number in 0..100 {
+        let packet = packet(7, 1 + number * 1000, flags, &[0; 1000]);
+        world.sides[0]
+            .edge
+            .handle_copy(now, 0, EdgeDirection::Entering, &packet);
+    }
+    world.run(50);
+    let cap = 0.95 * 12.5e6 * 0.1 / 20.0; // 10 flows of each string were active
+    let most = (cap / 1040.0) as u64;
+    let view = &world.sides[0].edge.view(world.now)[0];
+    assert_eq!((view.resent_entering, view.left_to_senders), (most, 100 - most));
 }
 
 #[test]
