@@ -103,14 +103,12 @@ impl EdgeTrace {
             capture.with_context(|| format!("no capture at {point:?}"))
         };
         let mut trace = Self::default();
-        let mut places = HashMap::new();
-        for_each_segment(at(Point::Client)?, service, |segment| {
-            trace.take(&mut places, (Point::Client, until_ns), service, segment);
-        })?;
-        let mut places = trace.places();
-        for_each_segment(at(Point::Server)?, service, |segment| {
-            trace.take(&mut places, (Point::Server, until_ns), service, segment);
-        })?;
+        for point in [Point::Client, Point::Server] {
+            let mut places = HashMap::new();
+            for_each_segment(at(point)?, service, |segment| {
+                trace.take(&mut places, (point, until_ns), service, segment);
+            })?;
+        }
         trace.compare();
         for capture in captures.iter().filter(|capture| capture.dropped > 0) {
             let (point, dropped) = (capture.point, capture.dropped);
@@ -118,12 +116,6 @@ impl EdgeTrace {
             trace.violations.push(lacks);
         }
         Ok(trace)
-    }
-
-    /// The flow of each client address.
-    fn places(&self) -> HashMap<SocketAddr, usize> {
-        let flows = self.flows.iter().enumerate();
-        flows.map(|(index, flow)| (flow.client, index)).collect()
     }
 
     fn take(
@@ -140,8 +132,13 @@ impl EdgeTrace {
             segment.source
         };
         let is_first = direction == TO_SERVER && segment.syn;
-        let index = match places.get(&client) {
-            Some(&index) => index,
+        let known = places.get(&client).copied();
+        // A kernel uses a port again for a later flow.
+        let is_of = |&index: &usize| {
+            !is_first || self.flows[index].directions[TO_SERVER].initial == Some(segment.seq.0)
+        };
+        let index = match known.filter(is_of) {
+            Some(index) => index,
             None if is_first => {
                 let Some(index) = self.begin(point, client, segment) else {
                     return;
@@ -202,11 +199,13 @@ impl EdgeTrace {
                 .iter()
                 .position(|flow| flow.directions[TO_SERVER].initial == initial);
         }
-        self.flows.push(TracedFlow {
+        let mut flow = TracedFlow {
             client,
             opened_ns: syn.at_ns,
             directions: Default::default(),
-        });
+        };
+        flow.directions[TO_SERVER].initial = Some(syn.seq.0);
+        self.flows.push(flow);
         Some(self.flows.len() - 1)
     }
 }
@@ -294,4 +293,69 @@ fn hash(payload: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     payload.hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::Seq;
+
+    use super::*;
+
+    const SERVICE: &str = "10.2.0.2:80";
+
+    fn segment(at_ns: u64, from_client: bool, seq: u32, syn: bool, payload: &[u8]) -> CapturedSegment {
+        let addresses = ["10.1.0.2:4000".parse().unwrap(), SERVICE.parse().unwrap()];
+        CapturedSegment {
+            at_ns,
+            source_mac: [0; 6],
+            destination_mac: [0; 6],
+            source: addresses[usize::from(!from_client)],
+            destination: addresses[usize::from(from_client)],
+            ip_id: 0,
+            seq: Seq(seq),
+            ack: Seq(0),
+            fin: false,
+            syn,
+            rst: false,
+            psh: false,
+            has_ack: !syn,
+            window: 100,
+            window_scale: None,
+            timestamps: None,
+            payload_len: payload.len() as u32,
+            payload: payload.to_vec(),
+        }
+    }
+
+    fn trace(segments: &[CapturedSegment]) -> EdgeTrace {
+        let mut trace = EdgeTrace::default();
+        for point in [Point::Client, Point::Server] {
+            let mut places = HashMap::new();
+            for segment in segments {
+                trace.take(&mut places, (point, u64::MAX), SERVICE.parse().unwrap(), segment);
+            }
+        }
+        trace.compare();
+        trace
+    }
+
+    #[test]
+    fn a_port_that_is_used_again_belongs_to_another_flow() {
+        let found = trace(&[
+            segment(1, true, 100, true, b""),
+            segment(2, true, 101, false, b"one"),
+            segment(3, true, 9000, true, b""),
+            segment(4, true, 9000, true, b""),
+            segment(5, true, 9001, false, b"two"),
+        ]);
+        let opened: Vec<_> = found.flows.iter().map(|flow| flow.opened_ns).collect();
+        assert_eq!(opened, [1, 3]);
+        let news: Vec<_> = found
+            .flows
+            .iter()
+            .map(|flow| flow.directions[TO_SERVER].news.clone())
+            .collect();
+        assert_eq!(news, [[(2, 3)], [(5, 3)]]);
+        assert_eq!((found.compared, found.violations.len()), (4, 0));
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::edge::trace::{EdgeTrace, TO_CLIENT, TO_SERVER, TracedFlow};
 
 /// Time by which a packet may be late without having been dropped: the emulator and a busy machine delay packets.
@@ -21,7 +23,8 @@ pub struct FailoverSpan {
 }
 
 /// The kind of packet that a flow lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum FlowLoss {
     /// Its SYN, or the answer to it.
     Syn,

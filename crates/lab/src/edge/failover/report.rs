@@ -1,6 +1,7 @@
 //! The findings.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 
 use serde::Serialize;
 
@@ -71,6 +72,8 @@ pub struct FailoverSide {
     restart_gap_syn_ms: Option<Spread>,
     /// Gaps of all other flows.
     restart_gap_data_ms: Option<Spread>,
+    /// The flows with the longest gaps, so that they can be found in the captures.
+    latest: Vec<LateFlow>,
     /// Completion times of the flows that were hit.
     completion_hit_ms: Option<Spread>,
     /// Completion times of all flows.
@@ -83,19 +86,43 @@ pub struct FailoverSide {
     edges: Option<[ReportedEdge; 2]>,
 }
 
+/// A flow that went on late, or never.
+#[derive(Clone, Debug, Serialize)]
+struct LateFlow {
+    client: SocketAddr,
+    seed: u64,
+    lost: FlowLoss,
+    /// `None`: it never went on.
+    gap_ms: Option<f64>,
+}
+
+/// Number of late flows that are reported.
+const LATE_MAX: usize = 3;
+
+/// For each flow of the trace, its index in the plan.
+fn planned(facts: &FailoverFacts) -> Vec<Option<usize>> {
+    let mut begun: Vec<_> = (0..facts.report.flows.len()).collect();
+    begun.sort_by_key(|&index| facts.report.flows[index].arrived_ns);
+    // A port may be used again: of an address, the flows began in the order in which they are in the trace.
+    let mut of_client: HashMap<SocketAddr, VecDeque<usize>> = HashMap::new();
+    for index in begun {
+        if let Some(client) = facts.report.flows[index].local {
+            of_client.entry(client).or_default().push_back(index);
+        }
+    }
+    let flows = facts.trace.flows.iter();
+    flows
+        .map(|flow| of_client.get_mut(&flow.client)?.pop_front())
+        .collect()
+}
+
 impl FailoverSide {
     fn of(facts: &FailoverFacts) -> Self {
         let mut side = Self {
             edges: facts.edges.clone(),
             ..Self::default()
         };
-        let indices: HashMap<_, _> = facts
-            .report
-            .flows
-            .iter()
-            .enumerate()
-            .filter_map(|(index, flow)| Some((flow.local?, index)))
-            .collect();
+        let planned = planned(facts);
         let took = |index: usize| {
             let flow = &facts.report.flows[index];
             crate::clock::ms(flow.arrived_ns, flow.ended_ns)
@@ -105,8 +132,13 @@ impl FailoverSide {
                 Some(gap_ns) => side.gaps[usize::from(hit.lost == FlowLoss::Data)].push(gap_ns as f64 / 1e6),
                 None => side.not_restarted += 1,
             }
-            let client = facts.trace.flows[hit.index].client;
-            side.completions[0].extend(indices.get(&client).map(|&index| took(index)));
+            side.latest.push(LateFlow {
+                client: facts.trace.flows[hit.index].client,
+                seed: facts.plan.seed,
+                lost: hit.lost,
+                gap_ms: hit.gap_ns.map(|gap_ns| gap_ns as f64 / 1e6),
+            });
+            side.completions[0].extend(planned[hit.index].map(took));
         }
         side.completions[1] = (0..facts.report.flows.len()).map(took).collect();
         side.settle();
@@ -121,12 +153,16 @@ impl FailoverSide {
         for (own, more) in self.completions.iter_mut().zip(other.completions) {
             own.extend(more);
         }
+        self.latest.extend(other.latest);
         self.edges = other.edges.or(self.edges.take());
         self.settle();
     }
 
     fn settle(&mut self) {
         let spread = |values: &[f64]| Spread::of(values.iter().copied());
+        let gap = |one: &LateFlow| one.gap_ms.unwrap_or(f64::INFINITY);
+        self.latest.sort_by(|one, other| gap(other).total_cmp(&gap(one)));
+        self.latest.truncate(LATE_MAX);
         let [syn, data] = &self.gaps;
         self.flows_hit = syn.len() + data.len() + self.not_restarted;
         self.restart_gap_syn_ms = spread(syn);
@@ -140,6 +176,26 @@ impl FailoverSide {
     /// Whether every flow that was hit went on soon enough.
     fn restarts_within(&self, allowed_ms: f64) -> bool {
         self.not_restarted == 0 && self.restart_gap_ms_p99.is_some_and(|p99| p99 <= allowed_ms)
+    }
+
+    /// Describes the flows whose gap was longer than `allowed_ms`.
+    fn late_text(&self, allowed_ms: f64) -> String {
+        let late = self
+            .latest
+            .iter()
+            .filter(|one| one.gap_ms.is_none_or(|gap_ms| gap_ms > allowed_ms));
+        late.map(|one| {
+            let gap = one.gap_ms.map_or("never went on".to_owned(), |gap_ms| {
+                format!("went on after {gap_ms:.0} ms")
+            });
+            let lost = if one.lost == FlowLoss::Syn {
+                "its handshake"
+            } else {
+                "data"
+            };
+            format!("\n    {} (seed {}) lost {lost} and {gap}", one.client, one.seed)
+        })
+        .collect()
     }
 
     fn text(&self, name: &str) -> String {
@@ -305,6 +361,9 @@ impl LabFindings for EdgeFailoverFindings {
             (&self.baseline, "baseline"),
         ] {
             text += &side.as_ref().map_or_else(String::new, |side| side.text(name));
+        }
+        for side in [&self.with, &self.baseline].into_iter().flatten() {
+            text += &side.late_text(self.gap_allowed_ms);
         }
         for line in self.violations.iter().chain(&self.failures) {
             text += &format!("\n    {line}");
