@@ -284,8 +284,10 @@ impl TracedDirection {
 
     /// When the byte at `position` came to the receiver first.
     pub fn arrival(&self, position: u64) -> Option<u64> {
-        let (_, &(end, at_ns)) = self.first.range(..=position).next_back()?;
-        (position < end).then_some(at_ns)
+        // A later segment may begin before an earlier one and end behind it.
+        let mut before = self.first.range(..=position).rev();
+        let (_, &(_, at_ns)) = before.find(|(_, (end, _))| position < *end)?;
+        Some(at_ns)
     }
 }
 
@@ -337,6 +339,20 @@ mod tests {
         }
         trace.compare();
         trace
+    }
+
+    #[test]
+    fn a_segment_that_encloses_an_earlier_one_has_come() {
+        let found = trace(&[
+            segment(1, true, 100, true, b""),
+            segment(2, true, 104, false, b"de"),
+            segment(3, true, 101, false, b"abcdefg"),
+        ]);
+        let way = &found.flows[0].directions[TO_SERVER];
+        assert_eq!(
+            [1, 4, 6, 7, 8].map(|position| way.arrival(position)),
+            [Some(3), Some(2), Some(3), Some(3), None]
+        );
     }
 
     #[test]

@@ -60,10 +60,11 @@ pub fn hit_flows(trace: &EdgeTrace, span: FailoverSpan) -> Vec<HitFlow> {
 }
 
 impl FailoverSpan {
-    /// Whether a packet that was sent at `sent_ns` and came at `came_ns` was dropped on the way, so that a copy came.
+    /// Whether a packet that was sent at `sent_ns` and came at `came_ns` was dropped on the way, so that a copy came. A copy comes only after
+    /// the failover. A packet that came before its end was at most late.
     fn is_dropped(self, sent_ns: u64, came_ns: Option<u64>) -> bool {
         let latest = sent_ns + (self.one_way + MARGIN).as_nanos() as u64;
-        came_ns.is_none_or(|came_ns| came_ns > latest)
+        came_ns.is_none_or(|came_ns| came_ns > latest.max(self.completed_ns))
     }
 
     /// The loss of `flow`, if it lost a packet that it still needed.
@@ -110,8 +111,12 @@ mod tests {
             ended_ns: 3_004_000_000,
             one_way: Duration::from_millis(49),
         };
-        assert!(!span.is_dropped(1_000_000, Some(60_000_000)));
-        assert!(span.is_dropped(1_000_000, Some(80_000_000)));
+        assert!(!span.is_dropped(1_000_000, Some(80_000_000)));
+        assert!(span.is_dropped(1_000_000, Some(3_001_000_000)));
         assert!(span.is_dropped(1_000_000, None));
+        assert!(
+            !span.is_dropped(2_990_000_000, Some(3_050_000_000)),
+            "over another string"
+        );
     }
 }
