@@ -139,6 +139,11 @@ static __always_inline int leave(struct __sk_buff *skb, struct packet *p, struct
 		return to_stack(counts, EDGE_TOO_BIG);
 	if (p->ip.fragment | p->malformed | (p->kind == KIND_ERROR))
 		count_kind(p, counts);
+	/* A node says that its own way is gone. The edge will find another one. A host in the middle of its handshake would give up. */
+	if (p->unreachable && bpf_map_lookup_elem(&flows, &p->key)) {
+		counts->counters[EDGE_WITHHELD]++;
+		return TC_ACT_SHOT;
+	}
 	if (has_flow(p))
 		flow = flow_leaving(p, state, counts, flow, from);
 	if (flow && p->kind == KIND_TCP) {

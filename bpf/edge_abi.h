@@ -37,6 +37,12 @@ enum edge_policy {
 	EDGE_CACHE_ALL = 3,
 };
 
+/* The packet that the cache holds besides: proto::edge::cache::SecondPacket. */
+enum edge_second {
+	EDGE_SECOND_NEWEST = 0,
+	EDGE_SECOND_ACKNOWLEDGEMENT = 1,
+};
+
 struct edge_port {
 	__u32 ifindex;
 	__u16 tag; /* 0: untagged frames; otherwise EDGE_TAGGED and a VLAN id */
@@ -54,7 +60,7 @@ struct edge_string {
 	__u32 generation;       /* a flow with another generation moves at its next entering packet */
 	__u32 caching_epoch;    /* 0: no copies. Otherwise a number that no earlier caching of any string had. */
 	__u32 cap;              /* most bytes that a leaving window may offer; 0: no limit */
-	__u32 zero;
+	__u32 copies_entering;  /* 1: all entering packets are copied, if any are */
 	__u64 epoch;            /* of the string's last failure, kept for a successor of the agent */
 	/* Link-layer addresses: six bytes of address, a zero, a one, stored by the agent as one word. 0: not known. */
 	__u64 own_link;         /* of this port */
@@ -74,8 +80,8 @@ struct edge_state {
 	__u64 agent_timeout_ns;  /* after this time without the agent, no packet is dropped and no window is capped */
 	__u64 netns_cookie;      /* of the edge's network namespace */
 	__u32 last_caching_epoch; /* the highest caching_epoch so far; used by the agent alone */
-	__u32 zero;
-	__u64 zero2;
+	__u32 second;            /* enum edge_second */
+	__u64 zero;
 	struct edge_string string[EDGE_STRINGS_MAX];
 	__u8 slots[EDGE_SLOTS];  /* the string of each slot */
 };
@@ -176,6 +182,7 @@ enum edge_count {
 	EDGE_ICMP_ERRORS,
 	EDGE_TTL_EXPIRED,
 	EDGE_TOO_BIG,
+	EDGE_WITHHELD, /* ICMP errors of nodes that have no way any more */
 	EDGE_COUNTS,
 };
 

@@ -40,7 +40,7 @@ __noinline int mirror_entering(struct edge_mirror *mirror, struct segment *segme
 		return 1;
 	if (segment->syn && !(mirror->flags & MIRROR_HELD && mirror->flags & MIRROR_HELD_SYN && mirror->held_seq == segment->seq))
 		mirror->flags = 0; /* another connection: the cache forgets the earlier one */
-	if (segment->fin && mirror->flags & (MIRROR_HELD | MIRROR_HIGHEST)) {
+	if (segment->fin && mirror->flags & (MIRROR_HELD | MIRROR_HIGHEST | MIRROR_DEEP)) {
 		mirror->fin_end = end;
 		mirror->flags |= MIRROR_FIN_IN;
 		changes = 1;
@@ -66,7 +66,7 @@ __noinline int mirror_entering(struct edge_mirror *mirror, struct segment *segme
 }
 
 /* Whether a leaving segment changes the cache. Updates the mirror. proto::edge::CacheMirror::on_leaving is the same. */
-__noinline int mirror_leaving(struct edge_mirror *mirror, struct segment *segment, __u32 policy) {
+__noinline int mirror_leaving(struct edge_mirror *mirror, struct segment *segment, __u32 policy, __u32 second) {
 	if (!mirror || !segment)
 		return 0;
 	if (segment->rst || (segment->syn && !segment->has_ack)) {
@@ -83,16 +83,22 @@ __noinline int mirror_leaving(struct edge_mirror *mirror, struct segment *segmen
 	if (policy == EDGE_CACHE_SYN)
 		return releases;
 	_Bool had_highest = mirror->flags & MIRROR_HIGHEST;
-	if (segment->fin && (releases || mirror->flags & (MIRROR_HELD | MIRROR_HIGHEST))) {
+	if (segment->fin && (releases || mirror->flags & (MIRROR_HELD | MIRROR_HIGHEST | MIRROR_DEEP))) {
 		mirror->flags |= MIRROR_FIN_OUT;
 		changes = 1;
 	}
 	if (mirror->flags & MIRROR_FIN_OUT && mirror->flags & MIRROR_FIN_IN && reaches(segment->ack, mirror->fin_end)) {
-		mirror->flags = 0;
+		/* The cache may have forgotten the connection already, and with it one of the FINs. */
+		mirror->flags = mirror->flags & MIRROR_DEEP && second == EDGE_SECOND_NEWEST ? MIRROR_UNSURE : 0;
 		return 1;
 	}
 	if (releases && policy == EDGE_CACHE_ALL)
 		mirror->flags |= MIRROR_DEEP;
+	if (second == EDGE_SECOND_NEWEST) {
+		if (!(mirror->flags & (MIRROR_HELD | MIRROR_HIGHEST | MIRROR_DEEP)))
+			mirror->flags = 0;
+		return changes || mirror->flags & MIRROR_DEEP;
+	}
 	if ((!had_highest || !reaches(mirror->highest, segment->ack)) && (!segment->numbers || releases || had_highest)) {
 		mirror->highest = segment->ack;
 		mirror->flags |= MIRROR_HIGHEST;
@@ -125,14 +131,15 @@ __noinline int copy_to_ring(struct __sk_buff *skb, struct packet *p, struct edge
 }
 
 /*
- * Copies a segment if the cache needs it. Of a GSO packet, only the first segment is copied, unless the cache holds all entering packets. The
- * FIN is in the last segment.
+ * Copies a segment if the cache needs it. Of a GSO packet, only the first segment is copied, unless the cache holds all entering packets or
+ * the string is suspected. The FIN is in the last segment.
  */
 __noinline int copy_if_needed(struct __sk_buff *skb, struct packet *p, struct edge_state *state, struct edge_counts *counts,
 			      struct edge_flow *flow) {
 	if (!p || !state || !counts || !flow)
 		return 0;
-	__u32 policy = state->policy, epoch = NOW(string_at(state, flow->string)->caching_epoch), gso_size = skb->gso_size;
+	struct edge_string *string = string_at(state, flow->string);
+	__u32 policy = state->policy, epoch = NOW(string->caching_epoch), gso_size = skb->gso_size;
 	if (policy == EDGE_CACHE_NONE || !epoch)
 		return 0;
 	_Bool is_cut = gso_size && p->payload > gso_size && (policy != EDGE_CACHE_ALL || p->direction == EDGE_LEAVING);
@@ -149,7 +156,12 @@ __noinline int copy_if_needed(struct __sk_buff *skb, struct packet *p, struct ed
 	struct edge_mirror mirror = flow->mirror;
 	if (mirror.caching_epoch != epoch)
 		mirror = (struct edge_mirror){.caching_epoch = epoch};
-	_Bool changes = p->direction == EDGE_ENTERING ? mirror_entering(&mirror, &segment, policy) : mirror_leaving(&mirror, &segment, policy);
+	_Bool changes = p->direction == EDGE_ENTERING ? mirror_entering(&mirror, &segment, policy)
+						       : mirror_leaving(&mirror, &segment, policy, state->second);
+	if (p->direction == EDGE_ENTERING && NOW(string->copies_entering)) {
+		changes = 1;
+		payload = p->payload;
+	}
 	if (!changes)
 		return 0;
 	if (copy_to_ring(skb, p, state, flow->string, p->end - L3 - p->payload + payload)) {

@@ -27,6 +27,7 @@ struct packet {
 	__u8 direction;    /* enum edge_direction */
 	__u8 hops;         /* TTL or hop limit */
 	__u8 malformed;    /* 1: a transport header that cannot be read */
+	__u8 unreachable;  /* 1: an ICMP error of a router next to this machine, which has no way to the TCP connection's end */
 };
 
 struct ports {
@@ -110,9 +111,12 @@ __noinline int read_fragment(struct __sk_buff *skb, struct packet *p) {
 __noinline int read_icmp(struct __sk_buff *skb, struct packet *p) {
 	struct addresses quoted = {};
 	struct ports ports;
-	__u8 type;
-	if (!p || load(skb, p->ip.l4, &type, sizeof(type)))
+	struct {
+		__u8 type, code;
+	} head;
+	if (!p || load(skb, p->ip.l4, &head, sizeof(head)))
 		return 0;
+	__u8 type = head.type;
 	if (p->ip.v6 ? type >= ICMPV6_INFORMATIONAL : type != ICMP_DEST_UNREACH && type != ICMP_TIME_EXCEEDED && type != ICMP_PARAMETERPROB)
 		return 0;
 	if (p->ip.v6 ? parse_v6(skb, p->ip.l4 + 8, &quoted) : parse_v4(skb, p->ip.l4 + 8, &quoted))
@@ -124,6 +128,11 @@ __noinline int read_icmp(struct __sk_buff *skb, struct packet *p) {
 	set_addresses(p, quoted.destination, quoted.source);
 	set_ports(p, ports.dest, ports.source);
 	p->key.protocol = quoted.protocol;
+	_Bool is_no_route = p->ip.v6 ? type == ICMPV6_DEST_UNREACH && (head.code == ICMPV6_NOROUTE || head.code == ICMPV6_ADDR_UNREACH)
+				     : type == ICMP_DEST_UNREACH && (head.code == ICMP_NET_UNREACH || head.code == ICMP_HOST_UNREACH);
+	/* Machines begin with one of these TTLs. A packet that a router has forwarded has less. */
+	_Bool is_next = p->hops == 64 || p->hops == 128 || p->hops == 255;
+	p->unreachable = quoted.protocol == IPPROTO_TCP && is_no_route && is_next;
 	return 0;
 }
 

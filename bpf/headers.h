@@ -16,9 +16,14 @@
 
 /* linux/icmp.h would drag in the C library. */
 #define ICMP_DEST_UNREACH 3
+#define ICMP_NET_UNREACH 0
+#define ICMP_HOST_UNREACH 1
 #define ICMP_TIME_EXCEEDED 11
 #define ICMP_PARAMETERPROB 12
 #define ICMPV6_INFORMATIONAL 128
+#define ICMPV6_DEST_UNREACH 1
+#define ICMPV6_NOROUTE 0
+#define ICMPV6_ADDR_UNREACH 3
 
 struct addresses {
 	__u8 source[16];

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use proto::edge::EdgeSegment;
-use proto::edge::cache::{Cache, CacheConfig, CachePolicy};
+use proto::edge::cache::{Cache, CacheConfig, CachePolicy, SecondPacket};
 use serde::Serialize;
 
 use crate::judge::packet::CapturedSegment;
@@ -260,6 +260,7 @@ impl EdgeMemories {
         let cache = || {
             Cache::new(CacheConfig {
                 policy,
+                second: SecondPacket::Acknowledgement,
                 max_bytes: usize::MAX,
                 max_packets: usize::MAX,
             })
@@ -296,7 +297,7 @@ impl EdgeMemories {
         } else {
             (towards_servers, towards_clients)
         };
-        enters.on_entering(key, &segment, bytes, || ());
+        enters.on_entering(key, &segment, bytes, false, || ());
         leaves.on_leaving(key, &segment, bytes, || ());
         self.note();
     }

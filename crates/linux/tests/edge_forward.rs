@@ -5,6 +5,7 @@ mod support;
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 
+use proto::edge::CopiedPackets;
 use proto::edge::cache::CachePolicy;
 use steadfast_linux::edge::{EdgeWire, Injector, StringMode, is_edge_left_behind};
 use steadfast_linux::wire::WireError;
@@ -97,7 +98,7 @@ fn flows_of_a_failed_string_move_and_a_returned_string_gets_new_ones_only() {
     transfer(&busy, 1000);
     transfer(&idle, 1000);
     for edge in &edges {
-        edge.set_caching(0, true);
+        edge.set_copies(0, CopiedPackets::Needed);
         edge.set_mode(0, StringMode::Held);
     }
     (&busy.0).write_all(b"held").expect("write");

@@ -4,13 +4,14 @@ mod support;
 
 use std::net::IpAddr;
 
-use proto::edge::cache::CachePolicy;
+use proto::edge::CopiedPackets;
+use proto::edge::cache::{CachePolicy, SecondPacket};
 use proto::edge::datapath::{
     DataPath, DataPathCopy, DataPathPort, DataPathString, DataPathVerdict, DestinationSide,
 };
 use proto::edge::switch::EdgeStringMode;
 use steadfast_linux::clock;
-use steadfast_linux::edge::{EdgeCopies, EdgeStringPort, Rehearsed, SLOTS, Side, StringMode};
+use steadfast_linux::edge::{EdgeCopies, EdgeStringPort, EdgeWirePlan, Rehearsed, SLOTS, Side, StringMode};
 
 use support::Random;
 use support::edge_on::{EdgeOn, edge_options, index_of, plan, port};
@@ -34,7 +35,7 @@ struct Twins {
 }
 
 impl Twins {
-    fn new(test: &str, policy: Option<CachePolicy>) -> Option<Self> {
+    fn new(test: &str, policy: Option<CachePolicy>, second: SecondPacket) -> Option<Self> {
         if !is_root(test) {
             return None;
         }
@@ -54,18 +55,23 @@ impl Twins {
         });
         let kernel = EdgeOn::new(
             &host,
-            &plan(port(&host, "out"), strings.collect(), policy),
+            &EdgeWirePlan {
+                second,
+                ..plan(port(&host, "out"), strings.collect(), policy)
+            },
             &edge_options(),
         );
         let modelled = (0..STRINGS).map(|string| DataPathString {
             mode: EdgeStringMode::Up,
             generation: 0,
             caching_epoch: 0,
+            copies_entering: false,
             cap: 0,
             has_v4: true,
             has_v6: string < 2,
         });
-        let model = DataPath::new(modelled.collect(), DestinationSide::Outside, policy);
+        let mut model = DataPath::new(modelled.collect(), DestinationSide::Outside, policy);
+        model.second = second;
         let copies = kernel.copies().expect("copies");
         let interfaces = ["out", "str0", "str1", "str2"].map(|name| index_of(&host, name));
         let mut twins = Self {
@@ -141,10 +147,16 @@ impl Twins {
         self.model.strings[string].cap = cap.unwrap_or(0);
     }
 
-    fn set_caching(&mut self, string: usize, on: bool) {
-        self.kernel.set_caching(string, on);
-        self.caching_epoch += u32::from(on);
-        self.model.strings[string].caching_epoch = if on { self.caching_epoch } else { 0 };
+    fn set_copies(&mut self, string: usize, copies: CopiedPackets) {
+        self.kernel.set_copies(string, copies);
+        let one = &mut self.model.strings[string];
+        one.copies_entering = copies == CopiedPackets::Entering;
+        if copies == CopiedPackets::None {
+            one.caching_epoch = 0;
+        } else if !one.copies_entering || one.caching_epoch == 0 {
+            self.caching_epoch += 1;
+            one.caching_epoch = self.caching_epoch;
+        }
     }
 
     fn set_agent_away(&mut self, away: bool) {
@@ -268,7 +280,11 @@ fn sent_to(verdict: &DataPathVerdict) -> Option<DataPathPort> {
 
 #[test]
 fn a_connection_keeps_its_string_and_moves_when_the_string_fails() {
-    let Some(mut twins) = Twins::new("a_connection_keeps_its_string", Some(CachePolicy::Lowest)) else {
+    let Some(mut twins) = Twins::new(
+        "a_connection_keeps_its_string",
+        Some(CachePolicy::Lowest),
+        SecondPacket::Acknowledgement,
+    ) else {
         return;
     };
     for v6 in [false, true] {
@@ -306,7 +322,7 @@ fn a_connection_keeps_its_string_and_moves_when_the_string_fails() {
         };
         let stays = twins.handle(OUTSIDE, &data.tcp(), 0);
         assert_eq!(sent_to(&stays), Some(DataPathPort::String(0)));
-        twins.set_caching(0, true);
+        twins.set_copies(0, CopiedPackets::Needed);
         twins.set_mode(0, EdgeStringMode::Held);
         assert_eq!(twins.handle(OUTSIDE, &data.tcp(), 0), DataPathVerdict::Dropped);
         assert_eq!(twins.handle(OUTSIDE, &data.tcp(), 0), DataPathVerdict::Dropped);
@@ -315,7 +331,7 @@ fn a_connection_keeps_its_string_and_moves_when_the_string_fails() {
         let moved = twins.handle(OUTSIDE, &data.tcp(), 0);
         assert_eq!(sent_to(&moved), Some(DataPathPort::String(1)));
         twins.set_cap(0, None);
-        twins.set_caching(0, false);
+        twins.set_copies(0, CopiedPackets::None);
     }
     let counts = [
         "moved",
@@ -331,7 +347,7 @@ fn a_connection_keeps_its_string_and_moves_when_the_string_fails() {
 
 #[test]
 fn a_flow_that_left_first_follows_the_other_edge() {
-    let Some(mut twins) = Twins::new("a_flow_that_left_first", None) else {
+    let Some(mut twins) = Twins::new("a_flow_that_left_first", None, SecondPacket::Newest) else {
         return;
     };
     twins.set_slots([0; SLOTS]);
@@ -399,8 +415,8 @@ fn transports(made: &HandMade) -> Vec<Vec<u8>> {
     let mut packets = vec![
         made.tcp(),
         made.udp(),
-        made.unreachable(&made.tcp()),
-        made.unreachable(&made.udp()),
+        made.unreachable(1, &made.tcp()),
+        made.unreachable(1, &made.udp()),
         made.icmp(vec![8, 0, 0, 0, 1, 2, 3, 4]),
         made.icmp(vec![128, 0, 0, 0, 1, 2, 3, 4]),
         made.ip(47, &[0; 8]), // GRE
@@ -456,11 +472,12 @@ fn packets_of_all_kinds_fare_alike() {
         Some(CachePolicy::Lowest),
         Some(CachePolicy::All),
     ] {
-        let Some(mut twins) = Twins::new("packets_of_all_kinds_fare_alike", policy) else {
+        let Some(mut twins) = Twins::new("packets_of_all_kinds_fare_alike", policy, SecondPacket::Newest)
+        else {
             return;
         };
-        twins.set_caching(0, true);
-        twins.set_caching(1, true);
+        twins.set_copies(0, CopiedPackets::Needed);
+        twins.set_copies(1, CopiedPackets::Needed);
         twins.set_cap(1, Some(1000));
         for port in [OUTSIDE, DataPathPort::String(0), DataPathPort::String(2)] {
             for packet in table() {
@@ -469,6 +486,50 @@ fn packets_of_all_kinds_fare_alike() {
         }
         twins.assert_equal_counts();
     }
+}
+
+#[test]
+fn a_node_that_has_no_way_is_not_believed() {
+    let Some(mut twins) = Twins::new(
+        "a_node_that_has_no_way_is_not_believed",
+        None,
+        SecondPacket::Newest,
+    ) else {
+        return;
+    };
+    twins.set_slots([0; SLOTS]);
+    for v6 in [false, true] {
+        let node = HandMade {
+            from: address(if v6 { "fd09::1" } else { "10.9.0.1" }),
+            to: request(v6).from,
+            ..reply(v6)
+        };
+        let forwarded = HandMade {
+            hops: 63,
+            ..node.clone()
+        };
+        let (no_route, no_port) = if v6 { (3, 4) } else { (1, 3) };
+        let quoted = request(v6).tcp();
+        let mut leaves =
+            |packet: &[u8]| twins.handle(DataPathPort::String(0), packet, 0) != DataPathVerdict::Dropped;
+        assert!(leaves(&node.unreachable(no_route, &quoted)), "no such flow");
+        assert_eq!(
+            sent_to(&twins.handle(OUTSIDE, &quoted, 0)),
+            Some(DataPathPort::String(0))
+        );
+        let mut leaves =
+            |packet: &[u8]| twins.handle(DataPathPort::String(0), packet, 0) != DataPathVerdict::Dropped;
+        assert!(!leaves(&node.unreachable(no_route, &quoted)));
+        assert!(!leaves(&node.unreachable(0, &quoted)));
+        assert!(
+            leaves(&forwarded.unreachable(no_route, &quoted)),
+            "of a router behind the node"
+        );
+        assert!(leaves(&node.unreachable(no_port, &quoted)));
+        assert!(leaves(&node.unreachable(no_route, &request(v6).udp())));
+    }
+    assert_eq!(twins.model.count("withheld"), 4);
+    twins.assert_equal_counts();
 }
 
 /// A random TCP packet between a few ends, from the client or to it.
@@ -532,7 +593,7 @@ fn random_packet(random: &mut Random) -> (DataPathPort, Vec<u8>, u16) {
     let made = random_segment(random, enters);
     let packet = match random.below(12) {
         0 => made.udp(),
-        1 => made.unreachable(&made.tcp()),
+        1 => made.unreachable(1, &made.tcp()),
         2 => {
             let quoted = HandMade {
                 from: made.to,
@@ -540,7 +601,7 @@ fn random_packet(random: &mut Random) -> (DataPathPort, Vec<u8>, u16) {
                 ports: (made.ports.1, made.ports.0),
                 ..made.clone()
             };
-            made.unreachable(&quoted.tcp())
+            made.unreachable(random.one_of(&[0, 1, 3, 4]), &quoted.tcp())
         }
         _ => made.tcp(),
     };
@@ -579,8 +640,11 @@ fn random_order(random: &mut Random, twins: &mut Twins) {
             twins.set_mode(string, EdgeStringMode::Down);
         }
         2..=4 => twins.set_mode(string, EdgeStringMode::Up),
-        5 => twins.set_caching(string, true),
-        6 => twins.set_caching(string, random.below(2) == 0),
+        5 => twins.set_copies(string, CopiedPackets::Needed),
+        6 => twins.set_copies(
+            string,
+            random.one_of(&[CopiedPackets::None, CopiedPackets::Entering]),
+        ),
         7 => twins.set_cap(
             string,
             Some(u32::try_from(random.below(1 << 16)).expect("small").max(1)),
@@ -602,16 +666,18 @@ fn random_order(random: &mut Random, twins: &mut Twins) {
 
 #[test]
 fn random_packets_fare_alike() {
-    for (seed, policy) in [
-        (1, CachePolicy::Syn),
-        (2, CachePolicy::Lowest),
-        (3, CachePolicy::All),
+    for (seed, policy, second) in [
+        (1, CachePolicy::Syn, SecondPacket::Newest),
+        (2, CachePolicy::Lowest, SecondPacket::Acknowledgement),
+        (3, CachePolicy::Lowest, SecondPacket::Newest),
+        (4, CachePolicy::All, SecondPacket::Acknowledgement),
+        (5, CachePolicy::All, SecondPacket::Newest),
     ] {
-        let Some(mut twins) = Twins::new("random_packets_fare_alike", Some(policy)) else {
+        let Some(mut twins) = Twins::new("random_packets_fare_alike", Some(policy), second) else {
             return;
         };
         let mut random = Random(seed);
-        for _ in 0..20_000 {
+        for _ in 0..12_000 {
             random_order(&mut random, &mut twins);
             let (port, packet, gso_size) = random_packet(&mut random);
             twins.handle(port, &packet, gso_size);

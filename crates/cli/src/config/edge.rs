@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proto::edge::cache::CachePolicy;
+use proto::edge::cache::{CachePolicy, SecondPacket};
 use proto::edge::switch::CapConfig;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -131,6 +131,8 @@ pub struct HeartbeatSettings {
 pub struct CacheSettings {
     /// The packets that are cached.
     pub policy: CachePolicy,
+    /// The other packet that is cached.
+    pub second: SecondPacket,
     /// Whether packets are cached also while nothing is wrong.
     pub is_always: bool,
     /// Bytes of packets per string.
@@ -440,6 +442,7 @@ fn failover(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> (Duration, Ve
     (Duration::from_millis(delay), command)
 }
 
+const SECONDS: &str = "\"newest\" or \"acknowledgement\"";
 const POLICIES: &str = "\"syn\", \"lowest\", \"all\" or \"none\"";
 
 fn recovery(
@@ -458,6 +461,12 @@ fn recovery(
     let policy = table
         .optional("policy", policy)
         .unwrap_or(Some(CachePolicy::Lowest));
+    let second = text(SECONDS, |name| match name {
+        "newest" => Some(SecondPacket::Newest),
+        "acknowledgement" => Some(SecondPacket::Acknowledgement),
+        _ => None,
+    });
+    let second = table.optional("second", second).unwrap_or_default();
     let suspect = u64::from(heartbeat.suspect_after);
     let after = table
         .optional("caching_after", integer(0..=100))
@@ -473,6 +482,7 @@ fn recovery(
     table.end();
     Some(CacheSettings {
         policy: policy?,
+        second,
         is_always: after == 0,
         max_bytes: narrow(megabytes << 20),
         max_packets: narrow(packets.unwrap_or(MAX_PACKETS)),

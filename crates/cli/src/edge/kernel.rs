@@ -15,6 +15,7 @@ use linux::edge::{
 use linux::network::{self, Interface};
 use linux::raw::RawSender;
 use proto::Instant;
+use proto::edge::cache::SecondPacket;
 use proto::edge::switch::{EdgeAction, EdgeStringMode, FlowKey, TrafficSample};
 use proto::edge::{EdgeDirection, cut};
 
@@ -266,7 +267,7 @@ impl EdgeKernel {
                     self.warn("idle flows move with their next packet only", &error.into());
                 }
             }
-            EdgeAction::SetCaching(string, on) => self.wire.set_caching(string, on),
+            EdgeAction::SetCopies(string, copies) => self.wire.set_copies(string, copies),
             EdgeAction::SetCap(string, window) => self.wire.set_cap(string, window),
             EdgeAction::RunCommand(string) => self.run_command(string),
             EdgeAction::Measure => return Some(self.measure()),
@@ -406,6 +407,9 @@ fn plan(settings: &EdgeSettings) -> anyhow::Result<EdgeWirePlan> {
         strings: strings.collect::<anyhow::Result<_>>()?,
         default_side,
         policy: settings.recovery.map(|cache| cache.policy),
+        second: settings
+            .recovery
+            .map_or_else(SecondPacket::default, |cache| cache.second),
     })
 }
 

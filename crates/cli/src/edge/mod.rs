@@ -106,6 +106,7 @@ fn config(settings: &EdgeSettings) -> EdgeConfig {
     let beat = &settings.heartbeat;
     let cached = settings.recovery.unwrap_or(crate::config::CacheSettings {
         policy: cache::CachePolicy::Syn,
+        second: cache::SecondPacket::Newest,
         is_always: false,
         max_bytes: 0,
         max_packets: 0,
@@ -128,6 +129,7 @@ fn config(settings: &EdgeSettings) -> EdgeConfig {
             ack_copies: DUPLICATES,
             cache: cache::CacheConfig {
                 policy: cached.policy,
+                second: cached.second,
                 max_bytes: cached.max_bytes,
                 max_packets: cached.max_packets,
             },

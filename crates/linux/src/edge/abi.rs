@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use proto::edge::cache::CachePolicy;
+use proto::edge::cache::{CachePolicy, SecondPacket};
 
 use super::plan::{EdgePort, EdgeStringPort, EdgeWirePlan, Side, StringMode};
 
@@ -49,7 +49,7 @@ pub(super) struct StringMemory {
     pub generation: u32,
     pub caching_epoch: u32,
     pub cap: u32,
-    pub zero: u32,
+    pub copies_entering: u32,
     pub epoch: u64,
     pub own_link: u64,
     pub link_v4: u64,
@@ -75,8 +75,8 @@ pub(super) struct EdgeState {
     pub agent_timeout_ns: u64,
     pub netns_cookie: u64,
     pub last_caching_epoch: u32,
-    pub zero: u32,
-    pub zero2: u64,
+    pub second: u32,
+    pub zero: u64,
     pub string: [StringMemory; STRINGS_MAX],
     pub slots: [u8; SLOTS],
 }
@@ -118,6 +118,14 @@ pub(super) const fn policy_number(policy: Option<CachePolicy>) -> u32 {
     }
 }
 
+/// The number of a second packet in `enum edge_second`.
+pub(super) const fn second_number(second: SecondPacket) -> u32 {
+    match second {
+        SecondPacket::Newest => 0,
+        SecondPacket::Acknowledgement => 1,
+    }
+}
+
 /// The number of strings as the programs store it.
 pub(super) fn strings_number(plan: &EdgeWirePlan) -> u32 {
     u32::try_from(plan.strings.len()).expect("at most STRINGS_MAX")
@@ -151,7 +159,7 @@ pub(super) fn subnet_key(address: IpAddr, prefix: u8) -> Option<[u8; SUBNET_KEY]
 }
 
 /// Names of the counters, in the order of `enum edge_count`.
-pub(super) const COUNTERS: [&str; 15] = [
+pub(super) const COUNTERS: [&str; 16] = [
     "passed_to_stack",
     "new_flows",
     "moved",
@@ -167,6 +175,7 @@ pub(super) const COUNTERS: [&str; 15] = [
     "icmp_errors",
     "ttl_expired",
     "too_big",
+    "withheld",
 ];
 
 /// Number of words of a `struct edge_traffic`.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use libbpf_rs::{Object, OpenObject};
+use proto::edge::CopiedPackets;
 
 use super::abi::STRINGS_MAX;
 use super::plan::{EdgeWireOptions, EdgeWirePlan};
@@ -78,7 +79,7 @@ impl EdgeWire {
             )));
         }
         let wire = Self::new(object, pin_dir, words, plan, options);
-        (0..strings).for_each(|string| wire.set_caching(string, false));
+        (0..strings).for_each(|string| wire.set_copies(string, CopiedPackets::None));
         wire.set_asleep(false);
         Ok(Some(wire))
     }

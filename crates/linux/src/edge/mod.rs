@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use libbpf_rs::{MapHandle, Object, Program, TC_INGRESS};
+use proto::edge::CopiedPackets;
 
 pub use abi::{SLOTS, STRINGS_MAX};
 pub use copies::{EdgeCopies, EdgeCopy};
@@ -127,9 +128,10 @@ impl EdgeWire {
         self.words.set_slots(slots);
     }
 
-    /// Begins or ends the copying of packets of a string's flows. Each beginning is a new epoch, in which nothing is held yet.
-    pub fn set_caching(&self, string: usize, on: bool) {
-        self.words.set_caching(string, on);
+    /// Sets the packets of a string's flows that are copied. `Entering` after `Needed` goes on with the same cache. Any other choice begins
+    /// with a cache that holds nothing.
+    pub fn set_copies(&self, string: usize, copies: CopiedPackets) {
+        self.words.set_copies(string, copies);
     }
 
     /// Limits the windows that leaving packets offer to the senders of a string's flows, in bytes.

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use proto::edge::cache::CachePolicy;
+use proto::edge::cache::{CachePolicy, SecondPacket};
 
 /// A port of the edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub struct EdgeWirePlan {
     pub default_side: Side,
     /// The packets that are copied for the cache; `None`: none.
     pub policy: Option<CachePolicy>,
+    /// The cache's second packet.
+    pub second: SecondPacket,
 }
 
 /// Sizes and settings of an edge's data path.

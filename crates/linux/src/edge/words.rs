@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use memmap2::MmapRaw;
+use proto::edge::CopiedPackets;
 
 use super::abi::{
     BUCKET_SHIFT, BUCKETS, EdgeState, PortState, SLOTS, STRINGS_MAX, StringMemory, link_word, mode_number,
-    mode_of, next_hops, policy_number, side_number, strings_number,
+    mode_of, next_hops, policy_number, second_number, side_number, strings_number,
 };
 use super::plan::{EdgeWirePlan, StringMode};
 
@@ -82,6 +83,9 @@ impl StateWords {
         // SAFETY: as above.
         self.word32(|state| unsafe { &raw mut (*state).policy })
             .store(policy_number(plan.policy), Ordering::SeqCst);
+        // SAFETY: the field is a field of the state.
+        self.word32(|state| unsafe { &raw mut (*state).second })
+            .store(second_number(plan.second), Ordering::SeqCst);
         // SAFETY: as above.
         self.word64(|state| unsafe { &raw mut (*state).agent_timeout_ns })
             .store(
@@ -134,18 +138,26 @@ impl StateWords {
             .fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Begins a new epoch of caching, or ends the current one. Epochs are numbered over all strings, so that a flow that changes its string
-    /// is not taken for one whose packets are held.
-    pub(super) fn set_caching(&self, string: usize, on: bool) {
+    /// Begins a new epoch of caching, goes on with it, or ends it: see `EdgeAction::SetCopies`. Epochs are numbered over all strings, so that
+    /// a flow that changes its string is not taken for one whose packets are held.
+    pub(super) fn set_copies(&self, string: usize, copies: CopiedPackets) {
         // SAFETY: the field is a field of the state.
         let last = self.word32(|state| unsafe { &raw mut (*state).last_caching_epoch });
-        let mut epoch = 0;
-        while on && epoch == 0 {
+        // SAFETY: the field is a field of the string's state.
+        let current = self.string_word(string, |state| unsafe { &raw mut (*state).caching_epoch });
+        // SAFETY: the field is a field of the string's state.
+        let entering = self.string_word(string, |state| unsafe { &raw mut (*state).copies_entering });
+        let before = current.load(Ordering::SeqCst);
+        let mut epoch = if copies == CopiedPackets::Entering {
+            before
+        } else {
+            0
+        };
+        while copies != CopiedPackets::None && epoch == 0 {
             epoch = last.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
         }
-        // SAFETY: the field is a field of the string's state.
-        self.string_word(string, |state| unsafe { &raw mut (*state).caching_epoch })
-            .store(epoch, Ordering::SeqCst);
+        entering.store((copies == CopiedPackets::Entering).into(), Ordering::SeqCst);
+        current.store(epoch, Ordering::SeqCst);
     }
 
     /// `None`: no cap. A cap of 0 bytes counts as one byte.

@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use proto::edge::cache::CachePolicy;
+use proto::edge::cache::{CachePolicy, SecondPacket};
 use steadfast_linux::edge::{
     EdgePort, EdgeStringPort, EdgeWire, EdgeWireOptions, EdgeWirePlan, SLOTS, Side, remove_edge_pins,
 };
@@ -42,6 +42,7 @@ pub fn plan(outside: EdgePort, strings: Vec<EdgeStringPort>, policy: Option<Cach
         strings,
         default_side: Side::Outside,
         policy,
+        second: SecondPacket::default(),
     }
 }
 

@@ -87,9 +87,9 @@ impl HandMade {
     }
 
     /// An ICMP error that quotes a packet: destination unreachable.
-    pub fn unreachable(&self, quoted: &[u8]) -> Vec<u8> {
+    pub fn unreachable(&self, code: u8, quoted: &[u8]) -> Vec<u8> {
         let kind = if self.from.is_ipv4() { 3 } else { 1 };
-        self.icmp([&[kind, 1, 0, 0, 0, 0, 0, 0], &quoted[..quoted.len().min(80)]].concat())
+        self.icmp([&[kind, code, 0, 0, 0, 0, 0, 0], &quoted[..quoted.len().min(80)]].concat())
     }
 
     /// An IP packet with any transport.

@@ -1,8 +1,8 @@
 //! A bounded cache of an edge for packets of connections whose string is failing (HALR thesis §3.3).
 //!
-//! For each connection the cache holds the lowest unacknowledged packet that enters the cluster, and the leaving packet with the highest
-//! acknowledgement. A [`CachePolicy`] may hold all unacknowledged entering packets instead, or only SYNs. `store` counts memory and decides
-//! which packets are dropped first when the cache is full.
+//! For each connection the cache holds the lowest unacknowledged packet that enters the cluster, and a [`SecondPacket`]. A [`CachePolicy`] may
+//! hold all unacknowledged entering packets instead, or only SYNs. `store` counts memory and decides which packets are dropped first when the
+//! cache is full.
 
 mod store;
 #[cfg(test)]
@@ -10,7 +10,7 @@ mod tests;
 
 use super::{EdgeDirection, EdgeSegment};
 use crate::Seq;
-pub use store::{CacheConfig, CacheCounts, CachePolicy};
+pub use store::{CacheConfig, CacheCounts, CachePolicy, SecondPacket};
 use store::{CacheStore, CachedPacket, Worth};
 
 /// The cache of one edge for one string. `K` names a connection, `P` is a packet or a handle to one.
@@ -49,19 +49,34 @@ impl<K: Copy + Ord, P> Cache<K, P> {
             .flat_map(|kept| kept.waiting.iter().map(|held| &held.packet))
     }
 
-    /// A connection's held leaving packet.
-    pub fn highest(&self, key: K) -> Option<&P> {
-        let held = self.store.connections.get(&key)?.highest.as_ref();
+    /// A connection's second packet.
+    pub fn second(&self, key: K) -> Option<&P> {
+        let held = self.store.connections.get(&key)?.second.as_ref();
         held.map(|held| &held.packet)
     }
 
-    /// A packet enters the cluster. `packet` copies it if it is to be held.
-    pub fn on_entering(&mut self, key: K, segment: &EdgeSegment, bytes: usize, packet: impl FnOnce() -> P) {
+    /// A packet enters the cluster. `packet` copies it if it is to be held. `is_suspected`: its string has missed heartbeats.
+    pub fn on_entering(
+        &mut self,
+        key: K,
+        segment: &EdgeSegment,
+        bytes: usize,
+        is_suspected: bool,
+        packet: impl FnOnce() -> P,
+    ) {
         if segment.rst {
             self.store.forget(key);
             return;
         }
-        if segment.numbers() == 0 || (self.store.config.policy == CachePolicy::Syn && !segment.syn) {
+        let CacheConfig { policy, second, .. } = self.store.config;
+        if policy == CachePolicy::Syn && !segment.syn {
+            return;
+        }
+        let may_be_second = is_suspected && second == SecondPacket::Newest && policy != CachePolicy::Syn;
+        if segment.numbers() == 0 {
+            if may_be_second && segment.ack.is_some() && self.is_newest(key, segment) {
+                self.hold_second(key, segment, bytes, packet);
+            }
             return;
         }
         if segment.syn && self.is_other_incarnation(key, segment.seq) {
@@ -69,6 +84,9 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         }
         self.note_fin(key, segment);
         let Some(place) = self.place(key, segment) else {
+            if may_be_second && policy == CachePolicy::Lowest && self.is_newest(key, segment) {
+                self.hold_second(key, segment, bytes, packet);
+            }
             return;
         };
         let worth = if place == 0 { Worth::Lowest } else { Worth::Further };
@@ -94,6 +112,35 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         self.store.counts.copied += 1;
         self.store.put_waiting(key, place, held);
         self.note_fin(key, segment);
+        if let Some(old) = replaced.filter(|old| may_be_second && old.seq != segment.seq)
+            && self.is_newer(key, old.end)
+            && self.store.make_room(Worth::Second, false, old.bytes)
+        {
+            self.store.take_second(key);
+            self.store.put_second(key, old);
+        }
+    }
+
+    /// Whether data that end here are newer than the second packet.
+    fn is_newer(&self, key: K, end: Seq) -> bool {
+        let kept = self.store.connections.get(&key);
+        let second = kept.and_then(|kept| kept.second.as_ref());
+        second.is_none_or(|held| held.seq == held.end || reaches(end, held.end))
+    }
+
+    /// Whether an entering packet that is not to wait is to be the second packet. Data are worth more than an acknowledgement alone: the
+    /// answer to data brings the acknowledgement, too.
+    fn is_newest(&self, key: K, segment: &EdgeSegment) -> bool {
+        let Some(kept) = self.store.connections.get(&key) else {
+            return true;
+        };
+        if segment.numbers() == 0 {
+            let second = kept.second.as_ref();
+            return second.is_none_or(|held| held.seq == held.end && reaches(segment.end(), held.end));
+        }
+        let lowest = kept.waiting.front();
+        let is_waiting = lowest.is_some_and(|held| held.seq == segment.seq);
+        !is_waiting && self.is_newer(key, segment.end())
     }
 
     /// A packet leaves the cluster. Entering packets that it acknowledges are dropped. If it has the highest acknowledgement so
@@ -109,7 +156,8 @@ impl<K: Copy + Ord, P> Cache<K, P> {
             return;
         };
         let released = self.release(key, ack);
-        if self.store.config.policy == CachePolicy::Syn {
+        let CacheConfig { policy, second, .. } = self.store.config;
+        if policy == CachePolicy::Syn {
             self.store.prune(key);
             return;
         }
@@ -120,29 +168,39 @@ impl<K: Copy + Ord, P> Cache<K, P> {
                 self.store.forget(key);
                 return;
             }
-            before = kept.highest.as_ref().map(|held| held.end);
+            before = kept.second.as_ref().map(|held| held.end);
+        }
+        if second == SecondPacket::Newest {
+            self.release_second(key, ack);
+            self.store.prune(key);
+            return;
         }
         let is_higher = before.is_none_or(|before| !reaches(before, ack));
         let is_news = released || before.is_some();
         if is_higher && (segment.numbers() == 0 || is_news) {
-            self.hold_highest(key, ack, bytes, packet);
+            let acknowledgement = EdgeSegment {
+                seq: ack,
+                ..EdgeSegment::default()
+            };
+            self.hold_second(key, &acknowledgement, bytes, packet);
         }
         self.store.prune(key);
     }
 
-    /// Takes everything out. Per connection: first the acknowledgement, then the entering packets from the lowest on.
+    /// Takes everything out. Per connection: first an acknowledgement that leaves, then the entering packets from the lowest on.
     pub fn drain(&mut self) -> impl Iterator<Item = (K, EdgeDirection, P)> + use<K, P> {
+        let second_enters = self.store.config.second == SecondPacket::Newest;
         let connections = self.store.take_all();
-        connections.into_iter().flat_map(|(key, kept)| {
-            let leaving = kept
-                .highest
-                .into_iter()
-                .map(move |held| (key, EdgeDirection::Leaving, held.packet));
-            let entering = kept
-                .waiting
-                .into_iter()
-                .map(move |held| (key, EdgeDirection::Entering, held.packet));
-            leaving.chain(entering)
+        connections.into_iter().flat_map(move |(key, kept)| {
+            let (newest, leaving) = if second_enters {
+                (kept.second, None)
+            } else {
+                (None, kept.second)
+            };
+            let leaving = leaving.map(|held| (key, EdgeDirection::Leaving, held.packet));
+            let entering = kept.waiting.into_iter().chain(newest);
+            let entering = entering.map(move |held| (key, EdgeDirection::Entering, held.packet));
+            leaving.into_iter().chain(entering)
         })
     }
 
@@ -170,7 +228,8 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         let Some(kept) = self.store.connections.get(&key) else {
             return Some(0);
         };
-        let acknowledged = kept.highest.as_ref().map(|held| held.end);
+        let is_number = self.store.config.second == SecondPacket::Acknowledgement;
+        let acknowledged = kept.second.as_ref().filter(|_| is_number).map(|held| held.end);
         if acknowledged.is_some_and(|ack| reaches(ack, segment.end())) {
             return None;
         }
@@ -217,13 +276,22 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         released
     }
 
-    fn hold_highest(&mut self, key: K, ack: Seq, bytes: usize, packet: impl FnOnce() -> P) {
-        let old = self.store.take_highest(key);
-        let new = if self.store.make_room(Worth::Acknowledgement, false, bytes) {
+    /// Drops the second packet if it is data that `ack` acknowledges.
+    fn release_second(&mut self, key: K, ack: Seq) {
+        let kept = self.store.connections.get(&key);
+        let second = kept.and_then(|kept| kept.second.as_ref());
+        if second.is_some_and(|held| held.seq != held.end && reaches(ack, held.end)) {
+            self.store.take_second(key);
+        }
+    }
+
+    fn hold_second(&mut self, key: K, segment: &EdgeSegment, bytes: usize, packet: impl FnOnce() -> P) {
+        let old = self.store.take_second(key);
+        let new = if self.store.make_room(Worth::Second, false, bytes) {
             self.store.counts.copied += 1;
             Some(CachedPacket {
-                seq: ack,
-                end: ack,
+                seq: segment.seq,
+                end: segment.end(),
                 syn: false,
                 bytes,
                 packet: packet(),
@@ -233,7 +301,8 @@ impl<K: Copy + Ord, P> Cache<K, P> {
             old
         };
         if let Some(held) = new {
-            self.store.put_highest(key, held);
+            self.store.put_second(key, held);
         }
+        self.store.prune(key);
     }
 }

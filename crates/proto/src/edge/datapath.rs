@@ -7,7 +7,7 @@ mod packet;
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::cache::CachePolicy;
+use super::cache::{CachePolicy, SecondPacket};
 use super::mirror::CacheMirror;
 use super::switch::EdgeStringMode;
 use super::{EdgeDirection, EdgeSegment};
@@ -39,6 +39,8 @@ pub struct DataPathString {
     pub generation: u32,
     /// 0: no copies.
     pub caching_epoch: u32,
+    /// Whether all entering packets are copied.
+    pub copies_entering: bool,
     /// Most bytes that a leaving window may offer; 0: no limit.
     pub cap: u32,
     /// Whether it has a next hop for IPv4 packets.
@@ -112,6 +114,8 @@ pub struct DataPath {
     pub default_side: DestinationSide,
     /// The packets that are copied.
     pub policy: Option<CachePolicy>,
+    /// The cache's second packet.
+    pub second: SecondPacket,
     /// Whether the agent has been away for longer than its timeout.
     pub is_agent_away: bool,
     counts: BTreeMap<&'static str, u64>,
@@ -133,6 +137,7 @@ impl DataPath {
             subnets: Vec::new(),
             default_side,
             policy,
+            second: SecondPacket::default(),
             is_agent_away: false,
             counts: BTreeMap::new(),
             flows: HashMap::new(),
@@ -303,6 +308,10 @@ impl DataPath {
             return self.pass("ttl_expired");
         }
         self.count_kind(read);
+        if read.is_unreachable && self.flows.contains_key(&read.key) {
+            self.add("withheld", 1);
+            return DataPathVerdict::Dropped;
+        }
         let segment = read.segment(packet);
         if read.has_flow() {
             if !known || self.is_new_connection(read, segment) {
@@ -452,26 +461,29 @@ impl DataPath {
         let Some(policy) = self.policy.filter(|_| epoch != 0) else {
             return;
         };
-        let size = usize::from(gso_size);
+        let copies_all = self.strings[string].copies_entering && read.way == EdgeDirection::Entering;
         let holds_whole = policy == CachePolicy::All && read.way == EdgeDirection::Entering;
+        let size = usize::from(gso_size);
         let is_cut = size > 0 && read.payload > size && !holds_whole;
-        let segment = EdgeSegment {
+        let first = EdgeSegment {
             len: if is_cut { gso_size.into() } else { segment.len },
             fin: segment.fin && !is_cut,
             ..segment
         };
+        let second = self.second;
         let flow = self.flow(&read.key);
         let mut mirror = if flow.caching_epoch == epoch {
             flow.mirror
         } else {
             CacheMirror::default()
         };
-        if mirror.on_packet(read.way, &segment, policy) {
+        if mirror.on_packet(read.way, &first, policy, second) || copies_all {
             (flow.caching_epoch, flow.mirror) = (epoch, mirror);
+            let payload = if copies_all { segment.len } else { first.len };
             self.copy = Some(DataPathCopy {
                 string,
                 way: read.way,
-                len: read.end - read.payload + segment.len as usize,
+                len: read.end - read.payload + payload as usize,
             });
             self.add("copied", 1);
         }

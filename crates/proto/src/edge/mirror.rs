@@ -2,8 +2,10 @@
 //!
 //! The programs copy a packet only if it changes what the cache holds of its flow. So most packets of a failing string cost no copy. The
 //! cache must be roomy: if it refuses a packet for want of memory, the mirror does not know that, and a repetition is not copied.
+//!
+//! The mirror does not know the newest entering packet ([`SecondPacket::Newest`]). While a string is suspected, all entering packets are copied.
 
-use super::cache::CachePolicy;
+use super::cache::{CachePolicy, SecondPacket};
 use super::{EdgeDirection, EdgeSegment};
 use crate::Seq;
 
@@ -35,15 +37,21 @@ pub struct CacheMirror {
 
 impl CacheMirror {
     /// Whether a packet changes what the cache holds of its flow.
-    pub fn on_packet(&mut self, way: EdgeDirection, segment: &EdgeSegment, policy: CachePolicy) -> bool {
+    pub fn on_packet(
+        &mut self,
+        way: EdgeDirection,
+        segment: &EdgeSegment,
+        policy: CachePolicy,
+        second: SecondPacket,
+    ) -> bool {
         match way {
             EdgeDirection::Entering => self.on_entering(segment, policy),
-            EdgeDirection::Leaving => self.on_leaving(segment, policy),
+            EdgeDirection::Leaving => self.on_leaving(segment, policy, second),
         }
     }
 
     const fn has_entry(&self) -> bool {
-        self.held.is_some() || self.highest.is_some()
+        self.held.is_some() || self.highest.is_some() || self.is_deep
     }
 
     fn on_entering(&mut self, segment: &EdgeSegment, policy: CachePolicy) -> bool {
@@ -93,7 +101,7 @@ impl CacheMirror {
         true
     }
 
-    fn on_leaving(&mut self, segment: &EdgeSegment, policy: CachePolicy) -> bool {
+    fn on_leaving(&mut self, segment: &EdgeSegment, policy: CachePolicy, second: SecondPacket) -> bool {
         if segment.rst || (segment.syn && segment.ack.is_none()) {
             *self = Self::default();
             return true;
@@ -118,10 +126,20 @@ impl CacheMirror {
             changes = true;
         }
         if self.fin_out && self.fin_end.is_some_and(|fin| reaches(ack, fin)) {
-            *self = Self::default();
+            *self = Self {
+                // The cache may have forgotten the connection already, and with it one of the FINs.
+                is_unsure: self.is_deep && second == SecondPacket::Newest,
+                ..Self::default()
+            };
             return true;
         }
         self.is_deep |= releases && policy == CachePolicy::All;
+        if second == SecondPacket::Newest {
+            if !self.has_entry() {
+                *self = Self::default();
+            }
+            return changes || self.is_deep;
+        }
         let is_higher = self.highest.is_none_or(|highest| !reaches(highest, ack));
         if is_higher && (segment.numbers() == 0 || releases || self.highest.is_some()) {
             self.highest = Some(ack);
@@ -173,13 +191,13 @@ mod tests {
 
     fn feed(cache: &mut Cache<u32, usize>, (way, segment): &Step, number: usize) {
         match way {
-            EdgeDirection::Entering => cache.on_entering(1, segment, 140, || number),
+            EdgeDirection::Entering => cache.on_entering(1, segment, 140, false, || number),
             EdgeDirection::Leaving => cache.on_leaving(1, segment, 140, || number),
         }
     }
 
     fn held(cache: &Cache<u32, usize>) -> (Vec<usize>, Option<usize>) {
-        (cache.waiting(1).copied().collect(), cache.highest(1).copied())
+        (cache.waiting(1).copied().collect(), cache.second(1).copied())
     }
 
     #[test]
@@ -194,7 +212,9 @@ mod tests {
             ..EdgeSegment::default()
         };
         let mut mirror = CacheMirror::default();
-        let mut is_copied = |way, segment| mirror.on_packet(way, &segment, CachePolicy::Lowest);
+        let mut is_copied = |way, segment| {
+            mirror.on_packet(way, &segment, CachePolicy::Lowest, SecondPacket::Acknowledgement)
+        };
         assert!(is_copied(EdgeDirection::Entering, data(1000)));
         assert!(!is_copied(EdgeDirection::Entering, data(1100)));
         assert!(!is_copied(EdgeDirection::Entering, ack(7)));
@@ -212,13 +232,14 @@ mod tests {
         fn the_chosen_packets_are_enough(
             steps in prop::collection::vec(step(), 0..60),
             policy in prop_oneof![Just(CachePolicy::Syn), Just(CachePolicy::Lowest), Just(CachePolicy::All)],
+            second in prop_oneof![Just(SecondPacket::Newest), Just(SecondPacket::Acknowledgement)],
         ) {
-            let config = CacheConfig { policy, max_bytes: 1_000_000, max_packets: 10_000 };
+            let config = CacheConfig { policy, second, max_bytes: 1_000_000, max_packets: 10_000 };
             let (mut all, mut chosen) = (Cache::new(config), Cache::new(config));
             let mut mirror = CacheMirror::default();
             for (number, step) in steps.iter().enumerate() {
                 feed(&mut all, step, number);
-                if mirror.on_packet(step.0, &step.1, policy) {
+                if mirror.on_packet(step.0, &step.1, policy, second) {
                     feed(&mut chosen, step, number);
                 }
                 prop_assert_eq!(held(&chosen), held(&all), "after step {}: {:?}", number, step);

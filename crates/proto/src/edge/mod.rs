@@ -32,7 +32,7 @@ use thiserror::Error;
 
 use crate::Instant;
 use crate::detector::{Detector, DetectorConfig};
-use cache::{Cache, CacheConfig, CacheCounts};
+use cache::{Cache, CacheConfig, CacheCounts, SecondPacket};
 pub use mirror::CacheMirror;
 pub use segment::{EdgeDirection, EdgeSegment};
 pub use segmentation::cut;
@@ -157,6 +157,17 @@ impl StringState {
     }
 }
 
+/// The packets of a string's flows that the data path copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopiedPackets {
+    /// None.
+    None,
+    /// Those that change what the cache holds.
+    Needed,
+    /// All that enter, and those that leave and change what the cache holds.
+    Entering,
+}
+
 /// A packet to send again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resend<K, P> {
@@ -242,7 +253,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         }
         if self.state == StringState::Suspect {
             self.counts.false_alarms += 1;
-            if self.config.caching_after > 0 {
+            if self.config.caching_after > 0 || self.config.cache.second == SecondPacket::Newest {
                 self.cache.clear();
             }
         }
@@ -310,6 +321,14 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         self.config.caching_after == 0 || self.state != StringState::Well
     }
 
+    /// The packets that are to be copied while the string is suspected.
+    pub const fn copies_when_suspected(&self) -> CopiedPackets {
+        match self.config.cache.second {
+            SecondPacket::Newest => CopiedPackets::Entering,
+            SecondPacket::Acknowledgement => CopiedPackets::Needed,
+        }
+    }
+
     /// A packet of one of the string's connections passes. It is `bytes` long. `packet` is called for a copy if the cache keeps it.
     pub fn on_packet(
         &mut self,
@@ -323,7 +342,10 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
             return;
         }
         match way {
-            EdgeDirection::Entering => self.cache.on_entering(key, segment, bytes, packet),
+            EdgeDirection::Entering => {
+                let is_suspected = self.state != StringState::Well;
+                self.cache.on_entering(key, segment, bytes, is_suspected, packet);
+            }
             EdgeDirection::Leaving => self.cache.on_leaving(key, segment, bytes, packet),
         }
     }
@@ -378,6 +400,7 @@ mod tests {
         ack_copies: 3,
         cache: CacheConfig {
             policy: CachePolicy::Lowest,
+            second: SecondPacket::Acknowledgement,
             max_bytes: 10_000,
             max_packets: 100,
         },

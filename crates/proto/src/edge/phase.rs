@@ -8,7 +8,8 @@
 //!   └◀───────────────────────────── Returned ──────────────────────────┴─────────────────┘
 //! ```
 //!
-//! A string that the peer declares failed is Failing from Up and Suspect, too.
+//! A string that the peer declares failed is Failing from Up and Suspect, too. If no string is usable and none is heard, all are Blind again
+//! (NoneLeft).
 
 /// State of a string at one edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub(super) enum PhaseEvent {
     TakeoverDone,
     /// Both edges have heard it for long enough.
     Returned,
+    /// No string is usable, and none is heard.
+    NoneLeft,
 }
 
 impl StringPhase {
@@ -50,15 +53,15 @@ impl StringPhase {
 
     /// The state after an event.
     pub(super) const fn after(self, event: PhaseEvent) -> Self {
-        use PhaseEvent::{Declared, Heard, Late, OthersHeard, Returned, Silent, TakeoverDone};
+        use PhaseEvent::{Declared, Heard, Late, NoneLeft, OthersHeard, Returned, Silent, TakeoverDone};
         match (self, event) {
-            (Self::Up, Heard | OthersHeard | TakeoverDone | Returned) => Self::Up,
+            (Self::Up, Heard | OthersHeard | TakeoverDone | Returned | NoneLeft) => Self::Up,
             (Self::Up, Late) => Self::Suspect,
             (Self::Suspect, Heard | Returned) => Self::Up,
-            (Self::Suspect, Late | OthersHeard | TakeoverDone) => Self::Suspect,
+            (Self::Suspect, Late | OthersHeard | TakeoverDone | NoneLeft) => Self::Suspect,
             (Self::Up | Self::Suspect, Silent) => Self::Blind,
             (Self::Blind, Heard | Returned) => Self::Up,
-            (Self::Blind, Late | Silent | TakeoverDone) => Self::Blind,
+            (Self::Blind, Late | Silent | TakeoverDone | NoneLeft) => Self::Blind,
             (Self::Blind, OthersHeard) => Self::Failing,
             (Self::Up | Self::Suspect | Self::Blind, Declared) => Self::Failing,
             // A heartbeat does not stop a failover that has begun.
@@ -66,6 +69,7 @@ impl StringPhase {
             (Self::Failing, TakeoverDone) => Self::Down,
             (Self::Down, Heard | Late | Silent | OthersHeard | Declared | TakeoverDone) => Self::Down,
             (Self::Failing | Self::Down, Returned) => Self::Up,
+            (Self::Failing | Self::Down, NoneLeft) => Self::Blind,
         }
     }
 
@@ -97,8 +101,17 @@ mod tests {
 
     #[test]
     fn the_whole_table() {
-        use PhaseEvent::{Declared, Heard, Late, OthersHeard, Returned, Silent, TakeoverDone};
-        let events = [Heard, Late, Silent, OthersHeard, Declared, TakeoverDone, Returned];
+        use PhaseEvent::{Declared, Heard, Late, NoneLeft, OthersHeard, Returned, Silent, TakeoverDone};
+        let events = [
+            Heard,
+            Late,
+            Silent,
+            OthersHeard,
+            Declared,
+            TakeoverDone,
+            Returned,
+            NoneLeft,
+        ];
         let mut table = String::new();
         for state in StringPhase::ALL {
             write!(table, "{:8}", state.name()).expect("text");
@@ -108,11 +121,11 @@ mod tests {
             writeln!(table).expect("text");
         }
         insta::assert_snapshot!(table, @r"
-        up       Heard→up Late→suspect Silent→blind OthersHeard→up Declared→failing TakeoverDone→up Returned→up
-        suspect  Heard→up Late→suspect Silent→blind OthersHeard→suspect Declared→failing TakeoverDone→suspect Returned→up
-        blind    Heard→up Late→blind Silent→blind OthersHeard→failing Declared→failing TakeoverDone→blind Returned→up
-        failing  Heard→failing Late→failing Silent→failing OthersHeard→failing Declared→failing TakeoverDone→down Returned→up
-        down     Heard→down Late→down Silent→down OthersHeard→down Declared→down TakeoverDone→down Returned→up
+        up       Heard→up Late→suspect Silent→blind OthersHeard→up Declared→failing TakeoverDone→up Returned→up NoneLeft→up
+        suspect  Heard→up Late→suspect Silent→blind OthersHeard→suspect Declared→failing TakeoverDone→suspect Returned→up NoneLeft→suspect
+        blind    Heard→up Late→blind Silent→blind OthersHeard→failing Declared→failing TakeoverDone→blind Returned→up NoneLeft→blind
+        failing  Heard→failing Late→failing Silent→failing OthersHeard→failing Declared→failing TakeoverDone→down Returned→up NoneLeft→blind
+        down     Heard→down Late→down Silent→down OthersHeard→down Declared→down TakeoverDone→down Returned→up NoneLeft→blind
         ");
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::phase::{PhaseEvent, StringPhase};
 use super::slots::{SLOTS, SlotShare, slots};
-use super::{EdgeDirection, EdgeSegment, InvalidRecovery, RecoveryConfig, Resend};
+use super::{CopiedPackets, EdgeDirection, EdgeSegment, InvalidRecovery, RecoveryConfig, Resend};
 use crate::Instant;
 use crate::packet::{Checksum, Segment};
 use crate::rate::{InvalidRate, RateConfig, RateControl};
@@ -102,8 +102,9 @@ pub enum EdgeAction {
     Move(usize),
     /// Move the idle flows that [`EdgeAction::Move`] has left.
     Sweep(usize),
-    /// Copy packets of the string's flows from now on, or stop.
-    SetCaching(usize, bool),
+    /// Copy these packets of the string's flows from now on. `Entering` after `Needed` goes on with the same cache; otherwise the cache is
+    /// empty.
+    SetCopies(usize, CopiedPackets),
     /// Cap the windows of the string's flows, or stop. In bytes.
     SetCap(usize, Option<u32>),
     /// Start the command that makes the other nodes ready for this string's flows.
@@ -416,15 +417,19 @@ impl EdgeSwitch {
             StringPhase::Blind => one.recovery.restart(now),
             StringPhase::Failing | StringPhase::Down => return,
         }
-        self.strings[index].was_up = true;
-        self.change(index, PhaseEvent::Heard, PhaseReason::Heartbeat);
+        let one = &mut self.strings[index];
+        if one.phase == StringPhase::Blind {
+            one.copies = None; // its cache is empty now
+        }
+        one.was_up = true;
+        self.change(now, index, PhaseEvent::Heard, PhaseReason::Heartbeat);
     }
 
     /// Looks at all strings and at the time.
     fn evaluate(&mut self, now: Instant) {
         for index in 0..self.strings.len() {
             if let Some(event) = self.strings[index].missed(now) {
-                self.change(index, event, PhaseReason::Silence);
+                self.change(now, index, event, PhaseReason::Silence);
             }
         }
         for index in 0..self.strings.len() {
@@ -449,7 +454,21 @@ impl EdgeSwitch {
                 self.complete(now, index);
             }
         }
+        let is_lost = |one: &EdgeString| !one.phase.is_usable() && !self.is_heard(now, one);
+        if self.strings.iter().all(is_lost) {
+            self.forward_blindly(now);
+        }
         self.publish(now);
+    }
+
+    /// Each string has failed, for one edge or the other, and now all are silent. If the other edge's process has died, packets may pass.
+    fn forward_blindly(&mut self, now: Instant) {
+        for index in 0..self.strings.len() {
+            self.change(now, index, PhaseEvent::NoneLeft, PhaseReason::Silence);
+            self.strings[index].recovery.on_declared();
+            self.actions
+                .push_back(EdgeAction::SetMode(index, EdgeStringMode::Up));
+        }
     }
 
     /// Whether both edges hear a string.
@@ -498,9 +517,7 @@ impl EdgeSwitch {
 
     fn is_taken_over(&self, now: Instant, index: usize) -> bool {
         let string = &self.strings[index];
-        let is_late_enough = string
-            .failed_at
-            .is_some_and(|at| now.since(at) >= self.config.delay);
+        let is_late_enough = string.moves_at(self.config.delay).is_some_and(|at| at <= now);
         let is_ready = string.command == CommandState::Done && is_late_enough;
         (is_ready || !string.was_up) && self.has_other(index)
     }
@@ -517,6 +534,9 @@ impl EdgeSwitch {
         one.damping.on_look(now, false, true);
         one.recovery.on_declared();
         one.failed_at = Some(now);
+        if one.phase != StringPhase::Blind {
+            one.silent_at = Some(now);
+        }
         one.completed_at = None;
         one.command = if has_command && one.was_up {
             CommandState::Wanted
@@ -527,14 +547,14 @@ impl EdgeSwitch {
             PhaseReason::Peer => PhaseEvent::Declared,
             _ => PhaseEvent::OthersHeard,
         };
-        self.change(index, event, reason);
+        self.change(now, index, event, reason);
         let mode = EdgeStringMode::Held;
         self.actions.push_back(EdgeAction::SetMode(index, mode));
     }
 
     /// A failed string's flows get other strings.
     fn complete(&mut self, now: Instant, index: usize) {
-        self.change(index, PhaseEvent::TakeoverDone, PhaseReason::Takeover);
+        self.change(now, index, PhaseEvent::TakeoverDone, PhaseReason::Takeover);
         self.strings[index].completed_at = Some(now);
         self.publish_slots(now);
         self.actions
@@ -556,7 +576,7 @@ impl EdgeSwitch {
     fn bring_back(&mut self, now: Instant, index: usize) {
         let was_failing = self.strings[index].phase == StringPhase::Failing;
         self.sweep(index);
-        self.change(index, PhaseEvent::Returned, PhaseReason::Return);
+        self.change(now, index, PhaseEvent::Returned, PhaseReason::Return);
         self.publish_slots(now);
         if was_failing {
             self.strings[index].completed_at = Some(now);
@@ -567,6 +587,7 @@ impl EdgeSwitch {
         self.send_again(now, index, None);
         let one = &mut self.strings[index];
         one.recovery.restart(now);
+        one.copies = None;
         one.was_up = true;
         self.send_due(now);
     }
@@ -609,6 +630,7 @@ impl EdgeSwitch {
     /// Sends the queued packets that are due. Each string is filled at its own rate, and the outside at the rate of all strings.
     fn send_due(&mut self, now: Instant) {
         for index in 0..self.strings.len() {
+            self.strings[index].give_up_queue();
             while let Some(packet) = self.strings[index].next_due(now) {
                 self.actions.push_back(EdgeAction::SendEntering(index, packet));
             }
@@ -623,7 +645,7 @@ impl EdgeSwitch {
         }
     }
 
-    fn change(&mut self, index: usize, event: PhaseEvent, reason: PhaseReason) {
+    fn change(&mut self, now: Instant, index: usize, event: PhaseEvent, reason: PhaseReason) {
         let one = &mut self.strings[index];
         let phase = one.phase.after(event);
         if phase == one.phase {
@@ -631,6 +653,7 @@ impl EdgeSwitch {
         }
         if phase == StringPhase::Blind {
             one.passes_while_blind = false;
+            one.silent_at = Some(now);
         }
         one.phase = phase;
         self.actions.push_back(EdgeAction::Tell(index, phase, reason));
@@ -644,10 +667,14 @@ impl EdgeSwitch {
                 one.command = CommandState::Running;
                 self.actions.push_back(EdgeAction::RunCommand(index));
             }
-            let is_caching = self.config.caches && one.is_caching();
-            if one.caching != Some(is_caching) {
-                one.caching = Some(is_caching);
-                self.actions.push_back(EdgeAction::SetCaching(index, is_caching));
+            let copies = if self.config.caches {
+                one.copies()
+            } else {
+                CopiedPackets::None
+            };
+            if one.copies != Some(copies) {
+                one.copies = Some(copies);
+                self.actions.push_back(EdgeAction::SetCopies(index, copies));
             }
         }
         self.publish_slots(now);

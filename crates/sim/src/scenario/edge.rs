@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use proto::edge::cache::{CacheConfig, CachePolicy};
+use proto::edge::cache::{CacheConfig, CachePolicy, SecondPacket};
 use proto::edge::{
     EdgeDirection, EdgeSegment, InvalidRecovery, LocalRecovery, RecoveryConfig, RecoveryCounts,
 };
@@ -66,6 +66,7 @@ impl EdgeRecovery {
             ack_copies: self.ack_copies,
             cache: CacheConfig {
                 policy: self.policy,
+                second: SecondPacket::Acknowledgement,
                 max_bytes: self.max_bytes,
                 max_packets: self.max_packets,
             },

@@ -3,7 +3,7 @@
 //! | worth | packet | why |
 //! |---|---|---|
 //! | most | the lowest packet of a connection, a SYN | without it the connection sleeps until its timer expires |
-//! | | the highest acknowledgement | helps only senders that have not timed out yet |
+//! | | the second packet ([`SecondPacket`]) | helps some senders only |
 //! | least | the other packets of policy `all` | their sender repeats them itself one round trip after it wakes up |
 //!
 //! Among packets of equal worth the earlier one stays, because the connection that has waited longest has the longest timer. With
@@ -28,11 +28,26 @@ pub enum CachePolicy {
     All,
 }
 
+/// The packet that is held of each connection besides those of the policy `lowest` or `all`. Policy `syn` has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SecondPacket {
+    /// The newest packet that entered since the string was suspected. Senders with selective acknowledgements (RFC 2018) take everything
+    /// before it for lost once it is acknowledged (RFC 8985). If it is a pure acknowledgement, it may open a window.
+    #[default]
+    Newest,
+    /// The leaving packet with the highest acknowledgement. Three copies of it wake a sender without selective acknowledgements, which the
+    /// thesis assumes.
+    Acknowledgement,
+}
+
 /// Policy and limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
     /// Which entering packets are cached.
     pub policy: CachePolicy,
+    /// Which other packet is cached.
+    pub second: SecondPacket,
     /// Maximum number of bytes of packets.
     pub max_bytes: usize,
     /// Maximum number of packets.
@@ -65,10 +80,9 @@ pub struct CacheCounts {
 pub(super) struct CacheStore<K, P> {
     pub config: CacheConfig,
     pub connections: BTreeMap<K, CachedConnection<P>>,
-    /// Connections that can make room: those with more than one entering packet are `wide`, those with an acknowledgement
-    /// `acknowledging`.
+    /// Connections that can make room: those with more than one waiting packet are `wide`, those with a second packet `paired`.
     wide: BTreeSet<K>,
-    acknowledging: BTreeSet<K>,
+    paired: BTreeSet<K>,
     syn_bytes: usize,
     pub counts: CacheCounts,
 }
@@ -78,8 +92,8 @@ pub(super) struct CacheStore<K, P> {
 pub(super) struct CachedConnection<P> {
     /// Unacknowledged entering packets, lowest first.
     pub waiting: VecDeque<CachedPacket<P>>,
-    /// The leaving packet with the highest acknowledgement, which is in [`CachedPacket::end`].
-    pub highest: Option<CachedPacket<P>>,
+    /// The second packet. If it is an acknowledgement that leaves, [`CachedPacket::end`] is its number.
+    pub second: Option<CachedPacket<P>>,
     /// The sequence number after the FIN that entered the cluster.
     pub fin_entered: Option<Seq>,
     /// Whether a FIN has come out of the cluster.
@@ -99,7 +113,7 @@ pub(super) struct CachedPacket<P> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Worth {
     Further,
-    Acknowledgement,
+    Second,
     Lowest,
 }
 
@@ -107,7 +121,7 @@ impl<P> Default for CachedConnection<P> {
     fn default() -> Self {
         Self {
             waiting: VecDeque::new(),
-            highest: None,
+            second: None,
             fin_entered: None,
             fin_left: false,
         }
@@ -120,16 +134,16 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
             config,
             connections: BTreeMap::new(),
             wide: BTreeSet::new(),
-            acknowledging: BTreeSet::new(),
+            paired: BTreeSet::new(),
             syn_bytes: 0,
             counts: CacheCounts::default(),
         }
     }
 
-    /// Number of wide connections, number of acknowledging connections, and bytes of SYNs.
+    /// Number of wide connections, number of paired connections, and bytes of SYNs.
     #[cfg(test)]
     pub fn indexed(&self) -> (usize, usize, usize) {
-        (self.wide.len(), self.acknowledging.len(), self.syn_bytes)
+        (self.wide.len(), self.paired.len(), self.syn_bytes)
     }
 
     /// Makes room for a packet by giving up packets that are worth less. Returns whether there is room now.
@@ -138,6 +152,7 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
             policy,
             max_bytes,
             max_packets,
+            ..
         } = self.config;
         let syns_full = policy != CachePolicy::Syn && self.syn_bytes + bytes > max_bytes / 2;
         if bytes > max_bytes || max_packets == 0 || (syn && syns_full) {
@@ -145,12 +160,12 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
         }
         while self.counts.bytes + bytes > max_bytes || self.counts.packets >= max_packets {
             let further = self.wide.last().copied().filter(|_| worth > Worth::Further);
-            let acknowledging = self.acknowledging.last().copied();
+            let paired = self.paired.last().copied();
             if let Some(key) = further {
                 let last = self.connections[&key].waiting.len() - 1;
                 self.take_waiting(key, last);
-            } else if let Some(key) = acknowledging.filter(|_| worth > Worth::Acknowledgement) {
-                self.take_highest(key);
+            } else if let Some(key) = paired.filter(|_| worth > Worth::Second) {
+                self.take_second(key);
                 self.prune(key);
             } else {
                 return false;
@@ -182,15 +197,15 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
         Some(held)
     }
 
-    pub fn put_highest(&mut self, key: K, held: CachedPacket<P>) {
+    pub fn put_second(&mut self, key: K, held: CachedPacket<P>) {
         self.count_in(held.bytes);
-        self.acknowledging.insert(key);
-        self.connections.entry(key).or_default().highest = Some(held);
+        self.paired.insert(key);
+        self.connections.entry(key).or_default().second = Some(held);
     }
 
-    pub fn take_highest(&mut self, key: K) -> Option<CachedPacket<P>> {
-        let held = self.connections.get_mut(&key)?.highest.take()?;
-        self.acknowledging.remove(&key);
+    pub fn take_second(&mut self, key: K) -> Option<CachedPacket<P>> {
+        let held = self.connections.get_mut(&key)?.second.take()?;
+        self.paired.remove(&key);
         self.count_out(held.bytes);
         Some(held)
     }
@@ -198,7 +213,7 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
     /// Forgets a connection if nothing of it is held.
     pub fn prune(&mut self, key: K) {
         let kept = self.connections.get(&key);
-        if kept.is_some_and(|kept| kept.waiting.is_empty() && kept.highest.is_none()) {
+        if kept.is_some_and(|kept| kept.waiting.is_empty() && kept.second.is_none()) {
             self.connections.remove(&key);
         }
     }
@@ -206,14 +221,14 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
     /// Drops all packets of a connection.
     pub fn forget(&mut self, key: K) {
         while self.take_waiting(key, 0).is_some() {}
-        self.take_highest(key);
+        self.take_second(key);
         self.connections.remove(&key);
     }
 
     /// Takes out all packets. The counters of past events and the peaks stay.
     pub fn take_all(&mut self) -> BTreeMap<K, CachedConnection<P>> {
         self.wide.clear();
-        self.acknowledging.clear();
+        self.paired.clear();
         self.syn_bytes = 0;
         self.counts.packets = 0;
         self.counts.bytes = 0;

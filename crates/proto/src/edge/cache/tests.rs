@@ -8,6 +8,7 @@ use super::*;
 
 const ROOMY: CacheConfig = CacheConfig {
     policy: CachePolicy::Lowest,
+    second: SecondPacket::Acknowledgement,
     max_bytes: 1_000_000,
     max_packets: 1000,
 };
@@ -42,7 +43,7 @@ fn ack(number: u32) -> EdgeSegment {
 /// Lets segments of connection 1 enter. A packet is represented by its sequence number.
 fn enter(cache: &mut Cache<u32, u32>, segments: &[EdgeSegment]) {
     for segment in segments {
-        cache.on_entering(1, segment, 140, || segment.seq.0);
+        cache.on_entering(1, segment, 140, false, || segment.seq.0);
     }
 }
 
@@ -89,7 +90,7 @@ fn an_acknowledgement_releases_and_the_highest_is_held() {
         leave(&mut cache, ack(number));
     }
     assert_eq!(waiting(&cache), [] as [u32; 0]);
-    assert_eq!(cache.highest(1), Some(&1100));
+    assert_eq!(cache.second(1), Some(&1100));
     enter(&mut cache, &[data(1000)]); // a needless repetition
     assert_eq!(waiting(&cache), [] as [u32; 0]);
 }
@@ -105,9 +106,9 @@ fn data_that_flow_out_are_not_taken_for_acknowledgements() {
     assert_eq!(cache.connections(), 0);
     enter(&mut cache, &[data(1000)]);
     leave(&mut cache, answer(1000));
-    assert_eq!(cache.highest(1), None);
+    assert_eq!(cache.second(1), None);
     leave(&mut cache, answer(1100)); // the request is acknowledged by the reply
-    assert_eq!(cache.highest(1), Some(&1100));
+    assert_eq!(cache.second(1), Some(&1100));
 }
 
 #[test]
@@ -170,11 +171,11 @@ fn at_the_bound_the_least_worth_goes_first() {
     leave(&mut cache, ack(1000));
     enter(&mut cache, &[data(1200)]); // worth no more than the held packets
     assert_eq!((waiting(&cache), cache.counts().refused), (vec![1000, 1100], 1));
-    cache.on_entering(2, &data(5), 140, || 5);
-    assert_eq!((waiting(&cache), cache.highest(1)), (vec![1000], Some(&1000)));
-    cache.on_entering(3, &data(6), 140, || 6);
-    assert_eq!((waiting(&cache), cache.highest(1)), (vec![1000], None));
-    cache.on_entering(4, &data(7), 140, || 7);
+    cache.on_entering(2, &data(5), 140, false, || 5);
+    assert_eq!((waiting(&cache), cache.second(1)), (vec![1000], Some(&1000)));
+    cache.on_entering(3, &data(6), 140, false, || 6);
+    assert_eq!((waiting(&cache), cache.second(1)), (vec![1000], None));
+    cache.on_entering(4, &data(7), 140, false, || 7);
     assert_eq!(cache.waiting(4).count(), 0);
     assert_eq!((cache.counts().evicted, cache.counts().refused), (2, 2));
 }
@@ -186,10 +187,10 @@ fn a_flood_of_syns_leaves_room_for_connections() {
         ..ROOMY
     });
     for key in 0..1000 {
-        cache.on_entering(key, &syn(1), 140, || 0);
+        cache.on_entering(key, &syn(1), 140, false, || 0);
     }
     assert_eq!((cache.counts().packets, cache.counts().refused), (5, 995));
-    cache.on_entering(2000, &data(1), 140, || 1);
+    cache.on_entering(2000, &data(1), 140, false, || 1);
     assert_eq!(cache.waiting(2000).count(), 1);
 }
 
@@ -231,24 +232,26 @@ proptest! {
     fn the_bound_holds_and_the_counts_are_right(
         steps in prop::collection::vec(step(), 0..200),
         policy in prop_oneof![Just(CachePolicy::Syn), Just(CachePolicy::Lowest), Just(CachePolicy::All)],
+        second in prop_oneof![Just(SecondPacket::Newest), Just(SecondPacket::Acknowledgement)],
+        is_suspected in any::<bool>(),
         max_packets in 0..8_usize,
         max_bytes in 0..1000_usize,
     ) {
-        let mut cache = Cache::new(CacheConfig { policy, max_bytes, max_packets });
+        let mut cache = Cache::new(CacheConfig { policy, second, max_bytes, max_packets });
         for (key, entering, segment) in steps {
             let bytes = 40 + segment.len as usize;
             if entering {
-                cache.on_entering(key, &segment, bytes, || bytes);
+                cache.on_entering(key, &segment, bytes, is_suspected, || bytes);
             } else {
                 cache.on_leaving(key, &segment, bytes, || bytes);
             }
             let held: Vec<usize> = (0..3)
-                .flat_map(|key| cache.waiting(key).chain(cache.highest(key)).copied().collect::<Vec<_>>())
+                .flat_map(|key| cache.waiting(key).chain(cache.second(key)).copied().collect::<Vec<_>>())
                 .collect();
             let counts = cache.counts();
             prop_assert_eq!((counts.packets, counts.bytes), (held.len(), held.iter().sum()));
             prop_assert!(counts.peak_packets <= max_packets && counts.peak_bytes <= max_bytes);
-            let some = (0..3).filter(|key| cache.waiting(*key).next().or(cache.highest(*key)).is_some());
+            let some = (0..3).filter(|key| cache.waiting(*key).next().or(cache.second(*key)).is_some());
             prop_assert_eq!(some.count(), cache.connections());
         }
         (0..3).for_each(|key| cache.forget(key));
@@ -266,7 +269,7 @@ proptest! {
         let mut lowest: BTreeMap<u32, u32> = BTreeMap::new();
         for (key, number) in steps {
             let seq = (u32::MAX - 999).wrapping_add(number * 100);
-            cache.on_entering(key, &data(seq), 140, || number);
+            cache.on_entering(key, &data(seq), 140, false, || number);
             let least = lowest.entry(key).or_insert(number);
             *least = number.min(*least);
             for (key, least) in &lowest {
@@ -286,7 +289,7 @@ proptest! {
         for (entering, number) in steps {
             let seq = (u32::MAX - 999).wrapping_add(number * 100);
             if entering {
-                cache.on_entering(1, &data(seq), 140, || number);
+                cache.on_entering(1, &data(seq), 140, false, || number);
                 if number >= acknowledged {
                     expected = Some(expected.map_or(number, |held: u32| held.min(number)));
                 }
@@ -310,7 +313,7 @@ proptest! {
         for (entering, number) in steps {
             let seq = (u32::MAX - 999).wrapping_add(number * 100);
             if entering {
-                cache.on_entering(1, &data(seq), 140, || number);
+                cache.on_entering(1, &data(seq), 140, false, || number);
                 expected.extend((number >= acknowledged).then_some(number));
             } else {
                 cache.on_leaving(1, &ack(seq), 40, || number);
@@ -320,4 +323,77 @@ proptest! {
             prop_assert!(cache.waiting(1).eq(&expected));
         }
     }
+}
+
+/// Lets segments of connection 1 enter while its string is suspected.
+fn enter_suspected(cache: &mut Cache<u32, u32>, segments: &[EdgeSegment]) {
+    for segment in segments {
+        cache.on_entering(1, segment, 140, true, || segment.seq.0);
+    }
+}
+
+fn with_newest(policy: CachePolicy) -> Cache<u32, u32> {
+    Cache::new(CacheConfig {
+        policy,
+        second: SecondPacket::Newest,
+        ..ROOMY
+    })
+}
+
+fn pure(seq: u32, number: u32) -> EdgeSegment {
+    EdgeSegment {
+        seq: Seq(seq),
+        ack: Some(Seq(number)),
+        ..EdgeSegment::default()
+    }
+}
+
+#[test]
+fn the_lowest_and_the_newest_packet_are_held() {
+    let mut cache = with_newest(CachePolicy::Lowest);
+    enter_suspected(&mut cache, &[data(1000)]);
+    assert_eq!((waiting(&cache), cache.second(1)), (vec![1000], None));
+    enter_suspected(&mut cache, &[data(1100), data(1200), data(1000), data(1100)]);
+    assert_eq!((waiting(&cache), cache.second(1)), (vec![1000], Some(&1200)));
+    let drained: Vec<_> = cache.drain().collect();
+    assert_eq!(
+        drained,
+        [
+            (1, EdgeDirection::Entering, 1000),
+            (1, EdgeDirection::Entering, 1200)
+        ]
+    );
+}
+
+#[test]
+fn a_packet_that_is_no_longer_the_lowest_may_be_the_newest() {
+    let mut cache = with_newest(CachePolicy::Lowest);
+    enter_suspected(&mut cache, &[data(1300), data(1000)]);
+    assert_eq!((waiting(&cache), cache.second(1)), (vec![1000], Some(&1300)));
+    leave(&mut cache, ack(1400));
+    assert_eq!(
+        (waiting(&cache), cache.second(1), cache.connections()),
+        (vec![], None, 0)
+    );
+}
+
+#[test]
+fn an_acknowledgement_alone_is_held_unless_newer_data_are() {
+    let mut cache = with_newest(CachePolicy::All);
+    enter_suspected(&mut cache, &[pure(1000, 5), pure(1000, 6)]);
+    assert_eq!((cache.second(1), cache.counts().packets), (Some(&1000), 1));
+    let mut cache = with_newest(CachePolicy::Lowest);
+    enter_suspected(&mut cache, &[data(900), pure(1000, 5), data(1000), pure(1100, 7)]);
+    assert_eq!((waiting(&cache), cache.second(1)), (vec![900], Some(&1000)));
+}
+
+#[test]
+fn nothing_but_the_lowest_is_held_before_a_suspicion() {
+    let mut cache = with_newest(CachePolicy::Lowest);
+    enter(&mut cache, &[data(1000), data(1100), pure(1200, 5)]);
+    leave(&mut cache, ack(1000));
+    assert_eq!((waiting(&cache), cache.second(1)), (vec![1000], None));
+    let mut syns = with_newest(CachePolicy::Syn);
+    enter_suspected(&mut syns, &[syn(999), data(1000), pure(1100, 5)]);
+    assert_eq!((waiting(&syns), syns.second(1)), (vec![999], None));
 }

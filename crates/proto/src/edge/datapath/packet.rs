@@ -11,6 +11,8 @@ const WINDOW: usize = 14;
 const UDP_HEADER: usize = 8;
 /// Most bytes of TCP options that are looked at.
 const OPTIONS_MAX: usize = 40;
+/// TTLs with which machines begin. A packet that a router has forwarded has less.
+const INITIAL_HOPS: [u8; 3] = [64, 128, 255];
 /// The largest window scale (RFC 7323 §2.3).
 const SCALE_MAX: u8 = 14;
 
@@ -59,6 +61,8 @@ pub(super) struct EdgePacket {
     pub fragment_id: u32,
     pub hops: u8,
     pub is_malformed: bool,
+    /// An ICMP error of a router next to this machine: it has no way to the connection's end.
+    pub is_unreachable: bool,
 }
 
 impl EdgePacket {
@@ -84,6 +88,7 @@ impl EdgePacket {
             fragment_id: 0,
             hops: packet[if ip.is_v6 { 7 } else { 8 }],
             is_malformed: false,
+            is_unreachable: false,
         };
         read.set_addresses(ip.source, ip.destination);
         read.key.protocol = ip.protocol;
@@ -157,7 +162,7 @@ impl EdgePacket {
 
     /// An ICMP error belongs to the flow that it quotes. The quoted packet went the other way.
     fn read_icmp(&mut self, packet: &[u8]) {
-        let Some(&kind) = packet.get(self.ip.transport) else {
+        let Some([kind, code]) = bytes(packet, self.ip.transport) else {
             return;
         };
         let at = self.ip.transport + 8;
@@ -175,6 +180,13 @@ impl EdgePacket {
             self.set_addresses(quoted.destination, quoted.source);
             self.set_ports([c, d], [a, b]);
             self.key.protocol = quoted.protocol;
+            let is_no_route = if self.ip.is_v6 {
+                kind == 1 && [0, 3].contains(&code)
+            } else {
+                kind == 3 && code <= 1
+            };
+            let is_next = INITIAL_HOPS.contains(&self.hops);
+            self.is_unreachable = quoted.protocol == TCP && is_no_route && is_next;
         }
     }
 

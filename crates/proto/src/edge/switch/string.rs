@@ -7,7 +7,7 @@ use super::beat::StringBeat;
 use super::flow::{FlowKey, TrafficSample};
 use crate::Instant;
 use crate::edge::phase::{PhaseEvent, StringPhase};
-use crate::edge::{InvalidRecovery, LocalRecovery, RecoveryConfig, StringState};
+use crate::edge::{CopiedPackets, InvalidRecovery, LocalRecovery, RecoveryConfig, StringState};
 use crate::path::damping::Damping;
 use crate::rate::RateControl;
 
@@ -56,6 +56,8 @@ pub(super) struct EdgeString {
     pub was_up: bool,
     /// Whether packets left by it while it was blind.
     pub passes_while_blind: bool,
+    /// When it fell silent, or when the other edge declared its failure.
+    pub silent_at: Option<Instant>,
     pub failed_at: Option<Instant>,
     pub completed_at: Option<Instant>,
     /// When its idle flows are to be moved.
@@ -66,7 +68,7 @@ pub(super) struct EdgeString {
     pub rate_is_new: bool,
     pub traffic: TrafficSample,
     /// The settings that the data path has now.
-    pub caching: Option<bool>,
+    pub copies: Option<CopiedPackets>,
     pub cap: Option<u32>,
     /// Packets to be sent into it, and when the next one may be sent.
     pub entering: VecDeque<Vec<u8>>,
@@ -131,6 +133,7 @@ impl EdgeString {
             damping: Damping::default(),
             was_up: false,
             passes_while_blind: false,
+            silent_at: None,
             failed_at: None,
             completed_at: None,
             sweep_at: None,
@@ -138,7 +141,7 @@ impl EdgeString {
             rate: None,
             rate_is_new: false,
             traffic: TrafficSample::default(),
-            caching: None,
+            copies: None,
             cap: None,
             entering: VecDeque::new(),
             free: now,
@@ -148,12 +151,21 @@ impl EdgeString {
         })
     }
 
-    /// Whether packets of its flows are to be copied.
-    pub fn is_caching(&self) -> bool {
+    /// The packets of its flows that are to be copied.
+    pub fn copies(&self) -> CopiedPackets {
         match self.phase {
-            StringPhase::Up | StringPhase::Suspect | StringPhase::Blind => self.recovery.is_caching(),
-            StringPhase::Failing => true,
-            StringPhase::Down => false,
+            StringPhase::Up | StringPhase::Suspect | StringPhase::Blind if !self.recovery.is_caching() => {
+                CopiedPackets::None
+            }
+            StringPhase::Up => CopiedPackets::Needed,
+            // The other edge's process may have died. Then packets pass.
+            StringPhase::Blind if self.passes_while_blind || !self.recovery.has_failed() => {
+                CopiedPackets::Needed
+            }
+            StringPhase::Suspect | StringPhase::Blind | StringPhase::Failing => {
+                self.recovery.copies_when_suspected()
+            }
+            StringPhase::Down => CopiedPackets::None,
         }
     }
 
@@ -176,18 +188,40 @@ impl EdgeString {
 
     /// When it needs attention next.
     pub fn poll_timeout(&self, delay: Duration) -> Option<Instant> {
-        let queue = (!self.entering.is_empty()).then_some(self.free);
+        let queue = (!self.entering.is_empty() && self.is_open()).then_some(self.free);
         let phase = match self.phase {
             StringPhase::Up | StringPhase::Suspect => self.recovery.poll_timeout(),
-            StringPhase::Failing => self.failed_at.map(|at| at + delay),
+            StringPhase::Failing => self.moves_at(delay),
             StringPhase::Blind | StringPhase::Down => None,
         };
         queue.into_iter().chain(phase).chain(self.sweep_at).min()
     }
 
+    /// When its flows may move. The other nodes have had the time since it fell silent to prepare for them.
+    pub fn moves_at(&self, delay: Duration) -> Option<Instant> {
+        self.silent_at.map(|at| at + delay)
+    }
+
+    /// Whether queued packets would get through. They wait while it is silent.
+    const fn is_open(&self) -> bool {
+        match self.phase {
+            StringPhase::Up | StringPhase::Suspect => true,
+            StringPhase::Blind => self.passes_while_blind,
+            StringPhase::Failing | StringPhase::Down => false,
+        }
+    }
+
+    /// Drops the queued packets if the string has failed. Their senders repeat them.
+    pub fn give_up_queue(&mut self) {
+        if !self.phase.is_usable() {
+            self.left_to_senders += self.entering.len() as u64;
+            self.entering.clear();
+        }
+    }
+
     /// The next queued packet, if it may be sent now.
     pub fn next_due(&mut self, now: Instant) -> Option<Vec<u8>> {
-        if self.free > now {
+        if self.free > now || !self.is_open() {
             return None;
         }
         let packet = self.entering.pop_front()?;
