@@ -144,36 +144,42 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     }
 
     /// A packet leaves the cluster. Entering packets that it acknowledges are dropped. If it has the highest acknowledgement so
-    /// far, it is held.
+    /// far, it may be held. Returns whether there were any.
     ///
     /// A packet with data is held only if its acknowledgement is new information. When data flow one way only, all these packets
     /// have the same acknowledgement, so resending three copies of such a packet would tell the receiver nothing.
-    pub fn on_leaving(&mut self, key: K, segment: &EdgeSegment, bytes: usize, packet: impl FnOnce() -> P) {
+    pub fn on_leaving(
+        &mut self,
+        key: K,
+        segment: &EdgeSegment,
+        bytes: usize,
+        packet: impl FnOnce() -> P,
+    ) -> bool {
         let Some(ack) = segment.ack.filter(|_| !segment.rst) else {
             if segment.rst || segment.syn {
                 self.store.forget(key);
             }
-            return;
+            return false;
         };
         let released = self.release(key, ack);
         let CacheConfig { policy, second, .. } = self.store.config;
         if policy == CachePolicy::Syn {
             self.store.prune(key);
-            return;
+            return released;
         }
         let mut before = None;
         if let Some(kept) = self.store.connections.get_mut(&key) {
             kept.fin_left |= segment.fin;
             if kept.fin_left && kept.fin_entered.is_some_and(|fin| reaches(ack, fin)) {
                 self.store.forget(key);
-                return;
+                return released;
             }
             before = kept.second.as_ref().map(|held| held.end);
         }
         if second == SecondPacket::Newest {
             self.release_second(key, ack);
             self.store.prune(key);
-            return;
+            return released;
         }
         let is_higher = before.is_none_or(|before| !reaches(before, ack));
         let is_news = released || before.is_some();
@@ -185,6 +191,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
             self.hold_second(key, &acknowledgement, bytes, packet);
         }
         self.store.prune(key);
+        released
     }
 
     /// Takes everything out. Per connection: first an acknowledgement that leaves, then the entering packets from the lowest on.

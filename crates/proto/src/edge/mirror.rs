@@ -192,7 +192,9 @@ mod tests {
     fn feed(cache: &mut Cache<u32, usize>, (way, segment): &Step, number: usize) {
         match way {
             EdgeDirection::Entering => cache.on_entering(1, segment, 140, false, || number),
-            EdgeDirection::Leaving => cache.on_leaving(1, segment, 140, || number),
+            EdgeDirection::Leaving => {
+                cache.on_leaving(1, segment, 140, || number);
+            }
         }
     }
 

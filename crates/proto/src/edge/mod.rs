@@ -330,6 +330,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
     }
 
     /// A packet of one of the string's connections passes. It is `bytes` long. `packet` is called for a copy if the cache keeps it.
+    /// Returns whether it acknowledges a packet that was cached.
     pub fn on_packet(
         &mut self,
         key: K,
@@ -337,14 +338,15 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         segment: &EdgeSegment,
         bytes: usize,
         packet: impl FnOnce() -> P,
-    ) {
+    ) -> bool {
         if !self.is_caching() {
-            return;
+            return false;
         }
         match way {
             EdgeDirection::Entering => {
                 let is_suspected = self.state != StringState::Well;
                 self.cache.on_entering(key, segment, bytes, is_suspected, packet);
+                false
             }
             EdgeDirection::Leaving => self.cache.on_leaving(key, segment, bytes, packet),
         }

@@ -298,7 +298,6 @@ impl EdgeSwitch {
             }
             return;
         }
-        one.passes_while_blind |= one.phase == StringPhase::Blind && way == EdgeDirection::Leaving;
         let parts = EdgeSegment {
             seq: segment.seq,
             len: segment.payload.len() as u32,
@@ -307,8 +306,10 @@ impl EdgeSwitch {
             fin: segment.flags.fin,
             rst: segment.flags.rst,
         };
-        one.recovery
+        let acknowledges = one
+            .recovery
             .on_packet(key, way, &parts, packet.len(), || packet.to_vec());
+        one.passes_while_blind |= one.phase == StringPhase::Blind && acknowledges;
     }
 
     /// The measurement that [`EdgeAction::Measure`] asked for, one sample for each string.
@@ -409,7 +410,7 @@ impl EdgeSwitch {
         (one.last_heard, one.last_sign) = (Some(now), Some(now));
         match one.phase {
             StringPhase::Up | StringPhase::Suspect => one.recovery.on_heartbeat(now),
-            // All strings were silent. If no packet left by this one, its packets were lost.
+            // All strings were silent. If nothing that entered was acknowledged, its packets were lost.
             StringPhase::Blind if one.recovery.has_failed() && !one.passes_while_blind => {
                 self.send_again(now, index, Some(index));
                 self.strings[index].recovery.on_heartbeat(now);

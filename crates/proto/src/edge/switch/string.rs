@@ -54,7 +54,7 @@ pub(super) struct EdgeString {
     pub damping: Damping,
     /// Whether it has been heard since the start. If not, there are no flows to save.
     pub was_up: bool,
-    /// Whether packets left by it while it was blind.
+    /// Whether a packet that entered while it was blind was acknowledged: packets pass in both directions.
     pub passes_while_blind: bool,
     /// When it fell silent, or when the other edge declared its failure.
     pub silent_at: Option<Instant>,
