@@ -442,7 +442,7 @@ fn failover(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> (Duration, Ve
     (Duration::from_millis(delay), command)
 }
 
-const SECONDS: &str = "\"newest\" or \"acknowledgement\"";
+const SECOND_PACKETS: &str = "\"newest\" or \"acknowledgement\"";
 const POLICIES: &str = "\"syn\", \"lowest\", \"all\" or \"none\"";
 
 fn recovery(
@@ -461,7 +461,7 @@ fn recovery(
     let policy = table
         .optional("policy", policy)
         .unwrap_or(Some(CachePolicy::Lowest));
-    let second = text(SECONDS, |name| match name {
+    let second = text(SECOND_PACKETS, |name| match name {
         "newest" => Some(SecondPacket::Newest),
         "acknowledgement" => Some(SecondPacket::Acknowledgement),
         _ => None,
@@ -659,6 +659,11 @@ weight = 0
             "[inside]",
             "[recovery]\ncaching_after = 3\n[inside]",
             "e.toml:11: recovery.caching_after: is 3",
+        ),
+        (
+            "[inside]",
+            "[recovery]\nsecond = \"oldest\"\n[inside]",
+            "e.toml:11: recovery.second: is \"oldest\"",
         ),
         (
             "[inside]",

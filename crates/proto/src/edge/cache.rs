@@ -75,7 +75,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         let may_be_second = is_suspected && second == SecondPacket::Newest && policy != CachePolicy::Syn;
         if segment.numbers() == 0 {
             if may_be_second && segment.ack.is_some() && self.is_newest(key, segment) {
-                self.hold_second(key, segment, bytes, packet);
+                self.store.counts.copied += u64::from(self.hold_second(key, segment, bytes, packet));
             }
             return;
         }
@@ -85,7 +85,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         self.note_fin(key, segment);
         let Some(place) = self.place(key, segment) else {
             if may_be_second && policy == CachePolicy::Lowest && self.is_newest(key, segment) {
-                self.hold_second(key, segment, bytes, packet);
+                self.store.counts.copied += u64::from(self.hold_second(key, segment, bytes, packet));
             }
             return;
         };
@@ -112,20 +112,16 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         self.store.counts.copied += 1;
         self.store.put_waiting(key, place, held);
         self.note_fin(key, segment);
-        if let Some(old) = replaced.filter(|old| may_be_second && old.seq != segment.seq)
-            && self.is_newer(key, old.end)
-            && self.store.make_room(Worth::Second, false, old.bytes)
-        {
-            self.store.take_second(key);
-            self.store.put_second(key, old);
+        if let Some(old) = replaced.filter(|old| may_be_second && old.seq != segment.seq) {
+            let was_lowest = EdgeSegment {
+                seq: old.seq,
+                len: old.end.distance_from(old.seq).unsigned_abs(),
+                ..EdgeSegment::default()
+            };
+            if self.is_newest(key, &was_lowest) {
+                self.hold_second(key, &was_lowest, old.bytes, || old.packet);
+            }
         }
-    }
-
-    /// Whether data that end here are newer than the second packet.
-    fn is_newer(&self, key: K, end: Seq) -> bool {
-        let kept = self.store.connections.get(&key);
-        let second = kept.and_then(|kept| kept.second.as_ref());
-        second.is_none_or(|held| held.seq == held.end || reaches(end, held.end))
     }
 
     /// Whether an entering packet that is not to wait is to be the second packet. Data are worth more than an acknowledgement alone: the
@@ -134,17 +130,18 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         let Some(kept) = self.store.connections.get(&key) else {
             return true;
         };
+        let second = kept.second.as_ref();
+        let is_not_older = second.is_none_or(|held| reaches(segment.end(), held.end));
         if segment.numbers() == 0 {
-            let second = kept.second.as_ref();
-            return second.is_none_or(|held| held.seq == held.end && reaches(segment.end(), held.end));
+            return is_not_older && second.is_none_or(CachedPacket::is_pure);
         }
         let lowest = kept.waiting.front();
         let is_waiting = lowest.is_some_and(|held| held.seq == segment.seq);
-        !is_waiting && self.is_newer(key, segment.end())
+        !is_waiting && (is_not_older || second.is_some_and(CachedPacket::is_pure))
     }
 
-    /// A packet leaves the cluster. Entering packets that it acknowledges are dropped. If it has the highest acknowledgement so
-    /// far, it may be held. Returns whether there were any.
+    /// A packet leaves the cluster. Entering packets that it acknowledges are dropped. With [`SecondPacket::Acknowledgement`] it is held if it
+    /// has the highest acknowledgement so far. Returns whether a waiting packet was dropped.
     ///
     /// A packet with data is held only if its acknowledgement is new information. When data flow one way only, all these packets
     /// have the same acknowledgement, so resending three copies of such a packet would tell the receiver nothing.
@@ -188,7 +185,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
                 seq: ack,
                 ..EdgeSegment::default()
             };
-            self.hold_second(key, &acknowledgement, bytes, packet);
+            self.store.counts.copied += u64::from(self.hold_second(key, &acknowledgement, bytes, packet));
         }
         self.store.prune(key);
         released
@@ -287,15 +284,22 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     fn release_second(&mut self, key: K, ack: Seq) {
         let kept = self.store.connections.get(&key);
         let second = kept.and_then(|kept| kept.second.as_ref());
-        if second.is_some_and(|held| held.seq != held.end && reaches(ack, held.end)) {
+        if second.is_some_and(|held| !held.is_pure() && reaches(ack, held.end)) {
             self.store.take_second(key);
         }
     }
 
-    fn hold_second(&mut self, key: K, segment: &EdgeSegment, bytes: usize, packet: impl FnOnce() -> P) {
+    /// Holds a second packet in the place of the earlier one. Returns whether there was room.
+    fn hold_second(
+        &mut self,
+        key: K,
+        segment: &EdgeSegment,
+        bytes: usize,
+        packet: impl FnOnce() -> P,
+    ) -> bool {
         let old = self.store.take_second(key);
-        let new = if self.store.make_room(Worth::Second, false, bytes) {
-            self.store.counts.copied += 1;
+        let has_room = self.store.make_room(Worth::Second, false, bytes);
+        let new = if has_room {
             Some(CachedPacket {
                 seq: segment.seq,
                 end: segment.end(),
@@ -311,5 +315,6 @@ impl<K: Copy + Ord, P> Cache<K, P> {
             self.store.put_second(key, held);
         }
         self.store.prune(key);
+        has_room
     }
 }

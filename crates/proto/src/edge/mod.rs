@@ -32,7 +32,7 @@ use thiserror::Error;
 
 use crate::Instant;
 use crate::detector::{Detector, DetectorConfig};
-use cache::{Cache, CacheConfig, CacheCounts, SecondPacket};
+use cache::{Cache, CacheConfig, CacheCounts, CachePolicy, SecondPacket};
 pub use mirror::CacheMirror;
 pub use segment::{EdgeDirection, EdgeSegment};
 pub use segmentation::cut;
@@ -253,9 +253,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         }
         if self.state == StringState::Suspect {
             self.counts.false_alarms += 1;
-            if self.config.caching_after > 0 || self.config.cache.second == SecondPacket::Newest {
-                self.cache.clear();
-            }
+            self.cache.clear();
         }
         self.state = self.state.after(StringEvent::Heartbeat);
     }
@@ -323,9 +321,9 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
 
     /// The packets that are to be copied while the string is suspected.
     pub const fn copies_when_suspected(&self) -> CopiedPackets {
-        match self.config.cache.second {
-            SecondPacket::Newest => CopiedPackets::Entering,
-            SecondPacket::Acknowledgement => CopiedPackets::Needed,
+        match (self.config.cache.policy, self.config.cache.second) {
+            (CachePolicy::Syn, _) | (_, SecondPacket::Acknowledgement) => CopiedPackets::Needed,
+            (CachePolicy::Lowest | CachePolicy::All, SecondPacket::Newest) => CopiedPackets::Entering,
         }
     }
 
@@ -390,7 +388,6 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
 mod tests {
     use std::fmt::Write;
 
-    use super::cache::CachePolicy;
     use super::*;
     use crate::Seq;
 
@@ -506,6 +503,28 @@ mod tests {
             (recovery.state(), recovery.complete(at(70)).count()),
             (StringState::Failed, 1)
         );
+    }
+
+    #[test]
+    fn only_a_cache_that_may_hold_the_newest_packet_needs_every_packet() {
+        for (policy, second, expected) in [
+            (CachePolicy::Lowest, SecondPacket::Newest, CopiedPackets::Entering),
+            (CachePolicy::All, SecondPacket::Newest, CopiedPackets::Entering),
+            (
+                CachePolicy::Lowest,
+                SecondPacket::Acknowledgement,
+                CopiedPackets::Needed,
+            ),
+            (CachePolicy::Syn, SecondPacket::Newest, CopiedPackets::Needed),
+        ] {
+            let mut config = CONFIG;
+            config.cache = CacheConfig {
+                policy,
+                second,
+                ..CONFIG.cache
+            };
+            assert_eq!(new(config).copies_when_suspected(), expected);
+        }
     }
 
     #[test]

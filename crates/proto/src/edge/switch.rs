@@ -268,13 +268,11 @@ impl EdgeSwitch {
     /// The command for `string` has ended. If it failed, it is started again: without it, the flows must not move.
     pub fn handle_command(&mut self, now: Instant, string: usize, succeeded: bool) {
         let one = &mut self.strings[string];
-        if one.command == CommandState::Running {
-            one.command = if succeeded {
-                CommandState::Done
-            } else {
-                CommandState::Wanted
-            };
-        }
+        one.command = match one.command {
+            CommandState::Running if succeeded => CommandState::Done,
+            CommandState::Running | CommandState::Outdated => CommandState::Wanted,
+            CommandState::Wanted | CommandState::Done => one.command,
+        };
         self.evaluate(now);
     }
 
@@ -539,16 +537,17 @@ impl EdgeSwitch {
             one.silent_at = Some(now);
         }
         one.completed_at = None;
-        one.command = if has_command && one.was_up {
-            CommandState::Wanted
-        } else {
-            CommandState::Done
+        one.command = match one.command {
+            _ if !has_command || !one.was_up => CommandState::Done,
+            CommandState::Running | CommandState::Outdated => CommandState::Outdated,
+            CommandState::Wanted | CommandState::Done => CommandState::Wanted,
         };
         let event = match reason {
             PhaseReason::Peer => PhaseEvent::Declared,
             _ => PhaseEvent::OthersHeard,
         };
         self.change(now, index, event, reason);
+        self.strings[index].give_up_queue();
         let mode = EdgeStringMode::Held;
         self.actions.push_back(EdgeAction::SetMode(index, mode));
     }
@@ -631,7 +630,6 @@ impl EdgeSwitch {
     /// Sends the queued packets that are due. Each string is filled at its own rate, and the outside at the rate of all strings.
     fn send_due(&mut self, now: Instant) {
         for index in 0..self.strings.len() {
-            self.strings[index].give_up_queue();
             while let Some(packet) = self.strings[index].next_due(now) {
                 self.actions.push_back(EdgeAction::SendEntering(index, packet));
             }

@@ -32,7 +32,7 @@ pub enum CachePolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SecondPacket {
-    /// The newest packet that entered since the string was suspected. Senders with selective acknowledgements (RFC 2018) take everything
+    /// The newest packet that entered since the string was suspected, or since it failed if caching is always on. Senders with selective acknowledgements (RFC 2018) take everything
     /// before it for lost once it is acknowledged (RFC 8985). If it is a pure acknowledgement, it may open a window.
     #[default]
     Newest,
@@ -107,6 +107,13 @@ pub(super) struct CachedPacket<P> {
     pub syn: bool,
     pub bytes: usize,
     pub packet: P,
+}
+
+impl<P> CachedPacket<P> {
+    /// Whether it is an acknowledgement alone.
+    pub fn is_pure(&self) -> bool {
+        self.seq == self.end
+    }
 }
 
 /// How much a packet is worth. A packet of higher worth may displace one of lower worth.

@@ -351,7 +351,7 @@ fn pure(seq: u32, number: u32) -> EdgeSegment {
 #[test]
 fn the_lowest_and_the_newest_packet_are_held() {
     let mut cache = with_newest(CachePolicy::Lowest);
-    enter_suspected(&mut cache, &[data(1000)]);
+    enter_suspected(&mut cache, &[data(1000), data(1000)]);
     assert_eq!((waiting(&cache), cache.second(1)), (vec![1000], None));
     enter_suspected(&mut cache, &[data(1100), data(1200), data(1000), data(1100)]);
     assert_eq!((waiting(&cache), cache.second(1)), (vec![1000], Some(&1200)));

@@ -29,6 +29,8 @@ pub(super) enum CommandState {
     Wanted,
     /// Started.
     Running,
+    /// Started for an earlier failure, and not ended yet. To be started again.
+    Outdated,
     /// Not needed, or it has succeeded.
     Done,
 }
@@ -211,12 +213,10 @@ impl EdgeString {
         }
     }
 
-    /// Drops the queued packets if the string has failed. Their senders repeat them.
+    /// Drops the queued packets, because the string has failed. Their senders repeat them.
     pub fn give_up_queue(&mut self) {
-        if !self.phase.is_usable() {
-            self.left_to_senders += self.entering.len() as u64;
-            self.entering.clear();
-        }
+        self.left_to_senders += self.entering.len() as u64;
+        self.entering.clear();
     }
 
     /// The next queued packet, if it may be sent now.

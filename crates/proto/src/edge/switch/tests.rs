@@ -51,6 +51,7 @@ struct TestEdge {
     modes: Vec<EdgeStringMode>,
     slots: Box<[u8; SLOTS]>,
     caching: Vec<bool>,
+    copies: Vec<(usize, CopiedPackets)>,
     caps: Vec<Option<u32>>,
     moves: Vec<usize>,
     sweeps: Vec<usize>,
@@ -67,6 +68,7 @@ impl TestEdge {
             modes: vec![EdgeStringMode::Up; count],
             slots: Box::new([0; SLOTS]),
             caching: vec![false; count],
+            copies: Vec::new(),
             caps: vec![None; count],
             moves: Vec::new(),
             sweeps: Vec::new(),
@@ -81,7 +83,10 @@ impl TestEdge {
                 EdgeAction::SetSlots(slots) => self.slots = slots,
                 EdgeAction::SetMode(string, mode) => self.modes[string] = mode,
                 EdgeAction::Move(string) => self.moves.push(string),
-                EdgeAction::SetCopies(string, copies) => self.caching[string] = copies != CopiedPackets::None,
+                EdgeAction::SetCopies(string, copies) => {
+                    self.caching[string] = copies != CopiedPackets::None;
+                    self.copies.push((string, copies));
+                }
                 EdgeAction::SetCap(string, cap) => self.caps[string] = cap,
                 EdgeAction::RunCommand(string) => self.commands.push(string),
                 EdgeAction::Measure => {
@@ -277,6 +282,61 @@ fn an_edge_whose_peer_is_away_moves_nothing() {
     assert_eq!(world.sides[0].sent, [(Some(1), 1)]);
 }
 
+/// The copies that an edge asked for, of the first string.
+fn copies_of_first(side: &mut TestEdge) -> Vec<CopiedPackets> {
+    let all = std::mem::take(&mut side.copies).into_iter();
+    all.filter_map(|(string, copies)| (string == 0).then_some(copies))
+        .collect()
+}
+
+#[test]
+fn every_entering_packet_is_copied_only_while_it_may_be_lost() {
+    use CopiedPackets::{Entering, Needed, None};
+    let mut config = config();
+    config.recovery.caching_after = 0;
+    config.delay = Duration::from_millis(60);
+    let mut world = TwoEdges::new(&config);
+    world.run(500);
+    // The second time, the cache is empty: the first heartbeat ends an edge's first blindness.
+    assert_eq!(copies_of_first(&mut world.sides[0]), [Needed, Needed]);
+    world.runs[1] = false;
+    world.run(100);
+    assert_eq!(copies_of_first(&mut world.sides[0]), [Entering]);
+    let now = world.now;
+    for (way, packet) in [
+        (EdgeDirection::Entering, data(7, 1)),
+        (EdgeDirection::Leaving, answer(7, 5)),
+    ] {
+        world.sides[0].edge.handle_copy(now, 0, way, &packet);
+    }
+    world.run(10);
+    assert_eq!(copies_of_first(&mut world.sides[0]), [Needed], "packets pass");
+    world.runs[1] = true;
+    world.run(50);
+    assert_eq!(copies_of_first(&mut world.sides[0]), [Needed], "an empty cache");
+    world.passes[0] = [false; 2];
+    world.run(100);
+    assert_eq!(copies_of_first(&mut world.sides[0]), [Entering, None]);
+}
+
+#[test]
+fn a_string_that_returns_before_its_flows_have_moved_begins_with_an_empty_cache() {
+    let mut config = config();
+    config.recovery.caching_after = 0;
+    config.recovery.cache.second = SecondPacket::Acknowledgement;
+    config.delay = Duration::from_secs(10);
+    let mut world = TwoEdges::new(&config);
+    world.run(500);
+    world.passes[0] = [false; 2];
+    world.run(100);
+    assert_eq!(world.phases(), [[Failing, Up], [Failing, Up]]);
+    world.sides[0].copies.clear();
+    world.passes[0] = [true; 2];
+    world.run(1500);
+    assert_eq!(world.phases(), [[Up, Up], [Up, Up]]);
+    assert_eq!(copies_of_first(&mut world.sides[0]), [CopiedPackets::Needed]);
+}
+
 #[test]
 fn all_strings_down_and_back_resume_with_the_first() {
     let mut world = TwoEdges::new(&config());
@@ -363,6 +423,107 @@ fn a_cable_without_a_signal_is_a_failure_at_once() {
         world.sides[0].edge.handle_carrier(now, string, false);
     }
     assert_eq!(world.sides[0].phases(now), [Down, Blind]);
+}
+
+/// Two edges, of which the first loses both cables, the first string's first. A packet of that string waits for the second one.
+fn with_a_packet_that_waits() -> TwoEdges {
+    let mut config = config();
+    config.delay = Duration::from_millis(200);
+    let mut world = TwoEdges::new(&config);
+    world.run(500);
+    world.passes = vec![[false; 2]; 2];
+    let now = world.now;
+    let edge = &mut world.sides[0].edge;
+    edge.handle_carrier(now, 0, false);
+    edge.handle_copy(now, 0, EdgeDirection::Entering, &data(7, 1));
+    edge.handle_carrier(now, 1, false);
+    assert_eq!(world.sides[0].phases(now), [Failing, Blind]);
+    world.run(300);
+    assert_eq!(world.sides[0].phases(world.now), [Down, Blind]);
+    assert!(world.sides[0].sent.is_empty());
+    world
+}
+
+fn plug_in(world: &mut TwoEdges, string: usize) {
+    world.passes[string] = [true; 2];
+    let now = world.now;
+    world.sides[0].edge.handle_carrier(now, string, true);
+}
+
+#[test]
+fn a_packet_for_a_silent_string_waits_until_it_is_heard() {
+    let mut world = with_a_packet_that_waits();
+    plug_in(&mut world, 1);
+    world.run(15);
+    assert_eq!(world.sides[0].phases(world.now), [Down, Up]);
+    assert_eq!(world.sides[0].sent, [(Some(1), 1)]);
+}
+
+#[test]
+fn a_packet_for_a_string_that_fails_is_left_to_its_sender() {
+    let mut world = with_a_packet_that_waits();
+    plug_in(&mut world, 0);
+    world.run(1500);
+    assert_eq!(world.sides[0].phases(world.now), [Up, Down]);
+    assert!(world.sides[0].sent.is_empty());
+    assert_eq!(world.sides[0].edge.view(world.now)[1].left_to_senders, 1);
+}
+
+#[test]
+fn the_delay_counts_from_the_silence() {
+    let mut config = config();
+    config.delay = Duration::from_millis(200);
+    let mut world = TwoEdges::new(&config);
+    world.run(500);
+    world.passes = vec![[false; 2]; 2];
+    world.run(500);
+    assert_eq!(world.phases(), [[Blind, Blind], [Blind, Blind]]);
+    world.passes[1] = [true; 2];
+    world.run(60);
+    assert_eq!(world.phases(), [[Down, Up], [Down, Up]]);
+}
+
+#[test]
+fn a_command_that_ran_for_an_earlier_failure_runs_again() {
+    let mut config = config();
+    config.has_command = true;
+    let mut world = TwoEdges::new(&config);
+    world.run(500);
+    world.passes[0] = [false; 2];
+    world.run(100);
+    world.passes[0] = [true; 2];
+    world.run(1200);
+    assert_eq!(world.phases(), [[Up, Up], [Up, Up]]);
+    world.passes[0] = [false; 2];
+    world.run(100);
+    let now = world.now;
+    world.sides[0].edge.handle_command(now, 0, true);
+    world.run(1);
+    assert_eq!(world.sides[0].phases(world.now)[0], Failing);
+    assert_eq!(world.sides[0].commands, [0, 0]);
+    let now = world.now;
+    world.sides[0].edge.handle_command(now, 0, true);
+    assert_eq!(world.sides[0].phases(now)[0], Down);
+}
+
+#[test]
+fn packets_are_forwarded_blindly_when_each_string_has_failed_for_somebody() {
+    let mut world = TwoEdges::new(&config());
+    world.run(500);
+    world.passes[0] = [false; 2];
+    world.run(100);
+    assert_eq!(world.phases(), [[Down, Up], [Down, Up]]);
+    // The other edge says that the second string has failed, too. Then its process dies.
+    let now = world.now;
+    let mut beat = world.sides[1].edge.beat(now, 1);
+    beat.strings[1].epoch += 1;
+    beat.strings[1].is_heard = false;
+    world.sides[0].edge.handle_beat(now, 1, &beat);
+    assert_eq!(world.sides[0].phases(now), [Down, Failing]);
+    world.runs[1] = false;
+    world.run(60);
+    assert_eq!(world.sides[0].phases(world.now), [Blind, Blind]);
+    assert_eq!(world.sides[0].modes, [EdgeStringMode::Up, EdgeStringMode::Up]);
 }
 
 #[test]
