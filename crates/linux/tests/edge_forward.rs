@@ -4,6 +4,7 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
+use std::process::Command;
 
 use proto::edge::CopiedPackets;
 use proto::edge::cache::CachePolicy;
@@ -239,6 +240,32 @@ fn a_packet_is_injected_into_a_string() {
         assert_eq!((&received[..len], from.port()), (&[0, 1, 2][..], 4000));
     }
     assert_eq!(edge.traffic(1).expect("traffic").leaving_packets, 2);
+}
+
+#[test]
+fn a_node_learns_the_addresses_that_an_edge_announces() {
+    let Some(net) = EdgeNet::new("a_node_learns_the_addresses_that_an_edge_announces") else {
+        return;
+    };
+    for family in Family::BOTH {
+        let edge = at(family, 11, 2);
+        let wrong = format!("neigh replace {edge} lladdr 02:00:00:00:00:77 dev e0 nud stale");
+        net.nodes[1].ip(&wrong);
+        let own = net.edges[0].run(|| {
+            let injector = Injector::open(index_of(&net.edges[0], "s1"), None).expect("open");
+            injector.announce(edge).expect("announce");
+            injector.own()
+        });
+        // Nothing uses the entry, so the node's kernel does not look whether it still holds.
+        let own = own.map(|byte| format!("{byte:02x}")).join(":");
+        eventually("the node has the right address", || {
+            let show = || Command::new("ip").args(["neigh", "show", "dev", "e0"]).output();
+            let table = net.nodes[1].run(show).expect("ip");
+            let table = String::from_utf8_lossy(&table.stdout).into_owned();
+            let entry = table.lines().find(|line| line.starts_with(&format!("{edge} ")))?;
+            entry.contains(&own).then_some(())
+        });
+    }
 }
 
 #[test]

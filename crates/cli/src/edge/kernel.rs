@@ -55,6 +55,8 @@ pub(super) struct EdgeKernel {
     injectors: Vec<Injector>,
     /// The strings' interfaces.
     ports: Vec<Interface>,
+    /// Whether the strings' cables carried a signal at the last look.
+    had_carrier: Vec<bool>,
     leaving: RawSender,
     /// Number of packets that had left each string at the last look.
     left: Vec<u64>,
@@ -122,6 +124,7 @@ impl EdgeKernel {
                 .iter()
                 .map(|string| interface(&string.port))
                 .collect::<anyhow::Result<_>>()?,
+            had_carrier: vec![true; settings.strings.len()],
             leaving: RawSender::open().context("opening a raw socket")?,
             left: vec![0; settings.strings.len()],
             subnets: Vec::new(),
@@ -210,9 +213,27 @@ impl EdgeKernel {
         std::mem::replace(&mut self.left[string], left) < left
     }
 
-    /// Whether the cable at a string's port carries a signal.
-    pub fn has_carrier(&self, string: usize) -> bool {
-        self.ports[string].has_link()
+    /// Whether the cable at a string's port carries a signal. If it does again, the node is told this port's addresses.
+    pub fn has_carrier(&mut self, string: usize) -> bool {
+        let has_carrier = self.ports[string].has_link();
+        let had_carrier = std::mem::replace(&mut self.had_carrier[string], has_carrier);
+        if has_carrier
+            && !had_carrier
+            && let Err(error) = self.announce(string)
+        {
+            self.warn("a node learns this edge's addresses only when it asks", &error);
+        }
+        has_carrier
+    }
+
+    fn announce(&self, string: usize) -> anyhow::Result<()> {
+        let port = self.ports[string].index;
+        let interfaces = network::interfaces()?;
+        let of_port = interfaces.iter().filter(|interface| interface.index == port);
+        for address in of_port.flat_map(|interface| &interface.addresses) {
+            self.injectors[string].announce(*address)?;
+        }
+        Ok(())
     }
 
     fn set_subnets(&mut self) -> anyhow::Result<()> {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 
 use super::neighbour::link_address;
+use crate::network::packet::{Mac, announcements};
 use crate::network::{interfaces, packet_socket};
 
 /// How long a neighbour's address is used before the kernel is asked again. A failover sends thousands of packets to one neighbour.
@@ -64,18 +65,35 @@ impl Injector {
             Some(6) => ETHERTYPE_V6,
             _ => return Err(io::ErrorKind::InvalidInput.into()),
         };
-        let mut frame = Vec::with_capacity(packet.len() + 18);
-        frame.extend(
-            self.link_address(next_hop)?
-                .ok_or(io::ErrorKind::HostUnreachable)?,
-        );
-        frame.extend(self.mac);
+        let next_hop = self
+            .link_address(next_hop)?
+            .ok_or(io::ErrorKind::HostUnreachable)?;
+        self.send_frame(&[next_hop, self.mac].concat(), &[&kind, packet])
+    }
+
+    /// Tells the neighbours the link-layer address of `own`, an address of this port. A neighbour whose cable was pulled has forgotten it, and
+    /// may wait for a second until it asks again.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn announce(&self, own: IpAddr) -> io::Result<()> {
+        let frames = announcements(Mac(self.mac), own);
+        frames.iter().try_for_each(|frame| {
+            let (addresses, rest) = frame.split_at(12);
+            self.send_frame(addresses, &[rest])
+        })
+    }
+
+    /// Sends a frame: its two link-layer addresses, the VLAN tag if there is one, and the rest from the type on.
+    fn send_frame(&self, addresses: &[u8], rest: &[&[u8]]) -> io::Result<()> {
+        let mut frame = addresses.to_vec();
         if let Some(id) = self.vlan {
             frame.extend(ETHERTYPE_VLAN);
             frame.extend(id.to_be_bytes());
         }
-        frame.extend(kind);
-        frame.extend(packet);
+        for part in rest {
+            frame.extend(*part);
+        }
         self.socket.send(&frame).map(drop)
     }
 
@@ -84,7 +102,8 @@ impl Injector {
         self.mac
     }
 
-    /// The link-layer address of `next_hop`, if the kernel knows it. Does not wait.
+    /// The link-layer address of `next_hop`, if the kernel knows it, or has known it before: the kernel forgets its neighbours when a cable is
+    /// pulled, and the first packets after its return need an address. Does not wait.
     ///
     /// # Errors
     /// The kernel's error.
@@ -96,11 +115,9 @@ impl Injector {
         {
             return Ok(Some(*mac));
         }
-        let found = link_address(self.ifindex, next_hop)?;
-        match found {
-            Some(mac) => neighbours.insert(next_hop, (mac, now)),
-            None => neighbours.remove(&next_hop),
-        };
-        Ok(found)
+        if let Some(mac) = link_address(self.ifindex, next_hop)? {
+            neighbours.insert(next_hop, (mac, now));
+        }
+        Ok(neighbours.get(&next_hop).map(|(mac, _)| *mac))
     }
 }

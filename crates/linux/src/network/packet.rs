@@ -39,7 +39,7 @@ const OVERRIDE: u32 = 0x2000_0000;
 
 /// Frames that tell all neighbours, unasked, that `address` is at `mac`. For IPv4 there are two frames, a request and a reply. For a
 /// second after the last change (`locktime`), Linux ignores a reply unless its target hardware address is the sender's, as here.
-pub(super) fn announcements(mac: Mac, address: IpAddr) -> Vec<Vec<u8>> {
+pub(crate) fn announcements(mac: Mac, address: IpAddr) -> Vec<Vec<u8>> {
     match address {
         IpAddr::V4(v4) => vec![
             arp(mac, Mac::BROADCAST, ARP_REQUEST, v4, Mac::NONE, v4),

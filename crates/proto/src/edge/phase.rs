@@ -29,7 +29,7 @@ pub enum StringPhase {
 /// Events that change the state of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PhaseEvent {
-    /// A heartbeat arrived by it.
+    /// A heartbeat arrived by it. While it is Blind: one that says that the other edge hears it, too.
     Heard,
     /// Enough heartbeats are missing for a suspicion.
     Late,

@@ -229,6 +229,10 @@ impl EdgeSwitch {
                 self.declare(now, index, told.epoch, PhaseReason::Peer);
             }
         }
+        // A node may pass packets in one direction before it does in the other: it asks for the link-layer address behind a new cable first.
+        if self.strings[string].phase == StringPhase::Blind && self.is_good(now, string) {
+            self.end_blindness(now, string);
+        }
         self.evaluate(now);
     }
 
@@ -406,20 +410,23 @@ impl EdgeSwitch {
             one.heard_since = Some(now);
         }
         (one.last_heard, one.last_sign) = (Some(now), Some(now));
-        match one.phase {
-            StringPhase::Up | StringPhase::Suspect => one.recovery.on_heartbeat(now),
-            // All strings were silent. If nothing that entered was acknowledged, its packets were lost.
-            StringPhase::Blind if one.recovery.has_failed() && !one.passes_while_blind => {
-                self.send_again(now, index, Some(index));
-                self.strings[index].recovery.on_heartbeat(now);
-            }
-            StringPhase::Blind => one.recovery.restart(now),
-            StringPhase::Failing | StringPhase::Down => return,
+        if matches!(one.phase, StringPhase::Up | StringPhase::Suspect) {
+            one.recovery.on_heartbeat(now);
+            self.change(now, index, PhaseEvent::Heard, PhaseReason::Heartbeat);
+        }
+    }
+
+    /// All strings were silent, and both edges hear this one again. If nothing that entered was acknowledged, its packets were lost.
+    fn end_blindness(&mut self, now: Instant, index: usize) {
+        let one = &mut self.strings[index];
+        if one.recovery.has_failed() && !one.passes_while_blind {
+            self.send_again(now, index, Some(index));
+            self.strings[index].recovery.on_heartbeat(now);
+        } else {
+            one.recovery.restart(now);
         }
         let one = &mut self.strings[index];
-        if one.phase == StringPhase::Blind {
-            one.copies = None; // its cache is empty now
-        }
+        one.copies = None; // its cache is empty now
         one.was_up = true;
         self.change(now, index, PhaseEvent::Heard, PhaseReason::Heartbeat);
     }

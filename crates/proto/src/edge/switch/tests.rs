@@ -352,7 +352,7 @@ fn all_strings_down_and_back_resume_with_the_first() {
         .edge
         .handle_copy(now, 1, EdgeDirection::Entering, &data(8, 1));
     world.passes[1] = [true; 2];
-    world.run(15);
+    world.run(20);
     assert_eq!(world.phases(), [[Blind, Up], [Blind, Up]]);
     assert_eq!(world.sides[0].sent, [(Some(1), 1)], "its own flows");
     world.run(40);
@@ -442,6 +442,26 @@ fn with_a_packet_that_waits() -> TwoEdges {
     assert_eq!(world.sides[0].phases(world.now), [Down, Blind]);
     assert!(world.sides[0].sent.is_empty());
     world
+}
+
+#[test]
+fn a_packet_waits_until_both_edges_hear_the_string() {
+    let mut world = with_a_packet_that_waits();
+    plug_in(&mut world, 1);
+    // The node does not reach the first edge's side yet, or not the second one's.
+    for heard in [0, 1] {
+        world.passes[1] = [heard == 1, heard == 0];
+        world.run(100);
+        assert_eq!(world.sides[0].phases(world.now), [Down, Blind]);
+        assert!(world.sides[0].sent.is_empty());
+        let mut copies = world.sides[0].copies.iter().rev();
+        let last = copies.find(|(string, _)| *string == 1);
+        assert_eq!(last, Some(&(1, CopiedPackets::Entering)));
+    }
+    world.passes[1] = [true; 2];
+    world.run(25);
+    assert_eq!(world.sides[0].phases(world.now), [Down, Up]);
+    assert_eq!(world.sides[0].sent, [(Some(1), 1)]);
 }
 
 fn plug_in(world: &mut TwoEdges, string: usize) {
