@@ -311,7 +311,9 @@ impl EdgeSwitch {
         let acknowledges = one
             .recovery
             .on_packet(key, way, &parts, packet.len(), || packet.to_vec());
-        one.passes_while_blind |= one.phase == StringPhase::Blind && acknowledges;
+        if one.phase == StringPhase::Blind && acknowledges {
+            one.passes_since.get_or_insert(now);
+        }
     }
 
     /// The measurement that [`EdgeAction::Measure`] asked for, one sample for each string.
@@ -416,10 +418,13 @@ impl EdgeSwitch {
         }
     }
 
-    /// All strings were silent, and both edges hear this one again. If nothing that entered was acknowledged, its packets were lost.
+    /// All strings were silent, and both edges hear this one again. If packets passed all the while, the other edge's process was away. If they
+    /// pass only since the string is back, those before were lost.
     fn end_blindness(&mut self, now: Instant, index: usize) {
+        let patience = self.config.recovery.patience();
         let one = &mut self.strings[index];
-        if one.recovery.has_failed() && !one.passes_while_blind {
+        let has_passed = one.passes_since.is_some_and(|at| now.since(at) >= patience);
+        if one.recovery.has_failed() && !has_passed {
             self.send_again(now, index, Some(index));
             self.strings[index].recovery.on_heartbeat(now);
         } else {
@@ -658,7 +663,7 @@ impl EdgeSwitch {
             return;
         }
         if phase == StringPhase::Blind {
-            one.passes_while_blind = false;
+            one.passes_since = None;
             one.silent_at = Some(now);
         }
         one.phase = phase;

@@ -56,8 +56,8 @@ pub(super) struct EdgeString {
     pub damping: Damping,
     /// Whether it has been heard since the start. If not, there are no flows to save.
     pub was_up: bool,
-    /// Whether a packet that entered while it was blind was acknowledged: packets pass in both directions.
-    pub passes_while_blind: bool,
+    /// Since when it is known that packets pass in both directions while it is blind: one that entered was acknowledged.
+    pub passes_since: Option<Instant>,
     /// When it fell silent, or when the other edge declared its failure.
     pub silent_at: Option<Instant>,
     pub failed_at: Option<Instant>,
@@ -134,7 +134,7 @@ impl EdgeString {
             peer: None,
             damping: Damping::default(),
             was_up: false,
-            passes_while_blind: false,
+            passes_since: None,
             silent_at: None,
             failed_at: None,
             completed_at: None,
@@ -161,7 +161,7 @@ impl EdgeString {
             }
             StringPhase::Up => CopiedPackets::Needed,
             // The other edge's process may have died. Then packets pass.
-            StringPhase::Blind if self.passes_while_blind || !self.recovery.has_failed() => {
+            StringPhase::Blind if self.passes_since.is_some() || !self.recovery.has_failed() => {
                 CopiedPackets::Needed
             }
             StringPhase::Suspect | StringPhase::Blind | StringPhase::Failing => {
@@ -208,7 +208,7 @@ impl EdgeString {
     const fn is_open(&self) -> bool {
         match self.phase {
             StringPhase::Up | StringPhase::Suspect => true,
-            StringPhase::Blind => self.passes_while_blind,
+            StringPhase::Blind => self.passes_since.is_some(),
             StringPhase::Failing | StringPhase::Down => false,
         }
     }

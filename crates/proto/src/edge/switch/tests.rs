@@ -282,6 +282,25 @@ fn an_edge_whose_peer_is_away_moves_nothing() {
     assert_eq!(world.sides[0].sent, [(Some(1), 1)]);
 }
 
+#[test]
+fn packets_that_pass_since_a_string_is_back_do_not_save_those_before() {
+    let mut world = TwoEdges::new(&config());
+    world.run(500);
+    world.passes = vec![[false; 2]; 2];
+    world.run(500);
+    let now = world.now;
+    let edge = &mut world.sides[0].edge;
+    for client in [7, 8] {
+        edge.handle_copy(now, 1, EdgeDirection::Entering, &data(client, 1));
+    }
+    // The string is back, and an answer is faster than the heartbeats.
+    edge.handle_copy(now, 1, EdgeDirection::Leaving, &answer(8, 5));
+    world.passes[1] = [true; 2];
+    world.run(25);
+    assert_eq!(world.sides[0].phases(world.now), [Blind, Up]);
+    assert_eq!(world.sides[0].sent, [(Some(1), 1)], "the one without an answer");
+}
+
 /// The copies that an edge asked for, of the first string.
 fn copies_of_first(side: &mut TestEdge) -> Vec<CopiedPackets> {
     let all = std::mem::take(&mut side.copies).into_iter();
