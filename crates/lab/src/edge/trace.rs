@@ -282,6 +282,20 @@ impl TracedDirection {
         }
     }
 
+    /// When bytes came in order to the receiver's application, with their number, in order of position: all before them has come, too.
+    pub fn in_order(&self) -> impl Iterator<Item = (u64, u64)> {
+        let (mut position, mut latest_ns) = (1, 0); // the SYN is at 0
+        self.first.iter().map_while(move |(start, (end, at_ns))| {
+            if *start > position {
+                return None;
+            }
+            latest_ns = latest_ns.max(*at_ns);
+            let bytes = end.saturating_sub(position);
+            position = position.max(*end);
+            Some((latest_ns, bytes))
+        })
+    }
+
     /// When the byte at `position` came to the receiver first.
     pub fn arrival(&self, position: u64) -> Option<u64> {
         // A later segment may begin before an earlier one and end behind it.
@@ -353,6 +367,25 @@ mod tests {
             [1, 4, 6, 7, 8].map(|position| way.arrival(position)),
             [Some(3), Some(2), Some(3), Some(3), None]
         );
+    }
+
+    #[test]
+    fn bytes_behind_a_gap_come_with_those_that_close_it() {
+        let mut segments = vec![
+            segment(1, true, 100, true, b""),
+            segment(2, true, 104, false, b"de"),
+            segment(3, true, 101, false, b"abc"),
+            segment(4, true, 109, false, b"ij"),
+        ];
+        let in_order = |segments: &[CapturedSegment]| {
+            let found = trace(segments);
+            found.flows[0].directions[TO_SERVER]
+                .in_order()
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(in_order(&segments), [(1, 0), (3, 3), (3, 2)]);
+        segments.push(segment(5, true, 106, false, b"fgh"));
+        assert_eq!(in_order(&segments), [(1, 0), (3, 3), (3, 2), (5, 3), (5, 2)]);
     }
 
     #[test]

@@ -67,12 +67,18 @@ pub const FILES: &[ScenarioFile] = files![
     "today-strings-buffer-750",
     "unequal-strings-2-to-1",
     "unequal-strings-4-to-1",
+    "kernel-completion-failover-0.5s",
+    "kernel-completion-failover-3s",
+    "kernel-completion-failover-5s",
+    "kernel-strings-buffer-750",
+    "kernel-strings-buffer-1500",
 ];
 
 const CAPACITY: (&str, MarkPosition) = ("capacity of the string that is left", MarkPosition::Y(100.0));
 const QUEUE_MAX: (&str, MarkPosition) = ("thesis, with rate control: at most 600", MarkPosition::Y(600.0));
 
-/// All figures: first those of the thesis, in its order, then those for today's hosts, which are named after figures of the thesis.
+/// All figures: first those of the thesis, in its order, then those for today's hosts and those of the kernel, which are named after figures of
+/// the thesis.
 pub const FIGURES: &[CatalogueEntry] = &[
     CatalogueEntry {
         name: "halr-7",
@@ -349,9 +355,89 @@ pub const FIGURES: &[CatalogueEntry] = &[
         marks: &[],
         draw: strings::overview,
     },
+    CatalogueEntry {
+        name: "kernel-12",
+        title: "Figure 12 on the kernel: a failover of 0.5 s",
+        scenario: "kernel-completion-failover-0.5s",
+        also: &[],
+        marks: &[],
+        draw: flows::completion_over_arrival,
+    },
+    CatalogueEntry {
+        name: "kernel-13",
+        title: "Figure 13 on the kernel: a failover of 3 s",
+        scenario: "kernel-completion-failover-3s",
+        also: &[],
+        marks: &[],
+        draw: flows::completion_over_arrival,
+    },
+    CatalogueEntry {
+        name: "kernel-14",
+        title: "Figure 14 on the kernel: a failover of 5 s",
+        scenario: "kernel-completion-failover-5s",
+        also: &[],
+        marks: &[],
+        draw: flows::completion_over_arrival,
+    },
+    CatalogueEntry {
+        name: "kernel-20",
+        title: "Figure 20 on the kernel: throughput without rate control",
+        scenario: "kernel-strings-buffer-750",
+        also: &[],
+        marks: &[CAPACITY],
+        draw: strings::throughput_without,
+    },
+    CatalogueEntry {
+        name: "kernel-21",
+        title: "Figure 21 on the kernel: throughput with rate control",
+        scenario: "kernel-strings-buffer-750",
+        also: &[],
+        marks: &[CAPACITY],
+        draw: strings::throughput_with,
+    },
+    CatalogueEntry {
+        name: "kernel-22",
+        title: "Figure 22 on the kernel: throughput with and without rate control",
+        scenario: "kernel-strings-buffer-750",
+        also: &[],
+        marks: &[],
+        draw: strings::throughput_compared,
+    },
+    CatalogueEntry {
+        name: "kernel-23",
+        title: "Figure 23 on the kernel: fairness without rate control",
+        scenario: "kernel-strings-buffer-750",
+        also: &[],
+        marks: &[],
+        draw: strings::shares_without,
+    },
+    CatalogueEntry {
+        name: "kernel-24",
+        title: "Figure 24 on the kernel: fairness with rate control",
+        scenario: "kernel-strings-buffer-750",
+        also: &[],
+        marks: &[],
+        draw: strings::shares_with,
+    },
+    CatalogueEntry {
+        name: "kernel-25",
+        title: "Figure 25 on the kernel: bottleneck queue, buffer of 1500 packets",
+        scenario: "kernel-strings-buffer-1500",
+        also: &[],
+        marks: &[QUEUE_MAX],
+        draw: strings::queue,
+    },
+    CatalogueEntry {
+        name: "kernel-26",
+        title: "Figure 26 on the kernel: bottleneck queue, buffer of 750 packets",
+        scenario: "kernel-strings-buffer-750",
+        also: &[],
+        marks: &[QUEUE_MAX],
+        draw: strings::queue,
+    },
 ];
 
-/// The figures that a name on the command line selects.
+/// The figures that a name on the command line selects. Figures of the kernel come each after the thesis' figure and that of today's hosts.
 pub fn named(name: &str) -> Option<Vec<&'static CatalogueEntry>> {
     let of = |group: &'static str| {
         FIGURES
@@ -359,13 +445,36 @@ pub fn named(name: &str) -> Option<Vec<&'static CatalogueEntry>> {
             .filter(move |figure| figure.name.starts_with(group))
     };
     match name {
-        "all" => Some(FIGURES.iter().collect()),
+        "all" => Some(
+            FIGURES
+                .iter()
+                .filter(|figure| !figure.is_of_the_kernel())
+                .collect(),
+        ),
         "halr" => Some(of("halr-").collect()),
         "today" => Some(of("today-").chain(of("unequal-")).collect()),
+        "kernel" => {
+            let beside = |figure: &'static CatalogueEntry| {
+                let number = figure.name.trim_start_matches("kernel");
+                let same = move |group: &str| {
+                    let name = format!("{group}{number}");
+                    FIGURES.iter().find(|figure| figure.name == name)
+                };
+                [same("halr"), same("today"), Some(figure)].into_iter().flatten()
+            };
+            Some(of("kernel-").flat_map(beside).collect())
+        }
         one => FIGURES
             .iter()
             .find(|figure| figure.name == one)
             .map(|figure| vec![figure]),
+    }
+}
+
+impl CatalogueEntry {
+    /// Whether the figure's runs are played on the kernel.
+    pub fn is_of_the_kernel(&self) -> bool {
+        self.name.starts_with("kernel-")
     }
 }
 

@@ -260,11 +260,35 @@ const CHANGES: &[ScenarioChange] = &[
         "[strings.rate.sharing]\nmin_window = 1_000_000\n[strings.rate.tcp]",
         &["unequal-4a", "unequal-4b", "unequal-4c"],
     ),
+    (
+        "kernel-completion-failover-0.5s",
+        "caching_after = 0",
+        NO_MEMORY,
+        &["kernel-12a", "kernel-13a", "kernel-14a", "kernel-14b"],
+    ),
+    (
+        "kernel-strings-buffer-750",
+        "[strings.rate.tcp]",
+        "[strings.rate.sharing]\nmin_window = 1_000_000\n[strings.rate.tcp]",
+        &["kernel-22a", "kernel-24a", "kernel-26a", "kernel-26b"],
+    ),
+    (
+        "kernel-strings-buffer-750",
+        "[strings.rate.tcp]",
+        "[strings.rate.sharing]\nutilization = 0.5\n[strings.rate.tcp]",
+        &["kernel-22b"],
+    ),
+    (
+        "kernel-strings-buffer-1500",
+        "[strings.rate.tcp]",
+        "[strings.rate.sharing]\nmin_window = 1_000_000\n[strings.rate.tcp]",
+        &["kernel-25a"],
+    ),
 ];
 
 /// Executes the runs of one scenario with the first seed.
 fn play(name: &str, text: &str) -> Results {
-    let scenario = FigureScenario::parse(Path::new(name), text).unwrap();
+    let scenario = super::tests::simulated(FigureScenario::parse(Path::new(name), text).unwrap());
     let jobs = thread::available_parallelism().map_or(1, usize::from);
     work::results(vec![(name.to_owned(), scenario)], 1, None, jobs).unwrap()
 }

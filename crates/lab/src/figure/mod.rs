@@ -1,4 +1,4 @@
-//! `steadfast-lab figure` and `merge`: the papers' figures from the simulator and the models, and which of the papers' claims
+//! `steadfast-lab figure` and `merge`: the papers' figures from the simulator, the models and the kernel, and which of the papers' claims
 //! hold.
 //!
 //! A scenario file describes runs, runs give rows, and rows give figures and verdicts. Runs are independent of each other, so
@@ -8,6 +8,7 @@ mod catalogue;
 mod chart;
 mod claims;
 mod draw;
+mod kernel;
 mod oracle;
 mod palette;
 mod place;
@@ -39,13 +40,14 @@ use self::shard::{Manifest, Shard};
 pub use self::trace::{TraceOptions, trace};
 use crate::run::{LabOutcome, WrongUse};
 
-/// Draw figures of the HALR thesis, and the same figures for today's hosts, as CSV and SVG. Several figures also get a
-/// report, with a verdict per claim.
+/// Draw figures of the HALR thesis, and the same figures for today's hosts and on this machine's kernel, as CSV and SVG. Several figures also
+/// get a report, with a verdict per claim.
 #[derive(Clone, Debug, Args)]
 pub struct FigureOptions {
     /// One figure: halr-7 to 9, halr-12 to 26, halr-15-17-near-sources, halr-15-17-1.5s, halr-15-17-1.5s-near-sources, halr-buffer-3000,
-    /// today-12 to 14, today-16, today-22 to 24, today-26, unequal-2 or unequal-4. Or several: halr (all halr-…), today (all today-…
-    /// and unequal-…), all.
+    /// today-12 to 14, today-16, today-22 to 24, today-26, unequal-2, unequal-4, kernel-12 to 14 or kernel-20 to 26. Or several: halr (all
+    /// halr-…), today (all today-… and unequal-…), all (these two), kernel (all kernel-…, each after the same figures of the other two).
+    /// Figures of the kernel need root and a quiet machine, and take about six minutes per seed.
     name: String,
     /// Directory for the results; made if it is not there.
     #[arg(long, value_name = "DIR")]
@@ -113,7 +115,7 @@ fn figures(name: &str) -> Result<Vec<&'static CatalogueEntry>> {
     let figures = catalogue::named(name).ok_or_else(|| {
         let names: Vec<_> = catalogue::FIGURES.iter().map(|figure| figure.name).collect();
         WrongUse(format!(
-            "no figure {name}; there are {}, halr, today, all",
+            "no figure {name}; there are {}, halr, today, kernel, all",
             names.join(", ")
         ))
     })?;

@@ -108,23 +108,36 @@ of today (CUBIC, RACK, tail loss probes, Linux's constants), or with unequal str
 thesis says nothing of them, and ns-2 and the models know no such hosts. Their claims were written after these runs, \
 so a verdict says only that a run finds them again.</p>\n";
 
+const OF_KERNEL: &str = "<p>Figures whose names begin with <em>kernel</em> were played on a Linux kernel: hosts, nodes and the two edges in \
+network namespaces, with <em>steadfast edge</em>, delay and rate by the lab's link program, and all numbers from captures. Beside each are \
+the thesis' figure from our simulator, and the simulator's figure for today's hosts, if there is one.</p>\n";
+
 /// One HTML page that loads nothing.
 pub fn html(figures: &[Figure], svgs: &[String], judged: &[Judged], seeds: u64) -> String {
-    let thesis = figures.iter().any(|figure| figure.name.starts_with("halr-"));
-    let ours = figures.iter().any(|figure| !figure.name.starts_with("halr-"));
-    let (title, introduction) = match (thesis, ours) {
-        (true, false) => ("The HALR thesis' figures", [OF_THESIS, ""]),
-        (false, _) => ("Today's hosts and unequal strings", ["", OF_OURS]),
-        (true, true) => (
-            "The HALR thesis' figures, today's hosts, and unequal strings",
-            [OF_THESIS, OF_OURS],
+    let has = |of: fn(&str) -> bool| figures.iter().any(|figure| of(figure.name));
+    let is_thesis = |name: &str| name.starts_with("halr-");
+    let is_kernel = |name: &str| name.starts_with("kernel-");
+    let parts = [
+        (has(is_thesis), "the HALR thesis' figures", OF_THESIS),
+        (
+            has(|name| name.starts_with("today-") || name.starts_with("unequal-")),
+            "today's hosts and unequal strings",
+            OF_OURS,
         ),
-    };
+        (has(is_kernel), "the kernel", OF_KERNEL),
+    ];
+    let parts: Vec<_> = parts.into_iter().filter(|(is_there, ..)| *is_there).collect();
+    let titles: Vec<_> = parts.iter().map(|(_, title, _)| *title).collect();
+    let introduction: String = parts.iter().map(|(.., introduction)| *introduction).collect();
+    let mut title = titles.join(", ");
+    if let Some(first) = title.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
 <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title>\
 <style>{STYLE}</style></head><body>\n<h1>{title}, {seeds} seed(s)</h1>\n{}",
-        introduction.concat()
+        introduction
     );
     page.push_str("<h2>Claims</h2>\n");
     for line in counts(judged) {
@@ -162,9 +175,9 @@ fn table<'a>(judged: impl Iterator<Item = &'a Judged>) -> String {
             FigureClaimVerdict::NotRun => "not-run",
         };
         let here = found.as_ref().map_or("", |found| &found.here);
-        let ns2 = found
+        let beside = found
             .as_ref()
-            .and_then(|found| found.ns2.as_deref())
+            .and_then(|found| found.beside.as_deref())
             .unwrap_or("");
         writeln!(
             rows,
@@ -175,7 +188,7 @@ fn table<'a>(judged: impl Iterator<Item = &'a Judged>) -> String {
             claim.section,
             escape(claim.statement),
             escape(&or_dash(claim.paper)),
-            escape(&or_dash(ns2)),
+            escape(&or_dash(beside)),
             escape(&or_dash(here)),
             escape(&verdict.to_string()),
         )
@@ -185,7 +198,7 @@ fn table<'a>(judged: impl Iterator<Item = &'a Judged>) -> String {
         return rows;
     }
     format!(
-        "<table><thead><tr><th></th><th>§</th><th>claim</th><th>paper</th><th>ns-2</th><th>here</th><th>verdict</th></tr>\
+        "<table><thead><tr><th></th><th>§</th><th>claim</th><th>paper</th><th>ns-2, simulator</th><th>here</th><th>verdict</th></tr>\
 </thead><tbody>\n{rows}</tbody></table>\n"
     )
 }

@@ -39,6 +39,9 @@ pub struct FlowSweep {
     /// Time between two samples of the congestion windows. Without it there are no samples.
     #[serde(default)]
     pub window_interval: Option<ScenarioSeconds>,
+    /// Play on this machine's kernel, in network namespaces, and not in the simulator.
+    #[serde(default)]
+    pub kernel: bool,
     /// All other parameters.
     pub cluster: ClusterScenario,
 }
@@ -77,6 +80,9 @@ pub struct StringSweep {
     pub rate_control: Vec<bool>,
     /// Number of flows that are shown individually.
     pub sampled: usize,
+    /// Play on this machine's kernel, in network namespaces, and not in the simulator.
+    #[serde(default)]
+    pub kernel: bool,
     /// All other parameters.
     pub rate: RateScenario,
 }
@@ -245,6 +251,11 @@ impl FlowSweep {
             .check()
             .map_err(|error| in_table("flows.cluster", &error.into()))?;
         must(
+            !self.kernel || super::kernel::can_play_cluster(cluster),
+            "flows.kernel",
+            super::kernel::LIMITS,
+        )?;
+        must(
             cluster.failover_at <= cluster.end,
             "flows.cluster.failover_at",
             "must be within the run",
@@ -286,6 +297,11 @@ impl StringSweep {
         )?;
         must(!self.rate_control.is_empty(), "strings.rate_control", NOT_EMPTY)?;
         let rate = &self.rate;
+        must(
+            !self.kernel || super::kernel::can_play_strings(rate),
+            "strings.kernel",
+            super::kernel::LIMITS,
+        )?;
         must(
             self.sampled <= rate.flows as usize * 2,
             "strings.sampled",

@@ -10,6 +10,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use sim::flow::TcpVariant;
 use sim::net::TraceEvent;
+use sim::scenario::FlowResult;
 use sim::scenario::cluster::ClusterScenario;
 use sim::scenario::edge::EdgeRecovery as LocalRecovery;
 use sim::scenario::rate::{RateResult, RateScenario};
@@ -24,10 +25,11 @@ const WIRE_BYTES_PER_DATA_BYTE: f64 = 1500.0 / 1460.0;
 /// Length of the bins of [`RateResult::flow_bins`], in seconds.
 pub const FLOW_BIN_S: f64 = 0.5;
 
-/// One simulation.
+/// One run.
 #[derive(Clone, Debug)]
 pub struct SweepRun {
     number: u32,
+    is_on_kernel: bool,
     what: SweepRunKind,
 }
 
@@ -63,13 +65,24 @@ impl FigureScenario {
     /// The scenario's runs with these seeds, in the order of their numbers.
     pub fn runs(&self, seeds: RangeInclusive<u64>) -> Vec<SweepRun> {
         let mut whats = Vec::new();
-        match self {
-            Self::Flows(sweep) => sweep.runs(seeds, &mut whats),
-            Self::Strings(sweep) => sweep.runs(seeds, &mut whats),
-            Self::UnusedFlowTime(_) => (),
-        }
+        let is_on_kernel = match self {
+            Self::Flows(sweep) => {
+                sweep.runs(seeds, &mut whats);
+                sweep.kernel
+            }
+            Self::Strings(sweep) => {
+                sweep.runs(seeds, &mut whats);
+                sweep.kernel
+            }
+            Self::UnusedFlowTime(_) => false,
+        };
         let numbered = (0..).zip(whats);
-        numbered.map(|(number, what)| SweepRun { number, what }).collect()
+        let run = |(number, what)| SweepRun {
+            number,
+            is_on_kernel,
+            what,
+        };
+        numbered.map(run).collect()
     }
 }
 
@@ -131,12 +144,27 @@ impl StringSweep {
 }
 
 impl SweepRun {
-    /// Simulates the run.
+    /// Whether the run is played on this machine's kernel, and so needs the machine for itself.
+    pub const fn is_on_kernel(&self) -> bool {
+        self.is_on_kernel
+    }
+
+    /// Plays the run.
     ///
     /// # Errors
-    /// If the scenario is impossible. A checked scenario is possible.
+    /// If the scenario is impossible. A checked scenario is possible in the simulator. A run on the kernel may fail for other reasons.
     pub fn play(&self) -> Result<Rows> {
         match &self.what {
+            SweepRunKind::Cluster {
+                cluster, recovery, ..
+            } if self.is_on_kernel => {
+                let flows = super::kernel::play_cluster(self.number, cluster, *recovery)?;
+                Ok(self.flow_rows(cluster, *recovery, &flows))
+            }
+            SweepRunKind::Strings { rate, run, sampled } if self.is_on_kernel => {
+                let result = super::kernel::play_strings(self.number, rate)?;
+                Ok(self.strings_rows(rate, *run, *sampled, &result))
+            }
             SweepRunKind::Cluster {
                 cluster,
                 recovery,
@@ -213,23 +241,7 @@ impl SweepRun {
                 });
             }
         })?;
-        rows.flows = result
-            .flows
-            .iter()
-            .map(|flow| FlowRow {
-                run: self.number,
-                variant: variant_name(cluster.tcp.variant).to_owned(),
-                failover_s,
-                recovery,
-                seed,
-                arrival_s: seconds(flow.start),
-                completion_s: flow.completion_s(),
-                timeouts: flow.timeouts,
-                syn_timeouts: flow.syn_timeouts,
-                retransmitted_segments: flow.retransmitted,
-                threshold_segments: flow.threshold,
-            })
-            .collect();
+        rows.append(self.flow_rows(cluster, recovery, &result.flows));
         let edges = (1..).zip(result.edges.into_iter().flatten());
         rows.memory.extend(edges.map(|(edge, counts)| MemoryRow {
             run: self.number,
@@ -242,6 +254,26 @@ impl SweepRun {
             peak_bytes: counts.cache.peak_bytes,
         }));
         Ok(rows)
+    }
+
+    fn flow_rows(&self, cluster: &ClusterScenario, recovery: RecoveryMode, flows: &[FlowResult]) -> Rows {
+        let row = |flow: &FlowResult| FlowRow {
+            run: self.number,
+            variant: variant_name(cluster.tcp.variant).to_owned(),
+            failover_s: cluster.failover.as_secs_f64(),
+            recovery,
+            seed: cluster.seed,
+            arrival_s: seconds(flow.start),
+            completion_s: flow.completion_s(),
+            timeouts: flow.timeouts,
+            syn_timeouts: flow.syn_timeouts,
+            retransmitted_segments: flow.retransmitted,
+            threshold_segments: flow.threshold,
+        };
+        Rows {
+            flows: flows.iter().map(row).collect(),
+            ..Rows::default()
+        }
     }
 
     fn strings_rows(&self, rate: &RateScenario, of: StringsRun, sampled: usize, result: &RateResult) -> Rows {

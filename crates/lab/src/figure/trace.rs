@@ -103,6 +103,12 @@ fn chosen(runs: Vec<SweepRun>, names: &[String]) -> Result<Vec<SweepRun>> {
     if runs.is_empty() {
         return Err(WrongUse("nothing is simulated for it".into()).into());
     }
+    if runs.iter().any(SweepRun::is_on_kernel) {
+        return Err(WrongUse(
+            "it is played on the kernel; `edge-failover --keep` and `edge-rate --keep` leave captures".into(),
+        )
+        .into());
+    }
     let there: Vec<_> = runs.iter().map(SweepRun::name).collect();
     if let Some(unknown) = names.iter().find(|name| !there.contains(name)) {
         return Err(WrongUse(format!("no run {unknown}; there are {}", there.join(", "))).into());

@@ -47,28 +47,38 @@ pub fn results(
     Ok(results)
 }
 
-/// Executes the runs. Returns the rows of each run, in the order of `runs`.
+/// Executes the runs: first those of the simulator, then, one at a time, those on the kernel. Returns the rows of each run, in the order of
+/// `runs`.
 fn play(runs: &[(usize, SweepRun)], jobs: usize) -> Result<Vec<Rows>> {
+    let (real, simulated): (Vec<_>, Vec<_>) =
+        (0..runs.len()).partition(|index| runs[*index].1.is_on_kernel());
+    if !real.is_empty() {
+        super::kernel::check_machine()?;
+    }
     let bar = ProgressBar::new(runs.len() as u64).with_style(
         ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {elapsed} ({eta} left)")
             .context("the progress bar's template")?,
     );
     let next = AtomicUsize::new(0);
     let played: Vec<Mutex<Option<Result<Rows>>>> = runs.iter().map(|_| Mutex::new(None)).collect();
+    let play_one = |index: usize| {
+        let rows = runs[index].1.play();
+        let mut slot = played[index]
+            .lock()
+            .expect("no thread panics while it holds this lock");
+        *slot = Some(rows);
+        bar.inc(1);
+    };
     thread::scope(|scope| {
-        for _ in 0..jobs.min(runs.len()) {
+        for _ in 0..jobs.min(simulated.len()) {
             scope.spawn(|| {
-                while let Some(((_, run), slot)) = {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    runs.get(index).zip(played.get(index))
-                } {
-                    let rows = run.play();
-                    *slot.lock().expect("no thread panics while it holds this lock") = Some(rows);
-                    bar.inc(1);
+                while let Some(index) = simulated.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    play_one(*index);
                 }
             });
         }
     });
+    real.into_iter().for_each(play_one);
     bar.finish_and_clear();
     let rows = played.into_iter().map(|slot| {
         let rows = slot.into_inner().ok().flatten();

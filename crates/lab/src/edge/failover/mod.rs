@@ -7,3 +7,4 @@ mod play;
 mod report;
 
 pub use options::EdgeFailoverOptions;
+pub use play::measure;

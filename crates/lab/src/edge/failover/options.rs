@@ -80,6 +80,9 @@ pub struct EdgeFailoverOptions {
     /// Play only one of the two runs.
     #[arg(long, value_enum, conflicts_with = "baseline")]
     pub only: Option<EdgeVariant>,
+    /// Segments of a short flow, the request's or reply's header included.
+    #[arg(skip = SHORT_SEGMENTS)]
+    pub segments: u64,
     #[command(flatten)]
     pub run: RunOptions,
 }
@@ -92,8 +95,9 @@ const AFTER: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Data bytes of a full segment, with timestamps.
 const SEGMENT: u64 = 1448;
-/// Bytes of content so that a request or reply with its header has 10 segments.
-const SHORT: u64 = 10 * SEGMENT - 400;
+const SHORT_SEGMENTS: u64 = 10;
+/// Bytes that are left for a request's or reply's header.
+const HEADER: u64 = 400;
 /// Bytes of content of a long flow.
 const LONG: u64 = 1000 * SEGMENT;
 /// Earliest and latest arrival of a long flow before the failure. At the failure, none is complete.
@@ -137,7 +141,7 @@ impl EdgeFailoverOptions {
 
     /// Sizes of the files that the server must have.
     pub fn sizes(&self) -> [u64; 2] {
-        [SHORT, LONG]
+        [self.segments * SEGMENT - HEADER, LONG]
     }
 
     /// The flows of a run that begins at `start`.
@@ -150,14 +154,15 @@ impl EdgeFailoverOptions {
             bytes,
             source: client(index % CLIENTS).ip(self.ipv6),
         };
+        let [short, long] = self.sizes();
         let mut flows = Vec::new();
         for number in 0..u64::from(self.short()) {
             let at_us = number * gap + chance.random_range(0..gap);
-            flows.push(flow(flows.len(), at_us, SHORT));
+            flows.push(flow(flows.len(), at_us, short));
         }
         for _ in 0..self.long {
             let at_us = BEFORE.as_micros() as u64 - chance.random_range(LONG_BEFORE);
-            flows.push(flow(flows.len(), at_us, LONG));
+            flows.push(flow(flows.len(), at_us, long));
         }
         FlowPlan {
             server: self.service(),

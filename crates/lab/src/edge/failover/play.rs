@@ -56,6 +56,20 @@ pub fn play(
     run: &LabRun<'_>,
     problems: &mut Vec<String>,
 ) -> Result<EdgeFailoverFindings> {
+    let facts = measure(options, variant, run, problems)?;
+    Ok(EdgeFailoverFindings::of(options, variant, &facts))
+}
+
+/// Executes one variant of the run. Returns everything that was measured.
+///
+/// # Errors
+/// If the run could not be finished.
+pub fn measure(
+    options: &EdgeFailoverOptions,
+    variant: EdgeVariant,
+    run: &LabRun<'_>,
+    problems: &mut Vec<String>,
+) -> Result<FailoverFacts> {
     let clock = ClockOffset::measure();
     run.step("set up");
     let bed = FailoverTestbed::set(options, variant, run)?;
@@ -92,7 +106,8 @@ pub fn play(
         one_way: options.round_trip() / 2,
     };
     let ms = |from: Instant, to: Instant| crate::clock::ms(from.as_nanos(), to.as_nanos());
-    let facts = FailoverFacts {
+    Ok(FailoverFacts {
+        fault: times.fault,
         hit: hit_flows(&trace, span),
         differing: differing(&plan, &report, run)?,
         detection_ms: times.declared.map(|declared| ms(fault, declared)),
@@ -101,8 +116,7 @@ pub fn play(
         plan,
         report,
         edges,
-    };
-    Ok(EdgeFailoverFindings::of(options, variant, &facts))
+    })
 }
 
 impl FailoverTestbed {

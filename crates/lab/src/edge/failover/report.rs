@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
+use proto::Instant;
 use serde::Serialize;
 
 use super::gaps::{FlowLoss, HitFlow};
@@ -18,6 +19,8 @@ use crate::run::{LabFindings, append};
 
 /// Everything that was measured in one variant of a run.
 pub struct FailoverFacts {
+    /// When the failure began.
+    pub fault: Instant,
     pub plan: FlowPlan,
     pub report: FlowReport,
     pub trace: EdgeTrace,

@@ -8,5 +8,5 @@ mod plan;
 mod process;
 
 pub use client::main;
-pub use plan::{FlowPlan, FlowReport, PlannedFlow, TransferDirection};
+pub use plan::{FlowOutcome, FlowPlan, FlowReport, PlannedFlow, TransferDirection};
 pub use process::{FLOWS, FlowProcess};

@@ -6,4 +6,5 @@ mod play;
 mod report;
 mod shares;
 
-pub use options::EdgeRateOptions;
+pub use options::{CongestionOption, EdgeRateOptions, RateLoad, SETTLING, StringRatio};
+pub use play::{LEFT, RateFacts, measure};

@@ -70,8 +70,28 @@ pub struct EdgeRateOptions {
     /// Play only one of the two runs.
     #[arg(long, value_enum, conflicts_with = "baseline")]
     pub only: Option<EdgeVariant>,
+    /// When flows begin, and how much they transfer.
+    #[arg(skip)]
+    pub load: RateLoad,
     #[command(flatten)]
     pub run: RunOptions,
+}
+
+/// When the flows of a run begin, and how much they transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RateLoad {
+    /// They begin in the first two seconds, and go on until the run ends.
+    #[default]
+    Endless,
+    /// They begin one after the other, before and after the failure, and each has its bytes (section 7.4 of the HALR thesis).
+    Arriving {
+        /// Time between the beginnings of two flows.
+        gap: Duration,
+        /// Content bytes of a flow.
+        bytes: u64,
+        /// When the string fails, after the first flow has begun.
+        failure_at: Duration,
+    },
 }
 
 /// Rates of two strings.
@@ -126,8 +146,8 @@ impl CongestionOption {
     }
 }
 
-/// Time from the first flow to the failure.
-pub const BEFORE: Duration = Duration::from_secs(4);
+/// Time from the first flow to the failure with [`RateLoad::Endless`].
+const BEFORE: Duration = Duration::from_secs(4);
 /// Time in which the flows begin.
 const ARRIVALS_US: u64 = 2_000_000;
 /// Time after the failover until shares and drops are judged.
@@ -151,6 +171,14 @@ impl EdgeRateOptions {
             TransferDirection::Download => APPLICATION.port(),
         };
         SocketAddr::new(SERVER.ip(self.ipv6), port)
+    }
+
+    /// Time from the first flow to the failure.
+    pub fn before(&self) -> Duration {
+        match self.load {
+            RateLoad::Endless => BEFORE,
+            RateLoad::Arriving { failure_at, .. } => failure_at,
+        }
     }
 
     /// Rate of each string, in Mbit/s.
@@ -181,17 +209,23 @@ impl EdgeRateOptions {
     /// The flows of a run that begins at `start`.
     pub fn plan(&self, start: Instant, seed: u64) -> FlowPlan {
         let mut chance = Xoshiro256PlusPlus::seed_from_u64(seed);
-        let flow = |index: u32| PlannedFlow {
-            at_us: chance.random_range(0..ARRIVALS_US),
-            direction: self.workload,
-            bytes: ENDLESS,
-            source: client(index as usize % CLIENTS).ip(self.ipv6),
+        let flow = |index: u32| {
+            let (at_us, bytes) = match self.load {
+                RateLoad::Endless => (chance.random_range(0..ARRIVALS_US), ENDLESS),
+                RateLoad::Arriving { gap, bytes, .. } => ((gap * index).as_micros() as u64, bytes),
+            };
+            PlannedFlow {
+                at_us,
+                direction: self.workload,
+                bytes,
+                source: client(index as usize % CLIENTS).ip(self.ipv6),
+            }
         };
         let flows = (0..self.flows).map(flow).collect();
         FlowPlan {
             server: self.service(),
             start_ns: start.as_nanos(),
-            until_ms: (BEFORE + self.failover + SETTLING + self.measure).as_millis() as u64,
+            until_ms: (self.before() + self.failover + SETTLING + self.measure).as_millis() as u64,
             may_stop: true,
             flows,
             seed,

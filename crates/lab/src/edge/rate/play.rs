@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use proto::Instant;
 
-use super::options::{APPLICATION, BEFORE, EdgeRateOptions, SETTLING};
+use super::options::{APPLICATION, EdgeRateOptions, SETTLING};
 use super::report::{EdgeRateFindings, RateSide};
 use super::shares::FlowShares;
 use crate::bench::start_sink;
@@ -26,7 +26,7 @@ use crate::run::LabRun;
 const WORKERS: u32 = 1;
 const HEADSTART: Duration = Duration::from_millis(300);
 /// Index of the string that is left.
-const LEFT: usize = 1;
+pub const LEFT: usize = 1;
 
 /// Everything that runs. The fields are dropped in order of declaration.
 struct RateTestbed {
@@ -43,11 +43,29 @@ enum MeasuredServer {
     Sink(#[expect(dead_code, reason = "it is killed on drop")] LoggedProcess),
 }
 
-/// The time that is judged.
-struct RateSpan {
-    completed: Instant,
+/// The times of a run.
+#[derive(Clone, Copy)]
+pub struct RateTimes {
+    /// When the first flow was to begin.
+    pub start: Instant,
+    /// When the string failed.
+    pub fault: Instant,
+    /// When both edges had moved its flows.
+    pub completed: Instant,
+    /// From here on, shares and drops are judged.
     settled: Instant,
     end: Instant,
+}
+
+/// Everything that was measured in one variant of a run.
+pub struct RateFacts {
+    pub times: RateTimes,
+    /// The clocks of the times and of the captures.
+    pub clock: ClockOffset,
+    /// For each string: what it has carried in the direction of the data.
+    pub strings: Vec<Carried>,
+    pub trace: EdgeTrace,
+    edges: Option<[ReportedEdge; 2]>,
 }
 
 /// Executes one variant of the run.
@@ -60,13 +78,28 @@ pub fn play(
     run: &LabRun<'_>,
     problems: &mut Vec<String>,
 ) -> Result<EdgeRateFindings> {
+    let facts = measure(options, variant, run, problems)?;
+    Ok(EdgeRateFindings::of(options, variant, facts.side(options)))
+}
+
+/// Executes one variant of the run. Returns everything that was measured.
+///
+/// # Errors
+/// If the run could not be finished.
+pub fn measure(
+    options: &EdgeRateOptions,
+    variant: EdgeVariant,
+    run: &LabRun<'_>,
+    problems: &mut Vec<String>,
+) -> Result<RateFacts> {
     let clock = ClockOffset::measure();
     run.step("set up");
     let bed = RateTestbed::set(options, variant, run)?;
     run.step("load");
     let start = monotonic() + HEADSTART;
     let flows = FlowProcess::start(&bed.network.clients, &options.plan(start, run.seed))?;
-    std::thread::sleep((start + BEFORE).since(monotonic()));
+    let before = options.before();
+    std::thread::sleep((start + before).since(monotonic()));
     run.step("fail");
     let fault = StringFault::PowerOff.inject(&bed.network, options.failover)?;
     std::thread::sleep((fault + options.failover).since(monotonic()));
@@ -75,7 +108,7 @@ pub fn play(
     }
     let moved = monotonic();
     run.step("measure");
-    let end = start + BEFORE + options.failover + SETTLING + options.measure;
+    let end = start + before + options.failover + SETTLING + options.measure;
     std::thread::sleep((moved + SETTLING).since(monotonic()) + options.measure / 2);
     let edges = bed
         .daemons
@@ -90,15 +123,16 @@ pub fn play(
         }
         None => moved,
     };
-    let span = RateSpan {
+    let times = RateTimes {
+        start,
+        fault,
         completed,
         settled: completed + SETTLING,
         end,
     };
     run.step("judge");
     problems.extend(failed(&report));
-    let side = bed.judge(options, run, &span, (clock, edges), problems)?;
-    Ok(EdgeRateFindings::of(options, variant, side))
+    bed.end(options, run, (times, clock, edges), problems)
 }
 
 fn failed(report: &FlowReport) -> Option<String> {
@@ -148,65 +182,69 @@ impl RateTestbed {
         })
     }
 
-    /// Ends the run, and computes what is judged.
-    fn judge(
+    /// Ends the run, and reads what it has left.
+    fn end(
         self,
         options: &EdgeRateOptions,
         run: &LabRun<'_>,
-        span: &RateSpan,
-        (clock, edges): (ClockOffset, Option<[ReportedEdge; 2]>),
+        (times, clock, edges): (RateTimes, ClockOffset, Option<[ReportedEdge; 2]>),
         problems: &mut Vec<String>,
-    ) -> Result<RateSide> {
+    ) -> Result<RateFacts> {
         let captures = self.captures.stop()?;
-        let mut strings = self.emulators.finish()?;
-        let [there, back] = strings.swap_remove(LEFT);
-        let carried = match options.workload {
-            TransferDirection::Upload => there,
-            TransferDirection::Download => back,
+        let way = match options.workload {
+            TransferDirection::Upload => 0,
+            TransferDirection::Download => 1,
         };
-        run.keep("queue.json", &carried)?;
-        if carried.passed.overrun > 0 {
-            problems.push(format!(
-                "the emulator was too slow for {} frames",
-                carried.passed.overrun
-            ));
+        let strings = self.emulators.finish()?.into_iter();
+        let strings: Vec<_> = strings
+            .map(|mut carried| std::mem::take(&mut carried[way]))
+            .collect();
+        run.keep("queue.json", &strings[LEFT])?;
+        let overrun = strings[LEFT].passed.overrun;
+        if overrun > 0 {
+            problems.push(format!("the emulator was too slow for {overrun} frames"));
         }
         if let Some(daemons) = self.daemons {
             problems.extend(daemons.stop().err().map(|error| format!("{error:#}")));
         }
-        let trace = EdgeTrace::read(&captures, options.service(), clock.realtime_ns(span.end))?;
+        let trace = EdgeTrace::read(&captures, options.service(), clock.realtime_ns(times.end))?;
         problems.extend(trace.violations.iter().cloned());
-        let judged = (clock.realtime_ns(span.settled), clock.realtime_ns(span.end));
-        let shares = FlowShares::of(&trace, options.workload, judged);
-        Ok(side(&carried, span, shares, edges))
+        Ok(RateFacts {
+            times,
+            clock,
+            strings,
+            trace,
+            edges,
+        })
     }
 }
 
-/// The findings from what the string that is left has carried.
-fn side(
-    carried: &Carried,
-    span: &RateSpan,
-    shares: FlowShares,
-    edges: Option<[ReportedEdge; 2]>,
-) -> RateSide {
-    let bins = |from: Instant, to: Instant| carried.queue.between(from.as_nanos(), to.as_nanos());
-    let drops = |from, to| bins(from, to).map(|bin| bin.dropped).sum();
-    let longest = |from, to| bins(from, to).map(|bin| bin.waiting_max).max().unwrap_or(0);
-    let RateSpan {
-        completed,
-        settled,
-        end,
-    } = *span;
-    let bytes: u64 = bins(settled, end).map(|bin| bin.bytes).sum();
-    RateSide {
-        jain: shares.jain,
-        shares,
-        drops_after_settling: drops(settled, end),
-        drops_while_settling: drops(completed, settled),
-        queue_max_packets: longest(settled, end),
-        queue_max_while_settling_packets: longest(completed, settled),
-        throughput_mbit: bytes as f64 * 8.0 / 1e6 / end.since(settled).as_secs_f64(),
-        edges,
+impl RateFacts {
+    /// The findings.
+    fn side(self, options: &EdgeRateOptions) -> RateSide {
+        let RateTimes {
+            completed,
+            settled,
+            end,
+            ..
+        } = self.times;
+        let judged = (self.clock.realtime_ns(settled), self.clock.realtime_ns(end));
+        let shares = FlowShares::of(&self.trace, options.workload, judged);
+        let queue = &self.strings[LEFT].queue;
+        let bins = |from: Instant, to: Instant| queue.between(from.as_nanos(), to.as_nanos());
+        let drops = |from, to| bins(from, to).map(|bin| bin.dropped).sum();
+        let longest = |from, to| bins(from, to).map(|bin| bin.waiting_max).max().unwrap_or(0);
+        let bytes: u64 = bins(settled, end).map(|bin| bin.bytes).sum();
+        RateSide {
+            jain: shares.jain,
+            shares,
+            drops_after_settling: drops(settled, end),
+            drops_while_settling: drops(completed, settled),
+            queue_max_packets: longest(settled, end),
+            queue_max_while_settling_packets: longest(completed, settled),
+            throughput_mbit: bytes as f64 * 8.0 / 1e6 / end.since(settled).as_secs_f64(),
+            edges: self.edges,
+        }
     }
 }
 

@@ -32,17 +32,20 @@ pub enum ClaimEvidence {
     Simulation,
     /// Simulated runs, compared with the thesis' closed forms.
     Model,
+    /// Runs on this machine's kernel.
+    Kernel,
 }
 
 impl ClaimEvidence {
     /// All kinds.
-    pub const ALL: [Self; 2] = [Self::Simulation, Self::Model];
+    pub const ALL: [Self; 3] = [Self::Simulation, Self::Model, Self::Kernel];
 
     /// The kind's name in the report.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Simulation => "by simulation",
             Self::Model => "by a model against simulation",
+            Self::Kernel => "on the kernel",
         }
     }
 }
@@ -63,8 +66,8 @@ pub enum Expected {
 pub struct FigureClaimResult {
     /// Our result.
     pub here: String,
-    /// ns-2's result, if there is one.
-    pub ns2: Option<String>,
+    /// The result of another program, if there is one: of ns-2, or of the simulator beside the kernel.
+    pub beside: Option<String>,
     /// Whether the claim's rule holds for all flows.
     pub holds: bool,
     /// Whether the rule holds for the first seed's flows, which arrive at the thesis' times.
@@ -75,7 +78,7 @@ impl FigureClaimResult {
     pub fn new(here: impl Into<String>, holds: bool) -> Self {
         Self {
             here: here.into(),
-            ns2: None,
+            beside: None,
             holds,
             holds_first: holds,
         }
@@ -85,9 +88,9 @@ impl FigureClaimResult {
         Self { holds_first, ..self }
     }
 
-    pub fn beside(self, ns2: impl Into<String>) -> Self {
+    pub fn beside(self, other: impl Into<String>) -> Self {
         Self {
-            ns2: Some(ns2.into()),
+            beside: Some(other.into()),
             ..self
         }
     }

@@ -1,7 +1,9 @@
 //! The thesis' checkable claims, one row each, and our results for them. Also our own claims about the figures for today's hosts.
 
 mod claim;
+mod compare;
 mod completion;
+mod kernel;
 mod rate;
 mod timeouts;
 mod today;
@@ -46,7 +48,7 @@ pub struct Judged {
     pub verdict: FigureClaimVerdict,
 }
 
-/// All claims in the order of the thesis, then ours about today's hosts.
+/// All claims in the order of the thesis, then ours about today's hosts, then those about the kernel.
 pub fn all() -> impl Iterator<Item = &'static FigureClaim> {
     [
         unit::CLAIMS,
@@ -55,6 +57,7 @@ pub fn all() -> impl Iterator<Item = &'static FigureClaim> {
         completion::MODEL_CLAIMS,
         rate::CLAIMS,
         today::CLAIMS,
+        kernel::CLAIMS,
     ]
     .into_iter()
     .flatten()

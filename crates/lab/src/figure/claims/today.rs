@@ -2,20 +2,21 @@
 //! The expectations come from our own runs of these figures. A claim's section is the section whose network is used.
 
 use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult, OURS, percent, seconds};
-use crate::figure::results::{Results, StringsSummary, greatest, least, mean};
+use super::compare::{CompletionScenarios, fair, lost_syns, prompt, queue, settled, shorter, time, used};
+use crate::figure::results::{Results, greatest, least, mean};
 use crate::figure::rows::FlowRow;
 use crate::figure::scenario::RecoveryMode;
 
-const COMPLETION: [(&str, f64); 3] = [
+pub const COMPLETION: CompletionScenarios = [
     ("today-completion-failover-0.5s", 0.5),
     ("today-completion-failover-3s", 3.0),
     ("today-completion-failover-5s", 5.0),
 ];
 const TIMEOUTS: &str = "today-timeouts";
-const EQUAL: &str = "today-strings-buffer-750";
+pub const EQUAL: &str = "today-strings-buffer-750";
 const HALF: &str = "unequal-strings-2-to-1";
 const QUARTER: &str = "unequal-strings-4-to-1";
-const FAILOVER_AT_S: f64 = 2.0;
+
 pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
         id: "today-12a",
@@ -25,24 +26,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         figure: "today-12",
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
-        find: |results| {
-            let of = |recovery| {
-                let hit = |row: &&FlowRow| (FAILOVER_AT_S..FAILOVER_AT_S + 0.49).contains(&row.arrival_s);
-                greatest(
-                    results
-                        .flows(COMPLETION[0].0, recovery)?
-                        .into_iter()
-                        .filter(hit)
-                        .map(time),
-                )
-            };
-            let (with, without) = (of(RecoveryMode::Lowest)?, of(RecoveryMode::None)?);
-            let here = format!("up to {}, with HALR {}", seconds(without), seconds(with));
-            Some(FigureClaimResult::new(
-                here,
-                (1.4..1.7).contains(&without) && with < 0.8,
-            ))
-        },
+        find: |results| lost_syns(results, COMPLETION[0].0),
     },
     FigureClaim {
         id: "today-13a",
@@ -52,7 +36,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         figure: "today-13",
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
-        find: |results| shorter(results, mean),
+        find: |results| shorter(results, &COMPLETION, mean),
     },
     FigureClaim {
         id: "today-14a",
@@ -64,7 +48,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         figure: "today-14",
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
-        find: |results| shorter(results, greatest),
+        find: |results| shorter(results, &COMPLETION, greatest),
     },
     FigureClaim {
         id: "today-14b",
@@ -75,16 +59,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         figure: "today-14",
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
-        find: |results| {
-            let late = |recovery| {
-                let latest = COMPLETION
-                    .map(|(scenario, failover_s)| lateness(results, scenario, failover_s, recovery));
-                greatest(latest.into_iter().collect::<Option<Vec<_>>>()?)
-            };
-            let (with, without) = (late(RecoveryMode::Lowest)?, late(RecoveryMode::None)?);
-            let here = format!("{} at most, without HALR {}", seconds(with), seconds(without));
-            Some(FigureClaimResult::new(here, with < 0.5 && without > 4.0))
-        },
+        find: |results| prompt(results, &COMPLETION),
     },
     FigureClaim {
         id: "today-16a",
@@ -255,43 +230,6 @@ pub const CLAIMS: &[FigureClaim] = &[
     },
 ];
 
-fn time(row: &FlowRow) -> f64 {
-    row.completion_s.unwrap_or(f64::INFINITY)
-}
-
-/// The undisturbed completion time.
-fn normal(rows: &[&FlowRow]) -> Option<f64> {
-    least(rows.iter().map(|row| time(row)))
-}
-
-/// Compares a statistic of the disturbed flows' completion times, such as the mean, with HALR and without. Does so for each of the three
-/// failovers. `number` computes the statistic.
-fn shorter(results: &Results, number: fn(Vec<f64>) -> Option<f64>) -> Option<FigureClaimResult> {
-    let mut holds = true;
-    let mut here = Vec::new();
-    for (scenario, _) in COMPLETION {
-        let of = |recovery| {
-            let rows = results.flows(scenario, recovery)?;
-            let normal = normal(&rows)?;
-            let disturbed = rows.into_iter().map(time).filter(|time| *time > normal + 0.01);
-            number(disturbed.collect())
-        };
-        let (with, without) = (of(RecoveryMode::Lowest)?, of(RecoveryMode::None)?);
-        holds &= with < without;
-        here.push(format!("{with:.2} < {without:.2} s"));
-    }
-    Some(FigureClaimResult::new(here.join(", "), holds))
-}
-
-/// Lateness of the last flow, in seconds: its completion minus the failover's end and the undisturbed completion time.
-fn lateness(results: &Results, scenario: &str, failover_s: f64, recovery: RecoveryMode) -> Option<f64> {
-    let rows = results.flows(scenario, recovery)?;
-    let over_s = FAILOVER_AT_S + failover_s;
-    let due_s = over_s + normal(&rows)?;
-    let hit = rows.into_iter().filter(|row| row.arrival_s < over_s);
-    greatest(hit.map(|row| row.arrival_s + time(row) - due_s))
-}
-
 /// For each failover: its duration, and the mean of `number` over its flows with HALR and without.
 fn per_failover(results: &Results, number: fn(&FlowRow) -> f64) -> Option<Vec<(f64, f64, f64)>> {
     let (with, without) = (
@@ -310,51 +248,4 @@ fn per_failover(results: &Results, number: fn(&FlowRow) -> f64) -> Option<Vec<(f
     };
     let both = |failover_s: f64| Some((failover_s, of(&with, failover_s)?, of(&without, failover_s)?));
     failovers.into_iter().map(both).collect()
-}
-
-/// Means over the seeds, with rate control and without.
-fn both(results: &Results, scenario: &str, value: fn(&StringsSummary) -> f64) -> Option<(f64, f64)> {
-    let of = |rate_control| mean(results.strings_of(scenario, rate_control)?.iter().map(value));
-    Some((of(true)?, of(false)?))
-}
-
-fn used(results: &Results, scenario: &str, rate_mbps: f64) -> Option<FigureClaimResult> {
-    let (with, _) = both(results, scenario, |run| run.mean_mbps)?;
-    let (even, uneven) = both(results, scenario, |run| run.deviation_mbps)?;
-    let here = format!("{with:.1} Mb/s ± {even:.1}, without ± {uneven:.1}");
-    Some(FigureClaimResult::new(
-        here,
-        with > 0.9 * rate_mbps && even < 0.5 * uneven,
-    ))
-}
-
-fn fair(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
-    let (with, without) = both(results, scenario, |run| run.jain)?;
-    let here = format!("{with:.2}, without {without:.2}");
-    Some(FigureClaimResult::new(here, with > 0.85 && with > without))
-}
-
-fn queue(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
-    let (with, without) = both(results, scenario, |run| run.queue_mean)?;
-    Some(FigureClaimResult::new(
-        format!("{with:.0} < {without:.0} packets"),
-        with < 0.75 * without,
-    ))
-}
-
-/// Compares the drops with rate control and without, from 10 s after the failover's end on. Each number is the mean
-/// over the seeds.
-fn settled(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
-    let (_, rows) = results.scenarios.get(scenario)?;
-    let seeds = results.strings_of(scenario, true)?.len() as f64;
-    let dropped = |rate_control: bool| {
-        let late = rows
-            .bins
-            .iter()
-            .filter(|row| row.rate_control == rate_control && row.end_s > 18.0);
-        late.map(|row| row.dropped_packets as f64).sum::<f64>() / seeds
-    };
-    let (with, without) = (dropped(true), dropped(false));
-    let here = format!("{with:.1} packets, without {without:.0}");
-    Some(FigureClaimResult::new(here, with < 0.01 * without))
 }

@@ -1,0 +1,370 @@
+//! Plays a scenario on this machine's kernel: real hosts in network namespaces, `steadfast edge`, and captures at both ends. The results
+//! are of the simulator's types, so figures and claims do not know the difference.
+//!
+//! Captures do not show how often a sender's timers expired, nor its slow start threshold: these are 0. So is the number of segments that
+//! short flows sent again.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use proto::Instant;
+use sim::flow::FlowConfig;
+use sim::scenario::FlowResult;
+use sim::scenario::cluster::ClusterScenario;
+use sim::scenario::rate::{Bin, RateFlow, RateResult, RateScenario};
+
+use super::scenario::RecoveryMode;
+use crate::edge::daemon::RecoveryOption;
+use crate::edge::failover::{self, EdgeFailoverOptions};
+use crate::edge::fault::StringFault;
+use crate::edge::flows::{FlowOutcome, TransferDirection};
+use crate::edge::network::ClusterPlace;
+use crate::edge::rate::{self, CongestionOption, EdgeRateOptions, LEFT, RateFacts, RateLoad, StringRatio};
+use crate::edge::trace::{TO_SERVER, TracedFlow};
+use crate::edge::variant::EdgeVariant;
+use crate::run::{Lab, LabRun, Progress, RunOptions};
+
+/// The condition for a scenario with `kernel = true`.
+pub const LIMITS: &str = "the kernel plays Linux's TCP (the values of scenarios/kernel-*.toml), without random losses, with default arrivals, \
+                          and over strings of which one has 1, 1/2 or 1/4 of the failed one's rate";
+
+/// Bytes of a data segment with timestamps.
+const SEGMENT: u64 = 1448;
+/// Time between two samples of throughput.
+const BIN_NS: u64 = 100_000_000;
+/// Time between two samples of the queue.
+const QUEUE_NS: u64 = 20_000_000;
+/// Time between two samples of a flow's throughput.
+const FLOW_BIN_NS: u64 = 500_000_000;
+/// Time by which a packet may be late on a busy machine.
+const MARGIN: Duration = Duration::from_millis(20);
+
+/// Whether the kernel can play this scenario.
+pub fn can_play_cluster(cluster: &ClusterScenario) -> bool {
+    cluster.tcp == FlowConfig::linux()
+        && cluster.loss == 0.0
+        && cluster.first_arrival.is_zero()
+        && cluster.last_arrival.is_none()
+        && cluster.gap.as_millis() > 0
+}
+
+/// Whether the kernel can play this scenario.
+pub fn can_play_strings(rate: &RateScenario) -> bool {
+    let is_alone = rate.repaired_at.is_none() && rate.recovery.is_none() && rate.jitter.is_zero();
+    rate.tcp == FlowConfig::linux() && is_alone && ratio(rate).is_some()
+}
+
+fn ratio(rate: &RateScenario) -> Option<StringRatio> {
+    let [left, failed] = rate.rate_bits_per_s;
+    match failed.checked_div(left)? {
+        1 => Some(StringRatio::Equal),
+        2 => Some(StringRatio::Half),
+        4 => Some(StringRatio::Quarter),
+        _ => None,
+    }
+}
+
+/// Checks that this machine can play runs.
+///
+/// # Errors
+/// Names everything that is missing.
+pub fn check_machine() -> Result<()> {
+    failover_options(&ClusterScenario::default(), RecoveryMode::None).check_machine()
+}
+
+/// Plays one failover with short flows.
+///
+/// # Errors
+/// If the run could not be played, or a connection failed.
+pub fn play_cluster(
+    number: u32,
+    cluster: &ClusterScenario,
+    recovery: RecoveryMode,
+) -> Result<Vec<FlowResult>> {
+    let options = failover_options(cluster, recovery);
+    let variant = match recovery {
+        RecoveryMode::None => EdgeVariant::Without,
+        RecoveryMode::Lowest | RecoveryMode::Syn | RecoveryMode::All => EdgeVariant::With,
+    };
+    let facts = play(&options.run, (number, cluster.seed), |run, problems| {
+        let facts = failover::measure(&options, variant, run, problems)?;
+        problems.extend(facts.trace.violations.iter().cloned());
+        problems.extend(facts.report.flows.iter().filter_map(|flow| flow.failure.clone()));
+        Ok(facts)
+    })?;
+    let at = |ns: u64| {
+        let since = Instant::from_nanos(ns) + cluster.failover_at;
+        Instant::ZERO + since.since(facts.fault)
+    };
+    let flow = |flow: &FlowOutcome| FlowResult {
+        start: at(flow.arrived_ns),
+        end: Some(at(flow.ended_ns)),
+        timeouts: 0,
+        syn_timeouts: 0,
+        threshold: 0.0,
+        retransmitted: 0,
+        segments: options.segments,
+    };
+    Ok(facts.report.flows.iter().map(flow).collect())
+}
+
+fn failover_options(cluster: &ClusterScenario, recovery: RecoveryMode) -> EdgeFailoverOptions {
+    let one_way = cluster.source_delay + cluster.cluster_delay * 2 + cluster.destination_delay;
+    EdgeFailoverOptions {
+        failover: cluster.failover,
+        margin: 10,
+        policy: match recovery {
+            RecoveryMode::None => RecoveryOption::None,
+            RecoveryMode::Lowest => RecoveryOption::Lowest,
+            RecoveryMode::Syn => RecoveryOption::Syn,
+            RecoveryMode::All => RecoveryOption::All,
+        },
+        caching_after: cluster.recovery.unwrap_or_default().caching_after,
+        arrivals: cluster.gap.as_millis() as u32,
+        long: 0,
+        workload: TransferDirection::Upload,
+        // In the thesis the whole cluster is away during the failover. With one string left, new flows would not wait.
+        fault: StringFault::Both,
+        strings: 2,
+        active_active: false,
+        cluster: place(cluster.source_delay, cluster.destination_delay),
+        nat: false,
+        ipv6: false,
+        rtt: (one_way * 2).as_millis() as u32,
+        large_segments: false,
+        baseline: false,
+        only: None,
+        segments: cluster.segments,
+        run: RunOptions::default(),
+    }
+}
+
+fn place(source_delay: Duration, destination_delay: Duration) -> ClusterPlace {
+    if source_delay < destination_delay {
+        ClusterPlace::NearClients
+    } else {
+        ClusterPlace::NearServers
+    }
+}
+
+/// Plays one failure of a string with long flows.
+///
+/// # Errors
+/// If the run could not be played, or a connection failed.
+pub fn play_strings(number: u32, scenario: &RateScenario) -> Result<RateResult> {
+    let options = rate_options(scenario)?;
+    let variant = if scenario.sharing.is_some() {
+        EdgeVariant::With
+    } else {
+        EdgeVariant::Without
+    };
+    let facts = play(&options.run, (number, scenario.seed), |run, problems| {
+        rate::measure(&options, variant, run, problems)
+    })?;
+    Ok(RateReading::new(&facts, scenario, &options).result())
+}
+
+fn rate_options(scenario: &RateScenario) -> Result<EdgeRateOptions> {
+    let Some(strings) = ratio(scenario) else {
+        bail!("{LIMITS}");
+    };
+    // source – R1 – N1 – R2 – destination
+    let one_way = scenario.source_delay + scenario.delay * 3;
+    let until_failover = scenario.failure_at + scenario.failover;
+    Ok(EdgeRateOptions {
+        strings,
+        flows: scenario.flows * 2,
+        congestion: CongestionOption::Cubic,
+        workload: TransferDirection::Upload,
+        mbit: scenario.rate_bits_per_s[1] as f64 / 1e6,
+        buffer: scenario.buffer_packets as u32 + 1,
+        failover: scenario.failover,
+        measure: scenario.end.saturating_sub(until_failover + rate::SETTLING),
+        policy: RecoveryOption::None,
+        cluster: ClusterPlace::NearServers,
+        ipv6: false,
+        rtt: (one_way * 2).as_millis() as u32,
+        measured_rtt: false,
+        baseline: false,
+        only: None,
+        load: RateLoad::Arriving {
+            gap: scenario.gap / 2,
+            bytes: scenario.segments * SEGMENT,
+            failure_at: scenario.failure_at,
+        },
+        run: RunOptions::default(),
+    })
+}
+
+/// Plays a run in a network of its own. Whatever is added to `problems` is an error: such a run shows nothing.
+fn play<T>(
+    options: &RunOptions,
+    (number, seed): (u32, u64),
+    play: impl FnOnce(&LabRun<'_>, &mut Vec<String>) -> Result<T>,
+) -> Result<T> {
+    let mut problems = Vec::new();
+    let progress = Progress::hidden();
+    let played = LabRun::play(options, (number, seed, &[]), &progress, |run| {
+        play(run, &mut problems)
+    })?;
+    if let Some(first) = problems.first() {
+        bail!(
+            "{} problems in a run on the kernel, the first: {first}",
+            problems.len()
+        );
+    }
+    Ok(played)
+}
+
+/// A run's captures and queues, read as the simulator counts.
+struct RateReading<'a> {
+    facts: &'a RateFacts,
+    /// Beginning of the run, its fault and the failover's end, in the captures' clock.
+    start_ns: u64,
+    fault_ns: u64,
+    completed_ns: u64,
+    one_way: Duration,
+    /// Bytes of a complete flow.
+    bytes: u64,
+    /// Length of the run in nanoseconds.
+    length_ns: u64,
+}
+
+impl<'a> RateReading<'a> {
+    fn new(facts: &'a RateFacts, scenario: &RateScenario, options: &EdgeRateOptions) -> Self {
+        let realtime = |at| facts.clock.realtime_ns(at);
+        Self {
+            start_ns: realtime(facts.times.start),
+            fault_ns: realtime(facts.times.fault),
+            completed_ns: realtime(facts.times.completed),
+            one_way: options.round_trip() / 2,
+            bytes: scenario.segments * SEGMENT,
+            length_ns: scenario.end.as_nanos() as u64,
+            facts,
+        }
+    }
+
+    fn result(&self) -> RateResult {
+        let flows = &self.facts.trace.flows;
+        let waited: Vec<_> = flows.iter().map(|flow| self.has_waited(flow)).collect();
+        RateResult {
+            flows: flows
+                .iter()
+                .zip(&waited)
+                .map(|(flow, waited)| self.flow(flow, *waited))
+                .collect(),
+            bins: self.bins(&waited),
+            queue: self.queue(),
+            flow_bins: self.flow_bins(),
+            windows: Vec::new(),
+            edges: None,
+        }
+    }
+
+    /// Whether nothing of the flow came from the failure until the failover's end, although more came later.
+    fn has_waited(&self, flow: &TracedFlow) -> bool {
+        let silent_from = self.fault_ns + (self.one_way + MARGIN).as_nanos() as u64;
+        flow.opened_ns < self.completed_ns
+            && flow
+                .next_news(silent_from)
+                .is_some_and(|next| next > self.completed_ns)
+    }
+
+    fn flow(&self, flow: &TracedFlow, waited: bool) -> RateFlow {
+        let way = &flow.directions[TO_SERVER];
+        let mut come = 0;
+        let complete = way.in_order().find(|(_, bytes)| {
+            come += bytes;
+            come >= self.bytes
+        });
+        let acknowledged = |(at_ns, _): (u64, u64)| self.at(at_ns) + self.one_way;
+        let mut highest = 0;
+        let mut repeated = 0;
+        for range in &way.sent {
+            repeated += u64::from(range.start < highest);
+            highest = highest.max(range.end);
+        }
+        RateFlow {
+            result: FlowResult {
+                start: self.at(flow.opened_ns),
+                end: complete.map(acknowledged),
+                timeouts: 0,
+                syn_timeouts: 0,
+                threshold: 0.0,
+                retransmitted: repeated,
+                segments: way.sent.len() as u64,
+            },
+            waited,
+        }
+    }
+
+    fn bins(&self, waited: &[bool]) -> Vec<Bin> {
+        let count = self.length_ns.div_ceil(BIN_NS);
+        let end = |bin: u64| Instant::from_nanos((bin + 1) * BIN_NS);
+        let mut bins: Vec<_> = (0..count)
+            .map(|bin| Bin {
+                end: end(bin),
+                sent: [0; 2],
+                delivered: [0; 2],
+                overflows: 0,
+            })
+            .collect();
+        for (flow, waited) in self.facts.trace.flows.iter().zip(waited) {
+            for (at_ns, bytes) in flow.directions[TO_SERVER].in_order() {
+                if let Some(bin) = bins.get_mut(self.index(at_ns, BIN_NS)) {
+                    bin.delivered[usize::from(*waited)] += bytes;
+                }
+            }
+        }
+        let start_ns = self.facts.times.start.as_nanos();
+        for (string, carried) in self.facts.strings.iter().enumerate() {
+            // The simulator counts the string that is left first.
+            let place = usize::from(string != LEFT);
+            for queued in &carried.queue.bins {
+                let index = (queued.at_ns.saturating_sub(start_ns) / BIN_NS) as usize;
+                if let Some(bin) = bins.get_mut(index) {
+                    bin.sent[place] += queued.bytes;
+                    bin.overflows += if string == LEFT { queued.dropped } else { 0 };
+                }
+            }
+        }
+        bins
+    }
+
+    fn queue(&self) -> Vec<(Instant, usize)> {
+        let start_ns = self.facts.times.start.as_nanos();
+        let bins = &self.facts.strings[LEFT].queue;
+        let sample = |number: u64| {
+            let from_ns = start_ns + number * QUEUE_NS;
+            let longest = bins
+                .between(from_ns, from_ns + QUEUE_NS)
+                .map(|bin| bin.waiting_max)
+                .max();
+            (Instant::from_nanos((number + 1) * QUEUE_NS), longest.unwrap_or(0))
+        };
+        (0..self.length_ns / QUEUE_NS).map(sample).collect()
+    }
+
+    fn flow_bins(&self) -> Vec<Vec<u64>> {
+        let flows = &self.facts.trace.flows;
+        let mut bins = vec![vec![0; flows.len()]; (self.length_ns / FLOW_BIN_NS) as usize];
+        for (place, flow) in flows.iter().enumerate() {
+            for (at_ns, bytes) in flow.directions[TO_SERVER].in_order() {
+                if let Some(bin) = bins.get_mut(self.index(at_ns, FLOW_BIN_NS)) {
+                    bin[place] += bytes;
+                }
+            }
+        }
+        bins
+    }
+
+    /// The bin of a time of the captures.
+    fn index(&self, at_ns: u64, bin_ns: u64) -> usize {
+        (at_ns.saturating_sub(self.start_ns) / bin_ns) as usize
+    }
+
+    /// The run's time of a time of the captures.
+    fn at(&self, at_ns: u64) -> Instant {
+        Instant::from_nanos(at_ns.saturating_sub(self.start_ns))
+    }
+}
