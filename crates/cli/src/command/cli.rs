@@ -61,7 +61,7 @@ pub(super) enum Command {
         #[arg(long, value_name = "FORMAT", default_value = "text")]
         log_format: LogFormat,
     },
-    /// Check a configuration against this machine and its network, and change nothing
+    /// Check the configuration of a node or of an edge against this machine and its network, and change nothing
     CheckConfig {
         #[command(flatten)]
         config: ConfigFile,
@@ -76,8 +76,8 @@ pub(super) enum Command {
     ///
     /// For each service: the node's state (joining, primary, claiming, returning, backup, taking over, sole, standby), why it is simplex,
     /// the application's health, connections by protection with the reasons, log size and limits, lag, ring fill, lease,
-    /// takeovers and counters. For an edge: its strings and what the data path counted. The backup is the one that knows the connections. The configuration's `[metrics]` table gives
-    /// most of it to Prometheus; what it leaves out is in docs/operating.md.
+    /// takeovers and counters. For an edge: its strings and what the data path counted. The backup is the one that knows the connections.
+    /// The configuration's `[metrics]` table gives most of it to Prometheus; what it leaves out is in docs/operating.md.
     Status {
         #[command(flatten)]
         node: NodeOption,

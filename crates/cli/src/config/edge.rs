@@ -10,11 +10,11 @@ use proto::edge::switch::CapConfig;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::parse::{INTERFACE, SOCKET_PATH, interface, read_document, yes_or_no};
+use super::parse::{INTERFACE, SOCKET_PATH, interface, metrics, read_document, yes_or_no};
 use super::table::{
     ADDRESS, ConfigReader, ConfigTable, NAME, address, expected, integer, list, name, narrow, text,
 };
-use super::{ConfigError, Places, STATE_ROOT, arbiter};
+use super::{ConfigError, MetricsSettings, Places, STATE_ROOT, arbiter};
 
 /// The file's tables.
 const TABLES: &[&str] = &[
@@ -26,6 +26,7 @@ const TABLES: &[&str] = &[
     "failover",
     "recovery",
     "rate",
+    "metrics",
 ];
 /// Number of strings of an edge.
 const STRINGS: std::ops::RangeInclusive<usize> = 2..=8;
@@ -79,6 +80,8 @@ pub struct EdgeSettings {
     pub recovery: Option<CacheSettings>,
     /// Rate control, if it is on.
     pub rate: Option<CapConfig>,
+    /// The address at which metrics are served, if they are.
+    pub metrics: Option<MetricsSettings>,
     /// The line of each field.
     pub places: Places,
 }
@@ -226,6 +229,7 @@ fn settings(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<EdgeSe
     let (failover_delay, failover_command) = failover(reading, root);
     let recovery = recovery(reading, root, heartbeat);
     let rate = rate(reading, root);
+    let metrics = metrics(reading, root);
     check_strings(reading, outside.as_ref().map(|(port, _)| port), &strings);
     let outside_subnets = outside.as_ref().map_or(&[][..], |(_, subnets)| subnets);
     check_subnets(reading, outside_subnets, &inside_subnets);
@@ -247,6 +251,7 @@ fn settings(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<EdgeSe
         failover_command,
         recovery,
         rate,
+        metrics,
         places: std::mem::take(&mut reading.places),
     })
 }
@@ -675,6 +680,11 @@ weight = 0
             "10.11.0.1",
             "e.toml:17: string[0].peer_address: allowed: another address",
         ),
+        (
+            "[inside]",
+            "[metrics]\nlisten = \"0.0.0.0:9465\"\n[inside]",
+            "e.toml:11: metrics.listen: 0.0.0.0:9465 can be reached from other hosts",
+        ),
     ];
 
     fn parse(text: &str) -> Result<EdgeSettings, String> {
@@ -690,6 +700,10 @@ weight = 0
         assert_eq!(settings.strings[1].port.vlan, Some(7));
         assert!((settings.strings[1].mbit - 33.5).abs() < 1e-9);
         assert!(settings.rate.is_some());
+        assert_eq!(settings.metrics, None);
+        let listen = "127.0.0.1:9465".parse().unwrap();
+        let text = format!("{GOOD}[metrics]\nlisten = \"{listen}\"\n");
+        assert_eq!(parse(&text).unwrap().metrics, Some(MetricsSettings { listen }));
     }
 
     #[test]
@@ -711,6 +725,7 @@ weight = 0
             ..cap
         });
         written.strings[0].next_hop_v6 = None;
+        assert!(written.metrics.take().is_some());
         assert_eq!(format!("{written:?}"), format!("{settings:?}"));
     }
 

@@ -190,7 +190,7 @@ fn detector(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> DetectorSetti
     }
 }
 
-fn metrics(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<MetricsSettings> {
+pub(super) fn metrics(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<MetricsSettings> {
     let value = root.get("metrics")?;
     let mut table = ConfigTable::begin(reading, "metrics".to_owned(), Some(value));
     let listen = table.required("listen", LISTEN, listen);

@@ -15,8 +15,16 @@ pub struct EdgeStatus {
     pub strings: Vec<StringStatus>,
     /// Number of flows in the table.
     pub flows: u64,
+    /// Number of flows for which the table has room.
+    pub flows_max: u64,
     /// Round trip of the connections without a queue, in milliseconds, as measured or configured.
     pub rtt_ms: f64,
+    /// Bytes that the data path has copied for the cache, as read by this process.
+    pub copied_bytes: u64,
+    /// Bytes that were sent again to the outside, counting each copy.
+    pub resent_leaving_bytes: u64,
+    /// Limit of each string's [`StringStatus::cached_bytes`]; 0 without local recovery.
+    pub cache_limit_bytes: u64,
     /// Counters of the data path.
     pub counters: CounterStatus,
     /// Datagrams that were refused as heartbeats, by reason.
@@ -37,6 +45,14 @@ pub struct StringStatus {
     pub epoch: u64,
     /// Whether heartbeats arrive by it.
     pub heard: bool,
+    /// Time since the last heartbeat, in nanoseconds; `None` before the first.
+    pub heartbeat_age_ns: Option<u64>,
+    /// Heartbeats that were sent over it.
+    pub heartbeats_sent: u64,
+    /// Heartbeats that came by it.
+    pub heartbeats_heard: u64,
+    /// Heartbeats that did not come by it in time, since the first one that came.
+    pub heartbeats_missed: u64,
     /// When its last failure was declared here.
     pub failed_at_ns: Option<u64>,
     /// When its flows were moved.
@@ -45,8 +61,14 @@ pub struct StringStatus {
     pub cap: Option<u32>,
     /// Number of flows with an entering packet in the last second.
     pub active: u64,
-    /// Bytes that have entered it.
+    /// Bytes that have entered it. The counts of bytes and packets are on the cable, with all headers.
     pub entering_bytes: u64,
+    /// Packets that have entered it.
+    pub entering_packets: u64,
+    /// Bytes that came out of it.
+    pub leaving_bytes: u64,
+    /// Packets that came out of it.
+    pub leaving_packets: u64,
     /// Packets in its cache now.
     pub cached_packets: u64,
     /// Bytes in its cache now.
@@ -57,6 +79,8 @@ pub struct StringStatus {
     pub cache_lost: u64,
     /// Packets that were sent again into strings.
     pub resent_entering: u64,
+    /// Bytes that were sent again into it.
+    pub resent_entering_bytes: u64,
     /// Packets that were sent again to the outside, counting each copy.
     pub resent_leaving: u64,
     /// Cached packets beyond the cap, which their senders repeat.

@@ -130,7 +130,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
     let node = Core::new(node, linux::clock::now(), recorder);
     let (server, asker, calls) = control::ControlServer::open(&config.node.state_dir, wake)?;
     if let Some(metrics) = &config.metrics {
-        metrics::serve(metrics.listen, asker)?;
+        metrics::serve(metrics.listen, move || Ok(metrics::exposition(&asker.status()?)))?;
     }
     kernel.start_keeper(config)?;
     let peer_status = control::PeerStatus {

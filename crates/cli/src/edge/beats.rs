@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,8 @@ struct StringSender {
 struct LastBeat {
     word: Mutex<BeatWord>,
     changed: Condvar,
+    /// Number of heartbeats that the port has taken.
+    sent: AtomicU64,
 }
 
 #[derive(Default)]
@@ -157,6 +160,11 @@ impl Beats {
             .map(|(reason, count)| (reason.to_string(), *count))
     }
 
+    /// Number of heartbeats that were sent over string `index`.
+    pub fn sent(&self, index: usize) -> u64 {
+        self.said[index].sent.load(Ordering::Relaxed)
+    }
+
     /// The sockets, to wait for heartbeats.
     pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.strings.iter().map(|string| string.socket.as_fd()).collect()
@@ -196,6 +204,7 @@ impl LastBeat {
         let said = Arc::new(Self {
             word: Mutex::default(),
             changed: Condvar::new(),
+            sent: AtomicU64::new(0),
         });
         let (repeated, rhythm, patience) = (
             Arc::clone(&said),
@@ -229,7 +238,9 @@ impl LastBeat {
             if let Some(beat) = beat.filter(|_| is_alive && (now >= due || word.is_fresh)) {
                 word.is_fresh = false;
                 drop(word);
-                sender.send(&beat);
+                if sender.send(&beat) {
+                    self.sent.fetch_add(1, Ordering::Relaxed);
+                }
                 word = self.lock();
             }
             if now >= due {
@@ -245,13 +256,16 @@ impl LastBeat {
 }
 
 impl StringSender {
-    fn send(&mut self, beat: &EdgeBeat) {
+    /// Whether the port has taken the heartbeat.
+    fn send(&mut self, beat: &EdgeBeat) -> bool {
         let contents = serde_json::to_vec(beat).expect("a heartbeat has string keys only");
         let datagram = self.sealer.seal(FrameKind::Heartbeat, &contents);
         let packet = udp_packet(self.from, self.to, &datagram);
-        if let Err(error) = self.injector.send(&packet, self.next_hop) {
+        let sent = self.injector.send(&packet, self.next_hop);
+        if let Err(error) = &sent {
             tracing::trace!(%error, to = %self.to, "heartbeat not sent"); // the port may be down
         }
+        sent.is_ok()
     }
 }
 

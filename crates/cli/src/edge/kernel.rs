@@ -70,6 +70,12 @@ pub(super) struct EdgeKernel {
     attached_at: WallInstant,
     warned: BTreeMap<&'static str, WallInstant>,
     is_attached: bool,
+    /// Bytes of the copies that were read.
+    copied_bytes: u64,
+    /// Bytes that were sent again into each string.
+    resent_entering_bytes: Vec<u64>,
+    /// Bytes that were sent again to the outside.
+    resent_leaving_bytes: u64,
 }
 
 /// The slot of a flow, as the data path computes it.
@@ -136,6 +142,9 @@ impl EdgeKernel {
             attached_at: WallInstant::now(),
             warned: BTreeMap::new(),
             is_attached: false,
+            copied_bytes: 0,
+            resent_entering_bytes: vec![0; settings.strings.len()],
+            resent_leaving_bytes: 0,
             settings: settings.clone(),
             wire,
         };
@@ -259,7 +268,9 @@ impl EdgeKernel {
 
     /// Gives each copied packet, as it is on the cable, to `each`. Returns the number of copies.
     pub fn read_copies(&mut self, max: usize, mut each: impl FnMut(usize, EdgeDirection, &[u8])) -> usize {
+        let copied_bytes = &mut self.copied_bytes;
         self.copies.drain(max, |copy, packet| {
+            *copied_bytes += packet.len() as u64;
             for segment in cut(packet, copy.gso_size, copy.checksum) {
                 each(usize::from(copy.string), copy.way, &segment);
             }
@@ -274,6 +285,21 @@ impl EdgeKernel {
     /// Numbers of the data path, for the status.
     pub fn wire(&self) -> &EdgeWire {
         &self.wire
+    }
+
+    /// Bytes of the copies that were read.
+    pub const fn copied_bytes(&self) -> u64 {
+        self.copied_bytes
+    }
+
+    /// Bytes that were sent again into `string`.
+    pub fn resent_entering_bytes(&self, string: usize) -> u64 {
+        self.resent_entering_bytes[string]
+    }
+
+    /// Bytes that were sent again to the outside.
+    pub const fn resent_leaving_bytes(&self) -> u64 {
+        self.resent_leaving_bytes
     }
 
     /// Carries out an action. Returns the measurement if the action asks for one.
@@ -295,8 +321,9 @@ impl EdgeKernel {
             EdgeAction::SendEntering(string, packet) => self.send_entering(string, &packet),
             EdgeAction::SendLeaving(packet, copies) => {
                 for _ in 0..copies {
-                    if let Err(error) = self.leaving.send(&packet) {
-                        self.warn("a cached acknowledgement was not sent", &error.into());
+                    match self.leaving.send(&packet) {
+                        Ok(_) => self.resent_leaving_bytes += packet.len() as u64,
+                        Err(error) => self.warn("a cached packet was not sent", &error.into()),
                     }
                 }
             }
@@ -323,8 +350,9 @@ impl EdgeKernel {
             Some(next_hop) => self.injectors[string].send(packet, next_hop),
             None => Err(io::ErrorKind::HostUnreachable.into()),
         };
-        if let Err(error) = sent {
-            self.warn("a cached packet was not sent", &error.into());
+        match sent {
+            Ok(_) => self.resent_entering_bytes[string] += packet.len() as u64,
+            Err(error) => self.warn("a cached packet was not sent", &error.into()),
         }
     }
 

@@ -20,6 +20,7 @@ pub use kernel::{is_edge, leave_nothing};
 
 use crate::config::EdgeSettings;
 use crate::control::{self, Call, EdgeStatus};
+use crate::metrics;
 use crate::wakeup::Wakeup;
 use beats::Beats;
 use kernel::EdgeKernel;
@@ -57,7 +58,12 @@ pub fn run(settings: &EdgeSettings, can_succeed: impl Fn() -> Result<(), String>
     }
     // The data path comes last: if another step fails, no pins are left.
     let beats = Beats::open(settings)?;
-    let (server, _, calls) = control::ControlServer::open(&settings.state_dir, wakeup.waker())?;
+    let (server, asker, calls) = control::ControlServer::open(&settings.state_dir, wakeup.waker())?;
+    if let Some(metrics) = &settings.metrics {
+        metrics::serve(metrics.listen, move || {
+            Ok(metrics::edge_exposition(&asker.edge()?))
+        })?;
+    }
     let kernel = EdgeKernel::open(settings, Box::new(wakeup.waker()))?;
     let now = linux::clock::now();
     let edge = EdgeSwitch::new(config(settings), &kernel.epochs(), kernel::flow_slot, now)?;
@@ -191,6 +197,7 @@ impl EdgeAgent<'_> {
 
     fn status(&self, now: Instant) -> EdgeStatus {
         status::status(
+            now,
             self.settings,
             &self.edge.view(now),
             self.edge.round_trip(),

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use prometheus::{CounterVec, GaugeVec, Opts, Registry, TextEncoder};
 use proto::action::ApplicationState as Application;
 use proto::path::Reachability;
 use proto::role::Role as State;
 
+use super::page::{MetricsPage, number, seconds, yes};
 use crate::control::{
     NodeStatus, PeerStatus, RingStatus, ServiceMode, ServiceStatus, TakeoverStatus, WitnessStatus,
 };
@@ -16,7 +16,7 @@ const NO_COUNTERS: [&str; 2] = ["handshakes", "relayed_live"];
 
 /// The page of metrics for `status`.
 pub fn exposition(status: &NodeStatus) -> String {
-    let page = MetricsPage(Registry::new());
+    let page = MetricsPage::new();
     node(&page, status);
     peer(&page, &status.peer);
     witness(&page, status.witness.as_ref());
@@ -26,46 +26,10 @@ pub fn exposition(status: &NodeStatus) -> String {
     connections(&page, &status.services);
     logs(&page, &status.services);
     takeovers(&page, &status.services);
-    TextEncoder::new()
-        .encode_to_string(&page.0.gather())
-        .expect("a string takes everything")
+    page.text()
 }
 
-/// The metrics of a page that is being made.
-struct MetricsPage(Registry);
-
-/// A sample: the values of its labels, and the value itself.
-type MetricSample<'a> = (Vec<&'a str>, f64);
-
 impl MetricsPage {
-    fn gauge<'a>(
-        &self,
-        name: &str,
-        help: &str,
-        labels: &[&str],
-        samples: impl IntoIterator<Item = MetricSample<'a>>,
-    ) {
-        let family = GaugeVec::new(Opts::new(name, help), labels).expect("a valid name");
-        for (values, sample) in samples {
-            family.with_label_values(&values).set(sample);
-        }
-        self.0.register(Box::new(family)).expect("each name once");
-    }
-
-    fn counter<'a>(
-        &self,
-        name: &str,
-        help: &str,
-        labels: &[&str],
-        samples: impl IntoIterator<Item = MetricSample<'a>>,
-    ) {
-        let family = CounterVec::new(Opts::new(name, help), labels).expect("a valid name");
-        for (values, sample) in samples {
-            family.with_label_values(&values).inc_by(sample);
-        }
-        self.0.register(Box::new(family)).expect("each name once");
-    }
-
     /// A gauge with one sample for each service, except services for which `read` returns `None`.
     fn each(
         &self,
@@ -81,19 +45,6 @@ impl MetricsPage {
 
 fn name_of(service: &ServiceStatus) -> Vec<&str> {
     vec![&service.name]
-}
-
-// Exact up to 2⁵³.
-fn number(count: u64) -> f64 {
-    count as f64
-}
-
-fn seconds(nanos: u64) -> f64 {
-    number(nanos) / 1e9
-}
-
-fn yes(is: bool) -> f64 {
-    f64::from(u8::from(is))
 }
 
 fn node(page: &MetricsPage, status: &NodeStatus) {

@@ -1,10 +1,12 @@
-//! The metrics endpoint: the contents of `steadfast status`, for Prometheus.
+//! The metrics endpoint of a node and of an edge: the contents of `steadfast status`, for Prometheus.
 //!
 //! One thread serves `GET /metrics` in the text exposition format 0.0.4. It asks the agent as the control socket does, at most once a
 //! second, however many clients ask for metrics. All resources that clients can make this thread hold are bounded. If the thread fails,
 //! protection goes on.
 
+mod edge;
 mod exposition;
+mod page;
 #[cfg(test)]
 mod tests;
 
@@ -24,8 +26,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::control::Asker;
-
+pub use edge::edge_exposition;
 pub use exposition::exposition;
 
 /// Maximum age of an answer. Clients that ask more often get the same answer again.
@@ -41,12 +42,20 @@ const HEAD_BYTES: usize = 8192;
 /// Pause after a failure to listen or to accept.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Serves the metrics at `listen` from a thread of its own, to the end of the process. An address that is not free, or not there
-/// yet, is tried again, because protection must not depend on metrics.
+/// Asks the agent for its status and makes the page of metrics. Blocks until the agent answers, for a bounded time. An error says why there
+/// is no answer.
+type PageMaker = Box<dyn Fn() -> Result<String, String> + Send + Sync>;
+
+/// Serves the metrics that `make_page` returns at `listen`, from a thread of its own, to the end of the process. An address that is not free,
+/// or not there yet, is tried again, because protection must not depend on metrics.
 ///
 /// # Errors
 /// If the thread cannot be started.
-pub fn serve(listen: SocketAddr, asker: Asker) -> anyhow::Result<()> {
+pub fn serve(
+    listen: SocketAddr,
+    make_page: impl Fn() -> Result<String, String> + Send + Sync + 'static,
+) -> anyhow::Result<()> {
+    let source = Arc::new(MetricsSource::new(Box::new(make_page)));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -57,7 +66,7 @@ pub fn serve(listen: SocketAddr, asker: Asker) -> anyhow::Result<()> {
             if let Err(error) = linux::process::yield_precedence() {
                 tracing::debug!(%error, "metrics are served at the agent's priority");
             }
-            runtime.block_on(accept(listen, Arc::new(MetricsSource::new(asker))));
+            runtime.block_on(accept(listen, source));
         })
         .context("starting a thread")?;
     Ok(())
@@ -133,16 +142,16 @@ fn answer(source: &MetricsSource, request: &Request<Incoming>) -> Response<Full<
     response
 }
 
-/// The agent's last answer. It is used again until it is [`FRESH`] old.
+/// The agent's last page. It is used again until it is [`FRESH`] old.
 struct MetricsSource {
-    asker: Asker,
+    make_page: PageMaker,
     last: Mutex<Option<(Instant, Bytes)>>,
 }
 
 impl MetricsSource {
-    fn new(asker: Asker) -> Self {
+    fn new(make_page: PageMaker) -> Self {
         Self {
-            asker,
+            make_page,
             last: Mutex::new(None),
         }
     }
@@ -155,7 +164,7 @@ impl MetricsSource {
         {
             return Ok(page.clone());
         }
-        let page = Bytes::from(exposition(&self.asker.status()?));
+        let page = Bytes::from((self.make_page)()?);
         *last = Some((now, page.clone()));
         Ok(page)
     }

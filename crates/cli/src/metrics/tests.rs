@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::config::NodeRole;
 use crate::control::{
-    Call, ConnectionCounts, ControlServer, LeaseStatus, LinkStatus, NodeStatus, PeerStatus, RingStatus,
-    RingsStatus, ServiceMode, ServiceStatus, StateSyncStatus, TakeoverStatus, TakeoverTotals, samples,
+    Asker, Call, ConnectionCounts, ControlServer, EdgeStatus, LeaseStatus, LinkStatus, NodeStatus,
+    PeerStatus, RingStatus, RingsStatus, ServiceMode, ServiceStatus, StateSyncStatus, StringStatus,
+    TakeoverStatus, TakeoverTotals, samples,
 };
 
 const SUMS: TakeoverTotals = TakeoverTotals {
@@ -169,9 +170,114 @@ fn what_is_not_known_has_no_sample() {
     );
 }
 
-/// Prometheus' own tool checks the page, if the tool is installed.
+/// An edge whose string a has failed. Its windows are capped.
+fn an_edge() -> EdgeStatus {
+    let counters = [
+        ("entering_packets", 700),
+        ("copied", 30),
+        ("copy_lost", 2),
+        ("withheld", 3),
+    ];
+    let string = |name: &str, state: &str| StringStatus {
+        name: name.to_owned(),
+        state: state.to_owned(),
+        epoch: 4,
+        heard: state == "up",
+        heartbeat_age_ns: Some(5_000_000),
+        heartbeats_sent: 900,
+        heartbeats_heard: 800,
+        heartbeats_missed: 90,
+        failed_at_ns: Some(1_000_000_000),
+        completed_at_ns: (state == "down").then_some(1_500_000_000),
+        cap: (state == "up").then_some(8192),
+        active: 12,
+        entering_bytes: 70_000,
+        entering_packets: 700,
+        leaving_bytes: 60_000,
+        leaving_packets: 600,
+        cached_packets: 5,
+        cached_bytes: 5_000,
+        cached_bytes_max: 9_000,
+        cache_lost: 6,
+        resent_entering: 20,
+        resent_entering_bytes: 1_000,
+        resent_leaving: 30,
+        left_to_senders: 7,
+    };
+    EdgeStatus {
+        edge: "r1".to_owned(),
+        peer: "r2".to_owned(),
+        strings: vec![string("a", "down"), string("b", "up")],
+        flows: 40,
+        flows_max: 1024,
+        rtt_ms: 20.0,
+        copied_bytes: 3_000,
+        resent_leaving_bytes: 500,
+        cache_limit_bytes: 1 << 20,
+        counters: counters.map(|(name, count)| (name.to_owned(), count)).into(),
+        refused: BTreeMap::from([("another node's".to_owned(), 4)]),
+    }
+}
+
 #[test]
-fn promtool_has_nothing_against_it() {
+fn the_status_of_an_edge_becomes_samples() {
+    let page = edge_exposition(&an_edge());
+    for line in [
+        "steadfast_edge_flows 40",
+        "steadfast_edge_flows_limit 1024",
+        "steadfast_edge_events_total{event=\"copied\"} 30",
+        "steadfast_edge_events_total{event=\"copy_lost\"} 2",
+        "steadfast_edge_events_total{event=\"withheld\"} 3",
+        "steadfast_edge_string_state{state=\"down\",string=\"a\"} 1",
+        "steadfast_edge_string_state{state=\"up\",string=\"a\"} 0",
+        "steadfast_edge_string_state{state=\"up\",string=\"b\"} 1",
+        "# TYPE steadfast_edge_failovers_total counter",
+        "steadfast_edge_failovers_total{string=\"a\"} 4",
+        "steadfast_edge_last_failover_seconds{string=\"a\"} 0.5",
+        "steadfast_edge_heartbeat_age_seconds{string=\"a\"} 0.005",
+        "steadfast_edge_heartbeats_sent_total{string=\"a\"} 900",
+        "steadfast_edge_heartbeats_heard_total{string=\"a\"} 800",
+        "steadfast_edge_heartbeats_missed_total{string=\"a\"} 90",
+        "steadfast_edge_heartbeats_refused_total{reason=\"another node's\"} 4",
+        "steadfast_edge_packets_total{direction=\"entering\",string=\"a\"} 700",
+        "steadfast_edge_packets_total{direction=\"leaving\",string=\"a\"} 600",
+        "steadfast_edge_bytes_total{direction=\"leaving\",string=\"b\"} 60000",
+        "steadfast_edge_active_flows{string=\"b\"} 12",
+        "steadfast_edge_copied_bytes_total 3000",
+        "steadfast_edge_cached_packets{string=\"a\"} 5",
+        "steadfast_edge_cached_bytes{string=\"a\"} 5000",
+        "steadfast_edge_cached_bytes_max{string=\"a\"} 9000",
+        "steadfast_edge_cache_limit_bytes 1048576",
+        "steadfast_edge_cache_lost_total{string=\"a\"} 6",
+        "steadfast_edge_resent_packets_total{direction=\"entering\",string=\"a\"} 20",
+        "steadfast_edge_resent_packets_total{direction=\"leaving\",string=\"a\"} 30",
+        "steadfast_edge_resent_bytes_total{direction=\"entering\"} 2000",
+        "steadfast_edge_resent_bytes_total{direction=\"leaving\"} 500",
+        "steadfast_edge_left_to_senders_total{string=\"a\"} 7",
+        "steadfast_edge_window_cap_bytes{string=\"b\"} 8192",
+        "steadfast_edge_round_trip_seconds 0.02",
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+    }
+    // No cap, no failover, and sums that are told for each string.
+    for absent in [
+        "cap_bytes{string=\"a\"}",
+        "last_failover_seconds{string=\"b\"}",
+        "event=\"entering_packets\"",
+    ] {
+        assert!(!page.contains(absent), "{absent}\n{page}");
+    }
+}
+
+/// Prometheus' own tool checks the pages, if the tool is installed.
+#[test]
+fn promtool_has_nothing_against_them() {
+    for page in [exposition(&a_status()), edge_exposition(&an_edge())] {
+        check_by_promtool(&page);
+    }
+}
+
+fn check_by_promtool(page: &str) {
     let tool = std::process::Command::new("promtool")
         .args(["check", "metrics"])
         .stdin(std::process::Stdio::piped())
@@ -182,11 +288,16 @@ fn promtool_has_nothing_against_it() {
         return;
     };
     let mut input = tool.stdin.take().unwrap();
-    input.write_all(exposition(&a_status()).as_bytes()).unwrap();
+    input.write_all(page.as_bytes()).unwrap();
     drop(input);
     let outcome = tool.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
     assert!(outcome.status.success() && said.is_empty(), "{said}");
+}
+
+fn page_of(asker: &Asker) -> impl Fn() -> Result<String, String> + Send + Sync + 'static {
+    let asker = asker.clone();
+    move || Ok(exposition(&asker.status()?))
 }
 
 fn ask(at: SocketAddr, request: &str) -> String {
@@ -224,7 +335,7 @@ fn it_is_served() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = free.local_addr().unwrap();
     drop(free);
-    serve(at, asker.clone()).unwrap();
+    serve(at, page_of(&asker)).unwrap();
 
     let page = ask(
         at,
@@ -252,7 +363,7 @@ fn it_is_served() {
     );
     asker.status().unwrap();
     node.join().unwrap();
-    let source = MetricsSource::new(asker);
+    let source = MetricsSource::new(Box::new(page_of(&asker)));
     assert_eq!(source.page(Instant::now()).unwrap_err(), "the node is stopping");
     drop(server);
 }
@@ -266,7 +377,7 @@ fn the_agent_is_not_asked_again_at_once() {
             reply.send(a_status());
         }
     });
-    let (source, now) = (MetricsSource::new(asker), Instant::now());
+    let (source, now) = (MetricsSource::new(Box::new(page_of(&asker))), Instant::now());
     let page = source.page(now).unwrap();
     node.join().unwrap(); // the agent answers only once
     let soon = now + FRESH - Duration::from_nanos(1);

@@ -96,6 +96,7 @@ impl EdgeNetwork {
         }
         // A loaded machine must not look like a failed string.
         text += "[heartbeat]\ninterval_ms = 100\nfailed_after = 5\n";
+        text += &format!("[metrics]\nlisten = \"{METRICS}\"\n");
         assert!(text.contains(old), "{old:?} is in the usual configuration");
         let path = self.dir.path().join(format!("{name}.toml"));
         fs::write(&path, text.replacen(old, new, 1)).unwrap();
@@ -138,6 +139,9 @@ fn spawn(namespace: &HostNamespace, config: &Path, log: &Path) -> Child {
     namespace.run(|| command.spawn().unwrap())
 }
 
+/// The address at which each edge serves its metrics, in its namespace.
+const METRICS: &str = "127.0.0.1:9465";
+
 const NAMES: [&str; 2] = ["sf-test-r1", "sf-test-r2"];
 
 fn cable(one: End<'_>, other: End<'_>) {
@@ -171,6 +175,17 @@ impl RunningEdge<'_> {
     fn status(&self) -> Value {
         let outcome = self.command(&["status", "--json"]);
         serde_json::from_str(&outcome.output).unwrap_or(Value::Null)
+    }
+
+    /// The page of metrics.
+    fn metrics(&self) -> String {
+        let mut stream = self.namespace.run(|| TcpStream::connect(METRICS).unwrap());
+        let request = "GET /metrics HTTP/1.1\r\nhost: edge\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        answer
     }
 
     fn states(&self) -> Vec<String> {
@@ -298,6 +313,7 @@ fn connections_outlive_strings_and_daemons() {
         r1.status()["refused"]["another node's"] == 2
     });
     r1.wait_for(["up", "up"]);
+    scrape(&r1);
 
     stop(&network, &mut r1);
     clean_up_after_a_dead_edge(&network, &mut r2);
@@ -333,6 +349,55 @@ fn refuse_an_upgrade(network: &EdgeNetwork, r1: &RunningEdge<'_>) {
     r1.wait_for(["up", "up"]);
 }
 
+/// The metrics show all that has happened so far. They may be as old as a second.
+fn scrape(edge: &RunningEdge<'_>) {
+    let forged = "steadfast_edge_heartbeats_refused_total{reason=\"another node's\"} 2";
+    edge.wait_until("the metrics show the forged datagrams", || {
+        edge.metrics().contains(forged)
+    });
+    let page = edge.metrics();
+    let sample = |name: &str| -> f64 {
+        let of_line = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
+        page.lines()
+            .find_map(of_line)
+            .unwrap_or_else(|| panic!("{name}\n{page}"))
+    };
+    for string in ["a", "b"] {
+        let state = format!("steadfast_edge_string_state{{state=\"up\",string=\"{string}\"}}");
+        assert_eq!(sample(&state), 1.0);
+        for kind in ["sent", "heard"] {
+            assert!(
+                sample(&format!(
+                    "steadfast_edge_heartbeats_{kind}_total{{string=\"{string}\"}}"
+                )) > 0.0
+            );
+        }
+    }
+    assert!(sample("steadfast_edge_failovers_total{string=\"a\"}") >= 1.0);
+    assert!(sample("steadfast_edge_heartbeats_missed_total{string=\"a\"}") > 0.0);
+    assert!(sample("steadfast_edge_last_failover_seconds{string=\"a\"}") >= 0.0);
+    assert_eq!(sample("steadfast_edge_flows"), 8.0);
+    for direction in ["entering", "leaving"] {
+        let of_string = |kind: &str| {
+            let labels = format!("{{direction=\"{direction}\",string=\"b\"}}");
+            sample(&format!("steadfast_edge_{kind}_total{labels}"))
+        };
+        assert!(of_string("packets") > 0.0 && of_string("bytes") > 40.0 * of_string("packets"));
+    }
+    for event in [
+        "copied",
+        "copy_lost",
+        "dropped_held",
+        "uncapped_flows",
+        "malformed",
+        "withheld",
+    ] {
+        assert!(sample(&format!("steadfast_edge_events_total{{event=\"{event}\"}}")) >= 0.0);
+    }
+    assert!(sample("steadfast_edge_round_trip_seconds") > 0.0);
+    assert!(!page.contains("steadfast_edge_window_cap_bytes{"), "{page}");
+}
+
 /// A stop leaves ordinary forwarding.
 fn stop(network: &EdgeNetwork, r1: &mut RunningEdge<'_>) {
     r1.signal(Signal::SIGTERM);
@@ -360,9 +425,14 @@ fn a_file_that_does_not_fit_the_machine_is_refused() {
     };
     let check = |old: &str, new: &str| {
         let config = network.config(0, old, new);
-        let arguments = ["edge", "--check", "--config", config.to_str().unwrap()];
-        let outcome = network.edges[0].run(|| CommandOutput::of(&mut steadfast(&arguments)));
-        (outcome.code, outcome.errors)
+        let file = ["--config", config.to_str().unwrap()];
+        let [as_edge, as_config] = [&["edge", "--check"][..], &["check-config"]].map(|command| {
+            let arguments = [command, &file].concat();
+            let outcome = network.edges[0].run(|| CommandOutput::of(&mut steadfast(&arguments)));
+            (outcome.code, outcome.errors)
+        });
+        assert_eq!(as_edge, as_config);
+        as_config
     };
     assert_eq!(check("[edge]", "[edge]").0, 0);
     for (old, new, expected) in [
@@ -378,6 +448,11 @@ fn a_file_that_does_not_fit_the_machine_is_refused() {
         ),
         ("/key\"", "/no-key\"", "edge.key_file: "),
         ("mbit = 1000", "mbit = 0", "string[0].mbit: "),
+        (
+            "listen = \"127.0.0.1:9465\"",
+            "listen = \"10.1.0.1:9465\"",
+            "metrics.listen: 10.1.0.1:9465 can be reached from other hosts",
+        ),
     ] {
         let (code, errors) = check(old, new);
         assert_eq!(code, 2, "{errors}");

@@ -362,7 +362,7 @@ impl EdgeSwitch {
     pub fn view(&self, now: Instant) -> Vec<StringView> {
         self.strings
             .iter()
-            .map(|one| one.view(self.is_heard(now, one)))
+            .map(|one| one.view(now, self.config.recovery.heartbeat, self.is_heard(now, one)))
             .collect()
     }
 
@@ -411,7 +411,7 @@ impl EdgeSwitch {
         if one.last_heard.is_none_or(|at| now.since(at) >= pause) {
             one.heard_since = Some(now);
         }
-        (one.last_heard, one.last_sign) = (Some(now), Some(now));
+        one.note_beat(now, self.config.recovery.heartbeat);
         if matches!(one.phase, StringPhase::Up | StringPhase::Suspect) {
             one.recovery.on_heartbeat(now);
             self.change(now, index, PhaseEvent::Heard, PhaseReason::Heartbeat);

@@ -47,6 +47,10 @@ pub(super) struct EdgeString {
     pub has_carrier: bool,
     /// The last heartbeat.
     pub last_heard: Option<Instant>,
+    /// Heartbeats that came.
+    pub beats_heard: u64,
+    /// Heartbeats that did not come in time, until the last one that came.
+    pub beats_missed: u64,
     /// The last heartbeat, or the last look at which packets had left it.
     pub last_sign: Option<Instant>,
     /// Since when it has been heard without a suspicion.
@@ -91,6 +95,12 @@ pub struct StringView {
     pub epoch: u64,
     /// Whether heartbeats arrive.
     pub is_heard: bool,
+    /// When the last heartbeat came. `None` before the first.
+    pub last_heard: Option<Instant>,
+    /// Heartbeats that came.
+    pub beats_heard: u64,
+    /// Heartbeats that did not come in time since the first one: the time of each silence, in whole heartbeats, without the first.
+    pub beats_missed: u64,
     /// When its last failure was declared here.
     pub failed_at: Option<Instant>,
     /// When its flows were moved. `None` while they wait.
@@ -129,6 +139,8 @@ impl EdgeString {
             epoch,
             has_carrier: true,
             last_heard: None,
+            beats_heard: 0,
+            beats_missed: 0,
             last_sign: None,
             heard_since: None,
             peer: None,
@@ -230,13 +242,31 @@ impl EdgeString {
         Some(packet)
     }
 
-    pub fn view(&self, is_heard: bool) -> StringView {
+    /// Notes a heartbeat. Heartbeats are sent every `interval`.
+    pub fn note_beat(&mut self, now: Instant, interval: Duration) {
+        self.beats_missed += self.overdue(now, interval);
+        self.beats_heard += 1;
+        self.last_heard = Some(now);
+        self.last_sign = Some(now);
+    }
+
+    /// Number of heartbeats that should have come since the last one. None is overdue before the first.
+    fn overdue(&self, now: Instant, interval: Duration) -> u64 {
+        let silence = self.last_heard.map_or(Duration::ZERO, |at| now.since(at));
+        let beats = silence.as_nanos() / interval.as_nanos().max(1);
+        u64::try_from(beats).unwrap_or(u64::MAX).saturating_sub(1)
+    }
+
+    pub fn view(&self, now: Instant, interval: Duration, is_heard: bool) -> StringView {
         let cache = self.recovery.counts().cache;
         StringView {
             name: self.config.name.clone(),
             phase: self.phase,
             epoch: self.epoch,
             is_heard,
+            last_heard: self.last_heard,
+            beats_heard: self.beats_heard,
+            beats_missed: self.beats_missed + self.overdue(now, interval),
             failed_at: self.failed_at,
             completed_at: self.completed_at,
             cap: self.cap,

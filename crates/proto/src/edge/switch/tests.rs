@@ -731,3 +731,25 @@ proptest! {
         prop_assert_eq!(&world.sides[0].caching, &vec![false; 3]);
     }
 }
+
+#[test]
+fn heartbeats_that_do_not_come_are_counted() {
+    let mut edge = TestEdge::new(&config()).edge;
+    let beat = edge.beat(Instant::ZERO, 0);
+    let at = |beats: u32| Instant::ZERO + BEAT * beats;
+    let counts = |edge: &EdgeSwitch, now: Instant| {
+        let view = edge.view(now);
+        (view[0].beats_heard, view[0].beats_missed)
+    };
+    assert_eq!(counts(&edge, at(50)), (0, 0), "none is awaited before the first");
+    edge.handle_beat(at(50), 0, &beat);
+    edge.handle_beat(at(51), 0, &beat);
+    // Half a heartbeat late is not missing.
+    edge.handle_beat(at(52) + BEAT / 2, 0, &beat);
+    assert_eq!(counts(&edge, at(53)), (3, 0));
+    // It is counted while the string is silent, and not again when it is heard.
+    assert_eq!(counts(&edge, at(62) + BEAT / 2), (3, 9));
+    edge.handle_beat(at(62) + BEAT / 2, 0, &beat);
+    assert_eq!(counts(&edge, at(63)), (4, 9));
+    assert_eq!(edge.view(at(63))[1].beats_missed, 0, "the other string has none");
+}
