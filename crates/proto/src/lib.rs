@@ -26,6 +26,7 @@ pub mod rate;
 pub mod replay;
 pub mod restart;
 pub mod role;
+pub mod sctp;
 pub mod seq;
 pub mod service;
 pub mod spill;

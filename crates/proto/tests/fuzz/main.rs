@@ -2,4 +2,5 @@
 
 mod http;
 mod packets;
+mod sctp;
 mod words;

@@ -1,0 +1,3 @@
+//! Tests of packets.
+
+mod packets;
