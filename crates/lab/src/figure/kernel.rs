@@ -8,25 +8,21 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use proto::Instant;
-use sim::flow::FlowConfig;
 use sim::scenario::FlowResult;
 use sim::scenario::cluster::ClusterScenario;
 use sim::scenario::rate::{Bin, RateFlow, RateResult, RateScenario};
 
+use super::playable::{LIMITS, ratio};
 use super::scenario::RecoveryMode;
 use crate::edge::daemon::RecoveryOption;
 use crate::edge::failover::{self, EdgeFailoverOptions};
 use crate::edge::fault::StringFault;
 use crate::edge::flows::{FlowOutcome, TransferDirection};
 use crate::edge::network::ClusterPlace;
-use crate::edge::rate::{self, CongestionOption, EdgeRateOptions, LEFT, RateFacts, RateLoad, StringRatio};
+use crate::edge::rate::{self, CongestionOption, EdgeRateOptions, LEFT, RateFacts, RateLoad};
 use crate::edge::trace::{TO_SERVER, TracedFlow};
 use crate::edge::variant::EdgeVariant;
 use crate::run::{Lab, LabRun, Progress, RunOptions};
-
-/// The condition for a scenario with `kernel = true`.
-pub const LIMITS: &str = "the kernel plays Linux's TCP (the values of scenarios/kernel-*.toml), without random losses, with default arrivals, \
-                          and over strings of which one has 1, 1/2 or 1/4 of the failed one's rate";
 
 /// Bytes of a data segment with timestamps.
 const SEGMENT: u64 = 1448;
@@ -38,31 +34,6 @@ const QUEUE_NS: u64 = 20_000_000;
 const FLOW_BIN_NS: u64 = 500_000_000;
 /// Time by which a packet may be late on a busy machine.
 const MARGIN: Duration = Duration::from_millis(20);
-
-/// Whether the kernel can play this scenario.
-pub fn can_play_cluster(cluster: &ClusterScenario) -> bool {
-    cluster.tcp == FlowConfig::linux()
-        && cluster.loss == 0.0
-        && cluster.first_arrival.is_zero()
-        && cluster.last_arrival.is_none()
-        && cluster.gap.as_millis() > 0
-}
-
-/// Whether the kernel can play this scenario.
-pub fn can_play_strings(rate: &RateScenario) -> bool {
-    let is_alone = rate.repaired_at.is_none() && rate.recovery.is_none() && rate.jitter.is_zero();
-    rate.tcp == FlowConfig::linux() && is_alone && ratio(rate).is_some()
-}
-
-fn ratio(rate: &RateScenario) -> Option<StringRatio> {
-    let [left, failed] = rate.rate_bits_per_s;
-    match failed.checked_div(left)? {
-        1 => Some(StringRatio::Equal),
-        2 => Some(StringRatio::Half),
-        4 => Some(StringRatio::Quarter),
-        _ => None,
-    }
-}
 
 /// Checks that this machine can play runs.
 ///

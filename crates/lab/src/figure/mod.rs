@@ -12,6 +12,7 @@ mod kernel;
 mod oracle;
 mod palette;
 mod place;
+mod playable;
 mod plot;
 mod report;
 mod results;

@@ -12,6 +12,7 @@ use sim::scenario::rate::RateScenario;
 
 use super::oracle::TimeoutSetting;
 use super::place::FieldSpans;
+use super::playable;
 use crate::run::WrongUse;
 
 /// The contents of a scenario file: one table. The table's name selects the variant.
@@ -148,8 +149,16 @@ impl FigureScenario {
 
     fn check(&self) -> Result<(), Impossible> {
         match self {
-            Self::Flows(sweep) => sweep.check(),
-            Self::Strings(sweep) => sweep.check(),
+            Self::Flows(sweep) => {
+                sweep.check()?;
+                let can_play = !sweep.kernel || playable::can_play_cluster(&sweep.cluster);
+                must(can_play, "flows.kernel", playable::LIMITS)
+            }
+            Self::Strings(sweep) => {
+                sweep.check()?;
+                let can_play = !sweep.kernel || playable::can_play_strings(&sweep.rate);
+                must(can_play, "strings.kernel", playable::LIMITS)
+            }
             Self::UnusedFlowTime(sawtooth) => sawtooth.check(),
         }
     }
@@ -251,11 +260,6 @@ impl FlowSweep {
             .check()
             .map_err(|error| in_table("flows.cluster", &error.into()))?;
         must(
-            !self.kernel || super::kernel::can_play_cluster(cluster),
-            "flows.kernel",
-            super::kernel::LIMITS,
-        )?;
-        must(
             cluster.failover_at <= cluster.end,
             "flows.cluster.failover_at",
             "must be within the run",
@@ -297,11 +301,6 @@ impl StringSweep {
         )?;
         must(!self.rate_control.is_empty(), "strings.rate_control", NOT_EMPTY)?;
         let rate = &self.rate;
-        must(
-            !self.kernel || super::kernel::can_play_strings(rate),
-            "strings.kernel",
-            super::kernel::LIMITS,
-        )?;
         must(
             self.sampled <= rate.flows as usize * 2,
             "strings.sampled",

@@ -101,6 +101,20 @@ const IMPOSSIBLE: &[(&str, &str, &str, &str, &str)] = &[
     (
         "halr-13",
         FLOWS,
+        "variants = [\"reno\"]",
+        "kernel = true\nvariants = [\"reno\"]",
+        "flows.kernel: the kernel plays Linux's TCP",
+    ),
+    (
+        "halr-22",
+        STRINGS,
+        "buffers = [750]",
+        "kernel = true\nbuffers = [750]",
+        "strings.kernel: the kernel plays Linux's TCP",
+    ),
+    (
+        "halr-13",
+        FLOWS,
         "hosts = 60",
         "colour = 1",
         "flows.cluster.colour: unknown field `colour`",

@@ -1,0 +1,37 @@
+//! The scenarios that this machine's kernel can play.
+
+use sim::flow::FlowConfig;
+use sim::scenario::cluster::ClusterScenario;
+use sim::scenario::rate::RateScenario;
+
+use crate::edge::rate::StringRatio;
+
+/// The condition for a scenario with `kernel = true`.
+pub const LIMITS: &str = "the kernel plays Linux's TCP (the values of scenarios/kernel-*.toml), without random losses, with default arrivals, \
+                          and over strings of which one has 1, 1/2 or 1/4 of the failed one's rate";
+
+/// Whether the kernel can play this scenario.
+pub fn can_play_cluster(cluster: &ClusterScenario) -> bool {
+    cluster.tcp == FlowConfig::linux()
+        && cluster.loss == 0.0
+        && cluster.first_arrival.is_zero()
+        && cluster.last_arrival.is_none()
+        && cluster.gap.as_millis() > 0
+}
+
+/// Whether the kernel can play this scenario.
+pub fn can_play_strings(rate: &RateScenario) -> bool {
+    let is_alone = rate.repaired_at.is_none() && rate.recovery.is_none() && rate.jitter.is_zero();
+    rate.tcp == FlowConfig::linux() && is_alone && ratio(rate).is_some()
+}
+
+/// The strings of this scenario as the kernel plays them.
+pub fn ratio(rate: &RateScenario) -> Option<StringRatio> {
+    let [left, failed] = rate.rate_bits_per_s;
+    match failed.checked_div(left)? {
+        1 => Some(StringRatio::Equal),
+        2 => Some(StringRatio::Half),
+        4 => Some(StringRatio::Quarter),
+        _ => None,
+    }
+}
