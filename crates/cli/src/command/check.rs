@@ -1,11 +1,10 @@
-//! `steadfast check-config`. `steadfast run` and `steadfast edge` make the same checks first.
+//! `steadfast check-config` of a node. `steadfast run` makes the same checks first.
 
 use std::path::Path;
 
-use super::edge;
 use super::error::CommandError;
 use super::program::Program;
-use crate::config::{Config, ConfigError, EdgeSettings, Problem};
+use crate::config::{Config, ConfigError, Problem};
 use crate::daemon;
 use crate::environment::{self, PeerMust};
 
@@ -16,9 +15,6 @@ pub(super) fn check(
     without_peer: bool,
     in_place: bool,
 ) -> Result<(), CommandError> {
-    if EdgeSettings::is_in(file) {
-        return edge::check(file); // does not ask for the other edge; a successor makes the same check
-    }
     let config = load_and_check(program, file, without_peer)?;
     if in_place {
         daemon::could_go_on(&config)?;

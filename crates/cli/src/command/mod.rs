@@ -20,6 +20,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
+use crate::config::EdgeSettings;
 use crate::daemon::RecordingTarget;
 use cli::{Cli, Command};
 pub use program::Program;
@@ -50,6 +51,10 @@ pub fn main(program: &Program) -> ExitCode {
             check: false,
             log_format,
         } => edge::run(&config, log_format),
+        // An edge does not ask for its peer, and its successor makes the same check.
+        Command::CheckConfig { config, .. } if EdgeSettings::is_in(&config.config) => {
+            edge::check(&config.config)
+        }
         Command::CheckConfig {
             config,
             without_peer,
