@@ -1,3 +1,10 @@
-//! Tests of packets.
+//! Tests of packets and of whole conversations.
 
+mod data;
+mod failover;
+mod forgeries;
+mod net;
 mod packets;
+mod paths;
+mod random;
+mod setup;
