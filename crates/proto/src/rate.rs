@@ -1,7 +1,8 @@
 //! Post-failover rate control (PFRC): one cap on the advertised windows of all connections of the remaining string (HALR thesis,
 //! chapter 6; `docs/rate-control.md`).
 //!
-//! At the end of each interval n of length Δ, the cap W (in bytes) changes in proportion to the capacity that was left unused:
+//! At the end of each interval n of length Δ, the cap W (in bytes) changes in proportion to the capacity that was left unused. The
+//! thesis' rule:
 //!
 //! ```text
 //!   W(n+1) = max(W(n) + w · (ρ·C·Δ − B(n)) / N · RTT/Δ, W_min)
@@ -10,9 +11,22 @@
 //! B(n): bytes that connections sent into the string; C: the string's rate; N: number of connections; ρ: the part of the rate to
 //! use; w: how strongly the cap follows the measurement. The cap begins at the fair share ρ·C·RTT/N. It never exceeds ρ·C·RTT, the
 //! whole string, unless W_min does.
+//!
+//! A queue hides from this rule: while it stands, the string carries C, whatever the windows are. The rule [`RateRule::Backlog`] sees the
+//! queue Q, because it counts what came in beyond C. It moves the total T of all windows, so that a new connection takes its share from the
+//! others at once:
+//!
+//! ```text
+//!   Q(n)   = Q(n−1) + B(n) − C·Δ                       between 0 and max(T, C·RTT)
+//!   T(n+1) = T(n) + w · (ρ·C·Δ − B(n)) · R/Δ − w/2 · max(Q(n) − N·W_min, 0)
+//!   W(n+1) = T(n+1) / N                                between W_min and C · max(RTT, 10 ms)
+//! ```
+//!
+//! R is RTT. If RTT is below 10 ms, R is T·Δ/B(n), by Little's law, between RTT and 10 ms.
 
 use std::time::Duration;
 
+use serde::Deserialize;
 use thiserror::Error;
 
 use crate::Instant;
@@ -32,7 +46,24 @@ pub struct RateConfig {
     pub interval: Duration,
     /// W_min: the minimum cap in bytes.
     pub min_window: u32,
+    /// How the cap follows the measurements.
+    pub rule: RateRule,
 }
+
+/// Which equation moves the cap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RateRule {
+    /// The thesis' equation, which does not see a queue.
+    #[default]
+    Thesis,
+    /// The equation that subtracts the queue.
+    Backlog,
+}
+
+/// Round trips below this are made by hosts rather than by the path, so the configured value says little about them. A tick of a kernel's
+/// timer is at most this long (100 Hz).
+const HOSTS_DELAY: Duration = Duration::from_millis(10);
 
 /// Which field of a [`RateConfig`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -46,6 +77,9 @@ pub enum InvalidRate {
     /// The effect of a cap would not be seen before the next cap is set, so the loop would oscillate.
     #[error("interval must be at least round_trip")]
     Interval,
+    /// The same, for [`RateRule::Backlog`]: the effect of a cap comes later if there is a queue.
+    #[error("interval must be at least twice round_trip")]
+    ShortInterval,
     /// The loop would oscillate with any interval.
     #[error("weight must be below 2")]
     Weight,
@@ -74,10 +108,18 @@ impl RateConfig {
         if self.interval < self.round_trip {
             return Err(InvalidRate::Interval);
         }
+        if self.rule == RateRule::Backlog && self.interval < self.round_trip * 2 {
+            return Err(InvalidRate::ShortInterval);
+        }
         if self.weight >= 2.0 {
             return Err(InvalidRate::Weight);
         }
         Ok(())
+    }
+
+    /// The longest round trip that the connections may have without a queue, in seconds.
+    fn longest_round_trip(&self) -> f64 {
+        self.round_trip.max(HOSTS_DELAY).as_secs_f64()
     }
 
     /// ρ·C·RTT: bytes that all connections together may have in flight.
@@ -91,6 +133,10 @@ impl RateConfig {
 pub struct RateControl {
     config: RateConfig,
     window: f64,
+    /// T: the windows of all connections together, in bytes. [`RateRule::Thesis`] does not use it.
+    total: f64,
+    /// Q: bytes that wait before the string, or were dropped there.
+    backlog: f64,
     bytes: u64,
     end: Instant,
 }
@@ -105,10 +151,15 @@ impl RateControl {
         let mut control = Self {
             config,
             window: 0.0,
+            total: config.pipe(),
+            backlog: 0.0,
             bytes: 0,
             end: now + config.interval,
         };
-        control.set(config.pipe() / count(connections));
+        match config.rule {
+            RateRule::Thesis => control.set(config.pipe() / count(connections)),
+            RateRule::Backlog => control.share(connections),
+        }
         Ok(control)
     }
 
@@ -133,14 +184,56 @@ impl RateControl {
         if now < self.end {
             return;
         }
+        let length = now.since(self.end - self.config.interval).as_secs_f64();
+        let bytes = std::mem::take(&mut self.bytes) as f64;
+        match self.config.rule {
+            RateRule::Thesis => self.follow(bytes, length, connections),
+            RateRule::Backlog => self.follow_with_queue(bytes, length, connections),
+        }
+        self.end = now + self.config.interval;
+    }
+
+    /// Connections of a failed string continue over this one from now on. `connections` includes them. The total begins anew: while those
+    /// connections were away, the others may have left windows unused, and the total may have grown far beyond the string.
+    pub fn on_moved(&mut self, connections: usize) {
+        if self.config.rule == RateRule::Backlog {
+            self.total = self.total.min(self.config.pipe());
+            self.share(connections);
+        }
+    }
+
+    /// The thesis' rule.
+    fn follow(&mut self, bytes: f64, length: f64, connections: usize) {
         let config = &self.config;
-        let length = now.since(self.end - config.interval).as_secs_f64();
-        let left = config.utilization * config.bytes_per_s * length - self.bytes as f64;
+        let left = config.utilization * config.bytes_per_s * length - bytes;
         let share = left / count(connections) * config.round_trip.as_secs_f64() / length;
         let window = self.window + config.weight * share;
         self.set(window);
-        self.bytes = 0;
-        self.end = now + self.config.interval;
+    }
+
+    /// The rule that subtracts the queue.
+    fn follow_with_queue(&mut self, bytes: f64, length: f64, connections: usize) {
+        let config = self.config;
+        let capacity = config.bytes_per_s * length;
+        let round_trip = config.round_trip.as_secs_f64();
+        // No more can wait than the windows let out. Without this bound, a C that is set too low would let the estimate grow for ever.
+        let most = self.total.max(config.bytes_per_s * round_trip);
+        self.backlog = (self.backlog + bytes - capacity).clamp(0.0, most);
+        let little = self.total * length / bytes.max(1.0);
+        let round_trip = little.clamp(round_trip, config.longest_round_trip());
+        let left = config.utilization * capacity - bytes;
+        // The minimum windows alone may wait. Nothing could be done about them, and so small a queue delays nobody.
+        let excess = (self.backlog - count(connections) * f64::from(config.min_window)).max(0.0);
+        self.total += config.weight * (left * round_trip / length - excess / 2.0);
+        self.share(connections);
+    }
+
+    /// Divides the total among the connections, within the bounds of a window.
+    fn share(&mut self, connections: usize) {
+        let least = f64::from(self.config.min_window);
+        let most = self.config.bytes_per_s * self.config.longest_round_trip();
+        self.window = (self.total / count(connections)).min(most).max(least);
+        self.total = self.window * count(connections);
     }
 
     /// The window field of a passing packet under the cap. `scale` is the shift that the packet's sender announced (RFC 7323
@@ -175,10 +268,20 @@ mod tests {
         round_trip: Duration::from_millis(100),
         interval: Duration::from_millis(200),
         min_window: 3000,
+        rule: RateRule::Thesis,
+    };
+
+    const BACKLOG: RateConfig = RateConfig {
+        rule: RateRule::Backlog,
+        ..CONFIG
     };
 
     fn control(connections: usize) -> RateControl {
         RateControl::new(CONFIG, Instant::ZERO, connections).unwrap()
+    }
+
+    fn backlog(connections: usize) -> RateControl {
+        RateControl::new(BACKLOG, Instant::ZERO, connections).unwrap()
     }
 
     /// Ends the interval, in which `bytes` bytes were sent.
@@ -219,6 +322,97 @@ mod tests {
         assert_eq!(control.window(), 1_187_500);
     }
 
+    /// Senders that fill the windows of the previous interval, and the string with its queue. Returns the queue in bytes at the end of each
+    /// interval, and the sum of what was carried.
+    fn fill(control: &mut RateControl, intervals: usize, connections: usize) -> (Vec<f64>, f64) {
+        const PIPE: f64 = 12.5e6 * ROUND_TRIP;
+        let (mut windows, mut queue, mut all) = (f64::from(control.window()), 0.0, 0.0);
+        let queues = (0..intervals).map(|_| {
+            let flight = windows * connections as f64;
+            windows = f64::from(control.window());
+            let carried = flight.min(PIPE) * 2.0;
+            let before = std::mem::replace(&mut queue, (flight - PIPE).max(0.0));
+            interval(control, (carried + queue - before).max(0.0), connections);
+            all += carried;
+            queue
+        });
+        (queues.collect(), all)
+    }
+
+    #[test]
+    fn a_queue_that_stands_is_seen_and_drained() {
+        let drained = |mut control: RateControl| {
+            for _ in 0..5 {
+                interval(&mut control, 1.2e6, 40); // half of the string: the windows are not used
+            }
+            let (queues, _) = fill(&mut control, 60, 40);
+            assert!(queues[1] > 1.0e6, "{queues:?}");
+            queues.iter().rposition(|queue| *queue > 200_000.0).unwrap()
+        };
+        let (seen, unseen) = (drained(backlog(40)), drained(control(40)));
+        assert!(seen <= 12 && unseen > 3 * seen, "{seen} {unseen} intervals");
+    }
+
+    #[test]
+    fn a_new_connection_takes_its_share_from_the_others_at_once() {
+        let mut control = backlog(40);
+        interval(&mut control, 0.95 * 12.5e6 * 0.2, 50);
+        assert_eq!(control.window(), (0.95 * 12.5e6 * 0.1 / 50.0) as u32);
+    }
+
+    #[test]
+    fn windows_that_nobody_used_are_taken_back_when_flows_are_moved() {
+        let fair = (0.95 * 12.5e6 * 0.1 / 40.0) as u32;
+        let mut control = backlog(20);
+        for _ in 0..5 {
+            interval(&mut control, 1.0e6, 20);
+        }
+        assert!(control.window() > 4 * fair);
+        control.on_moved(40);
+        assert_eq!(control.window(), fair);
+        // The total may be below the string's because of a queue. It stays there.
+        interval(&mut control, 4.0e6, 40);
+        let low = control.window();
+        control.on_moved(40);
+        assert_eq!(control.window(), low);
+    }
+
+    #[test]
+    fn a_rate_that_is_set_too_low_does_not_close_the_windows_for_long() {
+        let mut control = backlog(40);
+        for _ in 0..1000 {
+            interval(&mut control, 25.0e6 * 0.2, 40);
+        }
+        assert_eq!(control.window(), CONFIG.min_window);
+        let opened = (0..).find(|_| {
+            interval(&mut control, 0.5 * 12.5e6 * 0.2, 40);
+            control.window() > CONFIG.min_window
+        });
+        assert!(opened.unwrap() <= 5, "{opened:?}");
+    }
+
+    #[test]
+    fn a_round_trip_that_hosts_make_is_found_from_bytes_and_windows() {
+        // 4 ms, of which the configuration knows 0.5.
+        let config = RateConfig {
+            round_trip: Duration::from_micros(500),
+            ..BACKLOG
+        };
+        let mut control = RateControl::new(config, Instant::ZERO, 2).unwrap();
+        let mut sent = 0.0;
+        for _ in 0..8 {
+            sent = f64::from(control.window()) * 2.0 / 0.004 * 0.2;
+            interval(&mut control, sent, 2);
+        }
+        let used = sent / (12.5e6 * 0.2);
+        assert!((used - 0.95).abs() < 0.01, "{used}");
+        // A string that is not used does not give a window of more than 10 ms.
+        for _ in 0..100 {
+            interval(&mut control, 10.0, 2);
+        }
+        assert_eq!(control.window(), 125_000);
+    }
+
     #[test]
     fn the_field_is_capped_in_its_own_scale() {
         let control = control(40); // 29,687 bytes
@@ -245,6 +439,10 @@ mod tests {
         assert!(refused(|config| config.round_trip = Duration::ZERO).starts_with("round_trip"));
         assert!(refused(|config| config.interval = Duration::from_millis(99)).starts_with("interval"));
         assert!(refused(|config| config.min_window = 0).starts_with("min_window"));
+        let twice = |config: &mut RateConfig| {
+            (config.rule, config.interval) = (RateRule::Backlog, Duration::from_millis(199));
+        };
+        assert!(refused(twice).contains("twice round_trip"));
     }
 
     proptest! {
@@ -256,12 +454,16 @@ mod tests {
             delay in 0.0..1.0_f64,
             weight in 0.2..0.95_f64,
             start in 0.01..100.0_f64,
+            sees_queue: bool,
         ) {
-            let mut control = RateControl::new(RateConfig { weight, ..CONFIG }, Instant::ZERO, connections).unwrap();
+            // An interval of at least two round trips.
+            let (config, delay) = if sees_queue { (BACKLOG, delay / 2.0) } else { (CONFIG, delay) };
+            let mut control = RateControl::new(RateConfig { weight, ..config }, Instant::ZERO, connections).unwrap();
             let share = CONFIG.pipe() / connections as f64;
             control.set(share * start);
+            control.total = control.window * connections as f64;
             let mut before = control.window;
-            for _ in 0..400 {
+            for _ in 0..800 {
                 let now = control.window;
                 let window = delay * before + (1.0 - delay) * now;
                 before = now;

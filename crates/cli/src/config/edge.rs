@@ -40,12 +40,12 @@ const FAILED_AFTER: u64 = 3;
 const MAX_MB: u64 = 64;
 const MAX_PACKETS: u64 = 200_000;
 const MAX_CONNECTIONS: u64 = 262_144;
-/// ρ of the thesis' rate control.
-const UTILIZATION: f64 = 0.95;
-/// w of the thesis' rate control.
+/// ρ of the rate control (`docs/rate-control.md`).
+const UTILIZATION: f64 = 0.97;
+/// w of the rate control.
 const WEIGHT: f64 = 1.0;
-/// Two segments.
-const MIN_WINDOW: u64 = 2_920;
+/// Two segments of 1460 bytes, and a multiple of 128, so that the usual window scale does not round it down to less than two.
+const MIN_WINDOW: u64 = 2_944;
 
 /// An edge's configuration, consistent in itself.
 #[derive(Clone, Debug)]

@@ -250,7 +250,7 @@ max_mb = 64
 
 [rate]
 enabled = {}
-{rtt}utilization = 0.95
+{rtt}utilization = 0.97
 min_window = 3000
 ",
             self.heartbeat.as_millis(),

@@ -244,20 +244,20 @@ const CHANGES: &[ScenarioChange] = &[
     ),
     (
         "today-strings-buffer-750",
-        "[strings.rate.tcp]",
-        "[strings.rate.sharing]\nmin_window = 1_000_000\n[strings.rate.tcp]",
+        "utilization = 0.97",
+        "min_window = 1_000_000",
         &["today-22a", "today-24a", "today-26a", "today-26b"],
     ),
     (
         "unequal-strings-2-to-1",
-        "[strings.rate.tcp]",
-        "[strings.rate.sharing]\nmin_window = 1_000_000\n[strings.rate.tcp]",
+        "utilization = 0.97",
+        "min_window = 1_000_000",
         &["unequal-2a", "unequal-2b", "unequal-2c"],
     ),
     (
         "unequal-strings-4-to-1",
-        "[strings.rate.tcp]",
-        "[strings.rate.sharing]\nmin_window = 1_000_000\n[strings.rate.tcp]",
+        "utilization = 0.97",
+        "min_window = 1_000_000",
         &["unequal-4a", "unequal-4b", "unequal-4c"],
     ),
     (

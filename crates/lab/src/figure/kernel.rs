@@ -227,6 +227,7 @@ impl<'a> RateReading<'a> {
             bins: self.bins(&waited),
             queue: self.queue(),
             flow_bins: self.flow_bins(),
+            shares: Vec::new(),
             windows: Vec::new(),
             edges: None,
         }

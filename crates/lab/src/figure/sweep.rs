@@ -318,7 +318,7 @@ impl SweepRun {
             time_s: seconds(*at),
             packets: *packets,
         });
-        let (shares, fairness) = self.share_rows(of, sampled, result);
+        let (shares, fairness) = self.share_rows(of, sampled, rate.tcp.variant == TcpVariant::Rack, result);
         Rows {
             transfers: transfers.collect(),
             bins: bins.collect(),
@@ -333,6 +333,7 @@ impl SweepRun {
         &self,
         of: StringsRun,
         sampled: usize,
+        is_today: bool,
         result: &RateResult,
     ) -> (Vec<ShareRow>, Vec<FairnessRow>) {
         let run = self.number;
@@ -344,15 +345,15 @@ impl SweepRun {
         let (mut shares, mut fairness) = (Vec::new(), Vec::new());
         for (bin, bytes) in (1_u32..).zip(&result.flow_bins) {
             let end_s = f64::from(bin) * FLOW_BIN_S;
-            let active = active(result, end_s);
-            let jain_index = jain(active.iter().map(|flow| bytes[*flow] as f64));
+            let got = shares_of(result, bin as usize - 1, is_today);
+            let jain_index = jain(got.iter().map(|bytes| *bytes as f64));
             fairness.push(FairnessRow {
                 run,
                 buffer_packets,
                 rate_control,
                 seed,
                 end_s,
-                active_flows: active.len(),
+                active_flows: got.len(),
                 jain_index,
             });
             for flow in sample(bytes.len(), sampled) {
@@ -396,6 +397,18 @@ fn starved_bins(rate: &RateScenario, result: &RateResult) -> Vec<(u32, u32)> {
 fn sample(flows: usize, count: usize) -> impl Iterator<Item = usize> {
     let even = move |index: usize| (index * flows / count) / 2 * 2;
     (0..count).map(move |index| (even(index) + index % 2).min(flows - 1))
+}
+
+/// Bytes that each active flow got in a half second. With today's hosts: bytes that arrived in any order. A repeated segment releases all
+/// that waited for it, so the bytes in order say little about a share. The thesis counts bytes in order.
+fn shares_of(result: &RateResult, bin: usize, is_today: bool) -> Vec<u64> {
+    match result.shares.get(bin).filter(|_| is_today) {
+        Some(shares) => shares.iter().flatten().copied().collect(),
+        None => {
+            let active = active(result, (bin + 1) as f64 * FLOW_BIN_S);
+            active.iter().map(|flow| result.flow_bins[bin][*flow]).collect()
+        }
+    }
 }
 
 /// The flows that were active throughout the bin that ends at `end_s`.

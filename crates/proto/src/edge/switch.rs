@@ -17,7 +17,7 @@ use super::slots::{SLOTS, SlotShare, slots};
 use super::{CopiedPackets, EdgeDirection, EdgeSegment, InvalidRecovery, RecoveryConfig, Resend};
 use crate::Instant;
 use crate::packet::{Checksum, Segment};
-use crate::rate::{InvalidRate, RateConfig, RateControl};
+use crate::rate::{InvalidRate, RateConfig, RateControl, RateRule};
 pub use beat::{EdgeBeat, StringBeat};
 pub use flow::{FlowKey, TrafficSample};
 use string::{CommandState, EdgeString};
@@ -545,6 +545,7 @@ impl EdgeSwitch {
         one.damping.on_look(now, false, true);
         one.recovery.on_declared();
         one.failed_at = Some(now);
+        one.flows_at_failure = one.traffic.active;
         if one.phase != StringPhase::Blind {
             one.silent_at = Some(now);
         }
@@ -573,9 +574,21 @@ impl EdgeSwitch {
             .push_back(EdgeAction::SetMode(index, EdgeStringMode::Down));
         self.actions.push_back(EdgeAction::Move(index));
         self.strings[index].sweep_at = Some(now + SWEEP_AFTER);
+        self.make_room(index);
         self.publish_caps(now); // before the packets: the cap limits how many are sent
         self.send_again(now, index, None);
         self.send_due(now);
+    }
+
+    /// Prepares the caps of the other strings for the flows of a failed string.
+    fn make_room(&mut self, index: usize) {
+        let moved = self.strings[index].flows_at_failure;
+        for one in &mut self.strings {
+            let connections = usize::try_from(one.traffic.active + moved).unwrap_or(usize::MAX);
+            if let Some(rate) = &mut one.rate {
+                rate.on_moved(connections);
+            }
+        }
     }
 
     fn sweep(&mut self, index: usize) {
@@ -777,5 +790,6 @@ fn rate_config(cap: &CapConfig, bytes_per_s: f64, round_trip: Duration) -> RateC
         round_trip,
         interval: INTERVAL_MIN.max(round_trip * 2),
         min_window: cap.min_window,
+        rule: RateRule::Backlog,
     }
 }

@@ -105,11 +105,13 @@ impl FlowSender {
         self.set_timer(now);
     }
 
-    /// Sends while less is in flight than the window allows, lost segments first. Returns whether something new was sent.
+    /// Sends while less is in flight than the window allows, lost segments first. If the receiver's window has shrunk, lost segments beyond
+    /// it have to wait, except for the first one (as in Linux). Returns whether something new was sent.
     fn fill_rack(&mut self, now: Instant, out: &mut Vec<FlowPacket>) -> bool {
         let before = self.max;
         while self.rack.board.in_flight() < u64::from(whole(self.cwnd)) {
             let lost = self.rack.board.next_lost();
+            let lost = lost.filter(|seq| *seq == self.una || self.within_window(*seq));
             let fresh =
                 (self.una > 0 && self.nxt < self.end && self.within_window(self.nxt)).then_some(self.nxt);
             if let Some(seq) = lost {
@@ -333,6 +335,17 @@ mod tests {
             "{}",
             play.sender.congestion_window()
         );
+    }
+
+    /// Linux, `__tcp_retransmit_skb`: what is beyond a window that has shrunk is not sent again.
+    #[test]
+    fn lost_segments_beyond_a_shrunk_window_wait() {
+        let mut play = SenderTest::opened(1000);
+        play.sent();
+        assert_eq!(play.ack(200, 10, &[]), (10..30).collect::<Vec<_>>());
+        play.window = 2;
+        assert_eq!(play.ack(300, 10, &[(27, 30)]), [10, 11], "of 17 that are lost");
+        assert_eq!(play.ack(400, 12, &[(27, 30)]), [12, 13]);
     }
 
     /// RFC 8985 §7.2: 2 · SRTT after the last acknowledgement; §7.3: with new data, if there is some.

@@ -75,6 +75,13 @@ impl FlowReceiver {
         self.delivered
     }
 
+    /// Bytes of data received so far, in any order.
+    pub fn received(&self) -> u64 {
+        let beyond: u64 = self.beyond.iter().map(|(left, right)| right - left).sum();
+        let is_beyond = |fin: u64| fin >= self.next && self.beyond.around(fin).is_some();
+        self.delivered + beyond - u64::from(self.fin.is_some_and(is_beyond))
+    }
+
     /// When to call [`FlowReceiver::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         let again_at = self.unheard.map(|unheard| unheard.again_at);

@@ -157,6 +157,11 @@ impl FlowSender {
         self.counts
     }
 
+    /// The sequence number before which everything is acknowledged.
+    pub const fn acknowledged(&self) -> u64 {
+        self.una
+    }
+
     /// The congestion window, in segments.
     pub const fn congestion_window(&self) -> f64 {
         self.cwnd

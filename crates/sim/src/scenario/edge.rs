@@ -11,7 +11,7 @@ use proto::edge::cache::{CacheConfig, CachePolicy, SecondPacket};
 use proto::edge::{
     EdgeDirection, EdgeSegment, InvalidRecovery, LocalRecovery, RecoveryConfig, RecoveryCounts,
 };
-use proto::rate::{RateConfig, RateControl};
+use proto::rate::{RateConfig, RateControl, RateRule};
 use proto::{Instant, Seq};
 use serde::Deserialize;
 
@@ -100,6 +100,8 @@ pub struct Sharing {
     pub round_trip: Option<Duration>,
     /// W_min, in bytes.
     pub min_window: u32,
+    /// The equation that moves the cap.
+    pub rule: RateRule,
     /// Time from the failure until it is declared. Then the control begins.
     #[serde(with = "seconds")]
     pub alert: Duration,
@@ -116,6 +118,7 @@ impl Default for Sharing {
             interval: Duration::from_millis(200),
             round_trip: None,
             min_window: 2 * 1460,
+            rule: RateRule::Thesis,
             alert: Duration::from_millis(30),
             idle: Duration::from_secs(1),
         }
@@ -123,6 +126,15 @@ impl Default for Sharing {
 }
 
 impl Sharing {
+    /// What `steadfast edge` does by default.
+    pub fn today() -> Self {
+        Self {
+            utilization: 0.97,
+            rule: RateRule::Backlog,
+            ..Self::default()
+        }
+    }
+
     /// The configuration for a string of this rate, and flows with this round trip.
     pub(super) fn config(&self, bits_per_s: u64, round_trip: Duration) -> RateConfig {
         RateConfig {
@@ -132,6 +144,7 @@ impl Sharing {
             round_trip: self.round_trip.unwrap_or(round_trip),
             interval: self.interval,
             min_window: self.min_window,
+            rule: self.rule,
         }
     }
 }
@@ -238,7 +251,7 @@ impl RemainingString {
         if self.next.is_none_or(|next| now < next) {
             return;
         }
-        let connections = self.active(now);
+        let connections = self.active(now, |_| true);
         match &mut self.control {
             Some(control) => control.on_timeout(now, connections),
             None => self.control = RateControl::new(self.config, now, connections).ok(),
@@ -249,14 +262,25 @@ impl RemainingString {
         }
     }
 
+    /// The failed string's flows use this string from now on.
+    fn on_moved(&mut self, now: Instant, hits: &[bool]) {
+        let flows = hits.iter().zip(&self.sent);
+        let moved = flows.filter(|(hit, sent)| **hit && sent.is_some()).count();
+        let active = self.active(now, |flow| !hits[flow]);
+        if let Some(control) = &mut self.control {
+            control.on_moved(active + moved);
+        }
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         self.next.into_iter().chain(self.until).min()
     }
 
-    /// Number of flows that sent recently.
-    fn active(&self, now: Instant) -> usize {
+    /// Number of flows of this kind that sent recently.
+    fn active(&self, now: Instant, kind: impl Fn(usize) -> bool) -> usize {
         let late = |sent: &Option<Instant>| sent.is_some_and(|at| at + self.idle >= now);
-        self.sent.iter().filter(|sent| late(sent)).count()
+        let sent = self.sent.iter().enumerate();
+        sent.filter(|(flow, sent)| late(sent) && kind(*flow)).count()
     }
 }
 
@@ -293,6 +317,9 @@ impl Logic for Edge {
 
     fn handle_timeout(&mut self, now: Instant, out: &mut SwitchOutbox) {
         let over = self.over.take_if(|at| *at <= now).is_some();
+        if let Some(shared) = self.shared.as_mut().filter(|_| over) {
+            shared.on_moved(now, &self.failure.hits); // before the packets: the cap limits how many are sent
+        }
         if let Some(recovery) = &mut self.recovery {
             if self.heartbeat.take_if(|at| *at <= now).is_some() {
                 recovery.on_heartbeat(now);

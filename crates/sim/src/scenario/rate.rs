@@ -143,8 +143,11 @@ pub struct RateResult {
     pub bins: Vec<Bin>,
     /// Number of packets in R1's queue for the first string, with the time of each sample.
     pub queue: Vec<(Instant, usize)>,
-    /// Bytes of data that each flow received in each half second.
+    /// Bytes of data that each flow received in order in each half second.
     pub flow_bins: Vec<Vec<u64>>,
+    /// Bytes of data that each flow received in each half second, in any order: its share of the string. `None` unless the flow was active
+    /// throughout. A flow that waited is active once something is acknowledged after the failover's end: until then it waits for its timer.
+    pub shares: Vec<Vec<Option<u64>>>,
     /// R1's cap for advertised windows, in bytes, at the end of each interval of rate control.
     pub windows: Vec<(Instant, u32)>,
     /// Counters of R1's and R2's local recovery.
@@ -220,7 +223,10 @@ impl RateScenario {
                 RateStep::Start(flow) => network.start(*flow),
                 RateStep::Fail => built.set_up(&mut network, false),
                 RateStep::Repair => built.set_up(&mut network, true),
-                RateStep::Move(flow) => built.route(&mut network, *flow, 0),
+                RateStep::Move(flow) => {
+                    built.route(&mut network, *flow, 0);
+                    watch.moved(&network, *flow);
+                }
                 RateStep::Return(flow) => built.route(&mut network, *flow, 1),
                 RateStep::Bin => watch.bin(&mut network),
                 RateStep::Queue => watch.queue(&mut network),
@@ -412,6 +418,11 @@ struct RateRecorder<'a> {
     delivered: [u64; 2],
     overflows: u64,
     flows: Vec<u64>,
+    received: Vec<u64>,
+    /// The sequence number before which everything was acknowledged when the flow was moved.
+    moved: Vec<Option<u64>>,
+    /// Whether each flow was active at the last sample.
+    active: Vec<bool>,
 }
 
 impl<'a> RateRecorder<'a> {
@@ -423,6 +434,9 @@ impl<'a> RateRecorder<'a> {
             delivered: [0; 2],
             overflows: 0,
             flows: vec![0; built.waited.len()],
+            received: vec![0; built.waited.len()],
+            moved: vec![None; built.waited.len()],
+            active: vec![false; built.waited.len()],
         }
     }
 
@@ -456,12 +470,26 @@ impl<'a> RateRecorder<'a> {
         self.result.queue.push((network.now(), waiting));
     }
 
+    fn moved(&mut self, network: &FlowNetwork, flow: FlowId) {
+        let index = flow.0 as usize;
+        self.moved[index] = Some(network.sender(flow).acknowledged());
+        self.active[index] = false;
+    }
+
     fn flow_bin(&mut self, network: &FlowNetwork) {
-        let bin = network.flows().zip(&mut self.flows).map(|(flow, last)| {
-            let delivered = network.receiver(flow).delivered();
-            delivered - std::mem::replace(last, delivered)
+        let since = |last: &mut u64, total: u64| total - std::mem::replace(last, total);
+        let delivered = network.flows().zip(&mut self.flows);
+        let delivered = delivered.map(|(flow, last)| since(last, network.receiver(flow).delivered()));
+        self.result.flow_bins.push(delivered.collect());
+        let shares = network.flows().enumerate().map(|(index, flow)| {
+            let (sender, received) = (network.sender(flow), network.receiver(flow).received());
+            let got = since(&mut self.received[index], received);
+            let continues = self.moved[index].is_none_or(|before| sender.acknowledged() > before);
+            let is_active = sender.started().is_some() && continues;
+            let was_active = std::mem::replace(&mut self.active[index], is_active);
+            (was_active && is_active && sender.completed().is_none()).then_some(got)
         });
-        self.result.flow_bins.push(bin.collect());
+        self.result.shares.push(shares.collect());
     }
 
     fn finish(mut self, network: &FlowNetwork) -> RateResult {

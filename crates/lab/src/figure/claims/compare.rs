@@ -100,12 +100,6 @@ pub fn used(results: &Results, scenario: &str, rate_mbps: f64) -> Option<FigureC
     ))
 }
 
-pub fn fair(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
-    let (with, without) = both(results, scenario, |run| run.jain)?;
-    let here = format!("{with:.2}, without {without:.2}");
-    Some(FigureClaimResult::new(here, with > 0.85 && with > without))
-}
-
 pub fn queue(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
     let (with, without) = both(results, scenario, |run| run.queue_mean)?;
     Some(FigureClaimResult::new(

@@ -73,6 +73,8 @@ pub(super) struct EdgeString {
     /// The rate control has not had its first measurement yet.
     pub rate_is_new: bool,
     pub traffic: TrafficSample,
+    /// Number of its active flows when its last failure was declared.
+    pub flows_at_failure: u64,
     /// The settings that the data path has now.
     pub copies: Option<CopiedPackets>,
     pub cap: Option<u32>,
@@ -155,6 +157,7 @@ impl EdgeString {
             rate: None,
             rate_is_new: false,
             traffic: TrafficSample::default(),
+            flows_at_failure: 0,
             copies: None,
             cap: None,
             entering: VecDeque::new(),

@@ -686,6 +686,23 @@ fn the_cap_follows_what_the_string_carries() {
     );
 }
 
+#[test]
+fn the_cap_makes_room_for_the_flows_that_move() {
+    let mut config = config();
+    config.delay = Duration::from_millis(1900); // ends within an interval
+    let mut world = TwoEdges::new(&config);
+    world.run(500);
+    world.passes[0] = [false; 2];
+    world.run(1500);
+    let share = 0.95 * 12.5e6 * 0.1 / 20.0;
+    let cap = world.sides[0].caps[1];
+    assert!(cap > Some(2 * share as u32), "nothing is sent: {cap:?}");
+    while world.sides[0].moves.is_empty() {
+        world.run(1);
+    }
+    assert_eq!(world.sides[0].caps[1], Some(share as u32));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
