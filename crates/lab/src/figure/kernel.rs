@@ -15,8 +15,8 @@ use sim::scenario::rate::{Bin, RateFlow, RateResult, RateScenario};
 use super::playable::{LIMITS, ratio};
 use super::scenario::RecoveryMode;
 use crate::edge::daemon::RecoveryOption;
-use crate::edge::failover::{self, EdgeFailoverOptions};
-use crate::edge::fault::StringFault;
+use crate::edge::failover::{self, EdgeFailoverOptions, HitEdge};
+use crate::edge::fault::ClusterFault;
 use crate::edge::flows::{FlowOutcome, TransferDirection};
 use crate::edge::network::ClusterPlace;
 use crate::edge::rate::{self, CongestionOption, EdgeRateOptions, LEFT, RateFacts, RateLoad};
@@ -95,7 +95,9 @@ fn failover_options(cluster: &ClusterScenario, recovery: RecoveryMode) -> EdgeFa
         long: 0,
         workload: TransferDirection::Upload,
         // In the thesis the whole cluster is away during the failover. With one string left, new flows would not wait.
-        fault: StringFault::Both,
+        fault: ClusterFault::Both,
+        hit: HitEdge::default(),
+        edges: 1,
         strings: 2,
         active_active: false,
         cluster: place(cluster.source_delay, cluster.destination_delay),
