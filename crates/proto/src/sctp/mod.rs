@@ -1,20 +1,43 @@
 //! Multihomed SCTP (RFC 9260), without I/O: docs/sctp.md.
 //!
-//! [`packet`] has the common header, [`chunk`] the chunks, `parameter` the parameters of INIT and INIT ACK, `cause` the error causes.
-//! [`UserData`] may be counted only, so that a simulator moves megabytes without a copy.
+//! The packets: [`packet`] has the common header, [`chunk`] the chunks, `parameter` the parameters of INIT and INIT ACK, and `cause` the
+//! error causes. [`UserData`] may be counted only, so that a simulator moves megabytes without a copy.
 
+mod arrivals;
+pub mod association;
 mod cause;
 pub mod chunk;
+mod config;
+mod congestion;
+mod cookie;
 mod data;
+mod destination;
+pub mod endpoint;
+mod message;
 pub mod packet;
 mod parameter;
-#[cfg(test)]
-mod tests;
+mod paths;
+mod reassembly;
+mod rto;
+mod secret;
+mod send_queue;
+mod state;
+mod terms;
 mod tlv;
 mod tsn;
 
+#[cfg(test)]
+mod tests;
+
 pub use cause::ErrorCause;
+pub use config::{InvalidSctp, RetransmissionPolicy, SctpConfig};
+pub use congestion::PathWindow;
 pub use data::UserData;
+pub use destination::{Destination, DestinationCounts, PathId};
+pub use message::SctpMessage;
 pub use parameter::InitParameter;
+pub use send_queue::RetransmitCause;
+pub use state::AssociationState;
+pub use terms::PATHS_MAX;
 pub use tlv::{MalformedSctp, UnknownReaction};
 pub use tsn::{Ssn, Tsn};

@@ -35,7 +35,7 @@ const IPV4_ADDRESS: u16 = 5;
 /// Type of an IPv6 address.
 const IPV6_ADDRESS: u16 = 6;
 /// Type of the state cookie.
-const STATE_COOKIE: u16 = 7;
+pub const STATE_COOKIE: u16 = 7;
 const UNRECOGNIZED: u16 = 8;
 const COOKIE_PRESERVATIVE: u16 = 9;
 const HOST_NAME: u16 = 11;

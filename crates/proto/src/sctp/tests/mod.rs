@@ -1,3 +1,9 @@
-//! Tests of packets.
+//! Tests of packets and of whole conversations.
 
+mod data;
+mod forgeries;
+mod net;
 mod packets;
+mod paths;
+mod random;
+mod setup;

@@ -1,0 +1,452 @@
+//! One association (RFC 9260 §4–§9). `handle_*` takes packets and time, `poll_*` gives packets, events and the next time.
+//!
+//! ```text
+//!   send ──▶ send_queue ──▶ poll_transmit ──▶ packets ──▶ handle_packet ──▶ arrivals, reassembly ──▶ receive
+//!                 ▲              ▲                              │
+//!                 └── SACK ──────┼──────────────────────────────┘
+//!            destinations: windows, timers, heartbeats
+//! ```
+//!
+//! Packets are made when they are asked for, from the state of that moment. So nothing but a few replies waits in a queue, and everything
+//! is bounded by the configured buffers.
+
+mod data;
+mod output;
+pub(super) mod setup;
+mod shutdown;
+mod timers;
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use super::arrivals::Arrivals;
+use super::cause::ErrorCause;
+use super::chunk::{InitChunk, SctpChunk};
+use super::config::SctpConfig;
+use super::destination::{Destination, PathId, PathTimeout};
+use super::message::SctpMessage;
+use super::packet::SctpPacket;
+use super::paths::PathTable;
+use super::reassembly::Reassembly;
+use super::secret::SctpSecret;
+use super::send_queue::SendQueue;
+use super::state::{AssociationState, StateEvent};
+use super::tsn::Tsn;
+use crate::Instant;
+
+/// Most replies (HEARTBEAT ACK, ERROR, …) that wait to be sent. More are dropped: the peer asks again.
+const REPLIES_MAX: usize = 16;
+/// Most events that wait to be read. Later changes of destinations are dropped; [`Association::destinations`] shows them.
+const EVENTS_MAX: usize = 64;
+
+/// A packet to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SctpTransmit {
+    /// The peer's address.
+    pub to: IpAddr,
+    /// The packet.
+    pub packet: SctpPacket,
+}
+
+/// Why an association ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// Both ends shut it down, and all data has arrived.
+    ShutDown,
+    /// This end aborted it.
+    Aborted,
+    /// The peer aborted it, for these reasons.
+    PeerAborted(Vec<ErrorCause>),
+    /// The peer did not answer, or was not heard in too many timeouts.
+    Unreachable,
+    /// The peer broke the protocol, or its data does not fit the buffer. It was told this cause.
+    Violated(ErrorCause),
+    /// The cookie was stale twice.
+    StaleCookie,
+}
+
+/// News for the application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AssociationEvent {
+    /// Data may flow.
+    Established,
+    /// The peer restarted. Messages that were not acknowledged are lost.
+    Restarted,
+    /// A destination failed.
+    PathFailed(PathId),
+    /// A destination answers again.
+    PathRecovered(PathId),
+    /// The peer wants to end the association. It takes no new data.
+    PeerShutsDown,
+    /// The association has ended. This is the last event.
+    Closed(CloseReason),
+}
+
+/// Why a message is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SctpSendError {
+    /// The association ends or has ended.
+    #[error("the association takes no more messages")]
+    Closing,
+    /// A message of no byte cannot be sent (RFC 9260 §3.3.1).
+    #[error("a message needs at least one byte")]
+    Empty,
+    /// The stream does not exist.
+    #[error("there is no outbound stream {0}")]
+    NoStream(u16),
+    /// The message could never be received, since it is larger than the buffers.
+    #[error("the message has more than {0} bytes, which the buffers can hold")]
+    TooLarge(usize),
+    /// The send buffer is full. Try again after an acknowledgement.
+    #[error("the send buffer is full")]
+    Full,
+}
+
+/// Counters of an association.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AssociationCounts {
+    /// Packets dropped because of a wrong verification tag, or an address that is not the peer's.
+    pub forged: u64,
+    /// Chunks dropped because they do not fit the state, or contradict it.
+    pub misplaced: u64,
+    /// DATA chunks that arrived again.
+    pub duplicates: u64,
+    /// DATA chunks dropped because the buffer was full.
+    pub overflows: u64,
+    /// SACKs older than the last one.
+    pub old_sacks: u64,
+    /// Replies or events dropped because too many waited.
+    pub dropped: u64,
+}
+
+/// A chunk that is repeated until it is answered: INIT, COOKIE ECHO, SHUTDOWN, SHUTDOWN ACK.
+#[derive(Debug)]
+struct Repeated {
+    chunk: SctpChunk,
+    /// When it is sent again (T1-init, T1-cookie, T2-shutdown).
+    at: Instant,
+    /// Its last destination.
+    path: PathId,
+    /// It is to be sent now.
+    is_due: bool,
+    repeats: u32,
+}
+
+/// One end of an association.
+#[derive(Debug)]
+pub struct Association {
+    config: SctpConfig,
+    secret: SctpSecret,
+    state: AssociationState,
+    local_port: u16,
+    peer_port: u16,
+    local_tag: u32,
+    /// 0 until the peer has told it.
+    peer_tag: u32,
+    local_tsn: Tsn,
+    own_addresses: Vec<IpAddr>,
+    paths: PathTable,
+    sender: SendQueue,
+    arrivals: Arrivals,
+    buffer: Reassembly,
+    /// The peer's first window: no message larger than it can be received.
+    peer_buffer: u32,
+    repeated: Option<Repeated>,
+    /// When the shutdown is given up (T5-shutdown-guard).
+    gives_up_at: Option<Instant>,
+    stale_cookies: u32,
+    replies: VecDeque<(PathId, SctpChunk)>,
+    /// Source of the last packet with data: its SACK goes there (RFC 9260 §6.4).
+    heard_on: PathId,
+    /// Window in the last SACK.
+    announced: u32,
+    /// Timeouts in a row, over all destinations.
+    errors: u32,
+    /// One packet may be retransmitted whatever the window says (RFC 9260 §6.3.3 E3, §7.2.4).
+    retransmits_at_once: bool,
+    /// Packets with data that may be sent before the next event (Max.Burst).
+    burst: u32,
+    /// A SACK came since a retransmission timer ran out last.
+    was_acknowledged: bool,
+    events: VecDeque<AssociationEvent>,
+    counts: AssociationCounts,
+}
+
+impl Association {
+    /// State.
+    pub const fn state(&self) -> AssociationState {
+        self.state
+    }
+
+    /// The peer's port.
+    pub const fn peer_port(&self) -> u16 {
+        self.peer_port
+    }
+
+    /// The tag that packets to this end carry.
+    pub(super) const fn local_tag(&self) -> u32 {
+        self.local_tag
+    }
+
+    /// The peer's addresses, and what is known of the paths to them.
+    pub fn destinations(&self) -> &[Destination] {
+        self.paths.all()
+    }
+
+    /// The primary destination.
+    pub const fn primary(&self) -> PathId {
+        self.paths.primary()
+    }
+
+    /// The destination of new data.
+    pub const fn current(&self) -> PathId {
+        self.paths.current()
+    }
+
+    /// Counters.
+    pub const fn counts(&self) -> AssociationCounts {
+        self.counts
+    }
+
+    /// Number of streams on which this end may send.
+    pub fn outbound_streams(&self) -> usize {
+        self.sender.streams()
+    }
+
+    /// Bytes of messages that wait or are not acknowledged.
+    pub fn unacknowledged(&self) -> usize {
+        self.sender.bytes()
+    }
+
+    /// Takes a message to be sent.
+    ///
+    /// # Errors
+    /// If the message can never be sent, or cannot be sent now ([`SctpSendError::Full`]).
+    pub fn send(&mut self, message: SctpMessage) -> Result<(), SctpSendError> {
+        let length = message.data.len();
+        // Until the peer has told its window, this end's own buffer is the best guess.
+        let most = (self.config.send_buffer.min(self.peer_buffer) as usize) / 2;
+        if !self.state.takes_messages() {
+            return Err(SctpSendError::Closing);
+        }
+        if length == 0 {
+            return Err(SctpSendError::Empty);
+        }
+        if usize::from(message.stream) >= self.sender.streams() {
+            return Err(SctpSendError::NoStream(message.stream));
+        }
+        if length > most {
+            return Err(SctpSendError::TooLarge(most));
+        }
+        if self.sender.bytes() + length > self.config.send_buffer as usize {
+            return Err(SctpSendError::Full);
+        }
+        self.sender.push(message);
+        self.burst = self.config.max_burst;
+        Ok(())
+    }
+
+    /// The next message of the peer.
+    pub fn receive(&mut self) -> Option<SctpMessage> {
+        let message = self.buffer.read()?;
+        // The peer may wait for a window that opens: RFC 9260 §6.2, silly window syndrome avoidance of RFC 1122 §4.2.3.3.
+        let step = self.config.path_mtu.min(self.buffer.buffer() / 2);
+        if self.announced < step && self.buffer.window() >= step && self.state.takes_data() {
+            self.arrivals.acknowledge();
+        }
+        Some(message)
+    }
+
+    /// The next news.
+    pub fn poll_event(&mut self) -> Option<AssociationEvent> {
+        self.events.pop_front()
+    }
+
+    /// Whether the application has not read all messages.
+    pub fn has_unread(&self) -> bool {
+        self.buffer.is_ready()
+    }
+
+    /// Makes a destination the primary one. Ignored if it does not exist or is not known to belong to the peer.
+    pub fn set_primary(&mut self, path: PathId) {
+        let paths = self.paths.all();
+        if paths.get(path.index()).is_some_and(Destination::is_confirmed) {
+            self.paths.set_primary(path);
+        }
+    }
+
+    /// Whether `address` is the peer's.
+    pub(super) fn has_address(&self, address: IpAddr) -> bool {
+        self.paths.find(address).is_some()
+    }
+
+    fn tell(&mut self, event: AssociationEvent) {
+        let is_last = matches!(event, AssociationEvent::Closed(_));
+        if self.events.len() < EVENTS_MAX || is_last {
+            self.events.push_back(event);
+        } else {
+            self.counts.dropped += 1;
+        }
+    }
+
+    fn reply(&mut self, path: PathId, chunk: SctpChunk) {
+        if self.replies.len() < REPLIES_MAX {
+            self.replies.push_back((path, chunk));
+        } else {
+            self.counts.dropped += 1;
+        }
+    }
+
+    /// A packet of the peer, with a valid checksum, that came from `from`.
+    pub fn handle_packet(&mut self, now: Instant, from: IpAddr, packet: SctpPacket) {
+        if !self.trusts(from, &packet) {
+            self.counts.forged += 1;
+            return;
+        }
+        let path = self.paths.find(from).unwrap_or(self.paths.current());
+        let mut has_data = false;
+        for chunk in packet.chunks {
+            if self.state == AssociationState::Closed {
+                return;
+            }
+            match chunk {
+                SctpChunk::Data(data) => {
+                    has_data = true;
+                    self.on_data(now, path, data);
+                }
+                SctpChunk::Sack(sack) => self.on_sack(now, &sack),
+                SctpChunk::InitAck(init) => self.on_init_ack(now, from, &init),
+                SctpChunk::CookieAck => self.on_cookie_ack(now),
+                SctpChunk::Heartbeat(info) => self.reply(path, SctpChunk::HeartbeatAck(info)),
+                SctpChunk::HeartbeatAck(info) => self.on_heartbeat_ack(now, &info),
+                SctpChunk::Abort { is_reflected, causes } => self.on_abort(is_reflected, causes),
+                SctpChunk::Error(causes) => self.on_errors(now, &causes),
+                SctpChunk::Shutdown(cumulative) => self.on_shutdown(now, cumulative),
+                SctpChunk::ShutdownAck => self.on_shutdown_ack(now, path),
+                SctpChunk::ShutdownComplete { .. } => self.on_shutdown_complete(),
+                // The endpoint handles these before.
+                SctpChunk::Init(_) | SctpChunk::CookieEcho(_) => self.counts.misplaced += 1,
+                SctpChunk::Other { .. } => {
+                    if !self.on_unknown(path, &chunk) {
+                        break;
+                    }
+                }
+            }
+        }
+        if has_data {
+            self.on_data_packet(now, path);
+        }
+        self.burst = self.config.max_burst;
+    }
+
+    /// Whether a packet has the right tag and comes from an address of the peer (RFC 9260 §8.5).
+    fn trusts(&self, from: IpAddr, packet: &SctpPacket) -> bool {
+        let own = packet.tag == self.local_tag;
+        let reflected = packet.tag == self.peer_tag && self.peer_tag != 0;
+        let has_tag = match packet.chunks.first() {
+            Some(
+                SctpChunk::Abort {
+                    is_reflected: true, ..
+                }
+                | SctpChunk::ShutdownComplete { is_reflected: true },
+            ) => reflected,
+            _ => own,
+        };
+        // The INIT ACK may come from an address that the peer has not told yet.
+        has_tag && (self.has_address(from) || self.state == AssociationState::CookieWait)
+    }
+
+    /// A chunk of an unknown type. Returns whether the rest of the packet counts (RFC 9260 §3.2).
+    fn on_unknown(&mut self, path: PathId, chunk: &SctpChunk) -> bool {
+        let Some(reaction) = chunk.unknown() else {
+            return true;
+        };
+        if reaction.reports && self.state != AssociationState::CookieWait {
+            let whole = chunk.to_bytes();
+            let room = self.config.packet_room() - 2 * super::tlv::TLV_HEADER;
+            let reported = whole.slice(..whole.len().min(room));
+            self.reply(
+                path,
+                SctpChunk::Error(vec![ErrorCause::UnrecognizedChunk(reported)]),
+            );
+        }
+        reaction.continues
+    }
+
+    fn on_errors(&mut self, now: Instant, causes: &[ErrorCause]) {
+        for cause in causes {
+            match cause {
+                ErrorCause::StaleCookie(_) => self.on_stale_cookie(now),
+                _ => self.counts.misplaced += 1,
+            }
+        }
+    }
+
+    /// Something sent to `path` was acknowledged (RFC 9260 §8.1, §8.2).
+    fn on_heard(&mut self, path: PathId) {
+        self.errors = 0;
+        if self.paths.on_heard(path) {
+            self.tell(AssociationEvent::PathRecovered(path));
+        }
+    }
+
+    /// Something sent to `path` was not acknowledged in time.
+    fn on_path_error(&mut self, now: Instant, path: PathId) {
+        self.errors += 1;
+        if self.paths.on_error(path) == PathTimeout::Failed {
+            self.tell(AssociationEvent::PathFailed(path));
+            // Its recovery is noticed by heartbeats.
+            self.paths.get_mut(path).probe_at_once(now);
+        }
+        if self.errors > self.config.association_max_retrans {
+            self.end(CloseReason::Unreachable);
+        }
+    }
+
+    /// The association has ended. Only replies that wait are still sent.
+    fn end(&mut self, reason: CloseReason) {
+        self.state = self.state.after(StateEvent::Broken);
+        self.repeated = None;
+        self.gives_up_at = None;
+        for path in self.paths.all_mut() {
+            path.stop_timer();
+        }
+        self.tell(AssociationEvent::Closed(reason));
+    }
+
+    /// Ends the association at once. The peer is told the reason.
+    pub fn abort(&mut self, reason: Bytes) {
+        let reason = reason.slice(..reason.len().min(self.config.packet_room() / 2));
+        self.send_abort(ErrorCause::UserAbort(reason), CloseReason::Aborted);
+    }
+
+    /// Tells the peer a cause, and ends the association.
+    fn send_abort(&mut self, cause: ErrorCause, reason: CloseReason) {
+        if self.state == AssociationState::Closed {
+            return;
+        }
+        self.replies.clear();
+        if self.peer_tag != 0 {
+            let causes = vec![cause];
+            let is_reflected = false;
+            let abort = SctpChunk::Abort { is_reflected, causes };
+            self.replies.push_back((self.paths.current(), abort));
+        }
+        self.end(reason);
+    }
+
+    /// This end's INIT or INIT ACK, without parameters.
+    pub(super) fn own_terms(config: &SctpConfig, tag: u32, first_tsn: Tsn) -> InitChunk {
+        InitChunk {
+            tag,
+            window: config.receive_buffer,
+            outbound_streams: config.outbound_streams,
+            inbound_streams: config.inbound_streams,
+            first_tsn,
+            parameters: Vec::new(),
+        }
+    }
+}

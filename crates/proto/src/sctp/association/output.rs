@@ -1,0 +1,184 @@
+//! Packets that leave (RFC 9260 §6.1, §6.10).
+//!
+//! Order: replies, the repeated chunk, heartbeats, then retransmissions and new data, with a SACK in front if one is due.
+
+use bytes::{BufMut, Bytes};
+
+use super::{Association, SctpTransmit};
+use crate::Instant;
+use crate::sctp::chunk::SctpChunk;
+use crate::sctp::config::{RetransmissionPolicy, SctpConfig};
+use crate::sctp::destination::PathId;
+use crate::sctp::packet::SctpPacket;
+use crate::sctp::paths::PathTable;
+use crate::sctp::send_queue::RetransmitCause;
+use crate::sctp::state::AssociationState;
+use crate::sctp::tlv::padded;
+
+impl Association {
+    /// The next packet. To be called after every other call, until it returns `None`.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<SctpTransmit> {
+        if let Some((path, chunk)) = self.replies.pop_front() {
+            return Some(self.packet(path, vec![chunk]));
+        }
+        if let Some(repeated) = self.repeated.as_mut().filter(|repeated| repeated.is_due) {
+            repeated.is_due = false;
+            let (path, chunk) = (repeated.path, repeated.chunk.clone());
+            return Some(self.packet(path, vec![chunk]));
+        }
+        if self.state.probes()
+            && let Some(path) = self
+                .paths
+                .ids()
+                .find(|path| self.paths.get(*path).wants_probe(now))
+        {
+            return Some(self.heartbeat(now, path));
+        }
+        if self.state == AssociationState::Closed {
+            return None;
+        }
+        self.data_packet(now)
+    }
+
+    /// A packet to the peer.
+    fn packet(&self, path: PathId, chunks: Vec<SctpChunk>) -> SctpTransmit {
+        let tag = match chunks.first() {
+            Some(SctpChunk::Init(_)) => 0,
+            _ => self.peer_tag,
+        };
+        SctpTransmit {
+            to: self.paths.get(path).address(),
+            packet: SctpPacket {
+                source_port: self.local_port,
+                destination_port: self.peer_port,
+                tag,
+                chunks,
+            },
+        }
+    }
+
+    fn heartbeat(&mut self, now: Instant, path: PathId) -> SctpTransmit {
+        let nonce = self.secret.draw();
+        self.paths.get_mut(path).on_probe_sent(now, nonce);
+        let mut info = Vec::with_capacity(9);
+        info.put_u8(path.0);
+        info.put_u64(nonce);
+        self.packet(path, vec![SctpChunk::Heartbeat(Bytes::from(info))])
+    }
+
+    /// A packet with marked chunks, new chunks or a SACK.
+    fn data_packet(&mut self, now: Instant) -> Option<SctpTransmit> {
+        let mut chunks = Vec::new();
+        let mut path = self.heard_on;
+        let chosen = if self.state.sends_data() {
+            self.data_path()
+        } else {
+            None
+        };
+        let mut room = self.config.packet_room();
+        // A SACK goes where the data came from. It may take data along that goes there too.
+        let has_sack = match chosen {
+            Some(to) => self.arrivals.is_waiting() && to == self.heard_on,
+            None => self.arrivals.is_due(now),
+        };
+        if has_sack {
+            self.announced = self.buffer.window();
+            let sack = SctpChunk::Sack(self.arrivals.take_sack(self.announced));
+            room -= padded(sack.wire_bytes());
+            chunks.push(sack);
+        }
+        if let Some(to) = chosen {
+            let before = chunks.len();
+            self.fill(now, to, &mut room, &mut chunks);
+            if chunks.len() > before {
+                path = to;
+                self.burst = self.burst.saturating_sub(1);
+            }
+        }
+        if chunks.is_empty() {
+            return None;
+        }
+        Some(self.packet(path, chunks))
+    }
+
+    /// Destination of the next packet with data. `None` if none may be sent now.
+    fn data_path(&self) -> Option<PathId> {
+        if self.burst == 0 {
+            return None;
+        }
+        if let Some((cause, last)) = self.sender.first_marked() {
+            let path = retransmission_path(&self.config, &self.paths, cause, last);
+            // New data waits until the marked chunks were sent (RFC 9260 §6.1 C).
+            return (self.retransmits_at_once || self.paths.get(path).window.has_room()).then_some(path);
+        }
+        let path = self.paths.current();
+        let bytes = self.sender.next_new()?;
+        let may = self.paths.get(path).window.has_room() && self.sender.fits_window(bytes);
+        may.then_some(path)
+    }
+
+    /// Fills a packet to `path` with data.
+    fn fill(&mut self, now: Instant, path: PathId, room: &mut usize, chunks: &mut Vec<SctpChunk>) {
+        if self.sender.has_marked() {
+            self.fill_marked(now, path, room, chunks);
+        } else {
+            self.fill_new(now, path, room, chunks);
+        }
+    }
+
+    fn fill_marked(&mut self, now: Instant, path: PathId, room: &mut usize, chunks: &mut Vec<SctpChunk>) {
+        let Self {
+            config,
+            paths,
+            sender,
+            ..
+        } = self;
+        let chosen = |cause, last| retransmission_path(config, paths, cause, last);
+        let (bytes, is_lowest) = sender.retransmit(path, room, chunks, chosen);
+        if bytes > 0 {
+            self.retransmits_at_once = false;
+            let destination = self.paths.get_mut(path);
+            destination.window.on_sent(bytes);
+            destination.counts.packets += 1;
+            destination.counts.retransmissions += 1;
+            destination.start_timer(now, is_lowest);
+        }
+    }
+
+    fn fill_new(&mut self, now: Instant, path: PathId, room: &mut usize, chunks: &mut Vec<SctpChunk>) {
+        let destination = self.paths.get_mut(path);
+        destination.on_use(now);
+        let mut sent = 0;
+        while let Some(bytes) = self.sender.next_new() {
+            let fits = destination.window.has_room() && self.sender.fits_window(bytes);
+            let timed_at = (!destination.is_measuring).then_some(now);
+            let Some(chunk) = fits.then(|| self.sender.send_new(path, room, timed_at)).flatten() else {
+                break;
+            };
+            destination.is_measuring = true;
+            destination.window.on_sent(bytes);
+            chunks.push(SctpChunk::Data(chunk));
+            sent += 1;
+        }
+        if sent > 0 {
+            destination.counts.packets += 1;
+            destination.counts.chunks += sent;
+            destination.start_timer(now, false);
+        }
+    }
+}
+
+/// Destination of a marked chunk that was sent to `last` (RFC 9260 §6.4.1).
+fn retransmission_path(
+    config: &SctpConfig,
+    paths: &PathTable,
+    cause: RetransmitCause,
+    last: PathId,
+) -> PathId {
+    match (config.retransmission, cause) {
+        (RetransmissionPolicy::FastSame, RetransmitCause::Fast) => paths.current(),
+        (RetransmissionPolicy::FastSame, RetransmitCause::Timeout) | (RetransmissionPolicy::Alternate, _) => {
+            paths.alternate(last)
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! The four-way handshake, and what else INIT ACK and COOKIE ECHO can mean (RFC 9260 §5).
+//!
+//! ```text
+//!   connect: INIT ──────────▶ the endpoint answers without keeping anything
+//!            on_init_ack ◀── INIT ACK with the state cookie
+//!            COOKIE ECHO ───▶ accept: the association exists
+//!            on_cookie_ack ◀─ COOKIE ACK
+//! ```
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use bytes::Bytes;
+
+use super::{Association, AssociationCounts, AssociationEvent, CloseReason, Repeated};
+use crate::Instant;
+use crate::sctp::arrivals::Arrivals;
+use crate::sctp::cause::ErrorCause;
+use crate::sctp::chunk::{InitChunk, SctpChunk};
+use crate::sctp::config::SctpConfig;
+use crate::sctp::cookie::CookieContent;
+use crate::sctp::destination::PathId;
+use crate::sctp::parameter::{InitParameter, STATE_COOKIE};
+use crate::sctp::paths::PathTable;
+use crate::sctp::reassembly::Reassembly;
+use crate::sctp::secret::SctpSecret;
+use crate::sctp::send_queue::SendQueue;
+use crate::sctp::state::{AssociationState, StateEvent};
+use crate::sctp::terms::{InitRefusal, InitTerms};
+use crate::sctp::tsn::Tsn;
+
+/// Numbers that name an association.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::sctp) struct AssociationNames {
+    pub local_port: u16,
+    pub peer_port: u16,
+    pub local_tag: u32,
+    pub local_tsn: Tsn,
+}
+
+impl Association {
+    /// The caller's end: INIT goes to the first of the peer's addresses. `addresses` are this end's.
+    pub(in crate::sctp) fn connect(
+        config: SctpConfig,
+        secret: SctpSecret,
+        names: AssociationNames,
+        addresses: &[IpAddr],
+        peer: &[IpAddr],
+        now: Instant,
+    ) -> Self {
+        let guess = InitTerms {
+            tag: 0,
+            window: config.receive_buffer,
+            outbound_streams: config.inbound_streams,
+            inbound_streams: config.outbound_streams,
+            first_tsn: Tsn(0),
+            addresses: peer.to_vec(),
+            cookie: None,
+            unrecognized: Vec::new(),
+            preservative: 0,
+        };
+        let mut association = Self::new(config, secret, names, &guess, now);
+        let mut init = Self::own_terms(&config, names.local_tag, names.local_tsn);
+        init.parameters = addresses.iter().copied().map(InitParameter::Address).collect();
+        association.own_addresses = addresses.to_vec();
+        association.repeat_from_now(now, SctpChunk::Init(Box::new(init)));
+        association
+    }
+
+    /// The called end: the cookie that this endpoint made came back from `from`.
+    pub(in crate::sctp) fn accept(
+        config: SctpConfig,
+        secret: SctpSecret,
+        content: &CookieContent,
+        from: IpAddr,
+        now: Instant,
+    ) -> Self {
+        let names = AssociationNames {
+            local_port: content.local_port,
+            peer_port: content.peer_port,
+            local_tag: content.local_tag,
+            local_tsn: content.local_tsn,
+        };
+        let mut association = Self::new(config, secret, names, &content.peer, now);
+        association.establish(now, from);
+        association.reply(association.paths.current(), SctpChunk::CookieAck);
+        association
+    }
+
+    fn new(
+        config: SctpConfig,
+        secret: SctpSecret,
+        names: AssociationNames,
+        peer: &InitTerms,
+        now: Instant,
+    ) -> Self {
+        let paths = PathTable::new(&config, &peer.addresses, peer.window, now);
+        let streams = config.outbound_streams.min(peer.inbound_streams);
+        let first = paths.primary();
+        let sender = SendQueue::new(&config, names.local_tsn, streams, peer.window, paths.all().len());
+        let inbound = config.inbound_streams.min(peer.outbound_streams);
+        Self {
+            config,
+            secret,
+            state: AssociationState::CookieWait,
+            local_port: names.local_port,
+            peer_port: names.peer_port,
+            local_tag: names.local_tag,
+            peer_tag: peer.tag,
+            local_tsn: names.local_tsn,
+            own_addresses: Vec::new(),
+            paths,
+            sender,
+            arrivals: Arrivals::new(&config, peer.first_tsn),
+            buffer: Reassembly::new(config.receive_buffer, peer.first_tsn, inbound),
+            peer_buffer: peer.window,
+            repeated: None,
+            gives_up_at: None,
+            stale_cookies: 0,
+            replies: VecDeque::new(),
+            heard_on: first,
+            announced: config.receive_buffer,
+            errors: 0,
+            retransmits_at_once: false,
+            burst: config.max_burst,
+            was_acknowledged: false,
+            events: VecDeque::new(),
+            counts: AssociationCounts::default(),
+        }
+    }
+
+    /// Takes the peer's terms. Messages that the application has queued stay queued.
+    fn adopt(&mut self, now: Instant, peer: &InitTerms) {
+        let known: Vec<IpAddr> = self.paths.all().iter().map(|path| path.address()).collect();
+        let mut addresses = peer.addresses.clone();
+        // The called address was chosen by the application, so it stays the primary destination if the peer confirms it.
+        if let Some(index) = addresses
+            .iter()
+            .position(|address| known.first() == Some(address))
+        {
+            addresses.swap(0, index);
+        }
+        let config = &self.config;
+        self.paths = PathTable::new(config, &addresses, peer.window, now);
+        let streams = config.outbound_streams.min(peer.inbound_streams);
+        let mut sender = SendQueue::new(config, self.local_tsn, streams, peer.window, addresses.len());
+        sender.take_messages(&mut self.sender);
+        self.sender = sender;
+        let inbound = config.inbound_streams.min(peer.outbound_streams);
+        self.arrivals = Arrivals::new(config, peer.first_tsn);
+        self.buffer = Reassembly::new(config.receive_buffer, peer.first_tsn, inbound);
+        (self.peer_tag, self.peer_buffer) = (peer.tag, peer.window);
+        self.heard_on = self.paths.primary();
+        self.announced = config.receive_buffer;
+    }
+
+    /// Data may flow: the peer's address `from` is known to be its own.
+    fn establish(&mut self, now: Instant, from: IpAddr) {
+        self.state = self.state.after(StateEvent::CookieAck);
+        self.repeated = None;
+        self.errors = 0;
+        if let Some(path) = self.paths.find(from) {
+            self.paths.get_mut(path).confirm();
+            self.paths.set_primary(self.paths.primary());
+        }
+        for path in self.paths.ids() {
+            self.schedule_probe(now, path);
+            if !self.paths.get(path).is_confirmed() {
+                self.paths.get_mut(path).probe_at_once(now);
+            }
+        }
+        self.tell(AssociationEvent::Established);
+    }
+
+    pub(super) fn on_init_ack(&mut self, now: Instant, from: IpAddr, init: &InitChunk) {
+        if self.state != AssociationState::CookieWait {
+            self.counts.misplaced += 1; // RFC 9260 §5.2.3
+            return;
+        }
+        let terms = match InitTerms::read(init, from) {
+            Ok(terms) => terms,
+            Err(InitRefusal::Silent) => {
+                self.counts.misplaced += 1;
+                return;
+            }
+            Err(InitRefusal::Abort(cause)) => {
+                self.peer_tag = init.tag;
+                self.send_abort(cause.clone(), CloseReason::Violated(cause));
+                return;
+            }
+        };
+        let Some(cookie) = terms.cookie.clone() else {
+            self.peer_tag = terms.tag;
+            let cause = ErrorCause::MissingParameter(vec![STATE_COOKIE]);
+            self.send_abort(cause.clone(), CloseReason::Violated(cause));
+            return;
+        };
+        self.adopt(now, &terms);
+        self.state = self.state.after(StateEvent::InitAck);
+        if let Some(path) = self.paths.find(from) {
+            // The address answered, with a tag that only the INIT carried (RFC 9260 §5.4).
+            self.paths.get_mut(path).confirm();
+        }
+        self.repeat_from_now(now, SctpChunk::CookieEcho(cookie));
+        if !terms.unrecognized.is_empty() {
+            let whole = terms.unrecognized.concat();
+            let error = SctpChunk::Error(vec![ErrorCause::UnrecognizedParameters(Bytes::from(whole))]);
+            self.reply(self.paths.current(), error);
+        }
+    }
+
+    pub(super) fn on_cookie_ack(&mut self, now: Instant) {
+        if self.state == AssociationState::CookieEchoed {
+            let from = self.paths.get(self.paths.current()).address();
+            self.establish(now, from);
+        } else {
+            self.counts.misplaced += 1;
+        }
+    }
+
+    /// The cookie was too old: ask for a new one that lives longer, once (RFC 9260 §5.2.6).
+    pub(super) fn on_stale_cookie(&mut self, now: Instant) {
+        if self.state != AssociationState::CookieEchoed {
+            self.counts.misplaced += 1;
+            return;
+        }
+        self.stale_cookies += 1;
+        if self.stale_cookies > 1 {
+            self.end(CloseReason::StaleCookie);
+            return;
+        }
+        self.state = AssociationState::CookieWait;
+        let mut init = Self::own_terms(&self.config, self.local_tag, self.local_tsn);
+        let millis = u32::try_from(self.config.cookie_life.as_millis()).unwrap_or(u32::MAX);
+        init.parameters = vec![InitParameter::CookiePreservative(millis)];
+        init.parameters
+            .extend(self.own_addresses.iter().copied().map(InitParameter::Address));
+        self.repeat_from_now(now, SctpChunk::Init(Box::new(init)));
+    }
+
+    /// A valid cookie came although the association exists (RFC 9260 §5.2.4, table 12). Returns whether the rest of the packet counts.
+    pub(in crate::sctp) fn on_cookie(&mut self, now: Instant, from: IpAddr, content: &CookieContent) -> bool {
+        let is_own = content.local_tag == self.local_tag;
+        let is_peers = content.peer.tag == self.peer_tag;
+        let is_tied = content.tie_tags == (self.local_tag, self.peer_tag);
+        match (is_own, is_peers, is_tied) {
+            // A: the peer restarted.
+            (false, false, true) => self.restart(now, from, content),
+            // B: both ends called each other, and the peer's INIT is the one that counts.
+            (true, false, _) if self.state != AssociationState::Established => {
+                self.adopt(now, &content.peer);
+                self.establish(now, from);
+                self.reply(self.paths.current(), SctpChunk::CookieAck);
+                true
+            }
+            // D: the peer did not get the COOKIE ACK, or both ends called each other.
+            (true, true, _) => {
+                if matches!(
+                    self.state,
+                    AssociationState::CookieWait | AssociationState::CookieEchoed
+                ) {
+                    self.establish(now, from);
+                }
+                self.reply(
+                    self.paths.find(from).unwrap_or(self.paths.current()),
+                    SctpChunk::CookieAck,
+                );
+                true
+            }
+            // C: a cookie of a call that another one has overtaken. Else: nothing that can be explained.
+            (true, false, _) | (false, _, _) => {
+                self.counts.misplaced += 1;
+                false
+            }
+        }
+    }
+
+    fn restart(&mut self, now: Instant, from: IpAddr, content: &CookieContent) -> bool {
+        if self.state == AssociationState::ShutdownAckSent {
+            // This end has no data left: the old association ends first (RFC 9260 §5.2.4 A).
+            let path = self.paths.current();
+            self.reply(path, SctpChunk::ShutdownAck);
+            self.reply(path, SctpChunk::Error(vec![ErrorCause::CookieWhileShuttingDown]));
+            return false;
+        }
+        self.local_tag = content.local_tag;
+        self.local_tsn = content.local_tsn;
+        self.sender.forget_messages();
+        self.adopt(now, &content.peer);
+        self.gives_up_at = None;
+        self.state = self.state.after(StateEvent::Restarted);
+        self.tell(AssociationEvent::Restarted);
+        self.establish(now, from);
+        self.reply(self.paths.current(), SctpChunk::CookieAck);
+        true
+    }
+
+    /// Sends `chunk` now, and again after each RTO until it is answered.
+    pub(super) fn repeat_from_now(&mut self, now: Instant, chunk: SctpChunk) {
+        let path = self.paths.current();
+        self.repeated = Some(Repeated {
+            chunk,
+            at: now + self.paths.get(path).rto(),
+            path,
+            is_due: true,
+            repeats: 0,
+        });
+    }
+
+    /// The repeated chunk was not answered in time (RFC 9260 §5.1.6, §9.2).
+    pub(super) fn repeat(&mut self, now: Instant) {
+        let is_setup = matches!(
+            self.state,
+            AssociationState::CookieWait | AssociationState::CookieEchoed
+        );
+        let repeats_max = if is_setup {
+            self.config.max_init_retransmits
+        } else {
+            self.config.association_max_retrans
+        };
+        let Some(repeated) = &mut self.repeated else {
+            return;
+        };
+        repeated.repeats += 1;
+        if repeated.repeats > repeats_max {
+            self.end(CloseReason::Unreachable);
+            return;
+        }
+        if let SctpChunk::Shutdown(tsn) = &mut repeated.chunk {
+            *tsn = self.arrivals.cumulative();
+        }
+        // Another destination, if there is one (RFC 9260 §6.4.1). No address is confirmed before the handshake is done.
+        let last = repeated.path;
+        let next = if is_setup {
+            self.paths.after(last)
+        } else {
+            self.paths.alternate(last)
+        };
+        self.paths.get_mut(last).rto.on_timeout();
+        repeated.at = now + self.paths.get(last).rto().max(self.paths.get(next).rto());
+        (repeated.path, repeated.is_due) = (next, true);
+    }
+
+    /// This end's names and its peer's tag, for the answer to another INIT.
+    pub(in crate::sctp) const fn names(&self) -> (AssociationNames, u32) {
+        let names = AssociationNames {
+            local_port: self.local_port,
+            peer_port: self.peer_port,
+            local_tag: self.local_tag,
+            local_tsn: self.local_tsn,
+        };
+        (names, self.peer_tag)
+    }
+
+    /// Addresses of an INIT that are not the peer's (RFC 9260 §5.2.2).
+    pub(in crate::sctp) fn new_addresses(&self, terms: &InitTerms) -> Vec<InitParameter> {
+        let is_new = |address: &&IpAddr| !self.has_address(**address);
+        let new = terms.addresses.iter().filter(is_new);
+        new.map(|address| InitParameter::Address(*address)).collect()
+    }
+
+    /// An INIT came while this end waits for SHUTDOWN COMPLETE (RFC 9260 §9.2).
+    pub(in crate::sctp) fn on_init_while_ending(&mut self, from: IpAddr) {
+        let path: PathId = self.paths.find(from).unwrap_or(self.paths.current());
+        self.reply(path, SctpChunk::ShutdownAck);
+    }
+}

@@ -1,0 +1,117 @@
+//! The orderly end (RFC 9260 §9.2).
+
+use super::{Association, AssociationEvent, CloseReason};
+use crate::Instant;
+use crate::sctp::cause::ErrorCause;
+use crate::sctp::chunk::{SackChunk, SctpChunk};
+use crate::sctp::destination::PathId;
+use crate::sctp::state::{AssociationState, StateEvent};
+use crate::sctp::tsn::Tsn;
+
+/// The shutdown is given up after this many RTO.Max (T5-shutdown-guard).
+const GUARD_RTOS: u32 = 5;
+
+impl Association {
+    /// Ends the association when everything has arrived. No more messages are taken.
+    pub fn shutdown(&mut self, now: Instant) {
+        let was_setup = matches!(
+            self.state,
+            AssociationState::CookieWait | AssociationState::CookieEchoed
+        );
+        self.state = self.state.after(StateEvent::Close);
+        if was_setup {
+            self.end(CloseReason::ShutDown);
+        }
+        self.on_progress(now);
+    }
+
+    /// Sends the next message of a shutdown once all data is acknowledged.
+    pub(super) fn on_progress(&mut self, now: Instant) {
+        if !self.sender.is_empty() {
+            return;
+        }
+        let before = self.state;
+        self.state = self.state.after(StateEvent::Drained);
+        if self.state == before {
+            return;
+        }
+        let chunk = match self.state {
+            AssociationState::ShutdownSent => SctpChunk::Shutdown(self.arrivals.cumulative()),
+            _ => SctpChunk::ShutdownAck,
+        };
+        self.gives_up_at = Some(now + self.config.rto_max * GUARD_RTOS);
+        self.repeat_from_now(now, chunk);
+    }
+
+    /// Each packet with data that comes after SHUTDOWN is answered with another one, beside the SACK.
+    pub(super) fn repeat_shutdown_for_data(&mut self, now: Instant) {
+        if self.state == AssociationState::ShutdownSent {
+            self.arrivals.acknowledge();
+            // The guard is for a peer that makes no progress.
+            self.gives_up_at = Some(now + self.config.rto_max * GUARD_RTOS);
+            self.repeat_from_now(now, SctpChunk::Shutdown(self.arrivals.cumulative()));
+        }
+    }
+
+    pub(super) fn on_shutdown(&mut self, now: Instant, cumulative: Tsn) {
+        let before = self.state;
+        self.state = self.state.after(StateEvent::PeerShutdown);
+        if matches!(
+            self.state,
+            AssociationState::CookieWait | AssociationState::CookieEchoed
+        ) {
+            self.counts.misplaced += 1;
+            return;
+        }
+        if self.state != before {
+            self.tell(AssociationEvent::PeerShutsDown);
+        }
+        if self.state == AssociationState::ShutdownReceived {
+            // It acknowledges data, but says nothing of gaps: those reported last still count.
+            let window = self.sender.announced();
+            let gaps = self.sender.gap_reports(cumulative);
+            let sack = SackChunk {
+                cumulative,
+                window,
+                gaps,
+                duplicates: Vec::new(),
+            };
+            self.on_sack(now, &sack);
+        } else if self.state == AssociationState::ShutdownAckSent {
+            self.gives_up_at = Some(now + self.config.rto_max * GUARD_RTOS);
+            self.repeat_from_now(now, SctpChunk::ShutdownAck);
+        }
+    }
+
+    pub(super) fn on_shutdown_ack(&mut self, _now: Instant, path: PathId) {
+        let before = self.state;
+        self.state = self.state.after(StateEvent::ShutdownAck);
+        if self.state == before {
+            self.counts.misplaced += 1;
+            return;
+        }
+        self.reply(path, SctpChunk::ShutdownComplete { is_reflected: false });
+        self.end(CloseReason::ShutDown);
+    }
+
+    /// A peer that knows nothing of this association, after everything was acknowledged in both directions, has sent a
+    /// SHUTDOWN COMPLETE that was lost.
+    pub(super) fn on_abort(&mut self, is_reflected: bool, causes: Vec<ErrorCause>) {
+        let is_over = is_reflected && self.state == AssociationState::ShutdownAckSent;
+        self.end(if is_over {
+            CloseReason::ShutDown
+        } else {
+            CloseReason::PeerAborted(causes)
+        });
+    }
+
+    pub(super) fn on_shutdown_complete(&mut self) {
+        let before = self.state;
+        self.state = self.state.after(StateEvent::ShutdownComplete);
+        if self.state == before {
+            self.counts.misplaced += 1;
+            return;
+        }
+        self.end(CloseReason::ShutDown);
+    }
+}

@@ -1,0 +1,110 @@
+//! Timers and heartbeats (RFC 9260 §5.4, §6.3.2, §6.3.3, §8).
+
+use bytes::{Buf, Bytes};
+
+use super::{Association, CloseReason};
+use crate::Instant;
+use crate::sctp::destination::PathId;
+use crate::sctp::state::AssociationState;
+
+impl Association {
+    /// The next time at which [`handle_timeout`](Self::handle_timeout) has something to do.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.state == AssociationState::Closed {
+            return None;
+        }
+        let probes = self.state.probes();
+        let of_paths = self
+            .paths
+            .all()
+            .iter()
+            .filter_map(|path| if probes { path.due() } else { path.timer() });
+        let repeat = self.repeated.as_ref().map(|repeated| repeated.at);
+        let others = [repeat, self.gives_up_at, self.arrivals.due_at()];
+        of_paths.chain(others.into_iter().flatten()).min()
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for path in self.paths.ids() {
+            if self.state == AssociationState::Closed {
+                return;
+            }
+            if self.paths.get(path).timer().is_some_and(|at| now >= at) {
+                self.on_retransmission_timeout(now, path);
+            }
+            self.paths.get_mut(path).postpone_probe(now);
+            if self.state.probes() && self.paths.get_mut(path).lose_probe(now) {
+                self.on_lost_probe(now, path);
+            }
+        }
+        if self.repeated.as_ref().is_some_and(|repeated| now >= repeated.at) {
+            self.repeat(now);
+        }
+        if self.gives_up_at.is_some_and(|at| now >= at) {
+            self.end(CloseReason::Unreachable);
+        }
+        self.burst = self.config.max_burst;
+    }
+
+    /// T3-rtx of a destination ran out (RFC 9260 §6.3.3).
+    fn on_retransmission_timeout(&mut self, now: Instant, path: PathId) {
+        // A window probe that is answered proves that the peer lives (RFC 9260 §6.1 A).
+        let is_answered_probe = self.sender.is_probing() && self.was_acknowledged;
+        self.was_acknowledged = false;
+        self.sender.on_timeout(path);
+        let destination = self.paths.get_mut(path);
+        destination.stop_timer();
+        destination.counts.timeouts += 1;
+        destination.is_measuring = false;
+        let flight = destination.window.flight();
+        destination.window.on_landed(flight);
+        destination.window.on_timeout();
+        self.retransmits_at_once = true;
+        if is_answered_probe {
+            destination.rto.on_timeout();
+        } else {
+            self.on_path_error(now, path);
+        }
+    }
+
+    /// A heartbeat was not answered (RFC 9260 §8.3). While a destination has errors it is probed once per RTO, as RFC 7829 §3.2 does: each
+    /// interval between two probes would delay its recovery.
+    fn on_lost_probe(&mut self, now: Instant, path: PathId) {
+        if self.paths.get(path).is_confirmed() {
+            self.on_path_error(now, path);
+        } else {
+            // An address that never answered says nothing about the peer (RFC 9260 §5.4).
+            self.paths.get_mut(path).on_error();
+        }
+        self.paths.get_mut(path).probe_at_once(now);
+    }
+
+    /// The nonce proves that this end has sent the heartbeat to that destination.
+    pub(super) fn on_heartbeat_ack(&mut self, now: Instant, info: &Bytes) {
+        let mut info = info.clone();
+        let (Ok(index), Ok(nonce)) = (info.try_get_u8(), info.try_get_u64()) else {
+            self.counts.misplaced += 1;
+            return;
+        };
+        let answered = self.paths.all_mut().get_mut(usize::from(index));
+        let Some(rtt) = answered.and_then(|path| path.on_probe_answered(now, nonce)) else {
+            self.counts.misplaced += 1;
+            return;
+        };
+        let path = PathId(index);
+        let destination = self.paths.get_mut(path);
+        destination.confirm();
+        destination.rto.on_measured(rtt);
+        self.on_heard(path);
+        self.schedule_probe(now, path);
+    }
+
+    /// The next heartbeat to `path` is due after the interval.
+    pub(super) fn schedule_probe(&mut self, now: Instant, path: PathId) {
+        // The lower half.
+        let jitter = self.secret.draw() as u32;
+        let interval = self.config.heartbeat_interval;
+        self.paths.get_mut(path).schedule_probe(now, interval, jitter);
+    }
+}

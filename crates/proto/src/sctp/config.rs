@@ -1,0 +1,255 @@
+//! Parameters of an endpoint (RFC 9260 §16), and those in which the paper's simulations differ from the RFC.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::chunk::DATA_HEADER;
+use super::packet::COMMON_HEADER;
+use super::tlv::padded;
+
+/// Destination of a retransmission. The paper's policy is that of Caro, Amer, Stewart, "Retransmission Policies for Multihomed Transport
+/// Protocols".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetransmissionPolicy {
+    /// Every retransmission goes to another destination than the chunk went to last (RFC 9260 §6.4.1).
+    Alternate,
+    /// A fast retransmission goes to the destination of new data. A retransmission after a timeout goes to another destination.
+    FastSame,
+}
+
+/// Configuration of an endpoint and its associations. Windows and buffers are in bytes of DATA chunks with their headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SctpConfig {
+    /// Largest IP packet, bytes. Congestion windows grow by this amount.
+    pub path_mtu: u32,
+    /// Bytes of a packet in front of SCTP's common header: IP, and UDP if the packets are encapsulated (RFC 6951).
+    pub lower_headers: u32,
+    /// Receive buffer: the largest window that is announced.
+    pub receive_buffer: u32,
+    /// Send buffer: the bound on messages that are not acknowledged yet.
+    pub send_buffer: u32,
+    /// Number of streams that this end asks for.
+    pub outbound_streams: u16,
+    /// Number of streams that this end allows its peer.
+    pub inbound_streams: u16,
+    /// RTO.Initial.
+    pub rto_initial: Duration,
+    /// RTO.Min.
+    pub rto_min: Duration,
+    /// RTO.Max.
+    pub rto_max: Duration,
+    /// Path.Max.Retrans (PMR): a destination fails when more timeouts than this have followed each other.
+    pub path_max_retrans: u32,
+    /// Association.Max.Retrans: the association ends when more timeouts than this, over all destinations, have followed each other.
+    pub association_max_retrans: u32,
+    /// Max.Init.Retransmits.
+    pub max_init_retransmits: u32,
+    /// Congestion window at the beginning.
+    pub initial_window: u32,
+    /// Slow start threshold at the beginning. `None`: the peer's first window.
+    pub initial_threshold: Option<u32>,
+    /// Lowest slow start threshold after a loss, in units of `path_mtu`.
+    pub threshold_floor: u32,
+    /// Number of missing reports that mark a chunk for fast retransmission.
+    pub missing_reports: u8,
+    /// A chunk may be fast retransmitted again when chunks sent after its retransmission are acknowledged (Multiple Fast Retransmit).
+    pub has_multiple_fast_retransmit: bool,
+    /// Max.Burst: bound on the packets with data that one event lets out.
+    pub max_burst: u32,
+    /// Longest delay of an acknowledgement.
+    pub sack_delay: Duration,
+    /// Number of packets with data after which an acknowledgement is sent at once.
+    pub sack_every: u32,
+    /// HB.interval. `None`: idle destinations are not probed.
+    pub heartbeat_interval: Option<Duration>,
+    /// The congestion window of an idle destination halves once in each RTO (RFC 9260 §7.2.1).
+    pub decays_when_idle: bool,
+    /// Destination of retransmissions.
+    pub retransmission: RetransmissionPolicy,
+    /// Valid.Cookie.Life. The keys that sign cookies change once in this time.
+    pub cookie_life: Duration,
+}
+
+/// A field of an [`SctpConfig`] that is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InvalidSctp {
+    /// A field that is zero.
+    #[error("{0} must be positive")]
+    Zero(&'static str),
+    /// A field below its least value.
+    #[error("{field} must be at least {least}")]
+    TooSmall {
+        /// The field.
+        field: &'static str,
+        /// Its least value.
+        least: u64,
+    },
+    /// A field above its greatest value.
+    #[error("{field} must be at most {most}")]
+    TooLarge {
+        /// The field.
+        field: &'static str,
+        /// Its greatest value.
+        most: u64,
+    },
+}
+
+impl Default for SctpConfig {
+    /// The values that RFC 9260 §16 recommends, with IPv4 over Ethernet.
+    fn default() -> Self {
+        Self {
+            path_mtu: 1500,
+            lower_headers: 20,
+            receive_buffer: 128 << 10,
+            send_buffer: 128 << 10,
+            outbound_streams: 16,
+            inbound_streams: 16,
+            rto_initial: Duration::from_secs(1),
+            rto_min: Duration::from_secs(1),
+            rto_max: Duration::from_secs(60),
+            path_max_retrans: 5,
+            association_max_retrans: 10,
+            max_init_retransmits: 8,
+            initial_window: 4404,
+            initial_threshold: None,
+            threshold_floor: 4,
+            missing_reports: 3,
+            has_multiple_fast_retransmit: false,
+            max_burst: 4,
+            sack_delay: Duration::from_millis(200),
+            sack_every: 2,
+            heartbeat_interval: Some(Duration::from_secs(30)),
+            decays_when_idle: true,
+            retransmission: RetransmissionPolicy::Alternate,
+            cookie_life: Duration::from_secs(60),
+        }
+    }
+}
+
+impl SctpConfig {
+    /// The paper's simulations (section III.1), as release 3.6 of the University of Delaware's module ran them.
+    pub fn paper() -> Self {
+        Self {
+            receive_buffer: 65_536,
+            send_buffer: 131_072,
+            rto_initial: Duration::from_secs(3),
+            initial_window: 3000,
+            initial_threshold: Some(65_536),
+            threshold_floor: 2,
+            missing_reports: 4,
+            has_multiple_fast_retransmit: true,
+            decays_when_idle: false,
+            retransmission: RetransmissionPolicy::FastSame,
+            ..Self::default()
+        }
+    }
+
+    /// Checks that all fields are valid.
+    ///
+    /// # Errors
+    /// Names the invalid field.
+    pub fn check(&self) -> Result<(), InvalidSctp> {
+        let positive = [
+            ("outbound_streams", self.outbound_streams == 0),
+            ("inbound_streams", self.inbound_streams == 0),
+            ("rto_initial", self.rto_initial.is_zero()),
+            ("rto_min", self.rto_min.is_zero()),
+            ("threshold_floor", self.threshold_floor == 0),
+            ("missing_reports", self.missing_reports == 0),
+            ("max_burst", self.max_burst == 0),
+            ("sack_every", self.sack_every == 0),
+            ("cookie_life", self.cookie_life.is_zero()),
+        ];
+        if let Some((field, _)) = positive.into_iter().find(|(_, is_zero)| *is_zero) {
+            return Err(InvalidSctp::Zero(field));
+        }
+        // RFC 9260 §3.3.2: a window of less than 1500 bytes is not allowed. A packet must have room for INIT ACK with its cookie.
+        let least = [
+            ("path_mtu", self.path_mtu, self.lower_headers + 512),
+            ("receive_buffer", self.receive_buffer, self.path_mtu.max(1500)),
+            ("send_buffer", self.send_buffer, self.path_mtu),
+            ("initial_window", self.initial_window, self.path_mtu),
+        ];
+        for (field, value, least) in least {
+            if value < least {
+                let least = u64::from(least);
+                return Err(InvalidSctp::TooSmall { field, least });
+            }
+        }
+        let most = [
+            ("path_mtu", u64::from(self.path_mtu), 65_535),
+            ("lower_headers", u64::from(self.lower_headers), 1024),
+            ("receive_buffer", u64::from(self.receive_buffer), 1 << 30),
+            ("send_buffer", u64::from(self.send_buffer), 1 << 30),
+            ("sack_delay in milliseconds", millis(self.sack_delay), 500),
+            (
+                "rto_min in milliseconds",
+                millis(self.rto_min),
+                millis(self.rto_max),
+            ),
+            (
+                "rto_initial in milliseconds",
+                millis(self.rto_initial),
+                millis(self.rto_max),
+            ),
+            ("rto_max in milliseconds", millis(self.rto_max), 3_600_000),
+        ];
+        match most.into_iter().find(|(_, value, most)| value > most) {
+            Some((field, _, most)) => Err(InvalidSctp::TooLarge { field, most }),
+            None => Ok(()),
+        }
+    }
+
+    /// Room for chunks in a packet, bytes.
+    pub(super) const fn packet_room(&self) -> usize {
+        (self.path_mtu - self.lower_headers) as usize / 4 * 4 - COMMON_HEADER
+    }
+
+    /// Most bytes of user data in a DATA chunk.
+    pub(super) const fn fragment(&self) -> usize {
+        self.packet_room() - DATA_HEADER
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Bytes that a DATA chunk counts in windows: header and data. The RFC counts data only; counting headers keeps the memory of many small
+/// chunks inside of the window, and is what FreeBSD and ns-2 do.
+pub(super) const fn counted(data: usize) -> u32 {
+    padded(DATA_HEADER + data) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_presets_are_valid_and_a_full_chunk_has_1452_bytes() {
+        assert_eq!(SctpConfig::default().check(), Ok(()));
+        assert_eq!(SctpConfig::paper().check(), Ok(()));
+        assert_eq!(SctpConfig::paper().fragment(), 1452);
+    }
+
+    #[test]
+    fn an_invalid_field_is_named() {
+        let config = SctpConfig {
+            receive_buffer: 1000,
+            ..SctpConfig::default()
+        };
+        assert_eq!(
+            config.check().map_err(|error| error.to_string()),
+            Err("receive_buffer must be at least 1500".to_owned())
+        );
+        let config = SctpConfig {
+            sack_delay: Duration::from_secs(1),
+            ..SctpConfig::default()
+        };
+        assert_eq!(
+            config.check().map_err(|error| error.to_string()),
+            Err("sack_delay in milliseconds must be at most 500".to_owned())
+        );
+    }
+}

@@ -1,0 +1,261 @@
+//! A destination: one address of the peer, with all that is known of the path to it (RFC 9260 §5.4, §6.3, §7, §8.2, §8.3).
+//!
+//! ```text
+//!                  a HEARTBEAT ACK with the nonce                  errors > PMR
+//!   unconfirmed ──────────────────────────────────▶ active ◀─────────────────────▶ inactive
+//!    no data is sent there                                        something answers
+//! ```
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::config::SctpConfig;
+use super::congestion::PathWindow;
+use super::rto::PathRto;
+use crate::Instant;
+
+/// Number of a destination: its place in the peer's list of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathId(pub u8);
+
+impl PathId {
+    /// As an index.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A probe on the way.
+#[derive(Clone, Copy, Debug)]
+struct HeartbeatProbe {
+    nonce: u64,
+    sent_at: Instant,
+    /// When it counts as lost.
+    until: Instant,
+}
+
+/// Counters of a destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DestinationCounts {
+    /// Packets with data.
+    pub packets: u64,
+    /// Chunks of new data.
+    pub chunks: u64,
+    /// Packets with retransmitted data.
+    pub retransmissions: u64,
+    /// Times that its retransmission timer ran out.
+    pub timeouts: u64,
+    /// Heartbeats.
+    pub heartbeats: u64,
+    /// Heartbeats that were not answered.
+    pub lost_heartbeats: u64,
+    /// Times that it failed.
+    pub failures: u64,
+}
+
+/// An address of the peer.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    address: IpAddr,
+    is_confirmed: bool,
+    is_active: bool,
+    /// Timeouts in a row.
+    errors: u32,
+    path_max_retrans: u32,
+    pub(super) rto: PathRto,
+    pub(super) window: PathWindow,
+    /// When the retransmission timer (T3-rtx) runs out.
+    timer: Option<Instant>,
+    /// A chunk on the way measures the round-trip time.
+    pub(super) is_measuring: bool,
+    probe: Option<HeartbeatProbe>,
+    /// When the next heartbeat is due, if the destination is idle then.
+    probes_at: Option<Instant>,
+    /// How long the destination must be idle before.
+    idle_time: Duration,
+    /// When new data was sent last.
+    used_at: Instant,
+    pub(super) counts: DestinationCounts,
+}
+
+/// Result of a timeout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PathTimeout {
+    /// The destination has failed now.
+    Failed,
+    /// It is as it was.
+    Same,
+}
+
+impl Destination {
+    /// A new destination. `threshold` is its slow start threshold if the configuration has none.
+    pub(super) fn new(config: &SctpConfig, address: IpAddr, threshold: u32, now: Instant) -> Self {
+        Self {
+            address,
+            is_confirmed: false,
+            is_active: true,
+            errors: 0,
+            path_max_retrans: config.path_max_retrans,
+            rto: PathRto::new(config),
+            window: PathWindow::new(config, threshold, now),
+            timer: None,
+            is_measuring: false,
+            probe: None,
+            probes_at: None,
+            idle_time: Duration::ZERO,
+            used_at: now,
+            counts: DestinationCounts::default(),
+        }
+    }
+
+    /// The address.
+    pub const fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Whether data may be sent to it: it is known to belong to the peer (RFC 9260 §5.4), and it has not failed.
+    pub const fn is_usable(&self) -> bool {
+        self.is_confirmed && self.is_active
+    }
+
+    /// Whether it is known to belong to the peer.
+    pub const fn is_confirmed(&self) -> bool {
+        self.is_confirmed
+    }
+
+    /// Whether it has not failed.
+    pub const fn is_active(&self) -> bool {
+        self.is_active
+    }
+
+    /// Timeouts in a row.
+    pub const fn errors(&self) -> u32 {
+        self.errors
+    }
+
+    /// The retransmission timeout now.
+    pub const fn rto(&self) -> Duration {
+        self.rto.get()
+    }
+
+    /// The smoothed round-trip time, once it was measured.
+    pub fn rtt(&self) -> Option<Duration> {
+        self.rto.smoothed()
+    }
+
+    /// Its congestion window.
+    pub const fn window(&self) -> &PathWindow {
+        &self.window
+    }
+
+    /// Its counters.
+    pub const fn counts(&self) -> DestinationCounts {
+        self.counts
+    }
+
+    /// It belongs to the peer.
+    pub(super) const fn confirm(&mut self) {
+        self.is_confirmed = true;
+    }
+
+    /// Something sent to it was acknowledged. Returns whether it had failed.
+    pub(super) const fn on_heard(&mut self) -> bool {
+        self.errors = 0;
+        let had_failed = !self.is_active;
+        self.is_active = true;
+        had_failed
+    }
+
+    /// Something sent to it was not acknowledged in time (RFC 9260 §8.2). The RTO backs off.
+    pub(super) fn on_error(&mut self) -> PathTimeout {
+        self.rto.on_timeout();
+        self.errors = self.errors.saturating_add(1);
+        if self.is_active && self.errors > self.path_max_retrans {
+            self.is_active = false;
+            self.counts.failures += 1;
+            return PathTimeout::Failed;
+        }
+        PathTimeout::Same
+    }
+
+    /// When the retransmission timer runs out.
+    pub(super) const fn timer(&self) -> Option<Instant> {
+        self.timer
+    }
+
+    /// Starts the retransmission timer (T3-rtx). A timer that runs goes on, unless `restarts`.
+    pub(super) fn start_timer(&mut self, now: Instant, restarts: bool) {
+        if restarts || self.timer.is_none() {
+            self.timer = Some(now + self.rto.get());
+        }
+    }
+
+    /// Stops the retransmission timer.
+    pub(super) const fn stop_timer(&mut self) {
+        self.timer = None;
+    }
+
+    /// New data is sent to it.
+    pub(super) fn on_use(&mut self, now: Instant) {
+        self.window.on_use(now, self.rto.get());
+        self.used_at = now;
+    }
+
+    /// The next heartbeat is due after the interval and an RTO, jittered by up to half of the RTO (RFC 9260 §8.3). `jitter` is a number
+    /// from the whole range.
+    pub(super) fn schedule_probe(&mut self, now: Instant, interval: Option<Duration>, jitter: u32) {
+        let rto = self.rto.get();
+        let jittered = rto / 2 + rto.mul_f64(f64::from(jitter) / f64::from(u32::MAX));
+        self.idle_time = interval.unwrap_or_default() + jittered;
+        self.probes_at = interval.map(|_| now + self.idle_time);
+    }
+
+    /// The next heartbeat is due now.
+    pub(super) const fn probe_at_once(&mut self, now: Instant) {
+        self.idle_time = Duration::ZERO;
+        self.probes_at = Some(now);
+    }
+
+    /// Postpones a heartbeat that is due, if new data was sent meanwhile: its acknowledgement shows the same.
+    pub(super) fn postpone_probe(&mut self, now: Instant) {
+        if self.probes_at.is_some_and(|at| now >= at) {
+            self.probes_at = Some(now.max(self.used_at + self.idle_time));
+        }
+    }
+
+    /// Whether a heartbeat is to be sent.
+    pub(super) fn wants_probe(&self, now: Instant) -> bool {
+        self.probe.is_none() && self.probes_at.is_some_and(|at| now >= at)
+    }
+
+    /// A heartbeat with this nonce is sent.
+    pub(super) fn on_probe_sent(&mut self, now: Instant, nonce: u64) {
+        self.counts.heartbeats += 1;
+        self.probes_at = None;
+        self.probe = Some(HeartbeatProbe {
+            nonce,
+            sent_at: now,
+            until: now + self.rto.get(),
+        });
+    }
+
+    /// A HEARTBEAT ACK with this nonce arrived. Returns the round-trip time if it answers the probe on the way.
+    pub(super) fn on_probe_answered(&mut self, now: Instant, nonce: u64) -> Option<Duration> {
+        let probe = self.probe.take_if(|probe| probe.nonce == nonce)?;
+        Some(now.since(probe.sent_at))
+    }
+
+    /// Whether the probe on the way is lost. It is forgotten then.
+    pub(super) fn lose_probe(&mut self, now: Instant) -> bool {
+        let is_lost = self.probe.take_if(|probe| now >= probe.until).is_some();
+        self.counts.lost_heartbeats += u64::from(is_lost);
+        is_lost
+    }
+
+    /// The next time at which the destination wants to be asked.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let probe = self.probe.map(|probe| probe.until);
+        let next = if probe.is_none() { self.probes_at } else { None };
+        [self.timer, probe, next].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,538 @@
+//! An endpoint: a port on the addresses of a host, its associations, and the answers to packets that belong to none (RFC 9260 §5.1, §8.4).
+//!
+//! ```text
+//!   packet ──▶ INIT: answered from a signed cookie, nothing is kept
+//!          ├─▶ COOKIE ECHO: a valid cookie makes an association, or changes the one that exists
+//!          ├─▶ the tag and the address of an association: its own
+//!          └─▶ out of the blue: ABORT, SHUTDOWN COMPLETE, or no answer
+//! ```
+//!
+//! A flood of INITs, forged or replayed cookies, and packets with wrong tags leave nothing behind but counters.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use rustc_hash::FxHashMap;
+use thiserror::Error;
+
+use super::association::setup::AssociationNames;
+use super::association::{Association, AssociationEvent, SctpTransmit};
+use super::cause::ErrorCause;
+use super::chunk::{InitChunk, SctpChunk};
+use super::config::{InvalidSctp, SctpConfig};
+use super::cookie::{CookieContent, CookieVerdict};
+use super::packet::SctpPacket;
+use super::parameter::InitParameter;
+use super::secret::SctpSecret;
+use super::state::AssociationState;
+use super::terms::{InitRefusal, InitTerms, PATHS_MAX};
+use super::tsn::Tsn;
+use crate::Instant;
+
+/// Most answers to strangers that wait to be sent. More are dropped: strangers ask again.
+const ANSWERS_MAX: usize = 64;
+/// Most cookies that are remembered as used.
+const USED_COOKIES_MAX: usize = 4096;
+
+/// Number of an association at its endpoint. It is not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AssociationId(u64);
+
+/// Why an endpoint does not call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ConnectError {
+    /// No address, or too many.
+    #[error("a peer has 1 to {PATHS_MAX} addresses, not {0}")]
+    Addresses(usize),
+    /// There is an association with this peer already.
+    #[error("there is an association with {0} port {1} already")]
+    Exists(IpAddr, u16),
+    /// There are too many associations.
+    #[error("{0} associations are the most that are configured")]
+    Full(usize),
+}
+
+/// Counters of an endpoint: packets that belong to no association.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndpointCounts {
+    /// INITs that were answered.
+    pub inits: u64,
+    /// INITs that were refused or dropped.
+    pub refused_inits: u64,
+    /// Cookies that this endpoint did not make, or that came from another address than those of the INIT.
+    pub forged_cookies: u64,
+    /// Cookies that came too late.
+    pub stale_cookies: u64,
+    /// Cookies that came again after their association had ended.
+    pub replayed_cookies: u64,
+    /// Packets of no association.
+    pub strays: u64,
+    /// Answers that were dropped because too many waited.
+    pub dropped: u64,
+}
+
+/// A port with its associations.
+#[derive(Debug)]
+pub struct SctpEndpoint {
+    config: SctpConfig,
+    secret: SctpSecret,
+    port: u16,
+    addresses: Vec<IpAddr>,
+    /// Calls are answered as long as there are fewer associations than this.
+    associations_max: usize,
+    associations: FxHashMap<AssociationId, Association>,
+    by_tag: FxHashMap<u32, AssociationId>,
+    by_peer: FxHashMap<(IpAddr, u16), AssociationId>,
+    next: u64,
+    /// Associations that may have something to send or to tell.
+    touched: VecDeque<AssociationId>,
+    answers: VecDeque<SctpTransmit>,
+    /// Tags of associations that came from a cookie and have ended, until their cookies are stale.
+    used_cookies: VecDeque<(Instant, u32)>,
+    events: VecDeque<(AssociationId, AssociationEvent)>,
+    counts: EndpointCounts,
+}
+
+impl SctpEndpoint {
+    /// An endpoint. `secret` is 32 random bytes. It answers calls while it has fewer than `associations_max` associations. With 0, it only
+    /// calls.
+    ///
+    /// # Errors
+    /// If the configuration is invalid.
+    pub fn new(
+        config: SctpConfig,
+        secret: [u8; 32],
+        port: u16,
+        addresses: Vec<IpAddr>,
+        associations_max: usize,
+    ) -> Result<Self, InvalidSctp> {
+        config.check()?;
+        Ok(Self {
+            config,
+            secret: SctpSecret::new(secret),
+            port,
+            addresses,
+            associations_max,
+            associations: FxHashMap::default(),
+            by_tag: FxHashMap::default(),
+            by_peer: FxHashMap::default(),
+            next: 0,
+            touched: VecDeque::new(),
+            answers: VecDeque::new(),
+            used_cookies: VecDeque::new(),
+            events: VecDeque::new(),
+            counts: EndpointCounts::default(),
+        })
+    }
+
+    /// Counters.
+    pub const fn counts(&self) -> EndpointCounts {
+        self.counts
+    }
+
+    /// Number of associations.
+    pub fn len(&self) -> usize {
+        self.associations.len()
+    }
+
+    /// Whether there is no association.
+    pub fn is_empty(&self) -> bool {
+        self.associations.is_empty()
+    }
+
+    /// An association, until its last event has been read.
+    pub fn association(&self, id: AssociationId) -> Option<&Association> {
+        self.associations.get(&id)
+    }
+
+    /// An association, to be used. Call [`poll_transmit`](Self::poll_transmit) afterwards.
+    pub fn association_mut(&mut self, id: AssociationId) -> Option<&mut Association> {
+        let association = self.associations.get_mut(&id)?;
+        touch(&mut self.touched, id);
+        Some(association)
+    }
+
+    /// Calls a peer. The first of its addresses is the primary destination.
+    ///
+    /// # Errors
+    /// If there can be no such association.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        peer: &[IpAddr],
+        port: u16,
+    ) -> Result<AssociationId, ConnectError> {
+        if peer.is_empty() || peer.len() > PATHS_MAX {
+            return Err(ConnectError::Addresses(peer.len()));
+        }
+        if let Some(known) = peer
+            .iter()
+            .find(|address| self.by_peer.contains_key(&(**address, port)))
+        {
+            return Err(ConnectError::Exists(*known, port));
+        }
+        let names = self.new_names(port);
+        let (config, secret) = (self.config, self.secret.child());
+        let association = Association::connect(config, secret, names, &self.addresses, peer, now);
+        Ok(self.insert(association))
+    }
+
+    fn new_names(&mut self, peer_port: u16) -> AssociationNames {
+        let local_tag = loop {
+            let tag = self.secret.draw_tag();
+            if !self.by_tag.contains_key(&tag) {
+                break tag;
+            }
+        };
+        AssociationNames {
+            local_port: self.port,
+            peer_port,
+            local_tag,
+            // The lower half.
+            local_tsn: Tsn(self.secret.draw() as u32),
+        }
+    }
+
+    fn insert(&mut self, association: Association) -> AssociationId {
+        let id = AssociationId(self.next);
+        self.next += 1;
+        self.associations.insert(id, association);
+        self.index(id);
+        touch(&mut self.touched, id);
+        id
+    }
+
+    /// Lists the association under its tag and its peer's addresses.
+    fn index(&mut self, id: AssociationId) {
+        let Some(association) = self.associations.get(&id) else {
+            return;
+        };
+        self.by_tag.insert(association.local_tag(), id);
+        for path in association.destinations() {
+            self.by_peer
+                .entry((path.address(), association.peer_port()))
+                .or_insert(id);
+        }
+    }
+
+    /// Removes an association that has ended. Its cookie must not make another one.
+    fn remove(&mut self, now: Instant, id: AssociationId) {
+        self.by_tag.retain(|_, listed| *listed != id);
+        self.by_peer.retain(|_, listed| *listed != id);
+        let Some(association) = self.associations.remove(&id) else {
+            return;
+        };
+        let until = now + CookieContent::life(u32::MAX, self.config.cookie_life);
+        if self.used_cookies.len() >= USED_COOKIES_MAX {
+            self.used_cookies.pop_front();
+        }
+        self.used_cookies.push_back((until, association.local_tag()));
+    }
+
+    /// A packet with a valid checksum came from `from`.
+    pub fn handle_packet(&mut self, now: Instant, from: IpAddr, mut packet: SctpPacket) {
+        if packet.destination_port != self.port {
+            self.counts.strays += 1;
+            return;
+        }
+        match packet.chunks.first() {
+            Some(SctpChunk::Init(init)) => {
+                let init = init.clone();
+                self.on_init(now, from, &packet, &init);
+                return;
+            }
+            Some(SctpChunk::CookieEcho(cookie)) => {
+                let cookie = cookie.clone();
+                if !self.on_cookie_echo(now, from, &packet, &cookie) {
+                    return;
+                }
+                packet.chunks.remove(0);
+            }
+            _ => {}
+        }
+        let by_peer = || self.by_peer.get(&(from, packet.source_port));
+        let Some(id) = self.by_tag.get(&packet.tag).or_else(by_peer).copied() else {
+            self.on_stray(from, &packet);
+            return;
+        };
+        if let Some(association) = self.associations.get_mut(&id) {
+            let (tag, paths) = (association.local_tag(), association.destinations().len());
+            association.handle_packet(now, from, packet);
+            let is_same = tag == association.local_tag() && paths == association.destinations().len();
+            touch(&mut self.touched, id);
+            if !is_same {
+                self.index(id);
+            }
+        }
+    }
+
+    fn on_init(&mut self, now: Instant, from: IpAddr, packet: &SctpPacket, init: &InitChunk) {
+        // RFC 9260 §8.5.1 A: an INIT carries no tag.
+        let terms = match InitTerms::read(init, from) {
+            Ok(terms) if packet.tag == 0 => terms,
+            Ok(_) | Err(InitRefusal::Silent) => {
+                self.counts.refused_inits += 1;
+                return;
+            }
+            Err(InitRefusal::Abort(cause)) => {
+                self.refuse(from, packet, init.tag, vec![cause]);
+                return;
+            }
+        };
+        let Some((names, ties)) = self.offer(from, packet, &terms) else {
+            return;
+        };
+        self.counts.inits += 1;
+        self.answer_init(now, from, packet, terms, names, ties);
+    }
+
+    /// The names and tie tags that answer an INIT. `None` if it is answered otherwise.
+    fn offer(
+        &mut self,
+        from: IpAddr,
+        packet: &SctpPacket,
+        terms: &InitTerms,
+    ) -> Option<(AssociationNames, (u32, u32))> {
+        let id = self.by_peer.get(&(from, packet.source_port)).copied();
+        let Some((id, association)) = id.and_then(|id| Some((id, self.associations.get_mut(&id)?))) else {
+            if self.associations.len() >= self.associations_max {
+                self.refuse(from, packet, terms.tag, vec![ErrorCause::OutOfResource]);
+                return None;
+            }
+            return Some((self.new_names(packet.source_port), (0, 0)));
+        };
+        let (names, peer_tag) = association.names();
+        let ties = (names.local_tag, peer_tag);
+        match association.state() {
+            AssociationState::ShutdownAckSent => {
+                association.on_init_while_ending(from);
+                touch(&mut self.touched, id);
+                None
+            }
+            // Both ends call each other: the answer names what this end's INIT named (RFC 9260 §5.2.1).
+            AssociationState::CookieWait | AssociationState::CookieEchoed => Some((names, ties)),
+            _ => {
+                let new = association.new_addresses(terms);
+                if !new.is_empty() {
+                    let bytes: Vec<u8> = new.iter().flat_map(InitParameter::to_bytes).collect();
+                    let cause = ErrorCause::RestartWithNewAddresses(bytes.into());
+                    self.refuse(from, packet, terms.tag, vec![cause]);
+                    return None;
+                }
+                Some((self.new_names(packet.source_port), ties))
+            }
+        }
+    }
+
+    fn answer_init(
+        &mut self,
+        now: Instant,
+        from: IpAddr,
+        packet: &SctpPacket,
+        terms: InitTerms,
+        names: AssociationNames,
+        tie_tags: (u32, u32),
+    ) {
+        let tag = terms.tag;
+        let reported = terms
+            .unrecognized
+            .iter()
+            .cloned()
+            .map(InitParameter::Unrecognized);
+        let mut parameters: Vec<InitParameter> = reported.collect();
+        let content = CookieContent {
+            made_at: now,
+            life: CookieContent::life(terms.preservative, self.config.cookie_life),
+            local_tag: names.local_tag,
+            local_tsn: names.local_tsn,
+            tie_tags,
+            local_port: self.port,
+            peer_port: packet.source_port,
+            peer: terms,
+        };
+        parameters.extend(self.addresses.iter().copied().map(InitParameter::Address));
+        parameters.push(InitParameter::StateCookie(
+            content.sign(&self.secret, self.config.cookie_life),
+        ));
+        let mut answer = Association::own_terms(&self.config, names.local_tag, names.local_tsn);
+        answer.parameters = parameters;
+        self.answer(from, packet, tag, SctpChunk::InitAck(Box::new(answer)));
+    }
+
+    /// Refuses an INIT.
+    fn refuse(&mut self, from: IpAddr, packet: &SctpPacket, tag: u32, causes: Vec<ErrorCause>) {
+        self.counts.refused_inits += 1;
+        let is_reflected = false;
+        self.answer(from, packet, tag, SctpChunk::Abort { is_reflected, causes });
+    }
+
+    /// Answers a packet of a stranger.
+    fn answer(&mut self, to: IpAddr, packet: &SctpPacket, tag: u32, chunk: SctpChunk) {
+        if self.answers.len() >= ANSWERS_MAX {
+            self.counts.dropped += 1;
+            return;
+        }
+        self.answers.push_back(SctpTransmit {
+            to,
+            packet: SctpPacket {
+                source_port: self.port,
+                destination_port: packet.source_port,
+                tag,
+                chunks: vec![chunk],
+            },
+        });
+    }
+
+    /// A cookie came back (RFC 9260 §5.1.5). Returns whether the rest of the packet belongs to its association.
+    fn on_cookie_echo(&mut self, now: Instant, from: IpAddr, packet: &SctpPacket, cookie: &Bytes) -> bool {
+        let content = match CookieContent::verify(cookie, &self.secret, self.config.cookie_life, now) {
+            CookieVerdict::Valid(content) => content,
+            // The COOKIE ACK was lost for longer than the cookie lived (RFC 9260 §5.2.4, rule 3).
+            CookieVerdict::Stale(content, _) if self.is_known(&content) => content,
+            CookieVerdict::Stale(content, late) => {
+                self.counts.stale_cookies += 1;
+                let micros = u32::try_from(late.as_micros()).unwrap_or(u32::MAX);
+                let error = SctpChunk::Error(vec![ErrorCause::StaleCookie(micros)]);
+                self.answer(from, packet, content.peer.tag, error);
+                return false;
+            }
+            CookieVerdict::Forged => {
+                self.counts.forged_cookies += 1;
+                return false;
+            }
+        };
+        let is_peers = content.peer_port == packet.source_port && content.peer.addresses.contains(&from);
+        if !is_peers || packet.tag != content.local_tag || content.local_port != self.port {
+            self.counts.forged_cookies += 1;
+            return false;
+        }
+        let by_peer = || self.by_peer.get(&(from, packet.source_port));
+        if let Some(id) = self.by_tag.get(&packet.tag).or_else(by_peer).copied() {
+            touch(&mut self.touched, id);
+            let association = self.associations.get_mut(&id);
+            let counts = association.is_some_and(|association| association.on_cookie(now, from, &content));
+            self.index(id);
+            return counts;
+        }
+        while self.used_cookies.front().is_some_and(|(until, _)| now >= *until) {
+            self.used_cookies.pop_front();
+        }
+        if self.used_cookies.iter().any(|(_, tag)| *tag == content.local_tag) {
+            self.counts.replayed_cookies += 1;
+            return false;
+        }
+        if self.associations.len() >= self.associations_max {
+            let causes = vec![ErrorCause::OutOfResource];
+            let is_reflected = false;
+            self.answer(
+                from,
+                packet,
+                content.peer.tag,
+                SctpChunk::Abort { is_reflected, causes },
+            );
+            return false;
+        }
+        let secret = self.secret.child();
+        let association = Association::accept(self.config, secret, &content, from, now);
+        self.insert(association);
+        true
+    }
+
+    /// Whether the cookie's association exists.
+    fn is_known(&self, content: &CookieContent) -> bool {
+        let association = self
+            .by_tag
+            .get(&content.local_tag)
+            .and_then(|id| self.associations.get(id));
+        association.is_some_and(|association| association.names().1 == content.peer.tag)
+    }
+
+    /// A packet of no association (RFC 9260 §8.4).
+    fn on_stray(&mut self, from: IpAddr, packet: &SctpPacket) {
+        self.counts.strays += 1;
+        let answer = match packet.chunks.first() {
+            Some(SctpChunk::ShutdownAck) => SctpChunk::ShutdownComplete { is_reflected: true },
+            // Neither of these asks for an answer. Stale cookies and unknown chunks are reported by ERROR.
+            None
+            | Some(
+                SctpChunk::Abort { .. }
+                | SctpChunk::ShutdownComplete { .. }
+                | SctpChunk::CookieAck
+                | SctpChunk::Error(_)
+                | SctpChunk::InitAck(_),
+            ) => return,
+            Some(_)
+                if packet
+                    .chunks
+                    .iter()
+                    .any(|chunk| matches!(chunk, SctpChunk::Abort { .. })) =>
+            {
+                return;
+            }
+            Some(_) => SctpChunk::Abort {
+                is_reflected: true,
+                causes: Vec::new(),
+            },
+        };
+        self.answer(from, packet, packet.tag, answer);
+    }
+
+    /// The next time at which [`handle_timeout`](Self::handle_timeout) has something to do. Looks at each association, so an endpoint of
+    /// thousands needs another index.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.associations
+            .values()
+            .filter_map(Association::poll_timeout)
+            .min()
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let mut due = Vec::new();
+        for (id, association) in &mut self.associations {
+            if association.poll_timeout().is_some_and(|at| now >= at) {
+                association.handle_timeout(now);
+                due.push(*id);
+            }
+        }
+        due.sort_unstable();
+        self.touched.extend(due);
+    }
+
+    /// The next packet. To be called after every other call, until it returns `None`.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<SctpTransmit> {
+        if let Some(answer) = self.answers.pop_front() {
+            return Some(answer);
+        }
+        while let Some(id) = self.touched.front().copied() {
+            let Some(association) = self.associations.get_mut(&id) else {
+                self.touched.pop_front();
+                continue;
+            };
+            if let Some(transmit) = association.poll_transmit(now) {
+                return Some(transmit);
+            }
+            self.touched.pop_front();
+            while let Some(event) = association.poll_event() {
+                self.events.push_back((id, event));
+            }
+            if association.state() == AssociationState::Closed && !association.has_unread() {
+                self.remove(now, id);
+            }
+        }
+        None
+    }
+
+    /// The next news of an association. To be called after [`poll_transmit`](Self::poll_transmit).
+    pub fn poll_event(&mut self) -> Option<(AssociationId, AssociationEvent)> {
+        self.events.pop_front()
+    }
+}
+
+/// Notes that an association may have something to send.
+fn touch(touched: &mut VecDeque<AssociationId>, id: AssociationId) {
+    if touched.back() != Some(&id) {
+        touched.push_back(id);
+    }
+}

@@ -1,0 +1,304 @@
+//! From chunks to messages: fragments are joined (RFC 9260 §6.9), ordered messages wait for their turn (§6.5, §6.6).
+//!
+//! ```text
+//!   chunks ──▶ fragments, by TSN ──▶ complete ──▶ waiting, by stream and SSN ──▶ ready ──▶ the application
+//!                                        └────────── unordered ──────────────────▲
+//! ```
+//!
+//! All of this is in the receive buffer, which bounds it. An accepted chunk is never dropped again.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::chunk::DataChunk;
+use super::config::counted;
+use super::data::UserData;
+use super::message::SctpMessage;
+use super::tsn::{Ssn, Tsn};
+
+/// Verdict on a chunk whose TSN is new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChunkAdmission {
+    /// There is room.
+    Room,
+    /// There is none until the application reads, or until chunks with lower TSNs arrive.
+    Full,
+    /// The next chunk in order finds twice the buffer full of incomplete messages. Nothing can make room.
+    Stuck,
+}
+
+/// A message with its bytes in the buffer.
+#[derive(Debug)]
+struct HeldMessage {
+    message: SctpMessage,
+    bytes: u32,
+}
+
+/// A stream's ordered messages.
+#[derive(Debug, Default)]
+struct InboundStream {
+    /// Number of messages that were delivered.
+    delivered: u64,
+    /// Complete messages, by their number.
+    waiting: BTreeMap<u64, HeldMessage>,
+}
+
+/// Chunks and messages that the application has not read yet.
+#[derive(Debug)]
+pub(super) struct Reassembly {
+    /// Fragments of incomplete messages, by their number. A TSN gets its number from its distance to `last`.
+    fragments: BTreeMap<u64, DataChunk>,
+    /// The TSN and the number of a chunk that arrived lately.
+    last: (Tsn, u64),
+    streams: Vec<InboundStream>,
+    ready: VecDeque<HeldMessage>,
+    held: u32,
+    buffer: u32,
+    streams_max: u16,
+}
+
+impl Reassembly {
+    /// An empty buffer. The peer may use `streams` streams.
+    pub fn new(buffer: u32, first: Tsn, streams: u16) -> Self {
+        Self {
+            fragments: BTreeMap::new(),
+            last: (first, 1 << 32),
+            streams: Vec::new(),
+            ready: VecDeque::new(),
+            held: 0,
+            buffer,
+            streams_max: streams,
+        }
+    }
+
+    /// Number of streams that the peer may use.
+    pub const fn streams(&self) -> u16 {
+        self.streams_max
+    }
+
+    /// Free buffer: the window to announce.
+    pub const fn window(&self) -> u32 {
+        self.buffer.saturating_sub(self.held)
+    }
+
+    /// The whole buffer.
+    pub const fn buffer(&self) -> u32 {
+        self.buffer
+    }
+
+    /// Whether there is room for a chunk. The next chunk in order may exceed the buffer while the application has nothing to read: its peer
+    /// may count smaller chunks than this end does, and only this chunk lets the others be read.
+    pub fn admits(&self, chunk: &DataChunk, is_next: bool) -> ChunkAdmission {
+        let held = self.held.saturating_add(counted(chunk.data.len()));
+        if held <= self.buffer {
+            ChunkAdmission::Room
+        } else if !is_next || !self.ready.is_empty() {
+            ChunkAdmission::Full
+        } else if held <= self.buffer.saturating_mul(2) {
+            ChunkAdmission::Room
+        } else {
+            ChunkAdmission::Stuck
+        }
+    }
+
+    /// Takes a chunk of an existing stream, for which there is room.
+    pub fn accept(&mut self, chunk: DataChunk) {
+        self.held += counted(chunk.data.len());
+        if chunk.begins && chunk.ends {
+            let bytes = counted(chunk.data.len());
+            self.complete(
+                chunk.ssn,
+                bytes,
+                SctpMessage {
+                    stream: chunk.stream,
+                    protocol: chunk.protocol,
+                    is_unordered: chunk.is_unordered,
+                    data: chunk.data,
+                },
+            );
+            return;
+        }
+        let number = self
+            .last
+            .1
+            .saturating_add_signed(i64::from(chunk.tsn.distance_from(self.last.0)));
+        self.last = (chunk.tsn, number);
+        self.fragments.insert(number, chunk);
+        self.join(number);
+    }
+
+    /// Joins the fragments around `number` if they are a whole message.
+    fn join(&mut self, number: u64) {
+        let is_part =
+            |number: u64, fits: fn(&DataChunk) -> bool| self.fragments.get(&number).is_some_and(fits);
+        let (mut first, mut last) = (number, number);
+        while !is_part(first, |chunk| chunk.begins) {
+            if !is_part(first - 1, |chunk| !chunk.ends) {
+                return;
+            }
+            first -= 1;
+        }
+        while !is_part(last, |chunk| chunk.ends) {
+            if !is_part(last + 1, |chunk| !chunk.begins) {
+                return;
+            }
+            last += 1;
+        }
+        let parts: Vec<DataChunk> = (first..=last)
+            .filter_map(|number| self.fragments.remove(&number))
+            .collect();
+        let Some(head) = parts.first() else {
+            return;
+        };
+        let (ssn, stream, protocol, is_unordered) = (head.ssn, head.stream, head.protocol, head.is_unordered);
+        let bytes = parts.iter().map(|part| counted(part.data.len())).sum();
+        let data: Vec<UserData> = parts.into_iter().map(|part| part.data).collect();
+        self.complete(
+            ssn,
+            bytes,
+            SctpMessage {
+                stream,
+                protocol,
+                is_unordered,
+                data: UserData::join(&data),
+            },
+        );
+    }
+
+    /// A message is complete.
+    fn complete(&mut self, ssn: Ssn, bytes: u32, message: SctpMessage) {
+        let index = usize::from(message.stream);
+        let held = HeldMessage { message, bytes };
+        if held.message.is_unordered {
+            self.ready.push_back(held);
+            return;
+        }
+        if index >= self.streams.len() {
+            self.streams.resize_with(index + 1, InboundStream::default);
+        }
+        let stream = &mut self.streams[index];
+        // The lower half of the count is the next SSN.
+        let ahead = ssn.distance_from(Ssn(stream.delivered as u16));
+        let Ok(ahead) = u64::try_from(ahead) else {
+            self.held -= bytes; // its turn is over: the peer used the number twice
+            return;
+        };
+        if ahead == 0 && stream.waiting.is_empty() {
+            stream.delivered += 1;
+            self.ready.push_back(held);
+            return;
+        }
+        if let Some(old) = stream.waiting.insert(stream.delivered + ahead, held) {
+            self.held -= old.bytes;
+        }
+        while let Some(held) = stream.waiting.remove(&stream.delivered) {
+            stream.delivered += 1;
+            self.ready.push_back(held);
+        }
+    }
+
+    /// Whether the application has something to read.
+    pub fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// The next message.
+    pub fn read(&mut self) -> Option<SctpMessage> {
+        let held = self.ready.pop_front()?;
+        self.held -= held.bytes;
+        Some(held.message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(tsn: u32, ssn: u16, begins: bool, ends: bool, text: &'static str) -> DataChunk {
+        DataChunk {
+            tsn: Tsn(tsn),
+            stream: 3,
+            ssn: Ssn(ssn),
+            protocol: 7,
+            is_immediate: false,
+            is_unordered: false,
+            begins,
+            ends,
+            data: UserData::from(text.as_bytes()),
+        }
+    }
+
+    fn texts(buffer: &mut Reassembly) -> Vec<String> {
+        let text = |message: SctpMessage| match message.data {
+            UserData::Bytes(bytes) => String::from_utf8(bytes.to_vec()).expect("text"),
+            UserData::Counted(count) => format!("{count} bytes"),
+        };
+        std::iter::from_fn(|| buffer.read().map(text)).collect()
+    }
+
+    #[test]
+    fn fragments_are_joined_in_any_order_across_the_wrap() {
+        let mut buffer = Reassembly::new(10_000, Tsn(u32::MAX), 4);
+        buffer.accept(chunk(1, 0, false, true, "c"));
+        buffer.accept(chunk(u32::MAX, 0, true, false, "a"));
+        assert!(!buffer.is_ready());
+        buffer.accept(chunk(0, 0, false, false, "b"));
+        assert_eq!(texts(&mut buffer), ["abc"]);
+        assert_eq!(buffer.window(), 10_000);
+    }
+
+    #[test]
+    fn fragments_of_two_messages_are_not_joined() {
+        let mut buffer = Reassembly::new(10_000, Tsn(1), 4);
+        buffer.accept(chunk(1, 0, true, false, "a"));
+        buffer.accept(chunk(2, 1, true, false, "b"));
+        buffer.accept(chunk(3, 1, false, true, "c"));
+        assert!(!buffer.is_ready(), "the second message waits for the first");
+        assert_eq!(buffer.window(), 10_000 - 3 * 20);
+    }
+
+    #[test]
+    fn ordered_messages_wait_for_their_turn_unordered_ones_do_not() {
+        let mut buffer = Reassembly::new(10_000, Tsn(1), 4);
+        buffer.accept(chunk(2, 1, true, true, "second"));
+        buffer.accept(DataChunk {
+            is_unordered: true,
+            ..chunk(3, 0, true, true, "at once")
+        });
+        buffer.accept(DataChunk {
+            stream: 0,
+            ..chunk(4, 0, true, true, "other stream")
+        });
+        assert_eq!(texts(&mut buffer), ["at once", "other stream"]);
+        buffer.accept(chunk(1, 0, true, true, "first"));
+        assert_eq!(texts(&mut buffer), ["first", "second"]);
+        buffer.accept(chunk(5, 1, true, true, "again"));
+        assert_eq!(texts(&mut buffer), [""; 0]);
+        assert_eq!(buffer.window(), 10_000);
+    }
+
+    #[test]
+    fn a_full_buffer_admits_only_the_chunk_that_helps() {
+        let mut buffer = Reassembly::new(40, Tsn(1), 4);
+        buffer.accept(chunk(2, 1, true, true, "b"));
+        buffer.accept(chunk(3, 2, true, true, "c"));
+        let first = chunk(1, 0, true, true, "a");
+        assert_eq!(
+            buffer.admits(&chunk(4, 3, true, true, "d"), false),
+            ChunkAdmission::Full
+        );
+        assert_eq!(buffer.admits(&first, true), ChunkAdmission::Room);
+        buffer.accept(first);
+        assert_eq!(
+            buffer.admits(&chunk(4, 3, true, true, "d"), true),
+            ChunkAdmission::Full
+        );
+        assert_eq!(texts(&mut buffer), ["a", "b", "c"]);
+        for tsn in 4..8 {
+            buffer.accept(chunk(tsn, 3, tsn == 4, false, "d"));
+        }
+        assert_eq!(
+            buffer.admits(&chunk(8, 3, false, false, "d"), true),
+            ChunkAdmission::Stuck
+        );
+    }
+}

@@ -1,0 +1,665 @@
+//! The sender's data: messages that wait, and chunks that were sent and are not acknowledged (RFC 9260 §6.1, §6.2.1, §7.2.4).
+//!
+//! ```text
+//!            cumulative TSN
+//!                  │  sent: one entry per TSN                         │ messages: no TSN yet
+//!   acknowledged   │ InFlight  GapAcked  Marked  GapAcked  InFlight   │ waiting  waiting …
+//!                  │             ▲          │                         │
+//!                  │             │          ├── three missing reports, or the destination's timer ran out
+//!                  │             └──────────┴── a later SACK
+//! ```
+//!
+//! The queue knows neither windows nor timers. A SACK's meaning for each destination is a [`PathChange`], which the association applies.
+
+use std::collections::VecDeque;
+
+use super::chunk::{DataChunk, SackChunk, SctpChunk};
+use super::config::{SctpConfig, counted};
+use super::destination::PathId;
+use super::message::SctpMessage;
+use super::tsn::{Ssn, Tsn};
+use crate::Instant;
+
+/// Why a chunk is retransmitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetransmitCause {
+    /// Enough missing reports.
+    Fast,
+    /// The timer of its destination ran out.
+    Timeout,
+}
+
+/// State of a sent chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChunkFate {
+    InFlight,
+    GapAcked,
+    Marked(RetransmitCause),
+}
+
+/// A chunk that was sent.
+#[derive(Clone, Debug)]
+struct SentChunk {
+    chunk: DataChunk,
+    /// Bytes that it counts in windows.
+    bytes: u32,
+    /// Its last destination.
+    path: PathId,
+    fate: ChunkFate,
+    /// Missing reports since it was sent last.
+    missing: u8,
+    /// Reports count if the SACK newly acknowledges a TSN after this one. `None`: it is not fast retransmitted again.
+    counts_after: Option<Tsn>,
+    /// When it was sent, if it measures the round-trip time. A chunk that is marked measures no more (Karn; RFC 9260 §6.3.1, C5).
+    timed_at: Option<Instant>,
+}
+
+/// A SACK's meaning for one destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PathChange {
+    /// Bytes that are no longer in flight.
+    pub landed: u32,
+    /// Bytes that are in flight again: the receiver dropped them after it had acknowledged them in a gap report.
+    pub dropped: u32,
+    /// Bytes newly acknowledged.
+    pub acked: u32,
+    /// A chunk sent last to this destination is newly acknowledged, so the destination answers.
+    pub is_heard: bool,
+    /// The lowest TSN in flight to it is acknowledged.
+    pub is_lowest_acked: bool,
+    /// A chunk that measured the round-trip time was acknowledged. It was sent then.
+    pub measured: Option<Instant>,
+    /// The measuring chunk is to be retransmitted, so another one measures.
+    pub lost_measure: bool,
+    /// A chunk is marked for fast retransmission.
+    pub has_fast: bool,
+    /// A TSN lower than the one that is looked at is in flight to it.
+    has_lower: bool,
+}
+
+/// A SACK's meaning for the association.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SackOutcome {
+    /// The cumulative TSN moved.
+    pub has_advanced: bool,
+    /// Fast recovery begins with this SACK.
+    pub enters_recovery: bool,
+    /// Fast recovery was going on when the SACK came.
+    pub was_recovering: bool,
+}
+
+/// Waiting messages and sent chunks.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    messages: VecDeque<SctpMessage>,
+    /// Bytes of the first message that were already sent.
+    sent_of_first: usize,
+    /// Bytes of the waiting messages that are not sent yet.
+    waiting: usize,
+    sent: VecDeque<SentChunk>,
+    /// TSN of the first sent chunk: the cumulative TSN plus one.
+    first: Tsn,
+    ssns: Vec<Ssn>,
+    /// Bytes in flight to all destinations.
+    flight: u32,
+    /// Bytes of all sent chunks that are not cumulatively acknowledged.
+    held: u32,
+    /// The receiver's window in its last SACK.
+    announced: u32,
+    marked: usize,
+    gap_acked: usize,
+    /// Fast recovery ends when this TSN is acknowledged (RFC 9260 §7.2.4).
+    recovery_exit: Option<Tsn>,
+    /// Per destination: the last SACK's meaning. Kept for its memory.
+    changes: Vec<PathChange>,
+    /// Per sent chunk: how many reports begin less how many end there. Kept for its memory.
+    reports: Vec<i32>,
+    fragment: usize,
+    trigger: u8,
+    has_multiple: bool,
+}
+
+impl SendQueue {
+    /// An empty queue. `window` is the receiver's first window.
+    pub fn new(config: &SctpConfig, first: Tsn, streams: u16, window: u32, paths: usize) -> Self {
+        Self {
+            messages: VecDeque::new(),
+            sent_of_first: 0,
+            waiting: 0,
+            sent: VecDeque::new(),
+            first,
+            ssns: vec![Ssn(0); usize::from(streams)],
+            flight: 0,
+            held: 0,
+            announced: window,
+            marked: 0,
+            gap_acked: 0,
+            recovery_exit: None,
+            changes: vec![PathChange::default(); paths],
+            reports: Vec::new(),
+            fragment: config.fragment(),
+            trigger: config.missing_reports,
+            has_multiple: config.has_multiple_fast_retransmit,
+        }
+    }
+
+    /// Number of streams.
+    pub fn streams(&self) -> usize {
+        self.ssns.len()
+    }
+
+    /// Bytes that wait or are not acknowledged cumulatively.
+    pub fn bytes(&self) -> usize {
+        self.waiting + self.held as usize
+    }
+
+    /// Everything was sent and acknowledged.
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty() && self.sent.is_empty()
+    }
+
+    /// The cumulative TSN.
+    pub const fn cumulative(&self) -> Tsn {
+        self.first.minus(1)
+    }
+
+    /// Whether some chunk waits for its retransmission.
+    pub const fn has_marked(&self) -> bool {
+        self.marked > 0
+    }
+
+    /// Per destination: the last SACK's meaning.
+    pub fn changes(&self) -> &[PathChange] {
+        &self.changes
+    }
+
+    /// The TSN that the next new chunk gets.
+    fn next(&self) -> Tsn {
+        // A send buffer holds fewer than 2³¹ chunks.
+        self.first.plus(self.sent.len() as u32)
+    }
+
+    /// Adds a message. The caller has checked its stream and the bound on the queue.
+    pub fn push(&mut self, message: SctpMessage) {
+        self.waiting += message.data.len();
+        self.messages.push_back(message);
+    }
+
+    /// Takes over the messages of another queue, which has sent nothing. Messages of streams that do not exist here are dropped.
+    pub fn take_messages(&mut self, other: &mut Self) {
+        for message in other.messages.drain(..) {
+            if usize::from(message.stream) < self.streams() {
+                self.push(message);
+            }
+        }
+    }
+
+    /// Drops all messages that wait.
+    pub fn forget_messages(&mut self) {
+        self.messages.clear();
+        (self.waiting, self.sent_of_first) = (0, 0);
+    }
+
+    /// The receiver's window in its last SACK.
+    pub const fn announced(&self) -> u32 {
+        self.announced
+    }
+
+    /// The gap reports that would change nothing but the cumulative TSN: the runs that are acknowledged in gaps.
+    pub fn gap_reports(&self, cumulative: Tsn) -> Vec<(u16, u16)> {
+        let skipped = usize::try_from(cumulative.distance_from(self.cumulative())).unwrap_or(0);
+        let mut runs: Vec<(u16, u16)> = Vec::new();
+        for (sent, ahead) in self.sent.iter().skip(skipped).zip(1..=u16::MAX) {
+            match runs.last_mut() {
+                _ if sent.fate != ChunkFate::GapAcked => {}
+                Some((_, last)) if *last + 1 == ahead => *last = ahead,
+                _ => runs.push((ahead, ahead)),
+            }
+        }
+        runs
+    }
+
+    /// Bytes that the next new chunk counts in windows. `None` if no data waits.
+    pub fn next_new(&self) -> Option<u32> {
+        let message = self.messages.front()?;
+        Some(counted(
+            (message.data.len() - self.sent_of_first).min(self.fragment),
+        ))
+    }
+
+    /// Whether the receiver's window has room for a chunk of `bytes` (RFC 9260 §6.1 A). With nothing in flight one chunk is always allowed:
+    /// it probes a window that is closed.
+    pub const fn fits_window(&self, bytes: u32) -> bool {
+        self.flight == 0 || self.flight.saturating_add(bytes) <= self.announced
+    }
+
+    /// Whether a chunk in flight probes a window that is too small for it.
+    pub const fn is_probing(&self) -> bool {
+        self.flight > self.announced
+    }
+
+    /// Sends the next fragment to `path` if it fits into `room`, which shrinks.
+    pub fn send_new(
+        &mut self,
+        path: PathId,
+        room: &mut usize,
+        timed_at: Option<Instant>,
+    ) -> Option<DataChunk> {
+        let message = self.messages.front()?;
+        let (begin, whole) = (self.sent_of_first, message.data.len());
+        let end = whole.min(begin + self.fragment);
+        let bytes = counted(end - begin);
+        *room = room.checked_sub(bytes as usize)?;
+        let ssn = self
+            .ssns
+            .get(usize::from(message.stream))
+            .copied()
+            .unwrap_or_default();
+        let tsn = self.next();
+        let data = if begin == 0 && end == whole {
+            message.data.clone()
+        } else {
+            message.data.slice(begin..end)
+        };
+        let chunk = DataChunk {
+            tsn,
+            stream: message.stream,
+            ssn: if message.is_unordered { Ssn(0) } else { ssn },
+            protocol: message.protocol,
+            is_immediate: false,
+            is_unordered: message.is_unordered,
+            begins: begin == 0,
+            ends: end == whole,
+            data,
+        };
+        self.waiting -= end - begin;
+        self.sent_of_first = end;
+        if chunk.ends {
+            self.sent_of_first = 0;
+            if !chunk.is_unordered
+                && let Some(next) = self.ssns.get_mut(usize::from(chunk.stream))
+            {
+                *next = next.next();
+            }
+            self.messages.pop_front();
+        }
+        self.flight += bytes;
+        self.held += bytes;
+        self.sent.push_back(SentChunk {
+            chunk: chunk.clone(),
+            bytes,
+            path,
+            fate: ChunkFate::InFlight,
+            missing: 0,
+            counts_after: Some(tsn),
+            timed_at,
+        });
+        Some(chunk)
+    }
+
+    /// Why the first marked chunk is retransmitted, and where it was sent last.
+    pub fn first_marked(&self) -> Option<(RetransmitCause, PathId)> {
+        if self.marked == 0 {
+            return None;
+        }
+        self.sent.iter().find_map(|sent| match sent.fate {
+            ChunkFate::Marked(cause) => Some((cause, sent.path)),
+            ChunkFate::InFlight | ChunkFate::GapAcked => None,
+        })
+    }
+
+    /// Puts marked chunks that `chosen` sends to `path` into a packet, as many as fit into `room`. Returns the bytes that are in flight
+    /// again, and whether the first outstanding chunk of the path is among them (RFC 9260 §7.2.4, rule 4).
+    pub fn retransmit(
+        &mut self,
+        path: PathId,
+        room: &mut usize,
+        out: &mut Vec<SctpChunk>,
+        chosen: impl Fn(RetransmitCause, PathId) -> PathId,
+    ) -> (u32, bool) {
+        let highest = self.next().minus(1);
+        let (mut bytes, mut is_lowest, mut is_behind) = (0, false, false);
+        for sent in &mut self.sent {
+            let ChunkFate::Marked(cause) = sent.fate else {
+                is_behind |= sent.fate == ChunkFate::InFlight && sent.path == path;
+                continue;
+            };
+            if chosen(cause, sent.path) != path {
+                continue;
+            }
+            let Some(left) = room.checked_sub(sent.bytes as usize) else {
+                break;
+            };
+            *room = left;
+            is_lowest |= !is_behind;
+            is_behind = true;
+            sent.path = path;
+            sent.fate = ChunkFate::InFlight;
+            sent.missing = 0;
+            sent.counts_after = match cause {
+                RetransmitCause::Fast if self.has_multiple => Some(highest),
+                RetransmitCause::Fast | RetransmitCause::Timeout => None,
+            };
+            bytes += sent.bytes;
+            self.marked -= 1;
+            out.push(SctpChunk::Data(sent.chunk.clone()));
+            if self.marked == 0 {
+                break;
+            }
+        }
+        self.flight += bytes;
+        (bytes, is_lowest)
+    }
+
+    /// The timer of `path` ran out: all its chunks in flight are marked (RFC 9260 §6.3.3 E3). Fast recovery ends, since slow start begins.
+    pub fn on_timeout(&mut self, path: PathId) {
+        for sent in &mut self.sent {
+            if sent.path == path && sent.fate == ChunkFate::InFlight {
+                sent.fate = ChunkFate::Marked(RetransmitCause::Timeout);
+                sent.timed_at = None;
+                self.marked += 1;
+                self.flight -= sent.bytes;
+            }
+        }
+        self.recovery_exit = None;
+    }
+
+    /// Handles a SACK (RFC 9260 §6.2.1). `None` if the SACK is older than the last one, or acknowledges a TSN that was never sent.
+    pub fn on_sack(&mut self, sack: &SackChunk) -> Option<SackOutcome> {
+        let advance = sack.cumulative.distance_from(self.cumulative());
+        let advance = usize::try_from(advance)
+            .ok()
+            .filter(|count| *count <= self.sent.len())?;
+        self.changes.fill(PathChange::default());
+        for _ in 0..advance {
+            self.on_cumulative();
+        }
+        let mut outcome = SackOutcome {
+            has_advanced: advance > 0,
+            enters_recovery: false,
+            was_recovering: self.recovery_exit.is_some(),
+        };
+        let was_probing = self.is_probing();
+        self.announced = sack.window;
+        if !sack.gaps.is_empty() || self.gap_acked > 0 {
+            let highest = self.on_gaps(&sack.gaps);
+            outcome.enters_recovery = self.count_missing(highest, outcome);
+        }
+        if was_probing && !self.is_probing() && self.flight > 0 {
+            self.mark_probe();
+        }
+        if self
+            .recovery_exit
+            .is_some_and(|exit| !exit.is_after(self.cumulative()))
+        {
+            self.recovery_exit = None;
+        }
+        Some(outcome)
+    }
+
+    /// The chunk that probed the receiver's closed window was dropped there. Its timer has backed off, so it is not waited for.
+    fn mark_probe(&mut self) {
+        if let Some(sent) = self.sent.iter_mut().find(|sent| sent.fate == ChunkFate::InFlight) {
+            sent.fate = ChunkFate::Marked(RetransmitCause::Fast);
+            self.marked += 1;
+            self.flight -= sent.bytes;
+            let change = &mut self.changes[sent.path.index()];
+            change.landed += sent.bytes;
+            change.lost_measure |= sent.timed_at.take().is_some();
+        }
+    }
+
+    /// The first sent chunk is acknowledged cumulatively.
+    fn on_cumulative(&mut self) {
+        let Some(sent) = self.sent.pop_front() else {
+            return;
+        };
+        self.first = self.first.plus(1);
+        self.held -= sent.bytes;
+        let change = &mut self.changes[sent.path.index()];
+        match sent.fate {
+            ChunkFate::GapAcked => {
+                self.gap_acked -= 1;
+                return;
+            }
+            ChunkFate::Marked(_) => self.marked -= 1,
+            ChunkFate::InFlight => {
+                self.flight -= sent.bytes;
+                change.landed += sent.bytes;
+                change.is_lowest_acked = true;
+            }
+        }
+        change.note_acked(&sent);
+    }
+
+    /// Notes which chunks are in the gap reports. Returns the index of the highest chunk that is newly acknowledged, and the index behind
+    /// the highest reported one.
+    fn on_gaps(&mut self, gaps: &[(u16, u16)]) -> (Option<usize>, usize) {
+        let (mut newly, mut behind, mut reported) = (None, 0, 0);
+        self.reports.clear();
+        self.reports.resize(self.sent.len() + 1, 0);
+        for (first, last) in gaps {
+            // An offset of 1 is the first sent chunk, which is missing in a valid SACK.
+            let (first, last) = (usize::from(*first), usize::from(*last).min(self.sent.len()));
+            if 0 < first && first <= last {
+                self.reports[first - 1] += 1;
+                self.reports[last] -= 1;
+                behind = behind.max(last);
+            }
+        }
+        for (index, sent) in self.sent.iter_mut().enumerate() {
+            reported += self.reports[index];
+            self.reports[index] = reported;
+            let change = &mut self.changes[sent.path.index()];
+            match (reported > 0, sent.fate) {
+                (true, ChunkFate::GapAcked) | (false, ChunkFate::Marked(_)) => {}
+                (false, ChunkFate::InFlight) => change.has_lower = true,
+                (true, fate) => {
+                    if fate == ChunkFate::InFlight {
+                        self.flight -= sent.bytes;
+                        change.landed += sent.bytes;
+                        change.is_lowest_acked |= !change.has_lower;
+                    } else {
+                        self.marked -= 1;
+                    }
+                    change.note_acked(sent);
+                    sent.fate = ChunkFate::GapAcked;
+                    sent.timed_at = None;
+                    self.gap_acked += 1;
+                    newly = Some(index);
+                }
+                (false, ChunkFate::GapAcked) => {
+                    // The receiver dropped it again (RFC 9260 §6.2.1, iv).
+                    sent.fate = ChunkFate::InFlight;
+                    self.gap_acked -= 1;
+                    self.flight += sent.bytes;
+                    change.dropped += sent.bytes;
+                }
+            }
+        }
+        (newly, behind)
+    }
+
+    /// Counts the missing reports of a SACK and marks chunks that have enough of them (RFC 9260 §7.2.4). Returns whether fast recovery
+    /// begins.
+    fn count_missing(&mut self, (newly, behind): (Option<usize>, usize), outcome: SackOutcome) -> bool {
+        let Some(highest) = newly else {
+            return false; // "highest TSN newly acknowledged": there is none
+        };
+        let limit = if outcome.was_recovering && outcome.has_advanced {
+            behind
+        } else {
+            highest
+        };
+        let newly_acked = self.first.plus(highest as u32);
+        let mut enters = false;
+        let last = self.next().minus(1);
+        for (index, sent) in self.sent.iter_mut().take(limit).enumerate() {
+            let counts = sent.counts_after.is_some_and(|after| newly_acked.is_after(after));
+            if sent.fate != ChunkFate::InFlight || self.reports[index] > 0 || !counts {
+                continue;
+            }
+            sent.missing = sent.missing.saturating_add(1);
+            if sent.missing < self.trigger {
+                continue;
+            }
+            let change = &mut self.changes[sent.path.index()];
+            sent.fate = ChunkFate::Marked(RetransmitCause::Fast);
+            change.lost_measure |= sent.timed_at.take().is_some();
+            change.landed += sent.bytes;
+            change.has_fast = true;
+            self.flight -= sent.bytes;
+            self.marked += 1;
+            if self.recovery_exit.is_none() {
+                self.recovery_exit = Some(last);
+                enters = true;
+            }
+        }
+        enters
+    }
+}
+
+impl PathChange {
+    fn note_acked(&mut self, sent: &SentChunk) {
+        self.acked += sent.bytes;
+        self.is_heard = true;
+        self.measured = self.measured.or(sent.timed_at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sctp::data::UserData;
+
+    const FIRST: Tsn = Tsn(u32::MAX - 2);
+    const PATH: PathId = PathId(0);
+
+    /// A queue with ten sent chunks of 100 bytes.
+    fn queue(config: &SctpConfig) -> SendQueue {
+        let mut queue = SendQueue::new(config, FIRST, 1, 100_000, 2);
+        for _ in 0..10 {
+            queue.push(SctpMessage {
+                stream: 0,
+                protocol: 0,
+                is_unordered: false,
+                data: UserData::Counted(100),
+            });
+            let timed_at = queue.sent.is_empty().then_some(Instant::ZERO);
+            queue.send_new(PATH, &mut 1000, timed_at).expect("room");
+        }
+        queue
+    }
+
+    /// The outcome of a SACK for `whole` chunks and for the runs behind them.
+    fn sack(queue: &mut SendQueue, whole: u32, gaps: &[(u16, u16)]) -> SackOutcome {
+        let sack = SackChunk {
+            cumulative: FIRST.plus(whole).minus(1),
+            window: 100_000,
+            gaps: gaps.to_vec(),
+            duplicates: Vec::new(),
+        };
+        queue.on_sack(&sack).expect("a valid SACK")
+    }
+
+    fn retransmit(queue: &mut SendQueue) -> usize {
+        let mut out = Vec::new();
+        queue.retransmit(PATH, &mut 10_000, &mut out, |_, _| PATH);
+        out.len()
+    }
+
+    #[test]
+    fn the_third_report_marks_a_chunk_and_begins_recovery_once() {
+        let mut queue = queue(&SctpConfig::default());
+        assert!(!sack(&mut queue, 2, &[(2, 2)]).enters_recovery);
+        assert!(!sack(&mut queue, 2, &[(2, 3)]).enters_recovery && !queue.has_marked());
+        assert!(sack(&mut queue, 2, &[(2, 4)]).enters_recovery);
+        let change = queue.changes()[0];
+        assert_eq!(
+            (change.landed, change.acked, change.has_fast),
+            (2 * 116, 116, true)
+        );
+        assert_eq!(queue.first_marked(), Some((RetransmitCause::Fast, PATH)));
+        assert_eq!(retransmit(&mut queue), 1);
+        // A second hole in the same window is repaired in the same recovery.
+        for last in 6..=8 {
+            let outcome = sack(&mut queue, 2, &[(2, 4), (6, last)]);
+            assert!(outcome.was_recovering && !outcome.enters_recovery);
+        }
+        assert_eq!(retransmit(&mut queue), 1);
+        assert!(sack(&mut queue, 10, &[]).was_recovering);
+        assert!(!sack(&mut queue, 10, &[]).was_recovering);
+        assert!(queue.is_empty() && queue.flight == 0 && queue.held == 0);
+    }
+
+    #[test]
+    fn reports_count_only_below_what_is_newly_acknowledged() {
+        let mut queue = queue(&SctpConfig::default());
+        for _ in 0..5 {
+            sack(&mut queue, 0, &[(3, 3)]);
+        }
+        assert!(!queue.has_marked(), "the same report again is no news");
+        sack(&mut queue, 0, &[(2, 3)]);
+        sack(&mut queue, 0, &[(2, 4)]);
+        assert_eq!((queue.sent[0].missing, queue.sent[1].missing), (3, 1));
+        assert!(queue.has_marked());
+    }
+
+    #[test]
+    fn a_retransmitted_chunk_measures_nothing() {
+        let mut quick = queue(&SctpConfig::default());
+        sack(&mut quick, 1, &[]);
+        assert_eq!(quick.changes()[0].measured, Some(Instant::ZERO));
+        let mut late = queue(&SctpConfig::default());
+        for last in 2..=4 {
+            sack(&mut late, 0, &[(2, last)]);
+        }
+        assert!(late.changes()[0].lost_measure);
+        retransmit(&mut late);
+        sack(&mut late, 1, &[]);
+        assert_eq!(late.changes()[0].measured, None);
+    }
+
+    #[test]
+    fn a_timeout_marks_the_chunks_of_its_destination_and_ends_recovery() {
+        let mut queue = queue(&SctpConfig::default());
+        for last in 2..=4 {
+            sack(&mut queue, 0, &[(2, last)]);
+        }
+        retransmit(&mut queue);
+        queue.on_timeout(PathId(1));
+        assert!(!queue.has_marked());
+        queue.on_timeout(PATH);
+        assert_eq!((queue.marked, queue.flight), (7, 0));
+        assert_eq!(queue.first_marked(), Some((RetransmitCause::Timeout, PATH)));
+        assert_eq!(retransmit(&mut queue), 7);
+        assert!(!sack(&mut queue, 1, &[]).was_recovering);
+    }
+
+    /// RFC 9260 §6.2.1, iv: a receiver may drop what it acknowledged in a gap report.
+    #[test]
+    fn a_chunk_that_the_receiver_drops_is_in_flight_again() {
+        let mut queue = queue(&SctpConfig::default());
+        sack(&mut queue, 0, &[(5, 10)]);
+        assert_eq!(queue.flight, 4 * 116);
+        sack(&mut queue, 0, &[(5, 5)]);
+        assert_eq!((queue.flight, queue.changes()[0].dropped), (9 * 116, 5 * 116));
+    }
+
+    #[test]
+    fn the_lowest_chunk_in_flight_restarts_the_timer() {
+        let mut queue = queue(&SctpConfig::default());
+        sack(&mut queue, 0, &[(2, 3)]);
+        assert!(!queue.changes()[0].is_lowest_acked);
+        sack(&mut queue, 1, &[]);
+        assert!(queue.changes()[0].is_lowest_acked);
+    }
+
+    #[test]
+    fn a_shutdown_repeats_the_gap_reports() {
+        let mut queue = queue(&SctpConfig::default());
+        sack(&mut queue, 1, &[(2, 3), (5, 5)]);
+        assert_eq!(queue.gap_reports(FIRST), [(2, 3), (5, 5)]);
+        assert_eq!(queue.gap_reports(FIRST.plus(1)), [(1, 2), (4, 4)]);
+    }
+}

@@ -1,0 +1,118 @@
+//! The terms of an INIT or INIT ACK, once they are found valid (RFC 9260 §3.3.2, §3.3.3, §5.1.2).
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+
+use super::cause::ErrorCause;
+use super::chunk::InitChunk;
+use super::parameter::InitParameter;
+use super::tsn::Tsn;
+
+/// Most addresses of a peer that are used. More of them are ignored.
+pub const PATHS_MAX: usize = 8;
+/// Smallest window that an INIT may announce (RFC 9260 §3.3.2).
+const WINDOW_MIN: u32 = 1500;
+/// Most bytes of unrecognised parameters that are reported.
+const REPORTED_MAX: usize = 256;
+
+/// The sender's terms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct InitTerms {
+    pub tag: u32,
+    pub window: u32,
+    pub outbound_streams: u16,
+    pub inbound_streams: u16,
+    pub first_tsn: Tsn,
+    /// Its addresses. The first one is the source of its packet.
+    pub addresses: Vec<IpAddr>,
+    pub cookie: Option<Bytes>,
+    /// Unrecognised parameters that it wants to be told of.
+    pub unrecognized: Vec<Bytes>,
+    /// By this time it wants the cookie to live longer, milliseconds.
+    pub preservative: u32,
+}
+
+/// Why an INIT or INIT ACK is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum InitRefusal {
+    /// It is dropped without an answer.
+    Silent,
+    /// It is answered with an ABORT of this cause.
+    Abort(ErrorCause),
+}
+
+impl InitTerms {
+    /// Reads and checks the chunk of a packet that came from `from`.
+    pub fn read(init: &InitChunk, from: IpAddr) -> Result<Self, InitRefusal> {
+        if init.tag == 0 {
+            return Err(InitRefusal::Silent);
+        }
+        if init.outbound_streams == 0 || init.inbound_streams == 0 || init.window < WINDOW_MIN {
+            return Err(InitRefusal::Abort(ErrorCause::InvalidMandatoryParameter));
+        }
+        let mut terms = Self {
+            tag: init.tag,
+            window: init.window,
+            outbound_streams: init.outbound_streams,
+            inbound_streams: init.inbound_streams,
+            first_tsn: init.first_tsn,
+            addresses: vec![from],
+            cookie: None,
+            unrecognized: Vec::new(),
+            preservative: 0,
+        };
+        let mut reported = 0;
+        for parameter in &init.parameters {
+            match parameter {
+                InitParameter::Address(address) => terms.add(*address),
+                InitParameter::StateCookie(cookie) => terms.cookie = Some(cookie.clone()),
+                InitParameter::CookiePreservative(millis) => terms.preservative = *millis,
+                // Supporting none of this end's types would make the packet's source unusable.
+                InitParameter::SupportedAddresses(_) | InitParameter::Unrecognized(_) => {}
+                InitParameter::HostName(_) => {
+                    return Err(InitRefusal::Abort(ErrorCause::UnresolvableAddress(
+                        parameter.to_bytes(),
+                    )));
+                }
+                InitParameter::Other { .. } => {
+                    let whole = parameter.to_bytes();
+                    let reaction = parameter.unknown();
+                    reported += whole.len();
+                    if reaction.is_some_and(|reaction| reaction.reports) && reported <= REPORTED_MAX {
+                        terms.unrecognized.push(whole);
+                    }
+                    if reaction.is_some_and(|reaction| !reaction.continues) {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(terms)
+    }
+
+    fn add(&mut self, address: IpAddr) {
+        let is_host =
+            !address.is_multicast() && !address.is_unspecified() && address != IpAddr::from([255; 4]);
+        if is_host && !self.addresses.contains(&address) && self.addresses.len() < PATHS_MAX {
+            self.addresses.push(address);
+        }
+    }
+
+    /// The terms as a chunk with the addresses only, as a cookie keeps them.
+    pub fn to_chunk(&self) -> InitChunk {
+        InitChunk {
+            tag: self.tag,
+            window: self.window,
+            outbound_streams: self.outbound_streams,
+            inbound_streams: self.inbound_streams,
+            first_tsn: self.first_tsn,
+            parameters: self
+                .addresses
+                .iter()
+                .copied()
+                .map(InitParameter::Address)
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! The beginning and the end of associations (RFC 9260 §5, §9).
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::net::{DELAY, PORT, TestNet, address, is_data, message, millis};
+use crate::Instant;
+use crate::sctp::association::{AssociationEvent, CloseReason, SctpSendError};
+use crate::sctp::chunk::SctpChunk;
+use crate::sctp::endpoint::SctpEndpoint;
+use crate::sctp::packet::SctpPacket;
+use crate::sctp::{AssociationState, ErrorCause, InitParameter, SctpConfig};
+
+const INIT: u8 = 1;
+const INIT_ACK: u8 = 2;
+const ABORT: u8 = 6;
+const SHUTDOWN: u8 = 7;
+const SHUTDOWN_ACK: u8 = 8;
+const COOKIE_ECHO: u8 = 10;
+const COOKIE_ACK: u8 = 11;
+const SHUTDOWN_COMPLETE: u8 = 14;
+
+#[test]
+fn four_packets_make_an_association_and_the_called_end_has_none_before_the_cookie() {
+    let mut net = TestNet::new(SctpConfig::default());
+    net.call(0);
+    net.run(DELAY * 2);
+    assert_eq!((net.ends[1].len(), net.ends[1].counts().inits), (0, 1));
+    net.run(DELAY * 2);
+    let setup = [(0, INIT), (1, INIT_ACK), (0, COOKIE_ECHO), (1, COOKIE_ACK)];
+    assert_eq!(net.kinds()[..4], setup);
+    assert_eq!(net.events[1], [AssociationEvent::Established]);
+    // Each end then asks the address of which it was only told.
+    net.run(DELAY * 4);
+    let paths = net.at(0).destinations();
+    assert!(paths.len() == 2 && paths.iter().all(|path| path.is_usable()));
+}
+
+#[test]
+fn messages_queued_before_the_handshake_are_sent_after_it() {
+    let mut net = TestNet::new(SctpConfig::default());
+    net.call(0);
+    net.send(0, message(1, 3000));
+    net.run(millis(300));
+    assert_eq!(net.received[1], [message(1, 3000)]);
+}
+
+#[test]
+fn each_packet_of_the_handshake_may_be_lost() {
+    for kind in [INIT, INIT_ACK, COOKIE_ECHO, COOKIE_ACK] {
+        let mut net = TestNet::new(SctpConfig::default());
+        let mut losses = 3;
+        net.lose(move |leaving| {
+            let is_lost = leaving.packet.chunks[0].kind() == kind && losses > 0;
+            losses -= i32::from(is_lost);
+            is_lost
+        });
+        net.call(0);
+        net.run(Duration::from_secs(10));
+        assert_eq!(
+            net.events,
+            [[AssociationEvent::Established], [AssociationEvent::Established]]
+        );
+        net.send(0, message(0, 10));
+        net.run(millis(500));
+        assert_eq!(net.received[1].len(), 1, "kind {kind}");
+    }
+}
+
+#[test]
+fn a_call_that_nobody_answers_is_given_up() {
+    let mut net = TestNet::new(SctpConfig::default());
+    net.lose(|_| true);
+    net.call(0);
+    net.run(Duration::from_secs(1000));
+    assert_eq!(
+        net.events[0],
+        [AssociationEvent::Closed(CloseReason::Unreachable)]
+    );
+    // Max.Init.Retransmits is 8.
+    assert_eq!(net.log.len(), 9);
+    assert!(net.ends[0].is_empty());
+}
+
+#[test]
+fn ends_that_call_each_other_get_one_association() {
+    let mut net = TestNet::new(SctpConfig::default());
+    net.call(0);
+    net.call(1);
+    net.run(Duration::from_secs(5));
+    for end in 0..2 {
+        assert_eq!(
+            (net.ends[end].len(), net.at(end).state()),
+            (1, AssociationState::Established)
+        );
+        net.send(end, message(0, 10));
+    }
+    net.run(millis(300));
+    assert_eq!(net.received, [[message(0, 10)], [message(0, 10)]]);
+}
+
+#[test]
+fn a_shutdown_waits_for_the_data_of_both_ends() {
+    let mut net = TestNet::connected(SctpConfig::default());
+    net.send(0, message(0, 20_000));
+    net.send(1, message(0, 30_000));
+    let now = net.now;
+    net.at(0).shutdown(now);
+    assert_eq!(net.at(0).send(message(0, 1)), Err(SctpSendError::Closing));
+    assert!(net.run_to_the_end());
+    assert_eq!(net.received, [[message(0, 30_000)], [message(0, 20_000)]]);
+    let ends = [SHUTDOWN, SHUTDOWN_ACK, SHUTDOWN_COMPLETE];
+    let kinds: Vec<u8> = net
+        .kinds()
+        .into_iter()
+        .map(|(_, kind)| kind)
+        .filter(|kind| ends.contains(kind))
+        .collect();
+    assert_eq!(kinds[kinds.len() - 3..], ends);
+    let closed = Some(&AssociationEvent::Closed(CloseReason::ShutDown));
+    assert_eq!([net.events[0].last(), net.events[1].last()], [closed; 2]);
+    assert!(net.events[1].contains(&AssociationEvent::PeerShutsDown));
+}
+
+#[test]
+fn both_ends_may_shut_down_at_once() {
+    let mut net = TestNet::connected(SctpConfig::default());
+    let now = net.now;
+    net.at(0).shutdown(now);
+    net.at(1).shutdown(now);
+    net.settle();
+    assert!(net.run_to_the_end());
+    assert!(net.now < now + millis(500));
+}
+
+#[test]
+fn each_packet_of_the_shutdown_may_be_lost() {
+    for kind in [SHUTDOWN, SHUTDOWN_ACK, SHUTDOWN_COMPLETE] {
+        let mut net = TestNet::connected(SctpConfig::default());
+        let mut losses = 2;
+        net.lose(move |leaving| {
+            let is_lost = leaving.packet.chunks[0].kind() == kind && losses > 0;
+            losses -= i32::from(is_lost);
+            is_lost
+        });
+        let now = net.now;
+        net.at(0).shutdown(now);
+        net.settle();
+        assert!(net.run_to_the_end(), "kind {kind}");
+        assert!(net.now < now + Duration::from_secs(20), "kind {kind}");
+        let closed = Some(&AssociationEvent::Closed(CloseReason::ShutDown));
+        assert_eq!(
+            [net.events[0].last(), net.events[1].last()],
+            [closed; 2],
+            "kind {kind}"
+        );
+    }
+}
+
+#[test]
+fn an_abort_tells_the_reason() {
+    let mut net = TestNet::connected(SctpConfig::default());
+    net.at(0).abort(Bytes::from_static(b"enough"));
+    net.settle();
+    assert!(net.run_to_the_end());
+    let told = vec![ErrorCause::UserAbort(Bytes::from_static(b"enough"))];
+    assert_eq!(
+        net.events[1].last(),
+        Some(&AssociationEvent::Closed(CloseReason::PeerAborted(told)))
+    );
+    assert_eq!(
+        net.events[0].last(),
+        Some(&AssociationEvent::Closed(CloseReason::Aborted))
+    );
+}
+
+/// RFC 9260 §5.2.4 A.
+#[test]
+fn a_peer_that_restarts_is_recognised_by_its_tie_tags() {
+    let mut net = TestNet::connected(SctpConfig::default());
+    net.send(1, message(0, 10));
+    net.run(millis(300));
+    // The host of end 0 boots again: same addresses, another secret.
+    let addresses = vec![address(0, 0), address(0, 1)];
+    net.ends[0] = SctpEndpoint::new(SctpConfig::default(), [77; 32], PORT, addresses, 10).expect("valid");
+    net.ids[0] = None;
+    net.call(0);
+    net.run(millis(500));
+    assert_eq!(
+        net.events[1][1..],
+        [AssociationEvent::Restarted, AssociationEvent::Established]
+    );
+    assert_eq!(net.ends[1].len(), 1);
+    net.send(0, message(2, 2000));
+    net.send(1, message(3, 3000));
+    net.run(millis(500));
+    assert_eq!(net.received[1], [message(2, 2000)]);
+    assert_eq!(net.received[0].last(), Some(&message(3, 3000)));
+}
+
+/// RFC 9260 §5.2.2: otherwise anybody could take over the association by an INIT that lists one address of the peer.
+#[test]
+fn a_restart_from_a_new_address_is_refused() {
+    let mut net = TestNet::connected(SctpConfig::default());
+    let stranger = IpAddr::from([192, 0, 2, 1]);
+    let addresses = vec![address(0, 0), stranger];
+    net.ends[0] = SctpEndpoint::new(SctpConfig::default(), [77; 32], PORT, addresses, 10).expect("valid");
+    net.ids[0] = None;
+    net.call(0);
+    net.run(millis(500));
+    let Some(AssociationEvent::Closed(CloseReason::PeerAborted(causes))) = net.events[0].last() else {
+        panic!("{:?}", net.events[0]);
+    };
+    let new = InitParameter::Address(stranger).to_bytes();
+    assert_eq!(causes[..], [ErrorCause::RestartWithNewAddresses(new)]);
+    assert_eq!(net.at(1).state(), AssociationState::Established);
+}
+
+#[test]
+fn a_stale_cookie_is_answered_and_a_second_call_asks_for_a_longer_life() {
+    let config = SctpConfig {
+        cookie_life: millis(30),
+        ..SctpConfig::default()
+    };
+    let mut net = TestNet::new(config);
+    net.call(0);
+    net.run(Duration::from_secs(2));
+    // The round trip of 40 ms is longer than the life of 30 ms, and shorter than twice that life.
+    assert_eq!(net.ends[1].counts().stale_cookies, 1);
+    assert_eq!(net.events[0], [AssociationEvent::Established]);
+    let inits = net.kinds().into_iter().filter(|kind| *kind == (0, INIT)).count();
+    assert_eq!(inits, 2);
+}
+
+/// RFC 9260 §5.2.4, rule 3.
+#[test]
+fn a_cookie_is_not_stale_while_its_association_exists() {
+    let mut net = TestNet::new(SctpConfig {
+        cookie_life: millis(500),
+        ..SctpConfig::default()
+    });
+    let mut losses = 1;
+    net.lose(move |leaving| {
+        let is_lost = leaving.packet.chunks[0].kind() == COOKIE_ACK && losses > 0;
+        losses -= i32::from(is_lost);
+        is_lost
+    });
+    net.call(0);
+    net.run(Duration::from_secs(2));
+    assert_eq!(net.ends[1].counts().stale_cookies, 0);
+    assert_eq!(net.events[0], [AssociationEvent::Established]);
+}
+
+/// RFC 9260 §9.2: T5-shutdown-guard.
+#[test]
+fn a_shutdown_that_nobody_answers_is_given_up() {
+    let mut net = TestNet::connected(SctpConfig {
+        association_max_retrans: 1000,
+        ..SctpConfig::default()
+    });
+    net.lose(|_| true);
+    let now = net.now;
+    net.at(0).shutdown(now);
+    net.settle();
+    net.run(Duration::from_secs(299));
+    assert_eq!(net.at(0).state(), AssociationState::ShutdownSent);
+    net.run(Duration::from_secs(2));
+    let closed = Some(&AssociationEvent::Closed(CloseReason::Unreachable));
+    assert_eq!(net.events[0].last(), closed);
+}
+
+#[test]
+fn an_init_without_streams_or_with_a_host_name_is_refused() {
+    let refusals = |change: fn(&mut crate::sctp::chunk::InitChunk)| {
+        let mut net = TestNet::new(SctpConfig::default());
+        net.lose(|_| true);
+        net.call(0);
+        let mut packet: SctpPacket = net.log[0].3.clone();
+        if let SctpChunk::Init(init) = &mut packet.chunks[0] {
+            change(init);
+        }
+        net.log.clear();
+        net.inject(1, address(0, 0), packet);
+        net.kinds()
+    };
+    assert_eq!(refusals(|_| {}), [(1, INIT_ACK)]);
+    assert_eq!(refusals(|init| init.outbound_streams = 0), [(1, ABORT)]);
+    assert_eq!(refusals(|init| init.window = 1499), [(1, ABORT)]);
+    assert_eq!(refusals(|init| init.tag = 0), []);
+    let name = |init: &mut crate::sctp::chunk::InitChunk| {
+        init.parameters
+            .push(InitParameter::HostName(Bytes::from_static(b"example.org\0")));
+    };
+    assert_eq!(refusals(name), [(1, ABORT)]);
+}
+
+#[test]
+fn a_full_endpoint_refuses_calls() {
+    let mut net = TestNet::new(SctpConfig::default());
+    let addresses = vec![address(1, 0), address(1, 1)];
+    net.ends[1] = SctpEndpoint::new(SctpConfig::default(), [2; 32], PORT, addresses, 0).expect("valid");
+    net.call(0);
+    net.run(millis(100));
+    let refused = CloseReason::PeerAborted(vec![ErrorCause::OutOfResource]);
+    assert_eq!(net.events[0], [AssociationEvent::Closed(refused)]);
+}
+
+#[test]
+fn a_dead_peer_ends_the_association_after_too_many_timeouts() {
+    let mut net = TestNet::connected(SctpConfig::default());
+    net.lose(|_| true);
+    net.send(0, message(0, 10));
+    assert_eq!(net.now, Instant::ZERO + millis(500));
+    net.run(Duration::from_secs(1000));
+    assert_eq!(
+        net.events[0].last(),
+        Some(&AssociationEvent::Closed(CloseReason::Unreachable))
+    );
+    assert!(!net.sent_with(0, is_data).is_empty());
+}
