@@ -5,6 +5,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::chunk::DATA_HEADER;
+use super::failover::FailoverPolicy;
+use super::failover::temporary::DormantAction;
 use super::packet::COMMON_HEADER;
 use super::tlv::padded;
 
@@ -67,6 +69,8 @@ pub struct SctpConfig {
     pub decays_when_idle: bool,
     /// Destination of retransmissions.
     pub retransmission: RetransmissionPolicy,
+    /// Destination of new data when destinations fail.
+    pub failover: FailoverPolicy,
     /// Valid.Cookie.Life. The keys that sign cookies change once in this time.
     pub cookie_life: Duration,
 }
@@ -122,6 +126,10 @@ impl Default for SctpConfig {
             heartbeat_interval: Some(Duration::from_secs(30)),
             decays_when_idle: true,
             retransmission: RetransmissionPolicy::Alternate,
+            failover: FailoverPolicy::Temporary {
+                dormant: DormantAction::LastDest,
+                change_over: None,
+            },
             cookie_life: Duration::from_secs(60),
         }
     }
@@ -141,6 +149,10 @@ impl SctpConfig {
             has_multiple_fast_retransmit: true,
             decays_when_idle: false,
             retransmission: RetransmissionPolicy::FastSame,
+            failover: FailoverPolicy::Temporary {
+                dormant: DormantAction::Hop,
+                change_over: None,
+            },
             ..Self::default()
         }
     }

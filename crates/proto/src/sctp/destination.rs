@@ -1,9 +1,9 @@
 //! A destination: one address of the peer, with all that is known of the path to it (RFC 9260 §5.4, §6.3, §7, §8.2, §8.3).
 //!
 //! ```text
-//!                  a HEARTBEAT ACK with the nonce                  errors > PMR
-//!   unconfirmed ──────────────────────────────────▶ active ◀─────────────────────▶ inactive
-//!    no data is sent there                                        something answers
+//!                  a HEARTBEAT ACK with the nonce
+//!   unconfirmed ──────────────────────────────────▶ confirmed: `failover::quick` has its states
+//!    no data is sent there
 //! ```
 
 use std::net::IpAddr;
@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use super::config::SctpConfig;
 use super::congestion::PathWindow;
+use super::failover::FailoverPolicy;
+use super::failover::quality::{BUDGET, PathQuality};
+use super::failover::quick::{Reach, ReachEvent};
 use super::rto::PathRto;
 use crate::Instant;
 
@@ -32,6 +35,8 @@ struct HeartbeatProbe {
     sent_at: Instant,
     /// When it counts as lost.
     until: Instant,
+    /// It measures only: its loss is no error.
+    measures: bool,
 }
 
 /// Counters of a destination.
@@ -58,10 +63,12 @@ pub struct DestinationCounts {
 pub struct Destination {
     address: IpAddr,
     is_confirmed: bool,
-    is_active: bool,
+    reach: Reach,
     /// Timeouts in a row.
     errors: u32,
     path_max_retrans: u32,
+    /// PFMR (RFC 7829).
+    doubtful_retrans: Option<u32>,
     pub(super) rto: PathRto,
     pub(super) window: PathWindow,
     /// When the retransmission timer (T3-rtx) runs out.
@@ -76,7 +83,15 @@ pub struct Destination {
     /// When new data was sent last.
     used_at: Instant,
     pub(super) counts: DestinationCounts,
+    pub(super) quality: PathQuality,
+    /// Bytes that measuring probes may still use.
+    credit: f64,
 }
+
+/// Bytes of a measuring heartbeat and its answer, with their IPv4 headers.
+const PROBE_BYTES: f64 = 104.0;
+/// Most bytes that are saved for measuring.
+const CREDIT_MAX: f64 = 4.0 * PROBE_BYTES;
 
 /// Result of a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,9 +108,15 @@ impl Destination {
         Self {
             address,
             is_confirmed: false,
-            is_active: true,
+            reach: Reach::Active,
             errors: 0,
             path_max_retrans: config.path_max_retrans,
+            doubtful_retrans: match config.failover {
+                FailoverPolicy::PotentiallyFailed { max_retrans } => Some(max_retrans),
+                FailoverPolicy::Temporary { .. } | FailoverPolicy::Proposed | FailoverPolicy::Informed => {
+                    None
+                }
+            },
             rto: PathRto::new(config),
             window: PathWindow::new(config, threshold, now),
             timer: None,
@@ -105,6 +126,8 @@ impl Destination {
             idle_time: Duration::ZERO,
             used_at: now,
             counts: DestinationCounts::default(),
+            quality: PathQuality::default(),
+            credit: 0.0,
         }
     }
 
@@ -115,7 +138,7 @@ impl Destination {
 
     /// Whether data may be sent to it: it is known to belong to the peer (RFC 9260 §5.4), and it has not failed.
     pub const fn is_usable(&self) -> bool {
-        self.is_confirmed && self.is_active
+        self.is_confirmed && matches!(self.reach, Reach::Active)
     }
 
     /// Whether it is known to belong to the peer.
@@ -123,9 +146,14 @@ impl Destination {
         self.is_confirmed
     }
 
-    /// Whether it has not failed.
-    pub const fn is_active(&self) -> bool {
-        self.is_active
+    /// Whether it works, as far as its timeouts tell.
+    pub const fn reach(&self) -> Reach {
+        self.reach
+    }
+
+    /// What was measured of its path. Only [`FailoverPolicy::Informed`] measures idle paths.
+    pub const fn quality(&self) -> &PathQuality {
+        &self.quality
     }
 
     /// Timeouts in a row.
@@ -161,8 +189,8 @@ impl Destination {
     /// Something sent to it was acknowledged. Returns whether it had failed.
     pub(super) const fn on_heard(&mut self) -> bool {
         self.errors = 0;
-        let had_failed = !self.is_active;
-        self.is_active = true;
+        let had_failed = !matches!(self.reach, Reach::Active);
+        self.reach = self.reach.after(ReachEvent::Answered);
         had_failed
     }
 
@@ -170,8 +198,16 @@ impl Destination {
     pub(super) fn on_error(&mut self) -> PathTimeout {
         self.rto.on_timeout();
         self.errors = self.errors.saturating_add(1);
-        if self.is_active && self.errors > self.path_max_retrans {
-            self.is_active = false;
+        let event = if self.errors > self.path_max_retrans {
+            ReachEvent::Exceeded
+        } else if self.doubtful_retrans.is_some_and(|most| self.errors > most) {
+            ReachEvent::Doubtful
+        } else {
+            ReachEvent::Timeout
+        };
+        let before = self.reach;
+        self.reach = before.after(event);
+        if self.reach == Reach::Failed && before != Reach::Failed {
             self.counts.failures += 1;
             return PathTimeout::Failed;
         }
@@ -223,33 +259,58 @@ impl Destination {
         }
     }
 
-    /// Whether a heartbeat is to be sent.
+    /// Whether the time of the next heartbeat is set.
+    pub(super) const fn has_probe_scheduled(&self) -> bool {
+        self.probes_at.is_some()
+    }
+
+    /// Whether a heartbeat is to be sent, to watch the destination or to measure it.
     pub(super) fn wants_probe(&self, now: Instant) -> bool {
-        self.probe.is_none() && self.probes_at.is_some_and(|at| now >= at)
+        let measures = self.credit >= PROBE_BYTES && self.is_confirmed;
+        self.probe.is_none() && (self.is_probe_due(now) || measures)
+    }
+
+    fn is_probe_due(&self, now: Instant) -> bool {
+        self.probes_at.is_some_and(|at| now >= at)
+    }
+
+    /// A packet of `bytes` bytes was sent to another destination: measuring this one may use a part of them.
+    pub(super) fn earn(&mut self, bytes: u32) {
+        self.credit = (self.credit + f64::from(bytes) * BUDGET).min(CREDIT_MAX);
     }
 
     /// A heartbeat with this nonce is sent.
     pub(super) fn on_probe_sent(&mut self, now: Instant, nonce: u64) {
         self.counts.heartbeats += 1;
-        self.probes_at = None;
+        let measures = !self.is_probe_due(now);
+        if measures {
+            self.credit -= PROBE_BYTES;
+        } else {
+            self.probes_at = None;
+        }
         self.probe = Some(HeartbeatProbe {
             nonce,
             sent_at: now,
             until: now + self.rto.get(),
+            measures,
         });
     }
 
     /// A HEARTBEAT ACK with this nonce arrived. Returns the round-trip time if it answers the probe on the way.
     pub(super) fn on_probe_answered(&mut self, now: Instant, nonce: u64) -> Option<Duration> {
         let probe = self.probe.take_if(|probe| probe.nonce == nonce)?;
+        self.quality.heartbeats.add(1, 0);
         Some(now.since(probe.sent_at))
     }
 
-    /// Whether the probe on the way is lost. It is forgotten then.
+    /// Forgets the probe on the way if it is lost. Returns whether that is an error.
     pub(super) fn lose_probe(&mut self, now: Instant) -> bool {
-        let is_lost = self.probe.take_if(|probe| now >= probe.until).is_some();
-        self.counts.lost_heartbeats += u64::from(is_lost);
-        is_lost
+        let Some(probe) = self.probe.take_if(|probe| now >= probe.until) else {
+            return false;
+        };
+        self.counts.lost_heartbeats += 1;
+        self.quality.heartbeats.add(1, 1);
+        !probe.measures
     }
 
     /// The next time at which the destination wants to be asked.

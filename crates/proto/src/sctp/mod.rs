@@ -13,6 +13,7 @@ mod cookie;
 mod data;
 mod destination;
 pub mod endpoint;
+pub mod failover;
 mod message;
 pub mod packet;
 mod parameter;

@@ -1,9 +1,14 @@
-//! All destinations of a peer, and which of them is used (RFC 9260 §6.4).
+//! All destinations of a peer, and which of them is used (RFC 9260 §6.4): finds out which event of the failover policy a timeout or an
+//! answer is, and carries out the policy's move.
 
 use std::net::IpAddr;
 
 use super::config::SctpConfig;
 use super::destination::{Destination, PathId, PathTimeout};
+use super::failover::event::{FailoverEvent, FailoverMove};
+use super::failover::quality::is_better;
+use super::failover::quick::Reach;
+use super::failover::{FailoverPolicy, FailoverState};
 use crate::Instant;
 
 /// The destinations. There is at least one.
@@ -12,16 +17,27 @@ pub(super) struct PathTable {
     all: Vec<Destination>,
     primary: PathId,
     current: PathId,
+    failover: FailoverState,
+    /// CPT.
+    change_over: Option<u32>,
 }
 
 impl PathTable {
     /// The peer's addresses. The first one is the primary destination. `threshold`: [`Destination::new`].
     pub fn new(config: &SctpConfig, addresses: &[IpAddr], threshold: u32, now: Instant) -> Self {
         let destination = |address: &IpAddr| Destination::new(config, *address, threshold, now);
+        let change_over = match config.failover {
+            FailoverPolicy::Temporary { change_over, .. } => change_over,
+            FailoverPolicy::Proposed
+            | FailoverPolicy::PotentiallyFailed { .. }
+            | FailoverPolicy::Informed => None,
+        };
         Self {
             all: addresses.iter().map(destination).collect(),
             primary: PathId(0),
             current: PathId(0),
+            failover: FailoverState::new(config.failover),
+            change_over,
         }
     }
 
@@ -67,10 +83,36 @@ impl PathTable {
         self.current
     }
 
-    /// Makes `path` the primary destination.
+    /// The state of the failover policy.
+    pub const fn failover(&self) -> FailoverState {
+        self.failover
+    }
+
+    /// `path` belongs to the peer. It becomes the primary destination if the primary does not.
+    pub fn confirm(&mut self, path: PathId) {
+        self.get_mut(path).confirm();
+        if !self.get(self.primary).is_confirmed() {
+            (self.primary, self.current) = (path, path);
+        }
+    }
+
+    /// Makes `path` the primary destination. New data goes to it if it works.
     pub fn set_primary(&mut self, path: PathId) {
         self.primary = path;
-        self.choose();
+        self.failover = self.failover.restarted();
+        self.current = path;
+        if !self.get(path).is_usable() {
+            let event = if self.has_usable() {
+                FailoverEvent::UsedFailed
+            } else {
+                FailoverEvent::LastFailed
+            };
+            self.take(event, path);
+        }
+    }
+
+    fn has_usable(&self) -> bool {
+        self.all.iter().any(Destination::is_usable)
     }
 
     /// The next destination after `path`, in a ring.
@@ -78,20 +120,46 @@ impl PathTable {
         PathId(((path.index() + 1) % self.all.len()) as u8)
     }
 
-    /// The next usable destination after `path`, in a ring. If no other is usable: the next one that belongs to the peer.
+    /// The other destinations, in a ring from the one after `path` on.
+    fn others(&self, path: PathId) -> impl Iterator<Item = PathId> + use<> {
+        let count = self.all.len();
+        (1..count).map(move |step| PathId(((path.index() + step) % count) as u8))
+    }
+
+    /// The next usable destination after `path`. If no other is usable: the next one that belongs to the peer.
     pub fn alternate(&self, path: PathId) -> PathId {
-        let others =
-            || (1..self.all.len()).map(|step| PathId(((path.index() + step) % self.all.len()) as u8));
-        let usable = others().find(|next| self.get(*next).is_usable());
-        let known = || others().find(|next| self.get(*next).is_confirmed());
-        usable.or_else(known).unwrap_or(path)
+        let usable = self.others(path).find(|next| self.get(*next).is_usable());
+        usable.unwrap_or_else(|| self.hop(path))
+    }
+
+    /// The next destination after `path` that belongs to the peer.
+    fn hop(&self, path: PathId) -> PathId {
+        let known = self.others(path).find(|next| self.get(*next).is_confirmed());
+        known.unwrap_or(path)
     }
 
     /// Something sent to `path` was not acknowledged in time.
     pub fn on_error(&mut self, path: PathId) -> PathTimeout {
         let timeout = self.get_mut(path).on_error();
-        if timeout == PathTimeout::Failed {
-            self.choose();
+        let (is_used, is_primary) = (path == self.current, path == self.primary);
+        let event = match (timeout, is_used, is_primary) {
+            (PathTimeout::Failed, ..) if !self.has_usable() => Some(FailoverEvent::LastFailed),
+            (PathTimeout::Failed, true, _) => Some(FailoverEvent::UsedFailed),
+            (PathTimeout::Same, true, _) => Some(FailoverEvent::UsedTimeout),
+            (PathTimeout::Failed, false, true) => Some(FailoverEvent::ProbeFailed),
+            (PathTimeout::Same, false, true) => Some(FailoverEvent::ProbeTimeout),
+            (_, false, false) => None,
+        };
+        if let Some(event) = event {
+            self.take(event, path);
+        }
+        // The used primary has failed and was left: two events.
+        if is_primary && is_used && timeout == PathTimeout::Failed && path != self.current {
+            self.take(FailoverEvent::ProbeFailed, path);
+        }
+        let errors = self.get(path).errors();
+        if is_primary && self.change_over.is_some_and(|threshold| errors > threshold) {
+            self.take(FailoverEvent::ChangeOver, path);
         }
         timeout
     }
@@ -99,19 +167,64 @@ impl PathTable {
     /// Something sent to `path` was acknowledged. Returns whether the destination had failed.
     pub fn on_heard(&mut self, path: PathId) -> bool {
         let had_failed = self.get_mut(path).on_heard();
-        if had_failed {
-            self.choose();
+        if path == self.primary {
+            self.take(FailoverEvent::PrimaryAnswers, path);
+        } else if had_failed {
+            self.take(FailoverEvent::AlternateAnswers, path);
         }
         had_failed
     }
 
-    /// Chooses the destination of new data: the primary if it is usable, else the one in use, else the next usable one. If none is usable,
-    /// the one in use stays.
-    fn choose(&mut self) {
+    /// Hands an event about `path` to the policy, and carries out its move.
+    fn take(&mut self, event: FailoverEvent, path: PathId) {
+        let (next, step) = self.failover.after(event);
+        self.failover = next;
+        match step {
+            FailoverMove::Stay => {}
+            FailoverMove::Primary => self.current = self.primary,
+            FailoverMove::Next => self.current = self.alternate(self.current),
+            FailoverMove::Hop => self.current = self.hop(self.current),
+            FailoverMove::Answerer => self.current = path,
+            FailoverMove::Promote => self.primary = self.current,
+            FailoverMove::Rank => self.rank(),
+        }
+    }
+
+    /// RFC 7829 §3.2: new data goes to the primary if it is active, else stays, else goes to the next active destination. If none is
+    /// active, it goes to the potentially failed one with the fewest errors, and stays if all have failed.
+    fn rank(&mut self) {
         if self.get(self.primary).is_usable() {
             self.current = self.primary;
         } else if !self.get(self.current).is_usable() {
-            self.current = self.alternate(self.current);
+            let next = self.alternate(self.current);
+            if self.get(next).is_usable() {
+                self.current = next;
+                return;
+            }
+            let doubtful = self
+                .ids()
+                .filter(|id| self.get(*id).reach() == Reach::PotentiallyFailed);
+            let fewest = doubtful.min_by_key(|id| (self.get(*id).errors(), *id != self.current));
+            self.current = fewest.unwrap_or(self.current);
         }
     }
+
+    /// Makes the best destination the primary one for good, if it is better than the primary by the margin. Returns whether it did
+    /// ([`FailoverPolicy::Informed`]).
+    pub fn promote_best(&mut self) -> bool {
+        let rate = |path: &Destination| path.quality().rate(path.rtt());
+        let usable = self.ids().filter(|id| self.get(*id).is_usable());
+        let best =
+            usable.max_by(|a, b| f64::total_cmp(&rate_or_zero(self.get(*a)), &rate_or_zero(self.get(*b))));
+        let Some(best) = best.filter(|best| is_better(rate(self.get(self.primary)), rate(self.get(*best))))
+        else {
+            return false;
+        };
+        self.set_primary(best);
+        true
+    }
+}
+
+fn rate_or_zero(path: &Destination) -> f64 {
+    path.quality().rate(path.rtt()).unwrap_or(0.0)
 }

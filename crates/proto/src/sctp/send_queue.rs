@@ -63,6 +63,8 @@ pub(super) struct PathChange {
     pub dropped: u32,
     /// Bytes newly acknowledged.
     pub acked: u32,
+    /// Number of chunks newly acknowledged, and of chunks marked for fast retransmission.
+    pub counts: (u32, u32),
     /// A chunk sent last to this destination is newly acknowledged, so the destination answers.
     pub is_heard: bool,
     /// The lowest TSN in flight to it is acknowledged.
@@ -508,6 +510,7 @@ impl SendQueue {
             change.lost_measure |= sent.timed_at.take().is_some();
             change.landed += sent.bytes;
             change.has_fast = true;
+            change.counts.1 += 1;
             self.flight -= sent.bytes;
             self.marked += 1;
             if self.recovery_exit.is_none() {
@@ -522,6 +525,7 @@ impl SendQueue {
 impl PathChange {
     fn note_acked(&mut self, sent: &SentChunk) {
         self.acked += sent.bytes;
+        self.counts.0 += 1;
         self.is_heard = true;
         self.measured = self.measured.or(sent.timed_at);
     }

@@ -83,6 +83,10 @@ impl Association {
         for path in self.paths.ids() {
             let change = self.sender.changes()[path.index()];
             let destination = self.paths.get_mut(path);
+            if self.measures {
+                let (arrived, lost) = change.counts;
+                destination.quality.data.add(arrived + lost, lost);
+            }
             let flight_before = destination.window.flight();
             destination.window.on_landed(change.landed);
             destination.window.on_sent(change.dropped);
@@ -107,6 +111,7 @@ impl Association {
                 self.on_heard(path);
             }
         }
+        self.choose_primary();
         self.on_progress(now);
     }
 }

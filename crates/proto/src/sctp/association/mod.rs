@@ -27,6 +27,7 @@ use super::cause::ErrorCause;
 use super::chunk::{InitChunk, SctpChunk};
 use super::config::SctpConfig;
 use super::destination::{Destination, PathId, PathTimeout};
+use super::failover::FailoverState;
 use super::message::SctpMessage;
 use super::packet::SctpPacket;
 use super::paths::PathTable;
@@ -79,6 +80,8 @@ pub enum AssociationEvent {
     PathFailed(PathId),
     /// A destination answers again.
     PathRecovered(PathId),
+    /// The policy made this destination the primary one for good.
+    PrimaryChanged(PathId),
     /// The peer wants to end the association. It takes no new data.
     PeerShutsDown,
     /// The association has ended. This is the last event.
@@ -140,6 +143,8 @@ struct Repeated {
 pub struct Association {
     config: SctpConfig,
     secret: SctpSecret,
+    /// The policy needs measurements of all paths.
+    measures: bool,
     state: AssociationState,
     local_port: u16,
     peer_port: u16,
@@ -199,6 +204,11 @@ impl Association {
     /// The primary destination.
     pub const fn primary(&self) -> PathId {
         self.paths.primary()
+    }
+
+    /// The state of the failover policy.
+    pub const fn failover(&self) -> FailoverState {
+        self.paths.failover()
     }
 
     /// The destination of new data.
@@ -396,9 +406,17 @@ impl Association {
     /// Something sent to `path` was not acknowledged in time.
     fn on_path_error(&mut self, now: Instant, path: PathId) {
         self.errors += 1;
-        if self.paths.on_error(path) == PathTimeout::Failed {
+        let primary = self.paths.primary();
+        let timeout = self.paths.on_error(path);
+        if timeout == PathTimeout::Failed {
             self.tell(AssociationEvent::PathFailed(path));
-            // Its recovery is noticed by heartbeats.
+        }
+        if primary != self.paths.primary() {
+            self.tell(AssociationEvent::PrimaryChanged(self.paths.primary()));
+        }
+        // Heartbeats notice the recovery of a destination that has failed, and of a primary that data has left.
+        let is_left = path == primary && path != self.paths.current();
+        if is_left || !self.paths.get(path).is_usable() {
             self.paths.get_mut(path).probe_at_once(now);
         }
         if self.errors > self.config.association_max_retrans {

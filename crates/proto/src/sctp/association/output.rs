@@ -145,10 +145,19 @@ impl Association {
         }
     }
 
+    /// `bytes` bytes of data went to `path`: the others may be measured for a part of them.
+    fn earn(&mut self, path: PathId, bytes: u32) {
+        if self.measures {
+            for other in self.paths.ids().filter(|other| *other != path) {
+                self.paths.get_mut(other).earn(bytes);
+            }
+        }
+    }
+
     fn fill_new(&mut self, now: Instant, path: PathId, room: &mut usize, chunks: &mut Vec<SctpChunk>) {
         let destination = self.paths.get_mut(path);
         destination.on_use(now);
-        let mut sent = 0;
+        let (mut sent, mut sent_bytes) = (0, 0);
         while let Some(bytes) = self.sender.next_new() {
             let fits = destination.window.has_room() && self.sender.fits_window(bytes);
             let timed_at = (!destination.is_measuring).then_some(now);
@@ -159,8 +168,11 @@ impl Association {
             destination.window.on_sent(bytes);
             chunks.push(SctpChunk::Data(chunk));
             sent += 1;
+            sent_bytes += bytes;
         }
         if sent > 0 {
+            self.earn(path, sent_bytes);
+            let destination = self.paths.get_mut(path);
             destination.counts.packets += 1;
             destination.counts.chunks += sent;
             destination.start_timer(now, false);

@@ -20,6 +20,7 @@ use crate::sctp::chunk::{InitChunk, SctpChunk};
 use crate::sctp::config::SctpConfig;
 use crate::sctp::cookie::CookieContent;
 use crate::sctp::destination::PathId;
+use crate::sctp::failover::FailoverPolicy;
 use crate::sctp::parameter::{InitParameter, STATE_COOKIE};
 use crate::sctp::paths::PathTable;
 use crate::sctp::reassembly::Reassembly;
@@ -102,6 +103,7 @@ impl Association {
         Self {
             config,
             secret,
+            measures: config.failover == FailoverPolicy::Informed,
             state: AssociationState::CookieWait,
             local_port: names.local_port,
             peer_port: names.peer_port,
@@ -160,8 +162,7 @@ impl Association {
         self.repeated = None;
         self.errors = 0;
         if let Some(path) = self.paths.find(from) {
-            self.paths.get_mut(path).confirm();
-            self.paths.set_primary(self.paths.primary());
+            self.paths.confirm(path);
         }
         for path in self.paths.ids() {
             self.schedule_probe(now, path);
@@ -199,7 +200,7 @@ impl Association {
         self.state = self.state.after(StateEvent::InitAck);
         if let Some(path) = self.paths.find(from) {
             // The address answered, with a tag that only the INIT carried (RFC 9260 §5.4).
-            self.paths.get_mut(path).confirm();
+            self.paths.confirm(path);
         }
         self.repeat_from_now(now, SctpChunk::CookieEcho(cookie));
         if !terms.unrecognized.is_empty() {

@@ -2,7 +2,7 @@
 
 use bytes::{Buf, Bytes};
 
-use super::{Association, CloseReason};
+use super::{Association, AssociationEvent, CloseReason};
 use crate::Instant;
 use crate::sctp::destination::PathId;
 use crate::sctp::state::AssociationState;
@@ -56,6 +56,8 @@ impl Association {
         let destination = self.paths.get_mut(path);
         destination.stop_timer();
         destination.counts.timeouts += 1;
+        // At least one chunk is lost. Whether the others are is not known.
+        destination.quality.data.add(1, 1);
         destination.is_measuring = false;
         let flight = destination.window.flight();
         destination.window.on_landed(flight);
@@ -80,6 +82,13 @@ impl Association {
         self.paths.get_mut(path).probe_at_once(now);
     }
 
+    /// Moves to the best path for good, if the policy wants that and the measurements show one.
+    pub(super) fn choose_primary(&mut self) {
+        if self.measures && self.paths.promote_best() {
+            self.tell(AssociationEvent::PrimaryChanged(self.paths.primary()));
+        }
+    }
+
     /// The nonce proves that this end has sent the heartbeat to that destination.
     pub(super) fn on_heartbeat_ack(&mut self, now: Instant, info: &Bytes) {
         let mut info = info.clone();
@@ -97,7 +106,10 @@ impl Association {
         destination.confirm();
         destination.rto.on_measured(rtt);
         self.on_heard(path);
-        self.schedule_probe(now, path);
+        if !self.paths.get(path).has_probe_scheduled() {
+            self.schedule_probe(now, path);
+        }
+        self.choose_primary();
     }
 
     /// The next heartbeat to `path` is due after the interval.

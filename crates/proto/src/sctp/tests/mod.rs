@@ -1,6 +1,7 @@
 //! Tests of packets and of whole conversations.
 
 mod data;
+mod failover;
 mod forgeries;
 mod net;
 mod packets;

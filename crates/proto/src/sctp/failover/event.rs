@@ -1,0 +1,55 @@
+//! What failover policies are told, and what they answer.
+
+/// Events of an association's destinations. *Used* is the destination of new data. In Phase I it is the primary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailoverEvent {
+    /// A timeout on the used destination, which has not failed now.
+    UsedTimeout,
+    /// The used destination fails, and another one is active.
+    UsedFailed,
+    /// A timeout on the primary, which is not used and has not failed now.
+    ProbeTimeout,
+    /// The primary, which is not used, fails, and another one is active.
+    ProbeFailed,
+    /// A destination fails, and none is active.
+    LastFailed,
+    /// The primary answers.
+    PrimaryAnswers,
+    /// An alternate that had failed answers.
+    AlternateAnswers,
+    /// The primary has more errors in a row than the change-over threshold.
+    ChangeOver,
+}
+
+/// New place of new data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailoverMove {
+    /// As before.
+    Stay,
+    /// The primary.
+    Primary,
+    /// The next destination in the ring that has not failed, or the next one if all have.
+    Next,
+    /// The next destination in the ring, failed or not.
+    Hop,
+    /// The destination that answered.
+    Answerer,
+    /// As before, and this destination is the primary from now on.
+    Promote,
+    /// The best by the states of the destinations (RFC 7829 §3.2).
+    Rank,
+}
+
+impl FailoverEvent {
+    /// All events.
+    pub const ALL: [Self; 8] = [
+        Self::UsedTimeout,
+        Self::UsedFailed,
+        Self::ProbeTimeout,
+        Self::ProbeFailed,
+        Self::LastFailed,
+        Self::PrimaryAnswers,
+        Self::AlternateAnswers,
+        Self::ChangeOver,
+    ];
+}

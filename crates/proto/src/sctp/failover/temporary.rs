@@ -1,0 +1,75 @@
+//! Temporary and permanent failovers (paper, Figures 1, 7 and 9).
+//!
+//! ```text
+//!                UsedFailed: next active                  LastFailed
+//!          ┌────────────────────────────▶          ┌──────────────────────▶
+//!   Phase I  primary active            Phase II  an alternate           Phase III  dormant: all failed
+//!          ◀────────────────────────────┤  ↺ UsedFailed  ◀──────────────┤  ↺ UsedTimeout: hop (Dormant Hop)
+//!          │     PrimaryAnswers         │                AlternateAnswers │
+//!          ◀──── ChangeOver: promote ───┘                                 │  ↺ ChangeOver: promote
+//!          ◀──────────────────────── PrimaryAnswers ──────────────────────┘
+//! ```
+//!
+//! Figure 1 has no Phase III, and Figures 1 and 7 have no ChangeOver, which is never told without a threshold. If only one destination is
+//! active in Phase I, its failure leads to Phase III directly.
+
+use super::event::{FailoverEvent, FailoverMove};
+
+/// Behaviour in Phase III (paper, section III.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DormantAction {
+    /// New data stays where it was (Dormant LastDest).
+    LastDest,
+    /// New data goes to the primary (Dormant Primary).
+    Primary,
+    /// New data moves on after each timeout (Dormant Hop, Figure 7).
+    Hop,
+}
+
+/// The phases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TemporaryPhase {
+    /// New data goes to the primary.
+    I,
+    /// The primary has failed; new data goes to an alternate.
+    II,
+    /// All have failed.
+    III,
+}
+
+impl TemporaryPhase {
+    /// All phases.
+    pub const ALL: [Self; 3] = [Self::I, Self::II, Self::III];
+
+    /// The phase after an event.
+    pub const fn after(self, event: FailoverEvent, dormant: DormantAction) -> (Self, FailoverMove) {
+        use FailoverEvent::{
+            AlternateAnswers, ChangeOver, LastFailed, PrimaryAnswers, ProbeFailed, ProbeTimeout, UsedFailed,
+            UsedTimeout,
+        };
+        use FailoverMove::{Answerer, Hop, Next, Primary, Promote, Stay};
+        let (falls_asleep, turns_over) = match dormant {
+            DormantAction::LastDest => (Stay, Stay),
+            DormantAction::Primary => (Primary, Stay),
+            DormantAction::Hop => (Hop, Hop),
+        };
+        match (self, event) {
+            (Self::I | Self::II, UsedFailed) => (Self::II, Next),
+            (Self::I | Self::II, LastFailed) => (Self::III, falls_asleep),
+            // The primary's failover is not made yet, so it cannot be made permanent.
+            (
+                Self::I,
+                UsedTimeout | ProbeTimeout | ProbeFailed | PrimaryAnswers | AlternateAnswers | ChangeOver,
+            ) => (Self::I, Stay),
+            (Self::II, ChangeOver) => (Self::I, Promote),
+            // The alternate in use is active, so another one that answers makes no difference.
+            (Self::II, UsedTimeout | ProbeTimeout | ProbeFailed | AlternateAnswers) => (Self::II, Stay),
+            (Self::II | Self::III, PrimaryAnswers) => (Self::I, Primary),
+            (Self::III, AlternateAnswers) => (Self::II, Answerer),
+            (Self::III, UsedTimeout) => (Self::III, turns_over),
+            // All have failed, and stay failed whichever is the primary.
+            (Self::III, ChangeOver) => (Self::III, Promote),
+            (Self::III, UsedFailed | ProbeTimeout | ProbeFailed | LastFailed) => (Self::III, Stay),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The tables, as text and as graphs.
+
+use std::fmt::{Debug, Write};
+
+use super::event::{FailoverEvent, FailoverMove};
+use super::proposed::ProposedPhase;
+use super::quick::{Reach, ReachEvent};
+use super::temporary::{DormantAction, TemporaryPhase};
+
+/// One line for each state: every event that changes the state or moves the data, and what it does.
+fn matrix<S: Copy + Debug + PartialEq>(
+    states: &[S],
+    after: impl Fn(S, FailoverEvent) -> (S, FailoverMove),
+) -> String {
+    let mut table = String::new();
+    for state in states {
+        write!(table, "{state:?}:").expect("text");
+        for event in FailoverEvent::ALL {
+            let (next, step) = after(*state, event);
+            if (next, step) != (*state, FailoverMove::Stay) {
+                write!(table, " {event:?}→{next:?} {step:?};").expect("text");
+            }
+        }
+        writeln!(table).expect("text");
+    }
+    table
+}
+
+/// The table as Graphviz text.
+fn graph<S: Copy + Debug + PartialEq>(
+    states: &[S],
+    after: impl Fn(S, FailoverEvent) -> (S, FailoverMove),
+) -> String {
+    let mut text = String::from("digraph {\n");
+    for state in states {
+        for event in FailoverEvent::ALL {
+            let (next, step) = after(*state, event);
+            if (next, step) != (*state, FailoverMove::Stay) {
+                writeln!(text, "    {state:?} -> {next:?} [label=\"{event:?}: {step:?}\"]").expect("text");
+            }
+        }
+    }
+    text + "}\n"
+}
+
+fn temporary(
+    dormant: DormantAction,
+) -> impl Fn(TemporaryPhase, FailoverEvent) -> (TemporaryPhase, FailoverMove) {
+    move |phase, event| phase.after(event, dormant)
+}
+
+/// Paper, Figures 1, 7 and 9.
+#[test]
+fn temporary_failovers_with_dormant_hop() {
+    insta::assert_snapshot!(matrix(&TemporaryPhase::ALL, temporary(DormantAction::Hop)), @r#"
+        I: UsedFailed→II Next; LastFailed→III Hop;
+        II: UsedFailed→II Next; LastFailed→III Hop; PrimaryAnswers→I Primary; ChangeOver→I Promote;
+        III: UsedTimeout→III Hop; PrimaryAnswers→I Primary; AlternateAnswers→II Answerer; ChangeOver→III Promote;
+    "#);
+}
+
+/// Paper, section III.6: the other behaviours differ in Phase III only, and on the way into it.
+#[test]
+fn the_other_dormant_behaviours_differ_when_all_have_failed() {
+    let hop = matrix(&TemporaryPhase::ALL, temporary(DormantAction::Hop));
+    let mut rows = String::new();
+    for dormant in [DormantAction::LastDest, DormantAction::Primary] {
+        let other = matrix(&TemporaryPhase::ALL, temporary(dormant));
+        for (row, _) in other.lines().zip(hop.lines()).filter(|(row, hop)| row != hop) {
+            writeln!(rows, "{dormant:?} {row}").expect("text");
+        }
+    }
+    insta::assert_snapshot!(rows, @r#"
+        LastDest I: UsedFailed→II Next; LastFailed→III Stay;
+        LastDest II: UsedFailed→II Next; LastFailed→III Stay; PrimaryAnswers→I Primary; ChangeOver→I Promote;
+        LastDest III: PrimaryAnswers→I Primary; AlternateAnswers→II Answerer; ChangeOver→III Promote;
+        Primary I: UsedFailed→II Next; LastFailed→III Primary;
+        Primary II: UsedFailed→II Next; LastFailed→III Primary; PrimaryAnswers→I Primary; ChangeOver→I Promote;
+        Primary III: PrimaryAnswers→I Primary; AlternateAnswers→II Answerer; ChangeOver→III Promote;
+    "#);
+}
+
+/// Paper, Figure 13.
+#[test]
+fn the_proposed_mechanism() {
+    insta::assert_snapshot!(matrix(&ProposedPhase::ALL, ProposedPhase::after), @r#"
+        I: UsedTimeout→II Next; UsedFailed→III Next; LastFailed→III Hop;
+        II: UsedTimeout→II Next; UsedFailed→II Next; ProbeFailed→III Stay; LastFailed→III Hop; PrimaryAnswers→I Primary;
+        III: UsedTimeout→III Next; UsedFailed→III Next; LastFailed→III Hop; PrimaryAnswers→I Primary;
+    "#);
+}
+
+/// RFC 7829 §3.
+#[test]
+fn a_destinations_states() {
+    let mut table = String::new();
+    for state in Reach::ALL {
+        write!(table, "{state:?}:").expect("text");
+        for event in ReachEvent::ALL {
+            write!(table, " {event:?}→{:?}", state.after(event)).expect("text");
+        }
+        writeln!(table).expect("text");
+    }
+    insta::assert_snapshot!(table, @r#"
+        Active: Timeout→Active Doubtful→PotentiallyFailed Exceeded→Failed Answered→Active
+        PotentiallyFailed: Timeout→PotentiallyFailed Doubtful→PotentiallyFailed Exceeded→Failed Answered→Active
+        Failed: Timeout→Failed Doubtful→Failed Exceeded→Failed Answered→Active
+    "#);
+}
+
+#[test]
+fn the_tables_as_graphs() {
+    insta::assert_snapshot!(graph(&TemporaryPhase::ALL, temporary(DormantAction::Hop)), @r#"
+        digraph {
+            I -> II [label="UsedFailed: Next"]
+            I -> III [label="LastFailed: Hop"]
+            II -> II [label="UsedFailed: Next"]
+            II -> III [label="LastFailed: Hop"]
+            II -> I [label="PrimaryAnswers: Primary"]
+            II -> I [label="ChangeOver: Promote"]
+            III -> III [label="UsedTimeout: Hop"]
+            III -> I [label="PrimaryAnswers: Primary"]
+            III -> II [label="AlternateAnswers: Answerer"]
+            III -> III [label="ChangeOver: Promote"]
+        }
+    "#);
+    insta::assert_snapshot!(graph(&ProposedPhase::ALL, ProposedPhase::after), @r#"
+        digraph {
+            I -> II [label="UsedTimeout: Next"]
+            I -> III [label="UsedFailed: Next"]
+            I -> III [label="LastFailed: Hop"]
+            II -> II [label="UsedTimeout: Next"]
+            II -> II [label="UsedFailed: Next"]
+            II -> III [label="ProbeFailed: Stay"]
+            II -> III [label="LastFailed: Hop"]
+            II -> I [label="PrimaryAnswers: Primary"]
+            III -> III [label="UsedTimeout: Next"]
+            III -> III [label="UsedFailed: Next"]
+            III -> III [label="LastFailed: Hop"]
+            III -> I [label="PrimaryAnswers: Primary"]
+        }
+    "#);
+}
