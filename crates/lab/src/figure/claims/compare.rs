@@ -1,5 +1,7 @@
 //! Comparisons of runs with a mechanism and without it, for claims about several groups of figures.
 
+use std::ops::Range;
+
 use super::claim::{FigureClaimResult, seconds};
 use crate::figure::results::{Results, StringsSummary, greatest, least, mean};
 use crate::figure::rows::FlowRow;
@@ -11,8 +13,9 @@ pub type CompletionScenarios = [(&'static str, f64); 3];
 /// When the cluster fails in these scenarios, in seconds.
 const FAILOVER_AT_S: f64 = 2.0;
 
-/// Compares the longest completion of the flows whose SYN is lost in a failover of 0.5 s, with HALR and without.
-pub fn lost_syns(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
+/// Compares the longest completion of the flows whose SYN is lost in a failover of 0.5 s, with HALR and without. Without it must be in
+/// `expected_s`.
+pub fn lost_syns(results: &Results, scenario: &str, expected_s: Range<f64>) -> Option<FigureClaimResult> {
     let of = |recovery| {
         let hit = |row: &&FlowRow| (FAILOVER_AT_S..FAILOVER_AT_S + 0.49).contains(&row.arrival_s);
         greatest(
@@ -27,7 +30,7 @@ pub fn lost_syns(results: &Results, scenario: &str) -> Option<FigureClaimResult>
     let here = format!("up to {}, with HALR {}", seconds(without), seconds(with));
     Some(FigureClaimResult::new(
         here,
-        (1.4..1.7).contains(&without) && with < 0.8,
+        expected_s.contains(&without) && with < 0.8,
     ))
 }
 

@@ -27,8 +27,8 @@ pub const CLAIMS: &[FigureClaim] = &[
         find: |results| {
             simulated(
                 results,
-                |results| lost_syns(results, COMPLETION[0].0),
-                |results| lost_syns(results, today::COMPLETION[0].0),
+                |results| lost_syns(results, COMPLETION[0].0, 1.1..1.7),
+                |results| lost_syns(results, today::COMPLETION[0].0, 1.4..1.7),
             )
         },
     },
