@@ -88,11 +88,15 @@ impl PathTable {
         self.failover
     }
 
-    /// `path` belongs to the peer. It becomes the primary destination if the primary does not.
+    /// `path` belongs to the peer. It becomes the primary destination if the primary does not. The policy is told if data may go to `path`
+    /// now.
     pub fn confirm(&mut self, path: PathId) {
+        let was_confirmed = self.get(path).is_confirmed();
         self.get_mut(path).confirm();
         if !self.get(self.primary).is_confirmed() {
             (self.primary, self.current) = (path, path);
+        } else if !was_confirmed && path != self.primary && self.get(path).is_usable() {
+            self.take(FailoverEvent::AlternateAnswers, path);
         }
     }
 

@@ -70,6 +70,14 @@ impl Reassembly {
         }
     }
 
+    /// The peer begins again with TSN `first`. Whole messages stay: the peer knows that they arrived.
+    pub fn restart(&mut self, first: Tsn, streams: u16) {
+        let ready = std::mem::take(&mut self.ready);
+        *self = Self::new(self.buffer, first, streams);
+        self.held = ready.iter().map(|held| held.bytes).sum();
+        self.ready = ready;
+    }
+
     /// Number of streams that the peer may use.
     pub const fn streams(&self) -> u16 {
         self.streams_max

@@ -102,9 +102,8 @@ impl Association {
             return;
         };
         let path = PathId(index);
-        let destination = self.paths.get_mut(path);
-        destination.confirm();
-        destination.rto.on_measured(rtt);
+        self.paths.get_mut(path).rto.on_measured(rtt);
+        self.confirm(path);
         self.on_heard(path);
         if !self.paths.get(path).has_probe_scheduled() {
             self.schedule_probe(now, path);

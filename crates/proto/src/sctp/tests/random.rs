@@ -51,7 +51,7 @@ fn text(end: usize, number: u32, length: usize) -> Vec<u8> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// Every message arrives once, in the order of its stream, and both ends end the association.
     #[test]
