@@ -33,7 +33,7 @@ use super::packet::SctpPacket;
 use super::paths::PathTable;
 use super::reassembly::Reassembly;
 use super::secret::SctpSecret;
-use super::send_queue::SendQueue;
+use super::send_queue::{SendQueue, waiting_bytes};
 use super::state::{AssociationState, StateEvent};
 use super::tsn::Tsn;
 use crate::Instant;
@@ -174,7 +174,7 @@ pub struct Association {
     retransmits_at_once: bool,
     /// Packets with data that may be sent before the next event (Max.Burst).
     burst: u32,
-    /// A SACK came since a retransmission timer ran out last.
+    /// A SACK came since data was sent last, and since a retransmission timer ran out last.
     was_acknowledged: bool,
     events: VecDeque<AssociationEvent>,
     /// The endpoint lists this association under other keys than it has now.
@@ -258,7 +258,7 @@ impl Association {
         if length > most {
             return Err(SctpSendError::TooLarge(most));
         }
-        if self.sender.bytes() + length > self.config.send_buffer as usize {
+        if self.sender.bytes() + waiting_bytes(length) > self.config.send_buffer as usize {
             return Err(SctpSendError::Full);
         }
         self.sender.push(message);
@@ -332,7 +332,7 @@ impl Association {
             match chunk {
                 SctpChunk::Data(data) => {
                     has_data = true;
-                    self.on_data(now, path, data);
+                    self.on_data(path, data);
                 }
                 SctpChunk::Sack(sack) => self.on_sack(now, &sack),
                 SctpChunk::InitAck(init) => self.on_init_ack(now, from, &init),
@@ -412,10 +412,14 @@ impl Association {
     }
 
     /// Something sent to `path` was not acknowledged in time.
-    fn on_path_error(&mut self, now: Instant, path: PathId) {
-        self.errors += 1;
+    fn on_path_error(&mut self, now: Instant, path: PathId, is_probe: bool) {
         let primary = self.paths.primary();
         let timeout = self.paths.on_error(path);
+        // Destinations with errors are probed more often than those without. So lost probes say nothing about the peer while it answers
+        // elsewhere.
+        if !is_probe || !self.paths.has_healthy() {
+            self.errors += 1;
+        }
         if timeout == PathTimeout::Failed {
             self.tell(AssociationEvent::PathFailed(path));
         }

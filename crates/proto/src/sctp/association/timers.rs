@@ -66,7 +66,7 @@ impl Association {
         if is_answered_probe {
             destination.rto.on_timeout();
         } else {
-            self.on_path_error(now, path);
+            self.on_path_error(now, path, false);
         }
     }
 
@@ -74,7 +74,7 @@ impl Association {
     /// interval between two probes would delay its recovery.
     fn on_lost_probe(&mut self, now: Instant, path: PathId) {
         if self.paths.get(path).is_confirmed() {
-            self.on_path_error(now, path);
+            self.on_path_error(now, path, true);
         } else {
             // An address that never answered says nothing about the peer (RFC 9260 §5.4).
             self.paths.get_mut(path).on_error();
