@@ -58,4 +58,5 @@ install: build
 	install -D -m 644 packaging/redis.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/redis.toml
 	install -D -m 644 crates/cli/steadfast.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/steadfast.toml
 	install -D -m 644 docs/operating.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/operating.md
+	install -D -m 644 docs/edge-guide.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/edge-guide.md
 	install -D -m 755 packaging/examples/redis-state-sync $(DESTDIR)$(PREFIX)/share/doc/steadfast/examples/redis-state-sync

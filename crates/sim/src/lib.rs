@@ -6,6 +6,7 @@
 //! * [`host`] and [`router`] are the nodes that every scenario needs. [`exchange`] is an application that checks its bytes.
 //! * [`net`] and [`flow`] are a second, faster engine for the papers' figures: TCP without its bytes.
 //!   [`scenario`] holds the papers' networks.
+//! * [`multipath`] joins two hosts by several paths, on which SCTP runs.
 //! * [`pair`] puts two nodes, their agents and their applications into the world. [`swarm`] runs the pair under failures drawn
 //!   from a seed.
 #![forbid(unsafe_code)]
@@ -14,6 +15,7 @@ pub mod exchange;
 pub mod flow;
 pub mod host;
 pub mod link;
+pub mod multipath;
 pub mod net;
 mod notation;
 pub mod pair;

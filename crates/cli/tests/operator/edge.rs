@@ -450,6 +450,11 @@ fn a_file_that_does_not_fit_the_machine_is_refused() {
         ("/key\"", "/no-key\"", "edge.key_file: "),
         ("mbit = 1000", "mbit = 0", "string[0].mbit: "),
         (
+            "interface = \"b\"",
+            "interface = \"b\"\nvlan = 7",
+            "string[1].vlan: heartbeats with this tag do not arrive at b; allowed: no vlan",
+        ),
+        (
             "listen = \"127.0.0.1:9465\"",
             "listen = \"10.1.0.1:9465\"",
             "metrics.listen: 10.1.0.1:9465 can be reached from other hosts",

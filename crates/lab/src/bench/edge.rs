@@ -175,6 +175,7 @@ impl<'a> EdgeBench<'a> {
     ) -> Result<Self> {
         let topology = EdgeTopologyOptions {
             nodes: 2,
+            lanes: 1,
             place: ClusterPlace::NearServers,
             rtt: Duration::ZERO,
             strings: Vec::new(),
@@ -197,7 +198,7 @@ impl<'a> EdgeBench<'a> {
                 "table ip sources {{ chain early {{ type filter hook prerouting priority -300\nip saddr {SOURCES}/15 drop\n}}\n}}\n"
             ),
         )?;
-        let macs = [mac(&network.clients)?, mac(&network.edges[0])?];
+        let macs = [mac(&network.clients)?, mac(&network.lanes[0][0])?];
         let socket = network.clients.run(|| PacketSocket::open(INTERFACE))??;
         let frames = (0..options.flows).map(|flow| frame(flow, macs));
         Ok(Self {
@@ -218,6 +219,7 @@ impl<'a> EdgeBench<'a> {
         EdgeSetup {
             binary: self.daemon.to_owned(),
             run: self.name.clone(),
+            lane: 0,
             ipv6: false,
             strings: vec![string(1), string(0)],
             heartbeat: CALM,

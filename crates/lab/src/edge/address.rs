@@ -7,6 +7,10 @@
 //!                                10.(21+k).0.2       10.(21+k).0.1
 //! ```
 //!
+//! Lane 1, if there is one, has networks of its own: 10.(31+k).0 in place of 10.(11+k).0, and 10.(41+k).0 in place of 10.(21+k).0. Then outer routers
+//! have the addresses 10.1.0.1 and 10.2.0.1. The link between an outer router (host 2) and lane l (host 1) is 10.(51+l).0 towards the clients,
+//! 10.(61+l).0 towards the servers.
+//!
 //! For IPv6, `fd` takes the place of `10.`: fd01::2 is the client, fd11::1 is R1 on the first string. Nodes that translate addresses
 //! give the clients the address 10.9.0.1, fd09::1.
 
@@ -25,6 +29,10 @@ const SERVERS_NET: u8 = 2;
 const TRANSLATED_NET: u8 = 9;
 const LEFT_NET: u8 = 11;
 const RIGHT_NET: u8 = 21;
+/// Difference between the networks of the strings of two lanes.
+const LANE: u8 = 20;
+/// The networks between an outer router and the lanes' edges, by side.
+const OUTER_NETS: [u8; 2] = [51, 61];
 
 /// A host's IPv4 and IPv6 address in one of the networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +79,7 @@ pub const SERVER: ClusterAddress = ClusterAddress {
     host: 2,
 };
 
-/// The outside port of R1 and of R2.
+/// The gateway of the clients and of the servers: the edge itself, or the outer router.
 pub const OUTSIDE: [ClusterAddress; 2] = [
     ClusterAddress {
         net: CLIENTS_NET,
@@ -89,24 +97,40 @@ pub const TRANSLATED: ClusterAddress = ClusterAddress {
     host: 1,
 };
 
-/// The end of string `index` at R1 (side 0) or at R2 (side 1).
-pub const fn edge_end(index: usize, side: usize) -> ClusterAddress {
+/// The end of string `index` at R1 (side 0) or at R2 (side 1) of a lane.
+pub const fn edge_end(index: usize, side: usize, lane: usize) -> ClusterAddress {
     ClusterAddress {
-        net: string_net(index, side),
+        net: string_net(index, side, lane),
         host: 1,
     }
 }
 
-/// The node of string `index`, at its interface to R1 (side 0) or to R2 (side 1).
-pub const fn node_end(index: usize, side: usize) -> ClusterAddress {
+/// The node of string `index`, at its interface to R1 (side 0) or to R2 (side 1) of a lane.
+pub const fn node_end(index: usize, side: usize, lane: usize) -> ClusterAddress {
     ClusterAddress {
-        net: string_net(index, side),
+        net: string_net(index, side, lane),
         host: 2,
     }
 }
 
-const fn string_net(index: usize, side: usize) -> u8 {
-    index as u8 + if side == 0 { LEFT_NET } else { RIGHT_NET }
+const fn string_net(index: usize, side: usize, lane: usize) -> u8 {
+    index as u8 + LANE * lane as u8 + if side == 0 { LEFT_NET } else { RIGHT_NET }
+}
+
+/// The outer end of the edge of a lane.
+pub const fn outer_end(side: usize, lane: usize) -> ClusterAddress {
+    ClusterAddress {
+        net: OUTER_NETS[side] + lane as u8,
+        host: 1,
+    }
+}
+
+/// The outer router, at its interface to the edge of a lane.
+pub const fn router_end(side: usize, lane: usize) -> ClusterAddress {
+    ClusterAddress {
+        net: OUTER_NETS[side] + lane as u8,
+        host: 2,
+    }
 }
 
 #[cfg(test)]
@@ -117,8 +141,10 @@ mod tests {
     fn the_plan_reads_as_documented() {
         assert_eq!(client(1).v4().to_string(), "10.1.0.3");
         assert_eq!(client(0).v6().to_string(), "fd01::2");
-        assert_eq!(node_end(2, 1).v4().to_string(), "10.23.0.2");
-        assert_eq!(edge_end(0, 0).v6().to_string(), "fd11::1");
+        assert_eq!(node_end(2, 1, 0).v4().to_string(), "10.23.0.2");
+        assert_eq!(edge_end(0, 0, 0).v6().to_string(), "fd11::1");
+        assert_eq!(edge_end(1, 1, 1).v4().to_string(), "10.42.0.1");
+        assert_eq!(router_end(1, 1).v4().to_string(), "10.62.0.2");
         assert_eq!(SERVER.networks(), ["10.2.0.0/24", "fd02::/64"]);
     }
 }

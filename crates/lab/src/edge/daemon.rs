@@ -8,6 +8,7 @@ use std::time::{Duration, Instant as Deadline};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use linux::edge::EDGE_PIN_ROOT;
 use linux::netns::Netns;
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ use crate::process::{self, LoggedProcess};
 use crate::teardown::{Resource, Teardown};
 
 /// Directories in which a daemon leaves state and pins, by its name.
-const LEFTOVERS: [&str; 2] = ["/run/steadfast", "/sys/fs/bpf/steadfast"];
+const LEFTOVERS: [&str; 2] = ["/run/steadfast", EDGE_PIN_ROOT];
 /// Time between two heartbeats.
 pub const HEARTBEAT: Duration = Duration::from_millis(10);
 /// UDP port of the heartbeats.
@@ -52,6 +53,8 @@ pub struct EdgeSetup {
     pub binary: PathBuf,
     /// The run's name. It makes the daemons' names unique on this machine.
     pub run: String,
+    /// The lane of these two edges.
+    pub lane: usize,
     /// Whether the edges send over IPv6.
     pub ipv6: bool,
     /// Weight and rate of each string. Weight 0: standby.
@@ -84,7 +87,8 @@ pub struct SteeredString {
 /// Both daemons.
 pub struct EdgeDaemons {
     setup: EdgeSetup,
-    edges: [LoggedProcess; 2],
+    /// R1's and R2's process. `None`: it was killed.
+    edges: [Option<LoggedProcess>; 2],
     configurations: [PathBuf; 2],
 }
 
@@ -152,9 +156,9 @@ impl EdgeSetup {
         self.heartbeat * FAILED_AFTER
     }
 
-    /// The name of R1's or R2's daemon.
+    /// The name of R1's or R2's daemon in this lane.
     fn name(&self, side: usize) -> String {
-        format!("{}-{}", ["r1", "r2"][side], self.run)
+        format!("{}-{}", [["r1", "r2"], ["r1b", "r2b"]][self.lane][side], self.run)
     }
 
     /// The configuration of R1 (side 0) or R2 (side 1).
@@ -195,7 +199,7 @@ subnets = {inside:?}
 
     fn string(&self, index: usize, side: usize, string: SteeredString) -> String {
         let address = |end: super::address::ClusterAddress| end.ip(self.ipv6);
-        let node = node_end(index, side);
+        let node = node_end(index, side, self.lane);
         let hop = if self.ipv6 {
             format!("next_hop6 = \"{}\"", node.v6())
         } else {
@@ -214,8 +218,8 @@ weight = {}
 ",
             STRING_NAMES[index],
             string_port(index),
-            address(edge_end(index, side)),
-            address(edge_end(index, 1 - side)),
+            address(edge_end(index, side, self.lane)),
+            address(edge_end(index, 1 - side, self.lane)),
             string.mbit,
             string.weight,
         )
@@ -260,6 +264,18 @@ min_window = 3000
         )
     }
 
+    /// Starts an edge's daemon. Its log has the given label, in the given folder.
+    fn start_daemon(
+        &self,
+        edge: &Netns,
+        configuration: &Path,
+        (label, directory): (&str, &Path),
+    ) -> Result<LoggedProcess> {
+        let mut command = edge.command(&self.binary)?;
+        command.arg("edge").arg("--config").arg(configuration);
+        Ok(LoggedProcess::start(label, command, directory)?)
+    }
+
     /// Starts both daemons and waits until all strings are up. Their files are in `directory`.
     ///
     /// # Errors
@@ -270,7 +286,7 @@ min_window = 3000
         fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
         let mut configurations = Vec::new();
         let mut edges = Vec::new();
-        for (side, edge) in network.edges.iter().enumerate() {
+        for (side, edge) in network.lanes[self.lane].iter().enumerate() {
             let name = self.name(side);
             for root in LEFTOVERS.map(Path::new) {
                 teardown.will_create(&Resource::Shared(root.to_owned()))?;
@@ -280,9 +296,12 @@ min_window = 3000
             let state = Path::new(LEFTOVERS[0]).join(&name);
             fs::write(&configuration, self.configuration(side, &key, &state))
                 .with_context(|| configuration.display().to_string())?;
-            let mut command = edge.command(&self.binary)?;
-            command.arg("edge").arg("--config").arg(&configuration);
-            edges.push(LoggedProcess::start(&format!("edge-{name}"), command, directory)?);
+            let label = format!("edge-{name}");
+            edges.push(Some(self.start_daemon(
+                edge,
+                &configuration,
+                (&label, directory),
+            )?));
             configurations.push(configuration);
         }
         let both = || anyhow::anyhow!("there are two edges");
@@ -321,13 +340,15 @@ impl EdgeDaemons {
     /// # Errors
     /// If an edge does not answer.
     pub fn status(&self, network: &EdgeTopology) -> Result<[ReportedEdge; 2]> {
-        Ok([
-            self.status_of(0, &network.edges[0])?,
-            self.status_of(1, &network.edges[1])?,
-        ])
+        Ok([self.status_of(0, network)?, self.status_of(1, network)?])
     }
 
-    fn status_of(&self, side: usize, edge: &Netns) -> Result<ReportedEdge> {
+    /// The status of R1 (side 0) or R2 (side 1).
+    ///
+    /// # Errors
+    /// If the edge does not answer.
+    pub fn status_of(&self, side: usize, network: &EdgeTopology) -> Result<ReportedEdge> {
+        let edge = &network.lanes[self.setup.lane][side];
         let name = self.setup.name(side);
         let mut command = edge.command(&self.setup.binary)?;
         command
@@ -357,9 +378,57 @@ impl EdgeDaemons {
         }
     }
 
+    /// Whether the daemon of R1 or R2 runs, as far as the lab has not killed it.
+    pub const fn is_running(&self, side: usize) -> bool {
+        self.edges[side].is_some()
+    }
+
+    /// Kills the daemon of R1 or R2.
+    ///
+    /// # Errors
+    /// If it cannot be killed.
+    pub fn kill(&mut self, side: usize) -> Result<()> {
+        if let Some(mut edge) = self.edges[side].take() {
+            edge.signal(Signal::SIGKILL)?;
+            edge.wait(STOP_LIMIT)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the daemon of R1 or R2 again, in place of one that was killed.
+    ///
+    /// # Errors
+    /// If it cannot be started or the strings do not come up.
+    pub fn restart(&mut self, side: usize, network: &EdgeTopology, directory: &Path) -> Result<()> {
+        let edge = &network.lanes[self.setup.lane][side];
+        let label = format!("edge-{}-again", self.setup.name(side));
+        let daemon = self
+            .setup
+            .start_daemon(edge, &self.configurations[side], (&label, directory))?;
+        self.edges[side] = Some(daemon);
+        self.wait_up(network)
+    }
+
+    /// Tells the daemon of R1 or R2 to make way for the program at its path.
+    ///
+    /// # Errors
+    /// If no successor adopts the flows in time.
+    pub fn upgrade(&mut self, side: usize) -> Result<()> {
+        let edge = self.edges[side].as_mut().context("it was killed")?;
+        edge.signal(Signal::SIGUSR2)?;
+        edge.wait_until("adopt the flows", READY_LIMIT, |edge| {
+            edge.output().contains("adopted the flows")
+        })?;
+        Ok(())
+    }
+
     /// The end of both daemons' output.
     pub fn last_words(&self) -> String {
-        self.edges.iter().map(LoggedProcess::last_words).collect()
+        self.edges
+            .iter()
+            .flatten()
+            .map(LoggedProcess::last_words)
+            .collect()
     }
 
     /// Stops both daemons as a supervisor does.
@@ -367,10 +436,10 @@ impl EdgeDaemons {
     /// # Errors
     /// If a daemon does not stop in time or reports a failure.
     pub fn stop(mut self) -> Result<()> {
-        for edge in &self.edges {
+        for edge in self.edges.iter().flatten() {
             edge.signal(Signal::SIGTERM)?;
         }
-        for edge in &mut self.edges {
+        for edge in self.edges.iter_mut().flatten() {
             let status = edge.wait(STOP_LIMIT)?;
             if !status.success() {
                 bail!(
@@ -393,6 +462,7 @@ mod tests {
         EdgeSetup {
             binary: "steadfast".into(),
             run: "1".to_owned(),
+            lane: 0,
             ipv6: false,
             strings: vec![string(1), string(0)],
             heartbeat: Duration::from_millis(10),
@@ -420,6 +490,18 @@ mod tests {
         assert_eq!(table["recovery"]["policy"].as_str(), Some("lowest"));
         assert_eq!(table["rate"]["enabled"].as_bool(), Some(false));
         assert!(table["rate"].get("rtt_ms").is_none());
+    }
+
+    #[test]
+    fn each_lane_has_names_and_addresses_of_its_own() {
+        let setup = EdgeSetup { lane: 1, ..setup() };
+        let text = setup.configuration(0, Path::new("/key"), Path::new("/state"));
+        let table: toml::Table = text.parse().unwrap();
+        assert_eq!(table["edge"]["name"].as_str(), Some("r1b-1"));
+        assert_eq!(table["edge"]["peer"].as_str(), Some("r2b-1"));
+        let string = &table["string"][0];
+        assert_eq!(string["next_hop"].as_str(), Some("10.31.0.2"));
+        assert_eq!(string["peer_address"].as_str(), Some("10.41.0.1"));
     }
 
     #[test]

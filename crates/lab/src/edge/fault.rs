@@ -1,5 +1,6 @@
-//! Failures of a string, as schedules of steps.
+//! Failures of a string and of an edge, as schedules of steps.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -8,15 +9,16 @@ use linux::netns::{InterfaceControl, Netns};
 use proto::Instant;
 use serde::Serialize;
 
-use super::daemon::EDGE_PORT;
-use super::network::{EdgeTopology, SIDES};
+use super::daemon::{EDGE_PORT, EdgeDaemons};
+use super::network::{EdgeTopology, SIDES, string_port};
 use crate::clock::monotonic;
+use crate::net::INTERFACE;
 use crate::process;
 
-/// A failure of the first string.
+/// A failure of the first string, or of an edge of the first lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum StringFault {
+pub enum ClusterFault {
     /// The node loses its power.
     #[default]
     PowerOff,
@@ -32,6 +34,23 @@ pub enum StringFault {
     Flap,
     /// All cables are pulled. Only the second string's cable is plugged in again, after the failover time.
     Both,
+    /// An edge loses its power.
+    EdgePowerOff,
+    /// The process of an edge is killed, and started again after the failover time.
+    EdgeKill,
+    /// The process of an edge makes way for the program at its path.
+    EdgeUpgrade,
+}
+
+/// The network and the daemons in which a failure is injected.
+pub struct EdgeFaultTarget<'a> {
+    pub network: &'a EdgeTopology,
+    /// The daemons of each lane.
+    pub daemons: &'a mut [EdgeDaemons],
+    /// The edge that is hit by a failure of an edge: R1 (0) or R2 (1).
+    pub side: usize,
+    /// The folder of the daemons' files.
+    pub directory: &'a Path,
 }
 
 /// A step of a schedule. The number is that of a string.
@@ -43,6 +62,10 @@ enum FaultStep {
     Freeze(usize),
     LoseOneWay(usize),
     LoseHeartbeats(usize),
+    PowerOffEdge,
+    KillEdge,
+    RestartEdge,
+    UpgradeEdge,
 }
 
 /// Time limit for a node's processes to die.
@@ -53,7 +76,12 @@ const FLAP_DOWN: Duration = Duration::from_millis(120);
 const FLAP_PERIOD: Duration = Duration::from_millis(300);
 const FLAPS: u32 = 3;
 
-impl StringFault {
+impl ClusterFault {
+    /// Whether it hits an edge, and no string.
+    pub const fn is_of_edge(self) -> bool {
+        matches!(self, Self::EdgePowerOff | Self::EdgeKill | Self::EdgeUpgrade)
+    }
+
     /// All steps, with their times after the failure's beginning. `failover` is how long all strings are gone, if all are.
     fn steps(self, strings: usize, failover: Duration) -> Vec<(Duration, FaultStep)> {
         let now = Duration::ZERO;
@@ -71,6 +99,9 @@ impl StringFault {
                 .map(|string| (now, FaultStep::Pull(string)))
                 .chain([(failover, FaultStep::Plug(1))])
                 .collect(),
+            Self::EdgePowerOff => vec![(now, FaultStep::PowerOffEdge)],
+            Self::EdgeKill => vec![(now, FaultStep::KillEdge), (failover, FaultStep::RestartEdge)],
+            Self::EdgeUpgrade => vec![(now, FaultStep::UpgradeEdge)],
         }
     }
 
@@ -78,19 +109,20 @@ impl StringFault {
     ///
     /// # Errors
     /// If a step fails.
-    pub fn inject(self, network: &EdgeTopology, failover: Duration) -> Result<Instant> {
+    pub fn inject(self, target: &mut EdgeFaultTarget<'_>, failover: Duration) -> Result<Instant> {
         let begun = monotonic();
-        for (at, step) in self.steps(network.nodes.len(), failover) {
+        for (at, step) in self.steps(target.network.nodes.len(), failover) {
             std::thread::sleep((begun + at).since(monotonic()));
-            step.take(network).with_context(|| format!("{step:?}"))?;
+            step.take(target).with_context(|| format!("{step:?}"))?;
         }
         Ok(begun)
     }
 }
 
 impl FaultStep {
-    fn take(self, network: &EdgeTopology) -> Result<()> {
-        let all = |controls: &[InterfaceControl; 2], act: fn(&InterfaceControl) -> _| {
+    fn take(self, target: &mut EdgeFaultTarget<'_>) -> Result<()> {
+        let network = target.network;
+        let all = |controls: &[InterfaceControl], act: fn(&InterfaceControl) -> _| {
             controls.iter().try_for_each(act)
         };
         match self {
@@ -99,19 +131,44 @@ impl FaultStep {
                 let inode = network.nodes[string].inode();
                 process::kill_inside(&[inode], |_| false, KILL_LIMIT)?;
             }
-            Self::Pull(string) => all(&network.cables[string], InterfaceControl::pull)?,
-            Self::Plug(string) => all(&network.cables[string], InterfaceControl::plug)?,
+            Self::Pull(string) => all(&network.cables[0][string], InterfaceControl::pull)?,
+            Self::Plug(string) => all(&network.cables[0][string], InterfaceControl::plug)?,
             Self::Freeze(string) => freeze(&network.nodes[string])?,
             Self::LoseOneWay(string) => {
                 let [left, right] = SIDES;
-                drop_forwarded(&network.nodes[string], &format!("iifname {left} oifname {right}"))?;
+                drop_forwarded(
+                    &network.nodes[string],
+                    &format!("iifname {left}* oifname {right}*"),
+                )?;
             }
             Self::LoseHeartbeats(string) => {
                 drop_forwarded(&network.nodes[string], &format!("udp dport {EDGE_PORT}"))?;
             }
+            Self::PowerOffEdge => {
+                power_off_edge(network, target.side)?;
+                target.daemons[0].kill(target.side)?;
+            }
+            Self::KillEdge => target.daemons[0].kill(target.side)?,
+            Self::RestartEdge => target.daemons[0].restart(target.side, network, target.directory)?,
+            Self::UpgradeEdge => target.daemons[0].upgrade(target.side)?,
         }
         Ok(())
     }
+}
+
+/// Takes the power from an edge of the first lane: the other ends of its cables lose their signals, and its processes die.
+fn power_off_edge(network: &EdgeTopology, side: usize) -> Result<()> {
+    let edge = &network.lanes[0][side];
+    let strings = (0..network.nodes.len()).map(string_port);
+    let ports: Vec<_> = [INTERFACE.to_owned()]
+        .into_iter()
+        .chain(strings)
+        .map(|port| edge.cable(&port))
+        .collect::<Result<_, _>>()?;
+    let cables = network.cables[0].iter().flatten().filter(|_| side == 0);
+    cables.chain(&ports).try_for_each(InterfaceControl::pull)?;
+    process::kill_inside(&[edge.inode()], |_| false, KILL_LIMIT)?;
+    Ok(())
 }
 
 /// Makes `node` drop all packets, and answer no ARP request.
@@ -147,14 +204,14 @@ mod tests {
 
     #[test]
     fn a_flapping_cable_ends_plugged_in() {
-        let steps = StringFault::Flap.steps(2, Duration::from_secs(3));
+        let steps = ClusterFault::Flap.steps(2, Duration::from_secs(3));
         assert_eq!(steps.len(), 6);
         assert_eq!(steps[5], (Duration::from_millis(720), FaultStep::Plug(0)));
     }
 
     #[test]
     fn one_string_comes_back_after_all_were_gone() {
-        let steps = StringFault::Both.steps(2, Duration::from_secs(3));
+        let steps = ClusterFault::Both.steps(2, Duration::from_secs(3));
         let now = Duration::ZERO;
         assert_eq!(steps[..2], [(now, FaultStep::Pull(0)), (now, FaultStep::Pull(1))]);
         assert_eq!(steps[2], (Duration::from_secs(3), FaultStep::Plug(1)));

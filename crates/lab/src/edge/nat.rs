@@ -10,7 +10,7 @@ use linux::netns::Netns;
 
 use super::address::{TRANSLATED, client};
 use super::fault::nft;
-use super::network::{EdgeTopology, SIDES};
+use super::network::{EdgeTopology, LANES_MAX, node_port};
 use crate::net::batch;
 use crate::process::LoggedProcess;
 
@@ -69,13 +69,14 @@ impl NodeStates {
 fn translate(node: &Netns) -> Result<()> {
     node.run(|| fs::write("/proc/sys/net/netfilter/nf_conntrack_tcp_loose", "0"))??;
     let [v4, v6] = client(0).networks();
-    let out = SIDES[1];
+    let out: Vec<_> = (0..LANES_MAX).map(|lane| node_port(1, lane)).collect();
+    let out = format!("{{ {} }}", out.join(", "));
     let families = [("ip", v4, TRANSLATED.ip(false)), ("ip6", v6, TRANSLATED.ip(true))];
     let mut rules = String::new();
     for (family, from, to) in families {
         rules += &format!(
             "table {family} translate {{ chain out {{ type nat hook postrouting priority 100\n\
-             oifname \"{out}\" {family} saddr {from} snat to {to}\n}}\n}}\n"
+             oifname {out} {family} saddr {from} snat to {to}\n}}\n}}\n"
         );
     }
     rules += "table inet known { chain forward { type filter hook forward priority 0\nct state invalid drop\n}\n}\n";

@@ -6,6 +6,14 @@
 //!                            └─ cable-b ─ nb ─┘
 //! ```
 //!
+//! With two edges at each side, there are two **lanes**: pairs of an R1 and an R2, each with strings of its own through the same nodes. Outer
+//! routers `o1` and `o2`, and the nodes, spread the flows over the lanes (ECMP over addresses and ports).
+//!
+//! ```text
+//!  clients ── (wan) ── o1 ──┬── r1  ──┬── na ──┬── r2  ──┬── o2 ── servers     r1 and r2 are lane 0, r1b and r2b are lane 1
+//!                           └── r1b ──┴── nb ──┴── r2b ──┘
+//! ```
+//!
 //! The emulator's namespace `wan` is on one side of the cluster: the far side. The namespaces `cable-…` are the cables between R1 and the nodes.
 //! A cable is a bridge, or an emulator if the string's rate is limited. A cable that is pulled there takes the carrier from both ends, and
 //! leaves their addresses and routes alone.
@@ -20,6 +28,7 @@ use sim::link::LinkConfig;
 
 use super::address::{
     CLIENTS, ClusterAddress, OUTSIDE, SERVER, STRING_NAMES, TRANSLATED, client, edge_end, node_end,
+    outer_end, router_end,
 };
 use crate::emulator::{Carried, Emulator};
 use crate::net::congestion;
@@ -29,6 +38,11 @@ use crate::teardown::{Resource, Teardown};
 
 /// Interfaces of a node and of an emulator's namespace: towards the clients, towards the servers.
 pub const SIDES: [&str; 2] = ["left", "right"];
+
+/// Largest number of edges at each side.
+pub const LANES_MAX: usize = 2;
+/// What the names of a lane's interfaces and namespaces end with.
+const LANE_SUFFIXES: [&str; LANES_MAX] = ["", "b"];
 
 /// Place of the cluster between clients and servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
@@ -46,6 +60,8 @@ pub enum ClusterPlace {
 pub struct EdgeTopologyOptions {
     /// Number of nodes. Each one has a string of its own.
     pub nodes: usize,
+    /// Number of edges at each side.
+    pub lanes: usize,
     /// Place of the cluster between clients and servers.
     pub place: ClusterPlace,
     /// Round-trip time between clients and servers. Zero: the way is a bridge.
@@ -73,16 +89,19 @@ pub struct EdgeTopology {
     pub clients: Netns,
     /// The servers' host.
     pub servers: Netns,
-    /// R1 and R2.
-    pub edges: [Netns; 2],
+    /// R1 and R2 of each lane.
+    pub lanes: Vec<[Netns; 2]>,
     /// The nodes, one per string.
     pub nodes: Vec<Netns>,
-    /// The interfaces of each node, towards R1 and towards R2.
-    pub interfaces: Vec<[InterfaceControl; 2]>,
-    /// Both ends of the cable between R1 and each node.
-    pub cables: Vec<[InterfaceControl; 2]>,
+    /// The interfaces of each node.
+    pub interfaces: Vec<Vec<InterfaceControl>>,
+    /// Of each lane: both ends of the cable between R1 and each node.
+    pub cables: Vec<Vec<[InterfaceControl; 2]>>,
     wan: Netns,
-    boxes: Vec<Netns>,
+    /// The outer routers, if there are several lanes.
+    outer: Option<[Netns; 2]>,
+    /// Of each lane: the namespaces of the cables.
+    boxes: Vec<Vec<Netns>>,
     options: EdgeTopologyOptions,
 }
 
@@ -109,12 +128,18 @@ impl EdgeTopology {
             names.iter().map(|name| add(&format!("{kind}{name}"))).collect()
         };
         let nodes = all("n")?;
-        let boxes = all("cable-")?;
+        let suffixes = &LANE_SUFFIXES[..options.lanes];
+        let edges =
+            |suffix: &&str| -> Result<_> { Ok([add(&format!("r1{suffix}"))?, add(&format!("r2{suffix}"))?]) };
+        let boxes = suffixes.iter().map(|suffix| all(&format!("cable{suffix}-")));
+        let outer = (options.lanes > 1).then(|| -> Result<_> { Ok([add("o1")?, add("o2")?]) });
+        let boxes = boxes.collect::<Result<_>>()?;
         let mut network = Self {
             clients: add("clients")?,
             servers: add("servers")?,
-            edges: [add("r1")?, add("r2")?],
+            lanes: suffixes.iter().map(edges).collect::<Result<_>>()?,
             wan: add("wan")?,
+            outer: outer.transpose()?,
             interfaces: Vec::new(),
             cables: Vec::new(),
             nodes,
@@ -124,8 +149,18 @@ impl EdgeTopology {
         network.set_up()?;
         network.connect()?;
         let ends = |place: &Netns| -> Result<_> { Ok([place.cable(SIDES[0])?, place.cable(SIDES[1])?]) };
-        network.interfaces = network.nodes.iter().map(ends).collect::<Result<_>>()?;
-        network.cables = network.boxes.iter().map(ends).collect::<Result<_>>()?;
+        let of_lane = |boxes: &Vec<Netns>| boxes.iter().map(ends).collect::<Result<_>>();
+        network.cables = network.boxes.iter().map(of_lane).collect::<Result<_>>()?;
+        let ports: Vec<_> = (0..options.lanes)
+            .flat_map(|lane| [node_port(0, lane), node_port(1, lane)])
+            .collect();
+        let of_node = |node: &Netns| {
+            ports
+                .iter()
+                .map(|port| Ok(node.cable(port)?))
+                .collect::<Result<_>>()
+        };
+        network.interfaces = network.nodes.iter().map(of_node).collect::<Result<_>>()?;
         network.configure()?;
         Ok(network)
     }
@@ -144,7 +179,7 @@ impl EdgeTopology {
             let link = rate.link();
             Emulator::join(cable, SIDES, [link.clone(), link], seed).context("emulate a string")
         };
-        let strings = self.boxes.iter().zip(&self.options.strings);
+        let strings = self.boxes[0].iter().zip(&self.options.strings);
         Ok(EdgeEmulators {
             strings: strings.map(string).collect::<Result<_>>()?,
             _wan: wan,
@@ -155,10 +190,13 @@ impl EdgeTopology {
         for host in [&self.clients, &self.servers] {
             set_up_host(host)?;
         }
-        for router in self.edges.iter().chain(&self.nodes) {
+        for router in self.lanes.iter().flatten().chain(&self.nodes).chain(self.outer()) {
             set_up_router(router)?;
         }
-        for silent in self.boxes.iter().chain([&self.wan]) {
+        if let Some(outer) = &self.outer {
+            self.nodes.iter().chain(outer).try_for_each(spread_flows)?;
+        }
+        for silent in self.boxes.iter().flatten().chain([&self.wan]) {
             silent.run(|| std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1"))??;
         }
         Ok(congestion::choose(
@@ -167,42 +205,57 @@ impl EdgeTopology {
         )?)
     }
 
+    fn outer(&self) -> impl Iterator<Item = &Netns> {
+        self.outer.iter().flatten()
+    }
+
     /// Connects all namespaces.
     fn connect(&self) -> Result<()> {
-        let [r1, r2] = &self.edges;
         let (clients, servers, wan) = (&self.clients, &self.servers, &self.wan);
+        // The gateways of clients and servers, and their interfaces to them.
+        let [near, far] = match &self.outer {
+            Some([o1, o2]) => [o1, o2],
+            None => [&self.lanes[0][0], &self.lanes[0][1]],
+        };
         let mut cables = match self.options.place {
             ClusterPlace::NearServers => vec![
                 cable((clients, INTERFACE), (wan, SIDES[0])),
-                cable((wan, SIDES[1]), (r1, INTERFACE)),
-                cable((r2, INTERFACE), (servers, INTERFACE)),
+                cable((wan, SIDES[1]), (near, INTERFACE)),
+                cable((far, INTERFACE), (servers, INTERFACE)),
             ],
             ClusterPlace::NearClients => vec![
-                cable((clients, INTERFACE), (r1, INTERFACE)),
-                cable((r2, INTERFACE), (wan, SIDES[0])),
+                cable((clients, INTERFACE), (near, INTERFACE)),
+                cable((far, INTERFACE), (wan, SIDES[0])),
                 cable((wan, SIDES[1]), (servers, INTERFACE)),
             ],
         };
-        for (index, node) in self.nodes.iter().enumerate() {
-            let (port, between) = (string_port(index), &self.boxes[index]);
-            cables.extend([
-                cable((r1, &port), (between, SIDES[0])),
-                cable((between, SIDES[1]), (node, SIDES[0])),
-                cable((node, SIDES[1]), (r2, &port)),
-            ]);
+        for (lane, edges) in self.lanes.iter().enumerate() {
+            for (router, edge) in self.outer().zip(edges) {
+                cables.push(cable((router, &router_port(lane)), (edge, INTERFACE)));
+            }
+            let [r1, r2] = edges;
+            for (index, node) in self.nodes.iter().enumerate() {
+                let (port, between) = (string_port(index), &self.boxes[lane][index]);
+                cables.extend([
+                    cable((r1, &port), (between, SIDES[0])),
+                    cable((between, SIDES[1]), (node, &node_port(0, lane))),
+                    cable((node, &node_port(1, lane)), (r2, &port)),
+                ]);
+            }
         }
         Ok(batch(None, &cables)?)
     }
 
     /// Gives addresses and routes to all hosts.
     fn configure(&self) -> Result<()> {
-        for silent in self.boxes.iter().chain([&self.wan]) {
+        let boxes = || self.boxes.iter().flatten();
+        for silent in boxes().chain([&self.wan]) {
             on(
                 silent,
                 SIDES.map(|side| format!("link set dev {side} up")).to_vec(),
             )?;
         }
-        let boxes = self.boxes.iter().filter(|_| self.options.strings.is_empty());
+        let boxes = boxes().filter(|_| self.options.strings.is_empty());
         let wan = Some(&self.wan).filter(|_| self.options.rtt.is_zero());
         for between in boxes.chain(wan) {
             on(between, bridge_commands("cable", &SIDES))?;
@@ -219,29 +272,72 @@ impl EdgeTopology {
             commands.extend(routes(&["default"; 2], gateway, ""));
             on(host, commands)?;
         }
-        for (side, edge) in self.edges.iter().enumerate() {
-            let far = [SERVER, client(0)][side];
-            let mut commands = interface(INTERFACE, &[OUTSIDE[side]]);
-            for index in 0..self.nodes.len() {
-                commands.extend(interface(&string_port(index), &[edge_end(index, side)]));
-                let behind = edge_end(index, 1 - side).networks();
-                commands.extend(routes(&as_text(&behind), node_end(index, side), ""));
+        for (lane, edges) in self.lanes.iter().enumerate() {
+            for (side, edge) in edges.iter().enumerate() {
+                on(edge, self.edge_commands(side, lane))?;
             }
-            commands.extend(routes(&as_text(&far.networks()), node_end(0, side), ""));
-            if side == 1 {
-                commands.extend(routes(&as_text(&TRANSLATED.networks()), node_end(0, side), ""));
-            }
-            on(edge, commands)?;
+        }
+        for (side, router) in self.outer().enumerate() {
+            on(router, self.outer_commands(side))?;
         }
         for (index, node) in self.nodes.iter().enumerate() {
-            let mut commands = Vec::new();
-            for (side, near) in [client(0), SERVER].into_iter().enumerate() {
-                commands.extend(interface(SIDES[side], &[node_end(index, side)]));
-                commands.extend(routes(&as_text(&near.networks()), edge_end(index, side), ""));
-            }
-            on(node, commands)?;
+            on(node, self.node_commands(index))?;
         }
         Ok(())
+    }
+
+    /// Destinations beyond the cluster, seen from `side`.
+    fn far_networks(side: usize) -> Vec<[String; 2]> {
+        match side {
+            0 => vec![SERVER.networks()],
+            _ => vec![client(0).networks(), TRANSLATED.networks()],
+        }
+    }
+
+    fn edge_commands(&self, side: usize, lane: usize) -> Vec<String> {
+        let mut commands = Vec::new();
+        if self.outer.is_some() {
+            commands.extend(interface(INTERFACE, &[outer_end(side, lane)]));
+            let near = [client(0), SERVER][side].networks();
+            commands.extend(routes(&as_text(&near), router_end(side, lane), ""));
+        } else {
+            commands.extend(interface(INTERFACE, &[OUTSIDE[side]]));
+        }
+        for index in 0..self.nodes.len() {
+            commands.extend(interface(&string_port(index), &[edge_end(index, side, lane)]));
+            let behind = edge_end(index, 1 - side, lane).networks();
+            commands.extend(routes(&as_text(&behind), node_end(index, side, lane), ""));
+        }
+        for far in Self::far_networks(side) {
+            commands.extend(routes(&as_text(&far), node_end(0, side, lane), ""));
+        }
+        commands
+    }
+
+    fn outer_commands(&self, side: usize) -> Vec<String> {
+        let lanes = || 0..self.lanes.len();
+        let mut commands = interface(INTERFACE, &[OUTSIDE[side]]);
+        for lane in lanes() {
+            commands.extend(interface(&router_port(lane), &[router_end(side, lane)]));
+        }
+        for far in Self::far_networks(side) {
+            let hops: Vec<_> = lanes().map(|lane| outer_end(side, lane)).collect();
+            commands.extend(spread(&as_text(&far), &hops));
+        }
+        commands
+    }
+
+    fn node_commands(&self, index: usize) -> Vec<String> {
+        let mut commands = Vec::new();
+        for (side, near) in [client(0), SERVER].into_iter().enumerate() {
+            let lanes = || 0..self.lanes.len();
+            for lane in lanes() {
+                commands.extend(interface(&node_port(side, lane), &[node_end(index, side, lane)]));
+            }
+            let hops: Vec<_> = lanes().map(|lane| edge_end(index, side, lane)).collect();
+            commands.extend(spread(&as_text(&near.networks()), &hops));
+        }
+        commands
     }
 
     /// Routes each client address over a string of its own if `apart`, otherwise all over the first string. This is how a cluster is used
@@ -251,7 +347,7 @@ impl EdgeTopology {
     /// Names the `ip` command that failed.
     pub fn route_without_edge(&self, apart: bool) -> Result<()> {
         for group in 0..CLIENTS {
-            for (side, edge) in self.edges.iter().enumerate() {
+            for (side, edge) in self.lanes[0].iter().enumerate() {
                 let direction = ["from", "to"][side];
                 let table = TABLE + group;
                 let [v4, v6] = [false, true].map(|ipv6| {
@@ -261,7 +357,7 @@ impl EdgeTopology {
                 let string = if apart { group } else { 0 };
                 let way = routes(
                     &["default"; 2],
-                    node_end(string, side),
+                    node_end(string, side, 0),
                     &format!(" table {table}"),
                 );
                 on(edge, [v4].into_iter().chain(way).collect())?;
@@ -276,11 +372,11 @@ impl EdgeTopology {
     /// # Errors
     /// Names the `ip` command that failed.
     pub fn reroute(&self, group: usize, string: usize) -> Result<()> {
-        for (side, edge) in self.edges.iter().enumerate() {
+        for (side, edge) in self.lanes[0].iter().enumerate() {
             let table = format!(" table {}", TABLE + group);
             on(
                 edge,
-                routes(&["default"; 2], node_end(string, side), &table).to_vec(),
+                routes(&["default"; 2], node_end(string, side, 0), &table).to_vec(),
             )?;
         }
         Ok(())
@@ -308,6 +404,33 @@ impl StringRate {
             ..LinkConfig::default()
         }
     }
+}
+
+/// The name of a node's port towards R1 (side 0) or R2 (side 1) of a lane.
+pub fn node_port(side: usize, lane: usize) -> String {
+    format!("{}{}", SIDES[side], LANE_SUFFIXES[lane])
+}
+
+/// The name of an outer router's port towards a lane.
+fn router_port(lane: usize) -> String {
+    format!("edge{lane}")
+}
+
+/// Makes a router spread flows over several routes by their addresses and ports, and use no route whose cable has no signal.
+fn spread_flows(router: &Netns) -> Result<()> {
+    const SETTINGS: [(&str, &str); 2] = [
+        ("fib_multipath_hash_policy", "1"),
+        ("conf/all/ignore_routes_with_linkdown", "1"),
+    ];
+    for family in ["ipv4", "ipv6"] {
+        for (key, value) in SETTINGS {
+            let file = format!("/proc/sys/net/{family}/{key}");
+            router
+                .run(|| std::fs::write(&file, value))?
+                .with_context(|| file.clone())?;
+        }
+    }
+    Ok(())
 }
 
 /// The name of the port of string `index` at both edges.
@@ -339,6 +462,20 @@ fn routes(to: &[&str; 2], via: ClusterAddress, suffix: &str) -> [String; 2] {
     [
         format!("route replace {v4} via {}{suffix}", via.v4()),
         format!("route replace {v6} via {}{suffix}", via.v6()),
+    ]
+}
+
+/// Routes to an IPv4 and an IPv6 destination by any of the next hops.
+fn spread(to: &[&str; 2], hops: &[ClusterAddress]) -> [String; 2] {
+    let [v4, v6] = to;
+    let by = |address: fn(&ClusterAddress) -> String| -> String {
+        hops.iter()
+            .map(|hop| format!(" nexthop via {}", address(hop)))
+            .collect()
+    };
+    [
+        format!("route replace {v4}{}", by(|hop| hop.v4().to_string())),
+        format!("route replace {v6}{}", by(|hop| hop.v6().to_string())),
     ]
 }
 

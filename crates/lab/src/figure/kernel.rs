@@ -15,8 +15,8 @@ use sim::scenario::rate::{Bin, RateFlow, RateResult, RateScenario};
 use super::playable::{LIMITS, ratio};
 use super::scenario::RecoveryMode;
 use crate::edge::daemon::RecoveryOption;
-use crate::edge::failover::{self, EdgeFailoverOptions};
-use crate::edge::fault::StringFault;
+use crate::edge::failover::{self, EdgeFailoverOptions, HitEdge};
+use crate::edge::fault::ClusterFault;
 use crate::edge::flows::{FlowOutcome, TransferDirection};
 use crate::edge::network::ClusterPlace;
 use crate::edge::rate::{self, CongestionOption, EdgeRateOptions, LEFT, RateFacts, RateLoad};
@@ -95,7 +95,9 @@ fn failover_options(cluster: &ClusterScenario, recovery: RecoveryMode) -> EdgeFa
         long: 0,
         workload: TransferDirection::Upload,
         // In the thesis the whole cluster is away during the failover. With one string left, new flows would not wait.
-        fault: StringFault::Both,
+        fault: ClusterFault::Both,
+        hit: HitEdge::default(),
+        edges: 1,
         strings: 2,
         active_active: false,
         cluster: place(cluster.source_delay, cluster.destination_delay),
@@ -227,7 +229,7 @@ impl<'a> RateReading<'a> {
             bins: self.bins(&waited),
             queue: self.queue(),
             flow_bins: self.flow_bins(),
-            shares: Vec::new(),
+            shares: self.shares(&waited),
             windows: Vec::new(),
             edges: None,
         }
@@ -325,6 +327,33 @@ impl<'a> RateReading<'a> {
                 if let Some(bin) = bins.get_mut(self.index(at_ns, FLOW_BIN_NS)) {
                     bin[place] += bytes;
                 }
+            }
+        }
+        bins
+    }
+
+    /// For each half second: the bytes that each flow got in any order. `None` unless it was active throughout.
+    fn shares(&self, waited: &[bool]) -> Vec<Vec<Option<u64>>> {
+        let count = self.length_ns / FLOW_BIN_NS;
+        let mut bins = vec![Vec::new(); count as usize];
+        for (flow, waited) in self.facts.trace.flows.iter().zip(waited) {
+            let way = &flow.directions[TO_SERVER];
+            let mut got = vec![0; bins.len()];
+            for &(at_ns, bytes) in &way.news {
+                if let Some(bin) = got.get_mut(self.index(at_ns, FLOW_BIN_NS)) {
+                    *bin += bytes;
+                }
+            }
+            let end = self.flow(flow, *waited).result.end;
+            // A flow that was moved waits for its timer first.
+            let again_ns = waited.then(|| flow.next_news(self.completed_ns)).flatten();
+            for (number, (bin, got)) in (0..).zip(bins.iter_mut().zip(got)) {
+                let from = Instant::from_nanos(number * FLOW_BIN_NS);
+                let to = Instant::from_nanos((number + 1) * FLOW_BIN_NS);
+                let waits =
+                    again_ns.is_some_and(|again_ns| from < self.at(again_ns) && self.at(self.fault_ns) < to);
+                let is_active = self.at(flow.opened_ns) <= from && end.is_none_or(|end| to <= end) && !waits;
+                bin.push(is_active.then_some(got));
             }
         }
         bins

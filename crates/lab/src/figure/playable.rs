@@ -2,13 +2,14 @@
 
 use sim::flow::FlowConfig;
 use sim::scenario::cluster::ClusterScenario;
+use sim::scenario::edge::Sharing;
 use sim::scenario::rate::RateScenario;
 
 use crate::edge::rate::StringRatio;
 
 /// The condition for a scenario with `kernel = true`.
-pub const LIMITS: &str = "the kernel plays Linux's TCP (the values of scenarios/kernel-*.toml), without random losses, with default arrivals, \
-                          and over strings of which one has 1, 1/2 or 1/4 of the failed one's rate";
+pub const LIMITS: &str = "the kernel plays Linux's TCP and the edge's own rate control (the values of scenarios/kernel-*.toml), without \
+                          random losses, with default arrivals, and over strings of which one has 1, 1/2 or 1/4 of the failed one's rate";
 
 /// Whether the kernel can play this scenario.
 pub fn can_play_cluster(cluster: &ClusterScenario) -> bool {
@@ -22,7 +23,8 @@ pub fn can_play_cluster(cluster: &ClusterScenario) -> bool {
 /// Whether the kernel can play this scenario.
 pub fn can_play_strings(rate: &RateScenario) -> bool {
     let is_alone = rate.repaired_at.is_none() && rate.recovery.is_none() && rate.jitter.is_zero();
-    rate.tcp == FlowConfig::linux() && is_alone && ratio(rate).is_some()
+    let is_ours = rate.sharing.is_none_or(|sharing| sharing == Sharing::today());
+    rate.tcp == FlowConfig::linux() && is_alone && is_ours && ratio(rate).is_some()
 }
 
 /// The strings of this scenario as the kernel plays them.

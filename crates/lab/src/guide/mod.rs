@@ -1,8 +1,11 @@
 //! `steadfast-lab guide`: executes a guide as it stands.
 
 mod host;
+mod network;
+mod scene;
 mod text;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -13,8 +16,9 @@ use linux::netns::Netns;
 use serde::Serialize;
 
 use self::host::{SystemdHost, strict};
-use self::text::{GuideAction, GuideHost, GuideStep, NODES};
-use crate::net::{Topology, TopologyOptions};
+use self::network::GuideNetwork;
+use self::scene::{GuideHost, GuideScene};
+use self::text::{GuideAction, GuideStep};
 use crate::process::LoggedProcess;
 use crate::run::{LabOutcome, WrongUse, conclude, in_memory, missing_programs, require_nothing};
 use crate::teardown::Teardown;
@@ -56,10 +60,10 @@ pub fn run(options: &GuideOptions) -> Result<LabOutcome> {
     let guide = options.file.display();
     let text =
         std::fs::read_to_string(&options.file).map_err(|error| WrongUse(format!("{guide}: {error}")))?;
-    let steps = text::steps(&text).map_err(|error| WrongUse(format!("{guide}: {error}")))?;
+    let (scene, steps) = text::steps(&text).map_err(|error| WrongUse(format!("{guide}: {error}")))?;
     check_machine()?;
     let teardown = Teardown::start()?;
-    let done = play(&steps, options, &teardown);
+    let done = play(scene, &steps, options, &teardown);
     teardown.finish()?;
     let (steps_done, failure) = done?;
     let report = GuideReport {
@@ -89,38 +93,49 @@ fn check_machine() -> Result<()> {
 
 /// The hosts, and what runs on them.
 struct GuideTestbed {
-    network: Topology,
+    network: GuideNetwork,
     machines: [SystemdHost; 2],
     directory: PathBuf,
-    background: Option<LoggedProcess>,
+    /// Commands in the background, by the index of their host.
+    background: BTreeMap<usize, LoggedProcess>,
 }
 
 /// Does the steps in order. Returns how many were done, and why the next one failed.
-fn play(steps: &[GuideStep], options: &GuideOptions, teardown: &Teardown) -> Result<(usize, Option<String>)> {
+fn play(
+    scene: &GuideScene,
+    steps: &[GuideStep],
+    options: &GuideOptions,
+    teardown: &Teardown,
+) -> Result<(usize, Option<String>)> {
     let run = std::process::id().to_string();
     let directory = in_memory(&run, teardown)?;
-    let network = Topology::build(&run, TopologyOptions::default(), teardown).context("build the network")?;
+    let network = GuideNetwork::build(scene, &run, teardown).context("build the network")?;
     let boot = |index: usize| {
-        let namespace = Netns::open(network.nodes[index].name())?;
-        SystemdHost::boot(NODES[index], namespace, &directory)
+        let namespace = Netns::open(network.machines[index].name())?;
+        SystemdHost::boot(scene.machines[index], namespace, &directory)
     };
     let machines = [boot(0)?, boot(1)?];
-    let mut scene = GuideTestbed {
+    let mut bed = GuideTestbed {
         network,
         machines,
         directory,
-        background: None,
+        background: BTreeMap::new(),
     };
     for (done, step) in steps.iter().enumerate() {
         if !options.json {
-            eprintln!("{}:{}: {}", options.file.display(), step.line, told(&step.action));
+            eprintln!(
+                "{}:{}: {}",
+                options.file.display(),
+                step.line,
+                told(scene, &step.action)
+            );
         }
-        if let Err(error) = scene.act(&step.action) {
+        if let Err(error) = bed.act(&step.action) {
             let failure = format!(
                 "{}:{}: {}: {error:#}",
                 options.file.display(),
                 step.line,
-                told(&step.action)
+                told(scene, &step.action)
             );
             return Ok((done, Some(failure)));
         }
@@ -128,16 +143,19 @@ fn play(steps: &[GuideStep], options: &GuideOptions, teardown: &Teardown) -> Res
     Ok((steps.len(), None))
 }
 
-fn told(action: &GuideAction) -> String {
+fn told(scene: &GuideScene, action: &GuideAction) -> String {
     let first = |commands: &str| commands.lines().next().unwrap_or_default().to_owned();
     match action {
-        GuideAction::Run { host, commands } => format!("{}: {}", host.name(), first(commands)),
-        GuideAction::Start { commands } => format!("client: {} &", first(commands)),
-        GuideAction::Wait => "client: wait".to_owned(),
-        GuideAction::Cable { node, plugged: true } => format!("{}: cable in", NODES[*node]),
-        GuideAction::Cable { node, plugged: false } => format!("{}: cable out", NODES[*node]),
+        GuideAction::Run { host, commands } => format!("{}: {}", scene.name_of(*host), first(commands)),
+        GuideAction::Start { other, commands } => format!("{}: {} &", scene.others[*other], first(commands)),
+        GuideAction::Wait { other } => format!("{}: wait", scene.others[*other]),
+        GuideAction::Cable { cable, plugged } => {
+            let way = if *plugged { "in" } else { "out" };
+            format!("{}: cable {way}", scene.cables[*cable])
+        }
         GuideAction::Copy { from, folder } => {
-            format!("{}: copy {folder} to {}", NODES[*from], NODES[1 - from])
+            let [from, to] = [*from, 1 - from].map(|index| scene.machines[index]);
+            format!("{from}: copy {folder} to {to}")
         }
     }
 }
@@ -146,24 +164,22 @@ impl GuideTestbed {
     fn act(&mut self, action: &GuideAction) -> Result<()> {
         match action {
             GuideAction::Run { host, commands } => self.run(*host, commands),
-            GuideAction::Start { commands } => {
-                let command = self.on_client(commands)?;
-                self.background = Some(LoggedProcess::start("client", command, &self.directory)?);
+            GuideAction::Start { other, commands } => {
+                let command = self.on_other(*other, commands)?;
+                let process = LoggedProcess::start(&format!("background-{other}"), command, &self.directory)?;
+                self.background.insert(*other, process);
                 std::thread::sleep(HEAD_START);
                 Ok(())
             }
-            GuideAction::Wait => {
-                let mut process = self.background.take().context("nothing was started")?;
+            GuideAction::Wait { other } => {
+                let mut process = self.background.remove(other).context("nothing was started")?;
                 let status = process.wait(BACKGROUND_LIMIT)?;
                 if !status.success() {
                     bail!("{status}{}", process.last_words());
                 }
                 Ok(())
             }
-            GuideAction::Cable { node, plugged } => {
-                let cables = &self.network.cables[*node];
-                if *plugged { cables.plug() } else { cables.pull() }.context("move the cable")
-            }
+            GuideAction::Cable { cable, plugged } => self.network.move_cable(*cable, *plugged),
             GuideAction::Copy { from, folder } => {
                 let [source, target] = [*from, 1 - from].map(|index| self.machines[index].path(folder));
                 let mut command = Command::new("cp");
@@ -174,15 +190,15 @@ impl GuideTestbed {
 
     fn run(&self, host: GuideHost, commands: &str) -> Result<()> {
         let mut command = match host {
-            GuideHost::Node(index) => self.machines[index].command(commands)?,
-            GuideHost::Client => self.on_client(commands)?,
+            GuideHost::Machine(index) => self.machines[index].command(commands)?,
+            GuideHost::Other(index) => self.on_other(index, commands)?,
         };
         checked(&mut command)
     }
 
-    /// A command that runs shell commands on the client, in the run's folder.
-    fn on_client(&self, commands: &str) -> Result<Command> {
-        let mut command = self.network.client.command("bash")?;
+    /// A command that runs shell commands on a host without systemd, in the run's folder.
+    fn on_other(&self, other: usize, commands: &str) -> Result<Command> {
+        let mut command = self.network.others[other].command("bash")?;
         command
             .current_dir(&self.directory)
             .args(["-c", &strict(commands)]);

@@ -1,8 +1,9 @@
 //! The commands of a guide: fenced blocks, and comments for what a reader does by hand.
 //!
 //! ````text
-//! ```sh alpha           commands for the host alpha; `both`: for alpha, then for beta
-//! ```sh client &        commands that run on the client while the guide goes on
+//! <!-- scene pair -->   the network in which the guide is played (`guide::scene`). It comes before all steps
+//! ```sh alpha           commands for the host alpha; `both`: for the first host with systemd, then for the second
+//! ```sh client &        commands that run on a host without systemd while the guide goes on
 //! <!-- wait client -->  until these commands have ended
 //! <!-- cable alpha out -->, <!-- cable alpha in -->
 //! <!-- copy alpha /etc/steadfast beta -->
@@ -10,39 +11,21 @@
 //!
 //! Blocks of other languages, and all other comments, are not executed.
 
+use super::scene::{GuideHost, GuideScene, SCENES};
 use crate::run::WrongUse;
-
-/// A host of the guide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GuideHost {
-    Node(usize),
-    Client,
-}
-
-/// The nodes' names.
-pub const NODES: [&str; 2] = ["alpha", "beta"];
-
-impl GuideHost {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Node(index) => NODES[index],
-            Self::Client => "client",
-        }
-    }
-}
 
 /// An action that the guide asks of its reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuideAction {
     /// Runs commands on a host and waits for their end.
     Run { host: GuideHost, commands: String },
-    /// Starts commands on the client.
-    Start { commands: String },
-    /// Waits for the end of the commands that `Start` started.
-    Wait,
-    /// Pulls a node's cable, or plugs it in.
-    Cable { node: usize, plugged: bool },
-    /// Copies a folder from one node to the other.
+    /// Starts commands on a host without systemd.
+    Start { other: usize, commands: String },
+    /// Waits for the end of the commands that `Start` started there.
+    Wait { other: usize },
+    /// Pulls a cable, or plugs it in.
+    Cable { cable: usize, plugged: bool },
+    /// Copies a folder from one host with systemd to the other one.
     Copy { from: usize, folder: String },
 }
 
@@ -53,11 +36,12 @@ pub struct GuideStep {
     pub action: GuideAction,
 }
 
-/// All steps of a guide, in order.
+/// The scene of a guide and all its steps, in order.
 ///
 /// # Errors
 /// Names the line that cannot be executed.
-pub fn steps(text: &str) -> Result<Vec<GuideStep>, WrongUse> {
+pub fn steps(text: &str) -> Result<(&'static GuideScene, Vec<GuideStep>), WrongUse> {
+    let mut scene = None;
     let mut steps = Vec::new();
     let mut lines = text.lines().zip(1..);
     while let Some((text, line)) = lines.next() {
@@ -68,84 +52,109 @@ pub fn steps(text: &str) -> Result<Vec<GuideStep>, WrongUse> {
                 .map(|(text, _)| text)
                 .take_while(|text| *text != "```")
                 .collect();
-            let commands = block.join("\n") + "\n";
             let words: Vec<_> = language.split_whitespace().collect();
-            let run = |host| GuideAction::Run {
-                host,
-                commands: commands.clone(),
-            };
-            match words[..] {
-                ["sh", "both"] => vec![run(GuideHost::Node(0)), run(GuideHost::Node(1))],
-                ["sh", "client"] => vec![run(GuideHost::Client)],
-                ["sh", "client", "&"] => vec![GuideAction::Start { commands }],
-                ["sh", host] => vec![run(GuideHost::Node(
-                    node(host).ok_or_else(|| wrong("no such host"))?,
-                ))],
-                ["sh", ..] => return Err(wrong("name the host after `sh`")),
-                _ => vec![],
+            if words.first() != Some(&"sh") {
+                continue;
             }
+            let scene = scene.ok_or_else(|| wrong(NO_SCENE))?;
+            commands(scene, &words[1..], &(block.join("\n") + "\n")).map_err(wrong)?
         } else if let Some(comment) = text
             .strip_prefix("<!-- ")
             .and_then(|rest| rest.strip_suffix(" -->"))
         {
             let words: Vec<_> = comment.split_whitespace().collect();
-            let known = match words[..] {
-                ["wait", "client"] => Some(GuideAction::Wait),
-                ["cable", host, way @ ("in" | "out")] => node(host).map(|node| GuideAction::Cable {
-                    node,
-                    plugged: way == "in",
-                }),
-                ["copy", from, folder, to] => {
-                    node(from).filter(|from| node(to) == Some(1 - from)).map(|from| {
-                        let folder = folder.to_owned();
-                        GuideAction::Copy { from, folder }
-                    })
-                }
-                _ => None,
-            };
-            vec![known.ok_or_else(|| wrong("cannot be done by a program"))?]
+            if let ["scene", name] = words[..] {
+                let known = SCENES.into_iter().find(|scene| scene.name == name);
+                scene = Some(known.ok_or_else(|| wrong("no such scene"))?);
+                continue;
+            }
+            let scene = scene.ok_or_else(|| wrong(NO_SCENE))?;
+            vec![by_hand(scene, &words).ok_or_else(|| wrong("cannot be done by a program"))?]
         } else {
-            vec![]
+            continue;
         };
         steps.extend(actions.into_iter().map(|action| GuideStep { line, action }));
     }
-    Ok(steps)
+    let scene = scene.ok_or_else(|| WrongUse(NO_SCENE.to_owned()))?;
+    Ok((scene, steps))
 }
 
-fn node(name: &str) -> Option<usize> {
-    NODES.iter().position(|node| *node == name)
+const NO_SCENE: &str = "a comment <!-- scene NAME --> must come first";
+
+/// The actions of a block of commands, whose first line names its hosts by `words`.
+fn commands(scene: &GuideScene, words: &[&str], commands: &str) -> Result<Vec<GuideAction>, &'static str> {
+    let commands = commands.to_owned();
+    let run = |host| GuideAction::Run {
+        host,
+        commands: commands.clone(),
+    };
+    match *words {
+        ["both"] => Ok([0, 1].map(|index| run(GuideHost::Machine(index))).into()),
+        [host] => Ok(vec![run(scene.host(host).ok_or("no such host")?)]),
+        [host, "&"] => {
+            let other = scene.other(host).ok_or("no such host without systemd")?;
+            Ok(vec![GuideAction::Start { other, commands }])
+        }
+        _ => Err("name the host after `sh`"),
+    }
+}
+
+/// The action of a comment. `None` if it is not known.
+fn by_hand(scene: &GuideScene, words: &[&str]) -> Option<GuideAction> {
+    match *words {
+        ["wait", host] => Some(GuideAction::Wait {
+            other: scene.other(host)?,
+        }),
+        ["cable", cable, way @ ("in" | "out")] => Some(GuideAction::Cable {
+            cable: scene.cable(cable)?,
+            plugged: way == "in",
+        }),
+        ["copy", from, folder, to] => {
+            let from = scene.machine(from)?;
+            (scene.machine(to)? == 1 - from).then(|| GuideAction::Copy {
+                from,
+                folder: folder.to_owned(),
+            })
+        }
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guide::scene::{EDGE, PAIR};
+
+    fn run(host: GuideHost, commands: &str) -> GuideAction {
+        GuideAction::Run {
+            host,
+            commands: commands.to_owned(),
+        }
+    }
 
     #[test]
     fn blocks_and_comments_are_steps() {
-        let text = "# Guide\n\n```sh both\necho 1\n```\n\nnot this: `rm`\n```text\na picture\n```\n\
+        let text = "<!-- scene pair -->\n\n```sh both\necho 1\n```\n\nnot this: `rm`\n```text\na picture\n```\n\
                     ```sh client &\ncurl\n```\n<!-- cable beta out -->\n<!-- wait client -->\n\
                     <!-- copy beta /etc/x alpha -->\n";
-        let run = |index| GuideAction::Run {
-            host: GuideHost::Node(index),
-            commands: "echo 1\n".to_owned(),
-        };
         let expected = [
-            (3, run(0)),
-            (3, run(1)),
+            (3, run(GuideHost::Machine(0), "echo 1\n")),
+            (3, run(GuideHost::Machine(1), "echo 1\n")),
             (
                 11,
                 GuideAction::Start {
+                    other: 0,
                     commands: "curl\n".to_owned(),
                 },
             ),
             (
                 14,
                 GuideAction::Cable {
-                    node: 1,
+                    cable: 1,
                     plugged: false,
                 },
             ),
-            (15, GuideAction::Wait),
+            (15, GuideAction::Wait { other: 0 }),
             (
                 16,
                 GuideAction::Copy {
@@ -154,27 +163,58 @@ mod tests {
                 },
             ),
         ];
-        assert_eq!(
-            steps(text).unwrap(),
-            expected.map(|(line, action)| GuideStep { line, action })
-        );
+        let (scene, steps) = steps(text).unwrap();
+        assert_eq!(scene, &PAIR);
+        assert_eq!(steps, expected.map(|(line, action)| GuideStep { line, action }));
+    }
+
+    #[test]
+    fn each_scene_has_its_own_hosts() {
+        let text = "<!-- scene edge -->\n```sh r2\nls\n```\n```sh node-b\nls\n```\n```sh server &\nls\n```\n";
+        let (scene, steps) = steps(text).unwrap();
+        assert_eq!(scene, &EDGE);
+        let actions = steps.into_iter().map(|step| step.action);
+        let expected = [
+            run(GuideHost::Machine(1), "ls\n"),
+            run(GuideHost::Other(3), "ls\n"),
+            GuideAction::Start {
+                other: 1,
+                commands: "ls\n".to_owned(),
+            },
+        ];
+        assert!(actions.eq(expected));
     }
 
     #[test]
     fn what_cannot_be_executed_is_refused() {
         for (text, error) in [
-            ("```sh\nls\n```", "line 1: name the host after `sh`: ```sh"),
-            ("\n```sh gamma\nls\n```", "line 2: no such host: ```sh gamma"),
+            ("```sh\nls\n```", "line 2: name the host after `sh`: ```sh"),
+            ("\n```sh gamma\nls\n```", "line 3: no such host: ```sh gamma"),
+            (
+                "```sh alpha &\nls\n```",
+                "line 2: no such host without systemd: ```sh alpha &",
+            ),
             (
                 "<!-- cable alpha off -->",
-                "line 1: cannot be done by a program: <!-- cable alpha off -->",
+                "line 2: cannot be done by a program: <!-- cable alpha off -->",
             ),
             (
                 "<!-- copy alpha /x alpha -->",
-                "line 1: cannot be done by a program: <!-- copy alpha /x alpha -->",
+                "line 2: cannot be done by a program: <!-- copy alpha /x alpha -->",
+            ),
+            (
+                "<!-- scene moon -->",
+                "line 2: no such scene: <!-- scene moon -->",
             ),
         ] {
-            assert_eq!(steps(text).unwrap_err().to_string(), error);
+            let text = format!("<!-- scene pair -->\n{text}");
+            assert_eq!(steps(&text).unwrap_err().to_string(), error);
         }
+        let error = steps("```sh alpha\nls\n```").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "line 1: a comment <!-- scene NAME --> must come first: ```sh alpha"
+        );
+        assert!(steps("# Nothing\n").is_err());
     }
 }

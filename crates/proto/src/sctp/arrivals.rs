@@ -116,8 +116,8 @@ impl Arrivals {
                 *run = (run.0 - last, run.1 - last);
             }
         }
-        // A gap, or one that closes, is reported without delay.
-        self.is_due = true;
+        // A gap is reported without delay, one that closes is not (RFC 9260 §6.7).
+        self.is_due |= self.has_gaps();
     }
 
     /// A TSN arrived again.

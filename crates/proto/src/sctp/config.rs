@@ -24,7 +24,7 @@ pub enum RetransmissionPolicy {
 /// Configuration of an endpoint and its associations. Windows and buffers are in bytes of DATA chunks with their headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SctpConfig {
-    /// Largest IP packet, bytes. Congestion windows grow by this amount.
+    /// Largest IP packet, bytes.
     pub path_mtu: u32,
     /// Bytes of a packet in front of SCTP's common header: IP, and UDP if the packets are encapsulated (RFC 6951).
     pub lower_headers: u32,
@@ -52,7 +52,7 @@ pub struct SctpConfig {
     pub initial_window: u32,
     /// Slow start threshold at the beginning. `None`: the peer's first window.
     pub initial_threshold: Option<u32>,
-    /// Lowest slow start threshold after a loss, in units of `path_mtu`.
+    /// Lowest slow start threshold after a loss, in full packets.
     pub threshold_floor: u32,
     /// Number of missing reports that mark a chunk for fast retransmission.
     pub missing_reports: u8,
@@ -143,7 +143,7 @@ impl SctpConfig {
             receive_buffer: 65_536,
             send_buffer: 131_072,
             rto_initial: Duration::from_secs(3),
-            initial_window: 3000,
+            initial_window: 2 * 1468,
             initial_threshold: Some(65_536),
             threshold_floor: 2,
             missing_reports: 4,
@@ -223,6 +223,12 @@ impl SctpConfig {
     /// Room for chunks in a packet, bytes.
     pub(super) const fn packet_room(&self) -> usize {
         (self.path_mtu - self.lower_headers) as usize / 4 * 4 - COMMON_HEADER
+    }
+
+    /// Bytes that a full packet counts in windows: the "MTU" of RFC 9260 §7.2. With the headers that windows do not count, each window
+    /// would let out one packet more.
+    pub(super) const fn full_packet(&self) -> u32 {
+        self.packet_room() as u32
     }
 
     /// Most bytes of user data in a DATA chunk.

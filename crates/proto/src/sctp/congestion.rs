@@ -36,8 +36,8 @@ impl PathWindow {
             threshold: config.initial_threshold.unwrap_or(threshold),
             partial: 0,
             flight: 0,
-            mtu: config.path_mtu,
-            floor: config.threshold_floor * config.path_mtu,
+            mtu: config.full_packet(),
+            floor: config.threshold_floor * config.full_packet(),
             used_at: config.decays_when_idle.then_some(now),
         }
     }
@@ -95,9 +95,13 @@ impl PathWindow {
             return;
         }
         self.partial = self.partial.saturating_add(acked);
-        if self.partial >= self.window && is_full {
-            self.partial -= self.window;
-            self.window = self.window.saturating_add(self.mtu);
+        if self.partial >= self.window {
+            if is_full {
+                self.partial -= self.window;
+                self.window = self.window.saturating_add(self.mtu);
+            } else {
+                self.partial = self.window;
+            }
         }
         if self.flight == 0 {
             self.partial = 0;
@@ -125,7 +129,7 @@ mod tests {
 
     fn window() -> PathWindow {
         let config = SctpConfig {
-            initial_window: 3000,
+            initial_window: 2936,
             initial_threshold: Some(9000),
             threshold_floor: 2,
             ..SctpConfig::default()
@@ -136,12 +140,12 @@ mod tests {
     #[test]
     fn slow_start_grows_by_a_packet_per_acknowledgement_if_the_window_is_used() {
         let mut path = window();
-        path.on_acked(3000, 2999);
-        assert_eq!(path.window(), 3000);
-        path.on_acked(3000, 3000);
-        assert_eq!(path.window(), 4500);
-        path.on_acked(100, 4500);
-        assert_eq!(path.window(), 4600);
+        path.on_acked(2936, 2935);
+        assert_eq!(path.window(), 2936);
+        path.on_acked(2936, 2936);
+        assert_eq!(path.window(), 4404);
+        path.on_acked(100, 4404);
+        assert_eq!(path.window(), 4504);
     }
 
     #[test]
@@ -155,7 +159,23 @@ mod tests {
         path.on_acked(window - 1, window);
         assert_eq!(path.window(), window);
         path.on_acked(1, window);
-        assert_eq!(path.window(), window + 1500);
+        assert_eq!(path.window(), window + 1468);
+    }
+
+    /// §7.2.2: acknowledgements that come while the window is not full count for one growth at most.
+    #[test]
+    fn an_application_that_sends_little_saves_up_no_growth() {
+        let mut path = window();
+        path.window = 20_000;
+        path.on_sent(10_000);
+        for _ in 0..1000 {
+            path.on_acked(1468, 10_000);
+        }
+        assert_eq!(path.window(), 20_000);
+        for _ in 0..3 {
+            path.on_acked(1468, 30_000);
+        }
+        assert_eq!(path.window(), 20_000 + 1468);
     }
 
     #[test]
@@ -165,9 +185,9 @@ mod tests {
         path.on_fast_retransmission();
         assert_eq!((path.window(), path.threshold()), (10_000, 10_000));
         path.on_timeout();
-        assert_eq!((path.window(), path.threshold()), (1500, 5000));
+        assert_eq!((path.window(), path.threshold()), (1468, 5000));
         path.on_timeout();
-        assert_eq!((path.window(), path.threshold()), (1500, 3000));
+        assert_eq!((path.window(), path.threshold()), (1468, 2936));
     }
 
     #[test]
@@ -177,6 +197,6 @@ mod tests {
         path.on_use(Instant::ZERO + rto * 2, rto);
         assert_eq!(path.window(), 20_000);
         path.on_use(Instant::ZERO + rto * 20, rto);
-        assert_eq!(path.window(), 3000);
+        assert_eq!(path.window(), 2936);
     }
 }

@@ -315,8 +315,19 @@ impl Destination {
 
     /// The next time at which the destination wants to be asked.
     pub(super) fn due(&self) -> Option<Instant> {
-        let probe = self.probe.map(|probe| probe.until);
-        let next = if probe.is_none() { self.probes_at } else { None };
-        [self.timer, probe, next].into_iter().flatten().min()
+        let next = match self.probe {
+            Some(probe) => Some(probe.until),
+            None => self.probes_at,
+        };
+        earlier(self.timer, next)
+    }
+}
+
+/// The earlier one of two times. It is asked for after each packet, so it is kept simpler than an iterator's minimum.
+pub(super) const fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) if b.as_nanos() < a.as_nanos() => Some(b),
+        (Some(a), _) => Some(a),
+        (None, b) => b,
     }
 }

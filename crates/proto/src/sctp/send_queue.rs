@@ -103,6 +103,8 @@ pub(super) struct SackOutcome {
     pub enters_recovery: bool,
     /// Fast recovery was going on when the SACK came.
     pub was_recovering: bool,
+    /// Fast recovery goes on after it.
+    pub is_recovering: bool,
 }
 
 /// Waiting messages and sent chunks.
@@ -364,7 +366,7 @@ impl SendQueue {
         (bytes, is_lowest)
     }
 
-    /// The timer of `path` ran out: all its chunks in flight are marked (RFC 9260 §6.3.3 E3). Fast recovery ends, since slow start begins.
+    /// The timer of `path` ran out: all its chunks in flight are marked (RFC 9260 §6.3.3 E3).
     pub fn on_timeout(&mut self, path: PathId) {
         for sent in &mut self.sent {
             if sent.path == path && sent.fate == ChunkFate::InFlight {
@@ -374,7 +376,6 @@ impl SendQueue {
                 self.flight -= sent.bytes;
             }
         }
-        self.recovery_exit = None;
     }
 
     /// Handles a SACK (RFC 9260 §6.2.1). `None` if the SACK is older than the last one, or acknowledges a TSN that was never sent.
@@ -391,6 +392,7 @@ impl SendQueue {
             has_advanced: advance > 0,
             enters_recovery: false,
             was_recovering: self.recovery_exit.is_some(),
+            is_recovering: false,
         };
         let was_probing = self.is_probing();
         self.announced = sack.window;
@@ -407,6 +409,7 @@ impl SendQueue {
         {
             self.recovery_exit = None;
         }
+        outcome.is_recovering = self.recovery_exit.is_some();
         Some(outcome)
     }
 
@@ -541,7 +544,7 @@ impl PathChange {
     fn note_acked(&mut self, sent: &SentChunk) {
         self.acked += sent.bytes;
         self.counts.0 += 1;
-        self.is_heard = true;
+        self.is_heard |= sent.fate != ChunkFate::Marked(RetransmitCause::Timeout);
         self.measured = self.measured.or(sent.timed_at);
     }
 }
@@ -660,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_marks_the_chunks_of_its_destination_and_ends_recovery() {
+    fn a_timeout_marks_the_chunks_of_its_destination_and_recovery_goes_on() {
         let mut queue = queue(&SctpConfig::default());
         for last in 2..=4 {
             sack(&mut queue, 0, &[(2, last)]);
@@ -672,7 +675,8 @@ mod tests {
         assert_eq!((queue.marked, queue.flight), (7, 0));
         assert_eq!(first_marked(&queue), Some((RetransmitCause::Timeout, PATH)));
         assert_eq!(retransmit(&mut queue), 7);
-        assert!(!sack(&mut queue, 1, &[]).was_recovering);
+        assert!(sack(&mut queue, 1, &[]).is_recovering);
+        assert!(!sack(&mut queue, 10, &[]).is_recovering);
     }
 
     /// RFC 9260 §6.2.1, iv: a receiver may drop what it acknowledged in a gap report.

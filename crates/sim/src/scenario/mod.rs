@@ -3,6 +3,7 @@
 pub mod cluster;
 pub mod dumbbell;
 pub mod edge;
+pub mod multipath;
 pub mod rate;
 
 use proto::Instant;

@@ -24,6 +24,11 @@ impl Lab for EdgeFailoverOptions {
         if self.nat && self.baseline {
             return wrong("--nat: without edges, conntrackd is not told to take over");
         }
+        if self.baseline && (self.edges > 1 || self.fault.is_of_edge()) {
+            return wrong(
+                "--baseline: the lab changes the routes of one string and of one edge at each side",
+            );
+        }
         if self.nat && self.strings > 2 {
             return wrong("--nat: conntrackd synchronizes two nodes; use --strings 2");
         }
@@ -38,6 +43,9 @@ impl Lab for EdgeFailoverOptions {
     }
 
     fn parts(&self) -> Vec<EdgeVariant> {
+        if self.fault.is_of_edge() {
+            return vec![EdgeVariant::With];
+        }
         EdgeVariant::of_run(self.baseline, self.only)
     }
 

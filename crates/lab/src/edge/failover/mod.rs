@@ -6,5 +6,5 @@ mod options;
 mod play;
 mod report;
 
-pub use options::EdgeFailoverOptions;
+pub use options::{EdgeFailoverOptions, HitEdge};
 pub use play::measure;

@@ -3,28 +3,33 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use proto::Instant;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::Serialize;
 
 use crate::edge::address::{CLIENTS, SERVER, STRINGS_MAX, client};
 use crate::edge::daemon::RecoveryOption;
-use crate::edge::fault::StringFault;
+use crate::edge::fault::ClusterFault;
 use crate::edge::flows::{FlowPlan, PlannedFlow, TransferDirection};
-use crate::edge::network::{ClusterPlace, EdgeTopologyOptions};
+use crate::edge::network::{ClusterPlace, EdgeTopologyOptions, LANES_MAX};
 use crate::edge::variant::{EdgeVariant, parse_time};
 use crate::net::congestion::CUBIC;
 use crate::node::ServerSoftware;
 use crate::run::RunOptions;
 
-/// Fail a string of a cluster under load, with and without local recovery.
+/// Fail a string of a cluster, or an edge, under load, with and without local recovery.
 ///
 /// Short flows of 10 segments begin every few milliseconds, before, during and after the failover, and some long flows are under way when the
 /// string fails (chapter 7 of the HALR thesis). Two runs with the same seed are compared: with local recovery and without.
 /// The restart gap of a flow that was hit is the time from the end of the failover until the next new byte at a receiver. No connection may be
 /// lost, and with local recovery 99 of 100 gaps must be at most the round-trip time and 10 ms. Both are judged by captures at the clients and at
 /// the servers.
+///
+/// A failure of an edge is played once, because local recovery has no part in it. If its process is killed or upgraded, no gap may be longer than
+/// `--margin`. If it loses its power, the flows go on over the other edge of its side (`--edges 2`), and lost packets are sent again when their
+/// senders' timers expire: 99 of 100 gaps must be at most one second, the first timer of a SYN, and the round-trip time.
 #[derive(Clone, Debug, Args)]
 pub struct EdgeFailoverOptions {
     /// Failover time: detection, and the time until flows are moved.
@@ -51,7 +56,13 @@ pub struct EdgeFailoverOptions {
     pub workload: TransferDirection,
     /// The failure.
     #[arg(long, value_enum, default_value_t)]
-    pub fault: StringFault,
+    pub fault: ClusterFault,
+    /// The edge that a failure of an edge hits.
+    #[arg(long, value_name = "EDGE", value_enum, default_value_t)]
+    pub hit: HitEdge,
+    /// Number of edges at each side of the cluster. Routers spread the flows over them, and use no edge whose cable has no signal (ECMP).
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=LANES_MAX as i64))]
+    pub edges: u8,
     /// Number of strings.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(2..=STRINGS_MAX as i64))]
     pub strings: u8,
@@ -87,6 +98,26 @@ pub struct EdgeFailoverOptions {
     pub run: RunOptions,
 }
 
+/// An edge of the first lane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+pub enum HitEdge {
+    /// The edge towards the clients.
+    #[default]
+    R1,
+    /// The edge towards the servers.
+    R2,
+}
+
+impl HitEdge {
+    /// The index of its side.
+    pub const fn side(self) -> usize {
+        match self {
+            Self::R1 => 0,
+            Self::R2 => 1,
+        }
+    }
+}
+
 /// Time from the first flow to the failure.
 pub const BEFORE: Duration = Duration::from_secs(1);
 /// Time for which flows arrive after the failover.
@@ -120,6 +151,7 @@ impl EdgeFailoverOptions {
     pub fn network(&self) -> EdgeTopologyOptions {
         EdgeTopologyOptions {
             nodes: usize::from(self.strings),
+            lanes: usize::from(self.edges),
             place: self.cluster,
             rtt: self.round_trip(),
             strings: Vec::new(),

@@ -11,7 +11,8 @@ use super::report::{EdgeFailoverFindings, FailoverFacts};
 use crate::capture::Captures;
 use crate::clock::{ClockOffset, monotonic};
 use crate::edge::capture::both_ends;
-use crate::edge::daemon::{EdgeDaemons, EdgeSetup, HEARTBEAT, RecoveryOption, SteeredString};
+use crate::edge::daemon::{EdgeDaemons, EdgeSetup, HEARTBEAT, RecoveryOption, ReportedEdge, SteeredString};
+use crate::edge::fault::EdgeFaultTarget;
 use crate::edge::flows::{FlowPlan, FlowProcess, FlowReport, TransferDirection};
 use crate::edge::nat::NodeStates;
 use crate::edge::network::{EdgeEmulators, EdgeTopology};
@@ -29,7 +30,8 @@ const MBIT: f64 = 1000.0;
 
 /// Everything that runs. The fields are dropped in order of declaration.
 struct FailoverTestbed {
-    daemons: Option<EdgeDaemons>,
+    /// The daemons of each lane. Empty: there are no edges.
+    daemons: Vec<EdgeDaemons>,
     captures: Captures,
     _server: ServerProcess,
     _emulators: EdgeEmulators,
@@ -72,15 +74,24 @@ pub fn measure(
 ) -> Result<FailoverFacts> {
     let clock = ClockOffset::measure();
     run.step("set up");
-    let bed = FailoverTestbed::set(options, variant, run)?;
+    let mut bed = FailoverTestbed::set(options, variant, run)?;
     run.step("load");
     let start = monotonic() + HEADSTART;
     let plan = options.plan(start, run.seed);
     let flows = FlowProcess::start(&bed.network.clients, &plan)?;
     std::thread::sleep((start + BEFORE).since(monotonic()));
     run.step("fail");
-    let fault = options.fault.inject(&bed.network, options.failover)?;
-    if bed.daemons.is_none() {
+    if options.fault.is_of_edge() {
+        bed.check_load(options.hit.side(), problems)?;
+    }
+    let mut target = EdgeFaultTarget {
+        network: &bed.network,
+        daemons: &mut bed.daemons,
+        side: options.hit.side(),
+        directory: &run.directory,
+    };
+    let fault = options.fault.inject(&mut target, options.failover)?;
+    if bed.daemons.is_empty() {
         std::thread::sleep((fault + options.failover).since(monotonic()));
         bed.network.reroute(0, 1)?;
         bed.network.reroute(1, 1)?;
@@ -88,16 +99,12 @@ pub fn measure(
     let moved = monotonic();
     let report = flows.finish()?;
     run.step("judge");
-    let times = bed.times(fault, moved)?;
+    let times = bed.times(options, fault, moved)?;
+    let edges = bed.edges_left()?;
     let captures = bed.captures.stop()?;
-    let edges = match bed.daemons {
-        Some(daemons) => {
-            let status = daemons.status(&bed.network)?;
-            problems.extend(daemons.stop().err().map(|error| format!("{error:#}")));
-            Some(status)
-        }
-        None => None,
-    };
+    for daemons in bed.daemons {
+        problems.extend(daemons.stop().err().map(|error| format!("{error:#}")));
+    }
     let trace = EdgeTrace::read(&captures, options.service(), u64::MAX)?;
     let span = FailoverSpan {
         fault_ns: clock.realtime_ns(times.fault),
@@ -141,17 +148,17 @@ impl FailoverTestbed {
             .transpose()
             .context("nodes with state")?;
         let takeover = states.as_ref().map(|states| states.takeover.clone());
-        let daemons = match variant {
-            EdgeVariant::Baseline => {
-                network.route_without_edge(options.active_active)?;
-                None
-            }
-            variant => {
+        let takeover = takeover.unwrap_or_default();
+        let mut daemons = Vec::new();
+        if variant == EdgeVariant::Baseline {
+            network.route_without_edge(options.active_active)?;
+        } else {
+            for lane in 0..usize::from(options.edges) {
                 let mut setup = setup(options, variant, run)?;
-                setup.command = takeover.unwrap_or_default();
-                Some(setup.start(&network, &run.directory, run.teardown)?)
+                (setup.lane, setup.command) = (lane, takeover.clone());
+                daemons.push(setup.start(&network, &run.directory, run.teardown)?);
             }
-        };
+        }
         Ok(Self {
             _states: states,
             daemons,
@@ -162,24 +169,48 @@ impl FailoverTestbed {
         })
     }
 
-    /// The times of the failover. Without edges, it ends at `moved`.
-    fn times(&self, fault: Instant, moved: Instant) -> Result<FailoverTimes> {
-        let Some(daemons) = &self.daemons else {
+    /// The times of the failover. Without edges, and if an edge fails, it ends at `moved`.
+    fn times(&self, options: &EdgeFailoverOptions, fault: Instant, moved: Instant) -> Result<FailoverTimes> {
+        if self.daemons.is_empty() || options.fault.is_of_edge() {
             return Ok(FailoverTimes {
                 fault,
                 declared: None,
                 completed: moved,
                 ended: moved,
             });
-        };
-        let both = daemons.failover(&self.network, 0)?;
-        let first = |times: [u64; 2]| Instant::from_nanos(times[0].min(times[1]));
+        }
+        let (mut declared, mut completed) = (Vec::new(), Vec::new());
+        for lane in &self.daemons {
+            for (declared_ns, completed_ns) in lane.failover(&self.network, 0)? {
+                declared.push(Instant::from_nanos(declared_ns));
+                completed.push(Instant::from_nanos(completed_ns));
+            }
+        }
+        let ends = completed.iter().copied();
         Ok(FailoverTimes {
             fault,
-            declared: Some(first(both.map(|(declared, _)| declared))),
-            completed: first(both.map(|(_, completed)| completed)),
-            ended: Instant::from_nanos(both[0].1.max(both[1].1)),
+            declared: declared.iter().copied().min(),
+            completed: ends.clone().min().unwrap_or(moved),
+            ended: ends.max().unwrap_or(moved),
         })
+    }
+
+    /// Checks that flows use the edge that is about to fail.
+    fn check_load(&self, side: usize, problems: &mut Vec<String>) -> Result<()> {
+        let edge = self.daemons[0].status_of(side, &self.network)?;
+        if edge.strings.iter().all(|string| string.active == 0) {
+            problems.push(format!("no flow used the edge that failed: {edge:?}"));
+        }
+        Ok(())
+    }
+
+    /// The status of the edges that have not lost their power.
+    fn edges_left(&self) -> Result<Vec<ReportedEdge>> {
+        let edges = self.daemons.iter().flat_map(|lane| [(lane, 0), (lane, 1)]);
+        edges
+            .filter(|(lane, side)| lane.is_running(*side))
+            .map(|(lane, side)| lane.status_of(side, &self.network))
+            .collect()
     }
 }
 
@@ -191,6 +222,7 @@ fn setup(options: &EdgeFailoverOptions, variant: EdgeVariant, run: &LabRun<'_>) 
     let mut setup = EdgeSetup {
         binary: options.run.daemon.path()?,
         run: run.name.clone(),
+        lane: 0,
         ipv6: options.ipv6,
         strings: (0..options.strings).map(string).collect(),
         heartbeat: HEARTBEAT,

@@ -193,6 +193,7 @@ impl EdgeRateOptions {
         let string = |mbit| StringRate { mbit, queue_packets };
         EdgeTopologyOptions {
             nodes: 2,
+            lanes: 1,
             place: self.cluster,
             rtt: self.round_trip(),
             strings: self.rates().map(string).to_vec(),

@@ -13,7 +13,7 @@ use crate::capture::Captures;
 use crate::clock::{ClockOffset, monotonic};
 use crate::edge::capture::both_ends;
 use crate::edge::daemon::{EdgeDaemons, EdgeSetup, HEARTBEAT, ReportedEdge, SteeredString};
-use crate::edge::fault::StringFault;
+use crate::edge::fault::{ClusterFault, EdgeFaultTarget};
 use crate::edge::flows::{FlowProcess, FlowReport, TransferDirection};
 use crate::edge::network::{EdgeEmulators, EdgeTopology};
 use crate::edge::trace::EdgeTrace;
@@ -101,7 +101,13 @@ pub fn measure(
     let before = options.before();
     std::thread::sleep((start + before).since(monotonic()));
     run.step("fail");
-    let fault = StringFault::PowerOff.inject(&bed.network, options.failover)?;
+    let mut target = EdgeFaultTarget {
+        network: &bed.network,
+        daemons: &mut [],
+        side: 0,
+        directory: &run.directory,
+    };
+    let fault = ClusterFault::PowerOff.inject(&mut target, options.failover)?;
     std::thread::sleep((fault + options.failover).since(monotonic()));
     if bed.daemons.is_none() {
         bed.network.reroute(0, LEFT)?;
@@ -254,6 +260,7 @@ fn setup(options: &EdgeRateOptions, variant: EdgeVariant, run: &LabRun<'_>) -> R
     let mut setup = EdgeSetup {
         binary: options.run.daemon.path()?,
         run: run.name.clone(),
+        lane: 0,
         ipv6: options.ipv6,
         strings: options.rates().map(string).to_vec(),
         heartbeat: HEARTBEAT,

@@ -172,10 +172,10 @@ pub const CLAIMS: &[FigureClaim] = &[
     },
 ];
 
-type Finding = fn(&Results) -> Option<FigureClaimResult>;
+type ClaimFinder = fn(&Results) -> Option<FigureClaimResult>;
 
 /// The kernel's result, with the simulator's beside it.
-fn simulated(results: &Results, kernel: Finding, simulator: Finding) -> Option<FigureClaimResult> {
+fn simulated(results: &Results, kernel: ClaimFinder, simulator: ClaimFinder) -> Option<FigureClaimResult> {
     let found = kernel(results)?;
     match simulator(results) {
         Some(other) => Some(found.beside(other.here)),

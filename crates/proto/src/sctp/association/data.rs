@@ -95,7 +95,7 @@ impl Association {
                 destination.rto.on_measured(now.since(at));
             }
             destination.is_measuring &= change.measured.is_none() && !change.lost_measure;
-            if outcome.has_advanced && !outcome.was_recovering && change.acked > 0 {
+            if outcome.has_advanced && !outcome.is_recovering && change.acked > 0 {
                 destination.window.on_acked(change.acked, flight_before);
             }
             if outcome.enters_recovery && change.has_fast {

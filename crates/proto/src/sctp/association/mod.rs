@@ -270,7 +270,7 @@ impl Association {
     pub fn receive(&mut self) -> Option<SctpMessage> {
         let message = self.buffer.read()?;
         // The peer may wait for a window that opens: RFC 9260 §6.2, silly window syndrome avoidance of RFC 1122 §4.2.3.3.
-        let step = self.config.path_mtu.min(self.buffer.buffer() / 2);
+        let step = self.config.full_packet().min(self.buffer.buffer() / 2);
         if self.announced < step && self.buffer.window() >= step && self.state.takes_data() {
             self.arrivals.acknowledge();
         }

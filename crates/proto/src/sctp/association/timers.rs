@@ -4,7 +4,7 @@ use bytes::{Buf, Bytes};
 
 use super::{Association, AssociationEvent, CloseReason};
 use crate::Instant;
-use crate::sctp::destination::PathId;
+use crate::sctp::destination::{PathId, earlier};
 use crate::sctp::state::AssociationState;
 
 impl Association {
@@ -13,15 +13,15 @@ impl Association {
         if self.state == AssociationState::Closed {
             return None;
         }
+        let mut first = earlier(self.gives_up_at, self.arrivals.due_at());
+        if let Some(repeated) = &self.repeated {
+            first = earlier(first, Some(repeated.at));
+        }
         let probes = self.state.probes();
-        let of_paths = self
-            .paths
-            .all()
-            .iter()
-            .filter_map(|path| if probes { path.due() } else { path.timer() });
-        let repeat = self.repeated.as_ref().map(|repeated| repeated.at);
-        let others = [repeat, self.gives_up_at, self.arrivals.due_at()];
-        of_paths.chain(others.into_iter().flatten()).min()
+        for path in self.paths.all() {
+            first = earlier(first, if probes { path.due() } else { path.timer() });
+        }
+        first
     }
 
     /// Time has passed.

@@ -1,8 +1,8 @@
 //! Which destination gets new data: the failover policies of the paper (Caro, Amer, Stewart, "Rethinking End-to-End Failover with Transport
 //! Layer Multihoming"), of RFC 7829, and one beyond them.
 //!
-//! A policy is a table: state and event in, state and [`FailoverMove`] out. [`FailoverState`] holds the state; [`super::paths`] finds out which
-//! event a timeout or an answer is, and carries out the move.
+//! A policy is a table: state and event in, state and [`event::FailoverMove`] out. [`FailoverState`] holds the state. `paths` finds out
+//! which event a timeout or an answer is, and carries out the move.
 
 pub mod event;
 pub mod proposed;

@@ -105,7 +105,7 @@ fn a_timeout_retransmits_to_the_alternate_and_its_timeout_to_the_primary() {
     let sent = net.sent_with(0, is_data);
     let sent: Vec<_> = sent.into_iter().map(|(at, path)| (at - begun, path)).collect();
     assert_eq!(sent, [(0, 0), (1000, 1), (2000, 0)]);
-    assert_eq!(net.at(0).destinations()[1].window().window(), 1500);
+    assert_eq!(net.at(0).destinations()[1].window().window(), 1468);
     assert_eq!(net.received[1].len(), 1);
 }
 
@@ -208,7 +208,7 @@ fn the_last_destination_that_works_gets_its_own_retransmissions() {
     for retransmission in [RetransmissionPolicy::Alternate, RetransmissionPolicy::FastSame] {
         let (paths, time) = repair_on_the_last_path(retransmission, 3);
         assert!(
-            paths.iter().all(|path| *path == 1) && time < millis(200),
+            paths.iter().all(|path| *path == 1) && time < millis(500),
             "{paths:?} {time:?}"
         );
         // The last packet: no later one reports it missing, so the timer runs out.

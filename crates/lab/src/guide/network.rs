@@ -1,0 +1,130 @@
+//! The network of a guide: namespaces and cables, not yet configured where the guide does that.
+
+use anyhow::{Context, Result};
+use linux::netns::{InterfaceControl, Netns};
+
+use super::scene::{EDGE, GuideScene, PAIR};
+use crate::net::switch::{Cables, bridge_commands};
+use crate::net::{Topology, TopologyOptions, batch, set_up_host};
+use crate::teardown::{Resource, Teardown};
+
+/// The network of a guide that is being played.
+pub struct GuideNetwork {
+    /// The hosts with systemd, in the order of the scene.
+    pub machines: [Netns; 2],
+    /// All other hosts, in the order of the scene.
+    pub others: Vec<Netns>,
+    cables: Vec<GuideCable>,
+    /// The namespaces of the cables.
+    _boxes: Vec<Netns>,
+}
+
+/// A cable that can be pulled.
+enum GuideCable {
+    ToSwitch(Cables),
+    Between([InterfaceControl; 2]),
+}
+
+impl GuideNetwork {
+    /// Builds the network of a scene for `run`. Every namespace is announced to `teardown` before it exists.
+    ///
+    /// # Errors
+    /// Names the step that failed.
+    pub fn build(scene: &GuideScene, run: &str, teardown: &Teardown) -> Result<Self> {
+        if *scene == PAIR {
+            pair(run, teardown)
+        } else {
+            edge(run, teardown)
+        }
+    }
+
+    /// Plugs in a cable, or pulls it.
+    ///
+    /// # Errors
+    /// If an end of the cable cannot be changed.
+    pub fn move_cable(&self, cable: usize, plugged: bool) -> Result<()> {
+        match (&self.cables[cable], plugged) {
+            (GuideCable::ToSwitch(cables), true) => cables.plug(),
+            (GuideCable::ToSwitch(cables), false) => cables.pull(),
+            (GuideCable::Between(ends), true) => ends.iter().try_for_each(InterfaceControl::plug),
+            (GuideCable::Between(ends), false) => ends.iter().try_for_each(InterfaceControl::pull),
+        }
+        .context("move the cable")
+    }
+}
+
+fn pair(run: &str, teardown: &Teardown) -> Result<GuideNetwork> {
+    let network = Topology::build(run, TopologyOptions::default(), teardown)?;
+    Ok(GuideNetwork {
+        machines: network.nodes,
+        others: vec![network.client],
+        cables: network.cables.map(GuideCable::ToSwitch).into(),
+        _boxes: vec![network.router, network.switch],
+    })
+}
+
+/// ```text
+///                       ┌─ eth1 ─ cable-a ─ eth0 ─ node-a ─ eth1 ─ eth1 ─┐
+///  client ─ eth0 ─ r1 ──┤                                                ├── r2 ─ eth0 ─ server
+///                       └─ eth2 ─ cable-b ─ eth0 ─ node-b ─ eth1 ─ eth2 ─┘
+/// ```
+///
+/// Only client and server have addresses. A cable is a bridge, so that both ends lose the carrier when it is pulled, and keep their addresses.
+fn edge(run: &str, teardown: &Teardown) -> Result<GuideNetwork> {
+    const ENDS: [&str; 2] = ["left", "right"];
+    let add = |role: &str| -> Result<Netns> {
+        let name = format!("sf-{run}-{role}");
+        teardown.will_create(&Resource::Namespace(name.clone()))?;
+        batch(None, &[format!("netns add {name}")])?;
+        let host = Netns::open(&name)?;
+        set_up_host(&host)?;
+        batch(Some(&name), &["link set dev lo up".to_owned()])?;
+        Ok(host)
+    };
+    let all = |roles: &[&str]| roles.iter().map(|role| add(role)).collect::<Result<Vec<_>>>();
+    let machines = [add(EDGE.machines[0])?, add(EDGE.machines[1])?];
+    let others = all(EDGE.others)?;
+    let boxes = all(&["cable-a", "cable-b"])?;
+    let [r1, r2] = &machines;
+    let mut commands = vec![
+        cable((&others[0], "eth0"), (r1, "eth0")),
+        cable((r2, "eth0"), (&others[1], "eth0")),
+    ];
+    for (index, between) in boxes.iter().enumerate() {
+        let (node, port) = (&others[2 + index], format!("eth{}", 1 + index));
+        commands.extend([
+            cable((r1, &port), (between, ENDS[0])),
+            cable((between, ENDS[1]), (node, "eth0")),
+            cable((node, "eth1"), (r2, &port)),
+        ]);
+    }
+    batch(None, &commands)?;
+    for between in &boxes {
+        batch(Some(between.name()), &bridge_commands("cable", &ENDS))?;
+    }
+    for (host, net) in [(&others[0], 1), (&others[1], 2)] {
+        let commands = [
+            "link set dev eth0 up".to_owned(),
+            format!("address add 10.{net}.0.2/24 dev eth0"),
+            format!("route add default via 10.{net}.0.1"),
+        ];
+        batch(Some(host.name()), &commands)?;
+    }
+    let control = |between: &Netns| -> Result<_> {
+        Ok(GuideCable::Between([
+            between.cable(ENDS[0])?,
+            between.cable(ENDS[1])?,
+        ]))
+    };
+    Ok(GuideNetwork {
+        cables: boxes.iter().map(control).collect::<Result<_>>()?,
+        machines,
+        others,
+        _boxes: boxes,
+    })
+}
+
+fn cable((near, near_port): (&Netns, &str), (far, far_port): (&Netns, &str)) -> String {
+    let (near, far) = (near.name(), far.name());
+    format!("link add name {near_port} netns {near} type veth peer name {far_port} netns {far}")
+}

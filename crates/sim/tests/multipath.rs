@@ -1,0 +1,331 @@
+//! SCTP over several paths, compared with the paper (Caro, Amer, Stewart, "Rethinking End-to-End Failover with Transport Layer
+//! Multihoming") and with ns-2 and its SCTP module.
+
+use std::time::Duration;
+
+use model::caro::failure_detection_s;
+use proptest::prelude::*;
+use proto::Instant;
+use proto::sctp::association::AssociationEvent;
+use proto::sctp::{PathId, SctpConfig, SctpMessage, UserData};
+use steadfast_sim::multipath::{MultipathNetwork, PathConfig, PathCutTime};
+use steadfast_sim::scenario::multipath::{MultipathPolicy, MultipathTransfer, TransferResult};
+
+fn path(delay_ms: u64, loss_percent: u32) -> PathConfig {
+    PathConfig {
+        delay: Duration::from_millis(delay_ms),
+        loss: f64::from(loss_percent) / 100.0,
+        ..PathConfig::default()
+    }
+}
+
+/// The results of a transfer with several seeds.
+fn runs(scenario: &MultipathTransfer, seeds: u64) -> Vec<TransferResult> {
+    let run = |seed| {
+        MultipathTransfer {
+            seed,
+            ..scenario.clone()
+        }
+        .run()
+    };
+    (1..=seeds)
+        .map(|seed| run(seed).expect("a valid scenario"))
+        .collect()
+}
+
+fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len() as f64;
+    values.sum::<f64>() / count
+}
+
+fn seconds(result: &TransferResult) -> f64 {
+    result.from_init_s.expect("a complete transfer")
+}
+
+/// Paper, section III.3: 122.3 s. ns-2: time from INIT, for each receive buffer, with and without delayed acknowledgements.
+#[test]
+fn a_transfer_without_loss_takes_as_long_as_in_ns2() {
+    let paper = MultipathTransfer::default().run().expect("valid");
+    let from_data = paper.from_data_s.expect("complete");
+    assert!((from_data - 122.3).abs() < 0.05, "{from_data}");
+    assert_eq!((paper.packets, paper.retransmissions), (57_773, 0));
+    let ns2 = [
+        (false, 65_536, 2, 122.4914),
+        (false, 65_536, 1, 120.6560),
+        (false, 32_768, 2, 244.0032),
+        (false, 32_768, 1, 240.6690),
+        (false, 131_072, 2, 70.8812),
+        (true, 65_536, 2, 122.4284),
+        (true, 65_536, 1, 120.6770),
+    ];
+    for (is_release_38, receive_buffer, sack_every, wanted) in ns2 {
+        let scenario = MultipathTransfer {
+            is_release_38,
+            receive_buffer,
+            sack_every,
+            ..MultipathTransfer::default()
+        };
+        let took = seconds(&scenario.run().expect("valid"));
+        assert!(
+            (took - wanted).abs() < 0.002 * wanted,
+            "{receive_buffer} {sack_every}: {took}, ns-2 {wanted}"
+        );
+    }
+}
+
+/// ns-2 (release 3.6): mean time in seconds and its standard error for losses of primary and alternate in percent, and PMR.
+#[test]
+fn a_transfer_with_losses_takes_as_long_as_in_ns2() {
+    let ns2 = [
+        (1, 0, 0, 428.2, 3.5),
+        (3, 3, 0, 808.1, 2.5),
+        (3, 3, 5, 811.2, 3.7),
+        (5, 5, 0, 1225.6, 5.8),
+        (5, 5, 5, 1226.8, 7.6),
+        (8, 10, 0, 2329.3, 16.1),
+        (8, 10, 5, 2449.6, 20.6),
+    ];
+    for (primary, alternate, path_max_retrans, wanted, error) in ns2 {
+        let scenario = MultipathTransfer {
+            paths: vec![path(25, primary), path(25, alternate)],
+            path_max_retrans,
+            ..MultipathTransfer::default()
+        };
+        let took = mean(runs(&scenario, 10).iter().map(seconds));
+        let bound = 0.03 * wanted + 3.0 * error;
+        assert!(
+            (took - wanted).abs() < bound,
+            "{primary} {alternate} {path_max_retrans}: {took}, ns-2 {wanted}"
+        );
+    }
+}
+
+/// Paper, section III.2: with a loss of 3 %, nearly every transfer with PMR = 0 has a spurious failover (ns-2: 6.1 of them), few with
+/// PMR = 1 (paper 9 %, ns-2 14 %), none with PMR = 5.
+#[test]
+fn spurious_failovers_are_as_frequent_as_in_ns2() {
+    let failovers = |path_max_retrans| {
+        let scenario = MultipathTransfer {
+            paths: vec![path(25, 3), path(25, 5)],
+            path_max_retrans,
+            ..MultipathTransfer::default()
+        };
+        let results = runs(&scenario, 20);
+        let spurious = results.iter().filter(|result| result.failovers > 0).count();
+        (
+            spurious,
+            mean(results.iter().map(|result| f64::from(result.failovers))),
+        )
+    };
+    let (spurious, count) = failovers(0);
+    assert!(
+        spurious >= 19 && (4.5..8.5).contains(&count),
+        "{spurious} of 20, {count} each"
+    );
+    assert!(failovers(1).0 <= 7);
+    assert_eq!(failovers(5).0, 0);
+}
+
+/// A bulk transfer whose primary path is cut. Returns the seconds from the cut to the declared failure.
+fn detection(path_max_retrans: u32, rto_min: u64) -> f64 {
+    let cut = PathCutTime {
+        from: Duration::from_secs(100),
+        until: Duration::from_secs(100_000),
+    };
+    let paths = [
+        PathConfig {
+            cuts: vec![cut],
+            ..PathConfig::default()
+        },
+        PathConfig::default(),
+    ];
+    let config = SctpConfig {
+        path_max_retrans,
+        rto_min: Duration::from_secs(rto_min),
+        rto_initial: Duration::from_secs(rto_min),
+        heartbeat_interval: None,
+        ..SctpConfig::paper()
+    };
+    let mut network = MultipathNetwork::new([config; 2], &paths, 1).expect("valid");
+    network.connect();
+    let failed = AssociationEvent::PathFailed(PathId(0));
+    while let Some(host) = network.step(Instant::ZERO + Duration::from_secs(1000)) {
+        let now = network.now();
+        if let Some(association) = network.association(host) {
+            while association.receive().is_some() {}
+            let message = SctpMessage {
+                stream: 0,
+                protocol: 0,
+                is_unordered: false,
+                data: UserData::Counted(1452),
+            };
+            // A trickle before the cut, so that the last packet before it is answered.
+            while host == 0
+                && association.unacknowledged() < 3000
+                && association.send(message.clone()).is_ok()
+            {}
+        }
+        network.settle(host);
+        if let Some((at, _)) = network.events(0).iter().find(|(_, event)| *event == failed) {
+            return at.since(Instant::ZERO + cut.from).as_secs_f64();
+        }
+        assert!(now < Instant::ZERO + Duration::from_secs(999));
+    }
+    f64::NAN
+}
+
+/// Paper, sections II and III.2, and the closed form.
+#[test]
+fn a_failure_is_detected_when_the_closed_form_says() {
+    for (path_max_retrans, rto_min, paper) in [
+        (5, 1, 63.0),
+        (5, 60, 360.0),
+        (3, 1, 15.0),
+        (6, 1, 123.0),
+        (0, 1, 1.0),
+    ] {
+        assert_eq!(failure_detection_s(path_max_retrans, rto_min as f64, 60.0), paper);
+        let took = detection(path_max_retrans, rto_min);
+        // The first timer began up to a round trip before the cut; later packets are sent when it has run out.
+        assert!(
+            (took - paper).abs() < 0.2,
+            "PMR {path_max_retrans}: {took}, {paper}"
+        );
+    }
+}
+
+/// The time that a cut of the primary path adds to a transfer, seconds.
+fn delay_by_a_cut(policy: MultipathPolicy, path_max_retrans: u32) -> f64 {
+    let whole = MultipathTransfer {
+        bytes: 20_000_000,
+        policy,
+        path_max_retrans,
+        ..MultipathTransfer::default()
+    };
+    let mut cut = whole.clone();
+    cut.paths[0].cuts = vec![PathCutTime {
+        from: Duration::from_secs(10),
+        until: Duration::from_secs(100_000),
+    }];
+    seconds(&cut.run().expect("valid")) - seconds(&whole.run().expect("valid"))
+}
+
+/// Paper, section V: the proposed mechanism does not wait for the detection of the failure.
+#[test]
+fn the_proposed_mechanism_and_rfc_7829_do_not_wait_for_the_detection() {
+    let waiting = delay_by_a_cut(MultipathPolicy::DormantHop, 5);
+    assert!((55.0..70.0).contains(&waiting), "{waiting}");
+    for (policy, path_max_retrans) in [
+        (MultipathPolicy::Proposed, 5),
+        (MultipathPolicy::PotentiallyFailed, 5),
+        (MultipathPolicy::DormantHop, 0),
+    ] {
+        let moving = delay_by_a_cut(policy, path_max_retrans);
+        assert!((0.5..4.0).contains(&moving), "{policy:?}: {moving}");
+    }
+}
+
+/// Paper, section IV: a permanent failover helps if the alternate path is better, and harms if it is worse; an informed one only helps.
+#[test]
+fn an_informed_failover_gains_where_cpt_gains_and_loses_nothing_where_cpt_loses() {
+    let time = |policy, change_over, alternate: &PathConfig| {
+        let scenario = MultipathTransfer {
+            bytes: 20_000_000,
+            paths: vec![path(25, 5), alternate.clone()],
+            path_max_retrans: 0,
+            policy,
+            change_over,
+            ..MultipathTransfer::default()
+        };
+        mean(runs(&scenario, 5).iter().map(seconds))
+    };
+    let (hop, informed) = (MultipathPolicy::DormantHop, MultipathPolicy::Informed);
+    let (better, worse) = (path(25, 0), path(85, 5));
+    let temporary = time(hop, None, &better);
+    assert!(time(hop, Some(0), &better) < 0.5 * temporary);
+    assert!(time(informed, None, &better) < 0.5 * temporary);
+    let temporary = time(hop, None, &worse);
+    assert!(time(hop, Some(0), &worse) > 1.2 * temporary);
+    assert!(time(informed, None, &worse) < 1.05 * temporary);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let scenario = MultipathTransfer {
+        bytes: 1_000_000,
+        paths: vec![path(25, 5), path(85, 5)],
+        path_max_retrans: 0,
+        ..MultipathTransfer::default()
+    };
+    assert_eq!(runs(&scenario, 3), runs(&scenario, 3));
+    let other = MultipathTransfer {
+        seed: 9,
+        ..scenario.clone()
+    };
+    assert_ne!(other.run(), scenario.run());
+}
+
+#[test]
+fn an_invalid_network_is_refused() {
+    let none = MultipathTransfer {
+        paths: Vec::new(),
+        ..MultipathTransfer::default()
+    };
+    let message = none.run().map_err(|error| error.to_string());
+    assert_eq!(message, Err("there must be 1 to 8 paths, not 0".to_owned()));
+    let certain = MultipathTransfer {
+        paths: vec![path(25, 101)],
+        ..MultipathTransfer::default()
+    };
+    assert!(certain.run().is_err());
+}
+
+fn policies() -> impl Strategy<Value = MultipathPolicy> {
+    prop::sample::select(vec![
+        MultipathPolicy::DormantLastDest,
+        MultipathPolicy::DormantPrimary,
+        MultipathPolicy::DormantHop,
+        MultipathPolicy::Proposed,
+        MultipathPolicy::PotentiallyFailed,
+        MultipathPolicy::Informed,
+    ])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Every policy delivers every byte, over one to four paths that lose packets and are cut one after the other.
+    #[test]
+    fn every_policy_delivers_everything(
+        policy in policies(),
+        path_max_retrans in 0..6_u32,
+        change_over in prop::option::of(0..4_u32),
+        losses in prop::collection::vec(0..10_u32, 1..5),
+        is_release_38 in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let mut paths: Vec<PathConfig> = losses.iter().map(|loss| path(25, *loss)).collect();
+        let count = paths.len() as u64;
+        for (number, path) in (0..).zip(&mut paths) {
+            // Each path is cut for three seconds in turn, and never all at once.
+            let cut = |round: u64| {
+                let from = Duration::from_secs(4 * (round * count + number) + 2);
+                PathCutTime { from, until: from + Duration::from_secs(3) }
+            };
+            path.cuts = (0..10).map(cut).collect();
+        }
+        let scenario = MultipathTransfer {
+            bytes: 3_000_000,
+            paths,
+            path_max_retrans,
+            policy,
+            change_over,
+            is_release_38,
+            seed,
+            ..MultipathTransfer::default()
+        };
+        let result = scenario.run().expect("valid");
+        prop_assert_eq!(result.delivered, 3_000_000);
+        prop_assert!(result.from_init_s.is_some());
+    }
+}
