@@ -82,8 +82,9 @@ impl Arrivals {
             0 => TsnArrival::Duplicate,
             _ if is_in_run => TsnArrival::Duplicate,
             1 => TsnArrival::New,
-            // Gap reports count with 16 bits.
-            2..=0xffff if joins || self.runs.len() < RUNS_MAX => TsnArrival::New,
+            // Gap reports count with 16 bits. Half of them is the most: each message between two of the same stream has a TSN, so SSNs, which
+            // have 16 bits with a sign, can be compared then.
+            2..=0x7fff if joins || self.runs.len() < RUNS_MAX => TsnArrival::New,
             _ => TsnArrival::TooFar,
         }
     }
@@ -215,7 +216,8 @@ mod tests {
         assert_eq!(sack.gaps, [(3, 4), (10, 10)]);
         assert_eq!(sack.duplicates, [first.plus(3)]);
         assert_eq!(arrived.verdict(first.minus(1)), TsnArrival::Duplicate);
-        assert_eq!(arrived.verdict(first.plus(0x1_0000)), TsnArrival::TooFar);
+        assert_eq!(arrived.verdict(first.plus(0x7ffe)), TsnArrival::New);
+        assert_eq!(arrived.verdict(first.plus(0x7fff)), TsnArrival::TooFar);
     }
 
     proptest! {

@@ -162,6 +162,18 @@ impl SctpChunk {
         Ok(chunk)
     }
 
+    /// The chunk, which was read from a packet of `packet` bytes. Data that is less than half of the packet is copied: it may stay in the
+    /// receive buffer for long, and would keep the whole packet in memory.
+    pub(super) fn detached(mut self, packet: usize) -> Self {
+        if let Self::Data(chunk) = &mut self
+            && let UserData::Bytes(bytes) = &mut chunk.data
+            && bytes.len() < packet / 2
+        {
+            *bytes = Bytes::copy_from_slice(bytes);
+        }
+        self
+    }
+
     /// The chunk's type.
     pub const fn kind(&self) -> u8 {
         match self {

@@ -14,9 +14,10 @@ use super::tlv::padded;
 /// Protocols".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetransmissionPolicy {
-    /// Every retransmission goes to another destination than the chunk went to last (RFC 9260 §6.4.1).
+    /// Every retransmission goes to another destination than the chunk went to last. RFC 2960 §6.4 wanted this. The paper compares it.
     Alternate,
-    /// A fast retransmission goes to the destination of new data. A retransmission after a timeout goes to another destination.
+    /// A fast retransmission goes to the destination that the chunk went to last, or to that of new data if that one has failed. A
+    /// retransmission after a timeout goes to another destination (RFC 9260 §6.4).
     FastSame,
 }
 
@@ -125,7 +126,7 @@ impl Default for SctpConfig {
             sack_every: 2,
             heartbeat_interval: Some(Duration::from_secs(30)),
             decays_when_idle: true,
-            retransmission: RetransmissionPolicy::Alternate,
+            retransmission: RetransmissionPolicy::FastSame,
             failover: FailoverPolicy::Temporary {
                 dormant: DormantAction::LastDest,
                 change_over: None,
@@ -171,14 +172,14 @@ impl SctpConfig {
             ("missing_reports", self.missing_reports == 0),
             ("max_burst", self.max_burst == 0),
             ("sack_every", self.sack_every == 0),
-            ("cookie_life", self.cookie_life.is_zero()),
+            ("cookie_life in milliseconds", millis(self.cookie_life) == 0),
         ];
         if let Some((field, _)) = positive.into_iter().find(|(_, is_zero)| *is_zero) {
             return Err(InvalidSctp::Zero(field));
         }
         // RFC 9260 §3.3.2: a window of less than 1500 bytes is not allowed. A packet must have room for INIT ACK with its cookie.
         let least = [
-            ("path_mtu", self.path_mtu, self.lower_headers + 512),
+            ("path_mtu", self.path_mtu, self.lower_headers.saturating_add(512)),
             ("receive_buffer", self.receive_buffer, self.path_mtu.max(1500)),
             ("send_buffer", self.send_buffer, self.path_mtu),
             ("initial_window", self.initial_window, self.path_mtu),
@@ -192,6 +193,12 @@ impl SctpConfig {
         let most = [
             ("path_mtu", u64::from(self.path_mtu), 65_535),
             ("lower_headers", u64::from(self.lower_headers), 1024),
+            ("threshold_floor", u64::from(self.threshold_floor), 1024),
+            (
+                "cookie_life in milliseconds",
+                millis(self.cookie_life),
+                86_400_000,
+            ),
             ("receive_buffer", u64::from(self.receive_buffer), 1 << 30),
             ("send_buffer", u64::from(self.send_buffer), 1 << 30),
             ("sack_delay in milliseconds", millis(self.sack_delay), 500),

@@ -162,6 +162,22 @@ mod tests {
         assert_eq!(path.window(), window + 1468);
     }
 
+    /// §7.2.2: acknowledgements that come while the window is not full count for one growth at most.
+    #[test]
+    fn an_application_that_sends_little_saves_up_no_growth() {
+        let mut path = window();
+        path.window = 20_000;
+        path.on_sent(10_000);
+        for _ in 0..1000 {
+            path.on_acked(1468, 10_000);
+        }
+        assert_eq!(path.window(), 20_000);
+        for _ in 0..3 {
+            path.on_acked(1468, 30_000);
+        }
+        assert_eq!(path.window(), 20_000 + 1468);
+    }
+
     #[test]
     fn losses_shrink_it_but_not_below_the_floor() {
         let mut path = window();

@@ -60,6 +60,11 @@ impl CookieContent {
         life + extension(preservative, life)
     }
 
+    /// The source of the INIT, where the INIT ACK went. A cookie that comes back proves that the peer has this address (RFC 9260 §5.4).
+    pub fn source(&self) -> Option<IpAddr> {
+        self.peer.addresses.first().copied()
+    }
+
     /// The cookie's bytes. `life` is the configured life.
     pub fn sign(&self, secret: &SctpSecret, life: Duration) -> Bytes {
         let epoch = epoch(self.made_at, life);

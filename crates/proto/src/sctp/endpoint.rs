@@ -22,8 +22,11 @@ use super::cause::ErrorCause;
 use super::chunk::{InitChunk, SctpChunk};
 use super::config::{InvalidSctp, SctpConfig};
 use super::cookie::{CookieContent, CookieVerdict};
+use super::destination::Destination;
 use super::packet::SctpPacket;
 use super::parameter::InitParameter;
+pub use super::registry::AssociationId;
+use super::registry::{AssociationRegistry, RegistryKeys};
 use super::secret::SctpSecret;
 use super::state::AssociationState;
 use super::terms::{InitRefusal, InitTerms, PATHS_MAX};
@@ -32,12 +35,6 @@ use crate::Instant;
 
 /// Most answers to strangers that wait to be sent. More are dropped: strangers ask again.
 const ANSWERS_MAX: usize = 64;
-/// Most cookies that are remembered as used.
-const USED_COOKIES_MAX: usize = 4096;
-
-/// Number of an association at its endpoint. It is not used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AssociationId(u64);
 
 /// Why an endpoint does not call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -48,9 +45,6 @@ pub enum ConnectError {
     /// There is an association with this peer already.
     #[error("there is an association with {0} port {1} already")]
     Exists(IpAddr, u16),
-    /// There are too many associations.
-    #[error("{0} associations are the most that are configured")]
-    Full(usize),
 }
 
 /// Counters of an endpoint: packets that belong to no association.
@@ -82,14 +76,11 @@ pub struct SctpEndpoint {
     /// Calls are answered as long as there are fewer associations than this.
     associations_max: usize,
     associations: FxHashMap<AssociationId, Association>,
-    by_tag: FxHashMap<u32, AssociationId>,
-    by_peer: FxHashMap<(IpAddr, u16), AssociationId>,
+    registry: AssociationRegistry,
     next: u64,
     /// Associations that may have something to send or to tell.
     touched: VecDeque<AssociationId>,
     answers: VecDeque<SctpTransmit>,
-    /// Tags of associations that came from a cookie and have ended, until their cookies are stale.
-    used_cookies: VecDeque<(Instant, u32)>,
     events: VecDeque<(AssociationId, AssociationEvent)>,
     counts: EndpointCounts,
 }
@@ -115,12 +106,10 @@ impl SctpEndpoint {
             addresses,
             associations_max,
             associations: FxHashMap::default(),
-            by_tag: FxHashMap::default(),
-            by_peer: FxHashMap::default(),
+            registry: AssociationRegistry::default(),
             next: 0,
             touched: VecDeque::new(),
             answers: VecDeque::new(),
-            used_cookies: VecDeque::new(),
             events: VecDeque::new(),
             counts: EndpointCounts::default(),
         })
@@ -153,7 +142,7 @@ impl SctpEndpoint {
         Some(association)
     }
 
-    /// Calls a peer. The first of its addresses is the primary destination.
+    /// Calls a peer. The INIT goes to the first of its addresses. The one that answers is the primary destination.
     ///
     /// # Errors
     /// If there can be no such association.
@@ -166,22 +155,29 @@ impl SctpEndpoint {
         if peer.is_empty() || peer.len() > PATHS_MAX {
             return Err(ConnectError::Addresses(peer.len()));
         }
-        if let Some(known) = peer
-            .iter()
-            .find(|address| self.by_peer.contains_key(&(**address, port)))
-        {
+        if let Some(known) = peer.iter().find(|address| {
+            self.registry
+                .by_peer(std::slice::from_ref(address), port)
+                .is_some()
+        }) {
             return Err(ConnectError::Exists(*known, port));
+        }
+        let mut addresses = Vec::with_capacity(peer.len());
+        for address in peer {
+            if !addresses.contains(address) {
+                addresses.push(*address);
+            }
         }
         let names = self.new_names(port);
         let (config, secret) = (self.config, self.secret.child());
-        let association = Association::connect(config, secret, names, &self.addresses, peer, now);
-        Ok(self.insert(association))
+        let association = Association::connect(config, secret, names, &self.addresses, &addresses, now);
+        Ok(self.insert(now, association))
     }
 
     fn new_names(&mut self, peer_port: u16) -> AssociationNames {
         let local_tag = loop {
             let tag = self.secret.draw_tag();
-            if !self.by_tag.contains_key(&tag) {
+            if self.registry.by_tag(tag).is_none() {
                 break tag;
             }
         };
@@ -194,40 +190,43 @@ impl SctpEndpoint {
         }
     }
 
-    fn insert(&mut self, association: Association) -> AssociationId {
+    fn insert(&mut self, now: Instant, association: Association) -> AssociationId {
         let id = AssociationId(self.next);
         self.next += 1;
         self.associations.insert(id, association);
-        self.index(id);
-        touch(&mut self.touched, id);
+        self.refresh(now, id);
         id
     }
 
-    /// Lists the association under its tag and its peer's addresses.
-    fn index(&mut self, id: AssociationId) {
-        let Some(association) = self.associations.get(&id) else {
-            return;
-        };
-        self.by_tag.insert(association.local_tag(), id);
-        for path in association.destinations() {
-            self.by_peer
-                .entry((path.address(), association.peer_port()))
-                .or_insert(id);
-        }
+    /// An association may have changed: it is asked for packets and news, and listed under the keys that it has now. One that has ended is
+    /// not listed, so its peer may call again while its last messages are not read yet.
+    fn refresh(&mut self, now: Instant, id: AssociationId) {
+        touch(&mut self.touched, id);
+        self.relist(now, id);
     }
 
-    /// Removes an association that has ended. Its cookie must not make another one.
-    fn remove(&mut self, now: Instant, id: AssociationId) {
-        self.by_tag.retain(|_, listed| *listed != id);
-        self.by_peer.retain(|_, listed| *listed != id);
-        let Some(association) = self.associations.remove(&id) else {
+    fn relist(&mut self, now: Instant, id: AssociationId) {
+        let Some(association) = self.associations.get_mut(&id) else {
             return;
         };
-        let until = now + CookieContent::life(u32::MAX, self.config.cookie_life);
-        if self.used_cookies.len() >= USED_COOKIES_MAX {
-            self.used_cookies.pop_front();
+        if !association.take_renamed() {
+            return;
         }
-        self.used_cookies.push_back((until, association.local_tag()));
+        let until = now + CookieContent::life(u32::MAX, self.config.cookie_life);
+        if association.state() == AssociationState::Closed {
+            self.registry.remove(id, until);
+            return;
+        }
+        let confirmed = association
+            .destinations()
+            .iter()
+            .filter(|path| path.is_confirmed());
+        let keys = RegistryKeys {
+            tag: association.local_tag(),
+            port: association.peer_port(),
+            addresses: confirmed.map(Destination::address).collect(),
+        };
+        self.registry.list(id, keys, until);
     }
 
     /// A packet with a valid checksum came from `from`.
@@ -251,27 +250,39 @@ impl SctpEndpoint {
             }
             _ => {}
         }
-        let by_peer = || self.by_peer.get(&(from, packet.source_port));
-        let Some(id) = self.by_tag.get(&packet.tag).or_else(by_peer).copied() else {
+        let Some((id, association)) = self.find(packet.tag, &[from], packet.source_port) else {
             self.on_stray(from, &packet);
             return;
         };
-        if let Some(association) = self.associations.get_mut(&id) {
-            let (tag, paths) = (association.local_tag(), association.destinations().len());
-            association.handle_packet(now, from, packet);
-            let is_same = tag == association.local_tag() && paths == association.destinations().len();
-            touch(&mut self.touched, id);
-            if !is_same {
-                self.index(id);
-            }
+        // The SHUTDOWN COMPLETE of an earlier association was lost, and its peer answers nothing else (RFC 9260 §8.5.1 E).
+        if association.state().is_setup() && packet.chunks.first() == Some(&SctpChunk::ShutdownAck) {
+            self.on_stray(from, &packet);
+            return;
         }
+        association.handle_packet(now, from, packet);
+        self.refresh(now, id);
+    }
+
+    /// The association with this tag. If there is none, the one that has one of these addresses of a peer.
+    fn find(
+        &mut self,
+        tag: u32,
+        addresses: &[IpAddr],
+        port: u16,
+    ) -> Option<(AssociationId, &mut Association)> {
+        let by_peer = || self.registry.by_peer(addresses, port);
+        let id = self.registry.by_tag(tag).or_else(by_peer)?;
+        Some((id, self.associations.get_mut(&id)?))
     }
 
     fn on_init(&mut self, now: Instant, from: IpAddr, packet: &SctpPacket, init: &InitChunk) {
-        // RFC 9260 §8.5.1 A: an INIT carries no tag.
+        if packet.tag != 0 {
+            self.counts.refused_inits += 1; // RFC 9260 §8.5.1 A: an INIT carries no tag
+            return;
+        }
         let terms = match InitTerms::read(init, from) {
-            Ok(terms) if packet.tag == 0 => terms,
-            Ok(_) | Err(InitRefusal::Silent) => {
+            Ok(terms) => terms,
+            Err(InitRefusal::Silent) => {
                 self.counts.refused_inits += 1;
                 return;
             }
@@ -294,8 +305,8 @@ impl SctpEndpoint {
         packet: &SctpPacket,
         terms: &InitTerms,
     ) -> Option<(AssociationNames, (u32, u32))> {
-        let id = self.by_peer.get(&(from, packet.source_port)).copied();
-        let Some((id, association)) = id.and_then(|id| Some((id, self.associations.get_mut(&id)?))) else {
+        // Any of its addresses may belong to an association (RFC 9260 §5.1.2, rule D).
+        let Some((id, association)) = self.find(0, &terms.addresses, packet.source_port) else {
             if self.associations.len() >= self.associations_max {
                 self.refuse(from, packet, terms.tag, vec![ErrorCause::OutOfResource]);
                 return None;
@@ -304,23 +315,27 @@ impl SctpEndpoint {
         };
         let (names, peer_tag) = association.names();
         let ties = (names.local_tag, peer_tag);
+        let new = association.new_addresses(terms);
         match association.state() {
             AssociationState::ShutdownAckSent => {
                 association.on_init_while_ending(from);
                 touch(&mut self.touched, id);
                 None
             }
-            // Both ends call each other: the answer names what this end's INIT named (RFC 9260 §5.2.1).
-            AssociationState::CookieWait | AssociationState::CookieEchoed => Some((names, ties)),
+            // Both ends call each other: the answer names what this end's INIT named (RFC 9260 §5.2.1). It tells the tag, so it goes only
+            // where the INIT went.
+            AssociationState::CookieWait if association.has_address(from) => Some((names, ties)),
+            AssociationState::CookieWait => {
+                self.counts.refused_inits += 1;
+                None
+            }
+            AssociationState::CookieEchoed if new.is_empty() => Some((names, ties)),
+            _ if new.is_empty() => Some((self.new_names(packet.source_port), ties)),
             _ => {
-                let new = association.new_addresses(terms);
-                if !new.is_empty() {
-                    let bytes: Vec<u8> = new.iter().flat_map(InitParameter::to_bytes).collect();
-                    let cause = ErrorCause::RestartWithNewAddresses(bytes.into());
-                    self.refuse(from, packet, terms.tag, vec![cause]);
-                    return None;
-                }
-                Some((self.new_names(packet.source_port), ties))
+                let bytes: Vec<u8> = new.iter().flat_map(InitParameter::to_bytes).collect();
+                let cause = ErrorCause::RestartWithNewAddresses(bytes.into());
+                self.refuse(from, packet, terms.tag, vec![cause]);
+                None
             }
         }
     }
@@ -386,17 +401,10 @@ impl SctpEndpoint {
 
     /// A cookie came back (RFC 9260 §5.1.5). Returns whether the rest of the packet belongs to its association.
     fn on_cookie_echo(&mut self, now: Instant, from: IpAddr, packet: &SctpPacket, cookie: &Bytes) -> bool {
-        let content = match CookieContent::verify(cookie, &self.secret, self.config.cookie_life, now) {
-            CookieVerdict::Valid(content) => content,
-            // The COOKIE ACK was lost for longer than the cookie lived (RFC 9260 §5.2.4, rule 3).
-            CookieVerdict::Stale(content, _) if self.is_known(&content) => content,
-            CookieVerdict::Stale(content, late) => {
-                self.counts.stale_cookies += 1;
-                let micros = u32::try_from(late.as_micros()).unwrap_or(u32::MAX);
-                let error = SctpChunk::Error(vec![ErrorCause::StaleCookie(micros)]);
-                self.answer(from, packet, content.peer.tag, error);
-                return false;
-            }
+        let (content, late) = match CookieContent::verify(cookie, &self.secret, self.config.cookie_life, now)
+        {
+            CookieVerdict::Valid(content) => (content, None),
+            CookieVerdict::Stale(content, late) => (content, Some(late)),
             CookieVerdict::Forged => {
                 self.counts.forged_cookies += 1;
                 return false;
@@ -407,18 +415,22 @@ impl SctpEndpoint {
             self.counts.forged_cookies += 1;
             return false;
         }
-        let by_peer = || self.by_peer.get(&(from, packet.source_port));
-        if let Some(id) = self.by_tag.get(&packet.tag).or_else(by_peer).copied() {
-            touch(&mut self.touched, id);
-            let association = self.associations.get_mut(&id);
-            let counts = association.is_some_and(|association| association.on_cookie(now, from, &content));
-            self.index(id);
+        // The COOKIE ACK may be lost for longer than the cookie lives (RFC 9260 §5.2.4, rule 3).
+        if let Some(late) = late
+            && !self.is_known(&content)
+        {
+            self.counts.stale_cookies += 1;
+            let micros = u32::try_from(late.as_micros()).unwrap_or(u32::MAX);
+            let error = SctpChunk::Error(vec![ErrorCause::StaleCookie(micros)]);
+            self.answer(from, packet, content.peer.tag, error);
+            return false;
+        }
+        if let Some((id, association)) = self.find(packet.tag, &content.peer.addresses, packet.source_port) {
+            let counts = association.on_cookie(now, from, &content);
+            self.refresh(now, id);
             return counts;
         }
-        while self.used_cookies.front().is_some_and(|(until, _)| now >= *until) {
-            self.used_cookies.pop_front();
-        }
-        if self.used_cookies.iter().any(|(_, tag)| *tag == content.local_tag) {
+        if self.registry.is_used(now, content.local_tag) {
             self.counts.replayed_cookies += 1;
             return false;
         }
@@ -435,16 +447,14 @@ impl SctpEndpoint {
         }
         let secret = self.secret.child();
         let association = Association::accept(self.config, secret, &content, from, now);
-        self.insert(association);
+        self.insert(now, association);
         true
     }
 
     /// Whether the cookie's association exists.
     fn is_known(&self, content: &CookieContent) -> bool {
-        let association = self
-            .by_tag
-            .get(&content.local_tag)
-            .and_then(|id| self.associations.get(id));
+        let id = self.registry.by_tag(content.local_tag);
+        let association = id.and_then(|id| self.associations.get(&id));
         association.is_some_and(|association| association.names().1 == content.peer.tag)
     }
 
@@ -513,12 +523,14 @@ impl SctpEndpoint {
             if let Some(transmit) = association.poll_transmit(now) {
                 return Some(transmit);
             }
-            self.touched.pop_front();
             while let Some(event) = association.poll_event() {
                 self.events.push_back((id, event));
             }
-            if association.state() == AssociationState::Closed && !association.has_unread() {
-                self.remove(now, id);
+            let is_over = association.state() == AssociationState::Closed && !association.has_unread();
+            self.relist(now, id);
+            self.touched.pop_front();
+            if is_over {
+                self.associations.remove(&id);
             }
         }
         None

@@ -19,6 +19,7 @@ pub mod packet;
 mod parameter;
 mod paths;
 mod reassembly;
+mod registry;
 mod rto;
 mod secret;
 mod send_queue;

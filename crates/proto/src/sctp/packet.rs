@@ -55,7 +55,7 @@ impl SctpPacket {
                 .ok_or(MalformedSctp::Length("a chunk"))?;
             let value = rest.take(of_value)?;
             rest.take(padding(length))?;
-            chunks.push(SctpChunk::parse(kind, flags, value)?);
+            chunks.push(SctpChunk::parse(kind, flags, value)?.detached(bytes.len()));
         }
         match chunks.len() {
             0 => return Err(MalformedSctp::Empty),

@@ -88,11 +88,15 @@ impl PathTable {
         self.failover
     }
 
-    /// `path` belongs to the peer. It becomes the primary destination if the primary does not.
+    /// `path` belongs to the peer. It becomes the primary destination if the primary does not. The policy is told if data may go to `path`
+    /// now.
     pub fn confirm(&mut self, path: PathId) {
+        let was_confirmed = self.get(path).is_confirmed();
         self.get_mut(path).confirm();
         if !self.get(self.primary).is_confirmed() {
             (self.primary, self.current) = (path, path);
+        } else if !was_confirmed && path != self.primary && self.get(path).is_usable() {
+            self.take(FailoverEvent::AlternateAnswers, path);
         }
     }
 
@@ -111,6 +115,11 @@ impl PathTable {
         }
     }
 
+    /// Whether some destination is usable and its last probe or chunk was answered.
+    pub fn has_healthy(&self) -> bool {
+        self.all.iter().any(|path| path.is_usable() && path.errors() == 0)
+    }
+
     fn has_usable(&self) -> bool {
         self.all.iter().any(Destination::is_usable)
     }
@@ -126,10 +135,17 @@ impl PathTable {
         (1..count).map(move |step| PathId(((path.index() + step) % count) as u8))
     }
 
-    /// The next usable destination after `path`. If no other is usable: the next one that belongs to the peer.
+    /// The next usable destination after `path`. If no other is usable: `path` itself if it is usable, else the next one that belongs to
+    /// the peer.
     pub fn alternate(&self, path: PathId) -> PathId {
         let usable = self.others(path).find(|next| self.get(*next).is_usable());
-        usable.unwrap_or_else(|| self.hop(path))
+        usable.unwrap_or_else(|| {
+            if self.get(path).is_usable() {
+                path
+            } else {
+                self.hop(path)
+            }
+        })
     }
 
     /// The next destination after `path` that belongs to the peer.

@@ -26,6 +26,17 @@ pub(super) enum ChunkAdmission {
     Stuck,
 }
 
+/// Fragments of one message, with TSNs that follow each other.
+#[derive(Clone, Copy, Debug)]
+struct FragmentRun {
+    /// Number of the last one.
+    last: u64,
+    /// The first one begins the message.
+    begins: bool,
+    /// The last one ends it.
+    ends: bool,
+}
+
 /// A message with its bytes in the buffer.
 #[derive(Debug)]
 struct HeldMessage {
@@ -47,7 +58,9 @@ struct InboundStream {
 pub(super) struct Reassembly {
     /// Fragments of incomplete messages, by their number. A TSN gets its number from its distance to `last`.
     fragments: BTreeMap<u64, DataChunk>,
-    /// The TSN and the number of a chunk that arrived lately.
+    /// The same fragments as runs, by the number of their first one.
+    runs: BTreeMap<u64, FragmentRun>,
+    /// The TSN and the number of the chunk that arrived last. All TSNs in the buffer are less than 2¹⁶ apart.
     last: (Tsn, u64),
     streams: Vec<InboundStream>,
     ready: VecDeque<HeldMessage>,
@@ -61,6 +74,7 @@ impl Reassembly {
     pub fn new(buffer: u32, first: Tsn, streams: u16) -> Self {
         Self {
             fragments: BTreeMap::new(),
+            runs: BTreeMap::new(),
             last: (first, 1 << 32),
             streams: Vec::new(),
             ready: VecDeque::new(),
@@ -68,6 +82,14 @@ impl Reassembly {
             buffer,
             streams_max: streams,
         }
+    }
+
+    /// The peer begins again with TSN `first`. Whole messages stay: the peer knows that they arrived.
+    pub fn restart(&mut self, first: Tsn, streams: u16) {
+        let ready = std::mem::take(&mut self.ready);
+        *self = Self::new(self.buffer, first, streams);
+        self.held = ready.iter().map(|held| held.bytes).sum();
+        self.ready = ready;
     }
 
     /// Number of streams that the peer may use.
@@ -103,6 +125,9 @@ impl Reassembly {
     /// Takes a chunk of an existing stream, for which there is room.
     pub fn accept(&mut self, chunk: DataChunk) {
         self.held += counted(chunk.data.len());
+        let ahead = i64::from(chunk.tsn.distance_from(self.last.0));
+        let number = self.last.1.saturating_add_signed(ahead);
+        self.last = (chunk.tsn, number);
         if chunk.begins && chunk.ends {
             let bytes = counted(chunk.data.len());
             self.complete(
@@ -117,33 +142,38 @@ impl Reassembly {
             );
             return;
         }
-        let number = self
-            .last
-            .1
-            .saturating_add_signed(i64::from(chunk.tsn.distance_from(self.last.0)));
-        self.last = (chunk.tsn, number);
+        let run = FragmentRun {
+            last: number,
+            begins: chunk.begins,
+            ends: chunk.ends,
+        };
         self.fragments.insert(number, chunk);
-        self.join(number);
+        self.join(number, run);
     }
 
-    /// Joins the fragments around `number` if they are a whole message.
-    fn join(&mut self, number: u64) {
-        let is_part =
-            |number: u64, fits: fn(&DataChunk) -> bool| self.fragments.get(&number).is_some_and(fits);
-        let (mut first, mut last) = (number, number);
-        while !is_part(first, |chunk| chunk.begins) {
-            if !is_part(first - 1, |chunk| !chunk.ends) {
-                return;
-            }
-            first -= 1;
+    /// Joins a run that begins at `first` with its neighbours, and its fragments if they are a whole message.
+    fn join(&mut self, mut first: u64, mut run: FragmentRun) {
+        let before = self.runs.range(..first).next_back();
+        if let Some((begin, before)) = before.map(|(begin, before)| (*begin, *before))
+            && before.last + 1 == first
+            && !before.ends
+            && !run.begins
+        {
+            (first, run.begins) = (begin, before.begins);
         }
-        while !is_part(last, |chunk| chunk.ends) {
-            if !is_part(last + 1, |chunk| !chunk.begins) {
-                return;
-            }
-            last += 1;
+        if let Some(behind) = self.runs.get(&(run.last + 1)).copied()
+            && !behind.begins
+            && !run.ends
+        {
+            self.runs.remove(&(run.last + 1));
+            (run.last, run.ends) = (behind.last, behind.ends);
         }
-        let parts: Vec<DataChunk> = (first..=last)
+        if !(run.begins && run.ends) {
+            self.runs.insert(first, run);
+            return;
+        }
+        self.runs.remove(&first);
+        let parts: Vec<DataChunk> = (first..=run.last)
             .filter_map(|number| self.fragments.remove(&number))
             .collect();
         let Some(head) = parts.first() else {
@@ -273,6 +303,37 @@ mod tests {
         assert_eq!(texts(&mut buffer), ["first", "second"]);
         buffer.accept(chunk(5, 1, true, true, "again"));
         assert_eq!(texts(&mut buffer), [""; 0]);
+        assert_eq!(buffer.window(), 10_000);
+    }
+
+    /// Each fragment is compared with its neighbours only. Otherwise this takes minutes.
+    #[test]
+    fn a_message_of_many_fragments_is_cheap() {
+        let mut buffer = Reassembly::new(u32::MAX / 2, Tsn(0), 4);
+        for tsn in 0..100_000 {
+            buffer.accept(chunk(tsn, 0, tsn == 0, false, "a"));
+        }
+        assert_eq!(buffer.runs.len(), 1);
+        buffer.accept(chunk(100_000, 0, false, true, "a"));
+        assert_eq!(texts(&mut buffer)[0].len(), 100_001);
+        assert!(buffer.fragments.is_empty() && buffer.runs.is_empty() && buffer.held == 0);
+    }
+
+    #[test]
+    fn whole_messages_move_the_numbers_of_fragments() {
+        let mut buffer = Reassembly::new(10_000, Tsn(0), 4);
+        let unordered = |tsn, begins, ends| DataChunk {
+            is_unordered: true,
+            ..chunk(tsn, 0, begins, ends, "a")
+        };
+        for _ in 0..10 {
+            for quarter in 0..4 {
+                buffer.accept(unordered(quarter << 30, true, true));
+            }
+            buffer.accept(unordered((3 << 30) + 1, true, false));
+            buffer.accept(unordered((3 << 30) + 2, false, true));
+            assert_eq!(texts(&mut buffer), ["a", "a", "a", "a", "aa"]);
+        }
         assert_eq!(buffer.window(), 10_000);
     }
 

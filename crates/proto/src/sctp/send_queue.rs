@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 
-use super::chunk::{DataChunk, SackChunk, SctpChunk};
+use super::chunk::{DATA_HEADER, DataChunk, SackChunk, SctpChunk};
 use super::config::{SctpConfig, counted};
 use super::destination::PathId;
 use super::message::SctpMessage;
@@ -37,6 +37,17 @@ enum ChunkFate {
     Marked(RetransmitCause),
 }
 
+/// Whether missing reports of a chunk count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReportsCount {
+    /// It was sent once, so all do.
+    Always,
+    /// If the SACK newly acknowledges a TSN after this one, which was the last one sent when the chunk was retransmitted.
+    After(Tsn),
+    /// It is not fast retransmitted again.
+    Never,
+}
+
 /// A chunk that was sent.
 #[derive(Clone, Debug)]
 struct SentChunk {
@@ -48,10 +59,14 @@ struct SentChunk {
     fate: ChunkFate,
     /// Missing reports since it was sent last.
     missing: u8,
-    /// Reports count if the SACK newly acknowledges a TSN after this one. `None`: it is not fast retransmitted again.
-    counts_after: Option<Tsn>,
+    reports_count: ReportsCount,
     /// When it was sent, if it measures the round-trip time. A chunk that is marked measures no more (Karn; RFC 9260 §6.3.1, C5).
     timed_at: Option<Instant>,
+}
+
+/// Bytes of the send buffer that a waiting message takes: its data and a header, so that many small messages are bounded, too.
+pub(super) const fn waiting_bytes(data: usize) -> usize {
+    data + DATA_HEADER
 }
 
 /// A SACK's meaning for one destination.
@@ -152,9 +167,9 @@ impl SendQueue {
         self.ssns.len()
     }
 
-    /// Bytes that wait or are not acknowledged cumulatively.
+    /// Bytes that wait or are not acknowledged cumulatively, with a header for each message and for each chunk.
     pub fn bytes(&self) -> usize {
-        self.waiting + self.held as usize
+        self.waiting + self.messages.len() * DATA_HEADER + self.held as usize
     }
 
     /// Everything was sent and acknowledged.
@@ -165,11 +180,6 @@ impl SendQueue {
     /// The cumulative TSN.
     pub const fn cumulative(&self) -> Tsn {
         self.first.minus(1)
-    }
-
-    /// Whether some chunk waits for its retransmission.
-    pub const fn has_marked(&self) -> bool {
-        self.marked > 0
     }
 
     /// Per destination: the last SACK's meaning.
@@ -295,21 +305,22 @@ impl SendQueue {
             path,
             fate: ChunkFate::InFlight,
             missing: 0,
-            counts_after: Some(tsn),
+            reports_count: ReportsCount::Always,
             timed_at,
         });
         Some(chunk)
     }
 
-    /// Why the first marked chunk is retransmitted, and where it was sent last.
-    pub fn first_marked(&self) -> Option<(RetransmitCause, PathId)> {
-        if self.marked == 0 {
-            return None;
-        }
-        self.sent.iter().find_map(|sent| match sent.fate {
+    /// Shows `choose` the marked chunks in their order, until it returns something: why a chunk is retransmitted, and where it was sent last.
+    pub fn find_marked<T>(&self, mut choose: impl FnMut(RetransmitCause, PathId) -> Option<T>) -> Option<T> {
+        let marked = self.sent.iter().filter_map(|sent| match sent.fate {
             ChunkFate::Marked(cause) => Some((cause, sent.path)),
             ChunkFate::InFlight | ChunkFate::GapAcked => None,
-        })
+        });
+        // There is no need to look behind the last one.
+        marked
+            .take(self.marked)
+            .find_map(|(cause, last)| choose(cause, last))
     }
 
     /// Puts marked chunks that `chosen` sends to `path` into a packet, as many as fit into `room`. Returns the bytes that are in flight
@@ -340,9 +351,9 @@ impl SendQueue {
             sent.path = path;
             sent.fate = ChunkFate::InFlight;
             sent.missing = 0;
-            sent.counts_after = match cause {
-                RetransmitCause::Fast if self.has_multiple => Some(highest),
-                RetransmitCause::Fast | RetransmitCause::Timeout => None,
+            sent.reports_count = match cause {
+                RetransmitCause::Fast if self.has_multiple => ReportsCount::After(highest),
+                RetransmitCause::Fast | RetransmitCause::Timeout => ReportsCount::Never,
             };
             bytes += sent.bytes;
             self.marked -= 1;
@@ -469,6 +480,7 @@ impl SendQueue {
                     }
                     change.note_acked(sent);
                     sent.fate = ChunkFate::GapAcked;
+                    sent.missing = 0;
                     sent.timed_at = None;
                     self.gap_acked += 1;
                     newly = Some(index);
@@ -488,19 +500,22 @@ impl SendQueue {
     /// Counts the missing reports of a SACK and marks chunks that have enough of them (RFC 9260 §7.2.4). Returns whether fast recovery
     /// begins.
     fn count_missing(&mut self, (newly, behind): (Option<usize>, usize), outcome: SackOutcome) -> bool {
-        let Some(highest) = newly else {
-            return false; // "highest TSN newly acknowledged": there is none
-        };
+        // A SACK that moves the cumulative TSN in fast recovery counts for all chunks that it reports missing, another one for those below
+        // the highest TSN newly acknowledged.
         let limit = if outcome.was_recovering && outcome.has_advanced {
             behind
         } else {
-            highest
+            newly.unwrap_or(0)
         };
-        let newly_acked = self.first.plus(highest as u32);
+        let newly_acked = newly.map(|index| self.first.plus(index as u32));
         let mut enters = false;
         let last = self.next().minus(1);
         for (index, sent) in self.sent.iter_mut().take(limit).enumerate() {
-            let counts = sent.counts_after.is_some_and(|after| newly_acked.is_after(after));
+            let counts = match sent.reports_count {
+                ReportsCount::Always => true,
+                ReportsCount::After(tsn) => newly_acked.is_some_and(|acked| acked.is_after(tsn)),
+                ReportsCount::Never => false,
+            };
             if sent.fate != ChunkFate::InFlight || self.reports[index] > 0 || !counts {
                 continue;
             }
@@ -569,6 +584,10 @@ mod tests {
         queue.on_sack(&sack).expect("a valid SACK")
     }
 
+    fn first_marked(queue: &SendQueue) -> Option<(RetransmitCause, PathId)> {
+        queue.find_marked(|cause, last| Some((cause, last)))
+    }
+
     fn retransmit(queue: &mut SendQueue) -> usize {
         let mut out = Vec::new();
         queue.retransmit(PATH, &mut 10_000, &mut out, |_, _| PATH);
@@ -579,14 +598,14 @@ mod tests {
     fn the_third_report_marks_a_chunk_and_begins_recovery_once() {
         let mut queue = queue(&SctpConfig::default());
         assert!(!sack(&mut queue, 2, &[(2, 2)]).enters_recovery);
-        assert!(!sack(&mut queue, 2, &[(2, 3)]).enters_recovery && !queue.has_marked());
+        assert!(!sack(&mut queue, 2, &[(2, 3)]).enters_recovery && queue.marked == 0);
         assert!(sack(&mut queue, 2, &[(2, 4)]).enters_recovery);
         let change = queue.changes()[0];
         assert_eq!(
             (change.landed, change.acked, change.has_fast),
             (2 * 116, 116, true)
         );
-        assert_eq!(queue.first_marked(), Some((RetransmitCause::Fast, PATH)));
+        assert_eq!(first_marked(&queue), Some((RetransmitCause::Fast, PATH)));
         assert_eq!(retransmit(&mut queue), 1);
         // A second hole in the same window is repaired in the same recovery.
         for last in 6..=8 {
@@ -605,11 +624,27 @@ mod tests {
         for _ in 0..5 {
             sack(&mut queue, 0, &[(3, 3)]);
         }
-        assert!(!queue.has_marked(), "the same report again is no news");
+        assert!(queue.marked == 0, "the same report again is no news");
         sack(&mut queue, 0, &[(2, 3)]);
         sack(&mut queue, 0, &[(2, 4)]);
-        assert_eq!((queue.sent[0].missing, queue.sent[1].missing), (3, 1));
-        assert!(queue.has_marked());
+        assert_eq!((queue.sent[0].missing, queue.sent[1].missing), (3, 0));
+        assert!(queue.marked > 0);
+    }
+
+    /// RFC 9260 §7.2.4: in fast recovery a SACK that moves the cumulative TSN counts for all chunks that it reports missing.
+    #[test]
+    fn holes_near_the_end_are_fast_retransmitted_in_recovery() {
+        let mut queue = queue(&SctpConfig::default());
+        sack(&mut queue, 0, &[(2, 2), (4, 4)]);
+        sack(&mut queue, 0, &[(2, 2), (4, 5)]);
+        assert!(sack(&mut queue, 0, &[(2, 2), (4, 8)]).enters_recovery);
+        sack(&mut queue, 0, &[(2, 2), (4, 8), (10, 10)]);
+        assert_eq!((retransmit(&mut queue), queue.sent[8].missing), (2, 1));
+        // Nothing is newly acknowledged in a gap, but both retransmissions arrive.
+        sack(&mut queue, 2, &[(2, 6), (8, 8)]);
+        assert_eq!((queue.sent[6].missing, queue.marked), (2, 0));
+        sack(&mut queue, 8, &[(2, 2)]);
+        assert_eq!(queue.sent[0].fate, ChunkFate::Marked(RetransmitCause::Fast));
     }
 
     #[test]
@@ -635,10 +670,10 @@ mod tests {
         }
         retransmit(&mut queue);
         queue.on_timeout(PathId(1));
-        assert!(!queue.has_marked());
+        assert!(queue.marked == 0);
         queue.on_timeout(PATH);
         assert_eq!((queue.marked, queue.flight), (7, 0));
-        assert_eq!(queue.first_marked(), Some((RetransmitCause::Timeout, PATH)));
+        assert_eq!(first_marked(&queue), Some((RetransmitCause::Timeout, PATH)));
         assert_eq!(retransmit(&mut queue), 7);
         assert!(sack(&mut queue, 1, &[]).is_recovering);
         assert!(!sack(&mut queue, 10, &[]).is_recovering);

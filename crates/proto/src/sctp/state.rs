@@ -125,6 +125,11 @@ impl AssociationState {
         }
     }
 
+    /// Whether the handshake of this end's call goes on.
+    pub(super) const fn is_setup(self) -> bool {
+        matches!(self, Self::CookieWait | Self::CookieEchoed)
+    }
+
     /// Whether the application may send new messages.
     pub const fn takes_messages(self) -> bool {
         matches!(self, Self::CookieWait | Self::CookieEchoed | Self::Established)

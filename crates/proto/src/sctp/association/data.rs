@@ -9,7 +9,7 @@ use crate::sctp::destination::PathId;
 use crate::sctp::reassembly::ChunkAdmission;
 
 impl Association {
-    pub(super) fn on_data(&mut self, now: Instant, path: PathId, chunk: DataChunk) {
+    pub(super) fn on_data(&mut self, path: PathId, chunk: DataChunk) {
         if !self.state.takes_data() {
             self.counts.misplaced += 1;
             return;
@@ -20,7 +20,7 @@ impl Association {
             return;
         }
         match self.arrivals.verdict(chunk.tsn) {
-            TsnArrival::New => self.on_new_data(now, path, chunk),
+            TsnArrival::New => self.on_new_data(path, chunk),
             TsnArrival::Duplicate => {
                 self.counts.duplicates += 1;
                 self.arrivals.on_duplicate(chunk.tsn);
@@ -32,7 +32,7 @@ impl Association {
         }
     }
 
-    fn on_new_data(&mut self, _now: Instant, path: PathId, chunk: DataChunk) {
+    fn on_new_data(&mut self, path: PathId, chunk: DataChunk) {
         if chunk.is_immediate {
             self.arrivals.acknowledge();
         }
@@ -88,8 +88,9 @@ impl Association {
                 destination.quality.data.add(arrived + lost, lost);
             }
             let flight_before = destination.window.flight();
-            destination.window.on_landed(change.landed);
+            // What the receiver dropped may be marked by the same SACK, so that it is in `landed`, too.
             destination.window.on_sent(change.dropped);
+            destination.window.on_landed(change.landed);
             if let Some(at) = change.measured {
                 destination.rto.on_measured(now.since(at));
             }

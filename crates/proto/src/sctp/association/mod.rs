@@ -33,7 +33,7 @@ use super::packet::SctpPacket;
 use super::paths::PathTable;
 use super::reassembly::Reassembly;
 use super::secret::SctpSecret;
-use super::send_queue::SendQueue;
+use super::send_queue::{SendQueue, waiting_bytes};
 use super::state::{AssociationState, StateEvent};
 use super::tsn::Tsn;
 use crate::Instant;
@@ -74,7 +74,7 @@ pub enum CloseReason {
 pub enum AssociationEvent {
     /// Data may flow.
     Established,
-    /// The peer restarted. Messages that were not acknowledged are lost.
+    /// The peer restarted. Messages that were not acknowledged are lost. Messages that arrived before can still be read.
     Restarted,
     /// A destination failed.
     PathFailed(PathId),
@@ -174,9 +174,11 @@ pub struct Association {
     retransmits_at_once: bool,
     /// Packets with data that may be sent before the next event (Max.Burst).
     burst: u32,
-    /// A SACK came since a retransmission timer ran out last.
+    /// A SACK came since data was sent last, and since a retransmission timer ran out last.
     was_acknowledged: bool,
     events: VecDeque<AssociationEvent>,
+    /// The endpoint lists this association under other keys than it has now.
+    is_renamed: bool,
     counts: AssociationCounts,
 }
 
@@ -189,6 +191,11 @@ impl Association {
     /// The peer's port.
     pub const fn peer_port(&self) -> u16 {
         self.peer_port
+    }
+
+    /// Whether the tag, the confirmed addresses, or whether it has ended, changed since the last call.
+    pub(super) const fn take_renamed(&mut self) -> bool {
+        std::mem::replace(&mut self.is_renamed, false)
     }
 
     /// The tag that packets to this end carry.
@@ -251,7 +258,7 @@ impl Association {
         if length > most {
             return Err(SctpSendError::TooLarge(most));
         }
-        if self.sender.bytes() + length > self.config.send_buffer as usize {
+        if self.sender.bytes() + waiting_bytes(length) > self.config.send_buffer as usize {
             return Err(SctpSendError::Full);
         }
         self.sender.push(message);
@@ -325,7 +332,7 @@ impl Association {
             match chunk {
                 SctpChunk::Data(data) => {
                     has_data = true;
-                    self.on_data(now, path, data);
+                    self.on_data(path, data);
                 }
                 SctpChunk::Sack(sack) => self.on_sack(now, &sack),
                 SctpChunk::InitAck(init) => self.on_init_ack(now, from, &init),
@@ -335,7 +342,7 @@ impl Association {
                 SctpChunk::Abort { is_reflected, causes } => self.on_abort(is_reflected, causes),
                 SctpChunk::Error(causes) => self.on_errors(now, &causes),
                 SctpChunk::Shutdown(cumulative) => self.on_shutdown(now, cumulative),
-                SctpChunk::ShutdownAck => self.on_shutdown_ack(now, path),
+                SctpChunk::ShutdownAck => self.on_shutdown_ack(path),
                 SctpChunk::ShutdownComplete { .. } => self.on_shutdown_complete(),
                 // The endpoint handles these before.
                 SctpChunk::Init(_) | SctpChunk::CookieEcho(_) => self.counts.misplaced += 1,
@@ -346,7 +353,7 @@ impl Association {
                 }
             }
         }
-        if has_data {
+        if has_data && !self.state.is_setup() {
             self.on_data_packet(now, path);
         }
         self.burst = self.config.max_burst;
@@ -366,7 +373,8 @@ impl Association {
             _ => own,
         };
         // The INIT ACK may come from an address that the peer has not told yet.
-        has_tag && (self.has_address(from) || self.state == AssociationState::CookieWait)
+        let is_known = self.has_address(from) || self.state == AssociationState::CookieWait;
+        has_tag && is_known && packet.source_port == self.peer_port
     }
 
     /// A chunk of an unknown type. Returns whether the rest of the packet counts (RFC 9260 §3.2).
@@ -404,10 +412,14 @@ impl Association {
     }
 
     /// Something sent to `path` was not acknowledged in time.
-    fn on_path_error(&mut self, now: Instant, path: PathId) {
-        self.errors += 1;
+    fn on_path_error(&mut self, now: Instant, path: PathId, is_probe: bool) {
         let primary = self.paths.primary();
         let timeout = self.paths.on_error(path);
+        // Destinations with errors are probed more often than those without. So lost probes say nothing about the peer while it answers
+        // elsewhere.
+        if !is_probe || !self.paths.has_healthy() {
+            self.errors += 1;
+        }
         if timeout == PathTimeout::Failed {
             self.tell(AssociationEvent::PathFailed(path));
         }
@@ -427,6 +439,7 @@ impl Association {
     /// The association has ended. Only replies that wait are still sent.
     fn end(&mut self, reason: CloseReason) {
         self.state = self.state.after(StateEvent::Broken);
+        self.is_renamed = true;
         self.repeated = None;
         self.gives_up_at = None;
         for path in self.paths.all_mut() {

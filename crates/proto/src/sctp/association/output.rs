@@ -78,7 +78,7 @@ impl Association {
         let mut room = self.config.packet_room();
         // A SACK goes where the data came from. It may take data along that goes there too.
         let has_sack = match chosen {
-            Some(to) => self.arrivals.is_waiting() && to == self.heard_on,
+            Some((to, _)) => self.arrivals.is_waiting() && to == self.heard_on,
             None => self.arrivals.is_due(now),
         };
         if has_sack {
@@ -87,9 +87,13 @@ impl Association {
             room -= padded(sack.wire_bytes());
             chunks.push(sack);
         }
-        if let Some(to) = chosen {
+        if let Some((to, is_marked)) = chosen {
             let before = chunks.len();
-            self.fill(now, to, &mut room, &mut chunks);
+            if is_marked {
+                self.fill_marked(now, to, &mut room, &mut chunks);
+            } else {
+                self.fill_new(now, to, &mut room, &mut chunks);
+            }
             if chunks.len() > before {
                 path = to;
                 self.burst = self.burst.saturating_sub(1);
@@ -101,29 +105,27 @@ impl Association {
         Some(self.packet(path, chunks))
     }
 
-    /// Destination of the next packet with data. `None` if none may be sent now.
-    fn data_path(&self) -> Option<PathId> {
+    /// Destination of the next packet with data, and whether marked chunks go there. `None` if none may be sent now.
+    fn data_path(&self) -> Option<(PathId, bool)> {
         if self.burst == 0 {
             return None;
         }
-        if let Some((cause, last)) = self.sender.first_marked() {
+        let mut waits = false;
+        let marked = self.sender.find_marked(|cause, last| {
             let path = retransmission_path(&self.config, &self.paths, cause, last);
-            // New data waits until the marked chunks were sent (RFC 9260 §6.1 C).
-            return (self.retransmits_at_once || self.paths.get(path).window.has_room()).then_some(path);
+            let destination = self.paths.get(path);
+            let may = self.retransmits_at_once || destination.window.has_room();
+            waits |= !may && destination.errors() == 0;
+            may.then_some((path, true))
+        });
+        // New data waits until the marked chunks were sent (RFC 9260 §6.1 C), but not for a destination that does not answer.
+        if marked.is_some() || waits {
+            return marked;
         }
         let path = self.paths.current();
         let bytes = self.sender.next_new()?;
         let may = self.paths.get(path).window.has_room() && self.sender.fits_window(bytes);
-        may.then_some(path)
-    }
-
-    /// Fills a packet to `path` with data.
-    fn fill(&mut self, now: Instant, path: PathId, room: &mut usize, chunks: &mut Vec<SctpChunk>) {
-        if self.sender.has_marked() {
-            self.fill_marked(now, path, room, chunks);
-        } else {
-            self.fill_new(now, path, room, chunks);
-        }
+        may.then_some((path, false))
     }
 
     fn fill_marked(&mut self, now: Instant, path: PathId, room: &mut usize, chunks: &mut Vec<SctpChunk>) {
@@ -137,6 +139,7 @@ impl Association {
         let (bytes, is_lowest) = sender.retransmit(path, room, chunks, chosen);
         if bytes > 0 {
             self.retransmits_at_once = false;
+            self.was_acknowledged = false;
             let destination = self.paths.get_mut(path);
             destination.window.on_sent(bytes);
             destination.counts.packets += 1;
@@ -172,6 +175,7 @@ impl Association {
         }
         if sent > 0 {
             self.earn(path, sent_bytes);
+            self.was_acknowledged = false;
             let destination = self.paths.get_mut(path);
             destination.counts.packets += 1;
             destination.counts.chunks += sent;
@@ -180,7 +184,7 @@ impl Association {
     }
 }
 
-/// Destination of a marked chunk that was sent to `last` (RFC 9260 §6.4.1).
+/// Destination of a marked chunk that was sent to `last` (RFC 9260 §6.4).
 fn retransmission_path(
     config: &SctpConfig,
     paths: &PathTable,
@@ -188,6 +192,7 @@ fn retransmission_path(
     last: PathId,
 ) -> PathId {
     match (config.retransmission, cause) {
+        (RetransmissionPolicy::FastSame, RetransmitCause::Fast) if paths.get(last).is_usable() => last,
         (RetransmissionPolicy::FastSame, RetransmitCause::Fast) => paths.current(),
         (RetransmissionPolicy::FastSame, RetransmitCause::Timeout) | (RetransmissionPolicy::Alternate, _) => {
             paths.alternate(last)

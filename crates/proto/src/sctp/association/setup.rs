@@ -19,7 +19,7 @@ use crate::sctp::cause::ErrorCause;
 use crate::sctp::chunk::{InitChunk, SctpChunk};
 use crate::sctp::config::SctpConfig;
 use crate::sctp::cookie::CookieContent;
-use crate::sctp::destination::PathId;
+use crate::sctp::destination::{Destination, PathId};
 use crate::sctp::failover::FailoverPolicy;
 use crate::sctp::parameter::{InitParameter, STATE_COOKIE};
 use crate::sctp::paths::PathTable;
@@ -64,6 +64,10 @@ impl Association {
         let mut init = Self::own_terms(&config, names.local_tag, names.local_tsn);
         init.parameters = addresses.iter().copied().map(InitParameter::Address).collect();
         association.own_addresses = addresses.to_vec();
+        // The application vouches for these addresses (RFC 9260 §5.4, rule 1).
+        for path in association.paths.ids() {
+            association.confirm(path);
+        }
         association.repeat_from_now(now, SctpChunk::Init(Box::new(init)));
         association
     }
@@ -83,8 +87,8 @@ impl Association {
             local_tsn: content.local_tsn,
         };
         let mut association = Self::new(config, secret, names, &content.peer, now);
-        association.establish(now, from);
-        association.reply(association.paths.current(), SctpChunk::CookieAck);
+        association.establish(now, content.source());
+        association.answer_cookie(from);
         association
     }
 
@@ -127,21 +131,30 @@ impl Association {
             burst: config.max_burst,
             was_acknowledged: false,
             events: VecDeque::new(),
+            is_renamed: true,
             counts: AssociationCounts::default(),
         }
     }
 
-    /// Takes the peer's terms. Messages that the application has queued stay queued.
-    fn adopt(&mut self, now: Instant, peer: &InitTerms) {
-        let known: Vec<IpAddr> = self.paths.all().iter().map(|path| path.address()).collect();
-        let mut addresses = peer.addresses.clone();
-        // The called address was chosen by the application, so it stays the primary destination if the peer confirms it.
-        if let Some(index) = addresses
+    /// Takes the peer's terms, which came from `answerer`. Messages that the application has queued stay queued.
+    fn adopt(&mut self, now: Instant, peer: &InitTerms, answerer: IpAddr) {
+        // The addresses that this end called. A peer that restarts called this end.
+        let is_called = |path: &&Destination| self.state.is_setup() && path.is_confirmed();
+        let called: Vec<IpAddr> = self
+            .paths
+            .all()
             .iter()
-            .position(|address| known.first() == Some(address))
-        {
-            addresses.swap(0, index);
-        }
+            .filter(is_called)
+            .map(Destination::address)
+            .collect();
+        let mut addresses = peer.addresses.clone();
+        // The application chose the called addresses. The one that answers becomes the primary destination.
+        let answers = |address: &IpAddr| *address == answerer && called.contains(address);
+        let first = addresses.iter().position(answers);
+        let first = first.or_else(|| addresses.iter().position(|address| called.contains(address)));
+        addresses.swap(0, first.unwrap_or(0));
+        // They name destinations by number.
+        self.replies.clear();
         let config = &self.config;
         self.paths = PathTable::new(config, &addresses, peer.window, now);
         let streams = config.outbound_streams.min(peer.inbound_streams);
@@ -150,19 +163,31 @@ impl Association {
         self.sender = sender;
         let inbound = config.inbound_streams.min(peer.outbound_streams);
         self.arrivals = Arrivals::new(config, peer.first_tsn);
-        self.buffer = Reassembly::new(config.receive_buffer, peer.first_tsn, inbound);
+        self.buffer.restart(peer.first_tsn, inbound);
         (self.peer_tag, self.peer_buffer) = (peer.tag, peer.window);
         self.heard_on = self.paths.primary();
         self.announced = config.receive_buffer;
+        self.is_renamed = true;
+        for path in self.paths.ids() {
+            if called.contains(&self.paths.get(path).address()) {
+                self.confirm(path);
+            }
+        }
     }
 
-    /// Data may flow: the peer's address `from` is known to be its own.
-    fn establish(&mut self, now: Instant, from: IpAddr) {
+    /// `path` belongs to the peer.
+    pub(super) fn confirm(&mut self, path: PathId) {
+        self.is_renamed |= !self.paths.get(path).is_confirmed();
+        self.paths.confirm(path);
+    }
+
+    /// Data may flow. `proven` is an address that is now known to be the peer's.
+    fn establish(&mut self, now: Instant, proven: Option<IpAddr>) {
         self.state = self.state.after(StateEvent::CookieAck);
         self.repeated = None;
         self.errors = 0;
-        if let Some(path) = self.paths.find(from) {
-            self.paths.confirm(path);
+        if let Some(path) = proven.and_then(|address| self.paths.find(address)) {
+            self.confirm(path);
         }
         for path in self.paths.ids() {
             self.schedule_probe(now, path);
@@ -179,7 +204,12 @@ impl Association {
             return;
         }
         let terms = match InitTerms::read(init, from) {
-            Ok(terms) => terms,
+            // It comes from where the INIT went, or names an address where the INIT went.
+            Ok(terms) if terms.addresses.iter().any(|address| self.has_address(*address)) => terms,
+            Ok(_) => {
+                self.counts.forged += 1;
+                return;
+            }
             Err(InitRefusal::Silent) => {
                 self.counts.misplaced += 1;
                 return;
@@ -196,12 +226,8 @@ impl Association {
             self.send_abort(cause.clone(), CloseReason::Violated(cause));
             return;
         };
-        self.adopt(now, &terms);
+        self.adopt(now, &terms, from);
         self.state = self.state.after(StateEvent::InitAck);
-        if let Some(path) = self.paths.find(from) {
-            // The address answered, with a tag that only the INIT carried (RFC 9260 §5.4).
-            self.paths.confirm(path);
-        }
         self.repeat_from_now(now, SctpChunk::CookieEcho(cookie));
         if !terms.unrecognized.is_empty() {
             let whole = terms.unrecognized.concat();
@@ -212,8 +238,7 @@ impl Association {
 
     pub(super) fn on_cookie_ack(&mut self, now: Instant) {
         if self.state == AssociationState::CookieEchoed {
-            let from = self.paths.get(self.paths.current()).address();
-            self.establish(now, from);
+            self.establish(now, None);
         } else {
             self.counts.misplaced += 1;
         }
@@ -241,6 +266,10 @@ impl Association {
 
     /// A valid cookie came although the association exists (RFC 9260 §5.2.4, table 12). Returns whether the rest of the packet counts.
     pub(in crate::sctp) fn on_cookie(&mut self, now: Instant, from: IpAddr, content: &CookieContent) -> bool {
+        if self.state == AssociationState::Closed {
+            self.counts.misplaced += 1;
+            return false;
+        }
         let is_own = content.local_tag == self.local_tag;
         let is_peers = content.peer.tag == self.peer_tag;
         let is_tied = content.tie_tags == (self.local_tag, self.peer_tag);
@@ -248,27 +277,22 @@ impl Association {
             // A: the peer restarted.
             (false, false, true) => self.restart(now, from, content),
             // B: both ends called each other, and the peer's INIT is the one that counts.
-            (true, false, _) if self.state != AssociationState::Established => {
-                self.adopt(now, &content.peer);
-                self.establish(now, from);
-                self.reply(self.paths.current(), SctpChunk::CookieAck);
+            (true, false, _) if self.state.is_setup() => {
+                self.adopt(now, &content.peer, content.source().unwrap_or(from));
+                self.establish(now, content.source());
+                self.answer_cookie(from);
                 true
             }
             // D: the peer did not get the COOKIE ACK, or both ends called each other.
             (true, true, _) => {
-                if matches!(
-                    self.state,
-                    AssociationState::CookieWait | AssociationState::CookieEchoed
-                ) {
-                    self.establish(now, from);
+                if self.state.is_setup() {
+                    self.establish(now, content.source());
                 }
-                self.reply(
-                    self.paths.find(from).unwrap_or(self.paths.current()),
-                    SctpChunk::CookieAck,
-                );
+                self.answer_cookie(from);
                 true
             }
-            // C: a cookie of a call that another one has overtaken. Else: nothing that can be explained.
+            // C: a cookie of a call that another one has overtaken. B after the handshake: another call of the peer, which this end has
+            // answered, but which is not the one that was established. Else: nothing that can be explained.
             (true, false, _) | (false, _, _) => {
                 self.counts.misplaced += 1;
                 false
@@ -287,13 +311,19 @@ impl Association {
         self.local_tag = content.local_tag;
         self.local_tsn = content.local_tsn;
         self.sender.forget_messages();
-        self.adopt(now, &content.peer);
+        self.adopt(now, &content.peer, content.source().unwrap_or(from));
         self.gives_up_at = None;
         self.state = self.state.after(StateEvent::Restarted);
         self.tell(AssociationEvent::Restarted);
-        self.establish(now, from);
-        self.reply(self.paths.current(), SctpChunk::CookieAck);
+        self.establish(now, content.source());
+        self.answer_cookie(from);
         true
+    }
+
+    /// The answer goes where the COOKIE ECHO came from (RFC 9260 §6.4), even if that address still has to prove that it is the peer's.
+    fn answer_cookie(&mut self, from: IpAddr) {
+        let path = self.paths.find(from).unwrap_or(self.paths.current());
+        self.reply(path, SctpChunk::CookieAck);
     }
 
     /// Sends `chunk` now, and again after each RTO until it is answered.
@@ -310,10 +340,7 @@ impl Association {
 
     /// The repeated chunk was not answered in time (RFC 9260 §5.1.6, §9.2).
     pub(super) fn repeat(&mut self, now: Instant) {
-        let is_setup = matches!(
-            self.state,
-            AssociationState::CookieWait | AssociationState::CookieEchoed
-        );
+        let is_setup = self.state.is_setup();
         let repeats_max = if is_setup {
             self.config.max_init_retransmits
         } else {

@@ -1,5 +1,7 @@
 //! The orderly end (RFC 9260 §9.2).
 
+use bytes::Bytes;
+
 use super::{Association, AssociationEvent, CloseReason};
 use crate::Instant;
 use crate::sctp::cause::ErrorCause;
@@ -12,16 +14,13 @@ use crate::sctp::tsn::Tsn;
 const GUARD_RTOS: u32 = 5;
 
 impl Association {
-    /// Ends the association when everything has arrived. No more messages are taken.
+    /// Ends the association when everything has arrived. No more messages are taken. Before the handshake is done this aborts the call.
     pub fn shutdown(&mut self, now: Instant) {
-        let was_setup = matches!(
-            self.state,
-            AssociationState::CookieWait | AssociationState::CookieEchoed
-        );
-        self.state = self.state.after(StateEvent::Close);
-        if was_setup {
-            self.end(CloseReason::ShutDown);
+        if self.state.is_setup() {
+            self.abort(Bytes::new());
+            return;
         }
+        self.state = self.state.after(StateEvent::Close);
         self.on_progress(now);
     }
 
@@ -56,10 +55,7 @@ impl Association {
     pub(super) fn on_shutdown(&mut self, now: Instant, cumulative: Tsn) {
         let before = self.state;
         self.state = self.state.after(StateEvent::PeerShutdown);
-        if matches!(
-            self.state,
-            AssociationState::CookieWait | AssociationState::CookieEchoed
-        ) {
+        if self.state.is_setup() {
             self.counts.misplaced += 1;
             return;
         }
@@ -77,13 +73,15 @@ impl Association {
                 duplicates: Vec::new(),
             };
             self.on_sack(now, &sack);
+            // A SACK that overtook it may have acknowledged more.
+            self.on_progress(now);
         } else if self.state == AssociationState::ShutdownAckSent {
             self.gives_up_at = Some(now + self.config.rto_max * GUARD_RTOS);
             self.repeat_from_now(now, SctpChunk::ShutdownAck);
         }
     }
 
-    pub(super) fn on_shutdown_ack(&mut self, _now: Instant, path: PathId) {
+    pub(super) fn on_shutdown_ack(&mut self, path: PathId) {
         let before = self.state;
         self.state = self.state.after(StateEvent::ShutdownAck);
         if self.state == before {

@@ -66,7 +66,7 @@ impl Association {
         if is_answered_probe {
             destination.rto.on_timeout();
         } else {
-            self.on_path_error(now, path);
+            self.on_path_error(now, path, false);
         }
     }
 
@@ -74,7 +74,7 @@ impl Association {
     /// interval between two probes would delay its recovery.
     fn on_lost_probe(&mut self, now: Instant, path: PathId) {
         if self.paths.get(path).is_confirmed() {
-            self.on_path_error(now, path);
+            self.on_path_error(now, path, true);
         } else {
             // An address that never answered says nothing about the peer (RFC 9260 §5.4).
             self.paths.get_mut(path).on_error();
@@ -102,9 +102,8 @@ impl Association {
             return;
         };
         let path = PathId(index);
-        let destination = self.paths.get_mut(path);
-        destination.confirm();
-        destination.rto.on_measured(rtt);
+        self.paths.get_mut(path).rto.on_measured(rtt);
+        self.confirm(path);
         self.on_heard(path);
         if !self.paths.get(path).has_probe_scheduled() {
             self.schedule_probe(now, path);

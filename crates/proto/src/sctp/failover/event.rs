@@ -15,7 +15,7 @@ pub enum FailoverEvent {
     LastFailed,
     /// The primary answers.
     PrimaryAnswers,
-    /// An alternate that had failed answers.
+    /// An alternate that had failed answers, or one that was not known to belong to the peer.
     AlternateAnswers,
     /// The primary has more errors in a row than the change-over threshold.
     ChangeOver,

@@ -65,7 +65,9 @@ fn a_message_that_can_never_arrive_is_refused() {
         Err(SctpSendError::TooLarge(most))
     );
     assert_eq!(net.at(0).send(message(0, most)), Ok(()));
-    assert_eq!(net.at(0).send(message(0, most)), Ok(()));
+    // Each message counts a header.
+    assert_eq!(net.at(0).send(message(0, most)), Err(SctpSendError::Full));
+    assert_eq!(net.at(0).send(message(0, most - 32)), Ok(()));
     assert_eq!(net.at(0).send(message(0, 1)), Err(SctpSendError::Full));
 }
 
@@ -193,6 +195,32 @@ fn the_window_does_not_grow_in_fast_recovery() {
     net.run(DELAY * 4 + millis(1));
     let window = net.at(0).destinations()[0].window().clone();
     assert_eq!(window.window(), window.threshold(), "{window:?}");
+}
+
+/// RFC 9260 §6.2.1, iv: the receiver drops a chunk again, and a SACK says that more chunks behind it arrived.
+#[test]
+fn a_chunk_that_the_receiver_drops_leaves_no_bytes_in_flight() {
+    let mut net = TestNet::connected(wide());
+    let first = first_tsn(&mut net);
+    net.lose(|_| true);
+    net.send(0, message(0, 10 * 1452));
+    let tag = net.at(0).names().0.local_tag;
+    let mut sack = |whole: u32, gaps: &[(u16, u16)]| {
+        let sack = SctpChunk::Sack(crate::sctp::chunk::SackChunk {
+            cumulative: first.plus(whole).minus(1),
+            window: 100_000,
+            gaps: gaps.to_vec(),
+            duplicates: Vec::new(),
+        });
+        net.inject(0, super::net::address(1, 0), super::net::packet(tag, sack));
+        net.at(0).destinations()[0].window().flight() / 1468
+    };
+    assert_eq!(sack(0, &[(3, 3)]), 9);
+    assert_eq!(sack(0, &[(3, 4)]), 8);
+    assert_eq!(sack(0, &[(2, 4)]), 7);
+    // It was reported missing twice before it arrived.
+    assert_eq!(sack(0, &[(3, 5)]), 7);
+    assert_eq!(sack(10, &[]), 0);
 }
 
 /// Loses the TSN at place 2 twice, while data flows.

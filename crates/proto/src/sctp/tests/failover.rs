@@ -133,11 +133,14 @@ fn the_proposed_mechanism_moves_at_once_and_detects_late() {
 /// Paper, Figure 13: each timeout of the alternate moves data on, here back to the primary, which has not failed yet.
 #[test]
 fn the_proposed_mechanism_moves_on_with_each_timeout() {
-    let mut net = TestNet::connected(config(FailoverPolicy::Proposed, 2));
+    let mut net = TestNet::connected(SctpConfig {
+        association_max_retrans: 100,
+        ..config(FailoverPolicy::Proposed, 2)
+    });
     net.lose(|_| true);
     let mut places = Vec::new();
     net.send(0, message(0, 100));
-    for _ in 0..120 {
+    for _ in 0..400 {
         net.run(millis(100));
         let place = place(&mut net);
         if places.last() != Some(&place) {

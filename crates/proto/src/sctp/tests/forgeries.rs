@@ -5,20 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::net::{PORT, TestNet, address, message, millis};
+use super::net::{PORT, TestNet, address, is_data, message, millis, packet};
 use crate::sctp::AssociationState;
+use crate::sctp::InitParameter;
 use crate::sctp::SctpConfig;
-use crate::sctp::chunk::SctpChunk;
+use crate::sctp::chunk::{InitChunk, SctpChunk};
+use crate::sctp::endpoint::SctpEndpoint;
 use crate::sctp::packet::SctpPacket;
-
-fn packet(tag: u32, chunk: SctpChunk) -> SctpPacket {
-    SctpPacket {
-        source_port: PORT,
-        destination_port: PORT,
-        tag,
-        chunks: vec![chunk],
-    }
-}
 
 const fn abort(is_reflected: bool) -> SctpChunk {
     SctpChunk::Abort {
@@ -167,4 +160,143 @@ fn a_sack_of_data_that_was_never_sent_is_ignored() {
     net.lose(|_| false);
     net.run(Duration::from_secs(5));
     assert_eq!(net.received[1], [message(0, 3000)]);
+}
+
+/// End 0's INIT, and end 1's answer to it. Nothing of both arrives.
+fn init_and_answer(net: &mut TestNet) -> (SctpPacket, Box<InitChunk>) {
+    net.lose(|_| true);
+    net.call(0);
+    let (.., init) = net.log[0].clone();
+    net.inject(1, address(0, 0), init.clone());
+    let Some((.., answer)) = net.log.last() else {
+        panic!("no answer");
+    };
+    let SctpChunk::InitAck(answer) = answer.chunks[0].clone() else {
+        panic!("{answer:?}");
+    };
+    (init, answer)
+}
+
+/// RFC 9260 §5.4, rule 2: the cookie was sent to the source of the INIT. Another source of the COOKIE ECHO may be forged, and a flood of data
+/// would go to a host that never asked for it (RFC 5062).
+#[test]
+fn a_cookie_proves_only_the_address_that_it_was_sent_to() {
+    let mut net = TestNet::new(SctpConfig::default());
+    let (_, answer) = init_and_answer(&mut net);
+    let cookie = answer.parameters.iter().find_map(|parameter| match parameter {
+        InitParameter::StateCookie(cookie) => Some(cookie.clone()),
+        _ => None,
+    });
+    let echo = SctpChunk::CookieEcho(cookie.expect("a cookie"));
+    net.inject(1, address(0, 1), packet(answer.tag, echo));
+    let confirmed: Vec<bool> = net
+        .at(1)
+        .destinations()
+        .iter()
+        .map(|path| path.is_confirmed())
+        .collect();
+    assert_eq!(confirmed, [true, false]);
+    net.send(1, message(0, 1000));
+    net.run(Duration::from_secs(10));
+    assert!(net.sent_with(1, is_data).iter().all(|(_, path)| *path == 0));
+}
+
+/// RFC 9260 §5.4, rule 1: of the addresses in an INIT ACK only those that were called are known.
+#[test]
+fn an_init_ack_from_an_address_that_was_not_called_proves_nothing() {
+    let mut net = TestNet::new(SctpConfig::default());
+    let (_, mut answer) = init_and_answer(&mut net);
+    let tag = net.at(0).names().0.local_tag;
+    let whole = answer.clone();
+    answer
+        .parameters
+        .retain(|parameter| *parameter != InitParameter::Address(address(1, 0)));
+    net.inject(0, address(1, 1), packet(tag, SctpChunk::InitAck(answer)));
+    assert_eq!(net.at(0).state(), AssociationState::CookieWait);
+    assert_eq!(net.at(0).counts().forged, 1);
+    net.inject(0, address(1, 1), packet(tag, SctpChunk::InitAck(whole)));
+    assert_eq!(net.at(0).state(), AssociationState::CookieEchoed);
+    let paths = net.at(0).destinations();
+    let confirmed: Vec<_> = paths
+        .iter()
+        .filter(|path| path.is_confirmed())
+        .map(|path| path.address())
+        .collect();
+    assert_eq!(confirmed, [address(1, 0)]);
+}
+
+/// RFC 5062 §3: a peer lists the address of another host, so that the other host cannot call.
+#[test]
+fn an_address_that_a_peer_only_claims_to_have_does_not_block_its_owner() {
+    let mut net = TestNet::new(SctpConfig::default());
+    net.lose(|leaving| leaving.path == 1);
+    net.call(0);
+    net.run(millis(500));
+    let (now, victim) = (net.now, address(0, 1));
+    let mut owner = SctpEndpoint::new(SctpConfig::default(), [9; 32], PORT, vec![victim], 10).expect("valid");
+    let id = owner.connect(now, &[address(1, 1)], PORT).expect("a call");
+    for _ in 0..4 {
+        while let Some(transmit) = owner.poll_transmit(now) {
+            net.ends[1].handle_packet(now, victim, transmit.packet);
+        }
+        while let Some(transmit) = net.ends[1].poll_transmit(now) {
+            if transmit.to == victim {
+                owner.handle_packet(now, address(1, 1), transmit.packet);
+            }
+        }
+    }
+    let state = owner.association(id).map(|association| association.state());
+    assert_eq!(state, Some(AssociationState::Established));
+    assert_eq!(
+        (net.ends[1].len(), net.at(1).state()),
+        (2, AssociationState::Established)
+    );
+    assert_eq!(net.events[1].len(), 1, "no restart");
+}
+
+/// RFC 9260 §5.1.2, rule D: an INIT that names an address of an association belongs to it.
+#[test]
+fn an_init_belongs_to_the_association_of_any_of_its_addresses() {
+    let stranger = IpAddr::from([10, 7, 0, 1]);
+    let mut net = TestNet::new(SctpConfig::default());
+    let (init, _) = init_and_answer(&mut net);
+    net.lose(|_| false);
+    net.run(Duration::from_secs(10));
+    assert_eq!(net.at(1).state(), AssociationState::Established);
+    net.inject(1, stranger, init.clone());
+    let (.., answer) = net.log.last().expect("an answer");
+    assert!(matches!(answer.chunks[0], SctpChunk::Abort { .. }), "{answer:?}");
+    // While end 1 calls, only the called address is told its tag.
+    let mut net = TestNet::new(SctpConfig::default());
+    net.lose(|_| true);
+    net.call(1);
+    net.log.clear();
+    net.inject(1, stranger, init.clone());
+    assert_eq!((net.log.len(), net.ends[1].counts().refused_inits), (0, 1));
+    net.inject(1, address(0, 0), init);
+    assert_eq!(net.log.len(), 1);
+}
+
+#[test]
+fn the_cookie_of_an_association_that_was_restarted_is_used_too() {
+    let mut net = TestNet::new(SctpConfig::default());
+    net.call(0);
+    net.run(millis(500));
+    let is_echo = |chunk: &SctpChunk| matches!(chunk, SctpChunk::CookieEcho(_));
+    let echo = net
+        .log
+        .iter()
+        .find(|(.., packet)| packet.chunks.iter().any(is_echo));
+    let (.., echo) = echo.expect("a cookie").clone();
+    let addresses = vec![address(0, 0), address(0, 1)];
+    net.ends[0] = SctpEndpoint::new(SctpConfig::default(), [77; 32], PORT, addresses, 10).expect("valid");
+    net.ids[0] = None;
+    net.call(0);
+    net.run(millis(500));
+    let now = net.now;
+    net.at(0).shutdown(now);
+    net.settle();
+    assert!(net.run_to_the_end());
+    net.inject(1, address(0, 0), echo);
+    assert_eq!((net.ends[1].len(), net.ends[1].counts().replayed_cookies), (0, 1));
 }

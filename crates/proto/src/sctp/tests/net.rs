@@ -60,6 +60,16 @@ fn path_of(address: IpAddr) -> usize {
     }
 }
 
+/// A packet of one chunk.
+pub fn packet(tag: u32, chunk: SctpChunk) -> SctpPacket {
+    SctpPacket {
+        source_port: PORT,
+        destination_port: PORT,
+        tag,
+        chunks: vec![chunk],
+    }
+}
+
 /// A message of some length on a stream.
 pub fn message(stream: u16, length: usize) -> SctpMessage {
     SctpMessage {
@@ -77,8 +87,13 @@ pub fn millis(count: u64) -> Duration {
 impl TestNet {
     /// Two ends that do not know each other. No packet is lost.
     pub fn new(config: SctpConfig) -> Self {
+        Self::with_paths(config, 2)
+    }
+
+    /// Two ends with more or fewer paths that do not know each other. No packet is lost.
+    pub fn with_paths(config: SctpConfig, paths: usize) -> Self {
         let end = |end: usize| {
-            let addresses = vec![address(end, 0), address(end, 1)];
+            let addresses = (0..paths).map(|path| address(end, path)).collect();
             SctpEndpoint::new(config, [end as u8 + 1; 32], PORT, addresses, 10)
                 .expect("a valid configuration")
         };

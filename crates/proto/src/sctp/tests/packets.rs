@@ -312,3 +312,42 @@ proptest! {
         prop_assert_eq!(UserData::join(&parts), whole);
     }
 }
+
+/// A receive buffer counts the data of a chunk, so the data must not keep a much larger packet in memory.
+#[test]
+fn little_data_is_copied_from_its_packet() {
+    let data = |length| {
+        SctpChunk::Data(DataChunk {
+            tsn: Tsn(1),
+            stream: 0,
+            ssn: Ssn(0),
+            protocol: 0,
+            is_immediate: false,
+            is_unordered: false,
+            begins: true,
+            ends: true,
+            data: UserData::from(vec![7; length]),
+        })
+    };
+    let other = SctpChunk::Other {
+        kind: 0x81,
+        flags: 0,
+        value: Bytes::from(vec![0; 1000]),
+    };
+    for (length, is_copied) in [(1, true), (400, true), (1400, false)] {
+        let whole = Bytes::from(packet(vec![data(length), other.clone()]).emit());
+        let read = SctpPacket::parse(&whole).expect("valid");
+        let SctpChunk::Data(DataChunk {
+            data: UserData::Bytes(bytes),
+            ..
+        }) = &read.chunks[0]
+        else {
+            panic!("{read:?}");
+        };
+        assert_eq!(
+            !whole.as_ptr_range().contains(&bytes.as_ptr()),
+            is_copied,
+            "{length}"
+        );
+    }
+}

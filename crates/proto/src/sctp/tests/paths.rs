@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::net::{TestNet, is_data, is_heartbeat, message, millis};
-use crate::sctp::association::AssociationEvent;
-use crate::sctp::{PathId, RetransmissionPolicy, SctpConfig};
+use super::net::{PORT, TestNet, address, is_data, is_heartbeat, message, millis};
+use crate::sctp::association::{AssociationEvent, CloseReason};
+use crate::sctp::{AssociationState, PathId, RetransmissionPolicy, SctpConfig};
 
 /// A bulk transfer, and path 0 is cut a second later. Returns when path 0 was declared failed, in seconds after the cut.
 fn detection(path_max_retrans: u32) -> u64 {
@@ -84,6 +84,8 @@ fn fast_retransmission_path(retransmission: RetransmissionPolicy) -> usize {
 fn the_policy_chooses_the_destination_of_fast_retransmissions() {
     assert_eq!(fast_retransmission_path(RetransmissionPolicy::Alternate), 1);
     assert_eq!(fast_retransmission_path(RetransmissionPolicy::FastSame), 0);
+    // RFC 9260 §6.4.
+    assert_eq!(fast_retransmission_path(SctpConfig::default().retransmission), 0);
 }
 
 #[test]
@@ -163,4 +165,153 @@ fn an_address_that_never_answered_gets_no_data() {
     assert!(net.sent_with(0, is_data).len() > 2);
     assert!(net.sent_with(0, is_data).iter().all(|(_, path)| *path == 0));
     assert!(net.sent_with(0, is_heartbeat).iter().any(|(_, path)| *path == 1));
+}
+
+/// Path 0 has failed. A packet of twenty is lost on path 1. Returns the paths of all data, and how long it took.
+fn repair_on_the_last_path(retransmission: RetransmissionPolicy, lost: usize) -> (Vec<usize>, Duration) {
+    let mut net = TestNet::connected(SctpConfig {
+        retransmission,
+        path_max_retrans: 1,
+        initial_window: 60_000,
+        max_burst: 100,
+        ..SctpConfig::default()
+    });
+    net.lose(|leaving| leaving.path == 0);
+    for _ in 0..2 {
+        net.send(0, message(0, 1000));
+        net.run(Duration::from_secs(3));
+    }
+    assert_eq!((net.at(0).current(), net.received[1].len()), (PathId(1), 2));
+    let mut count = 0;
+    net.lose(move |leaving| {
+        count += usize::from(leaving.path == 1 && leaving.packet.chunks.iter().any(is_data));
+        leaving.path == 0 || count == lost && leaving.packet.chunks.iter().any(is_data)
+    });
+    net.log.clear();
+    net.send(0, message(0, 20 * 1452));
+    let begun = net.now;
+    while net.received[1].len() < 3 {
+        net.run(millis(10));
+        assert!(net.now.since(begun) < Duration::from_secs(100));
+    }
+    let paths = net
+        .sent_with(0, is_data)
+        .into_iter()
+        .map(|(_, path)| path)
+        .collect();
+    (paths, net.now.since(begun))
+}
+
+/// RFC 9260 §6.4: a retransmission goes to an active destination. If there is only one, that is where the chunk was lost.
+#[test]
+fn the_last_destination_that_works_gets_its_own_retransmissions() {
+    for retransmission in [RetransmissionPolicy::Alternate, RetransmissionPolicy::FastSame] {
+        let (paths, time) = repair_on_the_last_path(retransmission, 3);
+        assert!(
+            paths.iter().all(|path| *path == 1) && time < millis(500),
+            "{paths:?} {time:?}"
+        );
+        // The last packet: no later one reports it missing, so the timer runs out.
+        let (paths, time) = repair_on_the_last_path(retransmission, 20);
+        assert!(
+            paths.iter().all(|path| *path == 1) && time < millis(1500),
+            "{paths:?} {time:?}"
+        );
+    }
+}
+
+/// Twenty packets are lost on path 0, and path 1, where their retransmissions go, is dead.
+#[test]
+fn chunks_for_a_path_that_does_not_answer_do_not_hold_back_others() {
+    let mut net = TestNet::with_paths(
+        SctpConfig {
+            initial_window: 4404,
+            max_burst: 100,
+            ..SctpConfig::default()
+        },
+        3,
+    );
+    net.call(0);
+    net.run(millis(500));
+    net.send(0, message(0, 60_000));
+    net.run(Duration::from_secs(2));
+    net.lose(|_| true);
+    net.send(0, message(0, 60_000));
+    net.run(millis(100));
+    net.lose(|leaving| leaving.path == 1);
+    net.run(millis(2400));
+    assert_eq!(net.at(0).destinations()[1].errors(), 1);
+    net.log.clear();
+    net.send(0, message(1, 100));
+    net.run(millis(500));
+    assert_eq!(
+        net.received[1].last(),
+        Some(&message(1, 100)),
+        "{:?}",
+        net.sent_with(0, is_data)
+    );
+}
+
+/// The only other destination proves that it is the peer's after the first one has failed.
+#[test]
+fn an_address_that_answers_after_all_others_have_failed_gets_data() {
+    let mut net = TestNet::new(SctpConfig {
+        path_max_retrans: 0,
+        rto_initial: Duration::from_secs(3),
+        ..SctpConfig::default()
+    });
+    net.set_fate(|leaving| match leaving.path {
+        0 if leaving.at.as_nanos() < 500_000_000 => vec![millis(20)],
+        0 => vec![],
+        _ => vec![Duration::from_secs(1)],
+    });
+    net.call(0);
+    net.run(millis(100));
+    net.send(0, message(0, 100));
+    net.run(millis(400));
+    net.send(0, message(0, 200));
+    net.run(millis(1200));
+    let failed = AssociationEvent::PathFailed(PathId(0));
+    assert_eq!(net.events[0].last(), Some(&failed));
+    assert_eq!(net.at(0).current(), PathId(0));
+    net.run(millis(1000));
+    assert_eq!(net.at(0).current(), PathId(1));
+}
+
+/// RFC 9260 §8.1 counts errors in a row over all destinations, and expects one per HB.interval from each idle one.
+#[test]
+fn dead_idle_alternates_do_not_end_a_healthy_association() {
+    let mut net = TestNet::with_paths(SctpConfig::default(), 4);
+    net.call(0);
+    net.run(millis(500));
+    net.lose(|leaving| leaving.path > 0);
+    net.run(Duration::from_secs(300));
+    let failed = net
+        .at(0)
+        .destinations()
+        .iter()
+        .filter(|path| !path.is_usable())
+        .count();
+    assert_eq!((net.at(0).state(), failed), (AssociationState::Established, 3));
+    net.send(0, message(0, 100));
+    net.run(Duration::from_secs(1));
+    assert_eq!(net.received[1].len(), 1);
+    net.lose(|_| true);
+    net.run(Duration::from_secs(600));
+    let closed = AssociationEvent::Closed(CloseReason::Unreachable);
+    assert_eq!(net.events[0].last(), Some(&closed));
+}
+
+#[test]
+fn the_called_address_that_answers_is_the_primary_destination() {
+    let mut net = TestNet::new(SctpConfig::default());
+    net.lose(|leaving| leaving.path == 0);
+    let peer = [address(1, 0), address(1, 1)];
+    net.ids[0] = net.ends[0].connect(net.now, &peer, PORT).ok();
+    net.settle();
+    net.run(Duration::from_secs(5));
+    assert_eq!(net.at(0).state(), AssociationState::Established);
+    net.send(0, message(0, 100));
+    net.run(millis(300));
+    assert_eq!(net.received[1].len(), 1);
 }

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::net::{DELAY, PORT, TestNet, address, is_data, message, millis};
+use super::net::{DELAY, PORT, TestNet, address, is_data, message, millis, packet};
 use crate::Instant;
 use crate::sctp::association::{AssociationEvent, CloseReason, SctpSendError};
 use crate::sctp::chunk::SctpChunk;
+use crate::sctp::cookie::CookieContent;
 use crate::sctp::endpoint::SctpEndpoint;
 use crate::sctp::packet::SctpPacket;
-use crate::sctp::{AssociationState, ErrorCause, InitParameter, SctpConfig};
+use crate::sctp::terms::InitTerms;
+use crate::sctp::{AssociationState, ErrorCause, InitParameter, SctpConfig, Tsn};
 
 const INIT: u8 = 1;
 const INIT_ACK: u8 = 2;
@@ -296,6 +298,22 @@ fn an_init_without_streams_or_with_a_host_name_is_refused() {
     assert_eq!(refusals(name), [(1, ABORT)]);
 }
 
+/// RFC 9260 §8.5.1 A.
+#[test]
+fn an_init_with_a_tag_is_dropped() {
+    let mut net = TestNet::new(SctpConfig::default());
+    net.lose(|_| true);
+    net.call(0);
+    let mut packet: SctpPacket = net.log[0].3.clone();
+    packet.tag = 5;
+    if let SctpChunk::Init(init) = &mut packet.chunks[0] {
+        init.outbound_streams = 0;
+    }
+    net.log.clear();
+    net.inject(1, address(0, 0), packet);
+    assert_eq!((net.log.len(), net.ends[1].counts().refused_inits), (0, 1));
+}
+
 #[test]
 fn a_full_endpoint_refuses_calls() {
     let mut net = TestNet::new(SctpConfig::default());
@@ -319,4 +337,188 @@ fn a_dead_peer_ends_the_association_after_too_many_timeouts() {
         Some(&AssociationEvent::Closed(CloseReason::Unreachable))
     );
     assert!(!net.sent_with(0, is_data).is_empty());
+}
+
+/// Loses the first packet of this kind.
+fn lose_first(net: &mut TestNet, kind: u8) {
+    let mut losses = 1;
+    net.lose(move |leaving| {
+        let is_lost = leaving.packet.chunks[0].kind() == kind && losses > 0;
+        losses -= i32::from(is_lost);
+        is_lost
+    });
+}
+
+#[test]
+fn a_peer_may_call_again_while_its_last_message_is_not_read() {
+    let mut net = TestNet::connected(SctpConfig::default());
+    net.is_lazy[1] = true;
+    net.send(0, message(0, 100));
+    let now = net.now;
+    net.at(0).shutdown(now);
+    net.settle();
+    net.run(millis(500));
+    assert_eq!(net.at(1).state(), AssociationState::Closed);
+    let old = net.ids[1];
+    (net.ids[0], net.ids[1]) = (None, None);
+    net.events = Default::default();
+    net.call(0);
+    net.run(millis(500));
+    assert_eq!(
+        net.events,
+        [[AssociationEvent::Established], [AssociationEvent::Established]]
+    );
+    assert!(net.ids[1] != old && net.ends[1].len() == 2);
+    net.is_lazy[1] = false;
+    net.send(0, message(0, 200));
+    net.run(millis(500));
+    assert_eq!(net.received[1], [message(0, 200)]);
+    net.ids[1] = old;
+    net.settle();
+    assert_eq!(net.received[1], [message(0, 200), message(0, 100)]);
+    assert_eq!(net.ends[1].len(), 1);
+}
+
+/// RFC 9260 §8.4, rule 5.
+#[test]
+fn an_unread_message_does_not_keep_the_peer_from_ending() {
+    let mut net = TestNet::connected(SctpConfig::default());
+    net.is_lazy[0] = true;
+    net.send(1, message(0, 100));
+    lose_first(&mut net, SHUTDOWN_COMPLETE);
+    let now = net.now;
+    net.at(0).shutdown(now);
+    net.settle();
+    net.run(Duration::from_secs(10));
+    let closed = Some(&AssociationEvent::Closed(CloseReason::ShutDown));
+    assert_eq!(net.events[1].last(), closed);
+}
+
+/// RFC 9260 §8.5.1 E: the peer answers each INIT with SHUTDOWN ACK until it gets SHUTDOWN COMPLETE.
+#[test]
+fn a_lost_shutdown_complete_does_not_delay_the_next_call() {
+    let mut net = TestNet::with_paths(SctpConfig::default(), 1);
+    net.call(0);
+    net.run(millis(500));
+    lose_first(&mut net, SHUTDOWN_COMPLETE);
+    let now = net.now;
+    net.at(0).shutdown(now);
+    net.settle();
+    net.run(millis(60));
+    assert!(net.ends[0].is_empty() && net.at(1).state() == AssociationState::ShutdownAckSent);
+    net.ids = [None; 2];
+    net.events = Default::default();
+    net.call(0);
+    net.run(millis(1500));
+    assert_eq!(net.events[0], [AssociationEvent::Established]);
+    assert_eq!(net.events[1].last(), Some(&AssociationEvent::Established));
+}
+
+#[test]
+fn messages_that_arrived_before_a_restart_can_be_read_after_it() {
+    let mut net = TestNet::connected(SctpConfig::default());
+    net.is_lazy[1] = true;
+    net.send(0, message(0, 100));
+    net.run(millis(300));
+    let addresses = vec![address(0, 0), address(0, 1)];
+    net.ends[0] = SctpEndpoint::new(SctpConfig::default(), [77; 32], PORT, addresses, 10).expect("valid");
+    net.ids[0] = None;
+    net.call(0);
+    net.send(0, message(0, 200));
+    net.run(millis(500));
+    net.is_lazy[1] = false;
+    net.settle();
+    assert_eq!(net.received[1], [message(0, 100), message(0, 200)]);
+}
+
+/// A reply waits for a destination that the restarted peer does not have.
+#[test]
+fn a_restart_forgets_replies_to_old_destinations() {
+    let mut net = TestNet::connected(SctpConfig::default());
+    let addresses = vec![address(0, 0)];
+    net.ends[0] = SctpEndpoint::new(SctpConfig::default(), [77; 32], PORT, addresses, 10).expect("valid");
+    net.ids[0] = None;
+    net.lose(|leaving| leaving.packet.chunks[0].kind() == COOKIE_ECHO);
+    net.call(0);
+    net.run(millis(100));
+    let (.., echo) = net
+        .log
+        .iter()
+        .rfind(|(.., packet)| packet.chunks[0].kind() == COOKIE_ECHO)
+        .expect("a cookie");
+    let (echo, tag, now) = (echo.clone(), net.at(1).names().0.local_tag, net.now);
+    let heartbeat = packet(tag, SctpChunk::Heartbeat(Bytes::from_static(b"12345678")));
+    net.ends[1].handle_packet(now, address(0, 1), heartbeat);
+    net.ends[1].handle_packet(now, address(0, 0), echo);
+    net.settle();
+    assert_eq!(net.events[1][1], AssociationEvent::Restarted);
+}
+
+/// RFC 9260 §5.2.4 B is for the handshake: the cookie of another call of the peer comes late.
+#[test]
+fn a_cookie_of_another_call_changes_nothing_in_a_shutdown() {
+    let mut net = TestNet::connected(SctpConfig::default());
+    net.lose(|_| true);
+    net.send(0, message(0, 100));
+    let (now, (names, peer_tag)) = (net.now, net.at(0).names());
+    net.at(0).shutdown(now);
+    net.log.clear();
+    let terms = InitTerms {
+        tag: peer_tag ^ 1,
+        window: 5000,
+        outbound_streams: 1,
+        inbound_streams: 1,
+        first_tsn: Tsn(0),
+        addresses: vec![address(1, 0)],
+        cookie: None,
+        unrecognized: Vec::new(),
+        preservative: 0,
+    };
+    let content = CookieContent {
+        made_at: now,
+        life: Duration::from_secs(60),
+        local_tag: names.local_tag,
+        local_tsn: names.local_tsn,
+        tie_tags: (0, 0),
+        local_port: PORT,
+        peer_port: PORT,
+        peer: terms,
+    };
+    assert!(!net.at(0).on_cookie(now, address(1, 0), &content));
+    assert_eq!(net.at(0).names().1, peer_tag);
+    net.lose(|_| false);
+    assert!(net.run_to_the_end());
+    assert_eq!(net.received[1], [message(0, 100)]);
+}
+
+#[test]
+fn a_shutdown_that_a_sack_has_overtaken_is_answered() {
+    let mut net = TestNet::connected(SctpConfig::default());
+    let (names, _) = net.at(0).names();
+    net.send(0, message(0, 100));
+    net.run(millis(500));
+    net.log.clear();
+    let old = SctpChunk::Shutdown(names.local_tsn.minus(1));
+    net.inject(0, address(1, 0), packet(names.local_tag, old));
+    assert_eq!(net.kinds(), [(0, SHUTDOWN_ACK)]);
+}
+
+#[test]
+fn a_shutdown_in_the_handshake_aborts_the_call() {
+    let mut net = TestNet::new(SctpConfig::default());
+    net.call(0);
+    net.send(0, message(0, 100));
+    net.run(DELAY * 2 + millis(1));
+    assert_eq!(net.at(0).state(), AssociationState::CookieEchoed);
+    let now = net.now;
+    net.at(0).shutdown(now);
+    net.settle();
+    net.run(millis(100));
+    assert!(net.ends.iter().all(SctpEndpoint::is_empty));
+    let reasons = [&net.events[0], &net.events[1]].map(|events| events.last().cloned());
+    assert_eq!(reasons[0], Some(AssociationEvent::Closed(CloseReason::Aborted)));
+    assert!(matches!(
+        reasons[1],
+        Some(AssociationEvent::Closed(CloseReason::PeerAborted(_)))
+    ));
 }
