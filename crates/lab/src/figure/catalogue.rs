@@ -2,7 +2,7 @@
 
 use super::chart::{MarkPosition, Panel};
 use super::plot::flows::{self, Marks};
-use super::plot::{models, strings};
+use super::plot::{models, paths, strings};
 use super::rows::Rows;
 use super::scenario::FigureScenario;
 
@@ -67,6 +67,12 @@ pub const FILES: &[ScenarioFile] = files![
     "today-strings-buffer-750",
     "unequal-strings-2-to-1",
     "unequal-strings-4-to-1",
+    "caro-spurious",
+    "caro-times-90-90",
+    "caro-times-90-1040",
+    "caro-permanent-90-90",
+    "caro-permanent-90-210",
+    "caro-permanent-210-90",
     "kernel-completion-failover-0.5s",
     "kernel-completion-failover-3s",
     "kernel-completion-failover-5s",
@@ -356,6 +362,62 @@ pub const FIGURES: &[CatalogueEntry] = &[
         draw: strings::overview,
     },
     CatalogueEntry {
+        name: "caro-3",
+        title: "SCTP, Figure 3. Fraction of transfers with spurious failovers",
+        scenario: "caro-spurious",
+        also: &[],
+        marks: &[],
+        draw: paths::spurious,
+    },
+    CatalogueEntry {
+        name: "caro-4",
+        title: "SCTP, Figure 4. Number of spurious failovers of a transfer",
+        scenario: "caro-spurious",
+        also: &[],
+        marks: &[],
+        draw: paths::spread,
+    },
+    CatalogueEntry {
+        name: "caro-5",
+        title: "SCTP, Figure 5. Transfer time, round trips of 90 ms on both paths",
+        scenario: "caro-times-90-90",
+        also: &[],
+        marks: &[],
+        draw: paths::times,
+    },
+    CatalogueEntry {
+        name: "caro-6",
+        title: "SCTP, Figure 6. Transfer time, 90 ms on the primary path and 1040 ms on the alternate",
+        scenario: "caro-times-90-1040",
+        also: &[],
+        marks: &[],
+        draw: paths::times,
+    },
+    CatalogueEntry {
+        name: "caro-10",
+        title: "SCTP, Figure 10. Permanent failovers, 90 ms on both paths",
+        scenario: "caro-permanent-90-90",
+        also: &[],
+        marks: &[],
+        draw: paths::times,
+    },
+    CatalogueEntry {
+        name: "caro-11",
+        title: "SCTP, Figure 11. Permanent failovers, 90 ms on the primary path and 210 ms on the alternate",
+        scenario: "caro-permanent-90-210",
+        also: &[],
+        marks: &[],
+        draw: paths::times,
+    },
+    CatalogueEntry {
+        name: "caro-12",
+        title: "SCTP, Figure 12. Permanent failovers, 210 ms on the primary path and 90 ms on the alternate",
+        scenario: "caro-permanent-210-90",
+        also: &[],
+        marks: &[],
+        draw: paths::times,
+    },
+    CatalogueEntry {
         name: "kernel-12",
         title: "Figure 12 on the kernel: a failover of 0.5 s",
         scenario: "kernel-completion-failover-0.5s",
@@ -452,6 +514,7 @@ pub fn named(name: &str) -> Option<Vec<&'static CatalogueEntry>> {
                 .collect(),
         ),
         "halr" => Some(of("halr-").collect()),
+        "caro" => Some(of("caro-").collect()),
         "today" => Some(of("today-").chain(of("unequal-")).collect()),
         "kernel" => {
             let beside = |figure: &'static CatalogueEntry| {
@@ -493,7 +556,7 @@ mod tests {
 
     #[test]
     fn todays_hosts_are_linux() {
-        let ours = |file: &&ScenarioFile| !file.name.starts_with("halr-");
+        let ours = |file: &&ScenarioFile| !file.name.starts_with("halr-") && !file.name.starts_with("caro-");
         for file in FILES.iter().filter(ours) {
             let tcp = match FigureScenario::parse(Path::new(file.name), file.text).unwrap() {
                 FigureScenario::Flows(sweep) => {
@@ -501,7 +564,9 @@ mod tests {
                     sweep.cluster.tcp
                 }
                 FigureScenario::Strings(sweep) => sweep.rate.tcp,
-                FigureScenario::UnusedFlowTime(_) => panic!("{} has no hosts", file.name),
+                FigureScenario::Paths(_) | FigureScenario::UnusedFlowTime(_) => {
+                    panic!("{} has no hosts with TCP", file.name)
+                }
             };
             assert_eq!(tcp, FlowConfig::linux(), "{}", file.name);
         }

@@ -13,6 +13,17 @@ type ScenarioChange = (&'static str, &'static str, &'static str, &'static [&'sta
 /// Turns the edges' local recovery off, although a run has it: they can remember no packet.
 const NO_MEMORY: &str = "caching_after = 0\nmax_packets = 1\nmax_bytes = 1";
 
+/// Cuts the primary path six times, each time for two timeouts in a row.
+const SIX_CUTS: &str = "paths = [{ delay = 0.025, cuts = [{ from = 20, until = 25 }, { from = 80, until = 85 }, \
+     { from = 140, until = 145 }, \
+     { from = 200, until = 205 }, { from = 260, until = 265 }, { from = 320, until = 325 }] }";
+
+/// A short transfer whose primary path fails.
+const SHORT: (&str, &str) = (
+    "bytes = 83_886_080\npolicy = \"dormant-hop\"\npaths = [{ delay = 0.025 }",
+    "bytes = 500_000\npolicy = \"dormant-hop\"\npaths = [{ delay = 0.025, cuts = [{ from = 1, until = 3000 }] }",
+);
+
 const CHANGES: &[ScenarioChange] = &[
     // memory, windows, unused flow time
     (
@@ -257,6 +268,57 @@ const CHANGES: &[ScenarioChange] = &[
         "utilization = 0.97",
         "min_window = 1_000_000",
         &["unequal-4a", "unequal-4b", "unequal-4c"],
+    ),
+    // SCTP
+    (
+        "caro-spurious",
+        "paths = [{ delay = 0.025 }",
+        "paths = [{ delay = 0.025, cuts = [{ from = 20, until = 300 }] }",
+        &["caro-3a", "caro-3b", "caro-3c", "caro-3d", "caro-4c"],
+    ),
+    (
+        "caro-spurious",
+        "paths = [{ delay = 0.025 }",
+        SIX_CUTS,
+        &["caro-4d"],
+    ),
+    (
+        "caro-spurious",
+        "bytes = 83_886_080",
+        "bytes = 1_000_000",
+        &["caro-4a", "caro-4b", "caro-4e", "caro-4f"],
+    ),
+    (
+        "caro-times-90-90",
+        "paths = [{ delay = 0.025 }",
+        "paths = [{ delay = 0.026 }",
+        &["caro-5a"],
+    ),
+    ("caro-times-90-90", SHORT.0, SHORT.1, &["caro-5b", "caro-5c"]),
+    (
+        "caro-times-90-1040",
+        "{ delay = 0.5 }",
+        "{ delay = 0.025 }",
+        &["caro-6a"],
+    ),
+    ("caro-permanent-90-90", "dormant-hop", "proposed", &["caro-10a"]),
+    (
+        "caro-permanent-90-90",
+        "{ delay = 0.025 }]",
+        "{ delay = 0.085 }]",
+        &["caro-10b"],
+    ),
+    (
+        "caro-permanent-90-210",
+        "dormant-hop",
+        "proposed",
+        &["caro-11a", "caro-11b", "caro-11c"],
+    ),
+    (
+        "caro-permanent-210-90",
+        "{ delay = 0.085 }, { delay = 0.025 }",
+        "{ delay = 0.025 }, { delay = 0.085 }",
+        &["caro-12a"],
     ),
     (
         "kernel-completion-failover-0.5s",

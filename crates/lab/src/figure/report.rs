@@ -112,6 +112,10 @@ const OF_KERNEL: &str = "<p>Figures whose names begin with <em>kernel</em> were 
 network namespaces, with <em>steadfast edge</em>, delay and rate by the lab's link program, and all numbers from captures. Beside each are \
 the thesis' figure from our simulator, and the simulator's figure for today's hosts, if there is one.</p>\n";
 
+const OF_CARO: &str = "<p>Figures whose names begin with <em>caro</em> are those of Caro, Amer and Stewart, <em>Rethinking End-to-End \
+Failover with Transport Layer Multihoming</em>: transfers of 80 MiB between two hosts with two paths, by the machines of docs/sctp.md.\
+</p>\n";
+
 /// One HTML page that loads nothing.
 pub fn html(figures: &[Figure], svgs: &[String], judged: &[Judged], seeds: u64) -> String {
     let has = |of: fn(&str) -> bool| figures.iter().any(|figure| of(figure.name));
@@ -123,6 +127,11 @@ pub fn html(figures: &[Figure], svgs: &[String], judged: &[Judged], seeds: u64) 
             has(|name| name.starts_with("today-") || name.starts_with("unequal-")),
             "today's hosts and unequal strings",
             OF_OURS,
+        ),
+        (
+            has(|name| name.starts_with("caro-")),
+            "the SCTP failover paper's figures",
+            OF_CARO,
         ),
         (has(is_kernel), "the kernel", OF_KERNEL),
     ];

@@ -130,6 +130,27 @@ pub struct ShareRow {
     pub mbps: f64,
 }
 
+/// A transfer between two hosts with several paths.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
+pub struct MultipathRow {
+    pub run: u32,
+    pub primary_loss: f64,
+    pub alternate_loss: f64,
+    pub path_max_retrans: u32,
+    /// None if no failover is permanent.
+    pub change_over: Option<u32>,
+    pub seed: u64,
+    /// From the first INIT to the last byte's delivery. None if the transfer was not complete when the run ended.
+    pub completion_s: Option<f64>,
+    pub from_data_s: Option<f64>,
+    /// Declared failures of the primary destination.
+    pub failovers: u32,
+    pub promotions: u32,
+    pub timeouts: u64,
+    pub retransmissions: u64,
+}
+
 /// How evenly flows shared the string in half a second. Only flows that were active all this time count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
@@ -155,6 +176,7 @@ pub struct Rows {
     pub queue: Vec<QueueRow>,
     pub shares: Vec<ShareRow>,
     pub fairness: Vec<FairnessRow>,
+    pub multipath: Vec<MultipathRow>,
 }
 
 impl Rows {
@@ -168,6 +190,7 @@ impl Rows {
         self.queue.append(&mut other.queue);
         self.shares.append(&mut other.shares);
         self.fairness.append(&mut other.fairness);
+        self.multipath.append(&mut other.multipath);
     }
 
     /// Sorts the rows by their runs.
@@ -180,6 +203,7 @@ impl Rows {
         self.queue.sort_by_key(|row| row.run);
         self.shares.sort_by_key(|row| row.run);
         self.fairness.sort_by_key(|row| row.run);
+        self.multipath.sort_by_key(|row| row.run);
     }
 
     /// Writes each table that has rows as `SCENARIO.TABLE.csv`.
@@ -194,7 +218,8 @@ impl Rows {
         write(directory, scenario, "bins", &self.bins)?;
         write(directory, scenario, "queue", &self.queue)?;
         write(directory, scenario, "shares", &self.shares)?;
-        write(directory, scenario, "fairness", &self.fairness)
+        write(directory, scenario, "fairness", &self.fairness)?;
+        write(directory, scenario, "multipath", &self.multipath)
     }
 
     /// Reads what [`Rows::write`] wrote. A table without a file is empty.
@@ -211,6 +236,7 @@ impl Rows {
             queue: read(directory, scenario, "queue")?,
             shares: read(directory, scenario, "shares")?,
             fairness: read(directory, scenario, "fairness")?,
+            multipath: read(directory, scenario, "multipath")?,
         })
     }
 }

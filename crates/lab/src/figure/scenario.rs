@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use sim::flow::TcpVariant;
 use sim::scenario::InvalidScenario;
 use sim::scenario::cluster::ClusterScenario;
+use sim::scenario::multipath::MultipathTransfer;
 use sim::scenario::rate::RateScenario;
 
 use super::oracle::TimeoutSetting;
@@ -23,6 +24,8 @@ pub enum FigureScenario {
     Flows(Box<FlowSweep>),
     /// Two strings, one of which fails (§7.4).
     Strings(Box<StringSweep>),
+    /// Transfers between two hosts with several paths (SCTP failover paper).
+    Paths(Box<PathSweep>),
     /// The unused flow time as a function of the down time, from the formula alone, without a network (§5.1).
     UnusedFlowTime(Sawtooth),
 }
@@ -86,6 +89,23 @@ pub struct StringSweep {
     pub kernel: bool,
     /// All other parameters.
     pub rate: RateScenario,
+}
+
+/// Transfers with all combinations of losses and thresholds.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PathSweep {
+    /// Losses of the primary path, as probabilities.
+    pub primary_losses: Vec<f64>,
+    /// Losses of the alternate path.
+    pub alternate_losses: Vec<f64>,
+    /// Path.Max.Retrans (PMR).
+    pub path_max_retrans: Vec<u32>,
+    /// Change-over thresholds (CPT). If there is none, no failover is permanent.
+    #[serde(default)]
+    pub change_overs: Vec<u32>,
+    /// All other parameters.
+    pub transfer: MultipathTransfer,
 }
 
 /// The parameters of Figure 9.
@@ -159,6 +179,7 @@ impl FigureScenario {
                 let can_play = !sweep.kernel || playable::can_play_strings(&sweep.rate);
                 must(can_play, "strings.kernel", playable::LIMITS)
             }
+            Self::Paths(sweep) => sweep.check(),
             Self::UnusedFlowTime(sawtooth) => sawtooth.check(),
         }
     }
@@ -180,7 +201,7 @@ fn impossible(field: impl Into<String>, what: impl Into<String>) -> Impossible {
 
 /// Checks that the top level of a file is exactly one known table. Returns the fault otherwise.
 fn misplaced(tables: &[&str]) -> Option<Impossible> {
-    const KINDS: [&str; 3] = ["flows", "strings", "unused-flow-time"];
+    const KINDS: [&str; 4] = ["flows", "strings", "paths", "unused-flow-time"];
     let unknown = tables.iter().find(|table| !KINDS.contains(table));
     let wrong = match (unknown, tables) {
         (Some(unknown), _) => unknown,
@@ -344,6 +365,41 @@ impl StringSweep {
         checked
             .map(drop)
             .map_err(|error| in_table("strings.rate", &error))
+    }
+}
+
+impl PathSweep {
+    fn check(&self) -> Result<(), Impossible> {
+        must(!self.primary_losses.is_empty(), "paths.primary_losses", NOT_EMPTY)?;
+        must(
+            !self.alternate_losses.is_empty(),
+            "paths.alternate_losses",
+            NOT_EMPTY,
+        )?;
+        must(
+            !self.path_max_retrans.is_empty(),
+            "paths.path_max_retrans",
+            NOT_EMPTY,
+        )?;
+        for (field, losses) in [
+            ("paths.primary_losses", &self.primary_losses),
+            ("paths.alternate_losses", &self.alternate_losses),
+        ] {
+            let are_losses = losses.iter().all(|loss| (0.0..1.0).contains(loss));
+            must(are_losses, field, "a loss is a probability from 0 to below 1")?;
+        }
+        must(self.transfer.bytes > 0, "paths.transfer.bytes", POSITIVE)?;
+        must(
+            self.transfer.paths.len() == 2,
+            "paths.transfer.paths",
+            "there must be two: primary and alternate",
+        )?;
+        let empty = MultipathTransfer {
+            until: Duration::ZERO,
+            ..self.transfer.clone()
+        };
+        let checked = empty.run().map(drop);
+        checked.map_err(|error| impossible("paths.transfer", error.to_string()))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use proto::Instant;
 use proto::edge::cache::CachePolicy;
 use rand::{RngExt, SeedableRng};
@@ -13,12 +13,14 @@ use sim::net::TraceEvent;
 use sim::scenario::FlowResult;
 use sim::scenario::cluster::ClusterScenario;
 use sim::scenario::edge::EdgeRecovery as LocalRecovery;
+use sim::scenario::multipath::MultipathTransfer;
 use sim::scenario::rate::{RateResult, RateScenario};
 
 use super::rows::{
-    BinRow, FairnessRow, FlowRow, MemoryRow, QueueRow, Rows, ShareRow, StringsRun, TransferRow, WindowRow,
+    BinRow, FairnessRow, FlowRow, MemoryRow, MultipathRow, QueueRow, Rows, ShareRow, StringsRun, TransferRow,
+    WindowRow,
 };
-use super::scenario::{FigureScenario, FlowSweep, RecoveryMode, ScenarioSeconds, StringSweep};
+use super::scenario::{FigureScenario, FlowSweep, PathSweep, RecoveryMode, ScenarioSeconds, StringSweep};
 
 /// Bytes on a link per byte of payload. Receivers count payload only, links carry headers too.
 const WIRE_BYTES_PER_DATA_BYTE: f64 = 1500.0 / 1460.0;
@@ -44,6 +46,11 @@ enum SweepRunKind {
         rate: Box<RateScenario>,
         run: StringsRun,
         sampled: usize,
+    },
+    Paths {
+        transfer: Box<MultipathTransfer>,
+        /// The seed as the figure counts it. The transfer's own seed differs from run to run.
+        seed: u64,
     },
 }
 
@@ -73,6 +80,10 @@ impl FigureScenario {
             Self::Strings(sweep) => {
                 sweep.runs(seeds, &mut whats);
                 sweep.kernel
+            }
+            Self::Paths(sweep) => {
+                sweep.runs(seeds, &mut whats);
+                false
             }
             Self::UnusedFlowTime(_) => false,
         };
@@ -143,6 +154,38 @@ impl StringSweep {
     }
 }
 
+impl PathSweep {
+    fn runs(&self, seeds: RangeInclusive<u64>, whats: &mut Vec<SweepRunKind>) {
+        let thresholds: Vec<Option<u32>> = match self.change_overs.as_slice() {
+            [] => vec![None],
+            some => some.iter().copied().map(Some).collect(),
+        };
+        let mut cell = 0;
+        for primary_loss in &self.primary_losses {
+            for alternate_loss in &self.alternate_losses {
+                for path_max_retrans in &self.path_max_retrans {
+                    for change_over in &thresholds {
+                        cell += 1;
+                        for seed in seeds.clone() {
+                            let mut transfer = MultipathTransfer {
+                                path_max_retrans: *path_max_retrans,
+                                change_over: *change_over,
+                                // With equal seeds the runs of two cells would lose the same packets at first.
+                                seed: seed << 32 | cell,
+                                ..self.transfer.clone()
+                            };
+                            transfer.paths[0].loss = *primary_loss;
+                            transfer.paths[1].loss = *alternate_loss;
+                            let transfer = Box::new(transfer);
+                            whats.push(SweepRunKind::Paths { transfer, seed });
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 impl SweepRun {
     /// Whether the run is played on this machine's kernel, and so needs the machine for itself.
     pub const fn is_on_kernel(&self) -> bool {
@@ -174,7 +217,30 @@ impl SweepRun {
                 let result = rate.run()?;
                 Ok(self.strings_rows(rate, *run, *sampled, &result))
             }
+            SweepRunKind::Paths { transfer, seed } => self.play_transfer(transfer, *seed),
         }
+    }
+
+    fn play_transfer(&self, transfer: &MultipathTransfer, seed: u64) -> Result<Rows> {
+        let result = transfer.run()?;
+        let row = MultipathRow {
+            run: self.number,
+            primary_loss: transfer.paths[0].loss,
+            alternate_loss: transfer.paths[1].loss,
+            path_max_retrans: transfer.path_max_retrans,
+            change_over: transfer.change_over,
+            seed,
+            completion_s: result.from_init_s,
+            from_data_s: result.from_data_s,
+            failovers: result.failovers,
+            promotions: result.promotions,
+            timeouts: result.timeouts,
+            retransmissions: result.retransmissions,
+        };
+        Ok(Rows {
+            multipath: vec![row],
+            ..Rows::default()
+        })
     }
 
     /// A name of the run's varied parameters, like `reno-3s-lowest` or `buffer-750-shared`.
@@ -190,6 +256,17 @@ impl SweepRun {
                 let control = if run.rate_control { "shared" } else { "plain" };
                 format!("buffer-{}-{control}", run.buffer_packets)
             }
+            SweepRunKind::Paths { transfer, .. } => {
+                let percent = |path: usize| transfer.paths[path].loss * 100.0;
+                let (primary, alternate) = (percent(0), percent(1));
+                let threshold = transfer
+                    .change_over
+                    .map_or(String::new(), |threshold| format!("-cpt-{threshold}"));
+                format!(
+                    "loss-{primary:.0}-{alternate:.0}-pmr-{}{threshold}",
+                    transfer.path_max_retrans
+                )
+            }
         }
     }
 
@@ -198,6 +275,7 @@ impl SweepRun {
         match &self.what {
             SweepRunKind::Cluster { cluster, .. } => cluster.flows(),
             SweepRunKind::Strings { rate, .. } => u64::from(rate.flows) * 2,
+            SweepRunKind::Paths { .. } => 1,
         }
     }
 
@@ -209,6 +287,7 @@ impl SweepRun {
         match &self.what {
             SweepRunKind::Cluster { cluster, .. } => drop(cluster.run_traced(trace)?),
             SweepRunKind::Strings { rate, .. } => drop(rate.run_traced(trace)?),
+            SweepRunKind::Paths { .. } => bail!("a trace shows TCP only, and this scenario's hosts run SCTP"),
         }
         Ok(())
     }

@@ -177,12 +177,15 @@ impl SctpConfig {
         if let Some((field, _)) = positive.into_iter().find(|(_, is_zero)| *is_zero) {
             return Err(InvalidSctp::Zero(field));
         }
+        let packet = self
+            .path_mtu
+            .saturating_sub(self.lower_headers.saturating_add(COMMON_HEADER as u32));
         // RFC 9260 §3.3.2: a window of less than 1500 bytes is not allowed. A packet must have room for INIT ACK with its cookie.
         let least = [
             ("path_mtu", self.path_mtu, self.lower_headers.saturating_add(512)),
             ("receive_buffer", self.receive_buffer, self.path_mtu.max(1500)),
             ("send_buffer", self.send_buffer, self.path_mtu),
-            ("initial_window", self.initial_window, self.path_mtu),
+            ("initial_window", self.initial_window, packet),
         ];
         for (field, value, least) in least {
             if value < least {

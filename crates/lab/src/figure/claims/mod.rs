@@ -4,6 +4,7 @@ mod claim;
 mod compare;
 mod completion;
 mod kernel;
+mod paths;
 mod rate;
 mod timeouts;
 mod today;
@@ -48,7 +49,7 @@ pub struct Judged {
     pub verdict: FigureClaimVerdict,
 }
 
-/// All claims in the order of the thesis, then ours about today's hosts, then those about the kernel.
+/// All claims in the order of the thesis, then ours about today's hosts, then those of the SCTP failover paper, then those about the kernel.
 pub fn all() -> impl Iterator<Item = &'static FigureClaim> {
     [
         unit::CLAIMS,
@@ -57,6 +58,7 @@ pub fn all() -> impl Iterator<Item = &'static FigureClaim> {
         completion::MODEL_CLAIMS,
         rate::CLAIMS,
         today::CLAIMS,
+        paths::CLAIMS,
         kernel::CLAIMS,
     ]
     .into_iter()

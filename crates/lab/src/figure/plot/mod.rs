@@ -2,6 +2,7 @@
 
 pub mod flows;
 pub mod models;
+pub mod paths;
 pub mod strings;
 
 use super::palette::Colour;

@@ -1,0 +1,378 @@
+//! SCTP failover paper: spurious failovers (section III.2), transfer times (III.3, III.4) and permanent failovers (IV).
+
+use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult, percent, seconds};
+use crate::figure::plot::paths::percent_of;
+use crate::figure::results::{Results, mean};
+use crate::figure::rows::MultipathRow;
+
+const SPURIOUS: &str = "caro-spurious";
+const EQUAL: &str = "caro-times-90-90";
+const SLOW: &str = "caro-times-90-1040";
+
+/// A claim by simulation.
+macro_rules! claim {
+    ($id:literal, $section:literal, $figure:literal, $statement:expr, $paper:literal, $expected:expr, $find:expr $(,)?) => {
+        FigureClaim {
+            id: $id,
+            section: $section,
+            statement: $statement,
+            paper: $paper,
+            figure: $figure,
+            evidence: ClaimEvidence::Simulation,
+            expected: $expected,
+            find: $find,
+        }
+    };
+}
+
+pub const CLAIMS: &[FigureClaim] = &[
+    claim!(
+        "caro-3a",
+        "SCTP III.2",
+        "caro-3",
+        "1 % loss, PMR = 0: transfers with a spurious failover",
+        "5 %",
+        Expected::Holds,
+        |results| spurious(results, 1, 0)?.near(0.05, 0.0636),
+    ),
+    claim!(
+        "caro-3b",
+        "SCTP III.2",
+        "caro-3",
+        "PMR = 5: nearly no spurious failovers at losses below 8 % (transfers with one)",
+        "",
+        Expected::Holds,
+        |results| {
+            let pooled = (1..8).map(|loss| spurious(results, loss, 5));
+            pooled.sum::<Option<Share>>()?.near(0.0, 0.0)
+        },
+    ),
+    claim!(
+        "caro-3c",
+        "SCTP III.2",
+        "caro-3",
+        "9 % loss, PMR = 5: transfers with a spurious failover",
+        "3 %",
+        Expected::Holds,
+        |results| spurious(results, 9, 5)?.near(0.03, 0.0227),
+    ),
+    claim!(
+        "caro-3d",
+        "SCTP III.2",
+        "caro-3",
+        "10 % loss, PMR = 5: transfers with a spurious failover",
+        "6 %",
+        Expected::Holds,
+        |results| spurious(results, 10, 5)?.near(0.06, 0.0612),
+    ),
+    claim!(
+        "caro-4a",
+        "SCTP III.2",
+        "caro-4",
+        "3 % loss, PMR = 0: transfers without a spurious failover",
+        "below 1 %",
+        Expected::Holds,
+        |results| at_most(results, 3, 0, 0)?.near(0.01, 0.0083),
+    ),
+    claim!(
+        "caro-4b",
+        "SCTP III.2",
+        "caro-4",
+        "4 % loss, PMR = 0: transfers with fewer than ten",
+        "1 %",
+        Expected::Holds,
+        |results| at_most(results, 4, 0, 9)?.near(0.01, 0.0),
+    ),
+    claim!(
+        "caro-4c",
+        "SCTP III.2",
+        "caro-4",
+        "3 % loss, PMR = 1: transfers without a spurious failover",
+        "91 %",
+        Expected::Holds,
+        |results| at_most(results, 3, 1, 0)?.near(0.91, 0.8636),
+    ),
+    claim!(
+        "caro-4d",
+        "SCTP III.2",
+        "caro-4",
+        "4 % loss, PMR = 1: transfers with at most four",
+        "100 %",
+        Expected::Holds,
+        |results| at_most(results, 4, 1, 4)?.near(1.0, 1.0),
+    ),
+    claim!(
+        "caro-4e",
+        "SCTP III.2",
+        "caro-4",
+        "8 % loss, PMR = 1: transfers with fewer than ten",
+        "below 1 %",
+        Expected::Holds,
+        |results| at_most(results, 8, 1, 9)?.near(0.01, 0.0),
+    ),
+    claim!(
+        "caro-4f",
+        "SCTP III.2",
+        "caro-4",
+        "6 % loss with PMR = 2, 8 % with 3, 10 % with 4: transfers with a spurious failover (pooled)",
+        "above 25 %",
+        Expected::Holds,
+        |results| {
+            let pooled =
+                [(6, 2), (8, 3), (10, 4)].map(|(loss, threshold)| spurious(results, loss, threshold));
+            let share = pooled.into_iter().sum::<Option<Share>>()?;
+            Some(share.result(0.40, share.part() > 0.25 - share.doubt(0.25).min(0.15)))
+        },
+    ),
+    claim!(
+        "caro-5a",
+        "SCTP III.3",
+        "caro-5",
+        "Without loss on the primary path, a transfer takes (from the first DATA chunk)",
+        "122.3 s",
+        Expected::Holds,
+        |results| {
+            let rows = rows(results, EQUAL)?.filter(|row| row.primary_loss == 0.0);
+            let took = mean(rows.filter_map(|row| row.from_data_s))?;
+            Some(FigureClaimResult::new(seconds(took), (took - 122.3).abs() < 0.1).beside(seconds(122.31)))
+        },
+    ),
+    claim!(
+        "caro-5b",
+        "SCTP III.3",
+        "caro-5",
+        "PMR has little effect below 8 % loss (time saved by PMR = 0, at 3 % and 5 %)",
+        "",
+        Expected::Holds,
+        |results| {
+            let saved = [3, 5].map(|loss| saved_by_threshold(results, EQUAL, loss, &[0, 5, 10]));
+            let [three, five] = saved;
+            let (three, five) = (three?, five?);
+            let here = format!("{}, {}", percent(three), percent(five));
+            Some(FigureClaimResult::new(here, three.abs().max(five.abs()) < 0.06))
+        },
+    ),
+    claim!(
+        "caro-5c",
+        "SCTP III.3",
+        "caro-5",
+        "8 % loss on the primary path, 10 % on the alternate: time saved by PMR = 0 instead of 5",
+        "4 %",
+        Expected::Holds,
+        |results| {
+            let saved = saved_by_threshold(results, EQUAL, 8, &[10])?;
+            Some(FigureClaimResult::new(percent(saved), (-0.03..0.12).contains(&saved)).beside("5 %"))
+        },
+    ),
+    claim!(
+        "caro-6a",
+        "SCTP III.4",
+        "caro-6",
+        "PMR = 0 is better than 5 at losses of 8 % and 10 % although the alternate path takes 1040 ms (time saved)",
+        "",
+        Expected::Differs(
+            "what was sent on the slow path holds up all that follows it; ns-2's times depend on the alternate's delay, too",
+        ),
+        |results| {
+            let saved = [8, 10].map(|loss| saved_by_threshold(results, SLOW, loss, &[0, 5, 10]));
+            let [eight, ten] = saved;
+            let (eight, ten) = (eight?, ten?);
+            let here = format!("{}, {}", percent(eight), percent(ten));
+            Some(FigureClaimResult::new(here, eight.min(ten) > 0.0))
+        },
+    ),
+    claim!(
+        "caro-10a",
+        "SCTP IV.1",
+        "caro-10",
+        "Equal delays, 5 % loss: CPT = 0 instead of 5 saves up to",
+        "88 %",
+        Expected::Holds,
+        |results| best(results, "caro-permanent-90-90", 0.88, "88 %"),
+    ),
+    claim!(
+        "caro-10b",
+        "SCTP IV.1",
+        "caro-10",
+        "The same costs at most",
+        "9 %",
+        Expected::Holds,
+        |results| {
+            let cost = -least_saved(results, "caro-permanent-90-90")?;
+            Some(FigureClaimResult::new(percent(cost), (0.0..0.2).contains(&cost)).beside("11 %"))
+        },
+    ),
+    claim!(
+        "caro-11a",
+        "SCTP IV.2",
+        "caro-11",
+        "To a path of 210 ms, 5 % loss: CPT = 0 instead of 5 saves with 0 % loss there",
+        "76 %",
+        Expected::Holds,
+        |results| near_saved(results, "caro-permanent-90-210", 0, 0.76, 0.06),
+    ),
+    claim!(
+        "caro-11b",
+        "SCTP IV.2",
+        "caro-11",
+        "The same with 1 % loss there",
+        "23 %",
+        Expected::Holds,
+        |results| near_saved(results, "caro-permanent-90-210", 1, 0.23, 0.12),
+    ),
+    claim!(
+        "caro-11c",
+        "SCTP IV.2",
+        "caro-11",
+        "The same costs with all other losses there, at most",
+        "54 %",
+        Expected::Holds,
+        |results| {
+            let name = "caro-permanent-90-210";
+            let cost = -least_saved(results, name)?;
+            let costs = [2, 3, 5, 7, 10].map(|loss| saved_by_change_over(results, name, loss));
+            let all = costs.iter().all(|saved| saved.is_some_and(|saved| saved < 0.0));
+            Some(FigureClaimResult::new(
+                percent(cost),
+                all && (0.34..0.74).contains(&cost),
+            ))
+        },
+    ),
+    claim!(
+        "caro-12a",
+        "SCTP IV.2",
+        "caro-12",
+        "From a path of 210 ms to one of 90 ms, CPT = 0 is no worse with any loss there (least saved)",
+        "",
+        Expected::Holds,
+        |results| {
+            let saved = least_saved(results, "caro-permanent-210-90")?;
+            Some(FigureClaimResult::new(percent(saved), saved > -0.05))
+        },
+    ),
+];
+
+/// A part of a number of transfers.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    some: usize,
+    all: usize,
+}
+
+impl std::iter::Sum for Share {
+    fn sum<I: Iterator<Item = Self>>(shares: I) -> Self {
+        let none = Self { some: 0, all: 0 };
+        shares.fold(none, |sum, share| Self {
+            some: sum.some + share.some,
+            all: sum.all + share.all,
+        })
+    }
+}
+
+impl Share {
+    fn part(self) -> f64 {
+        self.some as f64 / self.all as f64
+    }
+
+    /// By this much the part may differ by chance if the true part is `part`: three standard deviations of a binomial distribution.
+    fn doubt(self, part: f64) -> f64 {
+        let likely = part.clamp(0.02, 0.98);
+        3.0 * (likely * (1.0 - likely) / self.all as f64).sqrt()
+    }
+
+    fn result(self, ns2: f64, holds: bool) -> FigureClaimResult {
+        let here = format!("{} of {}", percent(self.part()), self.all);
+        FigureClaimResult::new(here, holds).beside(percent(ns2))
+    }
+
+    /// Whether the part is the paper's or ns-2's, or between them, up to chance and five points.
+    fn near(self, paper: f64, ns2: f64) -> Option<FigureClaimResult> {
+        let [least, most] = [paper.min(ns2), paper.max(ns2)];
+        let part = self.part();
+        let holds = part > least - 0.05 - self.doubt(least) && part < most + 0.05 + self.doubt(most);
+        Some(self.result(ns2, holds))
+    }
+}
+
+/// The transfers of a scenario. `None` if it was not simulated.
+fn rows<'a>(results: &'a Results, scenario: &str) -> Option<impl Iterator<Item = &'a MultipathRow>> {
+    let (_, rows) = results.scenarios.get(scenario)?;
+    (!rows.multipath.is_empty()).then(|| rows.multipath.iter())
+}
+
+/// The part of the transfers with this loss of the primary in percent and this PMR that have at most `failovers` spurious failovers.
+fn at_most(results: &Results, loss: u32, path_max_retrans: u32, failovers: u32) -> Option<Share> {
+    let is_of = |row: &&MultipathRow| {
+        percent_of(row.primary_loss) == loss && row.path_max_retrans == path_max_retrans
+    };
+    let of: Vec<_> = rows(results, SPURIOUS)?.filter(is_of).collect();
+    let some = of.iter().filter(|row| row.failovers <= failovers).count();
+    let all = of.len();
+    (all > 0).then_some(Share { some, all })
+}
+
+/// The part that has a spurious failover.
+fn spurious(results: &Results, loss: u32, path_max_retrans: u32) -> Option<Share> {
+    let without = at_most(results, loss, path_max_retrans, 0)?;
+    Some(Share {
+        some: without.all - without.some,
+        ..without
+    })
+}
+
+/// The mean time of the transfers of a scenario that `is_of` selects.
+fn time(results: &Results, scenario: &str, is_of: impl Fn(&MultipathRow) -> bool) -> Option<f64> {
+    let of = rows(results, scenario)?.filter(|row| is_of(row));
+    mean(of.filter_map(|row| row.completion_s))
+}
+
+/// The part of the time that PMR = 0 saves against PMR = 5, over these losses of the alternate path.
+fn saved_by_threshold(results: &Results, scenario: &str, primary: u32, alternates: &[u32]) -> Option<f64> {
+    let took = |path_max_retrans| {
+        time(results, scenario, |row| {
+            row.path_max_retrans == path_max_retrans
+                && percent_of(row.primary_loss) == primary
+                && alternates.contains(&percent_of(row.alternate_loss))
+        })
+    };
+    Some(1.0 - took(0)? / took(5)?)
+}
+
+/// The part of the time that CPT = 0 saves against CPT = 5, with this loss of the alternate path in percent.
+fn saved_by_change_over(results: &Results, scenario: &str, alternate: u32) -> Option<f64> {
+    let took = |change_over| {
+        time(results, scenario, |row| {
+            row.change_over == Some(change_over) && percent_of(row.alternate_loss) == alternate
+        })
+    };
+    Some(1.0 - took(0)? / took(5)?)
+}
+
+/// What CPT = 0 saves, over the losses of the alternate path.
+fn all_saved(results: &Results, scenario: &str) -> Option<Vec<f64>> {
+    let losses = [0, 1, 2, 3, 5, 7, 10].map(|loss| saved_by_change_over(results, scenario, loss));
+    losses.into_iter().collect()
+}
+
+fn least_saved(results: &Results, scenario: &str) -> Option<f64> {
+    all_saved(results, scenario)?.into_iter().reduce(f64::min)
+}
+
+fn best(results: &Results, scenario: &str, paper: f64, ns2: &str) -> Option<FigureClaimResult> {
+    let saved = all_saved(results, scenario)?.into_iter().reduce(f64::max)?;
+    Some(FigureClaimResult::new(percent(saved), (saved - paper).abs() < 0.05).beside(ns2))
+}
+
+fn near_saved(
+    results: &Results,
+    scenario: &str,
+    loss: u32,
+    paper: f64,
+    within: f64,
+) -> Option<FigureClaimResult> {
+    let saved = saved_by_change_over(results, scenario, loss)?;
+    Some(FigureClaimResult::new(
+        percent(saved),
+        (saved - paper).abs() < within,
+    ))
+}

@@ -1,0 +1,142 @@
+//! Figures 3 to 6 and 10 to 12 of the SCTP failover paper: spurious failovers and transfer times.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::above;
+use super::flows::Marks;
+use crate::figure::chart::{Axis, Mark, Panel, Series, Shape, number};
+use crate::figure::palette::SERIES;
+use crate::figure::results::mean;
+use crate::figure::rows::{MultipathRow, Rows};
+use crate::figure::scenario::FigureScenario;
+
+/// A loss as a whole number of percent.
+pub fn percent_of(loss: f64) -> u32 {
+    // Losses are probabilities.
+    (loss * 100.0).round() as u32
+}
+
+/// The transfers with these losses of the primary in percent, by PMR.
+fn by_threshold(rows: &Rows) -> BTreeMap<u32, BTreeMap<u32, Vec<&MultipathRow>>> {
+    let mut all: BTreeMap<u32, BTreeMap<u32, Vec<&MultipathRow>>> = BTreeMap::new();
+    for row in &rows.multipath {
+        let of = all.entry(row.path_max_retrans).or_default();
+        of.entry(percent_of(row.primary_loss)).or_default().push(row);
+    }
+    all
+}
+
+fn panel(title: String, x: Axis, y: Axis, series: Vec<Series>, marks: Marks) -> Panel {
+    let mark = |(label, place): &(&str, _)| Mark {
+        label: (*label).to_owned(),
+        place: *place,
+    };
+    Panel {
+        title,
+        x,
+        y,
+        series,
+        marks: marks.iter().map(mark).collect(),
+    }
+}
+
+/// Fraction of the transfers with a spurious failover as a function of the primary path's loss (Figure 3).
+pub fn spurious(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
+    let mut series = Vec::new();
+    for ((threshold, losses), colour) in by_threshold(rows).into_iter().zip(SERIES) {
+        let points = losses.into_iter().map(|(loss, rows)| {
+            let spurious = rows.iter().filter(|row| row.failovers > 0).count();
+            (f64::from(loss), 100.0 * spurious as f64 / rows.len() as f64)
+        });
+        let points: Vec<_> = points.collect();
+        series.push(Series::new(
+            format!("PMR = {threshold}"),
+            colour,
+            Shape::Line,
+            points,
+        ));
+    }
+    let x = Axis::new("loss of the primary path (%)", 0.0, 10.0);
+    let y = Axis::new("transfers with spurious failovers (%)", 0.0, 100.0);
+    vec![panel(String::new(), x, y, series, marks)]
+}
+
+/// Fraction of the transfers with at most that many spurious failovers, one panel per loss of the primary path (Figure 4).
+pub fn spread(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
+    let all = by_threshold(rows);
+    let losses: BTreeSet<u32> = all.values().flat_map(BTreeMap::keys).copied().collect();
+    let of_loss = |loss: u32| {
+        let mut series = Vec::new();
+        for ((threshold, losses), colour) in all.iter().zip(SERIES) {
+            let mut counts: Vec<u32> = losses[&loss].iter().map(|row| row.failovers).collect();
+            counts.sort_unstable();
+            let share = |place: usize| 100.0 * place as f64 / counts.len() as f64;
+            // Each count is a step, from the share before it to the share with it.
+            let steps = counts.iter().enumerate();
+            let steps = steps.flat_map(|(place, count)| {
+                [share(place), share(place + 1)].map(|share| (f64::from(*count), share))
+            });
+            let points: Vec<_> = steps.collect();
+            series.push(Series::new(
+                format!("PMR = {threshold}"),
+                colour,
+                Shape::Line,
+                points,
+            ));
+        }
+        let most = series.iter().flat_map(|series| &series.points).map(|(x, _)| *x);
+        let x = Axis::new("spurious failovers", 0.0, above(most.fold(1.0, f64::max)));
+        let y = Axis::new("transfers (%)", 0.0, 100.0);
+        panel(format!("loss of the primary path: {loss} %"), x, y, series, marks)
+    };
+    losses
+        .iter()
+        .filter(|loss| **loss > 1)
+        .map(|loss| of_loss(*loss))
+        .collect()
+}
+
+/// Mean transfer time as a function of the alternate path's loss, one panel per loss of the primary path (Figures 5, 6, 10, 11, 12).
+pub fn times(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
+    let losses: BTreeSet<u32> = rows
+        .multipath
+        .iter()
+        .map(|row| percent_of(row.primary_loss))
+        .collect();
+    let of_loss = |loss: u32| {
+        let mut cells: BTreeMap<_, BTreeMap<u32, Vec<f64>>> = BTreeMap::new();
+        for row in rows
+            .multipath
+            .iter()
+            .filter(|row| percent_of(row.primary_loss) == loss)
+        {
+            let cell = cells.entry((row.path_max_retrans, row.change_over)).or_default();
+            cell.entry(percent_of(row.alternate_loss))
+                .or_default()
+                .extend(row.completion_s);
+        }
+        let mut series = Vec::new();
+        for (((threshold, change_over), times), colour) in cells.into_iter().zip(SERIES) {
+            let name = change_over.map_or_else(
+                || format!("PMR = {threshold}"),
+                |change_over| format!("CPT = {change_over}"),
+            );
+            let points = times
+                .into_iter()
+                .filter_map(|(loss, times)| Some((f64::from(loss), mean(times)?)));
+            let points: Vec<_> = points.collect();
+            series.push(Series::new(name, colour, Shape::Line, points));
+        }
+        let most = series.iter().flat_map(|series| &series.points).map(|(_, y)| *y);
+        let x = Axis::new("loss of the alternate path (%)", 0.0, 10.0);
+        let y = Axis::new("transfer time (s)", 0.0, above(most.fold(1.0, f64::max)));
+        panel(
+            format!("loss of the primary path: {} %", number(f64::from(loss))),
+            x,
+            y,
+            series,
+            marks,
+        )
+    };
+    losses.into_iter().map(of_loss).collect()
+}

@@ -1,0 +1,202 @@
+//! The timeout scenarios of the SCTP failover paper (section III.7, Figure 8), packet by packet, and its Eq. 1, 3 and 9 against them.
+//!
+//! A packet A on the primary path is lost and times out. Then:
+//!
+//! ```text
+//!                              first packet to the primary    first packet to the alternate
+//!   scenario 1                 arrives                        arrives
+//!   scenario 2                 arrives                        is lost
+//!   scenario 3                 is lost                        arrives
+//!   scenario 4                 is lost                        is lost
+//! ```
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use model::caro::{packets, scenario_3_round_trips};
+use proto::Instant;
+use proto::sctp::chunk::SctpChunk;
+use proto::sctp::{SctpConfig, SctpMessage, Tsn, UserData};
+use steadfast_sim::multipath::{MultipathNetwork, PathConfig, SctpDeparture};
+
+/// A packet of host 0 after the timeout: milliseconds since the timeout, path, and its TSN counted from A, or the heartbeat.
+type PacketOfFigure = (u64, usize, Option<u32>);
+
+/// The TSN of a packet's data.
+fn tsn(departure: &SctpDeparture<'_>) -> Option<Tsn> {
+    departure.packet.chunks.iter().find_map(|chunk| match chunk {
+        SctpChunk::Data(data) => Some(data.tsn),
+        _ => None,
+    })
+}
+
+fn is_heartbeat(departure: &SctpDeparture<'_>) -> bool {
+    matches!(departure.packet.chunks[0], SctpChunk::Heartbeat(_))
+}
+
+/// Sends messages until the send buffer is full, or one only. Reads what has arrived.
+fn use_host(network: &mut MultipathNetwork, host: usize, most: usize) {
+    let Some(association) = network.association(host) else {
+        return;
+    };
+    while association.receive().is_some() {}
+    let message = SctpMessage {
+        stream: 0,
+        protocol: 0,
+        is_unordered: false,
+        data: UserData::Counted(1452),
+    };
+    let mut sent = 0;
+    while host == 0 && sent < most && association.send(message.clone()).is_ok() {
+        sent += 1;
+    }
+}
+
+/// Runs to `until`. Host 0 sends at most `most` messages at a time.
+fn run(network: &mut MultipathNetwork, until: Instant, most: usize) {
+    while let Some(host) = network.step(until) {
+        use_host(network, host, most);
+        network.settle(host);
+    }
+}
+
+/// Plays a scenario: after a transfer and a pause, packet A leaves alone on the primary path and is lost. More data is there when A times
+/// out. After that, the first packet of each path is lost if `lost` says so. Returns what host 0 sends in the three seconds after that.
+fn play(path_max_retrans: u32, lost: [bool; 2]) -> Vec<PacketOfFigure> {
+    let config = SctpConfig {
+        path_max_retrans,
+        heartbeat_interval: None,
+        // One packet, as the figure has it.
+        initial_window: 1468,
+        ..SctpConfig::paper()
+    };
+    let paths = [PathConfig::default(), PathConfig::default()];
+    let mut network = MultipathNetwork::new([config; 2], &paths, 1).expect("valid");
+    network.connect();
+    let second = |number| Instant::ZERO + Duration::from_secs(number);
+    run(&mut network, second(10), usize::MAX);
+    run(&mut network, second(20), 0);
+    let begun = network.now();
+    let sent = Rc::new(RefCell::new(Vec::new()));
+    let log = Rc::clone(&sent);
+    let (mut a, mut timed_out_at, mut to_lose) = (None::<Tsn>, None::<Instant>, lost);
+    network.set_loss(move |departure| {
+        let number = tsn(departure);
+        if departure.host == 1 || number.is_none() && !is_heartbeat(departure) {
+            return false;
+        }
+        let Some(first) = a else {
+            a = number;
+            return true;
+        };
+        let at = *timed_out_at.get_or_insert(departure.at);
+        let after = u64::try_from(departure.at.since(at).as_millis()).expect("a short run");
+        let number = number.map(|tsn| tsn.distance_from(first).cast_unsigned());
+        log.borrow_mut().push((after, departure.path, number));
+        std::mem::take(&mut to_lose[departure.path])
+    });
+    use_host(&mut network, 0, 1);
+    network.settle(0);
+    run(&mut network, begun + Duration::from_secs(4), usize::MAX);
+    sent.take()
+}
+
+/// Path and number of each packet up to `until` milliseconds.
+fn early(sent: &[PacketOfFigure], until: u64) -> Vec<(usize, Option<u32>)> {
+    let early = sent.iter().take_while(|(at, ..)| *at < until);
+    early.map(|(_, path, number)| (*path, *number)).collect()
+}
+
+/// When and where A is sent after its timeout: tenths of a second, path.
+fn ways_of_a(sent: &[PacketOfFigure]) -> Vec<(u64, usize)> {
+    let ways = sent.iter().filter(|(_, _, number)| *number == Some(0));
+    ways.map(|(at, path, _)| (*at / 100, *path)).collect()
+}
+
+/// Number of packets with new data up to `until` milliseconds on a path.
+fn new_data(sent: &[PacketOfFigure], path: usize, until: u64) -> usize {
+    let is_new = |(at, on, number): &&PacketOfFigure| {
+        *at < until && *on == path && number.is_some_and(|number| number > 0)
+    };
+    sent.iter().filter(is_new).count()
+}
+
+/// A goes to the alternate. With PMR = 0 the sender fails over and sends a heartbeat to the primary; with PMR = 1 one new packet.
+#[test]
+fn the_first_two_packets_are_those_of_figure_8() {
+    for lost in [[false, false], [false, true], [true, false], [true, true]] {
+        assert_eq!(early(&play(0, lost), 50), [(0, None), (1, Some(0))]);
+        assert_eq!(early(&play(1, lost), 50), [(1, Some(0)), (0, Some(1))]);
+    }
+}
+
+/// The heartbeat is answered, or A and the new packet are acknowledged, after one round trip. Data goes on on the primary.
+#[test]
+fn scenario_1_goes_on_after_one_round_trip() {
+    for path_max_retrans in [0, 1] {
+        let sent = play(path_max_retrans, [false, false]);
+        assert_eq!(ways_of_a(&sent), [(0, 1)]);
+        assert!(new_data(&sent, 0, 500) >= 2, "{:?}", early(&sent, 500));
+        assert_eq!(new_data(&sent, 1, 3000), 0);
+    }
+}
+
+/// One packet at a time goes to the primary until A has timed out on the alternate. Then A goes to the primary, too.
+#[test]
+fn scenario_2_sends_a_to_the_primary_after_its_second_timeout() {
+    for path_max_retrans in [0, 1] {
+        let sent = play(path_max_retrans, [false, true]);
+        assert_eq!(ways_of_a(&sent), [(0, 1), (10, 0)]);
+        // Eleven round trips of 91 ms.
+        assert!(
+            (8..=12).contains(&new_data(&sent, 0, 1000)),
+            "{path_max_retrans}: {sent:?}"
+        );
+        assert!(new_data(&sent, 0, 3000) > 30);
+    }
+}
+
+/// PMR = 0 uses the alternate until the second heartbeat is answered. PMR = 1 sends nothing until its packet times out after two seconds.
+#[test]
+fn scenario_3_gains_with_pmr_0_what_the_closed_form_says() {
+    let (aggressive, patient) = (play(0, [true, false]), play(1, [true, false]));
+    assert_eq!(new_data(&patient, 0, 1990) + new_data(&patient, 1, 1990), 1);
+    assert_eq!(
+        early(&aggressive, 2050)
+            .iter()
+            .filter(|(path, _)| *path == 0)
+            .count(),
+        2,
+        "two heartbeats"
+    );
+    let d = 1 + new_data(&aggressive, 1, 2090);
+    // The alternate's threshold is the initial one, 65,536 bytes. It is bounded by the
+    // receiver's 44 packets.
+    let round_trips = scenario_3_round_trips(2.0, 0.09, 0.09);
+    let modelled = packets(round_trips, 44.0);
+    let part = d as f64 / modelled;
+    assert!((0.7..1.1).contains(&part), "{d} packets, {modelled} modelled");
+    assert!(new_data(&aggressive, 0, 3000) > 0, "back on the primary");
+}
+
+/// A times out on the alternate first and goes to the primary. PMR = 0 goes on there. PMR = 1 has its lost packet in flight until two
+/// seconds after the first timeout. The paper says that it sends nothing meanwhile. But the acknowledgement of A lets the window grow,
+/// since A fills it together with the lost packet (RFC 9260 §7.2.1).
+#[test]
+fn scenario_4_gains_with_pmr_0_until_the_patient_sender_has_timed_out() {
+    let (aggressive, patient) = (play(0, [true, true]), play(1, [true, true]));
+    for sent in [&aggressive, &patient] {
+        assert_eq!(ways_of_a(sent), [(0, 1), (10, 0)]);
+        // With PMR = 0 the alternate has failed and is probed. Its answer may come just before that of A.
+        assert!(new_data(sent, 1, 1990) <= 1);
+    }
+    assert_eq!(new_data(&patient, 0, 1090), 1);
+    let gained = new_data(&aggressive, 0, 2000) as f64 - new_data(&patient, 0, 2000) as f64;
+    // 2 s less the alternate's timeout of 1 s: ten round trips.
+    let modelled = packets(1.0 / 0.09, 44.0);
+    assert!(
+        gained > 20.0 && gained < modelled,
+        "{gained} packets, at most {modelled}"
+    );
+}
