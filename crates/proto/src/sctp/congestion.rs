@@ -62,10 +62,14 @@ impl PathWindow {
         self.flight < self.window
     }
 
-    /// New data is about to be sent. Each RTO without data halves the window, down to its least value after a loss (§7.2.1).
+    /// New data is about to be sent. Each RTO without data halves the window, down to its least value after a loss. Slow start leads back to
+    /// the window before (§7.2.1).
     pub fn on_use(&mut self, now: Instant, rto: Duration) {
         if let Some(used_at) = &mut self.used_at {
             let mut idle = now.since(*used_at);
+            if self.flight == 0 && idle > rto && self.window > self.floor {
+                self.threshold = self.window;
+            }
             while self.flight == 0 && idle > rto && self.window > self.floor {
                 self.window = (self.window / 2).max(self.floor);
                 idle -= rto;
@@ -81,6 +85,7 @@ impl PathWindow {
 
     /// A chunk is no longer in flight: it was acknowledged, or marked for retransmission.
     pub const fn on_landed(&mut self, bytes: u32) {
+        debug_assert!(bytes <= self.flight, "more bytes land than are in flight");
         self.flight = self.flight.saturating_sub(bytes);
     }
 
@@ -195,7 +200,7 @@ mod tests {
         let (mut path, rto) = (window(), Duration::from_secs(1));
         path.window = 40_000;
         path.on_use(Instant::ZERO + rto * 2, rto);
-        assert_eq!(path.window(), 20_000);
+        assert_eq!((path.window(), path.threshold()), (20_000, 40_000));
         path.on_use(Instant::ZERO + rto * 20, rto);
         assert_eq!(path.window(), 2936);
     }

@@ -246,10 +246,10 @@ impl Destination {
         self.probes_at = interval.map(|_| now + self.idle_time);
     }
 
-    /// The next heartbeat is due now.
-    pub(super) const fn probe_at_once(&mut self, now: Instant) {
+    /// The next heartbeat is due at this time, whether the destination is idle or not.
+    pub(super) const fn probe_from(&mut self, at: Instant) {
         self.idle_time = Duration::ZERO;
-        self.probes_at = Some(now);
+        self.probes_at = Some(at);
     }
 
     /// Postpones a heartbeat that is due, if new data was sent meanwhile: its acknowledgement shows the same.

@@ -90,7 +90,7 @@ impl SctpEndpoint {
     /// calls.
     ///
     /// # Errors
-    /// If the configuration is invalid.
+    /// If the configuration is invalid, or there are more than [`PATHS_MAX`] addresses.
     pub fn new(
         config: SctpConfig,
         secret: [u8; 32],
@@ -99,6 +99,10 @@ impl SctpEndpoint {
         associations_max: usize,
     ) -> Result<Self, InvalidSctp> {
         config.check()?;
+        if addresses.len() > PATHS_MAX {
+            let (field, most) = ("number of addresses", PATHS_MAX as u64);
+            return Err(InvalidSctp::TooLarge { field, most });
+        }
         Ok(Self {
             config,
             secret: SctpSecret::new(secret),

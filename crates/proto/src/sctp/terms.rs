@@ -92,6 +92,8 @@ impl InitTerms {
     }
 
     fn add(&mut self, address: IpAddr) {
+        // Otherwise one address could be named twice.
+        let address = address.to_canonical();
         let is_host =
             !address.is_multicast() && !address.is_unspecified() && address != IpAddr::from([255; 4]);
         if is_host && !self.addresses.contains(&address) && self.addresses.len() < PATHS_MAX {

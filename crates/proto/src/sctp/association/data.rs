@@ -65,7 +65,9 @@ impl Association {
 
     /// All chunks of a packet with data were handled.
     pub(super) fn on_data_packet(&mut self, now: Instant, path: PathId) {
-        self.heard_on = path;
+        // An address that the peer only claims to have gets no answer but HEARTBEAT ACK (RFC 9260 §5.4).
+        let is_confirmed = self.paths.get(path).is_confirmed();
+        self.heard_on = if is_confirmed { path } else { self.paths.current() };
         self.arrivals.on_packet(now);
         self.repeat_shutdown_for_data(now);
     }

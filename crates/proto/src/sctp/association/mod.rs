@@ -429,7 +429,7 @@ impl Association {
         // Heartbeats notice the recovery of a destination that has failed, and of a primary that data has left.
         let is_left = path == primary && path != self.paths.current();
         if is_left || !self.paths.get(path).is_usable() {
-            self.paths.get_mut(path).probe_at_once(now);
+            self.paths.get_mut(path).probe_from(now);
         }
         if self.errors > self.config.association_max_retrans {
             self.end(CloseReason::Unreachable);

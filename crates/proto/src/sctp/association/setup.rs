@@ -189,10 +189,14 @@ impl Association {
         if let Some(path) = proven.and_then(|address| self.paths.find(address)) {
             self.confirm(path);
         }
+        // One probe per RTO (HB.Max.Burst, RFC 9260 §5.4): the peer may have named addresses of others.
+        let mut at = now;
         for path in self.paths.ids() {
             self.schedule_probe(now, path);
-            if !self.paths.get(path).is_confirmed() {
-                self.paths.get_mut(path).probe_at_once(now);
+            let destination = self.paths.get_mut(path);
+            if !destination.is_confirmed() {
+                destination.probe_from(at);
+                at += destination.rto();
             }
         }
         self.tell(AssociationEvent::Established);
@@ -210,8 +214,9 @@ impl Association {
                 self.counts.forged += 1;
                 return;
             }
+            // The tag is 0 (RFC 9260 §3.3.3).
             Err(InitRefusal::Silent) => {
-                self.counts.misplaced += 1;
+                self.end(CloseReason::Violated(ErrorCause::InvalidMandatoryParameter));
                 return;
             }
             Err(InitRefusal::Abort(cause)) => {

@@ -4,6 +4,7 @@ use bytes::{Buf, Bytes};
 
 use super::{Association, AssociationEvent, CloseReason};
 use crate::Instant;
+use crate::sctp::cause::ErrorCause;
 use crate::sctp::destination::{PathId, earlier};
 use crate::sctp::state::AssociationState;
 
@@ -42,7 +43,8 @@ impl Association {
             self.repeat(now);
         }
         if self.gives_up_at.is_some_and(|at| now >= at) {
-            self.end(CloseReason::Unreachable);
+            let reason = Bytes::from_static(b"the shutdown takes too long");
+            self.send_abort(ErrorCause::UserAbort(reason), CloseReason::Unreachable);
         }
         self.burst = self.config.max_burst;
     }
@@ -79,7 +81,7 @@ impl Association {
             // An address that never answered says nothing about the peer (RFC 9260 §5.4).
             self.paths.get_mut(path).on_error();
         }
-        self.paths.get_mut(path).probe_at_once(now);
+        self.paths.get_mut(path).probe_from(now);
     }
 
     /// Moves to the best path for good, if the policy wants that and the measurements show one.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::net::{PORT, TestNet, address, is_data, is_heartbeat, message, millis};
+use super::net::{PORT, TestNet, address, is_data, is_heartbeat, is_sack, message, millis};
 use crate::sctp::association::{AssociationEvent, CloseReason};
 use crate::sctp::{AssociationState, PathId, RetransmissionPolicy, SctpConfig};
 
@@ -232,7 +232,7 @@ fn chunks_for_a_path_that_does_not_answer_do_not_hold_back_others() {
         3,
     );
     net.call(0);
-    net.run(millis(500));
+    net.run(Duration::from_secs(5));
     net.send(0, message(0, 60_000));
     net.run(Duration::from_secs(2));
     net.lose(|_| true);
@@ -283,7 +283,7 @@ fn an_address_that_answers_after_all_others_have_failed_gets_data() {
 fn dead_idle_alternates_do_not_end_a_healthy_association() {
     let mut net = TestNet::with_paths(SctpConfig::default(), 4);
     net.call(0);
-    net.run(millis(500));
+    net.run(Duration::from_secs(5));
     net.lose(|leaving| leaving.path > 0);
     net.run(Duration::from_secs(300));
     let failed = net
@@ -314,4 +314,40 @@ fn the_called_address_that_answers_is_the_primary_destination() {
     net.send(0, message(0, 100));
     net.run(millis(300));
     assert_eq!(net.received[1].len(), 1);
+}
+
+/// RFC 9260 §5.4, HB.Max.Burst: a peer may name addresses of others, which then get a packet per RTO, and not all at once.
+#[test]
+fn addresses_that_a_peer_claims_are_probed_one_after_the_other() {
+    let mut net = TestNet::with_paths(SctpConfig::default(), 5);
+    net.lose(|leaving| leaving.path > 0);
+    net.call(0);
+    net.run(millis(3500));
+    let first = |path| {
+        net.sent_with(1, is_heartbeat)
+            .into_iter()
+            .find(|(_, on)| *on == path)
+    };
+    let times: Vec<u64> = (1..5).filter_map(first).map(|(at, _)| at).collect();
+    assert_eq!(times, [60, 1060, 2060, 3060]);
+}
+
+/// RFC 9260 §5.4.
+#[test]
+fn an_address_that_is_not_proven_gets_no_sack() {
+    let mut net = TestNet::new(SctpConfig::default());
+    net.lose(|leaving| leaving.path == 1);
+    net.call(0);
+    net.run(millis(500));
+    net.lose(|_| true);
+    net.send(0, message(0, 100));
+    let (.., data) = net.log.pop().expect("data");
+    net.log.clear();
+    net.inject(1, address(0, 1), data);
+    net.run(millis(300));
+    let sacks = net.sent_with(1, is_sack);
+    assert!(
+        !sacks.is_empty() && sacks.iter().all(|(_, path)| *path == 0),
+        "{sacks:?}"
+    );
 }

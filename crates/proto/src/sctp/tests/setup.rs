@@ -271,6 +271,7 @@ fn a_shutdown_that_nobody_answers_is_given_up() {
     net.run(Duration::from_secs(2));
     let closed = Some(&AssociationEvent::Closed(CloseReason::Unreachable));
     assert_eq!(net.events[0].last(), closed);
+    assert_eq!(net.kinds().last(), Some(&(0, ABORT)));
 }
 
 #[test]
@@ -521,4 +522,33 @@ fn a_shutdown_in_the_handshake_aborts_the_call() {
         reasons[1],
         Some(AssociationEvent::Closed(CloseReason::PeerAborted(_)))
     ));
+}
+
+/// RFC 9260 §3.3.3.
+#[test]
+fn an_init_ack_without_a_tag_ends_the_call() {
+    let mut net = TestNet::new(SctpConfig::default());
+    net.lose(|leaving| leaving.packet.chunks[0].kind() == INIT_ACK);
+    net.call(0);
+    net.run(millis(50));
+    let (.., mut answer) = net.log.pop().expect("an INIT ACK");
+    if let SctpChunk::InitAck(init) = &mut answer.chunks[0] {
+        init.tag = 0;
+    }
+    net.inject(0, address(1, 0), answer);
+    let reason = CloseReason::Violated(ErrorCause::InvalidMandatoryParameter);
+    assert_eq!(net.events[0], [AssociationEvent::Closed(reason)]);
+}
+
+#[test]
+fn a_mapped_address_is_the_same_address() {
+    let mut net = TestNet::new(SctpConfig::default());
+    let IpAddr::V4(own) = address(0, 0) else {
+        panic!("IPv4");
+    };
+    let addresses = vec![address(0, 0), IpAddr::V6(own.to_ipv6_mapped())];
+    net.ends[0] = SctpEndpoint::new(SctpConfig::default(), [1; 32], PORT, addresses, 10).expect("valid");
+    net.call(0);
+    net.run(millis(500));
+    assert_eq!(net.at(1).destinations().len(), 1);
 }
