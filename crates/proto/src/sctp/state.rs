@@ -13,7 +13,7 @@
 //!                                        └───────────────▶ Closed ◀───────────────┘
 //! ```
 //!
-//! Broken leads to Closed from every state: an ABORT in either direction, or too many timeouts. Restarted leads to Established from every
+//! StaleCookie leads from CookieEchoed back to CookieWait. Broken leads to Closed from every state: an ABORT in either direction, or too many timeouts. Restarted leads to Established from every
 //! state but Closed and ShutdownAckSent (RFC 9260 §5.2.4).
 
 /// State of an association.
@@ -44,6 +44,8 @@ pub(super) enum StateEvent {
     InitAck,
     /// COOKIE ACK, or a COOKIE ECHO that proves that the peer knows this association (RFC 9260 §5.2.4 B, D).
     CookieAck,
+    /// The peer says that the cookie is too old: INIT again.
+    StaleCookie,
     /// The application wants to end it.
     Close,
     /// All data is acknowledged.
@@ -77,7 +79,7 @@ impl AssociationState {
     pub(super) const fn after(self, event: StateEvent) -> Self {
         use StateEvent::{
             Broken, Close, CookieAck, Drained, InitAck, PeerShutdown, Restarted, ShutdownAck,
-            ShutdownComplete,
+            ShutdownComplete, StaleCookie,
         };
         match (self, event) {
             (_, Broken) => Self::Closed,
@@ -86,7 +88,10 @@ impl AssociationState {
             (Self::CookieWait | Self::CookieEchoed, CookieAck | Restarted) => Self::Established,
             // Nothing was promised to the peer yet.
             (Self::CookieWait | Self::CookieEchoed, Close) => Self::Closed,
-            (Self::CookieWait, Drained | PeerShutdown | ShutdownAck | ShutdownComplete) => Self::CookieWait,
+            (Self::CookieEchoed, StaleCookie) => Self::CookieWait,
+            (Self::CookieWait, StaleCookie | Drained | PeerShutdown | ShutdownAck | ShutdownComplete) => {
+                Self::CookieWait
+            }
             (Self::CookieEchoed, InitAck | Drained | PeerShutdown | ShutdownAck | ShutdownComplete) => {
                 Self::CookieEchoed
             }
@@ -94,33 +99,35 @@ impl AssociationState {
             (Self::Established | Self::ShutdownPending, PeerShutdown) => Self::ShutdownReceived,
             (
                 Self::Established,
-                InitAck | CookieAck | Drained | ShutdownAck | ShutdownComplete | Restarted,
+                InitAck | CookieAck | StaleCookie | Drained | ShutdownAck | ShutdownComplete | Restarted,
             ) => Self::Established,
             (Self::ShutdownPending, Drained) => Self::ShutdownSent,
-            (Self::ShutdownPending, InitAck | CookieAck | Close | ShutdownAck | ShutdownComplete) => {
-                Self::ShutdownPending
-            }
+            (
+                Self::ShutdownPending,
+                InitAck | CookieAck | StaleCookie | Close | ShutdownAck | ShutdownComplete,
+            ) => Self::ShutdownPending,
             (Self::ShutdownSent, PeerShutdown) => Self::ShutdownAckSent,
             (Self::ShutdownSent, ShutdownAck) => Self::Closed,
-            (Self::ShutdownSent, InitAck | CookieAck | Close | Drained | ShutdownComplete) => {
+            (Self::ShutdownSent, InitAck | CookieAck | StaleCookie | Close | Drained | ShutdownComplete) => {
                 Self::ShutdownSent
             }
             (Self::ShutdownReceived, Drained) => Self::ShutdownAckSent,
             (
                 Self::ShutdownReceived,
-                InitAck | CookieAck | Close | PeerShutdown | ShutdownAck | ShutdownComplete,
+                InitAck | CookieAck | StaleCookie | Close | PeerShutdown | ShutdownAck | ShutdownComplete,
             ) => Self::ShutdownReceived,
             (Self::ShutdownPending | Self::ShutdownSent | Self::ShutdownReceived, Restarted) => {
                 Self::Established
             }
             (Self::ShutdownAckSent, ShutdownAck | ShutdownComplete) => Self::Closed,
-            (Self::ShutdownAckSent, InitAck | CookieAck | Close | Drained | PeerShutdown | Restarted) => {
-                Self::ShutdownAckSent
-            }
+            (
+                Self::ShutdownAckSent,
+                InitAck | CookieAck | StaleCookie | Close | Drained | PeerShutdown | Restarted,
+            ) => Self::ShutdownAckSent,
             (
                 Self::Closed,
-                InitAck | CookieAck | Close | Drained | PeerShutdown | ShutdownAck | ShutdownComplete
-                | Restarted,
+                InitAck | CookieAck | StaleCookie | Close | Drained | PeerShutdown | ShutdownAck
+                | ShutdownComplete | Restarted,
             ) => Self::Closed,
         }
     }
@@ -170,11 +177,12 @@ mod tests {
     fn the_whole_table() {
         use StateEvent::{
             Broken, Close, CookieAck, Drained, InitAck, PeerShutdown, Restarted, ShutdownAck,
-            ShutdownComplete,
+            ShutdownComplete, StaleCookie,
         };
         let events = [
             InitAck,
             CookieAck,
+            StaleCookie,
             Close,
             Drained,
             PeerShutdown,
@@ -196,7 +204,7 @@ mod tests {
         }
         insta::assert_snapshot!(table, @r"
         CookieWait: InitAck→CookieEchoed CookieAck→Established Close→Closed Restarted→Established Broken→Closed
-        CookieEchoed: CookieAck→Established Close→Closed Restarted→Established Broken→Closed
+        CookieEchoed: CookieAck→Established StaleCookie→CookieWait Close→Closed Restarted→Established Broken→Closed
         Established: Close→ShutdownPending PeerShutdown→ShutdownReceived Broken→Closed
         ShutdownPending: Drained→ShutdownSent PeerShutdown→ShutdownReceived Restarted→Established Broken→Closed
         ShutdownSent: PeerShutdown→ShutdownAckSent ShutdownAck→Closed Restarted→Established Broken→Closed

@@ -260,7 +260,7 @@ impl Association {
             self.end(CloseReason::StaleCookie);
             return;
         }
-        self.state = AssociationState::CookieWait;
+        self.state = self.state.after(StateEvent::StaleCookie);
         let mut init = Self::own_terms(&self.config, self.local_tag, self.local_tsn);
         let millis = u32::try_from(self.config.cookie_life.as_millis()).unwrap_or(u32::MAX);
         init.parameters = vec![InitParameter::CookiePreservative(millis)];
