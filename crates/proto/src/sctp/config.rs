@@ -58,6 +58,9 @@ pub struct SctpConfig {
     pub missing_reports: u8,
     /// A chunk may be fast retransmitted again when chunks sent after its retransmission are acknowledged (Multiple Fast Retransmit).
     pub has_multiple_fast_retransmit: bool,
+    /// In fast recovery, a SACK that moves the cumulative TSN counts as a missing report of all chunks that it does not report (RFC 9260
+    /// §7.2.4). Otherwise only of those below the highest TSN that it newly acknowledges (as in RFC 2960).
+    pub counts_all_in_recovery: bool,
     /// Max.Burst: bound on the packets with data that one event lets out.
     pub max_burst: u32,
     /// Longest delay of an acknowledgement.
@@ -121,6 +124,7 @@ impl Default for SctpConfig {
             threshold_floor: 4,
             missing_reports: 3,
             has_multiple_fast_retransmit: false,
+            counts_all_in_recovery: true,
             max_burst: 4,
             sack_delay: Duration::from_millis(200),
             sack_every: 2,
@@ -148,6 +152,7 @@ impl SctpConfig {
             threshold_floor: 2,
             missing_reports: 4,
             has_multiple_fast_retransmit: true,
+            counts_all_in_recovery: false,
             decays_when_idle: false,
             retransmission: RetransmissionPolicy::FastSame,
             failover: FailoverPolicy::Temporary {

@@ -136,6 +136,7 @@ pub(super) struct SendQueue {
     fragment: usize,
     trigger: u8,
     has_multiple: bool,
+    counts_all_in_recovery: bool,
 }
 
 impl SendQueue {
@@ -159,6 +160,7 @@ impl SendQueue {
             fragment: config.fragment(),
             trigger: config.missing_reports,
             has_multiple: config.has_multiple_fast_retransmit,
+            counts_all_in_recovery: config.counts_all_in_recovery,
         }
     }
 
@@ -502,11 +504,8 @@ impl SendQueue {
     fn count_missing(&mut self, (newly, behind): (Option<usize>, usize), outcome: SackOutcome) -> bool {
         // A SACK that moves the cumulative TSN in fast recovery counts for all chunks that it reports missing, another one for those below
         // the highest TSN newly acknowledged.
-        let limit = if outcome.was_recovering && outcome.has_advanced {
-            behind
-        } else {
-            newly.unwrap_or(0)
-        };
+        let counts_all = self.counts_all_in_recovery && outcome.was_recovering && outcome.has_advanced;
+        let limit = if counts_all { behind } else { newly.unwrap_or(0) };
         let newly_acked = newly.map(|index| self.first.plus(index as u32));
         let mut enters = false;
         let last = self.next().minus(1);
