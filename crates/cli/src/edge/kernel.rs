@@ -55,8 +55,6 @@ pub(super) struct EdgeKernel {
     injectors: Vec<Injector>,
     /// The strings' interfaces.
     ports: Vec<Interface>,
-    /// Whether the strings' cables carried a signal at the last look.
-    had_carrier: Vec<bool>,
     leaving: RawSender,
     /// Number of packets that had left each string at the last look.
     left: Vec<u64>,
@@ -130,7 +128,6 @@ impl EdgeKernel {
                 .iter()
                 .map(|string| interface(&string.port))
                 .collect::<anyhow::Result<_>>()?,
-            had_carrier: vec![true; settings.strings.len()],
             leaving: RawSender::open().context("opening a raw socket")?,
             left: vec![0; settings.strings.len()],
             subnets: Vec::new(),
@@ -222,17 +219,9 @@ impl EdgeKernel {
         std::mem::replace(&mut self.left[string], left) < left
     }
 
-    /// Whether the cable at a string's port carries a signal. If it does again, the node is told this port's addresses.
-    pub fn has_carrier(&mut self, string: usize) -> bool {
-        let has_carrier = self.ports[string].has_link();
-        let had_carrier = std::mem::replace(&mut self.had_carrier[string], has_carrier);
-        if has_carrier
-            && !had_carrier
-            && let Err(error) = self.announce(string)
-        {
-            self.warn("a node learns this edge's addresses only when it asks", &error);
-        }
-        has_carrier
+    /// Whether the cable at a string's port carries a signal.
+    pub fn has_carrier(&self, string: usize) -> bool {
+        self.ports[string].has_link()
     }
 
     fn announce(&self, string: usize) -> anyhow::Result<()> {
@@ -318,6 +307,11 @@ impl EdgeKernel {
             EdgeAction::SetCap(string, window) => self.wire.set_cap(string, window),
             EdgeAction::RunCommand(string) => self.run_command(string),
             EdgeAction::Measure => return Some(self.measure()),
+            EdgeAction::Announce(string) => {
+                if let Err(error) = self.announce(string) {
+                    self.warn("a node learns this edge's addresses only when it asks", &error);
+                }
+            }
             EdgeAction::SendEntering(string, packet) => self.send_entering(string, &packet),
             EdgeAction::SendLeaving(packet, copies) => {
                 for _ in 0..copies {

@@ -111,6 +111,8 @@ pub enum EdgeAction {
     RunCommand(usize),
     /// Call [`EdgeSwitch::handle_traffic`].
     Measure,
+    /// Tell the string's node the addresses of its port: behind a new cable, the node does not know them.
+    Announce(usize),
     /// Send a packet into a string.
     SendEntering(usize, Vec<u8>),
     /// Send a packet out, this often.
@@ -250,6 +252,9 @@ impl EdgeSwitch {
     /// Whether the cable at a string's port carries a signal now. Without a signal there is no need to wait for missing heartbeats.
     pub fn handle_carrier(&mut self, now: Instant, string: usize, has_carrier: bool) {
         if std::mem::replace(&mut self.strings[string].has_carrier, has_carrier) != has_carrier {
+            if has_carrier {
+                self.actions.push_back(EdgeAction::Announce(string));
+            }
             self.evaluate(now);
         }
     }

@@ -56,6 +56,7 @@ struct TestEdge {
     moves: Vec<usize>,
     sweeps: Vec<usize>,
     commands: Vec<usize>,
+    announced: Vec<usize>,
     sent: Vec<(Option<usize>, u32)>,
 }
 
@@ -73,6 +74,7 @@ impl TestEdge {
             moves: Vec::new(),
             sweeps: Vec::new(),
             commands: Vec::new(),
+            announced: Vec::new(),
             sent: Vec::new(),
         }
     }
@@ -100,6 +102,7 @@ impl TestEdge {
                 EdgeAction::SendEntering(string, _) => self.sent.push((Some(string), 1)),
                 EdgeAction::SendLeaving(_, copies) => self.sent.push((None, copies)),
                 EdgeAction::Sweep(string) => self.sweeps.push(string),
+                EdgeAction::Announce(string) => self.announced.push(string),
                 EdgeAction::SetEpoch(..) | EdgeAction::Tell(..) => {}
             }
         }
@@ -492,8 +495,10 @@ fn plug_in(world: &mut TwoEdges, string: usize) {
 #[test]
 fn a_packet_for_a_silent_string_waits_until_it_is_heard() {
     let mut world = with_a_packet_that_waits();
+    assert!(world.sides[0].announced.is_empty());
     plug_in(&mut world, 1);
     world.run(15);
+    assert_eq!(world.sides[0].announced, [1]);
     assert_eq!(world.sides[0].phases(world.now), [Down, Up]);
     assert_eq!(world.sides[0].sent, [(Some(1), 1)]);
 }
