@@ -7,12 +7,17 @@ use super::compare::{
 use super::today;
 use crate::figure::results::{Results, greatest, mean};
 
-const COMPLETION: CompletionScenarios = [
-    ("kernel-completion-failover-0.5s", 0.5),
-    ("kernel-completion-failover-3s", 3.0),
-    ("kernel-completion-failover-5s", 5.0),
+/// Scenarios of the kernel, each with the same one for the simulator's hosts of today.
+const COMPLETION: [&CompletionScenarios; 2] = [
+    &[
+        ("kernel-completion-failover-0.5s", 0.5),
+        ("kernel-completion-failover-3s", 3.0),
+        ("kernel-completion-failover-5s", 5.0),
+    ],
+    &today::COMPLETION,
 ];
-const STRINGS: &str = "kernel-strings-buffer-750";
+/// See [`COMPLETION`].
+const STRINGS: [&str; 2] = ["kernel-strings-buffer-750", today::EQUAL];
 const LARGE: &str = "kernel-strings-buffer-1500";
 
 pub const CLAIMS: &[FigureClaim] = &[
@@ -25,11 +30,9 @@ pub const CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Kernel,
         expected: Expected::Holds,
         find: |results| {
-            simulated(
-                results,
-                |results| lost_syns(results, COMPLETION[0].0, 1.1..1.7),
-                |results| lost_syns(results, today::COMPLETION[0].0, 1.4..1.7),
-            )
+            simulated(results, COMPLETION, |results, of| {
+                lost_syns(results, of[0].0, 1.1..1.7)
+            })
         },
     },
     FigureClaim {
@@ -40,13 +43,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         figure: "kernel-13",
         evidence: ClaimEvidence::Kernel,
         expected: Expected::Holds,
-        find: |results| {
-            simulated(
-                results,
-                |results| shorter(results, &COMPLETION, mean),
-                |results| shorter(results, &today::COMPLETION, mean),
-            )
-        },
+        find: |results| simulated(results, COMPLETION, |results, of| shorter(results, of, mean)),
     },
     FigureClaim {
         id: "kernel-14a",
@@ -56,13 +53,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         figure: "kernel-14",
         evidence: ClaimEvidence::Kernel,
         expected: Expected::Holds,
-        find: |results| {
-            simulated(
-                results,
-                |results| shorter(results, &COMPLETION, greatest),
-                |results| shorter(results, &today::COMPLETION, greatest),
-            )
-        },
+        find: |results| simulated(results, COMPLETION, |results, of| shorter(results, of, greatest)),
     },
     FigureClaim {
         id: "kernel-14b",
@@ -72,13 +63,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         figure: "kernel-14",
         evidence: ClaimEvidence::Kernel,
         expected: Expected::Holds,
-        find: |results| {
-            simulated(
-                results,
-                |results| prompt(results, &COMPLETION),
-                |results| prompt(results, &today::COMPLETION),
-            )
-        },
+        find: |results| simulated(results, COMPLETION, prompt),
     },
     FigureClaim {
         id: "kernel-22a",
@@ -88,13 +73,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         figure: "kernel-22",
         evidence: ClaimEvidence::Kernel,
         expected: Expected::Holds,
-        find: |results| {
-            simulated(
-                results,
-                |results| used(results, STRINGS, 100.0),
-                |results| used(results, today::EQUAL, 100.0),
-            )
-        },
+        find: |results| simulated(results, STRINGS, |results, of| used(results, of, 100.0)),
     },
     FigureClaim {
         id: "kernel-22b",
@@ -104,13 +83,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         figure: "kernel-22",
         evidence: ClaimEvidence::Kernel,
         expected: Expected::Holds,
-        find: |results| {
-            simulated(
-                results,
-                |results| kept(results, STRINGS),
-                |results| kept(results, today::EQUAL),
-            )
-        },
+        find: |results| simulated(results, STRINGS, kept),
     },
     FigureClaim {
         id: "kernel-24a",
@@ -120,13 +93,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         figure: "kernel-24",
         evidence: ClaimEvidence::Kernel,
         expected: Expected::Holds,
-        find: |results| {
-            simulated(
-                results,
-                |results| fair_later(results, STRINGS),
-                |results| fair_later(results, today::EQUAL),
-            )
-        },
+        find: |results| simulated(results, STRINGS, fair_later),
     },
     FigureClaim {
         id: "kernel-25a",
@@ -146,13 +113,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         figure: "kernel-26",
         evidence: ClaimEvidence::Kernel,
         expected: Expected::Holds,
-        find: |results| {
-            simulated(
-                results,
-                |results| queue_at_most(results, STRINGS, 600.0),
-                |results| queue_at_most(results, today::EQUAL, 600.0),
-            )
-        },
+        find: |results| simulated(results, STRINGS, |results, of| queue_at_most(results, of, 600.0)),
     },
     FigureClaim {
         id: "kernel-26b",
@@ -162,22 +123,18 @@ pub const CLAIMS: &[FigureClaim] = &[
         figure: "kernel-26",
         evidence: ClaimEvidence::Kernel,
         expected: Expected::Holds,
-        find: |results| {
-            simulated(
-                results,
-                |results| undropped(results, STRINGS),
-                |results| undropped(results, today::EQUAL),
-            )
-        },
+        find: |results| simulated(results, STRINGS, undropped),
     },
 ];
 
-type ClaimFinder = fn(&Results) -> Option<FigureClaimResult>;
-
-/// The kernel's result, with the simulator's beside it.
-fn simulated(results: &Results, kernel: ClaimFinder, simulator: ClaimFinder) -> Option<FigureClaimResult> {
-    let found = kernel(results)?;
-    match simulator(results) {
+/// The result for the kernel's scenarios, with the one for the simulator's beside it.
+fn simulated<T>(
+    results: &Results,
+    [kernel, simulator]: [T; 2],
+    find: impl Fn(&Results, T) -> Option<FigureClaimResult>,
+) -> Option<FigureClaimResult> {
+    let found = find(results, kernel)?;
+    match find(results, simulator) {
         Some(other) => Some(found.beside(other.here)),
         None => Some(found),
     }
