@@ -580,7 +580,8 @@ fn a_client_of_tiny_segments_goes_on() {
     let host = LanHost::new(1);
     host.ip("link set lo up\n addr add 10.9.0.1/24 dev lo");
     for mss in [1, 48, 87, 88] {
-        let (client, vip) = (SocketAddr::from((ODD_CLIENT, 1024)), ODD_SERVER.into());
+        // The last socket may still be waiting for its FIN's answer, so each has a client of its own.
+        let (client, vip) = (SocketAddr::from((ODD_CLIENT, 1024 + mss)), ODD_SERVER.into());
         let options = TcpOptions {
             mss: Some(mss),
             ..TcpOptions::default()
