@@ -328,10 +328,15 @@ fn print(report: &EdgeMemoryReport) {
         connections,
         ..
     } = report.read;
-    println!("{packets} packets, {tcp} of TCP ({unreadable} unreadable), {connections} connections");
-    println!(
+    say!("{packets} packets, {tcp} of TCP ({unreadable} unreadable), {connections} connections");
+    say!(
         "{:8} {:14} {:>12} {:>8} {:>12} {:>16}",
-        "policy", "connections", "peak bytes", "packets", "connections", "bytes/connection"
+        "policy",
+        "connections",
+        "peak bytes",
+        "packets",
+        "connections",
+        "bytes/connection"
     );
     for held in &report.held {
         let which = if held.connections == "all" {
@@ -339,7 +344,7 @@ fn print(report: &EdgeMemoryReport) {
         } else {
             format!("heaviest {}", report.heaviest)
         };
-        println!(
+        say!(
             "{:8} {which:14} {:12} {:8} {:12} {:16.0}",
             held.policy,
             held.peak_bytes,
@@ -348,7 +353,7 @@ fn print(report: &EdgeMemoryReport) {
             held.bytes_per_connection
         );
     }
-    println!("{THESIS}");
+    say!("{THESIS}");
 }
 
 #[cfg(test)]

@@ -1,5 +1,15 @@
 //! `steadfast-lab`: real processes in network namespaces, real failures, and a judge that reads the bytes.
 
+#![deny(clippy::print_stdout)]
+
+/// Prints a line to stdout. A reader that closed its pipe wants no more lines, but the run goes on, and its exit code counts.
+macro_rules! say {
+    ($($line:tt)*) => {{
+        use std::io::Write;
+        drop(writeln!(std::io::stdout(), $($line)*));
+    }};
+}
+
 mod bench;
 mod capture;
 mod client;

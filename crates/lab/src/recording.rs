@@ -54,15 +54,16 @@ pub fn replay(file: &Path, trace: bool, json: bool) -> Result<LabOutcome> {
 }
 
 fn print(replayed: &Replayed) {
-    println!(
+    say!(
         "{} entries, {} actions as recorded",
-        replayed.entries, replayed.actions
+        replayed.entries,
+        replayed.actions
     );
     if let Some(difference) = &replayed.difference {
         let seconds = difference.at_ns as f64 / 1e9;
-        println!("entry {}, {seconds:.6} s, is different", difference.entry);
-        println!("  recorded: {}", shown(&difference.recorded));
-        println!("  replayed: {}", shown(&difference.replayed));
+        say!("entry {}, {seconds:.6} s, is different", difference.entry);
+        say!("  recorded: {}", shown(&difference.recorded));
+        say!("  replayed: {}", shown(&difference.replayed));
     }
 }
 

@@ -407,13 +407,13 @@ impl EdgeBenchReport {
     }
 
     fn print(&self) {
-        println!("{}", self.calibration);
+        say!("{}", self.calibration);
         for (name, one) in [
             ("forwarding", &self.forwarding),
             ("idle", &self.idle),
             ("caching", &self.caching),
         ] {
-            println!(
+            say!(
                 "{name:<11} {:.3} CPU s/GB at {:.2} GB/s, {:.2} CPU s per million packets at {:.0}/s ({:.2} % lost), \
                  {:.2} per million new flows at {:.0}/s ({:.2} % lost), {:.0} flows known",
                 one.cpu_s_per_gb,
@@ -428,7 +428,7 @@ impl EdgeBenchReport {
             );
         }
         for missed in &self.missed {
-            println!("  MISSED {missed}");
+            say!("  MISSED {missed}");
         }
     }
 }

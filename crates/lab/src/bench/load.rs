@@ -55,7 +55,7 @@ pub fn run(options: &LoadOptions) -> Result<()> {
             std::hint::spin_loop();
         },
     };
-    println!("{}", serde_json::to_string(&transfer)?);
+    say!("{}", serde_json::to_string(&transfer)?);
     Ok(())
 }
 

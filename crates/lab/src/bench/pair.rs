@@ -322,13 +322,13 @@ impl PairBenchReport {
     }
 
     fn print(&self) {
-        println!("{}", self.calibration);
-        println!(
+        say!("{}", self.calibration);
+        say!(
             "medians of {} rounds; ratios are steadfast / forwarding\n",
             self.rounds
         );
         target::print(&self.targets());
-        println!("\n{:<28}{:>12}{:>12}", "", "forwarding", "steadfast");
+        say!("\n{:<28}{:>12}{:>12}", "", "forwarding", "steadfast");
         let (plain, wire) = (&self.forwarding, &self.steadfast);
         for (name, plain, wire) in [
             ("download, GB/s", plain.download_gb_per_s, wire.download_gb_per_s),
@@ -350,7 +350,7 @@ impl PairBenchReport {
                 wire.latency_us_median,
             ),
         ] {
-            println!("{name:<28}{plain:>12.2}{wire:>12.2}");
+            say!("{name:<28}{plain:>12.2}{wire:>12.2}");
         }
     }
 }

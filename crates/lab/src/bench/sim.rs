@@ -178,7 +178,7 @@ pub fn measure(options: &MeasureOptions) -> Result<()> {
         cpu_s: seconds(usage.user_time()) + seconds(usage.system_time()),
         peak_rss_bytes: u64::try_from(usage.max_rss())? * 1024,
     };
-    println!("{}", serde_json::to_string(&used)?);
+    say!("{}", serde_json::to_string(&used)?);
     Ok(())
 }
 
@@ -193,7 +193,7 @@ pub fn dumbbell(options: &DumbbellOptions) -> Result<()> {
         ..Dumbbell::default()
     };
     let flows = dumbbell.run()?;
-    println!("{}", flows.iter().map(|flow| flow.segments).sum::<u64>());
+    say!("{}", flows.iter().map(|flow| flow.segments).sum::<u64>());
     Ok(())
 }
 
@@ -235,16 +235,21 @@ fn side(rounds: &[Used]) -> SimulatorCost {
 }
 
 fn print(report: &SimBenchReport) {
-    println!(
+    say!(
         "{} flow(s), {} data packets, {} rounds",
-        report.flows, report.steadfast.packets, report.rounds
+        report.flows,
+        report.steadfast.packets,
+        report.rounds
     );
-    println!(
+    say!(
         "{:10} {:>8} {:>16} {:>12}",
-        "", "CPU s", "packets/CPU s", "peak memory"
+        "",
+        "CPU s",
+        "packets/CPU s",
+        "peak memory"
     );
     for (name, side) in [("steadfast", &report.steadfast), ("ns-2", &report.ns2)] {
-        println!(
+        say!(
             "{name:10} {:8.3} {:16.0} {:9.1} MB",
             side.cpu_s,
             side.packets_per_cpu_s,
@@ -252,7 +257,7 @@ fn print(report: &SimBenchReport) {
         );
     }
     let verdict = if report.ok { "holds" } else { "does not hold" };
-    println!(
+    say!(
         "ratio_vs_ns2 {:.1} (at least {RATIO_MIN}, and less memory): {verdict}",
         report.ratio_vs_ns2
     );

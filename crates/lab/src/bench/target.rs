@@ -54,7 +54,7 @@ pub fn missed(targets: &[BenchTarget]) -> Vec<String> {
 pub fn print(targets: &[BenchTarget]) {
     for target in targets {
         let outcome = if target.holds() { "met   " } else { "MISSED" };
-        println!("  {outcome} {target}");
+        say!("  {outcome} {target}");
     }
 }
 

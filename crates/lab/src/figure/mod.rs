@@ -95,7 +95,7 @@ pub fn run(options: &FigureOptions) -> Result<LabOutcome> {
     if let Some(shard) = options.shard {
         let directory = options.out.join(shard.directory());
         shard::write(&directory, &manifest, &results)?;
-        println!("{}: part {shard} of the runs", directory.display());
+        say!("{}: part {shard} of the runs", directory.display());
         return Ok(LabOutcome::Held);
     }
     finish(&options.out, &manifest, &results, started.elapsed())
@@ -190,7 +190,7 @@ fn finish(out: &Path, manifest: &Manifest, results: &Results, took: Duration) ->
         write(&out.join("report.html"), html.as_bytes())?;
     }
     report::print(&judged);
-    println!(
+    say!(
         "{} figures, {} seeds, {:.1} s: {}",
         figures.len(),
         manifest.seeds,

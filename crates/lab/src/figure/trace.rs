@@ -83,7 +83,7 @@ pub fn trace(options: &TraceOptions) -> Result<LabOutcome> {
             .into_inner()
             .finish()
             .with_context(|| directory.display().to_string())?;
-        println!("{}: {events} events", directory.display());
+        say!("{}: {events} events", directory.display());
     }
     Ok(LabOutcome::Held)
 }

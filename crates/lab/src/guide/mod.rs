@@ -73,8 +73,8 @@ pub fn run(options: &GuideOptions) -> Result<LabOutcome> {
         failure,
     };
     conclude(options.json, report.ok, &report, || match &report.failure {
-        Some(failure) => println!("{failure}"),
-        None => println!("all {} steps of {guide} do what it says", report.steps),
+        Some(failure) => say!("{failure}"),
+        None => say!("all {} steps of {guide} do what it says", report.steps),
     })
 }
 

@@ -78,9 +78,7 @@ pub fn run(lab: &impl Lab) -> Result<LabOutcome> {
         lab.check_machine()?;
         play(lab, first_seed, &mut report)?;
     }
-    conclude(options.json, report.ok(), &report, || {
-        println!("{}", report.text())
-    })
+    conclude(options.json, report.ok(), &report, || say!("{}", report.text()))
 }
 
 fn play<L: Lab>(lab: &L, first_seed: u64, report: &mut LabReport<L::Findings>) -> Result<()> {

@@ -50,7 +50,7 @@ impl Progress {
             if self.json {
                 eprintln!("{line}");
             } else {
-                println!("{line}");
+                say!("{line}");
             }
         };
         match &self.bar {

@@ -11,7 +11,7 @@ use crate::pair::PairOptions;
 /// Minimum duration of a fault. Longer than detection, a lease and an agent's timeout together.
 const HOLD: Duration = Duration::from_millis(2000);
 /// Longest time until two nodes that hear each other find out that one of them has lost the router (docs/paths.md). An answer counts as
-/// missing after 250 ms. Then the nodes are in doubt for another 250 ms.
+/// missing after 250 ms. Then the paths are under suspicion for another 250 ms.
 const PATH_LOSS: Duration = Duration::from_millis(500);
 /// Time after which a silent agent is declared dead although its kernel still answers, as on a paused node. It is the daemons' default
 /// for `agent_timeout_ms`.

@@ -39,14 +39,14 @@ pub(super) fn look_for(defect: Defect, options: &SwarmOptions) -> Result<LabOutc
             "defect": defect, "seed": options.seed, "runs": runs, "found": found.is_some(), "replay": replay,
             "violations": violations,
         });
-        println!("{report}");
+        say!("{report}");
     } else if let Some(replay) = replay {
-        println!("found in run {runs} from seed {}: {replay}", options.seed);
+        say!("found in run {runs} from seed {}: {replay}", options.seed);
         if let Some(violation) = violations.first() {
-            println!("  {}: {}", violation.rule, violation.what);
+            say!("  {}: {}", violation.rule, violation.what);
         }
     } else {
-        println!("not found in {runs} runs from seed {}", options.seed);
+        say!("not found in {runs} runs from seed {}", options.seed);
     }
     Ok(LabOutcome::of(found.is_some()))
 }

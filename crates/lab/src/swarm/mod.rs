@@ -62,7 +62,9 @@ pub fn run(options: &SwarmOptions) -> Result<LabOutcome> {
     for broken in report.violations.iter_mut().take(SHRUNK_MAX) {
         write_smallest(&options.out, broken)?;
     }
-    conclude(options.json, report.ok, &report, || print!("{report}"))
+    conclude(options.json, report.ok, &report, || {
+        say!("{}", report.to_string().trim_end())
+    })
 }
 
 fn cpu_seconds() -> Result<f64> {
@@ -106,11 +108,16 @@ pub fn replay(options: &ReplayOptions) -> Result<LabOutcome> {
             Some((smaller, _)) => scenario = smaller,
             None => return Err(WrongUse("the scenario breaks no rule: nothing to shrink".into()).into()),
         }
-        print!("{}", toml::to_string(&scenario).context("writing a scenario")?);
+        say!(
+            "{}",
+            toml::to_string(&scenario)
+                .context("writing a scenario")?
+                .trim_end()
+        );
     }
     let outcome = if options.trace {
         let (outcome, trace) = play_traced(&scenario);
-        print!("{trace}");
+        say!("{}", trace.trim_end());
         outcome
     } else {
         play(&scenario)
@@ -119,5 +126,7 @@ pub fn replay(options: &ReplayOptions) -> Result<LabOutcome> {
     let mut report = SwarmReport::new(scenario.seed, 1);
     report.add(scenario.seed, outcome);
     report.finish(0.0);
-    conclude(options.json, ok, &report, || eprint!("{report}"))
+    conclude(options.json, ok, &report, || {
+        esay!("{}", report.to_string().trim_end())
+    })
 }

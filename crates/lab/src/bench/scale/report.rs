@@ -219,12 +219,12 @@ impl ScaleBenchReport {
 
     /// Prints the report as text.
     pub fn print(&self) {
-        println!("{}", self.calibration);
-        println!("medians of {} rounds\n", self.rounds);
+        say!("{}", self.calibration);
+        say!("medians of {} rounds\n", self.rounds);
         target::print(&self.targets());
-        println!();
+        say!();
         for one in self.flood.iter().flatten() {
-            println!(
+            say!(
                 "{:<12} download {:.2} GB/s beside {:.0} SYN/s, {:.2} without; on 10 Gbit/s {:.2} beside {:.0} SYN/s",
                 one.variant,
                 one.download_gb_per_s,
@@ -235,13 +235,15 @@ impl ScaleBenchReport {
             );
         }
         for one in self.strays.iter().flatten() {
-            println!(
+            say!(
                 "{:<12} download {:.3} GB/s on 1 Gbit/s beside {:.0} strays/s",
-                one.variant, one.download_gb_per_s, one.strays_per_s
+                one.variant,
+                one.download_gb_per_s,
+                one.strays_per_s
             );
         }
         for one in self.new_connections.iter().flatten() {
-            println!(
+            say!(
                 "{:<12} {:.0} new connections/s, 99 % within {:.1} ms, {} failed{}",
                 one.variant,
                 one.per_s,
@@ -253,7 +255,7 @@ impl ScaleBenchReport {
             );
         }
         if let Some(idle) = &self.idle {
-            println!(
+            say!(
                 "{} idle connections, bytes each: {:.0} at the backup, {:.0} at the primary; after the takeover \
                  agent {:.0}, keeper {:.0}, peak of the keeper {:.0}; all live in {:.0} ms; {} entries held afterwards",
                 idle.connections,
@@ -268,7 +270,7 @@ impl ScaleBenchReport {
         }
         self.churn.iter().for_each(print_churn);
         if let Some(saturated) = &self.saturated {
-            println!(
+            say!(
                 "saturated, {} min, {} spinners: {} role changes; simplex in {} of {} looks",
                 saturated.minutes,
                 saturated.spinners,
@@ -281,7 +283,7 @@ impl ScaleBenchReport {
 }
 
 fn print_churn(churn: &Churn) {
-    println!(
+    say!(
         "churn, {} min, {} connections: {:.0} kB/min at the backup, {:.0} kB/min at the primary, {:.0} table entries/min{}; held \
          ≤ {}, ring ≤ {} kB, log ≤ {} kB",
         churn.minutes,
