@@ -6,7 +6,7 @@
 //!   outside hosts ─── own ───▶ this node ◀── meet ──▶ peer ◀─── its own ─── outside hosts
 //!
 //!             proved            late: peer's heartbeats, answers        not proved again in time
-//!   Unknown ─────────▶ Reached ──────────────────────────────▶ Doubted ─────────────────────────▶ Lost
+//!   Unknown ─────────▶ Reached ────────────────────────────▶ Suspected ─────────────────────────▶ Lost
 //!                         ▲                 proved again          │          proved again          │
 //!                         └───────────────────────────────────────┴────────────────────────────────┘
 //! ```
@@ -14,7 +14,7 @@
 //! *Own*: an outside host has answered a question that was asked through the service's interface. *Meet*: both nodes hear each other
 //! through the service's interfaces, by heartbeats or by the service's packets. If heartbeats arrive over other links only, the nodes
 //! do not meet. The backup decides, since it holds the gate: it takes over, or gives way to the primary ([`step`]). Answers from before
-//! the trouble prove nothing, so the node asks again when a doubt begins.
+//! the trouble prove nothing, so the node asks again when a suspicion begins.
 
 pub(crate) mod damping;
 #[cfg(test)]
@@ -29,13 +29,13 @@ use crate::Instant;
 use crate::detector::DetectorConfig;
 use crate::role::Role;
 
-/// Time between two questions to outside hosts while nothing is in doubt. Routers that limit their answers allow five a second.
+/// Time between two questions to outside hosts while nothing is under suspicion. Routers that limit their answers allow five a second.
 const ASK_EVERY: Duration = Duration::from_millis(200);
-/// Age at which a proof is doubted: an answer is missing, not only late.
+/// Age of the last proof at which a path is suspected: an answer is missing, not only late.
 const PROOF_MAX: Duration = Duration::from_millis(250);
-/// Length of a doubt after which the outside is lost. Longer than the pause of a router that limits its answers. New trouble prolongs a
-/// doubt to twice this length at most.
-const DOUBT_MAX: Duration = Duration::from_millis(250);
+/// Length of a suspicion after which the outside is lost. Longer than the pause of a router that limits its answers. New trouble prolongs a
+/// suspicion to twice this length at most.
+const SUSPICION_MAX: Duration = Duration::from_millis(250);
 /// Time after which hosts that never answered this node, but answer the peer, are lost to this node.
 const NEVER_ANSWERED: Duration = Duration::from_secs(1);
 
@@ -46,17 +46,17 @@ pub enum Reachability {
     /// No host has ever answered, or there is no host to ask.
     #[default]
     Unknown,
-    /// A host has answered since the last doubt.
+    /// A host has answered since the last suspicion.
     Reached,
     /// Hosts are being asked anew.
-    Doubted,
-    /// There is no carrier, or no host has answered since the doubt began.
+    Suspected,
+    /// There is no carrier, or no host has answered since the suspicion began.
     Lost,
 }
 
 impl Reachability {
     /// All values, for tables.
-    pub const ALL: [Self; 4] = [Self::Unknown, Self::Reached, Self::Doubted, Self::Lost];
+    pub const ALL: [Self; 4] = [Self::Unknown, Self::Reached, Self::Suspected, Self::Lost];
 }
 
 impl std::fmt::Display for Reachability {
@@ -64,7 +64,7 @@ impl std::fmt::Display for Reachability {
         f.pad(match self {
             Self::Unknown => "unknown",
             Self::Reached => "reached",
-            Self::Doubted => "doubted",
+            Self::Suspected => "suspected",
             Self::Lost => "lost",
         })
     }
@@ -81,7 +81,7 @@ pub struct PathWord {
 
 impl PathWord {
     fn is_troubled(self) -> bool {
-        matches!(self.outside, Reachability::Doubted | Reachability::Lost) || self.hears == Some(false)
+        matches!(self.outside, Reachability::Suspected | Reachability::Lost) || self.hears == Some(false)
     }
 }
 
@@ -124,7 +124,7 @@ impl Fitness {
 /// packets reach clients. Clients hear a primary through the backup, so the primary's own way to the outside does not
 /// matter while the nodes meet.
 pub const fn step(role: Role, meet: bool, own: Reachability, peer: Reachability) -> PathStep {
-    use Reachability::{Doubted, Lost, Reached, Unknown};
+    use Reachability::{Lost, Reached, Suspected, Unknown};
     match role {
         Role::Joining
         | Role::Primary
@@ -134,16 +134,16 @@ pub const fn step(role: Role, meet: bool, own: Reachability, peer: Reachability)
         | Role::Sole
         | Role::Standby => PathStep::Stay,
         Role::Backup => match (meet, own, peer) {
-            (true, Unknown | Reached | Doubted, _) | (true, Lost, Doubted | Lost) => PathStep::Stay,
+            (true, Unknown | Reached | Suspected, _) | (true, Lost, Suspected | Lost) => PathStep::Stay,
             (true, Lost, Unknown | Reached) => PathStep::GiveWay,
 
             (false, Reached, _) => PathStep::TakeOver,
             (false, Unknown, Unknown | Lost) => PathStep::TakeOver,
             (false, Unknown, Reached) => PathStep::GiveWay,
             // The peer will soon know more, but this node never will.
-            (false, Unknown, Doubted) => PathStep::Stay,
-            (false, Doubted | Lost, Unknown | Reached) => PathStep::GiveWay,
-            (false, Doubted | Lost, Doubted | Lost) => PathStep::Stay,
+            (false, Unknown, Suspected) => PathStep::Stay,
+            (false, Suspected | Lost, Unknown | Reached) => PathStep::GiveWay,
+            (false, Suspected | Lost, Suspected | Lost) => PathStep::Stay,
         },
     }
 }
@@ -186,8 +186,8 @@ pub(crate) struct ServicePath {
     client_seen: Option<Instant>,
     /// When hosts were last asked because the clients had fallen silent.
     looked: Option<Instant>,
-    doubted: Option<Instant>,
-    /// When the last doubt began, whether it has ended or not. Answers to questions that were asked earlier prove nothing.
+    suspected: Option<Instant>,
+    /// When the last suspicion began, whether it has ended or not. Answers to questions that were asked earlier prove nothing.
     distrusts: Option<Instant>,
     /// Time of the latest question that a host has answered.
     proved: Option<Instant>,
@@ -213,7 +213,7 @@ impl ServicePath {
             ask_at: now,
             client_seen: None,
             looked: None,
-            doubted: None,
+            suspected: None,
             distrusts: None,
             proved: None,
             are_hosts_gone: false,
@@ -248,7 +248,7 @@ impl ServicePath {
     /// Whether the cable of the service's interface carries a signal.
     pub(crate) fn set_carrier(&mut self, now: Instant, has_carrier: bool) {
         if std::mem::replace(&mut self.has_carrier, has_carrier) != has_carrier {
-            self.doubt_anew(now);
+            self.suspect_anew(now);
         }
     }
 
@@ -262,7 +262,7 @@ impl ServicePath {
         if self.distrusts.is_none_or(|since| asked >= since) {
             self.answered = Some(now);
             self.proved = self.proved.max(Some(asked));
-            self.doubted = None;
+            self.suspected = None;
         }
     }
 
@@ -276,11 +276,11 @@ impl ServicePath {
         let is_old = |at| now.since(at) >= self.detector.patience() / 2;
         let begins = is_troubled && !was_troubled && self.proved.is_none_or(is_old);
         // The peer's path works again after both were in trouble, so this node's path may work again too.
-        let ends = !is_troubled && was_troubled && self.is_doubt_over(now);
+        let ends = !is_troubled && was_troubled && self.is_suspicion_over(now);
         if begins {
-            self.doubt(now);
+            self.suspect(now);
         } else if ends {
-            self.doubt_anew(now);
+            self.suspect_anew(now);
         }
     }
 
@@ -289,22 +289,22 @@ impl ServicePath {
         self.first_asked = None;
     }
 
-    /// Begins a doubt, or prolongs the present one because of new trouble. If hosts are being asked already because the
-    /// clients fell silent, the doubt began with that question. [`is_doubt_over`](Self::is_doubt_over) limits how long
-    /// a doubt is prolonged, so that lasting trouble cannot keep a lost path in doubt for ever.
-    fn doubt(&mut self, now: Instant) {
-        let since = self.doubted.or(self.suspected()).unwrap_or(now);
-        self.doubt_anew(now);
-        self.doubted = Some(since);
+    /// Begins a suspicion, or prolongs the present one because of new trouble. If hosts are being asked already because the
+    /// clients fell silent, the suspicion began with that question. [`is_suspicion_over`](Self::is_suspicion_over) limits how long
+    /// a suspicion is prolonged, so that lasting trouble cannot keep a lost path under suspicion for ever.
+    fn suspect(&mut self, now: Instant) {
+        let since = self.suspected.or(self.asked_into_silence()).unwrap_or(now);
+        self.suspect_anew(now);
+        self.suspected = Some(since);
     }
 
-    /// Begins a new doubt with its full length, because the path may work again, or may have failed.
-    fn doubt_anew(&mut self, now: Instant) {
-        (self.doubted, self.distrusts, self.ask_at) = (Some(now), Some(now), now);
+    /// Begins a new suspicion with its full length, because the path may work again, or may have failed.
+    fn suspect_anew(&mut self, now: Instant) {
+        (self.suspected, self.distrusts, self.ask_at) = (Some(now), Some(now), now);
     }
 
     /// If the clients have fallen silent, asks the outside hosts at once, not only when the next question is due. Clients have many reasons to
-    /// be silent, so this is no doubt until a host has had time to answer.
+    /// be silent, so this is no suspicion until a host has had time to answer.
     fn look_into_silence(&mut self, now: Instant) {
         let is_past = |at: Option<Instant>, time| at.is_some_and(|at| now.since(at) >= time);
         let patience = self.detector.patience();
@@ -313,22 +313,22 @@ impl ServicePath {
             self.client_seen = None;
             (self.looked, self.ask_at) = (Some(now), now);
         }
-        if is_past(self.suspected(), patience / 2) {
-            self.doubt(now);
+        if is_past(self.asked_into_silence(), patience / 2) {
+            self.suspect(now);
         }
     }
 
     /// When hosts were asked because the clients had fallen silent. `None` if a host has answered since, or a client has spoken.
-    fn suspected(&self) -> Option<Instant> {
+    fn asked_into_silence(&self) -> Option<Instant> {
         self.looked
             .filter(|_| self.client_seen.is_none() && self.proved < self.looked)
     }
 
-    /// Whether the doubt has used up its time, so that the outside is lost.
-    fn is_doubt_over(&self, now: Instant) -> bool {
+    /// Whether the suspicion has used up its time, so that the outside is lost.
+    fn is_suspicion_over(&self, now: Instant) -> bool {
         let lasts = |since: Option<Instant>, time| since.is_some_and(|since| now.since(since) >= time);
-        let had_time = lasts(self.distrusts, DOUBT_MAX / 2) || lasts(self.doubted, DOUBT_MAX * 2);
-        lasts(self.doubted, DOUBT_MAX) && had_time
+        let had_time = lasts(self.distrusts, SUSPICION_MAX / 2) || lasts(self.suspected, SUSPICION_MAX * 2);
+        lasts(self.suspected, SUSPICION_MAX) && had_time
     }
 
     /// Time has passed. `peer_is_late` says whether the peer is late on all links. Call this at least once per heartbeat interval. After
@@ -343,15 +343,15 @@ impl ServicePath {
             self.late = None;
         } else if self.late.is_none() {
             self.late = Some(now);
-            if self.doubted.is_none() {
-                self.doubt(now);
+            if self.suspected.is_none() {
+                self.suspect(now);
             }
         }
         let is_old = self.answered.is_some_and(|at| now.since(at) >= PROOF_MAX);
-        if is_old && self.doubted.is_none() {
-            self.doubt(now);
+        if is_old && self.suspected.is_none() {
+            self.suspect(now);
         }
-        if self.doubted.is_none() {
+        if self.suspected.is_none() {
             self.look_into_silence(now);
         }
         let (is_good, is_known) = (self.is_good(now), self.is_known());
@@ -369,7 +369,7 @@ impl ServicePath {
         if now < self.ask_at {
             return false;
         }
-        let is_fresh = self.doubted.is_some_and(|at| now.since(at) < DOUBT_MAX);
+        let is_fresh = self.suspected.is_some_and(|at| now.since(at) < SUSPICION_MAX);
         let wait = if is_fresh {
             self.detector.interval
         } else {
@@ -382,7 +382,7 @@ impl ServicePath {
 
     /// Time before which a question proves nothing, even if it is answered later.
     pub(crate) fn distrusts(&self) -> Option<Instant> {
-        self.distrusts.max(self.suspected())
+        self.distrusts.max(self.asked_into_silence())
     }
 
     /// When [`asks`](Self::asks) is due.
@@ -418,12 +418,12 @@ impl ServicePath {
         if !self.has_carrier {
             return Reachability::Lost;
         }
-        match (self.answered, self.doubted) {
+        match (self.answered, self.suspected) {
             (None, _) if peer_reaches && since(self.first_asked, NEVER_ANSWERED) => Reachability::Lost,
             (None, _) => Reachability::Unknown,
             (Some(_), None) => Reachability::Reached,
-            (Some(_), Some(_)) if self.is_doubt_over(now) => Reachability::Lost,
-            (Some(_), Some(_)) => Reachability::Doubted,
+            (Some(_), Some(_)) if self.is_suspicion_over(now) => Reachability::Lost,
+            (Some(_), Some(_)) => Reachability::Suspected,
         }
     }
 

@@ -264,7 +264,7 @@ pub struct PathStatus {
     pub fault: Option<String>,
     /// Whether the service's interface has a carrier.
     pub carrier: bool,
-    /// Whether outside hosts answer this node: `unknown` (no host has ever answered), `reached`, `doubted` (hosts are being asked again),
+    /// Whether outside hosts answer this node: `unknown` (no host has ever answered), `reached`, `suspected` (hosts are being asked again),
     /// `lost`.
     pub outside: Reachability,
     /// The same for the peer, as last reported by the peer.

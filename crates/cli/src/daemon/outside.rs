@@ -235,13 +235,16 @@ mod tests {
     }
 
     #[test]
-    fn a_question_of_before_a_doubt_is_not_shared() {
+    fn a_question_of_before_a_suspicion_is_not_shared() {
         let mut questions = Questions::default();
         assert!(!questions.do_for(at(100), None), "nothing was asked");
         questions.on_asked(at(100));
         assert!(questions.do_for(at(104), None));
         assert!(questions.do_for(at(104), Some(at(100))));
-        assert!(!questions.do_for(at(104), Some(at(101))), "the doubt is younger");
+        assert!(
+            !questions.do_for(at(104), Some(at(101))),
+            "the suspicion is younger"
+        );
         assert!(!questions.do_for(at(105), None), "the question is old");
     }
 

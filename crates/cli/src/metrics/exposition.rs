@@ -247,7 +247,7 @@ fn paths(page: &MetricsPage, services: &[ServiceStatus]) {
     );
     let reached = |outside| match outside {
         Reachability::Unknown => None,
-        Reachability::Reached | Reachability::Doubted => Some(1.0),
+        Reachability::Reached | Reachability::Suspected => Some(1.0),
         Reachability::Lost => Some(0.0),
     };
     let samples = services.iter().flat_map(|service| {

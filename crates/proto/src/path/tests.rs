@@ -44,42 +44,42 @@ fn the_whole_table() {
                 may.join(", ")
             };
             let step = format!("{step:?}");
-            writeln!(table, "{meets:5} own {own:7} peer {peer:7}: {step:8} {may}").unwrap();
+            writeln!(table, "{meets:5} own {own:9} peer {peer:9}: {step:8} {may}").unwrap();
         }
     }
     insta::assert_snapshot!(table, @r"
-    meet  own unknown peer unknown: Stay     serve, return
-    meet  own unknown peer reached: Stay     serve, return
-    meet  own unknown peer doubted: Stay     serve, return
-    meet  own unknown peer lost   : Stay     serve, begin, return
-    meet  own reached peer unknown: Stay     serve, return
-    meet  own reached peer reached: Stay     serve, return
-    meet  own reached peer doubted: Stay     serve, return
-    meet  own reached peer lost   : Stay     serve, begin, return
-    meet  own doubted peer unknown: Stay     serve, return
-    meet  own doubted peer reached: Stay     serve, return
-    meet  own doubted peer doubted: Stay     serve, return
-    meet  own doubted peer lost   : Stay     serve, begin, return
-    meet  own lost    peer unknown: GiveWay  -
-    meet  own lost    peer reached: GiveWay  -
-    meet  own lost    peer doubted: Stay     -
-    meet  own lost    peer lost   : Stay     serve, return
-    apart own unknown peer unknown: TakeOver serve
-    apart own unknown peer reached: GiveWay  serve
-    apart own unknown peer doubted: Stay     serve
-    apart own unknown peer lost   : TakeOver serve, begin
-    apart own reached peer unknown: TakeOver serve
-    apart own reached peer reached: TakeOver serve
-    apart own reached peer doubted: TakeOver serve
-    apart own reached peer lost   : TakeOver serve, begin
-    apart own doubted peer unknown: GiveWay  serve
-    apart own doubted peer reached: GiveWay  serve
-    apart own doubted peer doubted: Stay     serve
-    apart own doubted peer lost   : Stay     serve, begin
-    apart own lost    peer unknown: GiveWay  -
-    apart own lost    peer reached: GiveWay  -
-    apart own lost    peer doubted: Stay     -
-    apart own lost    peer lost   : Stay     serve
+    meet  own unknown   peer unknown  : Stay     serve, return
+    meet  own unknown   peer reached  : Stay     serve, return
+    meet  own unknown   peer suspected: Stay     serve, return
+    meet  own unknown   peer lost     : Stay     serve, begin, return
+    meet  own reached   peer unknown  : Stay     serve, return
+    meet  own reached   peer reached  : Stay     serve, return
+    meet  own reached   peer suspected: Stay     serve, return
+    meet  own reached   peer lost     : Stay     serve, begin, return
+    meet  own suspected peer unknown  : Stay     serve, return
+    meet  own suspected peer reached  : Stay     serve, return
+    meet  own suspected peer suspected: Stay     serve, return
+    meet  own suspected peer lost     : Stay     serve, begin, return
+    meet  own lost      peer unknown  : GiveWay  -
+    meet  own lost      peer reached  : GiveWay  -
+    meet  own lost      peer suspected: Stay     -
+    meet  own lost      peer lost     : Stay     serve, return
+    apart own unknown   peer unknown  : TakeOver serve
+    apart own unknown   peer reached  : GiveWay  serve
+    apart own unknown   peer suspected: Stay     serve
+    apart own unknown   peer lost     : TakeOver serve, begin
+    apart own reached   peer unknown  : TakeOver serve
+    apart own reached   peer reached  : TakeOver serve
+    apart own reached   peer suspected: TakeOver serve
+    apart own reached   peer lost     : TakeOver serve, begin
+    apart own suspected peer unknown  : GiveWay  serve
+    apart own suspected peer reached  : GiveWay  serve
+    apart own suspected peer suspected: Stay     serve
+    apart own suspected peer lost     : Stay     serve, begin
+    apart own lost      peer unknown  : GiveWay  -
+    apart own lost      peer reached  : GiveWay  -
+    apart own lost      peer suspected: Stay     -
+    apart own lost      peer lost     : Stay     serve
     ");
 }
 
@@ -157,7 +157,7 @@ fn silence_here_while_others_are_heard_parts_the_nodes() {
     assert!(path.meets(at(70)));
     assert_eq!(
         path.outside(at(70)),
-        Reachability::Doubted,
+        Reachability::Suspected,
         "since half of the patience"
     );
     run(&mut path, 80..90);
@@ -188,29 +188,29 @@ fn a_node_that_did_not_look_blames_nobody() {
 }
 
 #[test]
-fn a_doubt_asks_at_once_and_ends_with_an_answer_or_a_loss() {
+fn a_suspicion_asks_at_once_and_ends_with_an_answer_or_a_loss() {
     let mut path = path();
     let asked = run(&mut path, 10..300);
     assert_eq!(asked[..5], [10, 40, 60, 80, 100], "from half of the patience on");
-    assert_eq!(path.outside(at(280)), Reachability::Doubted);
+    assert_eq!(path.outside(at(280)), Reachability::Suspected);
     assert_eq!(path.outside(at(290)), Reachability::Lost);
     path.on_answer(at(291), at(290));
     assert_eq!(path.outside(at(291)), Reachability::Reached);
 }
 
 #[test]
-fn answers_to_questions_of_before_a_doubt_prove_nothing() {
+fn answers_to_questions_of_before_a_suspicion_prove_nothing() {
     let mut path = path();
     path.set_carrier(at(99), false);
     path.set_carrier(at(100), true);
     assert_eq!(path.distrusts(), Some(at(100)));
     path.on_answer(at(101), at(99));
-    assert_eq!(path.outside(at(101)), Reachability::Doubted);
+    assert_eq!(path.outside(at(101)), Reachability::Suspected);
     path.on_answer(at(102), at(100));
     assert_eq!(path.outside(at(102)), Reachability::Reached);
     path.on_answer(at(340), at(98)); // a late answer does not make the proof younger
     path.on_timeout(at(352), false);
-    assert_eq!(path.outside(at(352)), Reachability::Doubted);
+    assert_eq!(path.outside(at(352)), Reachability::Suspected);
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn clients_that_fall_silent_make_this_node_ask_at_once() {
 }
 
 #[test]
-fn pauses_of_clients_are_no_doubt_and_cost_few_questions() {
+fn pauses_of_clients_are_no_suspicion_and_cost_few_questions() {
     for pause in [50, 90, 100, 150, 210, 1000] {
         let mut path = path();
         let asked = run_with_clients(&mut path, 10_000, |now| now % pause == 0, |_| true);
@@ -293,7 +293,7 @@ fn pauses_of_clients_are_no_doubt_and_cost_few_questions() {
             "{} questions with a pause of {pause} ms",
             asked.len()
         );
-        assert_eq!(path.distrusts(), None, "no doubt with a pause of {pause} ms");
+        assert_eq!(path.distrusts(), None, "no suspicion with a pause of {pause} ms");
     }
 }
 
@@ -306,8 +306,8 @@ fn the_peers_trouble_makes_this_node_prove_itself_once() {
             hears: Some(true),
         })
     };
-    path.on_word(at(100), word(Reachability::Doubted));
-    assert_eq!(path.outside(at(100)), Reachability::Doubted);
+    path.on_word(at(100), word(Reachability::Suspected));
+    assert_eq!(path.outside(at(100)), Reachability::Suspected);
     path.on_answer(at(101), at(100));
     for now in 102..130 {
         path.on_word(
@@ -315,13 +315,13 @@ fn the_peers_trouble_makes_this_node_prove_itself_once() {
             word(if now % 2 == 0 {
                 Reachability::Reached
             } else {
-                Reachability::Doubted
+                Reachability::Suspected
             }),
         );
         assert_eq!(
             path.outside(at(now)),
             Reachability::Reached,
-            "two nodes do not doubt in turn"
+            "two nodes do not suspect in turn"
         );
     }
 }
@@ -333,16 +333,16 @@ fn a_proof_is_as_old_as_its_question() {
     let _ = path.asks(at(100));
     path.on_answer(at(299), at(100));
     let troubled = PathWord {
-        outside: Reachability::Doubted,
+        outside: Reachability::Suspected,
         hears: Some(true),
     };
     path.on_word(at(300), Some(troubled));
-    assert_eq!(path.outside(at(300)), Reachability::Doubted);
+    assert_eq!(path.outside(at(300)), Reachability::Suspected);
 }
 
 /// Heartbeats that are late again and again, on a bad network, do not hide that no host answers any more.
 #[test]
-fn trouble_upon_trouble_does_not_prolong_a_doubt_for_ever() {
+fn trouble_upon_trouble_does_not_prolong_a_suspicion_for_ever() {
     let mut path = path();
     let word = |outside| PathWord {
         outside,
@@ -354,7 +354,7 @@ fn trouble_upon_trouble_does_not_prolong_a_doubt_for_ever() {
         path.on_word(
             at(now),
             Some(word(if is_bad {
-                Reachability::Doubted
+                Reachability::Suspected
             } else {
                 Reachability::Unknown
             })),

@@ -10,7 +10,7 @@ use super::phase::PairPhase;
 use super::scenario::Scenario;
 use crate::pair::SimPair;
 
-/// A node must serve within this time. A path in doubt counts as lost after 250 ms, and a silent router after 500 ms. A
+/// A node must serve within this time. A path under suspicion counts as lost after 250 ms, and a silent router after 500 ms. A
 /// claim takes about 100 ms.
 const SERVED_WITHIN: Duration = Duration::from_secs(2);
 /// No other failure may have ended within this time before the break.
