@@ -126,7 +126,5 @@ pub fn replay(options: &ReplayOptions) -> Result<LabOutcome> {
     let mut report = SwarmReport::new(scenario.seed, 1);
     report.add(scenario.seed, outcome);
     report.finish(0.0);
-    conclude(options.json, ok, &report, || {
-        esay!("{}", report.to_string().trim_end())
-    })
+    conclude(options.json, ok, &report, || eprint!("{report}"))
 }

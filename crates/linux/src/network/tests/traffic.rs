@@ -173,6 +173,38 @@ fn without_the_right_to_speak_no_rst_leaves() {
     }
 }
 
+/// Runs `job` in this thread without the right to change nftables.
+fn without_privilege<T>(job: impl FnOnce() -> T) -> T {
+    let become_user = |user: libc::uid_t| {
+        // SAFETY: takes numbers only. The raw call changes this thread alone; libc's function would change all threads of the tests.
+        let code = unsafe { libc::syscall(libc::SYS_setresuid, -1, user, -1) };
+        assert_eq!(code, 0, "{}", io::Error::last_os_error());
+    };
+    become_user(65534);
+    let outcome = job();
+    become_user(0);
+    outcome
+}
+
+#[test]
+fn a_withdrawal_that_failed_is_carried_out_by_the_next_one() {
+    let Some(world) = RouterLan::new("a_withdrawal_that_failed_is_carried_out_by_the_next_one") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let plan = backup_plan();
+    let service = plan.services[0].address;
+    let network = world.backup.run(|| set_up(&plan, &journal(dir.path())));
+    world.backup.run(|| {
+        network.set_speak(service, true).unwrap();
+        let error = without_privilege(|| network.set_speak(service, false).unwrap_err().to_string());
+        assert!(error.contains("Operation not permitted"), "{error}");
+    });
+    assert_eq!(refusal(&world, service), io::ErrorKind::ConnectionRefused);
+    world.backup.run(|| network.set_speak(service, false).unwrap());
+    assert_eq!(refusal(&world, service), io::ErrorKind::TimedOut);
+}
+
 /// A connection from the router to `service`; `None` if the router cannot connect.
 fn connect(world: &RouterLan, service: SocketAddr) -> Option<TcpStream> {
     let connected = world
