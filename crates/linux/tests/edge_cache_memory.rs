@@ -117,7 +117,7 @@ fn syn(number: u16, options: TcpOptions, is_v6: bool) -> Vec<u8> {
     Segment {
         source: near,
         destination: far,
-        seq: Seq(u32::from(number) * 1_000_003),
+        seq: Seq(u32::from(number).wrapping_mul(1_000_003)),
         ack: Seq(0),
         flags: Flags::SYN,
         window: 64_240,
@@ -171,8 +171,10 @@ fn cost(policy: CachePolicy, syns: &[Vec<u8>]) -> Cost {
     }
 }
 
+/// One test: the allocator counts all threads.
 #[test]
 fn held_syns_cost_little_more_than_their_bytes() {
+    a_flood_takes_no_more_than_the_limit();
     let mss = TcpOptions {
         mss: Some(1460),
         ..TcpOptions::default()
@@ -211,4 +213,23 @@ fn held_syns_cost_little_more_than_their_bytes() {
             assert!(cost.view.cache_memory_max >= reported && cost.view.cache_memory_max <= cost.peak);
         }
     }
+}
+
+fn a_flood_takes_no_more_than_the_limit() {
+    // See `suspecting`: 200,000 packets.
+    let mut edge = suspecting(CachePolicy::Syn);
+    let before = ALLOCATED.load(Ordering::Relaxed);
+    let options = TcpOptions::default();
+    for number in 0..u16::MAX {
+        for port in 0..4 {
+            let mut packet = syn(number, options, false);
+            packet[20] = port; // the high byte of the client's port
+            edge.handle_copy(at(2000), 0, EdgeDirection::Entering, &packet);
+        }
+    }
+    let allocated = ALLOCATED.load(Ordering::Relaxed) - before;
+    let view = edge.view(at(2000)).swap_remove(0);
+    assert_eq!(view.cached_packets, 200_000);
+    assert_eq!(view.cache_lost, u64::from(u16::MAX) * 4 - 200_000);
+    assert!(allocated <= view.cached_bytes / 4 * 5, "{allocated}");
 }

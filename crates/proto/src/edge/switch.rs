@@ -612,7 +612,7 @@ impl EdgeSwitch {
     /// Queues the cached packets of a string for the string `to`, or each for the string to which its flow moves. With a cap, at most a
     /// capped window of each flow: the flow's sender repeats the rest.
     fn send_again(&mut self, now: Instant, index: usize, to: Option<usize>) {
-        let held: Vec<_> = self.strings[index].recovery.complete(now).collect();
+        let held = self.strings[index].recovery.complete(now);
         let mut flow = (None, 0);
         for resend in held {
             let target = to.unwrap_or_else(|| self.target(&resend.key));
