@@ -5,7 +5,7 @@ use std::path::Path;
 
 use linux::network::{self, Interface};
 
-use crate::config::{ConfigError, EdgeSettings, PortSettings, Problem, SecretKey, StringSettings};
+use crate::config::{ConfigError, EdgeSettings, Problem, SecretKey, StringSettings};
 
 /// `rp_filter`: a packet is dropped if its sender is not reached by the same interface.
 const STRICT: u8 = 1;
