@@ -27,18 +27,13 @@ static __always_inline int to_stack(struct edge_counts *counts, enum edge_count 
 	return TC_ACT_OK;
 }
 
-static __always_inline _Bool is_at(struct edge_port *port, __u32 ifindex, __u32 tag) {
-	return port->ifindex == ifindex && port->tag == tag;
-}
-
-/* The port by which a frame came: a string's index, PORT_OUTSIDE or PORT_NONE. */
+/* The port by which a frame came: a string's index, PORT_OUTSIDE or PORT_NONE. Only the port outside may have a VLAN tag. */
 static __always_inline int port_of(struct __sk_buff *skb, struct edge_state *state) {
 	__u32 ifindex = skb->ifindex, id = skb->vlan_present ? skb->vlan_tci & EDGE_VLAN_ID : 0;
-	__u32 tag = id ? EDGE_TAGGED | id : 0;
-	if (is_at(&state->outside, ifindex, tag))
+	if (state->outside.ifindex == ifindex && state->outside.tag == (id ? EDGE_TAGGED | id : 0))
 		return PORT_OUTSIDE;
 	for (__u32 i = 0; i < EDGE_STRINGS_MAX && i < state->strings; i++)
-		if (is_at(&state->string[i].port, ifindex, tag))
+		if (state->string[i].ifindex == ifindex && !id)
 			return i;
 	return PORT_NONE;
 }
@@ -101,7 +96,7 @@ static __always_inline int enter(struct __sk_buff *skb, struct packet *p, struct
 	}
 	if (next_hop(p, string, &to))
 		return to_stack(counts, EDGE_NO_NEXT_HOP);
-	if (is_too_big(skb, p, &string->port))
+	if (is_too_big(skb, p, string->ifindex))
 		return to_stack(counts, EDGE_TOO_BIG);
 	struct edge_traffic *traffic = &counts->traffic[bounded(index)];
 	__u64 bytes;
@@ -135,7 +130,7 @@ static __always_inline int leave(struct __sk_buff *skb, struct packet *p, struct
 		return to_stack(counts, EDGE_PASSED_TO_STACK);
 	if (p->hops <= 1)
 		return to_stack(counts, EDGE_TTL_EXPIRED);
-	if (is_too_big(skb, p, &state->outside))
+	if (is_too_big(skb, p, state->outside.ifindex))
 		return to_stack(counts, EDGE_TOO_BIG);
 	if (p->ip.fragment | p->malformed | (p->kind == KIND_ERROR))
 		count_kind(p, counts);
@@ -160,7 +155,7 @@ static __always_inline int leave(struct __sk_buff *skb, struct packet *p, struct
 	__u64 bytes;
 	traffic->leaving_packets += on_the_wire(skb, p, &bytes);
 	traffic->leaving_bytes += bytes;
-	return send_out(skb, p, &state->outside, NULL);
+	return send_out(skb, p, state->outside.ifindex, state->outside.tag, NULL);
 }
 
 SEC("tc")

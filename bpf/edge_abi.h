@@ -53,7 +53,8 @@ struct edge_port {
 #define EDGE_VLAN_ID 0x0fff
 
 struct edge_string {
-	struct edge_port port;
+	__u32 ifindex;
+	__u32 zero;
 	__be32 next_hop_v4;     /* 0: none */
 	__u32 mode;             /* enum edge_mode */
 	__u8 next_hop_v6[16];   /* zeros: none */

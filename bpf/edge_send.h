@@ -28,11 +28,11 @@ static __always_inline int next_hop(struct packet *p, struct edge_string *string
 }
 
 /* Whether a packet is longer than the MTU of the port. The stack fragments it, or answers. */
-static __always_inline _Bool is_too_big(struct __sk_buff *skb, struct packet *p, struct edge_port *port) {
+static __always_inline _Bool is_too_big(struct __sk_buff *skb, struct packet *p, __u32 ifindex) {
 	__u32 mtu = 0;
 	if (p->end <= L3 + SMALL_PACKET)
 		return 0;
-	return bpf_check_mtu(skb, port->ifindex, &mtu, 0, skb->gso_size ? BPF_MTU_CHK_SEGS : 0) > 0;
+	return bpf_check_mtu(skb, ifindex, &mtu, 0, skb->gso_size ? BPF_MTU_CHK_SEGS : 0) > 0;
 }
 
 /* Takes one from the TTL or hop limit. */
@@ -60,23 +60,23 @@ static __always_inline int take_hop(struct __sk_buff *skb, struct packet *p) {
 	return 0;
 }
 
-/* Replaces the frame's VLAN tag by the tag of the port. */
-static __noinline int retag(struct __sk_buff *skb, struct edge_port *port) {
+/* Replaces the frame's VLAN tag by another one; 0: none. */
+static __noinline int retag(struct __sk_buff *skb, __u32 tag) {
 	if (skb->vlan_present && bpf_skb_vlan_pop(skb))
 		return -1;
-	return port->tag ? bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), port->tag & EDGE_VLAN_ID) : 0;
+	return tag ? bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), tag & EDGE_VLAN_ID) : 0;
 }
 
 /*
- * Sends the packet out of a port. `to` is the next hop. If it is NULL, this machine's routes name the next hop. The stack must not see the packet after
+ * Sends the packet out of a port, with this VLAN tag. `to` is the next hop. If it is NULL, this machine's routes name the next hop. The stack must not see the packet after
  * this, because its TTL has changed.
  */
-static __always_inline int send_out(struct __sk_buff *skb, struct packet *p, struct edge_port *port, struct bpf_redir_neigh *to) {
+static __always_inline int send_out(struct __sk_buff *skb, struct packet *p, __u32 ifindex, __u32 tag, struct bpf_redir_neigh *to) {
 	if (take_hop(skb, p))
 		return TC_ACT_SHOT;
-	if ((skb->vlan_present || port->tag) && retag(skb, port))
+	if ((skb->vlan_present || tag) && retag(skb, tag))
 		return TC_ACT_SHOT;
-	return bpf_redirect_neigh(port->ifindex, to, to ? sizeof(*to) : 0, 0);
+	return bpf_redirect_neigh(ifindex, to, to ? sizeof(*to) : 0, 0);
 }
 
 /*
@@ -87,8 +87,8 @@ static __always_inline int send_into(struct __sk_buff *skb, struct packet *p, st
 	__u64 link = p->ip.v6 ? *(volatile __u64 *)&string->link_v6 : *(volatile __u64 *)&string->link_v4;
 	__u8 bytes[8], macs[2 * ETH_ALEN];
 	if (!link)
-		return send_out(skb, p, &string->port, to);
-	if (take_hop(skb, p) || ((skb->vlan_present || string->port.tag) && retag(skb, &string->port)))
+		return send_out(skb, p, string->ifindex, 0, to);
+	if (take_hop(skb, p) || (skb->vlan_present && retag(skb, 0)))
 		return TC_ACT_SHOT;
 	__builtin_memcpy(bytes, &link, sizeof(bytes));
 	__builtin_memcpy(macs, bytes, ETH_ALEN);
@@ -96,7 +96,7 @@ static __always_inline int send_into(struct __sk_buff *skb, struct packet *p, st
 	__builtin_memcpy(macs + ETH_ALEN, bytes, ETH_ALEN);
 	if (bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0))
 		return TC_ACT_SHOT;
-	return bpf_redirect(string->port.ifindex, 0);
+	return bpf_redirect(string->ifindex, 0);
 }
 
 #endif

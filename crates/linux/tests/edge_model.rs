@@ -49,7 +49,7 @@ impl Twins {
         }
         // The last string has no next hop for IPv6.
         let strings = (0..STRINGS).map(|string| EdgeStringPort {
-            port: port(&host, &format!("str{string}")),
+            ifindex: index_of(&host, &format!("str{string}")),
             next_hop_v4: Some([10, 9, u8::try_from(string).expect("few"), 1].into()),
             next_hop_v6: (string < 2).then(|| "fd09::1".parse().expect("an address")),
         });

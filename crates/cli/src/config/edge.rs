@@ -64,6 +64,8 @@ pub struct EdgeSettings {
     pub max_connections: u32,
     /// The port away from the cluster.
     pub outside: PortSettings,
+    /// The VLAN of the clients' frames at that port; `None`: frames without a tag.
+    pub outside_vlan: Option<u16>,
     /// Destinations behind that port. Empty: all that are not inside.
     pub outside_subnets: Vec<Subnet>,
     /// Destinations behind the other edge. Empty: all that are not outside.
@@ -91,8 +93,6 @@ pub struct EdgeSettings {
 pub struct PortSettings {
     /// The network interface.
     pub interface: String,
-    /// The VLAN whose frames are steered; `None`: frames without a tag.
-    pub vlan: Option<u16>,
 }
 
 /// A string.
@@ -230,11 +230,11 @@ fn settings(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<EdgeSe
     let recovery = recovery(reading, root, heartbeat);
     let rate = rate(reading, root);
     let metrics = metrics(reading, root);
-    check_strings(reading, outside.as_ref().map(|(port, _)| port), &strings);
-    let outside_subnets = outside.as_ref().map_or(&[][..], |(_, subnets)| subnets);
+    check_strings(reading, outside.as_ref().map(|(port, ..)| port), &strings);
+    let outside_subnets = outside.as_ref().map_or(&[][..], |(.., subnets)| subnets);
     check_subnets(reading, outside_subnets, &inside_subnets);
     let own = own?;
-    let (outside, outside_subnets) = outside?;
+    let (outside, outside_vlan, outside_subnets) = outside?;
     Some(EdgeSettings {
         name: own.name,
         peer: own.peer,
@@ -243,6 +243,7 @@ fn settings(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<EdgeSe
         agent_timeout: own.agent_timeout,
         max_connections: own.max_connections,
         outside,
+        outside_vlan,
         outside_subnets,
         inside_subnets,
         strings: strings.into_iter().collect::<Option<_>>()?,
@@ -296,12 +297,16 @@ fn own(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<OwnTable> {
     })
 }
 
-fn outside(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<(PortSettings, Vec<Subnet>)> {
+/// The port, its VLAN, and its subnets.
+type OutsideTable = (PortSettings, Option<u16>, Vec<Subnet>);
+
+fn outside(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<OutsideTable> {
     let mut table = ConfigTable::begin(reading, "outside".to_owned(), root.get("outside"));
     let port = port(&mut table);
+    let vlan = table.optional("vlan", integer(1..=4_094)).map(narrow);
     let subnets = table.optional("subnets", list(subnet)).unwrap_or_default();
     table.end();
-    Some((port?, subnets))
+    Some((port?, vlan, subnets))
 }
 
 fn inside(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Vec<Subnet> {
@@ -320,10 +325,8 @@ fn subnet(value: &DeValue<'_>) -> Result<Subnet, String> {
 
 fn port(table: &mut ConfigTable<'_, '_>) -> Option<PortSettings> {
     let interface = table.required("interface", INTERFACE, interface);
-    let vlan = table.optional("vlan", integer(1..=4_094)).map(narrow);
     Some(PortSettings {
         interface: interface?,
-        vlan,
     })
 }
 
@@ -588,7 +591,6 @@ mbit = 100
 [[string]]
 name = "b"
 interface = "eth2"
-vlan = 7
 address = "10.12.0.1"
 peer_address = "10.22.0.1"
 next_hop = "10.12.0.2"
@@ -615,7 +617,7 @@ weight = 0
             "e.toml:10: inside.subnets: is missing",
         ),
         (
-            "interface = \"eth2\"\nvlan = 7",
+            "interface = \"eth2\"",
             "interface = \"eth1\"",
             "e.toml:23: string[1].interface: eth1 is another port",
         ),
@@ -649,7 +651,16 @@ weight = 0
             "mbit = \"fast\"",
             "e.toml:19: string[0].mbit: is of type string",
         ),
-        ("vlan = 7", "vlan = 4095", "e.toml:24: string[1].vlan: is 4095"),
+        (
+            "interface = \"eth0\"",
+            "interface = \"eth0\"\nvlan = 4095",
+            "e.toml:9: outside.vlan: is 4095",
+        ),
+        (
+            "interface = \"eth2\"",
+            "interface = \"eth2\"\nvlan = 7",
+            "e.toml:24: string[1].vlan: unknown key",
+        ),
         (
             "peer = \"r2\"",
             "peer = \"r1\"",
@@ -697,7 +708,9 @@ weight = 0
         assert_eq!(settings.state_dir, Path::new("/run/steadfast/r1"));
         assert_eq!(settings.heartbeat.interval, Duration::from_millis(10));
         assert!(!settings.recovery.unwrap().is_always);
-        assert_eq!(settings.strings[1].port.vlan, Some(7));
+        assert_eq!(settings.outside_vlan, None);
+        let tagged = GOOD.replace("interface = \"eth0\"", "interface = \"eth0\"\nvlan = 7");
+        assert_eq!(parse(&tagged).unwrap().outside_vlan, Some(7));
         assert!((settings.strings[1].mbit - 33.5).abs() < 1e-9);
         assert!(settings.rate.is_some());
         assert_eq!(settings.metrics, None);

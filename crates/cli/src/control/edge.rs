@@ -75,6 +75,12 @@ pub struct StringStatus {
     pub cached_bytes: u64,
     /// Most bytes in its cache at any time.
     pub cached_bytes_max: u64,
+    /// Bytes of memory that its cache takes now: the packets, and what the cache knows of them.
+    #[serde(default)]
+    pub cache_memory: u64,
+    /// Most bytes of memory that its cache took at any time.
+    #[serde(default)]
+    pub cache_memory_max: u64,
     /// Packets that found no room in its cache, or were given up for others.
     pub cache_lost: u64,
     /// Packets that were sent again into strings.

@@ -93,7 +93,7 @@ impl Beats {
             let socket = receiver(string, settings.heartbeat.port).with_context(at)?;
             let index = port_index(&string.port)?;
             let sender = StringSender {
-                injector: Injector::open(index, string.port.vlan).with_context(at)?,
+                injector: Injector::open(index).with_context(at)?,
                 next_hop: next_hop(string),
                 from: (string.address, settings.heartbeat.port).into(),
                 to: (string.peer_address, settings.heartbeat.port).into(),

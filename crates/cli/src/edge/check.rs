@@ -5,7 +5,7 @@ use std::path::Path;
 
 use linux::network::{self, Interface};
 
-use crate::config::{ConfigError, EdgeSettings, PortSettings, Problem, SecretKey, StringSettings};
+use crate::config::{ConfigError, EdgeSettings, Problem, SecretKey, StringSettings};
 
 /// `rp_filter`: a packet is dropped if its sender is not reached by the same interface.
 const STRICT: u8 = 1;
@@ -54,9 +54,7 @@ pub fn check(file: &Path, settings: &EdgeSettings) -> anyhow::Result<()> {
         }
     }
     for (index, string) in settings.strings.iter().enumerate() {
-        if let Some(vlan) = string.port.vlan {
-            problem(format!("string[{index}].vlan"), vlan_problem(&string.port, vlan));
-        } else if let Some(interface) = find(&string.port.interface) {
+        if let Some(interface) = find(&string.port.interface) {
             if let Some(what) = address_problem(interface, string) {
                 problem(format!("string[{index}].address"), what);
             }
@@ -69,15 +67,6 @@ pub fn check(file: &Path, settings: &EdgeSettings) -> anyhow::Result<()> {
         return Ok(());
     }
     Err(ConfigError::new(file, problems).into())
-}
-
-/// The kernel gives heartbeats and ARP with a tag to the VLAN's own interface. So the trunk port's interface gets none.
-fn vlan_problem(port: &PortSettings, vlan: u16) -> String {
-    let trunk = &port.interface;
-    format!(
-        "heartbeats with this tag do not arrive at {trunk}; allowed: no vlan, and the VLAN's own interface with the string's address \
-         as interface, for example {trunk}.{vlan}: ip link add link {trunk} name {trunk}.{vlan} type vlan id {vlan}"
-    )
 }
 
 fn address_problem(interface: &Interface, string: &StringSettings) -> Option<String> {

@@ -117,7 +117,7 @@ impl EdgeKernel {
         }
         let injectors = settings.strings.iter().map(|string| {
             let index = port_index(&string.port)?;
-            Injector::open(index, string.port.vlan).context("opening a socket to send packets again")
+            Injector::open(index).context("opening a socket to send packets again")
         });
         let (ended, commands) = channel();
         let mut kernel = Self {
@@ -427,15 +427,9 @@ fn wire_mode(mode: EdgeStringMode) -> StringMode {
 }
 
 fn plan(settings: &EdgeSettings) -> anyhow::Result<EdgeWirePlan> {
-    let port = |port: &PortSettings| {
-        Ok::<_, anyhow::Error>(EdgePort {
-            ifindex: port_index(port)?,
-            vlan: port.vlan,
-        })
-    };
     let strings = settings.strings.iter().map(|string| {
         Ok(EdgeStringPort {
-            port: port(&string.port)?,
+            ifindex: port_index(&string.port)?,
             next_hop_v4: string.next_hop_v4,
             next_hop_v6: string.next_hop_v6,
         })
@@ -446,7 +440,10 @@ fn plan(settings: &EdgeSettings) -> anyhow::Result<EdgeWirePlan> {
         Side::Outside
     };
     Ok(EdgeWirePlan {
-        outside: port(&settings.outside)?,
+        outside: EdgePort {
+            ifindex: port_index(&settings.outside)?,
+            vlan: settings.outside_vlan,
+        },
         strings: strings.collect::<anyhow::Result<_>>()?,
         default_side,
         policy: settings.recovery.map(|cache| cache.policy),

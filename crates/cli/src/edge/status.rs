@@ -64,6 +64,8 @@ fn string(now: Instant, index: usize, view: &StringView, kernel: &EdgeKernel, be
         cached_packets: view.cached_packets as u64,
         cached_bytes: view.cached_bytes as u64,
         cached_bytes_max: view.cached_bytes_max as u64,
+        cache_memory: view.cache_memory as u64,
+        cache_memory_max: view.cache_memory_max as u64,
         cache_lost: view.cache_lost,
         resent_entering: view.resent_entering,
         resent_entering_bytes: kernel.resent_entering_bytes(index),

@@ -207,6 +207,18 @@ fn cache(page: &MetricsPage, status: &EdgeStatus) {
         strings,
         |string| Some(number(string.cached_bytes_max)),
     );
+    page.each_string(
+        "steadfast_edge_cache_memory_bytes",
+        "Bytes of memory that the string's cache takes: its packets, and what the cache knows of them.",
+        strings,
+        |string| Some(number(string.cache_memory)),
+    );
+    page.each_string(
+        "steadfast_edge_cache_memory_bytes_max",
+        "Most bytes of memory that the string's cache took at any time.",
+        strings,
+        |string| Some(number(string.cache_memory_max)),
+    );
     page.gauge(
         "steadfast_edge_cache_limit_bytes",
         "Maximum of steadfast_edge_cached_bytes; 0 if nothing is cached.",

@@ -452,7 +452,7 @@ fn a_file_that_does_not_fit_the_machine_is_refused() {
         (
             "interface = \"b\"",
             "interface = \"b\"\nvlan = 7",
-            "string[1].vlan: heartbeats with this tag do not arrive at b; allowed: no vlan",
+            "string[1].vlan: unknown key",
         ),
         (
             "listen = \"127.0.0.1:9465\"",

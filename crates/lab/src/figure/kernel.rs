@@ -284,11 +284,10 @@ impl<'a> RateReading<'a> {
             })
             .collect();
         for (flow, waited) in self.facts.trace.flows.iter().zip(waited) {
-            for (at_ns, bytes) in flow.directions[TO_SERVER].in_order() {
-                if let Some(bin) = bins.get_mut(self.index(at_ns, BIN_NS)) {
-                    bin.delivered[usize::from(*waited)] += bytes;
-                }
-            }
+            let come = flow.directions[TO_SERVER].in_order();
+            self.fill(&mut bins, BIN_NS, come, |bin| {
+                &mut bin.delivered[usize::from(*waited)]
+            });
         }
         let start_ns = self.facts.times.start.as_nanos();
         for (string, carried) in self.facts.strings.iter().enumerate() {
@@ -323,11 +322,8 @@ impl<'a> RateReading<'a> {
         let flows = &self.facts.trace.flows;
         let mut bins = vec![vec![0; flows.len()]; (self.length_ns / FLOW_BIN_NS) as usize];
         for (place, flow) in flows.iter().enumerate() {
-            for (at_ns, bytes) in flow.directions[TO_SERVER].in_order() {
-                if let Some(bin) = bins.get_mut(self.index(at_ns, FLOW_BIN_NS)) {
-                    bin[place] += bytes;
-                }
-            }
+            let come = flow.directions[TO_SERVER].in_order();
+            self.fill(&mut bins, FLOW_BIN_NS, come, |bin| &mut bin[place]);
         }
         bins
     }
@@ -339,11 +335,7 @@ impl<'a> RateReading<'a> {
         for (flow, waited) in self.facts.trace.flows.iter().zip(waited) {
             let way = &flow.directions[TO_SERVER];
             let mut got = vec![0; bins.len()];
-            for &(at_ns, bytes) in &way.news {
-                if let Some(bin) = got.get_mut(self.index(at_ns, FLOW_BIN_NS)) {
-                    *bin += bytes;
-                }
-            }
+            self.fill(&mut got, FLOW_BIN_NS, way.news.iter().copied(), |bin| bin);
             let end = self.flow(flow, *waited).result.end;
             // A flow that was moved waits for its timer first.
             let again_ns = waited.then(|| flow.next_news(self.completed_ns)).flatten();
@@ -359,9 +351,20 @@ impl<'a> RateReading<'a> {
         bins
     }
 
-    /// The bin of a time of the captures.
-    fn index(&self, at_ns: u64, bin_ns: u64) -> usize {
-        (at_ns.saturating_sub(self.start_ns) / bin_ns) as usize
+    /// Adds bytes to the bins of `bin_ns` in which they came. `come` has times of the captures; `counter` is a bin's sum.
+    fn fill<B>(
+        &self,
+        bins: &mut [B],
+        bin_ns: u64,
+        come: impl Iterator<Item = (u64, u64)>,
+        counter: impl for<'b> Fn(&'b mut B) -> &'b mut u64,
+    ) {
+        for (at_ns, bytes) in come {
+            let index = (at_ns.saturating_sub(self.start_ns) / bin_ns) as usize;
+            if let Some(bin) = bins.get_mut(index) {
+                *counter(bin) += bytes;
+            }
+        }
     }
 
     /// The run's time of a time of the captures.

@@ -42,7 +42,8 @@ impl PortState {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct StringMemory {
-    pub port: PortState,
+    pub ifindex: u32,
+    pub zero: u32,
     pub next_hop_v4: [u8; 4],
     pub mode: u32,
     pub next_hop_v6: [u8; 16],

@@ -14,29 +14,74 @@ use crate::network::{interfaces, packet_socket};
 
 /// How long a neighbour's address is used before the kernel is asked again. A failover sends thousands of packets to one neighbour.
 const REMEMBERED: Duration = Duration::from_secs(1);
+/// Time between two questions while the kernel does not know the neighbour.
+const ASK_EVERY: Duration = Duration::from_millis(10);
 /// Room for packets that the interface has not sent yet, in bytes as the kernel counts them.
 const BUFFER: usize = 8 << 20;
 
 const ETHERTYPE_V4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_V6: [u8; 2] = [0x86, 0xdd];
-const ETHERTYPE_VLAN: [u8; 2] = [0x81, 0x00];
 
 /// Sends IP packets into a string, or out of any other port.
 pub struct Injector {
     socket: Socket,
     ifindex: u32,
-    vlan: Option<u16>,
     mac: [u8; 6],
-    neighbours: Mutex<HashMap<IpAddr, ([u8; 6], Instant)>>,
+    neighbours: Mutex<NeighbourMemory>,
+}
+
+/// What the kernel has said of the neighbours.
+#[derive(Default)]
+struct NeighbourMemory {
+    known: HashMap<IpAddr, RememberedNeighbour>,
+}
+
+#[derive(Clone, Copy)]
+struct RememberedNeighbour {
+    mac: Option<[u8; 6]>,
+    /// Whether the kernel knew it when it was asked last, and when that was.
+    is_fresh: bool,
+    asked: Instant,
+}
+
+impl NeighbourMemory {
+    /// The link-layer address of a neighbour. `ask` asks the kernel, unless it was asked a short time ago.
+    fn address(
+        &mut self,
+        next_hop: IpAddr,
+        now: Instant,
+        ask: impl FnOnce() -> io::Result<Option<[u8; 6]>>,
+    ) -> io::Result<Option<[u8; 6]>> {
+        let before = self.known.get(&next_hop).copied();
+        if let Some(before) = before {
+            let pause = if before.is_fresh { REMEMBERED } else { ASK_EVERY };
+            if now.duration_since(before.asked) < pause {
+                return Ok(before.mac);
+            }
+        }
+        let answer = ask();
+        let fresh = answer.as_ref().ok().copied().flatten();
+        let mac = fresh.or_else(|| before.and_then(|before| before.mac));
+        let is_fresh = fresh.is_some();
+        self.known.insert(
+            next_hop,
+            RememberedNeighbour {
+                mac,
+                is_fresh,
+                asked: now,
+            },
+        );
+        answer.map(|_| mac)
+    }
 }
 
 impl Injector {
-    /// An injector for the interface with this index, in the calling thread's network namespace. `vlan`: the VLAN id of the frames.
+    /// An injector for the interface with this index, in the calling thread's network namespace.
     ///
     /// # Errors
     /// `NotFound` if there is no such interface, `Unsupported` if it is not an Ethernet interface, or the kernel's error. Packet sockets
     /// need CAP_NET_RAW.
-    pub fn open(ifindex: u32, vlan: Option<u16>) -> io::Result<Self> {
+    pub fn open(ifindex: u32) -> io::Result<Self> {
         let interfaces = interfaces().map_err(io::Error::other)?;
         let interface = interfaces
             .into_iter()
@@ -48,7 +93,6 @@ impl Injector {
         Ok(Self {
             socket,
             ifindex,
-            vlan,
             mac,
             neighbours: Mutex::default(),
         })
@@ -84,13 +128,9 @@ impl Injector {
         })
     }
 
-    /// Sends a frame: its two link-layer addresses, the VLAN tag if there is one, and the rest from the type on.
+    /// Sends a frame: its two link-layer addresses, and the rest from the type on.
     fn send_frame(&self, addresses: &[u8], rest: &[&[u8]]) -> io::Result<()> {
         let mut frame = addresses.to_vec();
-        if let Some(id) = self.vlan {
-            frame.extend(ETHERTYPE_VLAN);
-            frame.extend(id.to_be_bytes());
-        }
         for part in rest {
             frame.extend(*part);
         }
@@ -103,21 +143,53 @@ impl Injector {
     }
 
     /// The link-layer address of `next_hop`, if the kernel knows it, or has known it before: the kernel forgets its neighbours when a cable is
-    /// pulled, and the first packets after its return need an address. Does not wait.
+    /// pulled, and the first packets after its return need an address. Does not wait. Asks the kernel at most once per 10 ms: a failover may send
+    /// thousands of packets to a neighbour that is not there.
     ///
     /// # Errors
     /// The kernel's error.
     pub fn link_address(&self, next_hop: IpAddr) -> io::Result<Option<[u8; 6]>> {
-        let now = Instant::now();
         let mut neighbours = self.neighbours.lock().expect("nobody panics with the lock");
-        if let Some((mac, since)) = neighbours.get(&next_hop)
-            && now.duration_since(*since) < REMEMBERED
-        {
-            return Ok(Some(*mac));
+        neighbours.address(next_hop, Instant::now(), || link_address(self.ifindex, next_hop))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_neighbour_that_is_not_known_is_asked_for_at_times() {
+        let mut memory = NeighbourMemory::default();
+        let (hop, mac, start) = (IpAddr::from([10, 0, 0, 1]), [2, 0, 0, 0, 0, 1], Instant::now());
+        let mut asked = 0;
+        let mut ask = |millis, answer: io::Result<Option<[u8; 6]>>| {
+            let now = start + Duration::from_millis(millis);
+            let found = memory.address(hop, now, || {
+                asked += 1;
+                answer
+            });
+            (found.map_err(|error| error.kind()), asked)
+        };
+        for packet in 0..1000 {
+            let (found, asked) = ask(packet / 100, Ok(None));
+            assert_eq!((found, asked), (Ok(None), 1));
         }
-        if let Some(mac) = link_address(self.ifindex, next_hop)? {
-            neighbours.insert(next_hop, (mac, now));
-        }
-        Ok(neighbours.get(&next_hop).map(|(mac, _)| *mac))
+        let broken = || Err(io::ErrorKind::OutOfMemory.into());
+        assert_eq!(ask(10, broken()), (Err(io::ErrorKind::OutOfMemory), 2));
+        assert_eq!(
+            ask(11, broken()),
+            (Ok(None), 2),
+            "an error is no reason to ask more often"
+        );
+        assert_eq!(ask(20, Ok(Some(mac))), (Ok(Some(mac)), 3));
+        assert_eq!(ask(1019, Ok(None)), (Ok(Some(mac)), 3), "remembered for a second");
+        assert_eq!(
+            ask(1020, Ok(None)),
+            (Ok(Some(mac)), 4),
+            "the last known address stays"
+        );
+        assert_eq!(ask(1025, Ok(None)), (Ok(Some(mac)), 4));
+        assert_eq!(ask(1030, Ok(None)), (Ok(Some(mac)), 5));
     }
 }

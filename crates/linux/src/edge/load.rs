@@ -96,8 +96,8 @@ impl EdgeWire {
             .agent_seen()
             .store(clock::now().as_nanos(), Ordering::SeqCst);
         words.set_plan(plan, options.agent_timeout);
-        let ports = std::iter::once(plan.outside).chain(plan.strings.iter().map(|string| string.port));
-        let mut interfaces: Vec<u32> = ports.map(|port| port.ifindex).collect();
+        let strings = plan.strings.iter().map(|string| string.ifindex);
+        let mut interfaces: Vec<u32> = strings.chain([plan.outside.ifindex]).collect();
         interfaces.sort_unstable();
         interfaces.dedup();
         Self {

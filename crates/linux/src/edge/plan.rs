@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use proto::edge::cache::{CachePolicy, SecondPacket};
 
-/// A port of the edge.
+/// The port away from the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EdgePort {
     /// Index of the interface.
     pub ifindex: u32,
-    /// VLAN id of the frames that are steered; `None`: untagged frames.
+    /// VLAN id of the clients' frames that are steered; `None`: untagged frames.
     pub vlan: Option<u16>,
 }
 
-/// The port of a string, and the addresses of the string's node there.
+/// The port of a string, whose frames have no VLAN tag, and the addresses of the string's node there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EdgeStringPort {
-    /// The port.
-    pub port: EdgePort,
+    /// Index of the interface.
+    pub ifindex: u32,
     /// Next hop of IPv4 packets. `None`: they go to this machine's stack.
     pub next_hop_v4: Option<Ipv4Addr>,
     /// Next hop of IPv6 packets. `None`: they go to this machine's stack.

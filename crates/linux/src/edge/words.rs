@@ -70,7 +70,7 @@ impl StateWords {
             for (index, string) in plan.strings.iter().enumerate() {
                 let state = self.string(index);
                 let (v4, v6) = next_hops(string);
-                (&raw mut (*state).port).write_volatile(PortState::new(string.port));
+                (&raw mut (*state).ifindex).write_volatile(string.ifindex);
                 (&raw mut (*state).next_hop_v4).write_volatile(v4);
                 (&raw mut (*state).next_hop_v6).write_volatile(v6);
                 (&raw mut (*state).link_v4).write_volatile(0); // the next hop may be another one

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use proto::edge::cache::CachePolicy;
-use steadfast_linux::edge::{EdgePort, EdgeStringPort, EdgeWirePlan, Side};
+use steadfast_linux::edge::{EdgePort, EdgeStringPort, EdgeWireOptions, EdgeWirePlan, Side};
 
 use super::edge_on::{EdgeOn, edge_options, index_of, plan};
 use super::lan::{Family, LanHost, is_root};
@@ -23,7 +23,7 @@ pub struct EdgeNet {
     pub server: LanHost,
     pub edges: [LanHost; 2],
     pub nodes: [LanHost; 2],
-    /// VLAN id of the strings' frames.
+    /// VLAN id of the frames between the outside ports.
     vlan: Option<u16>,
 }
 
@@ -79,8 +79,13 @@ impl EdgeNet {
         Self::with(test, None)
     }
 
-    /// As [`new`](Self::new), but the frames of the strings have a VLAN tag. The strings have no nodes: an edge takes only frames that the
-    /// other edge has tagged. ARP has no tag.
+    /// Two edges whose outside ports are connected, and whose frames there have a VLAN tag. The client is at the first string of the first
+    /// edge, and the server at the first string of the second one, so that each edge gets frames that the other edge has tagged. Kernels
+    /// without VLAN interfaces can run this. ARP has no tag.
+    ///
+    /// ```text
+    ///   client ── s0  edge0  out ── 10.30, tagged ── out  edge1  s0 ── server
+    /// ```
     pub fn tagged(test: &str, vlan: u16) -> Option<Self> {
         Self::with(test, Some(vlan))
     }
@@ -101,21 +106,20 @@ impl EdgeNet {
             host.sysctl("ipv4/ip_forward", "1");
             host.sysctl("ipv6/conf/all/forwarding", "1");
         }
+        let port = if vlan.is_some() { "s0" } else { "out" };
         for (end, edge, network) in [(&net.client, 0, 1), (&net.server, 1, 2)] {
-            cable((end, "eth0"), (&net.edges[edge], "out"));
+            cable((end, "eth0"), (&net.edges[edge], port));
             number(end, "eth0", network, 1);
-            number(&net.edges[edge], "out", network, 2);
+            number(&net.edges[edge], port, network, 2);
             route(end, 3 - network, network, 2);
         }
-        for (string, node) in net.nodes.iter().enumerate() {
-            if vlan.is_some() {
-                net.connect_edges(string);
-            } else {
+        if vlan.is_some() {
+            net.connect_edges();
+        } else {
+            for (string, node) in net.nodes.iter().enumerate() {
                 net.connect(string, node, 0);
                 net.connect(string, node, 1);
             }
-        }
-        if vlan.is_none() {
             route(&net.edges[0], 2, 10, 1); // what the data path leaves to the stack
             route(&net.edges[1], 1, 20, 1);
         }
@@ -139,58 +143,67 @@ impl EdgeNet {
         route(node, 1 + small(edge), network, 2);
     }
 
-    /// Connects both edges by a cable, without a node.
-    fn connect_edges(&self, string: usize) {
-        let name = format!("s{string}");
-        cable((&self.edges[0], &name), (&self.edges[1], &name));
-        number(&self.edges[0], &name, 10 + small(string), 2);
-        number(&self.edges[1], &name, 10 + small(string), 1);
+    /// Connects the outside ports of both edges. The second string of each edge leads nowhere.
+    fn connect_edges(&self) {
+        cable((&self.edges[0], "out"), (&self.edges[1], "out"));
+        for (edge, host) in self.edges.iter().enumerate() {
+            number(host, "out", 30, 1 + small(edge));
+            route(host, 2 - small(edge), 30, 2 - small(edge));
+            cable((host, "s1"), (&self.nodes[edge], "e0"));
+        }
     }
 
     /// The plan of an edge.
     pub fn plan(&self, edge: usize, policy: Option<CachePolicy>) -> EdgeWirePlan {
         let host = &self.edges[edge];
-        let (first, next) = match (self.vlan, edge) {
-            (None, _) => (10 + 10 * small(edge), 1),
-            (Some(_), 0) => (10, 1),
-            (Some(_), _) => (10, 2),
+        let first = match self.vlan {
+            None => 10 + 10 * small(edge),
+            Some(_) => 1 + small(edge), // the client or the server itself
         };
         let strings = (0..2).map(|string| {
-            let next_hop = Family::BOTH.map(|family| at(family, first + string, next));
+            let next_hop = Family::BOTH.map(|family| at(family, first + string, 1));
             let [IpAddr::V4(v4), IpAddr::V6(v6)] = next_hop else {
                 unreachable!("one of each family")
             };
             EdgeStringPort {
-                port: EdgePort {
-                    ifindex: index_of(host, &format!("s{string}")),
-                    vlan: self.vlan,
-                },
+                ifindex: index_of(host, &format!("s{string}")),
                 next_hop_v4: Some(v4),
                 next_hop_v6: Some(v6),
             }
         });
         let outside = EdgePort {
             ifindex: index_of(host, "out"),
-            vlan: None,
+            vlan: self.vlan,
         };
         plan(outside, strings.collect(), policy)
     }
 
     /// The data path of an edge, with all slots given to the first string.
     pub fn edge_on(&self, edge: usize, policy: Option<CachePolicy>) -> EdgeOn {
-        let on = EdgeOn::new(&self.edges[edge], &self.plan(edge, policy), &edge_options());
+        self.edge_with(edge, policy, &edge_options())
+    }
+
+    /// As [`edge_on`](Self::edge_on), with other options.
+    pub fn edge_with(&self, edge: usize, policy: Option<CachePolicy>, options: &EdgeWireOptions) -> EdgeOn {
+        let on = EdgeOn::new(&self.edges[edge], &self.plan(edge, policy), options);
         self.set_subnets(&on, edge);
         on
     }
 
     pub fn set_subnets(&self, on: &EdgeOn, edge: usize) {
-        let inside = 2 - small(edge);
+        // Behind the strings: the other end, or the own one if the outside ports are connected.
+        let inside = if self.vlan.is_some() {
+            1 + small(edge)
+        } else {
+            2 - small(edge)
+        };
         let mut subnets = Vec::new();
         for family in Family::BOTH {
             let prefix = if family == Family::V4 { 24 } else { 64 };
             subnets.push((at(family, inside, 0), prefix, Side::Inside));
             let bits = if family == Family::V4 { 32 } else { 128 };
-            for network in [3 - inside, 10, 11, 20, 21] {
+            let own = if self.vlan.is_some() { inside } else { 3 - inside };
+            for network in [own, 10, 11, 20, 21] {
                 subnets.push((at(family, network, 2), bits, Side::Local));
                 if network >= 10 {
                     subnets.push((at(family, network, 1), bits, Side::Local));

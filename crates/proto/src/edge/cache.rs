@@ -2,14 +2,17 @@
 //!
 //! For each connection the cache holds the lowest unacknowledged packet that enters the cluster, and a [`SecondPacket`]. A [`CachePolicy`] may
 //! hold all unacknowledged entering packets instead, or only SYNs. `store` counts memory and decides which packets are dropped first when the
-//! cache is full.
+//! cache is full. `packed` holds the connections of which the cache holds one small packet, for example all of policy `syn`.
 
+mod packed;
 mod store;
 #[cfg(test)]
 mod tests;
 
 use super::{EdgeDirection, EdgeSegment};
 use crate::Seq;
+use packed::HeldNumbers;
+pub use packed::PacketBytes;
 pub use store::{CacheConfig, CacheCounts, CachePolicy, SecondPacket};
 use store::{CacheStore, CachedPacket, Worth};
 
@@ -17,6 +20,13 @@ use store::{CacheStore, CachedPacket, Worth};
 #[derive(Clone, Debug)]
 pub struct Cache<K, P> {
     store: CacheStore<K, P>,
+}
+
+/// Where a segment belongs among the held ones of its connection.
+struct Place {
+    place: usize,
+    /// Whether it replaces the segment that is there: it begins lower, or it begins at the same number and is longer.
+    replaces: bool,
 }
 
 /// Whether `number` is equal to `other` or comes after it.
@@ -28,21 +38,40 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     /// An empty cache.
     pub fn new(config: CacheConfig) -> Self {
         Self {
-            store: CacheStore::new(config),
+            store: CacheStore::new(config, None),
+        }
+    }
+
+    /// An empty cache that holds packets as bytes where nothing else is known of their connections. This saves memory.
+    pub fn packed(config: CacheConfig, form: PacketBytes<K, P>) -> Self {
+        Self {
+            store: CacheStore::new(config, Some(form)),
         }
     }
 
     /// Counts of what the cache did, and its memory.
-    pub const fn counts(&self) -> CacheCounts {
-        self.store.counts
+    pub fn counts(&self) -> CacheCounts {
+        CacheCounts {
+            memory: self.store.memory(),
+            ..self.store.counts
+        }
     }
 
     /// Number of connections with an entry.
     pub fn connections(&self) -> usize {
-        self.store.connections.len()
+        self.store.len()
     }
 
-    /// A connection's held entering packets, lowest first.
+    /// Number of held packets that leave the cluster.
+    pub fn leaving(&self) -> usize {
+        match self.store.config.second {
+            SecondPacket::Newest => 0,
+            SecondPacket::Acknowledgement => self.store.paired(),
+        }
+    }
+
+    /// A connection's held entering packets, lowest first. The cache must not be [`packed`](Self::packed).
+    #[cfg(test)]
     pub fn waiting(&self, key: K) -> impl Iterator<Item = &P> {
         let kept = self.store.connections.get(&key);
         kept.into_iter()
@@ -50,6 +79,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     }
 
     /// A connection's second packet.
+    #[cfg(test)]
     pub fn second(&self, key: K) -> Option<&P> {
         let held = self.store.connections.get(&key)?.second.as_ref();
         held.map(|held| &held.packet)
@@ -89,11 +119,9 @@ impl<K: Copy + Ord, P> Cache<K, P> {
             }
             return;
         };
+        let Place { place, replaces } = place;
         let worth = if place == 0 { Worth::Lowest } else { Worth::Further };
-        let replaced = self
-            .is_replaced(key, place, segment)
-            .then(|| self.store.take_waiting(key, place))
-            .flatten();
+        let replaced = replaces.then(|| self.store.take_waiting(key, place)).flatten();
         if !self.store.make_room(worth, segment.syn, bytes) {
             self.store.counts.refused += 1;
             if let Some(old) = replaced {
@@ -127,15 +155,13 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     /// Whether an entering packet that is not to wait is to be the second packet. Data are worth more than an acknowledgement alone: the
     /// answer to data brings the acknowledgement, too.
     fn is_newest(&self, key: K, segment: &EdgeSegment) -> bool {
-        let Some(kept) = self.store.connections.get(&key) else {
-            return true;
-        };
-        let second = kept.second.as_ref();
+        let kept = self.store.connections.get(&key);
+        let second = kept.and_then(|kept| kept.second.as_ref());
         let is_not_older = second.is_none_or(|held| reaches(segment.end(), held.end));
         if segment.numbers() == 0 {
             return is_not_older && second.is_none_or(CachedPacket::is_pure);
         }
-        let lowest = kept.waiting.front();
+        let lowest = self.store.lowest(key);
         let is_waiting = lowest.is_some_and(|held| held.seq == segment.seq);
         !is_waiting && (is_not_older || second.is_some_and(CachedPacket::is_pure))
     }
@@ -165,6 +191,9 @@ impl<K: Copy + Ord, P> Cache<K, P> {
             return released;
         }
         let mut before = None;
+        if segment.fin {
+            self.store.unpack(key);
+        }
         if let Some(kept) = self.store.connections.get_mut(&key) {
             kept.fin_left |= segment.fin;
             if kept.fin_left && kept.fin_entered.is_some_and(|fin| reaches(ack, fin)) {
@@ -194,8 +223,9 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     /// Takes everything out. Per connection: first an acknowledgement that leaves, then the entering packets from the lowest on.
     pub fn drain(&mut self) -> impl Iterator<Item = (K, EdgeDirection, P)> + use<K, P> {
         let second_enters = self.store.config.second == SecondPacket::Newest;
-        let connections = self.store.take_all();
-        connections.into_iter().flat_map(move |(key, kept)| {
+        let (packed, connections) = self.store.take_all();
+        let packed = packed.map(|(key, packet)| (key, EdgeDirection::Entering, packet));
+        let others = connections.into_iter().flat_map(move |(key, kept)| {
             let (newest, leaving) = if second_enters {
                 (kept.second, None)
             } else {
@@ -205,12 +235,18 @@ impl<K: Copy + Ord, P> Cache<K, P> {
             let entering = kept.waiting.into_iter().chain(newest);
             let entering = entering.map(move |held| (key, EdgeDirection::Entering, held.packet));
             leaving.into_iter().chain(entering)
+        });
+        let (mut packed, mut others) = (packed.peekable(), others.peekable());
+        std::iter::from_fn(move || match (packed.peek(), others.peek()) {
+            (Some((one, ..)), Some((other, ..))) if one > other => others.next(),
+            (Some(_), _) => packed.next(),
+            (None, _) => others.next(),
         })
     }
 
     /// Drops all packets. The counts of what was done stay.
     pub fn clear(&mut self) {
-        self.store.take_all();
+        drop(self.store.take_all());
     }
 
     /// Drops all packets of a connection.
@@ -218,62 +254,53 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         self.store.forget(key);
     }
 
-    /// Notes a FIN that enters, if the connection has an entry.
+    /// Notes a FIN that enters, if the connection has an entry. Policy `syn` does not ask for FINs.
     fn note_fin(&mut self, key: K, segment: &EdgeSegment) {
-        if segment.fin
-            && let Some(kept) = self.store.connections.get_mut(&key)
-        {
-            kept.fin_entered = Some(segment.end());
+        if segment.fin && self.store.config.policy != CachePolicy::Syn {
+            self.store.unpack(key);
+            if let Some(kept) = self.store.connections.get_mut(&key) {
+                kept.fin_entered = Some(segment.end());
+            }
         }
     }
 
     /// Where a segment belongs among the held ones; `None` if it is not to be held.
-    fn place(&mut self, key: K, segment: &EdgeSegment) -> Option<usize> {
-        let Some(kept) = self.store.connections.get(&key) else {
-            return Some(0);
-        };
+    fn place(&mut self, key: K, segment: &EdgeSegment) -> Option<Place> {
+        let kept = self.store.connections.get(&key);
+        let second = kept.and_then(|kept| kept.second.as_ref());
         let is_number = self.store.config.second == SecondPacket::Acknowledgement;
-        let acknowledged = kept.second.as_ref().filter(|_| is_number).map(|held| held.end);
+        let acknowledged = second.filter(|_| is_number).map(|held| held.end);
         if acknowledged.is_some_and(|ack| reaches(ack, segment.end())) {
             return None;
         }
-        let place = kept
-            .waiting
-            .partition_point(|held| !reaches(held.seq, segment.seq));
-        match kept.waiting.get(place) {
+        let holds_all = self.store.config.policy == CachePolicy::All;
+        let (place, there) = self.store.place_of(key, segment.seq);
+        match there {
             Some(held) if held.seq == segment.seq && reaches(held.end, segment.end()) => {
                 self.store.counts.repeated += 1;
                 None
             }
-            _ if self.store.config.policy != CachePolicy::All && place > 0 => None,
-            _ => Some(place),
+            _ if !holds_all && place > 0 => None,
+            _ => Some(Place {
+                place,
+                replaces: there.is_some_and(|held| !holds_all || held.seq == segment.seq),
+            }),
         }
-    }
-
-    /// Whether a segment replaces the segment held at `place`: it begins lower, or it begins at the same number and
-    /// is longer.
-    fn is_replaced(&self, key: K, place: usize, segment: &EdgeSegment) -> bool {
-        let kept = self.store.connections.get(&key);
-        let there = kept.and_then(|kept| kept.waiting.get(place));
-        there.is_some_and(|held| self.store.config.policy != CachePolicy::All || held.seq == segment.seq)
     }
 
     /// Whether a SYN with this number opens a new connection under the same key.
     fn is_other_incarnation(&self, key: K, seq: Seq) -> bool {
-        let kept = self.store.connections.get(&key);
-        kept.is_some_and(|kept| {
-            kept.waiting
-                .front()
-                .is_none_or(|held| !held.syn || held.seq != seq)
-        })
+        let is_held = |lowest: HeldNumbers| lowest.syn && lowest.seq == seq;
+        match self.store.lowest(key) {
+            Some(lowest) => !is_held(lowest),
+            None => self.store.connections.contains_key(&key),
+        }
     }
 
     /// Drops the entering packets that `ack` acknowledges. Returns whether there were any.
     fn release(&mut self, key: K, ack: Seq) -> bool {
         let mut released = false;
-        while let Some(kept) = self.store.connections.get(&key)
-            && kept.waiting.front().is_some_and(|held| reaches(ack, held.end))
-        {
+        while self.store.lowest(key).is_some_and(|held| reaches(ack, held.end)) {
             self.store.take_waiting(key, 0);
             released = true;
         }

@@ -32,7 +32,7 @@ use thiserror::Error;
 
 use crate::Instant;
 use crate::detector::{Detector, DetectorConfig};
-use cache::{Cache, CacheConfig, CacheCounts, CachePolicy, SecondPacket};
+use cache::{Cache, CacheConfig, CacheCounts, CachePolicy, PacketBytes, SecondPacket};
 pub use mirror::CacheMirror;
 pub use segment::{EdgeDirection, EdgeSegment};
 pub use segmentation::cut;
@@ -213,6 +213,22 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
     /// # Errors
     /// Names the invalid field.
     pub fn new(config: RecoveryConfig, now: Instant) -> Result<Self, InvalidRecovery> {
+        Self::with(config, Cache::new(config.cache), now)
+    }
+
+    /// As [`new`](Self::new), with a [packed](Cache::packed) cache.
+    ///
+    /// # Errors
+    /// Names the invalid field.
+    pub fn packed(
+        config: RecoveryConfig,
+        form: PacketBytes<K, P>,
+        now: Instant,
+    ) -> Result<Self, InvalidRecovery> {
+        Self::with(config, Cache::packed(config.cache, form), now)
+    }
+
+    fn with(config: RecoveryConfig, cache: Cache<K, P>, now: Instant) -> Result<Self, InvalidRecovery> {
         config.check()?;
         let (suspicion, failure) = Self::detectors(&config, now);
         Ok(Self {
@@ -221,7 +237,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
             suspicion,
             failure,
             heard: false,
-            cache: Cache::new(config.cache),
+            cache,
             counts: RecoveryCounts::default(),
         })
     }
@@ -237,7 +253,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
     }
 
     /// Counts of what was done so far.
-    pub const fn counts(&self) -> RecoveryCounts {
+    pub fn counts(&self) -> RecoveryCounts {
         RecoveryCounts {
             cache: self.cache.counts(),
             ..self.counts
@@ -356,20 +372,16 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         let failed = self.state == StringState::Failed;
         self.state = self.state.after(StringEvent::Completed);
         let copies = self.config.ack_copies;
-        let held: Vec<_> = if failed {
+        if failed {
             (self.suspicion, self.failure) = Self::detectors(&self.config, now);
             self.heard = false;
-            self.cache.drain().collect()
-        } else {
-            Vec::new()
-        };
-        let leaving = held
-            .iter()
-            .filter(|(_, way, _)| *way == EdgeDirection::Leaving)
-            .count() as u64;
-        self.counts.resent_leaving += leaving * u64::from(copies);
-        self.counts.resent_entering += held.len() as u64 - leaving;
-        held.into_iter().map(move |(key, way, packet)| Resend {
+            let (packets, leaving) = (self.cache.counts().packets, self.cache.leaving());
+            self.counts.resent_leaving += leaving as u64 * u64::from(copies);
+            self.counts.resent_entering += (packets - leaving) as u64;
+        }
+        // One packet after the other leaves the cache, so that no time has two copies of all of them.
+        let held = failed.then(|| self.cache.drain());
+        held.into_iter().flatten().map(move |(key, way, packet)| Resend {
             key,
             way,
             packet,

@@ -4,6 +4,7 @@
 //! [`EdgeSwitch::poll_action`]. The data path carries out the actions: it forwards packets without asking this machine.
 
 mod beat;
+mod copied;
 mod flow;
 mod string;
 #[cfg(test)]
@@ -14,9 +15,8 @@ use std::time::Duration;
 
 use super::phase::{PhaseEvent, StringPhase};
 use super::slots::{SLOTS, SlotShare, slots};
-use super::{CopiedPackets, EdgeDirection, EdgeSegment, InvalidRecovery, RecoveryConfig, Resend};
+use super::{CopiedPackets, EdgeDirection, InvalidRecovery, RecoveryConfig, Resend};
 use crate::Instant;
-use crate::packet::{Checksum, Segment};
 use crate::rate::{InvalidRate, RateConfig, RateControl, RateRule};
 pub use beat::{EdgeBeat, StringBeat};
 pub use flow::{FlowKey, TrafficSample};
@@ -287,14 +287,9 @@ impl EdgeSwitch {
 
     /// The data path has copied a packet of one of `string`'s flows. Its checksum is complete.
     pub fn handle_copy(&mut self, now: Instant, string: usize, way: EdgeDirection, packet: &[u8]) {
-        let Ok(segment) = Segment::parse(packet, Checksum::Trusted) else {
+        let Some((key, segment)) = copied::read(packet, way) else {
             return; // the data path copies TCP packets only
         };
-        let (near, far) = match way {
-            EdgeDirection::Entering => (segment.source, segment.destination),
-            EdgeDirection::Leaving => (segment.destination, segment.source),
-        };
-        let key = FlowKey { near, far };
         let one = &mut self.strings[string];
         if one.phase == StringPhase::Down {
             // It was copied and dropped just before the flows moved.
@@ -305,17 +300,9 @@ impl EdgeSwitch {
             }
             return;
         }
-        let parts = EdgeSegment {
-            seq: segment.seq,
-            len: segment.payload.len() as u32,
-            ack: segment.flags.ack.then_some(segment.ack),
-            syn: segment.flags.syn,
-            fin: segment.flags.fin,
-            rst: segment.flags.rst,
-        };
         let acknowledges = one
             .recovery
-            .on_packet(key, way, &parts, packet.len(), || packet.to_vec());
+            .on_packet(key, way, &segment, packet.len(), || packet.to_vec());
         if one.phase == StringPhase::Blind && acknowledges {
             one.passes_since.get_or_insert(now);
         }
@@ -625,7 +612,7 @@ impl EdgeSwitch {
     /// Queues the cached packets of a string for the string `to`, or each for the string to which its flow moves. With a cap, at most a
     /// capped window of each flow: the flow's sender repeats the rest.
     fn send_again(&mut self, now: Instant, index: usize, to: Option<usize>) {
-        let held: Vec<_> = self.strings[index].recovery.complete(now).collect();
+        let held = self.strings[index].recovery.complete(now);
         let mut flow = (None, 0);
         for resend in held {
             let target = to.unwrap_or_else(|| self.target(&resend.key));

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::Deserialize;
 
+use super::packed::{HeldNumbers, PackedPackets, PacketBytes};
 use crate::Seq;
 
 /// Which packets that enter the cluster are cached.
@@ -65,6 +66,11 @@ pub struct CacheCounts {
     pub peak_packets: usize,
     /// Most bytes at any time.
     pub peak_bytes: usize,
+    /// Bytes that are allocated for the packets held now, and for what the cache knows of them. Exact for packets that are held as bytes alone,
+    /// estimated for the others.
+    pub memory: usize,
+    /// Most bytes that were allocated at any time.
+    pub peak_memory: usize,
     /// Packets copied into the cache.
     pub copied: u64,
     /// Packets that were in the cache already.
@@ -75,11 +81,16 @@ pub struct CacheCounts {
     pub evicted: u64,
 }
 
-/// The packets held, by connection.
+/// The packets held, by connection. A connection is either in `packed` or in `connections`.
 #[derive(Clone, Debug)]
 pub(super) struct CacheStore<K, P> {
     pub config: CacheConfig,
+    /// Connections of which nothing but one small waiting packet is held. `None`: packets cannot be held as bytes.
+    packed: Option<PackedPackets<K, P>>,
+    /// The other connections.
     pub connections: BTreeMap<K, CachedConnection<P>>,
+    /// Places for waiting packets that are allocated in `connections`.
+    places: usize,
     /// Connections that can make room: those with more than one waiting packet are `wide`, those with a second packet `paired`.
     wide: BTreeSet<K>,
     paired: BTreeSet<K>,
@@ -114,6 +125,15 @@ impl<P> CachedPacket<P> {
     pub fn is_pure(&self) -> bool {
         self.seq == self.end
     }
+
+    /// Its sequence numbers.
+    pub const fn numbers(&self) -> HeldNumbers {
+        HeldNumbers {
+            seq: self.seq,
+            end: self.end,
+            syn: self.syn,
+        }
+    }
 }
 
 /// How much a packet is worth. A packet of higher worth may displace one of lower worth.
@@ -122,6 +142,13 @@ pub(super) enum Worth {
     Further,
     Second,
     Lowest,
+}
+
+impl<P> CachedConnection<P> {
+    /// Whether nothing is known of the connection.
+    fn is_blank(&self) -> bool {
+        self.waiting.is_empty() && self.second.is_none() && self.fin_entered.is_none() && !self.fin_left
+    }
 }
 
 impl<P> Default for CachedConnection<P> {
@@ -136,10 +163,17 @@ impl<P> Default for CachedConnection<P> {
 }
 
 impl<K: Copy + Ord, P> CacheStore<K, P> {
-    pub fn new(config: CacheConfig) -> Self {
+    /// Estimated bytes of a connection in `connections`. The nodes of the map are two thirds full on average.
+    const ENTRY_BYTES: usize = (size_of::<K>() + size_of::<CachedConnection<P>>()) * 3 / 2;
+    /// Estimated bytes of a connection in `wide` or `paired`.
+    const MARK_BYTES: usize = size_of::<K>() * 3 / 2;
+
+    pub fn new(config: CacheConfig, form: Option<PacketBytes<K, P>>) -> Self {
         Self {
             config,
+            packed: form.map(PackedPackets::new),
             connections: BTreeMap::new(),
+            places: 0,
             wide: BTreeSet::new(),
             paired: BTreeSet::new(),
             syn_bytes: 0,
@@ -147,10 +181,85 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
         }
     }
 
+    /// Number of connections with an entry.
+    pub fn len(&self) -> usize {
+        self.connections.len() + self.packed.as_ref().map_or(0, PackedPackets::len)
+    }
+
+    /// Number of connections with a second packet.
+    pub fn paired(&self) -> usize {
+        self.paired.len()
+    }
+
+    /// See [`CacheCounts::memory`].
+    pub fn memory(&self) -> usize {
+        let packed = self.packed.as_ref();
+        let bytes = self.counts.bytes - packed.map_or(0, PackedPackets::packet_bytes);
+        packed.map_or(0, PackedPackets::memory)
+            + bytes
+            + self.places * size_of::<CachedPacket<P>>()
+            + self.connections.len() * Self::ENTRY_BYTES
+            + (self.wide.len() + self.paired.len()) * Self::MARK_BYTES
+    }
+
+    /// The numbers of a connection's lowest waiting packet.
+    pub fn lowest(&self, key: K) -> Option<HeldNumbers> {
+        match self.connections.get(&key) {
+            Some(kept) => kept.waiting.front().map(CachedPacket::numbers),
+            None => self.packed.as_ref()?.numbers(key),
+        }
+    }
+
+    /// The place of a packet that begins with `seq` among the waiting packets of a connection, and the numbers of the packet that is there.
+    pub fn place_of(&self, key: K, seq: Seq) -> (usize, Option<HeldNumbers>) {
+        let is_lower = |held: HeldNumbers| held.seq.distance_from(seq) < 0;
+        if let Some(kept) = self.connections.get(&key) {
+            let waiting = &kept.waiting;
+            let place = waiting.partition_point(|held| is_lower(held.numbers()));
+            return (place, waiting.get(place).map(CachedPacket::numbers));
+        }
+        let packed = self.packed.as_ref().and_then(|packed| packed.numbers(key));
+        match packed {
+            Some(held) if is_lower(held) => (1, None),
+            there => (0, there),
+        }
+    }
+
+    /// Makes an entry in `connections` of a packed connection, so that more can be noted of it.
+    pub fn unpack(&mut self, key: K) {
+        if let Some(held) = self.take_packed(key) {
+            self.connections.insert(key, CachedConnection::default());
+            self.insert_waiting(key, 0, held);
+        }
+    }
+
+    fn take_packed(&mut self, key: K) -> Option<CachedPacket<P>> {
+        let packed = self.packed.as_mut()?;
+        let HeldNumbers { seq, end, syn } = packed.numbers(key)?;
+        let before = packed.packet_bytes();
+        let packet = packed.remove(key)?;
+        Some(CachedPacket {
+            seq,
+            end,
+            syn,
+            bytes: before - packed.packet_bytes(),
+            packet,
+        })
+    }
+
     /// Number of wide connections, number of paired connections, and bytes of SYNs.
     #[cfg(test)]
     pub fn indexed(&self) -> (usize, usize, usize) {
         (self.wide.len(), self.paired.len(), self.syn_bytes)
+    }
+
+    /// Panics if what is counted of the packed connections is wrong, or a connection is in both places. Returns how many are packed.
+    #[cfg(test)]
+    pub fn check(&self) -> usize {
+        let Some(packed) = &self.packed else { return 0 };
+        packed.check();
+        assert!(self.connections.keys().all(|key| packed.numbers(*key).is_none()));
+        packed.len()
     }
 
     /// Makes room for a packet by giving up packets that are worth less. Returns whether there is room now.
@@ -185,29 +294,59 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
     pub fn put_waiting(&mut self, key: K, place: usize, held: CachedPacket<P>) {
         self.count_in(held.bytes);
         self.syn_bytes += if held.syn { held.bytes } else { 0 };
+        let has_more = match self.connections.get(&key) {
+            Some(kept) => !kept.is_blank(),
+            None => self.lowest(key).is_some(),
+        };
+        let can_pack = |packed: &&mut PackedPackets<K, P>| {
+            !has_more && packed.can_hold(key, held.numbers(), held.bytes, &held.packet)
+        };
+        if let Some(packed) = self.packed.as_mut().filter(can_pack) {
+            packed.insert(key, &held.packet);
+            self.remove_entry(key);
+        } else {
+            self.unpack(key);
+            self.insert_waiting(key, place, held);
+        }
+        self.note_peaks();
+    }
+
+    /// Adds a waiting packet to the entry in `connections`.
+    fn insert_waiting(&mut self, key: K, place: usize, held: CachedPacket<P>) {
         let waiting = &mut self.connections.entry(key).or_default().waiting;
+        let before = waiting.capacity();
         // This connection may have given up packets after `place` to make room.
         waiting.insert(place.min(waiting.len()), held);
+        self.places += waiting.capacity() - before;
         if waiting.len() > 1 {
             self.wide.insert(key);
         }
     }
 
+    /// Takes out a waiting packet. The entry stays, so that what is known of the connection is not lost: see [`prune`](Self::prune).
     pub fn take_waiting(&mut self, key: K, place: usize) -> Option<CachedPacket<P>> {
-        let waiting = &mut self.connections.get_mut(&key)?.waiting;
-        let held = waiting.remove(place)?;
-        if waiting.len() <= 1 {
-            self.wide.remove(&key);
-        }
+        let held = if let Some(held) = self.take_packed(key) {
+            self.connections.insert(key, CachedConnection::default());
+            held
+        } else {
+            let waiting = &mut self.connections.get_mut(&key)?.waiting;
+            let held = waiting.remove(place)?;
+            if waiting.len() <= 1 {
+                self.wide.remove(&key);
+            }
+            held
+        };
         self.count_out(held.bytes);
         self.syn_bytes -= if held.syn { held.bytes } else { 0 };
         Some(held)
     }
 
     pub fn put_second(&mut self, key: K, held: CachedPacket<P>) {
+        self.unpack(key);
         self.count_in(held.bytes);
         self.paired.insert(key);
         self.connections.entry(key).or_default().second = Some(held);
+        self.note_peaks();
     }
 
     pub fn take_second(&mut self, key: K) -> Option<CachedPacket<P>> {
@@ -221,7 +360,7 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
     pub fn prune(&mut self, key: K) {
         let kept = self.connections.get(&key);
         if kept.is_some_and(|kept| kept.waiting.is_empty() && kept.second.is_none()) {
-            self.connections.remove(&key);
+            self.remove_entry(key);
         }
     }
 
@@ -229,25 +368,46 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
     pub fn forget(&mut self, key: K) {
         while self.take_waiting(key, 0).is_some() {}
         self.take_second(key);
-        self.connections.remove(&key);
+        self.remove_entry(key);
     }
 
-    /// Takes out all packets. The counters of past events and the peaks stay.
-    pub fn take_all(&mut self) -> BTreeMap<K, CachedConnection<P>> {
+    fn remove_entry(&mut self, key: K) {
+        if let Some(kept) = self.connections.remove(&key) {
+            self.places -= kept.waiting.capacity();
+        }
+    }
+
+    /// Takes out all packets: first the packed connections, then the others. The counters of past events and the peaks stay.
+    pub fn take_all(
+        &mut self,
+    ) -> (
+        impl Iterator<Item = (K, P)> + use<K, P>,
+        BTreeMap<K, CachedConnection<P>>,
+    ) {
         self.wide.clear();
         self.paired.clear();
         self.syn_bytes = 0;
+        self.places = 0;
         self.counts.packets = 0;
         self.counts.bytes = 0;
-        std::mem::take(&mut self.connections)
+        let packed = self.packed.as_mut().map(PackedPackets::take_all);
+        (
+            packed.into_iter().flatten(),
+            std::mem::take(&mut self.connections),
+        )
     }
 
-    fn count_in(&mut self, bytes: usize) {
+    const fn count_in(&mut self, bytes: usize) {
+        self.counts.packets += 1;
+        self.counts.bytes += bytes;
+    }
+
+    fn note_peaks(&mut self) {
+        let memory = self.memory();
         let counts = &mut self.counts;
-        counts.packets += 1;
-        counts.bytes += bytes;
         counts.peak_packets = counts.peak_packets.max(counts.packets);
         counts.peak_bytes = counts.peak_bytes.max(counts.bytes);
+        counts.peak_memory = counts.peak_memory.max(memory);
     }
 
     const fn count_out(&mut self, bytes: usize) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use super::store::CachedConnection;
 use super::*;
 
 const ROOMY: CacheConfig = CacheConfig {
@@ -396,4 +397,96 @@ fn nothing_but_the_lowest_is_held_before_a_suspicion() {
     let mut syns = with_newest(CachePolicy::Syn);
     enter_suspected(&mut syns, &[syn(999), data(1000), pure(1100, 5)]);
     assert_eq!((waiting(&syns), syns.second(1)), (vec![999], None));
+}
+
+/// How the tests write a packet of connection `key` as bytes: the key, its numbers, its flags, and zeros up to its length.
+const FORM: PacketBytes<u32, Vec<u8>> = PacketBytes {
+    bytes: |packet| packet,
+    packet: <[u8]>::to_vec,
+    key: |packet| packet.first_chunk().copied().map(u32::from_be_bytes),
+    segment: |packet| {
+        let word = |at: usize| packet.get(at..)?.first_chunk().copied().map(u32::from_be_bytes);
+        Some(EdgeSegment {
+            seq: Seq(word(4)?),
+            len: word(8)?,
+            ack: None,
+            syn: packet.get(12)? & 1 != 0,
+            fin: packet.get(12)? & 2 != 0,
+            rst: false,
+        })
+    },
+};
+
+fn written(key: u32, segment: &EdgeSegment, bytes: usize) -> Vec<u8> {
+    let words = [key, segment.seq.0, segment.len];
+    let mut packet: Vec<u8> = words.into_iter().flat_map(u32::to_be_bytes).collect();
+    packet.push(u8::from(segment.syn) | u8::from(segment.fin) << 1);
+    packet.resize(bytes, 0);
+    packet
+}
+
+/// A random packet of one of `keys` connections: most packets are small, some are too long to be packed.
+fn packet_of(keys: u32) -> impl Strategy<Value = (u32, bool, EdgeSegment, usize)> {
+    let bytes = prop_oneof![6 => 13..80_usize, 2 => 80..513_usize, 1 => 513..600_usize];
+    let numbers = (0..5_u32).prop_map(|number| (u32::MAX - 199).wrapping_add(number * 100));
+    let flags =
+        prop_oneof![8 => Just(0), 8 => Just(1), 1 => Just(2), 1 => Just(3), 1 => Just(4), 1 => Just(5)];
+    let parts = (
+        0..keys,
+        prop::bool::weighted(0.7),
+        numbers,
+        flags,
+        bytes,
+        any::<bool>(),
+    );
+    parts.prop_map(|(key, entering, number, flags, bytes, has_ack)| {
+        let segment = EdgeSegment {
+            syn: flags == 1 || flags == 5,
+            fin: flags == 2 || flags == 5,
+            rst: flags == 3,
+            len: if flags == 1 || flags == 4 { 0 } else { 100 },
+            ack: (!entering || has_ack).then_some(Seq(number)),
+            ..data(number)
+        };
+        (key, entering, segment, bytes)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// A packed cache holds what the plain one holds, counts the same, and gives it back in the same order.
+    #[test]
+    fn a_packed_cache_does_the_same(
+        steps in (1..300_u32).prop_flat_map(|keys| prop::collection::vec(packet_of(keys), 0..600)),
+        policy in prop_oneof![2 => Just(CachePolicy::Syn), 2 => Just(CachePolicy::Lowest), 1 => Just(CachePolicy::All)],
+        second in prop_oneof![Just(SecondPacket::Newest), Just(SecondPacket::Acknowledgement)],
+        suspected_from in 0..600_usize,
+        max_packets in prop_oneof![1 => 0..100_usize, 2 => Just(1000)],
+        max_bytes in prop_oneof![1 => 0..10_000_usize, 2 => Just(1_000_000)],
+    ) {
+        let config = CacheConfig { policy, second, max_bytes, max_packets };
+        let (mut plain, mut packed) = (Cache::new(config), Cache::packed(config, FORM));
+        let without_memory = |cache: &Cache<u32, Vec<u8>>| CacheCounts { memory: 0, peak_memory: 0, ..cache.counts() };
+        for (number, (key, entering, segment, bytes)) in steps.into_iter().enumerate() {
+            let packet = || written(key, &segment, bytes);
+            if entering {
+                let is_suspected = number >= suspected_from;
+                plain.on_entering(key, &segment, bytes, is_suspected, packet);
+                packed.on_entering(key, &segment, bytes, is_suspected, packet);
+            } else {
+                let released = plain.on_leaving(key, &segment, bytes, packet);
+                prop_assert_eq!(packed.on_leaving(key, &segment, bytes, packet), released);
+            }
+            prop_assert_eq!(without_memory(&packed), without_memory(&plain));
+            prop_assert_eq!((packed.connections(), packed.leaving()), (plain.connections(), plain.leaving()));
+            prop_assert!(policy != CachePolicy::Lowest || plain.counts().packets <= 2 * plain.connections());
+        }
+        let alone = packed.store.check();
+        let is_small = |kept: &&CachedConnection<Vec<u8>>| kept.waiting.iter().all(|held| held.bytes <= 512);
+        let small = plain.store.connections.values().filter(is_small).count();
+        prop_assert!(alone <= small && (policy != CachePolicy::Syn || alone == small));
+        prop_assert!(packed.drain().eq(plain.drain()));
+        prop_assert_eq!(packed.counts().memory, plain.counts().memory);
+    }
 }

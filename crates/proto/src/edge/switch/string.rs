@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::beat::StringBeat;
+use super::copied::COPIES;
 use super::flow::{FlowKey, TrafficSample};
 use crate::Instant;
 use crate::edge::phase::{PhaseEvent, StringPhase};
@@ -117,6 +118,10 @@ pub struct StringView {
     pub cached_bytes: usize,
     /// See `cached_packets`.
     pub cached_bytes_max: usize,
+    /// Bytes that are allocated for its cache now, and most at any time: packets, and what the cache knows of them.
+    pub cache_memory: usize,
+    /// See `cache_memory`.
+    pub cache_memory_max: usize,
     /// Packets that found no room in the cache, or were given up for others.
     pub cache_lost: u64,
     /// Packets that were sent again into strings.
@@ -137,7 +142,7 @@ impl EdgeString {
         Ok(Self {
             config,
             phase: StringPhase::Blind,
-            recovery: LocalRecovery::new(recovery, now)?,
+            recovery: LocalRecovery::packed(recovery, COPIES, now)?,
             epoch,
             has_carrier: true,
             last_heard: None,
@@ -277,6 +282,8 @@ impl EdgeString {
             cached_packets: cache.packets,
             cached_bytes: cache.bytes,
             cached_bytes_max: cache.peak_bytes,
+            cache_memory: cache.memory,
+            cache_memory_max: cache.peak_memory,
             cache_lost: cache.refused + cache.evicted,
             resent_entering: self.resent_entering,
             resent_leaving: self.resent_leaving,

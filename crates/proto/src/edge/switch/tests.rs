@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::Seq;
 use crate::edge::cache::{CacheConfig, CachePolicy, SecondPacket};
-use crate::packet::{Flags, TcpOptions};
+use crate::packet::{Flags, Segment, TcpOptions};
 
 const BEAT: Duration = Duration::from_millis(10);
 
