@@ -8,7 +8,10 @@
 #                 needs fewer packages than the other targets
 
 PREFIX ?= /usr/local
-LAB := target/release/steadfast-lab
+# The profile of all that is built (Cargo.toml). The tests have their own.
+export PROFILE ?= release
+test test-long: export PROFILE = checked
+LAB = target/$(PROFILE)/steadfast-lab
 
 .PHONY: demo test test-long bench lint build install deps deps-build
 
@@ -33,11 +36,11 @@ bench: deps build
 
 lint: deps-build
 	cargo fmt --all --check
-	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --quiet --workspace --no-deps --document-private-items
+	cargo clippy --quiet --profile $(PROFILE) --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --quiet --profile $(PROFILE) --workspace --no-deps --document-private-items
 
 build: deps-build
-	cargo build --release --workspace --bins
+	cargo build --profile $(PROFILE) --workspace --bins
 
 deps:
 	@scripts/deps all
@@ -46,9 +49,9 @@ deps-build:
 	@scripts/deps build
 
 install: build
-	install -D -m 755 target/release/steadfast $(DESTDIR)$(PREFIX)/sbin/steadfast
+	install -D -m 755 target/$(PROFILE)/steadfast $(DESTDIR)$(PREFIX)/sbin/steadfast
 	install -D -m 755 $(LAB) $(DESTDIR)$(PREFIX)/bin/steadfast-lab
-	target/release/steadfast man --out $(DESTDIR)$(PREFIX)/share/man/man8
+	target/$(PROFILE)/steadfast man --out $(DESTDIR)$(PREFIX)/share/man/man8
 	sed 's|/usr/local/|$(PREFIX)/|' packaging/steadfast.service \
 		| install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/steadfast.service
 	sed 's|/usr/local/|$(PREFIX)/|' packaging/steadfast-edge.service \

@@ -95,7 +95,7 @@ impl OperatorLan {
             return None;
         }
         let [node, peer, stranger] = std::array::from_fn(|_| HostNamespace::new());
-        stranger.ip("link add eth0 type bridge");
+        stranger.ip("link add eth0 address 02:00:0a:00:00:04 type bridge");
         stranger.ip("link set eth0 up");
         for (last, namespace) in [(2, &node), (3, &peer)] {
             let there = namespace.path();
@@ -141,7 +141,10 @@ impl OperatorLan {
 
     /// Adds a second LAN, 10.1.0.0/24, where each host has an `eth1`.
     pub fn add_second(&self) {
-        self.stranger.ip("link add eth1 type bridge");
+        // A bridge without an address of its own takes its ports' lowest one. It would change with a port that is deleted, and a
+        // node would not know until its neighbour entry expires.
+        self.stranger
+            .ip("link add eth1 address 02:00:0a:01:00:04 type bridge");
         self.stranger.ip("link set eth1 up");
         self.stranger.ip("addr add 10.1.0.4/24 dev eth1");
         self.plug_in_second(&self.node, 2);
