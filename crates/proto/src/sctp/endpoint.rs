@@ -29,7 +29,7 @@ pub use super::registry::AssociationId;
 use super::registry::{AssociationRegistry, RegistryKeys};
 use super::secret::SctpSecret;
 use super::state::AssociationState;
-use super::terms::{InitRefusal, InitTerms, PATHS_MAX};
+use super::terms::{InitRefusal, InitTerms, PATHS_MAX, is_host};
 use super::tsn::Tsn;
 use crate::Instant;
 
@@ -42,6 +42,9 @@ pub enum ConnectError {
     /// No address, or too many.
     #[error("a peer has 1 to {PATHS_MAX} addresses, not {0}")]
     Addresses(usize),
+    /// Nothing can be sent to this address, or the answer could not come from it.
+    #[error("{0} is not the address of one host")]
+    NoHost(IpAddr),
     /// There is an association with this peer already.
     #[error("there is an association with {0} port {1} already")]
     Exists(IpAddr, u16),
@@ -60,7 +63,7 @@ pub struct EndpointCounts {
     pub stale_cookies: u64,
     /// Cookies that came again after their association had ended.
     pub replayed_cookies: u64,
-    /// Packets of no association.
+    /// Packets of no association, and packets from an address that no host has.
     pub strays: u64,
     /// Answers that were dropped because too many waited.
     pub dropped: u64,
@@ -81,13 +84,16 @@ pub struct SctpEndpoint {
     /// Associations that may have something to send or to tell.
     touched: VecDeque<AssociationId>,
     answers: VecDeque<SctpTransmit>,
-    events: VecDeque<(AssociationId, AssociationEvent)>,
+    /// Associations that have events, each once.
+    news: VecDeque<AssociationId>,
     counts: EndpointCounts,
 }
 
 impl SctpEndpoint {
     /// An endpoint. `secret` is 32 random bytes. It answers calls while it has fewer than `associations_max` associations. With 0, it only
-    /// calls.
+    /// calls. An association that has ended counts until its events and messages have been read.
+    ///
+    /// Everywhere, an IPv4-mapped IPv6 address is the IPv4 address in it.
     ///
     /// # Errors
     /// If the configuration is invalid, or there are more than [`PATHS_MAX`] addresses.
@@ -107,14 +113,14 @@ impl SctpEndpoint {
             config,
             secret: SctpSecret::new(secret),
             port,
-            addresses,
+            addresses: canonical(&addresses),
             associations_max,
             associations: FxHashMap::default(),
             registry: AssociationRegistry::default(),
             next: 0,
             touched: VecDeque::new(),
             answers: VecDeque::new(),
-            events: VecDeque::new(),
+            news: VecDeque::new(),
             counts: EndpointCounts::default(),
         })
     }
@@ -134,7 +140,7 @@ impl SctpEndpoint {
         self.associations.is_empty()
     }
 
-    /// An association, until its last event has been read.
+    /// An association, until its last event and its last message have been read.
     pub fn association(&self, id: AssociationId) -> Option<&Association> {
         self.associations.get(&id)
     }
@@ -159,17 +165,13 @@ impl SctpEndpoint {
         if peer.is_empty() || peer.len() > PATHS_MAX {
             return Err(ConnectError::Addresses(peer.len()));
         }
-        if let Some(known) = peer.iter().find(|address| {
-            self.registry
-                .by_peer(std::slice::from_ref(address), port)
-                .is_some()
-        }) {
-            return Err(ConnectError::Exists(*known, port));
-        }
-        let mut addresses = Vec::with_capacity(peer.len());
-        for address in peer {
-            if !addresses.contains(address) {
-                addresses.push(*address);
+        let addresses = canonical(peer);
+        for address in &addresses {
+            if !is_host(*address) {
+                return Err(ConnectError::NoHost(*address));
+            }
+            if self.registry.by_peer(&[*address], port).is_some() {
+                return Err(ConnectError::Exists(*address, port));
             }
         }
         let names = self.new_names(port);
@@ -235,7 +237,9 @@ impl SctpEndpoint {
 
     /// A packet with a valid checksum came from `from`.
     pub fn handle_packet(&mut self, now: Instant, from: IpAddr, mut packet: SctpPacket) {
-        if packet.destination_port != self.port {
+        let from = from.to_canonical();
+        // RFC 9260 §8.4, rule 1.
+        if packet.destination_port != self.port || !is_host(from) {
             self.counts.strays += 1;
             return;
         }
@@ -419,6 +423,8 @@ impl SctpEndpoint {
             self.counts.forged_cookies += 1;
             return false;
         }
+        // The cookie was sent there and has come back. Another source, although the INIT lists it, may be forged.
+        let proven = content.source().unwrap_or(from);
         // The COOKIE ACK may be lost for longer than the cookie lives (RFC 9260 §5.2.4, rule 3).
         if let Some(late) = late
             && !self.is_known(&content)
@@ -426,7 +432,7 @@ impl SctpEndpoint {
             self.counts.stale_cookies += 1;
             let micros = u32::try_from(late.as_micros()).unwrap_or(u32::MAX);
             let error = SctpChunk::Error(vec![ErrorCause::StaleCookie(micros)]);
-            self.answer(from, packet, content.peer.tag, error);
+            self.answer(proven, packet, content.peer.tag, error);
             return false;
         }
         if let Some((id, association)) = self.find(packet.tag, &content.peer.addresses, packet.source_port) {
@@ -442,7 +448,7 @@ impl SctpEndpoint {
             let causes = vec![ErrorCause::OutOfResource];
             let is_reflected = false;
             self.answer(
-                from,
+                proven,
                 packet,
                 content.peer.tag,
                 SctpChunk::Abort { is_reflected, causes },
@@ -527,23 +533,54 @@ impl SctpEndpoint {
             if let Some(transmit) = association.poll_transmit(now) {
                 return Some(transmit);
             }
-            while let Some(event) = association.poll_event() {
-                self.events.push_back((id, event));
+            if association.take_unknown_news() {
+                self.news.push_back(id);
             }
-            let is_over = association.state() == AssociationState::Closed && !association.has_unread();
             self.relist(now, id);
             self.touched.pop_front();
-            if is_over {
-                self.associations.remove(&id);
-            }
+            self.forget_if_over(id);
         }
         None
     }
 
-    /// The next news of an association. To be called after [`poll_transmit`](Self::poll_transmit).
-    pub fn poll_event(&mut self) -> Option<(AssociationId, AssociationEvent)> {
-        self.events.pop_front()
+    /// Forgets an association that has ended and of which everything has been read.
+    fn forget_if_over(&mut self, id: AssociationId) {
+        if self.associations.get(&id).is_some_and(Association::is_over) {
+            self.associations.remove(&id);
+        }
     }
+
+    /// The next news of an association. To be called after [`poll_transmit`](Self::poll_transmit). Events wait in their associations, so
+    /// those that are not read take no more memory than the associations do.
+    pub fn poll_event(&mut self) -> Option<(AssociationId, AssociationEvent)> {
+        while let Some(id) = self.news.front().copied() {
+            let Some(association) = self.associations.get_mut(&id) else {
+                self.news.pop_front();
+                continue;
+            };
+            let event = association.poll_event();
+            if !association.has_news() {
+                association.forget_news();
+                self.news.pop_front();
+            }
+            self.forget_if_over(id);
+            if let Some(event) = event {
+                return Some((id, event));
+            }
+        }
+        None
+    }
+}
+
+/// Addresses without those that are listed twice.
+fn canonical(addresses: &[IpAddr]) -> Vec<IpAddr> {
+    let mut all = Vec::with_capacity(addresses.len());
+    for address in addresses.iter().map(IpAddr::to_canonical) {
+        if !all.contains(&address) {
+            all.push(address);
+        }
+    }
+    all
 }
 
 /// Notes that an association may have something to send.

@@ -201,13 +201,9 @@ impl SendQueue {
         self.messages.push_back(message);
     }
 
-    /// Takes over the messages of another queue, which has sent nothing. Messages of streams that do not exist here are dropped.
-    pub fn take_messages(&mut self, other: &mut Self) {
-        for message in other.messages.drain(..) {
-            if usize::from(message.stream) < self.streams() {
-                self.push(message);
-            }
-        }
+    /// The messages of a queue that has sent nothing.
+    pub fn into_messages(self) -> VecDeque<SctpMessage> {
+        self.messages
     }
 
     /// Drops all messages that wait.

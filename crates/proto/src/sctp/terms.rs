@@ -42,6 +42,11 @@ pub(super) enum InitRefusal {
     Abort(ErrorCause),
 }
 
+/// Whether one host can have this address.
+pub(super) fn is_host(address: IpAddr) -> bool {
+    !address.is_multicast() && !address.is_unspecified() && address != IpAddr::from([255; 4])
+}
+
 impl InitTerms {
     /// Reads and checks the chunk of a packet that came from `from`.
     pub fn read(init: &InitChunk, from: IpAddr) -> Result<Self, InitRefusal> {
@@ -57,7 +62,7 @@ impl InitTerms {
             outbound_streams: init.outbound_streams,
             inbound_streams: init.inbound_streams,
             first_tsn: init.first_tsn,
-            addresses: vec![from],
+            addresses: vec![from.to_canonical()],
             cookie: None,
             unrecognized: Vec::new(),
             preservative: 0,
@@ -94,9 +99,7 @@ impl InitTerms {
     fn add(&mut self, address: IpAddr) {
         // Otherwise one address could be named twice.
         let address = address.to_canonical();
-        let is_host =
-            !address.is_multicast() && !address.is_unspecified() && address != IpAddr::from([255; 4]);
-        if is_host && !self.addresses.contains(&address) && self.addresses.len() < PATHS_MAX {
+        if is_host(address) && !self.addresses.contains(&address) && self.addresses.len() < PATHS_MAX {
             self.addresses.push(address);
         }
     }

@@ -4,7 +4,7 @@ use super::{Association, CloseReason};
 use crate::Instant;
 use crate::sctp::arrivals::TsnArrival;
 use crate::sctp::cause::ErrorCause;
-use crate::sctp::chunk::{DataChunk, SackChunk, SctpChunk};
+use crate::sctp::chunk::{DataChunk, SackChunk};
 use crate::sctp::destination::PathId;
 use crate::sctp::reassembly::ChunkAdmission;
 
@@ -40,10 +40,7 @@ impl Association {
             // Acknowledged all the same (RFC 9260 §6.5).
             self.arrivals.on_new(chunk.tsn);
             self.counts.misplaced += 1;
-            self.reply(
-                path,
-                SctpChunk::Error(vec![ErrorCause::InvalidStream(chunk.stream)]),
-            );
+            self.report(path, ErrorCause::InvalidStream(chunk.stream));
             return;
         }
         let is_next = chunk.tsn == self.arrivals.cumulative().plus(1);

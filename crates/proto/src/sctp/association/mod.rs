@@ -40,9 +40,6 @@ use crate::Instant;
 
 /// Most replies (HEARTBEAT ACK, ERROR, …) that wait to be sent. More are dropped: the peer asks again.
 const REPLIES_MAX: usize = 16;
-/// Most events that wait to be read. Later changes of destinations are dropped; [`Association::destinations`] shows them.
-const EVENTS_MAX: usize = 64;
-
 /// A packet to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SctpTransmit {
@@ -69,11 +66,15 @@ pub enum CloseReason {
     StaleCookie,
 }
 
-/// News for the application.
+/// News for the application. An event that is not read yet is removed if a newer one makes it obsolete, so fewer than 16 wait, whatever the
+/// peer does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AssociationEvent {
     /// Data may flow.
     Established,
+    /// The handshake showed that these messages can never be sent, and none of them was. Either their stream does not exist
+    /// ([`Association::outbound_streams`]), or they do not fit the peer's buffer.
+    Refused(Vec<SctpMessage>),
     /// The peer restarted. Messages that were not acknowledged are lost. Messages that arrived before can still be read.
     Restarted,
     /// A destination failed.
@@ -86,6 +87,21 @@ pub enum AssociationEvent {
     PeerShutsDown,
     /// The association has ended. This is the last event.
     Closed(CloseReason),
+}
+
+impl AssociationEvent {
+    /// Whether this event says nothing that matters beside a newer one.
+    fn is_obsolete_after(&self, newer: &Self) -> bool {
+        match (self, newer) {
+            (
+                Self::PathFailed(path) | Self::PathRecovered(path),
+                Self::PathFailed(newer) | Self::PathRecovered(newer),
+            ) => path == newer,
+            // The numbers of destinations have another meaning now.
+            (Self::PathFailed(_) | Self::PathRecovered(_) | Self::PrimaryChanged(_), Self::Restarted) => true,
+            _ => std::mem::discriminant(self) == std::mem::discriminant(newer),
+        }
+    }
 }
 
 /// Why a message is not taken.
@@ -121,8 +137,10 @@ pub struct AssociationCounts {
     pub overflows: u64,
     /// SACKs older than the last one.
     pub old_sacks: u64,
-    /// Replies or events dropped because too many waited.
+    /// Replies dropped because too many waited.
     pub dropped: u64,
+    /// Errors of the peer that were not reported, because the address they came from is not confirmed.
+    pub unreported: u64,
 }
 
 /// A chunk that is repeated until it is answered: INIT, COOKIE ECHO, SHUTDOWN, SHUTDOWN ACK.
@@ -179,6 +197,10 @@ pub struct Association {
     events: VecDeque<AssociationEvent>,
     /// The endpoint lists this association under other keys than it has now.
     is_renamed: bool,
+    /// The endpoint knows that events wait.
+    is_news_known: bool,
+    /// Unrecognised parameters of the INIT ACK. They are reported when the handshake is done.
+    unrecognized: Vec<Bytes>,
     counts: AssociationCounts,
 }
 
@@ -238,14 +260,19 @@ impl Association {
         self.sender.bytes()
     }
 
-    /// Takes a message to be sent.
+    /// Most bytes of a message. Until the peer has told its window, this end's own buffer is the best guess.
+    fn message_max(&self) -> usize {
+        (self.config.send_buffer.min(self.peer_buffer) as usize) / 2
+    }
+
+    /// Takes a message to be sent. Before the handshake is done, the peer's streams and its buffer are not known: messages that turn out to
+    /// be impossible come back in [`AssociationEvent::Refused`].
     ///
     /// # Errors
     /// If the message can never be sent, or cannot be sent now ([`SctpSendError::Full`]).
     pub fn send(&mut self, message: SctpMessage) -> Result<(), SctpSendError> {
         let length = message.data.len();
-        // Until the peer has told its window, this end's own buffer is the best guess.
-        let most = (self.config.send_buffer.min(self.peer_buffer) as usize) / 2;
+        let most = self.message_max();
         if !self.state.takes_messages() {
             return Err(SctpSendError::Closing);
         }
@@ -287,6 +314,12 @@ impl Association {
         self.buffer.is_ready()
     }
 
+    /// Whether the association has ended and everything of it has been read and sent.
+    pub(super) fn is_over(&self) -> bool {
+        let has_left = self.replies.is_empty() && !self.has_news() && !self.has_unread();
+        self.state == AssociationState::Closed && has_left
+    }
+
     /// Makes a destination the primary one. Ignored if it does not exist or is not known to belong to the peer.
     pub fn set_primary(&mut self, path: PathId) {
         let paths = self.paths.all();
@@ -300,12 +333,40 @@ impl Association {
         self.paths.find(address).is_some()
     }
 
-    fn tell(&mut self, event: AssociationEvent) {
-        let is_last = matches!(event, AssociationEvent::Closed(_));
-        if self.events.len() < EVENTS_MAX || is_last {
-            self.events.push_back(event);
+    /// Whether events wait to be read.
+    pub(super) fn has_news(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// Whether events wait of which the endpoint does not know. It knows of them from now on.
+    pub(super) fn take_unknown_news(&mut self) -> bool {
+        self.has_news() && !std::mem::replace(&mut self.is_news_known, true)
+    }
+
+    /// The endpoint has read all events.
+    pub(super) const fn forget_news(&mut self) {
+        self.is_news_known = false;
+    }
+
+    fn tell(&mut self, mut event: AssociationEvent) {
+        if let AssociationEvent::Refused(newer) = &mut event {
+            let older = self.events.iter_mut().find_map(|waiting| match waiting {
+                AssociationEvent::Refused(messages) => Some(std::mem::take(messages)),
+                _ => None,
+            });
+            drop(newer.splice(..0, older.unwrap_or_default()));
+        }
+        self.events.retain(|waiting| !waiting.is_obsolete_after(&event));
+        self.events.push_back(event);
+    }
+
+    /// Reports an error of the peer to it. Only a confirmed address gets a report, since the source of a packet may be forged, or be an
+    /// address that the peer only claims to have.
+    fn report(&mut self, path: PathId, cause: ErrorCause) {
+        if self.state.is_setup() || !self.paths.get(path).is_confirmed() {
+            self.counts.unreported += 1;
         } else {
-            self.counts.dropped += 1;
+            self.reply(path, SctpChunk::Error(vec![cause]));
         }
     }
 
@@ -382,14 +443,11 @@ impl Association {
         let Some(reaction) = chunk.unknown() else {
             return true;
         };
-        if reaction.reports && self.state != AssociationState::CookieWait {
+        if reaction.reports {
             let whole = chunk.to_bytes();
             let room = self.config.packet_room() - 2 * super::tlv::TLV_HEADER;
             let reported = whole.slice(..whole.len().min(room));
-            self.reply(
-                path,
-                SctpChunk::Error(vec![ErrorCause::UnrecognizedChunk(reported)]),
-            );
+            self.report(path, ErrorCause::UnrecognizedChunk(reported));
         }
         reaction.continues
     }

@@ -21,6 +21,7 @@ use crate::sctp::config::SctpConfig;
 use crate::sctp::cookie::CookieContent;
 use crate::sctp::destination::{Destination, PathId};
 use crate::sctp::failover::FailoverPolicy;
+use crate::sctp::message::SctpMessage;
 use crate::sctp::parameter::{InitParameter, STATE_COOKIE};
 use crate::sctp::paths::PathTable;
 use crate::sctp::reassembly::Reassembly;
@@ -132,11 +133,13 @@ impl Association {
             was_acknowledged: false,
             events: VecDeque::new(),
             is_renamed: true,
+            is_news_known: false,
+            unrecognized: Vec::new(),
             counts: AssociationCounts::default(),
         }
     }
 
-    /// Takes the peer's terms, which came from `answerer`. Messages that the application has queued stay queued.
+    /// Takes the peer's terms, which came from `answerer`. Messages that the application has queued stay queued if the peer can take them.
     fn adopt(&mut self, now: Instant, peer: &InitTerms, answerer: IpAddr) {
         // The addresses that this end called. A peer that restarts called this end.
         let is_called = |path: &&Destination| self.state.is_setup() && path.is_confirmed();
@@ -158,13 +161,13 @@ impl Association {
         let config = &self.config;
         self.paths = PathTable::new(config, &addresses, peer.window, now);
         let streams = config.outbound_streams.min(peer.inbound_streams);
-        let mut sender = SendQueue::new(config, self.local_tsn, streams, peer.window, addresses.len());
-        sender.take_messages(&mut self.sender);
-        self.sender = sender;
+        let sender = SendQueue::new(config, self.local_tsn, streams, peer.window, addresses.len());
+        let queued = std::mem::replace(&mut self.sender, sender).into_messages();
         let inbound = config.inbound_streams.min(peer.outbound_streams);
         self.arrivals = Arrivals::new(config, peer.first_tsn);
         self.buffer.restart(peer.first_tsn, inbound);
         (self.peer_tag, self.peer_buffer) = (peer.tag, peer.window);
+        self.unrecognized = Vec::new();
         self.heard_on = self.paths.primary();
         self.announced = config.receive_buffer;
         self.is_renamed = true;
@@ -172,6 +175,21 @@ impl Association {
             if called.contains(&self.paths.get(path).address()) {
                 self.confirm(path);
             }
+        }
+        self.queue_again(queued);
+    }
+
+    /// Queues messages under new terms. Those that the peer cannot take return to the application.
+    fn queue_again(&mut self, queued: impl IntoIterator<Item = SctpMessage>) {
+        let (streams, most) = (self.sender.streams(), self.message_max());
+        let is_possible =
+            |message: &SctpMessage| usize::from(message.stream) < streams && message.data.len() <= most;
+        let (possible, refused): (Vec<_>, Vec<_>) = queued.into_iter().partition(is_possible);
+        for message in possible {
+            self.sender.push(message);
+        }
+        if !refused.is_empty() {
+            self.tell(AssociationEvent::Refused(refused));
         }
     }
 
@@ -200,6 +218,12 @@ impl Association {
             }
         }
         self.tell(AssociationEvent::Established);
+        // Not before the COOKIE ACK (RFC 9260 §5.1).
+        if !self.unrecognized.is_empty() {
+            let whole = std::mem::take(&mut self.unrecognized).concat();
+            let cause = ErrorCause::UnrecognizedParameters(Bytes::from(whole));
+            self.report(self.paths.current(), cause);
+        }
     }
 
     pub(super) fn on_init_ack(&mut self, now: Instant, from: IpAddr, init: &InitChunk) {
@@ -234,11 +258,7 @@ impl Association {
         self.adopt(now, &terms, from);
         self.state = self.state.after(StateEvent::InitAck);
         self.repeat_from_now(now, SctpChunk::CookieEcho(cookie));
-        if !terms.unrecognized.is_empty() {
-            let whole = terms.unrecognized.concat();
-            let error = SctpChunk::Error(vec![ErrorCause::UnrecognizedParameters(Bytes::from(whole))]);
-            self.reply(self.paths.current(), error);
-        }
+        self.unrecognized = terms.unrecognized;
     }
 
     pub(super) fn on_cookie_ack(&mut self, now: Instant) {
@@ -310,7 +330,7 @@ impl Association {
             // This end has no data left: the old association ends first (RFC 9260 §5.2.4 A).
             let path = self.paths.current();
             self.reply(path, SctpChunk::ShutdownAck);
-            self.reply(path, SctpChunk::Error(vec![ErrorCause::CookieWhileShuttingDown]));
+            self.report(path, ErrorCause::CookieWhileShuttingDown);
             return false;
         }
         self.local_tag = content.local_tag;

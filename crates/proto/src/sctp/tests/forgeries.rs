@@ -10,7 +10,7 @@ use crate::sctp::AssociationState;
 use crate::sctp::InitParameter;
 use crate::sctp::SctpConfig;
 use crate::sctp::chunk::{InitChunk, SctpChunk};
-use crate::sctp::endpoint::SctpEndpoint;
+use crate::sctp::endpoint::{ConnectError, SctpEndpoint};
 use crate::sctp::packet::SctpPacket;
 
 const fn abort(is_reflected: bool) -> SctpChunk {
@@ -55,7 +55,7 @@ fn a_flood_of_inits_leaves_nothing_behind() {
     net.lose(|_| true);
     net.call(0);
     let (.., init) = net.log[0].clone();
-    for host in 0..10_000_u32 {
+    for host in 1..=10_000_u32 {
         net.ends[1].handle_packet(net.now, IpAddr::from(host.to_be_bytes()), init.clone());
     }
     assert_eq!((net.ends[1].len(), net.ends[1].counts().inits), (0, 10_000));
@@ -299,4 +299,69 @@ fn the_cookie_of_an_association_that_was_restarted_is_used_too() {
     assert!(net.run_to_the_end());
     net.inject(1, address(0, 0), echo);
     assert_eq!((net.ends[1].len(), net.ends[1].counts().replayed_cookies), (0, 1));
+}
+
+fn is_error(chunk: &SctpChunk) -> bool {
+    matches!(chunk, SctpChunk::Error(_))
+}
+
+/// RFC 9260 §5.4: an address that the peer only claims to have may be another host's.
+#[test]
+fn errors_from_an_address_that_is_not_proven_are_counted_and_not_reported() {
+    let mut net = TestNet::new(SctpConfig::default());
+    net.lose(|leaving| leaving.path == 1);
+    net.call(0);
+    net.run(millis(500));
+    net.lose(|_| true);
+    net.send(0, message(0, 100));
+    let (.., mut data) = net.log.pop().expect("data");
+    if let SctpChunk::Data(data) = &mut data.chunks[0] {
+        data.stream = 16;
+    }
+    let tag = data.tag;
+    let unknown = SctpChunk::Other {
+        kind: 0xff,
+        flags: 0,
+        value: Bytes::from_static(b"what is this"),
+    };
+    net.log.clear();
+    net.inject(1, address(0, 1), data);
+    net.inject(1, address(0, 1), packet(tag, unknown.clone()));
+    assert_eq!(net.sent_with(1, is_error), []);
+    assert_eq!(net.at(1).counts().unreported, 2);
+    net.inject(1, address(0, 0), packet(tag, unknown));
+    assert_eq!(net.sent_with(1, is_error), [(500, 0)]);
+}
+
+/// The INIT lists two addresses. Its cookie came back, which proves only the address that got the INIT ACK.
+#[test]
+fn a_stale_cookie_is_reported_to_the_address_that_got_it() {
+    let config = SctpConfig {
+        cookie_life: millis(30),
+        ..SctpConfig::default()
+    };
+    let mut net = TestNet::new(config);
+    net.lose(|leaving| matches!(leaving.packet.chunks[0], SctpChunk::CookieEcho(_)));
+    net.call(0);
+    net.run(millis(100));
+    let (.., echo) = net.log.last().expect("a cookie").clone();
+    net.log.clear();
+    net.inject(1, address(0, 1), echo);
+    assert_eq!(net.ends[1].counts().stale_cookies, 1);
+    assert_eq!(net.sent_with(1, is_error), [(100, 0)]);
+}
+
+/// RFC 9260 §8.4, rule 1.
+#[test]
+fn a_packet_from_an_address_that_no_host_has_is_dropped() {
+    for from in [[224, 0, 0, 1], [255; 4], [0; 4]].map(IpAddr::from) {
+        let mut net = TestNet::new(SctpConfig::default());
+        net.lose(|_| true);
+        net.call(0);
+        let (.., init) = net.log.pop().expect("an INIT");
+        net.inject(1, from, init);
+        assert_eq!((net.log.len(), net.ends[1].counts().strays), (0, 1), "{from}");
+        let called = net.ends[0].connect(net.now, &[from], PORT);
+        assert_eq!(called, Err(ConnectError::NoHost(from)));
+    }
 }

@@ -44,6 +44,8 @@ pub struct TestNet {
     pub log: Vec<(Instant, usize, usize, SctpPacket)>,
     /// Ends that do not read their messages.
     pub is_lazy: [bool; 2],
+    /// Ends that do not read their events.
+    pub is_deaf: [bool; 2],
     fate: DelayChoice,
     on_the_way: BTreeMap<(Instant, u64), (usize, IpAddr, SctpPacket)>,
     sent: u64,
@@ -105,6 +107,7 @@ impl TestNet {
             events: Default::default(),
             log: Vec::new(),
             is_lazy: [false; 2],
+            is_deaf: [false; 2],
             fate: Box::new(|_| vec![DELAY]),
             on_the_way: BTreeMap::new(),
             sent: 0,
@@ -169,7 +172,9 @@ impl TestNet {
                 while let Some(transmit) = self.ends[end].poll_transmit(self.now) {
                     self.put(end, transmit.to, transmit.packet);
                 }
-                while let Some((id, event)) = self.ends[end].poll_event() {
+                while !self.is_deaf[end]
+                    && let Some((id, event)) = self.ends[end].poll_event()
+                {
                     self.ids[end].get_or_insert(id);
                     self.events[end].push(event);
                 }

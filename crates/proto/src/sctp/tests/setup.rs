@@ -10,10 +10,10 @@ use crate::Instant;
 use crate::sctp::association::{AssociationEvent, CloseReason, SctpSendError};
 use crate::sctp::chunk::SctpChunk;
 use crate::sctp::cookie::CookieContent;
-use crate::sctp::endpoint::SctpEndpoint;
+use crate::sctp::endpoint::{ConnectError, SctpEndpoint};
 use crate::sctp::packet::SctpPacket;
 use crate::sctp::terms::InitTerms;
-use crate::sctp::{AssociationState, ErrorCause, InitParameter, SctpConfig, Tsn};
+use crate::sctp::{AssociationState, ErrorCause, InitParameter, PathId, SctpConfig, Tsn};
 
 const INIT: u8 = 1;
 const INIT_ACK: u8 = 2;
@@ -551,4 +551,136 @@ fn a_mapped_address_is_the_same_address() {
     net.call(0);
     net.run(millis(500));
     assert_eq!(net.at(1).destinations().len(), 1);
+}
+
+/// The source of a packet is mapped on a socket that takes both families.
+#[test]
+fn a_mapped_source_is_the_same_address() {
+    let mapped = |address| match address {
+        IpAddr::V4(address) => IpAddr::V6(address.to_ipv6_mapped()),
+        IpAddr::V6(_) => address,
+    };
+    let mut net = TestNet::with_paths(SctpConfig::default(), 1);
+    let peer = [mapped(address(1, 0)), address(1, 0)];
+    net.ids[0] = net.ends[0].connect(net.now, &peer, PORT).ok();
+    let own = vec![mapped(address(1, 0)), address(1, 0)];
+    net.ends[1] = SctpEndpoint::new(SctpConfig::default(), [2; 32], PORT, own, 10).expect("valid");
+    for _ in 0..4 {
+        for end in [0, 1] {
+            while let Some(transmit) = net.ends[end].poll_transmit(net.now) {
+                assert_eq!(transmit.to, address(1 - end, 0));
+                net.ends[1 - end].handle_packet(net.now, mapped(address(end, 0)), transmit.packet);
+            }
+        }
+    }
+    net.settle();
+    for end in [0, 1] {
+        assert_eq!(net.at(end).state(), AssociationState::Established);
+        assert_eq!(net.at(end).destinations()[0].address(), address(1 - end, 0));
+    }
+    assert_eq!(net.at(0).destinations().len(), 1);
+    let called = net.ends[0].connect(net.now, &peer, PORT);
+    assert_eq!(called, Err(ConnectError::Exists(address(1, 0), PORT)));
+}
+
+#[test]
+fn messages_that_the_peer_cannot_take_return_to_the_application() {
+    let mut net = TestNet::new(SctpConfig::default());
+    let narrow = SctpConfig {
+        inbound_streams: 2,
+        receive_buffer: 4000,
+        ..SctpConfig::default()
+    };
+    net.ends[1] = SctpEndpoint::new(narrow, [2; 32], PORT, vec![address(1, 0)], 10).expect("valid");
+    net.call(0);
+    let outside = [message(2, 10), message(0, 2001), message(15, 20)];
+    for message in outside.iter().chain(&[message(1, 2000)]) {
+        net.send(0, message.clone());
+    }
+    net.run(millis(500));
+    let refused = AssociationEvent::Refused(outside.to_vec());
+    assert_eq!(net.events[0], [refused, AssociationEvent::Established]);
+    assert_eq!(net.received[1], [message(1, 2000)]);
+    assert_eq!(net.at(0).outbound_streams(), 2);
+    let (narrow, long) = (net.at(0).send(message(2, 10)), net.at(0).send(message(0, 2001)));
+    assert_eq!(narrow, Err(SctpSendError::NoStream(2)));
+    assert_eq!(long, Err(SctpSendError::TooLarge(2000)));
+}
+
+/// RFC 9260 §5.1.
+#[test]
+fn parameters_that_are_not_recognised_are_reported_after_the_handshake() {
+    let mut net = TestNet::new(SctpConfig::default());
+    net.lose(|leaving| leaving.packet.chunks[0].kind() == INIT_ACK);
+    net.call(0);
+    net.run(millis(50));
+    let (.., mut answer) = net.log.pop().expect("an INIT ACK");
+    let unknown = InitParameter::Other {
+        kind: 0xff00,
+        value: Bytes::from_static(b"some"),
+    };
+    if let SctpChunk::InitAck(init) = &mut answer.chunks[0] {
+        init.parameters.insert(0, unknown.clone());
+    }
+    net.log.clear();
+    net.inject(0, address(1, 0), answer);
+    net.run(millis(45));
+    let own = net.log.iter().filter(|(_, end, ..)| *end == 0);
+    let chunks: Vec<_> = own.map(|(.., packet)| packet.chunks[0].clone()).collect();
+    let report = ErrorCause::UnrecognizedParameters(unknown.to_bytes());
+    assert_eq!(chunks[0].kind(), COOKIE_ECHO);
+    assert_eq!(chunks[1], SctpChunk::Error(vec![report]));
+}
+
+/// An application that reads nothing: events wait in their associations, and those that a newer one makes obsolete are forgotten.
+#[test]
+fn events_that_are_not_read_are_bounded_and_say_what_matters() {
+    let mut net = TestNet::connected(SctpConfig {
+        path_max_retrans: 0,
+        ..SctpConfig::default()
+    });
+    net.is_deaf[0] = true;
+    // The alternate path is down in every second period of five minutes.
+    let is_down = |at: Instant| (at.as_nanos() / 300_000_000_000) % 2 == 1;
+    net.lose(move |leaving| leaving.path == 1 && is_down(leaving.at));
+    net.run(Duration::from_secs(300 * 200 + 150));
+    let now = net.now;
+    net.at(0).shutdown(now);
+    net.settle();
+    assert!(!net.run_to_the_end());
+    let events: Vec<_> = std::iter::from_fn(|| net.ends[0].poll_event()).collect();
+    let events: Vec<_> = events.into_iter().map(|(_, event)| event).collect();
+    let closed = AssociationEvent::Closed(CloseReason::ShutDown);
+    assert_eq!(events, [AssociationEvent::PathRecovered(PathId(1)), closed]);
+    assert!(net.ends[0].is_empty(), "it was read completely");
+}
+
+/// An association counts until its last event was read.
+#[test]
+fn a_deaf_application_gets_no_more_than_its_bound_of_associations() {
+    let mut net = TestNet::new(SctpConfig::default());
+    net.is_deaf[1] = true;
+    for call in 0..12 {
+        net.events[0].clear();
+        net.call(0);
+        net.run(millis(500));
+        let is_refused = call >= 10;
+        assert_eq!(
+            net.events[0] == [AssociationEvent::Established],
+            !is_refused,
+            "call {call}"
+        );
+        if !is_refused {
+            let now = net.now;
+            net.at(0).shutdown(now);
+            net.settle();
+            net.run(millis(500));
+        }
+        assert_eq!(net.ends[1].len(), 10.min(call + 1));
+    }
+    let events: Vec<_> = std::iter::from_fn(|| net.ends[1].poll_event()).collect();
+    let closed = events
+        .iter()
+        .filter(|(_, event)| matches!(event, AssociationEvent::Closed(_)));
+    assert_eq!((events.len(), closed.count(), net.ends[1].len()), (30, 10, 0));
 }
