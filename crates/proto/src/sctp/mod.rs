@@ -15,6 +15,7 @@ mod destination;
 pub mod endpoint;
 pub mod failover;
 mod message;
+mod mtu;
 pub mod packet;
 mod parameter;
 mod paths;
@@ -27,6 +28,7 @@ mod state;
 mod terms;
 mod tlv;
 mod tsn;
+mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -37,9 +39,11 @@ pub use congestion::PathWindow;
 pub use data::UserData;
 pub use destination::{Destination, DestinationCounts, PathId};
 pub use message::SctpMessage;
+pub use mtu::PathMtu;
 pub use parameter::InitParameter;
 pub use send_queue::RetransmitCause;
 pub use state::AssociationState;
 pub use terms::PATHS_MAX;
 pub use tlv::{MalformedSctp, UnknownReaction};
 pub use tsn::{Ssn, Tsn};
+pub use watch::PathWatch;
