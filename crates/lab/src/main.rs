@@ -18,6 +18,7 @@ mod net;
 mod newcomer;
 mod node;
 mod pair;
+mod paths;
 mod pattern;
 mod process;
 mod programs;
@@ -67,6 +68,8 @@ enum LabCommand {
     #[command(name = "halr-memory")]
     EdgeMemory(edge_memory::EdgeMemoryOptions),
     Network(net::hold::NetworkOptions),
+    #[command(name = "paths-cut")]
+    PathsCut(paths::PathsCutOptions),
     Programs(programs::ProgramsOptions),
     Replay(swarm::ReplayOptions),
     Swarm(swarm::SwarmOptions),
@@ -132,6 +135,7 @@ fn main() -> ExitCode {
         LabCommand::Measure(options) => bench::sim::measure(&options).map(|()| LabOutcome::Held),
         LabCommand::Load(options) => bench::load::run(&options).map(|()| LabOutcome::Held),
         LabCommand::Network(options) => net::hold::run(&options),
+        LabCommand::PathsCut(options) => paths::run(&options),
         LabCommand::Programs(options) => run::run(&options),
         LabCommand::Split(options) => run::run(&options),
         LabCommand::Fence(options) => fence::fence(&options).map(|()| LabOutcome::Held),

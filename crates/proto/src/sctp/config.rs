@@ -175,6 +175,28 @@ impl SctpConfig {
         }
     }
 
+    /// For real networks: packets arrive and are acknowledged in batches, buffers are for some gigabits per second, and each path's MTU is
+    /// searched. `lower_headers`: the longest headers of the addresses in use.
+    pub fn wire(lower_headers: u32) -> Self {
+        Self {
+            lower_headers,
+            base_mtu: Some(1280),
+            slow_start_limit: 64,
+            max_burst: 64,
+            receive_buffer: 4 << 20,
+            send_buffer: 4 << 20,
+            initial_window: 10 * 1452,
+            rto_initial: Duration::from_secs(1),
+            rto_min: Duration::from_millis(200),
+            rto_max: Duration::from_secs(10),
+            sack_delay: Duration::from_millis(40),
+            heartbeat_interval: Some(Duration::from_secs(5)),
+            path_max_retrans: 0,
+            association_max_retrans: 12,
+            ..Self::default()
+        }
+    }
+
     /// Checks that all fields are valid.
     ///
     /// # Errors

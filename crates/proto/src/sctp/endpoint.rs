@@ -517,6 +517,12 @@ impl SctpEndpoint {
         self.touched.extend(due);
     }
 
+    /// Whether an association has this address of a peer.
+    pub fn is_peer(&self, address: IpAddr) -> bool {
+        let mut all = self.associations.values();
+        all.any(|association| association.has_address(address))
+    }
+
     /// The kernel refuses packets of `size` bytes to `address`, because the first link is smaller.
     pub fn handle_too_large(&mut self, now: Instant, address: IpAddr, size: u32) {
         let Some((id, association)) = self.find_to(address) else {
