@@ -69,7 +69,10 @@ enum LabCommand {
     EdgeMemory(edge_memory::EdgeMemoryOptions),
     Network(net::hold::NetworkOptions),
     #[command(name = "paths-cut")]
-    PathsCut(paths::PathsCutOptions),
+    PathsCut(paths::cut::PathsCutOptions),
+    /// One end of an association, for `bench paths`
+    #[command(name = "sctp-peer", hide = true)]
+    SctpPeer(paths::peer::SctpPeerOptions),
     Programs(programs::ProgramsOptions),
     Replay(swarm::ReplayOptions),
     Swarm(swarm::SwarmOptions),
@@ -135,7 +138,8 @@ fn main() -> ExitCode {
         LabCommand::Measure(options) => bench::sim::measure(&options).map(|()| LabOutcome::Held),
         LabCommand::Load(options) => bench::load::run(&options).map(|()| LabOutcome::Held),
         LabCommand::Network(options) => net::hold::run(&options),
-        LabCommand::PathsCut(options) => paths::run(&options),
+        LabCommand::PathsCut(options) => paths::cut::run(&options),
+        LabCommand::SctpPeer(options) => paths::peer::main(&options).map(|()| LabOutcome::Held),
         LabCommand::Programs(options) => run::run(&options),
         LabCommand::Split(options) => run::run(&options),
         LabCommand::Fence(options) => fence::fence(&options).map(|()| LabOutcome::Held),

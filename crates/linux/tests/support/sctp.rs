@@ -74,7 +74,7 @@ impl TwoCables {
                     );
                 }
                 let rules = "table inet loss { chain in { type filter hook input priority 0\n\
-                             meta l4proto udp numgen random mod 100 == 0 drop\n} }";
+                             meta l4proto udp numgen random mod 100 == 0 drop\n}\n}\n";
                 let done = std::process::Command::new("nft")
                     .arg(rules)
                     .output()
@@ -89,7 +89,7 @@ impl TwoCables {
         for host in [&self.near, &self.far] {
             host.run(|| {
                 let rules =
-                    "table inet cut { chain in { type filter hook input priority 0\niifname p0 drop\n} }";
+                    "table inet cut { chain in { type filter hook input priority 0\niifname p0 drop\n}\n}\n";
                 let done = std::process::Command::new("nft")
                     .arg(rules)
                     .output()
