@@ -21,6 +21,8 @@ pub enum TunnelMessage {
     Reset,
     /// So many more bytes may be sent.
     Credit(u32),
+    /// Both directions have ended: the last message of this end about the connection.
+    Closed,
 }
 
 /// A message that a peer of this version does not send.
@@ -40,6 +42,7 @@ impl TunnelMessage {
             Self::End => (3, &[]),
             Self::Reset => (4, &[]),
             Self::Credit(bytes) => (5, &bytes.to_be_bytes()),
+            Self::Closed => (6, &[]),
         };
         // Room for a seal.
         let mut out = Vec::with_capacity(1 + content.len() + 16);
@@ -70,6 +73,7 @@ impl TunnelMessage {
             (5, 4) => Ok(Self::Credit(u32::from_be_bytes([
                 content[0], content[1], content[2], content[3],
             ]))),
+            (6, 0) => Ok(Self::Closed),
             _ => Err(malformed),
         }
     }

@@ -246,6 +246,7 @@ impl Tunnel {
             TunnelMessage::Credit(bytes) => self.on_credit(id, stream, bytes),
             TunnelMessage::End => self.on_last(id, stream, ConnectionEvent::EndReceived),
             TunnelMessage::Reset => self.on_last(id, stream, ConnectionEvent::ResetReceived),
+            TunnelMessage::Closed => self.on_closed(id, stream),
         }
     }
 
@@ -320,17 +321,29 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Forgets a connection that is over.
+    /// Tells the peer if a connection is over. Credit of the peer may still be on its way, so the number is not free yet.
     fn clear(&mut self, id: TunnelConnectionId) {
-        let connection = self.connections.get(&id);
-        let Some(stream) =
-            connection.and_then(|one| (one.phase == ConnectionPhase::Over).then_some(one.stream))
-        else {
-            return;
-        };
+        if let Some(connection) = self.connections.get(&id)
+            && connection.phase == ConnectionPhase::Over
+        {
+            self.messages
+                .push_back((connection.stream, TunnelMessage::Closed));
+        }
+    }
+
+    /// The peer's last message. It has got this end's END or RESET, and has sent its own, so the connection is over here, too.
+    fn on_closed(&mut self, id: TunnelConnectionId, stream: u16) -> Result<(), TunnelViolation> {
+        if self
+            .connections
+            .get(&id)
+            .is_some_and(|one| one.phase != ConnectionPhase::Over)
+        {
+            return Err(TunnelViolation::Misplaced(stream));
+        }
         self.connections.remove(&id);
         self.by_stream.remove(&stream);
         self.free.insert(stream);
+        Ok(())
     }
 
     /// The next message for the association, with its stream.

@@ -25,7 +25,7 @@ pub enum ConnectionPhase {
     Resetting,
     /// This end has sent END, and its application is gone.
     Discarding,
-    /// Both ends have sent their last message: the number is free.
+    /// Both directions have ended. The number is free when the peer's CLOSED comes.
     Over,
 }
 

@@ -66,7 +66,7 @@ impl TunnelPair {
     fn connection(&mut self) -> [TunnelConnectionId; 2] {
         let near = self.ends[0].open("web".to_owned()).expect("a free stream");
         self.settle();
-        let Some(TunnelEvent::Opened(far, service)) = self.events[1].pop() else {
+        let Some(TunnelEvent::Opened(far, service)) = self.events[1].first().cloned() else {
             panic!("{:?}", self.events[1]);
         };
         assert_eq!(service, "web");
