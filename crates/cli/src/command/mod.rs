@@ -23,7 +23,6 @@ use clap::Parser as _;
 
 use crate::config::EdgeSettings;
 use crate::daemon::RecordingTarget;
-use crate::tunnel::{TunnelFile, TunnelService};
 use cli::{Cli, Command};
 pub use program::Program;
 
@@ -53,39 +52,7 @@ pub fn main(program: &Program) -> ExitCode {
             check: false,
             log_format,
         } => edge::run(&config, log_format),
-        Command::Tunnel {
-            config: Some(file),
-            log_format,
-            ..
-        } => tunnel::run_file(&file, log_format),
-        Command::Tunnel {
-            config: None,
-            listen,
-            forward,
-            to,
-            via,
-            key_file,
-            service,
-            udp_port,
-            watch_ms,
-            log_format,
-        } => {
-            let service = TunnelService {
-                name: service,
-                listen,
-                connect: forward,
-            };
-            let file = TunnelFile {
-                via,
-                to,
-                udp_port,
-                key_file,
-                service: vec![service],
-                watch_ms,
-                ..TunnelFile::default()
-            };
-            tunnel::run(&file, log_format)
-        }
+        Command::Tunnel(options) => tunnel::run(options),
         // An edge does not ask for its peer, and its successor makes the same check.
         Command::CheckConfig { config, .. } if EdgeSettings::is_in(&config.config) => {
             edge::check(&config.config)
