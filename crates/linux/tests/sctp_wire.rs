@@ -146,7 +146,7 @@ fn a_watched_path_is_left_within_fifty_milliseconds() {
         return;
     };
     let watch = |config: &mut proto::sctp::SctpConfig| {
-        config.watch = Some(proto::sctp::PathWatch {
+        config.watch = Some(proto::sctp::HeartbeatWatch {
             interval: Duration::from_millis(10),
             missed: 3,
         });

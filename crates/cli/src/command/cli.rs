@@ -176,10 +176,10 @@ pub(super) struct TunnelOptions {
     /// The tunnel's configuration; instead of the other options
     #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "forward", "to", "via", "key_file", "service", "udp_port"])]
     pub config: Option<PathBuf>,
-    /// Opening end: where clients connect
+    /// Opening end: address at which clients connect
     #[arg(long, value_name = "ADDRESS:PORT", requires = "to")]
     pub listen: Option<SocketAddr>,
-    /// Serving end: where the server is
+    /// Serving end: address of the server
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "listen")]
     pub forward: Option<SocketAddr>,
     /// Opening end: the serving end; further addresses are learnt from it

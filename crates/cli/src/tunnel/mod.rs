@@ -92,7 +92,7 @@ impl TunnelDaemon<'_> {
         self.serve(now);
         self.wire.flush(now);
         self.take_events(now);
-        // What a new session has to say first.
+        // A new session may begin with a message.
         self.serve(now);
         self.wire.flush(now);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use linux::sctp::{SCTP_UDP_PORT, SctpWire, WirePlan};
 use proto::sctp::failover::{FailoverPolicy, temporary::DormantAction};
-use proto::sctp::{PathWatch, SctpConfig};
+use proto::sctp::{HeartbeatWatch, SctpConfig};
 use proto::tunnel::{SERVICE_MAX, TunnelRole};
 use serde::Deserialize;
 
@@ -50,16 +50,16 @@ pub struct TunnelFile {
 pub struct TunnelService {
     /// Its name, the same at both ends.
     pub name: String,
-    /// Where clients connect, at the opening end.
+    /// Address at which clients connect, at the opening end.
     pub listen: Option<SocketAddr>,
-    /// Where the server is, at the serving end.
+    /// Address of the server, at the serving end.
     pub connect: Option<SocketAddr>,
 }
 
 /// A checked configuration.
 #[derive(Debug)]
 pub struct TunnelSettings {
-    /// Which end this is.
+    /// Role of this end.
     pub role: TunnelRole,
     /// Sockets.
     pub plan: WirePlan,
@@ -217,7 +217,7 @@ impl TunnelFile {
         sctp.watch = self
             .watch_ms
             .filter(|millis| *millis > 0)
-            .map(|millis| PathWatch {
+            .map(|millis| HeartbeatWatch {
                 interval: Duration::from_millis(millis),
                 missed: 3,
             });

@@ -22,7 +22,7 @@ use crate::process::LoggedProcess;
 use crate::run::{DaemonOption, LabOutcome, conclude, in_memory};
 use crate::teardown::Teardown;
 
-/// Where the opening end listens.
+/// Address at which the opening end listens.
 const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 /// Time for a tunnel to join its ends, and for a download.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -67,7 +67,7 @@ impl PathsSpread {
     }
 }
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Serialize)]
 struct PathsCutReport {
     ok: bool,

@@ -36,7 +36,7 @@ pub(super) struct SctpSocket {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ArrivedBatch {
     pub from: SocketAddr,
-    /// Where the first packet begins, and where the last one ends.
+    /// Begin of the first packet, and end of the last one.
     pub begin: usize,
     pub end: usize,
     /// Length of each packet but the last one, which may be shorter.

@@ -9,7 +9,7 @@ use super::failover::FailoverPolicy;
 use super::failover::temporary::DormantAction;
 use super::packet::COMMON_HEADER;
 use super::tlv::padded;
-use super::watch::PathWatch;
+use super::watch::HeartbeatWatch;
 
 /// Destination of a retransmission. The paper's policy is that of Caro, Amer, Stewart, "Retransmission Policies for Multihomed Transport
 /// Protocols".
@@ -77,7 +77,7 @@ pub struct SctpConfig {
     /// HB.interval. `None`: idle destinations are not probed.
     pub heartbeat_interval: Option<Duration>,
     /// Heartbeats that find failures fast. `None`: only timeouts find them.
-    pub watch: Option<PathWatch>,
+    pub watch: Option<HeartbeatWatch>,
     /// The congestion window of an idle destination halves once in each RTO (RFC 9260 §7.2.1).
     pub decays_when_idle: bool,
     /// Destination of retransmissions.

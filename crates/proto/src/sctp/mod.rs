@@ -48,4 +48,4 @@ pub use state::AssociationState;
 pub use terms::PATHS_MAX;
 pub use tlv::{MalformedSctp, UnknownReaction};
 pub use tsn::{Ssn, Tsn};
-pub use watch::PathWatch;
+pub use watch::HeartbeatWatch;

@@ -13,7 +13,7 @@ use crate::Instant;
 
 /// How closely paths are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathWatch {
+pub struct HeartbeatWatch {
     /// Time between two heartbeats.
     pub interval: Duration,
     /// A destination has failed when a heartbeat was not answered for this number of intervals and the usual round trip.
@@ -26,14 +26,14 @@ const REMEMBERED: usize = 64;
 /// The heartbeats to one destination.
 #[derive(Clone, Debug)]
 pub(super) struct WatchState {
-    watch: PathWatch,
+    watch: HeartbeatWatch,
     next_at: Instant,
     /// Nonces and times of those that were sent after the last one that was answered.
     unanswered: VecDeque<(u64, Instant)>,
 }
 
 impl WatchState {
-    pub const fn new(watch: PathWatch, now: Instant) -> Self {
+    pub const fn new(watch: HeartbeatWatch, now: Instant) -> Self {
         Self {
             watch,
             next_at: now,

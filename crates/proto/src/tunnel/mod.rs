@@ -16,7 +16,7 @@ use bytes::Bytes;
 use thiserror::Error;
 
 pub use message::{DATA_MAX, MalformedTunnel, SERVICE_MAX, TunnelMessage};
-pub use phase::{ConnectionEvent, ConnectionPhase};
+pub use phase::{TunnelPhase, TunnelPhaseEvent};
 
 /// A connection at one end. It is not used again, unlike the number of its streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,7 +63,7 @@ pub enum TunnelViolation {
 #[derive(Debug)]
 struct TunnelConnection {
     stream: u16,
-    phase: ConnectionPhase,
+    phase: TunnelPhase,
     /// Bytes that this end may send.
     credit: u32,
     /// Bytes that the peer may send.
@@ -131,7 +131,7 @@ impl Tunnel {
         self.next += 1;
         let connection = TunnelConnection {
             stream,
-            phase: ConnectionPhase::Live,
+            phase: TunnelPhase::Live,
             credit: 0,
             granted: 0,
             owed: 0,
@@ -179,15 +179,15 @@ impl Tunnel {
 
     /// The program has ended its direction.
     pub fn end(&mut self, id: TunnelConnectionId) {
-        self.local(id, ConnectionEvent::EndSent);
+        self.local(id, TunnelPhaseEvent::EndSent);
     }
 
     /// The program is gone, or cannot be reached.
     pub fn abort(&mut self, id: TunnelConnectionId) {
-        self.local(id, ConnectionEvent::Abort);
+        self.local(id, TunnelPhaseEvent::Abort);
     }
 
-    fn local(&mut self, id: TunnelConnectionId, event: ConnectionEvent) {
+    fn local(&mut self, id: TunnelConnectionId, event: TunnelPhaseEvent) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
@@ -197,13 +197,13 @@ impl Tunnel {
         };
         connection.phase = after;
         let message = match event {
-            ConnectionEvent::EndSent => Some(TunnelMessage::End),
+            TunnelPhaseEvent::EndSent => Some(TunnelMessage::End),
             // After END nothing more may be sent.
-            ConnectionEvent::Abort if before == ConnectionPhase::SentEnd => None,
+            TunnelPhaseEvent::Abort if before == TunnelPhase::SentEnd => None,
             _ => Some(TunnelMessage::Reset),
         };
         self.messages.extend(message.map(|message| (stream, message)));
-        if after == ConnectionPhase::Discarding {
+        if after == TunnelPhase::Discarding {
             let held = self.window.saturating_sub(self.connections[&id].granted);
             let owed = self.connections[&id].owed;
             self.consumed(id, held.saturating_sub(owed) as usize);
@@ -219,7 +219,7 @@ impl Tunnel {
         connection.owed = connection.owed.saturating_add(bytes as u32);
         let takes_data = matches!(
             connection.phase,
-            ConnectionPhase::Live | ConnectionPhase::SentEnd | ConnectionPhase::Discarding
+            TunnelPhase::Live | TunnelPhase::SentEnd | TunnelPhase::Discarding
         );
         // A message for each quarter of the window: the peer seldom waits, and few messages are needed.
         if connection.owed >= self.window / 4 && takes_data {
@@ -244,8 +244,8 @@ impl Tunnel {
             TunnelMessage::Open(_) => Err(TunnelViolation::Misplaced(stream)),
             TunnelMessage::Data(data) => self.on_data(id, stream, data),
             TunnelMessage::Credit(bytes) => self.on_credit(id, stream, bytes),
-            TunnelMessage::End => self.on_last(id, stream, ConnectionEvent::EndReceived),
-            TunnelMessage::Reset => self.on_last(id, stream, ConnectionEvent::ResetReceived),
+            TunnelMessage::End => self.on_last(id, stream, TunnelPhaseEvent::EndReceived),
+            TunnelMessage::Reset => self.on_last(id, stream, TunnelPhaseEvent::ResetReceived),
             TunnelMessage::Closed => self.on_closed(id, stream),
         }
     }
@@ -267,16 +267,16 @@ impl Tunnel {
             return Ok(());
         };
         match connection.phase {
-            ConnectionPhase::GotEnd | ConnectionPhase::Over => {
+            TunnelPhase::GotEnd | TunnelPhase::Over => {
                 return Err(TunnelViolation::Misplaced(stream));
             }
             // The peer does not know yet.
-            ConnectionPhase::Resetting => return Ok(()),
-            ConnectionPhase::Live | ConnectionPhase::SentEnd | ConnectionPhase::Discarding => {}
+            TunnelPhase::Resetting => return Ok(()),
+            TunnelPhase::Live | TunnelPhase::SentEnd | TunnelPhase::Discarding => {}
         }
         let left = connection.granted.checked_sub(data.len() as u32);
         connection.granted = left.ok_or(TunnelViolation::Credit(stream))?;
-        if connection.phase == ConnectionPhase::Discarding {
+        if connection.phase == TunnelPhase::Discarding {
             self.consumed(id, data.len());
         } else {
             self.events.push_back(TunnelEvent::Data(id, data));
@@ -300,20 +300,20 @@ impl Tunnel {
         &mut self,
         id: TunnelConnectionId,
         stream: u16,
-        event: ConnectionEvent,
+        event: TunnelPhaseEvent,
     ) -> Result<(), TunnelViolation> {
         let Some(connection) = self.connections.get_mut(&id) else {
             return Ok(());
         };
         let before = connection.phase;
         connection.phase = before.after(event).ok_or(TunnelViolation::Misplaced(stream))?;
-        if event == ConnectionEvent::ResetReceived && before == ConnectionPhase::Live {
+        if event == TunnelPhaseEvent::ResetReceived && before == TunnelPhase::Live {
             self.messages.push_back((stream, TunnelMessage::Reset));
         }
-        let has_program = matches!(before, ConnectionPhase::Live | ConnectionPhase::SentEnd);
+        let has_program = matches!(before, TunnelPhase::Live | TunnelPhase::SentEnd);
         if has_program {
             self.events.push_back(match event {
-                ConnectionEvent::ResetReceived => TunnelEvent::Reset(id),
+                TunnelPhaseEvent::ResetReceived => TunnelEvent::Reset(id),
                 _ => TunnelEvent::Ended(id),
             });
         }
@@ -324,7 +324,7 @@ impl Tunnel {
     /// Tells the peer if a connection is over. Credit of the peer may still be on its way, so the number is not free yet.
     fn clear(&mut self, id: TunnelConnectionId) {
         if let Some(connection) = self.connections.get(&id)
-            && connection.phase == ConnectionPhase::Over
+            && connection.phase == TunnelPhase::Over
         {
             self.messages
                 .push_back((connection.stream, TunnelMessage::Closed));
@@ -336,7 +336,7 @@ impl Tunnel {
         if self
             .connections
             .get(&id)
-            .is_some_and(|one| one.phase != ConnectionPhase::Over)
+            .is_some_and(|one| one.phase != TunnelPhase::Over)
         {
             return Err(TunnelViolation::Misplaced(stream));
         }

@@ -14,7 +14,7 @@
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ConnectionPhase {
+pub enum TunnelPhase {
     /// Both directions are open.
     Live,
     /// This end has sent END.
@@ -31,7 +31,7 @@ pub enum ConnectionPhase {
 
 /// Event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ConnectionEvent {
+pub enum TunnelPhaseEvent {
     /// The local program ends its direction.
     EndSent,
     /// The local program is gone.
@@ -42,7 +42,7 @@ pub enum ConnectionEvent {
     ResetReceived,
 }
 
-impl ConnectionPhase {
+impl TunnelPhase {
     /// All states.
     pub const ALL: [Self; 6] = [
         Self::Live,
@@ -54,27 +54,27 @@ impl ConnectionPhase {
     ];
 
     /// The state after an event. `None` if a correct peer or program does not cause it then.
-    pub const fn after(self, event: ConnectionEvent) -> Option<Self> {
+    pub const fn after(self, event: TunnelPhaseEvent) -> Option<Self> {
         match (self, event) {
-            (Self::Live, ConnectionEvent::EndSent) => Some(Self::SentEnd),
-            (Self::Live, ConnectionEvent::Abort) => Some(Self::Resetting),
-            (Self::Live, ConnectionEvent::EndReceived) => Some(Self::GotEnd),
-            (Self::SentEnd, ConnectionEvent::Abort) => Some(Self::Discarding),
-            (Self::GotEnd, ConnectionEvent::EndSent | ConnectionEvent::Abort)
-            | (Self::Live, ConnectionEvent::ResetReceived)
+            (Self::Live, TunnelPhaseEvent::EndSent) => Some(Self::SentEnd),
+            (Self::Live, TunnelPhaseEvent::Abort) => Some(Self::Resetting),
+            (Self::Live, TunnelPhaseEvent::EndReceived) => Some(Self::GotEnd),
+            (Self::SentEnd, TunnelPhaseEvent::Abort) => Some(Self::Discarding),
+            (Self::GotEnd, TunnelPhaseEvent::EndSent | TunnelPhaseEvent::Abort)
+            | (Self::Live, TunnelPhaseEvent::ResetReceived)
             | (
                 Self::SentEnd | Self::Resetting | Self::Discarding,
-                ConnectionEvent::EndReceived | ConnectionEvent::ResetReceived,
+                TunnelPhaseEvent::EndReceived | TunnelPhaseEvent::ResetReceived,
             ) => Some(Self::Over),
-            (Self::SentEnd, ConnectionEvent::EndSent)
-            | (Self::GotEnd, ConnectionEvent::EndReceived | ConnectionEvent::ResetReceived)
-            | (Self::Resetting | Self::Discarding, ConnectionEvent::EndSent | ConnectionEvent::Abort)
+            (Self::SentEnd, TunnelPhaseEvent::EndSent)
+            | (Self::GotEnd, TunnelPhaseEvent::EndReceived | TunnelPhaseEvent::ResetReceived)
+            | (Self::Resetting | Self::Discarding, TunnelPhaseEvent::EndSent | TunnelPhaseEvent::Abort)
             | (
                 Self::Over,
-                ConnectionEvent::EndSent
-                | ConnectionEvent::Abort
-                | ConnectionEvent::EndReceived
-                | ConnectionEvent::ResetReceived,
+                TunnelPhaseEvent::EndSent
+                | TunnelPhaseEvent::Abort
+                | TunnelPhaseEvent::EndReceived
+                | TunnelPhaseEvent::ResetReceived,
             ) => None,
         }
     }
@@ -85,7 +85,7 @@ impl ConnectionPhase {
     }
 }
 
-impl ConnectionEvent {
+impl TunnelPhaseEvent {
     /// All events.
     pub const ALL: [Self; 4] = [Self::EndSent, Self::Abort, Self::EndReceived, Self::ResetReceived];
 }

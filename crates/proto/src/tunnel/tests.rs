@@ -201,8 +201,8 @@ fn what_breaks_the_rules_is_refused() {
 #[test]
 fn the_table_of_phases() {
     let mut table = String::new();
-    for phase in ConnectionPhase::ALL {
-        for event in ConnectionEvent::ALL {
+    for phase in TunnelPhase::ALL {
+        for event in TunnelPhaseEvent::ALL {
             table += &format!("{phase:?} {event:?} {:?}\n", phase.after(event));
         }
     }

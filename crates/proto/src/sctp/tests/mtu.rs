@@ -6,7 +6,7 @@ use super::net::{LeavingPacket, TestNet, is_data, is_heartbeat, message, millis}
 use crate::Instant;
 use crate::sctp::association::AssociationEvent;
 use crate::sctp::destination::PathId;
-use crate::sctp::{PathWatch, SctpConfig};
+use crate::sctp::{HeartbeatWatch, SctpConfig};
 
 fn searching() -> SctpConfig {
     SctpConfig {
@@ -89,7 +89,7 @@ fn a_path_that_becomes_smaller_is_a_black_hole_for_a_moment() {
 fn watching() -> SctpConfig {
     SctpConfig {
         path_max_retrans: 0,
-        watch: Some(PathWatch {
+        watch: Some(HeartbeatWatch {
             interval: millis(10),
             missed: 3,
         }),
