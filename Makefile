@@ -56,6 +56,9 @@ install: build
 		| install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/steadfast.service
 	sed 's|/usr/local/|$(PREFIX)/|' packaging/steadfast-edge.service \
 		| install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/steadfast-edge.service
+	sed 's|/usr/local/|$(PREFIX)/|' packaging/steadfast-tunnel.service \
+		| install -D -m 644 /dev/stdin $(DESTDIR)$(PREFIX)/lib/systemd/system/steadfast-tunnel.service
+	install -D -m 644 packaging/tunnel.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/tunnel.toml
 	install -D -m 644 packaging/edge.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/edge.toml
 	install -D -m 644 packaging/pair.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/pair.toml
 	install -D -m 644 packaging/redis.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/redis.toml

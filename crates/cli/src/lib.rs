@@ -12,4 +12,5 @@ mod keepers;
 pub mod lock;
 pub mod metrics;
 mod program;
+pub mod tunnel;
 mod wakeup;

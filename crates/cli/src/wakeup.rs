@@ -52,6 +52,11 @@ impl Wakeup {
         }
     }
 
+    /// The descriptor that is readable after a wake-up.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.read.as_fd()
+    }
+
     /// Waits for a wake-up or until one of `fds` is readable, at most for `limit`.
     pub fn wait(&self, fds: &[BorrowedFd<'_>], limit: Duration) {
         let fds = fds.iter().copied().chain([self.read.as_fd()]);

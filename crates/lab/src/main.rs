@@ -28,6 +28,7 @@ mod net;
 mod newcomer;
 mod node;
 mod pair;
+mod paths;
 mod pattern;
 mod process;
 mod programs;
@@ -77,6 +78,11 @@ enum LabCommand {
     #[command(name = "halr-memory")]
     EdgeMemory(edge_memory::EdgeMemoryOptions),
     Network(net::hold::NetworkOptions),
+    #[command(name = "paths-cut")]
+    PathsCut(paths::cut::PathsCutOptions),
+    /// One end of an association, for `bench paths`
+    #[command(name = "sctp-peer", hide = true)]
+    SctpPeer(paths::peer::SctpPeerOptions),
     Programs(programs::ProgramsOptions),
     Replay(swarm::ReplayOptions),
     Swarm(swarm::SwarmOptions),
@@ -142,6 +148,8 @@ fn main() -> ExitCode {
         LabCommand::Measure(options) => bench::sim::measure(&options).map(|()| LabOutcome::Held),
         LabCommand::Load(options) => bench::load::run(&options).map(|()| LabOutcome::Held),
         LabCommand::Network(options) => net::hold::run(&options),
+        LabCommand::PathsCut(options) => paths::cut::run(&options),
+        LabCommand::SctpPeer(options) => paths::peer::main(&options).map(|()| LabOutcome::Held),
         LabCommand::Programs(options) => run::run(&options),
         LabCommand::Split(options) => run::run(&options),
         LabCommand::Fence(options) => fence::fence(&options).map(|()| LabOutcome::Held),

@@ -14,6 +14,7 @@ pub mod probe;
 pub mod process;
 pub mod raw;
 pub mod repair;
+pub mod sctp;
 pub mod spill;
 pub mod transparent;
 pub mod wire;

@@ -36,6 +36,7 @@ pub mod stream;
 pub mod table;
 pub mod takeover;
 pub mod time;
+pub mod tunnel;
 
 pub use seq::{Offset, Seq};
 pub use time::Instant;

@@ -1,5 +1,6 @@
 //! The commands and their options.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -61,6 +62,11 @@ pub(super) enum Command {
         #[arg(long, value_name = "FORMAT", default_value = "text")]
         log_format: LogFormat,
     },
+    /// Carry TCP services to another site over several paths, until SIGTERM or SIGINT
+    ///
+    /// One end opens connections (`--listen`, `--to`), the other one serves them (`--forward`). All connections share one SCTP association
+    /// over all paths, so a cut path costs no connection. Without a key, only loopback addresses are allowed.
+    Tunnel(TunnelOptions),
     /// Check the configuration of a node or of an edge against this machine and its network, and change nothing
     CheckConfig {
         #[command(flatten)]
@@ -162,6 +168,46 @@ pub(super) enum Command {
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
+}
+
+/// Options of a tunnel.
+#[derive(Args, Debug)]
+pub(super) struct TunnelOptions {
+    /// The tunnel's configuration; instead of the other options
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "forward", "to", "via", "key_file", "service", "udp_port"])]
+    pub config: Option<PathBuf>,
+    /// Opening end: address at which clients connect
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "to")]
+    pub listen: Option<SocketAddr>,
+    /// Serving end: address of the server
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "listen")]
+    pub forward: Option<SocketAddr>,
+    /// Opening end: the serving end; further addresses are learnt from it
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    pub to: Vec<String>,
+    /// Local addresses, one for each path
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        value_delimiter = ',',
+        required_unless_present = "config"
+    )]
+    pub via: Vec<IpAddr>,
+    /// File with the key that both ends share (openssl rand -hex 32)
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// The service's name, the same at both ends
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub service: String,
+    /// Local UDP port of SCTP; 0 means raw IP, protocol 132
+    #[arg(long, value_name = "PORT")]
+    pub udp_port: Option<u16>,
+    /// Milliseconds between heartbeats that find failures fast
+    #[arg(long, value_name = "MS")]
+    pub watch_ms: Option<u64>,
+    /// How to write the log, to stderr; STEADFAST_LOG sets its level (error, warn, info, debug, trace)
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
 }
 
 #[derive(Args, Debug)]

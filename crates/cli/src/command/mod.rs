@@ -15,6 +15,7 @@ mod show;
 #[cfg(test)]
 mod tests;
 mod text;
+mod tunnel;
 
 use std::process::ExitCode;
 
@@ -51,6 +52,7 @@ pub fn main(program: &Program) -> ExitCode {
             check: false,
             log_format,
         } => edge::run(&config, log_format),
+        Command::Tunnel(options) => tunnel::run(options),
         // An edge does not ask for its peer, and its successor makes the same check.
         Command::CheckConfig { config, .. } if EdgeSettings::is_in(&config.config) => {
             edge::check(&config.config)

@@ -28,6 +28,7 @@ pub struct BenchOptions {
 #[derive(Clone, Debug, Subcommand)]
 enum Subject {
     Edge(edge::EdgeBenchOptions),
+    Paths(crate::paths::bench::PathsBenchOptions),
     Pair(pair::PairBenchOptions),
     Scale(scale::ScaleBenchOptions),
     Sim(sim::SimBenchOptions),
@@ -40,6 +41,7 @@ enum Subject {
 pub fn run(options: &BenchOptions) -> Result<LabOutcome> {
     match &options.subject {
         Subject::Edge(edge) => edge::run(edge),
+        Subject::Paths(paths) => crate::paths::bench::run(paths),
         Subject::Pair(pair) => pair::run(pair),
         Subject::Scale(scale) => scale::run(scale),
         Subject::Sim(sim) => sim::run(sim),

@@ -10,6 +10,7 @@ pub mod frame;
 pub mod lan;
 pub mod log;
 pub mod scene;
+pub mod sctp;
 pub mod socket;
 pub mod takeover;
 pub mod talk;

@@ -120,6 +120,8 @@ pub enum SctpChunk {
 pub const DATA_HEADER: usize = 16;
 /// Bytes of a SACK before its gaps and duplicates.
 pub const SACK_HEADER: usize = 16;
+/// Type of the chunk that only fills a packet (RFC 4820).
+pub const PAD: u8 = 0x84;
 /// Type of the parameter in a HEARTBEAT.
 const HEARTBEAT_INFO: u16 = 1;
 

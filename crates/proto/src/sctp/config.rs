@@ -9,6 +9,7 @@ use super::failover::FailoverPolicy;
 use super::failover::temporary::DormantAction;
 use super::packet::COMMON_HEADER;
 use super::tlv::padded;
+use super::watch::HeartbeatWatch;
 
 /// Destination of a retransmission. The paper's policy is that of Caro, Amer, Stewart, "Retransmission Policies for Multihomed Transport
 /// Protocols".
@@ -48,6 +49,12 @@ pub struct SctpConfig {
     pub association_max_retrans: u32,
     /// Max.Init.Retransmits.
     pub max_init_retransmits: u32,
+    /// Packets begin with this size, and each path's MTU is searched from there up to `path_mtu` (RFC 8899). `None`: `path_mtu` is known to
+    /// be right.
+    pub base_mtu: Option<u32>,
+    /// Most full packets by which one acknowledgement lets the congestion window grow in slow start: L of RFC 9260 §7.2.1. More than 1 is
+    /// for acknowledgements that answer a batch.
+    pub slow_start_limit: u32,
     /// Congestion window at the beginning.
     pub initial_window: u32,
     /// Slow start threshold at the beginning. `None`: the peer's first window.
@@ -69,6 +76,8 @@ pub struct SctpConfig {
     pub sack_every: u32,
     /// HB.interval. `None`: idle destinations are not probed.
     pub heartbeat_interval: Option<Duration>,
+    /// Heartbeats that find failures fast. `None`: only timeouts find them.
+    pub watch: Option<HeartbeatWatch>,
     /// The congestion window of an idle destination halves once in each RTO (RFC 9260 §7.2.1).
     pub decays_when_idle: bool,
     /// Destination of retransmissions.
@@ -119,6 +128,8 @@ impl Default for SctpConfig {
             path_max_retrans: 5,
             association_max_retrans: 10,
             max_init_retransmits: 8,
+            base_mtu: None,
+            slow_start_limit: 1,
             initial_window: 4404,
             initial_threshold: None,
             threshold_floor: 4,
@@ -129,6 +140,7 @@ impl Default for SctpConfig {
             sack_delay: Duration::from_millis(200),
             sack_every: 2,
             heartbeat_interval: Some(Duration::from_secs(30)),
+            watch: None,
             decays_when_idle: true,
             retransmission: RetransmissionPolicy::FastSame,
             failover: FailoverPolicy::Temporary {
@@ -163,31 +175,45 @@ impl SctpConfig {
         }
     }
 
+    /// For real networks: packets arrive and are acknowledged in batches, buffers are for some gigabits per second, and each path's MTU is
+    /// searched. `lower_headers`: the longest headers of the addresses in use.
+    pub fn wire(lower_headers: u32) -> Self {
+        Self {
+            lower_headers,
+            base_mtu: Some(1280),
+            slow_start_limit: 64,
+            max_burst: 64,
+            receive_buffer: 4 << 20,
+            send_buffer: 4 << 20,
+            initial_window: 10 * 1452,
+            rto_initial: Duration::from_secs(1),
+            rto_min: Duration::from_millis(200),
+            rto_max: Duration::from_secs(10),
+            sack_delay: Duration::from_millis(40),
+            heartbeat_interval: Some(Duration::from_secs(5)),
+            path_max_retrans: 0,
+            association_max_retrans: 12,
+            ..Self::default()
+        }
+    }
+
     /// Checks that all fields are valid.
     ///
     /// # Errors
     /// Names the invalid field.
     pub fn check(&self) -> Result<(), InvalidSctp> {
-        let positive = [
-            ("outbound_streams", self.outbound_streams == 0),
-            ("inbound_streams", self.inbound_streams == 0),
-            ("rto_initial", self.rto_initial.is_zero()),
-            ("rto_min", self.rto_min.is_zero()),
-            ("threshold_floor", self.threshold_floor == 0),
-            ("missing_reports", self.missing_reports == 0),
-            ("max_burst", self.max_burst == 0),
-            ("sack_every", self.sack_every == 0),
-            ("cookie_life in milliseconds", millis(self.cookie_life) == 0),
-        ];
-        if let Some((field, _)) = positive.into_iter().find(|(_, is_zero)| *is_zero) {
-            return Err(InvalidSctp::Zero(field));
-        }
+        self.check_positive()?;
         let packet = self
             .path_mtu
             .saturating_sub(self.lower_headers.saturating_add(COMMON_HEADER as u32));
         // RFC 9260 §3.3.2: a window of less than 1500 bytes is not allowed. A packet must have room for INIT ACK with its cookie.
         let least = [
             ("path_mtu", self.path_mtu, self.lower_headers.saturating_add(512)),
+            (
+                "base_mtu",
+                self.base_mtu.unwrap_or(self.path_mtu),
+                self.lower_headers.saturating_add(512),
+            ),
             ("receive_buffer", self.receive_buffer, self.path_mtu.max(1500)),
             ("send_buffer", self.send_buffer, self.path_mtu),
             ("initial_window", self.initial_window, packet),
@@ -200,6 +226,12 @@ impl SctpConfig {
         }
         let most = [
             ("path_mtu", u64::from(self.path_mtu), 65_535),
+            (
+                "base_mtu",
+                u64::from(self.base_mtu.unwrap_or(0)),
+                u64::from(self.path_mtu),
+            ),
+            ("slow_start_limit", u64::from(self.slow_start_limit), 1024),
             ("lower_headers", u64::from(self.lower_headers), 1024),
             ("threshold_floor", u64::from(self.threshold_floor), 1024),
             (
@@ -228,9 +260,46 @@ impl SctpConfig {
         }
     }
 
-    /// Room for chunks in a packet, bytes.
+    fn check_positive(&self) -> Result<(), InvalidSctp> {
+        let positive = [
+            ("outbound_streams", self.outbound_streams == 0),
+            ("inbound_streams", self.inbound_streams == 0),
+            ("rto_initial", self.rto_initial.is_zero()),
+            ("rto_min", self.rto_min.is_zero()),
+            ("threshold_floor", self.threshold_floor == 0),
+            ("missing_reports", self.missing_reports == 0),
+            ("max_burst", self.max_burst == 0),
+            ("slow_start_limit", self.slow_start_limit == 0),
+            ("sack_every", self.sack_every == 0),
+            ("watch.missed", self.watch.is_some_and(|watch| watch.missed == 0)),
+            (
+                "watch.interval in milliseconds",
+                self.watch.is_some_and(|watch| millis(watch.interval) == 0),
+            ),
+            ("cookie_life in milliseconds", millis(self.cookie_life) == 0),
+        ];
+        match positive.into_iter().find(|(_, is_zero)| *is_zero) {
+            Some((field, _)) => Err(InvalidSctp::Zero(field)),
+            None => Ok(()),
+        }
+    }
+
+    /// Room for chunks in a packet if the path's MTU is `path_mtu`, bytes.
     pub(super) const fn packet_room(&self) -> usize {
-        (self.path_mtu - self.lower_headers) as usize / 4 * 4 - COMMON_HEADER
+        self.room(self.path_mtu)
+    }
+
+    /// Room for chunks in an IP packet of `mtu` bytes.
+    pub(super) const fn room(&self, mtu: u32) -> usize {
+        (mtu - self.lower_headers) as usize / 4 * 4 - COMMON_HEADER
+    }
+
+    /// Size of packets before anything is known of their path.
+    pub(super) const fn first_mtu(&self) -> u32 {
+        match self.base_mtu {
+            Some(base) => base,
+            None => self.path_mtu,
+        }
     }
 
     /// Bytes that a full packet counts in windows: the "MTU" of RFC 9260 §7.2. With the headers that windows do not count, each window

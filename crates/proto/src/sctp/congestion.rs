@@ -23,6 +23,8 @@ pub struct PathWindow {
     partial: u32,
     flight: u32,
     mtu: u32,
+    /// Most bytes that one acknowledgement adds in slow start.
+    step: u32,
     floor: u32,
     /// When data was sent last. `None`: the window does not decay.
     used_at: Option<Instant>,
@@ -37,6 +39,7 @@ impl PathWindow {
             partial: 0,
             flight: 0,
             mtu: config.full_packet(),
+            step: config.slow_start_limit * config.full_packet(),
             floor: config.threshold_floor * config.full_packet(),
             used_at: config.decays_when_idle.then_some(now),
         }
@@ -95,7 +98,7 @@ impl PathWindow {
         let is_full = flight_before >= self.window;
         if self.window <= self.threshold {
             if is_full {
-                self.window = self.window.saturating_add(acked.min(self.mtu));
+                self.window = self.window.saturating_add(acked.min(self.step));
             }
             return;
         }

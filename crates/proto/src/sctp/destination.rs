@@ -14,7 +14,9 @@ use super::congestion::PathWindow;
 use super::failover::FailoverPolicy;
 use super::failover::quality::{BUDGET, PathQuality};
 use super::failover::quick::{Reach, ReachEvent};
+use super::mtu::PathMtu;
 use super::rto::PathRto;
+use super::watch::WatchState;
 use crate::Instant;
 
 /// Number of a destination: its place in the peer's list of addresses.
@@ -71,6 +73,8 @@ pub struct Destination {
     doubtful_retrans: Option<u32>,
     pub(super) rto: PathRto,
     pub(super) window: PathWindow,
+    pub(super) mtu: PathMtu,
+    watch: Option<WatchState>,
     /// When the retransmission timer (T3-rtx) runs out.
     timer: Option<Instant>,
     /// A chunk on the way measures the round-trip time.
@@ -119,6 +123,8 @@ impl Destination {
             },
             rto: PathRto::new(config),
             window: PathWindow::new(config, threshold, now),
+            mtu: PathMtu::new(config),
+            watch: config.watch.map(|watch| WatchState::new(watch, now)),
             timer: None,
             is_measuring: false,
             probe: None,
@@ -176,6 +182,11 @@ impl Destination {
         &self.window
     }
 
+    /// The sizes of packets to it.
+    pub const fn mtu(&self) -> &PathMtu {
+        &self.mtu
+    }
+
     /// Its counters.
     pub const fn counts(&self) -> DestinationCounts {
         self.counts
@@ -212,6 +223,52 @@ impl Destination {
             return PathTimeout::Failed;
         }
         PathTimeout::Same
+    }
+
+    /// It has failed, whatever its errors.
+    pub(super) fn fail(&mut self) -> PathTimeout {
+        self.rto.on_timeout();
+        self.errors = self.errors.max(self.path_max_retrans.saturating_add(1));
+        let before = self.reach;
+        self.reach = before.after(ReachEvent::Exceeded);
+        self.counts.failures += u64::from(before != Reach::Failed);
+        PathTimeout::Failed
+    }
+
+    /// Whether a heartbeat of the watch is due.
+    pub(super) fn wants_watch(&self, now: Instant) -> bool {
+        self.is_usable() && self.watch.as_ref().is_some_and(|watch| watch.is_due(now))
+    }
+
+    /// A heartbeat of the watch is sent.
+    pub(super) fn on_watch_sent(&mut self, now: Instant, nonce: u64) {
+        self.counts.heartbeats += 1;
+        if let Some(watch) = &mut self.watch {
+            watch.on_sent(now, nonce);
+        }
+    }
+
+    /// A HEARTBEAT ACK with this nonce arrived. Returns the round-trip time if it answers a heartbeat of the watch.
+    pub(super) fn on_watch_answered(&mut self, now: Instant, nonce: u64) -> Option<Duration> {
+        let sent_at = self.watch.as_mut()?.on_answer(nonce)?;
+        Some(now.since(sent_at))
+    }
+
+    /// Whether the watch has found that the destination does not answer.
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        self.is_usable() && self.fails_at().is_some_and(|at| now >= at)
+    }
+
+    fn fails_at(&self) -> Option<Instant> {
+        let usual = self.rto.usual().unwrap_or_else(|| self.rto.get());
+        self.watch.as_ref()?.fails_at(usual)
+    }
+
+    /// The watch begins again.
+    pub(super) fn restart_watch(&mut self, now: Instant) {
+        if let Some(watch) = &mut self.watch {
+            watch.restart(now);
+        }
     }
 
     /// When the retransmission timer runs out.
@@ -257,6 +314,12 @@ impl Destination {
         if self.probes_at.is_some_and(|at| now >= at) {
             self.probes_at = Some(now.max(self.used_at + self.idle_time));
         }
+    }
+
+    /// The size of packets that is to be probed now, if one is. While the destination has errors, a lost probe would say nothing.
+    pub(super) fn next_size(&self) -> Option<u32> {
+        let size = self.mtu.next_probe()?;
+        (self.is_usable() && self.errors == 0).then_some(size)
     }
 
     /// Whether the time of the next heartbeat is set.
@@ -319,7 +382,13 @@ impl Destination {
             Some(probe) => Some(probe.until),
             None => self.probes_at,
         };
-        earlier(self.timer, next)
+        let first = earlier(earlier(self.timer, next), self.mtu.due());
+        match &self.watch {
+            Some(watch) if self.is_usable() => {
+                earlier(first, earlier(Some(watch.next_at()), self.fails_at()))
+            }
+            _ => first,
+        }
     }
 }
 

@@ -235,24 +235,25 @@ impl SctpEndpoint {
         self.registry.list(id, keys, until);
     }
 
-    /// A packet with a valid checksum came from `from`.
-    pub fn handle_packet(&mut self, now: Instant, from: IpAddr, mut packet: SctpPacket) {
+    /// A packet with a valid checksum came from `from`. Returns whether an association has taken it, so that `from` is known to be its
+    /// peer's.
+    pub fn handle_packet(&mut self, now: Instant, from: IpAddr, mut packet: SctpPacket) -> bool {
         let from = from.to_canonical();
         // RFC 9260 §8.4, rule 1.
         if packet.destination_port != self.port || !is_host(from) {
             self.counts.strays += 1;
-            return;
+            return false;
         }
         match packet.chunks.first() {
             Some(SctpChunk::Init(init)) => {
                 let init = init.clone();
                 self.on_init(now, from, &packet, &init);
-                return;
+                return false;
             }
             Some(SctpChunk::CookieEcho(cookie)) => {
                 let cookie = cookie.clone();
                 if !self.on_cookie_echo(now, from, &packet, &cookie) {
-                    return;
+                    return false;
                 }
                 packet.chunks.remove(0);
             }
@@ -260,15 +261,16 @@ impl SctpEndpoint {
         }
         let Some((id, association)) = self.find(packet.tag, &[from], packet.source_port) else {
             self.on_stray(from, &packet);
-            return;
+            return false;
         };
         // The SHUTDOWN COMPLETE of an earlier association was lost, and its peer answers nothing else (RFC 9260 §8.5.1 E).
         if association.state().is_setup() && packet.chunks.first() == Some(&SctpChunk::ShutdownAck) {
             self.on_stray(from, &packet);
-            return;
+            return false;
         }
-        association.handle_packet(now, from, packet);
+        let counts = association.handle_packet(now, from, packet);
         self.refresh(now, id);
+        counts
     }
 
     /// The association with this tag. If there is none, the one that has one of these addresses of a peer.
@@ -404,6 +406,7 @@ impl SctpEndpoint {
                 tag,
                 chunks: vec![chunk],
             },
+            may_fragment: false,
         });
     }
 
@@ -518,6 +521,27 @@ impl SctpEndpoint {
         }
         due.sort_unstable();
         self.touched.extend(due);
+    }
+
+    /// Whether an association has this address of a peer.
+    pub fn is_peer(&self, address: IpAddr) -> bool {
+        let mut all = self.associations.values();
+        all.any(|association| association.has_address(address))
+    }
+
+    /// The kernel refuses packets of `size` bytes to `address`, because the first link is smaller.
+    pub fn handle_too_large(&mut self, now: Instant, address: IpAddr, size: u32) {
+        let Some((id, association)) = self.find_to(address) else {
+            return;
+        };
+        association.handle_too_large(now, address, size);
+        touch(&mut self.touched, id);
+    }
+
+    fn find_to(&mut self, address: IpAddr) -> Option<(AssociationId, &mut Association)> {
+        let mut all = self.associations.iter_mut();
+        let (id, association) = all.find(|(_, association)| association.has_address(address))?;
+        Some((*id, association))
     }
 
     /// The next packet. To be called after every other call, until it returns `None`.

@@ -74,17 +74,25 @@ impl SctpPacket {
     /// The packet's bytes, with its checksum.
     pub fn emit(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.wire_bytes());
+        self.emit_behind(&mut out);
+        out
+    }
+
+    /// Writes the packet behind `out`, which holds a multiple of four bytes: other packets. Returns its length.
+    pub fn emit_behind(&self, out: &mut Vec<u8>) -> usize {
+        let start = out.len();
         out.extend_from_slice(&self.source_port.to_be_bytes());
         out.extend_from_slice(&self.destination_port.to_be_bytes());
         out.extend_from_slice(&self.tag.to_be_bytes());
         out.extend_from_slice(&[0; 4]);
         for chunk in &self.chunks {
-            chunk.emit(&mut out);
+            chunk.emit(out);
         }
-        align(&mut out);
-        let sum = checksum(&out);
-        out[CHECKSUM].copy_from_slice(&sum);
-        out
+        align(out);
+        let packet = &mut out[start..];
+        let sum = checksum(packet);
+        packet[CHECKSUM].copy_from_slice(&sum);
+        packet.len()
     }
 
     /// Number of bytes that [`emit`](Self::emit) writes.

@@ -120,6 +120,13 @@ impl PathTable {
         self.all.iter().any(|path| path.is_usable() && path.errors() == 0)
     }
 
+    /// The smallest size of packets that all usable destinations carry. A chunk keeps its size, whichever way it goes.
+    pub fn packet_size(&self) -> u32 {
+        let sizes = self.all.iter().filter(|path| path.is_usable());
+        let least = sizes.map(|path| path.mtu().confirmed()).min();
+        least.unwrap_or_else(|| self.get(self.current).mtu().confirmed())
+    }
+
     fn has_usable(&self) -> bool {
         self.all.iter().any(Destination::is_usable)
     }
@@ -157,6 +164,17 @@ impl PathTable {
     /// Something sent to `path` was not acknowledged in time.
     pub fn on_error(&mut self, path: PathId) -> PathTimeout {
         let timeout = self.get_mut(path).on_error();
+        self.after_error(path, timeout);
+        timeout
+    }
+
+    /// The watch has found that `path` has failed.
+    pub fn on_silence(&mut self, path: PathId) {
+        let timeout = self.get_mut(path).fail();
+        self.after_error(path, timeout);
+    }
+
+    fn after_error(&mut self, path: PathId, timeout: PathTimeout) {
         let (is_used, is_primary) = (path == self.current, path == self.primary);
         let event = match (timeout, is_used, is_primary) {
             (PathTimeout::Failed, ..) if !self.has_usable() => Some(FailoverEvent::LastFailed),
@@ -177,7 +195,12 @@ impl PathTable {
         if is_primary && self.change_over.is_some_and(|threshold| errors > threshold) {
             self.take(FailoverEvent::ChangeOver, path);
         }
-        timeout
+    }
+
+    /// Whether a destination other than `path` is usable and its last probe or chunk was answered.
+    pub fn has_other(&self, path: PathId) -> bool {
+        let mut others = self.others(path).map(|other| self.get(other));
+        others.any(|other| other.is_usable() && other.errors() == 0)
     }
 
     /// Something sent to `path` was acknowledged. Returns whether the destination had failed.

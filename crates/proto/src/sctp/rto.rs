@@ -52,6 +52,11 @@ impl PathRto {
         self.rto
     }
 
+    /// The smoothed round-trip time and four times its variation, once it was measured: the timeout without its bounds.
+    pub fn usual(&self) -> Option<Duration> {
+        self.smoothed.map(|(srtt, variation)| srtt + variation * 4)
+    }
+
     /// The smoothed round-trip time.
     pub fn smoothed(&self) -> Option<Duration> {
         self.smoothed.map(|(srtt, _)| srtt)

@@ -90,6 +90,8 @@ pub(super) struct PathChange {
     pub lost_measure: bool,
     /// A chunk is marked for fast retransmission.
     pub has_fast: bool,
+    /// Most bytes of a chunk that is newly acknowledged and was sent last to this destination.
+    pub largest: u32,
     /// A TSN lower than the one that is looked at is in flight to it.
     has_lower: bool,
 }
@@ -187,6 +189,11 @@ impl SendQueue {
     /// Per destination: the last SACK's meaning.
     pub fn changes(&self) -> &[PathChange] {
         &self.changes
+    }
+
+    /// From now on new chunks have at most this many bytes of user data.
+    pub const fn set_fragment(&mut self, bytes: usize) {
+        self.fragment = bytes;
     }
 
     /// The TSN that the next new chunk gets.
@@ -538,6 +545,7 @@ impl SendQueue {
 impl PathChange {
     fn note_acked(&mut self, sent: &SentChunk) {
         self.acked += sent.bytes;
+        self.largest = self.largest.max(sent.bytes);
         self.counts.0 += 1;
         self.is_heard |= sent.fate != ChunkFate::Marked(RetransmitCause::Timeout);
         self.measured = self.measured.or(sent.timed_at);

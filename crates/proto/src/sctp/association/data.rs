@@ -107,6 +107,9 @@ impl Association {
             } else {
                 destination.start_timer(now, change.is_lowest_acked);
             }
+            if change.largest as usize > self.config.room(self.config.first_mtu()) {
+                self.paths.get_mut(path).mtu.on_large_acknowledged();
+            }
             if change.is_heard {
                 self.on_heard(path);
             }

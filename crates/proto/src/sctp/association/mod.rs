@@ -47,6 +47,9 @@ pub struct SctpTransmit {
     pub to: IpAddr,
     /// The packet.
     pub packet: SctpPacket,
+    /// The packet may be larger than the path's MTU, because its chunks were made before the path became smaller. The network may
+    /// fragment it.
+    pub may_fragment: bool,
 }
 
 /// Why an association ended.
@@ -378,17 +381,17 @@ impl Association {
         }
     }
 
-    /// A packet of the peer, with a valid checksum, that came from `from`.
-    pub fn handle_packet(&mut self, now: Instant, from: IpAddr, packet: SctpPacket) {
+    /// A packet of the peer, with a valid checksum, that came from `from`. Returns whether it counts.
+    pub fn handle_packet(&mut self, now: Instant, from: IpAddr, packet: SctpPacket) -> bool {
         if !self.trusts(from, &packet) {
             self.counts.forged += 1;
-            return;
+            return false;
         }
         let path = self.paths.find(from).unwrap_or(self.paths.current());
         let mut has_data = false;
         for chunk in packet.chunks {
             if self.state == AssociationState::Closed {
-                return;
+                return true;
             }
             match chunk {
                 SctpChunk::Data(data) => {
@@ -418,6 +421,7 @@ impl Association {
             self.on_data_packet(now, path);
         }
         self.burst = self.config.max_burst;
+        true
     }
 
     /// Whether a packet has the right tag and comes from an address of the peer (RFC 9260 §8.5).
@@ -473,11 +477,26 @@ impl Association {
     fn on_path_error(&mut self, now: Instant, path: PathId, is_probe: bool) {
         let primary = self.paths.primary();
         let timeout = self.paths.on_error(path);
+        self.after_path_error(now, path, primary, timeout);
         // Destinations with errors are probed more often than those without. So lost probes say nothing about the peer while it answers
         // elsewhere.
         if !is_probe || !self.paths.has_healthy() {
             self.errors += 1;
         }
+        if self.errors > self.config.association_max_retrans {
+            self.end(CloseReason::Unreachable);
+        }
+    }
+
+    /// The watch has found that `path` does not answer, while another one does.
+    fn on_silence(&mut self, now: Instant, path: PathId) {
+        let primary = self.paths.primary();
+        self.paths.on_silence(path);
+        self.after_path_error(now, path, primary, PathTimeout::Failed);
+    }
+
+    /// Tells what an error of `path` has changed, and has the path probed. `primary` is the primary destination before.
+    fn after_path_error(&mut self, now: Instant, path: PathId, primary: PathId, timeout: PathTimeout) {
         if timeout == PathTimeout::Failed {
             self.tell(AssociationEvent::PathFailed(path));
         }
@@ -488,9 +507,6 @@ impl Association {
         let is_left = path == primary && path != self.paths.current();
         if is_left || !self.paths.get(path).is_usable() {
             self.paths.get_mut(path).probe_from(now);
-        }
-        if self.errors > self.config.association_max_retrans {
-            self.end(CloseReason::Unreachable);
         }
     }
 

@@ -6,14 +6,14 @@ use bytes::{BufMut, Bytes};
 
 use super::{Association, SctpTransmit};
 use crate::Instant;
-use crate::sctp::chunk::SctpChunk;
+use crate::sctp::chunk::{DATA_HEADER, PAD, SctpChunk};
 use crate::sctp::config::{RetransmissionPolicy, SctpConfig};
 use crate::sctp::destination::PathId;
 use crate::sctp::packet::SctpPacket;
 use crate::sctp::paths::PathTable;
 use crate::sctp::send_queue::RetransmitCause;
 use crate::sctp::state::AssociationState;
-use crate::sctp::tlv::padded;
+use crate::sctp::tlv::{TLV_HEADER, padded};
 
 impl Association {
     /// The next packet. To be called after every other call, until it returns `None`.
@@ -34,8 +34,26 @@ impl Association {
         {
             return Some(self.heartbeat(now, path));
         }
+        if self.state.probes()
+            && let Some(path) = self
+                .paths
+                .ids()
+                .find(|path| self.paths.get(*path).wants_watch(now))
+        {
+            let nonce = self.secret.draw();
+            self.paths.get_mut(path).on_watch_sent(now, nonce);
+            return Some(self.packet(path, vec![heartbeat_chunk(path, nonce)]));
+        }
         if self.state == AssociationState::Closed {
             return None;
+        }
+        if self.state.probes()
+            && let Some((path, size)) = self.paths.ids().find_map(|path| {
+                let size = self.paths.get(path).next_size()?;
+                Some((path, size))
+            })
+        {
+            return Some(self.size_probe(now, path, size));
         }
         self.data_packet(now)
     }
@@ -54,28 +72,45 @@ impl Association {
                 tag,
                 chunks,
             },
+            may_fragment: false,
         }
     }
 
     fn heartbeat(&mut self, now: Instant, path: PathId) -> SctpTransmit {
         let nonce = self.secret.draw();
         self.paths.get_mut(path).on_probe_sent(now, nonce);
-        let mut info = Vec::with_capacity(9);
-        info.put_u8(path.0);
-        info.put_u64(nonce);
-        self.packet(path, vec![SctpChunk::Heartbeat(Bytes::from(info))])
+        self.packet(path, vec![heartbeat_chunk(path, nonce)])
+    }
+
+    /// A HEARTBEAT in a packet of `size` bytes (RFC 8899 §6.2.1).
+    fn size_probe(&mut self, now: Instant, path: PathId, size: u32) -> SctpTransmit {
+        let nonce = self.secret.draw();
+        let destination = self.paths.get_mut(path);
+        let rto = destination.rto();
+        destination.mtu.on_probe_sent(now, size, nonce, rto);
+        let heartbeat = heartbeat_chunk(path, nonce);
+        let padding = self.config.room(size) - padded(heartbeat.wire_bytes()) - TLV_HEADER;
+        let pad = SctpChunk::Other {
+            kind: PAD,
+            flags: 0,
+            value: Bytes::from(vec![0; padding]),
+        };
+        self.packet(path, vec![heartbeat, pad])
     }
 
     /// A packet with marked chunks, new chunks or a SACK.
     fn data_packet(&mut self, now: Instant) -> Option<SctpTransmit> {
         let mut chunks = Vec::new();
         let mut path = self.heard_on;
+        let size = self.config.room(self.paths.packet_size());
+        self.sender.set_fragment(size - DATA_HEADER);
+        let mut may_fragment = false;
         let chosen = if self.state.sends_data() {
             self.data_path()
         } else {
             None
         };
-        let mut room = self.config.packet_room();
+        let mut room = size;
         // A SACK goes where the data came from. It may take data along that goes there too.
         let has_sack = match chosen {
             Some((to, _)) => self.arrivals.is_waiting() && to == self.heard_on,
@@ -91,6 +126,14 @@ impl Association {
             let before = chunks.len();
             if is_marked {
                 self.fill_marked(now, to, &mut room, &mut chunks);
+                if chunks.len() == before && size < self.config.packet_room() {
+                    // The first one was made when packets were larger.
+                    let larger = self.config.packet_room() - size;
+                    room += larger;
+                    self.fill_marked(now, to, &mut room, &mut chunks);
+                    let of_path = self.config.room(self.paths.get(to).mtu().confirmed());
+                    may_fragment = size + larger - room > of_path;
+                }
             } else {
                 self.fill_new(now, to, &mut room, &mut chunks);
             }
@@ -102,7 +145,11 @@ impl Association {
         if chunks.is_empty() {
             return None;
         }
-        Some(self.packet(path, chunks))
+        let packet = self.packet(path, chunks);
+        Some(SctpTransmit {
+            may_fragment,
+            ..packet
+        })
     }
 
     /// Destination of the next packet with data, and whether marked chunks go there. `None` if none may be sent now.
@@ -182,6 +229,13 @@ impl Association {
             destination.start_timer(now, false);
         }
     }
+}
+
+fn heartbeat_chunk(path: PathId, nonce: u64) -> SctpChunk {
+    let mut info = Vec::with_capacity(9);
+    info.put_u8(path.0);
+    info.put_u64(nonce);
+    SctpChunk::Heartbeat(Bytes::from(info))
 }
 
 /// Destination of a marked chunk that was sent to `last` (RFC 9260 §6.4).

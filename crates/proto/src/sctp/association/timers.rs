@@ -1,5 +1,7 @@
 //! Timers and heartbeats (RFC 9260 §5.4, §6.3.2, §6.3.3, §8).
 
+use std::net::IpAddr;
+
 use bytes::{Buf, Bytes};
 
 use super::{Association, AssociationEvent, CloseReason};
@@ -34,7 +36,13 @@ impl Association {
             if self.paths.get(path).timer().is_some_and(|at| now >= at) {
                 self.on_retransmission_timeout(now, path);
             }
+            if self.state.probes() && self.paths.get(path).is_silent(now) {
+                self.on_silent_path(now, path);
+            }
             self.paths.get_mut(path).postpone_probe(now);
+            if self.paths.get_mut(path).mtu.lose_probe(now) {
+                self.paths.get_mut(path).probe_from(now);
+            }
             if self.state.probes() && self.paths.get_mut(path).lose_probe(now) {
                 self.on_lost_probe(now, path);
             }
@@ -54,21 +62,37 @@ impl Association {
         // A window probe that is answered proves that the peer lives (RFC 9260 §6.1 A).
         let is_answered_probe = self.sender.is_probing() && self.was_acknowledged;
         self.was_acknowledged = false;
+        self.mark_all(path);
+        let destination = self.paths.get_mut(path);
+        destination.counts.timeouts += 1;
+        destination.mtu.on_timeout();
+        // At least one chunk is lost. Whether the others are is not known.
+        destination.quality.data.add(1, 1);
+        if is_answered_probe {
+            destination.rto.on_timeout();
+        } else {
+            self.on_path_error(now, path, false);
+        }
+    }
+
+    /// All chunks in flight to `path` are to be retransmitted.
+    fn mark_all(&mut self, path: PathId) {
         self.sender.on_timeout(path);
         let destination = self.paths.get_mut(path);
         destination.stop_timer();
-        destination.counts.timeouts += 1;
-        // At least one chunk is lost. Whether the others are is not known.
-        destination.quality.data.add(1, 1);
         destination.is_measuring = false;
         let flight = destination.window.flight();
         destination.window.on_landed(flight);
         destination.window.on_timeout();
         self.retransmits_at_once = true;
-        if is_answered_probe {
-            destination.rto.on_timeout();
-        } else {
-            self.on_path_error(now, path, false);
+    }
+
+    /// The watch has heard no answer of `path` for too long. If no other path answers either, this is no reason to leave it.
+    fn on_silent_path(&mut self, now: Instant, path: PathId) {
+        self.paths.get_mut(path).restart_watch(now);
+        if self.paths.has_other(path) {
+            self.mark_all(path);
+            self.on_silence(now, path);
         }
     }
 
@@ -99,18 +123,39 @@ impl Association {
             return;
         };
         let answered = self.paths.all_mut().get_mut(usize::from(index));
+        if answered.is_some_and(|path| path.mtu.on_answer(now, nonce)) {
+            self.on_heard(PathId(index));
+            return;
+        }
+        let answered = self.paths.all_mut().get_mut(usize::from(index));
+        if let Some(rtt) = answered.and_then(|path| path.on_watch_answered(now, nonce)) {
+            let path = self.paths.get_mut(PathId(index));
+            path.rto.on_measured(rtt);
+            path.mtu.on_heard(now);
+            self.on_heard(PathId(index));
+            return;
+        }
+        let answered = self.paths.all_mut().get_mut(usize::from(index));
         let Some(rtt) = answered.and_then(|path| path.on_probe_answered(now, nonce)) else {
             self.counts.misplaced += 1;
             return;
         };
         let path = PathId(index);
         self.paths.get_mut(path).rto.on_measured(rtt);
+        self.paths.get_mut(path).mtu.on_heard(now);
         self.confirm(path);
         self.on_heard(path);
         if !self.paths.get(path).has_probe_scheduled() {
             self.schedule_probe(now, path);
         }
         self.choose_primary();
+    }
+
+    /// The kernel refuses packets of `size` bytes to `address`, because the first link is smaller.
+    pub fn handle_too_large(&mut self, now: Instant, address: IpAddr, size: u32) {
+        if let Some(path) = self.paths.find(address) {
+            self.paths.get_mut(path).mtu.on_too_large(now, size);
+        }
     }
 
     /// The next heartbeat to `path` is due after the interval.

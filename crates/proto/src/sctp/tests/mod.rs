@@ -3,6 +3,7 @@
 mod data;
 mod failover;
 mod forgeries;
+mod mtu;
 mod net;
 mod packets;
 mod paths;

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::Instant;
-use crate::sctp::association::{Association, AssociationEvent};
+use crate::sctp::association::{Association, AssociationEvent, SctpTransmit};
 use crate::sctp::chunk::SctpChunk;
 use crate::sctp::endpoint::{AssociationId, SctpEndpoint};
 use crate::sctp::packet::SctpPacket;
@@ -26,6 +26,7 @@ pub struct LeavingPacket<'a> {
     pub path: usize,
     pub at: Instant,
     pub packet: &'a SctpPacket,
+    pub may_fragment: bool,
 }
 
 /// Delays after which copies of a packet arrive. None: it is lost.
@@ -170,7 +171,7 @@ impl TestNet {
             loop {
                 let mut is_read = false;
                 while let Some(transmit) = self.ends[end].poll_transmit(self.now) {
-                    self.put(end, transmit.to, transmit.packet);
+                    self.put(end, transmit);
                 }
                 while !self.is_deaf[end]
                     && let Some((id, event)) = self.ends[end].poll_event()
@@ -194,7 +195,12 @@ impl TestNet {
         }
     }
 
-    fn put(&mut self, end: usize, to: IpAddr, packet: SctpPacket) {
+    fn put(&mut self, end: usize, transmit: SctpTransmit) {
+        let SctpTransmit {
+            to,
+            packet,
+            may_fragment,
+        } = transmit;
         let path = path_of(to);
         self.log.push((self.now, end, path, packet.clone()));
         let at = self.now;
@@ -202,6 +208,7 @@ impl TestNet {
             path,
             at,
             packet: &packet,
+            may_fragment,
         };
         for delay in (self.fate)(&leaving) {
             self.sent += 1;

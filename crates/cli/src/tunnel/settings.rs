@@ -1,0 +1,281 @@
+//! The configuration of a tunnel, from its command line or its file.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use linux::sctp::{SCTP_UDP_PORT, SctpWire, WirePlan};
+use proto::sctp::failover::{FailoverPolicy, temporary::DormantAction};
+use proto::sctp::{HeartbeatWatch, SctpConfig};
+use proto::tunnel::{SERVICE_MAX, TunnelRole};
+use serde::Deserialize;
+
+use crate::config::SecretKey;
+
+/// SCTP port of both ends.
+const SCTP_PORT: u16 = 9899;
+
+/// A tunnel's file, or its command line in the same form.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct TunnelFile {
+    /// Local addresses, one per path.
+    pub via: Vec<IpAddr>,
+    /// The serving end: its addresses or its name, and its UDP port. Given at the opening end only.
+    #[serde(default)]
+    pub to: Vec<String>,
+    /// Local UDP port; 0 means raw IP.
+    pub udp_port: Option<u16>,
+    /// File with the key that both ends share.
+    pub key_file: Option<PathBuf>,
+    /// Services.
+    pub service: Vec<TunnelService>,
+    /// Most connections at a time.
+    pub connections: Option<u16>,
+    /// Kibibytes of a connection that its program may leave unread.
+    pub window_kb: Option<u32>,
+    /// Largest IP packet of the local links.
+    pub mtu: Option<u32>,
+    /// Milliseconds between heartbeats that find failures fast; 3 missed ones are a failure. 0: only timeouts find failures.
+    pub watch_ms: Option<u64>,
+    /// Least retransmission timeout, milliseconds.
+    pub rto_min_ms: Option<u64>,
+    /// Path.Max.Retrans.
+    pub path_max_retrans: Option<u32>,
+}
+
+/// A TCP service.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct TunnelService {
+    /// Its name, the same at both ends.
+    pub name: String,
+    /// Address at which clients connect, at the opening end.
+    pub listen: Option<SocketAddr>,
+    /// Address of the server, at the serving end.
+    pub connect: Option<SocketAddr>,
+}
+
+/// A checked configuration.
+#[derive(Debug)]
+pub struct TunnelSettings {
+    /// Role of this end.
+    pub role: TunnelRole,
+    /// Sockets.
+    pub plan: WirePlan,
+    /// SCTP.
+    pub sctp: SctpConfig,
+    /// Addresses of the serving end.
+    pub peer: Vec<IpAddr>,
+    /// The serving end's SCTP port.
+    pub peer_port: u16,
+    /// The shared key.
+    pub key: Option<[u8; 32]>,
+    /// Services with where they listen or are connected to.
+    pub services: Vec<(String, SocketAddr)>,
+    /// Most connections of an association.
+    pub connections: u16,
+    /// Bytes of a connection that its program may leave unread.
+    pub window: u32,
+}
+
+impl TunnelFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// The file, and the place of the fault in it.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Checks everything.
+    ///
+    /// # Errors
+    /// The field and what is allowed.
+    pub fn check(&self) -> Result<TunnelSettings, String> {
+        let role = if self.to.is_empty() {
+            TunnelRole::Serving
+        } else {
+            TunnelRole::Opening
+        };
+        let services = self.services(role)?;
+        let (peer, peer_udp_port) = self.peer()?;
+        let key = self.key_file.as_deref().map(SecretKey::read).transpose();
+        let key = key.map_err(|error| format!("key_file: {error}"))?;
+        let outside = services
+            .iter()
+            .map(|(_, address)| address.ip())
+            .filter(|_| role == TunnelRole::Opening)
+            .chain(self.via.iter().copied())
+            .find(|address| !address.is_loopback());
+        if let (None, Some(address)) = (&key, outside) {
+            return Err(format!(
+                "key_file is missing, and {address} is no loopback address: without a key everybody on the way could read and write"
+            ));
+        }
+        if self.via.is_empty() || self.via.len() > 8 {
+            return Err(format!(
+                "via: allowed are 1 to 8 addresses, not {}",
+                self.via.len()
+            ));
+        }
+        let connections = self.connections.unwrap_or(256);
+        if connections == 0 || connections > 16_000 {
+            return Err(format!("connections: allowed are 1 to 16000, not {connections}"));
+        }
+        let window = self.window_kb.unwrap_or(1024);
+        if !(64..=65_536).contains(&window) {
+            return Err(format!("window_kb: allowed are 64 to 65536, not {window}"));
+        }
+        let plan = WirePlan {
+            addresses: self.via.clone(),
+            udp_port: self.udp_port.unwrap_or(SCTP_UDP_PORT),
+            peer_udp_port,
+            port: SCTP_PORT,
+            associations_max: if role == TunnelRole::Serving { 16 } else { 0 },
+        };
+        let sctp = self.sctp(&plan, connections);
+        sctp.check().map_err(|error| error.to_string())?;
+        Ok(TunnelSettings {
+            role,
+            plan,
+            sctp,
+            peer,
+            peer_port: SCTP_PORT,
+            key: key.map(|key| *key.bytes()),
+            services,
+            connections,
+            window: window << 10,
+        })
+    }
+
+    fn services(&self, role: TunnelRole) -> Result<Vec<(String, SocketAddr)>, String> {
+        let (field, other) = match role {
+            TunnelRole::Opening => ("listen", "connect"),
+            TunnelRole::Serving => ("connect", "listen"),
+        };
+        let mut services: Vec<(String, SocketAddr)> = Vec::new();
+        for service in &self.service {
+            let (address, wrong) = match role {
+                TunnelRole::Opening => (service.listen, service.connect),
+                TunnelRole::Serving => (service.connect, service.listen),
+            };
+            let name = &service.name;
+            let (Some(address), None) = (address, wrong) else {
+                return Err(format!(
+                    "service {name}: this end needs `{field}` and no `{other}`"
+                ));
+            };
+            if name.is_empty() || name.len() > SERVICE_MAX || services.iter().any(|(known, _)| known == name)
+            {
+                return Err(format!(
+                    "service {name:?}: allowed are different names of 1 to {SERVICE_MAX} bytes"
+                ));
+            }
+            services.push((name.clone(), address));
+        }
+        if services.is_empty() {
+            return Err("service: at least one is needed".to_owned());
+        }
+        Ok(services)
+    }
+
+    /// The addresses of the serving end and its UDP port.
+    fn peer(&self) -> Result<(Vec<IpAddr>, u16), String> {
+        let (mut peer, mut port) = (Vec::new(), SCTP_UDP_PORT);
+        for text in &self.to {
+            let found = text
+                .to_socket_addrs()
+                .map_err(|error| format!("to: {text}: {error}; allowed: HOST:PORT"))?;
+            for address in found {
+                let has_family = self.via.iter().any(|via| via.is_ipv4() == address.is_ipv4());
+                if has_family && !peer.contains(&address.ip()) {
+                    peer.push(address.ip());
+                }
+                port = address.port();
+            }
+        }
+        peer.truncate(8);
+        if !self.to.is_empty() && peer.is_empty() {
+            return Err("to: no address has the family of an address of `via`".to_owned());
+        }
+        Ok((peer, port))
+    }
+
+    fn sctp(&self, plan: &WirePlan, connections: u16) -> SctpConfig {
+        let mut sctp = SctpConfig::wire(SctpWire::lower_headers(plan));
+        sctp.outbound_streams = connections + 1;
+        sctp.inbound_streams = connections + 1;
+        sctp.path_mtu = self.mtu.unwrap_or(1500);
+        sctp.path_max_retrans = self.path_max_retrans.unwrap_or(0);
+        sctp.rto_min = Duration::from_millis(self.rto_min_ms.unwrap_or(200));
+        sctp.failover = FailoverPolicy::Temporary {
+            dormant: DormantAction::Hop,
+            change_over: None,
+        };
+        sctp.watch = self
+            .watch_ms
+            .filter(|millis| *millis > 0)
+            .map(|millis| HeartbeatWatch {
+                interval: Duration::from_millis(millis),
+                missed: 3,
+            });
+        sctp
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Result<TunnelSettings, String> {
+        toml::from_str::<TunnelFile>(text)
+            .map_err(|error| error.to_string())?
+            .check()
+    }
+
+    const OPENING: &str =
+        "via = ['127.0.0.1']\nto = ['127.0.0.2:9899']\n[[service]]\nname = 'web'\nlisten = '127.0.0.1:80'\n";
+
+    #[test]
+    fn an_opening_end_is_read() {
+        let settings = check(OPENING).unwrap();
+        assert_eq!(
+            (settings.role, settings.plan.associations_max),
+            (TunnelRole::Opening, 0)
+        );
+        assert_eq!(settings.peer, ["127.0.0.2".parse::<IpAddr>().unwrap()]);
+    }
+
+    #[test]
+    fn without_a_key_only_loopback_is_allowed() {
+        for text in [
+            OPENING.replace("'127.0.0.1:80'", "'0.0.0.0:80'"),
+            OPENING.replace("['127.0.0.1']", "['10.0.0.1']"),
+        ] {
+            assert!(
+                check(&text).unwrap_err().contains("key_file is missing"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn faults_name_their_field() {
+        for (text, word) in [
+            (format!("colour = 1\n{OPENING}"), "colour"),
+            (OPENING.replace("listen", "connect"), "needs `listen`"),
+            (format!("window_kb = 1\n{OPENING}"), "window_kb"),
+            (format!("connections = 0\n{OPENING}"), "connections"),
+            (OPENING.replace("127.0.0.2:9899", "127.0.0.2"), "HOST:PORT"),
+            (
+                format!("{OPENING}[[service]]\nname = 'web'\nlisten = '127.0.0.1:81'\n"),
+                "different names",
+            ),
+        ] {
+            let error = check(&text).unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! One end of an SCTP association, for `bench paths`: the counterpart of usrsctp's program.
+
+use std::net::IpAddr;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use bytes::Bytes;
+use clap::Args;
+use linux::clock;
+use linux::sctp::{SCTP_UDP_PORT, SctpWire, WirePlan};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeSpec, TimeValLike as _};
+use proto::sctp::association::{Association, AssociationEvent};
+use proto::sctp::endpoint::AssociationId;
+use proto::sctp::{SctpConfig, SctpMessage, UserData};
+
+/// SCTP port of both ends.
+pub const SCTP_PEER_PORT: u16 = 5000;
+/// The content repeats after so many bytes: byte N is N·7 + N/251, modulo 256.
+const PERIOD: usize = 251 * 256;
+/// Batches that one turn reads.
+const BATCHES: usize = 16;
+
+/// An end that sends or receives a number of bytes.
+#[derive(Clone, Debug, Args)]
+pub struct SctpPeerOptions {
+    /// Bytes to send, or to receive.
+    #[arg(long)]
+    bytes: u64,
+    /// Bytes of a message.
+    #[arg(long)]
+    message: usize,
+    /// Local addresses.
+    #[arg(long, value_delimiter = ',')]
+    via: Vec<IpAddr>,
+    /// The peer, if this end calls. Then it sends.
+    #[arg(long)]
+    to: Option<IpAddr>,
+}
+
+struct SctpPeer {
+    wire: SctpWire,
+    id: Option<AssociationId>,
+    moved: u64,
+    begun: Option<Instant>,
+    is_over: bool,
+    content: Bytes,
+}
+
+/// Runs the end, and prints: bytes, messages that differ, milliseconds, CPU milliseconds.
+///
+/// # Errors
+/// If the sockets cannot be opened, or the content differs.
+pub fn main(options: &SctpPeerOptions) -> Result<()> {
+    let plan = WirePlan {
+        addresses: options.via.clone(),
+        udp_port: SCTP_UDP_PORT,
+        peer_udp_port: SCTP_UDP_PORT,
+        port: SCTP_PEER_PORT,
+        associations_max: 1,
+    };
+    let config = SctpConfig::wire(SctpWire::lower_headers(&plan));
+    let bytes = (0..PERIOD + options.message).map(|at| (at * 7 + at / 251) as u8);
+    let mut peer = SctpPeer {
+        wire: SctpWire::open(config, &plan)?,
+        id: None,
+        moved: 0,
+        begun: None,
+        is_over: false,
+        content: bytes.collect::<Vec<u8>>().into(),
+    };
+    println!("ready");
+    if let Some(to) = options.to {
+        peer.id = Some(peer.wire.endpoint.connect(clock::now(), &[to], SCTP_PEER_PORT)?);
+        peer.begun = Some(Instant::now());
+    }
+    while !peer.is_over {
+        peer.turn(options)?;
+        peer.rest();
+    }
+    peer.wire.flush(clock::now());
+    let took = peer.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+    let usage = getrusage(UsageWho::RUSAGE_SELF).context("CPU time")?;
+    let cpu = usage.user_time() + usage.system_time();
+    println!("{} 0 {} {}", peer.moved, took.as_millis(), cpu.num_milliseconds());
+    Ok(())
+}
+
+impl SctpPeer {
+    fn turn(&mut self, options: &SctpPeerOptions) -> Result<()> {
+        let now = clock::now();
+        self.wire.receive(now, BATCHES);
+        self.wire.endpoint.handle_timeout(now);
+        match options.to {
+            Some(_) => self.send(options)?,
+            None => self.receive(options)?,
+        }
+        self.wire.flush(now);
+        while let Some((id, event)) = self.wire.endpoint.poll_event() {
+            self.id.get_or_insert(id);
+            match event {
+                AssociationEvent::Established => {
+                    self.begun.get_or_insert(Instant::now());
+                }
+                AssociationEvent::Closed(_) => self.is_over = true,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, options: &SctpPeerOptions) -> Result<()> {
+        let Some(association) = self.id.and_then(|id| self.wire.endpoint.association_mut(id)) else {
+            return Ok(());
+        };
+        while self.moved < options.bytes {
+            let length = (options.bytes - self.moved).min(options.message as u64) as usize;
+            let at = self.moved as usize % PERIOD;
+            let message = SctpMessage {
+                stream: 1,
+                protocol: 0,
+                is_unordered: false,
+                data: UserData::Bytes(self.content.slice(at..at + length)),
+            };
+            if association.send(message).is_err() {
+                break;
+            }
+            self.moved += length as u64;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, options: &SctpPeerOptions) -> Result<()> {
+        let Some(id) = self.id else {
+            return Ok(());
+        };
+        if !self
+            .wire
+            .endpoint
+            .association(id)
+            .is_some_and(Association::has_unread)
+        {
+            return Ok(());
+        }
+        let Some(association) = self.wire.endpoint.association_mut(id) else {
+            return Ok(());
+        };
+        while let Some(message) = association.receive() {
+            let UserData::Bytes(data) = message.data else {
+                bail!("data without bytes");
+            };
+            let at = self.moved as usize % PERIOD;
+            if self.content.get(at..at + data.len()) != Some(&data[..]) {
+                bail!("the content differs at byte {}", self.moved);
+            }
+            self.moved += data.len() as u64;
+        }
+        if self.moved >= options.bytes {
+            association.shutdown(clock::now());
+        }
+        Ok(())
+    }
+
+    fn rest(&self) {
+        let now = clock::now();
+        let due = self.wire.endpoint.poll_timeout().map(|at| at.since(now));
+        let limit = Duration::from_secs(1);
+        let sleep = due.map_or(limit, |due| due.min(limit));
+        let fds = self.wire.fds();
+        let mut fds: Vec<PollFd<'_>> = fds
+            .iter()
+            .map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN))
+            .collect();
+        let _ = ppoll(&mut fds, Some(TimeSpec::from(sleep)), None);
+    }
+}

@@ -1,0 +1,171 @@
+//! SCTP between two of ours on real sockets: UDP and raw IP, IPv4 and IPv6, a path that is cut, packets of strangers.
+
+mod support;
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use proto::sctp::association::CloseReason;
+use proto::sctp::chunk::SctpChunk;
+use proto::sctp::packet::SctpPacket;
+use proto::sctp::{AssociationState, PathId};
+
+use support::lan::Family;
+use support::sctp::{PORT, TwoCables, UDP_PORT, WireEnd, addresses, run};
+
+fn transfer(net: &TwoCables, family: Family, udp_port: u16, bytes: u64) {
+    let mut near = WireEnd::open(&net.near, 1, family, udp_port, |_| {});
+    let mut far = WireEnd::open(&net.far, 2, family, udp_port, |_| {});
+    near.to_send = bytes;
+    far.wanted = bytes;
+    near.call(family, 2);
+    run("a transfer", &mut [&mut near, &mut far], |ends| {
+        ends.iter().all(|end| end.end().is_some())
+    });
+    assert_eq!((far.received, far.end()), (bytes, Some(&CloseReason::ShutDown)));
+    assert_eq!(near.end(), Some(&CloseReason::ShutDown));
+}
+
+#[test]
+fn data_arrives_over_udp_and_raw_ip() {
+    let Some(net) = TwoCables::new("data_arrives_over_udp_and_raw_ip") else {
+        return;
+    };
+    for family in Family::BOTH {
+        for udp_port in [UDP_PORT, 0] {
+            transfer(&net, family, udp_port, 3_000_000);
+        }
+    }
+}
+
+#[test]
+fn both_paths_are_confirmed_and_carry_full_packets() {
+    let Some(net) = TwoCables::new("both_paths_are_confirmed_and_carry_full_packets") else {
+        return;
+    };
+    net.near.ip("link set p1 mtu 1400");
+    let mut near = WireEnd::open(&net.near, 1, Family::V4, UDP_PORT, |_| {});
+    let mut far = WireEnd::open(&net.far, 2, Family::V4, UDP_PORT, |_| {});
+    near.call(Family::V4, 2);
+    run("both paths are searched", &mut [&mut near, &mut far], |ends| {
+        ends[0].association().is_some_and(|association| {
+            let mut paths = association.destinations().iter();
+            paths.len() == 2 && paths.all(|path| path.is_confirmed() && !path.mtu().is_searching())
+        })
+    });
+    let sizes: Vec<u32> = near
+        .association()
+        .into_iter()
+        .flat_map(|association| association.destinations())
+        .map(|path| path.mtu().confirmed())
+        .collect();
+    assert_eq!(sizes[0], 1500);
+    assert!((1388..=1400).contains(&sizes[1]), "{sizes:?}");
+}
+
+#[test]
+fn a_cut_path_costs_a_timeout_and_no_data() {
+    let Some(net) = TwoCables::new("a_cut_path_costs_a_timeout_and_no_data") else {
+        return;
+    };
+    let mut near = WireEnd::open(&net.near, 1, Family::V4, UDP_PORT, |_| {});
+    let mut far = WireEnd::open(&net.far, 2, Family::V4, UDP_PORT, |_| {});
+    near.to_send = 40_000_000;
+    far.wanted = near.to_send;
+    near.call(Family::V4, 2);
+    let mut is_cut = false;
+    run("a transfer over a cut", &mut [&mut near, &mut far], |ends| {
+        if !is_cut && ends[1].received > 5_000_000 {
+            net.cut_first();
+            is_cut = true;
+        }
+        ends.iter().all(|end| end.end().is_some())
+    });
+    assert_eq!(far.received, 40_000_000);
+    assert_eq!(near.end(), Some(&CloseReason::ShutDown));
+}
+
+#[test]
+fn strangers_cost_no_state() {
+    let Some(net) = TwoCables::new("strangers_cost_no_state") else {
+        return;
+    };
+    let mut near = WireEnd::open(&net.near, 1, Family::V4, UDP_PORT, |_| {});
+    let mut far = WireEnd::open(&net.far, 2, Family::V4, UDP_PORT, |_| {});
+    near.call(Family::V4, 2);
+    let is_established = |end: &WireEnd| {
+        end.association()
+            .is_some_and(|association| association.state() == AssociationState::Established)
+    };
+    run("the association", &mut [&mut near, &mut far], |ends| {
+        ends.iter().all(|end| is_established(end))
+    });
+    let stranger = net
+        .near
+        .run(|| UdpSocket::bind("10.1.0.1:7777"))
+        .expect("a socket");
+    let packet = |tag, chunk| {
+        let packet = SctpPacket {
+            source_port: PORT,
+            destination_port: PORT,
+            tag,
+            chunks: vec![chunk],
+        };
+        packet.emit()
+    };
+    let abort = |tag| {
+        packet(
+            tag,
+            SctpChunk::Abort {
+                is_reflected: false,
+                causes: Vec::new(),
+            },
+        )
+    };
+    let to = (addresses(Family::V4, 2)[0], UDP_PORT);
+    for tag in 1..200 {
+        stranger.send_to(&abort(tag), to).expect("sent");
+        stranger.send_to(&[0; 40], to).expect("sent");
+    }
+    run("all are counted", &mut [&mut near, &mut far], |ends| {
+        ends[1].wire.counts().refused >= 199 && ends[1].wire.counts().malformed >= 199
+    });
+    assert!(is_established(&far) && far.wire.endpoint.len() == 1);
+    let counts = far.association().expect("it goes on").counts();
+    assert_eq!(counts.forged, 199);
+    // The peer is still where it was: forged packets did not divert its answers.
+    near.to_send = 100_000;
+    run("data after the forgeries", &mut [&mut near, &mut far], |ends| {
+        ends[1].received == 100_000
+    });
+}
+
+#[test]
+fn a_watched_path_is_left_within_fifty_milliseconds() {
+    let Some(net) = TwoCables::new("a_watched_path_is_left_within_fifty_milliseconds") else {
+        return;
+    };
+    let watch = |config: &mut proto::sctp::SctpConfig| {
+        config.watch = Some(proto::sctp::HeartbeatWatch {
+            interval: Duration::from_millis(10),
+            missed: 3,
+        });
+    };
+    let mut near = WireEnd::open(&net.near, 1, Family::V4, UDP_PORT, watch);
+    let mut far = WireEnd::open(&net.far, 2, Family::V4, UDP_PORT, watch);
+    near.call(Family::V4, 2);
+    run("both paths", &mut [&mut near, &mut far], |ends| {
+        ends[0].association().is_some_and(|association| {
+            association.destinations().len() == 2
+                && association.destinations().iter().all(|path| path.rtt().is_some())
+        })
+    });
+    net.cut_first();
+    near.to_send = 1_000_000;
+    run("data over the other path", &mut [&mut near, &mut far], |ends| {
+        ends[1].received == 1_000_000
+    });
+    let association = near.association().expect("it goes on");
+    assert_eq!(association.current(), PathId(1));
+    eprintln!("longest gap {:?}", far.longest_gap);
+}

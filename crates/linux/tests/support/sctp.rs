@@ -1,0 +1,290 @@
+//! Two hosts with two cables between them, and ends of an SCTP association on them.
+//!
+//! ```text
+//!   near   10.1.0.1, fd01::1 ───── p0 ───── 10.1.0.2, fd01::2   far
+//!          10.2.0.1, fd02::1 ───── p1 ───── 10.2.0.2, fd02::2
+//! ```
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, poll};
+use proto::sctp::association::{Association, AssociationEvent, CloseReason};
+use proto::sctp::endpoint::AssociationId;
+use proto::sctp::{SctpConfig, SctpMessage, UserData};
+use steadfast_linux::clock;
+use steadfast_linux::sctp::{SctpWire, WirePlan};
+
+use super::PATIENCE;
+use super::lan::{Family, LanHost, is_root};
+
+/// SCTP port of all ends.
+pub const PORT: u16 = 5000;
+/// UDP port of all ends.
+pub const UDP_PORT: u16 = 9899;
+/// Bytes of a message.
+pub const MESSAGE: usize = 16_000;
+
+/// Byte `at` of what every source sends.
+pub fn pattern(at: u64) -> u8 {
+    (at * 7 + at / 251) as u8
+}
+
+/// The two hosts.
+pub struct TwoCables {
+    pub near: LanHost,
+    pub far: LanHost,
+}
+
+impl TwoCables {
+    /// `None`, with a message, if it cannot be made on this machine.
+    pub fn new(test: &str) -> Option<Self> {
+        if !is_root(test) {
+            return None;
+        }
+        let (near, far) = (LanHost::new(1), LanHost::new(2));
+        near.ip(&format!(
+            "link add p0 type veth peer name p0 netns {far}\nlink add p1 type veth peer name p1 netns {far}",
+            far = far.path()
+        ));
+        for (host, last) in [(&near, 1), (&far, 2)] {
+            host.ip(&format!(
+                "link set lo up\nlink set p0 up\nlink set p1 up
+                 addr add 10.1.0.{last}/24 dev p0\naddr add 10.2.0.{last}/24 dev p1
+                 addr add fd01::{last}/64 dev p0 nodad\naddr add fd02::{last}/64 dev p1 nodad"
+            ));
+        }
+        near.wait_for_addresses();
+        far.wait_for_addresses();
+        Some(Self { near, far })
+    }
+
+    /// Each packet of UDP is lost with a probability of one in a hundred, in both directions. Batches are cut before.
+    pub fn lose_one_percent(&self) {
+        for host in [&self.near, &self.far] {
+            host.run(|| {
+                for device in ["p0", "p1"] {
+                    let done = std::process::Command::new("ethtool")
+                        .args(["-K", device, "tx-udp-segmentation", "off"])
+                        .output();
+                    assert!(
+                        done.expect("ethtool").status.success(),
+                        "{device}: segmentation off"
+                    );
+                }
+                let rules = "table inet loss { chain in { type filter hook input priority 0\n\
+                             meta l4proto udp numgen random mod 100 == 0 drop\n}\n}\n";
+                let done = std::process::Command::new("nft")
+                    .arg(rules)
+                    .output()
+                    .expect("nft");
+                assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            });
+        }
+    }
+
+    /// Packets of path 0 are lost from now on, without any error at either end.
+    pub fn cut_first(&self) {
+        for host in [&self.near, &self.far] {
+            host.run(|| {
+                let rules =
+                    "table inet cut { chain in { type filter hook input priority 0\niifname p0 drop\n}\n}\n";
+                let done = std::process::Command::new("nft")
+                    .arg(rules)
+                    .output()
+                    .expect("nft");
+                assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            });
+        }
+    }
+}
+
+/// The two addresses of a host.
+pub fn addresses(family: Family, last: u8) -> Vec<IpAddr> {
+    let text = |path| match family {
+        Family::V4 => format!("10.{path}.0.{last}"),
+        Family::V6 => format!("fd0{path}::{last}"),
+    };
+    [1, 2]
+        .map(|path| text(path).parse().expect("an address"))
+        .to_vec()
+}
+
+/// One end, and the data that it sends or has received.
+pub struct WireEnd {
+    pub wire: SctpWire,
+    pub id: Option<AssociationId>,
+    pub events: Vec<AssociationEvent>,
+    /// Bytes to send, and how many were handed over.
+    pub to_send: u64,
+    pub handed: u64,
+    /// Bytes that arrived, all as they should be.
+    pub received: u64,
+    /// The association is shut down after this many bytes have arrived.
+    pub wanted: u64,
+    /// The longest time between two arrivals of data, and the last one.
+    pub longest_gap: Duration,
+    last_arrival: Option<Instant>,
+}
+
+impl WireEnd {
+    pub fn open(
+        host: &LanHost,
+        last: u8,
+        family: Family,
+        udp_port: u16,
+        change: fn(&mut SctpConfig),
+    ) -> Self {
+        let plan = WirePlan {
+            addresses: addresses(family, last),
+            udp_port,
+            peer_udp_port: udp_port,
+            port: PORT,
+            associations_max: 4,
+        };
+        let mut config = SctpConfig::wire(SctpWire::lower_headers(&plan));
+        change(&mut config);
+        let wire = host.run(|| SctpWire::open(config, &plan)).expect("sockets");
+        Self {
+            wire,
+            id: None,
+            events: Vec::new(),
+            to_send: 0,
+            handed: 0,
+            received: 0,
+            wanted: 0,
+            longest_gap: Duration::ZERO,
+            last_arrival: None,
+        }
+    }
+
+    /// Calls the host with this last byte.
+    pub fn call(&mut self, family: Family, last: u8) {
+        let called = self
+            .wire
+            .endpoint
+            .connect(clock::now(), &addresses(family, last), PORT);
+        self.id = Some(called.expect("a call"));
+        self.wire.flush(clock::now());
+    }
+
+    pub fn association(&self) -> Option<&Association> {
+        self.wire.endpoint.association(self.id?)
+    }
+
+    /// Whether the association has ended, and why.
+    pub fn end(&self) -> Option<&CloseReason> {
+        self.events.iter().find_map(|event| match event {
+            AssociationEvent::Closed(reason) => Some(reason),
+            _ => None,
+        })
+    }
+
+    /// One turn of the loop: what has arrived, what is due, what can be sent.
+    pub fn turn(&mut self) {
+        let now = clock::now();
+        self.wire.receive(now, 16);
+        self.wire.endpoint.handle_timeout(now);
+        self.read();
+        self.send(now);
+        self.wire.flush(now);
+        while let Some((id, event)) = self.wire.endpoint.poll_event() {
+            self.id.get_or_insert(id);
+            self.events.push(event);
+        }
+    }
+
+    fn read(&mut self) {
+        let Some(id) = self.id.filter(|id| {
+            self.wire
+                .endpoint
+                .association(*id)
+                .is_some_and(Association::has_unread)
+        }) else {
+            return;
+        };
+        let association = self.wire.endpoint.association_mut(id).expect("it exists");
+        while let Some(message) = association.receive() {
+            let UserData::Bytes(bytes) = message.data else {
+                panic!("data of a real network are bytes");
+            };
+            for byte in &bytes {
+                assert_eq!(*byte, pattern(self.received), "byte {}", self.received);
+                self.received += 1;
+            }
+            let now = Instant::now();
+            let gap = self.last_arrival.map_or(Duration::ZERO, |last| now - last);
+            self.longest_gap = self.longest_gap.max(gap);
+            self.last_arrival = Some(now);
+        }
+        if self.wanted > 0 && self.received >= self.wanted {
+            self.wanted = 0;
+            association.shutdown(clock::now());
+        }
+    }
+
+    fn send(&mut self, _now: proto::Instant) {
+        while self.handed < self.to_send
+            && let Some(id) = self.id
+            && let Some(association) = self.wire.endpoint.association_mut(id)
+        {
+            let length = (self.to_send - self.handed).min(MESSAGE as u64);
+            let bytes: Vec<u8> = (self.handed..self.handed + length).map(pattern).collect();
+            let message = SctpMessage {
+                stream: 1,
+                protocol: 0,
+                is_unordered: false,
+                data: UserData::from(bytes),
+            };
+            if association.send(message).is_err() {
+                break;
+            }
+            self.handed += length;
+        }
+    }
+}
+
+/// Runs the ends until `is_done`.
+#[track_caller]
+pub fn run(what: &str, ends: &mut [&mut WireEnd], mut is_done: impl FnMut(&[&mut WireEnd]) -> bool) {
+    let deadline = Instant::now() + 3 * PATIENCE;
+    loop {
+        for end in ends.iter_mut() {
+            end.turn();
+        }
+        if is_done(ends) {
+            return;
+        }
+        if Instant::now() > deadline {
+            for end in ends.iter() {
+                eprintln!(
+                    "events {:?}\nreceived {} handed {} {:?}\n{:?}\n{:?}",
+                    end.events,
+                    end.received,
+                    end.handed,
+                    end.wire.counts(),
+                    end.wire.endpoint.counts(),
+                    end.association()
+                        .map(|association| (association.destinations().to_vec(), association.counts()))
+                );
+            }
+            panic!("never: {what}");
+        }
+        let now = clock::now();
+        let due = ends
+            .iter()
+            .filter_map(|end| end.wire.endpoint.poll_timeout())
+            .min();
+        let wait = due
+            .map_or(Duration::from_millis(50), |at| at.since(now))
+            .min(Duration::from_millis(50));
+        let fds: Vec<_> = ends.iter().flat_map(|end| end.wire.fds()).collect();
+        let mut fds: Vec<_> = fds
+            .iter()
+            .map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN))
+            .collect();
+        let millis = u16::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(50);
+        poll(&mut fds, millis).expect("poll");
+    }
+}

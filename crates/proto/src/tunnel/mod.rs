@@ -1,0 +1,358 @@
+//! TCP connections over the streams of one SCTP association (docs/tunnel.md). No I/O: the caller moves bytes and messages.
+//!
+//! ```text
+//!   program ── open, write, end, abort, consumed ──▶ Tunnel ── poll_message ──▶ stream of the connection
+//!           ◀── poll_event ────────────────────────         ◀── handle_message ──
+//! ```
+
+mod message;
+mod phase;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use bytes::Bytes;
+use thiserror::Error;
+
+pub use message::{DATA_MAX, MalformedTunnel, SERVICE_MAX, TunnelMessage};
+pub use phase::{TunnelPhase, TunnelPhaseEvent};
+
+/// A connection at one end. It is not used again, unlike the number of its streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TunnelConnectionId(u64);
+
+/// Which end opens connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunnelRole {
+    /// This one.
+    Opening,
+    /// The peer.
+    Serving,
+}
+
+/// News for the caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TunnelEvent {
+    /// The peer opens a connection to a service. Answer by `accept` or `abort`.
+    Opened(TunnelConnectionId, String),
+    /// Data for the program. Report by `consumed` when it has taken them.
+    Data(TunnelConnectionId, Bytes),
+    /// More can be sent than before.
+    Writable(TunnelConnectionId),
+    /// The peer's program has ended its direction.
+    Ended(TunnelConnectionId),
+    /// The peer's program is gone.
+    Reset(TunnelConnectionId),
+}
+
+/// The peer broke the protocol. The association is to be aborted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum TunnelViolation {
+    /// A message that cannot be read.
+    #[error(transparent)]
+    Malformed(#[from] MalformedTunnel),
+    /// A message that does not fit the connection's state.
+    #[error("stream {0} got a message that its connection cannot get now")]
+    Misplaced(u16),
+    /// More data than there was credit for, or more credit than a window.
+    #[error("stream {0} exceeds its credit")]
+    Credit(u16),
+}
+
+#[derive(Debug)]
+struct TunnelConnection {
+    stream: u16,
+    phase: TunnelPhase,
+    /// Bytes that this end may send.
+    credit: u32,
+    /// Bytes that the peer may send.
+    granted: u32,
+    /// Bytes that the program took, and for which no credit was given again.
+    owed: u32,
+}
+
+/// All connections of an association at one end.
+#[derive(Debug)]
+pub struct Tunnel {
+    role: TunnelRole,
+    window: u32,
+    connections: HashMap<TunnelConnectionId, TunnelConnection>,
+    by_stream: HashMap<u16, TunnelConnectionId>,
+    /// Free numbers of streams, at the opening end.
+    free: BTreeSet<u16>,
+    connections_max: usize,
+    next: u64,
+    messages: VecDeque<(u16, TunnelMessage)>,
+    events: VecDeque<TunnelEvent>,
+}
+
+impl Tunnel {
+    /// An end without connections. Streams 1 to `streams` exist. `window`: bytes of a connection that its program may leave unread.
+    pub fn new(role: TunnelRole, window: u32, streams: u16) -> Self {
+        Self {
+            role,
+            window,
+            connections: HashMap::new(),
+            by_stream: HashMap::new(),
+            free: (1..=streams).collect(),
+            connections_max: usize::from(streams),
+            next: 0,
+            messages: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Number of connections.
+    pub fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Whether there is no connection.
+    pub fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    /// Opens a connection to a service. `None` if all streams are in use.
+    pub fn open(&mut self, service: String) -> Option<TunnelConnectionId> {
+        debug_assert!(
+            self.role == TunnelRole::Opening,
+            "the serving end opens no connections"
+        );
+        let stream = self.free.pop_first()?;
+        let id = self.insert(stream);
+        self.messages.push_back((stream, TunnelMessage::Open(service)));
+        self.grant(id);
+        Some(id)
+    }
+
+    fn insert(&mut self, stream: u16) -> TunnelConnectionId {
+        let id = TunnelConnectionId(self.next);
+        self.next += 1;
+        let connection = TunnelConnection {
+            stream,
+            phase: TunnelPhase::Live,
+            credit: 0,
+            granted: 0,
+            owed: 0,
+        };
+        self.connections.insert(id, connection);
+        self.by_stream.insert(stream, id);
+        id
+    }
+
+    /// The service's program was reached: the peer may send.
+    pub fn accept(&mut self, id: TunnelConnectionId) {
+        self.grant(id);
+    }
+
+    fn grant(&mut self, id: TunnelConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.granted = self.window;
+            self.messages
+                .push_back((connection.stream, TunnelMessage::Credit(self.window)));
+        }
+    }
+
+    /// Bytes that may be written to a connection now.
+    pub fn allowance(&self, id: TunnelConnectionId) -> usize {
+        let connection = self.connections.get(&id).filter(|one| one.phase.sends());
+        connection.map_or(0, |connection| connection.credit as usize)
+    }
+
+    /// The program wrote data: at most `allowance` bytes.
+    pub fn write(&mut self, id: TunnelConnectionId, mut data: Bytes) {
+        let Some(connection) = self.connections.get_mut(&id).filter(|one| one.phase.sends()) else {
+            return;
+        };
+        debug_assert!(
+            data.len() <= connection.credit as usize,
+            "more is written than is allowed"
+        );
+        connection.credit = connection.credit.saturating_sub(data.len() as u32);
+        while !data.is_empty() {
+            let part = data.split_to(data.len().min(DATA_MAX));
+            self.messages
+                .push_back((connection.stream, TunnelMessage::Data(part)));
+        }
+    }
+
+    /// The program has ended its direction.
+    pub fn end(&mut self, id: TunnelConnectionId) {
+        self.local(id, TunnelPhaseEvent::EndSent);
+    }
+
+    /// The program is gone, or cannot be reached.
+    pub fn abort(&mut self, id: TunnelConnectionId) {
+        self.local(id, TunnelPhaseEvent::Abort);
+    }
+
+    fn local(&mut self, id: TunnelConnectionId, event: TunnelPhaseEvent) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let (before, stream) = (connection.phase, connection.stream);
+        let Some(after) = before.after(event) else {
+            return;
+        };
+        connection.phase = after;
+        let message = match event {
+            TunnelPhaseEvent::EndSent => Some(TunnelMessage::End),
+            // After END nothing more may be sent.
+            TunnelPhaseEvent::Abort if before == TunnelPhase::SentEnd => None,
+            _ => Some(TunnelMessage::Reset),
+        };
+        self.messages.extend(message.map(|message| (stream, message)));
+        if after == TunnelPhase::Discarding {
+            let held = self.window.saturating_sub(self.connections[&id].granted);
+            let owed = self.connections[&id].owed;
+            self.consumed(id, held.saturating_sub(owed) as usize);
+        }
+        self.clear(id);
+    }
+
+    /// The program took `bytes` bytes of the data that it was given.
+    pub fn consumed(&mut self, id: TunnelConnectionId, bytes: usize) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        connection.owed = connection.owed.saturating_add(bytes as u32);
+        let takes_data = matches!(
+            connection.phase,
+            TunnelPhase::Live | TunnelPhase::SentEnd | TunnelPhase::Discarding
+        );
+        // A message for each quarter of the window: the peer seldom waits, and few messages are needed.
+        if connection.owed >= self.window / 4 && takes_data {
+            connection.granted += connection.owed;
+            let credit = std::mem::take(&mut connection.owed);
+            self.messages
+                .push_back((connection.stream, TunnelMessage::Credit(credit)));
+        }
+    }
+
+    /// A message of the peer.
+    ///
+    /// # Errors
+    /// If the peer breaks the protocol.
+    pub fn handle_message(&mut self, stream: u16, bytes: &Bytes) -> Result<(), TunnelViolation> {
+        let message = TunnelMessage::parse(bytes)?;
+        let known = self.by_stream.get(&stream).copied();
+        let Some(id) = known else {
+            return self.on_new(stream, message);
+        };
+        match message {
+            TunnelMessage::Open(_) => Err(TunnelViolation::Misplaced(stream)),
+            TunnelMessage::Data(data) => self.on_data(id, stream, data),
+            TunnelMessage::Credit(bytes) => self.on_credit(id, stream, bytes),
+            TunnelMessage::End => self.on_last(id, stream, TunnelPhaseEvent::EndReceived),
+            TunnelMessage::Reset => self.on_last(id, stream, TunnelPhaseEvent::ResetReceived),
+            TunnelMessage::Closed => self.on_closed(id, stream),
+        }
+    }
+
+    fn on_new(&mut self, stream: u16, message: TunnelMessage) -> Result<(), TunnelViolation> {
+        let TunnelMessage::Open(service) = message else {
+            return Err(TunnelViolation::Misplaced(stream));
+        };
+        if self.role == TunnelRole::Opening || stream == 0 || usize::from(stream) > self.connections_max {
+            return Err(TunnelViolation::Misplaced(stream));
+        }
+        let id = self.insert(stream);
+        self.events.push_back(TunnelEvent::Opened(id, service));
+        Ok(())
+    }
+
+    fn on_data(&mut self, id: TunnelConnectionId, stream: u16, data: Bytes) -> Result<(), TunnelViolation> {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Ok(());
+        };
+        match connection.phase {
+            TunnelPhase::GotEnd | TunnelPhase::Over => {
+                return Err(TunnelViolation::Misplaced(stream));
+            }
+            // The peer does not know yet.
+            TunnelPhase::Resetting => return Ok(()),
+            TunnelPhase::Live | TunnelPhase::SentEnd | TunnelPhase::Discarding => {}
+        }
+        let left = connection.granted.checked_sub(data.len() as u32);
+        connection.granted = left.ok_or(TunnelViolation::Credit(stream))?;
+        if connection.phase == TunnelPhase::Discarding {
+            self.consumed(id, data.len());
+        } else {
+            self.events.push_back(TunnelEvent::Data(id, data));
+        }
+        Ok(())
+    }
+
+    fn on_credit(&mut self, id: TunnelConnectionId, stream: u16, bytes: u32) -> Result<(), TunnelViolation> {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Ok(());
+        };
+        let sum = connection.credit.checked_add(bytes).filter(|sum| *sum <= 1 << 30);
+        connection.credit = sum.ok_or(TunnelViolation::Credit(stream))?;
+        if connection.phase.sends() {
+            self.events.push_back(TunnelEvent::Writable(id));
+        }
+        Ok(())
+    }
+
+    fn on_last(
+        &mut self,
+        id: TunnelConnectionId,
+        stream: u16,
+        event: TunnelPhaseEvent,
+    ) -> Result<(), TunnelViolation> {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Ok(());
+        };
+        let before = connection.phase;
+        connection.phase = before.after(event).ok_or(TunnelViolation::Misplaced(stream))?;
+        if event == TunnelPhaseEvent::ResetReceived && before == TunnelPhase::Live {
+            self.messages.push_back((stream, TunnelMessage::Reset));
+        }
+        let has_program = matches!(before, TunnelPhase::Live | TunnelPhase::SentEnd);
+        if has_program {
+            self.events.push_back(match event {
+                TunnelPhaseEvent::ResetReceived => TunnelEvent::Reset(id),
+                _ => TunnelEvent::Ended(id),
+            });
+        }
+        self.clear(id);
+        Ok(())
+    }
+
+    /// Tells the peer if a connection is over. Credit of the peer may still be on its way, so the number is not free yet.
+    fn clear(&mut self, id: TunnelConnectionId) {
+        if let Some(connection) = self.connections.get(&id)
+            && connection.phase == TunnelPhase::Over
+        {
+            self.messages
+                .push_back((connection.stream, TunnelMessage::Closed));
+        }
+    }
+
+    /// The peer's last message. It has got this end's END or RESET, and has sent its own, so the connection is over here, too.
+    fn on_closed(&mut self, id: TunnelConnectionId, stream: u16) -> Result<(), TunnelViolation> {
+        if self
+            .connections
+            .get(&id)
+            .is_some_and(|one| one.phase != TunnelPhase::Over)
+        {
+            return Err(TunnelViolation::Misplaced(stream));
+        }
+        self.connections.remove(&id);
+        self.by_stream.remove(&stream);
+        self.free.insert(stream);
+        Ok(())
+    }
+
+    /// The next message for the association, with its stream.
+    pub fn poll_message(&mut self) -> Option<(u16, TunnelMessage)> {
+        self.messages.pop_front()
+    }
+
+    /// The next news.
+    pub fn poll_event(&mut self) -> Option<TunnelEvent> {
+        self.events.pop_front()
+    }
+}
