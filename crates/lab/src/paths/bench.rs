@@ -74,7 +74,7 @@ pub fn run(options: &PathsBenchOptions) -> Result<LabOutcome> {
         usrsctp,
     };
     conclude(options.json, report.ok, &report, || {
-        println!("throughput {throughput:.2} times usrsctp's, CPU per GB {cpu:.2} times: {report:?}");
+        say!("throughput {throughput:.2} times usrsctp's, CPU per GB {cpu:.2} times: {report:?}");
     })
 }
 

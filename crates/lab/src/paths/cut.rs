@@ -99,7 +99,7 @@ pub fn run(options: &PathsCutOptions) -> Result<LabOutcome> {
     teardown.finish()?;
     let report = report?;
     conclude(options.json, report.ok, &report, || {
-        println!(
+        say!(
             "{} bytes, contents {}, stall {:.0} ms, {} path switches, {:.0} Mbit/s",
             report.bytes_received,
             if report.sha256_match { "intact" } else { "BROKEN" },

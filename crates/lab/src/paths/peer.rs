@@ -71,7 +71,7 @@ pub fn main(options: &SctpPeerOptions) -> Result<()> {
         is_over: false,
         content: bytes.collect::<Vec<u8>>().into(),
     };
-    println!("ready");
+    say!("ready");
     if let Some(to) = options.to {
         peer.id = Some(peer.wire.endpoint.connect(clock::now(), &[to], SCTP_PEER_PORT)?);
         peer.begun = Some(Instant::now());
@@ -84,7 +84,7 @@ pub fn main(options: &SctpPeerOptions) -> Result<()> {
     let took = peer.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
     let usage = getrusage(UsageWho::RUSAGE_SELF).context("CPU time")?;
     let cpu = usage.user_time() + usage.system_time();
-    println!("{} 0 {} {}", peer.moved, took.as_millis(), cpu.num_milliseconds());
+    say!("{} 0 {} {}", peer.moved, took.as_millis(), cpu.num_milliseconds());
     Ok(())
 }
 

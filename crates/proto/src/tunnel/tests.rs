@@ -247,17 +247,14 @@ proptest! {
             }
         }
         pair.settle();
-        for end in 0..2 {
-            for event in std::mem::take(&mut pair.events[end]) {
-                if let TunnelEvent::Opened(id, _) = event {
-                    live[end].push(id);
-                }
-            }
+        for (events, live) in pair.events.iter_mut().zip(&mut live) {
+            live.extend(events.drain(..).filter_map(|event| match event {
+                TunnelEvent::Opened(id, _) => Some(id),
+                _ => None,
+            }));
         }
-        for end in 0..2 {
-            for id in &live[end] {
-                pair.ends[end].abort(*id);
-            }
+        for (end, live) in pair.ends.iter_mut().zip(&live) {
+            live.iter().for_each(|id| end.abort(*id));
         }
         pair.settle();
         // Those that had sent END wait for the other program, which is gone as well.

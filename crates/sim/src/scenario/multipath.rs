@@ -7,13 +7,13 @@ use proto::sctp::association::{Association, AssociationEvent};
 use proto::sctp::failover::FailoverPolicy;
 use proto::sctp::failover::temporary::DormantAction;
 use proto::sctp::{SctpConfig, SctpMessage, UserData};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::flow::seconds;
 use crate::multipath::{InvalidMultipath, MultipathNetwork, PathConfig};
 
 /// The failover policy of a scenario.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MultipathPolicy {
     /// [`FailoverPolicy::Temporary`] with Dormant LastDest.
@@ -28,6 +28,28 @@ pub enum MultipathPolicy {
     PotentiallyFailed,
     /// [`FailoverPolicy::Informed`].
     Informed,
+}
+
+impl MultipathPolicy {
+    /// Whether the policy knows a change-over threshold (CPT).
+    pub const fn has_change_over(self) -> bool {
+        matches!(
+            self,
+            Self::DormantLastDest | Self::DormantPrimary | Self::DormantHop
+        )
+    }
+
+    /// The policy's name in a figure.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DormantLastDest => "Dormant LastDest",
+            Self::DormantPrimary => "Dormant Primary",
+            Self::DormantHop => "Dormant Hop",
+            Self::Proposed => "proposed (Figure 13)",
+            Self::PotentiallyFailed => "potentially failed (RFC 7829)",
+            Self::Informed => "informed",
+        }
+    }
 }
 
 /// The scenario. The default is the paper's: 80 MiB, two paths without loss, PMR = 5.
@@ -127,6 +149,7 @@ impl MultipathTransfer {
                 threshold_floor: 4,
                 missing_reports: 3,
                 initial_window: 4380,
+                counts_all_in_recovery: true,
                 ..paper
             };
         }
