@@ -28,6 +28,15 @@ impl Instant {
     }
 }
 
+/// The earlier one of two times. It is asked for after each packet, so it is kept simpler than an iterator's minimum.
+pub(crate) const fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) if b.as_nanos() < a.as_nanos() => Some(b),
+        (Some(a), _) => Some(a),
+        (None, b) => b,
+    }
+}
+
 impl Add<Duration> for Instant {
     type Output = Self;
 

@@ -18,6 +18,7 @@ use super::mtu::PathMtu;
 use super::rto::PathRto;
 use super::watch::WatchState;
 use crate::Instant;
+use crate::time::earlier;
 
 /// Number of a destination: its place in the peer's list of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -389,14 +390,5 @@ impl Destination {
             }
             _ => first,
         }
-    }
-}
-
-/// The earlier one of two times. It is asked for after each packet, so it is kept simpler than an iterator's minimum.
-pub(super) const fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) if b.as_nanos() < a.as_nanos() => Some(b),
-        (Some(a), _) => Some(a),
-        (None, b) => b,
     }
 }

@@ -13,8 +13,8 @@
 use std::time::Duration;
 
 use super::config::SctpConfig;
-use super::destination::earlier;
 use crate::Instant;
+use crate::time::earlier;
 
 /// Lost probes of one size that prove it too large (MAX_PROBES).
 const PROBES_MAX: u32 = 3;

@@ -19,7 +19,7 @@ pub enum TunnelMessage {
     End,
     /// The connection is aborted.
     Reset,
-    /// So many more bytes may be sent.
+    /// This number of further bytes may be sent.
     Credit(u32),
     /// Both directions have ended: the last message of this end about the connection.
     Closed,

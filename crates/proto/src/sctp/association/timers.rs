@@ -7,8 +7,9 @@ use bytes::{Buf, Bytes};
 use super::{Association, AssociationEvent, CloseReason};
 use crate::Instant;
 use crate::sctp::cause::ErrorCause;
-use crate::sctp::destination::{PathId, earlier};
+use crate::sctp::destination::PathId;
 use crate::sctp::state::AssociationState;
+use crate::time::earlier;
 
 impl Association {
     /// The next time at which [`handle_timeout`](Self::handle_timeout) has something to do.
