@@ -92,6 +92,8 @@ enum LabCommand {
     Load(bench::load::LoadOptions),
     #[command(name = bench::sim::DUMBBELL, hide = true)]
     Dumbbell(bench::sim::DumbbellOptions),
+    #[command(name = bench::sim::SCTP, hide = true)]
+    Sctp,
     #[command(name = bench::sim::MEASURE, hide = true)]
     Measure(bench::sim::MeasureOptions),
     #[command(name = fence::FENCE, hide = true)]
@@ -145,6 +147,7 @@ fn main() -> ExitCode {
         LabCommand::Trace(options) => figure::trace(&options),
         LabCommand::EdgeMemory(options) => edge_memory::run(&options),
         LabCommand::Dumbbell(options) => bench::sim::dumbbell(&options).map(|()| LabOutcome::Held),
+        LabCommand::Sctp => bench::sim::sctp().map(|()| LabOutcome::Held),
         LabCommand::Measure(options) => bench::sim::measure(&options).map(|()| LabOutcome::Held),
         LabCommand::Load(options) => bench::load::run(&options).map(|()| LabOutcome::Held),
         LabCommand::Network(options) => net::hold::run(&options),

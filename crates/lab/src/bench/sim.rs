@@ -1,10 +1,12 @@
-//! `bench sim`: runs the same bulk transfer in ns-2 and in our simulator, in turns, and compares CPU time and peak memory.
+//! `bench sim`: runs the same bulk transfers, over TCP and over SCTP, in ns-2 and in our simulator, in turns, and compares CPU time and
+//! peak memory.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
 use ::sim::scenario::dumbbell::Dumbbell;
+use ::sim::scenario::multipath::MultipathTransfer;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use nix::sys::resource::{UsageWho, getrusage};
@@ -19,9 +21,15 @@ pub const MEASURE: &str = "bench-measure";
 /// The hidden subcommand that runs our simulator.
 pub const DUMBBELL: &str = "bench-dumbbell";
 
+/// The hidden subcommand that runs one transfer over SCTP in our simulator.
+pub const SCTP: &str = "bench-sctp";
+
 /// Promised minimum: our packets per CPU second divided by ns-2's.
 const RATIO_MIN: f64 = 5.0;
 const DUMBBELL_TCL: &str = include_str!("dumbbell.tcl");
+/// Promised minimum for one transfer of 80 MiB over SCTP: ns-2's CPU time divided by ours.
+const SCTP_RATIO_MIN: f64 = 3.0;
+const SCTP_TCL: &str = include_str!("sctp.tcl");
 
 /// Simulate the same bulk transfer with ns-2 and here, and compare CPU time and memory.
 #[derive(Clone, Debug, Args)]
@@ -81,14 +89,24 @@ struct PeakRss {
     ns2: u64,
 }
 
+/// The cost of one transfer over SCTP.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct SctpCost {
+    steadfast: SimulatorCost,
+    ns2: SimulatorCost,
+}
+
 #[derive(Clone, Copy, Debug, Serialize)]
 struct SimBenchReport {
     ok: bool,
     /// Simulated data packets per CPU second, as a multiple of ns-2's.
     ratio_vs_ns2: f64,
+    /// The same for one transfer over SCTP.
+    sctp_ratio_vs_ns2: f64,
     peak_rss_bytes: PeakRss,
     steadfast: SimulatorCost,
     ns2: SimulatorCost,
+    sctp: SctpCost,
     rounds: u32,
     flows: u32,
 }
@@ -99,19 +117,44 @@ struct SimBenchReport {
 /// If ns-2 is not installed, or if a simulation fails.
 pub fn run(options: &SimBenchOptions) -> Result<LabOutcome> {
     find_ns2()?;
-    let mut script = NamedTempFile::with_suffix(".tcl").context("write the script for ns-2")?;
-    script.write_all(DUMBBELL_TCL.as_bytes())?;
-    let (flows, packets) = (options.flows.to_string(), options.packets.to_string());
     let ourselves = std::env::current_exe()?;
-    let ours = || measured(&ourselves, &[DUMBBELL.as_ref(), flows.as_ref(), packets.as_ref()]);
-    let theirs = || {
-        measured(
-            Path::new("ns"),
-            &[script.path(), flows.as_ref(), packets.as_ref()],
-        )
-    };
+    let (flows, packets) = (options.flows.to_string(), options.packets.to_string());
+    let script = script(DUMBBELL_TCL)?;
+    let (here, there) = in_turns(
+        options.rounds,
+        || measured(&ourselves, &[DUMBBELL.as_ref(), flows.as_ref(), packets.as_ref()]),
+        || {
+            measured(
+                Path::new("ns"),
+                &[script.path(), flows.as_ref(), packets.as_ref()],
+            )
+        },
+    )?;
+    let script = self::script(SCTP_TCL)?;
+    let sctp = in_turns(
+        options.rounds,
+        || measured(&ourselves, &[SCTP.as_ref()]),
+        || measured(Path::new("ns"), &[script.path()]),
+    )?;
+    let report = report(options, (&here, &there), (&sctp.0, &sctp.1))?;
+    conclude(options.json, report.ok, &report, || print(&report))
+}
+
+/// A script for ns-2, in a file.
+fn script(text: &str) -> Result<NamedTempFile> {
+    let mut script = NamedTempFile::with_suffix(".tcl").context("write the script for ns-2")?;
+    script.write_all(text.as_bytes())?;
+    Ok(script)
+}
+
+/// Runs both simulators once per round, in changing order. Returns what ours and theirs used.
+fn in_turns(
+    rounds: u32,
+    ours: impl Fn() -> Result<Used>,
+    theirs: impl Fn() -> Result<Used>,
+) -> Result<(Vec<Used>, Vec<Used>)> {
     let (mut here, mut there) = (Vec::new(), Vec::new());
-    for round in 0..options.rounds {
+    for round in 0..rounds {
         if round % 2 == 0 {
             there.push(theirs()?);
             here.push(ours()?);
@@ -120,8 +163,7 @@ pub fn run(options: &SimBenchOptions) -> Result<LabOutcome> {
             there.push(theirs()?);
         }
     }
-    let report = report(options, &here, &there)?;
-    conclude(options.json, report.ok, &report, || print(&report))
+    Ok((here, there))
 }
 
 fn find_ns2() -> Result<()> {
@@ -197,7 +239,17 @@ pub fn dumbbell(options: &DumbbellOptions) -> Result<()> {
     Ok(())
 }
 
-fn report(options: &SimBenchOptions, here: &[Used], there: &[Used]) -> Result<SimBenchReport> {
+/// Runs one transfer of 80 MiB over SCTP and prints how many packets with data were sent.
+///
+/// # Errors
+/// If there is no such network.
+pub fn sctp() -> Result<()> {
+    say!("{}", MultipathTransfer::default().run()?.packets);
+    Ok(())
+}
+
+/// The costs here and there, and the packets per CPU second here as a multiple of those there.
+fn compare(here: &[Used], there: &[Used]) -> Result<(SimulatorCost, SimulatorCost, f64)> {
     let (steadfast, ns2) = (side(here), side(there));
     let difference = steadfast.packets as f64 / ns2.packets as f64 - 1.0;
     ensure!(
@@ -206,16 +258,36 @@ fn report(options: &SimBenchOptions, here: &[Used], there: &[Used]) -> Result<Si
         steadfast.packets,
         ns2.packets
     );
-    let ratio_vs_ns2 = steadfast.packets_per_cpu_s / ns2.packets_per_cpu_s;
+    Ok((
+        steadfast,
+        ns2,
+        steadfast.packets_per_cpu_s / ns2.packets_per_cpu_s,
+    ))
+}
+
+/// `tcp` and `sctp` are what the simulations used here and in ns-2.
+fn report(
+    options: &SimBenchOptions,
+    tcp: (&[Used], &[Used]),
+    sctp: (&[Used], &[Used]),
+) -> Result<SimBenchReport> {
+    let (steadfast, ns2, ratio_vs_ns2) = compare(tcp.0, tcp.1)?;
+    let (sctp_here, sctp_there, sctp_ratio_vs_ns2) = compare(sctp.0, sctp.1)?;
+    let has_less_memory = steadfast.peak_rss_bytes < ns2.peak_rss_bytes;
     Ok(SimBenchReport {
-        ok: ratio_vs_ns2 >= RATIO_MIN && steadfast.peak_rss_bytes < ns2.peak_rss_bytes,
+        ok: ratio_vs_ns2 >= RATIO_MIN && sctp_ratio_vs_ns2 >= SCTP_RATIO_MIN && has_less_memory,
         ratio_vs_ns2,
+        sctp_ratio_vs_ns2,
         peak_rss_bytes: PeakRss {
             steadfast: steadfast.peak_rss_bytes,
             ns2: ns2.peak_rss_bytes,
         },
         steadfast,
         ns2,
+        sctp: SctpCost {
+            steadfast: sctp_here,
+            ns2: sctp_there,
+        },
         rounds: options.rounds,
         flows: options.flows,
     })
@@ -248,7 +320,12 @@ fn print(report: &SimBenchReport) {
         "packets/CPU s",
         "peak memory"
     );
-    for (name, side) in [("steadfast", &report.steadfast), ("ns-2", &report.ns2)] {
+    for (name, side) in [
+        ("steadfast", &report.steadfast),
+        ("ns-2", &report.ns2),
+        ("SCTP here", &report.sctp.steadfast),
+        ("SCTP ns-2", &report.sctp.ns2),
+    ] {
         say!(
             "{name:10} {:8.3} {:16.0} {:9.1} MB",
             side.cpu_s,
@@ -258,8 +335,9 @@ fn print(report: &SimBenchReport) {
     }
     let verdict = if report.ok { "holds" } else { "does not hold" };
     say!(
-        "ratio_vs_ns2 {:.1} (at least {RATIO_MIN}, and less memory): {verdict}",
-        report.ratio_vs_ns2
+        "ratio_vs_ns2 {:.1} (at least {RATIO_MIN}, and less memory), sctp_ratio_vs_ns2 {:.1} (at least {SCTP_RATIO_MIN}): {verdict}",
+        report.ratio_vs_ns2,
+        report.sctp_ratio_vs_ns2
     );
 }
 
@@ -288,18 +366,24 @@ mod tests {
     fn medians_decide_and_more_memory_does_not_hold() {
         let there = [used(100, 1.0, 15), used(100, 9.0, 15), used(100, 0.9, 15)];
         let here = [used(100, 0.1, 5), used(100, 0.01, 6), used(100, 5.0, 5)];
-        let report = report(&options(), &here, &there).unwrap();
-        assert!(report.ok && (report.ratio_vs_ns2 - 10.0).abs() < 1e-9);
-        assert_eq!(report.peak_rss_bytes.steadfast, 6);
+        let (sctp_here, sctp_there) = ([used(10, 0.01, 5)], [used(10, 0.031, 15)]);
+        let report = |here: &[Used], sctp: &[Used]| {
+            super::report(&options(), (here, &there), (sctp, &sctp_there)).unwrap()
+        };
+        let usual = report(&here, &sctp_here);
+        assert!(usual.ok && (usual.ratio_vs_ns2 - 10.0).abs() < 1e-9);
+        assert!((usual.sctp_ratio_vs_ns2 - 3.1).abs() < 1e-9);
+        assert_eq!(usual.peak_rss_bytes.steadfast, 6);
         let more = [used(100, 0.1, 16)];
-        assert!(!super::report(&options(), &more, &there).unwrap().ok);
+        assert!(!report(&more, &sctp_here).ok);
         let slower = [used(100, 0.21, 5)];
-        assert!(!super::report(&options(), &slower, &there).unwrap().ok);
+        assert!(!report(&slower, &sctp_here).ok);
+        assert!(!report(&here, &[used(10, 0.011, 5)]).ok);
     }
 
     #[test]
     fn different_simulations_are_not_compared() {
-        let error = report(&options(), &[used(98, 0.1, 5)], &[used(100, 1.0, 15)]).unwrap_err();
+        let error = compare(&[used(98, 0.1, 5)], &[used(100, 1.0, 15)]).unwrap_err();
         assert!(error.to_string().contains("not the same"));
     }
 }

@@ -18,7 +18,7 @@ use proto::sctp::{SctpConfig, SctpMessage, UserData};
 
 /// SCTP port of both ends.
 pub const SCTP_PEER_PORT: u16 = 5000;
-/// The content repeats after so many bytes: byte N is N·7 + N/251, modulo 256.
+/// The content's period in bytes. Byte N is N·7 + N/251, modulo 256.
 const PERIOD: usize = 251 * 256;
 /// Batches that one turn reads.
 const BATCHES: usize = 16;
