@@ -107,8 +107,8 @@ impl PeerChannel {
     }
 
     /// Tells this node's addresses on the links. If they are others than before, an association with the old ones ends, and a new one
-    /// begins. `secret`: 32 random bytes, which were not used before.
-    pub fn set_addresses(&mut self, now: Instant, own: &[IpAddr], secret: [u8; 32]) {
+    /// begins. `secret` gives 32 random bytes, which were not used before.
+    pub fn set_addresses(&mut self, now: Instant, own: &[IpAddr], secret: impl FnOnce() -> [u8; 32]) {
         let mut own: Vec<_> = own.iter().map(IpAddr::to_canonical).collect();
         own.sort_unstable();
         own.dedup();
@@ -120,7 +120,7 @@ impl PeerChannel {
         self.endpoint = match own.is_empty() {
             true => None,
             // Both ends of a restart may be there at once, besides one that has ended and is not forgotten yet.
-            false => SctpEndpoint::new(self.config, secret, PORT, own.clone(), 2).ok(),
+            false => SctpEndpoint::new(self.config, secret(), PORT, own.clone(), 2).ok(),
         };
         self.own = own;
         self.calls_at = (self.role == ChannelRole::Calls).then_some(now);

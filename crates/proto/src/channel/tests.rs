@@ -60,7 +60,7 @@ impl TestPair {
 
     fn begin(&mut self, end: usize) {
         let secret = [self.draw() as u8; 32];
-        self.ends[end].set_addresses(self.now, &[address(end, 0), address(end, 1)], secret);
+        self.ends[end].set_addresses(self.now, &[address(end, 0), address(end, 1)], || secret);
         self.settle();
     }
 
@@ -188,6 +188,38 @@ fn nothing_is_taken_while_there_is_no_association() {
 }
 
 #[test]
+fn a_call_gets_through_although_a_link_is_cut() {
+    for link in 0..2 {
+        let mut pair = TestPair::new(15);
+        pair.is_cut[link] = true;
+        pair.run(seconds(10));
+        assert!(
+            pair.send(0, 1) && pair.send(1, 2),
+            "link {link}: {:?}",
+            pair.ends[0].view()
+        );
+        pair.run(seconds(3));
+        assert_eq!(
+            (pair.numbers(0), pair.numbers(1)),
+            (vec![2], vec![1]),
+            "link {link}"
+        );
+    }
+}
+
+/// Addresses that are told again change nothing.
+#[test]
+fn the_same_addresses_keep_the_association() {
+    let mut pair = TestPair::new(17);
+    pair.run(seconds(1));
+    for end in [0, 1, 0] {
+        pair.begin(end);
+        pair.run(seconds(3));
+    }
+    assert_eq!(pair.ends[0].view().established, 1);
+}
+
+#[test]
 fn both_links_may_be_away_for_a_while() {
     let mut pair = TestPair::new(5);
     pair.run(seconds(1));
@@ -231,7 +263,7 @@ fn an_address_that_comes_later_becomes_a_path() {
     for end in 0..2 {
         let mut pair = TestPair::new(11);
         pair.ends[end] = TestPair::end(end);
-        pair.ends[end].set_addresses(pair.now, &[address(end, 0)], [1; 32]);
+        pair.ends[end].set_addresses(pair.now, &[address(end, 0)], || [1; 32]);
         pair.run(seconds(2));
         assert_eq!(pair.ends[1 - end].view().paths.len(), 1);
         pair.begin(end);
