@@ -28,7 +28,7 @@ const PORT: u16 = 9899;
 const RECALL: Duration = Duration::from_secs(1);
 /// Bytes of a packet with all headers below SCTP: what every IPv6 path carries unfragmented (RFC 8200 §5).
 const PATH_MTU: u32 = 1280;
-/// Longest retransmission timeout. So long after a link's return the channel may need to notice it.
+/// Longest retransmission timeout: the channel notices within this time that a link is back.
 const RTO_MAX: Duration = Duration::from_secs(1);
 /// Interval of the heartbeats over idle links.
 const HEARTBEAT: Duration = Duration::from_secs(1);
