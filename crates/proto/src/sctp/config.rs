@@ -68,6 +68,11 @@ pub struct SctpConfig {
     /// In fast recovery, a SACK that moves the cumulative TSN counts as a missing report of all chunks that it does not report (RFC 9260
     /// §7.2.4). Otherwise only of those below the highest TSN that it newly acknowledges (as in RFC 2960).
     pub counts_all_in_recovery: bool,
+    /// Chunks that are marked for retransmission fill the window when an acknowledgement asks whether it may grow. RFC 9260 §2.3 does not count
+    /// chunks that are classified as lost.
+    pub counts_marked: bool,
+    /// After a timeout, new data waits for the next SACK, as in ns-2. RFC 9260 §6.1 lets it go when no marked chunk waits.
+    pub holds_new_after_timeout: bool,
     /// Max.Burst: bound on the packets with data that one event lets out.
     pub max_burst: u32,
     /// Longest delay of an acknowledgement.
@@ -136,6 +141,8 @@ impl Default for SctpConfig {
             missing_reports: 3,
             has_multiple_fast_retransmit: false,
             counts_all_in_recovery: true,
+            counts_marked: false,
+            holds_new_after_timeout: false,
             max_burst: 4,
             sack_delay: Duration::from_millis(200),
             sack_every: 2,
@@ -164,7 +171,8 @@ impl SctpConfig {
             threshold_floor: 2,
             missing_reports: 4,
             has_multiple_fast_retransmit: true,
-            counts_all_in_recovery: false,
+            counts_marked: true,
+            holds_new_after_timeout: true,
             decays_when_idle: false,
             retransmission: RetransmissionPolicy::FastSame,
             failover: FailoverPolicy::Temporary {

@@ -90,6 +90,8 @@ pub(super) struct PathChange {
     pub lost_measure: bool,
     /// A chunk is marked for fast retransmission.
     pub has_fast: bool,
+    /// Bytes of chunks that were marked when the SACK came, if they count as in flight when the window may grow.
+    pub marked_before: u32,
     /// Most bytes of a chunk that is newly acknowledged and was sent last to this destination.
     pub largest: u32,
     /// A TSN lower than the one that is looked at is in flight to it.
@@ -139,6 +141,7 @@ pub(super) struct SendQueue {
     trigger: u8,
     has_multiple: bool,
     counts_all_in_recovery: bool,
+    counts_marked: bool,
 }
 
 impl SendQueue {
@@ -163,6 +166,7 @@ impl SendQueue {
             trigger: config.missing_reports,
             has_multiple: config.has_multiple_fast_retransmit,
             counts_all_in_recovery: config.counts_all_in_recovery,
+            counts_marked: config.counts_marked,
         }
     }
 
@@ -390,6 +394,9 @@ impl SendQueue {
             .ok()
             .filter(|count| *count <= self.sent.len())?;
         self.changes.fill(PathChange::default());
+        if self.counts_marked && self.marked > 0 {
+            self.count_marked();
+        }
         for _ in 0..advance {
             self.on_cumulative();
         }
@@ -416,6 +423,15 @@ impl SendQueue {
         }
         outcome.is_recovering = self.recovery_exit.is_some();
         Some(outcome)
+    }
+
+    /// Counts the marked chunks of each destination.
+    fn count_marked(&mut self) {
+        for sent in &self.sent {
+            if matches!(sent.fate, ChunkFate::Marked(_)) {
+                self.changes[sent.path.index()].marked_before += sent.bytes;
+            }
+        }
     }
 
     /// The chunk that probed the receiver's closed window was dropped there. Its timer has backed off, so it is not waited for.

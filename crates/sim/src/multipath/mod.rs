@@ -8,9 +8,10 @@
 //!        └───────────── R ───────────── R ─────────────┘  path 1, …
 //! ```
 //!
-//! A path carries no other traffic and reorders nothing, so a packet's time of arrival at every link is known when it leaves its host. One
-//! event per packet is enough, and packets wait in a ring per direction. The machines are those that a real network runs.
+//! A path reorders nothing, and other traffic on it is only counted. So a packet's time of arrival at every link is known when it leaves its
+//! host, one event per packet is enough, and packets wait in a ring per direction. The machines are those that a real network runs.
 
+mod cross;
 mod path;
 
 use std::net::IpAddr;
@@ -25,6 +26,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use thiserror::Error;
 
 use crate::link::InvalidLink;
+pub use cross::CrossTraffic;
 use path::PathDirection;
 pub use path::{PathConfig, PathCutTime};
 
@@ -40,6 +42,11 @@ pub enum InvalidMultipath {
     /// A field of a link.
     #[error("path: {0}")]
     Link(#[from] InvalidLink),
+    /// Cross traffic that cannot exist or is too much.
+    #[error(
+        "path: cross: needs up to 10,000 sources, packets 1 ns apart, mean times up to 3600 s, a finite shape above 1"
+    )]
+    Cross,
     /// No path, or more than SCTP uses.
     #[error("there must be 1 to {most} paths, not {0}", most = proto::sctp::PATHS_MAX)]
     Paths(usize),
@@ -92,6 +99,13 @@ impl MultipathNetwork {
     pub fn new(configs: [SctpConfig; 2], paths: &[PathConfig], seed: u64) -> Result<Self, InvalidMultipath> {
         if paths.is_empty() || paths.len() > proto::sctp::PATHS_MAX {
             return Err(InvalidMultipath::Paths(paths.len()));
+        }
+        if !paths
+            .iter()
+            .filter_map(|path| path.cross)
+            .all(|cross| cross.is_possible())
+        {
+            return Err(InvalidMultipath::Cross);
         }
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut host = |number: usize| {

@@ -7,6 +7,7 @@ use proto::Instant;
 use proto::sctp::packet::SctpPacket;
 use serde::Deserialize;
 
+use super::cross::{CrossSources, CrossTraffic};
 use crate::flow::seconds;
 use crate::link::{InvalidLink, Link, LinkConfig, LinkVerdict};
 
@@ -42,6 +43,8 @@ pub struct PathConfig {
     pub edge_delay: Duration,
     /// When the path is cut, in order.
     pub cuts: Vec<PathCutTime>,
+    /// Other traffic on the core link, in each direction.
+    pub cross: Option<CrossTraffic>,
 }
 
 impl Default for PathConfig {
@@ -54,17 +57,21 @@ impl Default for PathConfig {
             edge_rate_bits_per_s: 100_000_000,
             edge_delay: Duration::from_millis(10),
             cuts: Vec::new(),
+            cross: None,
         }
     }
 }
 
 /// Bytes of an IPv4 header.
 const IP_HEADER: usize = 20;
+/// Number of the core link among a direction's links.
+const CORE: usize = 1;
 
 /// The links in one direction, and the packets on them.
 pub(super) struct PathDirection {
     links: [Link; 3],
     cuts: VecDeque<(Instant, Instant)>,
+    cross: Option<CrossSources>,
     on_the_way: VecDeque<(Instant, SctpPacket)>,
 }
 
@@ -91,6 +98,7 @@ impl PathDirection {
         Ok(Self {
             links,
             cuts: config.cuts.iter().map(cut).collect(),
+            cross: config.cross.map(|traffic| CrossSources::new(traffic, !seed)),
             on_the_way: VecDeque::new(),
         })
     }
@@ -99,7 +107,14 @@ impl PathDirection {
     pub fn offer(&mut self, now: Instant, packet: SctpPacket) {
         let bytes = IP_HEADER + packet.wire_bytes();
         let mut at = now;
-        for link in &mut self.links {
+        for (number, link) in self.links.iter_mut().enumerate() {
+            // Other traffic that reaches the core link before this packet.
+            while number == CORE
+                && let Some(cross) = &mut self.cross
+                && let Some(other) = cross.take(at)
+            {
+                let _ = link.offer(other, cross.packet_bytes());
+            }
             match link.offer(at, bytes) {
                 LinkVerdict::Deliver { at: next, .. } => at = next,
                 LinkVerdict::Lost | LinkVerdict::QueueFull | LinkVerdict::Down => return,

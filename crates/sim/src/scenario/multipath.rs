@@ -149,7 +149,6 @@ impl MultipathTransfer {
                 threshold_floor: 4,
                 missing_reports: 3,
                 initial_window: 4380,
-                counts_all_in_recovery: true,
                 ..paper
             };
         }

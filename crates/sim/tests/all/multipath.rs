@@ -126,6 +126,29 @@ fn spurious_failovers_are_as_frequent_as_in_ns2() {
     assert_eq!(failovers(5).0, 0);
 }
 
+/// ns-2 with losses of 8 %, all losses of the alternate path pooled: 385.8 spurious failovers with PMR = 0, 29.8 with 1, 0.43 with 3.
+#[test]
+fn timeouts_in_a_row_are_as_frequent_as_in_ns2() {
+    let failovers = |path_max_retrans, count: u64| {
+        let run = |seed: u64| {
+            let alternate = u32::try_from(seed % 11).expect("small");
+            MultipathTransfer {
+                paths: vec![path(25, 8), path(25, alternate)],
+                path_max_retrans,
+                seed,
+                ..MultipathTransfer::default()
+            }
+            .run()
+        };
+        let runs = (0..count).map(|seed| f64::from(run(seed).expect("valid").failovers));
+        mean(runs.collect::<Vec<_>>().into_iter())
+    };
+    let (none, one, three) = (failovers(0, 22), failovers(1, 22), failovers(3, 44));
+    assert!((335.0..435.0).contains(&none), "PMR 0: {none}");
+    assert!((25.0..35.0).contains(&one), "PMR 1: {one}");
+    assert!((0.15..0.75).contains(&three), "PMR 3: {three}");
+}
+
 /// A bulk transfer whose primary path is cut. Returns the seconds from the cut to the declared failure.
 fn detection(path_max_retrans: u32, rto_min: u64) -> f64 {
     let cut = PathCutTime {
@@ -144,6 +167,8 @@ fn detection(path_max_retrans: u32, rto_min: u64) -> f64 {
         rto_min: Duration::from_secs(rto_min),
         rto_initial: Duration::from_secs(rto_min),
         heartbeat_interval: None,
+        // Each delayed SACK would add to the detection.
+        holds_new_after_timeout: false,
         ..SctpConfig::paper()
     };
     let mut network = MultipathNetwork::new([config; 2], &paths, 1).expect("valid");
@@ -186,9 +211,9 @@ fn a_failure_is_detected_when_the_closed_form_says() {
     ] {
         assert_eq!(failure_detection_s(path_max_retrans, rto_min as f64, 60.0), paper);
         let took = detection(path_max_retrans, rto_min);
-        // The first timer began up to a round trip before the cut; later packets are sent when it has run out.
+        // The first timer began up to a round trip before the cut. Its second chunk waits for a SACK, which may be delayed.
         assert!(
-            (took - paper).abs() < 0.2,
+            (took - paper).abs() < 0.5,
             "PMR {path_max_retrans}: {took}, {paper}"
         );
     }

@@ -69,6 +69,8 @@ fn play(path_max_retrans: u32, lost: [bool; 2]) -> Vec<PacketOfFigure> {
         heartbeat_interval: None,
         // One packet, as the figure has it.
         initial_window: 1468,
+        // The figure sends new data together with A. ns-2, and so the paper's numbers, wait for a SACK.
+        holds_new_after_timeout: false,
         ..SctpConfig::paper()
     };
     let paths = [PathConfig::default(), PathConfig::default()];

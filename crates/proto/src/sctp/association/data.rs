@@ -79,6 +79,7 @@ impl Association {
             return;
         };
         self.was_acknowledged = true;
+        self.waits_for_sack = false;
         for path in self.paths.ids() {
             let change = self.sender.changes()[path.index()];
             let destination = self.paths.get_mut(path);
@@ -86,7 +87,7 @@ impl Association {
                 let (arrived, lost) = change.counts;
                 destination.quality.data.add(arrived + lost, lost);
             }
-            let flight_before = destination.window.flight();
+            let flight_before = destination.window.flight() + change.marked_before;
             // What the receiver dropped may be marked by the same SACK, so that it is in `landed`, too.
             destination.window.on_sent(change.dropped);
             destination.window.on_landed(change.landed);

@@ -193,6 +193,9 @@ pub struct Association {
     errors: u32,
     /// One packet may be retransmitted whatever the window says (RFC 9260 §6.3.3 E3, §7.2.4).
     retransmits_at_once: bool,
+    /// A retransmission timer has run out, and no SACK came since. The marked chunks behind the first packet, and new data behind them, wait for
+    /// one (RFC 9260 §6.3.3 E3).
+    waits_for_sack: bool,
     /// Packets with data that may be sent before the next event (Max.Burst).
     burst: u32,
     /// A SACK came since data was sent last, and since a retransmission timer ran out last.

@@ -161,13 +161,17 @@ impl Association {
         let marked = self.sender.find_marked(|cause, last| {
             let path = retransmission_path(&self.config, &self.paths, cause, last);
             let destination = self.paths.get(path);
-            let may = self.retransmits_at_once || destination.window.has_room();
+            let has_room = destination.window.has_room() && !self.waits_for_sack;
+            let may = self.retransmits_at_once || has_room;
             waits |= !may && destination.errors() == 0;
             may.then_some((path, true))
         });
         // New data waits until the marked chunks were sent (RFC 9260 §6.1 C), but not for a destination that does not answer.
         if marked.is_some() || waits {
             return marked;
+        }
+        if self.waits_for_sack && self.config.holds_new_after_timeout {
+            return None;
         }
         let path = self.paths.current();
         let bytes = self.sender.next_new()?;

@@ -129,6 +129,7 @@ impl Association {
             announced: config.receive_buffer,
             errors: 0,
             retransmits_at_once: false,
+            waits_for_sack: false,
             burst: config.max_burst,
             was_acknowledged: false,
             events: VecDeque::new(),

@@ -64,6 +64,7 @@ impl Association {
         let is_answered_probe = self.sender.is_probing() && self.was_acknowledged;
         self.was_acknowledged = false;
         self.mark_all(path);
+        self.waits_for_sack = true;
         let destination = self.paths.get_mut(path);
         destination.counts.timeouts += 1;
         destination.mtu.on_timeout();
