@@ -168,6 +168,31 @@ pub struct PeerStatus {
     pub links: Vec<LinkStatus>,
     /// Number of refused datagrams from these addresses, by reason. With several links, the reason `a copy` is usual.
     pub refused: BTreeMap<String, u64>,
+    /// The channel; `None` if questions and answers are datagrams (`[peer] transport`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<ChannelStatus>,
+}
+
+/// The SCTP association with the other node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChannelStatus {
+    /// Whether it is established. If not, questions and answers are datagrams.
+    pub established: bool,
+    /// Number of associations since the agent's start.
+    pub associations: u64,
+    /// Its paths.
+    pub paths: Vec<ChannelPathStatus>,
+    /// Packets with data that were sent again in this association.
+    pub retransmissions: u64,
+}
+
+/// A path of the channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChannelPathStatus {
+    /// The other node's address.
+    pub address: IpAddr,
+    /// Whether it answers.
+    pub usable: bool,
 }
 
 /// One link to the other node.

@@ -17,6 +17,7 @@ pub fn peer() -> PeerStatus {
             heard_age_ns: Some(20_000_000),
         }],
         refused: BTreeMap::from([("a copy".to_owned(), 4)]),
+        channel: None,
     }
 }
 

@@ -503,6 +503,7 @@ fn a_running_node_is_shown() {
         authenticated: false,
         links: Vec::new(),
         refused: BTreeMap::new(),
+        channel: None,
     };
     let node = std::thread::spawn(move || {
         for call in calls {

@@ -13,6 +13,8 @@ use proto::sctp::packet::SctpPacket;
 use proto::sctp::{InvalidSctp, PathSource, SctpConfig, SourceTable};
 use thiserror::Error;
 
+use crate::process::fill_random;
+
 use socket::{BATCH_MAX, DATAGRAM_MAX, SEGMENTS_MAX, SctpSocket};
 
 /// UDP port of encapsulated SCTP (RFC 6951).
@@ -110,7 +112,7 @@ impl SctpWire {
     /// The address whose socket cannot be opened, or an invalid configuration.
     pub fn open(config: SctpConfig, plan: &WirePlan) -> Result<Self, WireOpenError> {
         let mut secret = [0; 32];
-        getrandom(&mut secret).map_err(WireOpenError::Random)?;
+        fill_random(&mut secret).map_err(WireOpenError::Random)?;
         let endpoint = SctpEndpoint::new(
             config,
             secret,
@@ -277,16 +279,5 @@ impl SctpWire {
             Ok(()) => self.counts.sent += 1,
             Err(_) => self.counts.unsent += 1,
         }
-    }
-}
-
-/// Random bytes of the kernel.
-fn getrandom(bytes: &mut [u8]) -> io::Result<()> {
-    // SAFETY: the kernel writes at most as many bytes as the slice has.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    match usize::try_from(got) {
-        Ok(got) if got == bytes.len() => Ok(()),
-        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Err(_) => Err(io::Error::last_os_error()),
     }
 }
