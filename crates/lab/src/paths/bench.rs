@@ -190,7 +190,7 @@ fn measure_all(options: &PathsBenchOptions, teardown: &Teardown) -> Result<Vec<P
             });
         }
     }
-    let finish = |(rival, samples): (PathsRival, Vec<PathsBenchSample>)| {
+    let finish = |(rival, samples): (PathsRival, Vec<PathsBenchSample>)| -> Result<_> {
         Ok(PathsBenchRival {
             name: rival.name(),
             median: median(&samples),
@@ -253,7 +253,7 @@ impl PathsBench {
                 format!("tcp-peer --bytes {bytes} --message {MESSAGE} --via {via}{to}{kind}")
             }
         };
-        let program = match rival {
+        let program: &Path = match rival {
             PathsRival::Usrsctp => &self.usrsctp,
             PathsRival::Steadfast | PathsRival::Tcp | PathsRival::Mptcp => &self.own,
         };
