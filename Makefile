@@ -26,7 +26,7 @@ test-long: deps lint build
 
 bench: deps build
 	@! command -v ns >/dev/null || $(LAB) bench sim
-	@$(LAB) bench pair; pair=$$?; $(LAB) bench scale --saturate 1; scale=$$?; $(LAB) bench edge || scale=$$?; \
+	@$(LAB) bench pair; pair=$$?; $(LAB) bench scale --saturate 1; scale=$$?; $(LAB) bench edge || scale=$$?; $(LAB) bench paths || scale=$$?; \
 		for way in "" "--rtt 20"; do \
 			$(LAB) crash --measure --connections 10500 --workload request --repeat 3 $$way || scale=$$?; \
 		done; \
@@ -65,4 +65,5 @@ install: build
 	install -D -m 644 crates/cli/steadfast.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/steadfast.toml
 	install -D -m 644 docs/operating.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/operating.md
 	install -D -m 644 docs/edge-guide.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/edge-guide.md
+	install -D -m 644 docs/tunnel-guide.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/tunnel-guide.md
 	install -D -m 755 packaging/examples/redis-state-sync $(DESTDIR)$(PREFIX)/share/doc/steadfast/examples/redis-state-sync

@@ -33,6 +33,14 @@ pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), CommandError> 
             super::edge::status_text(&status)
         });
     }
+    if crate::tunnel::is_tunnel(&state_dir) {
+        let status = control::tunnel_status(&state_dir).map_err(no_answer)?;
+        return print(&if json {
+            to_json(&status)
+        } else {
+            super::tunnel::status_text(&status)
+        });
+    }
     let status = control::status(&state_dir).map_err(no_answer)?;
     let now_ns = linux::clock::now().as_nanos();
     print(&if json {

@@ -12,6 +12,7 @@ pub mod samples;
 mod server;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -24,9 +25,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{NodeRole, PolicySetting};
 
-pub use client::{ControlClientError, connections, edge_status, order, restored, status};
+pub use client::{ControlClientError, connections, edge_status, order, restored, status, tunnel_status};
 pub use edge::{CounterStatus, EdgeStatus, StringStatus};
 pub use server::{Asker, Call, CallReply, ControlServer, ControlServerError};
+pub use tunnel::{TunnelAssociationStatus, TunnelPathStatus, TunnelServiceStatus, TunnelStatus};
 
 /// The control socket of the node whose state directory is `state_dir`.
 pub fn socket(state_dir: &Path) -> PathBuf {
@@ -45,6 +47,8 @@ enum ControlRequest {
     Restored,
     /// Asks for the [`EdgeStatus`].
     Edge,
+    /// Asks for the [`TunnelStatus`].
+    Tunnel,
     /// Orders the node to do something.
     Order(Order),
 }

@@ -282,7 +282,7 @@ impl Agent<'_> {
                 reply.send(report::status(&self.node, &self.kernel, peer, &self.kernel.rings));
             }
             Call::Connections(reply) => reply.send(report::connections(&self.node, &self.kernel)),
-            Call::Edge(_) => {} // the asker is told that there is no answer
+            Call::Edge(_) | Call::Tunnel(_) => {} // the asker is told that there is no answer
             Call::Restored(reply) => reply.send(report::restored(&self.node, &self.kernel)),
             Call::Order(order, reply) => reply.send(orders::give(&mut self.node, &self.kernel, &order)),
         }

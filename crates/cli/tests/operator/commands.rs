@@ -525,7 +525,7 @@ fn a_running_node_is_shown() {
                     connections: Vec::new(),
                 }),
                 Call::Order(_, reply) => reply.send(Err("not now".to_owned())),
-                Call::Edge(_) => {}
+                Call::Edge(_) | Call::Tunnel(_) => {}
             }
         }
     });
