@@ -8,11 +8,13 @@
 //!        └───────────── R ───────────── R ─────────────┘  path 1, …
 //! ```
 //!
-//! A path reorders nothing, and other traffic on it is only counted. So a packet's time of arrival at every link is known when it leaves its
-//! host, one event per packet is enough, and packets wait in a ring per direction. The machines are those that a real network runs.
+//! A path reorders nothing, and other traffic on it is only counted. So a packet's time of arrival at every link is known when it leaves
+//! its host, one event per packet is enough, and packets wait in a ring per direction. The machines are those that a real network runs.
 
 mod cross;
 mod path;
+mod red;
+pub mod shared;
 
 use std::net::IpAddr;
 
@@ -47,6 +49,9 @@ pub enum InvalidMultipath {
         "path: cross: needs up to 10,000 sources, packets 1 ns apart, mean times up to 3600 s, a finite shape above 1"
     )]
     Cross,
+    /// No pair of hosts, or too many.
+    #[error("there must be 1 to 1000 pairs of hosts, not {0}")]
+    Pairs(usize),
     /// No path, or more than SCTP uses.
     #[error("there must be 1 to {most} paths, not {0}", most = proto::sctp::PATHS_MAX)]
     Paths(usize),

@@ -63,7 +63,7 @@ impl Default for PathConfig {
 }
 
 /// Bytes of an IPv4 header.
-const IP_HEADER: usize = 20;
+pub(super) const IP_HEADER: usize = 20;
 /// Number of the core link among a direction's links.
 const CORE: usize = 1;
 

@@ -5,6 +5,7 @@ pub mod dumbbell;
 pub mod edge;
 pub mod multipath;
 pub mod rate;
+pub mod shared_paths;
 
 use proto::Instant;
 use proto::edge::InvalidRecovery;
