@@ -272,11 +272,8 @@ impl PathsBench {
         let mut command = host.command(program)?;
         command.args(words);
         let role = if listens { "sink" } else { "source" };
-        LoggedProcess::start(
-            &format!("{role}-{}-{label}", rival.name()),
-            command,
-            &self.directory,
-        )
+        let label = format!("{role}-{}-{label}", rival.name());
+        Ok(LoggedProcess::start(&label, command, &self.directory)?)
     }
 
     /// A transfer, and what `meanwhile` does. Returns the figures of the sender and of the receiver.
