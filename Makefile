@@ -13,15 +13,16 @@ export PROFILE ?= release
 test test-long: export PROFILE = checked
 LAB = target/$(PROFILE)/steadfast-lab
 
-.PHONY: demo test test-long bench lint build install deps deps-build
+.PHONY: demo test test-long bench format lint build install deps deps-build
 
 demo: deps build
 	@$(LAB) demo --out out/demo
 
-test: deps lint build
+# scripts/test lints, beside the tests.
+test: deps format build
 	@scripts/test quick
 
-test-long: deps lint build
+test-long: deps format build
 	@scripts/test long
 
 bench: deps build
@@ -34,10 +35,12 @@ bench: deps build
 			$(LAB) crash --measure --fault cut-service-path --links 2 --node $$node --workload request --repeat 5 || scale=$$?; \
 		done; exit $$((pair | scale))
 
-lint: deps-build
+format:
 	cargo fmt --all --check
-	cargo clippy --quiet --profile $(PROFILE) --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --quiet --profile $(PROFILE) --workspace --no-deps --document-private-items
+
+lint: deps-build format
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --quiet --workspace --no-deps --document-private-items
 
 build: deps-build
 	cargo build --profile $(PROFILE) --workspace --bins
