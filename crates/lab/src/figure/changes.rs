@@ -24,6 +24,9 @@ const SHORT: (&str, &str) = (
     "bytes = 500_000\npolicy = \"dormant-hop\"\npaths = [{ delay = 0.025, cuts = [{ from = 1, until = 3000 }] }",
 );
 
+/// An alternate path that measures well while it is idle, and carries little.
+const NARROW: &str = "{ delay = 0.025, rate_bits_per_s = 20_000 }]";
+
 const CHANGES: &[ScenarioChange] = &[
     // memory, windows, unused flow time
     (
@@ -297,8 +300,8 @@ const CHANGES: &[ScenarioChange] = &[
     ("caro-times-90-90", SHORT.0, SHORT.1, &["caro-5b", "caro-5c"]),
     (
         "caro-times-90-1040",
-        "{ delay = 0.5 }",
-        "{ delay = 0.025 }",
+        "{ delay = 0.5 }]",
+        NARROW,
         &["caro-6a"],
     ),
     ("caro-permanent-90-90", "dormant-hop", "proposed", &["caro-10a"]),

@@ -251,8 +251,11 @@ impl PathTable {
     /// Makes the best destination the primary one for good, if it is better than the primary by the margin. Returns whether it did
     /// ([`FailoverPolicy::Informed`]).
     pub fn promote_best(&mut self) -> bool {
-        let rate = |path: &Destination| path.quality().rate(path.quality().rtt());
-        let promised = |path: &Destination| path.quality().promised_rate(path.quality().rtt());
+        let rate = |path: &Destination| path.quality().held_rate(path.quality().rtt(), path.rto.least());
+        let promised = |path: &Destination| {
+            path.quality()
+                .promised_rate(path.quality().rtt(), path.rto.least())
+        };
         let usable = self.ids().filter(|id| self.get(*id).is_usable());
         let best =
             usable.max_by(|a, b| f64::total_cmp(&rate_or_zero(self.get(*a)), &rate_or_zero(self.get(*b))));
@@ -267,5 +270,8 @@ impl PathTable {
 }
 
 fn rate_or_zero(path: &Destination) -> f64 {
-    path.quality().promised_rate(path.quality().rtt()).unwrap_or(0.0)
+    let promised = path
+        .quality()
+        .promised_rate(path.quality().rtt(), path.rto.least());
+    promised.unwrap_or(0.0)
 }

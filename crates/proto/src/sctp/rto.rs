@@ -47,6 +47,11 @@ impl PathRto {
         self.rto = (self.rto * 2).min(self.max);
     }
 
+    /// RTO.Min.
+    pub const fn least(&self) -> Duration {
+        self.min
+    }
+
     /// The timeout now.
     pub const fn get(&self) -> Duration {
         self.rto

@@ -4,8 +4,11 @@
 //!   the path in use:  chunks sent, chunks lost                       p, one way
 //!   an idle path:     heartbeats sent, answered: both ways lost q    p = 1 − √(1 − q)
 //!   each path:        round-trip time without waiting                RTT
-//!                                                   1/RTT · √(3 / 4p)   packets per second (Padhye et al., simplified)
+//!   seconds per packet:                              RTT · √(2p/3) + RTO.Min · 32p³   (Padhye et al.)
 //! ```
+//!
+//! The first term alone is the paper's simplified model. Without the second one, the time that a path loses in timeouts, a slow path with small
+//! losses would seem to be worse than it is beside a fast one with losses of 5 % and more.
 //!
 //! Heartbeats of an idle path cost less than [`BUDGET`] of the bytes of data. A path is judged after [`SAMPLES_MIN`] samples. The primary
 //! changes only if the other path carries [`MARGIN`] times as much, so noise does not move it back and forth. A path that is much better is
@@ -20,9 +23,9 @@ pub const SAMPLES_MIN: f64 = 100.0;
 /// Least number of samples of another path after which it may be found to be better.
 pub const CAUTIOUS_SAMPLES_MIN: f64 = 20.0;
 /// By this factor another path must carry more.
-pub const MARGIN: f64 = 1.25;
+pub const MARGIN: f64 = 1.05;
 /// Number of samples that the estimate remembers: older ones fade.
-const MEMORY: f64 = 1000.0;
+const MEMORY: f64 = 4000.0;
 /// The least round-trip time rises by this part of the difference with each sample above it, for routes that change.
 const RTT_RISE: u32 = 256;
 
@@ -52,6 +55,12 @@ impl LossCount {
     /// The lost part. At least half a loss is assumed: a path without a loss so far is not known to be without losses.
     fn rate(&self) -> f64 {
         (self.lost.max(0.5) / self.sent.max(1.0)).min(1.0)
+    }
+
+    /// A lower bound of the lost part: a standard deviation and two losses below what was seen. The first losses come together in timeouts.
+    fn rate_at_least(&self) -> f64 {
+        let lost = self.lost.max(0.5);
+        (lost - lost.sqrt() - 2.0).max(0.25 * lost) / self.sent.max(lost)
     }
 
     /// An upper bound of the lost part: two standard deviations above what was seen. With none lost, two are assumed.
@@ -103,22 +112,31 @@ impl PathQuality {
         (self.samples() >= SAMPLES_MIN).then(|| self.one_way(LossCount::rate))
     }
 
-    /// Packets per second that the path carries, by the simplified model. `None` before it is known.
-    pub fn rate(&self, rtt: Option<Duration>) -> Option<f64> {
-        model(rtt?, self.loss()?)
+    /// Packets per second that the path carries, by the model. `None` before it is known.
+    pub fn rate(&self, rtt: Option<Duration>, least_timeout: Duration) -> Option<f64> {
+        model(rtt?, least_timeout, self.loss()?)
+    }
+
+    /// The same of the path that data may leave: what it carries at most.
+    pub fn held_rate(&self, rtt: Option<Duration>, least_timeout: Duration) -> Option<f64> {
+        self.loss()?;
+        model(rtt?, least_timeout, self.one_way(LossCount::rate_at_least))
     }
 
     /// The same of a path to which data may move. With few samples it is what the path carries at least.
-    pub fn promised_rate(&self, rtt: Option<Duration>) -> Option<f64> {
+    pub fn promised_rate(&self, rtt: Option<Duration>, least_timeout: Duration) -> Option<f64> {
         let is_judged = self.samples() >= CAUTIOUS_SAMPLES_MIN;
         let at_most = || is_judged.then(|| self.one_way(LossCount::rate_at_most));
-        model(rtt?, self.loss().or_else(at_most)?)
+        model(rtt?, least_timeout, self.loss().or_else(at_most)?)
     }
 }
 
-/// Packets per second (Padhye et al., simplified). `None` if nothing arrives.
-fn model(rtt: Duration, loss: f64) -> Option<f64> {
-    (loss < 1.0).then(|| (3.0 / (4.0 * loss)).sqrt() / rtt.as_secs_f64().max(1e-6))
+/// Packets per second (Padhye et al.). `None` if nothing arrives. Each packet is acknowledged (b = 1) once there are losses. A single loss is
+/// repaired without a timeout, so of Padhye's timeouts only the term of repeated losses is left.
+fn model(rtt: Duration, least_timeout: Duration, loss: f64) -> Option<f64> {
+    let in_windows = rtt.as_secs_f64().max(1e-6) * (2.0 * loss / 3.0).sqrt();
+    let in_timeouts = least_timeout.as_secs_f64() * 32.0 * loss.powi(3);
+    (loss < 1.0).then_some(1.0 / (in_windows + in_timeouts))
 }
 
 /// Whether a path that carries `other` packets per second is worth to move to for good from one that carries `primary`.
@@ -138,18 +156,20 @@ mod tests {
         quality
     }
 
-    /// Paper, section IV.2: with 90 ms and 5 % on the primary, an alternate of 210 ms pays only below 0.92 %.
+    /// What a path carries if this number of 1000 chunks is lost.
+    fn rate(lost: u32, rtt: Duration) -> Option<f64> {
+        data(1000, lost).rate(Some(rtt), 1000 * MS)
+    }
+
+    /// With 90 ms and 5 % on the primary, an alternate of 210 ms pays only below 1.2 %. The simplified model of the paper's section IV.2 says
+    /// 0.92 %; simulated transfers over it with 1 % are faster by a fifth.
     #[test]
     fn a_slower_path_pays_only_if_it_loses_much_less() {
-        let primary = data(1000, 50).rate(Some(90 * MS));
-        assert!(is_better(primary, data(1000, 0).rate(Some(210 * MS))));
-        assert!(is_better(primary, data(1000, 4).rate(Some(210 * MS))));
-        assert!(
-            !is_better(primary, data(1000, 9).rate(Some(210 * MS))),
-            "within the margin"
-        );
-        assert!(!is_better(primary, data(1000, 20).rate(Some(210 * MS))));
-        let faster = data(1000, 50).rate(Some(45 * MS));
+        let primary = rate(50, 90 * MS);
+        assert!(is_better(primary, rate(0, 210 * MS)) && is_better(primary, rate(10, 210 * MS)));
+        assert!(!is_better(primary, rate(13, 210 * MS)), "within the margin");
+        assert!(!is_better(primary, rate(20, 210 * MS)));
+        let faster = rate(50, 45 * MS);
         assert!(is_better(primary, faster) && !is_better(faster, primary));
     }
 
@@ -172,26 +192,24 @@ mod tests {
     #[test]
     fn nothing_is_judged_without_samples() {
         assert_eq!(data(99, 1).loss(), None);
-        assert!(!is_better(
-            data(1000, 50).rate(Some(90 * MS)),
-            data(99, 0).rate(Some(90 * MS))
-        ));
-        assert_eq!(data(1000, 1).rate(None), None);
+        let few = data(99, 0).rate(Some(90 * MS), 1000 * MS);
+        assert!(!is_better(rate(50, 90 * MS), few));
+        assert_eq!(data(1000, 1).rate(None, 1000 * MS), None);
     }
 
     /// With 10 % on the primary, 25 answered heartbeats are enough. Two lost ones among them are not.
     #[test]
     fn a_much_better_path_is_recognised_early() {
-        let primary = data(1000, 100).rate(Some(90 * MS));
+        let primary = rate(100, 90 * MS);
         let heartbeats = |sent, lost| {
             let mut quality = PathQuality::default();
             quality.heartbeats.add(sent, lost);
-            quality.promised_rate(Some(90 * MS))
+            quality.promised_rate(Some(90 * MS), 1000 * MS)
         };
         assert_eq!(heartbeats(19, 0), None);
         assert!(is_better(primary, heartbeats(25, 0)));
         assert!(!is_better(primary, heartbeats(25, 2)));
-        assert!(!is_better(data(1000, 20).rate(Some(90 * MS)), heartbeats(25, 0)));
+        assert!(!is_better(rate(20, 90 * MS), heartbeats(25, 0)));
         assert_eq!(heartbeats(20, 20), None);
     }
 
@@ -205,7 +223,7 @@ mod tests {
     #[test]
     fn old_samples_fade() {
         let mut quality = data(1000, 500);
-        for _ in 0..200 {
+        for _ in 0..800 {
             quality.data.add(100, 1);
         }
         assert!((quality.loss().expect("samples") - 0.01).abs() < 1e-6);
