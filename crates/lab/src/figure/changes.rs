@@ -298,12 +298,7 @@ const CHANGES: &[ScenarioChange] = &[
         &["caro-5a"],
     ),
     ("caro-times-90-90", SHORT.0, SHORT.1, &["caro-5b", "caro-5c"]),
-    (
-        "caro-times-90-1040",
-        "{ delay = 0.5 }]",
-        NARROW,
-        &["caro-6a"],
-    ),
+    ("caro-times-90-1040", "{ delay = 0.5 }]", NARROW, &["caro-6a"]),
     ("caro-permanent-90-90", "dormant-hop", "proposed", &["caro-10a"]),
     (
         "caro-permanent-90-90",
