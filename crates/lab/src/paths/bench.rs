@@ -19,7 +19,7 @@ use crate::run::{LabOutcome, conclude, in_memory};
 use crate::teardown::Teardown;
 
 /// The program of the other SCTP stack.
-const USRSCTP: &str = include_str!("../../../linux/tests/support/usrsctp_peer.c");
+const USRSCTP: &str = include_str!("../../../linux/tests/kernel/support/usrsctp_peer.c");
 /// Time for one transfer.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Bytes of a message.

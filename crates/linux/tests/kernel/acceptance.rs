@@ -5,8 +5,6 @@
 //! of the socket must be the one that the core believes. The client's segments are drawn from a seed. A disagreement is
 //! reported with the shortest talk that shows it.
 
-mod support;
-
 use std::cell::Cell;
 use std::fmt::Debug;
 use std::fs;
@@ -23,9 +21,9 @@ use proto::restart::http::Rules;
 use proto::{Instant, Seq};
 use socket2::SockRef;
 
-use support::lan::{LanHost, is_root};
-use support::socket::{TcpState, abort_on_close, set_tcp, tcp_state, use_cubic};
-use support::tun::Tun;
+use crate::support::lan::{LanHost, is_root};
+use crate::support::socket::{TcpState, abort_on_close, set_tcp, tcp_state, use_cubic};
+use crate::support::tun::Tun;
 
 /// Number of talks that are compared. The environment variable SEEDS=N sets another number; SEED=N compares the talk of seed N only.
 const SEEDS: u64 = 3000;

@@ -1,8 +1,6 @@
 //! A takeover in each state of a connection. Each test then uses the connection until its end. docs/takeover.md has the whole list.
 //! Takeovers in plain transfers, with closed windows, and after one side's FIN are in `restore.rs`.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -14,13 +12,13 @@ use proto::packet::{Flags, Segment, TcpOptions};
 use socket2::{SockRef, TcpKeepalive};
 use steadfast_linux::raw::RawSender;
 
-use support::eventually;
-use support::fields::{DIFFER, ENDING, IN_FLIGHT, MAY_DIFFER, differences};
-use support::lan::{Family, accept};
-use support::scene::{Offer, WireScene};
-use support::socket::{tcp_info, tcp_state};
-use support::takeover::take_over;
-use support::talk::Talk;
+use crate::support::eventually;
+use crate::support::fields::{DIFFER, ENDING, IN_FLIGHT, MAY_DIFFER, differences};
+use crate::support::lan::{Family, accept};
+use crate::support::scene::{Offer, WireScene};
+use crate::support::socket::{tcp_info, tcp_state};
+use crate::support::takeover::take_over;
+use crate::support::talk::Talk;
 
 /// TCP states as in TCP_INFO (`net/tcp_states.h`).
 mod state {

@@ -1,7 +1,5 @@
 //! The wire on the real kernel: it loads, leaves nothing behind, and logs every packet, byte for byte, before it releases it.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::sync::Barrier;
@@ -11,13 +9,13 @@ use proto::action::Gate;
 use proto::packet::{Flags, Segment, TcpOptions};
 use steadfast_linux::wire::{PIN_ROOT, Record, Wire, WireOptions, WireService};
 
-use support::frame::FrameTap;
-use support::lan::{Family, Lan, LanHost, is_root};
-use support::log::LogThread;
-use support::scene::say;
-use support::socket::tcp_info;
-use support::wire_on::{WireOn, options};
-use support::{assert_same_stream, eventually, stream};
+use crate::support::frame::FrameTap;
+use crate::support::lan::{Family, Lan, LanHost, is_root};
+use crate::support::log::LogThread;
+use crate::support::scene::say;
+use crate::support::socket::tcp_info;
+use crate::support::wire_on::{WireOn, options};
+use crate::support::{assert_same_stream, eventually, stream};
 
 const MEGABYTE: usize = 1 << 20;
 

@@ -1,7 +1,5 @@
 //! A server loses its power in the middle of a transfer. Its connection continues, byte for byte, on a socket that is made from the log.
 
-mod support;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use proto::connection::OutputEnd;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use support::fields::{ENDING, IN_FLIGHT};
-use support::lan::{Family, accept, patient};
-use support::scene::{Offer, WireScene, say};
-use support::socket::{pace, set_tcp, tcp_info};
-use support::{PATIENCE, assert_same_stream, eventually, stream};
+use crate::support::fields::{ENDING, IN_FLIGHT};
+use crate::support::lan::{Family, accept, patient};
+use crate::support::scene::{Offer, WireScene, say};
+use crate::support::socket::{pace, set_tcp, tcp_info};
+use crate::support::{PATIENCE, assert_same_stream, eventually, stream};
 
 const MEGABYTE: usize = 1 << 20;
 /// TCPI_OPT_TIMESTAMPS.

@@ -1,7 +1,5 @@
 //! A client that is not Linux: smoltcp, in this process, behind a router, through a takeover.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,13 +12,13 @@ use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr};
 
-use support::lan::{Family, Lan, accept};
-use support::log::LogThread;
-use support::socket::{set_tcp, tcp_info};
-use support::takeover::take_over;
-use support::tun::Tun;
-use support::wire_on::{WireOn, options};
-use support::{PATIENCE, assert_same_stream, eventually, stream};
+use crate::support::lan::{Family, Lan, accept};
+use crate::support::log::LogThread;
+use crate::support::socket::{set_tcp, tcp_info};
+use crate::support::takeover::take_over;
+use crate::support::tun::Tun;
+use crate::support::wire_on::{WireOn, options};
+use crate::support::{PATIENCE, assert_same_stream, eventually, stream};
 
 const MEGABYTE: usize = 1 << 20;
 /// Bytes in flight at the takeover: less than any window.

@@ -1,14 +1,12 @@
 //! Against another stack: usrsctp (FreeBSD's, in user space) as client and as server. Its program is `support/usrsctp_peer.c`.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use proto::sctp::association::{AssociationEvent, CloseReason};
 
-use support::lan::{Family, LanHost};
-use support::sctp::{MESSAGE, PORT, TwoCables, UDP_PORT, WireEnd, addresses, run};
+use crate::support::lan::{Family, LanHost};
+use crate::support::sctp::{MESSAGE, PORT, TwoCables, UDP_PORT, WireEnd, addresses, run};
 
 /// Bytes of a transfer.
 const BYTES: u64 = 8_000_000;
@@ -22,7 +20,7 @@ enum Trouble {
 
 /// usrsctp's program. `None` if this machine cannot compile it.
 fn program() -> Option<tempfile::TempPath> {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/usrsctp_peer.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/support/usrsctp_peer.c");
     let path = tempfile::NamedTempFile::new().expect("a file").into_temp_path();
     let compiled = Command::new("cc")
         .args(["-O2", "-o"])

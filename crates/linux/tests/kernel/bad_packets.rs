@@ -1,8 +1,6 @@
 //! Invalid packets, and rare but valid ones. Each is treated as the primary's kernel would treat it, is counted, and disturbs
 //! no connection.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -11,16 +9,16 @@ use proto::action::Gate;
 use proto::packet::{Flags, Malformed, Segment};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use support::bystander::Bystander;
-use support::frame::{
+use crate::support::bystander::Bystander;
+use crate::support::frame::{
     DESTINATION_OPTIONS, FRAGMENT, FrameTap, HOP_BY_HOP, NO_ROUTE, PADDING, ROUTING, fix_ipv4_header, fold,
     fragment_header, icmp_error, set_checksum, with_extension, with_extensions,
 };
-use support::lan::{Family, Lan, LanHost};
-use support::log::LogThread;
-use support::socket::tcp_info;
-use support::wire_on::{WireOn, options};
-use support::{PATIENCE, assert_same_stream, eventually, stream};
+use crate::support::lan::{Family, Lan, LanHost};
+use crate::support::log::LogThread;
+use crate::support::socket::tcp_info;
+use crate::support::wire_on::{WireOn, options};
+use crate::support::{PATIENCE, assert_same_stream, eventually, stream};
 
 /// The LAN with the wire on the backup, and a connection through it without timestamps, which makes forging easier.
 struct BadPacketScene {

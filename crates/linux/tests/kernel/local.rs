@@ -1,7 +1,5 @@
 //! Clients that run on the nodes themselves. Their connections are logged and taken over like all others, or are refused.
 
-mod support;
-
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
@@ -10,12 +8,12 @@ use proto::action::Gate;
 use socket2::{Domain, Socket, Type};
 use steadfast_linux::wire::{FilterWatch, LOOPBACK};
 
-use support::bystander::Bystander;
-use support::eventually;
-use support::lan::{Family, Lan, LanHost};
-use support::log::LogThread;
-use support::takeover::take_over;
-use support::wire_on::{WireOn, options};
+use crate::support::bystander::Bystander;
+use crate::support::eventually;
+use crate::support::lan::{Family, Lan, LanHost};
+use crate::support::log::LogThread;
+use crate::support::takeover::take_over;
+use crate::support::wire_on::{WireOn, options};
 
 /// Size in bytes of a transfer that needs many segments.
 const MUCH: usize = 300_000;

@@ -1,7 +1,5 @@
 //! SCTP between two of ours on real sockets: UDP and raw IP, IPv4 and IPv6, a path that is cut, packets of strangers.
 
-mod support;
-
 use std::net::UdpSocket;
 use std::time::Duration;
 
@@ -11,8 +9,8 @@ use proto::sctp::chunk::{InitChunk, SctpChunk};
 use proto::sctp::packet::SctpPacket;
 use proto::sctp::{AssociationState, InitParameter, PathId, Tsn};
 
-use support::lan::Family;
-use support::sctp::{PORT, TwoCables, UDP_PORT, WireEnd, addresses, run};
+use crate::support::lan::Family;
+use crate::support::sctp::{PORT, TwoCables, UDP_PORT, WireEnd, addresses, run};
 
 fn transfer(net: &TwoCables, family: Family, udp_port: u16, bytes: u64) {
     let mut near = WireEnd::open(&net.near, 1, family, udp_port, |_| {});

@@ -1,7 +1,5 @@
 //! The edge's eBPF programs and their model in `proto` do the same with the same packets: same verdicts, packets, copies and counters.
 
-mod support;
-
 use std::net::IpAddr;
 
 use proto::edge::CopiedPackets;
@@ -13,11 +11,13 @@ use proto::edge::switch::EdgeStringMode;
 use steadfast_linux::clock;
 use steadfast_linux::edge::{EdgeCopies, EdgeStringPort, EdgeWirePlan, Rehearsed, SLOTS, Side, StringMode};
 
-use support::Random;
-use support::edge_on::{EdgeOn, edge_options, index_of, plan, port};
-use support::edge_packet::{ACK, FIN, HandMade, RST, SYN, TCP, UDP, scale};
-use support::frame::{DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, PADDING, fix_ipv4_header, with_extension};
-use support::lan::{LanHost, is_root};
+use crate::support::Random;
+use crate::support::edge_on::{EdgeOn, edge_options, index_of, plan, port};
+use crate::support::edge_packet::{ACK, FIN, HandMade, RST, SYN, TCP, UDP, scale};
+use crate::support::frame::{
+    DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, PADDING, fix_ipv4_header, with_extension,
+};
+use crate::support::lan::{LanHost, is_root};
 
 const STRINGS: usize = 3;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];

@@ -1,5 +1,4 @@
 //! Shared parts of the kernel tests: hosts in network namespaces, the wire's log as the agent reads it, frames made by hand.
-#![allow(dead_code)] // each test binary uses its part
 
 pub mod bystander;
 pub mod edge_net;

@@ -1,8 +1,6 @@
 //! Multipath TCP (RFC 8684), with real sockets on both ends. The primary's network refuses it, so both ends fall back to plain TCP. If a
 //! connection uses it nevertheless, the log notices that.
 
-mod support;
-
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use proto::action::Gate;
@@ -10,12 +8,12 @@ use proto::connection::{Protection, UnprotectedCause};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use steadfast_linux::network::{Network, NetworkPart, NetworkPlan, NetworkService};
 
-use support::eventually;
-use support::lan::{Family, Lan, LanHost, accept, patient};
-use support::log::LogThread;
-use support::takeover::take_over;
-use support::talk::Talk;
-use support::wire_on::{WireOn, options};
+use crate::support::eventually;
+use crate::support::lan::{Family, Lan, LanHost, accept, patient};
+use crate::support::log::LogThread;
+use crate::support::takeover::take_over;
+use crate::support::talk::Talk;
+use crate::support::wire_on::{WireOn, options};
 
 /// IPPROTO_MPTCP
 const MULTIPATH: i32 = 262;
@@ -42,7 +40,7 @@ fn connect(host: &LanHost, to: SocketAddr) -> TcpStream {
     let stream = host.run(|| {
         let socket = socket(to);
         socket
-            .connect_timeout(&to.into(), support::PATIENCE)
+            .connect_timeout(&to.into(), crate::support::PATIENCE)
             .expect("connect");
         TcpStream::from(socket)
     });

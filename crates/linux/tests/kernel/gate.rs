@@ -1,7 +1,5 @@
 //! Which node may speak for the VIP at which gate, and how a connection is switched from the log to its socket.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,15 +14,15 @@ use steadfast_linux::raw::RawSender;
 use steadfast_linux::repair::{Pool, RestoredSocket};
 use steadfast_linux::wire::{MARK_SPEAK, REASONS, WireOptions, WireService};
 
-use support::frame::{
+use crate::support::frame::{
     DESTINATION_OPTIONS, FRAGMENT, FrameTap, PADDING, fix_ipv4_header, fragment_header, too_big,
     with_extension, with_extensions,
 };
-use support::lan::{Family, Lan, accept, patient};
-use support::log::LogThread;
-use support::socket::tcp_info;
-use support::wire_on::{WireOn, options, services};
-use support::{assert_same_stream, eventually, stay_on_this_cpu, stream};
+use crate::support::lan::{Family, Lan, accept, patient};
+use crate::support::log::LogThread;
+use crate::support::socket::tcp_info;
+use crate::support::wire_on::{WireOn, options, services};
+use crate::support::{assert_same_stream, eventually, stay_on_this_cpu, stream};
 
 /// Sequence numbers that identify the packets at the backup's wire in [`fates`].
 const CLIENTS: u32 = 1;

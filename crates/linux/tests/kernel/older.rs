@@ -1,8 +1,6 @@
 //! Connections that are older than the log. The primary's kernel tells the terms of their handshakes. Once a connection is learnt, it
 //! can be continued as if it had been logged from its beginning.
 
-mod support;
-
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -24,12 +22,12 @@ use steadfast_linux::raw::RawSender;
 use steadfast_linux::repair::{Pool, RestoredSocket, offered_window};
 use steadfast_linux::wire::{self, Record, Rings, checksum_of};
 
-use support::lan::{Family, Lan, LanHost, accept, patient};
-use support::log::LogThread;
-use support::scene::{Offer, say};
-use support::socket::{set_tcp, tcp_info};
-use support::wire_on::{WireOn, options};
-use support::{assert_same_stream, eventually, stream};
+use crate::support::lan::{Family, Lan, LanHost, accept, patient};
+use crate::support::log::LogThread;
+use crate::support::scene::{Offer, say};
+use crate::support::socket::{set_tcp, tcp_info};
+use crate::support::wire_on::{WireOn, options};
+use crate::support::{assert_same_stream, eventually, stream};
 
 fn offer(client: &LanHost, offer: Offer) {
     for (name, on) in [

@@ -1,7 +1,5 @@
 //! The kernel's FIN and RST for a process that died do not reach the client. Those of an ordinary end do.
 
-mod support;
-
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -14,11 +12,11 @@ use proto::action::Gate;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use steadfast_linux::network::sockets;
 
-use support::frame::FrameTap;
-use support::lan::{Family, Lan, LanHost};
-use support::log::LogThread;
-use support::wire_on::{WireOn, options};
-use support::{assert_same_stream, eventually, stream};
+use crate::support::frame::FrameTap;
+use crate::support::lan::{Family, Lan, LanHost};
+use crate::support::log::LogThread;
+use crate::support::wire_on::{WireOn, options};
+use crate::support::{assert_same_stream, eventually, stream};
 
 const ADDRESS: &str = "STEADFAST_TEST_SERVER";
 const PROTOCOL: &str = "STEADFAST_TEST_PROTOCOL";
@@ -101,7 +99,7 @@ impl ServerChild {
         let mut child = host
             .run(|| {
                 Command::new(std::env::current_exe().expect("this binary"))
-                    .args(["--ignored", "--exact", "server_process", "--nocapture"])
+                    .args(["--ignored", "--exact", "death::server_process", "--nocapture"])
                     .env(ADDRESS, address.to_string())
                     .env(PROTOCOL, i32::from(protocol).to_string())
                     .stdin(Stdio::piped())

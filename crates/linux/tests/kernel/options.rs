@@ -1,7 +1,5 @@
 //! Takeovers of connections with every combination of TCP options, and the treatment of options that are not carried over.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
@@ -14,16 +12,16 @@ use proto::{Instant, Seq};
 use socket2::{Domain, Protocol, Socket, Type};
 use steadfast_linux::repair::{Pool, RestoredSocket};
 
-use support::frame::{FrameTap, fix_ipv4_header, with_tcp_options};
-use support::lan::{Family, Lan, LanHost, accept, is_root, patient};
-use support::log::LogThread;
-use support::scene::{Offer, WireScene, say};
-use support::socket::{set_tcp, tcp_info};
-use support::takeover::take_over;
-use support::talk::Talk;
-use support::tun::Tun;
-use support::wire_on::{WireOn, options};
-use support::{PATIENCE, Random, eventually};
+use crate::support::frame::{FrameTap, fix_ipv4_header, with_tcp_options};
+use crate::support::lan::{Family, Lan, LanHost, accept, is_root, patient};
+use crate::support::log::LogThread;
+use crate::support::scene::{Offer, WireScene, say};
+use crate::support::socket::{set_tcp, tcp_info};
+use crate::support::takeover::take_over;
+use crate::support::talk::Talk;
+use crate::support::tun::Tun;
+use crate::support::wire_on::{WireOn, options};
+use crate::support::{PATIENCE, Random, eventually};
 
 /// TCP_INFO's flags (`linux/tcp.h`).
 const TIMESTAMPS: u8 = 1;
@@ -38,7 +36,7 @@ const SEGMENT_SIZES: [u16; 4] = [536, 1220, 1460, 8960];
 const TIMESTAMPS_LEN: u32 = 12;
 
 /// Sets the options that the client's kernel offers from now on.
-fn offer(client: &support::lan::LanHost, offered: u8) {
+fn offer(client: &crate::support::lan::LanHost, offered: u8) {
     for (name, option) in [
         ("timestamps", TIMESTAMPS),
         ("sack", SACK),

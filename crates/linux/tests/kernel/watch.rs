@@ -1,17 +1,15 @@
 //! `FilterWatch` notices removed filters, and `Wire::reattach` puts them back.
 
-mod support;
-
 use std::process::Command;
 
 use proto::action::Gate;
 use steadfast_linux::wire::FilterWatch;
 
-use support::bystander::Bystander;
-use support::eventually;
-use support::lan::{Family, Lan, LanHost};
-use support::log::LogThread;
-use support::wire_on::{WireOn, options};
+use crate::support::bystander::Bystander;
+use crate::support::eventually;
+use crate::support::lan::{Family, Lan, LanHost};
+use crate::support::log::LogThread;
+use crate::support::wire_on::{WireOn, options};
 
 fn tc(host: &LanHost, arguments: &str) {
     let output = host.run(|| {

@@ -1,7 +1,5 @@
 //! The edge's data path forwards real connections between network namespaces, through two edges and two nodes.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::process::Command;
@@ -11,12 +9,12 @@ use proto::edge::cache::CachePolicy;
 use steadfast_linux::edge::{EdgeWire, Injector, StringMode, is_edge_left_behind};
 use steadfast_linux::wire::WireError;
 
-use support::edge_net::{EdgeNet, at};
-use support::edge_on::{EdgeOn, edge_options, index_of};
-use support::edge_packet::HandMade;
-use support::lan::Family;
-use support::socket::tcp_info;
-use support::{PATIENCE, assert_same_stream, eventually, stream};
+use crate::support::edge_net::{EdgeNet, at};
+use crate::support::edge_on::{EdgeOn, edge_options, index_of};
+use crate::support::edge_packet::HandMade;
+use crate::support::lan::Family;
+use crate::support::socket::tcp_info;
+use crate::support::{PATIENCE, assert_same_stream, eventually, stream};
 
 /// Sends `len` bytes in both directions at the same time and checks that they arrive.
 fn transfer((client, server): &(TcpStream, TcpStream), len: usize) {

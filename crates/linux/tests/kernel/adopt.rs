@@ -1,7 +1,5 @@
 //! An agent dies, and another agent adopts its wire. No packet passes unlogged, and no packet is logged twice.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -9,11 +7,11 @@ use std::path::Path;
 use proto::action::Gate;
 use steadfast_linux::wire::{PIN_ROOT, Wire, WireError, WireOptions, WireService};
 
-use support::bystander::Bystander;
-use support::lan::{Family, Lan};
-use support::log::LogThread;
-use support::wire_on::{WireOn, options, services};
-use support::{assert_same_stream, eventually, stream};
+use crate::support::bystander::Bystander;
+use crate::support::lan::{Family, Lan};
+use crate::support::log::LogThread;
+use crate::support::wire_on::{WireOn, options, services};
+use crate::support::{assert_same_stream, eventually, stream};
 
 const BYTES: usize = 24 << 20;
 

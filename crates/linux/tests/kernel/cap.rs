@@ -1,8 +1,6 @@
 //! Slowed clients, on the real kernel. No segment to a slowed client offers more than its cap, except what was offered before. No offer is
 //! taken back. The client continues as soon as the cap is raised.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -12,11 +10,11 @@ use proto::{Offset, Seq, takeover};
 use steadfast_linux::clock;
 use steadfast_linux::raw::RawSender;
 
-use support::frame::FrameTap;
-use support::lan::{Family, Lan};
-use support::log::LogThread;
-use support::wire_on::{WireOn, options};
-use support::{assert_same_stream, eventually, stream};
+use crate::support::frame::FrameTap;
+use crate::support::lan::{Family, Lan};
+use crate::support::log::LogThread;
+use crate::support::wire_on::{WireOn, options};
+use crate::support::{assert_same_stream, eventually, stream};
 
 const MEGABYTE: usize = 1 << 20;
 /// Bytes by which the cap is raised each time.

@@ -1,8 +1,6 @@
 //! A flood of SYNs or other segments from clients that do not exist, beside a protected connection. The flood does not disturb the
 //! connection, and its cost is bounded.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,13 +12,13 @@ use proto::table::{HANDSHAKES_MAX, PENDING_MAX};
 use socket2::SockFilter;
 use steadfast_linux::wire::Record;
 
-use support::bystander::Bystander;
-use support::frame::FrameTap;
-use support::lan::{Family, Lan};
-use support::log::LogThread;
-use support::takeover::take_over;
-use support::wire_on::{WireOn, options};
-use support::{assert_same_stream, eventually};
+use crate::support::bystander::Bystander;
+use crate::support::frame::FrameTap;
+use crate::support::lan::{Family, Lan};
+use crate::support::log::LogThread;
+use crate::support::takeover::take_over;
+use crate::support::wire_on::{WireOn, options};
+use crate::support::{assert_same_stream, eventually};
 
 /// Number of segments in a flood, each from another client.
 const FLOOD: u32 = 200_000;

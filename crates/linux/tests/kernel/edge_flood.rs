@@ -1,8 +1,6 @@
 //! A flood of SYNs from clients that do not exist, beside established connections, through real edges. The table of flows and the ring are
 //! bounded, and the least recently used flow goes first.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream};
 
@@ -10,11 +8,11 @@ use proto::edge::CopiedPackets;
 use proto::edge::cache::CachePolicy;
 use steadfast_linux::edge::{EdgeWireOptions, Injector};
 
-use support::edge_net::{EdgeNet, at};
-use support::edge_on::{edge_options, index_of};
-use support::edge_packet::{HandMade, RST, SYN, TCP, scale};
-use support::eventually;
-use support::lan::Family;
+use crate::support::edge_net::{EdgeNet, at};
+use crate::support::edge_on::{edge_options, index_of};
+use crate::support::edge_packet::{HandMade, RST, SYN, TCP, scale};
+use crate::support::eventually;
+use crate::support::lan::Family;
 
 /// Number of flows for which the table has room.
 const FLOWS_MAX: u32 = 8192;

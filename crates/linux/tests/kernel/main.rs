@@ -1,0 +1,24 @@
+//! The tests on the real kernel in one program, which is linked once. `cargo test -p steadfast-linux --test kernel restore::` runs one file.
+
+mod acceptance;
+mod adopt;
+mod bad_packets;
+mod cap;
+mod death;
+mod edge_flood;
+mod edge_forward;
+mod edge_model;
+mod flood;
+mod gate;
+mod local;
+mod multipath;
+mod older;
+mod options;
+mod restore;
+mod sctp_wire;
+mod stack;
+mod states;
+mod support;
+mod usrsctp;
+mod watch;
+mod wire;
