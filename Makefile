@@ -13,20 +13,21 @@ export PROFILE ?= release
 test test-long: export PROFILE = checked
 LAB = target/$(PROFILE)/steadfast-lab
 
-.PHONY: demo test test-long bench lint build install deps deps-build
+.PHONY: demo test test-long bench format lint build install deps deps-build
 
 demo: deps build
 	@$(LAB) demo --out out/demo
 
-test: deps lint build
+# scripts/test lints, beside the tests.
+test: deps format build
 	@scripts/test quick
 
-test-long: deps lint build
+test-long: deps format build
 	@scripts/test long
 
 bench: deps build
 	@! command -v ns >/dev/null || $(LAB) bench sim
-	@$(LAB) bench pair; pair=$$?; $(LAB) bench scale --saturate 1; scale=$$?; $(LAB) bench edge || scale=$$?; \
+	@$(LAB) bench pair; pair=$$?; $(LAB) bench scale --saturate 1; scale=$$?; $(LAB) bench edge || scale=$$?; $(LAB) bench paths || scale=$$?; \
 		for way in "" "--rtt 20"; do \
 			$(LAB) crash --measure --connections 10500 --workload request --repeat 3 $$way || scale=$$?; \
 		done; \
@@ -34,10 +35,12 @@ bench: deps build
 			$(LAB) crash --measure --fault cut-service-path --links 2 --node $$node --workload request --repeat 5 || scale=$$?; \
 		done; exit $$((pair | scale))
 
-lint: deps-build
+format:
 	cargo fmt --all --check
-	cargo clippy --quiet --profile $(PROFILE) --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --quiet --profile $(PROFILE) --workspace --no-deps --document-private-items
+
+lint: deps-build format
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --quiet --workspace --no-deps --document-private-items
 
 build: deps-build
 	cargo build --profile $(PROFILE) --workspace --bins
@@ -65,4 +68,5 @@ install: build
 	install -D -m 644 crates/cli/steadfast.toml $(DESTDIR)$(PREFIX)/share/doc/steadfast/steadfast.toml
 	install -D -m 644 docs/operating.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/operating.md
 	install -D -m 644 docs/edge-guide.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/edge-guide.md
+	install -D -m 644 docs/tunnel-guide.md $(DESTDIR)$(PREFIX)/share/doc/steadfast/tunnel-guide.md
 	install -D -m 755 packaging/examples/redis-state-sync $(DESTDIR)$(PREFIX)/share/doc/steadfast/examples/redis-state-sync

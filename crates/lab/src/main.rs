@@ -83,6 +83,9 @@ enum LabCommand {
     /// One end of an association, for `bench paths`
     #[command(name = "sctp-peer", hide = true)]
     SctpPeer(paths::peer::SctpPeerOptions),
+    /// One end of a TCP connection, for `bench paths`.
+    #[command(name = "tcp-peer", hide = true)]
+    TcpPeer(paths::tcp::TcpPeerOptions),
     Programs(programs::ProgramsOptions),
     Replay(swarm::ReplayOptions),
     Swarm(swarm::SwarmOptions),
@@ -153,6 +156,7 @@ fn main() -> ExitCode {
         LabCommand::Network(options) => net::hold::run(&options),
         LabCommand::PathsCut(options) => paths::cut::run(&options),
         LabCommand::SctpPeer(options) => paths::peer::main(&options).map(|()| LabOutcome::Held),
+        LabCommand::TcpPeer(options) => paths::tcp::main(&options).map(|()| LabOutcome::Held),
         LabCommand::Programs(options) => run::run(&options),
         LabCommand::Split(options) => run::run(&options),
         LabCommand::Fence(options) => fence::fence(&options).map(|()| LabOutcome::Held),

@@ -138,6 +138,20 @@ pub fn keep_freed_memory() {
 const KEPT_MAX: libc::c_int = 256 << 20;
 const TOP_PAD: libc::c_int = 1 << 20;
 
+/// Fills a slice with random bytes of the kernel.
+///
+/// # Errors
+/// If the kernel gives none.
+pub fn fill_random(bytes: &mut [u8]) -> io::Result<()> {
+    // SAFETY: the kernel writes at most as many bytes as the slice has.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    match usize::try_from(got) {
+        Ok(got) if got == bytes.len() => Ok(()),
+        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
 /// A number that nobody outside can guess.
 pub fn random_seed() -> usize {
     use std::hash::{BuildHasher, RandomState};

@@ -5,10 +5,11 @@ mod support;
 use std::net::UdpSocket;
 use std::time::Duration;
 
+use bytes::Bytes;
 use proto::sctp::association::CloseReason;
-use proto::sctp::chunk::SctpChunk;
+use proto::sctp::chunk::{InitChunk, SctpChunk};
 use proto::sctp::packet::SctpPacket;
-use proto::sctp::{AssociationState, PathId};
+use proto::sctp::{AssociationState, InitParameter, PathId, Tsn};
 
 use support::lan::Family;
 use support::sctp::{PORT, TwoCables, UDP_PORT, WireEnd, addresses, run};
@@ -168,4 +169,113 @@ fn a_watched_path_is_left_within_fifty_milliseconds() {
     let association = near.association().expect("it goes on");
     assert_eq!(association.current(), PathId(1));
     eprintln!("longest gap {:?}", far.longest_gap);
+}
+
+/// A stranger's program on the near host, at another UDP port and another SCTP port than the association's.
+struct WireStranger(UdpSocket);
+
+impl WireStranger {
+    const PORT: u16 = 6000;
+
+    fn new(net: &TwoCables) -> Self {
+        let socket = net.near.run(|| UdpSocket::bind("10.1.0.1:7777"));
+        let socket = socket.expect("a socket");
+        socket
+            .set_read_timeout(Some(Duration::from_millis(10)))
+            .expect("a timeout");
+        Self(socket)
+    }
+
+    fn send(&self, tag: u32, chunk: SctpChunk) {
+        let packet = SctpPacket {
+            source_port: Self::PORT,
+            destination_port: PORT,
+            tag,
+            chunks: vec![chunk],
+        };
+        let to = (addresses(Family::V4, 2)[0], UDP_PORT);
+        self.0.send_to(&packet.emit(), to).expect("sent");
+    }
+
+    fn call(&self, tag: u32) {
+        let init = InitChunk {
+            tag,
+            window: 100_000,
+            outbound_streams: 1,
+            inbound_streams: 1,
+            first_tsn: Tsn(1),
+            parameters: Vec::new(),
+        };
+        self.send(0, SctpChunk::Init(Box::new(init)));
+    }
+
+    /// The next packet that has arrived.
+    fn receive(&self) -> Option<SctpPacket> {
+        let mut buffer = [0; 2000];
+        let length = self.0.recv(&mut buffer).ok()?;
+        SctpPacket::parse(&Bytes::copy_from_slice(&buffer[..length])).ok()
+    }
+}
+
+#[test]
+fn a_flood_of_calls_and_replayed_cookies_cost_no_state() {
+    const FLOOD: u64 = 20_000;
+    let Some(net) = TwoCables::new("a_flood_of_calls_and_replayed_cookies_cost_no_state") else {
+        return;
+    };
+    let mut far = WireEnd::open(&net.far, 2, Family::V4, UDP_PORT, |_| {});
+    let stranger = WireStranger::new(&net);
+    for tag in 1..=FLOOD {
+        stranger.call(tag as u32);
+        if tag % 50 == 0 {
+            far.turn();
+        }
+    }
+    run("the calls are answered", &mut [&mut far], |ends| {
+        let counts = ends[0].wire.endpoint.counts();
+        counts.inits == FLOOD && ends[0].wire.counts().received == FLOOD
+    });
+    assert!(far.wire.endpoint.is_empty(), "a call leaves nothing behind");
+    // The stranger is at its own address, so it can take a cookie and use it once.
+    let (mut tag, mut cookie) = (0, None);
+    run("an INIT ACK", &mut [&mut far], |_| {
+        stranger.call(77);
+        if let Some(packet) = stranger.receive()
+            && packet.tag == 77
+            && let Some(SctpChunk::InitAck(init)) = packet.chunks.first()
+        {
+            tag = init.tag;
+            cookie = init.parameters.iter().find_map(|parameter| match parameter {
+                InitParameter::StateCookie(cookie) => Some(cookie.clone()),
+                _ => None,
+            });
+        }
+        cookie.is_some()
+    });
+    let cookie = cookie.expect("waited for");
+    let mut forged = cookie.to_vec();
+    forged[10] ^= 1;
+    stranger.send(tag, SctpChunk::CookieEcho(forged.into()));
+    stranger.send(tag ^ 1, SctpChunk::CookieEcho(cookie.clone()));
+    run("forged cookies are counted", &mut [&mut far], |ends| {
+        ends[0].wire.endpoint.counts().forged_cookies == 2
+    });
+    assert!(far.wire.endpoint.is_empty());
+    stranger.send(tag, SctpChunk::CookieEcho(cookie.clone()));
+    run("an association", &mut [&mut far], |ends| {
+        ends[0].wire.endpoint.len() == 1
+    });
+    let causes = Vec::new();
+    let is_reflected = false;
+    stranger.send(tag, SctpChunk::Abort { is_reflected, causes });
+    run("its end", &mut [&mut far], |ends| {
+        ends[0].wire.endpoint.is_empty()
+    });
+    for _ in 0..100 {
+        stranger.send(tag, SctpChunk::CookieEcho(cookie.clone()));
+    }
+    run("replayed cookies are counted", &mut [&mut far], |ends| {
+        ends[0].wire.endpoint.counts().replayed_cookies == 100
+    });
+    assert!(far.wire.endpoint.is_empty(), "a replay makes no association");
 }

@@ -9,6 +9,7 @@ pub mod accept;
 pub mod action;
 pub mod application;
 pub mod census;
+pub mod channel;
 mod claim;
 mod clients;
 pub mod connection;

@@ -67,7 +67,7 @@ pub(super) enum Command {
     /// One end opens connections (`--listen`, `--to`), the other one serves them (`--forward`). All connections share one SCTP association
     /// over all paths, so a cut path costs no connection. Without a key, only loopback addresses are allowed.
     Tunnel(TunnelOptions),
-    /// Check the configuration of a node or of an edge against this machine and its network, and change nothing
+    /// Check the configuration of a node, an edge or a tunnel against this machine and its network, and change nothing
     CheckConfig {
         #[command(flatten)]
         config: ConfigFile,
@@ -82,7 +82,7 @@ pub(super) enum Command {
     ///
     /// For each service: the node's state (joining, primary, claiming, returning, backup, taking over, sole, standby), why it is simplex,
     /// the application's health, connections by protection with the reasons, log size and limits, lag, ring fill, lease,
-    /// takeovers and counters. For an edge: its strings and what the data path counted. The backup is the one that knows the connections.
+    /// takeovers and counters. For an edge: its strings and what the data path counted. For a tunnel: its paths and connections. The backup is the one that knows the connections.
     /// The configuration's `[metrics]` table gives most of it to Prometheus; what it leaves out is in docs/operating.md.
     Status {
         #[command(flatten)]
@@ -196,6 +196,9 @@ pub(super) struct TunnelOptions {
     /// File with the key that both ends share (openssl rand -hex 32)
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
+    /// The tunnel's name on this host, for `steadfast status --node NAME`
+    #[arg(long, value_name = "NAME", conflicts_with = "config")]
+    pub name: Option<String>,
     /// The service's name, the same at both ends
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub service: String,

@@ -23,6 +23,7 @@ use clap::Parser as _;
 
 use crate::config::EdgeSettings;
 use crate::daemon::RecordingTarget;
+use crate::tunnel::TunnelFile;
 use cli::{Cli, Command};
 pub use program::Program;
 
@@ -56,6 +57,9 @@ pub fn main(program: &Program) -> ExitCode {
         // An edge does not ask for its peer, and its successor makes the same check.
         Command::CheckConfig { config, .. } if EdgeSettings::is_in(&config.config) => {
             edge::check(&config.config)
+        }
+        Command::CheckConfig { config, .. } if TunnelFile::is_in(&config.config) => {
+            tunnel::check(&config.config)
         }
         Command::CheckConfig {
             config,

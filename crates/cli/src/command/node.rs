@@ -7,6 +7,7 @@ use super::cli::NodeOption;
 use super::error::CommandError;
 use crate::config::STATE_ROOT;
 use crate::config::{Config, EdgeSettings};
+use crate::tunnel::TunnelFile;
 
 /// A node of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,12 @@ impl NodeOption {
         if let Some(file) = &self.config {
             if EdgeSettings::is_in(file) {
                 let EdgeSettings { name, state_dir, .. } = EdgeSettings::load(file)?;
+                return Ok(LocalNode { name, state_dir });
+            }
+            if TunnelFile::is_in(file) {
+                let contents = TunnelFile::read(file).map_err(CommandError::Use)?;
+                let told = |error: String| CommandError::Use(format!("{}: {error}", file.display()));
+                let (name, state_dir) = contents.place().map_err(told)?;
                 return Ok(LocalNode { name, state_dir });
             }
             let node = Config::load(file)?.node;

@@ -33,6 +33,14 @@ pub(super) fn status(node: &NodeOption, json: bool) -> Result<(), CommandError> 
             super::edge::status_text(&status)
         });
     }
+    if crate::tunnel::is_tunnel(&state_dir) {
+        let status = control::tunnel_status(&state_dir).map_err(no_answer)?;
+        return print(&if json {
+            to_json(&status)
+        } else {
+            super::tunnel::status_text(&status)
+        });
+    }
     let status = control::status(&state_dir).map_err(no_answer)?;
     let now_ns = linux::clock::now().as_nanos();
     print(&if json {
@@ -174,7 +182,7 @@ fn peer_text(peer: &PeerStatus) -> String {
     format!("peer {} at {}: {alive}, {heard}{key}", peer.name, peer.address)
 }
 
-/// The links and the refused datagrams; empty if there is one link and no datagram was refused.
+/// The links, the channel and the refused datagrams; empty if there is one link, no channel, and no datagram was refused.
 fn links_text(peer: &PeerStatus) -> String {
     let mut text = String::new();
     if peer.links.len() > 1 {
@@ -187,6 +195,18 @@ fn links_text(peer: &PeerStatus) -> String {
         };
         let links: Vec<_> = peer.links.iter().map(link).collect();
         let _ = writeln!(text, "links: {}", links.join("; "));
+    }
+    if let Some(channel) = &peer.channel {
+        let away = channel.paths.iter().filter(|path| !path.usable);
+        let away: Vec<_> = away.map(|path| path.address.to_string()).collect();
+        let _ = match (channel.established, away.is_empty()) {
+            (false, _) => writeln!(text, "channel: NOT ESTABLISHED, messages are datagrams"),
+            (true, true) => writeln!(text, "channel: established, {} paths", channel.paths.len()),
+            (true, false) => {
+                let (paths, away) = (channel.paths.len(), away.join(", "));
+                writeln!(text, "channel: established, {paths} paths; no answer from {away}")
+            }
+        };
     }
     if !peer.refused.is_empty() {
         let refused = peer

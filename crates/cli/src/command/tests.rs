@@ -10,9 +10,9 @@ use super::show::lease_text;
 use super::*;
 use crate::config::NodeRole;
 use crate::control::{
-    ConnectionStatus, Connections, Lag, LeaseStatus, LinkStatus, NodeStatus, PeerStatus, ProtectionStatus,
-    RestoredConnections, RestoredStatus, RingStatus, RingsStatus, ServiceMode, ServiceStatus, StateSince,
-    StateSyncStatus, TakeoverStatus, samples,
+    ChannelPathStatus, ChannelStatus, ConnectionStatus, Connections, Lag, LeaseStatus, LinkStatus,
+    NodeStatus, PeerStatus, ProtectionStatus, RestoredConnections, RestoredStatus, RingStatus, RingsStatus,
+    ServiceMode, ServiceStatus, StateSince, StateSyncStatus, TakeoverStatus, samples,
 };
 
 #[test]
@@ -79,6 +79,43 @@ fn survivor() -> ServiceStatus {
         }),
         ..sample
     }
+}
+
+#[test]
+fn the_channel_and_its_broken_paths_are_shown() {
+    let path = |address: &str, usable| ChannelPathStatus {
+        address: address.parse().unwrap(),
+        usable,
+    };
+    let channel = |established, paths| ChannelStatus {
+        established,
+        associations: 1,
+        paths,
+        retransmissions: 0,
+    };
+    let shown = |channel| {
+        let peer = PeerStatus {
+            channel: Some(channel),
+            ..samples::peer()
+        };
+        let status = NodeStatus {
+            peer,
+            ..samples::status()
+        };
+        let text = show::status_text(&status, 0);
+        text.lines()
+            .find(|line| line.starts_with("channel"))
+            .map(str::to_owned)
+    };
+    let both = vec![path("10.0.0.3", true), path("10.1.0.3", false)];
+    assert_eq!(
+        shown(channel(true, both)).as_deref(),
+        Some("channel: established, 2 paths; no answer from 10.1.0.3")
+    );
+    assert_eq!(
+        shown(channel(false, vec![])).as_deref(),
+        Some("channel: NOT ESTABLISHED, messages are datagrams")
+    );
 }
 
 #[test]

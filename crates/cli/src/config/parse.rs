@@ -15,8 +15,8 @@ use super::table::{
 };
 use super::{
     AfterTakeover, Commit, Config, ConfigError, CutReplies, DetectorSettings, HealthSettings,
-    MetricsSettings, NodeSettings, OpaqueSetting, PeerSettings, PolicySetting, Problem, STATE_ROOT,
-    StateSyncSettings, arbiter, log, relations,
+    MetricsSettings, NodeSettings, OpaqueSetting, PeerSettings, PeerTransport, PolicySetting, Problem,
+    STATE_ROOT, StateSyncSettings, arbiter, log, relations,
 };
 
 /// The file's tables, and the only top-level key (`assume`).
@@ -151,6 +151,7 @@ fn peer(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<PeerSettin
     };
     let port = table.optional("port", integer(1..=65_535)).unwrap_or(PEER_PORT);
     let key_file = table.optional("key_file", arbiter::file);
+    let transport = table.optional("transport", text("\"datagrams\" or \"sctp\"", transport));
     table.end();
     let addresses = addresses?;
     Some(PeerSettings {
@@ -159,7 +160,16 @@ fn peer(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> Option<PeerSettin
         addresses,
         port: narrow(port),
         key_file,
+        transport: transport.unwrap_or_default(),
     })
+}
+
+fn transport(name: &str) -> Option<PeerTransport> {
+    match name {
+        "datagrams" => Some(PeerTransport::Datagrams),
+        "sctp" => Some(PeerTransport::Sctp),
+        _ => None,
+    }
 }
 
 /// The peer's addresses, each once.

@@ -64,6 +64,19 @@ pub struct PeerSettings {
     pub key_file: Option<PathBuf>,
     /// `port`: UDP, used by both nodes for heartbeats. Default 7400.
     pub port: u16,
+    /// `transport`: how questions and answers travel. Default: `datagrams`.
+    pub transport: PeerTransport,
+}
+
+/// `[peer] transport`. Heartbeats are datagrams over every link in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PeerTransport {
+    /// `datagrams`: each message once over every link. A node that gets no answer asks again.
+    #[default]
+    Datagrams,
+    /// `sctp`: each message over one link, in an SCTP association whose paths are the links. What a cut link loses is sent again over another
+    /// one. Both nodes need this value. While there is no association, messages are datagrams.
+    Sctp,
 }
 
 /// `[detector]`: when the peer is declared dead. Default: 4 heartbeats of 20 ms.

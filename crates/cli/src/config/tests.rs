@@ -259,6 +259,24 @@ fn places_are_lines_of_the_file() {
 }
 
 #[test]
+fn questions_may_travel_in_an_association() {
+    let chosen = |name: &str| format!("address = \"10.0.0.3\"\ntransport = {name:?}");
+    let transport = |text: &str| parse(text).unwrap().peer.transport;
+    assert_eq!(transport(SMALLEST), PeerTransport::Datagrams);
+    for (name, expected) in [
+        ("sctp", PeerTransport::Sctp),
+        ("datagrams", PeerTransport::Datagrams),
+    ] {
+        let text = SMALLEST.replace("address = \"10.0.0.3\"", &chosen(name));
+        assert_eq!(transport(&text), expected);
+    }
+    assert_one(
+        &with("address = \"10.0.0.3", &chosen("tcp")),
+        "7: peer.transport: is \"tcp\"; allowed: \"datagrams\" or \"sctp\"",
+    );
+}
+
+#[test]
 fn a_peer_may_have_several_addresses() {
     let links = SMALLEST.replace(
         "address = \"10.0.0.3\"",

@@ -9,7 +9,8 @@ use serde::de::DeserializeOwned;
 
 use super::line::LineStream;
 use super::{
-    Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response, RestoredConnections, socket,
+    Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response, RestoredConnections, TunnelStatus,
+    socket,
 };
 
 /// Timeout for the whole exchange. Longer than the node's own limit, so that the node's error arrives.
@@ -80,6 +81,14 @@ pub fn restored(state_dir: &Path) -> Result<RestoredConnections, ControlClientEr
 /// If there is no such edge, or it does not answer properly.
 pub fn edge_status(state_dir: &Path) -> Result<EdgeStatus, ControlClientError> {
     ask(state_dir, ControlRequest::Edge)
+}
+
+/// Asks the tunnel with this state directory for its status.
+///
+/// # Errors
+/// If there is no such tunnel, or it does not answer properly.
+pub fn tunnel_status(state_dir: &Path) -> Result<TunnelStatus, ControlClientError> {
+    ask(state_dir, ControlRequest::Tunnel)
 }
 
 /// Gives an order to the node with this state directory. The node has begun to carry it out when this returns.

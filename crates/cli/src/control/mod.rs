@@ -12,6 +12,7 @@ pub mod samples;
 mod server;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -24,9 +25,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{NodeRole, PolicySetting};
 
-pub use client::{ControlClientError, connections, edge_status, order, restored, status};
+pub use client::{ControlClientError, connections, edge_status, order, restored, status, tunnel_status};
 pub use edge::{CounterStatus, EdgeStatus, StringStatus};
 pub use server::{Asker, Call, CallReply, ControlServer, ControlServerError};
+pub use tunnel::{TunnelAssociationStatus, TunnelPathStatus, TunnelServiceStatus, TunnelStatus};
 
 /// The control socket of the node whose state directory is `state_dir`.
 pub fn socket(state_dir: &Path) -> PathBuf {
@@ -45,6 +47,8 @@ enum ControlRequest {
     Restored,
     /// Asks for the [`EdgeStatus`].
     Edge,
+    /// Asks for the [`TunnelStatus`].
+    Tunnel,
     /// Orders the node to do something.
     Order(Order),
 }
@@ -164,6 +168,31 @@ pub struct PeerStatus {
     pub links: Vec<LinkStatus>,
     /// Number of refused datagrams from these addresses, by reason. With several links, the reason `a copy` is usual.
     pub refused: BTreeMap<String, u64>,
+    /// The channel; `None` if questions and answers are datagrams (`[peer] transport`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub channel: Option<ChannelStatus>,
+}
+
+/// The SCTP association with the other node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChannelStatus {
+    /// Whether it is established. If not, questions and answers are datagrams.
+    pub established: bool,
+    /// Number of associations since the agent's start.
+    pub associations: u64,
+    /// Its paths.
+    pub paths: Vec<ChannelPathStatus>,
+    /// Packets with data that were sent again in this association.
+    pub retransmissions: u64,
+}
+
+/// A path of the channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChannelPathStatus {
+    /// The other node's address.
+    pub address: IpAddr,
+    /// Whether it answers.
+    pub usable: bool,
 }
 
 /// One link to the other node.

@@ -17,6 +17,7 @@ pub fn peer() -> PeerStatus {
             heard_age_ns: Some(20_000_000),
         }],
         refused: BTreeMap::from([("a copy".to_owned(), 4)]),
+        channel: None,
     }
 }
 
@@ -125,5 +126,50 @@ pub fn status() -> NodeStatus {
         },
         arbiter: ArbiterKind::Etcd,
         witness: Some(witness()),
+    }
+}
+
+/// A tunnel's opening end whose first path has failed.
+pub fn tunnel() -> TunnelStatus {
+    let path = |last: u8, state: &str| TunnelPathStatus {
+        address: [10, last, 0, 2].into(),
+        state: state.to_owned(),
+        current: state == "active",
+        rtt_ms: (state == "active").then_some(12.34),
+        rto_ms: 212.0,
+        window_bytes: 65_536,
+        mtu: 1500,
+        errors: 1,
+        failures: 2,
+        timeouts: 3,
+        retransmissions: 4,
+        lost_heartbeats: 5,
+        sent_bytes: 3 << 20,
+        received_bytes: 7_000,
+    };
+    TunnelStatus {
+        name: "north".to_owned(),
+        role: "opening".to_owned(),
+        sealed: true,
+        services: vec![TunnelServiceStatus {
+            name: "web".to_owned(),
+            address: "127.0.0.1:8080".parse().unwrap(),
+        }],
+        associations: vec![TunnelAssociationStatus {
+            ready: true,
+            connections: 7,
+            unacknowledged_bytes: 2048,
+            paths: vec![path(1, "failed"), path(2, "active")],
+        }],
+        connections_limit: 256,
+        opened: 1000,
+        reset: 20,
+        refused: 3,
+        sent_bytes: 5 << 20,
+        received_bytes: 6 << 20,
+        associations_ended: 1,
+        counters: [("malformed", 5), ("strays", 0)]
+            .map(|(name, count)| (name.to_owned(), count))
+            .into(),
     }
 }

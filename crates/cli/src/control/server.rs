@@ -17,7 +17,8 @@ use serde::Serialize;
 
 use super::line::LineStream;
 use super::{
-    Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response, RestoredConnections, socket,
+    Connections, ControlRequest, EdgeStatus, NodeStatus, Order, Response, RestoredConnections, TunnelStatus,
+    socket,
 };
 
 /// Timeout for a request and its answer on the socket.
@@ -52,6 +53,8 @@ pub enum Call {
     Restored(CallReply<RestoredConnections>),
     /// Asks for the status of an edge.
     Edge(CallReply<EdgeStatus>),
+    /// Asks for the status of a tunnel.
+    Tunnel(CallReply<TunnelStatus>),
     /// Gives an order; an error says why it is refused.
     Order(Order, CallReply<Result<(), String>>),
 }
@@ -119,6 +122,14 @@ impl Asker {
     /// As [`status`](Self::status).
     pub fn edge(&self) -> Result<EdgeStatus, String> {
         self.ask(Call::Edge)
+    }
+
+    /// The status of a tunnel.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    pub fn tunnel(&self) -> Result<TunnelStatus, String> {
+        self.ask(Call::Tunnel)
     }
 
     fn ask<T>(&self, call: impl FnOnce(CallReply<T>) -> Call) -> Result<T, String> {
@@ -234,6 +245,7 @@ fn serve(stream: UnixStream, asker: &Asker) -> io::Result<()> {
         Ok(ControlRequest::Connections) => answer(asker.connections()),
         Ok(ControlRequest::Restored) => answer(asker.restored()),
         Ok(ControlRequest::Edge) => answer(asker.edge()),
+        Ok(ControlRequest::Tunnel) => answer(asker.tunnel()),
         Ok(ControlRequest::Order(order)) => answer(asker.order(order)),
         Err(error) => to_line(&Response::<()>::Error(format!("not a request: {error}"))),
     };
@@ -279,7 +291,7 @@ mod tests {
                 connections: Vec::new(),
             }),
             Call::Order(_, reply) => reply.send(Ok(())),
-            Call::Edge(_) => {}
+            Call::Edge(_) | Call::Tunnel(_) => {}
         };
         Asker {
             calls,

@@ -26,10 +26,12 @@ use sha2::Sha256;
 use crate::config::SecretKey;
 
 /// The versions of the contents that this program speaks.
-pub const VERSIONS: RangeInclusive<u8> = 1..=2;
+pub const VERSIONS: RangeInclusive<u8> = 1..=3;
 
 const HEADER: usize = 40;
 const TAG: usize = 32;
+/// Bytes that a frame adds to its contents.
+pub const OVERHEAD: usize = HEADER + TAG;
 const HAS_TAG: u8 = 1;
 
 /// Kind of the contents.
@@ -46,13 +48,22 @@ pub enum FrameKind {
     AskAll = 4,
     /// One page of the answer to `AskAll`.
     Page = 5,
+    /// A packet of the channel ([`proto::channel`]), in which the messages of the other kinds but heartbeats travel.
+    Channel = 6,
 }
 
 impl FrameKind {
-    fn of(byte: u8) -> Option<Self> {
-        [Self::Heartbeat, Self::Ask, Self::Told, Self::AskAll, Self::Page]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+    pub fn of(byte: u8) -> Option<Self> {
+        [
+            Self::Heartbeat,
+            Self::Ask,
+            Self::Told,
+            Self::AskAll,
+            Self::Page,
+            Self::Channel,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == byte)
     }
 
     /// The first version that knows this kind.
@@ -60,6 +71,7 @@ impl FrameKind {
         match self {
             Self::Heartbeat | Self::Ask | Self::Told => 1,
             Self::AskAll | Self::Page => 2,
+            Self::Channel => 3,
         }
     }
 }
@@ -107,6 +119,9 @@ pub enum Refused {
     /// The contents do not match the kind.
     #[error("unreadable")]
     Contents,
+    /// The peer uses a channel, and this node has none (`[peer] transport`).
+    #[error("of a transport that is not configured here")]
+    Transport,
     /// The sender is not the node that `[peer] name` names.
     #[error("another node's")]
     Name,

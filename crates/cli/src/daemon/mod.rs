@@ -141,6 +141,7 @@ pub fn run(start: &Start<'_>) -> anyhow::Result<()> {
         authenticated: false,
         links: Vec::new(),
         refused: BTreeMap::new(),
+        channel: None,
     };
     let mut agent = Agent {
         node,
@@ -281,7 +282,7 @@ impl Agent<'_> {
                 reply.send(report::status(&self.node, &self.kernel, peer, &self.kernel.rings));
             }
             Call::Connections(reply) => reply.send(report::connections(&self.node, &self.kernel)),
-            Call::Edge(_) => {} // the asker is told that there is no answer
+            Call::Edge(_) | Call::Tunnel(_) => {} // the asker is told that there is no answer
             Call::Restored(reply) => reply.send(report::restored(&self.node, &self.kernel)),
             Call::Order(order, reply) => reply.send(orders::give(&mut self.node, &self.kernel, &order)),
         }
@@ -360,6 +361,9 @@ impl Agent<'_> {
         if now >= self.node.poll_timeout() {
             self.node.handle_timeout(now);
         }
+        if self.kernel.peer.poll_timeout().is_some_and(|at| now >= at) {
+            self.kernel.peer.handle_timeout(now);
+        }
         for (service, connection) in self.kernel.serve_replicas(&mut self.node) {
             agent::feed_replica(&mut self.kernel, &mut self.node, service, connection);
         }
@@ -395,7 +399,14 @@ impl Agent<'_> {
     fn rest(&mut self, handled: usize) {
         self.kernel.prepare_sockets(&self.node);
         self.idle_naps = if handled > 0 { 0 } else { self.idle_naps + 1 };
-        let due = self.node.poll_timeout().since(linux::clock::now());
+        let due = self
+            .kernel
+            .peer
+            .poll_timeout()
+            .into_iter()
+            .chain([self.node.poll_timeout()])
+            .min();
+        let due = due.map_or(SLEEP_MAX, |at| at.since(linux::clock::now()));
         let mut fds: Vec<_> = self.kernel.peer.fds().collect();
         fds.extend([self.kernel.deaths_fd(), self.kernel.filters_fd()]);
         if self.idle_naps <= NAPS_MAX {

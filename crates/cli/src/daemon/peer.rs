@@ -17,17 +17,19 @@ use std::time::{Duration, Instant};
 
 use agent::is_superseded;
 use anyhow::Context;
+use bytes::Bytes;
 use linux::probe::Prober;
 use proto::action::{Heartbeat, ServiceBeat};
 use proto::census::ClientTerms;
 use proto::census::{CensusPage, PageQuery};
+use proto::channel::{ChannelRole, PeerChannel};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::frame::{self, FrameKind, Opener, Refused, Sealer};
 use super::link::{PeerLink, receive, send};
-use crate::config::{Config, SecretKey};
-use crate::control::PeerStatus;
+use crate::config::{Config, PeerTransport, SecretKey};
+use crate::control::{ChannelPathStatus, ChannelStatus, PeerStatus};
 
 /// Receive buffer in bytes. Larger than the peer's largest datagram: a heartbeat of 64 services with the maximum number of orphans.
 const DATAGRAM_MAX: usize = 32 * 1024;
@@ -38,6 +40,10 @@ const WARN_EVERY: Duration = Duration::from_secs(10);
 /// Shortest time between two extra heartbeats for a new incarnation of the peer that has not proved itself yet. A replayed recording must
 /// not make this node send without limit.
 const AGAIN_EVERY: Duration = Duration::from_millis(5);
+/// Time between two looks at this node's own addresses on the links, which may appear late.
+const ADDRESSES_EVERY: Duration = Duration::from_secs(1);
+/// Bytes of the headers of IPv6 and UDP.
+const UDP_HEADERS: usize = 48;
 
 /// A message between the nodes.
 #[derive(Debug)]
@@ -77,6 +83,7 @@ impl PeerMessage {
             FrameKind::Told => Self::Told(json(contents)?),
             FrameKind::AskAll => Self::AskAll(json(contents)?),
             FrameKind::Page => Self::Page(json(contents)?),
+            FrameKind::Channel => return Err(Refused::Kind), // has packets, not messages
         })
     }
 
@@ -112,6 +119,10 @@ pub struct PeerLinks {
     is_authenticated: bool,
     said: Arc<SharedHeartbeat>,
     refused: BTreeMap<Refused, Count>,
+    /// `None` if questions and answers are datagrams.
+    channel: Option<PeerChannel>,
+    /// When this node's addresses are looked up next for the channel.
+    addresses_at: proto::Instant,
 }
 
 /// Datagrams that were refused for one reason.
@@ -216,6 +227,15 @@ impl PeerLinks {
             is_authenticated: key.is_some(),
             said,
             refused: BTreeMap::new(),
+            channel: (config.peer.transport == PeerTransport::Sctp).then(|| {
+                let role = match config.node.name < config.peer.name {
+                    true => ChannelRole::Calls,
+                    false => ChannelRole::Answers,
+                };
+                let headers = u32::try_from(UDP_HEADERS + frame::OVERHEAD).unwrap_or(u32::MAX);
+                PeerChannel::new(role, &addresses, headers)
+            }),
+            addresses_at: proto::Instant::ZERO,
         })
     }
 
@@ -227,28 +247,28 @@ impl PeerLinks {
     }
 
     /// Asks what the peer's kernel knows of the connections of `clients`.
-    pub fn ask(&self, vip: SocketAddr, clients: Vec<SocketAddr>) {
+    pub fn ask(&mut self, vip: SocketAddr, clients: Vec<SocketAddr>) {
         self.send_once(FrameKind::Ask, vip, clients);
     }
 
     /// Answers [`PeerMessage::Ask`].
-    pub fn tell(&self, vip: SocketAddr, told: Vec<ClientTerms>) {
+    pub fn tell(&mut self, vip: SocketAddr, told: Vec<ClientTerms>) {
         self.send_once(FrameKind::Told, vip, told);
     }
 
     /// Asks which connections the peer's kernel has.
-    pub fn ask_all(&self, vip: SocketAddr, query: PageQuery) {
+    pub fn ask_all(&mut self, vip: SocketAddr, query: PageQuery) {
         self.send_once(FrameKind::AskAll, vip, query);
     }
 
     /// Answers [`PeerMessage::AskAll`].
-    pub fn list(&self, vip: SocketAddr, page: CensusPage) {
+    pub fn list(&mut self, vip: SocketAddr, page: CensusPage) {
         self.send_once(FrameKind::Page, vip, page);
     }
 
-    /// Sends a message once over each link. If the message is lost, the node that waits for an answer asks again. Sends nothing if the
-    /// version that the peer speaks does not have this kind of message.
-    fn send_once<T: Serialize>(&self, kind: FrameKind, vip: SocketAddr, connections: T) {
+    /// Sends a message over the channel. Without a channel that takes it, sends it once over each link; if it is lost then, the node that
+    /// waits for an answer asks again. Sends nothing if the version that the peer speaks does not have this kind of message.
+    fn send_once<T: Serialize>(&mut self, kind: FrameKind, vip: SocketAddr, connections: T) {
         let about = About {
             node: self.own_name.clone(),
             vip,
@@ -258,10 +278,91 @@ impl PeerLinks {
         if !word.sealer.speaks(kind) {
             return;
         }
-        let datagram = word.sealer.seal(kind, &to_json(&about));
+        let contents = to_json(&about);
+        if let Some(channel) = &mut self.channel
+            && channel.send(kind as u32, contents.clone())
+        {
+            drop(word);
+            self.flush_channel(linux::clock::now());
+            return;
+        }
+        let datagram = word.sealer.seal(kind, &contents);
         for link in &self.links {
             send(link.address, &link.socket, &datagram);
         }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
+    pub fn poll_timeout(&self) -> Option<proto::Instant> {
+        let timer = self.channel.as_ref()?.poll_timeout();
+        timer.into_iter().chain([self.addresses_at]).min()
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: proto::Instant) {
+        if self.channel.is_none() {
+            return;
+        }
+        if now >= self.addresses_at {
+            self.addresses_at = now + ADDRESSES_EVERY;
+            self.renew_addresses(now);
+        }
+        if let Some(channel) = &mut self.channel {
+            channel.handle_timeout(now);
+        }
+        self.flush_channel(now);
+    }
+
+    fn renew_addresses(&mut self, now: proto::Instant) {
+        let mut secret = [0; 32];
+        if let Err(error) = linux::process::fill_random(&mut secret) {
+            tracing::warn!(%error, "no random bytes for the channel to the peer; trying again");
+            return;
+        }
+        let own = self.own_addresses();
+        if let Some(channel) = &mut self.channel {
+            channel.set_addresses(now, &own, || secret);
+        }
+    }
+
+    /// Sends the channel's packets, each over the link to its address.
+    fn flush_channel(&mut self, now: proto::Instant) {
+        let Some(channel) = &mut self.channel else { return };
+        while let Some((to, packet)) = channel.poll_transmit(now) {
+            let mut word = self.said.word.lock().unwrap_or_else(PoisonError::into_inner);
+            let link = self
+                .links
+                .iter()
+                .find(|link| link.address.ip().to_canonical() == to);
+            if let Some(link) = link
+                && word.sealer.speaks(FrameKind::Channel)
+            {
+                let datagram = word.sealer.seal(FrameKind::Channel, &packet.emit());
+                send(link.address, &link.socket, &datagram);
+            }
+        }
+    }
+
+    /// The messages that the channel has received. Its last packet came in by `interface`.
+    fn take_from_channel(&mut self, interface: u32) -> Vec<PeerDatagram> {
+        let mut arrivals = Vec::new();
+        self.flush_channel(linux::clock::now());
+        while let Some(message) = self.channel.as_mut().and_then(PeerChannel::receive) {
+            let kind = u8::try_from(message.kind).ok().and_then(FrameKind::of);
+            let read = match kind {
+                Some(FrameKind::Heartbeat | FrameKind::Channel) | None => Err(Refused::Kind),
+                Some(kind) => PeerMessage::read(kind, &message.contents),
+            };
+            match read.and_then(|message| self.of_peer(message)) {
+                Ok(message) => arrivals.push(PeerDatagram {
+                    interface,
+                    message: Some(message),
+                }),
+                Err(reason) => self.refuse(reason),
+            }
+        }
+        self.flush_channel(linux::clock::now()); // the receiver's window has grown
+        arrivals
     }
 
     /// Probes the peer's kernel over every link.
@@ -283,11 +384,13 @@ impl PeerLinks {
     pub fn receive(&mut self) -> Vec<PeerDatagram> {
         let mut arrivals = Vec::new();
         let mut buffer = [0; DATAGRAM_MAX];
+        let mut interface_of_channel = None;
         for index in 0..self.links.len() {
             for _ in 0..RECEIVE_MAX {
                 let PeerLink { address, socket, .. } = &self.links[index];
                 match receive(socket, &mut buffer) {
                     Ok((count, from, interface)) if from == Some(*address) => {
+                        interface_of_channel = self.channel.is_some().then_some(interface);
                         arrivals.extend(self.take(index, &buffer[..count], interface));
                     }
                     Ok(_) => {}
@@ -296,6 +399,9 @@ impl PeerLinks {
                     Err(_) => {}
                 }
             }
+        }
+        if let Some(interface) = interface_of_channel {
+            arrivals.extend(self.take_from_channel(interface));
         }
         let agent_of = |arrival: &PeerDatagram| match &arrival.message {
             Some(PeerMessage::Heartbeat(heartbeat)) => Some(heartbeat.incarnation),
@@ -312,7 +418,7 @@ impl PeerLinks {
     /// Takes a datagram that came over the link with index `link` and through the interface with index `interface`. `None` if the datagram
     /// neither has a message that counts nor proves that the link works.
     fn take(&mut self, link: usize, datagram: &[u8], interface: u32) -> Option<PeerDatagram> {
-        let heard = self.hear(datagram);
+        let heard = self.hear(link, datagram);
         let mut is_new = false;
         if matches!(heard, Ok(_) | Err(Refused::Again)) {
             let link = &mut self.links[link];
@@ -330,17 +436,30 @@ impl PeerLinks {
         (is_new || message.is_some()).then_some(PeerDatagram { interface, message })
     }
 
-    /// The message in `datagram`. `None` for a heartbeat that comes after a newer one.
-    fn hear(&mut self, datagram: &[u8]) -> Result<Option<PeerMessage>, Refused> {
+    /// The message in `datagram`. `None` for a heartbeat that comes after a newer one, and for a packet of the channel.
+    fn hear(&mut self, link: usize, datagram: &[u8]) -> Result<Option<PeerMessage>, Refused> {
         let opened = self.opener.open(datagram)?;
         if opened.kind == FrameKind::Heartbeat && opened.is_late {
             return Ok(None);
         }
-        let message = PeerMessage::read(opened.kind, opened.contents)?;
-        if message.node() != self.name {
-            return Err(Refused::Name);
+        if opened.kind == FrameKind::Channel {
+            let channel = self.channel.as_mut().ok_or(Refused::Transport)?;
+            let packet = Bytes::copy_from_slice(opened.contents);
+            let from = self.links[link].address.ip();
+            return match channel.handle_packet(linux::clock::now(), from, &packet) {
+                true => Ok(None),
+                false => Err(Refused::Contents),
+            };
         }
-        Ok(Some(message))
+        let message = PeerMessage::read(opened.kind, opened.contents)?;
+        self.of_peer(message).map(Some)
+    }
+
+    fn of_peer(&self, message: PeerMessage) -> Result<PeerMessage, Refused> {
+        match message.node() == self.name {
+            true => Ok(message),
+            false => Err(Refused::Name),
+        }
     }
 
     fn refuse(&mut self, reason: Refused) {
@@ -376,6 +495,16 @@ impl PeerLinks {
         status.refused = refused
             .map(|(reason, count)| (reason.to_string(), count.datagrams))
             .collect();
+        status.channel = self.channel.as_ref().map(|channel| {
+            let view = channel.view();
+            let path = |(address, usable)| ChannelPathStatus { address, usable };
+            ChannelStatus {
+                established: view.is_established,
+                associations: view.established,
+                paths: view.paths.into_iter().map(path).collect(),
+                retransmissions: view.retransmissions,
+            }
+        });
     }
 
     /// This node's addresses on the links that have a route to the peer.

@@ -46,6 +46,7 @@ fn a_datagram_is_read_or_refused() {
             FrameKind::Told,
             FrameKind::AskAll,
             FrameKind::Page,
+            FrameKind::Channel,
         ];
         let kind = input.split_first().and_then(|(digit, contents)| {
             let kind = kinds.into_iter().find(|kind| b'0' + *kind as u8 == *digit)?;

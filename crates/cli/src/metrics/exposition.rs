@@ -106,6 +106,19 @@ fn peer(page: &MetricsPage, peer: &PeerStatus) {
             .iter()
             .map(|(address, age)| (vec![address.as_str()], age.map_or(f64::INFINITY, seconds))),
     );
+    let channel = peer.channel.as_ref();
+    page.gauge(
+        "steadfast_peer_channel_established",
+        "Whether the SCTP association with the peer is established; absent without `transport = \"sctp\"`.",
+        &[],
+        channel.map(|channel| (vec![], yes(channel.established))),
+    );
+    page.counter(
+        "steadfast_peer_channel_associations_total",
+        "SCTP associations with the peer since the agent's start.",
+        &[],
+        channel.map(|channel| (vec![], number(channel.associations))),
+    );
     page.counter(
         "steadfast_peer_refused_total",
         "Datagrams from the peer's addresses that did not count, by reason.",

@@ -1,4 +1,4 @@
-//! The metrics endpoint of a node and of an edge: the contents of `steadfast status`, for Prometheus.
+//! The metrics endpoint of a node, of an edge and of a tunnel: the contents of `steadfast status`, for Prometheus.
 //!
 //! One thread serves `GET /metrics` in the text exposition format 0.0.4. It asks the agent as the control socket does, at most once a
 //! second, however many clients ask for metrics. All resources that clients can make this thread hold are bounded. If the thread fails,
@@ -9,6 +9,7 @@ mod exposition;
 mod page;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -28,6 +29,7 @@ use tokio::sync::Semaphore;
 
 pub use edge::edge_exposition;
 pub use exposition::exposition;
+pub use tunnel::tunnel_exposition;
 
 /// Maximum age of an answer. Clients that ask more often get the same answer again.
 const FRESH: Duration = Duration::from_secs(1);

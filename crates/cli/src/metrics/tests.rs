@@ -273,10 +273,48 @@ fn the_status_of_an_edge_becomes_samples() {
     }
 }
 
+#[test]
+fn the_status_of_a_tunnel_becomes_samples() {
+    let page = tunnel_exposition(&samples::tunnel());
+    for line in [
+        "steadfast_tunnel_associations 1",
+        "steadfast_tunnel_associations_ended_total 1",
+        "steadfast_tunnel_connections 7",
+        "steadfast_tunnel_connections_limit 256",
+        "steadfast_tunnel_connections_total{outcome=\"opened\"} 1000",
+        "steadfast_tunnel_connections_total{outcome=\"reset\"} 20",
+        "steadfast_tunnel_connections_total{outcome=\"refused\"} 3",
+        "steadfast_tunnel_bytes_total{direction=\"received\"} 6291456",
+        "steadfast_tunnel_events_total{event=\"malformed\"} 5",
+        "steadfast_tunnel_path_state{association=\"0\",path=\"10.1.0.2\",state=\"failed\"} 1",
+        "steadfast_tunnel_path_state{association=\"0\",path=\"10.1.0.2\",state=\"active\"} 0",
+        "steadfast_tunnel_path_current{association=\"0\",path=\"10.2.0.2\"} 1",
+        "steadfast_tunnel_path_round_trip_seconds{association=\"0\",path=\"10.2.0.2\"} 0.01234",
+        "steadfast_tunnel_path_rto_seconds{association=\"0\",path=\"10.2.0.2\"} 0.212",
+        "steadfast_tunnel_path_window_bytes{association=\"0\",path=\"10.2.0.2\"} 65536",
+        "steadfast_tunnel_path_mtu_bytes{association=\"0\",path=\"10.2.0.2\"} 1500",
+        "steadfast_tunnel_path_errors{association=\"0\",path=\"10.2.0.2\"} 1",
+        "steadfast_tunnel_path_failures_total{association=\"0\",path=\"10.2.0.2\"} 2",
+        "steadfast_tunnel_path_timeouts_total{association=\"0\",path=\"10.2.0.2\"} 3",
+        "steadfast_tunnel_path_retransmissions_total{association=\"0\",path=\"10.2.0.2\"} 4",
+        "steadfast_tunnel_path_lost_heartbeats_total{association=\"0\",path=\"10.2.0.2\"} 5",
+        "steadfast_tunnel_path_sent_bytes_total{association=\"0\",path=\"10.2.0.2\"} 3145728",
+        "steadfast_tunnel_path_received_bytes_total{association=\"0\",path=\"10.2.0.2\"} 7000",
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+    }
+    let absent = "round_trip_seconds{association=\"0\",path=\"10.1.0.2\"}";
+    assert!(!page.contains(absent), "{page}");
+}
+
 /// Prometheus' own tool checks the pages, if the tool is installed.
 #[test]
 fn promtool_has_nothing_against_them() {
-    for page in [exposition(&a_status()), edge_exposition(&an_edge())] {
+    for page in [
+        exposition(&a_status()),
+        edge_exposition(&an_edge()),
+        tunnel_exposition(&samples::tunnel()),
+    ] {
         check_by_promtool(&page);
     }
 }

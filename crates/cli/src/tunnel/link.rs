@@ -5,11 +5,15 @@ use std::io::{self, ErrorKind, IoSlice, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use bytes::{Buf as _, Bytes};
+use bytes::{Buf as _, Bytes, BytesMut};
 use socket2::{Domain, SockRef, Socket, Type};
+
+use super::poller::Readiness;
 
 /// Most pieces that one system call writes.
 const PIECES: usize = 64;
+/// Pieces below this size are joined while they wait. Each piece takes some memory besides its bytes, which no window counts.
+const SMALL: usize = 4096;
 
 /// A socket, and the data that it has not taken yet.
 pub struct TunnelLink {
@@ -18,11 +22,18 @@ pub struct TunnelLink {
     is_connecting: bool,
     /// Of the peer, for the program. The connection's window bounds it.
     unwritten: VecDeque<Bytes>,
+    /// Small pieces behind `unwritten`.
+    small: BytesMut,
     /// The program ended its direction.
     has_ended: bool,
     /// The peer ended its direction: the program is told behind `unwritten`.
     ends: bool,
     was_told: bool,
+    /// The socket may have something to read, or may take something: no call has blocked since epoll said so.
+    may_read: bool,
+    may_write: bool,
+    /// The connection has failed, or both directions have ended.
+    hangs: bool,
 }
 
 /// Result of reading a link.
@@ -37,12 +48,18 @@ pub enum LinkRead {
 
 impl TunnelLink {
     /// A connection that was accepted.
+    ///
+    /// # Errors
+    /// The kernel's error: the client is gone already.
     pub fn accepted(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Self::new(stream, false)
     }
 
     /// Begins to connect.
+    ///
+    /// # Errors
+    /// Why that is not possible.
     pub fn connect(to: SocketAddr) -> io::Result<Self> {
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(to), kind, None)?;
@@ -58,9 +75,13 @@ impl TunnelLink {
             stream,
             is_connecting,
             unwritten: VecDeque::new(),
+            small: BytesMut::new(),
             has_ended: false,
             ends: false,
             was_told: false,
+            may_read: false,
+            may_write: false,
+            hangs: false,
         })
     }
 
@@ -68,18 +89,20 @@ impl TunnelLink {
         self.stream.as_fd()
     }
 
+    /// epoll has told a change.
+    pub const fn on_ready(&mut self, readiness: Readiness) {
+        self.may_read |= readiness.reads;
+        self.may_write |= readiness.writes;
+        self.hangs |= readiness.hangs;
+    }
+
     pub const fn is_connecting(&self) -> bool {
         self.is_connecting
     }
 
-    /// Whether the socket is to be watched for room.
-    pub fn wants_room(&self) -> bool {
-        self.is_connecting || !self.unwritten.is_empty()
-    }
-
-    /// Whether the program may still send.
+    /// Whether reading may give something.
     pub const fn can_read(&self) -> bool {
-        !self.is_connecting && !self.has_ended
+        self.may_read && !self.is_connecting && !self.has_ended
     }
 
     /// Whether both directions have ended, and the program has everything.
@@ -105,6 +128,22 @@ impl TunnelLink {
         }
     }
 
+    /// Looks for a failure without reading, for a link that may not be read now.
+    ///
+    /// # Errors
+    /// The program has aborted the connection.
+    pub fn check(&self) -> io::Result<()> {
+        if !self.hangs {
+            return Ok(());
+        }
+        match self.stream.take_error()? {
+            Some(error) => Err(error),
+            // A socket whose two directions have ended hangs, too.
+            None if self.was_told => Ok(()),
+            None => Err(ErrorKind::ConnectionReset.into()),
+        }
+    }
+
     /// Reads at most `room` bytes.
     ///
     /// # Errors
@@ -117,16 +156,29 @@ impl TunnelLink {
                 Ok(LinkRead::End)
             }
             Ok(length) => Ok(LinkRead::Data(Bytes::copy_from_slice(&buffer[..length]))),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.may_read = false;
                 Ok(LinkRead::Nothing)
             }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(LinkRead::Nothing),
             Err(error) => Err(error),
         }
     }
 
     /// Data of the peer.
     pub fn push(&mut self, data: Bytes) {
-        self.unwritten.push_back(data);
+        if data.len() < SMALL {
+            self.small.extend_from_slice(&data);
+            if self.small.len() < SMALL {
+                return;
+            }
+        }
+        if !self.small.is_empty() {
+            self.unwritten.push_back(self.small.split().freeze());
+        }
+        if data.len() >= SMALL {
+            self.unwritten.push_back(data);
+        }
     }
 
     /// The peer has ended its direction.
@@ -140,8 +192,11 @@ impl TunnelLink {
     /// The program has aborted the connection.
     pub fn write(&mut self) -> io::Result<usize> {
         let mut total = 0;
-        if self.is_connecting {
+        if self.is_connecting || !self.may_write {
             return Ok(0);
+        }
+        if !self.small.is_empty() {
+            self.unwritten.push_back(self.small.split().freeze());
         }
         while !self.unwritten.is_empty() {
             let pieces: Vec<IoSlice<'_>> = self
@@ -152,7 +207,11 @@ impl TunnelLink {
                 .collect();
             let mut written = match self.stream.write_vectored(&pieces) {
                 Ok(written) => written,
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.may_write = false;
+                    break;
+                }
                 Err(error) => return Err(error),
             };
             total += written;
@@ -177,5 +236,62 @@ impl TunnelLink {
     /// Ends the connection by a RST.
     pub fn reset(self) {
         let _ = SockRef::from(&self.stream).set_linger(Some(std::time::Duration::ZERO));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A link and the program's socket.
+    fn pair() -> (TunnelLink, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let program = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut link = TunnelLink::accepted(listener.accept().unwrap().0).unwrap();
+        link.may_write = true;
+        (link, program)
+    }
+
+    #[test]
+    fn small_pieces_are_joined_and_keep_their_place() {
+        let (mut link, mut program) = pair();
+        link.may_write = false;
+        let mut expected = Vec::new();
+        let mut push = |link: &mut TunnelLink, byte, length| {
+            let piece = vec![byte; length];
+            expected.extend_from_slice(&piece);
+            link.push(piece.into());
+        };
+        for round in 0..1000_u32 {
+            push(&mut link, round as u8, 7);
+        }
+        push(&mut link, 255, 9000);
+        push(&mut link, 254, 1);
+        assert!(link.unwritten.len() <= 3, "{}", link.unwritten.len());
+        link.may_write = true;
+        assert_eq!(link.write().unwrap(), expected.len());
+        link.end();
+        assert_eq!(link.write().unwrap(), 0);
+        let mut got = Vec::new();
+        program.read_to_end(&mut got).unwrap();
+        assert!(got == expected, "the pieces arrive in order");
+    }
+
+    #[test]
+    fn an_abort_is_noticed_without_reading() {
+        let (mut link, program) = pair();
+        assert!(link.check().is_ok());
+        SockRef::from(&program)
+            .set_linger(Some(std::time::Duration::ZERO))
+            .unwrap();
+        drop(program);
+        link.on_ready(Readiness {
+            reads: true,
+            writes: true,
+            hangs: true,
+        });
+        assert!(link.check().is_err());
     }
 }

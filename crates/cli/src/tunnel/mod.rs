@@ -1,51 +1,83 @@
 //! The daemon of a tunnel: `steadfast tunnel` (docs/tunnel.md). One loop between sockets, `proto::sctp` and `proto::tunnel`.
 
 mod link;
+mod poller;
 mod seal;
 mod session;
 mod settings;
+mod status;
 
 use std::collections::HashMap;
+use std::io;
 use std::net::TcpListener;
-use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
 use linux::sctp::SctpWire;
-use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::time::TimeSpec;
 use proto::Instant;
-use proto::sctp::association::AssociationEvent;
+use proto::sctp::association::{Association, AssociationEvent};
 use proto::sctp::endpoint::AssociationId;
-use proto::tunnel::TunnelRole;
+use proto::tunnel::{ClientVerdict, TunnelReception, TunnelRole};
 
 use link::TunnelLink;
+use poller::{PollTarget, TunnelPoller};
 use session::{TunnelSession, role_name};
 pub use settings::{TunnelFile, TunnelService, TunnelSettings};
+use status::TunnelTotals;
 
+use crate::control::{Call, ControlServer};
+use crate::metrics;
 use crate::wakeup::Wakeup;
 
 /// Batches that one turn reads from each SCTP socket.
 const BATCHES: usize = 16;
-/// Pause between two calls of the serving end.
-const RECALL: Duration = Duration::from_secs(1);
-/// Clients wait this long for an association. After that they are refused by a RST.
-const CLIENTS_WAIT: Duration = Duration::from_secs(3);
+/// Most clients of a listener that one turn accepts.
+const CLIENTS_TURN: usize = 64;
 /// Longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// A service's listener.
+struct TunnelListener {
+    name: String,
+    socket: TcpListener,
+    /// Clients may wait: accept(2) has not said otherwise since epoll said so.
+    has_clients: bool,
+}
 
 struct TunnelDaemon<'a> {
     settings: &'a TunnelSettings,
     wire: SctpWire,
     sessions: HashMap<AssociationId, TunnelSession>,
-    listeners: Vec<(String, TcpListener)>,
-    /// When the serving end is called again.
-    calls_at: Option<Instant>,
-    /// Since when there is no session.
-    alone_since: Instant,
+    listeners: Vec<TunnelListener>,
+    poller: TunnelPoller,
+    reception: TunnelReception,
+    totals: TunnelTotals,
+    /// Questions of operators and of the metrics. `None`: the tunnel has no name.
+    calls: Option<Receiver<Call>>,
+}
+
+/// File in the state directory that marks it as a tunnel's.
+const MARK: &str = "tunnel";
+
+/// Whether the state directory is that of a tunnel.
+pub fn is_tunnel(state_dir: &Path) -> bool {
+    state_dir.join(MARK).exists()
+}
+
+/// Removes the mark of a tunnel.
+///
+/// # Errors
+/// If it is there and cannot be removed.
+pub fn leave_nothing(state_dir: &Path) -> io::Result<()> {
+    match std::fs::remove_file(state_dir.join(MARK)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Runs the tunnel until SIGTERM or SIGINT.
@@ -56,31 +88,80 @@ pub fn run(settings: &TunnelSettings) -> anyhow::Result<()> {
     let wakeup = Wakeup::new().context("making the wake-up pipe")?;
     let signals = [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT];
     let stop: Arc<AtomicBool> = wakeup.on_signals(&signals).context("catching signals")?;
-    let mut listeners = Vec::new();
-    if settings.role == TunnelRole::Opening {
-        for (name, address) in &settings.services {
-            let listener =
-                TcpListener::bind(address).with_context(|| format!("listening at {address} for {name}"))?;
-            listener.set_nonblocking(true)?;
-            listeners.push((name.clone(), listener));
-        }
+    if let Err(error) = linux::process::raise_file_limit() {
+        tracing::warn!(%error, "the limit of open files stays as it is; each connection takes one");
     }
-    let now = linux::clock::now();
+    let (server, calls) = open_control(settings, &wakeup)?;
+    let wire = SctpWire::open(settings.sctp, &settings.plan)?;
+    let mut poller = TunnelPoller::new().context("making an epoll instance")?;
+    poller
+        .wake_while_readable(wakeup.fd())
+        .context("watching the wake-up pipe")?;
+    for fd in wire.fds() {
+        poller
+            .wake_while_readable(fd)
+            .context("watching an SCTP socket")?;
+    }
     let mut daemon = TunnelDaemon {
         settings,
-        wire: SctpWire::open(settings.sctp, &settings.plan)?,
+        wire,
         sessions: HashMap::new(),
-        listeners,
-        calls_at: (settings.role == TunnelRole::Opening).then_some(now),
-        alone_since: now,
+        listeners: listeners(settings, &mut poller)?,
+        poller,
+        reception: TunnelReception::new(settings.role, linux::clock::now()),
+        totals: TunnelTotals::default(),
+        calls,
     };
     tracing::info!(role = role_name(settings.role), via = ?settings.plan.addresses, sealed = settings.key.is_some(), "ready");
     while !stop.load(Ordering::Relaxed) {
         daemon.turn(linux::clock::now());
-        daemon.rest(&wakeup);
+        daemon.answer();
+        daemon.rest();
+        wakeup.clear();
     }
     daemon.stop();
+    drop(server);
+    if let Some(state_dir) = &settings.state_dir {
+        leave_nothing(state_dir).context("removing the tunnel's mark")?;
+    }
     Ok(())
+}
+
+/// Answers questions at the control socket and for metrics, if the tunnel has a name.
+fn open_control(
+    settings: &TunnelSettings,
+    wakeup: &Wakeup,
+) -> anyhow::Result<(Option<ControlServer>, Option<Receiver<Call>>)> {
+    let Some(state_dir) = &settings.state_dir else {
+        return Ok((None, None));
+    };
+    std::fs::write(state_dir.join(MARK), "").context("marking the state directory")?;
+    let (server, asker, calls) = ControlServer::open(state_dir, wakeup.waker())?;
+    if let Some(listen) = settings.metrics {
+        metrics::serve(listen, move || Ok(metrics::tunnel_exposition(&asker.tunnel()?)))?;
+    }
+    Ok((Some(server), Some(calls)))
+}
+
+/// The listeners of an opening end.
+fn listeners(settings: &TunnelSettings, poller: &mut TunnelPoller) -> anyhow::Result<Vec<TunnelListener>> {
+    if settings.role == TunnelRole::Serving {
+        return Ok(Vec::new());
+    }
+    let open = |(index, (name, address)): (usize, &(String, std::net::SocketAddr))| {
+        let socket =
+            TcpListener::bind(address).with_context(|| format!("listening at {address} for {name}"))?;
+        socket.set_nonblocking(true)?;
+        poller
+            .tell_changes(&socket, PollTarget::Listener(index))
+            .context("watching a listener")?;
+        Ok(TunnelListener {
+            name: name.clone(),
+            socket,
+            has_clients: false,
+        })
+    };
+    settings.services.iter().enumerate().map(open).collect()
 }
 
 impl TunnelDaemon<'_> {
@@ -98,40 +179,85 @@ impl TunnelDaemon<'_> {
     }
 
     fn call(&mut self, now: Instant) {
-        if self.calls_at.is_none_or(|at| now < at) {
+        if !self.reception.takes_call(now) {
             return;
         }
-        self.calls_at = None;
         let called = self
             .wire
             .endpoint
             .connect(now, &self.settings.peer, self.settings.peer_port);
         if let Err(error) = called {
             tracing::error!(%error, "the serving end cannot be called; trying again");
-            self.calls_at = Some(now + RECALL);
+            self.reception.on_lost(now);
         }
     }
 
-    /// Takes new clients, if there is a session for them. After a while without one they are refused, so that they know.
+    /// Tells the reception whether a connection can be opened.
+    fn look_for_room(&mut self, now: Instant) {
+        let has_room = self.sessions.values().any(TunnelSession::has_room);
+        self.reception.on_room(now, has_room);
+    }
+
+    /// Takes, refuses or leaves the clients that wait, as the reception says.
     fn accept(&mut self, now: Instant) {
-        let ready = self.sessions.values_mut().find(|session| session.is_ready());
-        let Some(session) = ready else {
-            if now.since(self.alone_since) > CLIENTS_WAIT {
-                for (name, listener) in &self.listeners {
-                    while let Some(link) = accept_one(listener) {
-                        tracing::warn!(
-                            service = name,
-                            "a client is refused: the serving end does not answer"
-                        );
-                        link.reset();
-                    }
+        for index in 0..self.listeners.len() {
+            for _ in 0..CLIENTS_TURN {
+                self.look_for_room(now);
+                let verdict = self.reception.verdict(now);
+                if verdict == ClientVerdict::Wait || !self.listeners[index].has_clients {
+                    break;
+                }
+                if let Some(link) = self.accept_one(now, index) {
+                    self.receive_client(index, link, verdict);
                 }
             }
-            return;
-        };
-        for (name, listener) in &self.listeners {
-            while let Some(link) = accept_one(listener) {
-                session.open(name, link);
+        }
+    }
+
+    /// The next client of a listener. `None` also if one was there and is gone.
+    fn accept_one(&mut self, now: Instant, index: usize) -> Option<TunnelLink> {
+        let listener = &mut self.listeners[index];
+        match listener.socket.accept() {
+            Ok((stream, _)) => {
+                self.reception.on_accepted();
+                TunnelLink::accepted(stream).ok()
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                listener.has_clients = false;
+                None
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
+                ) =>
+            {
+                None
+            }
+            Err(error) => {
+                if self.reception.on_accept_failed(now) {
+                    let service = &listener.name;
+                    tracing::error!(service, %error, "clients cannot be accepted; they wait until this succeeds");
+                }
+                None
+            }
+        }
+    }
+
+    fn receive_client(&mut self, index: usize, link: TunnelLink, verdict: ClientVerdict) {
+        let service = &self.listeners[index].name;
+        let session = self.sessions.values_mut().find(|session| session.has_room());
+        match session {
+            Some(session) if verdict == ClientVerdict::Take => {
+                session.open(service, link, &mut self.poller);
+            }
+            _ => {
+                self.totals.refused_clients += 1;
+                tracing::warn!(
+                    service,
+                    "a client is refused: the serving end does not answer, or all connections are in use"
+                );
+                link.reset();
             }
         }
     }
@@ -143,7 +269,7 @@ impl TunnelDaemon<'_> {
                 continue;
             };
             let mut done = session
-                .receive(association, self.settings)
+                .receive(association, self.settings, &mut self.poller)
                 .and_then(|()| session.pump(association));
             if session.gives_up_at().is_some_and(|at| now >= at) {
                 done = Err(anyhow::anyhow!("the handshake takes too long"));
@@ -199,7 +325,7 @@ impl TunnelDaemon<'_> {
     }
 
     fn begin(&mut self, now: Instant, id: AssociationId) {
-        match TunnelSession::new(self.settings, now) {
+        match TunnelSession::new(self.settings, id, now) {
             Ok(session) => {
                 tracing::info!("an association is established");
                 self.sessions.insert(id, session);
@@ -211,58 +337,68 @@ impl TunnelDaemon<'_> {
     fn lose(&mut self, now: Instant, id: AssociationId) {
         if let Some(mut session) = self.sessions.remove(&id) {
             session.reset_all();
-            self.alone_since = now;
+            let association = self.wire.endpoint.association(id);
+            self.totals
+                .on_end(session.counts, association.map(Association::counts));
         }
-        if self.settings.role == TunnelRole::Opening && self.sessions.is_empty() {
-            self.calls_at.get_or_insert(now + RECALL);
+        if self.sessions.is_empty() {
+            self.reception.on_lost(now);
+        }
+    }
+
+    /// Answers questions.
+    fn answer(&self) {
+        let calls = self.calls.iter().flat_map(Receiver::try_iter);
+        for call in calls {
+            if let Call::Tunnel(reply) = call {
+                let sessions = self.sessions.iter().filter_map(|(id, session)| {
+                    let association = self.wire.endpoint.association(*id)?;
+                    Some((session, association))
+                });
+                reply.send(status::status(self.settings, &self.wire, &self.totals, sessions));
+            } // the place for another answer is dropped, which tells the asker that there is none
         }
     }
 
     /// Sleeps until something happens.
-    fn rest(&mut self, wakeup: &Wakeup) {
+    fn rest(&mut self) {
         let now = linux::clock::now();
+        self.look_for_room(now);
+        let sleep = self.sleep(now);
+        for (target, readiness) in self.poller.wait(sleep) {
+            match target {
+                PollTarget::Wake => {}
+                PollTarget::Listener(index) => self.listeners[index].has_clients = true,
+                PollTarget::Link(session, id) => {
+                    if let Some(session) = self.sessions.get_mut(&session) {
+                        session.on_ready(id, readiness);
+                    }
+                }
+            }
+        }
+    }
+
+    /// How long nothing is due.
+    fn sleep(&self, now: Instant) -> Duration {
+        let is_busy = self.sessions.iter().any(|(id, session)| {
+            let association = self.wire.endpoint.association(*id);
+            association.is_some_and(|association| session.is_busy(association))
+        });
+        let takes_clients = self.reception.verdict(now) != ClientVerdict::Wait
+            && self.listeners.iter().any(|listener| listener.has_clients);
+        if is_busy || takes_clients {
+            return Duration::ZERO;
+        }
         let gives_up = self.sessions.values().filter_map(TunnelSession::gives_up_at);
         let due = self
             .wire
             .endpoint
             .poll_timeout()
             .into_iter()
-            .chain(self.calls_at)
+            .chain(self.reception.poll_timeout(now))
             .chain(gives_up)
             .min();
-        let sleep = due.map_or(SLEEP_MAX, |at| at.since(now)).min(SLEEP_MAX);
-        let mut fds: Vec<PollFd<'_>> = Vec::new();
-        fds.extend(
-            self.wire
-                .fds()
-                .into_iter()
-                .map(|fd| PollFd::new(fd, PollFlags::POLLIN)),
-        );
-        fds.push(PollFd::new(wakeup.fd(), PollFlags::POLLIN));
-        let takes_clients =
-            self.sessions.values().any(TunnelSession::is_ready) || now.since(self.alone_since) > CLIENTS_WAIT;
-        if takes_clients {
-            fds.extend(
-                self.listeners
-                    .iter()
-                    .map(|(_, listener)| PollFd::new(listener.as_fd(), PollFlags::POLLIN)),
-            );
-        }
-        for (id, session) in &self.sessions {
-            let Some(association) = self.wire.endpoint.association(*id) else {
-                continue;
-            };
-            for (fd, reads, writes) in session.interest(association) {
-                let mut flags = PollFlags::empty();
-                flags.set(PollFlags::POLLIN, reads);
-                flags.set(PollFlags::POLLOUT, writes);
-                fds.push(PollFd::new(fd, flags));
-            }
-        }
-        // A signal that interrupts it counts as a wake-up.
-        let _ = ppoll(&mut fds, Some(TimeSpec::from(sleep)), None);
-        drop(fds);
-        wakeup.clear();
+        due.map_or(SLEEP_MAX, |at| at.since(now)).min(SLEEP_MAX)
     }
 
     /// Tells the peers and the programs that this end stops.
@@ -278,10 +414,4 @@ impl TunnelDaemon<'_> {
             session.reset_all();
         }
     }
-}
-
-/// The next client of a listener.
-fn accept_one(listener: &TcpListener) -> Option<TunnelLink> {
-    let (stream, _) = listener.accept().ok()?;
-    TunnelLink::accepted(stream).ok()
 }

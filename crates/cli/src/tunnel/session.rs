@@ -1,6 +1,6 @@
 //! One association with its connections: between the association, the rules of the tunnel, the seal and the TCP sockets.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,17 +8,19 @@ use anyhow::bail;
 use bytes::Bytes;
 use proto::Instant;
 use proto::sctp::association::Association;
+use proto::sctp::endpoint::AssociationId;
 use proto::sctp::{SctpMessage, UserData};
-use proto::tunnel::{Tunnel, TunnelConnectionId, TunnelEvent, TunnelRole};
+use proto::tunnel::{Tunnel, TunnelConnectionId, TunnelEvent, TunnelRole, TunnelTurns};
 
 use super::link::{LinkRead, TunnelLink};
+use super::poller::{PollTarget, Readiness, TunnelPoller};
 use super::seal::Seal;
 use super::settings::TunnelSettings;
 
 /// Timeout of the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// Most bytes that one connection sends in one turn, so that all have their turns.
-const TURN_BYTES: usize = 128 << 10;
+/// Bytes that one call reads at most.
+const READ_MAX: usize = 128 << 10;
 /// Least bytes that may wait in the send buffer.
 const BACKLOG_MIN: usize = 128 << 10;
 
@@ -29,6 +31,8 @@ pub struct SessionCounts {
     pub opened: u64,
     /// Connections that ended by a reset.
     pub resets: u64,
+    /// Connections of the peer that were refused: the service is unknown, its server cannot be reached, or there are too many.
+    pub refused: u64,
     /// Bytes from local programs.
     pub sent_bytes: u64,
     /// Bytes to local programs.
@@ -37,9 +41,15 @@ pub struct SessionCounts {
 
 /// An association that is established.
 pub struct TunnelSession {
+    id: AssociationId,
     tunnel: Tunnel,
     seal: Seal,
     links: HashMap<TunnelConnectionId, TunnelLink>,
+    /// Connections whose programs may have sent something, and which may send.
+    readers: BTreeSet<TunnelConnectionId>,
+    /// Connections for whose programs something may be done.
+    writers: BTreeSet<TunnelConnectionId>,
+    turns: TunnelTurns,
     /// A sealed message that did not fit the send buffer.
     pending: Option<SctpMessage>,
     begun: Instant,
@@ -52,22 +62,36 @@ impl TunnelSession {
     ///
     /// # Errors
     /// If the handshake cannot be begun.
-    pub fn new(settings: &TunnelSettings, now: Instant) -> anyhow::Result<Self> {
+    pub fn new(settings: &TunnelSettings, id: AssociationId, now: Instant) -> anyhow::Result<Self> {
         let (seal, hello) = Seal::new(settings.key.as_ref(), settings.role, settings.connections)?;
         Ok(Self {
+            id,
             tunnel: Tunnel::new(settings.role, settings.window, settings.connections),
             seal,
             links: HashMap::new(),
+            readers: BTreeSet::new(),
+            writers: BTreeSet::new(),
+            turns: TunnelTurns::default(),
             pending: hello.map(|hello| message(0, hello)),
             begun: now,
             counts: SessionCounts::default(),
-            buffer: vec![0; TURN_BYTES],
+            buffer: vec![0; READ_MAX],
         })
     }
 
-    /// Whether connections can be opened.
+    /// Whether the handshake is done.
     pub const fn is_ready(&self) -> bool {
         self.seal.is_ready()
+    }
+
+    /// Whether a connection can be opened.
+    pub fn has_room(&self) -> bool {
+        self.is_ready() && !self.tunnel.is_full()
+    }
+
+    /// Number of connections with a program at this end.
+    pub fn open_connections(&self) -> usize {
+        self.links.len()
     }
 
     /// When the handshake is given up.
@@ -76,17 +100,53 @@ impl TunnelSession {
     }
 
     /// A client has connected to a service.
-    pub fn open(&mut self, service: &str, link: TunnelLink) {
+    pub fn open(&mut self, service: &str, link: TunnelLink, poller: &mut TunnelPoller) {
         match self.tunnel.open(service.to_owned()) {
-            Some(id) => {
-                self.counts.opened += 1;
-                self.links.insert(id, link);
-            }
+            Some(id) => self.insert(id, link, poller),
             None => {
                 self.counts.resets += 1;
                 link.reset();
             }
         }
+    }
+
+    fn insert(&mut self, id: TunnelConnectionId, link: TunnelLink, poller: &mut TunnelPoller) {
+        self.counts.opened += 1;
+        let told = poller.tell_changes(link.fd(), PollTarget::Link(self.id, id));
+        self.links.insert(id, link);
+        if let Err(error) = told {
+            tracing::error!(%error, "a connection cannot be watched; it is reset");
+            self.fail(id);
+        }
+    }
+
+    /// A program's socket has changed.
+    pub fn on_ready(&mut self, id: TunnelConnectionId, readiness: Readiness) {
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        link.on_ready(readiness);
+        if readiness.reads {
+            self.readers.insert(id);
+        }
+        if readiness.writes || readiness.hangs {
+            self.writers.insert(id);
+        }
+    }
+
+    /// The program is gone: its socket is reset, and the peer is told.
+    fn fail(&mut self, id: TunnelConnectionId) {
+        self.tunnel.abort(id);
+        if let Some(link) = self.remove(id) {
+            self.counts.resets += 1;
+            link.reset();
+        }
+    }
+
+    fn remove(&mut self, id: TunnelConnectionId) -> Option<TunnelLink> {
+        self.readers.remove(&id);
+        self.writers.remove(&id);
+        self.links.remove(&id)
     }
 
     /// Takes all messages of the peer.
@@ -97,6 +157,7 @@ impl TunnelSession {
         &mut self,
         association: &mut Association,
         settings: &TunnelSettings,
+        poller: &mut TunnelPoller,
     ) -> anyhow::Result<()> {
         while let Some(message) = association.receive() {
             let UserData::Bytes(data) = message.data else {
@@ -112,28 +173,34 @@ impl TunnelSession {
             }
             let opened = self.seal.open(message.stream, data)?;
             self.tunnel.handle_message(message.stream, &opened)?;
-            self.take_events(settings);
+            self.take_events(settings, poller);
         }
         Ok(())
     }
 
-    fn take_events(&mut self, settings: &TunnelSettings) {
+    fn take_events(&mut self, settings: &TunnelSettings, poller: &mut TunnelPoller) {
         while let Some(event) = self.tunnel.poll_event() {
             match event {
-                TunnelEvent::Opened(id, service) => self.serve(id, &service, settings),
+                TunnelEvent::Opened(id, service) => self.serve(id, &service, settings, poller),
                 TunnelEvent::Data(id, data) => {
                     if let Some(link) = self.links.get_mut(&id) {
                         link.push(data);
+                        self.writers.insert(id);
                     }
                 }
-                TunnelEvent::Writable(_) => {}
+                TunnelEvent::Writable(id) => {
+                    if self.links.get(&id).is_some_and(TunnelLink::can_read) {
+                        self.readers.insert(id);
+                    }
+                }
                 TunnelEvent::Ended(id) => {
                     if let Some(link) = self.links.get_mut(&id) {
                         link.end();
+                        self.writers.insert(id);
                     }
                 }
                 TunnelEvent::Reset(id) => {
-                    if let Some(link) = self.links.remove(&id) {
+                    if let Some(link) = self.remove(id) {
                         self.counts.resets += 1;
                         link.reset();
                     }
@@ -142,7 +209,13 @@ impl TunnelSession {
         }
     }
 
-    fn serve(&mut self, id: TunnelConnectionId, service: &str, settings: &TunnelSettings) {
+    fn serve(
+        &mut self,
+        id: TunnelConnectionId,
+        service: &str,
+        settings: &TunnelSettings,
+        poller: &mut TunnelPoller,
+    ) {
         let known = settings.services.iter().find(|(name, _)| name == service);
         let target: Option<SocketAddr> = known.map(|(_, target)| *target);
         // Connections whose numbers are free already may still write what they have.
@@ -150,21 +223,21 @@ impl TunnelSession {
         let link = target.filter(|_| has_room).map(TunnelLink::connect);
         match link {
             Some(Ok(link)) => {
-                self.counts.opened += 1;
-                self.links.insert(id, link);
+                self.insert(id, link, poller);
+                return;
             }
             Some(Err(error)) => {
                 tracing::warn!(service, %error, "the server cannot be reached; the connection is reset");
-                self.tunnel.abort(id);
             }
             None => {
                 tracing::warn!(
                     service,
                     "there is no such service here, or too many connections; the connection is reset"
                 );
-                self.tunnel.abort(id);
             }
         }
+        self.counts.refused += 1;
+        self.tunnel.abort(id);
     }
 
     /// Moves data between the programs and the association, as far as there is room.
@@ -172,24 +245,36 @@ impl TunnelSession {
     /// # Errors
     /// If a message cannot be sealed.
     pub fn pump(&mut self, association: &mut Association) -> anyhow::Result<()> {
-        let ids: Vec<TunnelConnectionId> = self.links.keys().copied().collect();
-        for id in ids {
-            if self.pump_link(id, association).is_err() {
-                self.tunnel.abort(id);
-                self.counts.resets += 1;
-                if let Some(link) = self.links.remove(&id) {
-                    link.reset();
-                }
+        for id in std::mem::take(&mut self.writers) {
+            if self.write(id).is_err() {
+                self.fail(id);
             }
-            if self.links.get(&id).is_some_and(TunnelLink::is_over) {
-                self.links.remove(&id);
+            self.remove_if_over(id);
+        }
+        self.send(association)?;
+        let order = self.turns.order(&self.readers);
+        for (at, id) in order.iter().enumerate() {
+            let room = backlog_room(association);
+            if self.pending.is_some() || room == 0 {
+                break;
             }
+            let share = TunnelTurns::share(room, order.len() - at);
+            if self.read(*id, share).is_err() {
+                self.fail(*id);
+            }
+            self.remove_if_over(*id);
             self.send(association)?;
         }
         self.send(association)
     }
 
-    fn pump_link(&mut self, id: TunnelConnectionId, association: &Association) -> std::io::Result<()> {
+    fn remove_if_over(&mut self, id: TunnelConnectionId) {
+        if self.links.get(&id).is_some_and(TunnelLink::is_over) {
+            self.remove(id);
+        }
+    }
+
+    fn write(&mut self, id: TunnelConnectionId) -> std::io::Result<()> {
         let Some(link) = self.links.get_mut(&id) else {
             return Ok(());
         };
@@ -204,22 +289,42 @@ impl TunnelSession {
             self.counts.received_bytes += written as u64;
             self.tunnel.consumed(id, written);
         }
-        if self.pending.is_some() || !link.can_read() {
-            return Ok(());
+        // A program that is gone is noticed here if its socket is not read, because the other program does not read.
+        if self.tunnel.allowance(id) == 0 || !link.can_read() {
+            link.check()?;
         }
-        let room = self.tunnel.allowance(id).min(backlog_room(association));
-        if room == 0 {
-            return Ok(());
-        }
+        Ok(())
+    }
+
+    /// Reads at most `share` bytes of a program, and keeps it in `readers` if there may be more.
+    fn read(&mut self, id: TunnelConnectionId, share: usize) -> std::io::Result<()> {
+        let room = self.tunnel.allowance(id).min(share);
+        let link = self.links.get_mut(&id).filter(|link| link.can_read());
+        let Some(link) = link.filter(|_| room > 0) else {
+            self.readers.remove(&id);
+            return self.links.get(&id).map_or(Ok(()), TunnelLink::check);
+        };
         match link.read(&mut self.buffer, room)? {
             LinkRead::Data(data) => {
                 self.counts.sent_bytes += data.len() as u64;
                 self.tunnel.write(id, data);
+                self.turns.on_served(id);
             }
-            LinkRead::Nothing => {}
-            LinkRead::End => self.tunnel.end(id),
+            LinkRead::Nothing if link.can_read() => {} // a signal interrupted it
+            LinkRead::Nothing => {
+                self.readers.remove(&id);
+            }
+            LinkRead::End => {
+                self.readers.remove(&id);
+                self.tunnel.end(id);
+            }
         }
         Ok(())
+    }
+
+    /// Whether more can be done at once.
+    pub fn is_busy(&self, association: &Association) -> bool {
+        !self.readers.is_empty() && self.pending.is_none() && backlog_room(association) > 0
     }
 
     fn send(&mut self, association: &mut Association) -> anyhow::Result<()> {
@@ -243,21 +348,10 @@ impl TunnelSession {
         }
     }
 
-    /// The sockets to wait at: for data, for room.
-    pub fn interest(
-        &self,
-        association: &Association,
-    ) -> impl Iterator<Item = (std::os::fd::BorrowedFd<'_>, bool, bool)> {
-        let has_room = self.pending.is_none() && backlog_room(association) > 0;
-        self.links.iter().filter_map(move |(id, link)| {
-            let reads = has_room && link.can_read() && self.tunnel.allowance(*id) > 0;
-            let writes = link.wants_room();
-            (reads || writes).then(|| (link.fd(), reads, writes))
-        })
-    }
-
     /// The association is gone: each program is told.
     pub fn reset_all(&mut self) {
+        self.readers.clear();
+        self.writers.clear();
         for (_, link) in self.links.drain() {
             self.counts.resets += 1;
             link.reset();

@@ -10,7 +10,7 @@ use proto::sctp::{HeartbeatWatch, SctpConfig};
 use proto::tunnel::{SERVICE_MAX, TunnelRole};
 use serde::Deserialize;
 
-use crate::config::SecretKey;
+use crate::config::{STATE_ROOT, SecretKey};
 
 /// SCTP port of both ends.
 const SCTP_PORT: u16 = 9899;
@@ -19,6 +19,10 @@ const SCTP_PORT: u16 = 9899;
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct TunnelFile {
+    /// The tunnel's name on this host.
+    pub name: Option<String>,
+    /// The directory of its lock and its control socket.
+    pub state_dir: Option<PathBuf>,
     /// Local addresses, one per path.
     pub via: Vec<IpAddr>,
     /// The serving end: its addresses or its name, and its UDP port. Given at the opening end only.
@@ -42,6 +46,19 @@ pub struct TunnelFile {
     pub rto_min_ms: Option<u64>,
     /// Path.Max.Retrans.
     pub path_max_retrans: Option<u32>,
+    /// Metrics for Prometheus.
+    pub metrics: Option<TunnelMetrics>,
+}
+
+/// The table of a tunnel's metrics.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct TunnelMetrics {
+    /// Address and TCP port of `/metrics`.
+    pub listen: SocketAddr,
+    /// An address that other hosts can reach is meant.
+    #[serde(default)]
+    pub remote: bool,
 }
 
 /// A TCP service.
@@ -59,6 +76,12 @@ pub struct TunnelService {
 /// A checked configuration.
 #[derive(Debug)]
 pub struct TunnelSettings {
+    /// The tunnel's name on this host.
+    pub name: String,
+    /// The directory of its lock and its control socket. `None`: it has no name, and answers nobody.
+    pub state_dir: Option<PathBuf>,
+    /// The address at which metrics are served, if they are.
+    pub metrics: Option<SocketAddr>,
     /// Role of this end.
     pub role: TunnelRole,
     /// Sockets.
@@ -87,6 +110,30 @@ impl TunnelFile {
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// Whether the file is that of a tunnel.
+    pub fn is_in(path: &Path) -> bool {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let (document, _) = toml::de::DeTable::parse_recoverable(&text);
+        document.get_ref().contains_key("via")
+    }
+
+    /// The tunnel's name, and the directory of its state.
+    ///
+    /// # Errors
+    /// If the name is not allowed.
+    pub fn place(&self) -> Result<(String, PathBuf), String> {
+        let name = self.name.clone().unwrap_or_else(|| "tunnel".to_owned());
+        let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if name.is_empty() || name.len() > 64 || !name.chars().all(fits) {
+            return Err(format!(
+                "name: {name:?}: allowed are 1 to 64 letters, digits, '-' and '_'"
+            ));
+        }
+        let state_dir = self.state_dir.clone();
+        let state_dir = state_dir.unwrap_or_else(|| Path::new(STATE_ROOT).join(&name));
+        Ok((name, state_dir))
     }
 
     /// Checks everything.
@@ -137,7 +184,11 @@ impl TunnelFile {
         };
         let sctp = self.sctp(&plan, connections);
         sctp.check().map_err(|error| error.to_string())?;
+        let (name, state_dir) = self.place()?;
         Ok(TunnelSettings {
+            name,
+            state_dir: (self.name.is_some() || self.state_dir.is_some()).then_some(state_dir),
+            metrics: self.listens()?,
             role,
             plan,
             sctp,
@@ -148,6 +199,22 @@ impl TunnelFile {
             connections,
             window: window << 10,
         })
+    }
+
+    /// The address of the metrics.
+    fn listens(&self) -> Result<Option<SocketAddr>, String> {
+        let Some(metrics) = &self.metrics else {
+            return Ok(None);
+        };
+        let listen = metrics.listen;
+        if !metrics.remote && !listen.ip().to_canonical().is_loopback() {
+            return Err(format!(
+                "metrics.listen: {listen} can be reached from other hosts, and metrics are given to whoever asks; allowed: a loopback \
+                 address, such as 127.0.0.1:{}, or remote = true in the same table",
+                listen.port()
+            ));
+        }
+        Ok(Some(listen))
     }
 
     fn services(&self, role: TunnelRole) -> Result<Vec<(String, SocketAddr)>, String> {
@@ -262,8 +329,24 @@ mod tests {
     }
 
     #[test]
+    fn a_name_gives_the_place_of_the_state() {
+        let settings = check(&format!("name = 'north'\n{OPENING}")).unwrap();
+        let expected = Path::new(STATE_ROOT).join("north");
+        assert_eq!(
+            (settings.name.as_str(), settings.state_dir),
+            ("north", Some(expected))
+        );
+        assert_eq!(check(OPENING).unwrap().state_dir, None);
+    }
+
+    #[test]
     fn faults_name_their_field() {
         for (text, word) in [
+            (format!("name = '../x'\n{OPENING}"), "name"),
+            (
+                format!("{OPENING}[metrics]\nlisten = '0.0.0.0:9466'\n"),
+                "metrics.listen",
+            ),
             (format!("colour = 1\n{OPENING}"), "colour"),
             (OPENING.replace("listen", "connect"), "needs `listen`"),
             (format!("window_kb = 1\n{OPENING}"), "window_kb"),

@@ -503,6 +503,7 @@ fn a_running_node_is_shown() {
         authenticated: false,
         links: Vec::new(),
         refused: BTreeMap::new(),
+        channel: None,
     };
     let node = std::thread::spawn(move || {
         for call in calls {
@@ -524,7 +525,7 @@ fn a_running_node_is_shown() {
                     connections: Vec::new(),
                 }),
                 Call::Order(_, reply) => reply.send(Err("not now".to_owned())),
-                Call::Edge(_) => {}
+                Call::Edge(_) | Call::Tunnel(_) => {}
             }
         }
     });

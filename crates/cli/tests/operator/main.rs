@@ -13,4 +13,5 @@ mod opaque;
 mod replica;
 mod requests;
 mod start;
+mod tunnel;
 mod upgrade;

@@ -97,7 +97,10 @@ mod tests {
             let pair = PairOptions {
                 fault,
                 node: Some(node),
-                lan: LanOptions { ipv6: false, links },
+                lan: LanOptions {
+                    links,
+                    ..LanOptions::default()
+                },
                 rounds,
                 ..PairOptions::new(WorkloadOption::Request, 1)
             };

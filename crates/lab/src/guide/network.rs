@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use linux::netns::{InterfaceControl, Netns};
 
-use super::scene::{EDGE, GuideScene, PAIR};
+use super::scene::{EDGE, GuideScene, PAIR, TUNNEL};
 use crate::net::switch::{Cables, bridge_commands};
 use crate::net::{Topology, TopologyOptions, batch, set_up_host};
 use crate::teardown::{Resource, Teardown};
@@ -33,8 +33,10 @@ impl GuideNetwork {
     pub fn build(scene: &GuideScene, run: &str, teardown: &Teardown) -> Result<Self> {
         if *scene == PAIR {
             pair(run, teardown)
-        } else {
+        } else if *scene == EDGE {
             edge(run, teardown)
+        } else {
+            tunnel(run, teardown)
         }
     }
 
@@ -71,16 +73,7 @@ fn pair(run: &str, teardown: &Teardown) -> Result<GuideNetwork> {
 ///
 /// Only client and server have addresses. A cable is a bridge, so that both ends lose the carrier when it is pulled, and keep their addresses.
 fn edge(run: &str, teardown: &Teardown) -> Result<GuideNetwork> {
-    const ENDS: [&str; 2] = ["left", "right"];
-    let add = |role: &str| -> Result<Netns> {
-        let name = format!("sf-{run}-{role}");
-        teardown.will_create(&Resource::Namespace(name.clone()))?;
-        batch(None, &[format!("netns add {name}")])?;
-        let host = Netns::open(&name)?;
-        set_up_host(&host)?;
-        batch(Some(&name), &["link set dev lo up".to_owned()])?;
-        Ok(host)
-    };
+    let add = |role: &str| add_host(run, role, teardown);
     let all = |roles: &[&str]| roles.iter().map(|role| add(role)).collect::<Result<Vec<_>>>();
     let machines = [add(EDGE.machines[0])?, add(EDGE.machines[1])?];
     let others = all(EDGE.others)?;
@@ -99,9 +92,6 @@ fn edge(run: &str, teardown: &Teardown) -> Result<GuideNetwork> {
         ]);
     }
     batch(None, &commands)?;
-    for between in &boxes {
-        batch(Some(between.name()), &bridge_commands("cable", &ENDS))?;
-    }
     for (host, net) in [(&others[0], 1), (&others[1], 2)] {
         let commands = [
             "link set dev eth0 up".to_owned(),
@@ -110,18 +100,70 @@ fn edge(run: &str, teardown: &Teardown) -> Result<GuideNetwork> {
         ];
         batch(Some(host.name()), &commands)?;
     }
+    Ok(GuideNetwork {
+        cables: controls(&boxes)?,
+        machines,
+        others,
+        _boxes: boxes,
+    })
+}
+
+/// ```text
+///                          ┌─ eth1 ─ link-1 ─ eth1 ─┐
+///  client ─ eth0 ─ north ──┤                        ├── south
+///                  (eth0)  └─ eth2 ─ link-2 ─ eth2 ─┘
+/// ```
+///
+/// Only the client has an address.
+fn tunnel(run: &str, teardown: &Teardown) -> Result<GuideNetwork> {
+    let add = |role: &str| add_host(run, role, teardown);
+    let machines = [add(TUNNEL.machines[0])?, add(TUNNEL.machines[1])?];
+    let client = add(TUNNEL.others[0])?;
+    let boxes = [add(TUNNEL.cables[0])?, add(TUNNEL.cables[1])?];
+    let [north, south] = &machines;
+    let mut commands = vec![cable((&client, "eth0"), (north, "eth0"))];
+    for (index, between) in boxes.iter().enumerate() {
+        let port = format!("eth{}", 1 + index);
+        commands.extend([
+            cable((north, &port), (between, ENDS[0])),
+            cable((between, ENDS[1]), (south, &port)),
+        ]);
+    }
+    batch(None, &commands)?;
+    let commands = ["link set dev eth0 up", "address add 192.168.1.2/24 dev eth0"];
+    batch(Some(client.name()), &commands.map(str::to_owned))?;
+    Ok(GuideNetwork {
+        cables: controls(&boxes)?,
+        machines,
+        others: vec![client],
+        _boxes: boxes.into(),
+    })
+}
+
+/// The ports of a box that is a cable.
+const ENDS: [&str; 2] = ["left", "right"];
+
+/// A host without addresses.
+fn add_host(run: &str, role: &str, teardown: &Teardown) -> Result<Netns> {
+    let name = format!("sf-{run}-{role}");
+    teardown.will_create(&Resource::Namespace(name.clone()))?;
+    batch(None, &[format!("netns add {name}")])?;
+    let host = Netns::open(&name)?;
+    set_up_host(&host)?;
+    batch(Some(&name), &["link set dev lo up".to_owned()])?;
+    Ok(host)
+}
+
+/// Makes each box a cable.
+fn controls(boxes: &[Netns]) -> Result<Vec<GuideCable>> {
     let control = |between: &Netns| -> Result<_> {
+        batch(Some(between.name()), &bridge_commands("cable", &ENDS))?;
         Ok(GuideCable::Between([
             between.cable(ENDS[0])?,
             between.cable(ENDS[1])?,
         ]))
     };
-    Ok(GuideNetwork {
-        cables: boxes.iter().map(control).collect::<Result<_>>()?,
-        machines,
-        others,
-        _boxes: boxes,
-    })
+    boxes.iter().map(control).collect()
 }
 
 fn cable((near, near_port): (&Netns, &str), (far, far_port): (&Netns, &str)) -> String {

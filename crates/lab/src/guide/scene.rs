@@ -29,8 +29,16 @@ pub const EDGE: GuideScene = GuideScene {
     cables: &["node-a", "node-b"],
 };
 
+/// Two sites with two links between them, and a client at one site.
+pub const TUNNEL: GuideScene = GuideScene {
+    name: "tunnel",
+    machines: ["north", "south"],
+    others: &["client"],
+    cables: &["link-1", "link-2"],
+};
+
 /// All scenes.
-pub const SCENES: [&GuideScene; 2] = [&PAIR, &EDGE];
+pub const SCENES: [&GuideScene; 3] = [&PAIR, &EDGE, &TUNNEL];
 
 /// A host of a guide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

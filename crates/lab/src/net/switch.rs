@@ -99,6 +99,11 @@ impl Cables {
         &self.0[0]
     }
 
+    /// The cable between the nodes alone, if there is one.
+    pub fn second(&self) -> Option<&InterfaceControl> {
+        self.0.get(1)
+    }
+
     /// Pulls all cables.
     ///
     /// # Errors

@@ -80,6 +80,8 @@ pub struct PairSetup {
     pub arbiter: ArbiterSetup,
     /// The limits of the logs.
     pub log: LogOptions,
+    /// `[peer] transport`.
+    pub transport: &'static str,
 }
 
 /// Time for which a backup may speak without asking the arbiter. The daemons' default.
@@ -108,6 +110,7 @@ impl PairSetup {
             state_sync: None,
             arbiter: ArbiterSetup::None,
             log: LogOptions::default(),
+            transport: "datagrams",
         }
     }
 
@@ -165,6 +168,7 @@ impl PairSetup {
             service_name,
             interface,
             heartbeat_port,
+            transport,
             ..
         } = self;
         let loopback = if self.service.is_ipv4() {
@@ -182,6 +186,7 @@ name = \"{}\"
 addresses = {:?}
 port = {heartbeat_port}
 key_file = {key:?}
+transport = \"{transport}\"
 
 [detector]
 heartbeat_ms = {}

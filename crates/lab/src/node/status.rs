@@ -11,6 +11,24 @@ use serde::{Deserialize, Serialize};
 pub struct ReportedStatus {
     /// The services; the lab has one.
     pub services: Vec<ReportedService>,
+    /// The other node.
+    #[serde(default)]
+    pub peer: ReportedPeer,
+}
+
+/// The other node in [`ReportedStatus`].
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ReportedPeer {
+    /// The SCTP association, with `[peer] transport = "sctp"`.
+    #[serde(default)]
+    pub channel: Option<ReportedChannel>,
+}
+
+/// The association in [`ReportedPeer`].
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReportedChannel {
+    /// Whether messages travel in it.
+    pub established: bool,
 }
 
 /// A service in [`ReportedStatus`].
@@ -113,6 +131,14 @@ pub struct ReportedConnection {
 }
 
 impl ReportedStatus {
+    /// Whether the association with the other node is established.
+    pub fn has_channel(&self) -> bool {
+        self.peer
+            .channel
+            .as_ref()
+            .is_some_and(|channel| channel.established)
+    }
+
     /// When the node last entered `state` for the lab's service.
     pub fn became(&self, state: &str) -> Option<Instant> {
         let history = &self.services.first()?.history;

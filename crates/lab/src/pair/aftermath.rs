@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use proto::Instant;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use super::inject::{hooks_without_filter, kill_agent, power_off};
 use super::integration::Integration;
 use super::survive::{flapping, survive};
 use super::testbed::Testbed;
-use super::{PairOptions, Returning, baseline, reboot};
+use super::{LinkTransport, PairOptions, Returning, baseline, reboot};
 use crate::clock::{as_nanos, as_optional_nanos, monotonic};
 use crate::net::address::NODES;
 use crate::node::{ReportedConnection, ReportedStatus, ReportedTakeover};
@@ -168,7 +168,14 @@ impl Aftermath {
             if options.fault == CrashFault::Upgrade && turn > 0 {
                 self.second_at = Some(testbed.agent(index)?.upgrade()?);
             }
+            if options.fault == CrashFault::CutLink {
+                std::thread::sleep(ACT); // connections begin and end over the link that is left
+            }
             self.wait_for_role(testbed, index, ReportedStatus::is_duplex, "become duplex again")?;
+            if options.lan.transport == LinkTransport::Sctp {
+                let what = "have its channel to the peer";
+                self.wait_for_role(testbed, index, ReportedStatus::has_channel, what)?;
+            }
             if options.fault == CrashFault::Upgrade {
                 self.look_at_keepers(testbed, index)?;
             }
@@ -253,7 +260,9 @@ impl Aftermath {
                 Ok(())
             }
             CrashFault::RebootRace => self.come_back_half(testbed, target.nodes()[0]),
-            CrashFault::KillAgent | CrashFault::Upgrade | CrashFault::FlushTc if options.then_power_off => {
+            CrashFault::KillAgent | CrashFault::Upgrade | CrashFault::CutLink | CrashFault::FlushTc
+                if options.then_power_off =>
+            {
                 let at = power_off(testbed, 0, options.returning)?;
                 (self.deadly_at, self.second_at) = (Some(at), Some(at));
                 self.survive(testbed, false)
@@ -266,6 +275,12 @@ impl Aftermath {
                 self.second_at = Some(monotonic());
                 std::thread::sleep(ACT);
                 Ok(())
+            }
+            CrashFault::CutLink => {
+                let index = target.nodes()[0];
+                let cable = testbed.network.cables[index].second();
+                cable.context("the nodes have no second network")?.plug()?;
+                self.wait_for_role(testbed, index, ReportedStatus::is_duplex, "be duplex")
             }
             CrashFault::Handover => self.rejoin(testbed, 0, self.fault_at),
             CrashFault::Drain => {

@@ -36,6 +36,8 @@ pub enum CrashFault {
     CutBackup,
     /// The path between a node and its clients is broken, and whole again later; nothing is killed. --how says where.
     CutServicePath,
+    /// A node's cable on the second network is pulled, and plugged in again later: one of the two links between the nodes is gone.
+    CutLink,
     /// A node's agent is told to stop (SIGTERM), as systemd does.
     Stop,
     /// A node is asked for a handover: primary and backup change places.
@@ -87,9 +89,12 @@ impl CrashFault {
             | Self::KillAgentAfterTakeover
             | Self::UpgradeAfterTakeover => &[CrashTarget::Primary],
             Self::KillBackup | Self::CutBackup => &[CrashTarget::Backup],
-            Self::CutServicePath | Self::RebootRace | Self::Stop | Self::Handover | Self::Drain => {
-                &[CrashTarget::Primary, CrashTarget::Backup]
-            }
+            Self::CutServicePath
+            | Self::CutLink
+            | Self::RebootRace
+            | Self::Stop
+            | Self::Handover
+            | Self::Drain => &[CrashTarget::Primary, CrashTarget::Backup],
             Self::KillAgent | Self::Upgrade | Self::FlushTc => {
                 &[CrashTarget::Primary, CrashTarget::Backup, CrashTarget::Both]
             }
@@ -130,7 +135,7 @@ impl CrashFault {
             Self::KillBackup | Self::CutBackup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain if target == CrashTarget::Backup => Sequel::Claim,
             Self::RebootRace | Self::Stop | Self::Drain | Self::Handover => Sequel::Takeover,
-            Self::KillAgent | Self::Upgrade | Self::FlushTc => Sequel::Nothing,
+            Self::KillAgent | Self::Upgrade | Self::FlushTc | Self::CutLink => Sequel::Nothing,
         }
     }
 

@@ -45,6 +45,13 @@ pub fn inject(testbed: &Testbed, options: &PairOptions, target: CrashTarget) -> 
             options.how.cut(&testbed.network, first)?;
             Ok(moment)
         }
+        CrashFault::CutLink => {
+            let cable = testbed.network.cables[first].second();
+            let cable = cable.context("the nodes have no second network")?;
+            let moment = monotonic();
+            cable.pull()?;
+            Ok(moment)
+        }
         CrashFault::KillServer => signal_server(testbed, Signal::SIGKILL),
         CrashFault::HangServer => signal_server(testbed, Signal::SIGSTOP),
         CrashFault::CrashWorker => crash_worker(testbed),

@@ -24,6 +24,30 @@ pub struct LanOptions {
     /// connects only the nodes.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub links: u8,
+    /// How questions and answers travel between the nodes: `[peer] transport`.
+    #[arg(long, value_enum, default_value_t)]
+    pub transport: LinkTransport,
+}
+
+/// `[peer] transport`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkTransport {
+    /// Datagrams over every link.
+    #[default]
+    Datagrams,
+    /// An SCTP association whose paths are the links.
+    Sctp,
+}
+
+impl LinkTransport {
+    /// Its name in the daemon's configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Datagrams => "datagrams",
+            Self::Sctp => "sctp",
+        }
+    }
 }
 
 impl Default for LanOptions {
@@ -31,6 +55,7 @@ impl Default for LanOptions {
         Self {
             ipv6: false,
             links: 1,
+            transport: LinkTransport::default(),
         }
     }
 }
@@ -60,7 +85,7 @@ pub struct PairOptions {
     /// With --links 2: the network whose address comes first in the daemon's `[peer] addresses`.
     #[arg(long, value_enum, default_value_t)]
     pub first_link: FirstLink,
-    /// After a fault that must lead to no takeover (kill-agent, upgrade, flush-tc), turn the primary's power off as well. Shows that
+    /// After a fault that must lead to no takeover (kill-agent, upgrade, cut-link, flush-tc), turn the primary's power off as well. Shows that
     /// the pair protects its connections again.
     #[arg(long)]
     pub then_power_off: bool,
@@ -197,9 +222,12 @@ impl PairOptions {
         if self.first_link == FirstLink::Other && self.lan.links < 2 {
             return wrong("--first-link other needs --links 2");
         }
+        if self.fault == CrashFault::CutLink && self.lan.links < 2 {
+            return wrong("--fault cut-link needs --links 2");
+        }
         if self.then_power_off && sequel != Sequel::Nothing {
             return wrong(
-                "--then-power-off needs a fault that nobody takes over: kill-agent, upgrade or flush-tc",
+                "--then-power-off needs a fault that nobody takes over: kill-agent, upgrade, cut-link or flush-tc",
             );
         }
         if self.baseline && sequel != Sequel::Takeover {

@@ -302,6 +302,7 @@ fn pair(
         state_sync: state_sync(options, &run.directory)?,
         arbiter,
         log: options.log,
+        transport: options.lan.transport.name(),
         ..PairSetup::new(
             options.run.daemon.path()?,
             &run.name,

@@ -1,4 +1,4 @@
-//! `bench paths`: one association of ours against one of usrsctp, in the same network.
+//! `bench paths`: one association of ours against usrsctp, TCP and Multipath TCP, in the same network.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,25 +6,35 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
+use linux::netns::Netns;
 use serde::Serialize;
 
-use super::network::PathsNetwork;
+use super::figures::PeerFigures;
+use super::network::{CUT_FIRST, PathsNetwork};
 use super::peer::SCTP_PEER_PORT;
+use super::tcp::GIVES_UP;
+use crate::edge::fault::nft;
 use crate::process::{self, LoggedProcess};
 use crate::run::{LabOutcome, conclude, in_memory};
 use crate::teardown::Teardown;
 
-/// The program of the other stack.
+/// The program of the other SCTP stack.
 const USRSCTP: &str = include_str!("../../../linux/tests/support/usrsctp_peer.c");
 /// Time for one transfer.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Bytes of a message.
 const MESSAGE: usize = 16_000;
+/// The transfers over which a path is cut: bytes, the links' rate, and when the path is cut.
+const CUT_BYTES: u64 = 50_000_000;
+const CUT_RATE: &str = "200mbit";
+const CUT_AFTER: Duration = Duration::from_millis(500);
 
-/// Throughput and CPU time of one SCTP association over UDP, against usrsctp.
+/// Throughput and CPU time of one SCTP association over UDP, against usrsctp, TCP and Multipath TCP; and what a cut path does to each.
 ///
-/// The two stacks take turns in the same network: two namespaces and a veth cable. One end sends messages of 16,000 bytes, and both ends' CPU
-/// time counts. A target is reached by the medians over the rounds.
+/// The stacks take turns in the same network: two namespaces and two veth cables. One end sends messages of 16,000 bytes, and both ends' CPU
+/// time counts. The targets compare with usrsctp, and are reached by the medians over the rounds. TCP and Multipath TCP run in the kernel, which
+/// moves whole super-packets over a veth cable, so they show what a local cable allows. At the end, each stack moves 50 MB over cables of
+/// 200 Mbit/s, the first of which is cut silently after half a second.
 #[derive(Clone, Debug, Args)]
 pub struct PathsBenchOptions {
     /// Megabytes (10⁶ bytes) of each transfer.
@@ -38,20 +48,61 @@ pub struct PathsBenchOptions {
     json: bool,
 }
 
+/// A stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PathsRival {
+    Steadfast,
+    Usrsctp,
+    Tcp,
+    Mptcp,
+}
+
+impl PathsRival {
+    const ALL: [Self; 4] = [Self::Steadfast, Self::Usrsctp, Self::Tcp, Self::Mptcp];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Steadfast => "steadfast",
+            Self::Usrsctp => "usrsctp",
+            Self::Tcp => "tcp",
+            Self::Mptcp => "mptcp",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Serialize)]
 struct PathsBenchSample {
     mbit_per_s: f64,
     cpu_s_per_gb: f64,
+    /// Most memory of the larger end, with its program.
+    memory_mb: f64,
+}
+
+/// Effect of a cut path.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct PathsBenchCut {
+    /// Everything arrived.
+    survived: bool,
+    /// Longest time without data.
+    stall_ms: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct PathsBenchRival {
+    name: &'static str,
+    median: PathsBenchSample,
+    cut: PathsBenchCut,
 }
 
 #[derive(Debug, Serialize)]
 struct PathsBenchReport {
     ok: bool,
     rounds: u32,
+    /// Load average of this machine at the start.
+    load: f64,
     throughput_ratio_vs_usrsctp: f64,
     cpu_per_gb_ratio_vs_usrsctp: f64,
-    steadfast: PathsBenchSample,
-    usrsctp: PathsBenchSample,
+    rivals: Vec<PathsBenchRival>,
 }
 
 /// Runs the benchmark.
@@ -59,47 +110,108 @@ struct PathsBenchReport {
 /// # Errors
 /// If a step fails. A missed target is no error.
 pub fn run(options: &PathsBenchOptions) -> Result<LabOutcome> {
+    let load = std::fs::read_to_string("/proc/loadavg").context("/proc/loadavg")?;
+    let load = load.split(' ').next().and_then(|word| word.parse().ok());
     let teardown = Teardown::start()?;
-    let samples = measure_all(options, &teardown);
+    let rivals = measure_all(options, &teardown);
     teardown.finish()?;
-    let [steadfast, usrsctp] = samples?.map(|samples| median(&samples));
-    let throughput = steadfast.mbit_per_s / usrsctp.mbit_per_s;
-    let cpu = steadfast.cpu_s_per_gb / usrsctp.cpu_s_per_gb;
+    let rivals = rivals?;
+    let of = |rival: PathsRival| {
+        let found = rivals.iter().find(|one| one.name == rival.name());
+        found.context("each stack was measured").map(|one| one.median)
+    };
+    let (own, other) = (of(PathsRival::Steadfast)?, of(PathsRival::Usrsctp)?);
+    let throughput = own.mbit_per_s / other.mbit_per_s;
+    let cpu = own.cpu_s_per_gb / other.cpu_s_per_gb;
+    let survives = rivals
+        .iter()
+        .any(|one| one.name == "steadfast" && one.cut.survived);
     let report = PathsBenchReport {
-        ok: throughput >= 1.0 && cpu <= 1.0,
+        ok: throughput >= 1.0 && cpu <= 1.0 && survives,
         rounds: options.rounds,
+        load: load.unwrap_or(f64::NAN),
         throughput_ratio_vs_usrsctp: throughput,
         cpu_per_gb_ratio_vs_usrsctp: cpu,
-        steadfast,
-        usrsctp,
+        rivals,
     };
     conclude(options.json, report.ok, &report, || {
-        say!("throughput {throughput:.2} times usrsctp's, CPU per GB {cpu:.2} times: {report:?}");
+        say!(
+            "throughput {throughput:.2} times usrsctp's, CPU per GB {cpu:.2} times; load average at the start {:.2}",
+            report.load
+        );
+        for rival in &report.rivals {
+            let (median, cut) = (rival.median, rival.cut);
+            say!(
+                "{:<9} {:>6.0} Mbit/s, {:>5.2} CPU s/GB, {:>4.0} MB; path cut: {}, longest gap {} ms",
+                rival.name,
+                median.mbit_per_s,
+                median.cpu_s_per_gb,
+                median.memory_mb,
+                if cut.survived { "survived" } else { "LOST" },
+                cut.stall_ms
+            );
+        }
     })
 }
 
-fn measure_all(options: &PathsBenchOptions, teardown: &Teardown) -> Result<[Vec<PathsBenchSample>; 2]> {
+/// The network and the programs of the benchmark.
+struct PathsBench {
+    network: PathsNetwork,
+    directory: PathBuf,
+    own: PathBuf,
+    usrsctp: PathBuf,
+}
+
+fn measure_all(options: &PathsBenchOptions, teardown: &Teardown) -> Result<Vec<PathsBenchRival>> {
     let name = format!("{}p", std::process::id());
     let directory = in_memory(&name, teardown)?;
     let network = PathsNetwork::build(&name, teardown)?;
-    let usrsctp = compile(&directory)?;
-    let own = std::env::current_exe().context("this program's path")?;
-    let mut samples = [Vec::new(), Vec::new()];
+    allow_mptcp(&network)?;
+    let bench = PathsBench {
+        usrsctp: compile(&directory)?,
+        own: std::env::current_exe().context("this program's path")?,
+        network,
+        directory,
+    };
+    let mut samples: [Vec<PathsBenchSample>; 4] = Default::default();
     for round in 0..options.rounds {
-        for (turn, samples) in samples.iter_mut().enumerate() {
-            let label = format!("{round}-{turn}");
-            let program = if turn == 0 { &own } else { &usrsctp };
-            samples.push(transfer(
-                options,
-                &network,
-                program,
-                turn == 0,
-                &label,
-                &directory,
-            )?);
+        for (rival, samples) in PathsRival::ALL.into_iter().zip(&mut samples) {
+            let [from, to] = bench.transfer(rival, &round.to_string(), options.mb * 1_000_000, || Ok(()))?;
+            let gb = options.mb as f64 / 1e3;
+            ensure!(
+                to.moved == options.mb * 1_000_000,
+                "{} lost data: {to:?}",
+                rival.name()
+            );
+            samples.push(PathsBenchSample {
+                mbit_per_s: gb * 8e3 / to.took.as_secs_f64(),
+                cpu_s_per_gb: (from.cpu + to.cpu).as_secs_f64() / gb,
+                memory_mb: from.memory_kb.max(to.memory_kb) as f64 / 1e3,
+            });
         }
     }
-    Ok(samples)
+    let finish = |(rival, samples): (PathsRival, Vec<PathsBenchSample>)| -> Result<_> {
+        Ok(PathsBenchRival {
+            name: rival.name(),
+            median: median(&samples),
+            cut: bench.cut(rival)?,
+        })
+    };
+    bench.slow_down()?;
+    PathsRival::ALL.into_iter().zip(samples).map(finish).collect()
+}
+
+/// The second address of the far host is announced, and the near host makes a subflow to it.
+fn allow_mptcp(network: &PathsNetwork) -> Result<()> {
+    for (host, words) in [
+        (&network.near, "mptcp limits set subflow 2 add_addr_accepted 2"),
+        (&network.far, "mptcp limits set subflow 2 add_addr_accepted 2"),
+        (&network.far, "mptcp endpoint add 10.2.0.2 dev p1 signal"),
+    ] {
+        let mut command = host.command("ip")?;
+        process::output(command.args(words.split(' ')), &format!("ip {words}"))?;
+    }
+    Ok(())
 }
 
 /// Compiles usrsctp's program.
@@ -116,77 +228,102 @@ fn compile(directory: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-fn transfer(
-    options: &PathsBenchOptions,
-    network: &PathsNetwork,
-    program: &Path,
-    is_own: bool,
-    label: &str,
-    directory: &Path,
-) -> Result<PathsBenchSample> {
-    let bytes = (options.mb * 1_000_000).to_string();
-    let message = MESSAGE.to_string();
-    let words = |listens: bool| -> Vec<String> {
-        let words: Vec<&str> = match (is_own, listens) {
-            (true, true) => vec![
-                "sctp-peer",
-                "--bytes",
-                &bytes,
-                "--message",
-                &message,
-                "--via",
-                "10.1.0.2",
-            ],
-            (true, false) => {
-                vec![
-                    "sctp-peer",
-                    "--bytes",
-                    &bytes,
-                    "--message",
-                    &message,
-                    "--via",
-                    "10.1.0.1",
-                    "--to",
-                    "10.1.0.2",
-                ]
+impl PathsBench {
+    /// The program of an end and its arguments.
+    fn program(&self, rival: PathsRival, bytes: u64, listens: bool) -> (&Path, Vec<String>) {
+        let (own, to) = if listens { ("2", None) } else { ("1", Some("2")) };
+        let text = match rival {
+            PathsRival::Usrsctp => {
+                let way = if listens { "listen sink" } else { "connect source" };
+                format!("{way} {bytes} {MESSAGE} 9899 9899 {SCTP_PEER_PORT} 1 10.1.0.2 10.2.0.2")
             }
-            (false, true) => vec!["listen", "sink", &bytes, &message, "9899", "9899"],
-            (false, false) => vec!["connect", "source", &bytes, &message, "9899", "9899"],
+            PathsRival::Steadfast => {
+                let to = to.map_or_else(String::new, |_| " --to 10.1.0.2".to_owned());
+                format!("sctp-peer --bytes {bytes} --message {MESSAGE} --via 10.1.0.{own},10.2.0.{own}{to}")
+            }
+            PathsRival::Tcp | PathsRival::Mptcp => {
+                let to = to.map_or_else(String::new, |_| " --to 10.1.0.2".to_owned());
+                let kind = if rival == PathsRival::Mptcp {
+                    " --mptcp"
+                } else {
+                    ""
+                };
+                // A listener at all addresses also takes the subflows to the second one.
+                let via = if listens { "0.0.0.0" } else { "10.1.0.1" };
+                format!("tcp-peer --bytes {bytes} --message {MESSAGE} --via {via}{to}{kind}")
+            }
         };
-        let mut words: Vec<String> = words.into_iter().map(str::to_owned).collect();
-        if !is_own {
-            words.extend([SCTP_PEER_PORT.to_string(), "1".to_owned(), "10.1.0.2".to_owned()]);
-        }
-        words
-    };
-    let mut command = network.far.command(program)?;
-    command.args(words(true));
-    let mut sink = LoggedProcess::start(&format!("sink-{label}"), command, directory)?;
-    sink.wait_until("be ready", PATIENCE, |process| process.output().contains("ready"))?;
-    let mut command = network.near.command(program)?;
-    command.args(words(false));
-    let mut source = LoggedProcess::start(&format!("source-{label}"), command, directory)?;
-    source.wait(PATIENCE)?;
-    sink.wait(PATIENCE)?;
-    let [from, to] = [&source, &sink].map(|process| figures(&process.output()));
-    let (from, to) = (from?, to?);
-    let gb = options.mb as f64 / 1e3;
-    Ok(PathsBenchSample {
-        mbit_per_s: gb * 8e3 / (to[2] / 1e3),
-        cpu_s_per_gb: (from[3] + to[3]) / 1e3 / gb,
-    })
-}
+        let program: &Path = match rival {
+            PathsRival::Usrsctp => &self.usrsctp,
+            PathsRival::Steadfast | PathsRival::Tcp | PathsRival::Mptcp => &self.own,
+        };
+        (program, text.split(' ').map(str::to_owned).collect())
+    }
 
-/// The last line of an end.
-fn figures(output: &str) -> Result<[f64; 4]> {
-    let line = output.lines().last().unwrap_or_default();
-    let numbers: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
-    let numbers: [f64; 4] = numbers
-        .try_into()
-        .ok()
-        .with_context(|| format!("an end said: {output}"))?;
-    ensure!(numbers[1] == 0.0, "the content differs: {line}");
-    Ok(numbers)
+    fn start(
+        &self,
+        host: &Netns,
+        rival: PathsRival,
+        label: &str,
+        bytes: u64,
+        listens: bool,
+    ) -> Result<LoggedProcess> {
+        let (program, words) = self.program(rival, bytes, listens);
+        let mut command = host.command(program)?;
+        command.args(words);
+        let role = if listens { "sink" } else { "source" };
+        let label = format!("{role}-{}-{label}", rival.name());
+        Ok(LoggedProcess::start(&label, command, &self.directory)?)
+    }
+
+    /// A transfer, and what `meanwhile` does. Returns the figures of the sender and of the receiver.
+    fn transfer(
+        &self,
+        rival: PathsRival,
+        label: &str,
+        bytes: u64,
+        meanwhile: impl FnOnce() -> Result<()>,
+    ) -> Result<[PeerFigures; 2]> {
+        let mut sink = self.start(&self.network.far, rival, label, bytes, true)?;
+        sink.wait_until("be ready", PATIENCE, |process| process.output().contains("ready"))?;
+        let mut source = self.start(&self.network.near, rival, label, bytes, false)?;
+        meanwhile()?;
+        sink.wait(PATIENCE)?;
+        source.wait(PATIENCE)?;
+        let to = PeerFigures::read(&sink.output())?;
+        ensure!(to.wrong == 0, "the content differs: {to:?}");
+        // A sender whose receiver is gone may have nothing to say.
+        let from = PeerFigures::read(&source.output()).unwrap_or_default();
+        Ok([from, to])
+    }
+
+    /// The cables get a rate at which a transfer takes some seconds.
+    fn slow_down(&self) -> Result<()> {
+        for host in [&self.network.near, &self.network.far] {
+            for device in ["p0", "p1"] {
+                let words = format!("qdisc add dev {device} root tbf rate {CUT_RATE} burst 64kb limit 512kb");
+                let mut command = host.command("tc")?;
+                process::output(command.args(words.split(' ')), &format!("tc {words}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A transfer over which the first path is cut. The path is whole again afterwards.
+    fn cut(&self, rival: PathsRival) -> Result<PathsBenchCut> {
+        let hosts = [&self.network.near, &self.network.far];
+        let [_, to] = self.transfer(rival, "cut", CUT_BYTES, || {
+            std::thread::sleep(CUT_AFTER);
+            hosts.iter().try_for_each(|host| nft(host, CUT_FIRST))
+        })?;
+        for host in hosts {
+            nft(host, "delete table inet cut")?;
+        }
+        Ok(PathsBenchCut {
+            survived: to.moved == CUT_BYTES && to.gap < GIVES_UP,
+            stall_ms: to.gap.as_millis() as u64,
+        })
+    }
 }
 
 fn median(samples: &[PathsBenchSample]) -> PathsBenchSample {
@@ -198,5 +335,6 @@ fn median(samples: &[PathsBenchSample]) -> PathsBenchSample {
     PathsBenchSample {
         mbit_per_s: of(|sample| sample.mbit_per_s),
         cpu_s_per_gb: of(|sample| sample.cpu_s_per_gb),
+        memory_mb: of(|sample| sample.memory_mb),
     }
 }

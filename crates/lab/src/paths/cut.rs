@@ -15,10 +15,10 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::network::PathsNetwork;
+use super::network::{CUT_FIRST, PathsNetwork};
 use crate::edge::fault::nft;
 use crate::node::{PatternFiles, ServerProcess, ServerSoftware};
-use crate::process::LoggedProcess;
+use crate::process::{LoggedProcess, output};
 use crate::run::{DaemonOption, LabOutcome, conclude, in_memory};
 use crate::teardown::Teardown;
 
@@ -26,8 +26,6 @@ use crate::teardown::Teardown;
 const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 /// Time for a tunnel to join its ends, and for a download.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A connection that stalls for longer than this has not survived in a useful way.
-const STALL_MAX: Duration = Duration::from_secs(5);
 
 /// A download over a tunnel with two paths, one of which is cut in the middle.
 #[derive(Clone, Debug, Args)]
@@ -38,6 +36,9 @@ pub struct PathsCutOptions {
     /// Milliseconds between the tunnel's heartbeats; 0: only timeouts of data find the cut.
     #[arg(long, default_value_t = 0)]
     watch_ms: u64,
+    /// Milliseconds that the stall may take beyond its target: 1.2 retransmission timeouts, or 50 ms with heartbeats of 10 ms.
+    #[arg(long, default_value_t = 100)]
+    margin: u64,
     /// Seed of the content.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -83,6 +84,10 @@ struct PathsCutReport {
     stall_ms: PathsSpread,
     /// Longest time without data before the cut.
     baseline_gap_ms: PathsSpread,
+    /// Retransmission timeout of the sender on the first path, just before the cut.
+    rto_ms: f64,
+    /// Longest stall that is allowed.
+    stall_limit_ms: f64,
     /// Times that an end of the tunnel declared a path failed.
     path_switches: u32,
     mbit_per_s: f64,
@@ -100,10 +105,11 @@ pub fn run(options: &PathsCutOptions) -> Result<LabOutcome> {
     let report = report?;
     conclude(options.json, report.ok, &report, || {
         say!(
-            "{} bytes, contents {}, stall {:.0} ms, {} path switches, {:.0} Mbit/s",
+            "{} bytes, contents {}, stall {:.0} ms (RTO {:.0} ms), {} path switches, {:.0} Mbit/s",
             report.bytes_received,
             if report.sha256_match { "intact" } else { "BROKEN" },
             report.stall_ms.max,
+            report.rto_ms,
             report.path_switches,
             report.mbit_per_s
         );
@@ -126,26 +132,25 @@ fn play(options: &PathsCutOptions, daemon: &Path, teardown: &Teardown) -> Result
     )?;
     let key = directory.join("key");
     write_key(&key, options.seed)?;
-    let watch = options.watch_ms.to_string();
-    let start = |host: &Netns, label: &str, words: &[&str]| -> Result<LoggedProcess> {
+    let start = |host: &Netns, label: &str, last: u8, ends: &str| -> Result<LoggedProcess> {
+        let file = directory.join(format!("{label}.toml"));
+        let text = format!(
+            "name = \"{label}\"\nstate_dir = {:?}\nkey_file = {key:?}\nwatch_ms = {}\n\
+             via = [\"10.1.0.{last}\", \"10.2.0.{last}\"]\n{ends}\n",
+            directory.join(format!("{label}.state")),
+            options.watch_ms
+        );
+        std::fs::write(&file, text).with_context(|| file.display().to_string())?;
         let mut command = host.command(daemon)?;
-        command.arg("tunnel").args(words).arg("--key-file").arg(&key);
-        command.args(["--watch-ms", watch.as_str()]);
+        command.args(["tunnel", "--config"]).arg(&file);
         Ok(LoggedProcess::start(label, command, &directory)?)
     };
-    let target = format!("127.0.0.1:{}", ServerSoftware::Nginx.port());
-    let serving = ["--via", "10.1.0.2,10.2.0.2", "--forward", &target];
-    let listen = LISTEN.to_string();
-    let opening = [
-        "--via",
-        "10.1.0.1,10.2.0.1",
-        "--to",
-        "10.1.0.2:9899",
-        "--listen",
-        &listen,
-    ];
-    let far = start(&network.far, "serving", &serving)?;
-    let mut near = start(&network.near, "opening", &opening)?;
+    let service =
+        |way: &str, address: SocketAddr| format!("[[service]]\nname = \"web\"\n{way} = \"{address}\"");
+    let server = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ServerSoftware::Nginx.port());
+    let far = start(&network.far, "serving", 2, &service("connect", server))?;
+    let opening = format!("to = [\"10.1.0.2:9899\"]\n{}", service("listen", LISTEN));
+    let mut near = start(&network.near, "opening", 1, &opening)?;
     near.wait_until("join the other end", PATIENCE, |process| {
         process.output().contains("an association is established")
     })?;
@@ -153,13 +158,28 @@ fn play(options: &PathsCutOptions, daemon: &Path, teardown: &Teardown) -> Result
         .near
         .run(|| TcpStream::connect_timeout(&LISTEN, PATIENCE).is_ok())?;
     ensure!(listens, "the opening end does not listen{}", near.last_words());
-    let found = download(options, &network, bytes)?;
+    let ask = || rto(&network, daemon, &directory.join("serving.toml"));
+    let found = download(options, &network, bytes, ask)?;
     let switches = |process: &LoggedProcess| process.output().matches("a path has failed").count() as u32;
     let path_switches = switches(&near) + switches(&far);
     for process in [&near, &far] {
         process.signal(Signal::SIGTERM)?;
     }
     Ok(report(options, bytes, &found, path_switches))
+}
+
+/// The retransmission timeout of the serving end, which sends the download, on the first path.
+fn rto(network: &PathsNetwork, daemon: &Path, file: &Path) -> Result<Duration> {
+    let mut command = network.far.command(daemon)?;
+    let said = output(
+        command.args(["status", "--json", "--config"]).arg(file),
+        "steadfast status",
+    )?;
+    let status: serde_json::Value = serde_json::from_str(&said).context("the status")?;
+    let rto = status["associations"][0]["paths"][0]["rto_ms"].as_f64();
+    Ok(Duration::from_secs_f64(
+        rto.with_context(|| format!("no RTO in {said}"))? / 1e3,
+    ))
 }
 
 fn write_key(path: &Path, seed: u64) -> Result<()> {
@@ -184,11 +204,18 @@ struct PathsDownload {
     is_whole: bool,
     gap_before: Duration,
     gap_after: Duration,
+    /// The retransmission timeout before the cut.
+    rto: Duration,
     took: Duration,
 }
 
-/// Downloads with curl, and cuts the first path when a third has arrived.
-fn download(options: &PathsCutOptions, network: &PathsNetwork, bytes: u64) -> Result<PathsDownload> {
+/// Downloads with curl, and cuts the first path when a third has arrived. `rto` is asked just before.
+fn download(
+    options: &PathsCutOptions,
+    network: &PathsNetwork,
+    bytes: u64,
+    ask_rto: impl Fn() -> Result<Duration>,
+) -> Result<PathsDownload> {
     let file = crate::pattern::file_name(options.seed, bytes);
     let mut command: Command = network.near.command("curl")?;
     command.args(["--silent", "--show-error", "--fail", "--max-time", "120"]);
@@ -200,7 +227,7 @@ fn download(options: &PathsCutOptions, network: &PathsNetwork, bytes: u64) -> Re
     let mut output = child.stdout.take().context("curl's output")?;
     let (mut hash, mut received, mut buffer) = (Sha256::new(), 0_u64, vec![0; 1 << 16]);
     let (mut last, mut is_cut) = (Instant::now(), false);
-    let (mut gap_before, mut gap_after) = (Duration::ZERO, Duration::ZERO);
+    let (mut gap_before, mut gap_after, mut rto) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
     loop {
         let length = output.read(&mut buffer).context("read curl's output")?;
         let now = Instant::now();
@@ -217,9 +244,9 @@ fn download(options: &PathsCutOptions, network: &PathsNetwork, bytes: u64) -> Re
         received += length as u64;
         if !is_cut && received > bytes / 3 {
             is_cut = true;
-            let rules = "table inet cut { chain in { type filter hook prerouting priority -300\niifname \"p0\" drop\n}\n}\n";
-            nft(&network.near, rules)?;
-            nft(&network.far, rules)?;
+            rto = ask_rto()?;
+            nft(&network.near, CUT_FIRST)?;
+            nft(&network.far, CUT_FIRST)?;
             last = Instant::now();
         }
     }
@@ -230,6 +257,7 @@ fn download(options: &PathsCutOptions, network: &PathsNetwork, bytes: u64) -> Re
         is_whole: status.success(),
         gap_before,
         gap_after,
+        rto,
         took: begun.elapsed(),
     })
 }
@@ -248,8 +276,17 @@ fn report(
     if path_switches == 0 {
         violations.push("no end noticed the cut".to_owned());
     }
-    if found.gap_after > STALL_MAX {
-        violations.push(format!("the download stood still for {:?}", found.gap_after));
+    let target = match options.watch_ms {
+        0 => found.rto.mul_f64(1.2),
+        // Three missed heartbeats, and the time to notice the last one.
+        millis => Duration::from_millis(5 * millis),
+    };
+    let limit = target + Duration::from_millis(options.margin);
+    if found.gap_after > limit {
+        violations.push(format!(
+            "the download stood still for {:?}, more than {limit:?}",
+            found.gap_after
+        ));
     }
     let survived = sha256_match && found.is_whole && found.received == bytes;
     PathsCutReport {
@@ -264,6 +301,8 @@ fn report(
         violations,
         stall_ms: PathsSpread::one(found.gap_after),
         baseline_gap_ms: PathsSpread::one(found.gap_before),
+        rto_ms: found.rto.as_secs_f64() * 1e3,
+        stall_limit_ms: limit.as_secs_f64() * 1e3,
         path_switches,
         mbit_per_s: found.received as f64 * 8.0 / 1e6 / found.took.as_secs_f64(),
     }

@@ -7,5 +7,7 @@
 
 pub mod bench;
 pub mod cut;
+mod figures;
 mod network;
 pub mod peer;
+pub mod tcp;

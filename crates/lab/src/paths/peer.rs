@@ -4,22 +4,21 @@ use std::net::IpAddr;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use bytes::Bytes;
 use clap::Args;
 use linux::clock;
 use linux::sctp::{SCTP_UDP_PORT, SctpWire, WirePlan};
 use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::{TimeSpec, TimeValLike as _};
+use nix::sys::time::TimeSpec;
 use proto::sctp::association::{Association, AssociationEvent};
 use proto::sctp::endpoint::AssociationId;
 use proto::sctp::{SctpConfig, SctpMessage, UserData};
 
+use super::figures::{PERIOD, PeerFigures, content};
+
 /// SCTP port of both ends.
 pub const SCTP_PEER_PORT: u16 = 5000;
-/// The content's period in bytes. Byte N is N·7 + N/251, modulo 256.
-const PERIOD: usize = 251 * 256;
 /// Batches that one turn reads.
 const BATCHES: usize = 16;
 
@@ -43,13 +42,15 @@ pub struct SctpPeerOptions {
 struct SctpPeer {
     wire: SctpWire,
     id: Option<AssociationId>,
-    moved: u64,
+    figures: PeerFigures,
     begun: Option<Instant>,
+    /// When data came last.
+    last: Option<Instant>,
     is_over: bool,
     content: Bytes,
 }
 
-/// Runs the end, and prints: bytes, messages that differ, milliseconds, CPU milliseconds.
+/// Runs the end, and prints its figures.
 ///
 /// # Errors
 /// If the sockets cannot be opened, or the content differs.
@@ -62,14 +63,14 @@ pub fn main(options: &SctpPeerOptions) -> Result<()> {
         associations_max: 1,
     };
     let config = SctpConfig::wire(SctpWire::lower_headers(&plan));
-    let bytes = (0..PERIOD + options.message).map(|at| (at * 7 + at / 251) as u8);
     let mut peer = SctpPeer {
         wire: SctpWire::open(config, &plan)?,
         id: None,
-        moved: 0,
+        figures: PeerFigures::default(),
         begun: None,
+        last: None,
         is_over: false,
-        content: bytes.collect::<Vec<u8>>().into(),
+        content: content(options.message),
     };
     say!("ready");
     if let Some(to) = options.to {
@@ -81,10 +82,8 @@ pub fn main(options: &SctpPeerOptions) -> Result<()> {
         peer.rest();
     }
     peer.wire.flush(clock::now());
-    let took = peer.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
-    let usage = getrusage(UsageWho::RUSAGE_SELF).context("CPU time")?;
-    let cpu = usage.user_time() + usage.system_time();
-    say!("{} 0 {} {}", peer.moved, took.as_millis(), cpu.num_milliseconds());
+    peer.figures.took = peer.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
+    say!("{}", peer.figures.line()?);
     Ok(())
 }
 
@@ -115,9 +114,9 @@ impl SctpPeer {
         let Some(association) = self.id.and_then(|id| self.wire.endpoint.association_mut(id)) else {
             return Ok(());
         };
-        while self.moved < options.bytes {
-            let length = (options.bytes - self.moved).min(options.message as u64) as usize;
-            let at = self.moved as usize % PERIOD;
+        while self.figures.moved < options.bytes {
+            let length = (options.bytes - self.figures.moved).min(options.message as u64) as usize;
+            let at = self.figures.moved as usize % PERIOD;
             let message = SctpMessage {
                 stream: 1,
                 protocol: 0,
@@ -127,7 +126,7 @@ impl SctpPeer {
             if association.send(message).is_err() {
                 break;
             }
-            self.moved += length as u64;
+            self.figures.moved += length as u64;
         }
         Ok(())
     }
@@ -151,13 +150,17 @@ impl SctpPeer {
             let UserData::Bytes(data) = message.data else {
                 bail!("data without bytes");
             };
-            let at = self.moved as usize % PERIOD;
+            let at = self.figures.moved as usize % PERIOD;
             if self.content.get(at..at + data.len()) != Some(&data[..]) {
-                bail!("the content differs at byte {}", self.moved);
+                bail!("the content differs at byte {}", self.figures.moved);
             }
-            self.moved += data.len() as u64;
+            self.figures.moved += data.len() as u64;
+            let now = Instant::now();
+            let gap = self.last.map_or(Duration::ZERO, |last| now - last);
+            self.figures.gap = self.figures.gap.max(gap);
+            self.last = Some(now);
         }
-        if self.moved >= options.bytes {
+        if self.figures.moved >= options.bytes {
             association.shutdown(clock::now());
         }
         Ok(())

@@ -79,7 +79,10 @@ mod tests {
     fn options(assume: Assume, links: u8) -> PairOptions {
         PairOptions {
             assume,
-            lan: LanOptions { ipv6: false, links },
+            lan: LanOptions {
+                links,
+                ..LanOptions::default()
+            },
             ..PairOptions::new(WorkloadOption::Request, 1)
         }
     }

@@ -13,6 +13,8 @@ use proto::sctp::packet::SctpPacket;
 use proto::sctp::{InvalidSctp, PathSource, SctpConfig, SourceTable};
 use thiserror::Error;
 
+use crate::process::fill_random;
+
 use socket::{BATCH_MAX, DATAGRAM_MAX, SEGMENTS_MAX, SctpSocket};
 
 /// UDP port of encapsulated SCTP (RFC 6951).
@@ -87,16 +89,11 @@ pub struct SctpWire {
     pub endpoint: SctpEndpoint,
     sockets: Vec<SctpSocket>,
     sources: SourceTable,
-    /// Senders of this turn, so that answers to strangers find them.
-    strangers: Vec<(IpAddr, PathSource)>,
     buffer: Vec<u8>,
     batch: LeavingBatch,
     counts: WireCounts,
     lower_headers: u32,
 }
-
-/// Most senders of one turn that are remembered for their answers: as many answers as an endpoint keeps.
-const STRANGERS_MAX: usize = 64;
 
 impl SctpWire {
     /// Bytes of headers in front of SCTP, for [`SctpConfig::lower_headers`].
@@ -115,7 +112,7 @@ impl SctpWire {
     /// The address whose socket cannot be opened, or an invalid configuration.
     pub fn open(config: SctpConfig, plan: &WirePlan) -> Result<Self, WireOpenError> {
         let mut secret = [0; 32];
-        getrandom(&mut secret).map_err(WireOpenError::Random)?;
+        fill_random(&mut secret).map_err(WireOpenError::Random)?;
         let endpoint = SctpEndpoint::new(
             config,
             secret,
@@ -130,7 +127,6 @@ impl SctpWire {
             endpoint,
             sockets: plan.addresses.iter().map(open).collect::<Result<_, _>>()?,
             sources: SourceTable::new(plan.addresses.clone(), plan.peer_udp_port),
-            strangers: Vec::new(),
             buffer: vec![0; DATAGRAM_MAX],
             batch: LeavingBatch {
                 bytes: Vec::with_capacity(DATAGRAM_MAX),
@@ -193,8 +189,22 @@ impl SctpWire {
             self.sources.on_heard(from, source);
         } else {
             self.counts.refused += 1;
-            if self.strangers.len() < STRANGERS_MAX {
-                self.strangers.push((from, source));
+            self.answer(now, from, source);
+        }
+    }
+
+    /// Sends the answers to a packet of a stranger there from where it came. It must not divert what goes to a peer with the same address. A
+    /// peer that comes back from another port is such a stranger until its cookie has come.
+    fn answer(&mut self, now: Instant, from: IpAddr, source: PathSource) {
+        while let Some(answer) = self.endpoint.poll_answer() {
+            let source = if answer.to == from.to_canonical() {
+                Some(source)
+            } else {
+                self.sources.source(answer.to)
+            };
+            match source {
+                Some(source) => self.put(now, answer.to, source, &answer.packet),
+                None => self.counts.unsent += 1,
             }
         }
     }
@@ -202,7 +212,7 @@ impl SctpWire {
     /// Sends all that the endpoint has to send.
     pub fn flush(&mut self, now: Instant) {
         while let Some(transmit) = self.endpoint.poll_transmit(now) {
-            let Some(source) = self.source(transmit.to) else {
+            let Some(source) = self.sources.source(transmit.to) else {
                 self.counts.unsent += 1;
                 continue;
             };
@@ -214,17 +224,6 @@ impl SctpWire {
             self.put(now, transmit.to, source, &transmit.packet);
         }
         self.send_batch(now);
-        self.strangers.clear();
-    }
-
-    /// The source of packets to `to`. A stranger is answered from where its packet came to. Packets with a peer's address that do not
-    /// count must not divert what goes to the peer.
-    fn source(&self, to: IpAddr) -> Option<PathSource> {
-        let stranger = self.strangers.iter().find(|(from, _)| *from == to);
-        match stranger {
-            Some((_, source)) if !self.endpoint.is_peer(to) => Some(*source),
-            _ => self.sources.source(to),
-        }
     }
 
     fn put(&mut self, now: Instant, to: IpAddr, source: PathSource, packet: &SctpPacket) {
@@ -280,16 +279,5 @@ impl SctpWire {
             Ok(()) => self.counts.sent += 1,
             Err(_) => self.counts.unsent += 1,
         }
-    }
-}
-
-/// Random bytes of the kernel.
-fn getrandom(bytes: &mut [u8]) -> io::Result<()> {
-    // SAFETY: the kernel writes at most as many bytes as the slice has.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    match usize::try_from(got) {
-        Ok(got) if got == bytes.len() => Ok(()),
-        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Err(_) => Err(io::Error::last_os_error()),
     }
 }

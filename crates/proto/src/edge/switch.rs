@@ -6,6 +6,7 @@
 mod beat;
 mod copied;
 mod flow;
+mod queue;
 mod string;
 #[cfg(test)]
 mod tests;

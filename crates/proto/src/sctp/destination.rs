@@ -45,6 +45,10 @@ struct HeartbeatProbe {
 /// Counters of a destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DestinationCounts {
+    /// Bytes of SCTP packets that were sent to it.
+    pub sent_bytes: u64,
+    /// Bytes of SCTP packets that came from it and count.
+    pub received_bytes: u64,
     /// Packets with data.
     pub packets: u64,
     /// Chunks of new data.

@@ -523,12 +523,6 @@ impl SctpEndpoint {
         self.touched.extend(due);
     }
 
-    /// Whether an association has this address of a peer.
-    pub fn is_peer(&self, address: IpAddr) -> bool {
-        let mut all = self.associations.values();
-        all.any(|association| association.has_address(address))
-    }
-
     /// The kernel refuses packets of `size` bytes to `address`, because the first link is smaller.
     pub fn handle_too_large(&mut self, now: Instant, address: IpAddr, size: u32) {
         let Some((id, association)) = self.find_to(address) else {
@@ -544,9 +538,15 @@ impl SctpEndpoint {
         Some((*id, association))
     }
 
+    /// The next answer to a packet of a stranger. If it is asked for after each packet, it can be sent to the UDP port from which the packet
+    /// came (RFC 6951 §5.4). Otherwise [`poll_transmit`](Self::poll_transmit) gives it.
+    pub fn poll_answer(&mut self) -> Option<SctpTransmit> {
+        self.answers.pop_front()
+    }
+
     /// The next packet. To be called after every other call, until it returns `None`.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<SctpTransmit> {
-        if let Some(answer) = self.answers.pop_front() {
+        if let Some(answer) = self.poll_answer() {
             return Some(answer);
         }
         while let Some(id) = self.touched.front().copied() {

@@ -7,8 +7,10 @@
 
 mod message;
 mod phase;
+mod reception;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -17,6 +19,8 @@ use thiserror::Error;
 
 pub use message::{DATA_MAX, MalformedTunnel, SERVICE_MAX, TunnelMessage};
 pub use phase::{TunnelPhase, TunnelPhaseEvent};
+pub use reception::{CLIENTS_WAIT, ClientVerdict, RECALL, TunnelReception};
+pub use turns::TunnelTurns;
 
 /// A connection at one end. It is not used again, unlike the number of its streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,6 +112,11 @@ impl Tunnel {
         self.connections.len()
     }
 
+    /// Whether all streams are in use, so that no connection can be opened.
+    pub fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+
     /// Whether there is no connection.
     pub fn is_empty(&self) -> bool {
         self.connections.is_empty()
@@ -191,23 +200,16 @@ impl Tunnel {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        let (before, stream) = (connection.phase, connection.stream);
-        let Some(after) = before.after(event) else {
+        let stream = connection.stream;
+        let Some(after) = connection.phase.after(event) else {
             return;
         };
         connection.phase = after;
         let message = match event {
-            TunnelPhaseEvent::EndSent => Some(TunnelMessage::End),
-            // After END nothing more may be sent.
-            TunnelPhaseEvent::Abort if before == TunnelPhase::SentEnd => None,
-            _ => Some(TunnelMessage::Reset),
+            TunnelPhaseEvent::EndSent => TunnelMessage::End,
+            _ => TunnelMessage::Reset,
         };
-        self.messages.extend(message.map(|message| (stream, message)));
-        if after == TunnelPhase::Discarding {
-            let held = self.window.saturating_sub(self.connections[&id].granted);
-            let owed = self.connections[&id].owed;
-            self.consumed(id, held.saturating_sub(owed) as usize);
-        }
+        self.messages.push_back((stream, message));
         self.clear(id);
     }
 
@@ -217,10 +219,7 @@ impl Tunnel {
             return;
         };
         connection.owed = connection.owed.saturating_add(bytes as u32);
-        let takes_data = matches!(
-            connection.phase,
-            TunnelPhase::Live | TunnelPhase::SentEnd | TunnelPhase::Discarding
-        );
+        let takes_data = matches!(connection.phase, TunnelPhase::Live | TunnelPhase::SentEnd);
         // A message for each quarter of the window: the peer seldom waits, and few messages are needed.
         if connection.owed >= self.window / 4 && takes_data {
             connection.granted += connection.owed;
@@ -272,15 +271,11 @@ impl Tunnel {
             }
             // The peer does not know yet.
             TunnelPhase::Resetting => return Ok(()),
-            TunnelPhase::Live | TunnelPhase::SentEnd | TunnelPhase::Discarding => {}
+            TunnelPhase::Live | TunnelPhase::SentEnd => {}
         }
         let left = connection.granted.checked_sub(data.len() as u32);
         connection.granted = left.ok_or(TunnelViolation::Credit(stream))?;
-        if connection.phase == TunnelPhase::Discarding {
-            self.consumed(id, data.len());
-        } else {
-            self.events.push_back(TunnelEvent::Data(id, data));
-        }
+        self.events.push_back(TunnelEvent::Data(id, data));
         Ok(())
     }
 
@@ -307,17 +302,21 @@ impl Tunnel {
         };
         let before = connection.phase;
         connection.phase = before.after(event).ok_or(TunnelViolation::Misplaced(stream))?;
-        if event == TunnelPhaseEvent::ResetReceived && before == TunnelPhase::Live {
+        let is_reset = event == TunnelPhaseEvent::ResetReceived;
+        if is_reset && before.sends() {
             self.messages.push_back((stream, TunnelMessage::Reset));
         }
-        let has_program = matches!(before, TunnelPhase::Live | TunnelPhase::SentEnd);
-        if has_program {
-            self.events.push_back(match event {
-                TunnelPhaseEvent::ResetReceived => TunnelEvent::Reset(id),
-                _ => TunnelEvent::Ended(id),
+        // The program may still read what came before the END, so a RESET concerns it also when the connection is over.
+        if before != TunnelPhase::Resetting {
+            self.events.push_back(if is_reset {
+                TunnelEvent::Reset(id)
+            } else {
+                TunnelEvent::Ended(id)
             });
         }
-        self.clear(id);
+        if before != TunnelPhase::Over {
+            self.clear(id);
+        }
         Ok(())
     }
 

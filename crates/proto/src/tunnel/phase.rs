@@ -1,14 +1,14 @@
-//! The states of a connection at one end of a tunnel. Each end sends exactly one END or RESET per connection.
+//! The states of a connection at one end of a tunnel. Each end sends one END or RESET per connection, or an END and a RESET later.
 //!
 //! ```text
 //!            EndSent               EndReceived, ResetReceived
-//!    Live ───────────▶ SentEnd ────────────────────────▶ Over
-//!     │ │                │ Abort                          ▲ ▲ ▲
-//!     │ │                └─────▶ Discarding ──────────────┘ │ │   data that still comes is dropped
-//!     │ │ EndReceived             EndSent, Abort            │ │
+//!    Live ───────────▶ SentEnd ────────────────────────▶ Over ──┐ ResetReceived: it crossed this end's END
+//!     │ │                │ Abort                          ▲ ▲ ▲ ◀─┘
+//!     │ │                └─────▶ Resetting ───────────────┘ │ │
+//!     │ │ EndReceived             EndSent, Abort,           │ │
 //!     │ └──────────▶ GotEnd ────────────────────────────────┘ │
-//!     │                └── ResetReceived is a violation       │
-//!     ├─ Abort ─▶ Resetting ── EndReceived, ResetReceived ────┤
+//!     │                           ResetReceived (a RESET answers)
+//!     ├─ Abort ─▶ Resetting ── EndReceived, ResetReceived ────┤     Resetting: data that still comes is dropped
 //!     └─ ResetReceived (a RESET answers) ─────────────────────┘
 //! ```
 
@@ -21,10 +21,8 @@ pub enum TunnelPhase {
     SentEnd,
     /// The peer has sent END.
     GotEnd,
-    /// This end has sent RESET.
+    /// This end has sent RESET, perhaps behind an END.
     Resetting,
-    /// This end has sent END, and its application is gone.
-    Discarding,
     /// Both directions have ended. The number is free when the peer's CLOSED comes.
     Over,
 }
@@ -44,12 +42,11 @@ pub enum TunnelPhaseEvent {
 
 impl TunnelPhase {
     /// All states.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 5] = [
         Self::Live,
         Self::SentEnd,
         Self::GotEnd,
         Self::Resetting,
-        Self::Discarding,
         Self::Over,
     ];
 
@@ -57,24 +54,24 @@ impl TunnelPhase {
     pub const fn after(self, event: TunnelPhaseEvent) -> Option<Self> {
         match (self, event) {
             (Self::Live, TunnelPhaseEvent::EndSent) => Some(Self::SentEnd),
-            (Self::Live, TunnelPhaseEvent::Abort) => Some(Self::Resetting),
+            (Self::Live | Self::SentEnd, TunnelPhaseEvent::Abort) => Some(Self::Resetting),
             (Self::Live, TunnelPhaseEvent::EndReceived) => Some(Self::GotEnd),
-            (Self::SentEnd, TunnelPhaseEvent::Abort) => Some(Self::Discarding),
-            (Self::GotEnd, TunnelPhaseEvent::EndSent | TunnelPhaseEvent::Abort)
+            (
+                Self::GotEnd,
+                TunnelPhaseEvent::EndSent | TunnelPhaseEvent::Abort | TunnelPhaseEvent::ResetReceived,
+            )
             | (Self::Live, TunnelPhaseEvent::ResetReceived)
             | (
-                Self::SentEnd | Self::Resetting | Self::Discarding,
+                Self::SentEnd | Self::Resetting,
                 TunnelPhaseEvent::EndReceived | TunnelPhaseEvent::ResetReceived,
-            ) => Some(Self::Over),
+            )
+            | (Self::Over, TunnelPhaseEvent::ResetReceived) => Some(Self::Over),
             (Self::SentEnd, TunnelPhaseEvent::EndSent)
-            | (Self::GotEnd, TunnelPhaseEvent::EndReceived | TunnelPhaseEvent::ResetReceived)
-            | (Self::Resetting | Self::Discarding, TunnelPhaseEvent::EndSent | TunnelPhaseEvent::Abort)
+            | (Self::GotEnd, TunnelPhaseEvent::EndReceived)
+            | (Self::Resetting, TunnelPhaseEvent::EndSent | TunnelPhaseEvent::Abort)
             | (
                 Self::Over,
-                TunnelPhaseEvent::EndSent
-                | TunnelPhaseEvent::Abort
-                | TunnelPhaseEvent::EndReceived
-                | TunnelPhaseEvent::ResetReceived,
+                TunnelPhaseEvent::EndSent | TunnelPhaseEvent::Abort | TunnelPhaseEvent::EndReceived,
             ) => None,
         }
     }

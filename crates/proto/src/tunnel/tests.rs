@@ -141,26 +141,32 @@ fn an_abort_reaches_the_other_program_and_frees_the_number() {
 }
 
 #[test]
-fn after_end_an_abort_discards_what_still_comes() {
+fn an_abort_after_the_end_reaches_the_program_that_still_sends() {
     let mut pair = TunnelPair::new(1);
     let [near, far] = pair.connection();
     pair.ends[0].end(near);
+    pair.settle();
+    pair.ends[1].write(far, Bytes::from_static(b"a reply that nobody reads"));
     pair.ends[0].abort(near);
     pair.settle();
-    for _ in 0..10 {
-        let room = pair.ends[1].allowance(far);
-        assert!(room > 0, "the discarding end gives credit");
-        pair.ends[1].write(far, vec![1; room].into());
-        pair.settle();
-    }
+    assert_eq!(pair.events[1], [TunnelEvent::Ended(far), TunnelEvent::Reset(far)]);
+    assert_eq!(pair.events[0], [], "its program is gone");
+    assert!(pair.ends.iter().all(Tunnel::is_empty));
+}
+
+#[test]
+fn an_abort_that_crosses_the_last_end_is_told_as_well() {
+    let mut pair = TunnelPair::new(1);
+    let [near, far] = pair.connection();
+    pair.ends[0].end(near);
+    pair.settle();
+    pair.ends[0].abort(near);
+    pair.ends[1].write(far, Bytes::from_static(b"the rest"));
     pair.ends[1].end(far);
     pair.settle();
+    assert_eq!(pair.events[1], [TunnelEvent::Ended(far), TunnelEvent::Reset(far)]);
     assert!(pair.ends.iter().all(Tunnel::is_empty));
-    assert!(
-        pair.events[0]
-            .iter()
-            .all(|event| !matches!(event, TunnelEvent::Data(..)))
-    );
+    assert!(pair.ends[0].open("web".to_owned()).is_some());
 }
 
 #[test]
@@ -257,7 +263,6 @@ proptest! {
             live.iter().for_each(|id| end.abort(*id));
         }
         pair.settle();
-        // Those that had sent END wait for the other program, which is gone as well.
         prop_assert!(pair.ends.iter().all(Tunnel::is_empty), "{:?}", pair.ends);
     }
 }

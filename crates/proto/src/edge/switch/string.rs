@@ -1,11 +1,11 @@
 //! One string of an edge: its state, its evidence, its cache and its queue.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::beat::StringBeat;
 use super::copied::COPIES;
 use super::flow::{FlowKey, TrafficSample};
+use super::queue::PacketQueue;
 use crate::Instant;
 use crate::edge::phase::{PhaseEvent, StringPhase};
 use crate::edge::{CopiedPackets, InvalidRecovery, LocalRecovery, RecoveryConfig, StringState};
@@ -80,7 +80,7 @@ pub(super) struct EdgeString {
     pub copies: Option<CopiedPackets>,
     pub cap: Option<u32>,
     /// Packets to be sent into it, and when the next one may be sent.
-    pub entering: VecDeque<Vec<u8>>,
+    pub entering: PacketQueue,
     free: Instant,
     pub resent_entering: u64,
     pub resent_leaving: u64,
@@ -165,7 +165,7 @@ impl EdgeString {
             flows_at_failure: 0,
             copies: None,
             cap: None,
-            entering: VecDeque::new(),
+            entering: PacketQueue::default(),
             free: now,
             resent_entering: 0,
             resent_leaving: 0,

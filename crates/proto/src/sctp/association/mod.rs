@@ -391,6 +391,7 @@ impl Association {
             return false;
         }
         let path = self.paths.find(from).unwrap_or(self.paths.current());
+        self.paths.get_mut(path).counts.received_bytes += packet.wire_bytes() as u64;
         let mut has_data = false;
         for chunk in packet.chunks {
             if self.state == AssociationState::Closed {

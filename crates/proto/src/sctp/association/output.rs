@@ -18,6 +18,14 @@ use crate::sctp::tlv::{TLV_HEADER, padded};
 impl Association {
     /// The next packet. To be called after every other call, until it returns `None`.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<SctpTransmit> {
+        let transmit = self.next_transmit(now)?;
+        if let Some(path) = self.paths.find(transmit.to) {
+            self.paths.get_mut(path).counts.sent_bytes += transmit.packet.wire_bytes() as u64;
+        }
+        Some(transmit)
+    }
+
+    fn next_transmit(&mut self, now: Instant) -> Option<SctpTransmit> {
         if let Some((path, chunk)) = self.replies.pop_front() {
             return Some(self.packet(path, vec![chunk]));
         }

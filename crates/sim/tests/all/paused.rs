@@ -1,11 +1,10 @@
 //! A hypervisor pauses the wire's machine, and the machine's clock with it. How long does a lease that has ended still look valid?
-mod seeds;
 
 use std::time::Duration;
 
+use crate::seeds::*;
 use proto::Instant;
 use proto::follower::RestartPolicy;
-use seeds::*;
 use steadfast_sim::pair::{SimArbiterKind, SimPair, SimPairConfig, Station};
 
 /// How long a lease looks valid after a pause of two seconds. From the beginning of the pause on, the peer is not

@@ -1,15 +1,13 @@
 //! Bugs that many seeds have found in the core. Each has one scene here, which leaves as little as possible to chance.
 
-mod seeds;
-
 use std::time::Duration;
 
+use crate::seeds::{LIMIT, MS, at};
 use proto::Instant;
 use proto::detector::DetectorConfig;
 use proto::follower::RestartPolicy;
 use proto::packet::{Checksum, Segment};
 use proto::role::Role;
-use seeds::{LIMIT, MS, at};
 use steadfast_sim::exchange::SeededStream;
 use steadfast_sim::pair::http::{self, HttpRequest};
 use steadfast_sim::pair::{Costs, SimClient, SimPair, SimPairConfig, Station, echo};

@@ -1,11 +1,10 @@
 //! Tests the judge: for each known defect of a takeover, it must notice at least one takeover that the defect breaks.
-mod seeds;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use crate::seeds::*;
 use proto::follower::RestartPolicy;
-use seeds::*;
 use steadfast_sim::pair::{Costs, Defect};
 
 /// Number of takeovers to try for each defect. If the judge finds nothing in all of them, the test fails.

@@ -1,8 +1,7 @@
 //! Takeovers.
-mod seeds;
 
+use crate::seeds::*;
 use proto::follower::RestartPolicy;
-use seeds::*;
 use std::time::Duration;
 use steadfast_sim::pair::application::ReadPace;
 use steadfast_sim::pair::{FullLogPolicy, SimClient, SimPair, SimPairConfig, echo};

@@ -1,5 +1,4 @@
 //! Scenes whose options are drawn from a seed.
-#![allow(dead_code)] // each test binary uses its part
 
 use std::ops::Range;
 use std::time::Duration;

@@ -1,13 +1,10 @@
 //! The statements of the HALR thesis' §7.4 about rate control after a failover. `docs/rate-control.md` has a table of
 //! these statements. If a statement does not hold, its test asserts what holds instead.
 
-#[allow(dead_code)]
-mod halr;
-
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use halr::seconds;
+use crate::halr::seconds;
 use steadfast_sim::scenario::edge::{EdgeRecovery, Sharing};
 use steadfast_sim::scenario::rate::{RateFlow, RateResult, RateScenario};
 

@@ -1,9 +1,7 @@
 //! Compares a single flow over a small buffer with ns-2. The numbers of segments, timeouts and retransmissions must be equal. The
 //! completion times may differ by 2 µs.
 
-mod ns2;
-
-use ns2::{number, rows, variant};
+use crate::ns2::{number, rows, variant};
 use steadfast_sim::scenario::dumbbell::Dumbbell;
 
 #[test]

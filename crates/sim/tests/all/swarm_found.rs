@@ -30,8 +30,8 @@ fn shows(defect: Defect, mut scenario: Scenario) {
 
 #[test]
 fn every_defect_that_was_found_has_a_scenario() {
-    let files =
-        std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/swarm_found")).expect("the scenarios");
+    let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/all/swarm_found"))
+        .expect("the scenarios");
     let defects: Vec<_> = files
         .map(|file| std::fs::read_to_string(file.expect("a scenario").path()).expect("text"))
         .filter_map(|text| toml::from_str::<Scenario>(&text).expect("a scenario").defect)

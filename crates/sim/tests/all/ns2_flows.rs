@@ -1,11 +1,9 @@
 //! The cluster of the HALR thesis §7.2 against ns-2, flow by flow: completion time and number of timeouts.
 
-mod ns2;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ns2::{number, rows, variant};
+use crate::ns2::{number, rows, variant};
 use steadfast_sim::scenario::FlowResult;
 use steadfast_sim::scenario::cluster::{ClusterScenario, thesis_tcp};
 

@@ -1,9 +1,7 @@
 //! Compares our results with ns-2's for the two strings of the HALR thesis (§7.4), without rate control: throughput, queue, and surges of
 //! drops.
 
-mod ns2;
-
-use ns2::{number, rows};
+use crate::ns2::{number, rows};
 use proto::Instant;
 use steadfast_sim::scenario::rate::{RateResult, RateScenario};
 

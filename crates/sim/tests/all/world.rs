@@ -1,12 +1,10 @@
 //! The world itself: order, cables, power, trace.
 
-mod scenario;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use scenario::{MS, RoutedNetwork, at, client_address, exchange, server_address, wrapping};
+use crate::scenario::{MS, RoutedNetwork, at, client_address, exchange, server_address, wrapping};
 use steadfast_sim::exchange::{Close, Exchange, SeededStream};
 use steadfast_sim::host::{Host, HostConfig};
 use steadfast_sim::link::LinkConfig;

@@ -1,11 +1,9 @@
 //! Every order in which two sides can end a connection.
 
-mod scenario;
-
 use std::time::Duration;
 
+use crate::scenario::{MS, RoutedNetwork, at, rough_link};
 use proto::Instant;
-use scenario::{MS, RoutedNetwork, at, rough_link};
 use steadfast_sim::host::Host;
 use steadfast_sim::link::LinkConfig;
 use steadfast_sim::tcp::{EndpointState, TcpConfig, TcpEndpoint, TcpFailure};
@@ -185,7 +183,7 @@ fn an_abort_resets_the_other_side() {
     let client = scenario.host(scenario.client);
     assert_eq!(client.endpoint(id).unwrap().failure(), Some(TcpFailure::Aborted));
     let server = scenario.host(scenario.server);
-    assert_eq!(server.find(scenario::server_socket(), local), None);
+    assert_eq!(server.find(crate::scenario::server_socket(), local), None);
     assert_eq!(
         server.endpoints().next().unwrap().1.failure(),
         Some(TcpFailure::Reset)

@@ -1,9 +1,7 @@
 //! The claims of the HALR thesis in §7.2 and §7.3 about flows around a failover. Each test checks one or a few claims. `docs/halr.md` has
 //! a table of them. If a claim does not hold, its test asserts what holds instead.
 
-mod halr;
-
-use halr::*;
+use crate::halr::*;
 use model::failover::FlowRecovery as Who;
 use model::parameters::Parameters;
 use model::short_flow::ShortFlow;

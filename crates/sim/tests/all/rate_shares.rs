@@ -1,5 +1,5 @@
 //! The rate control of `steadfast edge` (`docs/rate-control.md`) with today's hosts: shares, queue, drops and throughput from 2 s after the
-//! failover on. `cargo test -p steadfast-sim --test rate_shares -- --nocapture` prints the numbers of that document.
+//! failover on. `cargo test -p steadfast-sim --test all rate_shares -- --nocapture` prints the numbers of that document.
 
 use std::time::Duration;
 

@@ -1,10 +1,8 @@
 //! A connection goes on in another host, in the middle of a transfer.
 
-mod scenario;
-
 use std::time::Duration;
 
-use scenario::{MS, RoutedNetwork, any_config, at, exchange, rough_link, wrapping};
+use crate::scenario::{MS, RoutedNetwork, any_config, at, exchange, rough_link, wrapping};
 use steadfast_sim::exchange::{Close, Exchange};
 use steadfast_sim::host::Host;
 use steadfast_sim::link::LinkConfig;

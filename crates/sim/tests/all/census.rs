@@ -1,12 +1,11 @@
 //! A wire whose agent was started anew asks the primary who is connected.
-mod seeds;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::seeds::*;
 use proto::follower::RestartPolicy;
-use seeds::*;
 use steadfast_sim::exchange::SeededStream;
 use steadfast_sim::pair::{SimClient, SimPair, Station, echo, http};
 use steadfast_sim::tcp::EndpointState;

@@ -1,5 +1,4 @@
 //! The world of these tests: client – router – tap – server, and a spare host at the router.
-#![allow(dead_code)] // each test binary uses its part
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

@@ -1,10 +1,8 @@
 //! Bytes arrive as they were sent, whatever the network does.
 
-mod scenario;
-
 use std::time::Duration;
 
-use scenario::{MS, RoutedNetwork, any_config, at, exchange, rough_link, server_socket, wrapping};
+use crate::scenario::{MS, RoutedNetwork, any_config, at, exchange, rough_link, server_socket, wrapping};
 use steadfast_sim::exchange::{Close, Exchange};
 use steadfast_sim::host::Host;
 use steadfast_sim::link::LinkConfig;

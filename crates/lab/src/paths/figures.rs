@@ -1,0 +1,96 @@
+//! Results of one end of a transfer of `bench paths`, and the content that it moves.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike as _;
+
+/// The content's period in bytes. Byte N is N·7 + N/251, modulo 256.
+pub const PERIOD: usize = 251 * 256;
+
+/// The content, so long that a message can begin at each byte of a period.
+pub fn content(message: usize) -> Bytes {
+    let bytes = (0..PERIOD + message).map(|at| (at * 7 + at / 251) as u8);
+    bytes.collect::<Vec<u8>>().into()
+}
+
+/// Results of an end.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PeerFigures {
+    /// Bytes.
+    pub moved: u64,
+    /// Pieces that differ from the content.
+    pub wrong: u64,
+    /// Time from the first byte, or the call, to the end.
+    pub took: Duration,
+    /// CPU time of the process. Set when the figures are read.
+    pub cpu: Duration,
+    /// Longest time between two pieces.
+    pub gap: Duration,
+    /// Most memory of the process, in kilobytes. Set when the figures are read.
+    pub memory_kb: u64,
+}
+
+impl PeerFigures {
+    /// The figures as a line, with this process' CPU time and memory: bytes, pieces that differ, milliseconds, CPU milliseconds, longest gap in
+    /// milliseconds, kilobytes of memory.
+    ///
+    /// # Errors
+    /// If the kernel does not tell the CPU time.
+    pub fn line(&self) -> Result<String> {
+        let usage = getrusage(UsageWho::RUSAGE_SELF).context("CPU time")?;
+        let cpu = usage.user_time() + usage.system_time();
+        let (took, gap) = (self.took.as_millis(), self.gap.as_millis());
+        Ok(format!(
+            "{} {} {took} {} {gap} {}",
+            self.moved,
+            self.wrong,
+            cpu.num_milliseconds(),
+            usage.max_rss()
+        ))
+    }
+
+    /// The figures in the last line of an output.
+    ///
+    /// # Errors
+    /// If the output does not end with figures.
+    pub fn read(output: &str) -> Result<Self> {
+        let line = output.lines().last().unwrap_or_default();
+        let numbers: Vec<u64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let [moved, wrong, took, cpu, gap, memory_kb]: [u64; 6] = numbers
+            .try_into()
+            .ok()
+            .with_context(|| format!("an end said: {output}"))?;
+        let [took, cpu, gap] = [took, cpu, gap].map(Duration::from_millis);
+        Ok(Self {
+            moved,
+            wrong,
+            took,
+            cpu,
+            gap,
+            memory_kb,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_from_the_last_line() {
+        let read = PeerFigures::read("ready\n1000 2 30 4 5 6000\n").unwrap();
+        let expected = PeerFigures {
+            moved: 1000,
+            wrong: 2,
+            took: Duration::from_millis(30),
+            cpu: Duration::from_millis(4),
+            gap: Duration::from_millis(5),
+            memory_kb: 6000,
+        };
+        assert_eq!(read, expected);
+        assert!(PeerFigures::read("ready\nconnect: refused\n").is_err());
+    }
+}

@@ -1,0 +1,277 @@
+//! The channel between the two nodes of a pair: messages over one SCTP association, whose paths are the links between the nodes.
+//!
+//! ```text
+//!   open ── a call every second ──▶ established ── the association ends ──▶ closed ── 1 s ──▶ a call
+//! ```
+//!
+//! One of the nodes calls. A cut link costs the messages on it a retransmission timeout, and they arrive over another link. Messages do not
+//! wait for each other: each is one question, one answer or one state, and a receiver can tell what it answers.
+//!
+//! The caller authenticates packets, so that nothing of a stranger gets here. While there is no association, [`PeerChannel::send`] takes
+//! nothing, and the caller finds another way.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::Instant;
+use crate::sctp::association::{Association, AssociationEvent, SctpTransmit};
+use crate::sctp::endpoint::{AssociationId, SctpEndpoint};
+use crate::sctp::packet::SctpPacket;
+use crate::sctp::{PATHS_MAX, SctpConfig, SctpMessage, UserData};
+
+/// The SCTP port of both nodes.
+const PORT: u16 = 9899;
+/// Time between the end of an association, or a call that failed, and the next call.
+const RECALL: Duration = Duration::from_secs(1);
+/// Bytes of a packet with all headers below SCTP: what every IPv6 path carries unfragmented (RFC 8200 §5).
+const PATH_MTU: u32 = 1280;
+/// Longest retransmission timeout: the channel notices within this time that a link is back.
+const RTO_MAX: Duration = Duration::from_secs(1);
+/// Interval of the heartbeats over idle links.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Whether this node calls the other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChannelRole {
+    /// It calls.
+    Calls,
+    /// It is called.
+    Answers,
+}
+
+/// A message of the peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelMessage {
+    /// The sender's kind of message.
+    pub kind: u32,
+    /// The contents, at least one byte.
+    pub contents: Bytes,
+}
+
+/// The channel's state, for people and scripts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChannelView {
+    /// Whether messages can be sent.
+    pub is_established: bool,
+    /// Number of associations so far.
+    pub established: u64,
+    /// The peer's addresses in the association. `true`: it answers.
+    pub paths: Vec<(IpAddr, bool)>,
+    /// Packets with retransmitted data, on all paths of this association.
+    pub retransmissions: u64,
+}
+
+/// One node's end of the channel.
+#[derive(Debug)]
+pub struct PeerChannel {
+    role: ChannelRole,
+    config: SctpConfig,
+    /// `None` while this node has no address on any link.
+    endpoint: Option<SctpEndpoint>,
+    own: Vec<IpAddr>,
+    peer: Vec<IpAddr>,
+    association: Option<AssociationId>,
+    is_established: bool,
+    established: u64,
+    calls_at: Option<Instant>,
+    received: VecDeque<ChannelMessage>,
+}
+
+impl PeerChannel {
+    /// A channel to the node with the addresses `peer`, the first [`PATHS_MAX`] of them. `lower_headers`: bytes of all headers below SCTP.
+    pub fn new(role: ChannelRole, peer: &[IpAddr], lower_headers: u32) -> Self {
+        let config = SctpConfig {
+            path_mtu: PATH_MTU,
+            base_mtu: None,
+            rto_max: RTO_MAX,
+            rto_initial: RTO_MAX,
+            heartbeat_interval: Some(HEARTBEAT),
+            initial_window: PATH_MTU * 10,
+            ..SctpConfig::wire(lower_headers)
+        };
+        Self {
+            role,
+            config,
+            endpoint: None,
+            own: Vec::new(),
+            peer: peer.iter().copied().take(PATHS_MAX).collect(),
+            association: None,
+            is_established: false,
+            established: 0,
+            calls_at: None,
+            received: VecDeque::new(),
+        }
+    }
+
+    /// Tells this node's addresses on the links. If they are others than before, an association with the old ones ends, and a new one
+    /// begins. `secret` gives 32 random bytes, which were not used before.
+    pub fn set_addresses(&mut self, now: Instant, own: &[IpAddr], secret: impl FnOnce() -> [u8; 32]) {
+        let mut own: Vec<_> = own.iter().map(IpAddr::to_canonical).collect();
+        own.sort_unstable();
+        own.dedup();
+        own.truncate(PATHS_MAX);
+        if own == self.own {
+            return;
+        }
+        self.drop_association();
+        self.endpoint = match own.is_empty() {
+            true => None,
+            // Both ends of a restart may be there at once, besides one that has ended and is not forgotten yet.
+            false => SctpEndpoint::new(self.config, secret(), PORT, own.clone(), 2).ok(),
+        };
+        self.own = own;
+        self.calls_at = (self.role == ChannelRole::Calls).then_some(now);
+    }
+
+    /// An authenticated packet of the peer came from its address `from`. Returns whether it could be read.
+    pub fn handle_packet(&mut self, now: Instant, from: IpAddr, packet: &Bytes) -> bool {
+        let Some(endpoint) = &mut self.endpoint else {
+            return true;
+        };
+        match SctpPacket::parse(packet) {
+            Ok(packet) => {
+                endpoint.handle_packet(now, from, packet);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Sends a message. Returns whether the channel has taken it: it is established, and its buffer has room.
+    pub fn send(&mut self, kind: u32, contents: Vec<u8>) -> bool {
+        if !self.is_established {
+            return false;
+        }
+        let message = SctpMessage {
+            stream: 0,
+            protocol: kind,
+            is_unordered: true,
+            data: UserData::Bytes(Bytes::from(contents)),
+        };
+        self.association_mut()
+            .is_some_and(|association| association.send(message).is_ok())
+    }
+
+    /// The next message of the peer.
+    pub fn receive(&mut self) -> Option<ChannelMessage> {
+        if let Some(message) = self.received.pop_front() {
+            return Some(message);
+        }
+        // Looks first: to ask for an association to be used means work.
+        let id = self.association?;
+        let is_unread = self.endpoint.as_ref()?.association(id)?.has_unread();
+        is_unread
+            .then(|| self.association_mut()?.receive().and_then(read))
+            .flatten()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) has something to do.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let endpoint = self.endpoint.as_ref()?;
+        endpoint.poll_timeout().into_iter().chain(self.calls_at).min()
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let Some(endpoint) = &mut self.endpoint else {
+            return;
+        };
+        endpoint.handle_timeout(now);
+        if self.calls_at.is_some_and(|at| now >= at) {
+            self.calls_at = None;
+            match endpoint.connect(now, &self.peer, PORT) {
+                Ok(id) => self.association = Some(id),
+                Err(_) => self.calls_at = Some(now + RECALL),
+            }
+        }
+    }
+
+    /// The next packet, and the peer's address to which it goes. To be called after every other call, until it returns `None`.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<(IpAddr, SctpPacket)> {
+        loop {
+            if let Some(SctpTransmit { to, packet, .. }) = self.endpoint.as_mut()?.poll_transmit(now) {
+                return Some((to, packet));
+            }
+            let (id, event) = self.endpoint.as_mut()?.poll_event()?;
+            self.on_event(now, id, event);
+        }
+    }
+
+    fn on_event(&mut self, now: Instant, id: AssociationId, event: AssociationEvent) {
+        match event {
+            AssociationEvent::Established | AssociationEvent::Restarted => {
+                self.association = Some(id);
+                self.is_established = true;
+                self.established += 1;
+            }
+            // The peer stops.
+            AssociationEvent::PeerShutsDown => self.is_established &= self.association != Some(id),
+            AssociationEvent::Closed(_) => self.on_closed(now, id),
+            AssociationEvent::PathFailed(_)
+            | AssociationEvent::PathRecovered(_)
+            | AssociationEvent::PrimaryChanged(_)
+            // One stream, and messages that fit: the caller asks again what is not answered.
+            | AssociationEvent::Refused(_) => {}
+        }
+    }
+
+    /// The last messages are kept. The endpoint forgets the association when they have been taken from it.
+    fn on_closed(&mut self, now: Instant, id: AssociationId) {
+        let association = self.endpoint.as_mut().and_then(|all| all.association_mut(id));
+        if let Some(association) = association {
+            self.received
+                .extend(std::iter::from_fn(|| association.receive()).filter_map(read));
+        }
+        if self.association == Some(id) {
+            self.association = None;
+            self.is_established = false;
+            if self.role == ChannelRole::Calls {
+                self.calls_at = Some(now + RECALL);
+            }
+        }
+    }
+
+    /// The association ends without a word: its peer finds out, because nothing answers with its tags.
+    fn drop_association(&mut self) {
+        self.association = None;
+        self.is_established = false;
+    }
+
+    fn association_mut(&mut self) -> Option<&mut Association> {
+        self.endpoint.as_mut()?.association_mut(self.association?)
+    }
+
+    /// Its state.
+    pub fn view(&self) -> ChannelView {
+        let association = self
+            .association
+            .and_then(|id| self.endpoint.as_ref()?.association(id));
+        let paths = association.map(Association::destinations).unwrap_or_default();
+        ChannelView {
+            is_established: self.is_established,
+            established: self.established,
+            paths: paths
+                .iter()
+                .map(|path| (path.address(), path.is_usable()))
+                .collect(),
+            retransmissions: paths.iter().map(|path| path.counts().retransmissions).sum(),
+        }
+    }
+}
+
+/// `None` for data without bytes, which only a simulation has.
+fn read(message: SctpMessage) -> Option<ChannelMessage> {
+    match message.data {
+        UserData::Bytes(contents) => Some(ChannelMessage {
+            kind: message.protocol,
+            contents,
+        }),
+        UserData::Counted(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

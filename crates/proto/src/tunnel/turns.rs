@@ -1,0 +1,73 @@
+//! The order in which the connections of a tunnel read from their programs, and how much each reads in its turn. No I/O.
+//!
+//! The association's send buffer takes what its paths carry, and no more. If one connection could always fill it first, the others would
+//! starve.
+
+use std::collections::BTreeSet;
+
+use super::{DATA_MAX, TunnelConnectionId};
+
+/// Most bytes that one connection reads in one turn.
+const SHARE_MAX: usize = 128 << 10;
+
+/// Turns of connections, round robin.
+#[derive(Debug, Default)]
+pub struct TunnelTurns {
+    /// The connection that was served last.
+    last: Option<TunnelConnectionId>,
+}
+
+impl TunnelTurns {
+    /// The connections in their order: those behind the last one that was served come first.
+    pub fn order(&self, waiting: &BTreeSet<TunnelConnectionId>) -> Vec<TunnelConnectionId> {
+        let (before, behind): (Vec<_>, Vec<_>) = waiting
+            .iter()
+            .partition(|id| self.last.is_some_and(|last| **id <= last));
+        behind.into_iter().chain(before).copied().collect()
+    }
+
+    /// Most bytes of one turn, if so many connections wait for `room` bytes: an equal share, but at least one message, and not so many that
+    /// the others wait for long.
+    pub fn share(room: usize, waiting: usize) -> usize {
+        let equal = room / waiting.max(1);
+        equal.clamp(DATA_MAX, SHARE_MAX).min(room)
+    }
+
+    /// A connection has read something.
+    pub const fn on_served(&mut self, id: TunnelConnectionId) {
+        self.last = Some(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(numbers: &[u64]) -> BTreeSet<TunnelConnectionId> {
+        numbers.iter().map(|number| TunnelConnectionId(*number)).collect()
+    }
+
+    #[test]
+    fn a_connection_that_always_has_data_does_not_starve_the_others() {
+        let mut turns = TunnelTurns::default();
+        let waiting = ids(&[3, 5, 9]);
+        let mut served = Vec::new();
+        // Each time, there is room for one connection only.
+        for _ in 0..7 {
+            let first = turns.order(&waiting)[0];
+            turns.on_served(first);
+            served.push(first.0);
+        }
+        assert_eq!(served, [3, 5, 9, 3, 5, 9, 3]);
+        assert_eq!(turns.order(&ids(&[1, 2])), [1, 2].map(TunnelConnectionId));
+    }
+
+    #[test]
+    fn a_share_is_equal_within_its_bounds() {
+        assert_eq!(TunnelTurns::share(1 << 20, 1), SHARE_MAX);
+        assert_eq!(TunnelTurns::share(100_000, 4), 25_000);
+        assert_eq!(TunnelTurns::share(100_000, 1000), DATA_MAX);
+        assert_eq!(TunnelTurns::share(100, 3), 100);
+        assert_eq!(TunnelTurns::share(0, 0), 0);
+    }
+}
