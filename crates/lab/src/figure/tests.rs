@@ -342,11 +342,12 @@ fn thinned(name: &str, text: &str) -> String {
     let is_informed = name.starts_with("caro-informed");
     for line in text.lines() {
         let line = match (name, line.split_once(" = ").unwrap_or_default()) {
-            (_, ("primary_losses", _)) if is_informed => "primary_losses = [0.08]\ntransfers = 5",
+            (_, ("primary_losses", _)) if is_informed => "primary_losses = [0.08]\ntransfers = 2",
             (_, ("alternate_losses", _)) if is_informed => "alternate_losses = [0.0, 0.10]",
             (_, ("change_overs", _)) if is_informed => "change_overs = [0, 5]",
             ("caro-spurious", ("alternate_losses", _)) => "alternate_losses = [0.0, 0.07]",
-            ("caro-spurious-low", ("transfers", _)) => "transfers = 3",
+            ("caro-spurious-low", ("alternate_losses", _)) => "alternate_losses = [0.0, 0.07]",
+            ("caro-spurious-low", ("transfers", _)) => "transfers = 8",
             ("caro-short", ("transfers", _)) => "transfers = 100",
             ("caro-all-fail", ("transfers", _)) => "transfers = 2",
             _ => line,
