@@ -437,7 +437,7 @@ pub const FIGURES: &[CatalogueEntry] = &[
     },
     CatalogueEntry {
         name: "caro-7-all-fail",
-        title: "SCTP, section III.6. Transfer time when all paths fail, the alternate for 8 s and the primary for 50 s",
+        title: "SCTP, section III.6. Transfer time when all paths fail, the alternate for 6 s and the primary for 50 s",
         scenario: "caro-all-fail",
         also: &[],
         marks: &[],
