@@ -346,7 +346,12 @@ const CHANGES: &[ScenarioChange] = &[
          { delay = 0.025, cuts = [{ from = 1, until = 5 }] }]",
         &["caro-7a"],
     ),
-    ("caro-all-fail", "until = 10", "until = 4.5", &["caro-7b"]),
+    (
+        "caro-all-fail",
+        "bytes = 5_000_000",
+        "bytes = 1_000_000",
+        &["caro-7b"],
+    ),
     (
         "caro-informed-90-90",
         "path_max_retrans = [0]",

@@ -348,7 +348,6 @@ fn thinned(name: &str, text: &str) -> String {
             ("caro-spurious", ("alternate_losses", _)) => "alternate_losses = [0.0, 0.07]",
             ("caro-spurious-low", ("alternate_losses", _)) => "alternate_losses = [0.0, 0.07]",
             ("caro-spurious-low", ("transfers", _)) => "transfers = 17",
-            ("caro-short", ("transfers", _)) => "transfers = 100",
             ("caro-all-fail", ("transfers", _)) => "transfers = 2",
             _ => line,
         };
