@@ -27,6 +27,9 @@ const SHORT: (&str, &str) = (
 /// An alternate path that measures well while it is idle, and carries little.
 const NARROW: &str = "{ delay = 0.025, rate_bits_per_s = 20_000 }]";
 
+/// An alternate path that measures well while it is idle, loses nothing when it is used, and carries less than a primary with losses.
+const MODEST: &str = "{ delay = 0.025, rate_bits_per_s = 100_000 }]";
+
 const CHANGES: &[ScenarioChange] = &[
     // memory, windows, unused flow time
     (
@@ -299,17 +302,16 @@ const CHANGES: &[ScenarioChange] = &[
     ),
     ("caro-times-90-90", SHORT.0, SHORT.1, &["caro-5b", "caro-5c"]),
     ("caro-times-90-1040", "{ delay = 0.5 }]", NARROW, &["caro-6a"]),
-    ("caro-permanent-90-90", "dormant-hop", "proposed", &["caro-10a"]),
     (
         "caro-permanent-90-90",
         "{ delay = 0.025 }]",
         "{ delay = 0.085 }]",
-        &["caro-10b"],
+        &["caro-10a", "caro-10b"],
     ),
     (
         "caro-permanent-90-210",
-        "dormant-hop",
-        "proposed",
+        "{ delay = 0.085 }]",
+        "{ delay = 0.025 }]",
         &["caro-11a", "caro-11b", "caro-11c"],
     ),
     (
@@ -317,6 +319,75 @@ const CHANGES: &[ScenarioChange] = &[
         "{ delay = 0.085 }, { delay = 0.025 }",
         "{ delay = 0.025 }, { delay = 0.085 }",
         &["caro-12a"],
+    ),
+    (
+        "caro-spurious-low",
+        "bytes = 83_886_080",
+        "bytes = 100_000",
+        &["caro-4g", "caro-4i"],
+    ),
+    (
+        "caro-spurious-low",
+        "paths = [{ delay = 0.025 }",
+        SIX_CUTS,
+        &["caro-4h"],
+    ),
+    (
+        "caro-times-three-paths",
+        "{ delay = 0.025 }, { delay = 0.025 }]",
+        "{ delay = 0.5 }, { delay = 0.5 }]",
+        &["caro-three-a"],
+    ),
+    ("caro-cross", "sources = 50", "sources = 0", &["caro-cross-a"]),
+    (
+        "caro-dormant",
+        "bytes = 83_886_080\npolicy = \"dormant-hop\"\npaths = [{ delay = 0.025 }, { delay = 0.025 }]",
+        "bytes = 500_000\npolicy = \"dormant-hop\"\npaths = [{ delay = 0.025, cuts = [{ from = 1, until = 3000 }] }, \
+         { delay = 0.025, cuts = [{ from = 1, until = 5 }] }]",
+        &["caro-7a"],
+    ),
+    (
+        "caro-all-fail",
+        "bytes = 5_000_000",
+        "bytes = 1_000_000",
+        &["caro-7b"],
+    ),
+    (
+        "caro-informed-90-90",
+        "path_max_retrans = [0]",
+        "path_max_retrans = [5]",
+        &["caro-9a"],
+    ),
+    (
+        "caro-machines",
+        "paths = [{ delay = 0.025 }",
+        "paths = [{ delay = 0.025, cuts = [{ from = 20, until = 300 }] }",
+        &["caro-13a"],
+    ),
+    ("caro-machines", "{ delay = 0.025 }]", NARROW, &["caro-13b"]),
+    (
+        "caro-short",
+        "primary_losses = [0.01, 0.02, 0.03]",
+        "primary_losses = [0.10]",
+        &["caro-short-a"],
+    ),
+    (
+        "caro-informed-90-90",
+        "{ delay = 0.025 }]",
+        MODEST,
+        &["caro-informed-a"],
+    ),
+    (
+        "caro-informed-90-210",
+        "{ delay = 0.085 }]",
+        MODEST,
+        &["caro-informed-b"],
+    ),
+    (
+        "caro-informed-210-90",
+        "{ delay = 0.025 }]",
+        NARROW,
+        &["caro-informed-c"],
     ),
     (
         "kernel-completion-failover-0.5s",

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use sim::scenario::multipath::MultipathPolicy;
 
 use super::scenario::RecoveryMode;
 
@@ -135,6 +136,7 @@ pub struct ShareRow {
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct MultipathRow {
     pub run: u32,
+    pub policy: MultipathPolicy,
     pub primary_loss: f64,
     pub alternate_loss: f64,
     pub path_max_retrans: u32,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sim::flow::TcpVariant;
 use sim::scenario::InvalidScenario;
 use sim::scenario::cluster::ClusterScenario;
-use sim::scenario::multipath::MultipathTransfer;
+use sim::scenario::multipath::{MultipathPolicy, MultipathTransfer};
 use sim::scenario::rate::RateScenario;
 
 use super::oracle::TimeoutSetting;
@@ -104,8 +104,21 @@ pub struct PathSweep {
     /// Change-over thresholds (CPT). If there is none, no failover is permanent.
     #[serde(default)]
     pub change_overs: Vec<u32>,
-    /// All other parameters.
+    /// With `change_overs`: also without any.
+    #[serde(default)]
+    pub without_change_over: bool,
+    /// Failover policies. If there is none, that of `transfer`. Only the dormant ones know a CPT.
+    #[serde(default)]
+    pub policies: Vec<MultipathPolicy>,
+    /// Number of transfers per combination and seed.
+    #[serde(default = "one")]
+    pub transfers: u32,
+    /// All other parameters. The second path and all that follow it are alternates.
     pub transfer: MultipathTransfer,
+}
+
+const fn one() -> u32 {
+    1
 }
 
 /// The parameters of Figure 9.
@@ -390,9 +403,14 @@ impl PathSweep {
         }
         must(self.transfer.bytes > 0, "paths.transfer.bytes", POSITIVE)?;
         must(
-            self.transfer.paths.len() == 2,
+            self.transfer.paths.len() >= 2,
             "paths.transfer.paths",
-            "there must be two: primary and alternate",
+            "there must be at least two: a primary and an alternate",
+        )?;
+        must(
+            (1..=1000).contains(&self.transfers),
+            "paths.transfers",
+            "must be from 1 to 1000",
         )?;
         let empty = MultipathTransfer {
             until: Duration::ZERO,

@@ -13,7 +13,7 @@ use sim::net::TraceEvent;
 use sim::scenario::FlowResult;
 use sim::scenario::cluster::ClusterScenario;
 use sim::scenario::edge::EdgeRecovery as LocalRecovery;
-use sim::scenario::multipath::MultipathTransfer;
+use sim::scenario::multipath::{MultipathPolicy, MultipathTransfer};
 use sim::scenario::rate::{RateResult, RateScenario};
 
 use super::rows::{
@@ -156,33 +156,59 @@ impl StringSweep {
 
 impl PathSweep {
     fn runs(&self, seeds: RangeInclusive<u64>, whats: &mut Vec<SweepRunKind>) {
-        let thresholds: Vec<Option<u32>> = match self.change_overs.as_slice() {
-            [] => vec![None],
-            some => some.iter().copied().map(Some).collect(),
-        };
+        let machines = self.machines();
         let mut cell = 0;
         for primary_loss in &self.primary_losses {
             for alternate_loss in &self.alternate_losses {
                 for path_max_retrans in &self.path_max_retrans {
-                    for change_over in &thresholds {
-                        cell += 1;
-                        for seed in seeds.clone() {
-                            let mut transfer = MultipathTransfer {
-                                path_max_retrans: *path_max_retrans,
-                                change_over: *change_over,
-                                // With equal seeds the runs of two cells would lose the same packets at first.
-                                seed: seed << 32 | cell,
-                                ..self.transfer.clone()
-                            };
-                            transfer.paths[0].loss = *primary_loss;
-                            transfer.paths[1].loss = *alternate_loss;
-                            let transfer = Box::new(transfer);
-                            whats.push(SweepRunKind::Paths { transfer, seed });
+                    for (policy, change_over) in machines.iter().copied() {
+                        for _ in 0..self.transfers {
+                            cell += 1;
+                            for seed in seeds.clone() {
+                                let mut transfer = MultipathTransfer {
+                                    path_max_retrans: *path_max_retrans,
+                                    policy,
+                                    change_over,
+                                    // With equal seeds the runs of two cells would lose the same packets at first.
+                                    seed: seed << 32 | cell,
+                                    ..self.transfer.clone()
+                                };
+                                let losses =
+                                    std::iter::once(primary_loss).chain(std::iter::repeat(alternate_loss));
+                                for (path, loss) in transfer.paths.iter_mut().zip(losses) {
+                                    path.loss = *loss;
+                                }
+                                let transfer = Box::new(transfer);
+                                whats.push(SweepRunKind::Paths { transfer, seed });
+                            }
                         }
                     }
                 }
             }
         }
+    }
+
+    /// The failover policies with their thresholds (CPT).
+    fn machines(&self) -> Vec<(MultipathPolicy, Option<u32>)> {
+        let mut thresholds: Vec<Option<u32>> = self.change_overs.iter().copied().map(Some).collect();
+        if thresholds.is_empty() || self.without_change_over {
+            thresholds.push(None);
+        }
+        let own = [self.transfer.policy];
+        let policies = if self.policies.is_empty() {
+            &own[..]
+        } else {
+            &self.policies
+        };
+        let mut machines = Vec::new();
+        for policy in policies {
+            if policy.has_change_over() {
+                machines.extend(thresholds.iter().map(|threshold| (*policy, *threshold)));
+            } else {
+                machines.push((*policy, None));
+            }
+        }
+        machines
     }
 }
 
@@ -225,6 +251,7 @@ impl SweepRun {
         let result = transfer.run()?;
         let row = MultipathRow {
             run: self.number,
+            policy: transfer.policy,
             primary_loss: transfer.paths[0].loss,
             alternate_loss: transfer.paths[1].loss,
             path_max_retrans: transfer.path_max_retrans,
@@ -263,8 +290,8 @@ impl SweepRun {
                     .change_over
                     .map_or(String::new(), |threshold| format!("-cpt-{threshold}"));
                 format!(
-                    "loss-{primary:.0}-{alternate:.0}-pmr-{}{threshold}",
-                    transfer.path_max_retrans
+                    "{:?}-loss-{primary:.0}-{alternate:.0}-pmr-{}{threshold}",
+                    transfer.policy, transfer.path_max_retrans
                 )
             }
         }

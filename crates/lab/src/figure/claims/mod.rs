@@ -4,6 +4,7 @@ mod claim;
 mod compare;
 mod completion;
 mod kernel;
+mod machines;
 mod paths;
 mod rate;
 mod timeouts;
@@ -59,6 +60,7 @@ pub fn all() -> impl Iterator<Item = &'static FigureClaim> {
         rate::CLAIMS,
         today::CLAIMS,
         paths::CLAIMS,
+        machines::CLAIMS,
         kernel::CLAIMS,
     ]
     .into_iter()

@@ -110,17 +110,28 @@ pub fn times(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
             .iter()
             .filter(|row| percent_of(row.primary_loss) == loss)
         {
-            let cell = cells.entry((row.path_max_retrans, row.change_over)).or_default();
+            let cell = cells
+                .entry((row.policy, row.path_max_retrans, row.change_over))
+                .or_default();
             cell.entry(percent_of(row.alternate_loss))
                 .or_default()
                 .extend(row.completion_s);
         }
         let mut series = Vec::new();
-        for (((threshold, change_over), times), colour) in cells.into_iter().zip(SERIES) {
-            let name = change_over.map_or_else(
-                || format!("PMR = {threshold}"),
-                |change_over| format!("CPT = {change_over}"),
-            );
+        let policies = cells
+            .keys()
+            .map(|(policy, ..)| *policy)
+            .collect::<BTreeSet<_>>()
+            .len();
+        let has_thresholds = cells.keys().any(|(.., change_over)| change_over.is_some());
+        for (((policy, threshold, change_over), times), colour) in cells.into_iter().zip(SERIES) {
+            let name = match change_over {
+                Some(change_over) => format!("CPT = {change_over}"),
+                None if has_thresholds && policy.has_change_over() => "CPT = ∞".to_owned(),
+                None if has_thresholds => policy.name().to_owned(),
+                None if policies > 1 => format!("{}, PMR = {threshold}", policy.name()),
+                None => format!("PMR = {threshold}"),
+            };
             let points = times
                 .into_iter()
                 .filter_map(|(loss, times)| Some((f64::from(loss), mean(times)?)));

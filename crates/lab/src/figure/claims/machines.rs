@@ -1,0 +1,307 @@
+//! SCTP failover paper: other networks (sections III.1, III.5), dormant behaviours (III.6), the machines of Figures 9 and 13, short
+//! transfers (V), and our informed failover over the paper's whole grid.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sim::scenario::multipath::MultipathPolicy;
+
+use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult, OURS, percent, seconds};
+use super::paths::{EQUAL, at_most_of, rows, saved_by_threshold, time};
+use crate::figure::plot::paths::percent_of;
+use crate::figure::results::{Results, mean};
+use crate::figure::rows::MultipathRow;
+
+const LOW: &str = "caro-spurious-low";
+const DORMANT: [MultipathPolicy; 3] = [
+    MultipathPolicy::DormantLastDest,
+    MultipathPolicy::DormantPrimary,
+    MultipathPolicy::DormantHop,
+];
+
+/// A claim by simulation.
+macro_rules! claim {
+    ($id:literal, $section:literal, $figure:literal, $statement:expr, $paper:expr, $find:expr $(,)?) => {
+        FigureClaim {
+            id: $id,
+            section: $section,
+            statement: $statement,
+            paper: $paper,
+            figure: $figure,
+            evidence: ClaimEvidence::Simulation,
+            expected: Expected::Holds,
+            find: $find,
+        }
+    };
+}
+
+pub const CLAIMS: &[FigureClaim] = &[
+    claim!(
+        "caro-4g",
+        "SCTP III.2",
+        "caro-4-low",
+        "2 % loss, PMR = 0: transfers without a spurious failover",
+        "53 %",
+        |results| at_most_of(results, LOW, 2, 0, 0)?.near(0.53, 0.4),
+    ),
+    claim!(
+        "caro-4h",
+        "SCTP III.2",
+        "caro-4-low",
+        "2 % loss, PMR = 0: transfers with at most one",
+        "84 %",
+        |results| at_most_of(results, LOW, 2, 0, 1)?.near(0.84, 0.7091),
+    ),
+    claim!(
+        "caro-4i",
+        "SCTP III.2",
+        "caro-4-low",
+        "4 % loss, PMR = 1: transfers without a spurious failover",
+        "57 %",
+        |results| at_most_of(results, LOW, 4, 1, 0)?.near(0.57, 0.5909),
+    ),
+    claim!(
+        "caro-cross-a",
+        "SCTP III.1",
+        "caro-cross",
+        "Losses by bursts of other traffic lead to the same conclusion: PMR = 0 is no worse than 5 (time saved)",
+        "",
+        |results| {
+            let saved = saved_by_threshold(results, "caro-cross", 0, &[0])?;
+            let has_losses = rows(results, "caro-cross")?.any(|row| row.timeouts > 0);
+            Some(FigureClaimResult::new(
+                percent(saved),
+                has_losses && saved > -chance(results, "caro-cross", 0.05)?,
+            ))
+        },
+    ),
+    claim!(
+        "caro-three-a",
+        "SCTP III.5",
+        "caro-three-paths",
+        "A second alternate path changes nothing (time saved by PMR = 0 at 8 % and 10 % loss, with three and with two paths)",
+        "",
+        |results| {
+            let saved = |scenario| {
+                let of = [8, 10].map(|loss| saved_by_threshold(results, scenario, loss, &[0, 5, 10]));
+                mean(of.into_iter().collect::<Option<Vec<_>>>()?)
+            };
+            let (three, two) = (saved("caro-times-three-paths")?, saved(EQUAL)?);
+            let here = format!("{}, {}", percent(three), percent(two));
+            let most = chance(results, EQUAL, 0.03)?;
+            Some(FigureClaimResult::new(here, (three - two).abs() < most))
+        },
+    ),
+    claim!(
+        "caro-7a",
+        "SCTP III.6",
+        "caro-7",
+        "The dormant behaviour does not affect goodput (by how much the mean times of the three differ, PMR = 0)",
+        "",
+        |results| {
+            let times = DORMANT.map(|policy| time(results, "caro-dormant", |row| row.policy == policy));
+            let spread = spread(times)?;
+            let most = chance(results, "caro-dormant", 0.02)?;
+            Some(FigureClaimResult::new(percent(spread), spread < most))
+        },
+    ),
+    claim!(
+        "caro-7b",
+        "SCTP III.6",
+        "caro-7-all-fail",
+        "All paths fail at 4 s. With LastDest, Primary and Hop the transfer ends after the alternate's return at 10 s, before the primary's at 54 s",
+        OURS,
+        |results| {
+            let took = |policy| time(results, "caro-all-fail", |row| row.policy == policy);
+            let times = DORMANT.map(took).into_iter().collect::<Option<Vec<_>>>()?;
+            let here: Vec<_> = times.iter().copied().map(seconds).collect();
+            let holds = times.iter().all(|time| (10.0..54.0).contains(time));
+            Some(FigureClaimResult::new(here.join(", "), holds))
+        },
+    ),
+    claim!(
+        "caro-9a",
+        "SCTP IV",
+        "caro-informed-90-90",
+        "Failovers become permanent when CPT is exceeded (changes of the primary per transfer at 8 % loss, CPT = 0, 5 and none)",
+        "",
+        |results| {
+            let changes = |change_over| {
+                let of = rows(results, "caro-informed-90-90")?.filter(|row| {
+                    row.policy == MultipathPolicy::DormantHop
+                        && row.change_over == change_over
+                        && percent_of(row.primary_loss) == 8
+                });
+                mean(of.map(|row| f64::from(row.promotions)))
+            };
+            let (all, some, none) = (changes(Some(0))?, changes(Some(5))?, changes(None)?);
+            let here = format!("{all:.0}, {some:.1}, {none:.0}");
+            Some(FigureClaimResult::new(here, all > 10.0 * some && none == 0.0))
+        },
+    ),
+    claim!(
+        "caro-13a",
+        "SCTP V",
+        "caro-13",
+        "The proposed machine detects failures as accurately as before (spurious failovers per transfer, 8 % loss, PMR = 5)",
+        "",
+        |results| {
+            let of = rows(results, "caro-machines")?.filter(is_proposed);
+            let spurious = mean(of.map(|row| f64::from(row.failovers)))?;
+            Some(FigureClaimResult::new(format!("{spurious:.2}"), spurious < 0.3))
+        },
+    ),
+    claim!(
+        "caro-13b",
+        "SCTP V",
+        "caro-13",
+        "It leaves at the first timeout, and so is no slower than today's machine (time saved, PMR = 5)",
+        "",
+        |results| {
+            let took = |policy| {
+                let is_of = |row: &MultipathRow| row.policy == policy && row.path_max_retrans == 5;
+                time(results, "caro-machines", is_of)
+            };
+            let saved = 1.0 - took(MultipathPolicy::Proposed)? / took(MultipathPolicy::DormantHop)?;
+            let least = -chance(results, "caro-machines", 0.01)?;
+            Some(FigureClaimResult::new(percent(saved), saved > least))
+        },
+    ),
+    FigureClaim {
+        id: "caro-short-a",
+        section: "SCTP V",
+        statement: "Short transfers may benefit from PMR = 0 even at small losses (time saved by 100 kB at 1 to 3 %)",
+        paper: "",
+        figure: "caro-short",
+        evidence: ClaimEvidence::Simulation,
+        expected: Expected::Differs(
+            "less than one percent: timeouts are rare in 70 packets, and what they retransmit goes to the other path with any PMR",
+        ),
+        find: |results| {
+            let took = |path_max_retrans| {
+                time(results, "caro-short", |row| {
+                    row.path_max_retrans == path_max_retrans
+                })
+            };
+            let saved = 1.0 - took(0)? / took(5)?;
+            let here = format!("{:.1} %", saved * 100.0);
+            Some(FigureClaimResult::new(here, saved > 0.01))
+        },
+    },
+    claim!(
+        "caro-informed-a",
+        "SCTP IV.1",
+        "caro-informed-90-90",
+        "90 and 90 ms: nowhere more than 5 % or two standard errors behind the best CPT or none (worst point)",
+        OURS,
+        |results| informed(results, "caro-informed-90-90"),
+    ),
+    claim!(
+        "caro-informed-b",
+        "SCTP IV.2",
+        "caro-informed-90-210",
+        "90 and 210 ms: the same",
+        OURS,
+        |results| informed(results, "caro-informed-90-210"),
+    ),
+    claim!(
+        "caro-informed-c",
+        "SCTP IV.2",
+        "caro-informed-210-90",
+        "210 and 90 ms: the same",
+        OURS,
+        |results| informed(results, "caro-informed-210-90"),
+    ),
+];
+
+fn is_proposed(row: &&MultipathRow) -> bool {
+    row.policy == MultipathPolicy::Proposed && row.path_max_retrans == 5
+}
+
+/// A bound with what chance adds to it when there are few seeds.
+fn chance(results: &Results, scenario: &str, bound: f64) -> Option<f64> {
+    let seeds = rows(results, scenario)?.map(|row| row.seed).max()?;
+    Some(bound + 0.05 / (seeds as f64).sqrt())
+}
+
+/// By how much the longest of some times exceeds the shortest.
+fn spread(times: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
+    let times = times.into_iter().collect::<Option<Vec<_>>>()?;
+    let (least, most) = (
+        times.iter().copied().reduce(f64::min)?,
+        times.iter().copied().reduce(f64::max)?,
+    );
+    Some(most / least - 1.0)
+}
+
+/// The mean of some times, and the square of its standard error.
+#[derive(Clone, Copy, Debug)]
+struct MeanTime {
+    mean: f64,
+    variance: f64,
+    count: f64,
+}
+
+impl MeanTime {
+    /// `None` without times.
+    fn of(times: &[f64]) -> Option<Self> {
+        let (middle, count) = (mean(times.iter().copied())?, times.len() as f64);
+        let squares: f64 = times.iter().map(|time| (time - middle).powi(2)).sum();
+        Some(Self {
+            mean: middle,
+            variance: squares / (count - 1.0).max(1.0) / count,
+            count,
+        })
+    }
+
+    /// By how much this time may exceed another one: two standard errors, but at least 5 %. With fewer than five seeds the error is not
+    /// known well, so it is assumed to be large.
+    fn may_exceed(self, other: Self) -> f64 {
+        let error = 2.0 * (self.variance + other.variance).sqrt();
+        let unknown = if self.count < 5.0 {
+            0.4 * other.mean / self.count
+        } else {
+            0.0
+        };
+        error.max(0.05 * other.mean).max(unknown)
+    }
+}
+
+/// Judges the informed policy at each point of the grid, against the best CPT and against none.
+fn informed(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
+    type Machine = (MultipathPolicy, Option<u32>);
+    let mut points: BTreeMap<(u32, u32), BTreeMap<Machine, Vec<f64>>> = BTreeMap::new();
+    for row in rows(results, scenario)? {
+        let point = (percent_of(row.primary_loss), percent_of(row.alternate_loss));
+        let times = points.entry(point).or_default();
+        let times = times.entry((row.policy, row.change_over)).or_default();
+        // A transfer that was not completed took longer than any other.
+        times.push(row.completion_s.unwrap_or(40_000.0));
+    }
+    let (mut worst, mut at, mut behind) = (f64::NEG_INFINITY, (0, 0), BTreeSet::new());
+    for (point, machines) in &points {
+        let own = MeanTime::of(machines.get(&(MultipathPolicy::Informed, None))?)?;
+        let others = machines
+            .iter()
+            .filter(|((policy, _), _)| *policy != MultipathPolicy::Informed);
+        let others: Vec<_> = others.filter_map(|(_, times)| MeanTime::of(times)).collect();
+        // The best one is among them, and so is the one without a CPT.
+        for other in others {
+            let excess = own.mean / other.mean - 1.0;
+            if excess > worst {
+                (worst, at) = (excess, *point);
+            }
+            if own.mean - other.mean > own.may_exceed(other) {
+                behind.insert(*point);
+            }
+        }
+    }
+    let here = format!(
+        "{} behind at {} % and {} %; {} of {} points too far",
+        percent(worst),
+        at.0,
+        at.1,
+        behind.len(),
+        points.len()
+    );
+    Some(FigureClaimResult::new(here, behind.is_empty()))
+}
