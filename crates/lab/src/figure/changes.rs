@@ -349,7 +349,7 @@ const CHANGES: &[ScenarioChange] = &[
     (
         "caro-all-fail",
         "bytes = 5_000_000",
-        "bytes = 1_000_000",
+        "bytes = 50_000",
         &["caro-7b"],
     ),
     (
