@@ -4,11 +4,11 @@
 //!   open ── a call every second ──▶ established ── the association ends ──▶ closed ── 1 s ──▶ a call
 //! ```
 //!
-//! One of the nodes calls. A cut link costs the messages on it a retransmission timeout, and they arrive over another link. Messages do not
-//! wait for each other: each is one question, one answer or one state, and a receiver can tell what it answers.
+//! One of the nodes calls. Messages on a link that is cut arrive over another link, one retransmission timeout later. Messages do not wait for
+//! each other: each is one question, one answer or one state, and a receiver can tell what it answers.
 //!
-//! The caller authenticates packets, so that nothing of a stranger gets here. While there is no association, [`PeerChannel::send`] takes
-//! nothing, and the caller finds another way.
+//! The agent authenticates packets before they get here. While there is no association, [`PeerChannel::send`] takes nothing, and the agent
+//! sends the message as a datagram.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -40,6 +40,13 @@ pub enum ChannelRole {
     Calls,
     /// It is called.
     Answers,
+}
+
+impl ChannelRole {
+    /// The role of the node `own`: the node whose name comes first in the order of bytes calls.
+    pub fn of(own: &str, peer: &str) -> Self {
+        if own < peer { Self::Calls } else { Self::Answers }
+    }
 }
 
 /// A message of the peer.
@@ -107,23 +114,33 @@ impl PeerChannel {
     }
 
     /// Tells this node's addresses on the links. If they are others than before, an association with the old ones ends, and a new one
-    /// begins. `secret` gives 32 random bytes, which were not used before.
-    pub fn set_addresses(&mut self, now: Instant, own: &[IpAddr], secret: impl FnOnce() -> [u8; 32]) {
+    /// begins. `secret` gives 32 random bytes, which were not used before. It is asked only then.
+    ///
+    /// # Errors
+    /// That of `secret`. Nothing has changed.
+    pub fn set_addresses<E>(
+        &mut self,
+        now: Instant,
+        own: &[IpAddr],
+        secret: impl FnOnce() -> Result<[u8; 32], E>,
+    ) -> Result<(), E> {
         let mut own: Vec<_> = own.iter().map(IpAddr::to_canonical).collect();
         own.sort_unstable();
         own.dedup();
         own.truncate(PATHS_MAX);
         if own == self.own {
-            return;
+            return Ok(());
         }
+        let secret = secret()?;
         self.drop_association();
         self.endpoint = match own.is_empty() {
             true => None,
             // Both ends of a restart may be there at once, besides one that has ended and is not forgotten yet.
-            false => SctpEndpoint::new(self.config, secret(), PORT, own.clone(), 2).ok(),
+            false => SctpEndpoint::new(self.config, secret, PORT, own.clone(), 2).ok(),
         };
         self.own = own;
         self.calls_at = (self.role == ChannelRole::Calls).then_some(now);
+        Ok(())
     }
 
     /// An authenticated packet of the peer came from its address `from`. Returns whether it could be read.
@@ -141,7 +158,7 @@ impl PeerChannel {
     }
 
     /// Sends a message. Returns whether the channel has taken it: it is established, and its buffer has room.
-    pub fn send(&mut self, kind: u32, contents: Vec<u8>) -> bool {
+    pub fn send(&mut self, kind: u32, contents: Bytes) -> bool {
         if !self.is_established {
             return false;
         }
@@ -149,7 +166,7 @@ impl PeerChannel {
             stream: 0,
             protocol: kind,
             is_unordered: true,
-            data: UserData::Bytes(Bytes::from(contents)),
+            data: UserData::Bytes(contents),
         };
         self.association_mut()
             .is_some_and(|association| association.send(message).is_ok())
@@ -213,7 +230,7 @@ impl PeerChannel {
             AssociationEvent::PathFailed(_)
             | AssociationEvent::PathRecovered(_)
             | AssociationEvent::PrimaryChanged(_)
-            // One stream, and messages that fit: the caller asks again what is not answered.
+            // One stream, and messages that fit: what is not answered is asked again.
             | AssociationEvent::Refused(_) => {}
         }
     }

@@ -228,10 +228,7 @@ impl PeerLinks {
             said,
             refused: BTreeMap::new(),
             channel: (config.peer.transport == PeerTransport::Sctp).then(|| {
-                let role = match config.node.name < config.peer.name {
-                    true => ChannelRole::Calls,
-                    false => ChannelRole::Answers,
-                };
+                let role = ChannelRole::of(names.0, names.1);
                 let headers = u32::try_from(UDP_HEADERS + frame::OVERHEAD).unwrap_or(u32::MAX);
                 PeerChannel::new(role, &addresses, headers)
             }),
@@ -278,7 +275,7 @@ impl PeerLinks {
         if !word.sealer.speaks(kind) {
             return;
         }
-        let contents = to_json(&about);
+        let contents = Bytes::from(to_json(&about));
         if let Some(channel) = &mut self.channel
             && channel.send(kind as u32, contents.clone())
         {
@@ -314,14 +311,14 @@ impl PeerLinks {
     }
 
     fn renew_addresses(&mut self, now: proto::Instant) {
-        let mut secret = [0; 32];
-        if let Err(error) = linux::process::fill_random(&mut secret) {
-            tracing::warn!(%error, "no random bytes for the channel to the peer; trying again");
-            return;
-        }
         let own = self.own_addresses();
-        if let Some(channel) = &mut self.channel {
-            channel.set_addresses(now, &own, || secret);
+        let secret = || {
+            let mut secret = [0; 32];
+            linux::process::fill_random(&mut secret).map(|()| secret)
+        };
+        let Some(channel) = &mut self.channel else { return };
+        if let Err(error) = channel.set_addresses(now, &own, secret) {
+            tracing::warn!(%error, "no random bytes for the channel to the peer; trying again");
         }
     }
 

@@ -60,7 +60,11 @@ impl TestPair {
 
     fn begin(&mut self, end: usize) {
         let secret = [self.draw() as u8; 32];
-        self.ends[end].set_addresses(self.now, &[address(end, 0), address(end, 1)], || secret);
+        self.ends[end]
+            .set_addresses(self.now, &[address(end, 0), address(end, 1)], || {
+                Ok::<_, ()>(secret)
+            })
+            .unwrap();
         self.settle();
     }
 
@@ -115,7 +119,7 @@ impl TestPair {
 
     /// Sends message `number`, whose length depends on it.
     fn send(&mut self, end: usize, number: u32) -> bool {
-        let is_taken = self.ends[end].send(number, contents(number));
+        let is_taken = self.ends[end].send(number, contents(number).into());
         self.settle();
         is_taken
     }
@@ -263,7 +267,9 @@ fn an_address_that_comes_later_becomes_a_path() {
     for end in 0..2 {
         let mut pair = TestPair::new(11);
         pair.ends[end] = TestPair::end(end);
-        pair.ends[end].set_addresses(pair.now, &[address(end, 0)], || [1; 32]);
+        pair.ends[end]
+            .set_addresses(pair.now, &[address(end, 0)], || Ok::<_, ()>([1; 32]))
+            .unwrap();
         pair.run(seconds(2));
         assert_eq!(pair.ends[1 - end].view().paths.len(), 1);
         pair.begin(end);
@@ -286,4 +292,12 @@ fn bytes_that_are_no_packet_are_told_apart() {
     let now = pair.now;
     assert!(!pair.ends[0].handle_packet(now, address(1, 0), &Bytes::from_static(b"no packet at all")));
     assert!(pair.send(0, 1));
+}
+
+#[test]
+fn one_of_two_nodes_calls() {
+    let roles = [("alpha", "beta"), ("beta", "alpha"), ("a", "a-1"), ("a-1", "a")]
+        .map(|(own, peer)| ChannelRole::of(own, peer));
+    assert_eq!(roles[0], ChannelRole::Calls);
+    assert!(roles.chunks(2).all(|pair| pair[0] != pair[1]), "{roles:?}");
 }

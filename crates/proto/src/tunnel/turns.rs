@@ -26,8 +26,8 @@ impl TunnelTurns {
         behind.into_iter().chain(before).copied().collect()
     }
 
-    /// Most bytes of one turn, if so many connections wait for `room` bytes: an equal share, but at least one message, and not so many that
-    /// the others wait for long.
+    /// Most bytes that one connection reads in its turn. `waiting` connections share `room` bytes equally. Each gets room for one message at
+    /// least. None gets more than [`SHARE_MAX`], so that the others do not wait for long.
     pub fn share(room: usize, waiting: usize) -> usize {
         let equal = room / waiting.max(1);
         equal.clamp(DATA_MAX, SHARE_MAX).min(room)

@@ -11,7 +11,7 @@ const SLOW: &str = "caro-times-90-1040";
 
 /// A claim by simulation.
 macro_rules! claim {
-    ($id:literal, $section:literal, $figure:literal, $statement:expr, $paper:literal, $expected:expr, $find:expr $(,)?) => {
+    ($id:literal, $section:literal, $figure:literal, $statement:expr, $paper:expr, $expected:expr, $find:expr $(,)?) => {
         FigureClaim {
             id: $id,
             section: $section,
@@ -24,6 +24,7 @@ macro_rules! claim {
         }
     };
 }
+pub(super) use claim;
 
 pub const CLAIMS: &[FigureClaim] = &[
     claim!(
