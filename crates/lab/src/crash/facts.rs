@@ -67,6 +67,10 @@ pub struct LogAtFault {
     pub connections: BTreeMap<String, u64>,
     /// Number of unprotected connections for each reason.
     pub reasons: BTreeMap<String, u64>,
+    /// How often the status was read.
+    pub reads: u64,
+    /// The most bytes in memory that a read found.
+    pub memory_bytes_max: u64,
 }
 
 impl LogAtFault {
@@ -77,8 +81,12 @@ impl LogAtFault {
     /// If the backup's agent does not answer.
     pub fn wait(testbed: &Testbed, at_limit: AtLimitOption) -> Result<Self> {
         let deadline = Deadline::now() + LIMIT_PATIENCE;
+        let (mut reads, mut memory_bytes_max) = (0, 0);
         loop {
-            let log = Self::of(testbed)?;
+            let mut log = Self::of(testbed)?;
+            reads += 1;
+            memory_bytes_max = log.memory_bytes.max(memory_bytes_max);
+            (log.reads, log.memory_bytes_max) = (reads, memory_bytes_max);
             if log.shows(at_limit) || Deadline::now() > deadline {
                 return Ok(log);
             }
@@ -108,6 +116,8 @@ impl LogAtFault {
             slowed: service.slowed,
             connections: service.connections,
             reasons: service.reasons,
+            reads: 0,
+            memory_bytes_max: 0,
         })
     }
 }
