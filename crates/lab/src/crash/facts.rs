@@ -81,17 +81,17 @@ impl LogAtFault {
     /// If the backup's agent does not answer.
     pub fn wait(testbed: &Testbed, at_limit: AtLimitOption) -> Result<Self> {
         let deadline = Deadline::now() + LIMIT_PATIENCE;
-        let (mut reads, mut memory_bytes_max) = (0, 0);
-        loop {
-            let mut log = Self::of(testbed)?;
-            reads += 1;
-            memory_bytes_max = log.memory_bytes.max(memory_bytes_max);
-            (log.reads, log.memory_bytes_max) = (reads, memory_bytes_max);
-            if log.shows(at_limit) || Deadline::now() > deadline {
-                return Ok(log);
-            }
+        let mut log = Self::of(testbed)?;
+        while !log.shows(at_limit) && Deadline::now() < deadline {
             std::thread::sleep(LIMIT_POLL);
+            let next = Self::of(testbed)?;
+            log = Self {
+                reads: log.reads + 1,
+                memory_bytes_max: log.memory_bytes_max.max(next.memory_bytes),
+                ..next
+            };
         }
+        Ok(log)
     }
 
     /// Whether the `at_limit` action was in progress.
@@ -116,8 +116,8 @@ impl LogAtFault {
             slowed: service.slowed,
             connections: service.connections,
             reasons: service.reasons,
-            reads: 0,
-            memory_bytes_max: 0,
+            reads: 1,
+            memory_bytes_max: service.log_bytes,
         })
     }
 }
