@@ -11,6 +11,9 @@ PREFIX ?= /usr/local
 # The profile of all that is built (Cargo.toml). The tests have their own.
 export PROFILE ?= release
 test test-long: export PROFILE = checked
+# Tests use features of libraries that the programs do not. To build the programs first would build half of the libraries twice.
+export BUILT ?= --bins
+test test-long: export BUILT = --bins --tests
 LAB = target/$(PROFILE)/steadfast-lab
 
 .PHONY: demo test test-long bench format lint build install deps deps-build
@@ -43,7 +46,7 @@ lint: deps-build format
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --quiet --workspace --no-deps --document-private-items
 
 build: deps-build
-	cargo build --profile $(PROFILE) --workspace --bins
+	cargo build --profile $(PROFILE) --workspace $(BUILT)
 
 deps:
 	@scripts/deps all

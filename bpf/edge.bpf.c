@@ -170,8 +170,8 @@ int edge(struct __sk_buff *skb) {
 	if (port == PORT_NONE)
 		return TC_ACT_OK;
 	p.direction = port == PORT_OUTSIDE ? EDGE_ENTERING : EDGE_LEAVING;
-	if (read_packet(skb, &p))
-		return to_stack(edge_counts, EDGE_PASSED_TO_STACK);
+	if (read_packet(skb, &p)) /* the stack drops a packet whose IPv4 checksum is wrong */
+		return to_stack(edge_counts, p.malformed ? EDGE_MALFORMED : EDGE_PASSED_TO_STACK);
 	return port == PORT_OUTSIDE ? enter(skb, &p, edge_state, edge_counts) : leave(skb, &p, edge_state, edge_counts, port);
 }
 

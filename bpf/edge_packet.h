@@ -26,7 +26,7 @@ struct packet {
 	__u8 kind;
 	__u8 direction;    /* enum edge_direction */
 	__u8 hops;         /* TTL or hop limit */
-	__u8 malformed;    /* 1: a transport header that cannot be read */
+	__u8 malformed;    /* 1: a transport header that cannot be read, or an IPv4 header whose checksum is wrong */
 	__u8 unreachable;  /* 1: an ICMP error of a router next to this machine, which has no way to the TCP connection's end */
 };
 
@@ -46,6 +46,30 @@ static __always_inline void set_addresses(struct packet *p, const __u8 *source, 
 	__builtin_memcpy(p->key.far, enters ? destination : source, 16);
 }
 
+#define IP_WORDS 5
+#define IP_OPTION_WORDS 10
+
+/* Whether the checksum of the IPv4 header is wrong. A router must not forward such a packet (RFC 1812 section 5.2.2). */
+__noinline int is_ip_sum_wrong(struct __sk_buff *skb, __u64 options) {
+	__u32 words[IP_WORDS + IP_OPTION_WORDS] = {};
+	__u64 sum = 0;
+	if (load(skb, L3, words, IP_WORDS * 4))
+		return 1;
+	options &= 4 * 15;
+	asm volatile("" : "+r"(options)); /* the verifier must see the bounds of this register */
+	if (options && (options > IP_OPTION_WORDS * 4 || bpf_skb_load_bytes(skb, L3 + IP_WORDS * 4, words + IP_WORDS, options)))
+		return 1;
+	for (int i = 0; i < IP_WORDS; i++)
+		sum += words[i];
+	for (int i = IP_WORDS; options && i < IP_WORDS + IP_OPTION_WORDS; i++)
+		sum += words[i];
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum != 0xffff;
+}
+
 /* Reads the IP header. Returns -1 if the packet is not for the edge: the stack decides about it. */
 static __always_inline int read_ip(struct __sk_buff *skb, struct packet *p) {
 	__u8 first;
@@ -57,6 +81,7 @@ static __always_inline int read_ip(struct __sk_buff *skb, struct packet *p) {
 		    load(skb, L3 + offsetof(struct iphdr, ttl), &p->hops, sizeof(p->hops)))
 			return -1;
 		p->end = L3 + bpf_ntohs(len);
+		p->malformed = is_ip_sum_wrong(skb, p->ip.l4 - L3 - IP_WORDS * 4);
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		if (first >> 4 != 6 || parse_v6(skb, L3, &p->ip) ||
 		    load(skb, L3 + offsetof(struct ipv6hdr, payload_len), &len, sizeof(len)) ||
@@ -154,7 +179,7 @@ malformed:
 /* Reads a packet. Returns -1 if it is not for the edge. Like other global functions here, the verifier checks this one only once. */
 __noinline int read_packet(struct __sk_buff *skb, struct packet *p) {
 	struct ports ports;
-	if (!p || read_ip(skb, p))
+	if (!p || read_ip(skb, p) || p->malformed)
 		return -1;
 	set_addresses(p, p->ip.source, p->ip.destination);
 	p->key.protocol = p->ip.protocol;

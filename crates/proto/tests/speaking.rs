@@ -406,9 +406,7 @@ impl SpeakingModel {
 
     fn play(&self, state: &mut SpeakingState, steps: &[SpeakingAction]) {
         for step in steps {
-            if let Some(next) = self.next_state(state, *step) {
-                *state = next;
-            }
+            let _ = self.apply(state, *step); // nothing happens if the action is not possible
         }
     }
 
@@ -416,6 +414,74 @@ impl SpeakingModel {
     fn hasty(&self, now: Instant) -> Instant {
         let is_hasty = self.defect == Some(SpeakingDefect::Impatient);
         if is_hasty { now + LEASE * 2 } else { now }
+    }
+
+    /// Applies `action`. Returns `None`, and changes nothing, if it is not possible.
+    fn apply(&self, state: &mut SpeakingState, action: SpeakingAction) -> Option<()> {
+        let now = at(state.now);
+        let changed = |state: &mut SpeakingState,
+                       node: usize,
+                       change: &mut dyn FnMut(&mut Standing) -> Option<RoleChange>| {
+            let before = state.nodes[node].standing.clone();
+            let change = change(&mut state.nodes[node].standing);
+            self.note(state, node, &before, change);
+        };
+        match action {
+            SpeakingAction::Tick => {
+                state.now += 1;
+                let now = at(state.now);
+                state
+                    .nodes
+                    .iter_mut()
+                    .for_each(|node| node.standing.on_timeout(now));
+            }
+            SpeakingAction::Say(node) => state.say(node),
+            SpeakingAction::Hear(node, place) => {
+                let is_there = place < state.words[node].len();
+                let word = is_there.then(|| state.words[node].remove(place))?;
+                self.hear(state, node, word);
+            }
+            SpeakingAction::Lose(node, place) => drop(state.words[node].remove(place)),
+            SpeakingAction::Silent(node) => changed(state, node, &mut |standing| standing.on_silent(now)),
+            SpeakingAction::Ask(node) => {
+                state.questions[node] = state.nodes[node].standing.ask(self.hasty(now));
+            }
+            SpeakingAction::Decide(node) => {
+                let epoch = state.questions[node].take()?;
+                let verdict = self.decide(state, node, epoch);
+                state.answers[node] = Some((epoch, verdict));
+            }
+            SpeakingAction::Answer(node) => {
+                let (epoch, verdict) = state.answers[node].take()?;
+                changed(state, node, &mut |standing| {
+                    standing.on_verdict(now, epoch, verdict)
+                });
+            }
+            SpeakingAction::Mishear(node) => state.answers[node] = None,
+            SpeakingAction::Reach(node) => {
+                let now = self.hasty(now);
+                changed(state, node, &mut |standing| standing.on_reached(now));
+            }
+            SpeakingAction::Decided(node) => changed(state, node, &mut |standing| standing.on_decided(now)),
+            SpeakingAction::Leave(node, _)
+            | SpeakingAction::Stay(node)
+            | SpeakingAction::Path(node, _)
+            | SpeakingAction::TakeOver(node)
+            | SpeakingAction::GiveWay(node)
+            | SpeakingAction::Fail(node, _) => {
+                let trusts = state.nodes[node].doubts.is_none();
+                changed(state, node, &mut |standing| {
+                    disturb(standing, now, action, trusts)
+                });
+                state.count(action);
+            }
+            SpeakingAction::Crash(node) => {
+                self.crash(state, node);
+            }
+            SpeakingAction::Restart(node) => self.restart(state, node),
+        }
+        self.note_voices(state);
+        Some(())
     }
 
     fn decide(&self, state: &mut SpeakingState, node: usize, epoch: u64) -> ArbiterVerdict {
@@ -514,73 +580,7 @@ impl Model for SpeakingModel {
 
     fn next_state(&self, last: &SpeakingState, action: SpeakingAction) -> Option<SpeakingState> {
         let mut state = last.clone();
-        let now = at(state.now);
-        let changed = |state: &mut SpeakingState,
-                       node: usize,
-                       change: &mut dyn FnMut(&mut Standing) -> Option<RoleChange>| {
-            let before = state.nodes[node].standing.clone();
-            let change = change(&mut state.nodes[node].standing);
-            self.note(state, node, &before, change);
-        };
-        match action {
-            SpeakingAction::Tick => {
-                state.now += 1;
-                let now = at(state.now);
-                state
-                    .nodes
-                    .iter_mut()
-                    .for_each(|node| node.standing.on_timeout(now));
-            }
-            SpeakingAction::Say(node) => state.say(node),
-            SpeakingAction::Hear(node, place) => {
-                let is_there = place < state.words[node].len();
-                let word = is_there.then(|| state.words[node].remove(place))?;
-                self.hear(&mut state, node, word);
-            }
-            SpeakingAction::Lose(node, place) => drop(state.words[node].remove(place)),
-            SpeakingAction::Silent(node) => {
-                changed(&mut state, node, &mut |standing| standing.on_silent(now))
-            }
-            SpeakingAction::Ask(node) => {
-                state.questions[node] = state.nodes[node].standing.ask(self.hasty(now));
-            }
-            SpeakingAction::Decide(node) => {
-                let epoch = state.questions[node].take()?;
-                let verdict = self.decide(&mut state, node, epoch);
-                state.answers[node] = Some((epoch, verdict));
-            }
-            SpeakingAction::Answer(node) => {
-                let (epoch, verdict) = state.answers[node].take()?;
-                changed(&mut state, node, &mut |standing| {
-                    standing.on_verdict(now, epoch, verdict)
-                });
-            }
-            SpeakingAction::Mishear(node) => state.answers[node] = None,
-            SpeakingAction::Reach(node) => {
-                let now = self.hasty(now);
-                changed(&mut state, node, &mut |standing| standing.on_reached(now));
-            }
-            SpeakingAction::Decided(node) => {
-                changed(&mut state, node, &mut |standing| standing.on_decided(now))
-            }
-            SpeakingAction::Leave(node, _)
-            | SpeakingAction::Stay(node)
-            | SpeakingAction::Path(node, _)
-            | SpeakingAction::TakeOver(node)
-            | SpeakingAction::GiveWay(node)
-            | SpeakingAction::Fail(node, _) => {
-                let trusts = state.nodes[node].doubts.is_none();
-                changed(&mut state, node, &mut |standing| {
-                    disturb(standing, now, action, trusts)
-                });
-                state.count(action);
-            }
-            SpeakingAction::Crash(node) => {
-                self.crash(&mut state, node);
-            }
-            SpeakingAction::Restart(node) => self.restart(&mut state, node),
-        }
-        self.note_voices(&mut state);
+        self.apply(&mut state, action)?;
         (state != *last).then_some(state)
     }
 

@@ -67,6 +67,10 @@ pub struct LogAtFault {
     pub connections: BTreeMap<String, u64>,
     /// Number of unprotected connections for each reason.
     pub reasons: BTreeMap<String, u64>,
+    /// How often the status was read.
+    pub reads: u64,
+    /// The most bytes in memory that a read found.
+    pub memory_bytes_max: u64,
 }
 
 impl LogAtFault {
@@ -77,13 +81,17 @@ impl LogAtFault {
     /// If the backup's agent does not answer.
     pub fn wait(testbed: &Testbed, at_limit: AtLimitOption) -> Result<Self> {
         let deadline = Deadline::now() + LIMIT_PATIENCE;
-        loop {
-            let log = Self::of(testbed)?;
-            if log.shows(at_limit) || Deadline::now() > deadline {
-                return Ok(log);
-            }
+        let mut log = Self::of(testbed)?;
+        while !log.shows(at_limit) && Deadline::now() < deadline {
             std::thread::sleep(LIMIT_POLL);
+            let next = Self::of(testbed)?;
+            log = Self {
+                reads: log.reads + 1,
+                memory_bytes_max: log.memory_bytes_max.max(next.memory_bytes),
+                ..next
+            };
         }
+        Ok(log)
     }
 
     /// Whether the `at_limit` action was in progress.
@@ -108,6 +116,8 @@ impl LogAtFault {
             slowed: service.slowed,
             connections: service.connections,
             reasons: service.reasons,
+            reads: 1,
+            memory_bytes_max: service.log_bytes,
         })
     }
 }

@@ -155,7 +155,10 @@ impl CrashFindings {
         if let Some((at_limit, log)) = options.log.at_limit.zip(facts.log.as_ref())
             && !log.shows(at_limit)
         {
-            problems.push("no log was at its limit when the fault hit".to_owned());
+            problems.push(format!(
+                "no log was at its limit when the fault hit ({} reads of the status found at most {} bytes in memory)",
+                log.reads, log.memory_bytes_max
+            ));
         }
         found.sum_up();
         found

@@ -4,8 +4,8 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream};
 
-use proto::edge::CopiedPackets;
 use proto::edge::cache::CachePolicy;
+use proto::edge::{CopiedPackets, cut, is_tcp_sum_wrong};
 use steadfast_linux::edge::{EdgeWireOptions, Injector};
 
 use crate::support::edge_net::{EdgeNet, at};
@@ -152,11 +152,21 @@ fn malformed_and_forged_packets_disturb_nobody() {
     let mut long_header = made.tcp();
     long_header[32] = 0xf0; // the header would end behind the packet
     // A reset of the connection with a wrong checksum.
-    let mut reset = HandMade { flags: RST, ..made }.tcp();
+    let mut reset = HandMade {
+        flags: RST,
+        ..made.clone()
+    }
+    .tcp();
     reset[36] ^= 0xff;
-    send(&net, &injector, &[no_header, long_header, reset]);
+    // A packet whose IP header has a wrong checksum. A router drops it.
+    let mut broken = made.tcp();
+    broken[10] ^= 0xff;
+    send(&net, &injector, &[no_header, long_header, reset, broken]);
     exchange(&pair, 2);
-    assert_eq!(edges[0].counter("malformed"), 2);
+    eventually("the packets have come", || {
+        (edges[0].counter("malformed") >= 3).then_some(())
+    });
+    assert_eq!(edges[0].counter("malformed"), 3);
     assert_eq!(
         edges[0].flows().expect("flows"),
         flows,
@@ -164,8 +174,13 @@ fn malformed_and_forged_packets_disturb_nobody() {
     );
     let mut copies = edges[0].copies().expect("copies");
     let mut resets = 0;
-    copies.drain(usize::MAX, |_, packet| {
-        resets += usize::from(packet[33] & RST != 0)
+    copies.drain(usize::MAX, |copy, packet| {
+        let is_reset = packet[33] & RST != 0;
+        resets += usize::from(is_reset);
+        let wrong = cut(packet, 0, copy.checksum)
+            .iter()
+            .any(|one| is_tcp_sum_wrong(one));
+        assert_eq!(wrong, is_reset, "the agent caches everything but the reset");
     });
     assert_eq!(
         resets, 1,

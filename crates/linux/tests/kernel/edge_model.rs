@@ -406,6 +406,11 @@ fn table() -> Vec<Vec<u8>> {
         );
     }
     packets.extend([vec![0; 60], with_ip_options(&request(false).tcp())]);
+    // A wrong checksum of the IP header, with options and without.
+    for mut wrong in [request(false).tcp(), with_ip_options(&request(false).tcp())] {
+        wrong[10] ^= 1;
+        packets.push(wrong);
+    }
     packets
 }
 
@@ -623,6 +628,9 @@ fn damaged(random: &mut Random, mut packet: Vec<u8>) -> Vec<u8> {
         1 => {
             let at = usize::try_from(random.below(len.min(70))).expect("short");
             packet[at] = random.next().to_le_bytes()[0];
+            if packet[0] == 0x45 && random.below(2) == 0 {
+                fix_ipv4_header(&mut packet);
+            }
         }
         2 => packet.extend([0; 6]),
         _ => {}

@@ -109,7 +109,13 @@ fn cell(program: &std::path::Path, listens: bool, is_source: bool, family: Famil
         "{name}: {:?}",
         ours.events
     );
-    assert_eq!(ours.end(), Some(&CloseReason::ShutDown), "{name}");
+    // usrsctp's last packet may be lost. Then usrsctp has gone, and does not answer when ours asks for it again.
+    let is_lost = trouble == Trouble::Loss && ours.end() == Some(&CloseReason::Unreachable);
+    assert!(
+        is_lost || ours.end() == Some(&CloseReason::ShutDown),
+        "{name}: {:?}",
+        ours.end()
+    );
     assert!(!is_source || ours.received == BYTES, "{name}");
     eprintln!("passed: {name}");
 }

@@ -12,7 +12,7 @@ use super::mirror::CacheMirror;
 use super::switch::EdgeStringMode;
 use super::{EdgeDirection, EdgeSegment};
 use crate::Seq;
-use packet::{DataPathKey, EdgePacket, PacketKind};
+use packet::{DataPathKey, EdgePacket, PacketKind, is_ip_sum_wrong};
 
 use super::slots::SLOTS;
 
@@ -187,6 +187,9 @@ impl DataPath {
             DataPathPort::Outside => EdgeDirection::Entering,
             DataPathPort::String(_) => EdgeDirection::Leaving,
         };
+        if is_ip_sum_wrong(packet) {
+            return (self.pass("malformed"), None);
+        }
         let verdict = match (EdgePacket::read(packet, way, gso_size), port) {
             (None, _) => self.pass("passed_to_stack"),
             (Some(read), DataPathPort::Outside) => self.enter(&read, packet, gso_size),

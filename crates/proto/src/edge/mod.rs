@@ -35,7 +35,7 @@ use crate::detector::{Detector, DetectorConfig};
 use cache::{Cache, CacheConfig, CacheCounts, CachePolicy, PacketBytes, SecondPacket};
 pub use mirror::CacheMirror;
 pub use segment::{EdgeDirection, EdgeSegment};
-pub use segmentation::cut;
+pub use segmentation::{cut, is_tcp_sum_wrong};
 
 /// Number of equal acknowledgements in a row that make a sender retransmit at once (RFC 5681 §3.2).
 pub const DUPLICATES: u32 = 3;

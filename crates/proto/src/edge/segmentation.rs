@@ -42,6 +42,11 @@ pub fn cut(packet: &[u8], gso_size: u16, checksum: Checksum) -> Vec<Vec<u8>> {
     pieces.collect()
 }
 
+/// Whether the TCP checksum of a packet that [`cut`] has returned is wrong. Other packets than TCP have none here.
+pub fn is_tcp_sum_wrong(packet: &[u8]) -> bool {
+    PacketShape::of(packet).is_some_and(|shape| !shape.has_full_checksum(packet))
+}
+
 /// Offsets of the parts of a TCP packet.
 struct PacketShape {
     is_v6: bool,
@@ -159,7 +164,7 @@ fn complete_ip_header(packet: &mut [u8]) {
 }
 
 /// The sum of 16-bit numbers. A last odd byte counts as the high byte of a number.
-fn sum(bytes: &[u8]) -> u64 {
+pub(super) fn sum(bytes: &[u8]) -> u64 {
     let pairs = bytes.chunks(2);
     pairs
         .map(|pair| u64::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)])))
@@ -167,7 +172,7 @@ fn sum(bytes: &[u8]) -> u64 {
 }
 
 /// Folds a sum to 16 bits in ones' complement (RFC 1071).
-fn fold(mut sum: u64) -> u16 {
+pub(super) fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -224,6 +229,7 @@ mod tests {
     fn one_segment_with_a_full_checksum_stays_as_it_is() {
         for v6 in [false, true] {
             let packet = segment(v6, Flags::FIN_ACK, b"hello").emit();
+            assert!(!is_tcp_sum_wrong(&packet));
             for checksum in [Checksum::Trusted, Checksum::Unverified, Checksum::MaybePartial] {
                 assert_eq!(cut(&packet, 0, checksum), from_ref(&packet));
                 assert_eq!(cut(&packet, 5, checksum), from_ref(&packet));
@@ -235,6 +241,7 @@ mod tests {
             assert_eq!(cut(&left_out, 0, Checksum::Unverified), [left_out]);
             let mut wrong = packet;
             *wrong.last_mut().expect("payload") ^= 1;
+            assert!(is_tcp_sum_wrong(&wrong) && is_tcp_sum_wrong(&partial(&wrong)));
             assert_eq!(cut(&wrong, 0, Checksum::MaybePartial), [wrong]);
         }
     }

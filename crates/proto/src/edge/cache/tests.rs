@@ -252,6 +252,11 @@ proptest! {
             let counts = cache.counts();
             prop_assert_eq!((counts.packets, counts.bytes), (held.len(), held.iter().sum()));
             prop_assert!(counts.peak_packets <= max_packets && counts.peak_bytes <= max_bytes);
+            let each = if policy == CachePolicy::Syn { 1 } else { 2 };
+            for key in 0..3 {
+                let packets = cache.waiting(key).chain(cache.second(key)).count();
+                prop_assert!(policy == CachePolicy::All || packets <= each, "{} of connection {}", packets, key);
+            }
             let some = (0..3).filter(|key| cache.waiting(*key).next().or(cache.second(*key)).is_some());
             prop_assert_eq!(some.count(), cache.connections());
         }

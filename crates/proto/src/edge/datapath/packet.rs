@@ -1,6 +1,7 @@
 //! From a packet to what the data path needs to know: `bpf/edge_packet.h`. The changes that a router makes to a packet.
 
 use super::super::headers::{ACK, FIN, ICMP, IpHeader, RST, SYN, TCP, TCP_HEADER, UDP, bytes, long, short};
+use super::super::segmentation::{fold, sum};
 use super::super::slots::slot_of_ends;
 use super::super::{EdgeDirection, EdgeSegment};
 use crate::Seq;
@@ -266,6 +267,15 @@ impl EdgePacket {
         let check = check + u32::from(check >= 0xffff);
         packet[10..12].copy_from_slice(&(check as u16).to_ne_bytes());
     }
+}
+
+/// Whether the checksum of the packet's IPv4 header is wrong. A router must not forward such a packet (RFC 1812 §5.2.2).
+pub(super) fn is_ip_sum_wrong(packet: &[u8]) -> bool {
+    let Some(ip) = IpHeader::read(packet, 0).filter(|ip| !ip.is_v6) else {
+        return false;
+    };
+    let header = packet.get(..ip.transport);
+    header.is_none_or(|header| fold(sum(header)) != 0xffff)
 }
 
 /// The checksum after the change of one 16-bit word, as the kernel computes it (`csum_replace4`).
