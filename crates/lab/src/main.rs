@@ -80,6 +80,8 @@ enum LabCommand {
     Network(net::hold::NetworkOptions),
     #[command(name = "paths-cut")]
     PathsCut(paths::cut::PathsCutOptions),
+    #[command(name = "paths-programs")]
+    PathsPrograms(paths::programs::PathsProgramsOptions),
     /// One end of an association, for `bench paths`
     #[command(name = "sctp-peer", hide = true)]
     SctpPeer(paths::peer::SctpPeerOptions),
@@ -155,6 +157,7 @@ fn main() -> ExitCode {
         LabCommand::Load(options) => bench::load::run(&options).map(|()| LabOutcome::Held),
         LabCommand::Network(options) => net::hold::run(&options),
         LabCommand::PathsCut(options) => paths::cut::run(&options),
+        LabCommand::PathsPrograms(options) => run::run(&options),
         LabCommand::SctpPeer(options) => paths::peer::main(&options).map(|()| LabOutcome::Held),
         LabCommand::TcpPeer(options) => paths::tcp::main(&options).map(|()| LabOutcome::Held),
         LabCommand::Programs(options) => run::run(&options),

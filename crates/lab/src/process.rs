@@ -170,6 +170,14 @@ impl LoggedProcess {
         }
     }
 
+    /// Whether the process has ended.
+    ///
+    /// # Errors
+    /// If the kernel does not tell.
+    pub fn has_ended(&mut self) -> Result<bool, ProcessError> {
+        Ok(self.status()?.is_some())
+    }
+
     fn status(&mut self) -> Result<Option<ExitStatus>, ProcessError> {
         let status = self.child.try_wait();
         status.map_err(|source| self.control("wait for", source))

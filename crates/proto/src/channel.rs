@@ -33,6 +33,11 @@ const RTO_MAX: Duration = Duration::from_secs(1);
 /// Interval of the heartbeats over idle links.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
+/// An association with a peer that is heard is overdue after this time: ten calls.
+const OVERDUE: Duration = Duration::from_secs(10);
+/// A peer that is silent for longer has paused. When it is heard again, the time begins anew.
+const PAUSE: Duration = Duration::from_secs(2);
+
 /// Whether this node calls the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChannelRole {
@@ -84,6 +89,10 @@ pub struct PeerChannel {
     is_established: bool,
     established: u64,
     calls_at: Option<Instant>,
+    /// When the peer was heard last, by whatever message.
+    heard_at: Option<Instant>,
+    /// Since when the peer is heard without a pause, and there is no association.
+    missing_since: Option<Instant>,
     received: VecDeque<ChannelMessage>,
 }
 
@@ -109,6 +118,8 @@ impl PeerChannel {
             is_established: false,
             established: 0,
             calls_at: None,
+            heard_at: None,
+            missing_since: None,
             received: VecDeque::new(),
         }
     }
@@ -155,6 +166,27 @@ impl PeerChannel {
             }
             Err(_) => false,
         }
+    }
+
+    /// The peer's agent was heard on any link, by a message of the channel or another one.
+    pub fn on_heard(&mut self, now: Instant) {
+        let has_paused = self.heard_at.is_none_or(|at| now.since(at) > PAUSE);
+        self.heard_at = Some(now);
+        if self.is_established {
+            self.missing_since = None;
+        } else if has_paused || self.missing_since.is_none() {
+            self.missing_since = Some(now);
+        }
+    }
+
+    /// Whether the peer has been heard for long, and there is still no association. Then the peer is not configured for one, or the packets
+    /// of the channel do not get through.
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        let is_heard = self.heard_at.is_some_and(|at| now.since(at) <= PAUSE);
+        let is_late = self
+            .missing_since
+            .is_some_and(|since| now.since(since) >= OVERDUE);
+        !self.is_established && is_heard && is_late
     }
 
     /// Sends a message. Returns whether the channel has taken it: it is established, and its buffer has room.

@@ -200,6 +200,10 @@ fn links_text(peer: &PeerStatus) -> String {
         let away = channel.paths.iter().filter(|path| !path.usable);
         let away: Vec<_> = away.map(|path| path.address.to_string()).collect();
         let _ = match (channel.established, away.is_empty()) {
+            (false, _) if channel.overdue => {
+                let reason = "the peer is heard, but does not answer";
+                writeln!(text, "channel: OVERDUE: {reason}; messages are datagrams")
+            }
             (false, _) => writeln!(text, "channel: NOT ESTABLISHED, messages are datagrams"),
             (true, true) => writeln!(text, "channel: established, {} paths", channel.paths.len()),
             (true, false) => {

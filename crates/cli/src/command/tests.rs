@@ -89,6 +89,7 @@ fn the_channel_and_its_broken_paths_are_shown() {
     };
     let channel = |established, paths| ChannelStatus {
         established,
+        overdue: false,
         associations: 1,
         paths,
         retransmissions: 0,
@@ -115,6 +116,14 @@ fn the_channel_and_its_broken_paths_are_shown() {
     assert_eq!(
         shown(channel(false, vec![])).as_deref(),
         Some("channel: NOT ESTABLISHED, messages are datagrams")
+    );
+    let overdue = ChannelStatus {
+        overdue: true,
+        ..channel(false, vec![])
+    };
+    assert_eq!(
+        shown(overdue).as_deref(),
+        Some("channel: OVERDUE: the peer is heard, but does not answer; messages are datagrams")
     );
 }
 

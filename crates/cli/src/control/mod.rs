@@ -178,6 +178,9 @@ pub struct PeerStatus {
 pub struct ChannelStatus {
     /// Whether it is established. If not, questions and answers are datagrams.
     pub established: bool,
+    /// Whether the peer has been heard for 10 s, and it is still not established.
+    #[serde(default)]
+    pub overdue: bool,
     /// Number of associations since the agent's start.
     pub associations: u64,
     /// Its paths.

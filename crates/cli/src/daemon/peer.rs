@@ -123,6 +123,8 @@ pub struct PeerLinks {
     channel: Option<PeerChannel>,
     /// When this node's addresses are looked up next for the channel.
     addresses_at: proto::Instant,
+    /// The log has told that the channel is overdue.
+    is_overdue_told: bool,
 }
 
 /// Datagrams that were refused for one reason.
@@ -233,6 +235,7 @@ impl PeerLinks {
                 PeerChannel::new(role, &addresses, headers)
             }),
             addresses_at: proto::Instant::ZERO,
+            is_overdue_told: false,
         })
     }
 
@@ -308,6 +311,22 @@ impl PeerLinks {
             channel.handle_timeout(now);
         }
         self.flush_channel(now);
+        self.tell_of_channel(now);
+    }
+
+    /// Logs that the channel is overdue, and that it is there after all.
+    fn tell_of_channel(&mut self, now: proto::Instant) {
+        let Some(channel) = &self.channel else { return };
+        if channel.is_overdue(now) && !self.is_overdue_told {
+            self.is_overdue_told = true;
+            tracing::warn!(
+                peer = self.name,
+                "the peer is heard, but there is no channel to it; questions and answers stay datagrams until there is one"
+            );
+        } else if self.is_overdue_told && channel.view().is_established {
+            self.is_overdue_told = false;
+            tracing::info!(peer = self.name, "the channel to the peer is established");
+        }
     }
 
     fn renew_addresses(&mut self, now: proto::Instant) {
@@ -418,6 +437,9 @@ impl PeerLinks {
         let heard = self.hear(link, datagram);
         let mut is_new = false;
         if matches!(heard, Ok(_) | Err(Refused::Again)) {
+            if let Some(channel) = &mut self.channel {
+                channel.on_heard(linux::clock::now());
+            }
             let link = &mut self.links[link];
             link.heard = Some(Instant::now());
             let number = frame::Number::of(datagram);
@@ -497,6 +519,7 @@ impl PeerLinks {
             let path = |(address, usable)| ChannelPathStatus { address, usable };
             ChannelStatus {
                 established: view.is_established,
+                overdue: channel.is_overdue(linux::clock::now()),
                 associations: view.established,
                 paths: view.paths.into_iter().map(path).collect(),
                 retransmissions: view.retransmissions,

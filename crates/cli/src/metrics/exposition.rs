@@ -113,6 +113,12 @@ fn peer(page: &MetricsPage, peer: &PeerStatus) {
         &[],
         channel.map(|channel| (vec![], yes(channel.established))),
     );
+    page.gauge(
+        "steadfast_peer_channel_overdue",
+        "Whether the peer has been heard for 10 s, and there is still no SCTP association with it.",
+        &[],
+        channel.map(|channel| (vec![], yes(channel.overdue))),
+    );
     page.counter(
         "steadfast_peer_channel_associations_total",
         "SCTP associations with the peer since the agent's start.",

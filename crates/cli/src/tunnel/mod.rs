@@ -20,6 +20,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use linux::sctp::SctpWire;
 use proto::Instant;
+use proto::sctp::CallKey;
 use proto::sctp::association::{Association, AssociationEvent};
 use proto::sctp::endpoint::AssociationId;
 use proto::tunnel::{ClientVerdict, TunnelReception, TunnelRole};
@@ -38,6 +39,8 @@ use crate::wakeup::Wakeup;
 const BATCHES: usize = 16;
 /// Most clients of a listener that one turn accepts.
 const CLIENTS_TURN: usize = 64;
+/// Least time between two lines of the log about callers without the key.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 /// Longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
@@ -57,6 +60,9 @@ struct TunnelDaemon<'a> {
     poller: TunnelPoller,
     reception: TunnelReception,
     totals: TunnelTotals,
+    /// Calls without the key that the log has told, and when it may tell others.
+    strangers_told: u64,
+    warns_at: Instant,
     /// Questions of operators and of the metrics. `None`: the tunnel has no name.
     calls: Option<Receiver<Call>>,
 }
@@ -92,7 +98,10 @@ pub fn run(settings: &TunnelSettings) -> anyhow::Result<()> {
         tracing::warn!(%error, "the limit of open files stays as it is; each connection takes one");
     }
     let (server, calls) = open_control(settings, &wakeup)?;
-    let wire = SctpWire::open(settings.sctp, &settings.plan)?;
+    let mut wire = SctpWire::open(settings.sctp, &settings.plan)?;
+    if let Some(key) = &settings.key {
+        wire.endpoint.require_key(CallKey::derive(key));
+    }
     let mut poller = TunnelPoller::new().context("making an epoll instance")?;
     poller
         .wake_while_readable(wakeup.fd())
@@ -110,6 +119,8 @@ pub fn run(settings: &TunnelSettings) -> anyhow::Result<()> {
         poller,
         reception: TunnelReception::new(settings.role, linux::clock::now()),
         totals: TunnelTotals::default(),
+        strangers_told: 0,
+        warns_at: Instant::ZERO,
         calls,
     };
     tracing::info!(role = role_name(settings.role), via = ?settings.plan.addresses, sealed = settings.key.is_some(), "ready");
@@ -168,6 +179,7 @@ impl TunnelDaemon<'_> {
     fn turn(&mut self, now: Instant) {
         self.call(now);
         self.wire.receive(now, BATCHES);
+        self.warn_of_strangers(now);
         self.wire.endpoint.handle_timeout(now);
         self.accept(now);
         self.serve(now);
@@ -189,6 +201,18 @@ impl TunnelDaemon<'_> {
         if let Err(error) = called {
             tracing::error!(%error, "the serving end cannot be called; trying again");
             self.reception.on_lost(now);
+        }
+    }
+
+    fn warn_of_strangers(&mut self, now: Instant) {
+        let calls = self.wire.endpoint.counts().unproven_cookies;
+        if calls > self.strangers_told && now >= self.warns_at {
+            let new = calls - self.strangers_told;
+            tracing::warn!(
+                calls = new,
+                "calls are refused: the callers do not have this end's key"
+            );
+            (self.strangers_told, self.warns_at) = (calls, now + WARN_EVERY);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -37,6 +38,24 @@ pub struct SessionCounts {
     pub sent_bytes: u64,
     /// Bytes to local programs.
     pub received_bytes: u64,
+}
+
+impl AddAssign for SessionCounts {
+    fn add_assign(&mut self, other: Self) {
+        // A field that is forgotten here does not compile.
+        let Self {
+            opened,
+            resets,
+            refused,
+            sent_bytes,
+            received_bytes,
+        } = other;
+        self.opened += opened;
+        self.resets += resets;
+        self.refused += refused;
+        self.sent_bytes += sent_bytes;
+        self.received_bytes += received_bytes;
+    }
 }
 
 /// An association that is established.

@@ -24,34 +24,14 @@ pub struct TunnelTotals {
 
 impl TunnelTotals {
     /// An association and its session end.
-    pub const fn on_end(&mut self, session: SessionCounts, association: Option<AssociationCounts>) {
+    pub fn on_end(&mut self, session: SessionCounts, association: Option<AssociationCounts>) {
         self.ended += 1;
-        self.sessions = plus(self.sessions, session);
-        if let Some(association) = association {
-            self.associations = sum(self.associations, association);
-        }
+        self.add(session, association.unwrap_or_default());
     }
-}
 
-const fn plus(one: SessionCounts, other: SessionCounts) -> SessionCounts {
-    SessionCounts {
-        opened: one.opened + other.opened,
-        resets: one.resets + other.resets,
-        refused: one.refused + other.refused,
-        sent_bytes: one.sent_bytes + other.sent_bytes,
-        received_bytes: one.received_bytes + other.received_bytes,
-    }
-}
-
-const fn sum(one: AssociationCounts, other: AssociationCounts) -> AssociationCounts {
-    AssociationCounts {
-        forged: one.forged + other.forged,
-        misplaced: one.misplaced + other.misplaced,
-        duplicates: one.duplicates + other.duplicates,
-        overflows: one.overflows + other.overflows,
-        old_sacks: one.old_sacks + other.old_sacks,
-        dropped: one.dropped + other.dropped,
-        unreported: one.unreported + other.unreported,
+    fn add(&mut self, session: SessionCounts, association: AssociationCounts) {
+        self.sessions += session;
+        self.associations += association;
     }
 }
 
@@ -62,12 +42,11 @@ pub fn status<'a>(
     totals: &TunnelTotals,
     sessions: impl Iterator<Item = (&'a TunnelSession, &'a Association)> + Clone,
 ) -> TunnelStatus {
-    let counts = sessions
-        .clone()
-        .fold(totals.sessions, |total, (session, _)| plus(total, session.counts));
-    let of_associations = sessions
-        .clone()
-        .fold(totals.associations, |total, (_, one)| sum(total, one.counts()));
+    let mut all = *totals;
+    for (session, association) in sessions.clone() {
+        all.add(session.counts, association.counts());
+    }
+    let counts = all.sessions;
     let services = settings
         .services
         .iter()
@@ -84,11 +63,11 @@ pub fn status<'a>(
         connections_limit: settings.connections.into(),
         opened: counts.opened,
         reset: counts.resets,
-        refused: counts.refused + totals.refused_clients,
+        refused: counts.refused + all.refused_clients,
         sent_bytes: counts.sent_bytes,
         received_bytes: counts.received_bytes,
-        associations_ended: totals.ended,
-        counters: counters(wire, of_associations),
+        associations_ended: all.ended,
+        counters: counters(wire, all.associations),
     }
 }
 
@@ -144,6 +123,7 @@ fn counters(wire: &SctpWire, associations: AssociationCounts) -> CounterStatus {
         ("forged_cookies", endpoint.forged_cookies),
         ("stale_cookies", endpoint.stale_cookies),
         ("replayed_cookies", endpoint.replayed_cookies),
+        ("unproven_cookies", endpoint.unproven_cookies),
         ("strays", endpoint.strays),
         ("dropped_answers", endpoint.dropped),
         ("forged", associations.forged),

@@ -6,12 +6,14 @@ use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use linux::sctp::{SctpWire, WirePlan};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::Pid;
+use proto::sctp::SctpConfig;
 use serde_json::Value;
 
 use crate::lan::{CommandOutput, HostNamespace, POLL, PROGRAM, TestProcess, steadfast};
@@ -471,10 +473,16 @@ fn what_an_end_loses_is_reset_and_new_connections_work() {
     let told = std::sync::Mutex::new(told);
     network.serve(move |mut stream| {
         let mut buffer = [0; 1000];
-        while let Ok(length @ 1..) = stream.read(&mut buffer) {
-            stream.write_all(&buffer[..length]).unwrap();
-        }
-        told.lock().unwrap().send(()).unwrap();
+        let end = loop {
+            match stream.read(&mut buffer) {
+                Ok(length @ 1..) => stream.write_all(&buffer[..length]).unwrap(),
+                end => break end,
+            }
+        };
+        told.lock()
+            .unwrap()
+            .send(end.map_err(|error| error.kind()))
+            .unwrap();
     });
     let [mut near, mut far] = network.join("");
     let open = || -> Vec<TcpStream> {
@@ -496,9 +504,15 @@ fn what_an_end_loses_is_reset_and_new_connections_work() {
             near.end(signal);
             near = network.start(0, "");
         }
-        clients.iter_mut().for_each(assert_over);
+        // Only the kernel of an end that was killed ends its connections otherwise than by a reset.
+        let is_reset = |here: usize| here != end || signal != Signal::SIGKILL;
+        clients
+            .iter_mut()
+            .for_each(if is_reset(0) { assert_reset } else { assert_over });
         for _ in 0..8 {
-            said.recv_timeout(PATIENCE).expect("each server hears of the end");
+            let heard = said.recv_timeout(PATIENCE).expect("each server hears of the end");
+            let reset = Err(ErrorKind::ConnectionReset);
+            assert!(!is_reset(1) || heard == reset, "{end} {signal}: {heard:?}");
         }
         near.wait_for_paths();
     }
@@ -568,6 +582,76 @@ fn a_cut_path_is_left_and_shown() {
     let outcome = near.command(&["check-config"]);
     assert_eq!(outcome.code, 0, "{}", outcome.errors);
     assert!(outcome.errors.contains("all right"), "{}", outcome.errors);
+}
+
+/// An endpoint of somebody who does not have the key. Each has a port of its own, so each would get an association of its own.
+fn stranger(number: u16) -> SctpWire {
+    let plan = WirePlan {
+        addresses: vec!["10.2.0.1".parse().unwrap()],
+        udp_port: 20_000 + number,
+        peer_udp_port: 9899,
+        port: 20_000 + number,
+        associations_max: 0,
+    };
+    SctpWire::open(SctpConfig::wire(SctpWire::lower_headers(&plan)), &plan).unwrap()
+}
+
+/// More strangers than there are places call again and again. The peer finds a place among them.
+#[test]
+fn strangers_do_not_keep_the_peer_out() {
+    const STRANGERS: u16 = 32;
+    let Some(network) = TunnelNetwork::new("strangers_do_not_keep_the_peer_out") else {
+        return;
+    };
+    network.serve(echo);
+    let far = network.start(1, "");
+    far.wait_until("it runs", || far.status()["name"].is_string());
+    let mut strangers: Vec<SctpWire> = network.hosts[0].run(|| (0..STRANGERS).map(stranger).collect());
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                for wire in &mut strangers {
+                    let now = linux::clock::now();
+                    if wire.endpoint.is_empty() {
+                        wire.endpoint
+                            .connect(now, &["10.2.0.2".parse().unwrap()], 9899)
+                            .unwrap();
+                    }
+                    wire.receive(now, 16);
+                    wire.endpoint.handle_timeout(now);
+                    wire.flush(now);
+                    while wire.endpoint.poll_event().is_some() {}
+                    wire.flush(now);
+                }
+                std::thread::sleep(POLL);
+            }
+        });
+        let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            far.wait_until("each stranger has called several times", || {
+                far.status()["counters"]["unproven_cookies"].as_u64() > Some(10 * u64::from(STRANGERS))
+            });
+            assert_eq!(far.status()["associations"], serde_json::json!([]));
+            let near = network.start(0, "");
+            near.wait_for_paths();
+            ask(&mut network.connect(), "among strangers");
+            let status = far.status();
+            assert_eq!(
+                status["associations"].as_array().map(Vec::len),
+                Some(1),
+                "{status}"
+            );
+            let told = far
+                .log()
+                .matches("the callers do not have this end's key")
+                .count();
+            assert!((1..20).contains(&told), "{told} lines");
+        }));
+        stop.store(true, Ordering::Relaxed);
+        if let Err(panic) = found {
+            std::panic::resume_unwind(panic);
+        }
+    });
 }
 
 /// Other people's packets are counted, and do no harm.

@@ -260,6 +260,8 @@ pub struct AgentProcess {
     name: String,
     /// Number of times the daemon was started.
     starts: u32,
+    /// It is ready only with a channel to its peer.
+    needs_channel: bool,
 }
 
 impl AgentProcess {
@@ -285,6 +287,7 @@ impl AgentProcess {
             process,
             name: name.clone(),
             starts: 1,
+            needs_channel: pair.transport == "sctp",
         })
     }
 
@@ -394,17 +397,21 @@ impl AgentProcess {
         Ok(())
     }
 
-    /// Waits until the daemon in `node` reports that every service is duplex and every replica has the primary's state.
+    /// Waits until the daemon in `node` reports that every service is duplex, every replica has the primary's state, and the channel to the
+    /// peer is established if the pair has one.
     ///
     /// # Errors
     /// If the daemon ends, or does not report this in time. The error quotes the daemon's output.
     fn wait_ready(&mut self, node: &Netns) -> Result<()> {
         let mut seen = String::new();
-        let operator = &self.operator;
+        let (operator, needs_channel) = (&self.operator, self.needs_channel);
+        let is_ready = |status: &ReportedStatus| {
+            status.is_duplex() && status.is_synced() && (status.has_channel() || !needs_channel)
+        };
         let is_duplex = |_: &LoggedProcess| {
             let status: Result<ReportedStatus> = operator.ask(&["status"], node);
             seen = match &status {
-                Ok(status) if status.is_duplex() && status.is_synced() => return true,
+                Ok(status) if is_ready(status) => return true,
                 Ok(status) => format!("{status:?}"),
                 Err(error) => format!("{error:#}"),
             };

@@ -3,29 +3,20 @@
 //! The cut is silent: packets of the path are dropped where they arrive, and no carrier is lost.
 
 use std::io::Read as _;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use clap::Args;
-use linux::netns::Netns;
-use nix::sys::signal::Signal;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::network::{CUT_FIRST, PathsNetwork};
-use crate::edge::fault::nft;
+use super::network::PathsNetwork;
+use super::tunnel::{LISTEN, PathsTunnel, cut_first};
 use crate::node::{PatternFiles, ServerProcess, ServerSoftware};
-use crate::process::{LoggedProcess, output};
 use crate::run::{DaemonOption, LabOutcome, conclude, in_memory};
 use crate::teardown::Teardown;
-
-/// Address at which the opening end listens.
-const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-/// Time for a tunnel to join its ends, and for a download.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A download over a tunnel with two paths, one of which is cut in the middle.
 #[derive(Clone, Debug, Args)]
@@ -130,71 +121,14 @@ fn play(options: &PathsCutOptions, daemon: &Path, teardown: &Teardown) -> Result
         &content,
         1,
     )?;
-    let key = directory.join("key");
-    write_key(&key, options.seed)?;
-    let start = |host: &Netns, label: &str, last: u8, ends: &str| -> Result<LoggedProcess> {
-        let file = directory.join(format!("{label}.toml"));
-        let text = format!(
-            "name = \"{label}\"\nstate_dir = {:?}\nkey_file = {key:?}\nwatch_ms = {}\n\
-             via = [\"10.1.0.{last}\", \"10.2.0.{last}\"]\n{ends}\n",
-            directory.join(format!("{label}.state")),
-            options.watch_ms
-        );
-        std::fs::write(&file, text).with_context(|| file.display().to_string())?;
-        let mut command = host.command(daemon)?;
-        command.args(["tunnel", "--config"]).arg(&file);
-        Ok(LoggedProcess::start(label, command, &directory)?)
-    };
-    let service =
-        |way: &str, address: SocketAddr| format!("[[service]]\nname = \"web\"\n{way} = \"{address}\"");
-    let server = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ServerSoftware::Nginx.port());
-    let far = start(&network.far, "serving", 2, &service("connect", server))?;
-    let opening = format!("to = [\"10.1.0.2:9899\"]\n{}", service("listen", LISTEN));
-    let mut near = start(&network.near, "opening", 1, &opening)?;
-    near.wait_until("join the other end", PATIENCE, |process| {
-        process.output().contains("an association is established")
-    })?;
-    let listens = network
-        .near
-        .run(|| TcpStream::connect_timeout(&LISTEN, PATIENCE).is_ok())?;
-    ensure!(listens, "the opening end does not listen{}", near.last_words());
-    let ask = || rto(&network, daemon, &directory.join("serving.toml"));
+    let port = ServerSoftware::Nginx.port();
+    let terms = (options.seed, options.watch_ms);
+    let tunnel = PathsTunnel::start(&network, daemon, &directory, terms, port)?;
+    let ask = || tunnel.rto(&network);
     let found = download(options, &network, bytes, ask)?;
-    let switches = |process: &LoggedProcess| process.output().matches("a path has failed").count() as u32;
-    let path_switches = switches(&near) + switches(&far);
-    for process in [&near, &far] {
-        process.signal(Signal::SIGTERM)?;
-    }
+    let path_switches = tunnel.path_switches();
+    tunnel.stop()?;
     Ok(report(options, bytes, &found, path_switches))
-}
-
-/// The retransmission timeout of the serving end, which sends the download, on the first path.
-fn rto(network: &PathsNetwork, daemon: &Path, file: &Path) -> Result<Duration> {
-    let mut command = network.far.command(daemon)?;
-    let said = output(
-        command.args(["status", "--json", "--config"]).arg(file),
-        "steadfast status",
-    )?;
-    let status: serde_json::Value = serde_json::from_str(&said).context("the status")?;
-    let rto = status["associations"][0]["paths"][0]["rto_ms"].as_f64();
-    Ok(Duration::from_secs_f64(
-        rto.with_context(|| format!("no RTO in {said}"))? / 1e3,
-    ))
-}
-
-fn write_key(path: &Path, seed: u64) -> Result<()> {
-    use std::io::Write as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let mut options = std::fs::OpenOptions::new();
-    let file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path);
-    let mut file = file.with_context(|| path.display().to_string())?;
-    writeln!(file, "{seed:064x}")?;
-    Ok(())
 }
 
 /// A download as its client saw it.
@@ -245,8 +179,7 @@ fn download(
         if !is_cut && received > bytes / 3 {
             is_cut = true;
             rto = ask_rto()?;
-            nft(&network.near, CUT_FIRST)?;
-            nft(&network.far, CUT_FIRST)?;
+            cut_first(network)?;
             last = Instant::now();
         }
     }

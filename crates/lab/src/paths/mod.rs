@@ -10,4 +10,6 @@ pub mod cut;
 mod figures;
 mod network;
 pub mod peer;
+pub mod programs;
 pub mod tcp;
+mod tunnel;

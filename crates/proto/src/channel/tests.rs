@@ -301,3 +301,38 @@ fn one_of_two_nodes_calls() {
     assert_eq!(roles[0], ChannelRole::Calls);
     assert!(roles.chunks(2).all(|pair| pair[0] != pair[1]), "{roles:?}");
 }
+
+/// The agents hear each other, but one of them takes no packets of a channel.
+#[test]
+fn a_channel_without_an_answer_is_overdue_while_the_peer_is_heard() {
+    let mut pair = TestPair::new(1);
+    pair.is_cut = [true; 2];
+    let hear = |pair: &mut TestPair, seconds: u32| {
+        for _ in 0..seconds * 10 {
+            pair.run(Duration::from_millis(100));
+            let now = pair.now;
+            pair.ends.iter_mut().for_each(|end| end.on_heard(now));
+        }
+        pair.ends.each_ref().map(|end| end.is_overdue(pair.now))
+    };
+    assert_eq!(hear(&mut pair, 9), [false; 2]);
+    assert_eq!(hear(&mut pair, 2), [true; 2]);
+    // A peer that is silent is not late. When it is back, it has its time.
+    pair.run(Duration::from_secs(60));
+    assert!(!pair.ends[0].is_overdue(pair.now));
+    assert_eq!(hear(&mut pair, 9), [false; 2]);
+    pair.is_cut = [false; 2];
+    assert_eq!(hear(&mut pair, 20), [false; 2]);
+    assert!(pair.ends[0].view().is_established);
+    // The association ends later: the time begins then.
+    pair.is_cut = [true; 2];
+    pair.ends[1] = TestPair::end(1);
+    pair.begin(1);
+    let closed = (0..120).find(|_| {
+        hear(&mut pair, 1);
+        !pair.ends[0].view().is_established
+    });
+    assert!(closed.is_some(), "the association ends");
+    assert!(!pair.ends[0].is_overdue(pair.now));
+    assert_eq!(hear(&mut pair, 11), [true; 2]);
+}

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   packet ──▶ INIT: answered from a signed cookie, nothing is kept
-//!          ├─▶ COOKIE ECHO: a valid cookie makes an association, or changes the one that exists
+//!          ├─▶ COOKIE ECHO: a valid cookie makes an association, or changes the one that exists. If calls need a key, it comes with a proof
 //!          ├─▶ the tag and the address of an association: its own
 //!          └─▶ out of the blue: ABORT, SHUTDOWN COMPLETE, or no answer
 //! ```
@@ -18,6 +18,7 @@ use thiserror::Error;
 
 use super::association::setup::AssociationNames;
 use super::association::{Association, AssociationEvent, SctpTransmit};
+use super::auth::{AUTH, CallKey};
 use super::cause::ErrorCause;
 use super::chunk::{InitChunk, SctpChunk};
 use super::config::{InvalidSctp, SctpConfig};
@@ -35,6 +36,8 @@ use crate::Instant;
 
 /// Most answers to strangers that wait to be sent. More are dropped: strangers ask again.
 const ANSWERS_MAX: usize = 64;
+/// Reason that a caller without the key is told.
+const NO_PROOF: &[u8] = b"callers must have the key of this end";
 
 /// Why an endpoint does not call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -63,6 +66,8 @@ pub struct EndpointCounts {
     pub stale_cookies: u64,
     /// Cookies that came again after their association had ended.
     pub replayed_cookies: u64,
+    /// Valid cookies without a proof that the caller knows the key.
+    pub unproven_cookies: u64,
     /// Packets of no association, and packets from an address that no host has.
     pub strays: u64,
     /// Answers that were dropped because too many waited.
@@ -78,6 +83,8 @@ pub struct SctpEndpoint {
     addresses: Vec<IpAddr>,
     /// Calls are answered as long as there are fewer associations than this.
     associations_max: usize,
+    /// Callers prove that they know it.
+    call_key: Option<CallKey>,
     associations: FxHashMap<AssociationId, Association>,
     registry: AssociationRegistry,
     next: u64,
@@ -115,6 +122,7 @@ impl SctpEndpoint {
             port,
             addresses: canonical(&addresses),
             associations_max,
+            call_key: None,
             associations: FxHashMap::default(),
             registry: AssociationRegistry::default(),
             next: 0,
@@ -123,6 +131,12 @@ impl SctpEndpoint {
             news: VecDeque::new(),
             counts: EndpointCounts::default(),
         })
+    }
+
+    /// From now on, this end proves in its calls that it knows the key, and takes only calls with this proof. A stranger takes no association
+    /// then, and cannot restart that of another caller.
+    pub fn require_key(&mut self, key: CallKey) {
+        self.call_key = Some(key);
     }
 
     /// Counters.
@@ -176,7 +190,8 @@ impl SctpEndpoint {
         }
         let names = self.new_names(port);
         let (config, secret) = (self.config, self.secret.child());
-        let association = Association::connect(config, secret, names, &self.addresses, &addresses, now);
+        let mut association = Association::connect(config, secret, names, &self.addresses, &addresses, now);
+        association.prove_calls_by(self.call_key.clone());
         Ok(self.insert(now, association))
     }
 
@@ -244,6 +259,7 @@ impl SctpEndpoint {
             self.counts.strays += 1;
             return false;
         }
+        let is_proven = self.take_proof(&mut packet);
         match packet.chunks.first() {
             Some(SctpChunk::Init(init)) => {
                 let init = init.clone();
@@ -252,7 +268,7 @@ impl SctpEndpoint {
             }
             Some(SctpChunk::CookieEcho(cookie)) => {
                 let cookie = cookie.clone();
-                if !self.on_cookie_echo(now, from, &packet, &cookie) {
+                if !self.on_cookie_echo(now, from, &packet, &cookie, is_proven) {
                     return false;
                 }
                 packet.chunks.remove(0);
@@ -271,6 +287,22 @@ impl SctpEndpoint {
         let counts = association.handle_packet(now, from, packet);
         self.refresh(now, id);
         counts
+    }
+
+    /// Removes an AUTH chunk in front of a COOKIE ECHO. Returns whether the sender may call: it knows the key, or none is needed.
+    fn take_proof(&self, packet: &mut SctpPacket) -> bool {
+        let Some(key) = &self.call_key else {
+            return true;
+        };
+        let is_call = matches!(
+            packet.chunks[..],
+            [SctpChunk::Other { kind: AUTH, .. }, SctpChunk::CookieEcho(_), ..]
+        );
+        let is_proven = is_call && key.is_proven(&packet.chunks);
+        if is_call {
+            packet.chunks.remove(0);
+        }
+        is_proven
     }
 
     /// The association with this tag. If there is none, the one that has one of these addresses of a peer.
@@ -388,8 +420,12 @@ impl SctpEndpoint {
     /// Refuses an INIT.
     fn refuse(&mut self, from: IpAddr, packet: &SctpPacket, tag: u32, causes: Vec<ErrorCause>) {
         self.counts.refused_inits += 1;
+        self.abort_call(from, packet, tag, causes);
+    }
+
+    fn abort_call(&mut self, to: IpAddr, packet: &SctpPacket, tag: u32, causes: Vec<ErrorCause>) {
         let is_reflected = false;
-        self.answer(from, packet, tag, SctpChunk::Abort { is_reflected, causes });
+        self.answer(to, packet, tag, SctpChunk::Abort { is_reflected, causes });
     }
 
     /// Answers a packet of a stranger.
@@ -411,7 +447,14 @@ impl SctpEndpoint {
     }
 
     /// A cookie came back (RFC 9260 §5.1.5). Returns whether the rest of the packet belongs to its association.
-    fn on_cookie_echo(&mut self, now: Instant, from: IpAddr, packet: &SctpPacket, cookie: &Bytes) -> bool {
+    fn on_cookie_echo(
+        &mut self,
+        now: Instant,
+        from: IpAddr,
+        packet: &SctpPacket,
+        cookie: &Bytes,
+        is_proven: bool,
+    ) -> bool {
         let (content, late) = match CookieContent::verify(cookie, &self.secret, self.config.cookie_life, now)
         {
             CookieVerdict::Valid(content) => (content, None),
@@ -428,6 +471,12 @@ impl SctpEndpoint {
         }
         // The cookie was sent there and has come back. Another source, although the INIT lists it, may be forged.
         let proven = content.source().unwrap_or(from);
+        if !is_proven {
+            self.counts.unproven_cookies += 1;
+            let causes = vec![ErrorCause::UserAbort(Bytes::from_static(NO_PROOF))];
+            self.abort_call(proven, packet, content.peer.tag, causes);
+            return false;
+        }
         // The COOKIE ACK may be lost for longer than the cookie lives (RFC 9260 §5.2.4, rule 3).
         if let Some(late) = late
             && !self.is_known(&content)
@@ -448,14 +497,7 @@ impl SctpEndpoint {
             return false;
         }
         if self.associations.len() >= self.associations_max {
-            let causes = vec![ErrorCause::OutOfResource];
-            let is_reflected = false;
-            self.answer(
-                proven,
-                packet,
-                content.peer.tag,
-                SctpChunk::Abort { is_reflected, causes },
-            );
+            self.abort_call(proven, packet, content.peer.tag, vec![ErrorCause::OutOfResource]);
             return false;
         }
         let secret = self.secret.child();

@@ -5,6 +5,7 @@
 
 mod arrivals;
 pub mod association;
+mod auth;
 mod cause;
 pub mod chunk;
 mod config;
@@ -34,6 +35,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+pub use auth::CallKey;
 pub use cause::ErrorCause;
 pub use config::{InvalidSctp, RetransmissionPolicy, SctpConfig};
 pub use congestion::PathWindow;

@@ -18,11 +18,13 @@ mod timers;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::ops::AddAssign;
 
 use bytes::Bytes;
 use thiserror::Error;
 
 use super::arrivals::Arrivals;
+use super::auth::CallKey;
 use super::cause::ErrorCause;
 use super::chunk::{InitChunk, SctpChunk};
 use super::config::SctpConfig;
@@ -146,6 +148,28 @@ pub struct AssociationCounts {
     pub unreported: u64,
 }
 
+impl AddAssign for AssociationCounts {
+    fn add_assign(&mut self, other: Self) {
+        // A field that is forgotten here does not compile.
+        let Self {
+            forged,
+            misplaced,
+            duplicates,
+            overflows,
+            old_sacks,
+            dropped,
+            unreported,
+        } = other;
+        self.forged += forged;
+        self.misplaced += misplaced;
+        self.duplicates += duplicates;
+        self.overflows += overflows;
+        self.old_sacks += old_sacks;
+        self.dropped += dropped;
+        self.unreported += unreported;
+    }
+}
+
 /// A chunk that is repeated until it is answered: INIT, COOKIE ECHO, SHUTDOWN, SHUTDOWN ACK.
 #[derive(Debug)]
 struct Repeated {
@@ -181,6 +205,8 @@ pub struct Association {
     /// The peer's first window: no message larger than it can be received.
     peer_buffer: u32,
     repeated: Option<Repeated>,
+    /// The key whose knowledge a COOKIE ECHO proves.
+    call_key: Option<CallKey>,
     /// When the shutdown is given up (T5-shutdown-guard).
     gives_up_at: Option<Instant>,
     stale_cookies: u32,

@@ -31,8 +31,13 @@ impl Association {
         }
         if let Some(repeated) = self.repeated.as_mut().filter(|repeated| repeated.is_due) {
             repeated.is_due = false;
-            let (path, chunk) = (repeated.path, repeated.chunk.clone());
-            return Some(self.packet(path, vec![chunk]));
+            let (path, mut chunks) = (repeated.path, vec![repeated.chunk.clone()]);
+            if let Some(key) = &self.call_key
+                && matches!(chunks[..], [SctpChunk::CookieEcho(_)])
+            {
+                chunks.insert(0, key.prove(&chunks));
+            }
+            return Some(self.packet(path, chunks));
         }
         if self.state.probes()
             && let Some(path) = self

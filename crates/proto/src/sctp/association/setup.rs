@@ -15,6 +15,7 @@ use bytes::Bytes;
 use super::{Association, AssociationCounts, AssociationEvent, CloseReason, Repeated};
 use crate::Instant;
 use crate::sctp::arrivals::Arrivals;
+use crate::sctp::auth::CallKey;
 use crate::sctp::cause::ErrorCause;
 use crate::sctp::chunk::{InitChunk, SctpChunk};
 use crate::sctp::config::SctpConfig;
@@ -73,6 +74,11 @@ impl Association {
         association
     }
 
+    /// The COOKIE ECHO of this caller proves that it knows `key`.
+    pub(in crate::sctp) fn prove_calls_by(&mut self, key: Option<CallKey>) {
+        self.call_key = key;
+    }
+
     /// The called end: the cookie that this endpoint made came back from `from`.
     pub(in crate::sctp) fn accept(
         config: SctpConfig,
@@ -122,6 +128,7 @@ impl Association {
             buffer: Reassembly::new(config.receive_buffer, peer.first_tsn, inbound),
             peer_buffer: peer.window,
             repeated: None,
+            call_key: None,
             gives_up_at: None,
             stale_cookies: 0,
             replies: VecDeque::new(),

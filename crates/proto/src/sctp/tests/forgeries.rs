@@ -6,12 +6,11 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::net::{PORT, TestNet, address, is_data, message, millis, packet};
-use crate::sctp::AssociationState;
-use crate::sctp::InitParameter;
-use crate::sctp::SctpConfig;
+use crate::sctp::association::AssociationEvent;
 use crate::sctp::chunk::{InitChunk, SctpChunk};
 use crate::sctp::endpoint::{ConnectError, SctpEndpoint};
 use crate::sctp::packet::SctpPacket;
+use crate::sctp::{AssociationState, CallKey, InitParameter, SctpConfig};
 
 const fn abort(is_reflected: bool) -> SctpChunk {
     SctpChunk::Abort {
@@ -363,5 +362,101 @@ fn a_packet_from_an_address_that_no_host_has_is_dropped() {
         assert_eq!((net.log.len(), net.ends[1].counts().strays), (0, 1), "{from}");
         let called = net.ends[0].connect(net.now, &[from], PORT);
         assert_eq!(called, Err(ConnectError::NoHost(from)));
+    }
+}
+
+/// A stranger at the address `host` calls end 1 with its own or no key. `alter` changes each packet of its. Returns its events.
+fn call_as_stranger(
+    net: &mut TestNet,
+    host: IpAddr,
+    key: Option<&CallKey>,
+    alter: impl Fn(&mut SctpPacket),
+) -> Vec<AssociationEvent> {
+    let mut stranger = SctpEndpoint::new(SctpConfig::default(), [9; 32], PORT, vec![host], 0).unwrap();
+    if let Some(key) = key {
+        stranger.require_key(key.clone());
+    }
+    stranger.connect(net.now, &[address(1, 0)], PORT).unwrap();
+    let (now, end) = (net.now, &mut net.ends[1]);
+    let mut events = Vec::new();
+    loop {
+        let mut is_silent = true;
+        while let Some(mut sent) = stranger.poll_transmit(now) {
+            alter(&mut sent.packet);
+            end.handle_packet(now, host, sent.packet);
+            is_silent = false;
+        }
+        while let Some(sent) = end.poll_transmit(now) {
+            assert_eq!(sent.to, host);
+            stranger.handle_packet(now, address(1, 0), sent.packet);
+        }
+        events.extend(std::iter::from_fn(|| stranger.poll_event()).map(|(_, event)| event));
+        if is_silent {
+            return events;
+        }
+    }
+}
+
+#[test]
+fn a_caller_without_the_key_takes_no_association() {
+    let mut net = TestNet::new(SctpConfig::default());
+    let key = CallKey::derive(&[7; 32]);
+    net.ends.iter_mut().for_each(|end| end.require_key(key.clone()));
+    let wrong = CallKey::derive(&[8; 32]);
+    for host in 0..1000_u32 {
+        let address = IpAddr::from((0x0a09_0001 + host).to_be_bytes());
+        let own = (host % 2 == 0).then_some(&wrong);
+        let events = call_as_stranger(&mut net, address, own, |_| {});
+        assert!(matches!(events[..], [AssociationEvent::Closed(_)]), "{events:?}");
+    }
+    assert_eq!(
+        (net.ends[1].len(), net.ends[1].counts().unproven_cookies),
+        (0, 1000)
+    );
+    // The one that has the key finds room.
+    net.call(0);
+    net.run(millis(500));
+    assert_eq!(
+        net.events,
+        [[AssociationEvent::Established], [AssociationEvent::Established]]
+    );
+    let is_proof = |packet: &SctpPacket| matches!(packet.chunks[..], [_, SctpChunk::CookieEcho(_)]);
+    let proof = net.log.iter().find(|(.., packet)| is_proof(packet));
+    let proof = proof.expect("a proof").3.chunks[0].clone();
+    // A proof that was overheard fits no other cookie.
+    let stranger = IpAddr::from([192, 0, 2, 1]);
+    call_as_stranger(&mut net, stranger, None, |packet| {
+        if matches!(packet.chunks[0], SctpChunk::CookieEcho(_)) {
+            packet.chunks.insert(0, proof.clone());
+        }
+    });
+    // Nor does a stranger restart the association of another one, although its packets reach the address.
+    let names = net.at(1).names();
+    call_as_stranger(&mut net, address(0, 0), None, |_| {});
+    assert_eq!(
+        (net.ends[1].len(), net.ends[1].counts().unproven_cookies),
+        (1, 1002)
+    );
+    assert_eq!(net.at(1).state(), AssociationState::Established);
+    assert!(net.at(1).names().0.local_tag == names.0.local_tag && net.at(1).names().1 == names.1);
+    net.send(0, message(1, 1000));
+    net.run(millis(500));
+    assert_eq!(net.received[1].len(), 1);
+}
+
+/// Ends that do not both have a key do not join, and the caller hears of it at once.
+#[test]
+fn a_key_at_one_end_only_ends_the_call() {
+    for end in 0..2 {
+        let mut net = TestNet::new(SctpConfig::default());
+        net.ends[end].require_key(CallKey::derive(&[7; 32]));
+        net.call(0);
+        net.run(millis(500));
+        assert!(
+            matches!(net.events[0][..], [AssociationEvent::Closed(_)]),
+            "{:?}",
+            net.events
+        );
+        assert!(net.events[1].is_empty() && net.ends[1].is_empty());
     }
 }
