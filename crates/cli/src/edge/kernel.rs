@@ -17,7 +17,8 @@ use linux::raw::RawSender;
 use proto::Instant;
 use proto::edge::cache::SecondPacket;
 use proto::edge::switch::{EdgeAction, EdgeStringMode, FlowKey, TrafficSample};
-use proto::edge::{EdgeDirection, cut};
+use proto::edge::{EdgeDirection, cut, is_tcp_sum_wrong};
+use proto::packet::Checksum;
 
 use crate::bounded::{self, CommandOutcome, LatePolicy};
 use crate::config::{EdgeSettings, PortSettings};
@@ -70,6 +71,8 @@ pub(super) struct EdgeKernel {
     is_attached: bool,
     /// Bytes of the copies that were read.
     copied_bytes: u64,
+    /// Number of copies whose TCP checksum was wrong.
+    wrong_checksums: u64,
     /// Bytes that were sent again into each string.
     resent_entering_bytes: Vec<u64>,
     /// Bytes that were sent again to the outside.
@@ -140,6 +143,7 @@ impl EdgeKernel {
             warned: BTreeMap::new(),
             is_attached: false,
             copied_bytes: 0,
+            wrong_checksums: 0,
             resent_entering_bytes: vec![0; settings.strings.len()],
             resent_leaving_bytes: 0,
             settings: settings.clone(),
@@ -255,13 +259,18 @@ impl EdgeKernel {
         self.copies.fill()
     }
 
-    /// Gives each copied packet, as it is on the cable, to `each`. Returns the number of copies.
+    /// Gives each copied packet, as it is on the cable, to `each`. A packet with a wrong TCP checksum is left out: its receiver will drop it,
+    /// and in the cache it could take the place of the packet that the receiver needs. Returns the number of copies.
     pub fn read_copies(&mut self, max: usize, mut each: impl FnMut(usize, EdgeDirection, &[u8])) -> usize {
-        let copied_bytes = &mut self.copied_bytes;
+        let (copied_bytes, wrong) = (&mut self.copied_bytes, &mut self.wrong_checksums);
         self.copies.drain(max, |copy, packet| {
             *copied_bytes += packet.len() as u64;
             for segment in cut(packet, copy.gso_size, copy.checksum) {
-                each(usize::from(copy.string), copy.way, &segment);
+                if copy.checksum != Checksum::Trusted && is_tcp_sum_wrong(&segment) {
+                    *wrong += 1;
+                } else {
+                    each(usize::from(copy.string), copy.way, &segment);
+                }
             }
         })
     }
@@ -279,6 +288,11 @@ impl EdgeKernel {
     /// Bytes of the copies that were read.
     pub const fn copied_bytes(&self) -> u64 {
         self.copied_bytes
+    }
+
+    /// Number of copies whose TCP checksum was wrong.
+    pub const fn wrong_checksums(&self) -> u64 {
+        self.wrong_checksums
     }
 
     /// Bytes that were sent again into `string`.

@@ -36,6 +36,7 @@ pub(super) fn status(
         cache_limit_bytes: settings.recovery.map_or(0, |cache| cache.max_bytes as u64),
         counters: counters
             .into_iter()
+            .chain([("wrong_checksum", kernel.wrong_checksums())])
             .map(|(name, count)| (name.to_owned(), count))
             .collect(),
         refused: beats.refused().collect(),

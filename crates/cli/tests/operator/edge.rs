@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 use crate::lan::{CommandOutput, HostNamespace, POLL, steadfast};
 
@@ -70,11 +71,17 @@ impl EdgeNetwork {
         Some(network)
     }
 
+    /// Writes a file with a key that consists of one digit.
+    fn key(&self, name: &str, digit: &str) -> PathBuf {
+        let key = self.dir.path().join(name);
+        fs::write(&key, digit.repeat(64)).unwrap();
+        fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        key
+    }
+
     /// Writes the configuration of an edge, with `old` replaced by `new`.
     fn config(&self, edge: usize, old: &str, new: &str) -> PathBuf {
-        let key = self.dir.path().join("key");
-        fs::write(&key, "7".repeat(64)).unwrap();
-        fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let key = self.key("key", "7");
         let (name, peer) = ([NAMES[0], NAMES[1]][edge], NAMES[1 - edge]);
         let subnets = ["[inside]", "[outside]"][edge];
         let other = ["[outside]", "[inside]"][edge];
@@ -108,7 +115,12 @@ impl EdgeNetwork {
     }
 
     fn start(&self, edge: usize) -> RunningEdge<'_> {
-        let config = self.config(edge, "[edge]", "[edge]");
+        self.start_with(edge, "[edge]", "[edge]")
+    }
+
+    /// Starts an edge with `old` in its configuration replaced by `new`.
+    fn start_with(&self, edge: usize, old: &str, new: &str) -> RunningEdge<'_> {
+        let config = self.config(edge, old, new);
         let log = self.dir.path().join(format!("{edge}.log"));
         let namespace = &self.edges[edge];
         let process = spawn(namespace, &config, &log);
@@ -304,14 +316,7 @@ fn connections_outlive_strings_and_daemons() {
     r1.wait_for(["up", "up"]);
     echoes.work("a string that is back");
 
-    // Other people's datagrams are counted, and do no harm.
-    let forged = network.nodes[1].run(|| UdpSocket::bind("10.12.0.2:7401").unwrap());
-    for datagram in [&b"nonsense"[..], &[1; 200]] {
-        forged.send_to(datagram, "10.12.0.1:7401").unwrap();
-    }
-    r1.wait_until("forged datagrams are counted", || {
-        r1.status()["refused"]["another node's"] == 2
-    });
+    forge_heartbeats(&network, &r1);
     r1.wait_for(["up", "up"]);
     scrape(&r1);
 
@@ -347,6 +352,56 @@ fn refuse_an_upgrade(network: &EdgeNetwork, r1: &RunningEdge<'_>) {
     });
     network.config(0, "[edge]", "[edge]");
     r1.wait_for(["up", "up"]);
+}
+
+/// A node sends datagrams in its own name and in the other edge's name. They are counted, and do no harm.
+fn forge_heartbeats(network: &EdgeNetwork, r1: &RunningEdge<'_>) {
+    let own = network.nodes[1].run(|| UdpSocket::bind("10.12.0.2:7401").unwrap());
+    for datagram in [&b"nonsense"[..], &[1; 200]] {
+        own.send_to(datagram, R1_HEARTBEATS).unwrap();
+    }
+    let forged = network.nodes[1].run(socket_of_r2);
+    // A heartbeat of the highest possible sequence number that declares failures of both strings, without a tag and with a wrong one.
+    let strings = ["a", "b"].map(|name| {
+        format!(r#"{{"name":"{name}","epoch":1000,"is_usable":false,"is_heard":false,"is_steady":false}}"#)
+    });
+    let contents = format!(r#"{{"string":"b","strings":[{}]}}"#, strings.join(","));
+    for (flags, tag) in [(0, &[][..]), (1, &[7; 32][..])] {
+        let header = [&[1, 1, 3, 1, flags, 0, 0, 0][..], &[0xff; 16], &[0; 16]].concat();
+        let datagram = [&header[..], contents.as_bytes(), tag].concat();
+        forged.send_to(&datagram, R1_HEARTBEATS).unwrap();
+    }
+    forged.send_to(b"nonsense", R1_HEARTBEATS).unwrap();
+    let reasons = [
+        ("another node's", 2),
+        ("not authenticated", 1),
+        (WRONG_KEY, 1),
+        ("malformed", 1),
+    ];
+    let epochs = |edge: &RunningEdge<'_>| -> Vec<u64> {
+        let status = edge.status();
+        let strings = status["strings"].as_array().cloned().unwrap_or_default();
+        strings.iter().filter_map(|one| one["epoch"].as_u64()).collect()
+    };
+    r1.wait_until("forged datagrams are counted", || {
+        let refused = &r1.status()["refused"];
+        reasons.iter().all(|(reason, count)| refused[reason] == *count)
+    });
+    assert!(epochs(r1).iter().all(|epoch| *epoch < 1000), "{:?}", epochs(r1));
+}
+
+/// The address at which the first edge gets the heartbeats of the second string.
+const R1_HEARTBEATS: &str = "10.12.0.1:7401";
+/// Why a heartbeat with a tag is refused.
+const WRONG_KEY: &str = "authenticated by another key or name";
+
+/// A socket that sends in the name of the second edge.
+fn socket_of_r2() -> UdpSocket {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+    socket.set_ip_transparent_v4(true).unwrap();
+    let address: SocketAddr = "10.22.0.1:7401".parse().unwrap();
+    socket.bind(&address.into()).unwrap();
+    socket.into()
 }
 
 /// The metrics show all that has happened so far. They may be as old as a second.
