@@ -291,6 +291,7 @@ fn connections_outlive_strings_and_daemons() {
         return;
     };
     serve(&network);
+    give_another_key(&network);
     let (mut r1, mut r2) = (network.start(0), network.start(1));
     r1.wait_for(["up", "up"]);
     r2.wait_for(["up", "up"]);
@@ -352,6 +353,19 @@ fn refuse_an_upgrade(network: &EdgeNetwork, r1: &RunningEdge<'_>) {
     });
     network.config(0, "[edge]", "[edge]");
     r1.wait_for(["up", "up"]);
+}
+
+/// Edges without a common key refuse each other's heartbeats, and forward.
+fn give_another_key(network: &EdgeNetwork) {
+    network.key("other", "8");
+    let (r1, r2) = (network.start(0), network.start_with(1, "/key\"", "/other\""));
+    for edge in [&r1, &r2] {
+        edge.wait_until("heartbeats are refused", || {
+            edge.status()["refused"][WRONG_KEY].as_u64() > Some(0)
+        });
+        edge.wait_for(["blind", "blind"]);
+    }
+    EightEchoes::open(network).work("no common key");
 }
 
 /// A node sends datagrams in its own name and in the other edge's name. They are counted, and do no harm.

@@ -305,6 +305,7 @@ impl EdgeTopology {
         }
         for index in 0..self.nodes.len() {
             commands.extend(interface(&string_port(index), &[edge_end(index, side, lane)]));
+            commands.extend(self.cut_before(&string_port(index)));
             let behind = edge_end(index, 1 - side, lane).networks();
             commands.extend(routes(&as_text(&behind), node_end(index, side, lane), ""));
         }
@@ -312,6 +313,12 @@ impl EdgeTopology {
             commands.extend(routes(&as_text(&far), node_end(0, side, lane), ""));
         }
         commands
+    }
+
+    /// Makes the kernel cut large segments before they leave by `port`, because the queue of a string with a limited rate counts packets.
+    fn cut_before(&self, port: &str) -> Option<String> {
+        let is_limited = !self.options.strings.is_empty();
+        is_limited.then(|| format!("link set dev {port} gso_max_segs 1"))
     }
 
     fn outer_commands(&self, side: usize) -> Vec<String> {
@@ -333,6 +340,7 @@ impl EdgeTopology {
             let lanes = || 0..self.lanes.len();
             for lane in lanes() {
                 commands.extend(interface(&node_port(side, lane), &[node_end(index, side, lane)]));
+                commands.extend(self.cut_before(&node_port(side, lane)));
             }
             let hops: Vec<_> = lanes().map(|lane| edge_end(index, side, lane)).collect();
             commands.extend(spread(&as_text(&near.networks()), &hops));

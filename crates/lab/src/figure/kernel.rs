@@ -158,6 +158,7 @@ fn rate_options(scenario: &RateScenario) -> Result<EdgeRateOptions> {
         ipv6: false,
         rtt: (one_way * 2).as_millis() as u32,
         measured_rtt: false,
+        large_segments: false,
         baseline: false,
         only: None,
         load: RateLoad::Arriving {

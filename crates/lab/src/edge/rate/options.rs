@@ -64,6 +64,9 @@ pub struct EdgeRateOptions {
     /// Let the edges measure the round-trip time. Otherwise they are told.
     #[arg(long)]
     pub measured_rtt: bool,
+    /// Let clients and servers send segments of up to 64 KB, which a network card would cut (TSO). They are cut before each string.
+    #[arg(long)]
+    pub large_segments: bool,
     /// Without edges: routes are changed when the failover time has passed. This run must fail.
     #[arg(long)]
     pub baseline: bool,
@@ -198,7 +201,7 @@ impl EdgeRateOptions {
             rtt: self.round_trip(),
             strings: self.rates().map(string).to_vec(),
             congestion: self.congestion.name().to_owned(),
-            single_packets: true,
+            single_packets: !self.large_segments,
         }
     }
 

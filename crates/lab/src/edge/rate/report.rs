@@ -25,6 +25,7 @@ pub struct EdgeRateFindings {
     failover_ms: f64,
     rtt_ms: f64,
     ipv6: bool,
+    large_segments: bool,
     with: Option<RateSide>,
     without: Option<RateSide>,
     baseline: Option<RateSide>,
@@ -103,6 +104,7 @@ impl EdgeRateFindings {
             failover_ms: options.failover.as_secs_f64() * 1e3,
             rtt_ms: f64::from(options.rtt),
             ipv6: options.ipv6,
+            large_segments: options.large_segments,
             with: None,
             without: None,
             baseline: None,
@@ -119,6 +121,10 @@ impl EdgeRateFindings {
             EdgeVariant::Baseline => found.baseline = Some(side),
         }
         found
+    }
+
+    fn head(&self) -> String {
+        format!("{} flows, {:.0} Mbit/s left", self.flows, self.mbit)
     }
 
     fn sides(&self) -> impl Iterator<Item = (&RateSide, &'static str)> {
@@ -159,20 +165,18 @@ impl LabFindings for EdgeRateFindings {
     }
 
     fn line(&self) -> String {
-        let jain = self
-            .sides()
-            .map(|(side, name)| format!(", Jain {name} {:.3}", side.jain));
-        format!(
-            "{} flows, {:.0} Mbit/s left{}",
-            self.flows,
-            self.mbit,
-            jain.collect::<String>()
-        )
+        let sides = self.sides().map(|(side, name)| {
+            format!(
+                "; {name}: {:.1} Mbit/s, Jain {:.4}, drops {}, queue {}",
+                side.throughput_mbit, side.jain, side.drops_after_settling, side.queue_max_packets
+            )
+        });
+        self.head() + &sides.collect::<String>()
     }
 
     fn text(&self) -> String {
         let sides = self.sides().map(|(side, name)| side.text(name));
-        let mut text = self.line() + &sides.collect::<String>();
+        let mut text = self.head() + &sides.collect::<String>();
         if let Some(ratio) = self.throughput_ratio {
             text += &format!("\n  throughput with / without: {ratio:.3}");
         }
