@@ -75,12 +75,15 @@ impl TwoCables {
                 }
                 let rules = "table inet loss { chain in { type filter hook input priority 0\n\
                              meta l4proto udp numgen random mod 100 == 0 drop\n}\n}\n";
-                let done = std::process::Command::new("nft")
-                    .arg(rules)
-                    .output()
-                    .expect("nft");
-                assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+                nft(rules);
             });
+        }
+    }
+
+    /// From now on no packet is lost.
+    pub fn lose_nothing(&self) {
+        for host in [&self.near, &self.far] {
+            host.run(|| nft("delete table inet loss"));
         }
     }
 
@@ -88,13 +91,7 @@ impl TwoCables {
     pub fn cut_first(&self) {
         for host in [&self.near, &self.far] {
             host.run(|| {
-                let rules =
-                    "table inet cut { chain in { type filter hook input priority 0\niifname p0 drop\n}\n}\n";
-                let done = std::process::Command::new("nft")
-                    .arg(rules)
-                    .output()
-                    .expect("nft");
-                assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+                nft("table inet cut { chain in { type filter hook input priority 0\niifname p0 drop\n}\n}\n");
             });
         }
     }
@@ -243,6 +240,14 @@ impl WireEnd {
             self.handed += length;
         }
     }
+}
+
+fn nft(rules: &str) {
+    let done = std::process::Command::new("nft")
+        .arg(rules)
+        .output()
+        .expect("nft");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// Runs the ends until `is_done`.
