@@ -276,8 +276,9 @@ static __always_inline _Bool may_speak(struct service_state *state) {
 }
 
 /* Whether a service lets an unreadable packet pass, which may belong to the service. `leaves`: the packet leaves this node. */
-static __always_inline _Bool lets_unread_pass(struct service_state *state, _Bool leaves) {
-	__u32 gate = gate_now(state);
+__noinline int lets_unread_pass(__u32 service, __u32 leaves) {
+	struct service_state *state = bpf_map_lookup_elem(&states, &service);
+	__u32 gate = state ? gate_now(state) : GATE_OFF;
 	return gate == GATE_OFF || (leaves && (gate == GATE_SOLE || gate == GATE_TAKEOVER) && may_speak(state));
 }
 
@@ -287,10 +288,8 @@ static __always_inline _Bool lets_unread_pass(struct service_state *state, _Bool
  */
 static __noinline int pass_unread(__u64 services, enum verdict verdict, _Bool leaves) {
 	for (__u32 i = 0; i < SERVICES_MAX && services; i++, services >>= 1) {
-		__u32 service = i;
-		struct service_state *state = services & 1 ? bpf_map_lookup_elem(&states, &service) : NULL;
-		if (state && !lets_unread_pass(state, leaves))
-			return dropped(service, verdict == PARSE_FRAGMENT ? REASON_FRAGMENT : REASON_MALFORMED);
+		if (services & 1 && !lets_unread_pass(i, leaves))
+			return dropped(i, verdict == PARSE_FRAGMENT ? REASON_FRAGMENT : REASON_MALFORMED);
 	}
 	return TC_ACT_OK;
 }
@@ -406,11 +405,6 @@ static __always_inline _Bool is_killed(int exit_code) {
 	return signal && signal != 15 && signal != 2 && signal != 1;
 }
 
-/* Whether an exit code (0 after a signal) counts as a crash of this service's processes. Branchless, since `death` calls it in a loop. */
-static __always_inline __u32 is_crash_code(__u32 code, struct service_state *state) {
-	return state->crash_codes[code / 32 & 7] >> (code & 31) & 1;
-}
-
 /* Stores the address that a socket is bound to, in the form of a service's key. Returns false if the socket is bound to all addresses. */
 static __always_inline _Bool bound_to(struct sock *sk, __u8 *address) {
 	struct sock_common *common = &sk->__sk_common;
@@ -427,10 +421,10 @@ static __always_inline _Bool bound_to(struct sock *sk, __u8 *address) {
 	return common->skc_rcv_saddr;
 }
 
-/* The client of a socket's connection, as a key of the map `dying`. */
-static __always_inline struct client_key other_end(struct sock *sk, __u16 service) {
+/* The client of a socket's connection, as a key of the map `dying` without the service. */
+static __always_inline struct client_key other_end(struct sock *sk) {
 	struct sock_common *common = &sk->__sk_common;
-	struct client_key client = {.service = service, .port = common->skc_dport};
+	struct client_key client = {.port = common->skc_dport};
 	if (common->skc_family == AF_INET6 && bpf_core_field_exists(common->skc_v6_daddr)) {
 		__be32 words[4];
 		words[0] = common->skc_v6_daddr.in6_u.u6_addr32[0];
@@ -444,6 +438,46 @@ static __always_inline struct client_key other_end(struct sock *sk, __u16 servic
 	return client;
 }
 
+/* A socket that an exiting process releases. */
+struct released {
+	struct client_key client; /* without the service; zeros for a listener */
+	__u32 exit_code;
+	__be16 port;
+	_Bool listener;
+};
+
+/* Whether the socket's process has died, if it was a process of this service. */
+__noinline int is_death(struct released *socket, __u32 service) {
+	struct service_state *state = bpf_map_lookup_elem(&states, &service);
+	if (!socket || !state || state->port != socket->port)
+		return 0;
+	__u32 code = socket->exit_code >> 8 & 0xff; /* 0 after a signal */
+	if (!is_killed(socket->exit_code) && !(state->crash_codes[code / 32] >> code % 32 & 1))
+		return 0;
+	/* Without a wire, connections end in the ordinary way. But a returning peer must learn that no server listens here. */
+	__u32 gate = gate_now(state);
+	return gate == GATE_PRIMARY || (socket->listener && (gate == GATE_SOLE || gate == GATE_TAKEOVER));
+}
+
+/* Tells the agent of a death. Returns whether the connection's end is to be hidden from its client. */
+__noinline int tell_death(struct released *socket, __u32 service) {
+	struct service_state *state = bpf_map_lookup_elem(&states, &service);
+	if (!socket || !state)
+		return 0;
+	struct death_record record = {.client = socket->client, .listener = socket->listener};
+	record.client.service = service;
+	__sync_fetch_and_add(&state->deaths, 1);
+	if (socket->listener)
+		__sync_fetch_and_add(&state->server_dead, 1);
+	else
+		bpf_map_update_elem(&dying, &record.client, &service, BPF_ANY);
+	if (!bpf_ringbuf_output(&ring_deaths, &record, sizeof(record), BPF_RB_FORCE_WAKEUP) || socket->listener)
+		return 1;
+	/* The ring is full, so the agent does not hear of this death. An ordinary end is better than none. */
+	bpf_map_delete_elem(&dying, &record.client);
+	return 0;
+}
+
 SEC("cgroup/sock_release")
 int death(struct bpf_sock *sk) {
 	__u32 zero = 0;
@@ -451,44 +485,25 @@ int death(struct bpf_sock *sk) {
 	if (!state || (sk->protocol != IPPROTO_TCP && sk->protocol != IPPROTO_MPTCP) || bpf_get_netns_cookie(sk) != state->netns_cookie)
 		return 1;
 	struct task_struct *task = (void *)bpf_get_current_task_btf();
-	int exit_code = task->exit_code;
-	if (!(task->flags & PF_EXITING) || !exit_code || !bpf_ksym_exists(bpf_cast_to_kern_ctx))
+	if (!(task->flags & PF_EXITING) || !task->exit_code || !bpf_ksym_exists(bpf_cast_to_kern_ctx))
 		return 1;
-	__u32 killed = is_killed(exit_code), code = exit_code >> 8 & 0xff;
 	struct sock *kernel_sk = bpf_cast_to_kern_ctx(sk);
 	struct service_key key = {.port = bpf_htons(kernel_sk->__sk_common.skc_num)};
-	_Bool listener = kernel_sk->__sk_common.skc_state == BPF_TCP_LISTEN;
+	struct released socket = {};
+	socket.exit_code = task->exit_code;
+	socket.port = key.port;
+	socket.listener = kernel_sk->__sk_common.skc_state == BPF_TCP_LISTEN;
+	if (!socket.listener)
+		socket.client = other_end(kernel_sk);
 	_Bool anywhere = !bound_to(kernel_sk, key.address);
 	__u32 *owner = bpf_map_lookup_elem(&services, &key);
 	for (__u32 i = 0; i < SERVICES_MAX; i++) {
-		__u32 index = i;
-		if (!anywhere && (!owner || *owner != i))
+		if ((!anywhere && (!owner || *owner != i)) || !is_death(&socket, i))
 			continue;
-		struct service_state *service = bpf_map_lookup_elem(&states, &index);
-		if (!service || service->port != key.port)
-			continue;
-		if (!(killed | is_crash_code(code, service)))
-			continue;
-		/* Without a wire, connections end in the ordinary way. But a returning peer must learn that no server listens here. */
-		__u32 gate = gate_now(service);
-		_Bool alone = gate == GATE_SOLE || gate == GATE_TAKEOVER;
-		if (gate != GATE_PRIMARY && !(alone && listener))
-			continue;
-		__sync_fetch_and_add(&service->deaths, 1);
-		struct death_record record = {.client = {.service = i}, .listener = listener};
 		__u32 mark = sk->mark;
 		sk->mark = MARK_DYING; /* must precede the record: the agent then lists the listeners without this mark */
-		if (listener) {
-			__sync_fetch_and_add(&service->server_dead, 1);
-		} else {
-			record.client = other_end(kernel_sk, i);
-			bpf_map_update_elem(&dying, &record.client, &index, BPF_ANY);
-		}
-		if (bpf_ringbuf_output(&ring_deaths, &record, sizeof(record), BPF_RB_FORCE_WAKEUP) && !listener) {
-			/* The ring is full, so the agent does not hear of this death. An ordinary end is better than none. */
-			bpf_map_delete_elem(&dying, &record.client);
+		if (!tell_death(&socket, i))
 			sk->mark = mark;
-		}
 	}
 	return 1;
 }
