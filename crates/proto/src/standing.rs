@@ -41,8 +41,8 @@ pub struct StandingBeat {
     pub leaves: bool,
     /// The node is a primary that wants to be taken over: it leaves, it hands over, or its application failed and the backup's did not.
     pub yields: bool,
-    /// Time at which the receiver of this word sent the last heartbeat that the node has heard from it, by the
-    /// receiver's clock.
+    /// Time at which the receiver of this word sent the last heartbeat that the node has heard from it, by the receiver's clock. `None`
+    /// if an earlier agent of the receiver sent that heartbeat. Otherwise, the earlier agent may have said afterwards that it leaves.
     pub echo: Option<Instant>,
 }
 

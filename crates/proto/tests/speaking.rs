@@ -71,8 +71,8 @@ enum SpeakingDefect {
 struct SpeakingState {
     now: u64,
     nodes: [ModelledNode; 2],
-    /// Words on their way to each node, each with the tick of its sending.
-    words: [Vec<(u64, StandingBeat)>; 2],
+    /// Words on their way to each node.
+    words: [Vec<SentWord>; 2],
     /// For each node, the epoch that it asked for, and the arbiter's answer.
     questions: [Option<u64>; 2],
     answers: [Option<(u64, ArbiterVerdict)>; 2],
@@ -90,15 +90,24 @@ struct SpeakingState {
 impl SpeakingState {
     /// `node` sends a word to the other node.
     fn say(&mut self, node: usize) {
-        let ModelledNode { standing, heard, .. } = &self.nodes[node];
+        let &ModelledNode {
+            ref standing,
+            agent,
+            heard,
+            ..
+        } = &self.nodes[node];
         let word = StandingBeat {
             role: standing.role(),
             epoch: standing.epoch(),
             leaves: standing.says_that_it_leaves(),
             yields: standing.says_that_it_leaves(),
-            echo: heard.map(at),
+            echo: None,
         };
-        self.words[1 - node].push((self.now, word));
+        let made = WordOrigin {
+            agent,
+            sent: self.now,
+        };
+        self.words[1 - node].push(SentWord { made, heard, word });
     }
 
     /// Counts disturbances, which are bounded. A backup that had left and is the wire again does not trust its log.
@@ -119,11 +128,30 @@ impl SpeakingState {
     }
 }
 
+/// The origin of a word: the number of the agent that sent it, and the tick of its sending. Later words are greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct WordOrigin {
+    agent: u8,
+    sent: u64,
+}
+
+/// A word on its way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct SentWord {
+    made: WordOrigin,
+    /// The last word that its sender had heard. Its receiver takes it for an echo only if the receiver's agent is still the one that
+    /// sent that word (`proto::node` and `proto::replay`).
+    heard: Option<WordOrigin>,
+    word: StandingBeat,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ModelledNode {
     standing: Standing,
-    /// Tick at which the last word that the node heard was sent.
-    heard: Option<u64>,
+    /// The number of its agent. It is one larger than the number of its previous agent.
+    agent: u8,
+    /// The last word that the node's agent heard.
+    heard: Option<WordOrigin>,
     /// The last epoch in which the node said something alone.
     spoke: Option<u64>,
     /// The last epoch in which the node said something alone by right of the arbiter, not only by its lease.
@@ -207,9 +235,10 @@ impl SpeakingModel {
         }
     }
 
-    fn fresh(&self, node: usize, now: u64) -> ModelledNode {
+    fn fresh(&self, node: usize, agent: u8, now: u64) -> ModelledNode {
         ModelledNode {
             standing: Standing::new(self.config(node), None, at(now)),
+            agent,
             heard: None,
             spoke: None,
             given: None,
@@ -224,12 +253,17 @@ impl SpeakingModel {
         standing.role().speaks_alone() && (!is_over || self.defect == Some(SpeakingDefect::NoEnd))
     }
 
-    fn hear(&self, state: &mut SpeakingState, to: usize, (sent, word): (u64, StandingBeat)) {
+    fn hear(&self, state: &mut SpeakingState, to: usize, SentWord { made, heard, word }: SentWord) {
         let node = &mut state.nodes[to];
-        if node.heard.is_some_and(|heard| sent < heard) {
+        if Some(made) < node.heard {
             return; // a later word has been heard
         }
-        node.heard = Some(sent);
+        node.heard = Some(made);
+        let echo = heard.filter(|word| word.agent == node.agent);
+        let word = StandingBeat {
+            echo: echo.map(|word| at(word.sent)),
+            ..word
+        };
         let before = node.standing.clone();
         let is_its_primary = word.role == Role::Primary && word.epoch == before.epoch();
         if is_its_primary && node.doubts < word.echo.map(|echo| echo.as_nanos() / TICK) {
@@ -277,11 +311,13 @@ impl SpeakingModel {
     }
 
     fn crash(&self, state: &mut SpeakingState, node: usize) {
-        let ModelledNode { spoke, given, .. } = state.nodes[node];
+        let ModelledNode {
+            agent, spoke, given, ..
+        } = state.nodes[node];
         state.nodes[node] = ModelledNode {
             spoke, // the clients remember what was said
             given,
-            ..self.fresh(node, state.now)
+            ..self.fresh(node, agent + 1, state.now)
         };
         (state.questions[node], state.answers[node]) = (None, None);
         state.crashes += 1;
@@ -323,6 +359,7 @@ impl SpeakingModel {
         state.answers[node] = None;
         let standing = Standing::new(self.config(node), self.found(state, node), at(state.now));
         state.nodes[node].standing = standing;
+        state.nodes[node].agent += 1;
         state.nodes[node].heard = None;
         state.restarts += 1;
     }
@@ -517,7 +554,7 @@ impl Model for SpeakingModel {
     fn init_states(&self) -> Vec<SpeakingState> {
         vec![SpeakingState {
             now: 1,
-            nodes: [self.fresh(0, 1), self.fresh(1, 1)],
+            nodes: [self.fresh(0, 0, 1), self.fresh(1, 0, 1)],
             words: [Vec::new(), Vec::new()],
             questions: [None; 2],
             answers: [None; 2],

@@ -273,7 +273,8 @@ impl Node {
         self.detector.on_traffic(now);
     }
 
-    /// A heartbeat of the peer has arrived.
+    /// A heartbeat of the peer has arrived. After a heartbeat of one of the peer's agents, the caller drops those of earlier agents
+    /// ([`crate::replay`]): such an agent may have promised what the later one does not keep.
     pub fn handle_heartbeat(&mut self, now: Instant, heartbeat: Heartbeat) {
         self.look_at_absence(now);
         let incarnation = heartbeat.incarnation;

@@ -1119,6 +1119,25 @@ fn a_wire_that_was_paused_has_no_lease_until_its_peer_has_heard_it_again() {
     assert!(two.gates[1].1.is_some_and(|until| until > two.now));
 }
 
+/// The wire's agent may have said that it leaves before it died, and that word may still be on its way. So a new agent has no lease by what
+/// the primary heard from the earlier one.
+#[test]
+fn a_new_agent_of_the_wire_has_no_lease_until_its_peer_has_heard_it() {
+    let mut two = Two::new(Arbiter::Witness);
+    two.pass(LONG);
+    two.nodes[0].handle_timeout(two.now + BEAT);
+    let late = std::iter::from_fn(|| two.nodes[0].poll_action()).find_map(|action| match action {
+        Action::Send(heartbeat) => Some(heartbeat),
+        _ => None,
+    });
+    two.replace(1);
+    let now = two.now;
+    two.nodes[1].handle_heartbeat(now, late.expect("it is time for a heartbeat"));
+    assert_eq!(two.nodes[1].service(0).right_ends_at(), Some(Instant::ZERO));
+    two.pass(BEAT * 2);
+    assert!(two.nodes[1].service(0).right_ends_at() > Some(two.now));
+}
+
 /// The wire's agent stood still, and the primary went on alone meanwhile. Before that, the primary had sent a heartbeat that said that it
 /// leaves. This heartbeat waited in the socket of the wire's agent.
 #[test]

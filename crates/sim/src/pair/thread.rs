@@ -140,9 +140,13 @@ impl AgentThread {
         }
     }
 
-    /// Remembers a message of the peer by its number. False if the message is a copy.
+    /// Remembers a message of the peer by its number. False if the message is a copy, or if an earlier agent of the peer sent it and a
+    /// later agent has been heard. (`proto::replay` does this in the daemon.)
     pub fn number_heard(&mut self, incarnation: u64, number: u64) -> bool {
-        if self.heard.0 != incarnation {
+        if incarnation < self.heard.0 {
+            return false;
+        }
+        if incarnation > self.heard.0 {
             self.heard = (incarnation, BTreeSet::new());
         }
         let numbers = &mut self.heard.1;
