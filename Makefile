@@ -14,6 +14,8 @@ test test-long: export PROFILE = checked
 # Tests use features of libraries that the programs do not. To build the programs first would build half of the libraries twice.
 export BUILT ?= --bins
 test test-long: export BUILT = --bins --tests
+# Lints share build scripts and macros with a build in the same profile.
+LINT_PROFILE ?= dev
 LAB = target/$(PROFILE)/steadfast-lab
 
 .PHONY: demo test test-long bench format lint build install deps deps-build
@@ -42,8 +44,9 @@ format:
 	cargo fmt --all --check
 
 lint: deps-build format
-	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --quiet --workspace --no-deps --document-private-items
+	cargo clippy --quiet --profile $(LINT_PROFILE) --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" \
+		cargo doc --quiet --profile $(LINT_PROFILE) --workspace --no-deps --document-private-items
 
 build: deps-build
 	cargo build --profile $(PROFILE) --workspace $(BUILT)
