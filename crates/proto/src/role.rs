@@ -197,6 +197,11 @@ impl Role {
         }
     }
 
+    /// Whether this node has no part in the service, or only wants one.
+    pub fn is_mute(self) -> bool {
+        matches!(self, Self::Joining | Self::Returning | Self::Standby)
+    }
+
     /// Whether this node speaks without a wire beside it.
     pub fn speaks_alone(self) -> bool {
         matches!(self, Self::TakingOver | Self::Sole)

@@ -152,6 +152,8 @@ pub struct Standing {
     knows: bool,
     /// The last written epoch is this node's, but this node has forgotten what it said in that epoch.
     has_forgotten: bool,
+    /// Since when this node is mute. For a node that starts, since when it also knows the last written epoch.
+    mute_since: Instant,
     leaves: bool,
     /// This backup had left. Since then, the primary has not confirmed that it did not go on alone.
     is_unconfirmed: bool,
@@ -187,6 +189,7 @@ impl Standing {
             delayed: None,
             knows: config.arbiter != Arbiter::Witness,
             has_forgotten: false,
+            mute_since: now,
             leaves: false,
             is_unconfirmed: false,
             arrived_at: Instant::ZERO,
@@ -356,7 +359,7 @@ impl Standing {
                 None
             }
             _ if epoch == 0 => {
-                self.on_written(verdict);
+                self.on_written(now, verdict);
                 None
             }
             ArbiterVerdict::Granted => {
@@ -372,8 +375,11 @@ impl Standing {
     }
 
     /// The witness's answer to the question which epoch is written down.
-    fn on_written(&mut self, verdict: ArbiterVerdict) {
+    fn on_written(&mut self, now: Instant, verdict: ArbiterVerdict) {
         self.knows = true;
+        if self.role == Role::Joining {
+            self.mute_since = now;
+        }
         let ArbiterVerdict::Refused { epoch, is_own } = verdict else {
             return;
         };
@@ -407,6 +413,7 @@ impl Standing {
         }
         let change = self
             .event_of(now, word)
+            .filter(|event| *event != RoleEvent::Begins || self.is_answer_to_mute(word))
             .and_then(|event| self.change_if_allowed(now, event, word.epoch));
         if change.is_some_and(|change| change.event == RoleEvent::PeerSilent) {
             // The peer is mute but alive, and may be about to return. So it is not fenced at once.
@@ -489,6 +496,12 @@ impl Standing {
         !self.is_unconfirmed && (asks || self.config.lease.is_zero() || self.has_lease(now))
     }
 
+    /// Whether a word that lets this node begin is recent enough: the peer had heard that this node is mute when it said the word. In an
+    /// older word the peer may be mute, too, although by now it is this node's wire, or speaks alone.
+    fn is_answer_to_mute(&self, word: &StandingBeat) -> bool {
+        word.echo.is_some_and(|sent| sent >= self.mute_since)
+    }
+
     /// The change that `event` brings, if this node has the right to it.
     fn change_if_allowed(&mut self, now: Instant, event: RoleEvent, epoch: u64) -> Option<RoleChange> {
         if self.role.after(event) == Some(Role::TakingOver) {
@@ -546,6 +559,9 @@ impl Standing {
         if to != Role::TakingOver && to != Role::Sole {
             self.lease_until = None;
             (self.has_asked, self.is_wanted, self.delayed) = (false, false, None);
+        }
+        if !from.is_mute() && to.is_mute() {
+            self.mute_since = now;
         }
         if matches!(from, Role::Primary | Role::Claiming) && to == Role::Standby {
             self.arrived_at = now + ON_THE_WAY;

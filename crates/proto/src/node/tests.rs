@@ -1013,6 +1013,51 @@ fn a_wire_delays_its_fence_when_the_primary_claims() {
     assert_eq!(standing.ask(silent + LONG), Some(5), "once");
 }
 
+/// A primary failed at a step, and its peer has become its wire meanwhile. In an older word, the peer is still mute. If the primary began
+/// again by that word, the wire could get the epoch in which it begins.
+#[test]
+fn a_failed_primary_does_not_begin_by_a_word_from_before() {
+    let now = Instant::from_nanos(1_000_000_000);
+    let mut standing = left(Role::Primary, Arbiter::Witness, Duration::ZERO, now);
+    standing.set_failed(now + SHORT, true);
+    assert_eq!(standing.set_failed(now + SHORT, false), None);
+    let mute = |echo| StandingBeat {
+        echo,
+        ..word(Role::Standby, 3)
+    };
+    assert_eq!(standing.on_word(now + SHORT * 2, &mute(None)), None);
+    assert_eq!(standing.on_word(now + SHORT * 2, &mute(Some(now))), None);
+    standing.on_word(now + SHORT * 2, &mute(Some(now + SHORT)));
+    assert_eq!((standing.role(), standing.epoch()), (Role::Primary, 5));
+}
+
+/// The peer got an epoch from the witness after it had said that it was starting. A node that knows of that epoch must not begin in a later
+/// one: the witness would give it the epoch after that.
+#[test]
+fn a_node_that_starts_does_not_begin_by_a_word_from_before_the_written_epoch() {
+    let now = Instant::from_nanos(1_000_000_000);
+    let config = StandingConfig {
+        is_primary: true,
+        arbiter: Arbiter::Witness,
+        lease: Duration::ZERO,
+        fence_delay: Duration::ZERO,
+    };
+    let mut standing = Standing::new(config, None, now);
+    assert_eq!(standing.ask(now), Some(0));
+    let written = ArbiterVerdict::Refused {
+        epoch: 2,
+        is_own: false,
+    };
+    assert_eq!(standing.on_verdict(now + SHORT, 0, written), None);
+    let joining = |echo| StandingBeat {
+        echo: Some(echo),
+        ..word(Role::Joining, 0)
+    };
+    assert_eq!(standing.on_word(now + SHORT * 2, &joining(now)), None);
+    standing.on_word(now + SHORT * 2, &joining(now + SHORT));
+    assert_eq!((standing.role(), standing.epoch()), (Role::Primary, 3));
+}
+
 /// The peer may be about to fence this node, and has not been heard by this agent yet.
 #[test]
 fn a_new_agent_waits_out_its_fence_delay() {

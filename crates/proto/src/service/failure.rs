@@ -81,7 +81,7 @@ impl Service {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::action::{Action, Heartbeat, ServiceBeat, ServiceIndex};
+    use crate::action::{Action, Echo, Heartbeat, ServiceBeat, ServiceIndex};
     use crate::node::Node;
     use crate::node::fixture::{at, beat, config};
     use crate::service::{ServiceInput, Simplex};
@@ -109,7 +109,10 @@ mod tests {
             incarnation: 9,
             sequence: millis,
             sent: 0,
-            echo: None,
+            echo: Some(Echo {
+                incarnation: node.config().incarnation,
+                sent: at(millis).as_nanos(),
+            }),
             services: vec![beat(0), beat(1)],
         };
         node.handle_heartbeat(at(millis), heartbeat);

@@ -356,7 +356,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::action::{Action, Gate, Heartbeat, ServiceAction};
+    use crate::action::{Action, Echo, Gate, Heartbeat, ServiceAction};
     use crate::node::Node;
     use crate::node::fixture::{at, beat, config};
     use crate::service::{InheritedService, ServiceInput};
@@ -374,7 +374,10 @@ mod tests {
             incarnation: 1,
             sequence: millis,
             sent: 0,
-            echo: None,
+            echo: Some(Echo {
+                incarnation: node.config().incarnation,
+                sent: at(millis).as_nanos(),
+            }),
             services: vec![beat],
         };
         node.handle_heartbeat(at(millis), heartbeat);
