@@ -263,6 +263,7 @@ impl EdgeMemories {
                 second: SecondPacket::Acknowledgement,
                 max_bytes: usize::MAX,
                 max_packets: usize::MAX,
+                max_connection_bytes: usize::MAX,
             })
         };
         Self {

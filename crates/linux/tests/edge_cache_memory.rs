@@ -68,6 +68,7 @@ fn suspecting(policy: CachePolicy) -> EdgeSwitch {
                 second: SecondPacket::Newest,
                 max_bytes: 64 << 20,
                 max_packets: 200_000,
+                max_connection_bytes: 64 << 20,
             },
         },
         suspect_after: 2,

@@ -39,6 +39,8 @@ const SUSPECT_AFTER: u64 = 2;
 const FAILED_AFTER: u64 = 3;
 const MAX_MB: u64 = 64;
 const MAX_PACKETS: u64 = 200_000;
+/// The receive window of most connections is smaller.
+const MAX_CONNECTION_KB: u64 = 1024;
 const MAX_CONNECTIONS: u64 = 262_144;
 /// ρ of the rate control (`docs/rate-control.md`).
 const UTILIZATION: f64 = 0.97;
@@ -142,6 +144,8 @@ pub struct CacheSettings {
     pub max_bytes: usize,
     /// Number of packets per string.
     pub max_packets: usize,
+    /// Bytes of a connection's waiting packets. Only policy `all` holds several.
+    pub max_connection_bytes: usize,
 }
 
 /// A range of addresses.
@@ -487,6 +491,7 @@ fn recovery(
     }
     let megabytes = table.optional("max_mb", integer(1..=65_536)).unwrap_or(MAX_MB);
     let packets = table.optional("max_packets", integer(1..=100_000_000));
+    let connection = table.optional("max_connection_kb", integer(1..=1_048_576));
     table.end();
     Some(CacheSettings {
         policy: policy?,
@@ -494,6 +499,7 @@ fn recovery(
         is_always: after == 0,
         max_bytes: narrow(megabytes << 20),
         max_packets: narrow(packets.unwrap_or(MAX_PACKETS)),
+        max_connection_bytes: narrow(connection.unwrap_or(MAX_CONNECTION_KB) << 10),
     })
 }
 

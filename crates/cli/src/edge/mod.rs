@@ -116,6 +116,7 @@ fn config(settings: &EdgeSettings) -> EdgeConfig {
         is_always: false,
         max_bytes: 0,
         max_packets: 0,
+        max_connection_bytes: 0,
     });
     EdgeConfig {
         strings: settings
@@ -138,6 +139,7 @@ fn config(settings: &EdgeSettings) -> EdgeConfig {
                 second: cached.second,
                 max_bytes: cached.max_bytes,
                 max_packets: cached.max_packets,
+                max_connection_bytes: cached.max_connection_bytes,
             },
         },
         suspect_after: beat.suspect_after,

@@ -122,7 +122,8 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         let Place { place, replaces } = place;
         let worth = if place == 0 { Worth::Lowest } else { Worth::Further };
         let replaced = replaces.then(|| self.store.take_waiting(key, place)).flatten();
-        if !self.store.make_room(worth, segment.syn, bytes) {
+        let is_full = worth == Worth::Further && self.store.is_connection_full(key, bytes);
+        if is_full || !self.store.make_room(worth, segment.syn, bytes) {
             self.store.counts.refused += 1;
             if let Some(old) = replaced {
                 self.store.put_waiting(key, place, old);
@@ -130,6 +131,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
             self.store.prune(key);
             return;
         }
+        self.store.shorten(key, bytes);
         let held = CachedPacket {
             seq: segment.seq,
             end: segment.end(),

@@ -236,7 +236,7 @@ mod tests {
             policy in prop_oneof![Just(CachePolicy::Syn), Just(CachePolicy::Lowest), Just(CachePolicy::All)],
             second in prop_oneof![Just(SecondPacket::Newest), Just(SecondPacket::Acknowledgement)],
         ) {
-            let config = CacheConfig { policy, second, max_bytes: 1_000_000, max_packets: 10_000 };
+            let config = CacheConfig { policy, second, max_bytes: 1_000_000, max_packets: 10_000, max_connection_bytes: 1_000_000 };
             let (mut all, mut chosen) = (Cache::new(config), Cache::new(config));
             let mut mirror = CacheMirror::default();
             for (number, step) in steps.iter().enumerate() {

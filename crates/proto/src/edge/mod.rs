@@ -414,6 +414,7 @@ mod tests {
             second: SecondPacket::Acknowledgement,
             max_bytes: 10_000,
             max_packets: 100,
+            max_connection_bytes: usize::MAX,
         },
     };
 

@@ -69,6 +69,7 @@ impl EdgeRecovery {
                 second: SecondPacket::Acknowledgement,
                 max_bytes: self.max_bytes,
                 max_packets: self.max_packets,
+                max_connection_bytes: self.max_bytes,
             },
         }
     }

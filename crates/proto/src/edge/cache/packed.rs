@@ -127,13 +127,19 @@ impl<K: Copy + Ord, P> PackedPackets<K, P> {
             && self.numbers_of(packet) == Some(numbers)
     }
 
+    fn packet(&self, place: &PackedPlace) -> Option<&[u8]> {
+        let block = place.is_held.then(|| &self.blocks[place.block])?;
+        packet_at(block, place.at)
+    }
+
     /// The sequence numbers of a connection's packet.
     pub fn numbers(&self, key: K) -> Option<HeldNumbers> {
-        let place = self.find(key);
-        let packet = place
-            .is_held
-            .then(|| packet_at(&self.blocks[place.block], place.at))?;
-        self.numbers_of(packet?)
+        self.numbers_of(self.packet(&self.find(key))?)
+    }
+
+    /// The bytes of a connection's packet. 0 if it has none here.
+    pub fn bytes_of(&self, key: K) -> usize {
+        self.packet(&self.find(key)).map_or(0, <[u8]>::len)
     }
 
     /// Adds the packet of a connection that has none here.
@@ -154,9 +160,7 @@ impl<K: Copy + Ord, P> PackedPackets<K, P> {
     /// Takes out the packet of a connection.
     pub fn remove(&mut self, key: K) -> Option<P> {
         let place = self.find(key);
-        let bytes = place
-            .is_held
-            .then(|| packet_at(&self.blocks[place.block], place.at))??;
+        let bytes = self.packet(&place)?;
         let (length, packet) = (bytes.len(), (self.form.packet)(bytes));
         self.packets -= 1;
         self.packet_bytes -= length;

@@ -53,6 +53,8 @@ pub struct CacheConfig {
     pub max_bytes: usize,
     /// Maximum number of packets.
     pub max_packets: usize,
+    /// Maximum number of bytes of a connection's waiting packets. Its lowest packet may be larger. Only policy `all` holds several.
+    pub max_connection_bytes: usize,
 }
 
 /// Counts of what a cache did, and its memory.
@@ -103,6 +105,8 @@ pub(super) struct CacheStore<K, P> {
 pub(super) struct CachedConnection<P> {
     /// Unacknowledged entering packets, lowest first.
     pub waiting: VecDeque<CachedPacket<P>>,
+    /// Their bytes.
+    pub waiting_bytes: usize,
     /// The second packet. If it is an acknowledgement that leaves, [`CachedPacket::end`] is its number.
     pub second: Option<CachedPacket<P>>,
     /// The sequence number after the FIN that entered the cluster.
@@ -155,6 +159,7 @@ impl<P> Default for CachedConnection<P> {
     fn default() -> Self {
         Self {
             waiting: VecDeque::new(),
+            waiting_bytes: 0,
             second: None,
             fin_entered: None,
             fin_left: false,
@@ -262,6 +267,29 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
         packed.len()
     }
 
+    /// Whether another packet of a connection would exceed [`CacheConfig::max_connection_bytes`].
+    pub fn is_connection_full(&self, key: K, bytes: usize) -> bool {
+        let held = match self.connections.get(&key) {
+            Some(kept) => kept.waiting_bytes,
+            None => self.packed.as_ref().map_or(0, |packed| packed.bytes_of(key)),
+        };
+        held + bytes > self.config.max_connection_bytes
+    }
+
+    /// Gives up the highest waiting packets of a connection until another packet does not exceed the connection's bound, or none is left.
+    pub fn shorten(&mut self, key: K, bytes: usize) {
+        while self.is_connection_full(key, bytes) {
+            let last = self
+                .connections
+                .get(&key)
+                .map_or(0, |kept| kept.waiting.len().saturating_sub(1));
+            if self.take_waiting(key, last).is_none() {
+                return;
+            }
+            self.counts.evicted += 1;
+        }
+    }
+
     /// Makes room for a packet by giving up packets that are worth less. Returns whether there is room now.
     pub fn make_room(&mut self, worth: Worth, syn: bool, bytes: usize) -> bool {
         let CacheConfig {
@@ -313,7 +341,9 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
 
     /// Adds a waiting packet to the entry in `connections`.
     fn insert_waiting(&mut self, key: K, place: usize, held: CachedPacket<P>) {
-        let waiting = &mut self.connections.entry(key).or_default().waiting;
+        let kept = self.connections.entry(key).or_default();
+        kept.waiting_bytes += held.bytes;
+        let waiting = &mut kept.waiting;
         let before = waiting.capacity();
         // This connection may have given up packets after `place` to make room.
         waiting.insert(place.min(waiting.len()), held);
@@ -329,9 +359,10 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
             self.connections.insert(key, CachedConnection::default());
             held
         } else {
-            let waiting = &mut self.connections.get_mut(&key)?.waiting;
-            let held = waiting.remove(place)?;
-            if waiting.len() <= 1 {
+            let kept = self.connections.get_mut(&key)?;
+            let held = kept.waiting.remove(place)?;
+            kept.waiting_bytes -= held.bytes;
+            if kept.waiting.len() <= 1 {
                 self.wide.remove(&key);
             }
             held

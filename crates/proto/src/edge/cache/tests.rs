@@ -12,6 +12,7 @@ const ROOMY: CacheConfig = CacheConfig {
     second: SecondPacket::Acknowledgement,
     max_bytes: 1_000_000,
     max_packets: 1000,
+    max_connection_bytes: 1_000_000,
 };
 
 fn cache(policy: CachePolicy) -> Cache<u32, u32> {
@@ -182,6 +183,30 @@ fn at_the_bound_the_least_worth_goes_first() {
 }
 
 #[test]
+fn a_connection_has_a_bound_and_keeps_its_lowest_packet() {
+    let mut cache: Cache<u32, u32> = Cache::new(CacheConfig {
+        policy: CachePolicy::All,
+        max_connection_bytes: 420,
+        ..ROOMY
+    });
+    for number in 1..6 {
+        cache.on_entering(1, &data(100 * number), 140, false, || number);
+    }
+    cache.on_entering(2, &data(1), 500, false, || 7);
+    let waiting = |key| cache.waiting(key).copied().collect::<Vec<_>>();
+    assert_eq!((waiting(1), waiting(2)), (vec![1, 2, 3], vec![7]));
+    assert_eq!(cache.counts().refused, 2);
+    cache.on_leaving(1, &ack(200), 40, || 0);
+    cache.on_entering(1, &data(600), 140, false, || 6);
+    assert_eq!(cache.waiting(1).copied().collect::<Vec<_>>(), [2, 3, 6]);
+    for number in [2, 3, 4, 1] {
+        cache.on_entering(3, &data(100 * number), 140, false, || number);
+    }
+    let waiting: Vec<_> = cache.waiting(3).copied().collect();
+    assert_eq!(waiting, [1, 2, 3], "a lower packet displaces the highest");
+}
+
+#[test]
 fn a_flood_of_syns_leaves_room_for_connections() {
     let mut cache: Cache<u32, u32> = Cache::new(CacheConfig {
         max_bytes: 1400,
@@ -237,8 +262,10 @@ proptest! {
         is_suspected in any::<bool>(),
         max_packets in 0..8_usize,
         max_bytes in 0..1000_usize,
+        max_connection_bytes in 0..500_usize,
     ) {
-        let mut cache = Cache::new(CacheConfig { policy, second, max_bytes, max_packets });
+        let config = CacheConfig { policy, second, max_bytes, max_packets, max_connection_bytes };
+        let mut cache = Cache::new(config);
         for (key, entering, segment) in steps {
             let bytes = 40 + segment.len as usize;
             if entering {
@@ -256,6 +283,8 @@ proptest! {
             for key in 0..3 {
                 let packets = cache.waiting(key).chain(cache.second(key)).count();
                 prop_assert!(policy == CachePolicy::All || packets <= each, "{} of connection {}", packets, key);
+                let (count, bytes) = cache.waiting(key).fold((0, 0), |(count, sum), bytes| (count + 1, sum + bytes));
+                prop_assert!(count <= 1 || bytes <= max_connection_bytes, "{} bytes of connection {}", bytes, key);
             }
             let some = (0..3).filter(|key| cache.waiting(*key).next().or(cache.second(*key)).is_some());
             prop_assert_eq!(some.count(), cache.connections());
@@ -469,8 +498,9 @@ proptest! {
         suspected_from in 0..600_usize,
         max_packets in prop_oneof![1 => 0..100_usize, 2 => Just(1000)],
         max_bytes in prop_oneof![1 => 0..10_000_usize, 2 => Just(1_000_000)],
+        max_connection_bytes in prop_oneof![1 => 0..1000_usize, 2 => Just(1_000_000)],
     ) {
-        let config = CacheConfig { policy, second, max_bytes, max_packets };
+        let config = CacheConfig { policy, second, max_bytes, max_packets, max_connection_bytes };
         let (mut plain, mut packed) = (Cache::new(config), Cache::packed(config, FORM));
         let without_memory = |cache: &Cache<u32, Vec<u8>>| CacheCounts { memory: 0, peak_memory: 0, ..cache.counts() };
         for (number, (key, entering, segment, bytes)) in steps.into_iter().enumerate() {

@@ -26,6 +26,7 @@ fn config() -> EdgeConfig {
                 second: SecondPacket::Newest,
                 max_bytes: 1 << 20,
                 max_packets: 1000,
+                max_connection_bytes: usize::MAX,
             },
         },
         suspect_after: 2,
