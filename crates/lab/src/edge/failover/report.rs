@@ -297,6 +297,19 @@ impl EdgeFailoverFindings {
         }
     }
 
+    /// Whether the flows went on sooner with local recovery than without it. Otherwise the run shows nothing. True if one of the two was not
+    /// played, or no flow was hit, or the fault is an edge's own.
+    fn recovery_helps(&self) -> bool {
+        let (Some(with), Some(without)) = (&self.with, &self.without) else {
+            return true;
+        };
+        let is_sooner = match (with.restart_gap_ms_p99, without.restart_gap_ms_p99) {
+            (Some(with), Some(without)) => with < without,
+            _ => true,
+        };
+        self.fault.is_of_edge() || without.not_restarted > 0 || is_sooner
+    }
+
     fn settle(&mut self) {
         let [detections, takeovers] = &self.detections;
         self.detection_ms = Spread::of(detections.iter().copied());
@@ -311,6 +324,7 @@ impl LabFindings for EdgeFailoverFindings {
             may_hit_none || side.restarts_within(self.gap_allowed_ms)
         });
         restarts
+            && self.recovery_helps()
             && self.connections_survived == self.connections
             && self.sha256_match
             && self.resets_seen == 0
@@ -376,9 +390,48 @@ impl LabFindings for EdgeFailoverFindings {
         for side in [&self.with, &self.baseline].into_iter().flatten() {
             text += &side.late_text(self.gap_allowed_ms);
         }
+        if !self.recovery_helps() {
+            text += "\n    without local recovery, the flows went on as soon";
+        }
         for line in self.violations.iter().chain(&self.failures) {
             text += &format!("\n    {line}");
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: EdgeFailoverOptions,
+    }
+
+    fn found(with_ms: f64, without_ms: f64) -> EdgeFailoverFindings {
+        let side = |gap_ms| {
+            let mut side = FailoverSide {
+                gaps: [vec![gap_ms], Vec::new()],
+                ..FailoverSide::default()
+            };
+            side.settle();
+            Some(side)
+        };
+        EdgeFailoverFindings {
+            with: side(with_ms),
+            without: side(without_ms),
+            ..EdgeFailoverFindings::empty(&Line::parse_from(["edge-failover"]).options)
+        }
+    }
+
+    #[test]
+    fn a_run_holds_if_flows_go_on_soon_enough_and_sooner_than_without_recovery() {
+        assert!(found(20.0, 360.0).holds());
+        assert!(!found(360.0, 400.0).holds());
+        assert!(!found(20.0, 20.0).holds());
     }
 }
