@@ -12,6 +12,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use proto::Instant;
 use proto::path::{Reachability, fitness};
 use proto::role::{Role, RoleEvent};
@@ -73,7 +74,7 @@ struct SpeakingState {
     now: u64,
     nodes: [ModelledNode; 2],
     /// Words on their way to each node.
-    words: [Vec<SentWord>; 2],
+    words: [ArrayVec<SentWord, 2>; 2],
     /// For each node, the epoch that it asked for, and the arbiter's answer.
     questions: [Option<u64>; 2],
     answers: [Option<(u64, ArbiterVerdict)>; 2],
@@ -595,7 +596,7 @@ impl Model for SpeakingModel {
         vec![SpeakingState {
             now: 1,
             nodes: [self.fresh(0, 0, 1), self.fresh(1, 0, 1)],
-            words: [Vec::new(), Vec::new()],
+            words: [ArrayVec::new(), ArrayVec::new()],
             questions: [None; 2],
             answers: [None; 2],
             given: None,
@@ -799,6 +800,7 @@ fn crashed() -> SpeakingBounds {
     SpeakingBounds {
         ticks: if is_large() { 3 } else { 2 },
         crashes: 1,
+        epochs: if wanted().0 { bounds().epochs } else { 3 },
         ..bounds()
     }
 }
