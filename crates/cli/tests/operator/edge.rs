@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use proto::Seq;
+use proto::packet::{Flags, Segment, TcpOptions};
 use serde_json::Value;
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::lan::{CommandOutput, HostNamespace, POLL, steadfast};
 
@@ -292,6 +294,7 @@ fn connections_outlive_strings_and_daemons() {
     };
     serve(&network);
     give_another_key(&network);
+    leave_out_wrong_checksums(&network);
     let (mut r1, mut r2) = (network.start(0), network.start(1));
     r1.wait_for(["up", "up"]);
     r2.wait_for(["up", "up"]);
@@ -324,6 +327,37 @@ fn connections_outlive_strings_and_daemons() {
     stop(&network, &mut r1);
     clean_up_after_a_dead_edge(&network, &mut r2);
     echoes.work("no edges");
+}
+
+/// An edge that always caches forwards a packet with a wrong TCP checksum, as any router does, but does not cache it.
+fn leave_out_wrong_checksums(network: &EdgeNetwork) {
+    let always = "[recovery]\ncaching_after = 0\n[heartbeat]";
+    let (r1, r2) = (network.start_with(0, "[heartbeat]", always), network.start(1));
+    r1.wait_for(["up", "up"]);
+    r2.wait_for(["up", "up"]);
+    EightEchoes::open(network).work("right checksums");
+    let wrong = || r1.status()["counters"]["wrong_checksum"].as_u64();
+    assert_eq!(wrong(), Some(0));
+    let sender = network
+        .client
+        .run(|| Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(255))).unwrap());
+    let to: SocketAddr = "10.2.0.2:7".parse().unwrap();
+    for (number, is_wrong) in [(1, true), (2, false), (3, true)] {
+        let mut packet = Segment {
+            source: ([10, 1, 0, 2], 40_000 + number).into(),
+            destination: to,
+            seq: Seq(1),
+            ack: Seq(0),
+            flags: Flags::SYN,
+            window: 1000,
+            options: TcpOptions::default(),
+            payload: &[],
+        }
+        .emit();
+        packet[36] ^= u8::from(is_wrong);
+        sender.send_to(&packet, &to.into()).unwrap();
+    }
+    r1.wait_until("wrong checksums are counted", || wrong() == Some(2));
 }
 
 /// A killed edge forwards on. Its successor adopts the flows, and so does an upgraded one.
