@@ -297,24 +297,24 @@ impl SpeakingModel {
             echo: echo.map(WordOrigin::at),
             ..word
         };
-        let before = node.standing.clone();
-        let is_its_primary = word.role == Role::Primary && word.epoch == before.epoch();
+        let before = node.standing.epoch();
+        let is_its_primary = word.role == Role::Primary && word.epoch == before;
         if is_its_primary && node.doubts < echo.map(|word| word.sent) {
             node.doubts = None;
         }
         let mut change = node.standing.on_word(at(state.now), &word);
         // A node that the word deposes can return on the same word.
         while change.is_some() {
-            self.note(state, to, &before, change);
+            self.note(state, to, before, change);
             let node = &mut state.nodes[to];
             change = node.standing.on_word(at(state.now), &word);
         }
     }
 
-    /// Notes a contradiction if a node goes on without knowing what the other node said alone. A backup that takes over must know all of
-    /// it. A primary that goes on must know only what was said by right of the arbiter. (Output that a node sent by its
-    /// lease is lost if the node dies before the arbiter grants the epoch. This is the price of `lease_ms`.)
-    fn note(&self, state: &mut SpeakingState, node: usize, before: &Standing, change: Option<RoleChange>) {
+    /// Notes a contradiction if a node, whose epoch was `before` until its change, goes on without knowing what the other node said alone. A
+    /// backup that takes over must know all of it. A primary that goes on must know only what was said by right of the arbiter. (Output
+    /// that a node sent by its lease is lost if the node dies before the arbiter grants the epoch. This is the price of `lease_ms`.)
+    fn note(&self, state: &mut SpeakingState, node: usize, before: u64, change: Option<RoleChange>) {
         let begins = matches!(
             change,
             Some(RoleChange {
@@ -324,7 +324,7 @@ impl SpeakingModel {
             })
         );
         let other = &state.nodes[1 - node];
-        let other_spoke = other.spoke.is_some_and(|epoch| epoch > before.epoch());
+        let other_spoke = other.spoke.is_some_and(|epoch| epoch > before);
         let trusts = state.nodes[node].doubts.is_none();
         state.is_contradicted |= begins && other_spoke && trusts;
         if let Some(RoleChange { from, to, .. }) = change
@@ -497,9 +497,9 @@ impl SpeakingModel {
         let changed = |state: &mut SpeakingState,
                        node: usize,
                        change: &mut dyn FnMut(&mut Standing) -> Option<RoleChange>| {
-            let before = state.nodes[node].standing.clone();
+            let before = state.nodes[node].standing.epoch();
             let change = change(&mut state.nodes[node].standing);
-            self.note(state, node, &before, change);
+            self.note(state, node, before, change);
         };
         match action {
             SpeakingAction::Tick => {

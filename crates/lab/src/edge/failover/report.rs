@@ -319,10 +319,13 @@ impl EdgeFailoverFindings {
 
 impl LabFindings for EdgeFailoverFindings {
     fn holds(&self) -> bool {
-        let restarts = [&self.with, &self.baseline].into_iter().flatten().all(|side| {
-            let may_hit_none = self.fault.is_of_edge() && side.flows_hit == 0;
-            may_hit_none || side.restarts_within(self.gap_allowed_ms)
-        });
+        // A failover that is short enough may hit no flow, if some would have been hit without local recovery.
+        let would_hit = self.without.as_ref().is_some_and(|side| side.flows_hit > 0);
+        let may_hit_none = self.fault.is_of_edge() || would_hit;
+        let restarts = [&self.with, &self.baseline]
+            .into_iter()
+            .flatten()
+            .all(|side| may_hit_none && side.flows_hit == 0 || side.restarts_within(self.gap_allowed_ms));
         restarts
             && self.recovery_helps()
             && self.connections_survived == self.connections
@@ -433,5 +436,15 @@ mod tests {
         assert!(found(20.0, 360.0).holds());
         assert!(!found(360.0, 400.0).holds());
         assert!(!found(20.0, 20.0).holds());
+    }
+
+    #[test]
+    fn a_run_that_hits_no_flow_shows_nothing_unless_some_are_hit_without_recovery() {
+        let nothing = || Some(FailoverSide::default());
+        let mut spared = found(20.0, 360.0);
+        spared.with = nothing();
+        assert!(spared.holds());
+        spared.without = nothing();
+        assert!(!spared.holds());
     }
 }
