@@ -6,7 +6,7 @@
 //! The two clocks run at the same rate here; [`Standing`]'s margin covers clocks that do not. The kernel is modelled: a node's right to
 //! speak alone ends at [`Standing::until`], whether its agent runs or not.
 //!
-//! `STEADFAST_BOUNDS=more` explores more combinations. This takes half an hour on two cores, and 15 GB of memory.
+//! `STEADFAST_BOUNDS=more` explores more combinations. This takes an hour on two cores, and 15 GB of memory.
 //! `STEADFAST_BOUNDS=large` also raises the bounds and takes much longer.
 
 use std::fmt::Write;
@@ -152,8 +152,8 @@ impl SpeakingState {
     }
 }
 
-/// The origin of a word: the number of the agent that sent it, the tick of its sending, and whether the agent sent it before something else
-/// happened to the node in that tick. Later words are greater.
+/// The origin of a word: the number of the agent that sent it, the tick of its sending, and whether it was sent after the node had become
+/// mute in that tick, if the node did. Later words are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct WordOrigin {
     agent: u8,
@@ -162,7 +162,7 @@ struct WordOrigin {
 }
 
 impl WordOrigin {
-    /// When the word was sent. Before everything else in its tick, unless it is after that.
+    /// When the word was sent. A word from before the node became mute is older than that, also in the same tick.
     fn at(self) -> Instant {
         Instant::from_nanos(self.sent * TICK - u64::from(!self.is_after))
     }
@@ -826,7 +826,7 @@ fn pair() -> SpeakingModel {
 
 #[test]
 fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
-    // One after the other, because together they need 25 GB of memory.
+    // One after the other, because together they need much more memory.
     let restarted_and_cut = [[true, false], [false, true]].map(|restarting| SpeakingBounds {
         restarts: 1,
         restarting,

@@ -144,6 +144,16 @@ impl Two {
         }
     }
 
+    /// The heartbeat that a node sends next. It does not arrive yet.
+    fn heartbeat(&mut self, index: usize) -> Heartbeat {
+        let mut actions = std::iter::from_fn(|| self.nodes[index].poll_action());
+        let sent = actions.find_map(|action| match action {
+            Action::Send(heartbeat) => Some(heartbeat),
+            _ => None,
+        });
+        sent.expect("it is time for a heartbeat")
+    }
+
     fn kill(&mut self, index: usize) -> &mut Self {
         self.runs[index] = false;
         self
@@ -938,19 +948,29 @@ fn a_wire_that_had_left_does_not_fence_because_of_an_older_wish() {
     assert_eq!(standing.ask(later + Duration::from_secs(1)), None);
 }
 
+fn standing_config(
+    is_primary: bool,
+    arbiter: Arbiter,
+    lease: Duration,
+    fence_delay: Duration,
+) -> StandingConfig {
+    StandingConfig {
+        is_primary,
+        arbiter,
+        lease,
+        fence_delay,
+    }
+}
+
 /// The standing of a new agent whose predecessor left this role, in epoch 4.
 fn left(role: Role, arbiter: Arbiter, fence_delay: Duration, now: Instant) -> Standing {
-    let config = StandingConfig {
-        is_primary: role == Role::Primary,
-        arbiter,
-        lease: Duration::from_millis(300),
-        fence_delay,
-    };
+    let lease = Duration::from_millis(300);
     let found = crate::standing::InheritedStanding {
         role,
         epoch: 4,
         is_confirmed: true,
     };
+    let config = standing_config(role == Role::Primary, arbiter, lease, fence_delay);
     Standing::new(config, Some(found), now)
 }
 
@@ -1036,12 +1056,7 @@ fn a_failed_primary_does_not_begin_by_a_word_from_before() {
 #[test]
 fn a_node_that_starts_does_not_begin_by_a_word_from_before_the_written_epoch() {
     let now = Instant::from_nanos(1_000_000_000);
-    let config = StandingConfig {
-        is_primary: true,
-        arbiter: Arbiter::Witness,
-        lease: Duration::ZERO,
-        fence_delay: Duration::ZERO,
-    };
+    let config = standing_config(true, Arbiter::Witness, Duration::ZERO, Duration::ZERO);
     let mut standing = Standing::new(config, None, now);
     assert_eq!(standing.ask(now), Some(0));
     let written = ArbiterVerdict::Refused {
@@ -1062,12 +1077,7 @@ fn a_node_that_starts_does_not_begin_by_a_word_from_before_the_written_epoch() {
 #[test]
 fn a_new_agent_waits_out_its_fence_delay() {
     let started = Instant::from_nanos(1_000_000_000);
-    let config = StandingConfig {
-        is_primary: false,
-        arbiter: Arbiter::Fence,
-        lease: Duration::from_millis(300),
-        fence_delay: LONG,
-    };
+    let config = standing_config(false, Arbiter::Fence, Duration::from_millis(300), LONG);
     let found = crate::standing::InheritedStanding {
         role: Role::Sole,
         epoch: 4,
@@ -1148,16 +1158,13 @@ fn a_wire_that_was_paused_has_no_lease_until_its_peer_has_heard_it_again() {
     let mut two = Two::new(Arbiter::Witness);
     two.pass(LONG);
     two.nodes[0].handle_timeout(two.now + BEAT);
-    let late = std::iter::from_fn(|| two.nodes[0].poll_action()).find_map(|action| match action {
-        Action::Send(heartbeat) => Some(heartbeat),
-        _ => None,
-    });
+    let late = two.heartbeat(0);
     let now = two.now;
     two.nodes[1].handle_pause(now);
     two.carry_out(1);
     assert_eq!(two.gates[1], (Gate::Wire, Some(Instant::ZERO)));
     // This heartbeat waited in the machine's socket, and echoes a heartbeat from before the pause.
-    two.nodes[1].handle_heartbeat(now, late.expect("it is time for a heartbeat"));
+    two.nodes[1].handle_heartbeat(now, late);
     two.carry_out(1);
     assert_eq!(two.gates[1], (Gate::Wire, Some(Instant::ZERO)));
     two.pass(BEAT * 2);
@@ -1171,13 +1178,10 @@ fn a_new_agent_of_the_wire_has_no_lease_until_its_peer_has_heard_it() {
     let mut two = Two::new(Arbiter::Witness);
     two.pass(LONG);
     two.nodes[0].handle_timeout(two.now + BEAT);
-    let late = std::iter::from_fn(|| two.nodes[0].poll_action()).find_map(|action| match action {
-        Action::Send(heartbeat) => Some(heartbeat),
-        _ => None,
-    });
+    let late = two.heartbeat(0);
     two.replace(1);
     let now = two.now;
-    two.nodes[1].handle_heartbeat(now, late.expect("it is time for a heartbeat"));
+    two.nodes[1].handle_heartbeat(now, late);
     assert_eq!(two.nodes[1].service(0).right_ends_at(), Some(Instant::ZERO));
     two.pass(BEAT * 2);
     assert!(two.nodes[1].service(0).right_ends_at() > Some(two.now));
@@ -1192,10 +1196,7 @@ fn a_wire_that_stood_still_does_not_follow_an_old_word() {
         two.pass(LONG).kill(1);
         let now = two.now;
         two.nodes[0].handle(now, 0, ServiceInput::Leave(true));
-        let late = std::iter::from_fn(|| two.nodes[0].poll_action()).find_map(|action| match action {
-            Action::Send(heartbeat) => Some(heartbeat),
-            _ => None,
-        });
+        let late = two.heartbeat(0);
         two.pass(LONG);
         assert_eq!(
             two.nodes[0].service(0).role_and_epoch(),
@@ -1208,7 +1209,7 @@ fn a_wire_that_stood_still_does_not_follow_an_old_word() {
             is_own: false,
         });
         let now = two.now;
-        two.nodes[1].handle_heartbeat(now, late.expect("it says at once that it leaves"));
+        two.nodes[1].handle_heartbeat(now, late);
         two.carry_out(1);
         assert_eq!(
             two.nodes[1].service(0).role_and_epoch(),
