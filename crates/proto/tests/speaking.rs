@@ -19,7 +19,7 @@ use proto::role::{Role, RoleEvent};
 use proto::standing::{
     Arbiter, ArbiterVerdict, InheritedStanding, RoleChange, Standing, StandingBeat, StandingConfig,
 };
-use stateright::{Checker, HasDiscoveries, Model, Property};
+use stateright::{Checker, HasDiscoveries, Model, Path, Property};
 use steadfast_proto as proto;
 
 /// The lease: one tick. With its margin it has ended after two ticks.
@@ -864,7 +864,8 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
             lease,
             ..pair()
         };
-        let checker = pair.checker().threads(2).spawn_bfs().join();
+        // Depth first, because few states wait to be explored then. They fit the caches.
+        let checker = pair.checker().threads(2).spawn_dfs().join();
         println!(
             "{bounds:?}, lease {lease:?}: {} states, all that there are",
             checker.unique_state_count()
@@ -875,10 +876,10 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
             "someone serves in the end",
             "who is left serves",
         ] {
-            if let Some(path) = checker.discovery(property) {
-                panic!("{property:?} does not hold:{}", told(path.into_vec()));
+            if checker.discovery(property).is_some() {
+                let path = shortest_path(pair, property).expect("it was found before");
+                panic!("{property:?} does not hold:{}", told(path));
             }
-            checker.assert_no_discovery(property);
         }
         checker.assert_any_discovery("the pair is whole");
         if bounds.ticks > 2 {
@@ -887,8 +888,11 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
     }
 }
 
+/// States, each with the action that leads to the next one.
+type SpeakingPath = Vec<(SpeakingState, Option<SpeakingAction>)>;
+
 /// A path to a state as text, one line per step: each node's role, epoch and end of its right before the step, and the action.
-fn told(path: Vec<(SpeakingState, Option<SpeakingAction>)>) -> String {
+fn told(path: SpeakingPath) -> String {
     let mut lines = String::new();
     for (state, action) in path {
         let [one, other] = state.nodes.each_ref().map(|ModelledNode { standing, .. }| {
@@ -926,9 +930,14 @@ fn without_an_arbiter_a_false_alarm_makes_two_voices() {
     assert!(is_broken(pair, "one voice"));
 }
 
-/// Whether there is a state in which a property does not hold. Looks no further than to the first one.
+/// Whether there is a state in which a property does not hold.
 fn is_broken(pair: SpeakingModel, property: &'static str) -> bool {
+    shortest_path(pair, property).is_some()
+}
+
+/// The shortest path to a state in which a property does not hold, or nearly the shortest, because two threads search.
+fn shortest_path(pair: SpeakingModel, property: &'static str) -> Option<SpeakingPath> {
     let first = HasDiscoveries::AnyOf([property].into());
     let checker = pair.checker().threads(2).finish_when(first).spawn_bfs().join();
-    checker.discovery(property).is_some()
+    checker.discovery(property).map(Path::into_vec)
 }
