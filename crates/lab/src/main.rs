@@ -29,7 +29,6 @@ mod newcomer;
 mod node;
 mod pair;
 mod paths;
-mod pattern;
 mod process;
 mod programs;
 mod recording;

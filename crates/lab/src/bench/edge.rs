@@ -287,7 +287,7 @@ impl<'a> EdgeBench<'a> {
         };
         let opened = self.send(options.flows, Some(options.new_per_s), true)?;
         let passed = self.send(options.packets, None, false)?;
-        let path = format!("/{}", crate::pattern::file_name(SEED, BULK_BYTES));
+        let path = format!("/{}", pattern::file_name(SEED, BULK_BYTES));
         let bulk = measure::download(&self.network.clients, self.service, &path)?;
         let mut flows_known = 0;
         if let Some(edges) = edges {

@@ -15,7 +15,6 @@ use super::target::{self, BenchTarget, Bound, median};
 use crate::crash::{self, TakeoverSample};
 use crate::node::PatternFiles;
 use crate::pair::WorkloadOption;
-use crate::pattern;
 use crate::run::{LabOutcome, conclude, in_memory};
 use crate::teardown::Teardown;
 

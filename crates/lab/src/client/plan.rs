@@ -49,7 +49,7 @@ pub struct ClientPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// HTTP/1.1 (RFC 9112): GET of a file that is named by [`file_name`](crate::pattern::file_name).
+    /// HTTP/1.1 (RFC 9112): GET of a file that is named by [`file_name`](pattern::file_name).
     Http,
     /// Redis' RESP2.
     Redis,

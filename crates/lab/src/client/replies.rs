@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::pattern::{self, PatternMismatch};
+use pattern::PatternMismatch;
 
 /// The beginning of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]

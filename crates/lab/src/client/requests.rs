@@ -1,7 +1,6 @@
 //! The requests of a workload, each with the expected replies.
 
 use super::replies::{DueReply, Head, PatternRange};
-use crate::pattern;
 
 /// A request, ready to be sent.
 pub struct PreparedRequest {

@@ -17,7 +17,6 @@ use super::progress::{ConnectionProgress, Gap};
 use super::report::{ClientFailure, ClientReport, ConnectionReport, Failed, Sha256Pair, Stall};
 use super::workload::{self, DueContent, Task};
 use crate::clock::monotonic as now;
-use crate::pattern;
 
 /// Time between two [`ClientEvent::Progress`].
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);

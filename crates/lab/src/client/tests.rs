@@ -13,7 +13,6 @@ use super::replies::Wrong;
 use super::report::{ConnectionPhase, ConnectionReport};
 use super::run::run;
 use super::*;
-use crate::pattern;
 
 /// The fault of a test server. `after` is the number of content bytes of a reply before the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

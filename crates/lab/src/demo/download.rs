@@ -20,7 +20,6 @@ use crate::pair::fault::CrashTarget;
 use crate::pair::inject::inject;
 use crate::pair::testbed::Testbed;
 use crate::pair::work::Work;
-use crate::pattern;
 use crate::run::LabRun;
 use crate::timeline::{Curves, PartKind, TimelinePanel, TimelinePart};
 

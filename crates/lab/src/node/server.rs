@@ -14,7 +14,6 @@ use nix::unistd::Pid;
 
 use super::configuration;
 use super::software::ServerSoftware;
-use crate::pattern;
 use crate::process::{self, LoggedProcess};
 
 const ECHO: &str = include_str!("echo.py");

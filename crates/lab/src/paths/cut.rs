@@ -150,7 +150,7 @@ fn download(
     bytes: u64,
     ask_rto: impl Fn() -> Result<Duration>,
 ) -> Result<PathsDownload> {
-    let file = crate::pattern::file_name(options.seed, bytes);
+    let file = pattern::file_name(options.seed, bytes);
     let mut command: Command = network.near.command("curl")?;
     command.args(["--silent", "--show-error", "--fail", "--max-time", "120"]);
     command
@@ -186,7 +186,7 @@ fn download(
     let status = child.wait().context("wait for curl")?;
     Ok(PathsDownload {
         received,
-        sha256: crate::pattern::hex(&hash.finalize()),
+        sha256: pattern::hex(&hash.finalize()),
         is_whole: status.success(),
         gap_before,
         gap_after,
@@ -201,7 +201,7 @@ fn report(
     found: &PathsDownload,
     path_switches: u32,
 ) -> PathsCutReport {
-    let sha256_match = found.sha256 == crate::pattern::sha256(options.seed, bytes, bytes);
+    let sha256_match = found.sha256 == pattern::sha256(options.seed, bytes, bytes);
     let mut violations = Vec::new();
     if !found.is_whole {
         violations.push(format!("curl failed after {} bytes", found.received));

@@ -16,7 +16,6 @@ use serde::Serialize;
 use super::network::PathsNetwork;
 use super::tunnel::{LISTEN, PathsTunnel, cut_first};
 use crate::node::wait_listening;
-use crate::pattern;
 use crate::process::{LoggedProcess, output};
 use crate::run::{
     LAB_PROGRAMS, Lab, LabFindings, LabRun, Needed, RunOptions, check_machine, require_nothing, value_name,

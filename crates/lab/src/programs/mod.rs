@@ -22,7 +22,6 @@ use crate::pair::judged::JudgedRun;
 use crate::pair::testbed::Testbed;
 use crate::pair::work::Work;
 use crate::pair::{LanOptions, PairOptions, PolicyOption, WorkloadOption};
-use crate::pattern;
 use crate::process::LoggedProcess;
 use crate::run::{Lab, LabFindings, LabRun, Needed, RunOptions, WrongUse, value_name};
 

@@ -1,7 +1,5 @@
 //! The files that the benchmark's servers offer.
 
-use crate::pattern;
-
 /// Seed of the content.
 pub const SEED: u64 = 1;
 /// Bytes of one small reply, and of an idle connection's exchange.

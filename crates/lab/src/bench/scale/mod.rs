@@ -23,7 +23,6 @@ use super::measure;
 use super::options::BenchRunOptions;
 use super::scene::{BenchTestbed, BenchVariant, PATIENT, Serving};
 use crate::node::PatternFiles;
-use crate::pattern;
 use crate::run::{LabOutcome, conclude, in_memory};
 use crate::teardown::Teardown;
 

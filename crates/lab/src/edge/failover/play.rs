@@ -19,7 +19,6 @@ use crate::edge::network::{EdgeEmulators, EdgeTopology};
 use crate::edge::trace::EdgeTrace;
 use crate::edge::variant::EdgeVariant;
 use crate::node::{PatternFiles, ServerProcess};
-use crate::pattern;
 use crate::run::LabRun;
 
 const WORKERS: u32 = 2;

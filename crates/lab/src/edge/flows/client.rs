@@ -16,7 +16,6 @@ use tokio::time::{sleep, timeout};
 
 use super::plan::{FlowOutcome, FlowPlan, FlowReport, PlannedFlow, TransferDirection};
 use crate::clock::monotonic;
-use crate::pattern;
 
 /// Bytes that are written or read at a time.
 const BLOCK: usize = 64 << 10;
@@ -125,19 +124,20 @@ impl MeasuredFlow {
             self.plan.path(self.index)
         );
         let mut block = head.into_bytes();
+        let mut from = block.len();
+        block.resize(from + BLOCK, 0);
         let (mut written, content) = (0, self.plan.content(self.index));
         loop {
-            let from = block.len();
             let count = (bytes - written).min(BLOCK as u64);
-            block.resize(from + count as usize, 0);
-            pattern::fill(content, written, &mut block[from..]);
-            stream.write_all(&block).await.context("send")?;
+            let filled = from + count as usize;
+            pattern::fill(content, written, &mut block[from..filled]);
+            stream.write_all(&block[..filled]).await.context("send")?;
             written += count;
             self.outcome.borrow_mut().bytes = written;
             if written == bytes {
                 break;
             }
-            block.clear();
+            from = 0;
         }
         let (status, _, _) = read_head(stream).await?;
         ensure!((200..300).contains(&status), "PUT: status {status}");
@@ -154,17 +154,17 @@ impl MeasuredFlow {
             "GET: status {status}, {length} of {bytes} bytes"
         );
         let (mut received, content) = (0, self.plan.content(self.index));
+        let mut filled = block.len();
+        block.resize(filled.max(BLOCK), 0);
         loop {
-            pattern::check(content, received, &block).context("content")?;
-            received += block.len() as u64;
+            pattern::check(content, received, &block[..filled]).context("content")?;
+            received += filled as u64;
             self.outcome.borrow_mut().bytes = received;
             if received >= bytes {
                 return Ok(());
             }
-            block.resize(BLOCK, 0);
-            let count = stream.read(&mut block).await.context("receive")?;
-            ensure!(count > 0, "end of stream after {received} of {bytes} bytes");
-            block.truncate(count);
+            filled = stream.read(&mut block).await.context("receive")?;
+            ensure!(filled > 0, "end of stream after {received} of {bytes} bytes");
         }
     }
 }

@@ -5,8 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::pattern;
-
 /// The flows of one client process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
