@@ -4,8 +4,12 @@
 //! describes the missing work, and goes with the frame when the frame is sent again.
 
 use std::ffi::CString;
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt::ReceiveTimestampns};
+use nix::sys::time::TimeSpec;
 
 /// Length of the virtio header in front of every frame (`struct virtio_net_hdr`).
 pub const VIRTIO_HEADER: usize = 10;
@@ -98,6 +102,40 @@ impl PacketSocket {
         let got = unsafe { libc::recv(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
         // -1 is the only value that does not fit.
         usize::try_from(got).map_or_else(|_| nothing_yet(None), |length| Ok(Some(length)))
+    }
+
+    /// Has the kernel note when each frame comes, for [`Self::receive_with_age`].
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn note_arrivals(&self) -> io::Result<()> {
+        Ok(setsockopt(&self.fd, ReceiveTimestampns, &true)?)
+    }
+
+    /// Like [`Self::receive`]. Also returns how long ago the frame came, if [`Self::note_arrivals`] was called. The age is wrong by the step
+    /// if somebody sets the wall clock meanwhile.
+    ///
+    /// # Errors
+    /// The kernel's error, for example that the interface is down.
+    pub fn receive_with_age(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Duration)>> {
+        let mut space = nix::cmsg_space!(TimeSpec);
+        let mut parts = [IoSliceMut::new(buffer)];
+        let got = recvmsg::<()>(
+            self.fd.as_raw_fd(),
+            &mut parts,
+            Some(&mut space),
+            MsgFlags::empty(),
+        );
+        let Ok(message) = got else {
+            return nothing_yet(None);
+        };
+        let came = message.cmsgs()?.find_map(|control| match control {
+            ControlMessageOwned::ScmTimestampns(came) => Some(UNIX_EPOCH + Duration::from(came)),
+            _ => None,
+        });
+        // No age for a frame that comes later than now: somebody has set the clock.
+        let age = came.and_then(|came| SystemTime::now().duration_since(came).ok());
+        Ok(Some((message.bytes, age.unwrap_or_default())))
     }
 
     /// Sends a frame that begins with its virtio header. Returns false if the kernel has no room for the frame. The frame is lost then, as

@@ -107,8 +107,16 @@ pub struct EdgeTopology {
 
 /// The emulators of a network. Dropping them ends them.
 pub struct EdgeEmulators {
-    _wan: Emulator,
+    wan: Emulator,
     strings: Vec<Emulator>,
+}
+
+/// What the emulators of a network carried.
+pub struct EdgeCarried {
+    /// From the clients, and to them.
+    pub wan: [Carried; 2],
+    /// On each string, from R1 to R2, and back.
+    pub strings: Vec<[Carried; 2]>,
 }
 
 impl EdgeTopology {
@@ -182,7 +190,7 @@ impl EdgeTopology {
         let strings = self.boxes[0].iter().zip(&self.options.strings);
         Ok(EdgeEmulators {
             strings: strings.map(string).collect::<Result<_>>()?,
-            _wan: wan,
+            wan,
         })
     }
 
@@ -395,12 +403,16 @@ impl EdgeTopology {
 const TABLE: usize = 100;
 
 impl EdgeEmulators {
-    /// Ends the emulators. Returns what each string carried from R1 to R2, and back.
+    /// Ends the emulators.
     ///
     /// # Errors
     /// If an emulator failed.
-    pub fn finish(self) -> Result<Vec<[Carried; 2]>> {
-        self.strings.into_iter().map(Emulator::finish_traced).collect()
+    pub fn finish(self) -> Result<EdgeCarried> {
+        let strings = self.strings.into_iter().map(Emulator::finish_traced);
+        Ok(EdgeCarried {
+            wan: self.wan.finish_traced()?,
+            strings: strings.collect::<Result<_>>()?,
+        })
     }
 }
 

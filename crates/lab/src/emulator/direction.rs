@@ -40,8 +40,14 @@ pub struct Passed {
     pub late_us_max: u64,
 }
 
-/// Length of a bin of [`QueueTrace`].
-const QUEUE_BIN: Duration = Duration::from_millis(10);
+/// Length of a bin of [`QueueTrace`] and of [`LatenessTrace`].
+const BIN: Duration = Duration::from_millis(10);
+
+/// When the bin of `now` begins, in nanoseconds.
+fn beginning_of_bin(now: Instant) -> u64 {
+    let length = BIN.as_nanos() as u64;
+    now.as_nanos() / length * length
+}
 
 /// The queue of one direction over time. Empty if the link's rate is not limited, because nothing waits then.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -66,8 +72,7 @@ pub struct QueueBin {
 impl QueueTrace {
     /// The bin of `now`. Times never go back.
     fn bin(&mut self, now: Instant) -> &mut QueueBin {
-        let length = QUEUE_BIN.as_nanos() as u64;
-        let at_ns = now.as_nanos() / length * length;
+        let at_ns = beginning_of_bin(now);
         if self.bins.last().is_none_or(|last| last.at_ns < at_ns) {
             self.bins.push(QueueBin {
                 at_ns,
@@ -84,11 +89,46 @@ impl QueueTrace {
     }
 }
 
+/// When frames were sent later than they were due. A busy machine causes that.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LatenessTrace {
+    /// For each bin in which a frame was late by at least [`LATE`]: its beginning in nanoseconds of `CLOCK_MONOTONIC`, and the largest
+    /// delay in it, in microseconds. In order of time.
+    bins: Vec<(u64, u64)>,
+}
+
+/// Smallest delay that [`LatenessTrace`] notes.
+const LATE: Duration = Duration::from_micros(100);
+
+impl LatenessTrace {
+    fn note(&mut self, now: Instant, late: Duration) {
+        if late < LATE {
+            return;
+        }
+        let (at_ns, late_us) = (beginning_of_bin(now), late.as_micros() as u64);
+        match self.bins.last_mut() {
+            Some((last_ns, late_us_max)) if *last_ns == at_ns => *late_us_max = late_us.max(*late_us_max),
+            _ => self.bins.push((at_ns, late_us)),
+        }
+    }
+
+    /// The largest delay in the bins that begin between two times.
+    pub fn max_between(&self, from_ns: u64, to_ns: u64) -> Duration {
+        let within = self
+            .bins
+            .iter()
+            .filter(|(at_ns, _)| (from_ns..to_ns).contains(at_ns));
+        Duration::from_micros(within.map(|(_, late_us)| *late_us).max().unwrap_or(0))
+    }
+}
+
 /// Everything that one direction has carried.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Carried {
     /// Counters of the whole time.
     pub passed: Passed,
+    /// Delays that were not configured, over time.
+    pub lateness: LatenessTrace,
     /// The queue over time.
     pub queue: QueueTrace,
 }
@@ -104,6 +144,8 @@ pub struct WanDirection {
     arrival: Vec<u8>,
     spare: Vec<Vec<u8>>,
     has_queue: bool,
+    /// When the last frame came.
+    came: Instant,
     carried: Carried,
 }
 
@@ -128,6 +170,7 @@ impl WanDirection {
     ) -> Result<Self, InvalidLink> {
         Ok(Self {
             has_queue: config.rate_bits_per_s.is_some(),
+            came: Instant::ZERO,
             link: Link::new(config, seed)?,
             from,
             to,
@@ -166,9 +209,11 @@ impl WanDirection {
             let Some(Reverse(Flight { at, frame, .. })) = self.flight.pop() else {
                 break;
             };
-            let late = now.since(at).as_micros() as u64;
+            let sent = monotonic(); // to send the frames before took time
+            let late = sent.since(at);
+            self.carried.lateness.note(sent, late);
             let passed = &mut self.carried.passed;
-            passed.late_us_max = passed.late_us_max.max(late);
+            passed.late_us_max = passed.late_us_max.max(late.as_micros() as u64);
             let wire = on_the_wire(&frame);
             match unless_down(self.to.send(&frame).map(Some), None).context("send")? {
                 Some(true) => {
@@ -186,10 +231,12 @@ impl WanDirection {
     /// Receives up to [`BATCH`] frames. False if there was none.
     fn take_in(&mut self) -> Result<bool> {
         for count in 0..BATCH {
-            let arrived = unless_down(self.from.receive(&mut self.arrival), None);
-            let Some(length) = arrived.context("receive")? else {
+            let arrived = unless_down(self.from.receive_with_age(&mut self.arrival), None);
+            let Some((length, age)) = arrived.context("receive")? else {
                 return Ok(count > 0);
             };
+            // A busy machine delays this thread, but not the frame. Frames come in order, but CPUs do not read the clock in order.
+            self.came = self.came.max(monotonic() - age);
             let mut frame = self.spare.pop().unwrap_or_default();
             frame.clear();
             frame.extend_from_slice(&self.arrival[..length]);
@@ -199,7 +246,7 @@ impl WanDirection {
     }
 
     fn decide(&mut self, frame: Vec<u8>) {
-        let (now, wire) = (monotonic(), on_the_wire(&frame));
+        let (now, wire) = (self.came, on_the_wire(&frame));
         let verdict = self.link.offer(now, wire.bytes);
         if self.has_queue {
             self.note(now, verdict, wire);
@@ -295,6 +342,18 @@ mod tests {
             .collect();
         assert_eq!(seen, [(10_000_000, 5), (40_000_000, 3)]);
         assert_eq!(trace.between(20_000_000, 50_000_000).count(), 1);
+    }
+
+    #[test]
+    fn late_frames_are_traced_in_bins() {
+        const MS: u64 = 1_000_000;
+        let mut trace = LatenessTrace::default();
+        for (at_ms, late_us) in [(10, 900), (15, 2_000), (19, 1_500), (40, 99), (50, 700)] {
+            trace.note(Instant::from_nanos(at_ms * MS), Duration::from_micros(late_us));
+        }
+        assert_eq!(trace.bins, [(10 * MS, 2_000), (50 * MS, 700)]);
+        let max_us = |from: u64, to: u64| trace.max_between(from * MS, to * MS).as_micros();
+        assert_eq!([max_us(0, 60), max_us(11, 60), max_us(0, 10)], [2_000, 700, 0]);
     }
 
     #[test]

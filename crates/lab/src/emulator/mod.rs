@@ -130,9 +130,14 @@ impl Emulator {
     /// # Errors
     /// If a packet socket or a thread cannot be created.
     pub fn join(namespace: &Netns, interfaces: [&str; 2], links: [LinkConfig; 2], seed: u64) -> Result<Self> {
-        let open = |interface| namespace.run(|| PacketSocket::open(interface));
-        let left = Arc::new(open(interfaces[0])??);
-        let right = Arc::new(open(interfaces[1])??);
+        let open = |interface| -> Result<_> {
+            let socket = namespace.run(|| PacketSocket::open(interface))??;
+            socket
+                .note_arrivals()
+                .context("have the kernel note when frames come")?;
+            Ok(Arc::new(socket))
+        };
+        let [left, right] = [open(interfaces[0])?, open(interfaces[1])?];
         let mut emulator = Self {
             stop: Arc::default(),
             directions: Vec::new(),

@@ -9,6 +9,7 @@ mod edge_flood;
 mod edge_forward;
 mod edge_model;
 mod flood;
+mod frame_age;
 mod gate;
 mod local;
 mod multipath;

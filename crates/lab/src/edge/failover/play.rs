@@ -18,6 +18,7 @@ use crate::edge::nat::NodeStates;
 use crate::edge::network::{EdgeEmulators, EdgeTopology};
 use crate::edge::trace::EdgeTrace;
 use crate::edge::variant::EdgeVariant;
+use crate::emulator::Carried;
 use crate::node::{PatternFiles, ServerProcess};
 use crate::run::LabRun;
 
@@ -33,7 +34,7 @@ struct FailoverTestbed {
     daemons: Vec<EdgeDaemons>,
     captures: Captures,
     _server: ServerProcess,
-    _emulators: EdgeEmulators,
+    emulators: EdgeEmulators,
     _states: Option<NodeStates>,
     network: EdgeTopology,
 }
@@ -101,6 +102,7 @@ pub fn measure(
     let times = bed.times(options, fault, moved)?;
     let edges = bed.edges_left()?;
     let captures = bed.captures.stop()?;
+    let cable_late = lateness(&bed.emulators.finish()?.wan, &times, options);
     for daemons in bed.daemons {
         problems.extend(daemons.stop().err().map(|error| format!("{error:#}")));
     }
@@ -122,7 +124,18 @@ pub fn measure(
         plan,
         report,
         edges,
+        cable_late,
     })
+}
+
+/// By how much the lab's cable lengthened a round trip, at most, while the flows restarted.
+fn lateness(cable: &[Carried; 2], times: &FailoverTimes, options: &EdgeFailoverOptions) -> Duration {
+    let restarted = times.ended + options.round_trip() * 2;
+    let span = (times.completed.as_nanos(), restarted.as_nanos());
+    let directions = cable
+        .iter()
+        .map(|carried| carried.lateness.max_between(span.0, span.1));
+    directions.sum()
 }
 
 impl FailoverTestbed {
@@ -163,7 +176,7 @@ impl FailoverTestbed {
             daemons,
             captures,
             _server: server,
-            _emulators: emulators,
+            emulators,
             network,
         })
     }

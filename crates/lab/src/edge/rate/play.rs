@@ -201,7 +201,7 @@ impl RateTestbed {
             TransferDirection::Upload => 0,
             TransferDirection::Download => 1,
         };
-        let strings = self.emulators.finish()?.into_iter();
+        let strings = self.emulators.finish()?.strings.into_iter();
         let strings: Vec<_> = strings
             .map(|mut carried| std::mem::take(&mut carried[way]))
             .collect();
