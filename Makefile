@@ -10,7 +10,8 @@
 PREFIX ?= /usr/local
 # The profile of all that is built (Cargo.toml). The tests have their own.
 export PROFILE ?= release
-test test-long: export PROFILE = checked
+test: export PROFILE = checked
+test-long: export PROFILE = measured
 # Tests use features of libraries that the programs do not. To build the programs first would build half of the libraries twice.
 export BUILT ?= --bins
 test test-long: export BUILT = --bins --tests

@@ -23,11 +23,11 @@ pub(super) fn check(
         1 => "1 service".to_owned(),
         count => format!("{count} services"),
     };
-    eprintln!(
+    super::tell(format_args!(
         "{}: node {}, {services}: all right",
         file.display(),
         config.node.name
-    );
+    ));
     Ok(())
 }
 
@@ -51,7 +51,10 @@ pub(super) fn load_and_check(
     };
     let findings = environment::check(&config, peer).map_err(CommandError::failed)?;
     for Problem { line, field, what } in &findings.warnings {
-        eprintln!("{}:{line}: {field}: warning: {what}", file.display());
+        super::tell(format_args!(
+            "{}:{line}: {field}: warning: {what}",
+            file.display()
+        ));
     }
     if findings.problems.is_empty() {
         return Ok(config);

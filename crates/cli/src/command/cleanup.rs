@@ -38,11 +38,14 @@ pub(super) fn cleanup(node: &NodeOption, all: bool) -> Result<(), CommandError> 
     }
     for node in traces.into_iter().map(LocalNode::usual) {
         if !node.state_dir.is_dir() {
-            eprintln!("{}: left alone", is_elsewhere(&node));
+            super::tell(format_args!("{}: left alone", is_elsewhere(&node)));
             continue;
         }
         if let Some(pid) = clean_up_after(&node)? {
-            eprintln!("node {}: alive, process {pid}: left alone", node.name);
+            super::tell(format_args!(
+                "node {}: alive, process {pid}: left alone",
+                node.name
+            ));
         }
     }
     Ok(())
@@ -75,7 +78,7 @@ fn clean_up_after(node: &LocalNode) -> Result<Option<String>, CommandError> {
     drop(lock);
     // Fails if the directory has files that are not the daemon's. They stay.
     let _ = std::fs::remove_dir(&node.state_dir);
-    eprintln!("node {}: nothing is left of it", node.name);
+    super::tell(format_args!("node {}: nothing is left of it", node.name));
     Ok(None)
 }
 

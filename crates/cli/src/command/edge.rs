@@ -26,12 +26,12 @@ const CHECK_MAX: Duration = Duration::from_millis(500);
 /// Checks the file, and prints a line if it is all right.
 pub(super) fn check(file: &Path) -> Result<(), CommandError> {
     let settings = load_and_check(file)?;
-    eprintln!(
+    super::tell(format_args!(
         "{}: edge {}, {} strings: all right",
         file.display(),
         settings.name,
         settings.strings.len()
-    );
+    ));
     Ok(())
 }
 

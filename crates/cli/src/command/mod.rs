@@ -17,6 +17,8 @@ mod tests;
 mod text;
 mod tunnel;
 
+use std::fmt;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -87,8 +89,13 @@ pub fn main(program: &Program) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{failure}");
+            tell(format_args!("{failure}"));
             failure.exit_code().into()
         }
     }
+}
+
+/// Writes a line for people to stderr. If nobody reads stderr any more, the line is lost, and the program goes on.
+fn tell(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{line}");
 }

@@ -69,6 +69,8 @@ pub(super) fn start_log(format: LogFormat) -> Result<(), CommandError> {
     };
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // An event that cannot be written is lost. To say so on stderr, too, would panic if nobody reads it any more.
+        .log_internal_errors(false)
         .with_writer(io::stderr);
     let started = match format {
         LogFormat::Text => log.with_target(false).try_init(),

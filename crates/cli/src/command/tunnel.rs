@@ -70,13 +70,13 @@ pub(super) fn check(file: &Path) -> Result<(), CommandError> {
         std::net::UdpSocket::bind((*via, 0))
             .map_err(|error| CommandError::Use(format!("{}: via: {via}: {error}", file.display())))?;
     }
-    eprintln!(
+    super::tell(format_args!(
         "{}: tunnel {}, {} paths, {} services: all right",
         file.display(),
         settings.name,
         settings.plan.addresses.len(),
         settings.services.len()
-    );
+    ));
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::io::{BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::keeper::listen;
@@ -20,7 +20,7 @@ const SILENT: &str = "older than the wire, and silent; protected once its next r
 const OLDER: &str = "older than the wire; protected once its next request is answered";
 
 /// Starts a daemon that records what goes into its node.
-fn spawn(namespace: &HostNamespace, path: &Path, config: &Path, log: &Path) -> Child {
+fn spawn(namespace: &HostNamespace, path: &Path, config: &Path, log: Stdio) -> Child {
     let recordings = recordings_of(config);
     let arguments = [config, &recordings].map(|path| path.to_str().unwrap());
     let mut command = program(
@@ -35,9 +35,13 @@ fn spawn(namespace: &HostNamespace, path: &Path, config: &Path, log: &Path) -> C
             arguments[1],
         ],
     );
-    let log = File::options().create(true).append(true).open(log).unwrap();
     command.stderr(log);
     namespace.run(|| command.spawn().unwrap())
+}
+
+fn append(log: &Path) -> Stdio {
+    let log = File::options().create(true).append(true).open(log);
+    log.unwrap().into()
 }
 
 fn recordings_of(config: &Path) -> PathBuf {
@@ -124,7 +128,7 @@ impl<'a> Daemon<'a> {
         );
         std::fs::write(&config, &text).unwrap();
         let log = dir.join(format!("{name}.log"));
-        let process = spawn(namespace, PROGRAM.as_ref(), &config, &log);
+        let process = spawn(namespace, PROGRAM.as_ref(), &config, append(&log));
         Self {
             namespace,
             program: PROGRAM.into(),
@@ -138,7 +142,13 @@ impl<'a> Daemon<'a> {
 
     /// Starts the daemon again after it has ended.
     pub fn start_again(&mut self) {
-        self.process = spawn(self.namespace, &self.program, &self.config, &self.log);
+        self.process = spawn(self.namespace, &self.program, &self.config, append(&self.log));
+    }
+
+    /// As [`start_again`](Self::start_again), but nobody reads its log: each write of a line fails.
+    pub fn start_unread(&mut self) {
+        self.process = spawn(self.namespace, &self.program, &self.config, Stdio::piped());
+        drop(self.process.stderr.take());
     }
 
     pub fn ask(&self, command: &str) -> CommandOutput {

@@ -144,3 +144,22 @@ fn starts_that_fail_do_not_keep_a_full_log_closed() {
         status["connections"]["unprotected"] == 1 && status["connections_complete"] == true
     });
 }
+
+/// The program behind a pipe has died, or the journal has.
+#[test]
+fn an_agent_whose_log_nobody_reads_goes_on() {
+    let Some(lan) = OperatorLan::new("an_agent_whose_log_nobody_reads_goes_on") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let [one, mut two] = pair(&lan, dir.path(), "unread");
+    two.signal(Signal::SIGKILL);
+    two.process.wait().unwrap();
+    two.start_unread();
+    two.wait_for(&["\"peer_state\":\"primary\"", "\"state\":\"backup\""]);
+    one.wait_for(&["\"mode\":\"duplex\""]);
+    assert_eq!(two.process.try_wait().unwrap(), None, "it has ended");
+    two.signal(Signal::SIGTERM);
+    let status = two.process.wait().unwrap();
+    assert!(status.success(), "{status}");
+}

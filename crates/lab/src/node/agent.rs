@@ -301,6 +301,11 @@ impl AgentProcess {
         self.process.pid()
     }
 
+    /// Whether its questions and answers travel in an SCTP association.
+    pub fn needs_channel(&self) -> bool {
+        self.needs_channel
+    }
+
     /// The directory in which the daemon pins its eBPF maps.
     pub fn pins(&self) -> PathBuf {
         Path::new(PINS).join(&self.name)

@@ -12,7 +12,7 @@ use super::inject::{hooks_without_filter, kill_agent, power_off};
 use super::integration::Integration;
 use super::survive::{flapping, survive};
 use super::testbed::Testbed;
-use super::{LinkTransport, PairOptions, Returning, baseline, reboot};
+use super::{PairOptions, Returning, baseline, reboot};
 use crate::clock::{as_nanos, as_optional_nanos, monotonic};
 use crate::net::address::NODES;
 use crate::node::{ReportedConnection, ReportedStatus, ReportedTakeover};
@@ -172,10 +172,7 @@ impl Aftermath {
                 std::thread::sleep(ACT); // connections begin and end over the link that is left
             }
             self.wait_for_role(testbed, index, ReportedStatus::is_duplex, "become duplex again")?;
-            if options.lan.transport == LinkTransport::Sctp {
-                let what = "have its channel to the peer";
-                self.wait_for_role(testbed, index, ReportedStatus::has_channel, what)?;
-            }
+            testbed.wait_for_channel(index, &mut self.problems)?;
             if options.fault == CrashFault::Upgrade {
                 self.look_at_keepers(testbed, index)?;
             }

@@ -16,6 +16,4 @@ pub mod survive;
 pub mod testbed;
 pub mod work;
 
-pub use self::options::{
-    FirstLink, LanOptions, LinkTransport, PairOptions, PolicyOption, Returning, WorkloadOption,
-};
+pub use self::options::{FirstLink, LanOptions, PairOptions, PolicyOption, Returning, WorkloadOption};

@@ -159,6 +159,18 @@ impl Testbed {
         self.wait_longer_for(index, what, Duration::ZERO, is_right, problems)
     }
 
+    /// Waits until node `index` has its channel to the peer, if the nodes talk in an SCTP association.
+    ///
+    /// # Errors
+    /// If the run is without steadfast.
+    pub fn wait_for_channel(&self, index: usize, problems: &mut Vec<String>) -> Result<()> {
+        if self.agent(index)?.needs_channel() {
+            let what = "have its channel to the peer";
+            self.wait_for(index, what, ReportedStatus::has_channel, problems)?;
+        }
+        Ok(())
+    }
+
     /// As [`wait_for`](Self::wait_for), but waits longer by `more`.
     ///
     /// # Errors

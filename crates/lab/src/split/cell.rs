@@ -102,6 +102,11 @@ pub fn play(
     std::thread::sleep(AFTER);
     measure(&mut client, fault_at, healed_at.since(fault_at))?;
     let newcomer = testbed.greet()?;
+    if testbed.fenced()?.is_empty() {
+        for index in (0..2).filter(|index| testbed.status(*index).is_ok()) {
+            testbed.wait_for_channel(index, problems)?;
+        }
+    }
     let states = [0, 1].map(|index| match testbed.status(index) {
         Ok(status) => status.services.iter().map(|one| one.state.clone()).collect(),
         Err(_) => DOES_NOT_ANSWER.to_owned(),

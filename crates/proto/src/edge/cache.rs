@@ -222,28 +222,32 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         released
     }
 
-    /// Takes everything out. Per connection: first an acknowledgement that leaves, then the entering packets from the lowest on.
+    /// Takes everything out. First what each connection needs to go on, an acknowledgement that leaves and its lowest entering packet: many
+    /// packets of one connection do not delay the others. Then the other entering packets, for each connection from the lowest on.
     pub fn drain(&mut self) -> impl Iterator<Item = (K, EdgeDirection, P)> + use<K, P> {
         let second_enters = self.store.config.second == SecondPacket::Newest;
         let (packed, connections) = self.store.take_all();
         let packed = packed.map(|(key, packet)| (key, EdgeDirection::Entering, packet));
-        let others = connections.into_iter().flat_map(move |(key, kept)| {
+        let (mut first, mut later) = (Vec::new(), Vec::new());
+        for (key, kept) in connections {
             let (newest, leaving) = if second_enters {
                 (kept.second, None)
             } else {
                 (None, kept.second)
             };
-            let leaving = leaving.map(|held| (key, EdgeDirection::Leaving, held.packet));
+            first.extend(leaving.map(|held| (key, EdgeDirection::Leaving, held.packet)));
             let entering = kept.waiting.into_iter().chain(newest);
-            let entering = entering.map(move |held| (key, EdgeDirection::Entering, held.packet));
-            leaving.into_iter().chain(entering)
-        });
-        let (mut packed, mut others) = (packed.peekable(), others.peekable());
-        std::iter::from_fn(move || match (packed.peek(), others.peek()) {
-            (Some((one, ..)), Some((other, ..))) if one > other => others.next(),
+            let mut entering = entering.map(|held| (key, EdgeDirection::Entering, held.packet));
+            first.extend(entering.next());
+            later.extend(entering);
+        }
+        let (mut packed, mut first) = (packed.peekable(), first.into_iter().peekable());
+        std::iter::from_fn(move || match (packed.peek(), first.peek()) {
+            (Some((one, ..)), Some((other, ..))) if one > other => first.next(),
             (Some(_), _) => packed.next(),
-            (None, _) => others.next(),
+            (None, _) => first.next(),
         })
+        .chain(later)
     }
 
     /// Drops all packets. The counts of what was done stay.

@@ -110,8 +110,8 @@ struct LateFlow {
     gap_ms: Option<f64>,
 }
 
-/// The first retransmission timer of a SYN (RFC 6298), in milliseconds.
-const SYN_TIMER_MS: f64 = 1000.0;
+/// The first retransmission timer of a SYN, in milliseconds: one second (RFC 6298), which Linux may round up by an eighth (its timer wheel).
+const SYN_TIMER_MS: f64 = 1125.0;
 /// Number of late flows that are reported.
 const LATE_MAX: usize = 3;
 

@@ -225,11 +225,16 @@ fn it_is_emptied_in_an_order_that_helps() {
     let mut cache = cache(CachePolicy::All);
     enter(&mut cache, &[data(1100), data(1000)]);
     leave(&mut cache, ack(900));
+    for number in [5000, 5100] {
+        cache.on_entering(2, &data(number), 100, false, || number);
+    }
     let all: Vec<_> = cache.drain().collect();
     let expected = [
         (1, EdgeDirection::Leaving, 900),
         (1, EdgeDirection::Entering, 1000),
+        (2, EdgeDirection::Entering, 5000),
         (1, EdgeDirection::Entering, 1100),
+        (2, EdgeDirection::Entering, 5100),
     ];
     assert_eq!(all, expected);
     assert_eq!(

@@ -93,7 +93,7 @@ impl Association {
             destination.window.on_landed(change.landed);
             if let Some(at) = change.measured {
                 destination.rto.on_measured(now.since(at));
-                destination.quality.on_measured(now.since(at));
+                destination.quality.on_acknowledged(now.since(at));
             }
             destination.is_measuring &= change.measured.is_none() && !change.lost_measure;
             if outcome.has_advanced && !outcome.is_recovering && change.acked > 0 {

@@ -145,7 +145,7 @@ impl Association {
         let path = PathId(index);
         self.paths.get_mut(path).rto.on_measured(rtt);
         self.paths.get_mut(path).mtu.on_heard(now);
-        self.paths.get_mut(path).quality.on_measured(rtt);
+        self.paths.get_mut(path).quality.on_answered(rtt);
         self.confirm(path);
         self.on_heard(path);
         if !self.paths.get(path).has_probe_scheduled() {

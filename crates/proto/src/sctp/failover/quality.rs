@@ -26,8 +26,11 @@ pub const CAUTIOUS_SAMPLES_MIN: f64 = 20.0;
 pub const MARGIN: f64 = 1.05;
 /// Number of samples that the estimate remembers: older ones fade.
 const MEMORY: f64 = 4000.0;
-/// The least round-trip time rises by this part of the difference with each sample above it, for routes that change.
-const RTT_RISE: u32 = 256;
+/// The least round-trip time rises by this part of the difference with each acknowledgement of data above it, for routes that change.
+/// Acknowledgements may be delayed, so it rises slowly.
+const DATA_RTT_RISE: u32 = 256;
+/// The same with each answered heartbeat. Answers are not delayed, and an idle path has few of them.
+const HEARTBEAT_RTT_RISE: u32 = 8;
 
 /// Counts of what was sent on a path and what was lost, fading.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -76,16 +79,25 @@ pub struct PathQuality {
     pub data: LossCount,
     /// Heartbeats: lost on the way there or back.
     pub heartbeats: LossCount,
-    /// The least round-trip time, rising slowly.
+    /// The least round-trip time, rising when all samples are above it.
     rtt: Option<Duration>,
 }
 
 impl PathQuality {
-    /// A round-trip time was measured. Acknowledgements of data may be delayed and those of heartbeats are not, so means of both cannot be
-    /// compared: with a small window, the path in use would seem to be slower by a third.
-    pub fn on_measured(&mut self, sample: Duration) {
+    /// A chunk of data was acknowledged after `sample`. Acknowledgements of data may be delayed and those of heartbeats are not, so means of
+    /// both cannot be compared: with a small window, the path in use would seem to be slower by a third.
+    pub fn on_acknowledged(&mut self, sample: Duration) {
+        self.on_measured(sample, DATA_RTT_RISE);
+    }
+
+    /// A heartbeat was answered after `sample`.
+    pub fn on_answered(&mut self, sample: Duration) {
+        self.on_measured(sample, HEARTBEAT_RTT_RISE);
+    }
+
+    fn on_measured(&mut self, sample: Duration, rise: u32) {
         self.rtt = Some(match self.rtt {
-            Some(least) if sample > least => least + (sample - least) / RTT_RISE,
+            Some(least) if sample > least => least + (sample - least) / rise,
             _ => sample,
         });
     }
@@ -177,16 +189,28 @@ mod tests {
     fn a_delayed_acknowledgement_does_not_make_a_path_slower() {
         let mut quality = data(1000, 50);
         for _ in 0..100 {
-            quality.on_measured(290 * MS);
-            quality.on_measured(90 * MS);
+            quality.on_acknowledged(290 * MS);
+            quality.on_acknowledged(90 * MS);
         }
-        quality.on_measured(290 * MS);
+        quality.on_acknowledged(290 * MS);
         assert!(quality.rtt().is_some_and(|rtt| rtt < 91 * MS));
         // A longer route is noticed.
         for _ in 0..2000 {
-            quality.on_measured(290 * MS);
+            quality.on_acknowledged(290 * MS);
         }
         assert!(quality.rtt().is_some_and(|rtt| rtt > 289 * MS));
+    }
+
+    #[test]
+    fn an_idle_path_that_became_longer_is_noticed_after_few_heartbeats() {
+        let mut quality = PathQuality::default();
+        quality.on_answered(90 * MS);
+        for _ in 0..30 {
+            quality.on_answered(290 * MS);
+        }
+        assert!(quality.rtt().is_some_and(|rtt| rtt > 285 * MS));
+        quality.on_answered(90 * MS);
+        assert_eq!(quality.rtt(), Some(90 * MS));
     }
 
     #[test]
