@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::error::CommandError;
 use super::program::Program;
+use super::tell::tell;
 use crate::config::{Config, ConfigError, Problem};
 use crate::daemon;
 use crate::environment::{self, PeerMust};
@@ -23,7 +24,7 @@ pub(super) fn check(
         1 => "1 service".to_owned(),
         count => format!("{count} services"),
     };
-    super::tell(format_args!(
+    tell(format_args!(
         "{}: node {}, {services}: all right",
         file.display(),
         config.node.name
@@ -51,7 +52,7 @@ pub(super) fn load_and_check(
     };
     let findings = environment::check(&config, peer).map_err(CommandError::failed)?;
     for Problem { line, field, what } in &findings.warnings {
-        super::tell(format_args!(
+        tell(format_args!(
             "{}:{line}: {field}: warning: {what}",
             file.display()
         ));

@@ -11,6 +11,7 @@ use linux::wire;
 use super::cli::NodeOption;
 use super::error::CommandError;
 use super::node::{LocalNode, folders};
+use super::tell::tell;
 use crate::config::STATE_ROOT;
 use crate::control;
 use crate::keepers;
@@ -38,11 +39,11 @@ pub(super) fn cleanup(node: &NodeOption, all: bool) -> Result<(), CommandError> 
     }
     for node in traces.into_iter().map(LocalNode::usual) {
         if !node.state_dir.is_dir() {
-            super::tell(format_args!("{}: left alone", is_elsewhere(&node)));
+            tell(format_args!("{}: left alone", is_elsewhere(&node)));
             continue;
         }
         if let Some(pid) = clean_up_after(&node)? {
-            super::tell(format_args!(
+            tell(format_args!(
                 "node {}: alive, process {pid}: left alone",
                 node.name
             ));
@@ -78,7 +79,7 @@ fn clean_up_after(node: &LocalNode) -> Result<Option<String>, CommandError> {
     drop(lock);
     // Fails if the directory has files that are not the daemon's. They stay.
     let _ = std::fs::remove_dir(&node.state_dir);
-    super::tell(format_args!("node {}: nothing is left of it", node.name));
+    tell(format_args!("node {}: nothing is left of it", node.name));
     Ok(None)
 }
 

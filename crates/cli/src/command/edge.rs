@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use super::cli::LogFormat;
 use super::error::CommandError;
 use super::run::start_log;
+use super::tell::tell;
 use super::text::{Align, TextTable, bytes, fold};
 use crate::bounded::{self, CommandOutcome, LatePolicy};
 use crate::config::{ConfigError, EdgeSettings};
@@ -26,7 +27,7 @@ const CHECK_MAX: Duration = Duration::from_millis(500);
 /// Checks the file, and prints a line if it is all right.
 pub(super) fn check(file: &Path) -> Result<(), CommandError> {
     let settings = load_and_check(file)?;
-    super::tell(format_args!(
+    tell(format_args!(
         "{}: edge {}, {} strings: all right",
         file.display(),
         settings.name,

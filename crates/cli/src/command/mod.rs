@@ -12,13 +12,12 @@ mod order;
 mod program;
 mod run;
 mod show;
+mod tell;
 #[cfg(test)]
 mod tests;
 mod text;
 mod tunnel;
 
-use std::fmt;
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -89,13 +88,8 @@ pub fn main(program: &Program) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            tell(format_args!("{failure}"));
+            tell::tell(format_args!("{failure}"));
             failure.exit_code().into()
         }
     }
-}
-
-/// Writes a line for people to stderr. If nobody reads stderr any more, the line is lost, and the program goes on.
-fn tell(line: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "{line}");
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::cli::TunnelOptions;
 use super::error::CommandError;
 use super::run::start_log;
+use super::tell::tell;
 use super::text::{Align, TextTable, bytes, fold};
 use crate::control::{TunnelPathStatus, TunnelStatus};
 use crate::lock::{self, Lock, LockError};
@@ -70,7 +71,7 @@ pub(super) fn check(file: &Path) -> Result<(), CommandError> {
         std::net::UdpSocket::bind((*via, 0))
             .map_err(|error| CommandError::Use(format!("{}: via: {via}: {error}", file.display())))?;
     }
-    super::tell(format_args!(
+    tell(format_args!(
         "{}: tunnel {}, {} paths, {} services: all right",
         file.display(),
         settings.name,

@@ -151,11 +151,12 @@ impl OperatorLan {
         self.plug_in_second(&self.peer, 3);
     }
 
-    /// Makes the `eth1` of a node, whose address ends in `last`.
+    /// Makes the `eth1` of a node, whose address ends in `last`. Its MAC address is always the same, as that of a card: a neighbour that has
+    /// heard another one within a second does not take the new one (`locktime`).
     pub fn plug_in_second(&self, namespace: &HostNamespace, last: u8) {
         let there = namespace.path();
         self.stranger.ip(&format!(
-            "link add second{last} type veth peer name eth1 netns {there}"
+            "link add second{last} type veth peer name eth1 address 02:00:0a:01:00:0{last} netns {there}"
         ));
         self.stranger.ip(&format!("link set second{last} master eth1 up"));
         namespace.ip("link set eth1 up");

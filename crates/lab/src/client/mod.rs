@@ -1,7 +1,7 @@
 //! Clients that check every byte.
 //!
 //! A client process ([`main`]) is started in the client's network namespace and gets a [`ClientPlan`]; its parent holds a
-//! [`ClientProcess`]. Every connection asks for content of a [`crate::pattern`], compares each byte as it
+//! [`ClientProcess`]. Every connection asks for content of a [`pattern`], compares each byte as it
 //! arrives, and measures its own waits: a [`Gap`] is time in which a reply was due and not one byte
 //! came. `stall_ms` is computed from these gaps.
 
