@@ -6,7 +6,7 @@
 //! The two clocks run at the same rate here; [`Standing`]'s margin covers clocks that do not. The kernel is modelled: a node's right to
 //! speak alone ends at [`Standing::until`], whether its agent runs or not.
 //!
-//! `STEADFAST_BOUNDS=more` explores more combinations. This takes an hour on two cores, and 15 GB of memory.
+//! `STEADFAST_BOUNDS=more` explores more combinations, some of them with tens of millions of states.
 //! `STEADFAST_BOUNDS=large` also raises the bounds and takes much longer.
 
 use std::fmt::Write;
@@ -864,7 +864,7 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
             lease,
             ..pair()
         };
-        // Depth first, because few states wait to be explored then. They fit the caches.
+        // Depth first: few states wait to be explored, so they fit the CPU's caches.
         let checker = pair.checker().threads(2).spawn_dfs().join();
         println!(
             "{bounds:?}, lease {lease:?}: {} states, all that there are",

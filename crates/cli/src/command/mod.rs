@@ -27,6 +27,7 @@ use crate::daemon::RecordingTarget;
 use crate::tunnel::TunnelFile;
 use cli::{Cli, Command};
 pub use program::Program;
+use tell::tell;
 
 /// Does what the command line says.
 pub fn main(program: &Program) -> ExitCode {
@@ -88,7 +89,7 @@ pub fn main(program: &Program) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            tell::tell(format_args!("{failure}"));
+            tell(format_args!("{failure}"));
             failure.exit_code().into()
         }
     }

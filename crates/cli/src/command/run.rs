@@ -69,7 +69,7 @@ pub(super) fn start_log(format: LogFormat) -> Result<(), CommandError> {
     };
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        // An event that cannot be written is lost. To say so on stderr, too, would panic if nobody reads it any more.
+        // If nobody reads stderr any more, an event is lost. By default, tracing would report the loss on stderr with `eprintln!`, which panics.
         .log_internal_errors(false)
         .with_writer(io::stderr);
     let started = match format {

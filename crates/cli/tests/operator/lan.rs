@@ -151,8 +151,8 @@ impl OperatorLan {
         self.plug_in_second(&self.peer, 3);
     }
 
-    /// Makes the `eth1` of a node, whose address ends in `last`. Its MAC address is always the same, as that of a card: a neighbour that has
-    /// heard another one within a second does not take the new one (`locktime`).
+    /// Makes the `eth1` of a node, whose address ends in `last`. A new `eth1` has the MAC address of the old one, as a card has. Linux does not
+    /// replace the MAC address of a neighbour within a second of learning it (`locktime`), so the test would wait for a stale entry to expire.
     pub fn plug_in_second(&self, namespace: &HostNamespace, last: u8) {
         let there = namespace.path();
         self.stranger.ip(&format!(

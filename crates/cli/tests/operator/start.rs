@@ -145,7 +145,7 @@ fn starts_that_fail_do_not_keep_a_full_log_closed() {
     });
 }
 
-/// The program behind a pipe has died, or the journal has.
+/// The reader of the agent's stderr has died, for example the journal, so each write to the log fails.
 #[test]
 fn an_agent_whose_log_nobody_reads_goes_on() {
     let Some(lan) = OperatorLan::new("an_agent_whose_log_nobody_reads_goes_on") else {

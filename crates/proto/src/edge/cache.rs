@@ -222,8 +222,9 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         released
     }
 
-    /// Takes everything out. First what each connection needs to go on, an acknowledgement that leaves and its lowest entering packet: many
-    /// packets of one connection do not delay the others. Then the other entering packets, for each connection from the lowest on.
+    /// Takes everything out. For each connection, an acknowledgement that leaves and the lowest entering packet come first: these restart the
+    /// connection, and must not wait behind many packets of another one. The other entering packets follow, for each connection from the
+    /// lowest on.
     pub fn drain(&mut self) -> impl Iterator<Item = (K, EdgeDirection, P)> + use<K, P> {
         let second_enters = self.store.config.second == SecondPacket::Newest;
         let (packed, connections) = self.store.take_all();

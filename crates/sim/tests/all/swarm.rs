@@ -12,7 +12,7 @@ use steadfast_sim::swarm::{
 const RUNS: u64 = 100;
 /// Largest number of runs that aim at each defect. If none of them shows the defect, the checkers cannot see it.
 const SEEDS: u64 = 60;
-/// No more runs aim at a defect after so many have noticed it.
+/// The test stops playing runs of a defect when this many have noticed the defect.
 const NOTICED: usize = 8;
 
 #[test]
