@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::error::CommandError;
 use super::program::Program;
-use super::tell::tell;
+use super::stderr::tell;
 use crate::config::{Config, ConfigError, Problem};
 use crate::daemon;
 use crate::environment::{self, PeerMust};

@@ -11,7 +11,7 @@ use linux::wire;
 use super::cli::NodeOption;
 use super::error::CommandError;
 use super::node::{LocalNode, folders};
-use super::tell::tell;
+use super::stderr::tell;
 use crate::config::STATE_ROOT;
 use crate::control;
 use crate::keepers;

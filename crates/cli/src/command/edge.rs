@@ -10,8 +10,8 @@ use anyhow::Context as _;
 
 use super::cli::LogFormat;
 use super::error::CommandError;
-use super::run::start_log;
-use super::tell::tell;
+use super::log::start_log;
+use super::stderr::tell;
 use super::text::{Align, TextTable, bytes, fold};
 use crate::bounded::{self, CommandOutcome, LatePolicy};
 use crate::config::{ConfigError, EdgeSettings};

@@ -6,7 +6,7 @@ use linux::keeper::{self, KeeperOptions};
 
 use super::cli::LogFormat;
 use super::error::CommandError;
-use super::run::start_log;
+use super::log::start_log;
 use crate::lock::{self, Lock, LockError};
 
 /// Keeps connections until it is stopped, or has no connection and no agent. From its lock, `cleanup` knows that the

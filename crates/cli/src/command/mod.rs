@@ -6,13 +6,14 @@ mod cli;
 mod edge;
 mod error;
 mod keeper;
+mod log;
 mod man;
 mod node;
 mod order;
 mod program;
 mod run;
 mod show;
-mod tell;
+mod stderr;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -27,7 +28,7 @@ use crate::daemon::RecordingTarget;
 use crate::tunnel::TunnelFile;
 use cli::{Cli, Command};
 pub use program::Program;
-use tell::tell;
+use stderr::tell;
 
 /// Does what the command line says.
 pub fn main(program: &Program) -> ExitCode {

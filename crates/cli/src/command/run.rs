@@ -1,13 +1,11 @@
 //! `steadfast run`.
 
-use std::io;
 use std::path::Path;
-
-use tracing_subscriber::EnvFilter;
 
 use super::check::load_and_check;
 use super::cli::LogFormat;
 use super::error::CommandError;
+use super::log::start_log;
 use super::program::Program;
 use crate::config::Config;
 use crate::daemon::{self, RecordingTarget, Start};
@@ -55,26 +53,4 @@ fn second(node: &str, pid: &str) -> CommandError {
     CommandError::Use(format!(
         "node {node} is run by process {pid} already; a node has one daemon"
     ))
-}
-
-/// Starts writing log events to stderr.
-pub(super) fn start_log(format: LogFormat) -> Result<(), CommandError> {
-    let filter = match std::env::var("STEADFAST_LOG") {
-        Ok(level) => EnvFilter::try_new(&level).map_err(|error| {
-            CommandError::Use(format!(
-                "STEADFAST_LOG={level} is not a level of the log: {error}"
-            ))
-        })?,
-        Err(_) => EnvFilter::new("info"),
-    };
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        // If nobody reads stderr any more, an event is lost. By default, tracing would report the loss on stderr with `eprintln!`, which panics.
-        .log_internal_errors(false)
-        .with_writer(io::stderr);
-    let started = match format {
-        LogFormat::Text => log.with_target(false).try_init(),
-        LogFormat::Json => log.json().flatten_event(true).try_init(),
-    };
-    started.map_err(|error| CommandError::Failed(anyhow::anyhow!("starting the log: {error}")))
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::cli::TunnelOptions;
 use super::error::CommandError;
-use super::run::start_log;
-use super::tell::tell;
+use super::log::start_log;
+use super::stderr::tell;
 use super::text::{Align, TextTable, bytes, fold};
 use crate::control::{TunnelPathStatus, TunnelStatus};
 use crate::lock::{self, Lock, LockError};

@@ -145,10 +145,9 @@ impl<'a> Daemon<'a> {
         self.process = spawn(self.namespace, &self.program, &self.config, append(&self.log));
     }
 
-    /// As [`start_again`](Self::start_again), but nobody reads its log: each write of a line fails.
-    pub fn start_unread(&mut self) {
-        self.process = spawn(self.namespace, &self.program, &self.config, Stdio::piped());
-        drop(self.process.stderr.take());
+    /// As [`start_again`](Self::start_again), with another log.
+    pub fn start_logging_to(&mut self, log: Stdio) {
+        self.process = spawn(self.namespace, &self.program, &self.config, log);
     }
 
     pub fn ask(&self, command: &str) -> CommandOutput {

@@ -1,7 +1,8 @@
 //! An agent that fails to start changes nothing. The next agent must know for how long no agent was running.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, UdpSocket};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -146,20 +147,48 @@ fn starts_that_fail_do_not_keep_a_full_log_closed() {
 }
 
 /// The reader of the agent's stderr has died, for example the journal, so each write to the log fails.
-#[test]
-fn an_agent_whose_log_nobody_reads_goes_on() {
-    let Some(lan) = OperatorLan::new("an_agent_whose_log_nobody_reads_goes_on") else {
+/// A pair whose second node starts again with another log, works, and ends when it is told to.
+fn log_to(test: &str, nodes: &str, log: Stdio, meanwhile: impl FnOnce()) {
+    let Some(lan) = OperatorLan::new(test) else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let [one, mut two] = pair(&lan, dir.path(), "unread");
+    let [one, mut two] = pair(&lan, dir.path(), nodes);
     two.signal(Signal::SIGKILL);
     two.process.wait().unwrap();
-    two.start_unread();
+    two.start_logging_to(log);
     two.wait_for(&["\"peer_state\":\"primary\"", "\"state\":\"backup\""]);
     one.wait_for(&["\"mode\":\"duplex\""]);
     assert_eq!(two.process.try_wait().unwrap(), None, "it has ended");
+    meanwhile();
     two.signal(Signal::SIGTERM);
     let status = two.process.wait().unwrap();
     assert!(status.success(), "{status}");
+}
+
+#[test]
+fn an_agent_whose_log_has_lost_its_reader_goes_on() {
+    let (reader, log) = io::pipe().unwrap();
+    drop(reader);
+    log_to(
+        "an_agent_whose_log_has_lost_its_reader_goes_on",
+        "unread",
+        log.into(),
+        || {},
+    );
+}
+
+#[test]
+fn an_agent_whose_log_is_full_goes_on_and_says_what_is_lost() {
+    const NAME: &str = "an_agent_whose_log_is_full_goes_on_and_says_what_is_lost";
+    const CAPACITY: usize = 16 * 4096; // pipe(7)
+    let (mut reader, mut log) = io::pipe().unwrap();
+    log.write_all(&[b'\n'; CAPACITY]).unwrap();
+    let mut emptied = reader.try_clone().unwrap();
+    log_to(NAME, "full", log.into(), || {
+        emptied.read_exact(&mut [0; CAPACITY]).unwrap();
+    });
+    let mut rest = String::new();
+    reader.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("lines of the log are lost"), "{rest}");
 }
