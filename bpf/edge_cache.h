@@ -50,7 +50,8 @@ __noinline int mirror_entering(struct edge_mirror *mirror, struct segment *segme
 	if (mirror->flags & MIRROR_DEEP)
 		return 1;
 	if (mirror->flags & MIRROR_HELD) {
-		if (mirror->held_seq == segment->seq && reaches(mirror->held_end, end))
+		/* The cache keeps the last copy of a repeated packet. */
+		if (mirror->held_seq == segment->seq && mirror->held_end != end && reaches(mirror->held_end, end))
 			return changes;
 		if (!reaches(mirror->held_seq, segment->seq))
 			return policy == EDGE_CACHE_ALL || changes;

@@ -341,7 +341,7 @@ fn a_connection_keeps_its_string_and_moves_when_the_string_fails() {
         "handshakes",
         "new_flows",
     ];
-    assert_eq!(counts.map(|name| twins.model.count(name)), [2, 2, 2, 4, 2, 2]);
+    assert_eq!(counts.map(|name| twins.model.count(name)), [2, 2, 4, 4, 2, 2]);
     twins.assert_equal_counts();
 }
 

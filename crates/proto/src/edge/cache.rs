@@ -25,7 +25,9 @@ pub struct Cache<K, P> {
 /// Where a segment belongs among the held ones of its connection.
 struct Place {
     place: usize,
-    /// Whether it replaces the segment that is there: it begins lower, or it begins at the same number and is longer.
+    /// Whether it replaces the segment that is there: it begins lower, or it begins at the same number and is not shorter. A repeated segment
+    /// replaces its first copy: an acknowledgement of the first copy's timestamp would tell the sender that the round trip took all of the
+    /// failover, and that its timeout was a mistake (RFC 7323 §4, RFC 3522).
     replaces: bool,
 }
 
@@ -283,7 +285,11 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         let holds_all = self.store.config.policy == CachePolicy::All;
         let (place, there) = self.store.place_of(key, segment.seq);
         match there {
-            Some(held) if held.seq == segment.seq && reaches(held.end, segment.end()) => {
+            Some(held)
+                if held.seq == segment.seq
+                    && held.end != segment.end()
+                    && reaches(held.end, segment.end()) =>
+            {
                 self.store.counts.repeated += 1;
                 None
             }

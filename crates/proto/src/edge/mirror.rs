@@ -1,7 +1,7 @@
 //! The eBPF programs' knowledge of the cache: which sequence numbers of one flow it holds.
 //!
 //! The programs copy a packet only if it changes what the cache holds of its flow. So most packets of a failing string cost no copy. The
-//! cache must be roomy: if it refuses a packet for want of memory, the mirror does not know that, and a repetition is not copied.
+//! cache must be roomy: if it refuses a packet for want of memory, the mirror does not know that, and a shorter repetition is not copied.
 //!
 //! The mirror does not know the newest entering packet ([`SecondPacket::Newest`]). While a string is suspected, all entering packets are copied.
 
@@ -83,7 +83,8 @@ impl CacheMirror {
             return true;
         }
         if let Some(held) = self.held {
-            if held.seq == segment.seq && reaches(held.end, segment.end()) {
+            // The cache keeps the last copy of a repeated packet.
+            if held.seq == segment.seq && held.end != segment.end() && reaches(held.end, segment.end()) {
                 return changes;
             }
             if !reaches(held.seq, segment.seq) {

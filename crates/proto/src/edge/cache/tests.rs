@@ -156,10 +156,28 @@ fn a_connection_that_ends_is_forgotten() {
 fn a_syn_is_held_once_and_another_one_begins_anew() {
     let mut cache = cache(CachePolicy::Lowest);
     enter(&mut cache, &[syn(7), syn(7), syn(7)]);
-    assert_eq!((cache.counts().copied, cache.counts().repeated), (1, 2));
+    assert_eq!((cache.counts().copied, cache.counts().packets), (3, 1));
     enter(&mut cache, &[syn(3_000_000_000)]);
     assert_eq!(waiting(&cache), [3_000_000_000]);
     assert_eq!(cache.counts().packets, 1);
+}
+
+#[test]
+fn the_last_copy_of_a_repeated_packet_is_held() {
+    for policy in [CachePolicy::Lowest, CachePolicy::All] {
+        let mut cache: Cache<u32, u32> = Cache::new(CacheConfig { policy, ..ROOMY });
+        for copy in 1..=3 {
+            cache.on_entering(1, &data(1000), 140, true, || copy);
+        }
+        let shorter = EdgeSegment {
+            len: data(1000).len - 1,
+            ..data(1000)
+        };
+        cache.on_entering(1, &shorter, 139, false, || 4);
+        assert_eq!(cache.counts().repeated, 1);
+        let drained: Vec<u32> = cache.drain().map(|(.., copy)| copy).collect();
+        assert_eq!(drained, [3], "{policy:?}");
+    }
 }
 
 #[test]
