@@ -146,7 +146,6 @@ fn starts_that_fail_do_not_keep_a_full_log_closed() {
     });
 }
 
-/// The reader of the agent's stderr has died, for example the journal, so each write to the log fails.
 /// A pair whose second node starts again with another log, works, and ends when it is told to.
 fn log_to(test: &str, nodes: &str, log: Stdio, meanwhile: impl FnOnce()) {
     let Some(lan) = OperatorLan::new(test) else {
@@ -166,6 +165,7 @@ fn log_to(test: &str, nodes: &str, log: Stdio, meanwhile: impl FnOnce()) {
     assert!(status.success(), "{status}");
 }
 
+/// The reader of the agent's stderr has died, for example the journal, so each write to the log fails.
 #[test]
 fn an_agent_whose_log_has_lost_its_reader_goes_on() {
     let (reader, log) = io::pipe().unwrap();

@@ -75,7 +75,7 @@ pub struct CacheCounts {
     pub peak_memory: usize,
     /// Packets copied into the cache.
     pub copied: u64,
-    /// Packets of whose data the cache had more already.
+    /// Packets that repeat only the beginning of a held packet.
     pub repeated: u64,
     /// Packets that found no room.
     pub refused: u64,
