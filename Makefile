@@ -8,15 +8,8 @@
 #                 needs fewer packages than the other targets
 
 PREFIX ?= /usr/local
-# The profile of all that is built (Cargo.toml). The tests have their own.
-export PROFILE ?= release
-test: export PROFILE = checked
-test-long: export PROFILE = measured
-# Tests use features of libraries that the programs do not. To build the programs first would build half of the libraries twice.
-export BUILT ?= --bins
-test test-long: export BUILT = --bins --tests
-# Lints share build scripts and macros with a build in the same profile.
-LINT_PROFILE ?= dev
+# The profile of all that is built here (Cargo.toml). scripts/test builds in profiles of its own.
+PROFILE ?= release
 LAB = target/$(PROFILE)/steadfast-lab
 
 .PHONY: demo test test-long bench format lint build install deps deps-build
@@ -24,11 +17,10 @@ LAB = target/$(PROFILE)/steadfast-lab
 demo: deps build
 	@$(LAB) demo --out out/demo
 
-# scripts/test lints, beside the tests.
-test: deps format build
+test: deps format
 	@scripts/test quick
 
-test-long: deps format build
+test-long: deps format
 	@scripts/test long
 
 bench: deps build
@@ -45,12 +37,12 @@ format:
 	cargo fmt --all --check
 
 lint: deps-build format
-	cargo clippy --quiet --profile $(LINT_PROFILE) --workspace --all-targets -- -D warnings
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" \
-		cargo doc --quiet --profile $(LINT_PROFILE) --workspace --no-deps --document-private-items
+		cargo doc --quiet --workspace --no-deps --document-private-items
 
 build: deps-build
-	cargo build --profile $(PROFILE) --workspace $(BUILT)
+	cargo build --profile $(PROFILE) --workspace --bins
 
 deps:
 	@scripts/deps all
