@@ -8,8 +8,9 @@
 #                 needs fewer packages than the other targets
 
 PREFIX ?= /usr/local
-# The profile of all that is built here (Cargo.toml). scripts/test builds in profiles of its own.
+# The profile of all that is built (Cargo.toml), and what is built. scripts/test sets its own.
 PROFILE ?= release
+BUILT ?= --bins
 LAB = target/$(PROFILE)/steadfast-lab
 
 .PHONY: demo test test-long bench format lint build install deps deps-build
@@ -42,7 +43,7 @@ lint: deps-build format
 		cargo doc --quiet --workspace --no-deps --document-private-items
 
 build: deps-build
-	cargo build --profile $(PROFILE) --workspace --bins
+	cargo build --profile $(PROFILE) --workspace $(BUILT)
 
 deps:
 	@scripts/deps all
