@@ -762,7 +762,11 @@ fn bounds() -> SpeakingBounds {
         orders: 0,
         paths: 0,
         failures: 0,
-        epochs: if is_large() { 5 } else { 4 },
+        epochs: match wanted() {
+            (_, true) => 5,
+            (true, _) => 4,
+            _ => 3,
+        },
     }
 }
 
@@ -779,7 +783,7 @@ fn operated() -> SpeakingBounds {
 fn cut() -> SpeakingBounds {
     SpeakingBounds {
         ticks: if is_large() { 3 } else { 2 },
-        epochs: if wanted().0 { 4 } else { 3 },
+        epochs: bounds().epochs.min(4),
         paths: if is_large() { 2 } else { 1 },
         ..bounds()
     }
@@ -790,7 +794,7 @@ fn failed() -> SpeakingBounds {
     SpeakingBounds {
         ticks: if wanted().0 { 2 } else { 1 },
         failures: if wanted().0 { 2 } else { 1 },
-        epochs: if wanted().0 { 4 } else { 3 },
+        epochs: bounds().epochs.min(4),
         ..bounds()
     }
 }
@@ -800,7 +804,6 @@ fn crashed() -> SpeakingBounds {
     SpeakingBounds {
         ticks: if is_large() { 3 } else { 2 },
         crashes: 1,
-        epochs: if wanted().0 { bounds().epochs } else { 3 },
         ..bounds()
     }
 }
