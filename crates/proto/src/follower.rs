@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::Offset;
 use crate::restart::http::{BodyPosition, Feed, HttpResume, HttpResumer, Rules, Switched, Tracker, Volatile};
+use crate::restart::replay::{Repetition, ReplayTracker};
 use crate::restart::replica::{self, Comparison};
 use crate::spill::LogFull;
 
@@ -16,6 +17,8 @@ pub enum RestartPolicy {
     Http,
     /// A second application gets the same input. Its output is compared with the primary's, and dropped.
     Replica,
+    /// At a takeover an application gets the connection's input from its start. Its output is compared with the primary's, and dropped.
+    Replay,
 }
 
 /// How a replica follows a connection of policy `http` that speaks another protocol, or changes to one (`opaque`).
@@ -34,6 +37,8 @@ pub enum Follower {
     Http(Tracker, Option<Arc<Opaque>>),
     /// Policy `replica`.
     Replica(Box<Replica>),
+    /// Policy `replay`.
+    Replay(Box<ReplayTracker>),
     /// The connection can no longer be restarted; nothing is followed.
     GivenUp,
 }
@@ -55,6 +60,11 @@ pub enum Restart {
         input_from: Offset,
         /// How much the replica's output is ahead of the primary's, or behind it.
         resume: replica::ReplicaResume,
+    },
+    /// Feed a fresh application connection all of the in-log, and compare what it repeats.
+    Replay {
+        /// What it must repeat.
+        resume: Repetition,
     },
 }
 
@@ -180,6 +190,7 @@ impl Follower {
         match policy {
             RestartPolicy::Http => Self::Http(Tracker::new(rules), opaque),
             RestartPolicy::Replica => Self::Replica(Box::new(Replica::new(bound))),
+            RestartPolicy::Replay => Self::Replay(Box::default()),
         }
     }
 
@@ -192,7 +203,7 @@ impl Follower {
     pub fn tracker(&self) -> Option<&Tracker> {
         match self {
             Self::Http(tracker, _) => Some(tracker),
-            Self::Replica(_) | Self::GivenUp => None,
+            Self::Replica(_) | Self::Replay(_) | Self::GivenUp => None,
         }
     }
 
@@ -200,7 +211,7 @@ impl Follower {
     pub fn replica(&self) -> Option<&Replica> {
         match self {
             Self::Replica(replica) => Some(replica),
-            Self::Http(..) | Self::GivenUp => None,
+            Self::Http(..) | Self::Replay(_) | Self::GivenUp => None,
         }
     }
 
@@ -208,7 +219,7 @@ impl Follower {
     pub fn replica_mut(&mut self) -> Option<&mut Replica> {
         match self {
             Self::Replica(replica) => Some(replica),
-            Self::Http(..) | Self::GivenUp => None,
+            Self::Http(..) | Self::Replay(_) | Self::GivenUp => None,
         }
     }
 
@@ -236,6 +247,7 @@ impl Follower {
                 self.switch(bytes);
             }
             Self::Replica(replica) => replica.comparison.on_primary(bytes),
+            Self::Replay(tracker) => tracker.on_output(bytes),
             Self::GivenUp => {}
         }
     }
@@ -263,6 +275,7 @@ impl Follower {
         match self {
             Self::Http(tracker, _) => tracker.on_output_end(),
             Self::Replica(replica) => replica.comparison.on_primary_end(),
+            Self::Replay(tracker) => tracker.on_output_end(),
             Self::GivenUp => {}
         }
     }
@@ -271,7 +284,7 @@ impl Follower {
     /// `acknowledged`.
     pub fn behind(&self, acknowledged: Offset) -> u64 {
         match self {
-            Self::Http(..) | Self::GivenUp => 0, // follows everything at once, or nothing
+            Self::Http(..) | Self::Replay(_) | Self::GivenUp => 0, // follows everything at once, or nothing
             Self::Replica(replica) => {
                 let unsaid = replica.comparison.surplus() - replica.comparison.replica_surplus();
                 acknowledged.since(replica.fed.min(acknowledged)) + unsaid as u64
@@ -285,7 +298,7 @@ impl Follower {
         match self {
             Self::Http(tracker, _) => tracker.memory(),
             Self::Replica(replica) => replica.comparison.memory(),
-            Self::GivenUp => 0,
+            Self::Replay(_) | Self::GivenUp => 0,
         }
     }
 
@@ -299,6 +312,7 @@ impl Follower {
         match self {
             Self::Http(tracker, _) => tracker.restart_input(),
             Self::Replica(replica) => replica.fed,
+            Self::Replay(_) => Offset::ZERO,
             Self::GivenUp => frontier,
         }
     }
@@ -308,7 +322,7 @@ impl Follower {
         match self {
             Self::Http(tracker, _) => tracker.drains(),
             Self::Replica(replica) => !replica.comparison.has_failed(),
-            Self::GivenUp => false,
+            Self::Replay(_) | Self::GivenUp => false,
         }
     }
 
@@ -317,7 +331,7 @@ impl Follower {
     pub fn shed(&mut self, full: LogFull) -> bool {
         match self {
             Self::Http(tracker, _) => tracker.shed(full),
-            Self::Replica(_) | Self::GivenUp => false,
+            Self::Replica(_) | Self::Replay(_) | Self::GivenUp => false,
         }
     }
 
@@ -329,6 +343,7 @@ impl Follower {
         match self {
             Self::Http(tracker, _) => tracker.protection().map_err(|reason| reason.to_string()),
             Self::Replica(replica) => replica.protection(),
+            Self::Replay(_) => Ok(()),
             Self::GivenUp => Err("given up".into()),
         }
     }
@@ -369,6 +384,7 @@ impl Follower {
         match self {
             Self::Http(tracker, _) => tracker.resumes().map_err(|reason| reason.to_string()),
             Self::Replica(replica) => replica.protection(),
+            Self::Replay(_) => Ok(()),
             Self::GivenUp => Err("given up".into()),
         }
     }
@@ -392,6 +408,9 @@ impl Follower {
                     resume,
                 })
             }
+            Self::Replay(tracker) => Ok(Restart::Replay {
+                resume: tracker.repetition(),
+            }),
             Self::GivenUp => Err("given up".into()),
         }
     }

@@ -337,14 +337,15 @@ pub(super) fn interface(value: &DeValue<'_>) -> Result<String, String> {
     text(INTERFACE, |name| fits(name).then(|| name.to_owned()))(value)
 }
 
-const POLICIES: &str = "\"http\" or \"replica\"";
+const POLICIES: &str = "\"http\", \"replica\" or \"replay\"";
 
 fn policy(value: &DeValue<'_>) -> Result<PolicySetting, String> {
     match value.as_str() {
         Some("http") => Ok(PolicySetting::Http),
         Some("replica") => Ok(PolicySetting::Replica),
-        Some(later @ ("replay" | "snapshot")) => Err(format!(
-            "the policy {later:?} is not available yet; allowed: {POLICIES}"
+        Some("replay") => Ok(PolicySetting::Replay),
+        Some("snapshot") => Err(format!(
+            "the policy \"snapshot\" is not available yet; allowed: {POLICIES}"
         )),
         _ => text(POLICIES, |_| None)(value),
     }

@@ -243,6 +243,8 @@ pub enum PolicySetting {
     Http,
     /// The application runs on both nodes and is deterministic per connection (FT-TCP's hot backup).
     Replica,
+    /// The survivor's application gets each connection's input from its start, and is deterministic per connection (FT-TCP's cold backup).
+    Replay,
 }
 
 /// The part of a cut reply for which the survivor's application is asked (`cut_replies`).
@@ -326,6 +328,7 @@ impl fmt::Display for PolicySetting {
         f.pad(match self {
             Self::Http => "http",
             Self::Replica => "replica",
+            Self::Replay => "replay",
         })
     }
 }

@@ -439,7 +439,7 @@ port = 1
         "16: service[0].interface: is missing; allowed: the name of a network interface, 1 to 15 characters, not lo",
         "16: service[0].port: is missing; allowed: an integer from 1 to 65535",
         "16: service[0].primary: is missing; allowed: the name of this node or of its peer",
-        r#"18: service[0].policy: is "best"; allowed: "http" or "replica""#,
+        r#"18: service[0].policy: is "best"; allowed: "http", "replica" or "replay""#,
         "20: statistics: unknown key; allowed here: assume, node, peer, witness, fence, detector, log, metrics, service",
     ];
     assert_eq!(wrong(text), expected.map(|line| format!("steadfast.toml:{line}")));
@@ -547,7 +547,7 @@ fn a_table_of_the_wrong_type_is_named() {
 fn policies_and_commit_modes_of_the_design_that_are_not_there_are_refused_by_name() {
     assert_one(
         &with("policy", r#"policy = "snapshot""#),
-        r#"13: service[0].policy: the policy "snapshot" is not available yet; allowed: "http" or "replica""#,
+        r#"13: service[0].policy: the policy "snapshot" is not available yet; allowed: "http", "replica" or "replay""#,
     );
     for mode in ["pr", "immediate"] {
         assert_one(

@@ -90,6 +90,7 @@ fn service(
         policy: match table.policy {
             proto::follower::RestartPolicy::Http => PolicySetting::Http,
             proto::follower::RestartPolicy::Replica => PolicySetting::Replica,
+            proto::follower::RestartPolicy::Replay => PolicySetting::Replay,
         },
         role: role_of(state, node.config().services[usize::from(index)].is_primary),
         mode: match simplex {

@@ -255,6 +255,7 @@ pub(super) fn node_config(
                 policy: match service.policy {
                     PolicySetting::Http => proto::follower::RestartPolicy::Http,
                     PolicySetting::Replica => proto::follower::RestartPolicy::Replica,
+                    PolicySetting::Replay => proto::follower::RestartPolicy::Replay,
                 },
                 rules: Rules {
                     reexecute: service.reexecute,

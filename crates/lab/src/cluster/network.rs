@@ -13,7 +13,7 @@ use linux::netns::{InterfaceControl, Netns};
 
 use crate::net::address::{CLIENT, InterfaceAddresses, PREFIX_V4, ROUTER_WAN};
 use crate::net::switch::bridge_commands;
-use crate::net::{INTERFACE, batch, set_up_host, set_up_router};
+use crate::net::{CableEnd, INTERFACE, batch, cable, set_up_host, set_up_router};
 use crate::teardown::{Resource, Teardown};
 
 /// All namespaces, and the nodes' cables.
@@ -192,10 +192,8 @@ fn connect(
     other: &Netns,
     port: &str,
 ) -> Result<()> {
-    let (near, far, mac) = (host.name(), other.name(), endpoint.mac_text());
-    let cable = format!(
-        "link add name {interface} address {mac} netns {near} type veth peer name {port} netns {far}"
-    );
+    let near = CableEnd::new(host.name(), interface).with_mac(endpoint);
+    let cable = cable(&near, &CableEnd::new(other.name(), port));
     Ok(batch(None, &[cable])?)
 }
 

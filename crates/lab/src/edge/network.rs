@@ -33,7 +33,7 @@ use super::address::{
 use crate::emulator::{Carried, Emulator};
 use crate::net::congestion;
 use crate::net::switch::bridge_commands;
-use crate::net::{INTERFACE, batch, batch_ipv6, set_up_host, set_up_router};
+use crate::net::{self, CableEnd, INTERFACE, batch, batch_ipv6, set_up_host, set_up_router};
 use crate::teardown::{Resource, Teardown};
 
 /// Interfaces of a node and of an emulator's namespace: towards the clients, towards the servers.
@@ -459,8 +459,10 @@ pub fn string_port(index: usize) -> String {
 }
 
 fn cable((near, near_port): (&Netns, &str), (far, far_port): (&Netns, &str)) -> String {
-    let (near, far) = (near.name(), far.name());
-    format!("link add name {near_port} netns {near} type veth peer name {far_port} netns {far}")
+    net::cable(
+        &CableEnd::new(near.name(), near_port),
+        &CableEnd::new(far.name(), far_port),
+    )
 }
 
 fn on(host: &Netns, commands: Vec<String>) -> Result<()> {

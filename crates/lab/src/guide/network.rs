@@ -5,7 +5,7 @@ use linux::netns::{InterfaceControl, Netns};
 
 use super::scene::{EDGE, GuideScene, PAIR, TUNNEL};
 use crate::net::switch::{Cables, bridge_commands};
-use crate::net::{Topology, TopologyOptions, batch, set_up_host};
+use crate::net::{self, CableEnd, Topology, TopologyOptions, batch, set_up_host};
 use crate::teardown::{Resource, Teardown};
 
 /// The network of a guide that is being played.
@@ -167,6 +167,8 @@ fn controls(boxes: &[Netns]) -> Result<Vec<GuideCable>> {
 }
 
 fn cable((near, near_port): (&Netns, &str), (far, far_port): (&Netns, &str)) -> String {
-    let (near, far) = (near.name(), far.name());
-    format!("link add name {near_port} netns {near} type veth peer name {far_port} netns {far}")
+    net::cable(
+        &CableEnd::new(near.name(), near_port),
+        &CableEnd::new(far.name(), far_port),
+    )
 }

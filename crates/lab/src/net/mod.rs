@@ -9,6 +9,7 @@
 //! if there is one, is another bridge in that namespace ([`switch`]).
 
 pub mod address;
+mod cable;
 pub mod congestion;
 pub mod hold;
 mod ip;
@@ -18,6 +19,7 @@ mod options;
 pub mod switch;
 mod topology;
 
+pub use self::cable::{CableEnd, cable};
 pub use self::ip::{batch, batch_ipv6};
 pub use self::kernel::{set_up_host, set_up_router};
 pub use self::names::{

@@ -5,6 +5,7 @@ use linux::netns::{InterfaceControl, Netns};
 use super::address::{
     CLIENT, InterfaceAddresses, NODES, PREFIX_V4, PREFIX_V6, ROUTER_LAN, ROUTER_WAN, SECOND,
 };
+use super::cable::{CableEnd, cable};
 use super::congestion::{self, CUBIC};
 use super::ip::batch;
 use super::kernel::{NetError, set_up_host, set_up_kernel, set_up_router};
@@ -144,13 +145,11 @@ impl Topology {
     ) -> Result<Netns, NetError> {
         let name = namespace(run, role);
         teardown.will_create(&Resource::Namespace(name.clone()))?;
-        let mac = endpoint.mac_text();
         let switch = self.switch.name();
+        let host_end = CableEnd::new(&name, INTERFACE).with_mac(endpoint);
         let commands = [
             format!("netns add {name}"),
-            format!(
-                "link add name {INTERFACE} address {mac} netns {name} type veth peer name {role} netns {switch}"
-            ),
+            cable(&host_end, &CableEnd::new(switch, role)),
         ];
         batch(None, &commands)?;
         let host = Netns::open(&name)?;
@@ -205,13 +204,20 @@ impl NamespaceNames {
             .map(String::as_str)
     }
 
+    fn at_switch<'a>(&'a self, port: &'a str) -> CableEnd<'a> {
+        CableEnd::new(&self.switch, port)
+    }
+
     /// The commands that create every cable with each end in its namespace.
     fn cables(&self) -> Vec<String> {
-        let end = |namespace: &str, interface: &str, mac: Option<&InterfaceAddresses>| {
-            let address = mac.map_or_else(String::new, |at| format!(" address {}", at.mac_text()));
-            format!("name {interface}{address} netns {namespace}")
-        };
-        let cable = |near: String, far: String| format!("link add {near} type veth peer {far}");
+        fn end<'a>(namespace: &'a str, port: &'a str, mac: Option<&InterfaceAddresses>) -> CableEnd<'a> {
+            let end = CableEnd::new(namespace, port);
+            match mac {
+                Some(endpoint) => end.with_mac(endpoint),
+                None => end,
+            }
+        }
+        let cable = |near: CableEnd, far: CableEnd| cable(&near, &far);
         let client = end(&self.client, INTERFACE, Some(&CLIENT));
         let router_wan = end(&self.router, "wan", Some(&ROUTER_WAN));
         let mut cables = match &self.wan {
@@ -222,18 +228,17 @@ impl NamespaceNames {
             ],
         };
         let router_lan = end(&self.router, ROUTER_LAN_INTERFACE, Some(&ROUTER_LAN));
-        let at_switch = |port: &str| end(&self.switch, port, None);
-        cables.push(cable(router_lan, at_switch(switch::ROUTER)));
+        cables.push(cable(router_lan, self.at_switch(switch::ROUTER)));
         for (index, namespace) in self.nodes.iter().enumerate() {
             let node = end(namespace, INTERFACE, Some(&NODES[index]));
-            cables.push(cable(node, at_switch(switch::port_of(index, self.plan))));
+            cables.push(cable(node, self.at_switch(switch::port_of(index, self.plan))));
             if self.plan.own_switches {
                 let [near, far] = switch::uplink(index);
-                cables.push(cable(at_switch(near), at_switch(far)));
+                cables.push(cable(self.at_switch(near), self.at_switch(far)));
             }
             if self.plan.second_network {
                 let node = end(namespace, SECOND_INTERFACE, Some(&SECOND[index]));
-                cables.push(cable(node, at_switch(switch::SECOND_PORTS[index])));
+                cables.push(cable(node, self.at_switch(switch::SECOND_PORTS[index])));
             }
         }
         cables

@@ -63,14 +63,14 @@ impl Default for LanOptions {
 /// One run on the pair.
 #[derive(Clone, Debug, Args)]
 pub struct PairOptions {
-    /// Restart policy of the service: http (nginx, which works on the survivor once the primary is dead) or replica
-    /// (redis, which works on both nodes).
+    /// Restart policy of the service: http (nginx, which works on the survivor once the primary is dead), replica
+    /// (redis, which works on both nodes) or replay (redis, which gets all input on the survivor).
     #[arg(long, value_enum, default_value_t)]
     pub policy: PolicyOption,
     /// Work of the connections while the fault hits.
     #[arg(long, value_enum, default_value_t)]
     pub workload: WorkloadOption,
-    /// The server; default: nginx for http, redis for replica.
+    /// The server; default: nginx for http, redis for the others.
     #[arg(long, value_enum)]
     pub server: Option<ServerSoftware>,
     /// The fault to inject.
@@ -197,7 +197,7 @@ impl PairOptions {
     pub fn application(&self) -> ServerSoftware {
         self.server.unwrap_or(match self.policy {
             PolicyOption::Http => ServerSoftware::Nginx,
-            PolicyOption::Replica => ServerSoftware::Redis,
+            PolicyOption::Replica | PolicyOption::Replay => ServerSoftware::Redis,
         })
     }
 
@@ -212,7 +212,7 @@ impl PairOptions {
             return wrong("--workload post needs nginx, which stores what it is sent");
         }
         if (self.policy == PolicyOption::Http) != (self.application().protocol() == Protocol::Http) {
-            return wrong("--server: policy http needs an HTTP server, policy replica needs redis");
+            return wrong("--server: policy http needs an HTTP server, the others need redis");
         }
         let target = self.fault.target(self.node, 0)?;
         let sequel = self.sequel(target);
@@ -236,7 +236,7 @@ impl PairOptions {
         if self.rounds.is_some() {
             self.check_rounds()?;
         }
-        if self.without_state_sync && (self.rounds.is_none() || self.policy == PolicyOption::Http) {
+        if self.without_state_sync && (self.rounds.is_none() || self.policy != PolicyOption::Replica) {
             return wrong("--without-state-sync needs --rounds and --policy replica");
         }
         Ok(())
@@ -261,8 +261,8 @@ impl PairOptions {
             (PolicyOption::Http, WorkloadOption::Upload) => {
                 Some("not applicable: what is written to an HTTP server is a request; see --workload post")
             }
-            (PolicyOption::Replica, WorkloadOption::Post) => {
-                Some("not applicable: the replica's server speaks no HTTP; see --workload upload")
+            (PolicyOption::Replica | PolicyOption::Replay, WorkloadOption::Post) => {
+                Some("not applicable: the server speaks no HTTP; see --workload upload")
             }
             _ => self.fault.exception(self.application()),
         }
@@ -281,11 +281,12 @@ impl PairOptions {
         let goes_on = match self.policy {
             PolicyOption::Http => matches!(self.workload, WorkloadOption::Request | WorkloadOption::Download),
             PolicyOption::Replica => self.workload == WorkloadOption::Request,
+            PolicyOption::Replay => false,
         };
         if !goes_on {
             return wrong(
-                "--rounds needs --workload request, or download with --policy http: a connection is protected again at its next \
-                 request, or when it is opened anew",
+                "--rounds needs --workload request with --policy http or replica, or download with --policy http: a connection is \
+                 protected again at its next request, or when it is opened anew",
             );
         }
         if self.busy() < self.connections {
@@ -316,6 +317,7 @@ pub enum PolicyOption {
     #[default]
     Http,
     Replica,
+    Replay,
 }
 
 impl PolicyOption {
@@ -324,6 +326,7 @@ impl PolicyOption {
         match self {
             Self::Http => "http",
             Self::Replica => "replica",
+            Self::Replay => "replay",
         }
     }
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use linux::netns::Netns;
 
-use crate::net::batch;
+use crate::net::{CableEnd, batch, cable};
 use crate::teardown::{Resource, Teardown};
 
 /// Rules of nftables that lose what arrives by the first cable, without an error at either end.
@@ -30,8 +30,10 @@ impl PathsNetwork {
         }
         let [near, far] = &names;
         let add = names.iter().map(|name| format!("netns add {name}"));
-        let cables = (0..2)
-            .map(|path| format!("link add p{path} netns {near} type veth peer name p{path} netns {far}"));
+        let cables = (0..2).map(|path| {
+            let port = format!("p{path}");
+            cable(&CableEnd::new(near, &port), &CableEnd::new(far, &port))
+        });
         batch(None, &add.chain(cables).collect::<Vec<_>>())?;
         for (name, last) in [(near, 1), (far, 2)] {
             let mut lines = vec!["link set lo up".to_owned()];

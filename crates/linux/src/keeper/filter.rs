@@ -1,6 +1,6 @@
 //! Compares an application's repeated output with the logged output, until all further output is new.
 
-use proto::restart::{http, replica};
+use proto::restart::{http, replay, replica};
 
 use super::status::ConnectionEnding;
 
@@ -11,6 +11,7 @@ pub(super) struct RelayAbort(pub ConnectionEnding, pub String);
 pub(super) enum OutputFilter {
     Http(Box<http::HttpResumer>),
     Replica(replica::ReplicaResumer),
+    Replay(Box<replay::RepetitionFilter>),
     /// Nothing is left to be compared.
     Transparent,
 }
@@ -21,6 +22,7 @@ impl OutputFilter {
         let is_over = match self {
             Self::Http(resumer) => resumer.is_over(),
             Self::Replica(resumer) => resumer.is_transparent(),
+            Self::Replay(filter) => filter.is_transparent(),
             Self::Transparent => true,
         };
         if is_over {
@@ -32,7 +34,7 @@ impl OutputFilter {
     pub fn on_input(&mut self, bytes: &[u8]) -> usize {
         match self {
             Self::Http(resumer) => resumer.on_input(bytes),
-            Self::Replica(_) | Self::Transparent => bytes.len(),
+            Self::Replica(_) | Self::Replay(_) | Self::Transparent => bytes.len(),
         }
     }
 
@@ -41,6 +43,7 @@ impl OutputFilter {
         match self {
             Self::Http(resumer) => resumer.awaits_reply(),
             Self::Replica(resumer) => !resumer.is_transparent(),
+            Self::Replay(filter) => !filter.is_transparent(),
             Self::Transparent => false,
         }
     }
@@ -49,6 +52,7 @@ impl OutputFilter {
         match self {
             Self::Http(resumer) => resumer.is_transparent(),
             Self::Replica(resumer) => resumer.is_transparent(),
+            Self::Replay(filter) => filter.is_transparent(),
             Self::Transparent => true,
         }
     }
@@ -57,7 +61,7 @@ impl OutputFilter {
     pub const fn is_finished(&self) -> bool {
         match self {
             Self::Http(resumer) => resumer.is_finished(),
-            Self::Replica(_) | Self::Transparent => false,
+            Self::Replica(_) | Self::Replay(_) | Self::Transparent => false,
         }
     }
 
@@ -65,6 +69,7 @@ impl OutputFilter {
         match self {
             Self::Http(resumer) => resumer.on_application(bytes, to_client).map_err(mismatch),
             Self::Replica(resumer) => resumer.on_application(bytes, to_client).map_err(mismatch),
+            Self::Replay(filter) => filter.on_application(bytes, to_client).map_err(mismatch),
             Self::Transparent => {
                 to_client.extend_from_slice(bytes);
                 Ok(())
@@ -76,6 +81,7 @@ impl OutputFilter {
         match self {
             Self::Http(resumer) => resumer.on_application_end(to_client).map_err(mismatch),
             Self::Replica(resumer) => resumer.on_application_end().map_err(mismatch),
+            Self::Replay(filter) => filter.on_application_end().map_err(mismatch),
             Self::Transparent => Ok(()),
         }
     }
@@ -84,7 +90,7 @@ impl OutputFilter {
     pub fn on_application_lost(&mut self, why: http::RequestRefusal, to_client: &mut Vec<u8>) -> bool {
         match self {
             Self::Http(resumer) => resumer.on_application_lost(why, to_client),
-            Self::Replica(_) | Self::Transparent => false,
+            Self::Replica(_) | Self::Replay(_) | Self::Transparent => false,
         }
     }
 }

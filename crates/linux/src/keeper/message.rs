@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use proto::connection::OutputEnd;
-use proto::restart::{http, replica};
+use proto::restart::{http, replay, replica};
 use serde::{Deserialize, Serialize};
 
 use super::status::KeeperStatus;
@@ -52,6 +52,11 @@ pub enum AdoptionPlan {
         /// Whether the replica's or the primary's output is ahead, and by which bytes.
         resume: replica::ReplicaResume,
     },
+    /// A fresh application connection gets all logged input, then what the client sends.
+    Replay {
+        /// The output that it must repeat.
+        resume: replay::Repetition,
+    },
     /// Nothing is to be relayed any more: the output ends, and what the client still sends is dropped.
     Silent,
 }
@@ -61,7 +66,7 @@ impl AdoptionPlan {
     pub(super) const fn takes_input(&self) -> bool {
         match self {
             Self::Http { resume, .. } => resume.takes_input(),
-            Self::Replica { .. } => true,
+            Self::Replica { .. } | Self::Replay { .. } => true,
             Self::Silent => false,
         }
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use proto::connection::OutputEnd;
-use proto::restart::{http, replica};
+use proto::restart::{http, replay, replica};
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -143,15 +143,17 @@ impl Relay {
         if filter.is_finished() {
             return Box::pin(self.say_last(&filter, first)).await;
         }
+        // An application that gets the connection from its start may speak first.
+        let begins = matches!(self.kept.adoption.plan, AdoptionPlan::Replay { .. });
         let application = match self.replica.take() {
             Some(replica) => replica,
-            None if self.input.is_empty() && filter.awaits_reply() => {
+            None if self.input.is_empty() && filter.awaits_reply() && !begins => {
                 return Err(RelayAbort(
                     ConnectionEnding::Failed,
                     "the unanswered request is not in the log".into(),
                 ));
             }
-            None if !self.wait_for_input().await? => return Box::pin(self.drain()).await,
+            None if !begins && !self.wait_for_input().await? => return Box::pin(self.drain()).await,
             None => match Box::pin(self.connect()).await {
                 Ok(application) => application,
                 Err(_) if filter.on_application_lost(http::RequestRefusal::Unreachable, &mut first) => {
@@ -194,6 +196,10 @@ impl Relay {
             AdoptionPlan::Replica { resume } => {
                 let (resumer, first) = replica::ReplicaResumer::new(resume.clone());
                 Some((OutputFilter::Replica(resumer), first))
+            }
+            AdoptionPlan::Replay { resume } => {
+                let filter = replay::RepetitionFilter::new(resume.clone());
+                Some((OutputFilter::Replay(Box::new(filter)), Vec::new()))
             }
         }
     }

@@ -64,6 +64,9 @@ impl std::fmt::Display for UnprotectedCause {
             Self::Older(RestartPolicy::Replica) => {
                 write!(f, "older than the wire; replicas begin with their connections")
             }
+            Self::Older(RestartPolicy::Replay) => {
+                write!(f, "older than the wire, which lacks its first bytes")
+            }
             Self::Silent(RestartPolicy::Http) => write!(
                 f,
                 "older than the wire, and silent; protected once its next request is answered"
@@ -72,6 +75,9 @@ impl std::fmt::Display for UnprotectedCause {
                 f,
                 "older than the wire, and silent; replicas begin with their connections"
             ),
+            Self::Silent(RestartPolicy::Replay) => {
+                write!(f, "older than the wire, which lacks its first bytes, and silent")
+            }
             Self::NotSynced => write!(
                 f,
                 "opened before the replica had the primary's state (state_sync)"

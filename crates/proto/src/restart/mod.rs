@@ -8,6 +8,9 @@
 //! |---|---|---|
 //! | [`http`] | the first request whose reply is not complete | header lines, body length and hash |
 //! | [`replica`] | moves with every byte: a second application runs on the backup | the bytes themselves |
+//! | [`replay`] | stays at the connection's start | length and hash |
 
+mod digest;
 pub mod http;
+pub mod replay;
 pub mod replica;

@@ -236,7 +236,7 @@ impl SimPairConfig {
                 let ledger = Rc::clone(ledger);
                 Rc::new(move |_| Box::new(http::HttpServer::new(manner, Rc::clone(&ledger))))
             }
-            RestartPolicy::Replica => {
+            RestartPolicy::Replica | RestartPolicy::Replay => {
                 let think = self.think * u32::try_from(node).expect("small") / 2;
                 Rc::new(move |_| -> Box<dyn SimApplication> { Box::new(echo::EchoServer::new(think)) })
             }

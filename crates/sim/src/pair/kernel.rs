@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use agent::{Kernel, LogReader, MessageToPeer, SyncRun, Written};
-use proto::Instant;
 use proto::action::{Gate, OperatorReport, ServiceIndex};
 use proto::connection::{Cap, Connection, Endpoint as Known, OutputEnd};
 use proto::follower::Restart;
@@ -15,6 +14,7 @@ use proto::spill::{LogPart, gather};
 use proto::standing::ArbiterVerdict;
 use proto::table::ConnectionId;
 use proto::takeover::HandedOver;
+use proto::{Instant, Offset};
 
 use super::arbiter::{EpochRequest, TimedAnswer};
 use super::defect::Defect;
@@ -529,6 +529,11 @@ fn adoption(
             let replica = replica.ok_or("there is no replica")?;
             let input = log.parts((*input_from).min(frontier)..frontier).collect();
             (RelayPlan::Replica(resume.clone(), replica.application), input)
+        }
+        // An application that starts anew reads on even if its output is complete.
+        Ok(Restart::Replay { resume }) => {
+            let input = log.parts(Offset::ZERO..frontier).collect();
+            (RelayPlan::Replay(resume.clone()), input)
         }
         _ if endpoint.output != OutputEnd::Open => (RelayPlan::Silent, Vec::new()),
         Ok(Restart::Http { feed, resume }) => (RelayPlan::Http(resume.clone()), feed.logged(log, frontier)),

@@ -9,7 +9,7 @@
 
 use proto::Instant;
 use proto::connection::OutputEnd;
-use proto::restart::{http, replica};
+use proto::restart::{http, replay, replica};
 
 use super::application::SimApplication;
 use crate::host::App;
@@ -19,6 +19,8 @@ use crate::tcp::{EndpointState, TcpEndpoint};
 pub(super) enum RelayPlan {
     /// A fresh program gets the logged input from the restart point on, then what the client sends.
     Http(http::HttpResume),
+    /// A fresh program gets all logged input, then what the client sends. It repeats this output.
+    Replay(replay::Repetition),
     /// The replica continues. It gets the logged input that it has not been fed, then what the client sends.
     Replica(replica::ReplicaResume, Box<dyn SimApplication>),
     /// Nothing more is relayed.
@@ -76,6 +78,7 @@ enum RelayPhase {
 enum RelayFilter {
     Http(Box<http::HttpResumer>),
     Replica(replica::ReplicaResumer),
+    Replay(Box<replay::RepetitionFilter>),
 }
 
 impl SimRelay {
@@ -84,6 +87,7 @@ impl SimRelay {
         adoption: RelayAdoption,
         start: impl FnOnce() -> Box<dyn SimApplication> + 'static,
     ) -> Self {
+        let mut start: Box<dyn FnOnce() -> Box<dyn SimApplication>> = Box::new(start);
         let RelayAdoption {
             plan,
             input,
@@ -109,9 +113,14 @@ impl SimRelay {
                 outgoing = first;
                 RelayPhase::Relaying(RelayFilter::Replica(resumer), application)
             }
+            RelayPlan::Replay(resume) => {
+                let filter = RelayFilter::Replay(Box::new(replay::RepetitionFilter::new(resume)));
+                let start = std::mem::replace(&mut start, started());
+                RelayPhase::Relaying(filter, start())
+            }
         };
         Self {
-            start: Box::new(start),
+            start,
             phase,
             input,
             takes_input,
@@ -172,7 +181,7 @@ impl SimRelay {
         }
         let has_input = !self.input.is_empty() || !self.input_ended && endpoint.readable() > 0;
         if has_input {
-            let start = std::mem::replace(&mut self.start, Box::new(|| unreachable!("started once")));
+            let start = std::mem::replace(&mut self.start, started());
             if let RelayPhase::Idle(filter) = std::mem::replace(&mut self.phase, RelayPhase::Draining) {
                 self.phase = RelayPhase::Relaying(filter, start());
             }
@@ -261,6 +270,11 @@ impl SimRelay {
     }
 }
 
+/// In the place of a program's start, once it has started.
+fn started() -> Box<dyn FnOnce() -> Box<dyn SimApplication>> {
+    Box::new(|| unreachable!("started once"))
+}
+
 /// Most bytes that are read from the application at once.
 const READ_SIZE: usize = 16 * 1024;
 
@@ -269,13 +283,14 @@ impl RelayFilter {
         match self {
             Self::Http(resumer) => resumer.is_transparent(),
             Self::Replica(resumer) => resumer.is_transparent(),
+            Self::Replay(filter) => filter.is_transparent(),
         }
     }
 
     fn is_finished(&self) -> bool {
         match self {
             Self::Http(resumer) => resumer.is_finished(),
-            Self::Replica(_) => false,
+            Self::Replica(_) | Self::Replay(_) => false,
         }
     }
 
@@ -287,6 +302,9 @@ impl RelayFilter {
             Self::Replica(resumer) => resumer
                 .on_application(bytes, to_client)
                 .map_err(|error| error.to_string()),
+            Self::Replay(filter) => filter
+                .on_application(bytes, to_client)
+                .map_err(|error| error.to_string()),
         }
     }
 
@@ -296,6 +314,7 @@ impl RelayFilter {
                 .on_application_end(to_client)
                 .map_err(|error| error.to_string()),
             Self::Replica(resumer) => resumer.on_application_end().map_err(|error| error.to_string()),
+            Self::Replay(filter) => filter.on_application_end().map_err(|error| error.to_string()),
         }
     }
 }

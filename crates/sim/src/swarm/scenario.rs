@@ -196,7 +196,7 @@ impl Scenario {
         scenario.opaque = scenario.policy == RestartPolicy::Replica && draw.chance(0.4);
         scenario.draw_paths(&mut draw);
         scenario.draw_fence();
-        scenario.draw_state_sync();
+        scenario.draw_servers();
         if let Some(story) = story::of(seed) {
             scenario.faults = story.faults;
             if let Some(bytes_max) = story.bytes_max {
@@ -221,15 +221,21 @@ impl Scenario {
         }
     }
 
-    /// In half of the runs with replicas, the server's state is copied. A separate seed keeps all other runs as they were.
-    fn draw_state_sync(&mut self) {
+    /// In half of the runs with replicas, the server's state is copied. In half of the others, applications get their input at the takeover
+    /// instead. A separate seed keeps all other runs as they were.
+    fn draw_servers(&mut self) {
         let mut draw = Draw::new(self.seed ^ 0x5e4e_57a7_e5ee_d000);
-        if self.policy == RestartPolicy::Replica && !self.opaque && draw.chance(0.5) {
+        if self.policy != RestartPolicy::Replica || self.opaque {
+            return;
+        }
+        if draw.chance(0.5) {
             self.state_sync = Some(SimStateSync {
                 hold_us: draw.pick(&[30_000, 100_000, 300_000]),
                 prepare_us: draw.pick(&[1_000, 10_000, 100_000]),
                 failures: draw.pick(&[0, 0, 0, 1, 2]),
             });
+        } else if draw.chance(0.5) {
+            self.policy = RestartPolicy::Replay;
         }
     }
 

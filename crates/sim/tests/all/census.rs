@@ -38,7 +38,7 @@ fn talk(policy: RestartPolicy, connection: usize) -> SimClient {
             });
             SimClient::Http(http::HttpClient::new(planned.into(), false, None))
         }
-        RestartPolicy::Replica => {
+        RestartPolicy::Replica | RestartPolicy::Replay => {
             let message = |after| {
                 let message = echo::EchoMessage {
                     upload: 10,

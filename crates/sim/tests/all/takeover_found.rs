@@ -70,7 +70,7 @@ fn what_was_lost_with_the_primary_is_said_again_at_once() {
         let mut scene = SimPair::new(&SimPairConfig::quiet(2, policy));
         let talk = match policy {
             RestartPolicy::Http => get(9_000),
-            RestartPolicy::Replica => messages(&[(10, 9_000, Duration::ZERO)], false),
+            RestartPolicy::Replica | RestartPolicy::Replay => messages(&[(10, 9_000, Duration::ZERO)], false),
         };
         scene.connect(at(100 * MS), talk);
         let path = scene.path;
@@ -114,7 +114,9 @@ fn half_open(policy: RestartPolicy, heard: Instant) -> SimPair {
     let mut scene = SimPair::new(&SimPairConfig::quiet(4, policy));
     let talk = match policy {
         RestartPolicy::Http => get(10_000),
-        RestartPolicy::Replica => messages(&[(10_000, 10_000, Duration::ZERO)], false),
+        RestartPolicy::Replica | RestartPolicy::Replay => {
+            messages(&[(10_000, 10_000, Duration::ZERO)], false)
+        }
     };
     scene.connect(at(100 * MS), talk);
     scene.cut(scene.path, at(106 * MS), heard);

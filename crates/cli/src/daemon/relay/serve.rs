@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use linux::keeper::{self, Adoption, AdoptionPlan, LoggedInput};
-use proto::Instant;
 use proto::action::ServiceIndex;
 use proto::connection::{Connection, Endpoint, OutputEnd};
 use proto::follower::Restart;
 use proto::restart::http::Volatile;
+use proto::{Instant, Offset};
 
 use crate::keepers::Keepers;
 
@@ -188,6 +188,12 @@ impl RelayThread {
                 let input = log.parts((*input_from).min(frontier)..frontier).collect();
                 let resume = resume.clone();
                 (AdoptionPlan::Replica { resume }, input)
+            }
+            // Nor does an application that starts anew stop reading then.
+            Ok(Restart::Replay { resume }) => {
+                let input = log.parts(Offset::ZERO..frontier).collect();
+                let resume = resume.clone();
+                (AdoptionPlan::Replay { resume }, input)
             }
             _ if endpoint.output != OutputEnd::Open => (AdoptionPlan::Silent, LoggedInput::default()),
             Ok(Restart::Http { feed, resume }) => (

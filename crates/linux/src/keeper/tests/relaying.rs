@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, unshare};
 use proto::connection::OutputEnd;
+use proto::restart::replay::ReplayTracker;
 use proto::restart::replica::ReplicaResume;
 use proto::spill::{Depot, InFile, LogPart};
 
@@ -257,6 +258,53 @@ fn an_ended_output_is_ended_again_and_input_still_flows_to_a_replica() {
         assert_eq!(read_to_end(&mut application).unwrap(), b"late");
         assert_eq!(lab.ended(1).ending, ConnectionEnding::Closed);
     }
+}
+
+#[test]
+fn an_application_that_starts_anew_may_speak_first_and_repeats_what_was_said() {
+    for (said, logged) in [("", ""), ("hel", ""), ("hello, ", "Ann"), ("hello, you", "Ann")] {
+        let mut lab = KeeperLab::new();
+        let (address, application) = application(|mut stream| {
+            say(&mut stream, "hello, ");
+            let name = read_exactly(&mut stream, 3);
+            say(&mut stream, "you");
+            name
+        });
+        let connection = connection();
+        let mut followed = ReplayTracker::new();
+        followed.on_output(said.as_bytes());
+        let resume = followed.repetition();
+        let adoption = adoption(1, &connection, address, AdoptionPlan::Replay { resume });
+        let mut client = lab.adopt(adoption, connection, &[logged.as_bytes()]);
+        if logged.is_empty() {
+            let greeting = read_exactly(&mut client, "hello, ".len() - said.len());
+            assert_eq!([said.as_bytes(), &greeting].concat(), b"hello, ");
+            say(&mut client, "Ann");
+        }
+        end(&client);
+        assert_eq!(application.join().unwrap(), b"Ann", "{said}");
+        let rest = read_to_end(&mut client).unwrap();
+        assert!(
+            b"hello, you".ends_with(&rest)
+                && rest.len() == 10 - said.len().max(7 * usize::from(logged.is_empty()))
+        );
+        assert_eq!(lab.ended(1).ending, ConnectionEnding::Closed);
+    }
+}
+
+#[test]
+fn an_application_that_says_something_else_ends_the_connection() {
+    let mut lab = KeeperLab::new();
+    let (address, application) = application(|mut stream| say(&mut stream, "hullo, you"));
+    let connection = connection();
+    let mut followed = ReplayTracker::new();
+    followed.on_output(b"hello");
+    let resume = followed.repetition();
+    let adoption = adoption(1, &connection, address, AdoptionPlan::Replay { resume });
+    let mut client = lab.adopt(adoption, connection, &[]);
+    assert!(read_to_end(&mut client).is_err(), "a reset");
+    application.join().unwrap();
+    assert_eq!(lab.ended(1).ending, ConnectionEnding::Mismatch);
 }
 
 #[test]

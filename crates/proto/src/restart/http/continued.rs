@@ -3,10 +3,10 @@
 use std::fmt;
 
 use super::body::{Body, BodyPiece, BodyPosition, ChunkPosition, SizeLine, take};
-use super::digest::Digest;
 use super::lines::Volatile;
 use super::reason::HttpMismatch;
 use super::resume::BodyPrefix;
+use crate::restart::digest::Digest;
 
 /// Follows a regenerated body.
 pub(super) struct Continued {

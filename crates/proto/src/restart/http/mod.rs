@@ -10,7 +10,6 @@
 
 mod body;
 mod continued;
-mod digest;
 mod head;
 mod last_reply;
 mod lines;

@@ -7,10 +7,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::body::Body;
-use super::digest::Digest;
 use super::lines::{Volatile, name, same_name};
 use super::reason::HttpMismatch;
 use super::section::elements;
+use crate::restart::digest::Digest;
 
 /// Minimum number of bytes that a range request must save. If it saves less, the whole reply is regenerated and compared.
 pub(super) const SAVES_MIN: u64 = 64 * 1024;

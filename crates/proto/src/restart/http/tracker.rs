@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use super::REQUESTS_MAX;
 use super::body::{Body, BodyPiece, BodyPosition};
-use super::digest::Digest;
 use super::head::{Method, ReplyHead, RequestHead, begins_as_reply, begins_with_method};
 use super::reason::HttpReason;
 use super::rest::Rest;
@@ -13,6 +12,7 @@ use super::rules::Rules;
 use super::section::{HttpFault, next_section};
 use super::unanswered::{RequestQueue, Unanswered};
 use crate::Offset;
+use crate::restart::digest::Digest;
 use crate::spill::LogFull;
 
 /// Follows one connection's two streams from their first byte on.

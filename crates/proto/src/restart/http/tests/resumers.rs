@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::conversations::{until_close, with_length};
 use super::trackers::garbage;
 use super::*;
-use crate::restart::http::digest::Digest;
+use crate::restart::digest::Digest;
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
 

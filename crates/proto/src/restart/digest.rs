@@ -1,4 +1,4 @@
-//! Hashes a reply's payload in blocks. With these hashes, the end of the sent payload can be compared without the bytes before it.
+//! Hashes sent output in blocks. With these hashes, the end of the output can be compared without the bytes before it.
 
 use twox_hash::xxhash3_128;
 

@@ -1,0 +1,47 @@
+//! Cables: pairs of virtual Ethernet ports, each end in its own namespace.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::address::InterfaceAddresses;
+
+/// One end of a cable.
+pub struct CableEnd<'a> {
+    namespace: &'a str,
+    port: &'a str,
+    mac: Option<String>,
+}
+
+impl<'a> CableEnd<'a> {
+    /// The port of this name in `namespace`, with a MAC address that the kernel draws.
+    pub const fn new(namespace: &'a str, port: &'a str) -> Self {
+        let mac = None;
+        Self { namespace, port, mac }
+    }
+
+    /// The same with the MAC address of `endpoint`.
+    pub fn with_mac(self, endpoint: &InterfaceAddresses) -> Self {
+        let mac = Some(endpoint.mac_text());
+        Self { mac, ..self }
+    }
+
+    fn text(&self, index: u32) -> String {
+        let Self { namespace, port, .. } = self;
+        let address = self
+            .mac
+            .as_ref()
+            .map_or_else(String::new, |mac| format!(" address {mac}"));
+        format!("name {port}{address} index {index} netns {namespace}")
+    }
+}
+
+/// The command (without the leading `ip`) that makes a cable. The ports' indexes differ: a kernel delays the news of a lost signal by up to a
+/// second if a port has the index of its other end (docs/KERNEL.md).
+pub fn cable(near: &CableEnd, far: &CableEnd) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(1000);
+    let index = NEXT.fetch_add(2, Ordering::Relaxed);
+    format!(
+        "link add {} type veth peer {}",
+        near.text(index),
+        far.text(index + 1)
+    )
+}

@@ -1,0 +1,143 @@
+//! Restart policy `replay`: at a takeover, an application that was not following gets the connection's input from its start. It repeats its
+//! output, which is compared and dropped as far as it was logged. This is FT-TCP's cold backup, for servers that are deterministic per
+//! connection.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::digest::Digest;
+
+#[cfg(test)]
+mod tests;
+
+/// Follows the output of one connection, as the primary sends it.
+#[derive(Clone, Debug)]
+pub struct ReplayTracker {
+    said: Digest,
+    ended: bool,
+}
+
+/// The output that a restarted application must repeat, and that the client must not get again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repetition {
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its hash.
+    pub hash: [u8; 16],
+    /// The output has ended after it.
+    pub ended: bool,
+}
+
+/// The application did not repeat the output that the client has. The connection must be aborted, so that the client notices.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RepetitionMismatch {
+    /// A byte differs.
+    #[error("the repeated output differs from the {bytes} bytes that were sent")]
+    Differs {
+        /// Number of bytes that were compared.
+        bytes: u64,
+    },
+    /// The application ended its output first.
+    #[error("the application ended its output {missing} bytes before the end of what was sent")]
+    EndedEarly {
+        /// Number of bytes that were sent and not repeated.
+        missing: u64,
+    },
+}
+
+impl ReplayTracker {
+    /// At the start of the connection.
+    pub fn new() -> Self {
+        Self {
+            said: Digest::new(),
+            ended: false,
+        }
+    }
+
+    /// The primary's next bytes, as logged.
+    pub fn on_output(&mut self, bytes: &[u8]) {
+        self.said.write(bytes);
+    }
+
+    /// The primary has ended its stream after the bytes given so far.
+    pub const fn on_output_end(&mut self) {
+        self.ended = true;
+    }
+
+    /// What a restarted application must repeat.
+    pub fn repetition(&self) -> Repetition {
+        Repetition {
+            bytes: self.said.bytes(),
+            hash: self.said.of_all(),
+            ended: self.ended,
+        }
+    }
+}
+
+impl Default for ReplayTracker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The relay's filter: compares and drops the output that the client already has. After it, bytes pass unchanged.
+#[derive(Debug)]
+pub struct RepetitionFilter {
+    expected: Repetition,
+    repeated: Digest,
+}
+
+impl RepetitionFilter {
+    /// A filter that has seen nothing of the repeated output.
+    pub fn new(expected: Repetition) -> Self {
+        Self {
+            expected,
+            repeated: Digest::new(),
+        }
+    }
+
+    /// Whether bytes pass unchanged from now on.
+    pub const fn is_transparent(&self) -> bool {
+        self.missing() == 0 && !self.expected.ended
+    }
+
+    /// Takes the application's next bytes. Appends to `to_client` those that the client must still get.
+    ///
+    /// # Errors
+    /// The repeated output differs from what the client has. This is known when all of it was repeated.
+    pub fn on_application(
+        &mut self,
+        bytes: &[u8],
+        to_client: &mut Vec<u8>,
+    ) -> Result<(), RepetitionMismatch> {
+        let missing = usize::try_from(self.missing()).unwrap_or(usize::MAX);
+        let (repeated, new) = bytes.split_at(bytes.len().min(missing));
+        if !repeated.is_empty() {
+            self.repeated.write(repeated);
+            if self.missing() == 0 && self.repeated.of_all() != self.expected.hash {
+                let bytes = self.expected.bytes;
+                return Err(RepetitionMismatch::Differs { bytes });
+            }
+        }
+        if !self.expected.ended {
+            to_client.extend_from_slice(new);
+        }
+        Ok(())
+    }
+
+    /// The application has ended its stream. If this call succeeds, the output to the client ends too.
+    ///
+    /// # Errors
+    /// The client has more bytes than the application repeated.
+    pub const fn on_application_end(&self) -> Result<(), RepetitionMismatch> {
+        match self.missing() {
+            0 => Ok(()),
+            missing => Err(RepetitionMismatch::EndedEarly { missing }),
+        }
+    }
+
+    /// Bytes that the application has yet to repeat.
+    const fn missing(&self) -> u64 {
+        self.expected.bytes - self.repeated.bytes()
+    }
+}
