@@ -5,8 +5,8 @@ use clap::Args;
 
 use super::report::CrashFindings;
 use super::{play, rounds};
-use crate::pair::PairOptions;
 use crate::pair::fault::Sequel;
+use crate::pair::{PairOptions, PolicyOption};
 use crate::run::{Lab, LabRun, RunOptions, WrongUse};
 
 /// Let something fail under load, and say whether every connection survived.
@@ -44,6 +44,9 @@ impl Lab for CrashOptions {
         pair.check()?;
         let sequel = pair.sequel(pair.fault.target(pair.node, 0)?);
         let is_takeover = sequel == Sequel::Takeover || pair.then_power_off;
+        if self.measure && pair.policy == PolicyOption::Replay {
+            return Err(WrongUse("--measure goes with the policies http and replica only".to_owned()).into());
+        }
         if self.measure && !is_takeover && !pair.is_measured_claim(sequel) {
             let needs = "--measure needs a fault after which the other node takes over, such as power-off; or cut-service-path of the \
                          backup with --links 2 and without --rounds";

@@ -223,7 +223,10 @@ impl CrashFindings {
         self.integration_ms = spread(&self.durations.integration);
         self.integration_gap_ms = spread(&self.durations.integration_gap);
         self.baseline_gap_ms = spread(&self.durations.baseline_gap).map(|spread| spread.max);
-        self.busy_stall = BusyStall::of(&self.durations, self.way.rtt_ms.unwrap_or(0.0));
+        // With policy replay, a client waits until its connection's whole input has been repeated.
+        let is_limited = self.policy != PolicyOption::Replay;
+        let busy_stall = BusyStall::of(&self.durations, self.way.rtt_ms.unwrap_or(0.0));
+        self.busy_stall = busy_stall.filter(|_| is_limited);
     }
 }
 

@@ -18,6 +18,23 @@ fn a_replica_is_behind_by_what_it_was_not_given_and_has_not_said() {
 }
 
 #[test]
+fn a_connection_that_will_be_repeated_keeps_all_its_input() {
+    let mut follower = Follower::new(RestartPolicy::Replay, Rules::default(), None, 1000);
+    follower.on_input(b"PING");
+    follower.on_output(b"PONG");
+    assert_eq!(follower.restart_input(Offset(4)), Offset::ZERO);
+    assert_eq!(follower.behind(Offset(4)), 0);
+    assert!(!follower.drains(), "waiting frees nothing");
+    follower.on_output_end();
+    let Ok(Restart::Replay { resume }) = follower.restart() else {
+        panic!("it can be repeated");
+    };
+    assert_eq!((resume.bytes, resume.ended), (4, true));
+    follower.give_up();
+    assert_eq!(follower.restart_input(Offset(4)), Offset(4));
+}
+
+#[test]
 fn http_follows_what_is_logged_at_once() {
     let mut follower = Follower::new(RestartPolicy::Http, Rules::default(), None, 1000);
     follower.on_output(b"what?");
