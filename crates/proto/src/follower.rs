@@ -61,9 +61,9 @@ pub enum Restart {
         /// How much the replica's output is ahead of the primary's, or behind it.
         resume: replica::ReplicaResume,
     },
-    /// Feed a fresh application connection all of the in-log, and compare what it repeats.
+    /// Feed a fresh application connection all of the in-log, and compare the output that it repeats.
     Replay {
-        /// What it must repeat.
+        /// The output that it must repeat.
         resume: Repetition,
     },
 }

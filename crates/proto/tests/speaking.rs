@@ -762,11 +762,7 @@ fn bounds() -> SpeakingBounds {
         orders: 0,
         paths: 0,
         failures: 0,
-        epochs: match wanted() {
-            (_, true) => 5,
-            (true, _) => 4,
-            _ => 3,
-        },
+        epochs: if is_large() { 5 } else { 4 },
     }
 }
 
@@ -775,6 +771,7 @@ fn operated() -> SpeakingBounds {
     SpeakingBounds {
         ticks: if is_large() { 3 } else { 2 },
         orders: if is_large() { 2 } else { 1 },
+        epochs: if wanted().0 { bounds().epochs } else { 3 },
         ..bounds()
     }
 }
@@ -783,7 +780,7 @@ fn operated() -> SpeakingBounds {
 fn cut() -> SpeakingBounds {
     SpeakingBounds {
         ticks: if is_large() { 3 } else { 2 },
-        epochs: bounds().epochs.min(4),
+        epochs: if wanted().0 { 4 } else { 3 },
         paths: if is_large() { 2 } else { 1 },
         ..bounds()
     }
@@ -794,7 +791,7 @@ fn failed() -> SpeakingBounds {
     SpeakingBounds {
         ticks: if wanted().0 { 2 } else { 1 },
         failures: if wanted().0 { 2 } else { 1 },
-        epochs: bounds().epochs.min(4),
+        epochs: if wanted().0 { 4 } else { 3 },
         ..bounds()
     }
 }
@@ -804,6 +801,7 @@ fn crashed() -> SpeakingBounds {
     SpeakingBounds {
         ticks: if is_large() { 3 } else { 2 },
         crashes: 1,
+        epochs: if wanted().0 { bounds().epochs } else { 3 },
         ..bounds()
     }
 }

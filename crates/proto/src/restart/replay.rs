@@ -64,7 +64,7 @@ impl ReplayTracker {
         self.ended = true;
     }
 
-    /// What a restarted application must repeat.
+    /// The output that a restarted application must repeat.
     pub fn repetition(&self) -> Repetition {
         Repetition {
             bytes: self.said.bytes(),

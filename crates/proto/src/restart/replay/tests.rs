@@ -7,7 +7,7 @@ fn followed(pieces: &[&[u8]]) -> ReplayTracker {
     tracker
 }
 
-/// What passes a filter that expects `said`, when the application sends `pieces`.
+/// The bytes that pass a filter that expects `said`, if the application sends `pieces`.
 fn passed(said: &[u8], pieces: &[&[u8]]) -> Result<Vec<u8>, RepetitionMismatch> {
     let mut filter = RepetitionFilter::new(followed(&[said]).repetition());
     let mut to_client = Vec::new();
