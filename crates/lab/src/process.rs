@@ -240,6 +240,15 @@ pub fn output(command: &mut Command, what: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Copies a program's file, in a process of its own. If this process had the copy open for writing, so would each child that another thread
+/// forks meanwhile, until the child executes its program. Nobody can execute a file that is open for writing (ETXTBSY).
+///
+/// # Errors
+/// If it cannot be copied.
+pub fn copy_program(from: &Path, to: &Path) -> anyhow::Result<()> {
+    output(Command::new("cp").args([from, to]), "copy the program").map(drop)
+}
+
 /// The processes that live in the network namespaces with these inode numbers.
 ///
 /// # Errors

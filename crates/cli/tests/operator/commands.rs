@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::lan::{CommandOutput, OperatorLan, POLL, steadfast};
+use crate::lan::{CommandOutput, OperatorLan, POLL, copy_program, steadfast};
 use linux::network::{self, Network, NetworkPart, NetworkPlan};
 use steadfast::control::{
     ArbiterKind, Call, Connections, ControlServer, NodeStatus, PeerStatus, RestoredConnections, RingsStatus,
@@ -424,7 +424,7 @@ fn without_root_it_says_so() {
         .status()
         .unwrap();
     let program = dir.path().join("steadfast");
-    std::fs::copy(env!("CARGO_BIN_EXE_steadfast"), &program).unwrap();
+    copy_program(&program);
     let mut command = Command::new(&program);
     command
         .args(["check-config", "--config"])

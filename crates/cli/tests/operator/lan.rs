@@ -254,6 +254,13 @@ pub fn program(path: &Path, arguments: &[&str]) -> Command {
     command
 }
 
+/// Copies the program to `path`, in a process of its own. If this process had the file open for writing, so would each child that another test
+/// forks meanwhile, until the child executes its program. Nobody can execute a file that is open for writing (ETXTBSY).
+pub fn copy_program(path: &Path) {
+    let copied = Command::new("cp").arg(PROGRAM).arg(path).status().unwrap();
+    assert!(copied.success(), "cp {PROGRAM} {}: {copied}", path.display());
+}
+
 /// Result of a command.
 #[derive(Debug)]
 pub struct CommandOutput {

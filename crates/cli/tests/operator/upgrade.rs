@@ -9,12 +9,12 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::daemon::{Daemon, pair};
-use crate::lan::{CommandOutput, OperatorLan, PROGRAM};
+use crate::lan::{CommandOutput, OperatorLan, copy_program};
 
 /// Puts a copy of the program at `path` as a package manager does: a new file under the same name.
 fn install(path: &Path) {
     let new = path.with_extension("new");
-    fs::copy(PROGRAM, &new).unwrap();
+    copy_program(&new);
     fs::rename(&new, path).unwrap();
 }
 

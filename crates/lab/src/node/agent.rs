@@ -327,9 +327,8 @@ impl AgentProcess {
     pub fn upgrade(&self) -> Result<Instant> {
         let program = &self.operator.binary;
         let new = program.with_extension("new");
-        fs::copy(program, &new)
-            .and_then(|_| fs::rename(&new, program))
-            .with_context(|| format!("replace {}", program.display()))?;
+        process::copy_program(program, &new)?;
+        fs::rename(&new, program).with_context(|| format!("replace {}", program.display()))?;
         let successor = inode(program)?;
         kill(self.pid(), Signal::SIGUSR2).with_context(|| format!("upgrade {}", self.name))?;
         let deadline = Deadline::now() + UPGRADE_LIMIT;

@@ -22,6 +22,7 @@ use crate::node::{
     AgentProcess, ArbiterSetup, Assume, FenceSetup, PairSetup, PatternFiles, ReportedStatus, ServerProcess,
     ServerSoftware,
 };
+use crate::process;
 use crate::run::LabRun;
 use crate::witness::{self, EtcdProcesses};
 
@@ -326,7 +327,7 @@ fn pair(
         // Each daemon runs from its own copy of the program, so that an upgrade can replace the file.
         for (binary, name) in pair.binaries.iter_mut().zip(&pair.names) {
             let copy = run.directory.join(format!("program-{name}"));
-            fs::copy(&*binary, &copy).with_context(|| copy.display().to_string())?;
+            process::copy_program(binary, &copy)?;
             *binary = copy;
         }
     }
