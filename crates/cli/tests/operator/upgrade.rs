@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::daemon::{Daemon, pair};
-use crate::lan::{CommandOutput, OperatorLan, copy_program};
+use crate::lan::{CommandOutput, OperatorLan, POLL, copy_program};
 
 /// Puts a copy of the program at `path` as a package manager does: a new file under the same name.
 fn install(path: &Path) {
@@ -77,6 +77,15 @@ fn leftovers(pid: u32) -> (usize, usize) {
     (fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(), zombies)
 }
 
+/// Number of open files of a process that also has files open for moments: the fewest of 25 polls.
+fn files_at_rest(pid: u32) -> usize {
+    let look = |_| {
+        std::thread::sleep(POLL);
+        leftovers(pid).0
+    };
+    (0..25).map(look).min().expect("it was looked at")
+}
+
 /// A pair whose first node runs its own copy of the program, beside a keeper that was started from another copy.
 fn pair_with_copy<'a>(lan: &'a OperatorLan, dir: &Path, test: &str) -> [Daemon<'a>; 2] {
     let [mut one, two] = pair(lan, dir, test);
@@ -133,11 +142,11 @@ fn a_program_takes_the_place_of_the_running_one() {
         wait_until("the end of the unused keeper", &one, || {
             !retired.exists() && leftovers(pid).1 == 0
         });
-        found.push(leftovers(pid));
+        found.push(files_at_rest(pid));
     }
-    assert_eq!(
-        found[0], found[1],
-        "nothing is handed down from program to program"
+    assert!(
+        found[1] <= found[0],
+        "nothing is handed down from program to program: {found:?}"
     );
     assert_eq!(service(&one)["epoch"], epoch);
     assert_eq!(service(&two)["epoch"], epoch);
