@@ -1,7 +1,9 @@
 //! The restart policy of one connection. It follows the connection's two streams while the primary lives.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
 
 use crate::Offset;
 use crate::restart::http::{BodyPosition, Feed, HttpResume, HttpResumer, Rules, Switched, Tracker, Volatile};
@@ -19,6 +21,16 @@ pub enum RestartPolicy {
     Replica,
     /// At a takeover an application gets the connection's input from its start. Its output is compared with the primary's, and dropped.
     Replay,
+}
+
+impl fmt::Display for RestartPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Http => "http",
+            Self::Replica => "replica",
+            Self::Replay => "replay",
+        })
+    }
 }
 
 /// How a replica follows a connection of policy `http` that speaks another protocol, or changes to one (`opaque`).

@@ -771,7 +771,6 @@ fn operated() -> SpeakingBounds {
     SpeakingBounds {
         ticks: if is_large() { 3 } else { 2 },
         orders: if is_large() { 2 } else { 1 },
-        epochs: if wanted().0 { bounds().epochs } else { 3 },
         ..bounds()
     }
 }

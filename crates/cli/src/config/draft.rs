@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use proto::follower::RestartPolicy;
 use proto::restart::http::Reexecute;
 
 use super::{
     AfterTakeover, AtLimitSetting, Commit, CutReplies, HealthSettings, NodeRole, OpaqueSetting,
-    PolicySetting, ServiceSettings, StateSyncSettings,
+    ServiceSettings, StateSyncSettings,
 };
 
 /// A service as its own table describes it. [`super::relations`] adds what depends on other tables.
@@ -15,7 +16,7 @@ pub(super) struct Draft {
     pub(super) address: Option<IpAddr>,
     pub(super) port: Option<u16>,
     pub(super) interface: Option<String>,
-    pub(super) policy: Option<PolicySetting>,
+    pub(super) policy: Option<RestartPolicy>,
     pub(super) primary: Option<String>,
     pub(super) peer_address: Option<IpAddr>,
     pub(super) application: Option<SocketAddr>,
@@ -51,7 +52,7 @@ impl Draft {
     ) -> Option<ServiceSettings> {
         let (address, port, policy) = (self.address?, self.port?, self.policy?);
         let date = || {
-            if policy == PolicySetting::Http {
+            if policy == RestartPolicy::Http {
                 vec!["date".to_owned()]
             } else {
                 Vec::new()

@@ -27,8 +27,8 @@ pub use places::Places;
 pub use problem::{ConfigError, Problem};
 pub use settings::{
     AfterTakeover, AtLimitSetting, Commit, Config, CutReplies, DetectorSettings, HealthSettings, LogSettings,
-    MetricsSettings, NodeRole, NodeSettings, OpaqueSetting, PeerSettings, PeerTransport, PolicySetting,
-    STATE_ROOT, ServiceSettings, StateSyncSettings,
+    MetricsSettings, NodeRole, NodeSettings, OpaqueSetting, PeerSettings, PeerTransport, STATE_ROOT,
+    ServiceSettings, StateSyncSettings,
 };
 
 impl Config {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use proto::follower::RestartPolicy;
 use proto::restart::http::{Reexecute, Volatile};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -15,8 +16,8 @@ use super::table::{
 };
 use super::{
     AfterTakeover, Commit, Config, ConfigError, CutReplies, DetectorSettings, HealthSettings,
-    MetricsSettings, NodeSettings, OpaqueSetting, PeerSettings, PeerTransport, PolicySetting, Problem,
-    STATE_ROOT, StateSyncSettings, arbiter, log, relations,
+    MetricsSettings, NodeSettings, OpaqueSetting, PeerSettings, PeerTransport, Problem, STATE_ROOT,
+    StateSyncSettings, arbiter, log, relations,
 };
 
 /// The file's tables, and the only top-level key (`assume`).
@@ -339,11 +340,11 @@ pub(super) fn interface(value: &DeValue<'_>) -> Result<String, String> {
 
 const POLICIES: &str = "\"http\", \"replica\" or \"replay\"";
 
-fn policy(value: &DeValue<'_>) -> Result<PolicySetting, String> {
+fn policy(value: &DeValue<'_>) -> Result<RestartPolicy, String> {
     match value.as_str() {
-        Some("http") => Ok(PolicySetting::Http),
-        Some("replica") => Ok(PolicySetting::Replica),
-        Some("replay") => Ok(PolicySetting::Replay),
+        Some("http") => Ok(RestartPolicy::Http),
+        Some("replica") => Ok(RestartPolicy::Replica),
+        Some("replay") => Ok(RestartPolicy::Replay),
         Some("snapshot") => Err(format!(
             "the policy \"snapshot\" is not available yet; allowed: {POLICIES}"
         )),

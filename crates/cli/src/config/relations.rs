@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
+use proto::follower::RestartPolicy;
+
 use super::draft::Draft;
 use super::table::ConfigReader;
 use super::{
-    AtLimitSetting, DetectorSettings, LogSettings, NodeRole, NodeSettings, PeerSettings, PolicySetting,
-    ServiceSettings,
+    AtLimitSetting, DetectorSettings, LogSettings, NodeRole, NodeSettings, PeerSettings, ServiceSettings,
 };
 
 /// Reports every pair of fields that contradict each other. Returns the services, or `None` if a field could not be read.
@@ -100,14 +101,14 @@ fn alone(
         ("opaque", draft.opaque.is_some()),
     ];
     for (key, _) in of_http.into_iter().filter(|&(_, is_there)| is_there) {
-        if draft.policy.is_some_and(|policy| policy != PolicySetting::Http) {
+        if draft.policy.is_some_and(|policy| policy != RestartPolicy::Http) {
             reading.problem(&field(key), "belongs to policy = \"http\" only");
         }
     }
     if draft.state_sync.is_some()
         && draft
             .policy
-            .is_some_and(|policy| policy != PolicySetting::Replica)
+            .is_some_and(|policy| policy != RestartPolicy::Replica)
     {
         reading.problem(&field("state_sync"), "belongs to policy = \"replica\" only");
     }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use proto::follower::RestartPolicy;
 use proto::restart::http::{Reexecute, Volatile};
 use serde::{Deserialize, Serialize};
 
@@ -143,7 +144,7 @@ pub struct ServiceSettings {
     /// `interface`: the network interface on which the VIP and the peer are.
     pub interface: String,
     /// `policy`: how the application goes on after a takeover.
-    pub policy: PolicySetting,
+    pub policy: RestartPolicy,
     /// This node's role. The key `primary` names the node that runs the application.
     pub role: NodeRole,
     /// `peer_address`: the peer's address on this service's interface, of the VIP's address family. Default `[peer] address`.
@@ -235,18 +236,6 @@ impl fmt::Display for NodeRole {
     }
 }
 
-/// How the application goes on after a takeover (`policy`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PolicySetting {
-    /// The application runs on the primary. The survivor executes unanswered requests again (CoRAL).
-    Http,
-    /// The application runs on both nodes and is deterministic per connection (FT-TCP's hot backup).
-    Replica,
-    /// The survivor's application gets each connection's input from its start, and is deterministic per connection (FT-TCP's cold backup).
-    Replay,
-}
-
 /// The part of a cut reply for which the survivor's application is asked (`cut_replies`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CutReplies {
@@ -320,15 +309,5 @@ impl DetectorSettings {
     /// The longest time between a death and its declaration: `heartbeat` × `missed`.
     pub fn detection(&self) -> Duration {
         self.heartbeat * self.missed
-    }
-}
-
-impl fmt::Display for PolicySetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Http => "http",
-            Self::Replica => "replica",
-            Self::Replay => "replay",
-        })
     }
 }

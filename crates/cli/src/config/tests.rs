@@ -1,6 +1,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use proto::follower::RestartPolicy;
 use proto::restart::http::Reexecute;
 
 use super::*;
@@ -152,7 +153,7 @@ fn the_smallest_file_has_the_documented_defaults() {
         address: "10.0.0.100".parse().unwrap(),
         port: 80,
         interface: "eth0".to_owned(),
-        policy: PolicySetting::Http,
+        policy: RestartPolicy::Http,
         role: NodeRole::Backup,
         peer_address: "10.0.0.3".parse().unwrap(),
         application: "127.0.0.1:80".parse().unwrap(),
@@ -229,7 +230,7 @@ fn every_field_is_read() {
     assert_eq!(web.crash_exit_codes, [3, 139]);
     assert_eq!(
         (echo.policy, echo.role),
-        (PolicySetting::Replica, NodeRole::Backup)
+        (RestartPolicy::Replica, NodeRole::Backup)
     );
     assert_eq!(echo.peer_address, "2001:db8::3".parse::<IpAddr>().unwrap());
     assert_eq!(echo.application, "[::1]:7".parse().unwrap());

@@ -19,11 +19,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use proto::action::ApplicationState as Application;
+use proto::follower::RestartPolicy;
 use proto::path::Reachability;
 use proto::role::Role as State;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{NodeRole, PolicySetting};
+use crate::config::NodeRole;
 
 pub use client::{ControlClientError, connections, edge_status, order, restored, status, tunnel_status};
 pub use edge::{CounterStatus, EdgeStatus, StringStatus};
@@ -227,7 +228,7 @@ pub struct ServiceStatus {
     /// Its TCP port.
     pub port: u16,
     /// How its application goes on after a takeover.
-    pub policy: PolicySetting,
+    pub policy: RestartPolicy,
     /// This node's role, in the operator's terms.
     pub role: NodeRole,
     /// Whether a failure would be masked.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use proto::follower::RestartPolicy;
+
 use super::*;
 
 /// A peer that is well.
@@ -44,7 +46,7 @@ pub fn service() -> ServiceStatus {
         name: "web".to_owned(),
         address: "10.0.0.100".parse().unwrap(),
         port: 80,
-        policy: PolicySetting::Http,
+        policy: RestartPolicy::Http,
         role: NodeRole::Backup,
         mode: ServiceMode::Duplex,
         epoch: 3,

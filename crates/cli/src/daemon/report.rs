@@ -15,7 +15,7 @@ use proto::stream::StreamLog;
 
 use super::kernel::LinuxKernel;
 use super::relay::RELAYED;
-use crate::config::{self, PolicySetting};
+use crate::config::{self};
 use crate::control::{
     self, ConnectionCounts, ConnectionStatus, Connections, Lag, LeaseStatus, NodeStatus, PathStatus,
     RestoredConnections, RingStatus, RingsStatus, ServiceStatus, StateSince, StateSyncStatus, TakeoverStatus,
@@ -87,11 +87,7 @@ fn service(
         name: kernel.service_name(index).to_owned(),
         address: vip.ip(),
         port: vip.port(),
-        policy: match table.policy {
-            proto::follower::RestartPolicy::Http => PolicySetting::Http,
-            proto::follower::RestartPolicy::Replica => PolicySetting::Replica,
-            proto::follower::RestartPolicy::Replay => PolicySetting::Replay,
-        },
+        policy: table.policy,
         role: role_of(state, node.config().services[usize::from(index)].is_primary),
         mode: match simplex {
             None => control::ServiceMode::Duplex,

@@ -25,7 +25,7 @@ use super::peer::PeerLinks;
 use super::servers::Servers;
 use super::state_sync::StateSyncs;
 use crate::arbiter::ArbiterClient;
-use crate::config::{self, Config, CutReplies, NodeRole, PolicySetting};
+use crate::config::{self, Config, CutReplies, NodeRole};
 use crate::lock::{self, Lock};
 
 /// Size in bytes of the ring that is used while the agent keeps up. A smaller ring fills too often. A larger ring does not fit the CPU's
@@ -252,11 +252,7 @@ pub(super) fn node_config(
         .map(|(index, (service, mac))| ServiceConfig {
             table: TableConfig {
                 vip: (service.address, service.port).into(),
-                policy: match service.policy {
-                    PolicySetting::Http => proto::follower::RestartPolicy::Http,
-                    PolicySetting::Replica => proto::follower::RestartPolicy::Replica,
-                    PolicySetting::Replay => proto::follower::RestartPolicy::Replay,
-                },
+                policy: service.policy,
                 rules: Rules {
                     reexecute: service.reexecute,
                     ranges: service.cut_replies == CutReplies::Rest,

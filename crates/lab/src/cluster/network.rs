@@ -192,8 +192,8 @@ fn connect(
     other: &Netns,
     port: &str,
 ) -> Result<()> {
-    let near = CableEnd::new(host.name(), interface).with_mac(endpoint);
-    let cable = cable(&near, &CableEnd::new(other.name(), port));
+    let near = CableEnd::from((host, interface)).with_mac(endpoint);
+    let cable = cable(near, (other, port));
     Ok(batch(None, &[cable])?)
 }
 

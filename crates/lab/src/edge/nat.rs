@@ -11,7 +11,7 @@ use linux::netns::Netns;
 use super::address::{TRANSLATED, client};
 use super::fault::nft;
 use super::network::{EdgeTopology, LANES_MAX, node_port};
-use crate::net::{CableEnd, batch, cable};
+use crate::net::{batch, cable};
 use crate::process::LoggedProcess;
 
 /// The interface of the nodes' link between them, and their addresses on it.
@@ -33,8 +33,7 @@ impl NodeStates {
     /// If a rule is refused or a daemon does not start.
     pub fn start(network: &EdgeTopology, directory: &Path) -> Result<Self> {
         let [a, b] = [&network.nodes[0], &network.nodes[1]];
-        let (near, far) = (a.name(), b.name());
-        let cable = cable(&CableEnd::new(near, LINK), &CableEnd::new(far, LINK));
+        let cable = cable((a, LINK), (b, LINK));
         batch(None, &[cable])?;
         let mut daemons = Vec::new();
         let mut configurations = Vec::new();

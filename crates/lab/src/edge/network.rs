@@ -33,7 +33,7 @@ use super::address::{
 use crate::emulator::{Carried, Emulator};
 use crate::net::congestion;
 use crate::net::switch::bridge_commands;
-use crate::net::{self, CableEnd, INTERFACE, batch, batch_ipv6, set_up_host, set_up_router};
+use crate::net::{INTERFACE, batch, batch_ipv6, cable, set_up_host, set_up_router};
 use crate::teardown::{Resource, Teardown};
 
 /// Interfaces of a node and of an emulator's namespace: towards the clients, towards the servers.
@@ -456,13 +456,6 @@ fn spread_flows(router: &Netns) -> Result<()> {
 /// The name of the port of string `index` at both edges.
 pub fn string_port(index: usize) -> String {
     format!("{}0", STRING_NAMES[index])
-}
-
-fn cable((near, near_port): (&Netns, &str), (far, far_port): (&Netns, &str)) -> String {
-    net::cable(
-        &CableEnd::new(near.name(), near_port),
-        &CableEnd::new(far.name(), far_port),
-    )
 }
 
 fn on(host: &Netns, commands: Vec<String>) -> Result<()> {

@@ -5,7 +5,7 @@ use linux::netns::{InterfaceControl, Netns};
 
 use super::scene::{EDGE, GuideScene, PAIR, TUNNEL};
 use crate::net::switch::{Cables, bridge_commands};
-use crate::net::{self, CableEnd, Topology, TopologyOptions, batch, set_up_host};
+use crate::net::{Topology, TopologyOptions, batch, cable, set_up_host};
 use crate::teardown::{Resource, Teardown};
 
 /// The network of a guide that is being played.
@@ -164,11 +164,4 @@ fn controls(boxes: &[Netns]) -> Result<Vec<GuideCable>> {
         ]))
     };
     boxes.iter().map(control).collect()
-}
-
-fn cable((near, near_port): (&Netns, &str), (far, far_port): (&Netns, &str)) -> String {
-    net::cable(
-        &CableEnd::new(near.name(), near_port),
-        &CableEnd::new(far.name(), far_port),
-    )
 }

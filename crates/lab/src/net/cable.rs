@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use linux::netns::Netns;
+
 use super::address::InterfaceAddresses;
 
 /// One end of a cable.
@@ -34,14 +36,17 @@ impl<'a> CableEnd<'a> {
     }
 }
 
+impl<'a, P: AsRef<str> + ?Sized> From<(&'a Netns, &'a P)> for CableEnd<'a> {
+    fn from((host, port): (&'a Netns, &'a P)) -> Self {
+        Self::new(host.name(), port.as_ref())
+    }
+}
+
 /// The command (without the leading `ip`) that makes a cable. The ports' indexes differ: a kernel delays the news of a lost signal by up to a
 /// second if a port has the index of its other end (docs/KERNEL.md).
-pub fn cable(near: &CableEnd, far: &CableEnd) -> String {
+pub fn cable<'a>(near: impl Into<CableEnd<'a>>, far: impl Into<CableEnd<'a>>) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1000);
     let index = NEXT.fetch_add(2, Ordering::Relaxed);
-    format!(
-        "link add {} type veth peer {}",
-        near.text(index),
-        far.text(index + 1)
-    )
+    let (near, far) = (near.into().text(index), far.into().text(index + 1));
+    format!("link add {near} type veth peer {far}")
 }

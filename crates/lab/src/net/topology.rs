@@ -149,7 +149,7 @@ impl Topology {
         let host_end = CableEnd::new(&name, INTERFACE).with_mac(endpoint);
         let commands = [
             format!("netns add {name}"),
-            cable(&host_end, &CableEnd::new(switch, role)),
+            cable(host_end, CableEnd::new(switch, role)),
         ];
         batch(None, &commands)?;
         let host = Netns::open(&name)?;
@@ -210,34 +210,26 @@ impl NamespaceNames {
 
     /// The commands that create every cable with each end in its namespace.
     fn cables(&self) -> Vec<String> {
-        fn end<'a>(namespace: &'a str, port: &'a str, mac: Option<&InterfaceAddresses>) -> CableEnd<'a> {
-            let end = CableEnd::new(namespace, port);
-            match mac {
-                Some(endpoint) => end.with_mac(endpoint),
-                None => end,
-            }
-        }
-        let cable = |near: CableEnd, far: CableEnd| cable(&near, &far);
-        let client = end(&self.client, INTERFACE, Some(&CLIENT));
-        let router_wan = end(&self.router, "wan", Some(&ROUTER_WAN));
+        let client = CableEnd::new(&self.client, INTERFACE).with_mac(&CLIENT);
+        let router_wan = CableEnd::new(&self.router, "wan").with_mac(&ROUTER_WAN);
         let mut cables = match &self.wan {
             None => vec![cable(client, router_wan)],
             Some(wan) => vec![
-                cable(client, end(wan, WAN_CLIENT_INTERFACE, None)),
-                cable(end(wan, WAN_ROUTER_INTERFACE, None), router_wan),
+                cable(client, CableEnd::new(wan, WAN_CLIENT_INTERFACE)),
+                cable(CableEnd::new(wan, WAN_ROUTER_INTERFACE), router_wan),
             ],
         };
-        let router_lan = end(&self.router, ROUTER_LAN_INTERFACE, Some(&ROUTER_LAN));
+        let router_lan = CableEnd::new(&self.router, ROUTER_LAN_INTERFACE).with_mac(&ROUTER_LAN);
         cables.push(cable(router_lan, self.at_switch(switch::ROUTER)));
         for (index, namespace) in self.nodes.iter().enumerate() {
-            let node = end(namespace, INTERFACE, Some(&NODES[index]));
+            let node = CableEnd::new(namespace, INTERFACE).with_mac(&NODES[index]);
             cables.push(cable(node, self.at_switch(switch::port_of(index, self.plan))));
             if self.plan.own_switches {
                 let [near, far] = switch::uplink(index);
                 cables.push(cable(self.at_switch(near), self.at_switch(far)));
             }
             if self.plan.second_network {
-                let node = end(namespace, SECOND_INTERFACE, Some(&SECOND[index]));
+                let node = CableEnd::new(namespace, SECOND_INTERFACE).with_mac(&SECOND[index]);
                 cables.push(cable(node, self.at_switch(switch::SECOND_PORTS[index])));
             }
         }

@@ -32,7 +32,7 @@ impl PathsNetwork {
         let add = names.iter().map(|name| format!("netns add {name}"));
         let cables = (0..2).map(|path| {
             let port = format!("p{path}");
-            cable(&CableEnd::new(near, &port), &CableEnd::new(far, &port))
+            cable(CableEnd::new(near, &port), CableEnd::new(far, &port))
         });
         batch(None, &add.chain(cables).collect::<Vec<_>>())?;
         for (name, last) in [(near, 1), (far, 2)] {
