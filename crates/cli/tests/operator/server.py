@@ -24,6 +24,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with (NOTES / "asked").open("a") as notes:
             print(self.command, self.path, self.mark, file=notes)
 
+    def is_open_in_the_listener(self):
+        """Whether the listener still has its copy of the connection. It would end the connection in order by closing that copy."""
+        mine = os.readlink(f"/proc/self/fd/{self.connection.fileno()}")
+        for copy in pathlib.Path(f"/proc/{LISTENER}/fd").iterdir():
+            try:
+                if os.readlink(copy) == mine:
+                    return True
+            except FileNotFoundError:
+                pass  # closed meanwhile
+        return False
+
     def handle_expect_100(self):
         self.note()
         # Until this file is there, nobody is told to go on.
@@ -37,7 +48,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.note()
         if self.path == "/deadly" or self.path == "/deadly-once" and self.mark == "new":
-            time.sleep(0.05)  # until the listener has closed its copy of the connection
+            while self.is_open_in_the_listener():
+                time.sleep(0.001)
             os.kill(os.getpid(), signal.SIGKILL)
         reply = f"{hashlib.sha256(body).hexdigest()} {self.mark}".encode()
         self.send_response(200)

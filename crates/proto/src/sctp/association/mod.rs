@@ -508,9 +508,9 @@ impl Association {
         let primary = self.paths.primary();
         let timeout = self.paths.on_error(path);
         self.after_path_error(now, path, primary, timeout);
-        // Destinations with errors are probed more often than those without. So lost probes say nothing about the peer while it answers
-        // elsewhere.
-        if !is_probe || !self.paths.has_healthy() {
+        // Destinations with errors are probed more often than those without. So a lost probe says nothing about the peer while it answers
+        // elsewhere, or while timeouts of data tell whether it answers.
+        if !is_probe || (self.sender.is_empty() && !self.paths.has_healthy()) {
             self.errors += 1;
         }
         if self.errors > self.config.association_max_retrans {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::net::{TestNet, is_data, is_heartbeat, message, millis};
 use crate::Instant;
-use crate::sctp::association::AssociationEvent;
+use crate::sctp::association::{AssociationEvent, CloseReason};
 use crate::sctp::chunk::SctpChunk;
 use crate::sctp::failover::FailoverPolicy;
 use crate::sctp::failover::quick::Reach;
@@ -128,6 +128,24 @@ fn the_proposed_mechanism_moves_at_once_and_detects_late() {
     net.lose(|_| false);
     net.run(Duration::from_secs(9));
     assert_eq!(place(&mut net), ("I", 0));
+}
+
+/// RFC 9260 §8.1: the association ends after Association.Max.Retrans retransmissions in a row, however often the paths are probed meanwhile.
+#[test]
+fn lost_probes_do_not_end_an_association_that_retransmits() {
+    let config = SctpConfig {
+        association_max_retrans: 4,
+        ..config(FailoverPolicy::Informed, 0)
+    };
+    let mut net = TestNet::connected(config);
+    net.lose(|_| true);
+    net.send(0, message(0, 100));
+    net.run(Duration::from_secs(200));
+    let closed = AssociationEvent::Closed(CloseReason::Unreachable);
+    assert_eq!(net.events[0].last(), Some(&closed));
+    // The first transmission and four retransmissions.
+    assert_eq!(net.sent_with(0, is_data).len(), 5);
+    assert!(net.sent_with(0, is_heartbeat).len() > 4);
 }
 
 /// Paper, Figure 13: each timeout of the alternate moves data on, here back to the primary, which has not failed yet.
