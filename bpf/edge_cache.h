@@ -51,7 +51,7 @@ __noinline int mirror_entering(struct edge_mirror *mirror, struct segment *segme
 		return 1;
 	if (mirror->flags & MIRROR_HELD) {
 		/* The cache keeps the last copy of a repeated packet. */
-		if (mirror->held_seq == segment->seq && mirror->held_end != end && reaches(mirror->held_end, end))
+		if (mirror->held_seq == segment->seq && !reaches(end, mirror->held_end))
 			return changes;
 		if (!reaches(mirror->held_seq, segment->seq))
 			return policy == EDGE_CACHE_ALL || changes;

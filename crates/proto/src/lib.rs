@@ -7,6 +7,7 @@
 
 pub mod accept;
 pub mod action;
+pub mod anti_replay;
 pub mod application;
 pub mod census;
 pub mod channel;
@@ -24,7 +25,6 @@ pub mod packet;
 pub mod path;
 pub mod pause;
 pub mod rate;
-pub mod replay;
 pub mod restart;
 pub mod role;
 pub mod sctp;

@@ -14,6 +14,11 @@ impl Seq {
     pub const fn distance_from(self, earlier: Self) -> i32 {
         self.0.wrapping_sub(earlier.0).cast_signed()
     }
+
+    /// Whether it is equal to `other` or comes after it.
+    pub const fn reaches(self, other: Self) -> bool {
+        self.distance_from(other) >= 0
+    }
 }
 
 impl Add<u32> for Seq {

@@ -173,7 +173,7 @@ impl WordOrigin {
 struct SentWord {
     made: WordOrigin,
     /// The last word that its sender had heard. Its receiver takes it for an echo only if the receiver's agent is still the one that
-    /// sent that word (`proto::node` and `proto::replay`).
+    /// sent that word (`proto::node` and `proto::anti_replay`).
     heard: Option<WordOrigin>,
     word: StandingBeat,
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use hmac::{Hmac, KeyInit, Mac};
-use proto::replay::{Freshness, Replay, ReplayVerdict};
+use proto::anti_replay::{AntiReplay, Freshness, ReplayVerdict};
 use sha2::Sha256;
 
 use crate::config::SecretKey;
@@ -151,7 +151,7 @@ pub struct Sealer {
 pub struct Opener {
     tagger: Option<Hmac<Sha256>>,
     versions: RangeInclusive<u8>,
-    replay: Replay,
+    anti_replay: AntiReplay,
     learned: Arc<Learned>,
     draw: fn() -> u64,
 }
@@ -205,7 +205,7 @@ pub fn open(
     let opener = Opener {
         tagger: key.map(|key| tagger(key, peer)),
         versions,
-        replay: Replay::new(nonce),
+        anti_replay: AntiReplay::new(nonce),
         learned,
         draw,
     };
@@ -303,7 +303,7 @@ impl Opener {
     }
 
     fn is_late(&mut self, incarnation: u64, sequence: u64, echo: u64) -> Result<bool, Refused> {
-        match self.replay.on_datagram(incarnation, sequence, echo) {
+        match self.anti_replay.on_datagram(incarnation, sequence, echo) {
             Freshness::Current(ReplayVerdict::Newest) => Ok(false),
             Freshness::Current(ReplayVerdict::Late) => Ok(true),
             Freshness::Current(ReplayVerdict::Again) => Err(Refused::Again),
@@ -311,7 +311,7 @@ impl Opener {
             Freshness::Unproved => Err(Refused::Unproved),
             Freshness::Proved => {
                 let nonce = (self.draw)();
-                self.replay.set_nonce(nonce);
+                self.anti_replay.set_nonce(nonce);
                 self.learned.nonce.store(nonce, Ordering::Relaxed);
                 Ok(false)
             }

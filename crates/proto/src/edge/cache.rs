@@ -31,11 +31,6 @@ struct Place {
     replaces: bool,
 }
 
-/// Whether `number` is equal to `other` or comes after it.
-fn reaches(number: Seq, other: Seq) -> bool {
-    number.distance_from(other) >= 0
-}
-
 impl<K: Copy + Ord, P> Cache<K, P> {
     /// An empty cache.
     pub fn new(config: CacheConfig) -> Self {
@@ -161,7 +156,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     fn is_newest(&self, key: K, segment: &EdgeSegment) -> bool {
         let kept = self.store.connections.get(&key);
         let second = kept.and_then(|kept| kept.second.as_ref());
-        let is_not_older = second.is_none_or(|held| reaches(segment.end(), held.end));
+        let is_not_older = second.is_none_or(|held| segment.end().reaches(held.end));
         if segment.numbers() == 0 {
             return is_not_older && second.is_none_or(CachedPacket::is_pure);
         }
@@ -200,7 +195,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         }
         if let Some(kept) = self.store.connections.get_mut(&key) {
             kept.fin_left |= segment.fin;
-            if kept.fin_left && kept.fin_entered.is_some_and(|fin| reaches(ack, fin)) {
+            if kept.fin_left && kept.fin_entered.is_some_and(|fin| ack.reaches(fin)) {
                 self.store.forget(key);
                 return released;
             }
@@ -211,7 +206,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
             self.store.prune(key);
             return released;
         }
-        let is_higher = before.is_none_or(|before| !reaches(before, ack));
+        let is_higher = before.is_none_or(|before| !before.reaches(ack));
         let is_news = released || before.is_some();
         if is_higher && (segment.numbers() == 0 || is_news) {
             let acknowledgement = EdgeSegment {
@@ -279,17 +274,13 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         let second = kept.and_then(|kept| kept.second.as_ref());
         let is_number = self.store.config.second == SecondPacket::Acknowledgement;
         let acknowledged = second.filter(|_| is_number).map(|held| held.end);
-        if acknowledged.is_some_and(|ack| reaches(ack, segment.end())) {
+        if acknowledged.is_some_and(|ack| ack.reaches(segment.end())) {
             return None;
         }
         let holds_all = self.store.config.policy == CachePolicy::All;
         let (place, there) = self.store.place_of(key, segment.seq);
         match there {
-            Some(held)
-                if held.seq == segment.seq
-                    && held.end != segment.end()
-                    && reaches(held.end, segment.end()) =>
-            {
+            Some(held) if held.seq == segment.seq && !segment.end().reaches(held.end) => {
                 self.store.counts.repeated += 1;
                 None
             }
@@ -313,7 +304,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     /// Drops the entering packets that `ack` acknowledges. Returns whether there were any.
     fn release(&mut self, key: K, ack: Seq) -> bool {
         let mut released = false;
-        while self.store.lowest(key).is_some_and(|held| reaches(ack, held.end)) {
+        while self.store.lowest(key).is_some_and(|held| ack.reaches(held.end)) {
             self.store.take_waiting(key, 0);
             released = true;
         }
@@ -324,7 +315,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
     fn release_second(&mut self, key: K, ack: Seq) {
         let kept = self.store.connections.get(&key);
         let second = kept.and_then(|kept| kept.second.as_ref());
-        if second.is_some_and(|held| !held.is_pure() && reaches(ack, held.end)) {
+        if second.is_some_and(|held| !held.is_pure() && ack.reaches(held.end)) {
             self.store.take_second(key);
         }
     }

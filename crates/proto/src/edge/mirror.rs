@@ -9,11 +9,6 @@ use super::cache::{CachePolicy, SecondPacket};
 use super::{EdgeDirection, EdgeSegment};
 use crate::Seq;
 
-/// Whether `number` is equal to `other` or comes after it.
-fn reaches(number: Seq, other: Seq) -> bool {
-    number.distance_from(other) >= 0
-}
-
 /// The lowest waiting packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MirroredPacket {
@@ -76,7 +71,7 @@ impl CacheMirror {
             self.fin_end = Some(segment.end());
             changes = true;
         }
-        if self.highest.is_some_and(|ack| reaches(ack, segment.end())) {
+        if self.highest.is_some_and(|ack| ack.reaches(segment.end())) {
             return changes;
         }
         if self.is_deep {
@@ -84,10 +79,10 @@ impl CacheMirror {
         }
         if let Some(held) = self.held {
             // The cache keeps the last copy of a repeated packet.
-            if held.seq == segment.seq && held.end != segment.end() && reaches(held.end, segment.end()) {
+            if held.seq == segment.seq && !segment.end().reaches(held.end) {
                 return changes;
             }
-            if !reaches(held.seq, segment.seq) {
+            if !held.seq.reaches(segment.seq) {
                 return policy == CachePolicy::All || changes;
             }
         }
@@ -113,7 +108,7 @@ impl CacheMirror {
         if self.is_unsure {
             return true;
         }
-        let releases = self.held.is_some_and(|held| reaches(ack, held.end));
+        let releases = self.held.is_some_and(|held| ack.reaches(held.end));
         let had_entry = self.has_entry();
         if releases {
             self.held = None;
@@ -126,7 +121,7 @@ impl CacheMirror {
             self.fin_out = true;
             changes = true;
         }
-        if self.fin_out && self.fin_end.is_some_and(|fin| reaches(ack, fin)) {
+        if self.fin_out && self.fin_end.is_some_and(|fin| ack.reaches(fin)) {
             *self = Self {
                 // The cache may have forgotten the connection already, and with it one of the FINs.
                 is_unsure: self.is_deep && second == SecondPacket::Newest,
@@ -141,7 +136,7 @@ impl CacheMirror {
             }
             return changes || self.is_deep;
         }
-        let is_higher = self.highest.is_none_or(|highest| !reaches(highest, ack));
+        let is_higher = self.highest.is_none_or(|highest| !highest.reaches(ack));
         if is_higher && (segment.numbers() == 0 || releases || self.highest.is_some()) {
             self.highest = Some(ack);
             changes = true;

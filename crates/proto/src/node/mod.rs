@@ -274,7 +274,7 @@ impl Node {
     }
 
     /// A heartbeat of the peer has arrived. After a heartbeat of one of the peer's agents, the caller drops those of earlier agents
-    /// ([`crate::replay`]): such an agent may have promised what the later one does not keep.
+    /// ([`crate::anti_replay`]): such an agent may have promised what the later one does not keep.
     pub fn handle_heartbeat(&mut self, now: Instant, heartbeat: Heartbeat) {
         self.look_at_absence(now);
         let incarnation = heartbeat.incarnation;

@@ -141,7 +141,7 @@ impl AgentThread {
     }
 
     /// Remembers a message of the peer by its number. False if the message is a copy, or if an earlier agent of the peer sent it and a
-    /// later agent has been heard. (`proto::replay` does this in the daemon.)
+    /// later agent has been heard. (`proto::anti_replay` does this in the daemon.)
     pub fn number_heard(&mut self, incarnation: u64, number: u64) -> bool {
         if incarnation < self.heard.0 {
             return false;

@@ -72,13 +72,13 @@ pub enum Freshness {
 
 /// Tells the peer's current agent from recordings of earlier ones.
 #[derive(Clone, Copy, Debug)]
-pub struct Replay {
+pub struct AntiReplay {
     nonce: u64,
     current: Option<(u64, Window)>,
 }
 
-impl Replay {
-    /// A `Replay` that has heard nothing. Like all later nonces, `nonce` must be unpredictable and not 0.
+impl AntiReplay {
+    /// An `AntiReplay` that has heard nothing. Like all later nonces, `nonce` must be unpredictable and not 0.
     pub fn new(nonce: u64) -> Self {
         Self { nonce, current: None }
     }
@@ -158,32 +158,32 @@ mod tests {
 
     #[test]
     fn a_new_life_begins_with_a_round_trip() {
-        let mut replay = Replay::new(7);
-        assert_eq!(replay.on_datagram(1, 1, 0), Freshness::Unproved);
-        assert_eq!(replay.on_datagram(1, 2, 7), Freshness::Proved);
-        replay.set_nonce(8);
+        let mut anti_replay = AntiReplay::new(7);
+        assert_eq!(anti_replay.on_datagram(1, 1, 0), Freshness::Unproved);
+        assert_eq!(anti_replay.on_datagram(1, 2, 7), Freshness::Proved);
+        anti_replay.set_nonce(8);
         assert_eq!(
-            replay.on_datagram(1, 2, 7),
+            anti_replay.on_datagram(1, 2, 7),
             Freshness::Current(ReplayVerdict::Again)
         );
         assert_eq!(
-            replay.on_datagram(1, 1, 0),
+            anti_replay.on_datagram(1, 1, 0),
             Freshness::Current(ReplayVerdict::Again),
             "before the proof"
         );
         assert_eq!(
-            replay.on_datagram(1, 3, 0),
+            anti_replay.on_datagram(1, 3, 0),
             Freshness::Current(ReplayVerdict::Newest)
         );
         assert_eq!(
-            replay.on_datagram(2, 9, 7),
+            anti_replay.on_datagram(2, 9, 7),
             Freshness::Unproved,
             "an echo of the old nonce"
         );
-        assert_eq!(replay.on_datagram(2, 9, 8), Freshness::Proved);
-        replay.set_nonce(9);
+        assert_eq!(anti_replay.on_datagram(2, 9, 8), Freshness::Proved);
+        anti_replay.set_nonce(9);
         assert_eq!(
-            replay.on_datagram(1, 4, 8),
+            anti_replay.on_datagram(1, 4, 8),
             Freshness::Unproved,
             "the old life is over"
         );
@@ -195,7 +195,7 @@ mod tests {
         #[test]
         fn no_recording_passes(plays in prop::collection::vec((0usize..60, 0u8..6), 1..300)) {
             let (mut next_nonce, mut passed) = (100, BTreeSet::new());
-            let mut replay = Replay::new(next_nonce);
+            let mut anti_replay = AntiReplay::new(next_nonce);
             let mut recorded: Vec<(u64, u64, u64)> = Vec::new();
             let (mut incarnation, mut sequence) = (1, 0);
             for (pick, what) in plays {
@@ -208,21 +208,21 @@ mod tests {
                     1 if pick < 5 => {
                         // This node is started anew.
                         next_nonce += 1;
-                        replay = Replay::new(next_nonce);
+                        anti_replay = AntiReplay::new(next_nonce);
                         continue;
                     }
                     1..=3 => {
                         sequence += 1;
-                        recorded.push((incarnation, sequence, replay.nonce()));
-                        (incarnation, sequence, replay.nonce())
+                        recorded.push((incarnation, sequence, anti_replay.nonce()));
+                        (incarnation, sequence, anti_replay.nonce())
                     }
                     _ if recorded.is_empty() => continue,
                     _ => recorded[pick % recorded.len()],
                 };
-                let freshness = replay.on_datagram(said.0, said.1, said.2);
+                let freshness = anti_replay.on_datagram(said.0, said.1, said.2);
                 if freshness == Freshness::Proved {
                     next_nonce += 1;
-                    replay.set_nonce(next_nonce);
+                    anti_replay.set_nonce(next_nonce);
                 }
                 let is_new = matches!(
                     freshness,
