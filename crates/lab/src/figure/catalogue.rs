@@ -80,6 +80,7 @@ pub const FILES: &[ScenarioFile] = files![
     "caro-all-fail",
     "caro-machines",
     "caro-short",
+    "caro-sync",
     "caro-informed-90-90",
     "caro-informed-90-210",
     "caro-informed-210-90",
@@ -484,6 +485,14 @@ pub const FIGURES: &[CatalogueEntry] = &[
         draw: paths::times,
     },
     CatalogueEntry {
+        name: "caro-sync",
+        title: "SCTP, section V. Timeouts of 20 associations whose primary path fails for 3 s",
+        scenario: "caro-sync",
+        also: &[],
+        marks: &[],
+        draw: paths::synchronization,
+    },
+    CatalogueEntry {
         name: "caro-informed-90-90",
         title: "SCTP, Figure 9 and our informed failover beside every CPT, 90 ms on the primary path and 90 ms on the alternate",
         scenario: "caro-informed-90-90",
@@ -654,7 +663,9 @@ mod tests {
                     sweep.cluster.tcp
                 }
                 FigureScenario::Strings(sweep) => sweep.rate.tcp,
-                FigureScenario::Paths(_) | FigureScenario::UnusedFlowTime(_) => {
+                FigureScenario::Paths(_)
+                | FigureScenario::SharedPaths(_)
+                | FigureScenario::UnusedFlowTime(_) => {
                     panic!("{} has no hosts with TCP", file.name)
                 }
             };

@@ -391,6 +391,18 @@ const CHANGES: &[ScenarioChange] = &[
         &["caro-short-a"],
     ),
     (
+        "caro-sync",
+        "cuts = [{ from = 39, until = 42 }]",
+        "cuts = [{ from = 39, until = 42 }, { from = 69, until = 72 }, { from = 99, until = 102 }]",
+        &["caro-sync-b", "caro-sync-c"],
+    ),
+    (
+        "caro-sync",
+        "cuts = [{ from = 39, until = 42 }]",
+        "cuts = []",
+        &["caro-sync-a"],
+    ),
+    (
         "caro-informed-90-90",
         "{ delay = 0.025 }]",
         MODEST,

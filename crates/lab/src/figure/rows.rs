@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use sim::multipath::shared::CoreQueue;
 use sim::scenario::multipath::MultipathPolicy;
 
 use super::scenario::RecoveryMode;
@@ -153,6 +154,21 @@ pub struct MultipathRow {
     pub retransmissions: u64,
 }
 
+/// A second of many associations over the same paths.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
+pub struct SharedPathsRow {
+    pub run: u32,
+    pub queue: CoreQueue,
+    pub path_max_retrans: u32,
+    pub seed: u64,
+    /// The second's end, from the end of the warm-up on.
+    pub end_s: u32,
+    /// Of primary destinations, over all associations.
+    pub timeouts: u32,
+    pub delivered_bytes: u64,
+}
+
 /// How evenly flows shared the string in half a second. Only flows that were active all this time count.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
@@ -179,6 +195,7 @@ pub struct Rows {
     pub shares: Vec<ShareRow>,
     pub fairness: Vec<FairnessRow>,
     pub multipath: Vec<MultipathRow>,
+    pub shared_paths: Vec<SharedPathsRow>,
 }
 
 impl Rows {
@@ -193,6 +210,7 @@ impl Rows {
         self.shares.append(&mut other.shares);
         self.fairness.append(&mut other.fairness);
         self.multipath.append(&mut other.multipath);
+        self.shared_paths.append(&mut other.shared_paths);
     }
 
     /// Sorts the rows by their runs.
@@ -206,6 +224,7 @@ impl Rows {
         self.shares.sort_by_key(|row| row.run);
         self.fairness.sort_by_key(|row| row.run);
         self.multipath.sort_by_key(|row| row.run);
+        self.shared_paths.sort_by_key(|row| row.run);
     }
 
     /// Writes each table that has rows as `SCENARIO.TABLE.csv`.
@@ -221,7 +240,8 @@ impl Rows {
         write(directory, scenario, "queue", &self.queue)?;
         write(directory, scenario, "shares", &self.shares)?;
         write(directory, scenario, "fairness", &self.fairness)?;
-        write(directory, scenario, "multipath", &self.multipath)
+        write(directory, scenario, "multipath", &self.multipath)?;
+        write(directory, scenario, "shared-paths", &self.shared_paths)
     }
 
     /// Reads what [`Rows::write`] wrote. A table without a file is empty.
@@ -239,6 +259,7 @@ impl Rows {
             shares: read(directory, scenario, "shares")?,
             fairness: read(directory, scenario, "fairness")?,
             multipath: read(directory, scenario, "multipath")?,
+            shared_paths: read(directory, scenario, "shared-paths")?,
         })
     }
 }

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sim::flow::TcpVariant;
+use sim::multipath::shared::CoreQueue;
 use sim::scenario::InvalidScenario;
 use sim::scenario::cluster::ClusterScenario;
 use sim::scenario::multipath::{MultipathPolicy, MultipathTransfer};
 use sim::scenario::rate::RateScenario;
+use sim::scenario::shared_paths::SharedPaths;
 
 use super::oracle::TimeoutSetting;
 use super::place::FieldSpans;
@@ -26,6 +28,8 @@ pub enum FigureScenario {
     Strings(Box<StringSweep>),
     /// Transfers between two hosts with several paths (SCTP failover paper).
     Paths(Box<PathSweep>),
+    /// Many associations over the same paths (the same paper, section V).
+    SharedPaths(Box<SharedPathSweep>),
     /// The unused flow time as a function of the down time, from the formula alone, without a network (§5.1).
     UnusedFlowTime(Sawtooth),
 }
@@ -117,6 +121,18 @@ pub struct PathSweep {
     pub transfer: MultipathTransfer,
 }
 
+/// Associations over the same paths, with all combinations of queues and thresholds.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SharedPathSweep {
+    /// Queues of the core links.
+    pub queues: Vec<CoreQueue>,
+    /// Path.Max.Retrans (PMR).
+    pub path_max_retrans: Vec<u32>,
+    /// All other parameters. What happens is counted from the end of the warm-up on.
+    pub network: SharedPaths,
+}
+
 const fn one() -> u32 {
     1
 }
@@ -193,6 +209,7 @@ impl FigureScenario {
                 must(can_play, "strings.kernel", playable::LIMITS)
             }
             Self::Paths(sweep) => sweep.check(),
+            Self::SharedPaths(sweep) => sweep.check(),
             Self::UnusedFlowTime(sawtooth) => sawtooth.check(),
         }
     }
@@ -214,7 +231,7 @@ fn impossible(field: impl Into<String>, what: impl Into<String>) -> Impossible {
 
 /// Checks that the top level of a file is exactly one known table. Returns the fault otherwise.
 fn misplaced(tables: &[&str]) -> Option<Impossible> {
-    const KINDS: [&str; 4] = ["flows", "strings", "paths", "unused-flow-time"];
+    const KINDS: [&str; 5] = ["flows", "strings", "paths", "shared-paths", "unused-flow-time"];
     let unknown = tables.iter().find(|table| !KINDS.contains(table));
     let wrong = match (unknown, tables) {
         (Some(unknown), _) => unknown,
@@ -418,6 +435,33 @@ impl PathSweep {
         };
         let checked = empty.run().map(drop);
         checked.map_err(|error| impossible("paths.transfer", error.to_string()))
+    }
+}
+
+impl SharedPathSweep {
+    fn check(&self) -> Result<(), Impossible> {
+        const TABLE: &str = "shared-paths";
+        must(!self.queues.is_empty(), &format!("{TABLE}.queues"), NOT_EMPTY)?;
+        must(
+            !self.path_max_retrans.is_empty(),
+            &format!("{TABLE}.path_max_retrans"),
+            NOT_EMPTY,
+        )?;
+        let network = &self.network;
+        must(
+            (1..=1000).contains(&network.associations),
+            &format!("{TABLE}.network.associations"),
+            "must be from 1 to 1000",
+        )?;
+        must(
+            network.warm_up < network.transfer.until,
+            &format!("{TABLE}.network.warm_up"),
+            "must be shorter than the run",
+        )?;
+        let mut empty = network.clone();
+        (empty.warm_up, empty.transfer.until) = (Duration::ZERO, Duration::ZERO);
+        let checked = empty.run().map(drop);
+        checked.map_err(|error| impossible(format!("{TABLE}.network"), error.to_string()))
     }
 }
 

@@ -15,12 +15,15 @@ use sim::scenario::cluster::ClusterScenario;
 use sim::scenario::edge::EdgeRecovery as LocalRecovery;
 use sim::scenario::multipath::{MultipathPolicy, MultipathTransfer};
 use sim::scenario::rate::{RateResult, RateScenario};
+use sim::scenario::shared_paths::SharedPaths;
 
 use super::rows::{
-    BinRow, FairnessRow, FlowRow, MemoryRow, MultipathRow, QueueRow, Rows, ShareRow, StringsRun, TransferRow,
-    WindowRow,
+    BinRow, FairnessRow, FlowRow, MemoryRow, MultipathRow, QueueRow, Rows, ShareRow, SharedPathsRow,
+    StringsRun, TransferRow, WindowRow,
 };
-use super::scenario::{FigureScenario, FlowSweep, PathSweep, RecoveryMode, ScenarioSeconds, StringSweep};
+use super::scenario::{
+    FigureScenario, FlowSweep, PathSweep, RecoveryMode, ScenarioSeconds, SharedPathSweep, StringSweep,
+};
 
 /// Bytes on a link per byte of payload. Receivers count payload only, links carry headers too.
 const WIRE_BYTES_PER_DATA_BYTE: f64 = 1500.0 / 1460.0;
@@ -52,6 +55,9 @@ enum SweepRunKind {
         /// The seed as the figure counts it. The transfer's own seed differs from run to run.
         seed: u64,
     },
+    SharedPaths {
+        network: Box<SharedPaths>,
+    },
 }
 
 /// The edges' local recovery in a run: the file's parameters with this policy.
@@ -82,6 +88,10 @@ impl FigureScenario {
                 sweep.kernel
             }
             Self::Paths(sweep) => {
+                sweep.runs(seeds, &mut whats);
+                false
+            }
+            Self::SharedPaths(sweep) => {
                 sweep.runs(seeds, &mut whats);
                 false
             }
@@ -212,6 +222,22 @@ impl PathSweep {
     }
 }
 
+impl SharedPathSweep {
+    fn runs(&self, seeds: RangeInclusive<u64>, whats: &mut Vec<SweepRunKind>) {
+        for queue in &self.queues {
+            for path_max_retrans in &self.path_max_retrans {
+                for seed in seeds.clone() {
+                    let mut network = Box::new(self.network.clone());
+                    network.queue = *queue;
+                    network.transfer.path_max_retrans = *path_max_retrans;
+                    network.transfer.seed = seed;
+                    whats.push(SweepRunKind::SharedPaths { network });
+                }
+            }
+        }
+    }
+}
+
 impl SweepRun {
     /// Whether the run is played on this machine's kernel, and so needs the machine for itself.
     pub const fn is_on_kernel(&self) -> bool {
@@ -244,6 +270,7 @@ impl SweepRun {
                 Ok(self.strings_rows(rate, *run, *sampled, &result))
             }
             SweepRunKind::Paths { transfer, seed } => self.play_transfer(transfer, *seed),
+            SweepRunKind::SharedPaths { network } => self.play_shared_paths(network),
         }
     }
 
@@ -266,6 +293,24 @@ impl SweepRun {
         };
         Ok(Rows {
             multipath: vec![row],
+            ..Rows::default()
+        })
+    }
+
+    fn play_shared_paths(&self, network: &SharedPaths) -> Result<Rows> {
+        let result = network.run()?;
+        let seconds = (1..).zip(result.timeouts.into_iter().zip(result.delivered));
+        let row = |(end_s, (timeouts, delivered_bytes))| SharedPathsRow {
+            run: self.number,
+            queue: network.queue,
+            path_max_retrans: network.transfer.path_max_retrans,
+            seed: network.transfer.seed,
+            end_s,
+            timeouts,
+            delivered_bytes,
+        };
+        Ok(Rows {
+            shared_paths: seconds.map(row).collect(),
             ..Rows::default()
         })
     }
@@ -294,6 +339,10 @@ impl SweepRun {
                     transfer.policy, transfer.path_max_retrans
                 )
             }
+            SweepRunKind::SharedPaths { network } => {
+                let threshold = network.transfer.path_max_retrans;
+                format!("{:?}-pmr-{threshold}", network.queue).to_lowercase()
+            }
         }
     }
 
@@ -303,6 +352,7 @@ impl SweepRun {
             SweepRunKind::Cluster { cluster, .. } => cluster.flows(),
             SweepRunKind::Strings { rate, .. } => u64::from(rate.flows) * 2,
             SweepRunKind::Paths { .. } => 1,
+            SweepRunKind::SharedPaths { network } => network.associations as u64,
         }
     }
 
@@ -314,7 +364,9 @@ impl SweepRun {
         match &self.what {
             SweepRunKind::Cluster { cluster, .. } => drop(cluster.run_traced(trace)?),
             SweepRunKind::Strings { rate, .. } => drop(rate.run_traced(trace)?),
-            SweepRunKind::Paths { .. } => bail!("a trace shows TCP only, and this scenario's hosts run SCTP"),
+            SweepRunKind::Paths { .. } | SweepRunKind::SharedPaths { .. } => {
+                bail!("a trace shows TCP only, and this scenario's hosts run SCTP")
+            }
         }
         Ok(())
     }

@@ -32,8 +32,8 @@ pub struct SharedPaths {
 pub struct SharedPathsResult {
     /// Number of times that a retransmission timer of a primary destination ran out, over all associations, in each second.
     pub timeouts: Vec<u32>,
-    /// Bytes delivered to all applications.
-    pub delivered: u64,
+    /// Bytes delivered to all applications in each second.
+    pub delivered: Vec<u64>,
 }
 
 impl Default for SharedPaths {
@@ -67,28 +67,29 @@ impl SharedPaths {
         )?;
         let (begin, until) = (Instant::ZERO + self.warm_up, Instant::ZERO + transfer.until);
         let seconds = usize::try_from(until.since(begin).as_secs()).unwrap_or(usize::MAX);
+        let seconds = seconds.min(SECONDS_MAX);
         let mut result = SharedPathsResult {
-            timeouts: vec![0; seconds.min(SECONDS_MAX)],
-            delivered: 0,
+            timeouts: vec![0; seconds],
+            delivered: vec![0; seconds],
         };
         let mut counted = vec![0; self.associations];
         while let Some((pair, host)) = network.step(until) {
             let now = network.now();
+            let second = usize::try_from(now.since(begin).as_secs()).ok();
+            let second = second.filter(|second| now >= begin && *second < seconds);
             if let Some(association) = network.association(pair, host) {
                 let timeouts = association.destinations()[0].counts().timeouts;
                 if host == 0 {
                     fill(association, transfer.message_bytes);
-                    let second = usize::try_from(now.since(begin).as_secs()).unwrap_or(usize::MAX);
-                    if timeouts > counted[pair]
-                        && now >= begin
-                        && let Some(count) = result.timeouts.get_mut(second)
-                    {
-                        *count += 1;
+                    if let Some(second) = second.filter(|_| timeouts > counted[pair]) {
+                        result.timeouts[second] += 1;
                     }
                     counted[pair] = timeouts;
                 } else {
                     let bytes = read(association);
-                    result.delivered += if now >= begin { bytes } else { 0 };
+                    if let Some(second) = second {
+                        result.delivered[second] += bytes;
+                    }
                 }
             }
             network.settle(pair, host);
@@ -151,7 +152,8 @@ mod tests {
         scenario.transfer.until = Duration::from_secs(15);
         let whole = scenario.run().unwrap();
         // 10 Mb/s less headers.
-        assert!((11_500_000..12_500_000).contains(&whole.delivered), "{whole:?}");
+        let delivered = whole.delivered.iter().sum::<u64>();
+        assert!((11_500_000..12_500_000).contains(&delivered), "{whole:?}");
         scenario.transfer.paths[0].cuts = vec![PathCutTime {
             from: Duration::from_secs(8),
             until: Duration::from_secs(11),

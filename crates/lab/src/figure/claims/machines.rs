@@ -1,9 +1,12 @@
 //! SCTP failover paper: other networks (sections III.1, III.5), dormant behaviours (III.6), the machines of Figures 9 and 13, short
-//! transfers (V), and our informed failover over the paper's whole grid.
+//! transfers and many associations (V), and our informed failover over the paper's whole grid.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
+use sim::multipath::shared::CoreQueue;
 use sim::scenario::multipath::MultipathPolicy;
+use sim::scenario::shared_paths::dispersion;
 
 use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult, OURS, percent, seconds};
 use super::paths::{EQUAL, at_most_of, claim, rows, saved_by_threshold, time};
@@ -182,6 +185,48 @@ pub const CLAIMS: &[FigureClaim] = &[
         },
     },
     claim!(
+        "caro-sync-a",
+        "SCTP V",
+        "caro-sync",
+        "Synchronized failovers are no worse than synchronized timeouts (dispersion of the timeouts in the 20 s after a failure, PMR = 0 and 5)",
+        "",
+        Expected::Holds,
+        |results| {
+            let soon =
+                |path_max_retrans| synchronization(results, CoreQueue::DropTail, path_max_retrans, SOON);
+            let (failovers, timeouts) = (soon(0)?, soon(5)?);
+            let here = format!("{failovers:.1} and {timeouts:.1}");
+            Some(FigureClaimResult::new(
+                here,
+                failovers > 2.0 && failovers < timeouts,
+            ))
+        },
+    ),
+    claim!(
+        "caro-sync-b",
+        "SCTP V",
+        "caro-sync",
+        "Synchronized failovers may form a cycle (dispersion of the timeouts from 20 s after a failure on, drop-tail, PMR = 0)",
+        "",
+        Expected::Differs("1, as of independent timeouts: the senders do not stay together"),
+        |results| {
+            let later = synchronization(results, CoreQueue::DropTail, 0, LATER)?;
+            Some(FigureClaimResult::new(format!("{later:.2}"), later > CYCLE))
+        },
+    ),
+    claim!(
+        "caro-sync-c",
+        "SCTP V",
+        "caro-sync",
+        "With AQM there is no cycle (the same with RED)",
+        "",
+        Expected::Holds,
+        |results| {
+            let later = synchronization(results, CoreQueue::Red, 0, LATER)?;
+            Some(FigureClaimResult::new(format!("{later:.2}"), later < CYCLE))
+        },
+    ),
+    claim!(
         "caro-informed-a",
         "SCTP IV.1",
         "caro-informed-90-90",
@@ -212,6 +257,30 @@ pub const CLAIMS: &[FigureClaim] = &[
 
 fn is_proposed(row: &&MultipathRow) -> bool {
     row.policy == MultipathPolicy::Proposed && row.path_max_retrans == 5
+}
+
+/// Seconds after a failure in which it shows.
+const SOON: RangeInclusive<u32> = 1..=20;
+/// The seconds after these.
+const LATER: RangeInclusive<u32> = 21..=u32::MAX;
+/// Dispersion above which timeouts come together. That of independent ones is 1.
+const CYCLE: f64 = 1.5;
+
+/// Dispersion of the timeouts in these seconds: mean of the seeds.
+fn synchronization(
+    results: &Results,
+    queue: CoreQueue,
+    path_max_retrans: u32,
+    seconds: RangeInclusive<u32>,
+) -> Option<f64> {
+    let (_, rows) = results.scenarios.get("caro-sync")?;
+    let mut seeds: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+    for row in &rows.shared_paths {
+        if (row.queue, row.path_max_retrans) == (queue, path_max_retrans) && seconds.contains(&row.end_s) {
+            seeds.entry(row.seed).or_default().push(row.timeouts);
+        }
+    }
+    mean(seeds.values().filter_map(|counts| dispersion(counts)))
 }
 
 /// A bound with what chance adds to it when there are few seeds.

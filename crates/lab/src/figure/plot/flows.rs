@@ -29,7 +29,10 @@ const TIMEOUT_COLOURS: [Colour; 5] = [
 fn sweep(scenario: &FigureScenario) -> Option<&FlowSweep> {
     match scenario {
         FigureScenario::Flows(sweep) => Some(sweep),
-        FigureScenario::Strings(_) | FigureScenario::Paths(_) | FigureScenario::UnusedFlowTime(_) => None,
+        FigureScenario::Strings(_)
+        | FigureScenario::Paths(_)
+        | FigureScenario::SharedPaths(_)
+        | FigureScenario::UnusedFlowTime(_) => None,
     }
 }
 

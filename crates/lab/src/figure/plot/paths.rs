@@ -1,13 +1,16 @@
-//! Figures 3 to 6 and 10 to 12 of the SCTP failover paper: spurious failovers and transfer times.
+//! Figures 3 to 6 and 10 to 12 of the SCTP failover paper, spurious failovers and transfer times, and its section V: timeouts of many
+//! associations.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use sim::multipath::shared::CoreQueue;
 
 use super::above;
 use super::flows::Marks;
 use crate::figure::chart::{Axis, Mark, Panel, Series, Shape, number};
 use crate::figure::palette::SERIES;
 use crate::figure::results::mean;
-use crate::figure::rows::{MultipathRow, Rows};
+use crate::figure::rows::{MultipathRow, Rows, SharedPathsRow};
 use crate::figure::scenario::FigureScenario;
 
 /// A loss as a whole number of percent.
@@ -150,4 +153,59 @@ pub fn times(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
         )
     };
     losses.into_iter().map(of_loss).collect()
+}
+
+/// Timeouts of all associations, and what they deliver, in each second after the primary path's failure, one pair of panels per queue (section
+/// V). Means of all seeds.
+pub fn synchronization(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
+    let queues: BTreeSet<CoreQueue> = rows.shared_paths.iter().map(|row| row.queue).collect();
+    let of_queue = |queue: CoreQueue| {
+        let named = match queue {
+            CoreQueue::DropTail => "drop-tail",
+            CoreQueue::Red => "RED",
+        };
+        let series = |value: fn(&SharedPathsRow) -> f64| {
+            let mut means: BTreeMap<u32, BTreeMap<u32, Vec<f64>>> = BTreeMap::new();
+            for row in rows.shared_paths.iter().filter(|row| row.queue == queue) {
+                let seconds = means.entry(row.path_max_retrans).or_default();
+                seconds.entry(row.end_s).or_default().push(value(row));
+            }
+            let of_threshold = |((threshold, seconds), colour): ((u32, BTreeMap<u32, Vec<f64>>), _)| {
+                let points = seconds
+                    .into_iter()
+                    .filter_map(|(end_s, values)| Some((f64::from(end_s), mean(values)?)));
+                Series::new(
+                    format!("PMR = {threshold}"),
+                    colour,
+                    Shape::Line,
+                    points.collect::<Vec<_>>(),
+                )
+            };
+            means
+                .into_iter()
+                .zip(SERIES)
+                .map(of_threshold)
+                .collect::<Vec<_>>()
+        };
+        let greatest = |series: &[Series], axis: fn(&(f64, f64)) -> f64| {
+            let points = series.iter().flat_map(|series| &series.points);
+            above(points.map(axis).fold(1.0, f64::max))
+        };
+        [
+            (
+                "timeouts of the primary path (1/s)",
+                series(|row| f64::from(row.timeouts)),
+            ),
+            (
+                "delivered (Mbit/s)",
+                series(|row| row.delivered_bytes as f64 * 8e-6),
+            ),
+        ]
+        .map(|(label, series)| {
+            let x = Axis::new("time since the failure (s)", 0.0, greatest(&series, |(x, _)| *x));
+            let y = Axis::new(label, 0.0, greatest(&series, |(_, y)| *y));
+            panel(named.to_owned(), x, y, series, marks)
+        })
+    };
+    queues.into_iter().flat_map(of_queue).collect()
 }

@@ -18,7 +18,10 @@ const END_S: f64 = 40.0;
 fn sweep(scenario: &FigureScenario) -> Option<&StringSweep> {
     match scenario {
         FigureScenario::Strings(sweep) => Some(sweep),
-        FigureScenario::Flows(_) | FigureScenario::Paths(_) | FigureScenario::UnusedFlowTime(_) => None,
+        FigureScenario::Flows(_)
+        | FigureScenario::Paths(_)
+        | FigureScenario::SharedPaths(_)
+        | FigureScenario::UnusedFlowTime(_) => None,
     }
 }
 
