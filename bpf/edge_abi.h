@@ -54,7 +54,7 @@ struct edge_port {
 
 struct edge_string {
 	__u32 ifindex;
-	__u32 zero;
+	__u32 was_up;           /* 1: both edges have heard it; kept for a successor of the agent */
 	__be32 next_hop_v4;     /* 0: none */
 	__u32 mode;             /* enum edge_mode */
 	__u8 next_hop_v6[16];   /* zeros: none */

@@ -82,7 +82,7 @@ __noinline int note_handshake(struct __sk_buff *skb, struct packet *p, struct ed
 	return 0;
 }
 
-/* Limits the window that a leaving segment offers, as proto::rate::RateControl::cap does. Returns -1 if the packet cannot be changed. */
+/* Limits the window that a leaving segment offers, as proto::rate::capped_field does. Returns -1 if the packet cannot be changed. */
 __noinline int cap_window(struct __sk_buff *skb, struct packet *p, struct edge_flow *flow, struct edge_counts *counts, __u32 cap) {
 	if (!p || !flow || !counts)
 		return -1;
@@ -93,9 +93,8 @@ __noinline int cap_window(struct __sk_buff *skb, struct packet *p, struct edge_f
 		flow->flags |= EDGE_UNCAPPED;
 		return 0;
 	}
-	__u32 most = cap >> ((flow->flags & both) == both ? flow->far_scale & 15 : 0);
-	if (!most)
-		most = 1;
+	__u32 scale = (flow->flags & both) == both ? flow->far_scale & 15 : 0;
+	__u64 most = ((__u64)cap + (1 << scale) - 1) >> scale;
 	if (bpf_ntohs(p->tcp.window) <= most)
 		return 0;
 	__be16 after = bpf_htons(most);

@@ -77,7 +77,7 @@ fn suspecting(policy: CachePolicy) -> EdgeSwitch {
         has_command: false,
         cap: None,
     };
-    let mut edge = EdgeSwitch::new(config, &[0, 0], |_| 0, at(0)).expect("a valid configuration");
+    let mut edge = EdgeSwitch::new(config, &[], |_| 0, at(0)).expect("a valid configuration");
     let mut peer = edge.beat(at(0), 0);
     for told in &mut peer.strings {
         (told.is_heard, told.is_steady, told.is_usable) = (true, true, true);

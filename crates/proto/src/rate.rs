@@ -237,16 +237,23 @@ impl RateControl {
     }
 
     /// The window field of a passing packet under the cap. `scale` is the shift that the packet's sender announced (RFC 7323
-    /// §2.2); 0 for a SYN. A window below the cap stays as it is. A window above the cap is never rounded to zero.
+    /// §2.2); 0 for a SYN. A window below the cap stays as it is.
     pub fn cap(&self, field: u16, scale: u8) -> u16 {
-        let cap = (self.window() >> scale.min(14)).max(1);
-        u16::try_from(cap).map_or(field, |cap| field.min(cap))
+        field.min(capped_field(self.window(), scale))
     }
 
     fn set(&mut self, window: f64) {
         let least = f64::from(self.config.min_window);
         self.window = window.min(self.config.pipe()).max(least);
     }
+}
+
+/// The window field that offers `cap` bytes. `scale` is the shift that the packet's sender announced (RFC 7323 §2.2); 0 for a SYN. It is rounded
+/// up: a connection gets its minimum window with every scale.
+pub fn capped_field(cap: u32, scale: u8) -> u16 {
+    let scale = scale.min(14);
+    let field = (u64::from(cap) + (1 << scale) - 1) >> scale;
+    u16::try_from(field.max(1)).unwrap_or(u16::MAX)
 }
 
 /// Number of connections, at least 1: without connections, the next one gets the whole string.
@@ -414,11 +421,24 @@ mod tests {
     }
 
     #[test]
+    fn every_scale_offers_at_least_the_cap() {
+        for scale in 0..15 {
+            let field = capped_field(3000, scale);
+            let offered = u32::from(field) << scale;
+            assert!(
+                (3000..3000 + (1 << scale)).contains(&offered),
+                "{scale}: {offered}"
+            );
+        }
+        assert_eq!((capped_field(u32::MAX, 0), capped_field(0, 3)), (u16::MAX, 1));
+    }
+
+    #[test]
     fn the_field_is_capped_in_its_own_scale() {
         let control = control(40); // 29,687 bytes
         assert_eq!((control.cap(65_535, 0), control.cap(20_000, 0)), (29_687, 20_000));
-        assert_eq!((control.cap(65_535, 7), control.cap(100, 7)), (231, 100));
-        assert_eq!(control.cap(65_535, 200), 1);
+        assert_eq!((control.cap(65_535, 7), control.cap(100, 7)), (232, 100));
+        assert_eq!(control.cap(65_535, 200), 2);
         assert_eq!(control.cap(0, 7), 0);
         assert_eq!(
             RateControl::new(CONFIG, Instant::ZERO, 1).unwrap().cap(65_535, 0),

@@ -160,10 +160,14 @@ impl EdgeKernel {
         Ok(())
     }
 
-    /// The epochs of the strings that an earlier agent left.
-    pub fn epochs(&self) -> Vec<u64> {
-        let strings = 0..self.settings.strings.len();
-        strings.map(|string| self.wire.epoch(string)).collect()
+    /// The strings as an earlier agent left them.
+    pub fn adopted(&self) -> Vec<AdoptedString> {
+        let adopted = |string| AdoptedString {
+            kept: self.wire.kept(string),
+            mode: switch_mode(self.wire.mode(string)),
+            cap: self.wire.cap(string),
+        };
+        (0..self.settings.strings.len()).map(adopted).collect()
     }
 
     /// Detaches and removes everything.
@@ -310,7 +314,7 @@ impl EdgeKernel {
         match action {
             EdgeAction::SetSlots(slots) => self.wire.set_slots(&slots),
             EdgeAction::SetMode(string, mode) => self.wire.set_mode(string, wire_mode(mode)),
-            EdgeAction::SetEpoch(string, epoch) => self.wire.set_epoch(string, epoch),
+            EdgeAction::Keep(string, kept) => self.wire.keep(string, kept),
             EdgeAction::Move(string) => self.wire.bump_generation(string),
             EdgeAction::Sweep(string) => {
                 if let Err(error) = self.wire.sweep(string) {
@@ -437,6 +441,14 @@ fn wire_mode(mode: EdgeStringMode) -> StringMode {
         EdgeStringMode::Up => StringMode::Up,
         EdgeStringMode::Held => StringMode::Held,
         EdgeStringMode::Down => StringMode::Down,
+    }
+}
+
+fn switch_mode(mode: StringMode) -> EdgeStringMode {
+    match mode {
+        StringMode::Up => EdgeStringMode::Up,
+        StringMode::Held => EdgeStringMode::Held,
+        StringMode::Down => EdgeStringMode::Down,
     }
 }
 

@@ -66,7 +66,7 @@ pub fn run(settings: &EdgeSettings, can_succeed: impl Fn() -> Result<(), String>
     }
     let kernel = EdgeKernel::open(settings, Box::new(wakeup.waker()))?;
     let now = linux::clock::now();
-    let edge = EdgeSwitch::new(config(settings), &kernel.epochs(), kernel::flow_slot, now)?;
+    let edge = EdgeSwitch::new(config(settings), &kernel.adopted(), kernel::flow_slot, now)?;
     let mut agent = EdgeAgent {
         settings,
         edge,

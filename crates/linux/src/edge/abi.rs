@@ -43,7 +43,7 @@ impl PortState {
 #[derive(Clone, Copy)]
 pub(super) struct StringMemory {
     pub ifindex: u32,
-    pub zero: u32,
+    pub was_up: u32,
     pub next_hop_v4: [u8; 4],
     pub mode: u32,
     pub next_hop_v6: [u8; 16],

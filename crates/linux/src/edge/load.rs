@@ -47,7 +47,7 @@ impl EdgeWire {
     }
 
     /// Goes on with what an earlier agent of the edge named `name` left. Returns `None` if there is nothing. The flows, the strings' modes,
-    /// generations, caps and epochs, the slots and the subnets stay. Caching is off: nobody has the packets that the earlier agent held.
+    /// generations, caps, what was kept of them, the slots and the subnets stay. Caching is off: nobody has the packets that the earlier agent held.
     /// The earlier agent's program runs until [`EdgeWire::attach`] replaces it. The caller must know that the earlier agent is dead.
     ///
     /// # Errors

@@ -139,14 +139,19 @@ impl EdgeWire {
         self.words.set_cap(string, window);
     }
 
-    /// Stores the epoch of a string's last failure for a successor of the agent.
-    pub fn set_epoch(&self, string: usize, epoch: u64) {
-        self.words.set_epoch(string, epoch);
+    /// The cap that [`set_cap`](Self::set_cap) set.
+    pub fn cap(&self, string: usize) -> Option<u32> {
+        self.words.cap(string)
     }
 
-    /// The epoch that [`set_epoch`](Self::set_epoch) stored.
-    pub fn epoch(&self, string: usize) -> u64 {
-        self.words.epoch(string)
+    /// Keeps this of a string for a successor of the agent.
+    pub fn keep(&self, string: usize, kept: KeptString) {
+        self.words.keep(string, kept);
+    }
+
+    /// What [`keep`](Self::keep) kept.
+    pub fn kept(&self, string: usize) -> KeptString {
+        self.words.kept(string)
     }
 
     /// Tells the programs that the agent is there: the time of the monotonic clock, in nanoseconds.

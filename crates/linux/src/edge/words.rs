@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use memmap2::MmapRaw;
 use proto::edge::CopiedPackets;
+use proto::edge::switch::KeptString;
 
 use super::abi::{
     BUCKET_SHIFT, BUCKETS, EdgeState, PortState, SLOTS, STRINGS_MAX, StringMemory, link_word, mode_number,
@@ -62,7 +63,7 @@ impl StateWords {
         unsafe { AtomicU64::from_ptr(&raw mut (*self.string(index)).epoch) }
     }
 
-    /// Stores the ports and settings of a plan. The strings' modes, generations, caps and epochs stay.
+    /// Stores the ports and settings of a plan. The strings' modes, generations and caps stay, and what was kept of them.
     pub(super) fn set_plan(&self, plan: &EdgeWirePlan, agent_timeout: Duration) {
         // SAFETY: within the mapping. A program that reads between the stores sends its packet to the stack or to a former port.
         unsafe {
@@ -167,12 +168,28 @@ impl StateWords {
             .store(window.map_or(0, |window| window.max(1)), Ordering::SeqCst);
     }
 
-    pub(super) fn set_epoch(&self, string: usize, epoch: u64) {
-        self.epoch_word(string).store(epoch, Ordering::SeqCst);
+    pub(super) fn cap(&self, string: usize) -> Option<u32> {
+        // SAFETY: the field is a field of the string's state.
+        let word = self.string_word(string, |state| unsafe { &raw mut (*state).cap });
+        Some(word.load(Ordering::SeqCst)).filter(|cap| *cap > 0)
     }
 
-    pub(super) fn epoch(&self, string: usize) -> u64 {
-        self.epoch_word(string).load(Ordering::SeqCst)
+    fn was_up_word(&self, string: usize) -> &AtomicU32 {
+        // SAFETY: the field is a field of the string's state.
+        self.string_word(string, |state| unsafe { &raw mut (*state).was_up })
+    }
+
+    pub(super) fn keep(&self, string: usize, kept: KeptString) {
+        self.epoch_word(string).store(kept.epoch, Ordering::SeqCst);
+        self.was_up_word(string)
+            .store(kept.was_up.into(), Ordering::SeqCst);
+    }
+
+    pub(super) fn kept(&self, string: usize) -> KeptString {
+        KeptString {
+            epoch: self.epoch_word(string).load(Ordering::SeqCst),
+            was_up: self.was_up_word(string).load(Ordering::SeqCst) != 0,
+        }
     }
 
     /// Stores the link-layer address of a string's next hop, and of its port.

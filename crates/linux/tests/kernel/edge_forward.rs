@@ -6,6 +6,7 @@ use std::process::Command;
 
 use proto::edge::CopiedPackets;
 use proto::edge::cache::CachePolicy;
+use proto::edge::switch::KeptString;
 use steadfast_linux::edge::{EdgeWire, Injector, StringMode, is_edge_left_behind};
 use steadfast_linux::wire::WireError;
 
@@ -270,7 +271,12 @@ fn a_successor_goes_on_with_the_flows() {
     let listener = net.server.listen(EdgeNet::server_at(Family::V4, 80));
     let pair = net.client.connect_pair(&listener);
     let [edge, other] = edges;
-    edge.set_epoch(1, 17);
+    let kept = KeptString {
+        epoch: 17,
+        was_up: true,
+    };
+    edge.keep(1, kept);
+    edge.set_cap(0, Some(30_000));
     edge.set_mode(1, StringMode::Down);
     let plan = net.plan(0, None);
     let name = edge.name().to_owned();
@@ -281,7 +287,12 @@ fn a_successor_goes_on_with_the_flows() {
         edge.succeeded(&plan, &edge_options())
     });
     assert!(net.edges[0].run(|| edge.is_attached()));
-    assert_eq!((edge.epoch(1), edge.mode(1)), (17, StringMode::Down));
+    assert_eq!((edge.kept(1), edge.mode(1)), (kept, StringMode::Down));
+    assert_eq!(
+        (edge.kept(0), edge.mode(0)),
+        (KeptString::default(), StringMode::Up)
+    );
+    assert_eq!((edge.cap(0), edge.cap(1)), (Some(30_000), None));
     assert_eq!((edge.counter("new_flows"), edge.flows().expect("flows")), (1, 1));
     assert_eq!(other.counter("other_string"), 0);
     let mut fewer = plan.clone();

@@ -12,6 +12,7 @@ use super::mirror::CacheMirror;
 use super::switch::EdgeStringMode;
 use super::{EdgeDirection, EdgeSegment};
 use crate::Seq;
+use crate::rate::capped_field;
 use packet::{DataPathKey, EdgePacket, PacketKind, is_ip_sum_wrong};
 
 use super::slots::SLOTS;
@@ -452,8 +453,7 @@ impl DataPath {
             return;
         }
         let scale = flow.near_scale.and(flow.far_scale).unwrap_or(0);
-        let most = u16::try_from((cap >> scale).max(1)).unwrap_or(u16::MAX);
-        if read.limit_window(packet, most) {
+        if read.limit_window(packet, capped_field(cap, scale)) {
             self.add("capped", 1);
         }
     }

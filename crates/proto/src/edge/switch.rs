@@ -90,6 +90,37 @@ pub enum EdgeStringMode {
     Down,
 }
 
+/// What an agent keeps of a string for its successor, beside what the data path uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptString {
+    /// Number of its failures that the edges have counted.
+    pub epoch: u64,
+    /// Whether both edges have heard it.
+    pub was_up: bool,
+}
+
+/// A string as an earlier agent left it in the data path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdoptedString {
+    /// See [`EdgeAction::Keep`].
+    pub kept: KeptString,
+    /// See [`EdgeAction::SetMode`].
+    pub mode: EdgeStringMode,
+    /// See [`EdgeAction::SetCap`].
+    pub cap: Option<u32>,
+}
+
+impl Default for AdoptedString {
+    /// A string that no agent has used.
+    fn default() -> Self {
+        Self {
+            kept: KeptString::default(),
+            mode: EdgeStringMode::Up,
+            cap: None,
+        }
+    }
+}
+
 /// Something that the caller has to carry out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EdgeAction {
@@ -97,8 +128,8 @@ pub enum EdgeAction {
     SetSlots(Box<[u8; SLOTS]>),
     /// Handle the packets of this string's flows so.
     SetMode(usize, EdgeStringMode),
-    /// Keep the string's epoch for a successor of the agent.
-    SetEpoch(usize, u64),
+    /// Keep this of the string for a successor of the agent.
+    Keep(usize, KeptString),
     /// Move the string's present flows, each with its next packet.
     Move(usize),
     /// Move the idle flows that [`EdgeAction::Move`] has left.
@@ -157,21 +188,26 @@ pub struct EdgeSwitch {
 }
 
 impl EdgeSwitch {
-    /// An edge that has heard nothing yet. `flow_slot` gives the slot of a flow, as the data path computes it. `epochs` are those that an
-    /// earlier agent left, 0 without one.
+    /// An edge that has heard nothing yet. `flow_slot` gives the slot of a flow, as the data path computes it. `adopted`: the strings as an
+    /// earlier agent left them; none without one. The edge goes on with them: a string that had failed stays so until it returns, and windows
+    /// stay capped meanwhile.
     ///
     /// # Errors
     /// Names the invalid field.
     pub fn new(
         config: EdgeConfig,
-        epochs: &[u64],
+        adopted: &[AdoptedString],
         flow_slot: fn(&FlowKey) -> usize,
         now: Instant,
     ) -> Result<Self, InvalidEdge> {
         let mut strings = Vec::new();
         for (index, string) in config.strings.iter().enumerate() {
-            let epoch = epochs.get(index).copied().unwrap_or(0);
-            strings.push(EdgeString::new(string.clone(), config.recovery, epoch, now)?);
+            let adopted = adopted.get(index).copied().unwrap_or_default();
+            let mut one = EdgeString::new(string.clone(), config.recovery, adopted, now)?;
+            if one.phase == StringPhase::Failing && config.has_command {
+                one.command = CommandState::Wanted;
+            }
+            strings.push(one);
             if let Some(cap) = &config.cap {
                 rate_config(cap, string.bytes_per_s, ROUND_TRIP_DEFAULT).check()?;
             }
@@ -189,10 +225,16 @@ impl EdgeSwitch {
             has_totals: false,
             handshakes: VecDeque::new(),
         };
-        for index in 0..edge.strings.len() {
-            edge.actions
-                .push_back(EdgeAction::SetMode(index, EdgeStringMode::Up));
-            edge.actions.push_back(EdgeAction::SetCap(index, None));
+        for (index, one) in edge.strings.iter_mut().enumerate() {
+            let mode = match one.phase {
+                StringPhase::Up | StringPhase::Suspect | StringPhase::Blind => EdgeStringMode::Up,
+                StringPhase::Failing => EdgeStringMode::Held,
+                StringPhase::Down => EdgeStringMode::Down,
+            };
+            edge.actions.push_back(EdgeAction::SetMode(index, mode));
+            if edge.config.cap.is_none() && one.cap.take().is_some() {
+                edge.actions.push_back(EdgeAction::SetCap(index, None));
+            }
         }
         edge.publish(now);
         edge.actions.push_back(EdgeAction::Measure);
@@ -315,6 +357,11 @@ impl EdgeSwitch {
         for (string, sample) in self.strings.iter_mut().zip(samples) {
             let before = std::mem::replace(&mut string.traffic, *sample);
             if !self.has_totals {
+                // What an earlier agent measured.
+                handshakes = (
+                    handshakes.0 + sample.handshakes,
+                    handshakes.1 + sample.handshake_ns,
+                );
                 continue;
             }
             handshakes.0 += sample.handshakes.saturating_sub(before.handshakes);
@@ -426,6 +473,7 @@ impl EdgeSwitch {
         let one = &mut self.strings[index];
         one.copies = None; // its cache is empty now
         one.was_up = true;
+        self.keep(index);
         self.change(now, index, PhaseEvent::Heard, PhaseReason::Heartbeat);
     }
 
@@ -531,7 +579,8 @@ impl EdgeSwitch {
         let has_command = self.config.has_command;
         let one = &mut self.strings[index];
         one.epoch = epoch;
-        self.actions.push_back(EdgeAction::SetEpoch(index, epoch));
+        self.keep(index);
+        let one = &mut self.strings[index];
         if !one.phase.is_usable() {
             return;
         }
@@ -607,7 +656,14 @@ impl EdgeSwitch {
         one.recovery.restart(now);
         one.copies = None;
         one.was_up = true;
+        self.keep(index);
         self.send_due(now);
+    }
+
+    fn keep(&mut self, index: usize) {
+        let EdgeString { epoch, was_up, .. } = self.strings[index];
+        self.actions
+            .push_back(EdgeAction::Keep(index, KeptString { epoch, was_up }));
     }
 
     /// Queues the cached packets of a string for the string `to`, or each for the string to which its flow moves. With a cap, at most a
@@ -738,7 +794,10 @@ impl EdgeSwitch {
 
     /// While a string is missing, the windows of all flows of the other strings are capped.
     fn publish_caps(&mut self, now: Instant) {
-        let Some(cap) = self.config.cap else { return };
+        // Before the first measurement, the number of connections is not known. An adopted data path has its caps meanwhile.
+        let Some(cap) = self.config.cap.filter(|_| self.has_totals) else {
+            return;
+        };
         let missing = |one: &EdgeString| one.was_up && !one.phase.is_usable();
         let is_missing = self.strings.iter().any(missing);
         let moving: u64 = self

@@ -6,6 +6,7 @@ use super::beat::StringBeat;
 use super::copied::COPIES;
 use super::flow::{FlowKey, TrafficSample};
 use super::queue::PacketQueue;
+use super::{AdoptedString, EdgeStringMode};
 use crate::Instant;
 use crate::edge::phase::{PhaseEvent, StringPhase};
 use crate::edge::{CopiedPackets, InvalidRecovery, LocalRecovery, RecoveryConfig, StringState};
@@ -59,11 +60,11 @@ pub(super) struct EdgeString {
     /// The other edge's last word on it, and the time of that heartbeat.
     pub peer: Option<(Instant, StringBeat)>,
     pub damping: Damping,
-    /// Whether it has been heard since the start. If not, there are no flows to save.
+    /// Whether both edges have heard it, also before an earlier agent ended. If not, there are no flows to save.
     pub was_up: bool,
     /// Since when it is known that packets pass in both directions while it is blind: one that entered was acknowledged.
     pub passes_since: Option<Instant>,
-    /// When it fell silent, or when the other edge declared its failure.
+    /// When it fell silent, or when the other edge declared its failure. Before the first heartbeat: when the agent started.
     pub silent_at: Option<Instant>,
     pub failed_at: Option<Instant>,
     pub completed_at: Option<Instant>,
@@ -136,14 +137,23 @@ impl EdgeString {
     pub fn new(
         config: EdgeStringConfig,
         recovery: RecoveryConfig,
-        epoch: u64,
+        adopted: AdoptedString,
         now: Instant,
     ) -> Result<Self, InvalidRecovery> {
+        let phase = match adopted.mode {
+            EdgeStringMode::Up => StringPhase::Blind,
+            EdgeStringMode::Held => StringPhase::Failing,
+            EdgeStringMode::Down => StringPhase::Down,
+        };
+        let mut recovery = LocalRecovery::packed(recovery, COPIES, now)?;
+        if phase == StringPhase::Failing {
+            recovery.on_declared();
+        }
         Ok(Self {
             config,
-            phase: StringPhase::Blind,
-            recovery: LocalRecovery::packed(recovery, COPIES, now)?,
-            epoch,
+            phase,
+            recovery,
+            epoch: adopted.kept.epoch,
             has_carrier: true,
             last_heard: None,
             beats_heard: 0,
@@ -152,10 +162,10 @@ impl EdgeString {
             heard_since: None,
             peer: None,
             damping: Damping::default(),
-            was_up: false,
+            was_up: adopted.kept.was_up,
             passes_since: None,
-            silent_at: None,
-            failed_at: None,
+            silent_at: Some(now),
+            failed_at: (phase != StringPhase::Blind).then_some(now),
             completed_at: None,
             sweep_at: None,
             command: CommandState::Done,
@@ -164,7 +174,7 @@ impl EdgeString {
             traffic: TrafficSample::default(),
             flows_at_failure: 0,
             copies: None,
-            cap: None,
+            cap: adopted.cap,
             entering: PacketQueue::default(),
             free: now,
             resent_entering: 0,

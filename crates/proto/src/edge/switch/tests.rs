@@ -54,6 +54,7 @@ struct TestEdge {
     caching: Vec<bool>,
     copies: Vec<(usize, CopiedPackets)>,
     caps: Vec<Option<u32>>,
+    kept: Vec<KeptString>,
     moves: Vec<usize>,
     sweeps: Vec<usize>,
     commands: Vec<usize>,
@@ -72,6 +73,7 @@ impl TestEdge {
             caching: vec![false; count],
             copies: Vec::new(),
             caps: vec![None; count],
+            kept: vec![KeptString::default(); count],
             moves: Vec::new(),
             sweeps: Vec::new(),
             commands: Vec::new(),
@@ -104,9 +106,21 @@ impl TestEdge {
                 EdgeAction::SendLeaving(_, copies) => self.sent.push((None, copies)),
                 EdgeAction::Sweep(string) => self.sweeps.push(string),
                 EdgeAction::Announce(string) => self.announced.push(string),
-                EdgeAction::SetEpoch(..) | EdgeAction::Tell(..) => {}
+                EdgeAction::Keep(string, kept) => self.kept[string] = kept,
+                EdgeAction::Tell(..) => {}
             }
         }
+    }
+
+    /// Another agent takes the place of this one.
+    fn restart(&mut self, config: &EdgeConfig, now: Instant) {
+        let adopted = |index: usize| AdoptedString {
+            kept: self.kept[index],
+            mode: self.modes[index],
+            cap: self.caps[index],
+        };
+        let adopted: Vec<_> = (0..self.modes.len()).map(adopted).collect();
+        self.edge = EdgeSwitch::new(config.clone(), &adopted, slot, now).unwrap();
     }
 
     fn phases(&self, now: Instant) -> Vec<StringPhase> {
@@ -775,4 +789,99 @@ fn heartbeats_that_do_not_come_are_counted() {
     edge.handle_beat(at(62) + BEAT / 2, 0, &beat);
     assert_eq!(counts(&edge, at(63)), (4, 9));
     assert_eq!(edge.view(at(63))[1].beats_missed, 0, "the other string has none");
+}
+
+/// A new agent of an edge loses its cache and nothing else: a failed string stays failed, and windows stay capped, without a gap.
+#[test]
+fn a_successor_keeps_failed_strings_and_caps() {
+    let config = config();
+    let mut world = TwoEdges::new(&config);
+    world.run(500);
+    world.passes[0] = [false; 2];
+    world.run(3000);
+    assert!(world.sides[0].caps[1].is_some());
+    world.sides[0].caps[1] = Some(30_000);
+    world.sides[0].restart(&config, world.now);
+    // Until the number of connections is known.
+    assert_eq!(world.sides[0].edge.view(world.now)[1].cap, Some(30_000));
+    for _ in 0..400 {
+        world.run(1);
+        assert_eq!(world.phases()[0][0], StringPhase::Down);
+        assert_eq!(world.sides[0].modes[0], EdgeStringMode::Down);
+        assert!(world.sides[0].caps[1].is_some());
+    }
+    world.passes[0] = [true; 2];
+    world.run(3000);
+    assert_eq!(world.phases(), [[StringPhase::Up; 2]; 2]);
+    assert_eq!(world.sides[0].caps, [None; 2]);
+}
+
+/// A string that fails while an edge has no agent is taken over as any other: after the delay and the command.
+#[test]
+fn a_string_that_fails_between_two_agents_waits_for_the_command() {
+    let config = EdgeConfig {
+        delay: Duration::from_millis(200),
+        has_command: true,
+        ..config()
+    };
+    let mut world = TwoEdges::new(&config);
+    world.run(500);
+    world.passes[0] = [false; 2];
+    world.sides[0].restart(&config, world.now);
+    world.run(150);
+    assert_eq!(world.phases()[0][0], StringPhase::Failing);
+    assert_eq!(world.sides[0].commands, [0]);
+    world.sides[0].edge.handle_command(world.now, 0, true);
+    world.run(20);
+    assert_eq!(
+        world.phases()[0][0],
+        StringPhase::Failing,
+        "the delay is not over"
+    );
+    world.run(100);
+    assert_eq!(world.phases()[0][0], StringPhase::Down);
+}
+
+/// An agent that ends while a string's packets are held leaves the takeover to its successor.
+#[test]
+fn a_successor_completes_a_takeover() {
+    let config = EdgeConfig {
+        has_command: true,
+        ..config()
+    };
+    let mut world = TwoEdges::new(&config);
+    world.run(500);
+    world.passes[0] = [false; 2];
+    world.run(100);
+    assert_eq!(world.sides[0].modes[0], EdgeStringMode::Held);
+    world.sides[0].commands.clear();
+    world.sides[0].restart(&config, world.now);
+    world.run(20);
+    assert_eq!(world.phases()[0][0], StringPhase::Failing);
+    assert_eq!(
+        world.sides[0].commands,
+        [0],
+        "nobody knows whether the first one succeeded"
+    );
+    world.sides[0].edge.handle_command(world.now, 0, true);
+    world.run(20);
+    assert_eq!(world.phases()[0][0], StringPhase::Down);
+    assert_eq!(world.sides[0].moves, [0]);
+}
+
+/// A configuration without rate control takes back the caps of an earlier agent.
+#[test]
+fn a_successor_without_rate_control_caps_nothing() {
+    let mut world = TwoEdges::new(&config());
+    world.run(500);
+    world.passes[0] = [false; 2];
+    world.run(1000);
+    assert!(world.sides[0].caps[1].is_some());
+    let config = EdgeConfig {
+        cap: None,
+        ..config()
+    };
+    world.sides[0].restart(&config, world.now);
+    world.run(1);
+    assert_eq!(world.sides[0].caps, [None; 2]);
 }
