@@ -157,7 +157,7 @@ fn main() -> ExitCode {
         LabCommand::Measure(options) => bench::sim::measure(&options).map(|()| LabOutcome::Held),
         LabCommand::Load(options) => bench::load::run(&options).map(|()| LabOutcome::Held),
         LabCommand::Network(options) => net::hold::run(&options),
-        LabCommand::PathsCut(options) => paths::cut::run(&options),
+        LabCommand::PathsCut(options) => run::run(&options),
         LabCommand::PathsPrograms(options) => run::run(&options),
         LabCommand::SctpPeer(options) => paths::peer::main(&options).map(|()| LabOutcome::Held),
         LabCommand::TcpPeer(options) => paths::tcp::main(&options).map(|()| LabOutcome::Held),

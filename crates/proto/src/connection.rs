@@ -235,7 +235,7 @@ impl Connection {
 
     /// From now on the wire does not release input to the primary. The primary cannot have answered such input, so the restart policy
     /// does not get it.
-    pub fn hold_input(&mut self) {
+    pub fn expect_unreleased(&mut self) {
         self.takes = Takes::Unreleased;
     }
 

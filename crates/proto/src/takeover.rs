@@ -361,7 +361,7 @@ impl Takeover {
         let (mut idle, mut opening) = (Vec::new(), Vec::new());
         for connection in connections {
             let entry = table.get_mut(connection).expect("in the table");
-            entry.hold_input();
+            entry.expect_unreleased();
             if self.begun.contains(&connection) {
                 continue; // its steps are planned already
             }

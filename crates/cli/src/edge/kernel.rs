@@ -16,7 +16,7 @@ use linux::network::{self, Interface};
 use linux::raw::RawSender;
 use proto::Instant;
 use proto::edge::cache::SecondPacket;
-use proto::edge::switch::{EdgeAction, EdgeStringMode, FlowKey, TrafficSample};
+use proto::edge::switch::{AdoptedString, EdgeAction, EdgeStringMode, FlowKey, TrafficSample};
 use proto::edge::{EdgeDirection, cut, is_tcp_sum_wrong};
 use proto::packet::Checksum;
 

@@ -316,8 +316,10 @@ fn connections_outlive_strings_and_daemons() {
         text.contains("DOWN") && text.contains("edge sf-test-r1"),
         "{text}"
     );
+    replace_the_daemon_while_a_string_is_down(&mut r1, &mut echoes);
     network.set_cable(0, "up");
     r1.wait_for(["up", "up"]);
+    assert!(r1.status()["strings"][1]["cap"].is_null());
     echoes.work("a string that is back");
 
     forge_heartbeats(&network, &r1);
@@ -376,6 +378,21 @@ fn replace_the_daemon(r1: &mut RunningEdge<'_>, r2: &RunningEdge<'_>, echoes: &m
     });
     r1.wait_for(["up", "up"]);
     echoes.work("a successor");
+}
+
+/// A killed edge's successor counts no second failure, and windows stay capped.
+fn replace_the_daemon_while_a_string_is_down(r1: &mut RunningEdge<'_>, echoes: &mut EightEchoes) {
+    let is_capped = |r1: &RunningEdge<'_>| r1.status()["strings"][1]["cap"].as_u64().is_some();
+    let epoch = |r1: &RunningEdge<'_>| r1.status()["strings"][0]["epoch"].as_u64();
+    r1.wait_until("windows are capped", || is_capped(r1));
+    let before = epoch(r1);
+    r1.signal(Signal::SIGKILL);
+    r1.process.wait().unwrap();
+    r1.process = spawn(r1.namespace, &r1.config, &r1.log);
+    r1.wait_for(["down", "up"]);
+    assert!(is_capped(r1));
+    assert_eq!(epoch(r1), before);
+    echoes.work("a successor beside a failed string");
 }
 
 /// The file of a running edge becomes one that does not fit. The upgrade is refused, and everything goes on.

@@ -3,7 +3,6 @@
 //! The cut is silent: packets of the path are dropped where they arrive, and no carrier is lost.
 
 use std::io::Read as _;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -14,11 +13,17 @@ use sha2::{Digest as _, Sha256};
 
 use super::network::PathsNetwork;
 use super::tunnel::{LISTEN, PathsTunnel, cut_first};
+use crate::client::Spread;
 use crate::node::{PatternFiles, ServerProcess, ServerSoftware};
-use crate::run::{DaemonOption, LabOutcome, conclude, in_memory};
-use crate::teardown::Teardown;
+use crate::run::{LAB_PROGRAMS, Lab, LabFindings, LabRun, RunOptions, check_machine};
+
+/// Number of runs from which on the median of the stalls must reach the target without a margin.
+const JUDGED_RUNS: usize = 5;
 
 /// A download over a tunnel with two paths, one of which is cut in the middle.
+///
+/// The stall may take 1.2 retransmission timeouts, or 50 ms with heartbeats of 10 ms, and the margin. With `--repeat 5` and more, the median
+/// must do without the margin.
 #[derive(Clone, Debug, Args)]
 pub struct PathsCutOptions {
     /// Megabytes (10⁶ bytes) of the download.
@@ -30,40 +35,13 @@ pub struct PathsCutOptions {
     /// Milliseconds that the stall may take beyond its target: 1.2 retransmission timeouts, or 50 ms with heartbeats of 10 ms.
     #[arg(long, default_value_t = 100)]
     margin: u64,
-    /// Seed of the content.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Print one JSON object instead of text.
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    daemon: DaemonOption,
+    run: RunOptions,
 }
 
-/// Milliseconds, over the connections.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct PathsSpread {
-    median: f64,
-    p99: f64,
-    max: f64,
-}
-
-impl PathsSpread {
-    fn one(value: Duration) -> Self {
-        let millis = value.as_secs_f64() * 1e3;
-        Self {
-            median: millis,
-            p99: millis,
-            max: millis,
-        }
-    }
-}
-
-/// The findings.
-#[derive(Debug, Serialize)]
-struct PathsCutReport {
-    ok: bool,
-    seed: u64,
+/// The findings of all runs. Spreads are over the runs.
+#[derive(Debug, Default, Serialize)]
+pub struct PathsCutFindings {
     bytes_expected: u64,
     bytes_received: u64,
     sha256_match: bool,
@@ -72,63 +50,137 @@ struct PathsCutReport {
     resets_seen: u32,
     violations: Vec<String>,
     /// Longest time without data after the cut, as the client saw it.
-    stall_ms: PathsSpread,
+    stall_ms: Option<Spread>,
     /// Longest time without data before the cut.
-    baseline_gap_ms: PathsSpread,
+    baseline_gap_ms: Option<Spread>,
     /// Retransmission timeout of the sender on the first path, just before the cut.
-    rto_ms: f64,
-    /// Longest stall that is allowed.
-    stall_limit_ms: f64,
+    rto_ms: Option<Spread>,
+    /// Longest stall that is allowed, with the margin.
+    stall_limit_ms: Option<Spread>,
     /// Times that an end of the tunnel declared a path failed.
     path_switches: u32,
+    mbit_per_s: Option<Spread>,
+    #[serde(skip)]
+    runs: Vec<PathsCutRun>,
+}
+
+/// The times of one run, in milliseconds, and its throughput.
+#[derive(Clone, Copy, Debug)]
+struct PathsCutRun {
+    stall_ms: f64,
+    baseline_gap_ms: f64,
+    rto_ms: f64,
+    target_ms: f64,
+    limit_ms: f64,
     mbit_per_s: f64,
 }
 
-/// Runs the lab.
-///
-/// # Errors
-/// If a step fails. A connection that does not survive is no error.
-pub fn run(options: &PathsCutOptions) -> Result<LabOutcome> {
-    let daemon = options.daemon.path()?;
-    let teardown = Teardown::start()?;
-    let report = play(options, &daemon, &teardown);
-    teardown.finish()?;
-    let report = report?;
-    conclude(options.json, report.ok, &report, || {
-        say!(
-            "{} bytes, contents {}, stall {:.0} ms (RTO {:.0} ms), {} path switches, {:.0} Mbit/s",
-            report.bytes_received,
-            if report.sha256_match { "intact" } else { "BROKEN" },
-            report.stall_ms.max,
-            report.rto_ms,
-            report.path_switches,
-            report.mbit_per_s
-        );
-    })
+impl Lab for PathsCutOptions {
+    type Part = ();
+    type Findings = PathsCutFindings;
+
+    fn options(&self) -> &RunOptions {
+        &self.run
+    }
+
+    fn check_machine(&self) -> Result<()> {
+        let needed = LAB_PROGRAMS
+            .into_iter()
+            .chain([("nginx", "nginx-light"), ("curl", "curl")]);
+        // At most 10,000 MB.
+        check_machine(needed, Some(self.run.daemon.path()?), 2 * self.mb as u32)
+    }
+
+    fn parts(&self) -> Vec<()> {
+        vec![()]
+    }
+
+    fn nothing(&self) -> PathsCutFindings {
+        PathsCutFindings {
+            sha256_match: true,
+            ..PathsCutFindings::default()
+        }
+    }
+
+    fn play(&self, (): (), run: &LabRun<'_>, problems: &mut Vec<String>) -> Result<PathsCutFindings> {
+        run.step("set up");
+        let network = PathsNetwork::build(&run.name, run.teardown)?;
+        let bytes = self.mb * 1_000_000;
+        let content = PatternFiles::generate(&run.directory, &[(run.seed, bytes)])?;
+        let server = ServerSoftware::Nginx;
+        let _server = ServerProcess::start(server, &network.far, &run.directory, "nginx", &content, 1)?;
+        let daemon = self.run.daemon.path()?;
+        let terms = (run.seed, self.watch_ms);
+        let tunnel = PathsTunnel::start(&network, &daemon, &run.directory, terms, server.port())?;
+        run.step("download");
+        let found = download(run.seed, &network, bytes, || tunnel.rto(&network))?;
+        let path_switches = tunnel.path_switches();
+        tunnel.stop()?;
+        let findings = self.findings(run.seed, bytes, &found, path_switches);
+        problems.extend(findings.violations.iter().cloned());
+        Ok(findings)
+    }
+
+    fn conclude(&self, findings: &PathsCutFindings, problems: &mut Vec<String>) -> Result<()> {
+        let targets = findings.runs.iter().map(|run| run.target_ms);
+        if let (Some(stall), Some(target)) = (findings.stall_ms, Spread::of(targets))
+            && findings.runs.len() >= JUDGED_RUNS
+            && stall.median > target.median
+        {
+            problems.push(format!(
+                "half of the stalls were longer than {:.0} ms; the target is {:.0} ms",
+                stall.median, target.median
+            ));
+        }
+        Ok(())
+    }
 }
 
-fn play(options: &PathsCutOptions, daemon: &Path, teardown: &Teardown) -> Result<PathsCutReport> {
-    let name = format!("{}p", std::process::id());
-    let directory = in_memory(&name, teardown)?;
-    let network = PathsNetwork::build(&name, teardown)?;
-    let bytes = options.mb * 1_000_000;
-    let content = PatternFiles::generate(&directory, &[(options.seed, bytes)])?;
-    let _server = ServerProcess::start(
-        ServerSoftware::Nginx,
-        &network.far,
-        &directory,
-        "nginx",
-        &content,
-        1,
-    )?;
-    let port = ServerSoftware::Nginx.port();
-    let terms = (options.seed, options.watch_ms);
-    let tunnel = PathsTunnel::start(&network, daemon, &directory, terms, port)?;
-    let ask = || tunnel.rto(&network);
-    let found = download(options, &network, bytes, ask)?;
-    let path_switches = tunnel.path_switches();
-    tunnel.stop()?;
-    Ok(report(options, bytes, &found, path_switches))
+impl LabFindings for PathsCutFindings {
+    fn holds(&self) -> bool {
+        self.sha256_match && self.connections == self.connections_survived && self.violations.is_empty()
+    }
+
+    fn add(&mut self, other: Self) {
+        self.bytes_expected += other.bytes_expected;
+        self.bytes_received += other.bytes_received;
+        self.sha256_match &= other.sha256_match;
+        self.connections += other.connections;
+        self.connections_survived += other.connections_survived;
+        self.resets_seen += other.resets_seen;
+        self.violations.extend(other.violations);
+        self.path_switches += other.path_switches;
+        self.runs.extend(other.runs);
+        self.spread();
+    }
+
+    fn line(&self) -> String {
+        let text = |spread: Option<Spread>| {
+            let text = |Spread { median, max, .. }| format!("{median:.0}/{max:.0}");
+            spread.map_or_else(|| "–".to_owned(), text)
+        };
+        format!(
+            "{} bytes, contents {}, stall {} ms (RTO {}, median/max), {} path switches, {} Mbit/s",
+            self.bytes_received,
+            if self.sha256_match { "intact" } else { "BROKEN" },
+            text(self.stall_ms),
+            text(self.rto_ms),
+            self.path_switches,
+            text(self.mbit_per_s)
+        )
+    }
+}
+
+impl PathsCutFindings {
+    /// Computes the spreads.
+    fn spread(&mut self) {
+        let of = |value: fn(&PathsCutRun) -> f64| Spread::of(self.runs.iter().map(value));
+        self.stall_ms = of(|run| run.stall_ms);
+        self.baseline_gap_ms = of(|run| run.baseline_gap_ms);
+        self.rto_ms = of(|run| run.rto_ms);
+        self.stall_limit_ms = of(|run| run.limit_ms);
+        self.mbit_per_s = of(|run| run.mbit_per_s);
+    }
 }
 
 /// A download as its client saw it.
@@ -145,12 +197,12 @@ struct PathsDownload {
 
 /// Downloads with curl, and cuts the first path when a third has arrived. `rto` is asked just before.
 fn download(
-    options: &PathsCutOptions,
+    seed: u64,
     network: &PathsNetwork,
     bytes: u64,
     ask_rto: impl Fn() -> Result<Duration>,
 ) -> Result<PathsDownload> {
-    let file = pattern::file_name(options.seed, bytes);
+    let file = pattern::file_name(seed, bytes);
     let mut command: Command = network.near.command("curl")?;
     command.args(["--silent", "--show-error", "--fail", "--max-time", "120"]);
     command
@@ -195,48 +247,50 @@ fn download(
     })
 }
 
-fn report(
-    options: &PathsCutOptions,
-    bytes: u64,
-    found: &PathsDownload,
-    path_switches: u32,
-) -> PathsCutReport {
-    let sha256_match = found.sha256 == pattern::sha256(options.seed, bytes, bytes);
-    let mut violations = Vec::new();
-    if !found.is_whole {
-        violations.push(format!("curl failed after {} bytes", found.received));
-    }
-    if path_switches == 0 {
-        violations.push("no end noticed the cut".to_owned());
-    }
-    let target = match options.watch_ms {
-        0 => found.rto.mul_f64(1.2),
-        // Three missed heartbeats, and the time to notice the last one.
-        millis => Duration::from_millis(5 * millis),
-    };
-    let limit = target + Duration::from_millis(options.margin);
-    if found.gap_after > limit {
-        violations.push(format!(
-            "the download stood still for {:?}, more than {limit:?}",
-            found.gap_after
-        ));
-    }
-    let survived = sha256_match && found.is_whole && found.received == bytes;
-    PathsCutReport {
-        ok: survived && violations.is_empty(),
-        seed: options.seed,
-        bytes_expected: bytes,
-        bytes_received: found.received,
-        sha256_match,
-        connections: 1,
-        connections_survived: u32::from(survived),
-        resets_seen: u32::from(!found.is_whole),
-        violations,
-        stall_ms: PathsSpread::one(found.gap_after),
-        baseline_gap_ms: PathsSpread::one(found.gap_before),
-        rto_ms: found.rto.as_secs_f64() * 1e3,
-        stall_limit_ms: limit.as_secs_f64() * 1e3,
-        path_switches,
-        mbit_per_s: found.received as f64 * 8.0 / 1e6 / found.took.as_secs_f64(),
+impl PathsCutOptions {
+    fn findings(&self, seed: u64, bytes: u64, found: &PathsDownload, path_switches: u32) -> PathsCutFindings {
+        let sha256_match = found.sha256 == pattern::sha256(seed, bytes, bytes);
+        let mut violations = Vec::new();
+        if !found.is_whole {
+            violations.push(format!("curl failed after {} bytes", found.received));
+        }
+        if path_switches == 0 {
+            violations.push("no end noticed the cut".to_owned());
+        }
+        let target = match self.watch_ms {
+            0 => found.rto.mul_f64(1.2),
+            // Three missed heartbeats, and the time to notice the last one.
+            millis => Duration::from_millis(5 * millis),
+        };
+        let limit = target + Duration::from_millis(self.margin);
+        if found.gap_after > limit {
+            violations.push(format!(
+                "the download stood still for {:?}, more than {limit:?}",
+                found.gap_after
+            ));
+        }
+        let survived = sha256_match && found.is_whole && found.received == bytes;
+        let millis = |time: Duration| time.as_secs_f64() * 1e3;
+        let mut findings = PathsCutFindings {
+            bytes_expected: bytes,
+            bytes_received: found.received,
+            sha256_match,
+            connections: 1,
+            connections_survived: u32::from(survived),
+            resets_seen: u32::from(!found.is_whole),
+            violations,
+            path_switches,
+            runs: vec![PathsCutRun {
+                stall_ms: millis(found.gap_after),
+                baseline_gap_ms: millis(found.gap_before),
+                rto_ms: millis(found.rto),
+                target_ms: millis(target),
+                limit_ms: millis(limit),
+                mbit_per_s: found.received as f64 * 8.0 / 1e6 / found.took.as_secs_f64(),
+            }],
+            ..PathsCutFindings::default()
+        };
+        findings.spread();
+        findings
     }
 }

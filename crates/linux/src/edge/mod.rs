@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering;
 
 use libbpf_rs::{MapHandle, Object, Program, TC_INGRESS};
 use proto::edge::CopiedPackets;
+use proto::edge::switch::KeptString;
 
 pub use abi::{SLOTS, STRINGS_MAX};
 pub use copies::{EdgeCopies, EdgeCopy};
