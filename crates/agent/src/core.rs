@@ -7,7 +7,7 @@ use proto::action::{Action, Heartbeat, ServiceIndex};
 use proto::connection::Endpoint;
 use proto::node::{Node, NodeConfig};
 use proto::packet::Checksum;
-use proto::service::{OrderRefusal, ServiceInput};
+use proto::service::{BrokenRule, OrderRefusal, ServiceInput};
 use proto::stream::{OnShelf, Shelf};
 use proto::table::{ConnectionId, Direction};
 use proto::takeover::HandedOver;
@@ -41,10 +41,10 @@ impl Core {
         Self { node, recorder }
     }
 
-    /// Breaks a rule on purpose ([`Node::decide_mute`]).
+    /// Breaks a rule on purpose ([`Node::break_rule`]).
     #[doc(hidden)]
-    pub fn decide_mute(&mut self) {
-        self.node.decide_mute();
+    pub fn break_rule(&mut self, rule: BrokenRule) {
+        self.node.break_rule(rule);
     }
 
     fn record(&mut self, entry: impl FnOnce() -> Entry) {

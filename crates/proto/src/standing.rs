@@ -1,5 +1,5 @@
 //! One node's standing in one service: its role, the epoch, how long its lease runs, and whether its right to speak is confirmed
-//! (DESIGN.md §4). This module and [`crate::role`] decide who speaks, and are model-checked (`tests/speaking.rs`).
+//! (DESIGN.md §4). This module and [`crate::role`] decide who speaks, and are model-checked (`tests/speaking/`).
 //! [`crate::node`] carries out their decisions.
 //!
 //! ```text

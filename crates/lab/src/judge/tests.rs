@@ -12,18 +12,30 @@ use super::survey::Entrance;
 use super::verdict::WireSpan;
 use super::*;
 
+mod captures;
+mod commits;
 mod rounds;
+mod voices;
 
 const SERVICE: &str = "10.2.0.100:80";
+
 const CLIENT: &str = "10.1.0.2:40000";
+
 const MAC_A: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
+
 const MAC_B: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
+
 const MAC_ROUTER: [u8; 6] = [2, 0, 0, 0, 2, 1];
+
 /// Initial sequence numbers. The streams begin just below the wrap.
 const CLIENT_ISN: u32 = 0xffff_fff0;
+
 const SERVICE_ISN: u32 = 0xffff_ff00;
+
 const START_NS: u64 = 1_700_000_000_000_000_000;
+
 const MS: u64 = 1_000_000;
+
 /// Time of a packet from one tap to the next, in nanoseconds.
 const HOP_NS: u64 = 1_000;
 
@@ -37,6 +49,7 @@ const FROM_CLIENT: PacketRoute = &[
     (Point::NodeB, MAC_B, MAC_A),
     (Point::NodeA, MAC_B, MAC_A),
 ];
+
 const FROM_PRIMARY: PacketRoute = &[
     (Point::NodeA, MAC_A, MAC_B),
     (Point::NodeB, MAC_A, MAC_B),
@@ -44,21 +57,25 @@ const FROM_PRIMARY: PacketRoute = &[
     (Point::Router, MAC_B, MAC_ROUTER),
     (Point::Client, [0; 6], [0; 6]),
 ];
+
 const FROM_SURVIVOR: PacketRoute = &[
     (Point::NodeB, MAC_B, MAC_ROUTER),
     (Point::Router, MAC_B, MAC_ROUTER),
     (Point::Client, [0; 6], [0; 6]),
 ];
+
 const TO_SURVIVOR: PacketRoute = &[
     (Point::Client, [0; 6], [0; 6]),
     (Point::Router, MAC_ROUTER, MAC_B),
     (Point::NodeB, MAC_ROUTER, MAC_B),
 ];
+
 const STRAIGHT_TO_PRIMARY: PacketRoute = &[
     (Point::Client, [0; 6], [0; 6]),
     (Point::Router, MAC_ROUTER, MAC_A),
     (Point::NodeA, MAC_ROUTER, MAC_A),
 ];
+
 const PAST_THE_WIRE: PacketRoute = &[
     (Point::NodeA, MAC_A, MAC_ROUTER),
     (Point::Router, MAC_A, MAC_ROUTER),
@@ -392,24 +409,6 @@ fn a_clean_takeover_holds() {
 }
 
 #[test]
-fn frames_cut_behind_the_headers_are_judged_by_their_lengths() {
-    let (mut run, expected) = takeover(false);
-    // Enough for the headers of Ethernet and IPv4, and of TCP with all options of a SYN. A data segment keeps 4 bytes of its data.
-    run.snap = 14 + 20 + 36;
-    let verdict = run.judge(&expected);
-    assert!(verdict.holds(), "{verdict:#?}");
-    let in_the_last_two = "derful".len() as u64 - 4;
-    assert_eq!(verdict.contents.not_captured, 2 * in_the_last_two);
-    run.snap = 14 + 20 + 35;
-    let verdict = run.judge(&expected);
-    assert!(!verdict.holds());
-    assert!(
-        verdict.unproven.iter().any(|one| one.contains("cannot be read")),
-        "{verdict:#?}"
-    );
-}
-
-#[test]
 fn resets_are_counted_for_each_direction() {
     let mut run = SyntheticRun::new();
     run.open();
@@ -495,125 +494,6 @@ fn a_fin_before_the_clients_is_an_early_end() {
     assert_eq!(run.broken(&expected), [JudgeRule::NoEarlyFin]);
     expected.closing = Closing::Either;
     assert_eq!(run.broken(&expected), []);
-}
-
-#[test]
-fn an_acknowledgement_before_the_log_breaks_input_commit() {
-    let mut run = SyntheticRun::new();
-    run.open();
-    // The segment bypasses the wire.
-    run.say(
-        false,
-        STRAIGHT_TO_PRIMARY,
-        Say {
-            data: b"hello",
-            ..SAY
-        },
-    );
-    run.primary(Say { ack: 5, ..SAY });
-    let verdict = run.judge(&run.expected(None));
-    let rules: Vec<_> = verdict
-        .violations
-        .iter()
-        .map(|one| (one.rule, one.point))
-        .collect();
-    assert_eq!(
-        rules,
-        [
-            (JudgeRule::InputCommit, Point::Router),
-            (JudgeRule::InputCommit, Point::Client)
-        ]
-    );
-    assert_eq!(
-        verdict.violations[0].what,
-        "acknowledges 5, but the wire had not seen byte 0"
-    );
-    assert!(
-        verdict.violations[0].packet.contains(" > . 1:1(0) ack 6 win 500"),
-        "{verdict:#?}"
-    );
-
-    // The wire sees the same bytes, but only after their acknowledgement was sent.
-    let mut run = SyntheticRun::new();
-    run.open();
-    run.say(
-        false,
-        STRAIGHT_TO_PRIMARY,
-        Say {
-            data: b"hello",
-            ..SAY
-        },
-    );
-    run.primary(Say { ack: 5, ..SAY });
-    run.say(
-        false,
-        &FROM_CLIENT[1..],
-        Say {
-            data: b"hello",
-            ..SAY
-        },
-    );
-    assert_eq!(run.broken(&run.expected(None)), [JudgeRule::InputCommit]);
-}
-
-#[test]
-fn a_fin_is_acknowledged_only_if_the_wire_saw_it() {
-    let mut run = SyntheticRun::new();
-    run.open();
-    run.say(
-        false,
-        STRAIGHT_TO_PRIMARY,
-        Say {
-            flags: Flags::FIN_ACK,
-            ..SAY
-        },
-    );
-    run.primary(Say { ack: 1, ..SAY });
-    assert_eq!(run.broken(&run.expected(None)), [JudgeRule::InputCommit]);
-}
-
-#[test]
-fn output_that_the_wire_has_not_seen_breaks_output_commit() {
-    let mut run = SyntheticRun::new();
-    run.open();
-    run.exchange();
-    // The segment reaches the router with the wire's address, but the wire's capture does not contain it.
-    run.say(
-        true,
-        &FROM_PRIMARY[3..],
-        Say {
-            at: 3,
-            data: b"der",
-            ack: 5,
-            ..SAY
-        },
-    );
-    // The primary's capture does not contain the segment either, so the judge concludes that the wire made it.
-    assert_eq!(
-        run.broken(&run.expected(None)),
-        [JudgeRule::OutputCommit, JudgeRule::OneVoice]
-    );
-    let mut expected = run.expected(None);
-    expected.mode = CommitMode::Pr;
-    assert_eq!(run.broken(&expected), [JudgeRule::OneVoice]);
-}
-
-#[test]
-fn a_syn_ack_without_the_syn_breaks_open_commit() {
-    let mut run = SyntheticRun::new();
-    run.say(
-        false,
-        STRAIGHT_TO_PRIMARY,
-        Say {
-            flags: Flags::SYN,
-            ..SAY
-        },
-    );
-    run.primary(Say {
-        flags: Flags::SYN_ACK,
-        ..SAY
-    });
-    assert_eq!(run.broken(&run.expected(None)), [JudgeRule::OpenCommit]);
 }
 
 #[test]
@@ -766,231 +646,6 @@ fn a_window_that_shrinks_is_noted() {
 }
 
 #[test]
-fn the_old_primary_must_not_be_heard_after_the_survivor() {
-    // The wire's gate was not closed, so the wire releases a segment of the old primary.
-    let (mut run, expected) = takeover(false);
-    run.primary(Say {
-        at: 9,
-        ack: 10,
-        ..SAY
-    });
-    assert_eq!(run.broken(&expected), [JudgeRule::OneVoice]);
-    // The old primary sends a reset that bypasses the wire.
-    let (mut run, expected) = takeover(false);
-    run.say(
-        true,
-        PAST_THE_WIRE,
-        Say {
-            at: 9,
-            flags: Flags::RST,
-            ..SAY
-        },
-    );
-    let verdict = run.judge(&expected);
-    assert_eq!(verdict.violations[0].rule, JudgeRule::OneVoice);
-    assert_eq!(verdict.violations[0].what, "from node a while node b spoke");
-    assert_eq!(verdict.resets_to_client, 0, "both had closed");
-}
-
-#[test]
-fn a_survivor_that_speaks_without_a_fault_is_a_second_voice() {
-    let mut run = SyntheticRun::new();
-    run.open();
-    run.exchange();
-    run.survivor(Say {
-        at: 3,
-        data: b"d",
-        ack: 5,
-        ..SAY
-    });
-    assert_eq!(run.broken(&run.expected(None)), [JudgeRule::OneVoice]);
-    let early = run.expected(Some(run.now_ns));
-    assert_eq!(run.broken(&early), [JudgeRule::OneVoice]);
-}
-
-/// The wire reduced the window in a segment of the primary. Later it sends the segment again with the original window.
-#[test]
-fn the_primarys_words_said_again_are_no_second_voice() {
-    let words = |window| Say {
-        at: 3,
-        ack: 5,
-        window,
-        time: Some(100),
-        ..SAY
-    };
-    let mut run = SyntheticRun::new();
-    run.open();
-    run.exchange();
-    run.primary(words(600));
-    run.survivor(words(600));
-    let slowed = |run: &SyntheticRun| Expectations {
-        may_slow: true,
-        ..run.expected(None)
-    };
-    assert_eq!(run.broken(&slowed(&run)), []);
-    assert_eq!(
-        run.broken(&run.expected(None)),
-        [JudgeRule::OneVoice],
-        "nobody is to be slowed"
-    );
-    for other in [
-        words(602),
-        Say { ack: 6, ..words(600) },
-        Say {
-            time: Some(101),
-            ..words(600)
-        },
-    ] {
-        let mut run = SyntheticRun::new();
-        run.open();
-        run.exchange();
-        run.primary(words(600));
-        run.survivor(other);
-        assert!(run.broken(&slowed(&run)).contains(&JudgeRule::OneVoice));
-    }
-}
-
-#[test]
-fn output_past_the_wire_is_noticed_except_where_the_mode_allows_it() {
-    let mut run = SyntheticRun::new();
-    run.open();
-    run.client(Say {
-        data: b"hello",
-        ..SAY
-    });
-    run.say(true, PAST_THE_WIRE, Say { ack: 5, ..SAY });
-    let mut expected = run.expected(None);
-    assert_eq!(run.broken(&expected), [JudgeRule::ThroughWire]);
-    expected.mode = CommitMode::Pr;
-    assert_eq!(run.broken(&expected), []);
-    run.say(
-        true,
-        PAST_THE_WIRE,
-        Say {
-            flags: Flags::SYN_ACK,
-            ..SAY
-        },
-    );
-    assert_eq!(run.broken(&expected), [JudgeRule::ThroughWire]);
-
-    let stranger = &[(Point::Router, [9; 6], MAC_ROUTER)];
-    let mut run = SyntheticRun::new();
-    run.open();
-    run.say(true, stranger, SAY);
-    assert_eq!(run.broken(&run.expected(None)), [JudgeRule::ThroughWire]);
-}
-
-#[test]
-fn when_the_wire_dies_the_primary_may_speak_alone() {
-    let mut run = SyntheticRun::new();
-    run.open();
-    run.exchange();
-    let fault = run.fault();
-    run.say(
-        false,
-        STRAIGHT_TO_PRIMARY,
-        Say {
-            at: 5,
-            data: b"again",
-            ack: 3,
-            ..SAY
-        },
-    );
-    run.say(
-        true,
-        PAST_THE_WIRE,
-        Say {
-            at: 3,
-            data: b"der",
-            ack: 10,
-            ..SAY
-        },
-    );
-    let mut expected = run.expected(Some(fault));
-    expected.wires[0].until_ns = fault;
-    let verdict = run.judge(&expected);
-    assert!(verdict.holds(), "{verdict:#?}");
-    // Node b comes back as the wire while a segment that bypassed it is still on its way to the client.
-    let said = Say {
-        at: 6,
-        data: b"ful",
-        ack: 10,
-        ..SAY
-    };
-    run.say(true, &PAST_THE_WIRE[..2], said);
-    expected.wires.push(WireSpan {
-        node: 1,
-        from_ns: run.now_ns,
-        hears_from_ns: run.now_ns,
-        until_ns: u64::MAX,
-    });
-    run.say(true, &PAST_THE_WIRE[2..], said);
-    let verdict = run.judge(&expected);
-    assert!(verdict.holds(), "{verdict:#?}");
-    // Once node b is the wire, its capture must contain every segment that reaches the client.
-    run.say(
-        true,
-        &FROM_PRIMARY[3..],
-        Say {
-            at: 9,
-            data: b"!",
-            ack: 10,
-            ..SAY
-        },
-    );
-    assert_eq!(run.broken(&expected), [JudgeRule::OutputCommit]);
-}
-
-#[test]
-fn a_capture_with_losses_proves_no_absence_and_accuses_nobody() {
-    let mut run = SyntheticRun::new();
-    run.open();
-    run.say(
-        false,
-        STRAIGHT_TO_PRIMARY,
-        Say {
-            data: b"hello",
-            ..SAY
-        },
-    );
-    run.primary(Say { ack: 5, ..SAY });
-    run.dropped[Point::NodeB as usize] = 1;
-    let verdict = run.judge(&run.expected(None));
-    assert_eq!(verdict.violations, []);
-    assert!(!verdict.holds());
-    assert!(
-        verdict.unproven[0].contains("node-b missed packets"),
-        "{:?}",
-        verdict.unproven
-    );
-    assert!(
-        verdict.unproven[1].contains("commit rules"),
-        "{:?}",
-        verdict.unproven
-    );
-}
-
-#[test]
-fn connections_without_their_beginning_are_exempt_from_commits_only() {
-    let mut run = SyntheticRun::new();
-    run.exchange();
-    run.survivor(Say {
-        at: 3,
-        ack: 5,
-        flags: Flags::RST,
-        ..SAY
-    });
-    let verdict = run.judge(&run.expected(None));
-    assert_eq!(
-        (verdict.connections, verdict.connections_without_beginning),
-        (1, 1)
-    );
-    assert_eq!(verdict.resets_to_client, 1);
-    let rules: Vec<_> = verdict.violations.iter().map(|one| one.rule).collect();
-    assert_eq!(rules, [JudgeRule::OneVoice]);
-}
-
-#[test]
 fn a_port_used_again_is_another_connection() {
     let (mut run, expected) = takeover(false);
     let (service, client) = run.addresses();
@@ -1022,176 +677,4 @@ fn other_clients_are_not_judged_if_only_some_are() {
     expected.clients = vec!["10.1.0.99".parse().unwrap()];
     let verdict = run.judge(&expected);
     assert_eq!((verdict.connections, verdict.resets_seen()), (0, 0));
-}
-
-#[test]
-fn broken_files_are_errors_that_name_the_file() {
-    let (run, expected) = takeover(false);
-    let directory = TempDir::new().unwrap();
-    let captures = run.write(&directory);
-    let path: PathBuf = captures[2].path.clone();
-    let whole = std::fs::read(&path).unwrap();
-    let error = |bytes: &[u8]| {
-        std::fs::write(&path, bytes).unwrap();
-        format!("{:#}", check(&captures, &expected).unwrap_err())
-    };
-    let cut = error(&whole[..whole.len() - 1]);
-    assert!(
-        cut.contains("node-a") && cut.contains("cut off in the data"),
-        "{cut}"
-    );
-    assert!(error(b"hello, world").contains("cut off in the file header"));
-    let mut garbled = whole.clone();
-    garbled[32..36].fill(0xff);
-    assert!(error(&garbled).contains("garbled at packet 0"));
-    let mut clock_set = whole.clone();
-    clock_set[24..28].fill(0xff);
-    assert!(error(&clock_set).contains("was the clock set?"));
-    std::fs::remove_file(&path).unwrap();
-    let error = format!("{:#}", check(&captures, &expected).unwrap_err());
-    assert!(error.contains("node-a"), "{error}");
-}
-
-#[test]
-fn a_file_with_fewer_packets_than_were_captured_proves_nothing() {
-    let (run, expected) = takeover(false);
-    let directory = TempDir::new().unwrap();
-    let mut captures = run.write(&directory);
-    captures[1].packets += 1;
-    let verdict = check(&captures, &expected).unwrap();
-    assert!(verdict.unproven[0].contains("router"), "{:?}", verdict.unproven);
-}
-
-#[test]
-fn contradictory_expectations_are_refused() {
-    let (run, mut expected) = takeover(false);
-    expected.wires.push(expected.wires[0]);
-    let directory = TempDir::new().unwrap();
-    let error = check(&run.write(&directory), &expected).unwrap_err().to_string();
-    assert!(error.contains("wires[1] begins before"), "{error}");
-}
-
-/// The wire's cable is cut. The switch forgets the wire's port, and floods frames for the wire to all ports.
-#[test]
-fn a_frame_that_is_flooded_to_the_router_is_not_shown() {
-    const FLOODED: PacketRoute = &[(Point::NodeA, MAC_A, MAC_B), (Point::Router, MAC_A, MAC_B)];
-    let mut run = SyntheticRun::new();
-    run.open();
-    run.exchange();
-    let reply = Say {
-        at: 3,
-        data: b"der",
-        ack: 5,
-        ..SAY
-    };
-    run.say(true, FLOODED, reply);
-    assert_eq!(run.broken(&run.expected(None)), []);
-    run.say(true, PAST_THE_WIRE, reply);
-    assert_eq!(
-        run.broken(&run.expected(None)),
-        [JudgeRule::OutputCommit, JudgeRule::ThroughWire]
-    );
-}
-
-/// A primary whose backup is dead sends to the router directly. It must not do so before it may declare the backup
-/// dead.
-#[test]
-fn a_primary_claims_the_address_when_its_wire_has_ended() {
-    let mut run = SyntheticRun::new();
-    run.open();
-    run.exchange();
-    let fault = run.fault();
-    let mut expected = run.expected(None);
-    expected.wires[0].until_ns = fault + 50 * MS;
-    run.say(false, STRAIGHT_TO_PRIMARY, Say { at: 5, ack: 3, ..SAY });
-    run.say(
-        true,
-        PAST_THE_WIRE,
-        Say {
-            at: 3,
-            data: b"der",
-            ack: 5,
-            ..SAY
-        },
-    );
-    assert_eq!(run.broken(&expected), []);
-    expected.wires[0].until_ns = fault + 500 * MS;
-    assert_eq!(
-        run.broken(&expected),
-        [JudgeRule::OutputCommit, JudgeRule::ThroughWire]
-    );
-    // The old backup must not speak.
-    expected.wires[0].until_ns = fault + 50 * MS;
-    run.survivor(Say {
-        at: 6,
-        data: b"ful",
-        ack: 5,
-        ..SAY
-    });
-    assert_eq!(run.broken(&expected), [JudgeRule::OneVoice]);
-}
-
-/// A segment that a node sends into a cut cable reaches nobody.
-#[test]
-fn a_voice_that_the_router_does_not_hear_is_none() {
-    let mut run = SyntheticRun::new();
-    run.open();
-    run.exchange();
-    run.say(
-        true,
-        &FROM_SURVIVOR[..1],
-        Say {
-            at: 3,
-            data: b"der",
-            ack: 5,
-            ..SAY
-        },
-    );
-    let verdict = run.judge(&run.expected(None));
-    assert_eq!(
-        (verdict.violations, verdict.connections_taken_over),
-        (Vec::new(), 0)
-    );
-}
-
-/// A worker died. Its connection moves to the other node. The other connection stays.
-#[test]
-fn each_connection_may_have_its_own_voice() {
-    let mut run = SyntheticRun::new();
-    run.open();
-    run.exchange();
-    run.port = 40_001;
-    run.open();
-    run.exchange();
-    let fault = run.fault();
-    run.survivor(Say {
-        at: 3,
-        data: b"der",
-        ack: 5,
-        ..SAY
-    });
-    run.port = 40_000;
-    run.primary(Say {
-        at: 3,
-        data: b"der",
-        ack: 5,
-        ..SAY
-    });
-    let mut expected = run.expected(Some(fault));
-    assert_eq!(run.broken(&expected), [JudgeRule::OneVoice]);
-    expected.speaking = Speaking::ForEachConnection;
-    let verdict = run.judge(&expected);
-    assert_eq!(
-        (verdict.violations, verdict.connections_taken_over),
-        (Vec::new(), 1)
-    );
-    // Even so, two nodes must not speak for the same connection.
-    run.port = 40_001;
-    run.primary(Say {
-        at: 6,
-        data: b"ful",
-        ack: 5,
-        ..SAY
-    });
-    assert_eq!(run.broken(&expected), [JudgeRule::OneVoice]);
 }

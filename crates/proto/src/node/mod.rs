@@ -23,7 +23,7 @@ use crate::connection::Endpoint;
 use crate::detector::{Detector, DetectorConfig};
 use crate::orphans;
 use crate::packet::Checksum;
-use crate::service::{OrderRefusal, Service, ServiceConfig, ServiceInput, Simplex};
+use crate::service::{BrokenRule, OrderRefusal, Service, ServiceConfig, ServiceInput, Simplex};
 use crate::standing::{Arbiter, StandingConfig};
 use crate::stream::{OnShelf, Shelf};
 use crate::table::{ConnectionId, Direction};
@@ -110,11 +110,12 @@ impl NodeTurn {
 }
 
 impl Node {
-    /// Breaks a rule on purpose from now on: a takeover goes on although the right to speak has ended. The simulator uses this
-    /// method to show that its judge notices such a defect.
+    /// Breaks a rule on purpose from now on. The simulator uses this method to show that its judge notices such a defect.
     #[doc(hidden)]
-    pub fn decide_mute(&mut self) {
-        self.services.iter_mut().for_each(Service::decide_mute);
+    pub fn break_rule(&mut self, rule: BrokenRule) {
+        self.services
+            .iter_mut()
+            .for_each(|service| service.break_rule(rule));
     }
 
     /// A node that has not yet heard of its peer.

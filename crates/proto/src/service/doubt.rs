@@ -20,7 +20,7 @@
 
 use std::time::Duration;
 
-use super::Service;
+use super::{BrokenRule, Service};
 use crate::Instant;
 use crate::action::{Gate, OperatorReport, ServiceAction};
 use crate::detector::Detector;
@@ -44,7 +44,8 @@ impl Service {
             Role::Primary => self.doubted.max(peer.last_heartbeat()),
             _ => self.doubted,
         };
-        self.is_fail_stop() && since.is_some_and(|since| now.since(since) < AGENT_WAIT)
+        let keeps_rule = self.is_fail_stop() && self.broken != Some(BrokenRule::ClaimInDoubt);
+        keeps_rule && since.is_some_and(|since| now.since(since) < AGENT_WAIT)
     }
 
     /// Whether the other node's kernel lives, as far as this node knows. Only probes tell of it while its agent is away, and a few of them or of
@@ -61,7 +62,7 @@ impl Service {
 
     /// The agent was away for the agent timeout. Begins a doubt, if the role gives reason to.
     pub(crate) fn doubt(&mut self, now: Instant) {
-        if !self.is_fail_stop() {
+        if !self.is_fail_stop() || self.broken == Some(BrokenRule::TrustAbsence) {
             return;
         }
         match self.role() {

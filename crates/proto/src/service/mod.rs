@@ -229,8 +229,20 @@ pub struct Service {
     news: Option<Instant>,
     /// The connection whose steps are being polled, if neither side of the connection waits for anything.
     unhurried: Option<ConnectionId>,
-    /// Defect for the simulator: the steps of a takeover go on although the right to speak has ended.
-    decides_mute: bool,
+    /// Defect for the simulator.
+    broken: Option<BrokenRule>,
+}
+
+/// A rule that a node breaks on purpose ([`Node::break_rule`](crate::node::Node::break_rule)).
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BrokenRule {
+    /// The steps of a takeover go on although the right to speak has ended.
+    DecideMute,
+    /// An agent that was away for the agent timeout does not doubt what it knows.
+    TrustAbsence,
+    /// The silence of the other node's agent counts as death, although that node's kernel answers.
+    ClaimInDoubt,
 }
 
 impl Service {
@@ -277,7 +289,7 @@ impl Service {
             actions: VecDeque::new(),
             news: None,
             unhurried: None,
-            decides_mute: false,
+            broken: None,
         };
         if service.config.found.is_some() {
             service.go_on_as_found(now, detector.agent_timeout);
@@ -324,9 +336,9 @@ impl Service {
         Some(given_at.max(self.standing.claims_at()?))
     }
 
-    /// Breaks a rule on purpose from now on ([`Node::decide_mute`](crate::node::Node::decide_mute)).
-    pub(crate) const fn decide_mute(&mut self) {
-        self.decides_mute = true;
+    /// Breaks a rule on purpose from now on.
+    pub(crate) const fn break_rule(&mut self, rule: BrokenRule) {
+        self.broken = Some(rule);
     }
 
     /// Something happened at `now`. `peer` is the node's detector of the peer.

@@ -1,6 +1,6 @@
 //! The next actions and takeover steps that a service wants carried out.
 
-use super::Service;
+use super::{BrokenRule, Service};
 use crate::Instant;
 use crate::action::ServiceAction;
 use crate::connection::Connection;
@@ -38,7 +38,7 @@ impl Service {
 
     /// Whether the steps of the takeover must wait: this node has no right to speak, or the agent was away and must hear the peer first.
     pub(crate) fn must_wait(&self, now: Instant) -> bool {
-        (self.interrupted.is_some() || self.is_mute(now)) && !self.decides_mute
+        (self.interrupted.is_some() || self.is_mute(now)) && self.broken != Some(BrokenRule::DecideMute)
     }
 
     /// The next planned step of the takeover.

@@ -10,7 +10,7 @@ use proto::action::{Gate, Heartbeat};
 use proto::node::{Node, NodeConfig};
 use proto::pause::ClockReading;
 use proto::role::Role;
-use proto::service::{InheritedService, ServiceInput};
+use proto::service::{BrokenRule, InheritedService, ServiceInput};
 use proto::standing::ArbiterVerdict;
 
 use super::arbiter::TimedAnswer;
@@ -35,8 +35,14 @@ pub struct Station {
 fn core_of(config: &StationConfig, core: NodeConfig, now: Instant) -> Core {
     let mut core = Core::new(core, now, None);
     core.handle(now, 0, ServiceInput::HasLink(config.service_link));
-    if config.defect == Some(Defect::DecideMute) {
-        core.decide_mute();
+    let broken = match config.defect {
+        Some(Defect::DecideMute) => Some(BrokenRule::DecideMute),
+        Some(Defect::TrustAbsence) => Some(BrokenRule::TrustAbsence),
+        Some(Defect::ClaimInDoubt) => Some(BrokenRule::ClaimInDoubt),
+        _ => None,
+    };
+    if let Some(rule) = broken {
+        core.break_rule(rule);
     }
     core
 }

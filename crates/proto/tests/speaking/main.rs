@@ -9,10 +9,13 @@
 //! `STEADFAST_BOUNDS=more` explores more combinations, some of them with tens of millions of states.
 //! `STEADFAST_BOUNDS=large` also raises the bounds and takes much longer.
 
+mod bounds;
+
 use std::fmt::Write;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
+use bounds::{SpeakingBounds, bounds, crashed, cut, failed, operated, restarted, wanted};
 use proto::Instant;
 use proto::path::{Reachability, fitness};
 use proto::role::{Role, RoleEvent};
@@ -25,30 +28,8 @@ use steadfast_proto as proto;
 /// The lease: one tick. With its margin it has ended after two ticks.
 const LEASE: Duration = Duration::from_millis(100);
 
-/// The environment variable that selects the bounds of the exploration.
-const BOUNDS: &str = "STEADFAST_BOUNDS";
-
 /// Number of rounds within which the service must be served again. In each round, words and answers arrive.
 const ROUNDS: usize = 12;
-
-/// Bounds of the exploration.
-#[derive(Clone, Copy, Debug)]
-struct SpeakingBounds {
-    ticks: u64,
-    /// Words under way in each direction.
-    words: usize,
-    crashes: u8,
-    /// Deaths of agents, and the nodes whose agents may die.
-    restarts: u8,
-    restarting: [bool; 2],
-    /// Orders of the operator.
-    orders: u8,
-    /// Changes of paths.
-    paths: u8,
-    /// Steps that fail or are repaired.
-    failures: u8,
-    epochs: u64,
-}
 
 #[derive(Clone, Copy, Debug)]
 struct SpeakingModel {
@@ -736,83 +717,6 @@ fn is_sole(ModelledNode { standing, .. }: &ModelledNode) -> bool {
 fn is_whole(state: &SpeakingState, primary: usize) -> bool {
     let [one, other] = [primary, 1 - primary].map(|node| &state.nodes[node].standing);
     one.role() == Role::Primary && other.role() == Role::Backup && one.epoch() == other.epoch()
-}
-
-/// Whether to explore more than usual, and whether within larger bounds.
-fn wanted() -> (bool, bool) {
-    match std::env::var(BOUNDS).as_deref() {
-        Err(_) => (false, false),
-        Ok("more") => (true, false),
-        Ok("large") => (true, true),
-        Ok(other) => panic!("{BOUNDS} is {other:?}, but must be unset, more or large"),
-    }
-}
-
-fn is_large() -> bool {
-    wanted().1
-}
-
-fn bounds() -> SpeakingBounds {
-    SpeakingBounds {
-        ticks: if is_large() { 4 } else { 3 },
-        words: 1,
-        crashes: 0,
-        restarts: 0,
-        restarting: [true; 2],
-        orders: 0,
-        paths: 0,
-        failures: 0,
-        epochs: if is_large() { 5 } else { 4 },
-    }
-}
-
-/// Bounds with fewer ticks, but with orders of the operator.
-fn operated() -> SpeakingBounds {
-    SpeakingBounds {
-        ticks: if is_large() { 3 } else { 2 },
-        orders: if is_large() { 2 } else { 1 },
-        ..bounds()
-    }
-}
-
-/// Bounds with fewer ticks, but with paths that break or are believed to be broken.
-fn cut() -> SpeakingBounds {
-    SpeakingBounds {
-        ticks: if is_large() { 3 } else { 2 },
-        epochs: if wanted().0 { 4 } else { 3 },
-        paths: if is_large() { 2 } else { 1 },
-        ..bounds()
-    }
-}
-
-/// Bounds with fewer ticks, but with steps that fail.
-fn failed() -> SpeakingBounds {
-    SpeakingBounds {
-        ticks: if wanted().0 { 2 } else { 1 },
-        failures: if wanted().0 { 2 } else { 1 },
-        epochs: if wanted().0 { 4 } else { 3 },
-        ..bounds()
-    }
-}
-
-/// Bounds with fewer ticks, but with a node that crashes and forgets everything.
-fn crashed() -> SpeakingBounds {
-    SpeakingBounds {
-        ticks: if is_large() { 3 } else { 2 },
-        crashes: 1,
-        epochs: if wanted().0 { bounds().epochs } else { 3 },
-        ..bounds()
-    }
-}
-
-/// Bounds with fewer ticks, but with an agent that dies.
-fn restarted() -> SpeakingBounds {
-    SpeakingBounds {
-        ticks: if is_large() { 3 } else { 2 },
-        restarts: 1,
-        epochs: if is_large() { 4 } else { 3 },
-        ..bounds()
-    }
 }
 
 fn pair() -> SpeakingModel {
