@@ -7,6 +7,7 @@ use std::process::Command;
 use proto::edge::CopiedPackets;
 use proto::edge::cache::CachePolicy;
 use proto::edge::switch::KeptString;
+use proto::rate::capped_field;
 use steadfast_linux::edge::{EdgeWire, Injector, StringMode, is_edge_left_behind};
 use steadfast_linux::wire::WireError;
 
@@ -157,8 +158,11 @@ fn a_cap_limits_what_the_client_may_send() {
     assert!(tcp_info(&uncapped.0).tcpi_snd_wnd > 20_000);
     edges[0].set_cap(0, Some(20_000));
     transfer(&uncapped, 1_000_000);
-    let window = tcp_info(&uncapped.0).tcpi_snd_wnd;
-    assert!((1..=20_000).contains(&window), "{window}");
+    let info = tcp_info(&uncapped.0);
+    let scale = info.tcpi_snd_rcv_wscale & 15; // the server's
+    let most = u32::from(capped_field(20_000, scale)) << scale;
+    let window = info.tcpi_snd_wnd;
+    assert!((1..=most).contains(&window), "{window} of {most}");
     assert!(edges[0].counter("capped") > 0 && edges[0].counter("uncapped_flows") == 0);
     edges[0].set_agent_seen(1);
     transfer(&uncapped, 1_000_000);

@@ -165,7 +165,7 @@ impl EdgeString {
             was_up: adopted.kept.was_up,
             passes_since: None,
             silent_at: Some(now),
-            failed_at: (phase != StringPhase::Blind).then_some(now),
+            failed_at: (phase == StringPhase::Failing).then_some(now),
             completed_at: None,
             sweep_at: None,
             command: CommandState::Done,
