@@ -62,7 +62,7 @@ impl Service {
 
     /// The agent was away for the agent timeout. Begins a doubt, if the role gives reason to.
     pub(crate) fn doubt(&mut self, now: Instant) {
-        if !self.is_fail_stop() || self.broken == Some(BrokenRule::TrustAbsence) {
+        if !self.is_fail_stop() {
             return;
         }
         match self.role() {

@@ -239,8 +239,6 @@ pub struct Service {
 pub enum BrokenRule {
     /// The steps of a takeover go on although the right to speak has ended.
     DecideMute,
-    /// An agent that was away for the agent timeout does not doubt what it knows.
-    TrustAbsence,
     /// The silence of the other node's agent counts as death, although that node's kernel answers.
     ClaimInDoubt,
 }

@@ -1,7 +1,8 @@
 //! The engine's queue of events: a heap that is ordered by time.
 
-/// An event, as a single number: nanoseconds (64 bits), kind (2), rank (38) and number of the link, flow or switch (24). So the value that
-/// is compared is also the value that is moved, and four children fill a cache line.
+/// An event, as a single number. From the highest bits to the lowest, it has the time in nanoseconds (64 bits), the kind (2), the rank (38), and
+/// the number of the link, flow or switch (24). Events of the same time and kind happen in the order of their ranks. The heap compares and moves
+/// this number only, and the four children of an entry fill one cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EventKey(u128);
 
@@ -10,11 +11,11 @@ pub(super) struct EventKey(u128);
 pub(super) enum EventKind {
     /// The first packet on a link arrives.
     Link,
-    /// A flow's sender is due.
+    /// A timer of a flow's sender expires.
     Sender,
-    /// A flow's receiver is due.
+    /// A timer of a flow's receiver expires.
     Receiver,
-    /// A switch's logic is due.
+    /// A timer of a switch's logic expires.
     Switch,
 }
 
@@ -30,12 +31,12 @@ impl EventKey {
         Self((nanos as u128) << 64 | low as u128)
     }
 
-    // The upper half.
+    // The upper 64 bits are the time.
     pub const fn nanos(self) -> u64 {
         (self.0 >> 64) as u64
     }
 
-    // The lowest bits.
+    // The lowest `NUMBER_BITS` bits.
     pub const fn number(self) -> u32 {
         self.0 as u32 % Self::NUMBERS
     }
@@ -55,8 +56,8 @@ const RANK_BITS: u32 = 38;
 
 /// A heap with four children per entry. It has fewer levels than a binary heap, so each operation touches few cache lines.
 ///
-/// Taking out the first entry leaves a gap at the top, and the next push fills this gap. Most events cause one other event. So the heap is
-/// reordered once per event, not twice.
+/// Taking out the first entry leaves a gap at the top, and the next push fills this gap. Most events schedule exactly one other
+/// event. So the heap is reordered once per event, not twice.
 #[derive(Debug)]
 pub(super) struct EventQueue {
     /// The heap, followed by enough [`EventKey::NEVER`] entries to give every entry four children.
@@ -78,7 +79,7 @@ impl Default for EventQueue {
 }
 
 impl EventQueue {
-    /// Takes out the first entry, if it is before `until` nanoseconds.
+    /// Removes and returns the first event, if its time is before `until` (in nanoseconds).
     pub fn pop_before(&mut self, until: u64) -> Option<EventKey> {
         if self.gap {
             self.close();
@@ -128,7 +129,8 @@ impl EventQueue {
         let entries = self.entries.as_mut_slice();
         let mut at = 0;
         while let Some([a, b, c, d]) = entries.get(at * CHILDREN + 1..=at * CHILDREN + CHILDREN) {
-            // Takes the least of each half, then the lesser of these two. No branch depends on the times.
+            // Finds the least child: the lesser of the first two, the lesser of the last two, then the lesser of the results. Finding it
+            // takes no branch that depends on the times.
             let left = usize::from(b < a);
             let right = 2 + usize::from(d < c);
             let (left_key, right_key) = (*a.min(b), *c.min(d));

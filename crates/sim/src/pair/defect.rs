@@ -56,8 +56,6 @@ pub enum Defect {
     TrustSyn,
     /// A takeover continues though the right to speak has ended.
     DecideMute,
-    /// Under `fail-stop`, an agent that was away for a long time trusts its gate and its log.
-    TrustAbsence,
     /// Under `fail-stop`, a node treats the other node as dead when only that node's agent is silent. The other node's kernel still answers.
     ClaimInDoubt,
     /// A wire's right to speak for connections of a dead worker never ends.
@@ -89,14 +87,13 @@ impl Defect {
     ];
 
     /// Defects that only the swarm has found. Each has its own scenario in `tests/swarm_found`.
-    pub const FOUND: [Self; 12] = [
+    pub const FOUND: [Self; 11] = [
         Self::ForgetOrphans,
         Self::TrustGate,
         Self::TrustLease,
         Self::LeaveLate,
         Self::TrustSyn,
         Self::DecideMute,
-        Self::TrustAbsence,
         Self::ClaimInDoubt,
         Self::AdoptForever,
         Self::IgnorePause,

@@ -1,4 +1,4 @@
-//! The agent reads the log.
+//! Reads the records in the wire's log and passes them to the agent.
 
 use agent::LogReader;
 use proto::packet::Checksum;
@@ -8,11 +8,11 @@ use super::defect::Defect;
 use super::machine::Machine;
 use super::wire::{LogEnd, LoggedPacket};
 
-/// Number of records that are read from the log at once.
+/// Maximum number of records in one batch.
 const BATCH: usize = 64;
 
-/// The packets of one batch of records. The upper half of a place is the packet's index, and the lower half is an
-/// offset in that packet.
+/// The packets of one batch of records. A place ([`Shelf::bytes`]) has the packet's index in its upper 32 bits, and an offset in that packet in
+/// its lower 32 bits.
 struct RecordBatch<'a>(Vec<&'a [u8]>);
 
 impl Shelf for RecordBatch<'_> {
@@ -23,7 +23,7 @@ impl Shelf for RecordBatch<'_> {
 }
 
 impl Machine {
-    /// Hands the log to `reader`, up to `end`, batch by batch, as the daemon's agent does.
+    /// Reads the log up to `end` and passes its records to `reader`, batch by batch, as the daemon does.
     pub(super) fn read_log(&mut self, end: LogEnd, reader: &mut dyn LogReader) {
         loop {
             let records: Vec<LoggedPacket> = std::iter::from_fn(|| self.wire.read(end)).take(BATCH).collect();
@@ -47,7 +47,7 @@ impl Machine {
 }
 
 impl LoggedPacket {
-    /// Passes this record to `reader`.
+    /// Passes this record to `reader`. `source` is the place of the packet in the batch, or `None` if the packet is in no batch.
     pub fn tell(&self, reader: &mut dyn LogReader, source: Option<OnShelf<'_>>) {
         let checksum = Checksum::Trusted;
         reader.packet(self.at, 0, self.direction, &self.packet, checksum, source);

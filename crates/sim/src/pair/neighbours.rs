@@ -1,5 +1,5 @@
-//! The network segment of the two nodes, as the clients see it: a neighbour table that says which node gets the VIP's packets,
-//! an outside host that answers pings, and the place where the judge reads all packets.
+//! The simulated network segment between the clients and the two nodes. It has a neighbour table, which says which node gets the VIP's
+//! packets, and an outside host, which answers pings. The judge reads the clients' packets here, in both directions.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,28 +12,29 @@ use super::judge::Judge;
 use super::machine::{Address, Machine};
 use crate::world::{Output, Port, SimNode};
 
-/// "The VIP is here": a gratuitous ARP, or the answer to [`WHO`].
+/// From a node: "the VIP is here". Stands for a gratuitous ARP, or for the answer to [`WHO`].
 pub(super) const ANNOUNCE: &[u8] = b"announce";
-/// "Who has the VIP?"
+/// To the nodes: "which node has the VIP?". Stands for an ARP request.
 pub(super) const WHO: &[u8] = b"who";
-/// Asks an outside host, from the VIP.
+/// From a node to an outside host: a ping with the VIP as its source.
 pub(super) const PING: &[u8] = b"ping";
-/// The answer to [`PING`], sent to where the VIP is.
+/// The outside host's answer to [`PING`]. It goes to the node that has the VIP according to the neighbour table.
 pub(super) const PONG: &[u8] = b"pong";
 
-/// Asks an outside host, from a node's own address. The time of the question by that node's clock follows, in nanoseconds.
+/// From a node to an outside host: a ping with the node's own address as its source. After these bytes comes the time of the ping by the
+/// node's clock, in nanoseconds.
 pub(super) const KNOCK: &[u8] = b"knock";
-/// The answer to [`KNOCK`], with the same time.
+/// The outside host's answer to [`KNOCK`], with the same time. It goes to the node that asked.
 pub(super) const KNOCKED: &[u8] = b"knocked";
 
-/// Port to the clients. The nodes' ports follow.
+/// Port to the clients. Ports 1 and 2 lead to the nodes.
 const CLIENTS: Port = Port(0);
-/// Age at which an unconfirmed entry is asked for again (RFC 4861 §7.3, shortened).
+/// If the table's entry has not been confirmed for this time, the nodes are asked for it again. As RFC 4861 §7.3, but with a shorter time.
 const STALE: Duration = Duration::from_secs(1);
 
-/// Between the clients and the nodes.
+/// The network segment between the clients and the nodes.
 pub(super) struct Neighbours {
-    /// Port that the VIP's packets go to.
+    /// The neighbour table's only entry: the port to which the VIP's packets go.
     vip_at: Port,
     confirmed: Instant,
     asked: Instant,
@@ -42,7 +43,7 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    /// A table whose entry is `vip_at` at first. `judge` sees what clients send and get.
+    /// A network segment whose neighbour table has `vip_at` as its first entry. `judge` gets each packet that clients send or receive.
     pub fn new(vip_at: Port, judge: Rc<RefCell<Judge>>) -> Self {
         Self {
             vip_at,
@@ -103,9 +104,9 @@ impl SimNode for Neighbours {
     }
 }
 
-/// A machine's messages to and from the neighbours.
+/// The messages between a machine and the network segment.
 impl Machine {
-    /// Handles what is not IP: messages of the neighbours and of the outside host.
+    /// Handles `word`, a message that is no IP packet. It comes from the network segment or its outside host.
     pub(super) fn on_neighbour(&mut self, word: &[u8]) {
         let has_address = self.address == Address::Interface;
         if word == WHO && has_address {
@@ -118,7 +119,7 @@ impl Machine {
         }
     }
 
-    /// Asks an outside host from this node's own address. Returns false if there is none.
+    /// Asks the outside host, from this node's own address. Returns false if the simulated network has no outside host.
     pub(super) fn ask_outside_host(&mut self) -> bool {
         if self.config.outside {
             self.send(CLIENTS, &[KNOCK, &self.at.as_nanos().to_be_bytes()].concat());
@@ -130,7 +131,7 @@ impl Machine {
         self.send(CLIENTS, ANNOUNCE);
     }
 
-    /// Tells the neighbours where the address is. For a claimed address, also asks an outside host.
+    /// Announces that this node has the VIP. While the node claims the VIP, also pings the outside host from it.
     pub(super) fn tell_neighbours(&mut self) {
         self.send_announcement();
         if self.is_claiming {

@@ -37,7 +37,6 @@ fn core_of(config: &StationConfig, core: NodeConfig, now: Instant) -> Core {
     core.handle(now, 0, ServiceInput::HasLink(config.service_link));
     let broken = match config.defect {
         Some(Defect::DecideMute) => Some(BrokenRule::DecideMute),
-        Some(Defect::TrustAbsence) => Some(BrokenRule::TrustAbsence),
         Some(Defect::ClaimInDoubt) => Some(BrokenRule::ClaimInDoubt),
         _ => None,
     };

@@ -1,4 +1,4 @@
-//! One end of a connection: the interface for the application and the driver.
+//! One end of a TCP connection: its interface to the application, and to the caller that passes packets and time to it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use super::{TcpConfig, reset_for};
 /// * *events in*: [`handle_packet`](Self::handle_packet), [`handle_timeout`](Self::handle_timeout);
 /// * *requests of the application*: [`write`](Self::write), [`read`](Self::read), [`shutdown`](Self::shutdown),
 ///   [`abort`](Self::abort);
-/// * *outputs*: after any of these, call [`poll_transmit`](Self::poll_transmit) until it returns `None`, then ask
+/// * *outputs*: after any event or request, call [`poll_transmit`](Self::poll_transmit) until it returns `None`, then ask
 ///   [`poll_timeout`](Self::poll_timeout) when to call `handle_timeout`.
 ///
-/// Time never goes back between calls.
+/// The times `now` of the calls must never go back.
 #[derive(Clone, Debug)]
 pub struct TcpEndpoint {
     pub(super) config: TcpConfig,
@@ -38,7 +38,7 @@ pub struct TcpEndpoint {
     pub(super) sender: TcpSender,
     pub(super) receiver: TcpReceiver,
     pub(super) rto: TcpRto,
-    /// Present while timestamps are offered or agreed.
+    /// `None` if timestamps are neither offered nor agreed.
     pub(super) paws: Option<Paws>,
     /// Whether SACK is offered or agreed.
     pub(super) sack: bool,
@@ -47,37 +47,39 @@ pub struct TcpEndpoint {
     pub(super) timers: Timers,
     /// Number of SYNs and SYN-ACKs that were sent, and the time of the last one.
     pub(super) handshakes: (u32, Instant),
-    /// Number of timeouts since the peer last made progress.
+    /// Number of retransmission timeouts since the peer last acknowledged something new or answered a window probe.
     pub(super) retries: u32,
+    /// Packets that [`poll_transmit`](Self::poll_transmit) must still return.
     pub(super) due: PendingPackets,
     /// Number of segments with data that were received and not yet acknowledged.
     pub(super) unacknowledged: u32,
-    /// When this endpoint last acknowledged a segment without new data.
+    /// When this endpoint last sent a challenge ([`challenge`](Self::challenge)).
     pub(super) challenged: Option<Instant>,
 }
 
-/// Packets other than data that must be sent, in this order.
+/// Packets without data that must be sent, in the order of the fields.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PendingPackets {
     pub reset: Option<Segment<'static>>,
     /// A SYN or SYN-ACK.
     pub handshake: bool,
-    /// A segment with an old sequence number. The peer answers it with its window.
+    /// A window probe: a segment with an old sequence number. The peer answers it with an acknowledgement that has the peer's window.
     pub probe: bool,
+    /// An acknowledgement. Data or a probe acknowledges too, and takes its place.
     pub ack: bool,
 }
 
-/// The initial sequence number and timestamp of an endpoint. A real endpoint draws them at random. Here the caller chooses them, so
-/// that tests can provoke a wrap.
+/// The initial sequence number and timestamp of an endpoint. A real endpoint draws them at random. Here the caller chooses them, so that a
+/// test can choose numbers that soon wrap around.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Initial {
     /// Sequence number of the SYN.
     pub seq: Seq,
-    /// The timestamp clock (in milliseconds) at the origin of time.
+    /// Value of the timestamp clock at [`Instant::ZERO`]. The clock counts milliseconds.
     pub timestamp: u32,
 }
 
-/// Why a connection ended before its time.
+/// Why a connection ended before both sides had closed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TcpFailure {
     /// The peer answered our SYN with a reset.
@@ -94,8 +96,8 @@ pub enum TcpFailure {
     Aborted,
 }
 
-/// Minimum time between two acknowledgements of segments without new data. Without it, two ends that disagree would answer each other
-/// forever (RFC 5961 §7; Linux's `tcp_invalid_ratelimit`).
+/// Minimum time between two challenges ([`TcpEndpoint::challenge`]). Without this limit, two ends that disagree about the connection would
+/// answer each other forever (RFC 5961 §7; Linux's `tcp_invalid_ratelimit`).
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
 
 impl TcpEndpoint {
@@ -130,7 +132,8 @@ impl TcpEndpoint {
         }
     }
 
-    /// Answers a SYN that came to a listener: the first packet is a SYN-ACK. `None` if `syn` is no SYN, or also has ACK or RST set.
+    /// Makes the endpoint that answers `syn`, which came to a listener. The endpoint's first packet is a SYN-ACK. `None` if `syn` is no SYN, or
+    /// also has ACK or RST set.
     ///
     /// # Panics
     /// If the configuration is invalid ([`TcpConfig::check`]).
@@ -159,7 +162,7 @@ impl TcpEndpoint {
         self.remote
     }
 
-    /// Why the connection ended, unless both sides closed it.
+    /// Why the connection ended. `None` if both sides have closed it, or if it has not ended.
     pub const fn failure(&self) -> Option<TcpFailure> {
         self.failure
     }
@@ -215,7 +218,7 @@ impl TcpEndpoint {
         }
     }
 
-    /// Takes bytes to be sent. Returns how many fit the buffer; none after [`shutdown`](Self::shutdown).
+    /// Puts bytes into the send buffer. Returns the number of bytes for which the buffer had room; 0 after [`shutdown`](Self::shutdown).
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         if self.state == EndpointState::Closed {
             return 0;
@@ -232,10 +235,10 @@ impl TcpEndpoint {
         count
     }
 
-    /// Ends our stream after what was written. The peer's stream continues.
+    /// Ends our stream: a FIN follows the bytes that were written. The peer's stream continues.
     pub fn shutdown(&mut self) {
         self.sender.finish();
-        self.state = self.state.after(TcpEvent::Shutdown); // the state changes later, if the handshake is not complete
+        self.state = self.state.after(TcpEvent::Shutdown); // no change before the handshake is complete: `open` makes it later
     }
 
     /// Ends the connection at once. Sends a reset if the peer knows the connection.
@@ -263,7 +266,8 @@ impl TcpEndpoint {
             EndpointState::SynSent | EndpointState::SynReceived => self.transmit_handshake(now),
             _ => {
                 let packet = self.transmit(now);
-                // The timer also runs when data waits for the peer's window and nothing is in flight. Then it sends a window probe.
+                // The timer also runs when data waits for the peer's window and nothing is in flight. When it expires then, a
+                // window probe is sent.
                 if self.sender.in_flight() > 0 || (packet.is_none() && self.sender.is_pending()) {
                     self.timers
                         .set_if_stopped(Timer::Retransmit, now + self.rto.current());
@@ -286,7 +290,8 @@ impl TcpEndpoint {
         self.due = PendingPackets::default();
     }
 
-    /// Acknowledges a segment without new data, at most once per [`CHALLENGE_INTERVAL`].
+    /// Sends a challenge, at most once per [`CHALLENGE_INTERVAL`]. A challenge is an acknowledgement that answers a segment that is not
+    /// acceptable, for example a SYN. It tells the peer what this endpoint expects.
     pub(super) fn challenge(&mut self, now: Instant) {
         if self
             .challenged

@@ -1,11 +1,11 @@
-//! Compares our results with ns-2's for the two strings of the HALR thesis (§7.4), without rate control: throughput, queue, and surges of
-//! drops.
+//! Compares the simulator with ns-2 in the HALR thesis' scenario of two strings (§7.4), without rate control. Compared are the throughput, the
+//! queue, and the number of surges of drops.
 
 use crate::ns2::{number, rows};
 use proto::Instant;
 use steadfast_sim::scenario::rate::{RateResult, RateScenario};
 
-/// Whether `at` is within the 20 s after the flows are moved.
+/// Whether the time `at`, in seconds, is within the 20 s after the failover, at whose end the flows are moved.
 fn watched(at: f64) -> bool {
     at > 8.01 && at < 28.01
 }
@@ -19,7 +19,8 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / f64::from(count)
 }
 
-/// Number of surges. A bin with drops begins a new surge if the previous bin with drops is more than 0.5 s older.
+/// Number of surges of drops. `bins` are the times of bins, in seconds, and the numbers of drops in them. A bin with drops begins a new surge
+/// if the previous bin with drops is more than 0.5 s older. (The code compares with 0.55 s, because times are rounded and bins have 0.1 s.)
 fn surges(bins: impl Iterator<Item = (f64, u64)>) -> usize {
     let mut last = f64::NEG_INFINITY;
     let mut count = 0;
@@ -30,7 +31,7 @@ fn surges(bins: impl Iterator<Item = (f64, u64)>) -> usize {
     count
 }
 
-/// Mean throughput in Mb/s, mean queue in packets, surges.
+/// The results of ns-2: mean throughput in Mb/s, mean queue in packets, number of surges.
 fn theirs(buffer: usize) -> (f64, f64, usize) {
     let bins = rows(&format!("rate_b{buffer}_bins.csv"));
     let queue = rows(&format!("rate_b{buffer}_queue.csv"));
@@ -44,7 +45,7 @@ fn theirs(buffer: usize) -> (f64, f64, usize) {
 }
 
 fn ours(result: &RateResult) -> (f64, f64, usize) {
-    const WIRE_BYTES_PER_DATA_BYTE: f64 = 1500.0 / 1460.0; // ns-2's receivers count headers too
+    const WIRE_BYTES_PER_DATA_BYTE: f64 = 1500.0 / 1460.0; // the receivers of ns-2 count headers, ours do not
     let bins: Vec<_> = result
         .bins
         .iter()
