@@ -2,11 +2,11 @@
 /*
  * The data path of an edge (docs/edge.md).
  *
- *   edge   tc ingress of each port: gives each packet that enters the cluster to a string, and forwards the packets that leave.
+ *   edge   tc ingress of each port: sends each packet that enters the cluster into a string, and forwards packets that leave the cluster.
  *   sweep  run by the agent: moves the idle flows of a string that has failed, and counts the flows.
  *
- * The paths of a packet: edge_packet.h reads it, edge_flow.h finds its string, edge_tcp.h follows its connection, edge_cache.h copies it for
- * the cache, edge_send.h sends it on.
+ * The steps for a packet: edge_packet.h reads it, edge_flow.h finds its string, edge_tcp.h follows its connection, edge_cache.h copies it
+ * for the cache, edge_send.h sends it on.
  */
 #include <linux/pkt_cls.h>
 #include "edge_abi.h"
@@ -27,7 +27,7 @@ static __always_inline int to_stack(struct edge_counts *counts, enum edge_count 
 	return TC_ACT_OK;
 }
 
-/* The port by which a frame came: a string's index, PORT_OUTSIDE or PORT_NONE. Only the port outside may have a VLAN tag. */
+/* The port at which a frame arrived: a string's index, PORT_OUTSIDE or PORT_NONE. Only frames at the outside port may have a VLAN tag. */
 static __always_inline int port_of(struct __sk_buff *skb, struct edge_state *state) {
 	__u32 ifindex = skb->ifindex, id = skb->vlan_present ? skb->vlan_tci & EDGE_VLAN_ID : 0;
 	if (state->outside.ifindex == ifindex && state->outside.tag == (id ? EDGE_TAGGED | id : 0))
@@ -38,7 +38,10 @@ static __always_inline int port_of(struct __sk_buff *skb, struct edge_state *sta
 	return PORT_NONE;
 }
 
-/* Number of packets that a frame is on the wire, and in `bytes` their length with all headers. */
+/*
+ * Number of packets that this frame is, or was, on the cable: more than one for a GSO frame. Stores the length of all these packets, with
+ * all headers, in `bytes`.
+ */
 static __always_inline __u64 on_the_wire(struct __sk_buff *skb, struct packet *p, __u64 *bytes) {
 	__u32 size = skb->gso_size, packets = skb->gso_segs;
 	*bytes = skb->len;
@@ -54,7 +57,7 @@ static __always_inline _Bool is_handshake(struct packet *p, struct edge_flow *fl
 	return p->kind == KIND_TCP && (p->tcp.syn || flow->syn_ns);
 }
 
-/* Counts what is remarkable about a packet that is steered. */
+/* Counts a packet that is steered, if it is malformed, a fragment or an ICMP error. */
 static __always_inline void count_kind(struct packet *p, struct edge_counts *counts) {
 	if (p->malformed)
 		counts->counters[EDGE_MALFORMED]++;
@@ -66,7 +69,7 @@ static __always_inline void count_kind(struct packet *p, struct edge_counts *cou
 
 static __always_inline _Bool has_flow(struct packet *p) { return p->kind == KIND_TCP || p->kind == KIND_PORTS; }
 
-/* A packet from outside. */
+/* Handles a packet that arrived at the outside port. */
 static __always_inline int enter(struct __sk_buff *skb, struct packet *p, struct edge_state *state, struct edge_counts *counts) {
 	struct bpf_redir_neigh to = {};
 	struct edge_flow *flow = has_flow(p) || p->kind == KIND_ERROR ? bpf_map_lookup_elem(&flows, &p->key) : NULL;
@@ -106,8 +109,9 @@ static __always_inline int enter(struct __sk_buff *skb, struct packet *p, struct
 }
 
 /*
- * The flow of a packet that leaves from the string `from`. A learned flow follows its packets, because the other edge has decided. It does
- * not follow them into a string that has failed: the other edge does not know that yet.
+ * The flow of a packet that came out of the string `from`. The other edge has chosen this string. A learned flow (EDGE_LEARNED: no entering
+ * packet has made it) is given the same string. But it is not given a string that has failed: then the other edge does not know of the
+ * failure yet.
  */
 static __always_inline struct edge_flow *flow_leaving(struct packet *p, struct edge_state *state, struct edge_counts *counts,
 						      struct edge_flow *flow, __u32 from) {
@@ -123,7 +127,7 @@ static __always_inline struct edge_flow *flow_leaving(struct packet *p, struct e
 	return flow;
 }
 
-/* A packet out of the string `from`. */
+/* Handles a packet that came out of the string `from`. */
 static __always_inline int leave(struct __sk_buff *skb, struct packet *p, struct edge_state *state, struct edge_counts *counts, __u32 from) {
 	struct edge_flow *flow = has_flow(p) ? bpf_map_lookup_elem(&flows, &p->key) : NULL;
 	if (!flow && (!is_routable(&p->ip) || side_of(state, p) != EDGE_OUTSIDE))
@@ -134,7 +138,10 @@ static __always_inline int leave(struct __sk_buff *skb, struct packet *p, struct
 		return to_stack(counts, EDGE_TOO_BIG);
 	if (p->ip.fragment | p->malformed | (p->kind == KIND_ERROR))
 		count_kind(p, counts);
-	/* A node says that its own way is gone. The edge will find another one. A host in the middle of its handshake would give up. */
+	/*
+	 * A node of the string reports that it has no route any more. The host must not get this report: the edge will find another string,
+	 * but a host in the middle of its handshake would give up.
+	 */
 	if (p->unreachable && bpf_map_lookup_elem(&flows, &p->key)) {
 		counts->counters[EDGE_WITHHELD]++;
 		return TC_ACT_SHOT;
@@ -177,7 +184,7 @@ int edge(struct __sk_buff *skb) {
 
 struct bpf_map;
 
-/* Moves a flow of the swept string, unless the flow got the string after the string's failure. */
+/* Counts the flow. Moves the flow if it has the swept string, unless it got this string after the string's last failure. */
 static long sweep_flow(struct bpf_map *map, struct edge_flow_key *key, struct edge_flow *flow, struct edge_sweep *swept) {
 	__u32 zero = 0;
 	struct edge_state *edge_state = bpf_map_lookup_elem(&state, &zero);

@@ -11,7 +11,7 @@
 #define EDGE_STRINGS_MAX 8
 #define EDGE_SLOTS 1024
 
-/* A flow is active in the bucket of the time of its last entering packet. 16 buckets of 67 ms are a little more than one second. */
+/* A flow is counted in the time bucket in which its last entering packet came. 16 buckets of 67 ms are a little more than one second. */
 #define EDGE_BUCKETS 16
 #define EDGE_BUCKET_SHIFT 26
 
@@ -22,10 +22,10 @@ enum edge_side {
 	EDGE_LOCAL = 2,   /* this machine, or reached without the cluster */
 };
 
-/* Treatment of packets that enter a string. Stored by the agent alone. */
+/* Treatment of packets that enter a string. Only the agent stores it. */
 enum edge_mode {
 	EDGE_UP = 0,
-	EDGE_HELD = 1, /* dropped, until the string's flows have another string */
+	EDGE_HELD = 1, /* the packets are dropped until the string's flows have another string */
 	EDGE_DOWN = 2, /* the string's flows move to other strings */
 };
 
@@ -37,7 +37,7 @@ enum edge_policy {
 	EDGE_CACHE_ALL = 3,
 };
 
-/* The packet that the cache holds besides: proto::edge::cache::SecondPacket. */
+/* The second packet that the cache holds of a connection: proto::edge::cache::SecondPacket. */
 enum edge_second {
 	EDGE_SECOND_NEWEST = 0,
 	EDGE_SECOND_ACKNOWLEDGEMENT = 1,
@@ -54,19 +54,19 @@ struct edge_port {
 
 struct edge_string {
 	__u32 ifindex;
-	__u32 was_up;           /* 1: both edges have heard it; kept for a successor of the agent */
+	__u32 was_up;           /* 1: both edges have heard the string; kept for a later agent */
 	__be32 next_hop_v4;     /* 0: none */
 	__u32 mode;             /* enum edge_mode */
 	__u8 next_hop_v6[16];   /* zeros: none */
 	__u32 generation;       /* a flow with another generation moves at its next entering packet */
-	__u32 caching_epoch;    /* 0: no copies. Otherwise a number that no earlier caching of any string had. */
-	__u32 cap;              /* most bytes that a leaving window may offer; 0: no limit */
-	__u32 copies_entering;  /* 1: all entering packets are copied, if any are */
-	__u64 epoch;            /* of the string's last failure, kept for a successor of the agent */
-	/* Link-layer addresses: six bytes of address, a zero, a one, stored by the agent as one word. 0: not known. */
+	__u32 caching_epoch;    /* 0: no copies. Otherwise the number of the current period of caching, unique over all strings. */
+	__u32 cap;              /* most bytes that the window in a leaving packet may offer; 0: no limit */
+	__u32 copies_entering;  /* 1: while caching_epoch is not 0, all entering packets are copied, needed or not */
+	__u64 epoch;            /* number of the string's last failure; kept for a later agent */
+	/* Link-layer addresses. The agent stores each as one word: the six bytes of the address, a zero byte, a byte 1. 0: not known. */
 	__u64 own_link;         /* of this port */
 	__u64 link_v4;          /* of the IPv4 next hop */
-	__u64 link_v6;
+	__u64 link_v6;          /* of the IPv6 next hop */
 	__u64 buckets[EDGE_BUCKETS]; /* high half: number of the bucket; low half: flows that were last active in it */
 };
 
@@ -77,8 +77,8 @@ struct edge_state {
 	__u32 default_side;      /* enum edge_side, for destinations that are not in the map `subnets` */
 	__u32 policy;            /* enum edge_policy */
 	__u32 agent_asleep;      /* 1: the agent waits for a wake-up; 0: it polls, and no wake-up is sent */
-	__u64 agent_seen_ns;     /* when the agent last looked, CLOCK_MONOTONIC */
-	__u64 agent_timeout_ns;  /* after this time without the agent, no packet is dropped and no window is capped */
+	__u64 agent_seen_ns;     /* when the agent last stored that it is alive, CLOCK_MONOTONIC */
+	__u64 agent_timeout_ns;  /* if agent_seen_ns is older than this, no packet is dropped and no window is capped */
 	__u64 netns_cookie;      /* of the edge's network namespace */
 	__u32 last_caching_epoch; /* the highest caching_epoch so far; used by the agent alone */
 	__u32 second;            /* enum edge_second */
@@ -104,14 +104,14 @@ struct edge_flow_key {
 };
 
 /*
- * The sequence numbers of a flow that the agent's cache holds: proto::edge::CacheMirror. The programs copy a packet only if it would change the
- * cache.
+ * The sequence numbers that the agent's cache holds of a flow: proto::edge::CacheMirror. The programs copy a packet only if the packet
+ * changes the cache.
  */
 struct edge_mirror {
-	__u32 caching_epoch; /* of the string; another number there: the cache holds nothing of the flow */
-	__u32 held_seq;      /* the lowest waiting packet */
-	__u32 held_end;
-	__u32 highest;       /* the highest acknowledgement */
+	__u32 caching_epoch; /* the string's when this mirror was stored. If they differ, the cache holds nothing of the flow. */
+	__u32 held_seq;      /* first sequence number of the lowest waiting packet */
+	__u32 held_end;      /* sequence number after this packet */
+	__u32 highest;       /* the highest acknowledgement number that the cache has seen */
 	__u32 fin_end;       /* the sequence number after the FIN that entered */
 	__u8 flags;          /* enum edge_mirror_flag */
 	__u8 zero[3];
@@ -124,11 +124,11 @@ enum edge_mirror_flag {
 	MIRROR_FIN_IN = 8,    /* fin_end is valid */
 	MIRROR_FIN_OUT = 16,  /* a FIN has left */
 	MIRROR_DEEP = 32,     /* the lowest waiting packet was acknowledged, and the next one is not known */
-	MIRROR_UNSURE = 64,   /* not known: every packet may change the cache */
+	MIRROR_UNSURE = 64,   /* it is not known what the cache holds: every packet may change it */
 };
 
 struct edge_flow {
-	__u32 generation; /* of the string when the flow was given to it */
+	__u32 generation; /* the string's generation when the flow got the string */
 	__u16 slot;
 	__u8 string;
 	__u8 flags;       /* enum edge_flow_flag */
@@ -143,9 +143,9 @@ struct edge_flow {
 };
 
 enum edge_flow_flag {
-	EDGE_LEARNED = 1,      /* no entering packet has made the flow: it follows the packets that leave */
+	EDGE_LEARNED = 1,      /* a leaving packet began the flow: the flow follows its leaving packets to their string */
 	EDGE_OPENED = 2,       /* the SYN was seen */
-	EDGE_OPENER_FAR = 4,   /* the SYN left */
+	EDGE_OPENER_FAR = 4,   /* the SYN was a leaving packet */
 	EDGE_ANSWERED = 8,     /* the SYN-ACK was seen */
 	EDGE_NEAR_SCALES = 16, /* the near end announced a window scale */
 	EDGE_FAR_SCALES = 32,
@@ -183,7 +183,7 @@ enum edge_count {
 	EDGE_ICMP_ERRORS,
 	EDGE_TTL_EXPIRED,
 	EDGE_TOO_BIG,
-	EDGE_WITHHELD, /* ICMP errors of nodes that have no way any more */
+	EDGE_WITHHELD, /* dropped ICMP errors of nodes that have lost their route; the edge will find another string */
 	EDGE_COUNTS,
 };
 

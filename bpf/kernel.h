@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The few kernel types and kfuncs that the programs read, relocated by BTF (CO-RE). */
+/* The few kernel types that the programs read, relocated by BTF (CO-RE), and the kfuncs that they call. */
 #ifndef STEADFAST_KERNEL_H
 #define STEADFAST_KERNEL_H
 

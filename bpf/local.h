@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Looks up what this node's own stack has for a client's segment. */
+/* Looks up which socket this node's own TCP stack has for a client's segment. */
 #ifndef STEADFAST_LOCAL_H
 #define STEADFAST_LOCAL_H
 
@@ -7,13 +7,13 @@
 
 /* Kind of socket that the local stack has for a segment. */
 enum local {
-	LOCAL_NONE,    /* nothing, or a listener, or a socket that is not ready */
+	LOCAL_NONE,    /* no socket, or only a listener, or a socket that is still being restored */
 	LOCAL_WAITING, /* an old connection in TIME-WAIT */
 	LOCAL_READY,   /* a socket that is ready for the segment */
-	LOCAL_COOKIE,  /* a listener that answered with a SYN cookie and kept no state: this segment makes the connection */
+	LOCAL_COOKIE,  /* a listener that answered the SYN with a SYN cookie and kept no state: this segment makes the connection */
 };
 
-/* Whether a segment brings back a SYN cookie of this listener. The kernel answers no at once if the listener has sent no cookies lately. */
+/* Whether a segment acknowledges a SYN cookie of this listener. The kernel says no at once if the listener has sent no cookies lately. */
 static __always_inline _Bool brings_cookie(struct __sk_buff *skb, struct parsed *packet, struct bpf_sock *listener) {
 	__u8 header[sizeof(struct ipv6hdr)] = {};
 	__u32 len = packet->ip.v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
@@ -25,8 +25,9 @@ static __always_inline _Bool brings_cookie(struct __sk_buff *skb, struct parsed 
 }
 
 /*
- * Not inlined: otherwise its tuple and header would be on the caller's stack, also while the caller calls copy_chunks. A program may use
- * only 512 bytes of stack along a chain of calls.
+ * The kind of socket that the local stack has for a segment. This function is not inlined. Otherwise its `tuple` and the `header` of
+ * brings_cookie would stay on the caller's stack while the caller calls copy_chunks. A program may use only 512 bytes of stack along a
+ * chain of calls.
  */
 static __noinline enum local find_local(struct __sk_buff *skb, struct parsed *packet) {
 	struct bpf_sock_tuple tuple = {};

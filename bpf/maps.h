@@ -13,7 +13,7 @@ struct {
 	__type(value, __u32);
 } services SEC(".maps");
 
-/* The services at each VIP, one bit for each service: for packets whose port cannot be read. */
+/* For each VIP, the set of its services: one bit for each. Looked up for packets whose port cannot be read. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, SERVICES_MAX);
@@ -21,7 +21,7 @@ struct {
 	__type(value, __u64);
 } vips SEC(".maps");
 
-/* One bit for each port number, in network byte order: whether any service has this port. */
+/* The set of all services' ports: one bit for each port number in network byte order. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 65536 / 64);
@@ -52,15 +52,15 @@ struct {
 	__type(value, __u64);
 } counters SEC(".maps");
 
-/* Ring of segments of known connections. Small enough to stay in the CPUs' caches. */
+/* Ring of the segments of known clients (known.h). Small enough to stay in the CPUs' caches. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 16 << 20);
 } ring SEC(".maps");
 
 /*
- * Ring of segments of known connections for which `ring` has no room, because the agent is late. The agent must read a segment after
- * everything that was reserved in either ring before this segment. So each record has the other ring's position, read before the record was
+ * Ring of the segments of known clients for which `ring` has no room, because the agent is late. The agent must read a segment after all
+ * records that were reserved before it in either ring. So each record contains the position of the other ring, read before the record was
  * reserved.
  */
 struct {
@@ -69,8 +69,9 @@ struct {
 } ring_overflow SEC(".maps");
 
 /*
- * Ring of SYNs, SYN-ACKs, and segments of strangers (known.h): a flood of them fills no other ring. A connection's first segments are
- * logged here, because its client is not known yet. The agent reads this ring before the others, so it reads these segments first.
+ * Ring of SYNs, SYN-ACKs, and segments of strangers: clients that are not known (known.h). A flood of them fills no other ring. A
+ * connection's first segments are logged here, because its client is not known yet. The agent reads this ring before the other two, so it
+ * reads these first segments before the connection's other segments.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -78,8 +79,8 @@ struct {
 } ring_open SEC(".maps");
 
 /*
- * Connections that no longer belong to the primary, or are about to be taken from it, while the rest of their service still belongs to
- * it: see enum held. The entries are preallocated: allocating thousands during a takeover would delay the agent.
+ * Connections that were taken from the primary, or are being taken, while the rest of their service still belongs to the primary. The value
+ * is an enum held. The entries are preallocated, because allocating thousands of them during a takeover would delay the agent.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -89,8 +90,9 @@ struct {
 } held SEC(".maps");
 
 /*
- * Clients whose connections are being decided while their whole service is taken over: one bit for the hash of each struct client_key.
- * Because of hash collisions a few strangers are in the set, too. The agent adds clients to the mapped bits without a system call.
+ * Clients whose connections are not decided yet (restored or reset) while their whole service is taken over. The set has one bit for the
+ * hash of each struct client_key. Because of hash collisions a few other clients seem to be in the set, too. The agent maps the bits into
+ * its memory, so it adds clients without a system call.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -117,7 +119,7 @@ struct {
 	__type(value, __u32);
 } acknowledged SEC(".maps");
 
-/* Caps of clients that are slowed because their logs grow. Looked up only while a service has any. */
+/* Caps of clients that are slowed because their logs grow. Looked up only while service_state.caps is 1. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1 << 16);
@@ -145,7 +147,7 @@ struct {
 	__type(value, __u32);
 } dying SEC(".maps");
 
-/* Ring of sockets that dying processes released: struct death_record. */
+/* Ring of struct death_record: one record for each socket that a dying process released. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Sends a logged packet on: to the other node or to its client. */
+/* Sends packets on: a client's packet to the primary, the primary's packet to the client. */
 #ifndef STEADFAST_RELEASE_H
 #define STEADFAST_RELEASE_H
 
@@ -26,7 +26,7 @@ static __always_inline _Bool from_peer(struct __sk_buff *skb, struct service_sta
 	return same_mac(source, state->peer_mac);
 }
 
-/* Send on to the other node: same interface, other MAC addresses. */
+/* Sends the packet to the other node through the service interface: from this node's MAC address to the peer's. */
 static __always_inline int release_to_peer(struct __sk_buff *skb, struct service_state *state) {
 	__u8 macs[12];
 	__builtin_memcpy(macs, state->peer_mac, 6);
@@ -38,9 +38,10 @@ static __always_inline int release_to_peer(struct __sk_buff *skb, struct service
 }
 
 /*
- * Sends a packet for the primary back to the peer, which sent it here. The primary does so with a packet that reached it past the wire, or
- * that one of its own programs sent. If two nodes took each other for the primary, they would send the packet to each other for ever. So
- * the packet goes back with one hop left, and a packet that comes from the peer with one hop left is dropped.
+ * Sends a packet for the primary back to the peer, from which it came. The primary sends two kinds of such packets to the wire, so that the
+ * wire logs them: a client's packet that reached the primary without passing the wire, and a packet of a program on the primary's node. If
+ * two nodes took each other for the primary, they would send the packet to each other for ever. So the packet goes back with one hop left,
+ * and a packet that comes from the peer with one hop left is dropped.
  */
 static __noinline int return_to_peer(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u32 at = L3 + (packet->ip.v6 ? offsetof(struct ipv6hdr, hop_limit) : offsetof(struct iphdr, ttl));
@@ -56,12 +57,12 @@ static __noinline int return_to_peer(struct __sk_buff *skb, struct parsed *packe
 	return release_to_peer(skb, state);
 }
 
-/* Send on to the primary. */
+/* Sends the packet to the primary. */
 static __always_inline int release_to_primary(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	return from_peer(skb, state) ? return_to_peer(skb, packet, state) : release_to_peer(skb, state);
 }
 
-/* Send on to the client by this node's routes and neighbours. A client on this node gets it directly. */
+/* Sends the packet to the client, by this node's routes and neighbour table. A client that runs on this node gets the packet through lo. */
 static __always_inline int release_to_client(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (same_address(packet->ip.destination, state->own_address))
 		return deliver_here(skb);

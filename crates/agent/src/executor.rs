@@ -1,4 +1,4 @@
-//! Carries out a node's actions on a kernel, and gives the node the result before its next action.
+//! Carries out a node's actions on a kernel. The node gets the result of each action before the next action is carried out.
 
 use proto::action::{Action, ServiceAction, ServiceIndex};
 use proto::service::ServiceInput;
@@ -7,7 +7,7 @@ use proto::table::ConnectionId;
 use crate::connection::Unfinished;
 use crate::{Core, Kernel, MessageToPeer, SyncRun, Written};
 
-/// Carries out actions.
+/// Carries out actions. Has the sockets of unfinished connections.
 pub struct Executor<K: Kernel> {
     unfinished: Unfinished<K>,
 }
@@ -30,7 +30,8 @@ impl<K: Kernel> Executor<K> {
         self.unfinished.drop_all(kernel, service);
     }
 
-    /// Carries out one action, which the node has admitted. A failure concerns only the connection or the service of that action.
+    /// Carries out one action, which [`Node::admit`](proto::node::Node::admit) has returned. If the action fails, only its connection or
+    /// its service is affected.
     pub fn carry_out(&mut self, kernel: &mut K, core: &mut Core, action: Action) {
         match action {
             Action::Service(service, action) => self.carry_out_for(kernel, core, service, action),
@@ -117,23 +118,23 @@ impl<K: Kernel> Executor<K> {
     }
 }
 
-/// Tells the node if a step in a service's network failed.
+/// Tells the node if `outcome`, the result of a step in a service's network, is a failure.
 fn note<K: Kernel>(kernel: &K, core: &mut Core, service: ServiceIndex, outcome: Result<(), String>) {
     if let Err(why) = outcome {
         core.handle(kernel.now(), service, ServiceInput::Failed { why });
     }
 }
 
-/// Reads the log to its end, then tells the node that this is done.
+/// Reads the log to its end, then tells the node that the log was read.
 fn drain<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex) {
-    // Packets may have passed unlogged since the last check, if the agent was away.
+    // If the agent was away, packets may have passed unlogged since the last check.
     let unlogged = kernel.take_unlogged(service);
     read_all(kernel, core, service, unlogged);
     core.handle(kernel.now(), service, ServiceInput::Drained);
 }
 
-/// Reads the log to its end, then tells the node if packets of the service passed without being logged. The log is read first because the
-/// logged packets came first.
+/// Reads the log to its end, then tells the node if packets of the service passed without being logged (`unlogged` is their number). The
+/// log is read first, because the packets in it came before the unlogged packets.
 fn read_all<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex, unlogged: u64) {
     kernel.read_all(core);
     if unlogged > 0 {
@@ -142,7 +143,7 @@ fn read_all<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex, u
 }
 
 /// Checks whether packets of a service passed without being logged. If so, reads the log to its end, then tells the
-/// node.
+/// node of the unlogged packets.
 pub fn check_log<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex) {
     let unlogged = kernel.take_unlogged(service);
     if unlogged > 0 {
@@ -150,7 +151,7 @@ pub fn check_log<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceInd
     }
 }
 
-/// Gives a replica the input that the primary has acknowledged since the last time.
+/// Writes to a replica the input that the primary has acknowledged and that the replica does not have yet.
 pub fn feed_replica<K: Kernel>(kernel: &mut K, core: &mut Core, service: ServiceIndex, id: ConnectionId) {
     let Some(connection) = core.service(service).table().followed(id) else {
         return;

@@ -1,15 +1,15 @@
-//! The keepers of a node. The current keeper gets new connections. Retired keepers (of an earlier program, or full) relay the connections
-//! that they have until those end.
+//! The keepers of a node. The current keeper gets new connections. A keeper is retired if it runs another program, is full, or does not
+//! answer. A retired keeper gets no new connections; it relays its old ones until they end.
 //!
 //! ```text
 //!  keeper.sock       keeper.lock         serves
-//!  keeper-PID.sock   keeper-PID.lock     retired: another program, or another version of its messages; or full
+//!  keeper-PID.sock   keeper-PID.lock     retired; PID is the keeper's process number
 //! ```
 //!
-//! A keeper that does not run the agent's own program is retired by renaming its files. A later agent finds all keepers by these names. A
-//! retired keeper that has nothing to relay and no agent ends by itself. Each keeper removes its own files, whatever they are called.
+//! To retire a keeper, the agent renames the keeper's files. A later agent finds all keepers by these names. A retired keeper ends by
+//! itself when it has no connection left and no agent is connected to it. Each keeper removes its own files, even if they were renamed.
 //!
-//! The connections of a keeper that is gone, or does not answer, are lost; another keeper takes its place.
+//! If the current keeper has died or does not answer, a new keeper takes its place. The old keeper's connections count as lost.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -33,31 +33,31 @@ use crate::program;
 const SOCKET: &str = "keeper.sock";
 /// The log of all keepers of the node.
 const LOG: &str = "keeper.log";
-/// How long a new keeper may take to open its socket.
+/// Time limit for a new keeper to open its socket.
 const START_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a keeper whose channel has ended may still hold its lock.
+/// Time for which a keeper may still hold its lock after its channel has failed. If it holds the lock for longer, it hangs.
 const DIES_WITHIN: Duration = Duration::from_millis(200);
-/// How long a keeper may take to end after SIGTERM, before SIGKILL.
+/// Time from SIGTERM to SIGKILL for a keeper that does not end.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Number of file descriptors that a keeper needs besides two per connection: for spilled input, and for itself.
 const DESCRIPTORS: usize = 500;
 
-/// An agent's way to the keepers of its node.
+/// An agent's channels to the keepers of its node.
 pub struct Keepers {
     state_dir: PathBuf,
     /// The keeper that gets new connections.
     current: KeeperClient,
     /// Maximum number of connections that a keeper can have.
     connections_max: u64,
-    /// The sums of the current keeper's last status.
+    /// The current keeper's last status, without its list of live connections.
     told: KeeperStatus,
-    /// Number of connections given to the current keeper since then, by service.
+    /// Number of connections given to the current keeper since that status, by service.
     given: BTreeMap<String, u64>,
     /// The retired keepers; `None` until the first status request, or until the current keeper is full. The agent does
     /// not look for them at its start, so that no client waits for their answers.
     retired: Option<Vec<Retired>>,
-    /// The last status of keepers that have ended, or have no connections left.
+    /// The last status of all keepers that have ended or have no connections left, added up.
     past: KeeperStatus,
 }
 
@@ -65,7 +65,7 @@ pub struct Keepers {
 struct Retired {
     pid: Pid,
     client: KeeperClient,
-    /// Its last status.
+    /// The keeper's last status.
     told: KeeperStatus,
 }
 
@@ -111,9 +111,9 @@ impl Keepers {
         {
             tracing::error!(
                 error = format!("{error:#}"),
-                "the keeper is full, and no other one can be started: it still gets all new connections"
+                "the keeper is full and cannot be replaced; it still gets all new connections"
             );
-            self.connections_max = u64::MAX; // do not try again: clients wait meanwhile
+            self.connections_max = u64::MAX; // do not try again: clients wait during each attempt
         }
         let mut is_new = false;
         loop {
@@ -123,7 +123,7 @@ impl Keepers {
                     return Ok(());
                 }
                 Err(error @ KeeperClientError::Refused(_)) => {
-                    tracing::error!(%error, "a connection given before is lost"); // each refusal is reported once
+                    tracing::error!(%error, "an earlier connection is lost: the keeper refused it"); // each refusal is reported once
                 }
                 Err(error) => {
                     let replaced = if is_new {
@@ -156,7 +156,7 @@ impl Keepers {
         Ok(())
     }
 
-    /// Number of connections that the current keeper has, as far as is known.
+    /// Number of connections that the current keeper has: those of its last status, and those that it was given since.
     fn live(&self) -> u64 {
         let told = self.told.services.values().map(|sums| sums.live);
         told.chain(self.given.values().copied()).sum()
@@ -166,10 +166,10 @@ impl Keepers {
     fn put_aside(&mut self) -> anyhow::Result<()> {
         self.settle()?;
         if self.live() < self.connections_max {
-            return Ok(()); // it did not answer, and was replaced
+            return Ok(()); // the keeper did not answer, and `settle` replaced it
         }
         let pid = self.current.pid()?;
-        // Look for retired keepers before this one's files are renamed like theirs.
+        // Look for retired keepers before `retire`. Afterwards the search would find the current keeper, too.
         let retired = self.retired.get_or_insert_with(|| find_retired(&self.state_dir));
         retire(&self.state_dir, pid)?;
         let next = start(&self.state_dir)?;
@@ -177,7 +177,7 @@ impl Keepers {
         for (service, count) in std::mem::take(&mut self.given) {
             told.add_unseen(&service, count);
         }
-        tracing::info!(%pid, connections = self.connections_max, "a keeper is full: another one gets the connections to come");
+        tracing::info!(%pid, connections = self.connections_max, "the full keeper is retired; a new keeper gets all new connections");
         retired.push(Retired {
             pid,
             client: std::mem::replace(&mut self.current, next),
@@ -196,11 +196,11 @@ impl Keepers {
         self.past.add(told.of_the_past());
         match self.hung()? {
             None => {
-                tracing::error!(%error, connections, "the keeper is lost, and with it what it relayed: another one takes its place");
+                tracing::error!(%error, connections, "the keeper has died; its connections are lost; starting a new keeper");
             }
             Some(pid) => {
                 retire(&self.state_dir, pid)?;
-                tracing::error!(%error, %pid, connections, "the keeper hangs, and with it what it relays: another one gets the connections to come");
+                tracing::error!(%error, %pid, connections, "the keeper hangs; its connections count as lost; starting a new keeper");
             }
         }
         self.current = start(&self.state_dir)?;
@@ -219,7 +219,7 @@ impl Keepers {
         Ok(None)
     }
 
-    /// The status of all connections. A retired keeper that has none left is disconnected, so that it ends.
+    /// The status of all connections. The agent disconnects from a retired keeper without connections, so that this keeper ends.
     ///
     /// # Errors
     /// If the current keeper does not answer, and no other one can be started.
@@ -250,7 +250,7 @@ impl Keepers {
             Err(error) => {
                 let told = std::mem::take(&mut keeper.told);
                 let connections = told.connections.len();
-                tracing::error!(%error, pid = %keeper.pid, connections, "a retired keeper is lost, and with it what it relayed");
+                tracing::error!(%error, pid = %keeper.pid, connections, "a retired keeper does not answer; its connections count as lost");
                 past.add(told.of_the_past());
                 false
             }
@@ -267,14 +267,14 @@ impl Keepers {
         let retired = self.retired.into_iter().flatten().map(|keeper| keeper.client);
         for client in std::iter::once(self.current).chain(retired) {
             if let Err(error) = client.stop() {
-                tracing::warn!(%error, "a keeper does not stop when asked; it gets a signal");
+                tracing::warn!(%error, "a keeper does not stop on request; sending a signal");
             }
         }
         end_all(&self.state_dir)
     }
 }
 
-/// Number of connections for which a keeper has file descriptors. Its limit is the same as this process's.
+/// Number of connections for which a keeper has file descriptors. A keeper has the same limit of open files as this process.
 fn connections_max() -> io::Result<u64> {
     let room = linux::process::file_limit()?.saturating_sub(DESCRIPTORS) / 2;
     Ok(u64::try_from(room.max(1)).unwrap_or(u64::MAX))
@@ -284,17 +284,17 @@ fn connections_max() -> io::Result<u64> {
 fn use_or_retire(state_dir: &Path, client: KeeperClient) -> anyhow::Result<Option<KeeperClient>> {
     let pid = client.pid()?;
     if runs_this_program(pid) {
-        tracing::info!(%pid, "an earlier agent's keeper goes on");
+        tracing::info!(%pid, "using the keeper that an earlier agent started");
         return Ok(Some(client));
     }
     retire(state_dir, pid)?;
-    tracing::info!(%pid, "an earlier program's keeper is retired: a new one gets the connections to come");
+    tracing::info!(%pid, "the keeper runs another program and is retired; a new keeper gets all new connections");
     Ok(None)
 }
 
-/// Makes room for another keeper beside the one that runs as `pid`.
+/// Retires the keeper that runs as `pid`: renames its lock and its socket, so that a new keeper can use these names.
 fn retire(state_dir: &Path, pid: Pid) -> anyhow::Result<()> {
-    // The lock first: an agent that no longer finds the socket may start a keeper, which needs the lock's name.
+    // Rename the lock first. An agent that does not find the socket may start a keeper, and that keeper needs the lock's name.
     let files = [
         (lock::KEEPER, format!("keeper-{pid}.lock")),
         (SOCKET, format!("keeper-{pid}.sock")),
@@ -310,28 +310,28 @@ fn retire(state_dir: &Path, pid: Pid) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether `pid` runs the same file as this process. True if that cannot be seen.
+/// Whether `pid` runs the same program file as this process. True if the files cannot be compared.
 fn runs_this_program(pid: Pid) -> bool {
     let file =
         |process: &str| fs::metadata(format!("/proc/{process}/exe")).map(|file| (file.dev(), file.ino()));
     match (file(&pid.to_string()), file("self")) {
         (Ok(theirs), Ok(own)) => theirs == own,
         (Err(error), _) | (_, Err(error)) => {
-            tracing::debug!(%error, %pid, "the keeper's program cannot be seen");
+            tracing::debug!(%error, %pid, "cannot compare the keeper's program file with this one; assuming that they are the same");
             true
         }
     }
 }
 
-/// The retired keepers that answer. Removes the files of dead ones.
+/// The retired keepers that answer. Removes the files of dead keepers.
 fn find_retired(state_dir: &Path) -> Vec<Retired> {
     let pids = retired_pids(state_dir).unwrap_or_else(|error| {
-        tracing::error!(%error, "earlier keepers cannot be looked for");
+        tracing::error!(%error, "cannot look for retired keepers; their connections are not shown");
         Vec::new()
     });
     let find = |pid| {
         find_one(state_dir, pid).unwrap_or_else(|error| {
-            tracing::error!(error = format!("{error:#}"), %pid, "an earlier keeper does not answer");
+            tracing::error!(error = format!("{error:#}"), %pid, "a retired keeper does not answer; its connections are not shown");
             None
         })
     };
@@ -345,7 +345,7 @@ fn find_one(state_dir: &Path, pid: Pid) -> anyhow::Result<Option<Retired>> {
     match asked {
         Ok((told, client)) => Ok(Some(Retired { pid, client, told })),
         Err(error) if error.is_other_version() => {
-            tracing::warn!(%pid, "an earlier keeper speaks another version: its connections go on, but are not shown");
+            tracing::warn!(%pid, "a retired keeper uses another version of the messages; its connections go on, but are not shown");
             Ok(None)
         }
         Err(_) if Lock::holder(state_dir, &lock)?.is_none() => {
@@ -380,7 +380,7 @@ fn retired_pids(state_dir: &Path) -> io::Result<Vec<Pid>> {
 fn start(state_dir: &Path) -> anyhow::Result<KeeperClient> {
     let socket = state_dir.join(SOCKET);
     spawn(state_dir, &socket)?;
-    KeeperClient::connect_within(&socket, START_PATIENCE).context("the keeper does not answer")
+    KeeperClient::connect_within(&socket, START_PATIENCE).context("the new keeper does not answer")
 }
 
 /// Starts a keeper: a process of its own, in a session of its own, that outlives the agent.
@@ -425,7 +425,7 @@ fn holder(state_dir: &Path, lock: &str) -> anyhow::Result<Option<Pid>> {
     };
     let number = pid
         .parse()
-        .with_context(|| format!("the keeper's lock names process {pid}"))?;
+        .with_context(|| format!("the keeper's lock file contains {pid:?}, not a process number"))?;
     Ok(Some(Pid::from_raw(number)))
 }
 
@@ -446,7 +446,7 @@ fn end(state_dir: &Path, lock: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes the files of keepers that have ended, whatever the cause.
+/// Removes the files of all keepers. The keepers must have ended.
 ///
 /// # Errors
 /// If the kernel refuses.

@@ -1,4 +1,4 @@
-//! A check after a scenario: is a new client served?
+//! Checks after a scenario whether a new client is served.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use linux::netns::Netns;
 
 use crate::node::ServerSoftware;
 
-/// Timeout of a new client for its connection, and for an answer: TCP repeats a lost SYN after one second and after three.
+/// Timeout of a new client for connecting, and for an answer. TCP repeats a lost SYN one second and three seconds after the first SYN.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Connects a new client to `application` at `service`. Returns why the client is not served, or `None` if it is. The client runs on

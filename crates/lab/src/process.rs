@@ -20,7 +20,7 @@ const QUOTED_LINES: usize = 12;
 /// A failure of a child process.
 #[derive(Debug, Error)]
 pub enum ProcessError {
-    /// It could not be started.
+    /// The process could not be started.
     #[error("start {label}")]
     Start {
         /// The process.
@@ -28,7 +28,7 @@ pub enum ProcessError {
         /// The cause.
         source: io::Error,
     },
-    /// Sending a signal to it, or waiting for it, failed.
+    /// Sending a signal to the process, or waiting for it, failed.
     #[error("{step} {label}")]
     Control {
         /// The step that failed.
@@ -38,31 +38,31 @@ pub enum ProcessError {
         /// The cause.
         source: io::Error,
     },
-    /// It ended unexpectedly.
+    /// The process ended unexpectedly.
     #[error("{label} ended unexpectedly ({status}){said}")]
     Ended {
         /// The process.
         label: String,
-        /// How it ended.
+        /// The exit status of the process.
         status: ExitStatus,
-        /// The end of its log, on lines of its own, or nothing.
+        /// The last lines of the process' log, each after a line break. Empty if the log is empty.
         said: String,
     },
-    /// It did not do the expected thing in time.
+    /// The process did not perform the expected action in time.
     #[error("{label} did not {expected} within {limit:?}{said}")]
     Late {
         /// The process.
         label: String,
         /// The expected action.
         expected: String,
-        /// The time it had.
+        /// The time limit.
         limit: Duration,
-        /// The end of its log, on lines of its own, or nothing.
+        /// The last lines of the process' log, each after a line break. Empty if the log is empty.
         said: String,
     },
 }
 
-/// A running child process. Dropping this value kills the process. Its output goes to a log file.
+/// A running child process. Its output goes to a log file. Dropping this value kills the process and its group.
 #[derive(Debug)]
 pub struct LoggedProcess {
     label: String,
@@ -102,7 +102,7 @@ impl LoggedProcess {
         &self.label
     }
 
-    /// Its process id.
+    /// The process id.
     pub fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }
@@ -173,7 +173,7 @@ impl LoggedProcess {
     /// Whether the process has ended.
     ///
     /// # Errors
-    /// If the kernel does not tell.
+    /// If the kernel refuses to tell the status.
     pub fn has_ended(&mut self) -> Result<bool, ProcessError> {
         Ok(self.status()?.is_some())
     }
@@ -211,7 +211,7 @@ impl LoggedProcess {
 
 impl Drop for LoggedProcess {
     fn drop(&mut self) {
-        // The process may have ended and been waited for long ago.
+        // If the process has ended, an earlier call may have reaped it. Its process id may belong to another process by now.
         if let Ok(None) = self.child.try_wait() {
             if let Err(error) = self.signal(Signal::SIGKILL) {
                 tracing::warn!("{error}");
@@ -223,10 +223,10 @@ impl Drop for LoggedProcess {
     }
 }
 
-/// Runs `command` and waits for its end. Errors name it `what`. Returns what it printed to stdout.
+/// Runs `command` and waits for its end. Returns its output on stdout. `what` is the command's name in errors.
 ///
 /// # Errors
-/// If it cannot be run, or fails. The error contains what it printed to stderr.
+/// If the command cannot be run, or fails. If it fails, the error contains its output on stderr.
 pub fn output(command: &mut Command, what: &str) -> anyhow::Result<String> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("run {what}"))?;
@@ -240,11 +240,11 @@ pub fn output(command: &mut Command, what: &str) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Copies a program's file, in a process of its own. If this process had the copy open for writing, so would each child that another thread
-/// forks meanwhile, until the child executes its program. Nobody can execute a file that is open for writing (ETXTBSY).
+/// Copies a program's file in a separate process. If this process wrote the copy itself, a child that another thread forks at that time
+/// would inherit the open file until its own exec. Executing a file that is open for writing fails (ETXTBSY).
 ///
 /// # Errors
-/// If it cannot be copied.
+/// If the file cannot be copied.
 pub fn copy_program(from: &Path, to: &Path) -> anyhow::Result<()> {
     output(Command::new("cp").args([from, to]), "copy the program").map(drop)
 }

@@ -8,13 +8,13 @@
 //!   W(n+1) = max(W(n) + w · (ρ·C·Δ − B(n)) / N · RTT/Δ, W_min)
 //! ```
 //!
-//! B(n): bytes that connections sent into the string; C: the string's rate; N: number of connections; ρ: the part of the rate to
-//! use; w: how strongly the cap follows the measurement. The cap begins at the fair share ρ·C·RTT/N. It never exceeds ρ·C·RTT, the
-//! whole string, unless W_min does.
+//! B(n): bytes that connections sent into the string in the interval; C: the string's rate; N: number of connections; ρ: the part of the
+//! rate to use; w: how strongly the cap follows the measurement. The cap begins at the fair share ρ·C·RTT/N. It is at most ρ·C·RTT, which
+//! fills the whole string, or W_min if W_min is larger.
 //!
-//! A queue hides from this rule: while it stands, the string carries C, whatever the windows are. The rule [`RateRule::Backlog`] sees the
-//! queue Q, because it counts what came in beyond C. It moves the total T of all windows, so that a new connection takes its share from the
-//! others at once:
+//! The thesis' rule cannot see a queue: while a queue exists, the string carries C for any size of the windows. [`RateRule::Backlog`]
+//! estimates the queue Q by adding up the bytes that arrive beyond C. This rule moves the total T of all windows, so that a new connection
+//! takes its share from the others at once:
 //!
 //! ```text
 //!   Q(n)   = Q(n−1) + B(n) − C·Δ                       between 0 and max(T, C·RTT)
@@ -22,7 +22,7 @@
 //!   W(n+1) = T(n+1) / N                                between W_min and C · max(RTT, 10 ms)
 //! ```
 //!
-//! R is RTT. If RTT is below 10 ms, R is T·Δ/B(n), by Little's law, between RTT and 10 ms.
+//! R is RTT if RTT is at least 10 ms. Otherwise R is T·Δ/B(n) (Little's law), limited to the range from RTT to 10 ms.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use thiserror::Error;
 
 use crate::Instant;
 
-/// How the remaining string is shared.
+/// Parameters of the rate control of one string.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateConfig {
     /// C: the string's rate in bytes per second.
@@ -46,11 +46,11 @@ pub struct RateConfig {
     pub interval: Duration,
     /// W_min: the minimum cap in bytes.
     pub min_window: u32,
-    /// How the cap follows the measurements.
+    /// The equation that moves the cap.
     pub rule: RateRule,
 }
 
-/// Which equation moves the cap.
+/// The equation that moves the cap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RateRule {
@@ -61,11 +61,11 @@ pub enum RateRule {
     Backlog,
 }
 
-/// Round trips below this are made by hosts rather than by the path, so the configured value says little about them. A tick of a kernel's
-/// timer is at most this long (100 Hz).
+/// Below this round trip, delays in the hosts are longer than the delay of the path, so the configured RTT is a poor estimate. A tick of a
+/// kernel's timer is at most this long (100 Hz).
 const HOSTS_DELAY: Duration = Duration::from_millis(10);
 
-/// Which field of a [`RateConfig`] is invalid.
+/// The reason why a [`RateConfig`] is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidRate {
     /// Not a positive number.
@@ -74,10 +74,10 @@ pub enum InvalidRate {
     /// More than the whole string.
     #[error("utilization must be at most 1")]
     Utilization,
-    /// The effect of a cap would not be seen before the next cap is set, so the loop would oscillate.
+    /// The next cap would be set before the effect of the previous cap is measured, so the loop would oscillate.
     #[error("interval must be at least round_trip")]
     Interval,
-    /// The same, for [`RateRule::Backlog`]: the effect of a cap comes later if there is a queue.
+    /// As [`Interval`](Self::Interval), for [`RateRule::Backlog`]: a queue delays the effect of a cap.
     #[error("interval must be at least twice round_trip")]
     ShortInterval,
     /// The loop would oscillate with any interval.
@@ -128,21 +128,21 @@ impl RateConfig {
     }
 }
 
-/// The cap for one string, from the failure of the other string until that string returns.
+/// The cap for one string. It is in force from the failure of another string until that other string works again.
 #[derive(Clone, Copy, Debug)]
 pub struct RateControl {
     config: RateConfig,
     window: f64,
     /// T: the windows of all connections together, in bytes. [`RateRule::Thesis`] does not use it.
     total: f64,
-    /// Q: bytes that wait before the string, or were dropped there.
+    /// Q: bytes in the queue in front of the string, including bytes that this queue dropped.
     backlog: f64,
     bytes: u64,
     end: Instant,
 }
 
 impl RateControl {
-    /// Begins at `now` with this number of connections, which share the string equally.
+    /// Starts the rate control at `now`. The connections, `connections` of them, share the string equally.
     ///
     /// # Errors
     /// Names the invalid field.
@@ -178,7 +178,7 @@ impl RateControl {
         self.end
     }
 
-    /// The interval has ended. `connections` were active in it. Calls before [`poll_timeout`](Self::poll_timeout) do nothing.
+    /// The interval has ended. In this interval `connections` were active. Calls before [`poll_timeout`](Self::poll_timeout) do nothing.
     // An interval has less than 2⁵² bytes, so an `f64` holds their number exactly.
     pub fn on_timeout(&mut self, now: Instant, connections: usize) {
         if now < self.end {
@@ -193,8 +193,8 @@ impl RateControl {
         self.end = now + self.config.interval;
     }
 
-    /// Connections of a failed string continue over this one from now on. `connections` includes them. The total begins anew: while those
-    /// connections were away, the others may have left windows unused, and the total may have grown far beyond the string.
+    /// From now on, connections of a failed string continue over this string. `connections` includes them. A total above ρ·C·RTT falls to
+    /// ρ·C·RTT: while these connections waited, the others may have left their windows unused, so the total may have grown far too large.
     pub fn on_moved(&mut self, connections: usize) {
         if self.config.rule == RateRule::Backlog {
             self.total = self.total.min(self.config.pipe());
@@ -216,13 +216,14 @@ impl RateControl {
         let config = self.config;
         let capacity = config.bytes_per_s * length;
         let round_trip = config.round_trip.as_secs_f64();
-        // No more can wait than the windows let out. Without this bound, a C that is set too low would let the estimate grow for ever.
+        // The queue cannot hold more bytes than the windows allow in flight. Without this bound, the estimate would grow for ever if the
+        // configured C is too low.
         let most = self.total.max(config.bytes_per_s * round_trip);
         self.backlog = (self.backlog + bytes - capacity).clamp(0.0, most);
         let little = self.total * length / bytes.max(1.0);
         let round_trip = little.clamp(round_trip, config.longest_round_trip());
         let left = config.utilization * capacity - bytes;
-        // The minimum windows alone may wait. Nothing could be done about them, and so small a queue delays nobody.
+        // A queue of up to N·W_min is ignored: no cap can be lower than W_min, and such a small queue adds little delay.
         let excess = (self.backlog - count(connections) * f64::from(config.min_window)).max(0.0);
         self.total += config.weight * (left * round_trip / length - excess / 2.0);
         self.share(connections);
@@ -236,8 +237,8 @@ impl RateControl {
         self.total = self.window * count(connections);
     }
 
-    /// The window field of a passing packet under the cap. `scale` is the shift that the packet's sender announced (RFC 7323
-    /// §2.2); 0 for a SYN. A window below the cap stays as it is.
+    /// The window field with which a packet is forwarded: `field`, lowered to the cap if it offers more. `scale` is the shift that the
+    /// packet's sender announced (RFC 7323 §2.2); 0 for a SYN.
     pub fn cap(&self, field: u16, scale: u8) -> u16 {
         field.min(capped_field(self.window(), scale))
     }
@@ -248,15 +249,15 @@ impl RateControl {
     }
 }
 
-/// The window field that offers `cap` bytes. `scale` is the shift that the packet's sender announced (RFC 7323 §2.2); 0 for a SYN. It is rounded
-/// up: a connection gets its minimum window with every scale.
+/// The window field that offers `cap` bytes. `scale` is the shift that the packet's sender announced (RFC 7323 §2.2); 0 for a SYN. The
+/// field is rounded up, so that a connection gets its minimum window with every scale.
 pub fn capped_field(cap: u32, scale: u8) -> u16 {
     let scale = scale.min(14);
     let field = (u64::from(cap) + (1 << scale) - 1) >> scale;
     u16::try_from(field.max(1)).unwrap_or(u16::MAX)
 }
 
-/// Number of connections, at least 1: without connections, the next one gets the whole string.
+/// Number of connections, at least 1: if there is none, the next connection may use the whole string.
 fn count(connections: usize) -> f64 {
     connections.max(1) as f64
 }
@@ -329,8 +330,8 @@ mod tests {
         assert_eq!(control.window(), 1_187_500);
     }
 
-    /// Senders that fill the windows of the previous interval, and the string with its queue. Returns the queue in bytes at the end of each
-    /// interval, and the sum of what was carried.
+    /// Simulates senders, the string and its queue. The senders fill the windows of the previous interval. Returns the queue in bytes at
+    /// the end of each interval, and the total number of bytes that the string carried.
     fn fill(control: &mut RateControl, intervals: usize, connections: usize) -> (Vec<f64>, f64) {
         const PIPE: f64 = 12.5e6 * ROUND_TRIP;
         let (mut windows, mut queue, mut all) = (f64::from(control.window()), 0.0, 0.0);
@@ -350,7 +351,7 @@ mod tests {
     fn a_queue_that_stands_is_seen_and_drained() {
         let drained = |mut control: RateControl| {
             for _ in 0..5 {
-                interval(&mut control, 1.2e6, 40); // half of the string: the windows are not used
+                interval(&mut control, 1.2e6, 40); // half of the string's rate: the windows are not full
             }
             let (queues, _) = fill(&mut control, 60, 40);
             assert!(queues[1] > 1.0e6, "{queues:?}");
@@ -377,7 +378,7 @@ mod tests {
         assert!(control.window() > 4 * fair);
         control.on_moved(40);
         assert_eq!(control.window(), fair);
-        // The total may be below the string's because of a queue. It stays there.
+        // Because of a queue, the total may be below ρ·C·RTT. `on_moved` does not raise it.
         interval(&mut control, 4.0e6, 40);
         let low = control.window();
         control.on_moved(40);
@@ -400,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_round_trip_that_hosts_make_is_found_from_bytes_and_windows() {
-        // 4 ms, of which the configuration knows 0.5.
+        // The real round trip is 4 ms, the configured one 0.5 ms.
         let config = RateConfig {
             round_trip: Duration::from_micros(500),
             ..BACKLOG
@@ -413,7 +414,7 @@ mod tests {
         }
         let used = sent / (12.5e6 * 0.2);
         assert!((used - 0.95).abs() < 0.01, "{used}");
-        // A string that is not used does not give a window of more than 10 ms.
+        // On an unused string, the window is at most the bytes that the string carries in 10 ms.
         for _ in 0..100 {
             interval(&mut control, 10.0, 2);
         }
@@ -476,7 +477,7 @@ mod tests {
             start in 0.01..100.0_f64,
             sees_queue: bool,
         ) {
-            // An interval of at least two round trips.
+            // `Backlog` needs an interval of at least two round trips, so the delay is at most half an interval.
             let (config, delay) = if sees_queue { (BACKLOG, delay / 2.0) } else { (CONFIG, delay) };
             let mut control = RateControl::new(RateConfig { weight, ..config }, Instant::ZERO, connections).unwrap();
             let share = CONFIG.pipe() / connections as f64;

@@ -9,7 +9,8 @@ use crate::config::{Config, ConfigError, Problem};
 use crate::daemon;
 use crate::environment::{self, PeerMust};
 
-/// Checks the file, and prints a line if it is all right.
+/// Checks the configuration in `file`, and prints one line if there is no problem. With `in_place`, also checks whether this program could
+/// take the place of the running daemon.
 pub(super) fn check(
     program: &Program,
     file: &Path,
@@ -32,7 +33,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Loads the configuration. Fails if the file is wrong, or does not fit this machine and its network.
+/// Loads the configuration from `file`, and prints the warnings. Fails if the configuration is invalid, or does not fit this machine and
+/// its network.
 pub(super) fn load_and_check(
     program: &Program,
     file: &Path,

@@ -9,7 +9,7 @@ use super::error::CommandError;
 use super::log::start_log;
 use crate::lock::{self, Lock, LockError};
 
-/// Keeps connections until it is stopped, or has no connection and no agent. From its lock, `cleanup` knows that the
+/// Runs the keeper until it is stopped, or until it has neither a connection nor an agent. Its lock tells `steadfast cleanup` that the
 /// keeper is alive.
 pub(super) fn keep(socket: PathBuf, state_dir: &Path) -> Result<(), CommandError> {
     start_log(LogFormat::Text)?;

@@ -8,7 +8,7 @@ use clap::{Command, CommandFactory};
 use super::cli::Cli;
 use super::error::CommandError;
 
-/// Writes one page per command into `out`, which is made if it is missing.
+/// Writes one page per command into the directory `out`. Creates the directory if it is missing.
 pub(super) fn write(out: &Path) -> Result<(), CommandError> {
     let write = || {
         std::fs::create_dir_all(out)?;
@@ -19,7 +19,7 @@ pub(super) fn write(out: &Path) -> Result<(), CommandError> {
     Ok(write().with_context(|| format!("writing the manual pages into {}", out.display()))?)
 }
 
-/// Writes the pages of `command` and of all commands below it, in the section for system administration (8).
+/// Writes the pages of `command` and of all its subcommands that are not hidden, in the section for system administration (8).
 fn pages(command: &Command, out: &Path) -> std::io::Result<()> {
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         pages(below, out)?;

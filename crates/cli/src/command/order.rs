@@ -1,4 +1,5 @@
-//! `steadfast handover`, `bypass` and `drain`: gives the order to the node, and waits until the order is carried out (not with `--off`).
+//! The commands `steadfast handover`, `bypass` and `drain`. Each gives its order to the node, and then waits until the order is carried
+//! out. With `--off` it does not wait.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,9 +13,9 @@ use super::show::{choose, no_answer};
 use crate::config::Config;
 use crate::control::{self, Order, ServiceStatus};
 
-/// How long a change of roles may take.
+/// Time limit for a change of roles.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Time between two looks at the status.
+/// Time between two requests for the status.
 const POLL: Duration = Duration::from_millis(20);
 
 pub(super) fn handover(node: &NodeOption, service: String) -> Result<(), CommandError> {

@@ -11,8 +11,8 @@ use crate::config::Config;
 use crate::daemon::{self, RecordingTarget, Start};
 use crate::lock::{self, Lock, LockError};
 
-/// Checks everything, makes sure that no other daemon runs this node, and runs it. After an upgrade
-/// in place, this process already has the lock.
+/// Checks the configuration, the machine and its network. Then takes the node's lock, so that no other daemon runs this node, and runs the
+/// node. After an upgrade in place, this process already has the lock, and only loads the configuration.
 pub(super) fn run(
     program: &Program,
     file: &Path,
@@ -30,7 +30,7 @@ pub(super) fn run(
         return Err(second(&node.name, &pid));
     }
     let config = match &inherited {
-        Some(_) => Config::load(file)?, // `check-config --in-place` of this program has just looked at the rest
+        Some(_) => Config::load(file)?, // this program's `check-config --in-place` has just checked the machine and its network
         None => load_and_check(program, file, without_peer)?,
     };
     let lock = match inherited.map_or_else(|| Lock::take(&node.state_dir, lock::DAEMON), Ok) {

@@ -1,4 +1,4 @@
-//! `[log]`: limits of the log, and what happens to a connection whose log is full.
+//! `[log]`: limits of the log, and the treatment of a connection whose log is full.
 
 use std::path::PathBuf;
 
@@ -13,8 +13,8 @@ const SYN_RING_KB: u64 = 1024;
 const PER_CONNECTION_MB: u64 = 64;
 const TOTAL_MB: u64 = 2048;
 const SPILL_MB: u64 = 8192;
-/// Default directory for spill files. It is meant for large temporary files, is on a disk (FHS 3.0, section 5.15), and exists on every
-/// machine.
+/// Default directory for spill files. The Filesystem Hierarchy Standard provides it for temporary files that outlive a boot, so it is on a
+/// disk (FHS 3.0, section 5.15). It exists on every machine.
 const SPILL_DIR: &str = "/var/tmp";
 
 const KB: u64 = 1024;
@@ -54,7 +54,7 @@ pub(super) fn log(reading: &mut ConfigReader<'_>, root: &DeTable<'_>) -> LogSett
     }
 }
 
-/// Reads the value of `at_limit`. It can be in `[log]` and, for one service, in that service's table.
+/// Reads the value of the key `at_limit`. The key can be in `[log]` and, for one service, in that service's table.
 pub(super) fn at_limit(value: &DeValue<'_>) -> Result<AtLimitSetting, String> {
     text("\"unprotect\", \"spill\" or \"slow\"", |name| match name {
         "unprotect" => Some(AtLimitSetting::Unprotect),

@@ -35,7 +35,7 @@ impl Config {
     /// Reads and checks the file `path`.
     ///
     /// # Errors
-    /// All problems in the file, or that it cannot be read.
+    /// If the file cannot be read, or has problems. The error lists all problems of the file.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|error| ConfigError::unreadable(path, &error))?;
         Self::parse(path, &text)
@@ -44,7 +44,7 @@ impl Config {
     /// Checks `text`, the contents of the file `path`.
     ///
     /// # Errors
-    /// All problems in the text.
+    /// If the text has problems. The error lists all of them.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         parse::config(path, text)
     }

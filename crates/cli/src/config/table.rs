@@ -1,4 +1,4 @@
-//! Reads one TOML table field by field. Problems are noted, and the reading goes on.
+//! Reads one TOML table field by field. If a field is wrong, the problem is recorded, and the next field is read.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::{ConfigError, Places, Problem};
 
-/// State of one reading of a file: the problems and places found so far.
+/// State while a file is read: the problems that were found so far, and the lines of the fields.
 pub(super) struct ConfigReader<'t> {
     text: &'t str,
     pub(super) problems: Vec<Problem>,
@@ -25,13 +25,13 @@ impl<'t> ConfigReader<'t> {
         }
     }
 
-    /// The line of the byte at `position`, from 1.
+    /// The number of the line that contains the byte at `position`, counted from 1.
     pub(super) fn line(&self, position: usize) -> usize {
         let before = &self.text.as_bytes()[..position.min(self.text.len())];
         1 + before.iter().filter(|byte| **byte == b'\n').count()
     }
 
-    /// Notes that `field` is wrong.
+    /// Records that `field` is wrong. `what` describes the problem.
     pub(super) fn problem(&mut self, field: &str, what: impl Into<String>) {
         let line = self.places.line(field);
         self.problems.push(Problem {
@@ -41,7 +41,7 @@ impl<'t> ConfigReader<'t> {
         });
     }
 
-    /// The problems as an error, if there are any.
+    /// Returns the recorded problems as an error, if there are any.
     pub(super) fn verdict(&mut self, file: &Path) -> Result<(), ConfigError> {
         match std::mem::take(&mut self.problems) {
             problems if problems.is_empty() => Ok(()),
@@ -50,7 +50,7 @@ impl<'t> ConfigReader<'t> {
     }
 }
 
-/// One table while it is read. Every key that is asked for becomes known; at the end, all other keys are errors.
+/// One table while it is read. Every key that is read becomes a known key. At the end, all other keys of the table are problems.
 pub(super) struct ConfigTable<'a, 't> {
     reading: &'a mut ConfigReader<'t>,
     path: String,
@@ -59,7 +59,7 @@ pub(super) struct ConfigTable<'a, 't> {
 }
 
 impl<'a, 't> ConfigTable<'a, 't> {
-    /// Begins to read the table `value` at `path`; a table that is absent reads as an empty one.
+    /// Begins to read the table `value` at `path`. A table that is absent is read as an empty table.
     pub(super) fn begin(
         reading: &'a mut ConfigReader<'t>,
         path: String,
@@ -97,7 +97,7 @@ impl<'a, 't> ConfigTable<'a, 't> {
         format!("{}.{key}", self.path)
     }
 
-    /// The value of `key` as `read` parses it. `None` if the key is absent or wrong; a wrong value is noted.
+    /// The value of `key` as `read` parses it. `None` if the key is absent or its value is wrong. A wrong value is recorded as a problem.
     pub(super) fn optional<T>(
         &mut self,
         key: &'static str,
@@ -108,12 +108,12 @@ impl<'a, 't> ConfigTable<'a, 't> {
         read(value.get_ref()).map_err(|what| self.problem(key, what)).ok()
     }
 
-    /// Whether `key` is there.
+    /// Whether the table has `key`.
     pub(super) fn has(&self, key: &str) -> bool {
         self.entries.is_some_and(|entries| entries.contains_key(key))
     }
 
-    /// As [`Self::optional`], but the key must be there.
+    /// As [`Self::optional`], but a key that is absent is recorded as a problem, too.
     pub(super) fn required<T>(
         &mut self,
         key: &'static str,
@@ -128,7 +128,7 @@ impl<'a, 't> ConfigTable<'a, 't> {
         self.optional(key, read)
     }
 
-    /// The table `key` inside this one, as `read` parses it. `None` if it is absent.
+    /// The table `key` inside this table, as `read` parses it. `None` if the inner table is absent.
     pub(super) fn table<T>(
         &mut self,
         key: &'static str,
@@ -143,13 +143,13 @@ impl<'a, 't> ConfigTable<'a, 't> {
         Some(found)
     }
 
-    /// Notes that `key` is wrong.
+    /// Records that the value of `key` is wrong. `what` describes the problem.
     pub(super) fn problem(&mut self, key: &str, what: impl Into<String>) {
         let field = self.field(key);
         self.reading.problem(&field, what);
     }
 
-    /// Notes every key that nobody asked for.
+    /// Ends the reading of the table. Records a problem for every key that was not read.
     pub(super) fn end(self) {
         let Self {
             reading,
@@ -170,7 +170,7 @@ impl<'a, 't> ConfigTable<'a, 't> {
     }
 }
 
-/// Notes that the key at `position` is unknown where only `known` are allowed.
+/// Records that the key `field` at `position` is unknown. Only `known` keys are allowed there.
 pub(super) fn unknown(reading: &mut ConfigReader<'_>, field: &str, position: usize, known: &[&str]) {
     let line = reading.line(position);
     let what = format!("unknown key; allowed here: {}", known.join(", "));
@@ -200,7 +200,7 @@ pub(super) fn power_of_two(range: RangeInclusive<u64>) -> impl Fn(&DeValue<'_>) 
     })
 }
 
-/// Converts `number` to the type of its field. The range that was just checked guarantees that it fits.
+/// Converts `number` to the type of its field. The number fits, because its range was checked before.
 pub(super) fn narrow<T: TryFrom<u64>>(number: u64) -> T {
     T::try_from(number).ok().expect("the field's range fits its type")
 }

@@ -1,8 +1,8 @@
 //! The control socket: an operator's requests to a running node.
 //!
-//! A Unix stream socket, `control.sock` in the node's state directory, for root only. A client sends one request
-//! as one line of JSON and gets one line of JSON back: `{"ok": …}` or `{"error": "…"}`; then the connection ends.
-//! Requests and answers are bounded in size and time, so no client can hold up the node.
+//! It is a Unix stream socket, `control.sock` in the node's state directory, that only root can use. A client sends one
+//! request as one line of JSON and gets one line of JSON back: `{"ok": …}` or `{"error": "…"}`. Then the connection ends.
+//! Requests and answers are bounded in size and time, so no client can delay the node.
 
 mod client;
 mod edge;
@@ -31,7 +31,7 @@ pub use edge::{CounterStatus, EdgeStatus, StringStatus};
 pub use server::{Asker, Call, CallReply, ControlServer, ControlServerError};
 pub use tunnel::{TunnelAssociationStatus, TunnelPathStatus, TunnelServiceStatus, TunnelStatus};
 
-/// The control socket of the node whose state directory is `state_dir`.
+/// The path of the control socket of the node whose state directory is `state_dir`.
 pub fn socket(state_dir: &Path) -> PathBuf {
     state_dir.join("control.sock")
 }
@@ -50,7 +50,7 @@ enum ControlRequest {
     Edge,
     /// Asks for the [`TunnelStatus`].
     Tunnel,
-    /// Orders the node to do something.
+    /// Gives the node an order.
     Order(Order),
 }
 
@@ -58,7 +58,7 @@ enum ControlRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Order {
-    /// Primary and backup change roles.
+    /// The primary and the backup of a service swap their roles.
     Handover {
         /// The service's name.
         service: String,
@@ -67,7 +67,7 @@ pub enum Order {
     Leave {
         /// The service's name. `None` means all services.
         service: Option<String>,
-        /// Whether to give the part up.
+        /// True: the node gives its part up. False: it takes part again.
         leaves: bool,
     },
 }
@@ -91,13 +91,13 @@ pub struct NodeStatus {
     pub services: Vec<ServiceStatus>,
     /// The kernel's rings.
     pub rings: RingsStatus,
-    /// The arbiter, which says whether this node may speak beyond its lease.
+    /// The arbiter, which decides whether this node may speak beyond its lease.
     pub arbiter: ArbiterKind,
     /// The witness, if there is one.
     pub witness: Option<WitnessStatus>,
 }
 
-/// The kind of arbiter, which says whether a node may speak beyond its lease.
+/// The kind of arbiter. The arbiter decides whether a node may speak beyond its lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ArbiterKind {
@@ -106,7 +106,7 @@ pub enum ArbiterKind {
     FailStop,
     /// The witness, an etcd cluster.
     Etcd,
-    /// The operator's command.
+    /// The operator's command that makes sure that the other node is off.
     Fence,
 }
 
@@ -117,11 +117,11 @@ pub struct WitnessStatus {
     pub reachable: bool,
     /// Time since its last answer, in nanoseconds; `None` before the first.
     pub answer_age_ns: Option<u64>,
-    /// Why the witness does not answer; `None` if it does.
+    /// Reason why the witness does not answer; `None` if it answers.
     pub error: Option<String>,
-    /// By service: the latest epoch that was granted, and its owner.
+    /// For each service: the latest epoch that was granted, and the epoch's owner.
     pub owners: BTreeMap<String, OwnerStatus>,
-    /// The nodes whose sign of life is stored.
+    /// The nodes that the witness counts as alive: their keys in the store have not expired.
     pub nodes: Vec<String>,
 }
 
@@ -134,12 +134,12 @@ pub struct OwnerStatus {
     pub owner: String,
 }
 
-/// The kernel's rings, which hold what the wire has logged and the agent has not read yet.
+/// The kernel's rings. They hold the packets that the wire has logged and the agent has not read yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingsStatus {
-    /// The ring of connections' segments.
+    /// The ring of the segments of known clients.
     pub connections: RingStatus,
-    /// The ring of SYNs, SYN-ACKs and strangers' packets.
+    /// The ring of SYNs, SYN-ACKs, and packets of strangers: clients that the wire does not know.
     pub opening: RingStatus,
 }
 
@@ -165,11 +165,12 @@ pub struct PeerStatus {
     pub heartbeat_age_ns: Option<u64>,
     /// Whether its messages are authenticated.
     pub authenticated: bool,
-    /// Its addresses.
+    /// The links to it, one for each of its addresses.
     pub links: Vec<LinkStatus>,
-    /// Number of refused datagrams from these addresses, by reason. With several links, the reason `a copy` is usual.
+    /// Number of refused datagrams from these addresses, by reason. With several links, the reason `a copy` is usual, because each datagram
+    /// is sent over every link.
     pub refused: BTreeMap<String, u64>,
-    /// The channel; `None` if questions and answers are datagrams (`[peer] transport`).
+    /// The SCTP association with the other node; `None` if the nodes' questions and answers are datagrams (`[peer] transport`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub channel: Option<ChannelStatus>,
 }
@@ -177,16 +178,16 @@ pub struct PeerStatus {
 /// The SCTP association with the other node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChannelStatus {
-    /// Whether it is established. If not, questions and answers are datagrams.
+    /// Whether it is established. While it is not, questions and answers are datagrams.
     pub established: bool,
-    /// Whether the peer has been heard for 10 s, and it is still not established.
+    /// Whether the association is still not established although the peer has been heard for 10 s.
     #[serde(default)]
     pub overdue: bool,
     /// Number of associations since the agent's start.
     pub associations: u64,
     /// Its paths.
     pub paths: Vec<ChannelPathStatus>,
-    /// Packets with data that were sent again in this association.
+    /// Number of packets with data that were sent again in this association.
     pub retransmissions: u64,
 }
 
@@ -195,14 +196,14 @@ pub struct ChannelStatus {
 pub struct ChannelPathStatus {
     /// The other node's address.
     pub address: IpAddr,
-    /// Whether it answers.
+    /// Whether the path works.
     pub usable: bool,
 }
 
 /// One link to the other node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkStatus {
-    /// The other node's address there.
+    /// The other node's address on this link.
     pub address: IpAddr,
     /// Time since the other node was heard over this link, in nanoseconds; `None` before the first time.
     pub heard_age_ns: Option<u64>,
@@ -227,17 +228,17 @@ pub struct ServiceStatus {
     pub address: IpAddr,
     /// Its TCP port.
     pub port: u16,
-    /// How its application goes on after a takeover.
+    /// How its application continues connections after a takeover.
     pub policy: RestartPolicy,
     /// This node's role, in the operator's terms.
     pub role: NodeRole,
     /// Whether a failure would be masked.
     pub mode: ServiceMode,
-    /// Epoch. Grows by one whenever a pair begins, a node begins to speak alone, or a node that came back is accepted as the wire.
+    /// The epoch. It grows by one whenever a pair begins, a node begins to speak alone, or a node that came back is accepted as the wire.
     pub epoch: u64,
-    /// Its connections by protection.
+    /// Numbers of its connections, by protection.
     pub connections: ConnectionCounts,
-    /// Whether `connections` counts all connections. False on a wire that has not heard yet from the primary which clients are connected.
+    /// Whether `connections` counts all connections. False on a wire to which the primary has not told yet which clients are connected.
     /// Then some connections may be missing, and the missing ones are not protected.
     pub connections_complete: bool,
     /// Bytes of its logs in memory.
@@ -256,19 +257,20 @@ pub struct ServiceStatus {
     pub history: Vec<StateSince>,
     /// The peer's role, as last reported by the peer.
     pub peer_state: Option<State>,
-    /// Why the service is simplex; `None` if it is duplex.
+    /// Reason why the service is simplex; `None` if it is duplex.
     pub simplex_reason: Option<String>,
-    /// The step that failed in this node's network and makes the service mute here; `None` if no step failed.
+    /// The step that failed in this node's network, with the error. Because of this failure, this node is mute for the service. `None` if
+    /// no step failed.
     pub failure: Option<String>,
     /// State of the application on this node.
     pub application: Application,
     /// State of the application on the peer, as last reported by the peer.
     pub peer_application: Option<Application>,
-    /// Connections that are not protected, by reason. The sum is `unprotected` + `ambiguous` of [`ConnectionCounts`].
+    /// Number of connections that are not protected, by reason. The sum is `unprotected` + `ambiguous` of [`ConnectionCounts`].
     pub reasons: BTreeMap<String, u64>,
-    /// Connections that were taken over and that the keeper relays. They are counted as unprotected.
+    /// Number of connections that were taken over and that the keeper relays. They are counted as unprotected.
     pub relayed: u64,
-    /// How far this node is behind, over all connections.
+    /// Number of bytes by which this node is behind, over all connections.
     pub lag: Lag,
     /// Limit of [`Self::log_bytes`].
     pub log_limit_bytes: u64,
@@ -280,17 +282,17 @@ pub struct ServiceStatus {
     pub spilled_bytes: u64,
     /// Limit of [`Self::spilled_bytes`]; 0 if nothing goes to files.
     pub spill_limit_bytes: u64,
-    /// Connections whose clients are slowed, because their logs are nearly full.
+    /// Number of connections whose clients are slowed, because the connections' logs are nearly full.
     pub slowed: u64,
-    /// When this node may claim the VIP, and for how long it may speak.
+    /// Time until this node may claim the VIP, and time for which this node may speak.
     pub lease: LeaseStatus,
-    /// Whether the replica's server has the primary's state; `None` without `state_sync`, or if this node is not the wire.
+    /// State of the replica's server, compared with the primary's; `None` without `state_sync`, or if this node is not the wire.
     pub state_sync: Option<StateSyncStatus>,
-    /// Whether clients reach the nodes.
+    /// State of the service's path: whether clients reach the nodes.
     pub path: PathStatus,
 }
 
-/// A service's path: its interface, and what lies beyond.
+/// A service's path: this node's interface for the service, and the network between this interface and the clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStatus {
     /// The broken part; `None` if all works.
@@ -300,7 +302,7 @@ pub struct PathStatus {
     /// Whether outside hosts answer this node: `unknown` (no host has ever answered), `reached`, `suspected` (hosts are being asked again),
     /// `lost`.
     pub outside: Reachability,
-    /// The same for the peer, as last reported by the peer.
+    /// Whether outside hosts answer the peer, as last reported by the peer.
     pub peer_outside: Reachability,
     /// Whether this node hears the peer through the service's interface; `None` if no link uses it.
     pub hears_peer: Option<bool>,
@@ -315,19 +317,19 @@ pub struct PathStatus {
 pub struct StateSyncStatus {
     /// Whether the replica's state is equal to the primary's. New connections are protected only if it is.
     pub synced: bool,
-    /// Progress of the hook.
+    /// Progress of the operator's hook, which copies the state.
     pub state: String,
-    /// Why the hook failed last, if it has failed since its last success.
+    /// Reason of the hook's last failure, if it has failed since its last success.
     pub error: Option<String>,
     /// Bytes that connections without a replica have sent since the last copy. The replica's server lacks the changes that these bytes
     /// made.
     pub missed_bytes: u64,
 }
 
-/// A role that a node took for a service, and when.
+/// A role that a node took for a service, and the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateSince {
-    /// When (CLOCK_MONOTONIC, nanoseconds).
+    /// Time at which the node took the role (CLOCK_MONOTONIC, nanoseconds).
     pub at_ns: u64,
     /// The role.
     pub state: State,
@@ -335,7 +337,8 @@ pub struct StateSince {
     pub epoch: u64,
 }
 
-/// How far the backup is behind the primary. Bytes in the rings are not included, because their connections are not known yet.
+/// Number of bytes by which the backup is behind the primary. Bytes in the rings are not included, because their connections are not known
+/// yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lag {
     /// Bytes that the primary has accepted or sent and that a replica has not read or sent yet. Always 0 without a replica.
@@ -344,7 +347,7 @@ pub struct Lag {
     pub unacknowledged_bytes: u64,
 }
 
-/// When a primary may claim the VIP of a silent wire, and for how long this node may speak.
+/// Time until a primary may claim the VIP of a silent wire, and time for which this node may speak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseStatus {
     /// The configured lease, in nanoseconds. The claim is allowed if the wire's death is declared, and 17/16 of the lease have passed since
@@ -352,39 +355,39 @@ pub struct LeaseStatus {
     pub configured_ns: u64,
     /// Time until the claim is allowed, in nanoseconds, if the wire stays silent; `None` on a node that has nothing to claim.
     pub left_ns: Option<u64>,
-    /// Time for which this node may speak without asking the arbiter, in nanoseconds, if it hears nothing more. A wire may use this
-    /// time for the connections that it takes over. A survivor has it until the arbiter has confirmed the survivor. 0: the node has to ask
-    /// first. `None` on other nodes, and if the right to speak has no end.
+    /// Time for which this node may speak without asking the arbiter, in nanoseconds, if it hears nothing more of its peer. A wire may
+    /// speak for the connections that it takes over in this time. A survivor may speak in this time until the arbiter has confirmed it. 0:
+    /// the node must ask the arbiter first. `None` on other nodes, and if the right to speak has no end.
     pub may_speak_ns: Option<u64>,
 }
 
 /// Connections by protection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionCounts {
-    /// Would be taken over.
+    /// Number of connections that would be taken over.
     pub protected: u64,
-    /// Would be lost.
+    /// Number of connections that would be lost, without those that `ambiguous` counts.
     pub unprotected: u64,
-    /// Unprotected because conflicting copies of the same bytes were seen.
+    /// Number of connections that would be lost, because conflicting copies of the same bytes were seen.
     pub ambiguous: u64,
 }
 
 /// One takeover. Times are of CLOCK_MONOTONIC, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakeoverStatus {
-    /// The primary was declared dead.
+    /// When the primary was declared dead.
     pub declared_ns: u64,
-    /// From this time on the old primary could not reach a client.
+    /// Time from which the old primary could not reach a client.
     pub gate_closed_ns: u64,
-    /// The first connection was restored; `None` if none was.
+    /// When the first connection was restored; `None` if none was.
     pub first_live_ns: Option<u64>,
-    /// The last connection was restored; `None` if none was.
+    /// When the last connection was restored; `None` if none was.
     pub last_live_ns: Option<u64>,
-    /// Connections that were open.
+    /// Number of connections that were open.
     pub connections: u64,
-    /// Connections that went on.
+    /// Number of connections that continued.
     pub restored: u64,
-    /// Connections that could not go on and got a RST.
+    /// Number of connections that could not continue and got a RST.
     pub reset: u64,
 }
 
@@ -393,9 +396,9 @@ pub struct TakeoverStatus {
 pub struct TakeoverTotals {
     /// Number of takeovers.
     pub takeovers: u64,
-    /// Connections that went on.
+    /// Number of connections that continued.
     pub restored: u64,
-    /// Connections that could not go on and got a RST.
+    /// Number of connections that could not continue and got a RST.
     pub reset: u64,
 }
 
@@ -406,7 +409,7 @@ pub struct Connections {
     pub connections: Vec<ConnectionStatus>,
 }
 
-/// Consequence of a failure for a connection.
+/// Consequence that a failure of the primary would have for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProtectionStatus {
@@ -425,9 +428,9 @@ pub struct ConnectionStatus {
     pub service: String,
     /// The client's address and port.
     pub client: SocketAddr,
-    /// Consequence of a failure for it.
+    /// Consequence that a failure of the primary would have for it.
     pub protection: ProtectionStatus,
-    /// Why it is not protected; empty if it is.
+    /// Reason why it is not protected; empty if it is protected.
     pub reason: String,
     /// Bytes from the client that were logged in order, including bytes that the log no longer keeps.
     pub in_offset: u64,
@@ -437,14 +440,14 @@ pub struct ConnectionStatus {
     pub log_bytes: u64,
     /// Bytes of its logs in a file.
     pub spilled_bytes: u64,
-    /// How far this node is behind.
+    /// Number of bytes by which this node is behind.
     pub lag: Lag,
 }
 
 /// The last 65,536 connections that this agent has taken over, by service, the oldest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoredConnections {
-    /// All of them.
+    /// One entry per connection.
     pub connections: Vec<RestoredStatus>,
 }
 
@@ -455,10 +458,10 @@ pub struct RestoredStatus {
     pub service: String,
     /// The client's address and port.
     pub client: SocketAddr,
-    /// When the connection could go on (CLOCK_MONOTONIC, nanoseconds).
+    /// When the connection could continue (CLOCK_MONOTONIC, nanoseconds).
     pub live_ns: u64,
     /// Whether it is still open.
     pub lives: bool,
-    /// Why it was ended; empty if it is open, if it ended normally, or if the end was too long ago.
+    /// Reason why it was ended; empty if it is open, if it ended normally, or if the end was too long ago.
     pub reason: String,
 }

@@ -1,4 +1,6 @@
-//! Clients that the wire holds: their connections are being decided, or were taken over from a dead worker.
+//! Clients that the wire holds, that is, whose segments it does not pass on to the primary. The connection of such a client is being taken
+//! over, or was taken over from a dead worker of the primary's application. The connection is *being decided* until it is known whether it
+//! continues on this node or ends.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -7,8 +9,8 @@ use linux::network::sockets;
 use linux::wire::Wire;
 use proto::action::{Gate, ServiceIndex};
 
-/// Limit for the number of clients that were held for dead workers since the last check. Above this limit, the clients
-/// that have gone are released. The map has room for many more.
+/// Number of clients that may be held for dead workers before the next check for ended connections. A check releases the clients whose
+/// connections have ended. The map `held` has room for many more clients.
 const MANY: usize = 4096;
 
 /// Clients of one service that the wire holds.
@@ -16,17 +18,18 @@ const MANY: usize = 4096;
 pub(super) struct HeldClients {
     /// Clients whose connections are being decided.
     deciding: Vec<SocketAddr>,
-    /// Number of clients that were held while the primary lived, since the last check for gone clients.
+    /// Number of clients that were held at [`Gate::Wire`], that is, for dead workers, since the last check for ended connections.
     told: usize,
 }
 
 impl HeldClients {
-    /// Whether connections are being decided.
+    /// Whether connections of the service are being decided.
     pub(super) fn is_deciding(&self) -> bool {
         !self.deciding.is_empty()
     }
 
-    /// Holds clients of the service at `vip`. Returns those that were held before and are released now.
+    /// Holds `clients` of the service at `vip` while their connections are being decided. May release clients that were held earlier, and
+    /// returns these.
     pub(super) fn hold(
         &mut self,
         wire: &mut Wire,
@@ -46,7 +49,7 @@ impl HeldClients {
         ended
     }
 
-    /// The connections are decided: their clients may open new ones.
+    /// Tells the wire that the connections are decided. From now on, their clients may open new connections.
     pub(super) fn settle(&mut self, wire: &mut Wire, index: ServiceIndex) {
         let clients = std::mem::take(&mut self.deciding);
         if let Err(error) = wire.settle(index, &clients) {
@@ -54,8 +57,9 @@ impl HeldClients {
         }
     }
 
-    /// Called before `more` clients are held. Releases clients that were held for a dead worker's connection and have no connection here
-    /// now: their packets go to the primary again. Returns the released clients.
+    /// Releases clients that were held for a dead worker's connection and that have no open connection on this node any more: their
+    /// segments go to the primary again. Does this only if more than [`MANY`] clients were held since the last time, including the `more`
+    /// clients that the caller is about to hold. Returns the released clients.
     fn forget_ended(
         &mut self,
         wire: &mut Wire,

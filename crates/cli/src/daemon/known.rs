@@ -6,10 +6,10 @@ use proto::node::Node;
 
 use super::kernel::LinuxKernel;
 
-/// Lifetime of a generation of known clients. Long enough to cost nothing, short enough that clients that are gone do not pile up.
+/// Lifetime of a generation of known clients. Long enough to cost little, short enough that clients that have left do not pile up.
 const GENERATION: Duration = Duration::from_secs(10);
 
-/// When the wire was told last.
+/// When the wire was last told the known clients.
 pub(super) struct KnownRenewal(Instant);
 
 impl KnownRenewal {
@@ -17,7 +17,7 @@ impl KnownRenewal {
         Self(Instant::now())
     }
 
-    /// Tells the wire, once per [`GENERATION`].
+    /// Tells the wire the clients of all open connections. Does nothing if less than one [`GENERATION`] has passed since the last time.
     pub(super) fn renew(&mut self, kernel: &LinuxKernel, node: &Node) {
         if self.0.elapsed() < GENERATION {
             return;

@@ -1,18 +1,18 @@
 //! Fuzz target (docs/fuzzing.md) for the peer's datagrams.
 //!
-//! An input that begins with the digit of a [`FrameKind`] is that kind's contents; the test seals them into a valid frame. Any other input is
-//! a whole datagram.
+//! If an input begins with the digit of a [`FrameKind`], the bytes after the digit are the contents of a frame of this kind. The test seals
+//! these contents into a valid frame. Any other input is a whole datagram.
 
 use serde::Serialize;
 
 use super::{PeerMessage, draw};
 use crate::daemon::frame::{self, FrameKind, Opener, Sealer, VERSIONS};
 
-/// The peer's sealer and this node's opener, after the two nodes have heard each other.
+/// The peer's sealer and this node's opener, after each node has accepted a datagram of the other one.
 fn ends() -> (Sealer, Opener) {
     let (mut to, mut from_peer) = frame::open(("a", "b"), None, VERSIONS, draw);
     let (mut peer, mut from_us) = frame::open(("b", "a"), None, VERSIONS, draw);
-    let _ = from_us.open(&to.seal(FrameKind::Heartbeat, b"")); // refused: it does not echo the peer's nonce yet
+    let _ = from_us.open(&to.seal(FrameKind::Heartbeat, b"")); // refused: this heartbeat does not echo the peer's nonce yet
     from_peer
         .open(&peer.seal(FrameKind::Heartbeat, b""))
         .expect("an echo");
@@ -22,7 +22,7 @@ fn ends() -> (Sealer, Opener) {
     (peer, from_peer)
 }
 
-/// The message as JSON, as it would be sent.
+/// The JSON that a node would send as the contents of `message`.
 fn told(message: &PeerMessage) -> String {
     fn json(told: &impl Serialize) -> String {
         serde_json::to_string(told).expect("what is said has a JSON form")

@@ -1,4 +1,4 @@
-//! Sets up what an agent needs, either from nothing or by adopting the state that an earlier agent left.
+//! Sets up the wire, the network and the other parts of an agent, either from nothing or by adopting the state that an earlier agent left.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -32,18 +32,18 @@ use crate::lock::{self, Lock};
 /// caches.
 const RING_CACHED_BYTES: u32 = 16 << 20;
 
-/// What the agent needs to run.
+/// The result of [`set_up`].
 pub(super) struct SetUp {
     pub(super) kernel: LinuxKernel,
-    /// What an earlier agent left, if one did.
+    /// The state that an earlier agent left. `None` if there was none.
     pub(super) found: Option<EarlierAgent>,
 }
 
 /// The state that an earlier agent left. That agent is dead or replaced.
 pub(super) struct EarlierAgent {
-    /// By service.
+    /// The state of each service, in the order of the configuration.
     pub(super) services: Vec<proto::service::InheritedService>,
-    /// When that agent last said that it was there.
+    /// When that agent last checked in (`LinuxKernel::check_in`).
     pub(super) seen: Instant,
 }
 
@@ -86,7 +86,7 @@ pub fn could_go_on(config: &Config) -> anyhow::Result<()> {
     let node = &config.node;
     if Lock::holder(&node.state_dir, lock::DAEMON)?.is_none() {
         bail!(
-            "no daemon runs node {}: there is nothing to be replaced",
+            "no daemon runs for node {}, so there is none to replace",
             node.name
         );
     }
@@ -119,9 +119,9 @@ fn found_of(config: &Config, wire: &Wire, index: ServiceIndex) -> proto::service
     }
 }
 
-/// Under `fail-stop`, closes the gates of primaries if no agent was here for the agent timeout: the wire may have gone
-/// on alone. The state machine ([`proto::node::Node`]) closes them too, but this start may fail before the state
-/// machine runs, and may fail repeatedly.
+/// Under `fail-stop`, closes the gates of services of which this node is the primary, if it had no running agent for the agent timeout or
+/// longer: the backup may have gone on alone. The state machine ([`proto::node::Node`]) closes these gates too, but this start may fail
+/// before the state machine runs, and may fail repeatedly.
 fn close_doubted(config: &Config, wire: &Wire) {
     let away = linux::clock::now().since(Instant::from_nanos(wire.agent_seen()));
     if config.arbiter != config::ArbiterSettings::FailStop || away < config.node.agent_timeout {
@@ -133,7 +133,7 @@ fn close_doubted(config: &Config, wire: &Wire) {
             tracing::warn!(
                 service = service.name,
                 ?away,
-                "no agent was here for long: the primary is mute"
+                "this node had no running agent for too long, so the backup may have gone on alone; the primary is mute for now"
             );
             wire.set_doubted(index, Some((true, epoch)));
             wire.set_gate(index, Gate::Mute);
@@ -142,16 +142,16 @@ fn close_doubted(config: &Config, wire: &Wire) {
 }
 
 /// Adopts the network that an earlier agent left. A failure undoes nothing: forwarding goes on, and the operator decides. This step does
-/// not tell the wire that an agent is here. Otherwise a failed start would hide how long no agent was here.
+/// not record that an agent runs. Otherwise a failed start would hide how long this node had no agent.
 fn go_on(config: &Config, mut wire: Wire, found: &EarlierAgent) -> anyhow::Result<(Wire, Network)> {
-    tracing::info!("going on with what an earlier agent left");
+    tracing::info!("adopting the state that an earlier agent left");
     if let Some(left_out) = wire.attach()? {
         tracing::warn!("{left_out}");
     }
     let journal = network::journal(&config.node.state_dir);
     let mut network = Network::adopt(&plan(config), &journal)?
         .with_context(|| format!("{} is missing; run `steadfast cleanup` first", journal.display()))?;
-    // The earlier agent may have died between changing the gate and changing the network. The gate decides.
+    // The earlier agent may have died after it changed the gate and before it changed the network. The gate decides.
     for (service, found) in config.services.iter().zip(&found.services) {
         let gate = if found.is_mute_primary() {
             Gate::Primary
@@ -186,7 +186,7 @@ fn begin(
         Ok(network) => Ok((wire, network)),
         Err(error) => {
             if let Err(error) = wire.remove() {
-                tracing::error!(%error, "the wire is not removed; run `steadfast cleanup`");
+                tracing::error!(%error, "cannot remove the wire; run `steadfast cleanup`");
             }
             Err(error)
         }
@@ -295,7 +295,7 @@ pub(super) fn node_config(
     }
 }
 
-/// How a service follows connections that do not speak HTTP; `None` if it does not follow them.
+/// Settings for following a service's connections that do not speak HTTP. `None` if they are not followed.
 fn opaque(config: &Config, service: &config::ServiceSettings) -> Option<Arc<Opaque>> {
     (service.opaque == config::OpaqueSetting::Replica).then(|| {
         Arc::new(Opaque {
@@ -305,7 +305,7 @@ fn opaque(config: &Config, service: &config::ServiceSettings) -> Option<Arc<Opaq
     })
 }
 
-/// What happens to a service's connections whose logs are full.
+/// Treatment of a service's connections whose logs are full.
 fn at_limit(log: &config::LogSettings, at_limit: config::AtLimitSetting) -> AtLimit {
     match at_limit {
         config::AtLimitSetting::Unprotect => AtLimit::Unprotect,

@@ -10,7 +10,7 @@ use super::kernel::EdgeKernel;
 use crate::config::EdgeSettings;
 use crate::control::{EdgeStatus, StringStatus};
 
-/// The status at `now` of an edge whose strings look like this.
+/// The status of an edge at `now`. `strings` are the states of its strings, `round_trip` is the RTT of the rate control.
 pub(super) fn status(
     now: Instant,
     settings: &EdgeSettings,

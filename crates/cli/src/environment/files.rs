@@ -8,7 +8,7 @@ use proto::spill::Depot;
 use super::findings::Findings;
 use crate::config::{AtLimitSetting, Config, ServiceSettings};
 
-/// Adds the faults of the spill directory to `findings`.
+/// Adds the problems of the spill directory, and warnings about it, to `findings`.
 pub(super) fn check(config: &Config, findings: &mut Findings) {
     let spills = |service: &ServiceSettings| service.at_limit == AtLimitSetting::Spill;
     if !config.services.iter().any(spills) {

@@ -1,12 +1,12 @@
-//! The results of the checks.
+//! The problems that the checks of this machine and its network have found.
 
 use crate::config::Problem;
 
-/// The results of the checks.
+/// The problems that the checks have found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Problems that keep the node from running.
     pub problems: Vec<Problem>,
-    /// Problems that will matter later.
+    /// Problems with which the node can run, but that will do harm later.
     pub warnings: Vec<Problem>,
 }

@@ -11,7 +11,7 @@ use crate::control::{
     NodeStatus, PeerStatus, RingStatus, ServiceMode, ServiceStatus, TakeoverStatus, WitnessStatus,
 };
 
-/// Entries of [`ServiceStatus::counters`] that can also decrease. The page has gauges for them.
+/// Entries of [`ServiceStatus::counters`] that can also decrease. The page shows them as gauges, not in `steadfast_events_total`.
 const NO_COUNTERS: [&str; 2] = ["handshakes", "relayed_live"];
 
 /// The page of metrics for `status`.
@@ -75,7 +75,7 @@ fn node(page: &MetricsPage, status: &NodeStatus) {
     );
     ring(
         "steadfast_ring_fill_ratio",
-        "Share of the ring that is full, 0 to 1.",
+        "Filled share of the ring, 0 to 1.",
         |ring| number(ring.fill_bytes) / number(ring.size_bytes.max(1)),
     );
 }
@@ -109,13 +109,13 @@ fn peer(page: &MetricsPage, peer: &PeerStatus) {
     let channel = peer.channel.as_ref();
     page.gauge(
         "steadfast_peer_channel_established",
-        "Whether the SCTP association with the peer is established; absent without `transport = \"sctp\"`.",
+        "1 if the SCTP association with the peer is established, otherwise 0; absent without `transport = \"sctp\"`.",
         &[],
         channel.map(|channel| (vec![], yes(channel.established))),
     );
     page.gauge(
         "steadfast_peer_channel_overdue",
-        "Whether the peer has been heard for 10 s, and there is still no SCTP association with it.",
+        "1 if the peer has been heard for 10 s and there is still no SCTP association with it, otherwise 0.",
         &[],
         channel.map(|channel| (vec![], yes(channel.overdue))),
     );
@@ -127,7 +127,7 @@ fn peer(page: &MetricsPage, peer: &PeerStatus) {
     );
     page.counter(
         "steadfast_peer_refused_total",
-        "Datagrams from the peer's addresses that did not count, by reason.",
+        "Datagrams from the peer's addresses that this node refused, by reason.",
         &["reason"],
         peer.refused
             .iter()
@@ -139,7 +139,7 @@ fn peer(page: &MetricsPage, peer: &PeerStatus) {
 fn witness(page: &MetricsPage, witness: Option<&WitnessStatus>) {
     page.gauge(
         "steadfast_witness_reachable",
-        "Whether the witness answered the last question; absent without a witness.",
+        "1 if the witness answered the last question, otherwise 0; absent without a witness.",
         &[],
         witness.map(|witness| (vec![], yes(witness.reachable))),
     );
@@ -175,7 +175,7 @@ fn roles(page: &MetricsPage, services: &[ServiceStatus]) {
     );
     page.each(
         "steadfast_service_duplex",
-        "Whether both nodes do their part: the next failure is masked.",
+        "1 if both nodes do their part, so that the next failure is masked, otherwise 0.",
         services,
         |service| Some(yes(service.mode == ServiceMode::Duplex)),
     );
@@ -192,14 +192,14 @@ fn roles(page: &MetricsPage, services: &[ServiceStatus]) {
     );
     page.each(
         "steadfast_service_failed",
-        "Whether a step failed in this node's network, so that the service is mute here.",
+        "1 if a step of this node's network setup failed, so that the service is mute here, otherwise 0.",
         services,
         |service| Some(yes(service.failure.is_some())),
     );
     page.each(
         "steadfast_service_epoch",
-        "Goes up by one when a pair begins, when a node begins to speak alone, or when a node that came back is \
-         accepted as the wire.",
+        "The service's epoch. Grows by one when a pair begins, when a node begins to speak alone, and when a node that \
+         came back is accepted as the wire.",
         services,
         |service| Some(number(service.epoch)),
     );
@@ -224,20 +224,21 @@ fn roles(page: &MetricsPage, services: &[ServiceStatus]) {
 fn leases(page: &MetricsPage, services: &[ServiceStatus]) {
     page.each(
         "steadfast_lease_seconds",
-        "The lease as configured. A wire's VIP may be claimed once its death is declared and 17/16 of the lease have \
-         passed since its last word.",
+        "The lease as configured. A primary may claim the VIP once its wire is declared dead and 17/16 of the lease have \
+         passed since the wire was last heard.",
         services,
         |service| Some(seconds(service.lease.configured_ns)),
     );
     page.each(
         "steadfast_lease_left_seconds",
-        "Time until this node may claim the VIP, if the wire says nothing more; absent if there is nothing to claim.",
+        "Time until this node may claim the VIP, if the wire stays silent; absent if this node has nothing to claim.",
         services,
         |service| service.lease.left_ns.map(seconds),
     );
     page.each(
         "steadfast_may_speak_seconds",
-        "Time for which this node may speak, if it hears nothing more; 0 if it has to ask first; absent if its right does not end.",
+        "Time for which a wire, or a node that speaks alone, may speak if it hears nothing more; 0 if it has to ask the arbiter \
+         first; absent on other nodes, and if the right to speak has no end.",
         services,
         |service| service.lease.may_speak_ns.map(seconds),
     );
@@ -260,7 +261,7 @@ fn by_kind(reasons: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
 fn paths(page: &MetricsPage, services: &[ServiceStatus]) {
     page.each(
         "steadfast_service_path_works",
-        "Whether nothing is known to be broken on the service's path: 1 or 0.",
+        "1 if no part of the service's path is known to be broken, otherwise 0.",
         services,
         |service| Some(yes(service.path.fault.is_none())),
     );
@@ -275,7 +276,7 @@ fn paths(page: &MetricsPage, services: &[ServiceStatus]) {
     });
     page.gauge(
         "steadfast_service_outside_reached",
-        "Whether outside hosts answer a node through the service's interface: 1 or 0; absent if none has ever answered.",
+        "1 if outside hosts answer a node through the service's interface, otherwise 0; absent if none has ever answered.",
         &["service", "node"],
         samples.flatten(),
     );
@@ -293,7 +294,7 @@ fn paths(page: &MetricsPage, services: &[ServiceStatus]) {
 fn connections(page: &MetricsPage, services: &[ServiceStatus]) {
     page.gauge(
         "steadfast_connections",
-        "Connections by protection: whether they would continue if the primary failed now.",
+        "Connections by protection. Protected connections would continue if the primary failed now.",
         &["service", "protection"],
         services.iter().flat_map(|service| {
             let counts = service.connections;
@@ -307,14 +308,15 @@ fn connections(page: &MetricsPage, services: &[ServiceStatus]) {
     );
     page.each(
         "steadfast_connections_complete",
-        "0 while the primary has not told this wire yet who is connected: some may be missing, and those are not protected.",
+        "0 on a wire that the primary has not told yet which clients are connected, otherwise 1. While it is 0, connections may be \
+         missing, and the missing ones are not protected.",
         services,
         |service| Some(yes(service.connections_complete)),
     );
     let reasons: Vec<_> = services.iter().map(|service| by_kind(&service.reasons)).collect();
     page.gauge(
         "steadfast_connections_not_protected",
-        "Connections that are ambiguous or unprotected, by reason; N stands for a number in it.",
+        "Connections that are ambiguous or unprotected, by reason; N in a reason stands for a number.",
         &["service", "reason"],
         services.iter().zip(&reasons).flat_map(|(service, reasons)| {
             reasons
@@ -336,7 +338,7 @@ fn connections(page: &MetricsPage, services: &[ServiceStatus]) {
     );
     page.counter(
         "steadfast_events_total",
-        "Packets and connections by what became of them.",
+        "Packets and relayed connections by outcome.",
         &["service", "event"],
         services.iter().flat_map(|service| {
             let counters = service.counters.iter();
@@ -392,13 +394,13 @@ fn logs(page: &MetricsPage, services: &[ServiceStatus]) {
     );
     page.each(
         "steadfast_unfollowed_bytes",
-        "Bytes that are logged and that the restart policy has not followed yet.",
+        "Bytes that the primary has accepted or sent and that a replica has not read or sent yet; 0 without a replica.",
         services,
         |service| Some(number(service.lag.unfollowed_bytes)),
     );
     page.each(
         "steadfast_state_synced",
-        "Whether the state of the replica's server is the primary's.",
+        "1 if the replica's server has the same state as the primary's server, otherwise 0.",
         services,
         |service| service.state_sync.as_ref().map(|sync| yes(sync.synced)),
     );
@@ -433,7 +435,7 @@ fn takeovers(page: &MetricsPage, services: &[ServiceStatus]) {
     );
     page.counter(
         "steadfast_takeover_connections_total",
-        "Connections that were decided by takeovers since the agent's start, by outcome.",
+        "Connections that takeovers restored or reset since the agent's start, by outcome.",
         &["service", "outcome"],
         services.iter().flat_map(|service| {
             let sums = service.takeover_sums;
@@ -448,7 +450,7 @@ fn takeovers(page: &MetricsPage, services: &[ServiceStatus]) {
     ];
     page.gauge(
         "steadfast_last_takeover_seconds",
-        "Time from the declaration to a step of the last takeover.",
+        "Time from the declaration of the primary's failure to a step of the last takeover.",
         &["service", "step"],
         services.iter().flat_map(|service| {
             let last = service.takeovers.last();

@@ -8,7 +8,7 @@ use proto::standing::ArbiterVerdict;
 use steadfast::arbiter::{ArbiterClient, ArbiterQuestion};
 use steadfast::config::Config;
 
-/// Longest wait for an answer. Longer than any bound in these tests, so an answer that takes longer was lost.
+/// Longest wait for an answer. Longer than any bound in these tests, so an answer that has not come by then is lost.
 pub const FORGOTTEN: Duration = Duration::from_secs(60);
 
 pub struct ArbiterNode {
@@ -17,7 +17,7 @@ pub struct ArbiterNode {
 }
 
 impl ArbiterNode {
-    /// Opens the node `name` of the pair of `a` and `b`. `arbiter` is the part of its configuration that names the arbiter.
+    /// Opens the node `name`, which is `a` or `b`. `arbiter` is the section of its configuration that describes the arbiter.
     pub fn open(name: &str, arbiter: &str) -> Self {
         let peer = if name == "a" { "b" } else { "a" };
         let text = format!(

@@ -1,4 +1,4 @@
-//! A proxy to etcd that loses answers.
+//! A proxy in front of etcd that drops some of etcd's answers.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,12 +10,13 @@ const STORED: &[u8] = b"\"owner\"";
 
 pub struct Proxy {
     pub address: SocketAddr,
-    /// Number of transactions whose answers are still to be lost.
+    /// Number of further transactions whose answers will be dropped.
     cuts: Arc<AtomicUsize>,
 }
 
 impl Proxy {
-    /// A proxy to `etcd`. It forwards the first `cuts` transactions, but cuts the connection when etcd has answered.
+    /// A proxy in front of `etcd` that forwards everything, except the answers to the first `cuts` transactions. Instead of forwarding
+    /// such an answer, it closes the connection.
     pub fn start(etcd: SocketAddr, cuts: usize) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
@@ -33,13 +34,13 @@ impl Proxy {
         Self { address, cuts }
     }
 
-    /// Number of transactions whose answers are still to be lost.
+    /// Number of further transactions whose answers will be dropped.
     pub fn left(&self) -> usize {
         self.cuts.load(Ordering::SeqCst)
     }
 }
 
-/// Forwards until one side ends. If a transaction's answer is to be lost, everything from etcd after the transaction is lost.
+/// Forwards until one side ends. If a transaction's answer is to be dropped, nothing that etcd sends after the transaction is forwarded.
 fn forward(client: &TcpStream, server: &TcpStream, left: &AtomicUsize) {
     let is_cut = AtomicUsize::new(0);
     let end = || {
@@ -53,7 +54,7 @@ fn forward(client: &TcpStream, server: &TcpStream, left: &AtomicUsize) {
                     let mut client = client;
                     return client.write_all(answer);
                 }
-                // HTTP/2's answers to pings and window updates are short. An answer of this length carries a result.
+                // HTTP/2's answers to pings and window updates are short. Only the transaction's result has 30 bytes or more.
                 if answer.len() < 30 {
                     return Ok(());
                 }

@@ -329,7 +329,9 @@ fn connections_outlive_strings_and_daemons() {
     replace_the_daemon_while_a_string_is_down(&mut r1, &mut echoes);
     network.set_cable(0, "up");
     r1.wait_for(["up", "up"]);
-    r1.wait_until("no window is capped", || r1.status()["strings"][1]["cap"].is_null());
+    r1.wait_until("no window is capped", || {
+        r1.status()["strings"][1]["cap"].is_null()
+    });
 
     stop(&network, &mut r1);
     clean_up_after_a_dead_edge(&network, &mut r2);

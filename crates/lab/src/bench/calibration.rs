@@ -1,4 +1,4 @@
-//! Speed of this machine at the time of the benchmark. Absolute times mean nothing without it.
+//! Speed of this machine at the time of the benchmark. The benchmark's absolute times cannot be compared with others without this speed.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 const BUFFER: usize = 64 << 20;
 const SYSCALLS: u32 = 200_000;
 
-/// Numbers that describe the machine.
+/// Numbers that describe the machine's speed.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Calibration {
     /// Speed of copying memory that does not fit into the caches, in 10⁹ bytes per second.
@@ -23,7 +23,7 @@ impl Calibration {
     pub fn measure() -> Self {
         let from = vec![1_u8; BUFFER];
         let mut to = vec![0_u8; BUFFER];
-        to.copy_from_slice(&from); // touch the pages
+        to.copy_from_slice(&from); // makes the kernel allocate the pages before the measurement
         let start = Instant::now();
         to.copy_from_slice(std::hint::black_box(&from));
         let copied = start.elapsed();

@@ -1,4 +1,4 @@
-//! A client process as its parent sees it.
+//! A client process, as the process that has started it sees it.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -11,7 +11,7 @@ use linux::netns::Netns;
 use super::plan::{ClientEvent, ClientOrder, ClientPlan};
 use super::report::ClientReport;
 
-/// The hidden subcommand that makes this binary a client process.
+/// The hidden subcommand that runs this binary as a client process.
 pub const CLIENT: &str = "client";
 
 /// A running client process. It is killed on drop.
@@ -33,11 +33,11 @@ impl ClientProcess {
         Self::start(command, plan)
     }
 
-    /// Starts `command`, which must call [`super::main`] (`steadfast-lab client`), and sends it `plan`. The process
-    /// runs in the network namespace of the calling thread.
+    /// Starts `command` and sends `plan` to the new process. The process must call [`super::main`], as `steadfast-lab client` does. It runs
+    /// in the network namespace that `command` enters, or else in that of the calling thread.
     ///
     /// # Errors
-    /// The plan is wrong or the process does not start.
+    /// If the plan is invalid, or the process does not start.
     fn start(mut command: Command, plan: &ClientPlan) -> anyhow::Result<Self> {
         plan.check()?;
         let mut child = command
@@ -68,10 +68,10 @@ impl ClientProcess {
         Ok(process)
     }
 
-    /// Sends an order. Ignores a process that has ended: its report, or the lack of one, tells more.
+    /// Sends an order to the process. If the process has ended, this is no error: its report, or the lack of a report, tells why.
     ///
     /// # Errors
-    /// The order cannot be sent.
+    /// If the order cannot be sent.
     pub fn order(&mut self, order: ClientOrder) -> anyhow::Result<()> {
         match writeln!(self.orders, "{}", serde_json::to_string(&order)?) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -79,10 +79,10 @@ impl ClientProcess {
         }
     }
 
-    /// The next event of the process. `None` if there is none within `timeout`.
+    /// Waits for the next event of the process. `None` if there is none within `timeout`.
     ///
     /// # Errors
-    /// The process has ended without a report, or wrote an invalid line.
+    /// If the process has ended without a report, or wrote an invalid line.
     pub fn next_event(&mut self, timeout: Duration) -> anyhow::Result<Option<ClientEvent>> {
         let event = match self.events.recv_timeout(timeout) {
             Ok(event) => event?,
@@ -97,10 +97,10 @@ impl ClientProcess {
         Ok(Some(event))
     }
 
-    /// Waits until every connection transfers or has failed. Returns the number of connections that transfer.
+    /// Waits until every connection transfers data or has failed. Returns the number of connections that transfer data.
     ///
     /// # Errors
-    /// This took longer than `timeout`, or the process ended.
+    /// If this takes longer than `timeout`, or if the process ends.
     pub fn wait_ready(&mut self, timeout: Duration) -> anyhow::Result<usize> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -117,10 +117,10 @@ impl ClientProcess {
         }
     }
 
-    /// Waits for the report.
+    /// Waits for the report of the process.
     ///
     /// # Errors
-    /// It did not come within `timeout`, or the process ended without one.
+    /// If the report does not come within `timeout`, or if the process ends without a report.
     pub fn finish(mut self, timeout: Duration) -> anyhow::Result<ClientReport> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -136,7 +136,7 @@ impl ClientProcess {
 
 impl Drop for ClientProcess {
     fn drop(&mut self) {
-        // Both fail only if the process has already ended.
+        // These calls fail only if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! One run from the first handshake to the last byte: load, fault, what follows it, and the verdict.
+//! One run from the first handshake to the last byte: the load, the fault, the events after the fault, and the verdict.
 
 use std::time::{Duration, Instant as Deadline};
 
@@ -18,9 +18,9 @@ use crate::run::LabRun;
 
 /// Time limit for a run to reach the moment of its fault.
 const FAULT_LIMIT: Duration = Duration::from_secs(40);
-/// A wait that begins within this time after an event is attributed to the event.
+/// A client's wait for bytes that begins within this time after an event is attributed to the event.
 pub const STALL_WINDOW: Duration = Duration::from_millis(500);
-/// A wait that begins within this time before the fault may already be caused by the fault.
+/// A client's wait for bytes that begins within this time before the fault may already be caused by the fault.
 pub const FAULT_MARGIN: Duration = Duration::from_millis(100);
 
 /// Plays the run.
@@ -79,7 +79,7 @@ pub fn play(options: &PairOptions, run: &LabRun<'_>) -> Result<RunFacts> {
 /// Waits until `moment`. The clients must not end before it.
 ///
 /// # Errors
-/// If they end, or do not get there in time.
+/// If the clients end before `moment`, or do not transfer its bytes within `FAULT_LIMIT`.
 pub fn wait_for_moment(client: &mut ClientProcess, moment: Moment) -> Result<()> {
     let limit = match moment {
         Moment::AtBytes(_) => FAULT_LIMIT,

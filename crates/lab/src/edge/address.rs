@@ -1,4 +1,7 @@
-//! The addresses of a cluster between two edges.
+//! The addresses of a cluster of nodes between two edges, R1 and R2.
+//!
+//! A *string* is the way from R1 through one node to R2. Strings are numbered from 0, like their nodes. A *lane* is an R1 with the R2 that
+//! is its peer. With one edge at each side there is only lane 0:
 //!
 //! ```text
 //!  clients ────── R1 ──── string k ──── node k ──── string k ──── R2 ────── servers
@@ -7,31 +10,31 @@
 //!                                10.(21+k).0.2       10.(21+k).0.1
 //! ```
 //!
-//! Lane 1, if there is one, has networks of its own: 10.(31+k).0 in place of 10.(11+k).0, and 10.(41+k).0 in place of 10.(21+k).0. Then outer routers
-//! have the addresses 10.1.0.1 and 10.2.0.1. The link between an outer router (host 2) and lane l (host 1) is 10.(51+l).0 towards the clients,
-//! 10.(61+l).0 towards the servers.
+//! Lane 1 goes through the same nodes. Its strings have networks of their own: 10.(31+k).0 in place of 10.(11+k).0, and 10.(41+k).0 in
+//! place of 10.(21+k).0. If there are two lanes, an outer router at each side has the address 10.1.0.1 or 10.2.0.1 in place of R1 or R2.
+//! The network between an outer router (host 2) and the edge of lane l (host 1) is 10.(51+l).0 at the clients, 10.(61+l).0 at the servers.
 //!
-//! For IPv6, `fd` takes the place of `10.`: fd01::2 is the client, fd11::1 is R1 on the first string. Nodes that translate addresses
-//! give the clients the address 10.9.0.1, fd09::1.
+//! For IPv6, `fd` takes the place of `10.`: fd01::2 is the first client, fd11::1 is R1 on string 0. Nodes that translate addresses
+//! replace a client's address by 10.9.0.1 or fd09::1.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Largest number of strings.
 pub const STRINGS_MAX: usize = 4;
-/// Number of client addresses. Without an edge, routes send each address over a string of its own.
+/// Number of client addresses. There are several, so that routes without an edge can send each address over a string of its own.
 pub const CLIENTS: usize = 2;
 /// Names of the strings.
 pub const STRING_NAMES: [&str; STRINGS_MAX] = ["a", "b", "c", "d"];
 
-/// The number of a network with clients.
+/// Number of the clients' network: the second byte of its IPv4 addresses. The next four constants are such numbers, too.
 const CLIENTS_NET: u8 = 1;
 const SERVERS_NET: u8 = 2;
 const TRANSLATED_NET: u8 = 9;
 const LEFT_NET: u8 = 11;
 const RIGHT_NET: u8 = 21;
-/// Difference between the networks of the strings of two lanes.
+/// Difference between the numbers of a string's networks in lane 1 and in lane 0.
 const LANE: u8 = 20;
-/// The networks between an outer router and the lanes' edges, by side.
+/// Numbers of the networks between an outer router and the edge of lane 0: at the clients, at the servers.
 const OUTER_NETS: [u8; 2] = [51, 61];
 
 /// A host's IPv4 and IPv6 address in one of the networks.
@@ -52,20 +55,20 @@ impl ClusterAddress {
         Ipv4Addr::new(10, self.net, 0, self.host)
     }
 
-    /// The IPv6 address. Its network has the digits of the IPv4 address' network.
+    /// The IPv6 address. It shows the network's number with the same digits as the IPv4 address: network 11 is fd11::.
     pub fn v6(self) -> Ipv6Addr {
         let digits = u16::from(self.net / 10) << 4 | u16::from(self.net % 10);
         Ipv6Addr::new(0xfd00 | digits, 0, 0, 0, 0, 0, 0, u16::from(self.host))
     }
 
-    /// Both networks of the address, with their prefix lengths.
+    /// The IPv4 and the IPv6 network of the address, with their prefix lengths.
     pub fn networks(self) -> [String; 2] {
         let network = Self { host: 0, ..self };
         [format!("{}/24", network.v4()), format!("{}/64", network.v6())]
     }
 }
 
-/// Client number `index`.
+/// The address of client number `index`, from 0.
 pub const fn client(index: usize) -> ClusterAddress {
     ClusterAddress {
         net: CLIENTS_NET,
@@ -73,13 +76,13 @@ pub const fn client(index: usize) -> ClusterAddress {
     }
 }
 
-/// The servers.
+/// The servers' address.
 pub const SERVER: ClusterAddress = ClusterAddress {
     net: SERVERS_NET,
     host: 2,
 };
 
-/// The gateway of the clients and of the servers: the edge itself, or the outer router.
+/// The gateways of the clients and of the servers: R1 and R2, or the outer routers if there are two lanes.
 pub const OUTSIDE: [ClusterAddress; 2] = [
     ClusterAddress {
         net: CLIENTS_NET,
@@ -97,7 +100,7 @@ pub const TRANSLATED: ClusterAddress = ClusterAddress {
     host: 1,
 };
 
-/// The end of string `index` at R1 (side 0) or at R2 (side 1) of a lane.
+/// R1 (side 0) or R2 (side 1) of a lane, at its interface to string `index`.
 pub const fn edge_end(index: usize, side: usize, lane: usize) -> ClusterAddress {
     ClusterAddress {
         net: string_net(index, side, lane),
@@ -105,7 +108,7 @@ pub const fn edge_end(index: usize, side: usize, lane: usize) -> ClusterAddress 
     }
 }
 
-/// The node of string `index`, at its interface to R1 (side 0) or to R2 (side 1) of a lane.
+/// The node of string `index`, at its interface to R1 (side 0) or R2 (side 1) of a lane.
 pub const fn node_end(index: usize, side: usize, lane: usize) -> ClusterAddress {
     ClusterAddress {
         net: string_net(index, side, lane),
@@ -117,7 +120,7 @@ const fn string_net(index: usize, side: usize, lane: usize) -> u8 {
     index as u8 + LANE * lane as u8 + if side == 0 { LEFT_NET } else { RIGHT_NET }
 }
 
-/// The outer end of the edge of a lane.
+/// R1 (side 0) or R2 (side 1) of a lane, at its interface to the outer router.
 pub const fn outer_end(side: usize, lane: usize) -> ClusterAddress {
     ClusterAddress {
         net: OUTER_NETS[side] + lane as u8,
@@ -125,7 +128,7 @@ pub const fn outer_end(side: usize, lane: usize) -> ClusterAddress {
     }
 }
 
-/// The outer router, at its interface to the edge of a lane.
+/// The outer router at the clients (side 0) or at the servers (side 1), at its interface to the edge of a lane.
 pub const fn router_end(side: usize, lane: usize) -> ClusterAddress {
     ClusterAddress {
         net: OUTER_NETS[side] + lane as u8,

@@ -1,4 +1,4 @@
-//! The variants that the labs of the edge compare, and options that these labs share.
+//! The variants of a run that `edge-failover` and `edge-rate` compare, and a parser that their options share.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use serde::Serialize;
 
 use crate::run::value_name;
 
-/// The edges of one run.
+/// A variant of a run, by its edges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EdgeVariant {
-    /// Edges with the mechanism that is tested.
+    /// Edges with the tested mechanism: local recovery or rate control.
     With,
-    /// Edges without it.
+    /// Edges without the tested mechanism.
     Without,
-    /// No edges. Routes are changed when the failover time has passed.
+    /// No edges. The lab changes the routes when the failover time has passed.
     #[value(skip)]
     Baseline,
 }
 
 impl EdgeVariant {
-    /// The variants of a run, in the order in which they are played.
+    /// The variants that are played with these options, in order.
     pub fn of_run(baseline: bool, only: Option<Self>) -> Vec<Self> {
         match (baseline, only) {
             (true, _) => vec![Self::Baseline],
@@ -42,7 +42,7 @@ impl EdgeVariant {
 /// Reads a time such as `3s` or `500ms`.
 ///
 /// # Errors
-/// A message for the user.
+/// If `text` is no such time. The error is a message for the user.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let expected = || "expected a time from 40ms to 60s, such as 500ms or 3s".to_owned();
     let (number, unit) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {

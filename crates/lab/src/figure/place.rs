@@ -1,20 +1,20 @@
-//! Finds the places of fields in a TOML text.
+//! Finds the positions of fields in a TOML text.
 
 use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The places of a text's fields.
+/// The positions of all fields in one TOML text.
 pub struct FieldSpans<'t> {
     text: &'t str,
     is_toml: bool,
-    /// Paths of the fields, and the byte ranges of their keys and values.
+    /// Each field's path, like `table.array[0].key`, and the byte ranges of its key and of its value.
     fields: Vec<(String, [Range<usize>; 2])>,
 }
 
 impl<'t> FieldSpans<'t> {
-    /// Finds the fields. A text that is not valid TOML has none.
+    /// Finds the fields of `text`. If `text` is not valid TOML, the list of fields is empty.
     pub fn of(text: &'t str) -> Self {
         let mut places = Self {
             text,
@@ -61,13 +61,14 @@ impl<'t> FieldSpans<'t> {
             .then(|| top.into_iter().map(|(_, path)| path).collect())
     }
 
-    /// The line of a byte, counted from 1.
+    /// Number of the line with the byte at offset `byte`, counted from 1.
     pub fn line_at(&self, byte: usize) -> usize {
         let before = &self.text.as_bytes()[..byte.min(self.text.len())];
         1 + before.iter().filter(|byte| **byte == b'\n').count()
     }
 
-    /// The innermost field at a byte. If the text is not valid TOML, the key on the byte's line. Empty if there is none.
+    /// Path of the innermost field that contains the byte at offset `byte`. If the text is not valid TOML, the key on that byte's line.
+    /// Empty if there is no such field or key.
     pub fn field_at(&self, byte: usize) -> String {
         if !self.is_toml {
             let line = self.text.lines().nth(self.line_at(byte) - 1);
@@ -85,7 +86,8 @@ impl<'t> FieldSpans<'t> {
         innermost.map(|(path, _)| path.clone()).unwrap_or_default()
     }
 
-    /// The line of a field. If the text lacks the field, the line of the innermost existing table around it.
+    /// Number of the line with the key of the field at `path`. If the text lacks this field, the line of the innermost table of `path` that
+    /// the text has, or line 1 if it has none.
     pub fn line_of(&self, path: &str) -> usize {
         let mut path = path;
         loop {

@@ -1,28 +1,29 @@
-//! The results of all runs, and the queries that claims need.
+//! The results of all runs of all scenarios, and the values that the claims (module `claims`) compare.
 
 use std::collections::BTreeMap;
 
 use super::rows::{FlowRow, Rows, TransferRow};
 use super::scenario::{FigureScenario, RecoveryMode};
 
-/// Scenarios by their names, with their rows.
+/// The scenarios that were run, with the rows of their runs.
 #[derive(Clone, Default)]
 pub struct Results {
-    /// Scenarios and rows, sorted by name.
+    /// Each scenario and the rows of its runs, by the scenario's name.
     pub scenarios: BTreeMap<String, (FigureScenario, Rows)>,
 }
 
-/// Start and end of the evaluated time, in seconds: 20 s from the end of the thesis' failover (§7.4.3).
+/// Start of the evaluated time, in seconds. The evaluated time is the 20 s after the thesis' failover (§7.4.3). This failover ends at 8 s.
 const WATCHED_FROM_S: f64 = 8.01;
+/// End of the evaluated time, in seconds.
 const WATCHED_TO_S: f64 = 28.01;
-/// Time after the failover's end in which rate control adapts to the flows that were moved, in seconds.
+/// Length of the first part of the evaluated time, in seconds. In this part, rate control still adapts to the flows that were moved.
 const SETTLING_S: f64 = 4.0;
-/// When the failure happens in these scenarios, in seconds.
+/// Time of the failure in the scenarios with several strings, in seconds.
 const FAILURE_AT_S: f64 = 5.0;
-/// Longest pause between two drops of one surge, in seconds.
+/// Longest pause between two drops that count as one surge, in seconds.
 const SURGE_GAP_S: f64 = 0.55;
 
-/// Arithmetic mean. `None` without values.
+/// Arithmetic mean. `None` if there are no values.
 pub fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let (count, sum) = values
         .into_iter()
@@ -30,72 +31,75 @@ pub fn mean(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     (count > 0.0).then(|| sum / count)
 }
 
-/// Greatest value. `None` without values.
+/// Greatest value. `None` if there are no values.
 pub fn greatest(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     values.into_iter().reduce(f64::max)
 }
 
-/// Least value. `None` without values.
+/// Least value. `None` if there are no values.
 pub fn least(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     values.into_iter().reduce(f64::min)
 }
 
-/// Standard deviation. `None` without values.
+/// Standard deviation. `None` if there are no values.
 pub fn deviation(values: &[f64]) -> Option<f64> {
     let middle = mean(values.iter().copied())?;
     Some(mean(values.iter().map(|value| (value - middle).powi(2)))?.sqrt())
 }
 
-/// Summary of one run over the strings, over the evaluated time.
+/// Summary of one run of a scenario with several strings. Values of throughput, queue, drops and Jain's index are those of the evaluated
+/// time ([`WATCHED_FROM_S`] to [`WATCHED_TO_S`]).
 #[derive(Clone, Debug)]
 pub struct StringsSummary {
     /// Mean throughput of all flows, headers included, in Mb/s.
     pub mean_mbps: f64,
-    /// Standard deviation of the throughput over tenths of a second, in Mb/s.
+    /// Standard deviation of the throughput in bins of a tenth of a second, in Mb/s.
     pub deviation_mbps: f64,
-    /// The same of what R1 sent into the strings.
+    /// Standard deviation, in the same bins, of the rate at which R1 sent into the strings, in Mb/s. Repeated segments count.
     pub wire_deviation_mbps: f64,
-    /// Greatest queue at R1, in packets.
+    /// Greatest length of R1's queue to the surviving string, in packets.
     pub queue_max: f64,
-    /// Mean queue at R1, in packets.
+    /// Mean length of this queue, in packets.
     pub queue_mean: f64,
-    /// Number of surges of drops at R1.
+    /// Number of surges, that is, of groups of drops at R1 ([`SURGE_GAP_S`]).
     pub surges: f64,
-    /// Packets that R1 dropped.
+    /// Number of packets that R1 dropped.
     pub dropped: f64,
     /// End of the first bin in which R1 dropped a packet, in seconds.
     pub first_drop_s: Option<f64>,
-    /// Mean of Jain's index over the half seconds with several active flows.
+    /// Mean of Jain's fairness index over all half seconds with more than one active flow.
     pub jain: f64,
-    /// Mean and least of these values: in the first [`SETTLING_S`] seconds, and later.
+    /// Mean and least value of Jain's index in the first [`SETTLING_S`] seconds of the evaluated time.
     pub jain_early: [f64; 2],
-    /// See `jain_early`.
+    /// Mean and least value of Jain's index in the rest of the evaluated time.
     pub jain_late: [f64; 2],
-    /// The longest completion of the flows that began after the failure, in seconds.
+    /// Longest completion time of the flows that began after the failure, in seconds. Infinite if one of them did not complete.
     pub longest_late_s: f64,
-    /// The mean completion of all flows, in seconds.
+    /// Mean completion time of all flows, in seconds. Infinite if one of them did not complete.
     pub mean_completion_s: f64,
-    /// The fraction of their half seconds in which flows got less than half of their share: flows that began before the failover's end, and
-    /// later ones.
+    /// Fraction of the half seconds of active flows in which a flow got less than half of an equal share. The first value is that of the
+    /// flows that began before the failover ended, the second that of later flows. Only half seconds after the failover count.
     pub starved: [f64; 2],
-    /// Segments sent again by flows that did not wait for the failover and were complete before R1 dropped a packet.
+    /// Number of segments that flows sent again before R1 dropped a packet in the evaluated time. Counts only flows that were not on the
+    /// failed string, and that were complete after the failover's end, but before that drop.
     pub false_retransmissions: f64,
 }
 
 impl Results {
-    /// The flows of a scenario with this recovery. `None` if it was not simulated.
+    /// The flows of the scenario named `scenario` in its runs with this recovery. `None` if there were no such runs.
     pub fn flows(&self, scenario: &str, recovery: RecoveryMode) -> Option<Vec<&FlowRow>> {
         let (_, rows) = self.scenarios.get(scenario)?;
         let of: Vec<_> = rows.flows.iter().filter(|row| row.recovery == recovery).collect();
         (!of.is_empty()).then_some(of)
     }
 
-    /// The runs over the thesis' strings with this buffer, with or without rate control: one summary per seed.
+    /// Summaries of the runs over the thesis' strings with a buffer of `buffer` packets, with or without rate control: one summary per
+    /// seed. `None` if there were no such runs, or if a run lacks a value.
     pub fn strings(&self, buffer: usize, rate_control: bool) -> Option<Vec<StringsSummary>> {
         self.strings_of(&format!("halr-strings-buffer-{buffer}"), rate_control)
     }
 
-    /// As [`Self::strings`], for the scenario of this name.
+    /// As [`Self::strings`], for the scenario named `scenario`.
     pub fn strings_of(&self, scenario: &str, rate_control: bool) -> Option<Vec<StringsSummary>> {
         let (_, rows) = self.scenarios.get(scenario)?;
         let seeds = rows
@@ -188,7 +192,7 @@ fn summary(rows: &Rows, seed: u64, rate_control: bool) -> Option<StringsSummary>
     })
 }
 
-/// Number of groups of moments that are separated by pauses longer than [`SURGE_GAP_S`].
+/// Number of surges: groups of `moments` (in seconds) that are separated by pauses longer than [`SURGE_GAP_S`].
 pub fn surges(moments: impl Iterator<Item = f64>) -> f64 {
     let (mut last, mut count) = (f64::NEG_INFINITY, 0.0);
     for at in moments {

@@ -1,8 +1,9 @@
-//! Executes runs in parallel, with a progress bar. The results do not depend on the number of threads.
+//! Executes runs in parallel, with a progress bar, or lines without a terminal. The results do not depend on the number of threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -47,6 +48,14 @@ pub fn results(
     Ok(results)
 }
 
+/// Without a terminal there is no bar. Then each twentieth of the runs is a line.
+fn tell(done: u64, all: u64, elapsed: Duration) {
+    let part = |done: u64| done * 20 / all.max(1);
+    if part(done) != part(done.saturating_sub(1)) {
+        eprintln!("{done}/{all} runs, {} s", elapsed.as_secs());
+    }
+}
+
 /// Executes the runs: first those of the simulator, then, one at a time, those on the kernel. Returns the rows of each run, in the order of
 /// `runs`.
 fn play(runs: &[(usize, SweepRun)], jobs: usize) -> Result<Vec<Rows>> {
@@ -68,6 +77,9 @@ fn play(runs: &[(usize, SweepRun)], jobs: usize) -> Result<Vec<Rows>> {
             .expect("no thread panics while it holds this lock");
         *slot = Some(rows);
         bar.inc(1);
+        if bar.is_hidden() {
+            tell(bar.position(), runs.len() as u64, bar.elapsed());
+        }
     };
     thread::scope(|scope| {
         for _ in 0..jobs.min(simulated.len()) {

@@ -1,7 +1,7 @@
 //! A host with systemd, in one of the lab's network namespaces.
 //!
-//! systemd-nspawn boots it. Its files are this machine's, below a layer in memory. All that the host writes goes to
-//! this layer, which is removed when the host ends. The host starts no services but systemd's own.
+//! systemd-nspawn boots the host. The host sees this machine's files through an overlay file system. Everything that the host
+//! writes goes to a layer in memory above these files, which is removed when the host ends. The host starts no services but systemd's own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,15 +13,15 @@ use nix::unistd::Pid;
 
 use crate::process::{self, LoggedProcess};
 
-/// Time for a host to boot.
+/// Time limit for the boot of a host.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
-/// Time between two looks at a booting host.
+/// Time between two checks of a booting host.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Longest time for one block of commands. The first may build the program.
+/// Time limit for one block of commands, in seconds. The first block may build the program.
 const BLOCK_LIMIT: &str = "900";
-/// Makes the host's files, in a mount namespace of its own, and boots it. Arguments: a folder, the network namespace's file, the host's name,
-/// and the name by which this machine knows it.
+/// Shell script that mounts the host's file system and then boots the host. It runs in a mount namespace of its own. Arguments: the folder
+/// for the host's files, the file of its network namespace, the name that the host gives itself, and the name that systemd-nspawn gives it.
 const BOOT: &str = r#"
 set -eu
 mkdir -p "$1" /run/systemd/nspawn
@@ -39,20 +39,20 @@ exec systemd-nspawn --quiet --register=no --keep-unit --link-journal=no --consol
     --boot systemd.unit=basic.target
 "#;
 
-/// A booted host. It ends with this value.
+/// A booted host. Dropping this value ends the host.
 pub struct SystemdHost {
     namespace: Netns,
     _boot: LoggedProcess,
-    /// The host's first process.
+    /// The host's first process, as this machine numbers it.
     init: Pid,
 }
 
 impl SystemdHost {
-    /// Boots the host `name` in `namespace`. The layer of the host's files and the log of the boot are below this
-    /// machine's `directory`.
+    /// Boots the host `name` in `namespace`. Puts the layer of the host's files and the log of the boot into `directory` of
+    /// this machine.
     ///
     /// # Errors
-    /// If it does not boot in time.
+    /// If the host does not boot in time.
     pub fn boot(name: &str, namespace: Netns, directory: &Path) -> Result<Self> {
         let known_as = namespace.name().to_owned();
         let mut command = Command::new("unshare");
@@ -69,7 +69,7 @@ impl SystemdHost {
         let end = Instant::now() + BOOT_LIMIT;
         let mut init = None;
         boot.wait_until("start its first process", BOOT_LIMIT, |boot| {
-            // The script has other children before it becomes systemd-nspawn.
+            // The script has other children before it executes systemd-nspawn, whose child is the host's systemd.
             let is_init = |pid: &Pid| {
                 let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
                 name.is_ok_and(|name| name == "systemd\n")
@@ -100,7 +100,8 @@ impl SystemdHost {
         }
     }
 
-    /// A command that runs these shell commands on the host, as root, in the current directory, and stops at the first that fails.
+    /// A command that runs the shell `commands` on the host, as root, in the current directory of this process. It ends at the first
+    /// command that fails.
     ///
     /// # Errors
     /// If there is no current directory, or the namespace's handle cannot be duplicated.
@@ -115,7 +116,7 @@ impl SystemdHost {
         Ok(command)
     }
 
-    /// The path of a file of the host, as this machine sees it.
+    /// The path by which this machine reaches the host's `file`.
     pub fn path(&self, file: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{file}", self.init))
     }

@@ -1,12 +1,13 @@
 //! Finds which node made a segment.
 //!
-//! A segment's *origin* is the node whose TCP made it. If the same segment came in from the other node shortly before a node
-//! sends it, the origin is the other node; else it is the sender. The origin is decided when the router sees the segment, because
-//! a segment that is sent into a cut cable reaches nobody.
+//! A segment's *origin* is the node whose TCP made the segment. Its *sender* is the node that sent it to the router. If the sender had got
+//! the same segment from the other node shortly before, the sender only passed it on, and the other node is the origin. Otherwise the
+//! sender is also the origin. The origin is decided when the router's capture shows the segment, because a segment that is sent into a cut
+//! cable reaches no client.
 //!
-//! If clients may be slowed, the wire makes windows smaller. Later it sends the other node's last acknowledgement again to give
-//! back the window that it withheld: an empty segment with the same acknowledgement and timestamp, and no larger window than the
-//! other node's.
+//! If clients may be slowed (`at_limit = "slow"`), the wire makes the windows in the other node's segments smaller. Later the wire opens
+//! the window for the client again. To do so, it repeats the other node's last acknowledgement in an empty segment. This segment has the
+//! same acknowledgement number and timestamp as the other node's segment, and no larger window.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -20,31 +21,32 @@ use crate::capture::Point;
 pub struct OriginTracker {
     macs: [[u8; 6]; 2],
     may_slow: bool,
-    /// Segments of the other node that came in at each node and were not yet sent on.
+    /// For each node: segments that came in from the other node, and that this node has not sent on yet.
     incoming: [UnderWay; 2],
-    /// Segments of the other node that each node has sent on and the router has not yet seen.
+    /// For each node: the other node's segments that this node has sent on, and that the router has not seen yet.
     released: [UnderWay; 2],
-    /// Acknowledgements of the other node that came in at each node.
+    /// For each node: acknowledgements that came in from the other node. An empty segment that repeats one of them is found here.
     said: [UnderWay; 2],
 }
 
 /// How a segment came to the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentOrigin {
-    /// It came from a node.
+    /// The segment came from a node.
     From {
-        /// The node that sent it to the router.
+        /// The node that sent the segment to the router.
         sender: usize,
-        /// The node whose TCP made it.
+        /// The node whose TCP made the segment.
         origin: usize,
-        /// Whether the other node has sent the same acknowledgement shortly before.
+        /// Whether the segment is empty and only repeats an acknowledgement that the other node sent shortly before. Always false if
+        /// clients may not be slowed.
         is_said_again: bool,
     },
-    /// It came from neither node.
+    /// The segment came from neither node.
     Stranger,
 }
 
-/// Segments between two taps.
+/// Segments that one capture has shown, and that the next capture on their way may still show.
 #[derive(Debug, Default)]
 struct UnderWay {
     /// Time and window of each segment, oldest first.
@@ -52,7 +54,7 @@ struct UnderWay {
     order: VecDeque<(u64, Identity)>,
 }
 
-/// The fields that a segment keeps when it is forwarded.
+/// The fields of a segment that do not change when a node forwards the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Identity {
     client: SocketAddr,
@@ -64,7 +66,7 @@ struct Identity {
     ip_id: u16,
 }
 
-/// Time limit in nanoseconds between two taps. A released segment leaves within microseconds.
+/// Longest time between two captures of the same segment, in nanoseconds. A node sends a released segment on within microseconds.
 const RELEASE_NS_MAX: u64 = 1_000_000_000;
 
 impl OriginTracker {
@@ -79,7 +81,7 @@ impl OriginTracker {
         }
     }
 
-    /// Takes a segment of the service, seen at `point`. At the router, returns the segment's origin.
+    /// Takes a segment that the service sends to a client, as the capture at `point` shows it. At the router, returns the segment's origin.
     pub fn take(&mut self, point: Point, packet: &CapturedSegment) -> Option<SegmentOrigin> {
         let sender = self.macs.iter().position(|mac| *mac == packet.source_mac);
         match point {
@@ -129,14 +131,14 @@ impl UnderWay {
         self.order.push_back((packet.at_ns, identity));
     }
 
-    /// Whether the same segment came in with the same window, or with a larger one if the wire may slow clients. Each segment
-    /// counts once.
+    /// Whether the capture before has shown the same segment with the same window. If the wire may slow clients (`may_slow`), the window
+    /// may also have been larger there. Removes the segment that was found, so each segment counts once.
     fn take(&mut self, packet: &CapturedSegment, may_slow: bool) -> bool {
         let is_right = |(_, window)| window == packet.window || may_slow && window > packet.window;
         self.remove(Identity::of(packet), is_right)
     }
 
-    /// Whether the same acknowledgement came in with at least the window of `packet`. A difference of one unit is ignored.
+    /// Whether the same acknowledgement came in with at least the window of `packet`. It may be smaller by one unit of the window field.
     fn has(&self, packet: &CapturedSegment) -> bool {
         let times = self.times.get(&Identity::of_words(packet));
         times.is_some_and(|times| {
@@ -172,7 +174,7 @@ impl Identity {
         }
     }
 
-    /// The fields that remain when the segment is sent again without data.
+    /// The fields that do not change when the wire repeats the segment's acknowledgement in an empty segment. All other fields are 0.
     fn of_words(packet: &CapturedSegment) -> Self {
         Self {
             client: packet.destination,

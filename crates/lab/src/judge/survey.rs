@@ -1,4 +1,5 @@
-//! Finds in the captures which node was the wire and which node spoke. This comes before judging, and never asks the daemons.
+//! Finds in the captures which node was the wire and which node spoke. This happens before the judge checks its rules. The reports of the
+//! daemons are not used.
 
 use std::collections::HashMap;
 
@@ -10,21 +11,22 @@ use super::stream::Highest;
 use super::verdict::{Expectations, WireSpan};
 use crate::capture::{Capture, Point};
 
-/// The ways that segments took between the router and the nodes, in order of time.
+/// The ways that segments took between the router and the nodes, in order of time. A *run* consists of segments that follow each other.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Survey {
-    /// Runs of the service's segments. Two neighbours differ in sender or origin, or there are 100 ms between them.
+    /// Runs of segments that the service sent to clients. A run ends when the sender or the origin changes, or when there is no segment for
+    /// 100 ms.
     pub passages: Vec<Passage>,
-    /// Runs of clients' packets that the router sent to the nodes.
+    /// Runs of clients' packets that the router sent to one node.
     pub entrances: Vec<Entrance>,
 }
 
 /// A run of segments with the same sender and the same origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Passage {
-    /// The node that sent them to the router.
+    /// The node that sent the segments to the router.
     pub sender: usize,
-    /// The node that spoke: its TCP made the segments. If it is not the sender, the sender was the wire.
+    /// The node that spoke: its TCP made the segments. If this node is not the sender, the sender was the wire.
     pub origin: usize,
     /// Time of the first segment.
     pub from_ns: u64,
@@ -43,7 +45,7 @@ pub struct Entrance {
     pub until_ns: u64,
 }
 
-/// A time in which a node spoke.
+/// A span of time in which a node spoke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Speech {
     /// The node.
@@ -57,7 +59,7 @@ pub struct Speech {
 /// An event of a node that decides which node may be the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeChange {
-    /// The node is lost. If it was the wire, the other node may go on without a wire from now on.
+    /// The node is lost. If it was the wire, the other node may continue without a wire from this time on.
     Lost {
         /// The node.
         node: usize,
@@ -73,17 +75,17 @@ pub enum NodeChange {
     },
 }
 
-/// Longest time between the first segment that a returning node forwards and its announcement, in nanoseconds. In between, each
-/// agent sends a message and may have to wait for a CPU.
+/// Longest time, in nanoseconds, from the first segment that a returning node forwards to the node's announcement of the VIP. In
+/// between, each agent sends a message and may have to wait for a CPU.
 const SETTLING_NS: u64 = 200_000_000;
-/// Silence in nanoseconds after which a node has ceased to speak.
+/// Silence, in nanoseconds, after which a node no longer speaks.
 const SILENCE_NS: u64 = 100_000_000;
 
 impl Survey {
     /// Surveys `captures`. Uses only the service, the clients and the Ethernet addresses of `expected`.
     ///
     /// # Errors
-    /// A file cannot be read, is cut off or garbled, or the clock was set while the file was written.
+    /// If a file cannot be read, is cut off or garbled, or if the clock was set while the file was written.
     pub fn of(captures: &[Capture], expected: &Expectations) -> anyhow::Result<Self> {
         let mut merge = Merge::open(captures, expected.service)?;
         let mut origins = OriginTracker::new(expected);
@@ -119,10 +121,10 @@ impl Survey {
         Ok(survey)
     }
 
-    /// The wires in order of time. Node `first` is the wire from the beginning. Each returning node is the wire from the time when it
-    /// forwards the other node's output. Input goes through it from the time when clients' packets come to it.
-    /// [`Highest::OVERTAKING_NS`] is added to both times: by then, packets that bypassed the new wire have arrived.
-    /// During that margin no node is the wire.
+    /// The wires in order of time. Node `first` is the wire from the beginning. A returning node is the wire for output from the time when
+    /// it first forwards a segment of the other node. It is the wire for input from the time when the router first sends it a packet of a
+    /// client after that. [`Highest::OVERTAKING_NS`] is added to both times: by then, packets that bypassed the new wire have arrived.
+    /// During the first margin no node is the wire.
     pub fn wires(&self, first: usize, changes: &[NodeChange]) -> Vec<WireSpan> {
         let mut wires = vec![WireSpan {
             node: first,
@@ -150,7 +152,7 @@ impl Survey {
                 }
             }
         }
-        // A node that was lost again before it became the wire never was one.
+        // A node that was lost again before it became the wire was never a wire.
         wires.retain(|wire| wire.from_ns < wire.until_ns);
         wires
     }
@@ -173,8 +175,8 @@ impl Survey {
         from_ns.min(at_ns + SETTLING_NS)
     }
 
-    /// The times in which each node spoke, in order. A speech continues from segment to segment unless there are 100 ms between
-    /// them.
+    /// The spans of time in which each node spoke, in order of their beginning. A speech continues from segment to segment unless there are
+    /// more than 100 ms between two segments.
     pub fn speeches(&self) -> Vec<Speech> {
         let mut speeches: Vec<Speech> = Vec::new();
         // The last speech of each node.

@@ -1,4 +1,4 @@
-//! Checks which node speaks for the service.
+//! Checks which node speaks for the service. A node speaks for a connection when a segment whose origin it is reaches the router.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -8,12 +8,14 @@ use super::packet::CapturedSegment;
 use super::verdict::{Expectations, Reign, Speaking};
 use crate::capture::Point;
 
-/// Follows the origin of every segment of the service.
+/// Follows the origin of every segment of the service, and finds segments of a node that must not speak.
 #[derive(Debug)]
 pub struct VoiceTracker {
     origins: OriginTracker,
-    /// The node that spoke last for the whole service (`None`) or for a connection.
+    /// The present speakers. With [`Speaking::ForAll`], the only key is `None`, for the whole service. With
+    /// [`Speaking::ForEachConnection`], the keys are the clients of the connections.
     speakers: HashMap<Option<SocketAddr>, Speaker>,
+    /// The periods in which one node spoke, in order of time.
     reigns: Vec<Reign>,
     /// The node that spoke last for each connection.
     last: HashMap<SocketAddr, usize>,
@@ -21,10 +23,11 @@ pub struct VoiceTracker {
     taken_over: HashSet<SocketAddr>,
 }
 
-/// The node that spoke last for the service or a connection.
+/// The node that speaks for the service or for one connection.
 #[derive(Clone, Copy, Debug)]
 struct Speaker {
     node: usize,
+    /// Number of role changes before this node began to speak. The other node may speak only after a further role change.
     role_changes_used: usize,
 }
 
@@ -33,14 +36,14 @@ struct Speaker {
 pub enum Improper {
     /// The segment bypassed the wire.
     PastWire {
-        /// The node that it came from.
+        /// The node that sent the segment to the router.
         node: usize,
     },
-    /// Another node is the speaker, and no role change lets this node speak.
+    /// The segment's origin is not the node that speaks, and there has been no role change that lets the origin speak.
     SecondVoice {
-        /// The node that it came from.
+        /// The segment's origin.
         node: usize,
-        /// The speaker.
+        /// The node that speaks.
         speaker: usize,
     },
     /// The segment came from neither node.
@@ -59,7 +62,8 @@ impl VoiceTracker {
         }
     }
 
-    /// Takes a segment of the service, seen at `point`. Returns the fault in the segment's path, if there is one.
+    /// Takes a segment that the service sends to a client, as the capture at `point` shows it. Returns the fault in the segment's path, if
+    /// there is one.
     pub fn judge(
         &mut self,
         point: Point,
@@ -85,12 +89,13 @@ impl VoiceTracker {
         }
     }
 
-    /// The reigns in order of time. With [`Speaking::ForEachConnection`], each node has one reign, from its first segment on.
+    /// The periods in which one node spoke, in order of time. With [`Speaking::ForEachConnection`], each node has at most one period, which
+    /// begins with its first segment.
     pub fn into_reigns(self) -> Vec<Reign> {
         self.reigns
     }
 
-    /// Number of connections for which one node spoke after the other.
+    /// Number of connections for which first one node spoke and then the other.
     pub fn taken_over(&self) -> u64 {
         self.taken_over.len() as u64
     }
@@ -142,7 +147,7 @@ impl VoiceTracker {
     }
 }
 
-/// Whether the segment may bypass the wire. In mode `pr`, all output except SYN-ACKs goes straight from the primary.
+/// Whether the segment may bypass the wire. In mode `pr`, the primary sends all segments except SYN-ACKs directly to the clients.
 fn may_go_past(packet: &CapturedSegment, expected: &Expectations) -> bool {
     use super::verdict::CommitMode::{Immediate, Pr, Prs};
     match expected.mode {

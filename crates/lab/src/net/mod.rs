@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!  client ── wan ── router ── switch ──┬── a      each name is a namespace `sf-RUN-NAME`; `wan` is there
-//!                                      └── b      only if the way to the client is emulated
+//!                                      └── b      only if the path to the client is emulated
 //! ```
 //!
-//! The switch has its own namespace, so that a node's cable can be pulled at the far end, as a person would do it. The second network,
-//! if there is one, is another bridge in that namespace ([`switch`]).
+//! The switch is a bridge in a namespace of its own. So the lab can take down the switch's end of a node's cable, and the node sees what it
+//! sees when a person pulls the cable. If there is a second network, its switch is another bridge in that namespace ([`switch`]).
 
 pub mod address;
 mod cable;

@@ -1,22 +1,22 @@
-//! Options of the network.
+//! Options of the lab's network.
 
 use crate::emulator::WanOptions;
 
-/// Options of the network.
+/// Options of the lab's network.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TopologyOptions {
-    /// Put the namespace `wan` between client and router. An emulator joins its two interfaces.
+    /// Put the namespace `wan` between client and router. A network emulator passes packets between the two interfaces of this namespace.
     pub wan: bool,
     /// Let no host send segments larger than the MTU (no TSO/GSO), so that each captured packet is one packet on the cable.
     pub single_packets: bool,
     /// Connect the nodes by a second network.
     pub second_network: bool,
-    /// Put each node behind a switch of its own, with an uplink to the router's.
+    /// Put each node behind a switch of its own. An uplink joins this switch to the router's switch.
     pub own_switches: bool,
 }
 
 impl TopologyOptions {
-    /// The options that an emulated `way` needs.
+    /// The options that the network needs if the path to the client is `way`.
     pub fn of(way: WanOptions) -> Self {
         Self {
             wan: !way.is_direct(),

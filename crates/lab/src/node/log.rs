@@ -6,7 +6,7 @@ use serde::Serialize;
 /// The table `[log]` of both nodes. An option that is not given keeps the daemon's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args, Serialize)]
 pub struct LogOptions {
-    /// Megabytes (2²⁰ bytes) that the log of one connection may hold; default: the daemon's.
+    /// Largest size of the log of one connection, in megabytes (2²⁰ bytes); default: the daemon's.
     #[arg(long = "log-mb", value_name = "MB", value_parser = clap::value_parser!(u32).range(1..=2048))]
     pub log_mb: Option<u32>,
     /// Treatment of a connection whose log is full; default: the daemon's.
@@ -18,11 +18,11 @@ pub struct LogOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AtLimitOption {
-    /// It is not protected any more.
+    /// The connection is no longer protected.
     Unprotect,
-    /// Its input goes to a file.
+    /// Further input of the connection goes to a file.
     Spill,
-    /// Its client is slowed before the log is full.
+    /// The connection's client is slowed before the log is full.
     Slow,
 }
 

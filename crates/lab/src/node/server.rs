@@ -1,4 +1,4 @@
-//! The running servers, each with a configuration and a directory of its own.
+//! The server processes on the nodes. Each server has its own configuration and its own directory.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -19,7 +19,7 @@ use crate::process::{self, LoggedProcess};
 const ECHO: &str = include_str!("echo.py");
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// Files of pattern data, the same for the servers of both nodes.
+/// Files with the contents that the crate `pattern` generates. The servers on both nodes serve the same files.
 #[derive(Debug)]
 pub struct PatternFiles {
     directory: PathBuf,
@@ -29,7 +29,7 @@ impl PatternFiles {
     /// Creates `DIRECTORY/files` with one file for each `(seed, length)`.
     ///
     /// # Errors
-    /// Names the file that cannot be written.
+    /// If a file cannot be written. The error names the file.
     pub fn generate(directory: &Path, files: &[(u64, u64)]) -> Result<Self> {
         let directory = directory.join("files");
         let uploads = directory.join("uploads");
@@ -54,11 +54,11 @@ pub struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts `application` in `node`, with `workers` processes if it has workers, and waits until it accepts connections. Its
-    /// files are in `DIRECTORY/LABEL`.
+    /// Starts `application` in `node` and waits until it accepts connections. If this kind of server has workers, it gets `workers` of
+    /// them. The server's own files are in `DIRECTORY/LABEL`.
     ///
     /// # Errors
-    /// If the server does not start or does not listen. Quotes its output.
+    /// If the server does not start or does not listen. The error quotes the server's output.
     pub fn start(
         application: ServerSoftware,
         node: &Netns,
@@ -97,8 +97,8 @@ impl ServerProcess {
     }
 }
 
-/// The command that runs `application` in the existing directory `own`, serves `files`, and has `workers` processes if the server has
-/// workers.
+/// The command that runs `application`. The server keeps its own files in the existing directory `own`, and serves those in `files`. If
+/// this kind of server has workers, it gets `workers` of them.
 fn command(
     application: ServerSoftware,
     node: &Netns,
@@ -135,7 +135,7 @@ fn command(
 /// Waits until `process` on `node` accepts connections at `port`.
 ///
 /// # Errors
-/// If it ends, or does not listen in time.
+/// If the process ends, or does not listen in time.
 pub fn wait_listening(process: &mut LoggedProcess, node: &Netns, port: u16) -> Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let listens = |_: &LoggedProcess| {

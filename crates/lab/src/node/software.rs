@@ -1,4 +1,4 @@
-//! The unmodified servers.
+//! The servers that the lab runs. None of them is modified.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::health::HealthProbe;
 use crate::client::Protocol;
 
-/// Debian's Python, for which Debian's packages are installed. PATH may contain others.
+/// Debian's Python. It finds the modules that Debian's packages install. Another Python in PATH may not find them.
 pub const DEBIAN_PYTHON: &str = "/usr/bin/python3";
 /// A file of the package `python3-websockets`.
 pub const WEBSOCKETS: &str = "/usr/lib/python3/dist-packages/websockets/__init__.py";
@@ -22,9 +22,9 @@ pub enum ServerSoftware {
     Apache,
     /// lighttpd: serves the same files. Event-driven, one process.
     Lighttpd,
-    /// Python's http.server: serves the same files. A thread for each connection.
+    /// Python's http.server: serves the same files. One process, with a thread for each connection.
     Python,
-    /// redis: keeps what clients write; one process.
+    /// redis: stores the values that clients write; one process.
     Redis,
     /// Python's websockets: echoes each message. The lab's own clients do not speak WebSocket.
     #[value(skip)]
@@ -52,7 +52,7 @@ impl ServerSoftware {
         }
     }
 
-    /// The program in PATH or the file that the server needs, and the Debian package that contains it.
+    /// The program in PATH or the file that the server needs, and the Debian package that contains this program or file.
     pub fn needs(self) -> (&'static str, &'static str) {
         let package = match self {
             Self::Nginx => "nginx-light",
@@ -79,7 +79,7 @@ impl ServerSoftware {
         }
     }
 
-    /// Whether its clients upgrade their connections from HTTP to another protocol.
+    /// Whether the server's clients upgrade their connections from HTTP to another protocol.
     pub fn is_opaque(self) -> bool {
         self == Self::Websockets
     }
@@ -98,7 +98,7 @@ impl ServerSoftware {
         }
     }
 
-    /// Whether its connections are spread over worker processes.
+    /// Whether the server spreads its connections over several worker processes.
     pub fn has_workers(self) -> bool {
         matches!(self, Self::Nginx | Self::Apache)
     }

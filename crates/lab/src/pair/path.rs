@@ -42,7 +42,7 @@ impl PathCut {
     /// Breaks the path of node `index`.
     ///
     /// # Errors
-    /// If something cannot be taken down or cut.
+    /// If an interface cannot be set down, or the switch cannot be told to drop frames.
     pub fn cut(self, network: &Topology, index: usize) -> Result<()> {
         let cable = network.cables[index].service();
         match self {
@@ -67,7 +67,7 @@ impl PathCut {
     /// Makes the path of node `index` whole again.
     ///
     /// # Errors
-    /// If something cannot be taken up.
+    /// If an interface cannot be set up or configured, or the switch cannot be told to pass all frames.
     pub fn heal(self, network: &Topology, index: usize) -> Result<()> {
         match self {
             Self::Cable => Ok(network.cables[index].service().plug()?),

@@ -10,7 +10,7 @@ use crate::client::{ClientPlan, Until, Workload as ClientWorkload};
 use crate::emulator::WanOptions;
 use crate::node::AtLimitOption;
 
-/// Content bytes of a small request, and of each exchange of an idle connection. The README promises at least 1 KB.
+/// Content bytes of each exchange of the workloads `request` and `idle`. Also the minimum size of a file, and of a connection's transfer.
 const SMALL: u64 = 1024;
 /// Intended duration of a download or an upload, in seconds. The long one is for faults that have more than one event.
 const DURATION_S: f64 = 3.0;
@@ -19,11 +19,11 @@ const DURATION_LONG_S: f64 = 5.0;
 const FILE_S: f64 = 0.3;
 /// Additional time limit of the clients for each round.
 const ROUND_DEADLINE: Duration = Duration::from_secs(20);
-/// Throughput of two cores that also run captures, clients that check every byte, and the wire, in bytes/s.
+/// Throughput in bytes/s of a machine with two cores. The same cores run the wire, the captures, and the clients, which check every byte.
 const MACHINE_HTTP: f64 = 400e6;
-/// The same for stored requests, in bytes/s. The server writes the content to files, and most of it twice.
+/// The same for the workload `post`, in bytes/s. The server writes the content of a PUT to a file once, and that of a POST twice.
 const MACHINE_STORE: f64 = 200e6;
-/// The same with a replica, in bytes/s. Two servers and their clients process every byte.
+/// The same for the policies `replica` and `replay`, in bytes/s. With a replica, two servers process every byte.
 const MACHINE_REPLICA: f64 = 150e6;
 /// Share of a limited rate that carries content. Headers and a few retransmissions use the rest.
 const GOODPUT: f64 = 0.9;
@@ -36,8 +36,8 @@ const SHARE: std::ops::Range<f64> = 0.15..0.3;
 const QUIET_MS: std::ops::Range<u64> = 500..700;
 /// Maximum number of points of all connections' timelines together.
 const TIMELINE_POINTS_MAX: usize = 50_000;
-/// Maximum number of connections at work whose received bytes are hashed. With hundreds, the hashes would take the CPU time that
-/// the connections wait for, and the client itself would cause the stall.
+/// Maximum number of connections at work whose received bytes are hashed. With hundreds of them, hashing would use the CPU time that
+/// the connections need, so the client itself would cause stalls.
 const HASHED_MAX: usize = 64;
 /// Time limit for a connection. Many times the expected duration, also on a busy machine, so that it ends only connections that
 /// hang.
@@ -50,16 +50,16 @@ const BASELINE_DEADLINE: Duration = Duration::from_secs(12);
 pub struct Work {
     /// The clients' plan.
     pub plan: ClientPlan,
-    /// When the fault hits.
+    /// The moment of the fault.
     pub moment: Moment,
 }
 
-/// When the fault hits, counted from when every connection has begun to transfer.
+/// The moment of the fault. It is never before every connection has begun to transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Moment {
-    /// When this many content bytes have been received or confirmed.
+    /// When the clients have received this many content bytes, or the server has confirmed this many, since the run began.
     AtBytes(u64),
-    /// After this time.
+    /// This long after every connection has begun to transfer.
     After(Duration),
 }
 
@@ -99,7 +99,7 @@ impl Work {
                 ClientWorkload::Upload { bytes: each / 2 },
                 at_share(chance.random_range(SHARE) / 2.0),
             ),
-            // Read back like an upload.
+            // The content is read back, as with an upload.
             WorkloadOption::Post => (
                 ClientWorkload::Post {
                     bytes: each / 2,

@@ -6,15 +6,15 @@ use linux::netns::Netns;
 use crate::net::{CableEnd, batch, cable};
 use crate::teardown::{Resource, Teardown};
 
-/// Rules of nftables that lose what arrives by the first cable, without an error at either end.
+/// Rules of nftables that drop everything that arrives over the first cable, without an error at either end.
 pub const CUT_FIRST: &str =
     "table inet cut { chain in { type filter hook prerouting priority -300\niifname \"p0\" drop\n}\n}\n";
 
 /// The two hosts.
 pub struct PathsNetwork {
-    /// The host that opens.
+    /// The host of the clients, with the tunnel's opening end.
     pub near: Netns,
-    /// The host that serves.
+    /// The host of the servers, with the tunnel's serving end.
     pub far: Netns,
 }
 

@@ -12,30 +12,30 @@ use super::figures::{PERIOD, PeerFigures, content};
 
 /// TCP port of the end that listens.
 const PORT: u16 = 5001;
-/// A transfer that stands still for longer than this is given up.
+/// Time without progress after which an end gives a transfer up.
 pub const GIVES_UP: Duration = Duration::from_secs(15);
 
 /// An end that sends or receives a number of bytes.
 #[derive(Clone, Debug, Args)]
 pub struct TcpPeerOptions {
-    /// Bytes to send, or to receive.
+    /// Number of bytes to send or to receive.
     #[arg(long)]
     bytes: u64,
-    /// Bytes of one write or read.
+    /// Largest number of bytes of one write or read.
     #[arg(long)]
     message: usize,
-    /// The local address.
+    /// The local address. Only a receiver uses it: it listens there.
     #[arg(long)]
     via: IpAddr,
-    /// The peer, if this end connects. Then it sends.
+    /// The peer's address. With this option, this end connects to the peer and sends. Without it, this end listens and receives.
     #[arg(long)]
     to: Option<IpAddr>,
-    /// Multipath TCP.
+    /// Use Multipath TCP.
     #[arg(long)]
     mptcp: bool,
 }
 
-/// Runs the end, and prints its figures. A receiver that gets nothing for a while ends with what it has.
+/// Runs the end, and prints its figures. A receiver that gets nothing for [`GIVES_UP`] prints the figures of the bytes that have come.
 ///
 /// # Errors
 /// If the connection cannot be made.

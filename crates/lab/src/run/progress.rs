@@ -1,17 +1,17 @@
-//! The progress of a command's runs.
+//! Shows how far a command is with its runs.
 
 use std::io::{self, IsTerminal};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Shows the progress on stderr, as a bar if stderr is a terminal.
+/// Shows the progress of a command's runs: a bar on stderr, if stderr is a terminal, and a line for each run that has ended.
 pub struct Progress {
     bar: Option<ProgressBar>,
     json: bool,
 }
 
 impl Progress {
-    /// The progress of `runs` runs. With `json`, stdout is left to the JSON object.
+    /// Begins to show the progress of `runs` runs. With `json`, nothing is printed on stdout, because the command's JSON object goes there.
     pub fn new(runs: u32, json: bool) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new(u64::from(runs));
@@ -22,7 +22,7 @@ impl Progress {
         Self { bar, json }
     }
 
-    /// Shows nothing.
+    /// A progress without a bar. Its lines go to stderr.
     pub fn hidden() -> Self {
         Self {
             bar: None,
@@ -30,13 +30,13 @@ impl Progress {
         }
     }
 
-    /// Shows that run number `run` has begun this step.
+    /// Shows that run number `run` has begun the step named `step`.
     pub fn step(&self, run: u32, step: &str) {
         tracing::debug!(run, "{step}");
         self.show(run, step);
     }
 
-    /// Shows how far run number `run` is.
+    /// Shows the text `what` in the bar, beside run number `run`.
     pub fn show(&self, run: u32, what: &str) {
         if let Some(bar) = &self.bar {
             bar.set_position(u64::from(run));
@@ -44,7 +44,7 @@ impl Progress {
         }
     }
 
-    /// Prints the line of a run that has ended.
+    /// Prints `line`, the result of a run that has ended.
     pub fn line(&self, line: &str) {
         let print = || {
             if self.json {

@@ -34,9 +34,9 @@ pub struct Cell {
     pub fault: SplitFault,
     /// Whether all requirements held.
     pub ok: bool,
-    /// Time in which both nodes spoke.
+    /// Total time in which both nodes spoke.
     pub two_speakers_ms: f64,
-    /// The longest time in which no node spoke, from the fault on.
+    /// The longest time in which no node spoke. Only a silence that ends after the fault counts.
     pub silence_ms: f64,
     /// Longest silence that the configuration allows. `None` if both nodes can serve the clients.
     silence_max_ms: Option<f64>,
@@ -51,10 +51,10 @@ pub struct Cell {
     reset: usize,
     /// Connections that got a wrong byte.
     wrong: usize,
-    /// Connections that ended early, or hung.
+    /// Connections that failed in another way, or hung.
     other: usize,
     stall_ms: Option<Spread>,
-    /// Last state that each node's daemon reported.
+    /// State that each node's daemon reported after the fault.
     states: [String; 2],
     /// Reason why a new client was not served after the fault. `None` if it was served.
     newcomer: Option<String>,
@@ -241,8 +241,8 @@ fn speeches(survey: &Survey, fault_ns: u64) -> Vec<SpeechSpan> {
         .collect()
 }
 
-/// The longest time in milliseconds between two passages of the service's segments, if the second one begins after the fault. Clients'
-/// packets that nobody answers until the end count as a last passage.
+/// The longest gap in milliseconds between two passages of the service's segments (`Survey::passages`). Only gaps that end after the fault
+/// count. The clients' last packet counts as a last passage, so that a silence until the end is a gap, too.
 fn silence_ms(survey: &Survey, fault_ns: u64) -> f64 {
     let passages = survey.passages.iter();
     let unanswered = survey

@@ -1,4 +1,4 @@
-//! Scenarios as files.
+//! Writes scenarios to files.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use sim::swarm::Scenario;
 
-/// Writes a scenario, and returns the command that replays it.
+/// Writes `scenario` to a TOML file in `directory`. Returns the command that replays this file.
 ///
 /// # Errors
 /// If the file cannot be written.

@@ -5,18 +5,18 @@ use serde::{Deserialize, Serialize};
 use super::curves::Curves;
 use super::span::Span;
 
-/// A page.
+/// The page of a timeline.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timeline {
     /// The heading.
     pub title: String,
-    /// One sentence below the heading: what was done.
+    /// One sentence below the heading that describes the runs.
     pub summary: String,
     /// Short facts: name and value.
     pub facts: Vec<(String, String)>,
     /// One or two runs, drawn to the same scales.
     pub panels: Vec<TimelinePanel>,
-    /// The last line of the page: where the numbers come from.
+    /// The last line of the page: the source of the numbers.
     pub footnote: String,
 }
 
@@ -25,11 +25,11 @@ pub struct Timeline {
 pub struct TimelinePanel {
     /// The heading, like "with Steadfast".
     pub heading: String,
-    /// How the run ended, like "complete, sha256 matches".
+    /// The end of the run, like "complete, sha256 matches".
     pub outcome: String,
     /// Whether the outcome is good.
     pub good: bool,
-    /// When the fault happened: zero of the time axis.
+    /// Time of the fault: zero of the time axis.
     pub fault_ns: u64,
     /// The client's stall in ms: its longest wait for new bytes around the fault. `None` if there was none (in a good run) or if it never
     /// ended (in a bad run).
@@ -60,7 +60,7 @@ pub enum PartKind {
     Detection,
     /// From the declaration until the survivor can continue the connection.
     Takeover,
-    /// From then until bytes flow again.
+    /// From the end of the takeover until bytes flow again.
     RestartGap,
 }
 
@@ -88,14 +88,14 @@ impl TimelinePanel {
         (i128::from(at_ns) - i128::from(self.fault_ns)) as f64 / 1e9
     }
 
-    /// From the beginning of the first part to the end of the last part.
+    /// The span from the beginning of the first part to the end of the last part, in seconds since the fault.
     pub fn parts_span(&self) -> Option<Span> {
         let from = self.seconds(self.parts.first()?.from_ns);
         let to = self.seconds(self.parts.last()?.to_ns);
         Some(Span { from, to })
     }
 
-    /// The time from the first to the last thing to draw.
+    /// A span that contains all points of the curves and the end of the last part, in seconds since the fault.
     pub fn time_span(&self) -> Option<Span> {
         let times = self.curves.times().map(|at_ns| self.seconds(at_ns));
         Span::around(times.chain(self.parts_span().map(|span| span.to)))

@@ -1,4 +1,4 @@
-//! The layout of pinned maps, by which a successor knows whether its programs fit them.
+//! A hash of the layout of pinned maps. By this hash, a later agent knows whether its programs fit the maps.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::error::{WireError, WireStep};
 /// Name of a symbolic link beside the pinned maps. Its target is the layout's hash in hexadecimal.
 const ABI_LINK: &str = "abi";
 
-/// Start of an FNV-1a hash (Fowler, Noll, Vo). The hash need not resist attackers.
+/// Initial value of an FNV-1a hash (Fowler, Noll, Vo). The hash need not resist attackers.
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 
 const fn hash_byte(sum: u64, byte: u8) -> u64 {
@@ -23,7 +23,7 @@ pub(crate) const fn hash(text: &[u8]) -> u64 {
     sum
 }
 
-/// Hash of C sources without their comments and white space: the hash of a layout. The sources have no comment signs in strings.
+/// Hash of C sources without their comments and white space: the hash of a layout. No string in the sources may contain a comment sign.
 pub(crate) const fn hash_code(sources: &[&[u8]]) -> u64 {
     let (mut sum, mut source) = (FNV_OFFSET, 0);
     while source < sources.len() {
@@ -55,7 +55,7 @@ const fn is_at(text: &[u8], at: usize, sign: [u8; 2]) -> bool {
     at + 1 < text.len() && text[at] == sign[0] && text[at + 1] == sign[1]
 }
 
-/// Records in `pin_dir` the layout of the pinned maps. The last step of pinning.
+/// Records the layout of the pinned maps in `pin_dir`. This is the last step of pinning.
 pub(crate) fn stamp(pin_dir: &Path, layout: u64) -> Result<(), WireError> {
     let link = pin_dir.join(ABI_LINK);
     std::os::unix::fs::symlink(format!("{layout:016x}"), &link).step(|| format!("making {}", link.display()))

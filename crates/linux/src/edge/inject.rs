@@ -12,11 +12,11 @@ use super::neighbour::link_address;
 use crate::network::packet::{Mac, announcements};
 use crate::network::{interfaces, packet_socket};
 
-/// How long a neighbour's address is used before the kernel is asked again. A failover sends thousands of packets to one neighbour.
+/// Time for which a neighbour's address is used before the kernel is asked again. A failover sends thousands of packets to one neighbour.
 const REMEMBERED: Duration = Duration::from_secs(1);
-/// Time between two questions while the kernel does not know the neighbour.
+/// Time between two questions to the kernel while it does not know the neighbour's address.
 const ASK_EVERY: Duration = Duration::from_millis(10);
-/// Room for packets that the interface has not sent yet, in bytes as the kernel counts them.
+/// Size of the send buffer, which holds packets that the interface has not sent yet, in bytes as the kernel counts them.
 const BUFFER: usize = 8 << 20;
 
 const ETHERTYPE_V4: [u8; 2] = [0x08, 0x00];
@@ -30,7 +30,7 @@ pub struct Injector {
     neighbours: Mutex<NeighbourMemory>,
 }
 
-/// What the kernel has said of the neighbours.
+/// The kernel's last answers about the neighbours' link-layer addresses.
 #[derive(Default)]
 struct NeighbourMemory {
     known: HashMap<IpAddr, RememberedNeighbour>,
@@ -39,13 +39,14 @@ struct NeighbourMemory {
 #[derive(Clone, Copy)]
 struct RememberedNeighbour {
     mac: Option<[u8; 6]>,
-    /// Whether the kernel knew it when it was asked last, and when that was.
+    /// Whether the kernel knew the address when it was last asked.
     is_fresh: bool,
+    /// When the kernel was last asked.
     asked: Instant,
 }
 
 impl NeighbourMemory {
-    /// The link-layer address of a neighbour. `ask` asks the kernel, unless it was asked a short time ago.
+    /// The link-layer address of a neighbour. `ask` asks the kernel. It is not called if the kernel was asked a short time ago.
     fn address(
         &mut self,
         next_hop: IpAddr,
@@ -98,8 +99,8 @@ impl Injector {
         })
     }
 
-    /// Sends an IP packet to the neighbour `next_hop`. Does not wait for the neighbour's link-layer address: if the kernel does not know it,
-    /// the kernel asks for it, and a later packet finds it.
+    /// Sends an IP packet to the neighbour `next_hop`. Does not wait for the neighbour's link-layer address: if the address is not known,
+    /// the kernel asks for it, and only a later packet can be sent.
     ///
     /// # Errors
     /// `HostUnreachable` if the address is not known, or the kernel's error.
@@ -115,8 +116,8 @@ impl Injector {
         self.send_frame(&[next_hop, self.mac].concat(), &[&kind, packet])
     }
 
-    /// Tells the neighbours the link-layer address of `own`, an address of this port. A neighbour whose cable was pulled has forgotten it, and
-    /// may wait for a second until it asks again.
+    /// Tells the neighbours the link-layer address of `own`, an IP address of this port. A neighbour whose cable was pulled has forgotten
+    /// the link-layer address, and may not ask for it again for a second.
     ///
     /// # Errors
     /// The kernel's error.
@@ -142,9 +143,9 @@ impl Injector {
         self.mac
     }
 
-    /// The link-layer address of `next_hop`, if the kernel knows it, or has known it before: the kernel forgets its neighbours when a cable is
-    /// pulled, and the first packets after its return need an address. Does not wait. Asks the kernel at most once per 10 ms: a failover may send
-    /// thousands of packets to a neighbour that is not there.
+    /// The link-layer address of `next_hop` that the kernel knows, or else the last one that it knew. The kernel forgets its neighbours
+    /// when a cable is pulled, but the first packets after the cable is plugged in again need an address. Does not wait. Asks the kernel at
+    /// most once per 10 ms, because a failover may send thousands of packets to a neighbour that does not answer.
     ///
     /// # Errors
     /// The kernel's error.

@@ -17,7 +17,7 @@ use crate::bpf::object::{
 };
 use crate::clock;
 
-/// Hash of the layout of the maps. Programs and agents with another hash do not fit.
+/// Hash of the layout of the maps. Pinned maps with another hash cannot be adopted.
 const ABI: u64 = layout::hash_code(&[
     include_bytes!("../../../../bpf/edge_abi.h"),
     include_bytes!("../../../../bpf/edge_maps.h"),
@@ -26,8 +26,8 @@ const ABI: u64 = layout::hash_code(&[
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/edge.bpf.o")));
 
 impl EdgeWire {
-    /// Loads the programs and pins their maps for the edge named `name`. All strings are up, and all slots have the first string. Nothing is
-    /// attached yet.
+    /// Loads the programs and pins their maps for the edge named `name`. All strings are up, and all slots have the first string. Nothing
+    /// is attached yet.
     ///
     /// # Errors
     /// Names the step that failed. [`WireError::Leftover`] if an earlier agent's pins are there.
@@ -46,13 +46,14 @@ impl EdgeWire {
         Ok(Self::new(object, pin_dir, words, plan, options))
     }
 
-    /// Goes on with what an earlier agent of the edge named `name` left. Returns `None` if there is nothing. The flows, the strings' modes,
-    /// generations, caps, what was kept of them, the slots and the subnets stay. Caching is off: nobody has the packets that the earlier agent held.
-    /// The earlier agent's program runs until [`EdgeWire::attach`] replaces it. The caller must know that the earlier agent is dead.
+    /// Adopts the maps that an earlier agent of the edge named `name` pinned. Returns `None` if there are none. These stay: the flows, the
+    /// slots, the subnets, and each string's mode, generation, cap and kept values ([`EdgeWire::keep`]). Caching is off, because the
+    /// packets in the earlier agent's cache are lost. The earlier agent's program runs until [`EdgeWire::attach`] replaces it. The caller
+    /// must know that the earlier agent is dead.
     ///
     /// # Errors
-    /// [`WireError::Unfit`] if the maps are of another version, of another network namespace, or for other `options` or another number of
-    /// strings. Then they are left as they are. Any other error names the step that failed.
+    /// [`WireError::Unfit`] if the maps are of another version, of another network namespace, or for other `options` or another number
+    /// of strings. The maps then stay as they are. Any other error names the step that failed.
     pub fn adopt(
         name: &str,
         plan: &EdgeWirePlan,
@@ -109,7 +110,7 @@ impl EdgeWire {
     }
 }
 
-/// The programs, with maps of the sizes that are asked for, not loaded yet.
+/// The programs, not loaded yet, with maps of the sizes in `options`.
 fn open_sized(options: &EdgeWireOptions) -> Result<OpenObject, WireError> {
     let mut open = open(&OBJECT.0)?;
     for mut map in open.maps_mut() {

@@ -1,4 +1,4 @@
-//! The side of the destinations that have no flow yet.
+//! Sets the subnets by which the side of a destination is found. They are used for packets that have no flow yet.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,8 +11,8 @@ use super::plan::Side;
 use crate::bpf::error::{WireError, WireStep};
 
 impl EdgeWire {
-    /// Makes these the subnets whose side is known. The longest prefix that contains an address decides. A subnet that was known and stays
-    /// known has an entry all the time.
+    /// Replaces the subnets whose side is known by `subnets`. The longest prefix that contains an address decides. During the update, a
+    /// subnet of both the old and the new set always has an entry.
     ///
     /// # Errors
     /// The kernel's error at a map update. A prefix that is longer than its address is `InvalidInput`.

@@ -1,4 +1,4 @@
-//! Tests of the keeper with real sockets on loopback. The keeper has its own thread. Each test says what the application does.
+//! Tests of the keeper with real sockets on loopback. The keeper has its own thread. Each test provides the application's behaviour.
 
 mod closing;
 mod control;

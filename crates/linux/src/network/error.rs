@@ -31,7 +31,7 @@ impl NetworkError {
     }
 }
 
-/// All failures of an undo. A failed step does not keep the other steps from being undone.
+/// All failures of an undo. If undoing one step fails, the other steps are still undone.
 #[derive(Debug)]
 pub struct UndoError(pub Vec<NetworkError>);
 

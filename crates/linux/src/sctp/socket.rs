@@ -11,14 +11,16 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 /// IP protocol number of SCTP.
 const IPPROTO_SCTP: libc::c_int = 132;
-/// Buffer for one arriving datagram, or for the joined datagrams of one call.
+/// Size of a receive buffer in bytes: room for one datagram, or for all datagrams that the kernel joins for one call (`UDP_GRO`).
 pub(super) const DATAGRAM_MAX: usize = 1 << 16;
-/// Most datagrams that leave with one call (UDP_MAX_SEGMENTS is 64 before Linux 6.9), and their bytes.
+/// Maximum number of datagrams in one send call. Before Linux 6.9, the kernel's limit (UDP_MAX_SEGMENTS) is 64.
 pub(super) const SEGMENTS_MAX: usize = 64;
+/// Maximum number of bytes in one send call. With all headers, they must stay below the kernel's limit of 64 KiB.
 pub(super) const BATCH_MAX: usize = 65_000;
-/// Size of the kernel's buffers: more than the windows of an association, as the kernel counts memory.
+/// Size of the kernel's receive buffer and of its send buffer, in bytes. Much larger than an association's windows, because the kernel also
+/// counts its own memory for each packet.
 const BUFFER: libc::c_int = 16 << 20;
-/// How long a full send buffer is waited for, before packets are dropped.
+/// Time to wait until a full send buffer has room. Packets that still find no room are dropped.
 const PATIENCE: Duration = Duration::from_millis(2);
 
 /// A socket that is bound to one local address.
@@ -26,9 +28,9 @@ const PATIENCE: Duration = Duration::from_millis(2);
 pub(super) struct SctpSocket {
     socket: Socket,
     address: IpAddr,
-    /// Raw IP instead of UDP.
+    /// True for a raw IP socket, false for a UDP socket.
     is_raw: bool,
-    /// The kernel cuts batches (`UDP_SEGMENT`).
+    /// The kernel can cut a batch into datagrams (`UDP_SEGMENT`), so one call can send several. True for UDP sockets.
     cuts: bool,
 }
 
@@ -36,15 +38,16 @@ pub(super) struct SctpSocket {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ArrivedBatch {
     pub from: SocketAddr,
-    /// Begin of the first packet, and end of the last one.
+    /// Offset in the buffer at which the first packet begins.
     pub begin: usize,
+    /// Offset in the buffer at which the last packet ends.
     pub end: usize,
-    /// Length of each packet but the last one, which may be shorter.
+    /// Length in bytes of each packet except the last one, which may be shorter.
     pub segment: usize,
 }
 
 impl SctpSocket {
-    /// Binds `address`. Port 0: raw IP.
+    /// Opens a socket and binds it to `address` and `udp_port`. Port 0 means a raw IP socket.
     pub fn open(address: IpAddr, udp_port: u16) -> io::Result<Self> {
         let is_raw = udp_port == 0;
         let domain = if address.is_ipv4() {
@@ -71,7 +74,7 @@ impl SctpSocket {
         if !is_raw {
             this.set(libc::SOL_UDP, libc::UDP_GRO, 1)?;
         }
-        // Without CAP_NET_ADMIN the system's limit applies.
+        // SO_…BUFFORCE needs CAP_NET_ADMIN. Without it, the system's limits apply (`net.core.rmem_max` and `wmem_max`).
         for (forced, ordinary) in [
             (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
             (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
@@ -83,18 +86,19 @@ impl SctpSocket {
         Ok(this)
     }
 
-    /// Whether batches are cut by the kernel.
+    /// Whether the kernel can cut a batch into datagrams, so that one call can send several.
     pub const fn cuts(&self) -> bool {
         self.cuts
     }
 
-    /// Whether packets may be fragmented.
+    /// Sets whether packets that are sent from now on may be fragmented. If not, the kernel refuses to send a packet that is too long for
+    /// the interface.
     fn set_fragmenting(&self, may_fragment: bool) -> io::Result<()> {
         let (level, name) = match self.address {
             IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
             IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
         };
-        // The numbers are the same for both families.
+        // The IPV6_PMTUDISC_… constants have the same values.
         let value = if may_fragment {
             libc::IP_PMTUDISC_DONT
         } else {
@@ -121,7 +125,7 @@ impl SctpSocket {
         }
     }
 
-    /// Sends a packet that may be fragmented.
+    /// Sends one packet, which may be fragmented on its way.
     pub fn send_fragmented(&self, to: SocketAddr, packet: &[u8]) -> io::Result<()> {
         self.set_fragmenting(true)?;
         let sent = self.send(to, packet, packet.len());
@@ -129,13 +133,13 @@ impl SctpSocket {
         sent
     }
 
-    /// Sends packets of `segment` bytes, the last of which may be shorter.
+    /// Sends the packets in `batch`. Each has `segment` bytes, except the last one, which may be shorter.
     pub fn send(&self, to: SocketAddr, batch: &[u8], segment: usize) -> io::Result<()> {
         match self.send_once(to, batch, segment) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let mut fds = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
                 let patience = u16::try_from(PATIENCE.as_millis()).unwrap_or(1);
-                let _ = poll(&mut fds, patience); // the next call tells the result
+                let _ = poll(&mut fds, patience); // the next call shows whether there is room now
                 self.send_once(to, batch, segment)
             }
             done => done,
@@ -144,7 +148,7 @@ impl SctpSocket {
 
     fn send_once(&self, to: SocketAddr, batch: &[u8], segment: usize) -> io::Result<()> {
         let to = SockAddr::from(match (self.is_raw, to) {
-            // A raw socket takes no port.
+            // The address for a raw socket must have port 0.
             (true, to) => SocketAddr::new(to.ip(), 0),
             (false, to) => to,
         });
@@ -161,7 +165,7 @@ impl SctpSocket {
         message.msg_iovlen = 1;
         if batch.len() > segment {
             message.msg_control = control.0.as_mut_ptr().cast();
-            // SAFETY: CMSG_SPACE only computes. The buffer is larger: `ControlBuffer`.
+            // SAFETY: CMSG_SPACE computes a number and accesses no memory. `ControlBuffer` has more bytes than this number.
             message.msg_controllen = unsafe { libc::CMSG_SPACE(2) } as usize;
             // SAFETY: the header and its two bytes of data lie in the control buffer, which is aligned for a header.
             unsafe {
@@ -183,7 +187,8 @@ impl SctpSocket {
         }
     }
 
-    /// The next packets. `None` if none have arrived. Of a call that fails, nothing is lost but an error that the kernel had to tell.
+    /// Receives the next packets of one sender. Returns `None` if none have arrived. A call that fails loses no packet: it only reports an
+    /// error of the kernel, for example one that an ICMP message told it. So the caller may call again.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<ArrivedBatch>> {
         let mut part = libc::iovec {
             iov_base: buffer.as_mut_ptr().cast(),
@@ -221,7 +226,7 @@ impl SctpSocket {
                 SocketAddr::new(address, u16::from_be(name.sin6_port))
             }
         };
-        // A raw IPv4 socket shows the IP header.
+        // A raw IPv4 socket puts the IP header before the packet.
         let begin = match (self.is_raw, self.address, buffer.first()) {
             (true, IpAddr::V4(_), Some(first)) => (usize::from(first & 15) * 4).min(got),
             _ => 0,
@@ -246,9 +251,9 @@ impl AsFd for SctpSocket {
 #[repr(align(8))]
 struct ControlBuffer([u8; 64]);
 
-/// The length of the datagrams that were joined (`UDP_GRO`).
+/// Length in bytes of each datagram that the kernel has joined (`UDP_GRO`). `None` if it has joined none.
 fn joined(message: &libc::msghdr) -> Option<usize> {
-    // SAFETY: the kernel has filled the control buffer of this message. The macro walks inside of its length.
+    // SAFETY: the kernel has filled the control buffer of this message. The macros stay within its length.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(found) = header.as_ref() {

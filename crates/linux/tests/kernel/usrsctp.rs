@@ -1,4 +1,5 @@
-//! Against another stack: usrsctp (FreeBSD's, in user space) as client and as server. Its program is `support/usrsctp_peer.c`.
+//! Tests our SCTP against another implementation: usrsctp, FreeBSD's stack in user space, as client and as server. The program that uses it
+//! is `support/usrsctp_peer.c`.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +19,7 @@ enum Trouble {
     Cut,
 }
 
-/// usrsctp's program. `None` if this machine cannot compile it.
+/// Compiles the program that uses usrsctp. `None` if this machine cannot compile it.
 fn program() -> Option<tempfile::TempPath> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernel/support/usrsctp_peer.c");
     let path = tempfile::NamedTempFile::new().expect("a file").into_temp_path();
@@ -37,7 +38,7 @@ fn program() -> Option<tempfile::TempPath> {
 }
 
 fn start(host: &LanHost, program: &std::path::Path, listens: bool, is_source: bool, family: Family) -> Child {
-    // usrsctp binds its own addresses as a server, and calls the other end's as a client.
+    // As a server, usrsctp binds the addresses of its own host. As a client, it calls the addresses of the other host.
     let last = if listens { 2 } else { 1 };
     let words = [
         if listens { "listen" } else { "connect" }.to_owned(),
@@ -63,7 +64,7 @@ fn start(host: &LanHost, program: &std::path::Path, listens: bool, is_source: bo
     })
 }
 
-/// One transfer. Ours is at `near`, usrsctp at `far`.
+/// One transfer. Our endpoint is at `near`, usrsctp's endpoint at `far`.
 fn cell(program: &std::path::Path, listens: bool, is_source: bool, family: Family, trouble: Trouble) {
     let name = format!("usrsctp listens {listens} sends {is_source} {family:?} {trouble:?}");
     let Some(net) = TwoCables::new("usrsctp") else {
@@ -86,10 +87,11 @@ fn cell(program: &std::path::Path, listens: bool, is_source: bool, family: Famil
         ours.to_send = BYTES;
     }
     let mut is_cut = trouble != Trouble::Cut;
-    // The losses end before the transfer. If usrsctp's last packet were lost, usrsctp would be gone, and ours would get no answer.
+    // The losses end before the transfer does. If usrsctp's last packet were lost, usrsctp would have ended, and our endpoint would get no
+    // answer.
     let mut is_losing = trouble == Trouble::Loss;
     run(&name, &mut [&mut ours], |ends| {
-        // Messages that wait count with their headers.
+        // `unacknowledged` also counts headers, so it may be larger than the bytes that were handed over.
         let waiting = ends[0].association().map_or(0, |end| end.unacknowledged() as u64);
         let moved = (ends[0].received + ends[0].handed).saturating_sub(waiting);
         if !is_cut && moved > BYTES / 4 {
@@ -100,7 +102,7 @@ fn cell(program: &std::path::Path, listens: bool, is_source: bool, family: Famil
             net.lose_nothing();
             is_losing = false;
         }
-        // usrsctp's sink leaves when it has everything.
+        // The receiver ends the association when it has all bytes.
         ends[0].end().is_some()
     });
     line.clear();

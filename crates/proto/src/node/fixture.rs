@@ -1,4 +1,4 @@
-//! Fixtures of this module's tests.
+//! Fixtures for tests that need a node: its configuration, its peer's heartbeats, and times.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,13 +16,14 @@ use crate::table::TableConfig;
 /// Time between two heartbeats. A node counts as silent when four in a row are missing.
 pub(crate) const BEAT: Duration = Duration::from_millis(20);
 
-/// Milliseconds since the clock began.
+/// The time `millis` milliseconds after the clock's origin.
 pub(crate) fn at(millis: u64) -> Instant {
     Instant::from_nanos(millis * 1_000_000)
 }
 
 impl InheritedService {
-    /// State left by an earlier agent: `gate` in `epoch`, and an unlimited right to speak.
+    /// The state of a service that an earlier agent has left. The service's gate is `gate`, its epoch is `epoch`, and its right to speak
+    /// has no end.
     pub(crate) fn sample(gate: Gate, epoch: u64) -> Self {
         Self {
             gate,
@@ -37,8 +38,8 @@ impl InheritedService {
     }
 }
 
-/// The configuration of a node with one service, policy `http`, fail-stop and a lease of 300 ms. The configured primary
-/// is named alpha, the other node beta.
+/// The configuration of a node with one service, policy `http`, fail-stop and a lease of 300 ms. With `is_primary`, the node is the
+/// configured primary and is called alpha. Otherwise it is called beta.
 pub(crate) fn config(is_primary: bool) -> NodeConfig {
     let table = TableConfig {
         connection_bytes_max: 1000,
@@ -66,8 +67,8 @@ pub(crate) fn config(is_primary: bool) -> NodeConfig {
     }
 }
 
-/// The part of a peer's heartbeat about the service at `vip`. The peer has `role` in `epoch`, its application is alive,
-/// and the peer wants no change.
+/// The part of the peer's heartbeat about the service at `vip`. The peer has `role` in `epoch`, and its application is alive. The peer
+/// neither leaves nor hands over.
 pub(crate) fn beat(vip: SocketAddr, (role, epoch): (Role, u64), configured_primary: bool) -> ServiceBeat {
     ServiceBeat {
         vip,

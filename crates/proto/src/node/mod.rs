@@ -1,12 +1,13 @@
-//! One node: its view of the peer, the time, its services ([`crate::service`]), and what it wants done.
+//! One node of a pair: its view of the peer, its services ([`crate::service`]), and the actions that its caller must carry out.
 //!
-//! Methods are of three kinds. *Getters* take `&self`. `handle` and `handle_*` take what happened: packets of the wire's log, heartbeats,
-//! time, and the outcome of actions. [`Node::poll_action`] gives the next action, in order; drain it to `None` after every
-//! `handle`. [`Node::poll_timeout`] says when `handle_timeout` is due at the latest; earlier calls do no harm. If a takeover has
-//! more to do, `handle_timeout` is due at once, but the caller should handle all other input first.
+//! Methods are of three kinds. *Getters* take `&self`. `handle` and `handle_*` take an event: a packet of the wire's log, a heartbeat, the
+//! passing of time, or the outcome of an action. `poll_*` return the work that results. [`Node::poll_action`] returns the next action, in
+//! order; call it until it returns `None` after every `handle`. [`Node::poll_timeout`] returns the latest time for the next call of
+//! `handle_timeout`; earlier calls do no harm. If a takeover has more connections to plan, `handle_timeout` is due at once, but the caller
+//! should handle all other input first.
 //!
 //! A heartbeat is made only when no service has an action left; steps of a takeover may still wait. So this node has carried out everything
-//! that the heartbeat says of it.
+//! that the heartbeat reports of it.
 
 #[cfg(test)]
 pub(crate) mod fixture;
@@ -36,12 +37,12 @@ pub struct NodeConfig {
     pub name: String,
     /// Random number, drawn at each start of the agent. It tells this agent from earlier ones.
     pub incarnation: u64,
-    /// Whether to serve without a peer, if none is there at the start.
+    /// Whether this node may serve alone if it does not hear a peer after the start.
     pub without_peer: bool,
-    /// When the peer counts as dead, and the interval of this node's own heartbeats.
+    /// The silence after which the peer counts as dead, and the interval of this node's own heartbeats.
     pub detector: DetectorConfig,
-    /// Lease: how long the backup may take over without having asked the arbiter. The primary counts this time from when it last heard the
-    /// backup, and adds 1/16 for clock drift. Only after that may the primary claim the VIP.
+    /// Lease: time for which the backup may take over without having asked the arbiter. The primary counts the lease from the time
+    /// when it last heard the backup, and adds 1/16 for clock drift. The primary may claim the VIP only after this time.
     pub lease: Duration,
     /// The arbiter that a node asks for the right to speak alone ([`ServiceAction::Confirm`](crate::action::ServiceAction::Confirm)).
     pub arbiter: Arbiter,
@@ -62,7 +63,7 @@ pub struct Node {
     beat_sequence: u64,
     /// Send time of a heartbeat that is to be sent as soon as no action is left. `None` if no heartbeat is wanted.
     beat: Option<Instant>,
-    /// Identifies the peer's last heartbeat. The next heartbeat to the peer carries it.
+    /// Identifies the peer's last heartbeat. This node's next heartbeat carries this echo.
     echo: Option<Echo>,
     /// The sequence number of the peer's last heartbeat.
     heard: u64,
@@ -72,13 +73,13 @@ pub struct Node {
     turn: NodeTurn,
 }
 
-/// The time from one [`handle_timeout`](Node::handle_timeout) to the next.
+/// A turn: the time from one [`handle_timeout`](Node::handle_timeout) to the next.
 #[derive(Debug)]
 struct NodeTurn {
     began: Instant,
-    /// How long the turn has lasted.
+    /// Duration of the turn so far.
     lasted: Duration,
-    /// Whether the turn has reached its longest time while connections are left to plan.
+    /// Whether the turn has reached its longest time while a takeover has connections left to plan.
     is_over: bool,
     /// Whether the last polled action is a step of a takeover.
     is_step: bool,
@@ -87,7 +88,7 @@ struct NodeTurn {
 }
 
 impl NodeTurn {
-    /// A turn that begins.
+    /// A turn that begins at `now`.
     const fn new(now: Instant) -> Self {
         Self {
             began: now,
@@ -98,7 +99,7 @@ impl NodeTurn {
         }
     }
 
-    /// The next turn begins.
+    /// Begins the next turn.
     fn renew(&mut self, now: Instant) {
         (self.began, self.lasted, self.is_over) = (now, Duration::ZERO, false);
     }
@@ -110,7 +111,7 @@ impl NodeTurn {
 }
 
 impl Node {
-    /// Breaks a rule on purpose from now on. The simulator uses this method to show that its judge notices such a defect.
+    /// Makes this node break `rule` from now on. The simulator uses this method to show that its judge notices such a defect.
     #[doc(hidden)]
     pub fn break_rule(&mut self, rule: BrokenRule) {
         self.services
@@ -118,7 +119,7 @@ impl Node {
             .for_each(|service| service.break_rule(rule));
     }
 
-    /// A node that has not yet heard of its peer.
+    /// A node that has not yet heard its peer.
     pub fn new(config: NodeConfig, now: Instant) -> Self {
         let service = |service: &ServiceConfig| {
             let standing = StandingConfig {
@@ -169,7 +170,7 @@ impl Node {
         (&mut self.services[usize::from(index)], &self.detector)
     }
 
-    /// Something happened to a service.
+    /// Handles an event of a service.
     pub fn handle(&mut self, now: Instant, index: ServiceIndex, input: ServiceInput) {
         if matches!(input, ServiceInput::Drained) {
             self.turn.pass(now);
@@ -178,8 +179,9 @@ impl Node {
         service.handle(peer, now, input);
     }
 
-    /// A packet that the wire logged at `now`, from its IP header on. `source` is its place if it lies on a shelf. In that case call
-    /// [`keep`](Self::keep) before any other method, except for further packets of that shelf.
+    /// Handles a packet that the wire logged at `now`. `packet` begins at the IP header. `source` is the packet's place on a [`Shelf`]
+    /// (memory of the caller), if the packet stays there after this call. In that case call [`keep`](Self::keep) before any other method,
+    /// except for further packets on the same shelf.
     pub fn handle_packet(
         &mut self,
         now: Instant,
@@ -198,16 +200,16 @@ impl Node {
         service.on_packet(now, direction, packet, checksum, source);
     }
 
-    /// The shelf that packets came from will be cleared. Copies what is still needed from it.
+    /// Copies the bytes that the logs still need from `shelf`. After this call, the caller may use the memory of the shelf again.
     pub fn keep(&mut self, shelf: &dyn Shelf) {
         for service in &mut self.services {
             service.keep(shelf);
         }
     }
 
-    /// Takes a live connection out of the table, with its logs, for the relay. Its socket was made from `endpoint`. `None` if the
-    /// connection ended meanwhile, or if the application cannot go on with that socket. The node then refuses the connection, and the
-    /// caller must close the socket.
+    /// Removes a restored connection from the table and returns it, with its logs, for the relay. `endpoint` is the state with which the
+    /// connection's socket was made. `None` if the connection ended meanwhile, or if the application cannot continue with that socket. The
+    /// node then refuses the connection, and the caller must close the socket.
     pub fn hand_over(
         &mut self,
         now: Instant,
@@ -218,8 +220,8 @@ impl Node {
         self.part(index).0.hand_over(now, connection, endpoint)
     }
 
-    /// A connection's replica sent `bytes`, or closed its stream (`None`). Returns how many bytes the replica's output is ahead of the
-    /// primary's. The caller must not read from a replica that is far ahead.
+    /// Handles `bytes` that a connection's replica sent, or the end of the replica's stream (`None`). Returns the number of bytes by which
+    /// the replica's output is ahead of the primary's. The caller must not read from a replica that is far ahead.
     pub fn handle_replica_output(
         &mut self,
         index: ServiceIndex,
@@ -242,10 +244,11 @@ impl Node {
         is_back
     }
 
-    /// The operator wants the nodes to swap roles for a service: this node is its primary and is to become the backup, or the reverse.
+    /// Handles an order of the operator: the nodes are to swap their roles for a service. This node is the service's primary and is to
+    /// become the backup, or the reverse.
     ///
     /// # Errors
-    /// Why the roles cannot be swapped.
+    /// The reason why the roles cannot be swapped.
     pub fn handle_handover(&mut self, now: Instant, index: ServiceIndex) -> Result<(), OrderRefusal> {
         let (service, peer) = self.part(index);
         if let Some(why) = service.cannot_hand_over(peer, now) {
@@ -255,33 +258,34 @@ impl Node {
         Ok(())
     }
 
-    /// The operator wants this node to stop, so the peer is to go on without it. See [`is_free`](Self::is_free).
+    /// Handles an order of the operator: this node is to stop, so it leaves its services to the peer. [`is_free`](Self::is_free) tells when
+    /// the node can stop.
     pub fn handle_stop(&mut self, now: Instant) {
         for index in self.indices() {
             self.handle(now, index, ServiceInput::Leave(true));
         }
     }
 
-    /// This node's clock stood still until `now`, so leases may have ended.
+    /// Handles a pause: this node's clock stood still until `now`, so leases may have ended.
     pub fn handle_pause(&mut self, now: Instant) {
         for service in &mut self.services {
             service.on_pause(now);
         }
     }
 
-    /// The peer's kernel answered a probe.
+    /// Handles an answer of the peer's kernel to a probe.
     pub fn handle_answer(&mut self, now: Instant) {
         self.detector.on_traffic(now);
     }
 
-    /// A heartbeat of the peer has arrived. After a heartbeat of one of the peer's agents, the caller drops those of earlier agents
-    /// ([`crate::anti_replay`]): such an agent may have promised what the later one does not keep.
+    /// Handles a heartbeat of the peer. Once a heartbeat of a new agent of the peer has arrived, the caller must drop heartbeats of the
+    /// peer's earlier agents ([`crate::anti_replay`]), because the new agent may not keep the promises of an earlier one.
     pub fn handle_heartbeat(&mut self, now: Instant, heartbeat: Heartbeat) {
         self.look_at_absence(now);
         let incarnation = heartbeat.incarnation;
         let is_known = self.echo.is_some_and(|last| last.incarnation == incarnation);
         if is_known && heartbeat.sequence < self.heard {
-            return; // overtaken on its way
+            return; // a later heartbeat overtook this one
         }
         self.detector.on_heartbeat(now);
         for service in &mut self.services {
@@ -291,7 +295,7 @@ impl Node {
         let sent = heartbeat.sent;
         self.echo = Some(Echo { incarnation, sent });
         if !is_known {
-            self.beat = Some(now); // a new peer should not have to wait for the next one
+            self.beat = Some(now); // a new agent should not wait for the next regular heartbeat
         }
         let echo = heartbeat
             .echo
@@ -306,7 +310,7 @@ impl Node {
         }
     }
 
-    /// Time has passed: sends heartbeats, notices missing ones, and does all else that is due.
+    /// Handles the passing of time: makes heartbeats, notices that the peer's are missing, and does everything else that is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.turn.renew(now);
         self.look_at_absence(now);
@@ -334,7 +338,7 @@ impl Node {
         }
     }
 
-    /// When this agent last ran. Once the node's actions are carried out, the node has dealt with all that happened before this time.
+    /// Time at which this agent last ran. Once the node's actions are carried out, the node has dealt with all events before this time.
     pub const fn ran(&self) -> Instant {
         self.ran
     }
@@ -351,7 +355,8 @@ impl Node {
         now.since(self.ran) >= self.config.detector.agent_timeout
     }
 
-    /// Called when the agent runs. If the agent was away for the agent timeout or longer since it last ran, the services may begin a doubt.
+    /// Called when the agent runs. If the agent did not run for the agent timeout or longer, each service may come into doubt: it no longer
+    /// trusts what it knows, because the peer may have gone on alone.
     fn look_at_absence(&mut self, now: Instant) {
         if self.is_absent(now) {
             self.services.iter_mut().for_each(|service| service.doubt(now));
@@ -394,7 +399,7 @@ impl Node {
         self.detector.is_late(now) || self.services.iter().any(|service| service.wants_link(now))
     }
 
-    /// Why a service is simplex. `None` if both nodes do their part.
+    /// The reason why a service is simplex. `None` if it is duplex: both nodes do their part.
     pub fn simplex(&self, now: Instant, index: ServiceIndex) -> Option<Simplex> {
         self.service(index).simplex(&self.detector, now)
     }
@@ -404,24 +409,25 @@ impl Node {
         self.simplex(now, index).is_none()
     }
 
-    /// Why no node would serve if this node gave up its part in a service. `None` if the peer would serve, or if this node does not serve
-    /// now.
+    /// The reason why no node would serve if this node gave up its part in a service. `None` if the peer would serve, or if this node does
+    /// not serve now.
     pub fn would_be_lost(&self, now: Instant, index: ServiceIndex) -> Option<OrderRefusal> {
         self.service(index).would_be_lost(&self.detector, now)
     }
 
-    /// When this node, as a service's primary, may claim the VIP if the wire stays silent. The wire must be overdue by then, and its lease
-    /// must have run out. `None` if this node may not claim the VIP, or has begun to claim it already.
+    /// Time at which this node, as a service's primary, may claim the VIP if the wire stays silent. By then, the wire is overdue and its
+    /// lease has ended. `None` if this node may not claim the VIP, or has begun to claim it already.
     pub fn may_claim_at(&self, index: ServiceIndex) -> Option<Instant> {
         self.service(index).may_claim_at(&self.detector)
     }
 
-    /// Whether a change of role, a takeover or an adoption of orphans is under way. An agent that ends now would leave it half done.
+    /// Whether a change of role, a takeover or an adoption of orphans is under way. If the agent ended now, this work would be left half
+    /// done.
     pub fn is_deciding(&self) -> bool {
         self.services.iter().any(Service::is_deciding)
     }
 
-    /// Whether this node can stop now. If not, stopping would lose connections that waiting may still save.
+    /// Whether this node can stop now. If not, a stop would lose connections that a short wait may save.
     pub fn is_free(&self, now: Instant) -> bool {
         let is_alive = self.detector.is_alive(now);
         self.services.iter().all(|service| service.is_free(is_alive))

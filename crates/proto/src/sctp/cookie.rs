@@ -1,14 +1,19 @@
-//! The state cookie: all that the receiver of an INIT knows of the association, signed, so that it keeps nothing until the cookie comes
-//! back (RFC 9260 §5.1.3, §5.1.5).
+//! The state cookie: everything that the receiver of an INIT knows of the association, signed. The receiver sends the cookie in its INIT
+//! ACK, and keeps no state until the peer sends the cookie back (RFC 9260 §5.1.3, §5.1.5).
 //!
 //! ```text
-//!   ┌────────────┬─────────┬─────────┬──────┬───────────────┬───────────┬───────┬──────────────────────────┐
-//!   │ HMAC, 32 B │ epoch 8 │ made 8  │ life 4│ tag 4, TSN 4  │ ties 4, 4 │ ports │ the peer's INIT: an INIT │
-//!   └────────────┴─────────┴─────────┴──────┴───────────────┴───────────┴───────┴──────────────────────────┘
+//!   ┌─────────┬─────────┬────────┬────────┬──────────────┬───────────┬────────────┬───────────┬────────────────────────────────┐
+//!   │ HMAC 32 │ epoch 8 │ made 8 │ life 4 │ tag 4, TSN 4 │ ties 4, 4 │ ports 2, 2 │ source 16 │ the peer's INIT, without its   │
+//!   │         │         │        │        │              │           │            │           │ first 4 bytes (chunk header)   │
+//!   └─────────┴─────────┴────────┴────────┴──────────────┴───────────┴────────────┴───────────┴────────────────────────────────┘
 //! ```
 //!
-//! The key changes with the epoch, the number of cookie lives since the clock's origin. A cookie is valid for one life (longer by what the
-//! peer asked for, at most another life), so cookies of the last three epochs can be valid.
+//! The numbers are sizes in bytes. The fields from `made` to `ports` are those of [`CookieContent`]. `source` is the address from which the
+//! INIT came. An IPv4 address is written as an IPv4-mapped IPv6 address.
+//!
+//! The key of the HMAC changes with the epoch, the number of cookie lives since the clock's origin. A cookie is valid for one life. The
+//! peer may ask for a longer time, of which it gets at most one more life. So cookies of the present epoch and of the two before it can be
+//! valid.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -29,7 +34,7 @@ pub(super) struct CookieContent {
     /// The tag and the first TSN that this end offered.
     pub local_tag: u32,
     pub local_tsn: Tsn,
-    /// The tags of an association that existed when the INIT came: this end's and the peer's. 0 if there was none.
+    /// The tags of the association that existed when the INIT came: this end's and the peer's. Both are 0 if there was none.
     pub tie_tags: (u32, u32),
     pub local_port: u16,
     pub peer_port: u16,
@@ -39,17 +44,17 @@ pub(super) struct CookieContent {
 /// Verdict on a cookie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CookieVerdict {
-    /// This endpoint made it, and it is still alive.
+    /// This endpoint made the cookie, and the cookie's life has not ended.
     Valid(CookieContent),
-    /// It came too late, by this time.
+    /// This endpoint made the cookie, but the cookie came back after the end of its life, by this time.
     Stale(CookieContent, Duration),
-    /// This endpoint did not make it, or forgot the key.
+    /// This endpoint did not make the cookie, or has forgotten its key.
     Forged,
 }
 
 const TAG: usize = 32;
 
-/// The time by which a peer may have its cookie live longer: one more life.
+/// Time that is added to a cookie's life for a peer that asks for `preservative` milliseconds more. At most one more life.
 fn extension(preservative: u32, life: Duration) -> Duration {
     Duration::from_millis(preservative.into()).min(life)
 }
@@ -60,7 +65,8 @@ impl CookieContent {
         life + extension(preservative, life)
     }
 
-    /// The source of the INIT, where the INIT ACK went. A cookie that comes back proves that the peer has this address (RFC 9260 §5.4).
+    /// The source address of the INIT, to which the INIT ACK went. A cookie that comes back proves that the peer has this address (RFC 9260
+    /// §5.4).
     pub fn source(&self) -> Option<IpAddr> {
         self.peer.addresses.first().copied()
     }
@@ -138,10 +144,10 @@ impl CookieContent {
     }
 }
 
-/// Number of epochs after which a cookie's key is forgotten. A stale cookie is recognised as such until then.
+/// Number of epochs after which a cookie's key is forgotten. Until then, a cookie that comes back too late is stale, and not forged.
 const STALE_EPOCHS: u64 = 4;
 
-/// The number of lives since the clock's origin.
+/// Number of lives from the clock's origin to `at`.
 fn epoch(at: Instant, life: Duration) -> u64 {
     let life = u64::try_from(life.as_nanos()).unwrap_or(u64::MAX).max(1);
     at.as_nanos() / life

@@ -6,26 +6,27 @@ use crate::Offset;
 
 /// Size of a chunk, in bytes.
 pub(super) const CHUNK: usize = 32 * 1024;
-/// Chunks kept for reuse while a log is in use.
+/// Maximum number of chunks that a log keeps for reuse while it is in use.
 const SPARE_MAX: usize = 32;
-/// Largest size, in bytes, of a chunk that an empty log keeps for reuse: small messages come again and again.
+/// Largest size, in bytes, of a chunk that an empty log keeps for reuse. A log that often holds small messages then seldom allocates
+/// memory.
 const SMALL: usize = 2048;
 
-/// Bytes by their offsets. The log knows which of them were written.
+/// Bytes of a stream, by their offsets. This type does not record which of the bytes were written; the log does.
 #[derive(Debug)]
 pub(super) struct Chunks {
-    /// Chunk `i` holds the bytes from `origin + i * CHUNK` on. The first chunk allocates just its bytes, up to [`SMALL`]. Beyond that,
-    /// and for every other chunk, the allocation is [`CHUNK`].
+    /// Chunk `i` holds the bytes from `origin + i * CHUNK` on. As long as the first chunk has at most [`SMALL`] bytes, only these bytes are
+    /// allocated. A larger first chunk, and every other chunk, has an allocation of [`CHUNK`] bytes.
     chunks: VecDeque<Vec<u8>>,
     origin: Offset,
     /// Memory of the chunks, in bytes.
     memory: usize,
-    /// The chunks that were freed last: their memory is still in the caches.
+    /// Freed chunks, kept for reuse. The chunk that was kept last is used first, because its memory may still be in the caches.
     spare: Vec<Vec<u8>>,
 }
 
 impl Chunks {
-    /// No chunks. The first one will begin at `origin`.
+    /// No chunks. The first chunk will begin at `origin`.
     pub fn new(origin: Offset) -> Self {
         Self {
             chunks: VecDeque::new(),
@@ -35,7 +36,7 @@ impl Chunks {
         }
     }
 
-    /// Memory held, in bytes. Chunks that wait for reuse do not count.
+    /// Memory of the chunks, in bytes. Chunks that are kept for reuse do not count.
     pub fn memory(&self) -> usize {
         self.memory
     }
@@ -44,12 +45,12 @@ impl Chunks {
         self.chunks.is_empty()
     }
 
-    /// Where the first chunk begins.
+    /// The offset at which the first chunk begins.
     pub fn origin(&self) -> Offset {
         self.origin
     }
 
-    /// Where the first chunk ends.
+    /// The offset at which the first chunk ends.
     pub fn first_end(&self) -> Offset {
         self.origin + CHUNK as u64
     }
@@ -59,7 +60,7 @@ impl Chunks {
         &self.chunks[0][at_index(start.since(self.origin))..]
     }
 
-    /// Sets where the first chunk will begin. There must be none yet.
+    /// Sets the offset at which the first chunk will begin. There must be no chunk yet.
     pub fn begin_at(&mut self, origin: Offset) {
         self.origin = origin;
     }
@@ -77,14 +78,14 @@ impl Chunks {
         }
     }
 
-    /// Drops the chunks that lie before `base`.
+    /// Drops the chunks that end at or before `base`.
     pub fn release(&mut self, base: Offset) {
         while !self.is_empty() && self.first_end() <= base {
             self.drop_first();
         }
     }
 
-    /// Drops all chunks. The next one begins at `origin`.
+    /// Drops all chunks. The next chunk will begin at `origin`.
     pub fn clear(&mut self, origin: Offset) {
         self.origin = origin;
         self.memory = 0;
@@ -112,7 +113,7 @@ impl Chunks {
         })
     }
 
-    /// Whether `bytes` stand at `at`.
+    /// Whether the bytes from `at` on equal `bytes`.
     pub fn equals(&self, at: Offset, bytes: &[u8]) -> bool {
         let mut rest = bytes;
         self.pieces(at, bytes.len() as u64).all(|piece| {
@@ -127,7 +128,7 @@ impl Chunks {
         (distance / CHUNK, distance % CHUNK)
     }
 
-    /// Writes `bytes` at `at`.
+    /// Writes `bytes` from `at` on.
     pub fn write(&mut self, mut at: Offset, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let (index, start) = self.locate(at);
@@ -160,7 +161,7 @@ impl Chunks {
     }
 }
 
-/// A distance inside the log as an index. It fits, because the log is in memory.
+/// A distance inside the log as an index. Every such distance fits `usize`, because the log is in memory.
 pub(super) fn at_index(distance: u64) -> usize {
     distance as usize
 }

@@ -11,8 +11,8 @@ use super::wire::{LogEnd, LoggedPacket};
 /// Maximum number of records in one batch.
 const BATCH: usize = 64;
 
-/// The packets of one batch of records. A place ([`Shelf::bytes`]) has the packet's index in its upper 32 bits, and an offset in that packet in
-/// its lower 32 bits.
+/// The packets of one batch of records. A place ([`Shelf::bytes`]) has the packet's index in its upper 32 bits, and an offset in that
+/// packet in its lower 32 bits.
 struct RecordBatch<'a>(Vec<&'a [u8]>);
 
 impl Shelf for RecordBatch<'_> {

@@ -132,8 +132,8 @@ impl TcpEndpoint {
         }
     }
 
-    /// Makes the endpoint that answers `syn`, which came to a listener. The endpoint's first packet is a SYN-ACK. `None` if `syn` is no SYN, or
-    /// also has ACK or RST set.
+    /// Makes the endpoint that answers `syn`, which came to a listener. The endpoint's first packet is a SYN-ACK. `None` if `syn` is no
+    /// SYN, or also has ACK or RST set.
     ///
     /// # Panics
     /// If the configuration is invalid ([`TcpConfig::check`]).

@@ -1,5 +1,5 @@
-//! Compares the simulator with ns-2 in the HALR thesis' scenario of two strings (§7.4), without rate control. Compared are the throughput, the
-//! queue, and the number of surges of drops.
+//! Compares the simulator with ns-2 in the HALR thesis' scenario of two strings (§7.4), without rate control. Compared are the throughput,
+//! the queue, and the number of surges of drops.
 
 use crate::ns2::{number, rows};
 use proto::Instant;
@@ -19,8 +19,9 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / f64::from(count)
 }
 
-/// Number of surges of drops. `bins` are the times of bins, in seconds, and the numbers of drops in them. A bin with drops begins a new surge
-/// if the previous bin with drops is more than 0.5 s older. (The code compares with 0.55 s, because times are rounded and bins have 0.1 s.)
+/// Number of surges of drops. `bins` are the times of bins, in seconds, and the numbers of drops in them. A bin with drops begins a new
+/// surge if the previous bin with drops is more than 0.5 s older. (The code compares with 0.55 s, because times are rounded and bins have
+/// 0.1 s.)
 fn surges(bins: impl Iterator<Item = (f64, u64)>) -> usize {
     let mut last = f64::NEG_INFINITY;
     let mut count = 0;

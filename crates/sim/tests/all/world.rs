@@ -1,4 +1,4 @@
-//! The world itself: order, cables, power, trace.
+//! The simulated world itself: the order of events, cables, a node's power, and the trace.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -28,7 +28,7 @@ fn host(address: std::net::IpAddr) -> Box<Host> {
     Box::new(Host::new(config, 1))
 }
 
-/// A client with one connection to a server, and a tap between them. `judge` decides about each packet at the tap.
+/// A client with one connection to a server, and a tap between them. `judge` decides whether a packet passes the tap.
 fn tapped(judge: impl FnMut(proto::Instant, Port, &[u8]) -> Pass + 'static) -> (World, [NodeId; 3]) {
     let mut world = World::new(1);
     world.record();
@@ -64,7 +64,7 @@ fn what_happens_at_the_same_time_happens_in_the_order_in_which_it_was_made() {
     }
     world.run_until(at(2 * MS));
     let mut expected: Vec<u32> = (0..100).collect();
-    expected.sort_by_key(|number| number % 3); // stable
+    expected.sort_by_key(|number| number % 3); // a stable sort
     assert_eq!(*order.borrow(), expected);
 }
 

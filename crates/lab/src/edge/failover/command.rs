@@ -1,4 +1,4 @@
-//! Implements [`Lab`] for the command.
+//! Implements [`Lab`] for the command `edge-failover`.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! The findings.
+//! The findings of `edge-failover`: measured values, and whether the run holds.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -26,12 +26,12 @@ pub struct FailoverFacts {
     pub report: FlowReport,
     pub trace: EdgeTrace,
     pub hit: Vec<HitFlow>,
-    /// Uploads that the server stored wrongly.
+    /// Indices of the uploads whose file at the server differs from the bytes that the client sent.
     pub differing: Vec<usize>,
     pub detection_ms: Option<f64>,
     pub takeover_ms: Option<f64>,
     pub edges: Vec<ReportedEdge>,
-    /// By how much the lab's own cable lengthened a round trip, at most, while the flows restarted.
+    /// Largest delay that the lab's own emulated cable added to a round trip while the flows restarted.
     pub cable_late: Duration,
 }
 
@@ -52,14 +52,14 @@ pub struct EdgeFailoverFindings {
     connections_survived: u64,
     bytes_expected: u64,
     bytes_received: u64,
-    /// Whether all content was equal. The lab compares the bytes themselves.
+    /// Whether the server stored all uploads correctly. In spite of the field's name, the lab compares the bytes themselves.
     sha256_match: bool,
     resets_seen: u64,
     violations: Vec<String>,
     failures: Vec<String>,
     detection_ms: Option<Spread>,
     takeover_ms: Option<Spread>,
-    /// Largest restart gap that is allowed with local recovery, in milliseconds.
+    /// Limit for the 99th percentile of the judged restart gaps, in milliseconds. Variant `without` has no limit.
     gap_allowed_ms: f64,
     #[serde(skip)]
     detections: [Vec<f64>; 2],
@@ -68,17 +68,17 @@ pub struct EdgeFailoverFindings {
     baseline: Option<FailoverSide>,
 }
 
-/// One variant.
+/// The findings of one variant.
 #[derive(Debug, Default, Serialize)]
 pub struct FailoverSide {
     flows_hit: usize,
-    /// Flows that went on only after their client or server gave up, or never.
+    /// Number of hit flows in which no new byte came after the failover.
     not_restarted: usize,
     restart_gap_ms_p99: Option<f64>,
     restart_gap_ms: Option<Spread>,
-    /// Gaps of flows that lost the SYN or the answer to it.
+    /// Restart gaps of the flows that lost their SYN or their SYN-ACK.
     restart_gap_syn_ms: Option<Spread>,
-    /// Gaps of all other flows.
+    /// Restart gaps of all other hit flows.
     restart_gap_data_ms: Option<Spread>,
     /// The flows with the longest gaps, so that they can be found in the captures.
     latest: Vec<LateFlow>,
@@ -90,9 +90,10 @@ pub struct FailoverSide {
     gaps: [Vec<f64>; 2],
     #[serde(skip)]
     completions: [Vec<f64>; 2],
-    /// The 99th percentile of the gaps, each less the time by which the lab's own cable was late in its run. This is what is judged.
+    /// 99th percentile of the judged restart gaps. A judged gap is a measured gap minus `cable_late_ms` of its run.
     restart_gap_judged_ms_p99: Option<f64>,
-    /// By how much the lab's own cable lengthened a round trip, at most, while flows restarted, because the machine was busy.
+    /// Largest delay, in milliseconds, that the lab's own emulated cable added to a round trip while the flows restarted, because the
+    /// machine was busy.
     cable_late_ms: f64,
     #[serde(skip)]
     judged: Vec<f64>,
@@ -100,26 +101,26 @@ pub struct FailoverSide {
     edges: Vec<ReportedEdge>,
 }
 
-/// A flow that went on late, or never.
+/// A flow that continued late, or never.
 #[derive(Clone, Debug, Serialize)]
 struct LateFlow {
     client: SocketAddr,
     seed: u64,
     lost: FlowLoss,
-    /// `None`: it never went on.
+    /// The restart gap. `None` if the flow never continued.
     gap_ms: Option<f64>,
 }
 
-/// The first retransmission timer of a SYN, in milliseconds: one second (RFC 6298), which Linux may round up by an eighth (its timer wheel).
+/// The first retransmission timer of a SYN, in milliseconds: one second (RFC 6298), plus an eighth, because Linux's timer wheel rounds up.
 const SYN_TIMER_MS: f64 = 1125.0;
-/// Number of late flows that are reported.
+/// Maximum number of late flows that are reported.
 const LATE_MAX: usize = 3;
 
-/// For each flow of the trace, its index in the plan.
+/// For each flow of the trace, its index in the plan. `None` if no planned flow is left for its client address.
 fn planned(facts: &FailoverFacts) -> Vec<Option<usize>> {
     let mut begun: Vec<_> = (0..facts.report.flows.len()).collect();
     begun.sort_by_key(|&index| facts.report.flows[index].arrived_ns);
-    // A port may be used again: of an address, the flows began in the order in which they are in the trace.
+    // Several flows may use the same client address and port, one after the other. The trace has them in the order in which they began.
     let mut of_client: HashMap<SocketAddr, VecDeque<usize>> = HashMap::new();
     for index in begun {
         if let Some(client) = facts.report.flows[index].local {
@@ -178,7 +179,7 @@ impl FailoverSide {
         self.settle();
     }
 
-    /// Judges the gaps of one run.
+    /// Computes the judged gaps of one run.
     fn judge(&mut self) {
         let gaps = self.gaps.iter().flatten();
         self.judged = gaps
@@ -202,7 +203,7 @@ impl FailoverSide {
         self.completion_ms = spread(&self.completions[1]);
     }
 
-    /// Whether every flow that was hit went on soon enough.
+    /// Whether every hit flow continued, and 99 of 100 judged gaps are at most `allowed_ms`.
     fn restarts_within(&self, allowed_ms: f64) -> bool {
         let p99 = self.restart_gap_judged_ms_p99;
         self.not_restarted == 0 && p99.is_some_and(|p99| p99 <= allowed_ms)
@@ -256,7 +257,7 @@ impl EdgeFailoverFindings {
             (ClusterFault::EdgePowerOff, _) => SYN_TIMER_MS + rtt_ms,
             (ClusterFault::EdgeKill | ClusterFault::EdgeUpgrade, _) => 0.0,
             (_, ClusterPlace::NearServers) => rtt_ms,
-            // A SYN that is sent again at R1 needs one more half of the round trip if the servers are far from the cluster.
+            // If the servers are far from the cluster, a SYN that R1 sends again needs half a round trip more until there is data.
             (_, ClusterPlace::NearClients) => rtt_ms * 1.5,
         };
         Self {
@@ -322,8 +323,8 @@ impl EdgeFailoverFindings {
         }
     }
 
-    /// Whether the flows went on sooner with local recovery than without it. Otherwise the run shows nothing. True if one of the two was not
-    /// played, or no flow was hit, or the fault is an edge's own.
+    /// Whether the flows continued sooner with local recovery than without it. If not, the run does not show that local recovery helps.
+    /// Also true if only one of the two variants was played, if a variant has no restart gap, or if the fault hits an edge.
     fn recovery_helps(&self) -> bool {
         let (Some(with), Some(without)) = (&self.with, &self.without) else {
             return true;
@@ -344,7 +345,7 @@ impl EdgeFailoverFindings {
 
 impl LabFindings for EdgeFailoverFindings {
     fn holds(&self) -> bool {
-        // A failover that is short enough may hit no flow, if some would have been hit without local recovery.
+        // With local recovery, a short failover may hit no flow. This counts as a success only if flows were hit without local recovery.
         let would_hit = self.without.as_ref().is_some_and(|side| side.flows_hit > 0);
         let may_hit_none = self.fault.is_of_edge() || would_hit;
         let restarts = [&self.with, &self.baseline]

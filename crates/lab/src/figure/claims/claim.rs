@@ -5,32 +5,32 @@ use crate::figure::results::Results;
 /// Value of [`FigureClaim::paper`] for our own claims.
 pub const OURS: &str = "ours";
 
-/// A claim of the thesis, or of ours.
+/// A claim of the thesis, or one of our own.
 pub struct FigureClaim {
-    /// The claim's name in the table: figure and letter.
+    /// The claim's name in the table of claims: the figure's number and a letter.
     pub id: &'static str,
     /// The section of the thesis.
     pub section: &'static str,
     /// The claim in our words.
     pub statement: &'static str,
-    /// The number in the thesis, if there is one.
+    /// The number that the thesis gives; empty if it gives none. [`OURS`] for our own claims.
     pub paper: &'static str,
-    /// The figure that shows it.
+    /// The figure that shows the claim.
     pub figure: &'static str,
-    /// What the result is computed from.
+    /// The kind of runs from which the result is computed.
     pub evidence: ClaimEvidence,
     /// The expected verdict.
     pub expected: Expected,
-    /// Computes the result from the runs. `None` if they are missing.
+    /// Computes the result from the runs. `None` if the necessary runs are missing.
     pub find: fn(&Results) -> Option<FigureClaimResult>,
 }
 
-/// What a result is computed from.
+/// The kind of runs from which a result is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClaimEvidence {
     /// Simulated runs.
     Simulation,
-    /// Simulated runs, compared with the thesis' closed forms.
+    /// Simulated runs, compared with the closed-form models of the thesis.
     Model,
     /// Runs on this machine's kernel.
     Kernel,
@@ -50,23 +50,24 @@ impl ClaimEvidence {
     }
 }
 
-/// Whether a claim is known to hold.
+/// The expected verdict on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// It holds.
+    /// The claim holds.
     Holds,
-    /// It does not hold, for this reason.
+    /// The claim does not hold, for this reason.
     Differs(&'static str),
-    /// It holds for the thesis' arrival times, but not for flows that arrive between them, for this reason.
+    /// The claim holds for flows that arrive at the thesis' arrival times, but not for flows that arrive between these times, for this
+    /// reason.
     DiffersBetween(&'static str),
 }
 
 /// The runs' result for a claim.
 #[derive(Clone, Debug)]
 pub struct FigureClaimResult {
-    /// Our result.
+    /// Our result, as text.
     pub here: String,
-    /// The result of another program, if there is one: of ns-2, or of the simulator beside the kernel.
+    /// The result of another program, as text, if there is one: of ns-2, or of the simulator for a claim on the kernel.
     pub beside: Option<String>,
     /// Whether the claim's rule holds for all flows.
     pub holds: bool,

@@ -1,5 +1,6 @@
-//! Our own claims about the thesis' figures with today's hosts (CUBIC, RACK, TLP, Linux's constants) and with unequal strings.
-//! The expectations come from our own runs of these figures. A claim's section is the section whose network is used.
+//! Our own claims about figures of the HALR thesis that are simulated anew: with today's hosts (CUBIC, RACK, TLP, Linux's constants), or
+//! with strings of unequal bandwidth. The expected verdicts come from our own runs of these figures. The section of a claim is the section
+//! of the thesis that describes the simulated network.
 
 use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult, OURS, percent, seconds};
 use super::compare::{
@@ -232,7 +233,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     },
 ];
 
-/// For each failover: its duration, and the mean of `number` over its flows with HALR and without.
+/// For each failover: its duration, and the mean of `number` over the flows of this failover, with HALR and without HALR.
 fn per_failover(results: &Results, number: fn(&FlowRow) -> f64) -> Option<Vec<(f64, f64, f64)>> {
     let (with, without) = (
         results.flows(TIMEOUTS, RecoveryMode::Lowest)?,

@@ -10,7 +10,7 @@ use crate::keeper::kept::{Keeper, KeptConnection};
 use crate::keeper::turns::{PATIENCE, STUCK};
 use crate::keeper::{ConnectionEnding, KeeperOptions};
 
-/// A keeper with two connections; the client of the first has had its first byte.
+/// A keeper with two connections. The client of the first connection has received its first byte.
 fn two() -> (Rc<Keeper>, [Rc<KeptConnection>; 2]) {
     let keeper = Keeper::new(KeeperOptions::new("unused".into()));
     let kept = [1, 2].map(|id| {

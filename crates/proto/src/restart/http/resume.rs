@@ -9,7 +9,7 @@ use crate::Offset;
 use crate::spill::LogPart;
 use crate::stream::StreamLog;
 
-/// How the output goes on after a takeover.
+/// How the connection's output goes on after a takeover.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HttpResume {
     /// The connection's last reply is complete. The output ends here, even if an application sends more.
@@ -66,7 +66,7 @@ pub struct ReplyPrefix {
 }
 
 impl ReplyPrefix {
-    /// Whether the client already has one more interim reply of this status. If so, subtracts that reply from the count.
+    /// Whether the count of interim replies of this status that the client already has is above 0. If so, decrements the count.
     pub(super) fn has_interim(&mut self, status: u16) -> bool {
         let known = self
             .interim
@@ -102,7 +102,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// The logged part before `frontier`, with its marks.
+    /// The logged part of the input before `frontier`, with the inserted marks and fields.
     ///
     /// # Panics
     /// If the log does not have these bytes.

@@ -42,7 +42,7 @@ fn compare(
 }
 
 proptest! {
-    /// Wherever the primary dies, the client gets each byte exactly once.
+    /// For every position at which the primary dies, the client gets each byte exactly once.
     #[test]
     fn equal_streams_go_on_where_the_primary_stopped(stream in proptest::collection::vec(any::<u8>(), 0..200), events in events(), step in 1..9_usize) {
         let mut comparison = Comparison::new(1000);

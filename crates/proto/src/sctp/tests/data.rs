@@ -7,7 +7,7 @@ use crate::sctp::association::{AssociationEvent, SctpSendError};
 use crate::sctp::chunk::SctpChunk;
 use crate::sctp::{RetransmissionPolicy, SctpConfig, SctpMessage, Tsn, UserData};
 
-/// Windows that loss does not limit, so that the tests see the rule that they are about.
+/// A configuration with a large window and large bursts, so that neither hides the rule that a test is about.
 fn wide() -> SctpConfig {
     SctpConfig {
         initial_window: 60_000,
@@ -16,7 +16,7 @@ fn wide() -> SctpConfig {
     }
 }
 
-/// The TSN of the data in a packet, counted from the first one.
+/// The place of a DATA chunk: its TSN minus `first`. `None` for other chunks.
 fn place(chunk: &SctpChunk, first: Tsn) -> Option<i32> {
     match chunk {
         SctpChunk::Data(data) => Some(data.tsn.distance_from(first)),
@@ -65,7 +65,7 @@ fn a_message_that_can_never_arrive_is_refused() {
         Err(SctpSendError::TooLarge(most))
     );
     assert_eq!(net.at(0).send(message(0, most)), Ok(()));
-    // Each message counts a header.
+    // In the send buffer of 128 KiB, each message counts the 16 bytes of a DATA header, too.
     assert_eq!(net.at(0).send(message(0, most)), Err(SctpSendError::Full));
     assert_eq!(net.at(0).send(message(0, most - 32)), Ok(()));
     assert_eq!(net.at(0).send(message(0, 1)), Err(SctpSendError::Full));
@@ -111,7 +111,7 @@ fn an_unordered_message_overtakes_a_lost_one() {
     assert_eq!(lengths(&net)[2..], [(0, 1400)]);
 }
 
-/// RFC 9260 §7.2.4: the third missing report retransmits, long before the timeout.
+/// RFC 9260 §7.2.4: when the third SACK reports a chunk missing, the chunk is sent again, long before the timeout.
 #[test]
 fn a_lost_packet_is_fast_retransmitted() {
     let mut net = TestNet::connected(wide());
@@ -142,7 +142,7 @@ fn a_lost_packet_is_fast_retransmitted() {
     assert_eq!(net.at(0).destinations()[0].counts().timeouts, 0);
 }
 
-/// RFC 9260 §7.2.4, rule 3: the retransmission does not wait for room in the window, which was halved.
+/// RFC 9260 §7.2.4, rule 3: the window is halved, but the retransmission does not wait for room in it.
 #[test]
 fn a_fast_retransmission_does_not_wait_for_the_window() {
     let mut net = TestNet::connected(SctpConfig {
@@ -160,7 +160,7 @@ fn a_fast_retransmission_does_not_wait_for_the_window() {
             .any(|chunk| place(chunk, first) == Some(2))
             && losses > 0;
         losses -= i32::from(is_lost);
-        // Only the first three packets behind the loss arrive in time.
+        // Of the packets after the lost one, only the first three arrive.
         is_lost
             || leaving
                 .packet
@@ -175,7 +175,7 @@ fn a_fast_retransmission_does_not_wait_for_the_window() {
     assert_eq!(net.sent_with(0, is_data).len(), 21);
 }
 
-/// RFC 9260 §7.2.1: the window does not grow in fast recovery, although it is full and the cumulative TSN moves.
+/// RFC 9260 §7.2.1: the window does not grow in fast recovery, although it is full and the cumulative TSN advances.
 #[test]
 fn the_window_does_not_grow_in_fast_recovery() {
     let mut net = TestNet::connected(SctpConfig {
@@ -197,7 +197,7 @@ fn the_window_does_not_grow_in_fast_recovery() {
     assert_eq!(window.window(), window.threshold(), "{window:?}");
 }
 
-/// RFC 9260 §6.2.1, iv: the receiver drops a chunk again, and a SACK says that more chunks behind it arrived.
+/// RFC 9260 §6.2.1, iv: the receiver has reported a chunk and then drops it. The next SACK reports a later chunk, but not the dropped one.
 #[test]
 fn a_chunk_that_the_receiver_drops_leaves_no_bytes_in_flight() {
     let mut net = TestNet::connected(wide());
@@ -218,12 +218,12 @@ fn a_chunk_that_the_receiver_drops_leaves_no_bytes_in_flight() {
     assert_eq!(sack(0, &[(3, 3)]), 9);
     assert_eq!(sack(0, &[(3, 4)]), 8);
     assert_eq!(sack(0, &[(2, 4)]), 7);
-    // It was reported missing twice before it arrived.
+    // The receiver has dropped the chunk at offset 2. The first two SACKs had reported this chunk missing.
     assert_eq!(sack(0, &[(3, 5)]), 7);
     assert_eq!(sack(10, &[]), 0);
 }
 
-/// Loses the TSN at place 2 twice, while data flows.
+/// Loses the chunk at place 2 twice, while data flows. Returns the number of timeouts, and whether all four messages arrived.
 fn lose_a_retransmission(has_multiple_fast_retransmit: bool) -> (u64, bool) {
     let mut net = TestNet::connected(SctpConfig {
         has_multiple_fast_retransmit,
@@ -280,7 +280,7 @@ fn the_window_grows_by_a_packet_per_acknowledgement_in_slow_start() {
     assert_eq!(net.at(0).destinations()[0].window().window(), 4404);
 }
 
-/// RFC 9260 §6.1 A, §6.2: nothing is lost while the receiver does not read, and one chunk probes the closed window.
+/// RFC 9260 §6.1 A, §6.2: while the receiver does not read, one chunk at a time probes the closed window, and no message is lost.
 #[test]
 fn a_closed_window_is_probed_and_opens_again() {
     let mut net = TestNet::connected(SctpConfig {
@@ -297,7 +297,7 @@ fn a_closed_window_is_probed_and_opens_again() {
     assert!(net.at(1).counts().overflows > 3);
     net.is_lazy[1] = false;
     net.settle();
-    // The receiver says so at once; the next probe would come much later.
+    // The receiver announces the open window at once; the sender's next probe would come much later.
     net.run(millis(300));
     assert_eq!(net.received[1].len(), 20);
 }

@@ -1,4 +1,5 @@
-//! The tracker and the resumer against kawa, the HTTP/1 parser of the proxy Sōzu, which shares no code with httparse.
+//! Compares the HTTP tracker and the resumer with kawa, the HTTP/1 parser of the proxy Sōzu. kawa shares no code with httparse, which the
+//! tracker uses.
 
 mod continued;
 mod other;
@@ -17,7 +18,7 @@ fn parts<const COUNT: usize>(input: &[u8]) -> [&[u8]; COUNT] {
     })
 }
 
-/// Length of the blank lines at the beginning of `stream`, which are ignored before a request (RFC 9112 §2.2).
+/// Length of the blank lines at the beginning of `stream`, in bytes. A server ignores blank lines before a request (RFC 9112 §2.2).
 fn blank(stream: &[u8]) -> usize {
     stream.iter().take_while(|byte| b"\r\n".contains(byte)).count()
 }

@@ -1,4 +1,4 @@
-//! A reply that was cut far from its beginning is continued by a range request for its rest.
+//! Tests that a reply that was cut far from its beginning is continued by a range request for the rest of its body.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ const GET: &str = "GET /film HTTP/1.1\r\nHost: a\r\n\r\n";
 const FIELDS: &str =
     "Server: a\r\nDate: then\r\nContent-Type: video/mp4\r\nETag: \"5-e\"\r\nAccept-Ranges: bytes\r\n";
 const LENGTH: usize = 200_000;
-/// Number of body bytes before the cut. At least 16 KiB of them are asked for again.
+/// Number of body bytes that were sent before the cut. The range request asks again for at least the last 16 KiB of these bytes.
 const CUT: usize = 150_000;
 
 fn content() -> Vec<u8> {
@@ -67,7 +67,7 @@ fn the_rest_is_asked_for_by_its_strong_validator_and_continues_the_reply() {
     }
 }
 
-/// An application that takes no ranges, or whose content has changed, replies with the whole content.
+/// An application that does not support ranges, or whose content has changed, replies with the whole content.
 #[test]
 fn an_application_may_reply_with_the_whole() {
     let resume = cut(GET, FIELDS, CUT).resume().unwrap();
@@ -151,12 +151,12 @@ fn another_part_or_another_content_is_a_mismatch() {
         let (mismatch, passed) = continued(tracker.resume().unwrap(), &again, 1000).expect_err(other);
         assert!(passed.is_empty(), "{mismatch}");
     }
-    // The whole was asked for, so a part is a mismatch.
+    // After only 5 bytes, the whole content is requested, so a partial reply is a mismatch.
     let little = cut(GET, FIELDS, 5).resume().unwrap();
     assert!(continued(little, good, 1000).is_err());
 }
 
-/// The later requests ask for the whole content. All three requests are marked.
+/// The second and the third request ask for the whole content. All three requests get the mark.
 #[test]
 fn only_the_first_request_is_changed() {
     let pipeline = GET.repeat(3);
@@ -179,7 +179,7 @@ fn only_the_first_request_is_changed() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// A changed byte in the part that is asked for again is found. Wherever the reply was cut, the rest is right.
+    /// For every cut, the client gets exactly the missing bytes. A changed byte is found among the sent bytes that are asked for again.
     #[test]
     fn any_cut_is_continued_and_a_change_in_the_overlap_is_found(at in SAVES_MIN as usize + 32_768..LENGTH, change in 0.0..1.0_f64, xor in 1..=255_u8, step in 1..50_000_usize) {
         let tracker = cut(GET, FIELDS, at);
