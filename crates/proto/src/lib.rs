@@ -15,6 +15,8 @@ mod claim;
 mod clients;
 pub mod connection;
 pub mod detector;
+#[cfg(test)]
+mod diagram;
 pub mod edge;
 pub mod follower;
 pub mod learn;

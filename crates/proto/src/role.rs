@@ -232,6 +232,7 @@ impl RoleEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diagram::{assert_shown, graphviz};
     use std::fmt::Write;
 
     #[test]
@@ -279,41 +280,12 @@ mod tests {
         ");
     }
 
-    /// The matrix as Graphviz text, for `docs/roles.svg`. Events with the same outcome share an arrow.
-    fn graphviz() -> String {
-        let mut graph = String::from(
-            "digraph roles {\n    node [shape=box, style=rounded, fontname=\"sans-serif\"];\n    edge [fontname=\"sans-serif\", fontsize=10];\n",
-        );
-        for role in Role::ALL.into_iter().filter(|role| role.may_speak()) {
-            writeln!(graph, "    {role:?} [style=\"rounded,bold\"];").unwrap();
-        }
-        for role in Role::ALL {
-            for next in Role::ALL {
-                let leads = |event: &RoleEvent| role.after(*event) == Some(next);
-                let events: Vec<_> = RoleEvent::ALL.into_iter().filter(leads).collect();
-                let names: Vec<_> = events.iter().map(|event| format!("{event:?}")).collect();
-                if !names.is_empty() {
-                    writeln!(
-                        graph,
-                        "    {role:?} -> {next:?} [label=\"{}\"];",
-                        names.join("\\n")
-                    )
-                    .unwrap();
-                }
-            }
-        }
-        graph + "}\n"
-    }
-
-    /// `scripts/diagrams` writes the file anew.
     #[test]
     fn the_documents_show_this_table() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/roles.dot");
-        if std::env::var_os("STEADFAST_DIAGRAMS").is_some() {
-            std::fs::write(path, graphviz()).expect("docs/roles.dot");
-        }
-        let shown = std::fs::read_to_string(path).expect("docs/roles.dot");
-        assert_eq!(shown, graphviz(), "docs/roles.dot is old: run scripts/diagrams");
+        let speaking: Vec<_> = Role::ALL.into_iter().filter(|role| role.may_speak()).collect();
+        let leads = |role: Role, event: RoleEvent| Some((role.after(event)?, format!("{event:?}")));
+        let graph = graphviz("roles", (&Role::ALL, &speaking), &RoleEvent::ALL, leads);
+        assert_shown("roles", &graph);
     }
 
     /// A node starts to speak alone only in three cases: it was the wire, outside hosts reach it, or the peer never

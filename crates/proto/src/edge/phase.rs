@@ -98,6 +98,7 @@ mod tests {
     use std::fmt::Write;
 
     use super::*;
+    use crate::diagram::{assert_shown, graphviz};
 
     #[test]
     fn the_whole_table() {
@@ -127,5 +128,30 @@ mod tests {
         failing  Heard→failing Late→failing Silent→failing OthersHeard→failing Declared→failing TakeoverDone→down Returned→up NoneLeft→blind
         down     Heard→down Late→down Silent→down OthersHeard→down Declared→down TakeoverDone→down Returned→up NoneLeft→blind
         ");
+    }
+
+    #[test]
+    fn the_documents_show_this_table() {
+        use PhaseEvent::{Declared, Heard, Late, NoneLeft, OthersHeard, Returned, Silent, TakeoverDone};
+        let events = [
+            Heard,
+            Late,
+            Silent,
+            OthersHeard,
+            Declared,
+            TakeoverDone,
+            Returned,
+            NoneLeft,
+        ];
+        let leads = |phase: StringPhase, event: PhaseEvent| {
+            let next = phase.after(event);
+            (next != phase).then(|| (next, format!("{event:?}")))
+        };
+        let usable: Vec<_> = StringPhase::ALL
+            .into_iter()
+            .filter(|phase| phase.is_usable())
+            .collect();
+        let graph = graphviz("strings", (&StringPhase::ALL, &usable), &events, leads);
+        assert_shown("edge-strings", &graph);
     }
 }

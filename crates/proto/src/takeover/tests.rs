@@ -2,6 +2,7 @@ use std::fmt::Write;
 
 use super::*;
 use crate::connection::{Protection, UnprotectedCause};
+use crate::diagram::{assert_shown, graphviz};
 use crate::packet::{Checksum, Flags, Segment, TcpOptions};
 use crate::table::{Direction, PENDING_MAX, TableChange, TableConfig};
 use crate::{Offset, Seq};
@@ -734,4 +735,22 @@ fn the_whole_table_of_the_pace() {
     Portion { left: 1, next: 154 ms }, Planned: Resting { until: 154 ms }
     Portion { left: 1, next: 154 ms }, PlannedLast: Portion { left: 1, next: 154 ms }
     ");
+}
+
+#[test]
+fn the_documents_show_the_table_of_phases() {
+    use TakeoverEvent::{AllDecided, DrainBegun, Drained};
+    use TakeoverPhase::{Decided, Deciding, Draining, GateClosed};
+    let leads = |phase: TakeoverPhase, event: TakeoverEvent| {
+        let next = phase.after(event);
+        (next != phase).then(|| (next, format!("{event:?}")))
+    };
+    let phases = [GateClosed, Draining, Deciding, Decided];
+    let graph = graphviz(
+        "takeover",
+        (&phases, &[]),
+        &[DrainBegun, Drained, AllDecided],
+        leads,
+    );
+    assert_shown("takeover", &graph);
 }

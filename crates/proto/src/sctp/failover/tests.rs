@@ -6,6 +6,7 @@ use super::event::{FailoverEvent, FailoverMove};
 use super::proposed::ProposedPhase;
 use super::quick::{Reach, ReachEvent};
 use super::temporary::{DormantAction, TemporaryPhase};
+use crate::diagram::{assert_shown, graphviz};
 
 /// One line for each state: every event that changes the state or moves the data, and what it does.
 fn matrix<S: Copy + Debug + PartialEq>(
@@ -24,23 +25,6 @@ fn matrix<S: Copy + Debug + PartialEq>(
         writeln!(table).expect("text");
     }
     table
-}
-
-/// The table as Graphviz text.
-fn graph<S: Copy + Debug + PartialEq>(
-    states: &[S],
-    after: impl Fn(S, FailoverEvent) -> (S, FailoverMove),
-) -> String {
-    let mut text = String::from("digraph {\n");
-    for state in states {
-        for event in FailoverEvent::ALL {
-            let (next, step) = after(*state, event);
-            if (next, step) != (*state, FailoverMove::Stay) {
-                writeln!(text, "    {state:?} -> {next:?} [label=\"{event:?}: {step:?}\"]").expect("text");
-            }
-        }
-    }
-    text + "}\n"
 }
 
 fn temporary(
@@ -108,36 +92,23 @@ fn a_destinations_states() {
     "#);
 }
 
+/// The documents' picture of a table.
+fn assert_picture<S: Copy + Debug + PartialEq>(
+    name: &str,
+    states: &[S],
+    after: impl Fn(S, FailoverEvent) -> (S, FailoverMove),
+) {
+    let leads = |state: S, event: FailoverEvent| {
+        let (next, step) = after(state, event);
+        ((next, step) != (state, FailoverMove::Stay)).then(|| (next, format!("{event:?}: {step:?}")))
+    };
+    let graph = graphviz("phases", (states, &[]), &FailoverEvent::ALL, leads);
+    assert_shown(name, &graph);
+}
+
 #[test]
-fn the_tables_as_graphs() {
-    insta::assert_snapshot!(graph(&TemporaryPhase::ALL, temporary(DormantAction::Hop)), @r#"
-        digraph {
-            I -> II [label="UsedFailed: Next"]
-            I -> III [label="LastFailed: Hop"]
-            II -> II [label="UsedFailed: Next"]
-            II -> III [label="LastFailed: Hop"]
-            II -> I [label="PrimaryAnswers: Primary"]
-            II -> I [label="ChangeOver: Promote"]
-            III -> III [label="UsedTimeout: Hop"]
-            III -> I [label="PrimaryAnswers: Primary"]
-            III -> II [label="AlternateAnswers: Answerer"]
-            III -> III [label="ChangeOver: Promote"]
-        }
-    "#);
-    insta::assert_snapshot!(graph(&ProposedPhase::ALL, ProposedPhase::after), @r#"
-        digraph {
-            I -> II [label="UsedTimeout: Next"]
-            I -> III [label="UsedFailed: Next"]
-            I -> III [label="LastFailed: Hop"]
-            II -> II [label="UsedTimeout: Next"]
-            II -> II [label="UsedFailed: Next"]
-            II -> III [label="ProbeFailed: Stay"]
-            II -> III [label="LastFailed: Hop"]
-            II -> I [label="PrimaryAnswers: Primary"]
-            III -> III [label="UsedTimeout: Next"]
-            III -> III [label="UsedFailed: Next"]
-            III -> III [label="LastFailed: Hop"]
-            III -> I [label="PrimaryAnswers: Primary"]
-        }
-    "#);
+fn the_documents_show_these_tables() {
+    let hop = temporary(DormantAction::Hop);
+    assert_picture("sctp-temporary", &TemporaryPhase::ALL, hop);
+    assert_picture("sctp-proposed", &ProposedPhase::ALL, ProposedPhase::after);
 }
