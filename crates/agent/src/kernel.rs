@@ -76,10 +76,10 @@ pub struct Written {
 }
 
 /// A node's kernel, with its links to the peer, its arbiter and its application. The error of a method is a sentence
-/// for the operator. The documentation of [`ServiceAction`](proto::action::ServiceAction) says what each step is for.
+/// for the operator. The documentation of [`ServiceAction`](proto::action::ServiceAction) says what each action is for.
 #[expect(missing_docs, reason = "a method is the action of the same name")]
 pub trait Kernel {
-    /// A socket that does not send or receive yet.
+    /// A socket that does not send yet, and receives only after `make_ready`.
     type Restored;
     /// A socket that speaks to its client.
     type Live;

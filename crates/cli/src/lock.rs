@@ -1,5 +1,4 @@
-//! Locks that show which process is alive. A process of which there may be only one holds a lock on a file that contains its process
-//! number.
+//! Locks that show which process is alive. A process that may run only once holds a lock on a file that contains its process number.
 //!
 //! The kernel releases a lock when its holder dies, whatever the cause. So the number in an unlocked file is that of a dead process, and
 //! the number in a locked file is that of the holder. There are short exceptions: a child that the holder is about to start also holds the

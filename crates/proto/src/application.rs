@@ -118,7 +118,7 @@ mod tests {
         assert!(!is_dead(soon * 20, 2, Some(true)), "it was started again");
     }
 
-    /// An application that was stopped in order, or never started, has no listener death that the eBPF programs count.
+    /// If an application was stopped in an orderly way, or never started, the eBPF programs count no listener death.
     #[test]
     fn an_application_that_would_go_on_must_be_there() {
         let mut presence = ListenerPresence::new(BEGIN);

@@ -42,7 +42,7 @@ pub struct StandingBeat {
     /// The node is a primary that wants to be taken over: it leaves, it hands over, or its application failed and the backup's did not.
     pub yields: bool,
     /// Time at which the receiver of this word sent the last heartbeat that the node has heard from it, by the receiver's clock. `None`
-    /// if an earlier agent of the receiver sent that heartbeat. Otherwise, the earlier agent may have said afterwards that it leaves.
+    /// if an earlier agent of the receiver sent that heartbeat, because that agent may have said afterwards that it leaves.
     pub echo: Option<Instant>,
 }
 
@@ -152,14 +152,14 @@ pub struct Standing {
     knows: bool,
     /// The last written epoch is this node's, but this node has forgotten what it said in that epoch.
     has_forgotten: bool,
-    /// Since when this node is mute. For a node that starts, since when it also knows the last written epoch.
+    /// Since when this node is mute. A joining node sets this again when it learns the last written epoch.
     mute_since: Instant,
     leaves: bool,
     /// This backup had left. Since then, the primary has not confirmed that it did not go on alone.
     is_unconfirmed: bool,
     /// When the last packets that this node sent as a primary have surely arrived.
     arrived_at: Instant,
-    /// The parts in the service that this node's path allows the node to begin.
+    /// The roles that this node's path allows the node to begin.
     fitness: Fitness,
     /// Clients reach this node, as far as it knows. If not, it asks no arbiter and does not take the peer for dead, since the fault may
     /// be its own.
@@ -496,8 +496,8 @@ impl Standing {
         !self.is_unconfirmed && (asks || self.config.lease.is_zero() || self.has_lease(now))
     }
 
-    /// Whether a word that lets this node begin is recent enough: the peer had heard that this node is mute when it said the word. In an
-    /// older word the peer may be mute, too, although by now it is this node's wire, or speaks alone.
+    /// Whether a word that lets this node begin is recent enough: before the peer sent the word, it had heard that this node is mute. An
+    /// older word may still say that the peer is mute, although by now the peer is this node's wire, or speaks alone.
     fn is_answer_to_mute(&self, word: &StandingBeat) -> bool {
         word.echo.is_some_and(|sent| sent >= self.mute_since)
     }

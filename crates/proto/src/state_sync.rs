@@ -251,8 +251,8 @@ impl StateSync {
         self.on_event(now, StateSyncEvent::Expired, actions)
     }
 
-    /// The hook's run number `run` has ended. A success that is told after the hold is too late, even if the hook ended in time: the
-    /// state may have changed since.
+    /// The run of the hook with the number `run` has ended. A success that is reported after the hold is too late, even if the hook ended
+    /// in time: the state may have changed since.
     pub fn on_ended(
         &mut self,
         now: Instant,

@@ -1,5 +1,5 @@
-//! The members of an etcd cluster, asked one after the other. A member that hangs or is gone costs part of the time, but not the
-//! answer.
+//! The members of an etcd cluster, asked one after the other. A member that hangs or is gone uses up only a part of the time limit, so
+//! another member can still answer.
 
 use std::cell::{Cell, RefCell};
 use std::fs;

@@ -144,7 +144,7 @@ impl Asker {
     }
 }
 
-/// The open control socket; it closes and vanishes when this is dropped.
+/// The open control socket. Dropping it closes the socket and removes its file.
 #[derive(Debug)]
 pub struct ControlServer {
     path: PathBuf,
@@ -252,7 +252,7 @@ fn serve(stream: UnixStream, asker: &Asker) -> io::Result<()> {
     stream.write(response)
 }
 
-/// The request in a line, which must be a JSON object. For serde, an array could be a request, too.
+/// The request in a line, which must be a JSON object. Without this check, serde would accept an array, too.
 fn request_in(line: &[u8]) -> serde_json::Result<ControlRequest> {
     let object: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(line)?;
     serde_json::from_value(object.into())

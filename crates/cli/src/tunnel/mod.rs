@@ -37,7 +37,7 @@ use crate::wakeup::Wakeup;
 
 /// Batches that one turn reads from each SCTP socket.
 const BATCHES: usize = 16;
-/// Most clients of a listener that one turn accepts.
+/// Maximum number of clients that one turn accepts from a listener.
 const CLIENTS_TURN: usize = 64;
 /// Least time between two lines of the log about callers without the key.
 const WARN_EVERY: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 struct TunnelListener {
     name: String,
     socket: TcpListener,
-    /// Clients may wait: accept(2) has not said otherwise since epoll said so.
+    /// Clients may be waiting: epoll reported some, and accept(2) has not found the queue empty since.
     has_clients: bool,
 }
 
@@ -60,7 +60,7 @@ struct TunnelDaemon<'a> {
     poller: TunnelPoller,
     reception: TunnelReception,
     totals: TunnelTotals,
-    /// Calls without the key that the log has told, and when it may tell others.
+    /// Number of calls without the key that the log has reported, and the earliest time of its next report.
     strangers_told: u64,
     warns_at: Instant,
     /// Questions of operators and of the metrics. `None`: the tunnel has no name.
@@ -138,7 +138,7 @@ pub fn run(settings: &TunnelSettings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Answers questions at the control socket and for metrics, if the tunnel has a name.
+/// Opens the control socket and the port for metrics, if the tunnel has a name. Marks its state directory.
 fn open_control(
     settings: &TunnelSettings,
     wakeup: &Wakeup,
@@ -323,7 +323,7 @@ impl TunnelDaemon<'_> {
                 AssociationEvent::PrimaryChanged(path) => {
                     tracing::info!(path = path.0, "another path is primary now")
                 }
-                // A missing message would leave a connection with a gap, so it ends all of them.
+                // Messages can be lost in each of these cases. A connection must have no gap, so all connections end.
                 AssociationEvent::Refused(_)
                 | AssociationEvent::Restarted
                 | AssociationEvent::PeerShutsDown => {
@@ -339,7 +339,7 @@ impl TunnelDaemon<'_> {
                 AssociationEvent::Closed(reason) => {
                     tracing::warn!(?reason, "the association has ended");
                     self.lose(now, id);
-                    // Its last messages are not wanted: this lets the endpoint forget it.
+                    // The endpoint keeps a closed association until its last messages are read. They are not needed.
                     if let Some(association) = self.wire.endpoint.association_mut(id) {
                         while association.receive().is_some() {}
                     }
@@ -380,7 +380,7 @@ impl TunnelDaemon<'_> {
                     Some((session, association))
                 });
                 reply.send(status::status(self.settings, &self.wire, &self.totals, sessions));
-            } // the place for another answer is dropped, which tells the asker that there is none
+            } // any other call is dropped with its reply, which tells the asker that there is no answer
         }
     }
 
@@ -402,7 +402,7 @@ impl TunnelDaemon<'_> {
         }
     }
 
-    /// How long nothing is due.
+    /// Time until something is due, at most `SLEEP_MAX`.
     fn sleep(&self, now: Instant) -> Duration {
         let is_busy = self.sessions.iter().any(|(id, session)| {
             let association = self.wire.endpoint.association(*id);

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   opening end                       serving end
-//!      Hello ── psk, e ──────────────▶ Waiting
-//!      ready ◀────────── e, ee ─────── ready
+//!      Handshake ── psk, e ──────────▶ Handshake
+//!      Ready ◀────────── e, ee ─────── Ready
 //! ```
 
 use anyhow::{Context, bail};
@@ -13,11 +13,11 @@ use snow::{Builder, HandshakeState, StatelessTransportState};
 
 /// Pattern and primitives.
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// Both ends must mean the same protocol.
+/// Prologue of the handshake. The handshake fails if the ends' prologues differ.
 const PROLOGUE: &[u8] = b"steadfast tunnel 1";
 /// Bytes of a message's authentication tag.
 const TAG: usize = 16;
-/// Bits of the nonce that count the messages of a stream. The others are its number.
+/// Bits of the nonce that count the messages of a stream. The other bits are the stream's number.
 const COUNT_BITS: u32 = 48;
 
 /// A secret that both ends share.
@@ -44,7 +44,7 @@ impl Seal {
     /// The seal of an association with streams 0 to `streams`. Returns the first message of the handshake, if this end begins.
     ///
     /// # Errors
-    /// If the library refuses the pattern, which it does not.
+    /// If `snow` refuses the pattern or the key, which it does not.
     pub fn new(
         key: Option<&TunnelKey>,
         role: TunnelRole,
@@ -77,10 +77,10 @@ impl Seal {
         matches!(self.state, SealState::Plain | SealState::Ready(_))
     }
 
-    /// A message of stream 0. Returns the answer, if there is one.
+    /// Handles a message of stream 0. Returns the answer, if there is one.
     ///
     /// # Errors
-    /// If the peer does not have the key, or the handshake was done before.
+    /// If the peer does not have the key, or no handshake is under way.
     pub fn handle_handshake(&mut self, message: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
         let SealState::Handshake(mut handshake) = std::mem::replace(&mut self.state, SealState::Broken)
         else {

@@ -144,8 +144,8 @@ fn a_service_whose_interface_is_gone_fails_alone_and_comes_back_with_it() {
         wait_for(node, service, is_duplex);
     }
 
-    // The daemon notices by the new index that an interface was removed and created again at once. (The interface is
-    // soon set up, perhaps between two looks at the status, so check the log. It has other words if the interface was not up yet.)
+    // The daemon notices by the new index that an interface was removed and created again at once. (The interface may
+    // be set up again between two looks at the status, so check the log. Every log line about a new index has these words.)
     let failure = "was made anew";
     let before = two.says(failure);
     lan.peer.ip("link delete eth1");

@@ -13,7 +13,7 @@ use crate::daemon::{Daemon, PairSpec, pair_of};
 use crate::keeper::PATIENCE;
 use crate::lan::{CommandOutput, HostNamespace, OperatorLan, TestProcess};
 
-/// A server with one process per connection. The processes end with their listener.
+/// A server with one process per connection. A process that holds back 100 (Continue) ends when the listener does.
 const SERVER: &str = include_str!("server.py");
 
 /// A server, and the directory in which it notes its requests.
@@ -47,7 +47,7 @@ impl RequestServer {
     }
 }
 
-/// A curl command that connects to the service once.
+/// A curl command that requests `path` from the service, over one connection.
 fn curl(arguments: &[&str], path: &str) -> Command {
     let mut command = Command::new("curl");
     command

@@ -50,7 +50,7 @@ pub struct DownloadResult {
     pub detection_ms: Option<f64>,
     /// From the declaration until the survivor could go on.
     pub takeover_ms: Option<f64>,
-    /// From then to the first byte.
+    /// From the moment when the survivor could go on to the first new byte after the stall.
     pub restart_gap_ms: Option<f64>,
     /// The longest gap before the fault.
     pub baseline_gap_ms: Option<f64>,

@@ -75,7 +75,7 @@ pub struct EdgeSetup {
     pub rtt: Option<Duration>,
 }
 
-/// A string as the edges are told of it.
+/// A string's weight and rate in the configuration of the edges.
 #[derive(Clone, Copy, Debug)]
 pub struct SteeredString {
     /// Weight for new flows.
@@ -127,7 +127,7 @@ pub struct ReportedString {
     /// Leaving packets that were sent again.
     #[serde(default)]
     pub resent_leaving: u64,
-    /// Most bytes in its cache at any time.
+    /// Highest number of bytes in its cache so far.
     #[serde(default)]
     pub cached_bytes_max: u64,
     /// Packets that found no room in its cache.
@@ -264,7 +264,7 @@ min_window = 3000
         )
     }
 
-    /// Starts an edge's daemon. Its log has the given label, in the given folder.
+    /// Starts an edge's daemon. The daemon's log is named after `label` and lies in `directory`.
     fn start_daemon(
         &self,
         edge: &Netns,
@@ -276,7 +276,7 @@ min_window = 3000
         Ok(LoggedProcess::start(label, command, directory)?)
     }
 
-    /// Starts both daemons and waits until all strings are up. Their files are in `directory`.
+    /// Starts both daemons and waits until all strings are up. Their key, configurations and logs are in `directory`.
     ///
     /// # Errors
     /// If a daemon cannot be started or a string does not come up.
@@ -378,7 +378,7 @@ impl EdgeDaemons {
         }
     }
 
-    /// Whether the daemon of R1 or R2 runs, as far as the lab has not killed it.
+    /// Whether the daemon of R1 or R2 should run: the lab has not killed it, or has started it again.
     pub const fn is_running(&self, side: usize) -> bool {
         self.edges[side].is_some()
     }
@@ -409,7 +409,7 @@ impl EdgeDaemons {
         self.wait_up(network)
     }
 
-    /// Tells the daemon of R1 or R2 to make way for the program at its path.
+    /// Makes the daemon of R1 or R2 hand over to the program that is now at its path.
     ///
     /// # Errors
     /// If no successor adopts the flows in time.

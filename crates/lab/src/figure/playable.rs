@@ -27,7 +27,7 @@ pub fn can_play_strings(rate: &RateScenario) -> bool {
     rate.tcp == FlowConfig::linux() && is_alone && is_ours && ratio(rate).is_some()
 }
 
-/// The strings of this scenario as the kernel plays them.
+/// The ratio of the two strings' rates. `None` if the kernel cannot play this ratio.
 pub fn ratio(rate: &RateScenario) -> Option<StringRatio> {
     let [left, failed] = rate.rate_bits_per_s;
     match failed.checked_div(left)? {

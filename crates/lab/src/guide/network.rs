@@ -1,4 +1,4 @@
-//! The network of a guide: namespaces and cables, not yet configured where the guide does that.
+//! The network of a guide: namespaces, cables, and the settings that the guide does not make itself.
 
 use anyhow::{Context, Result};
 use linux::netns::{InterfaceControl, Netns};
@@ -15,7 +15,7 @@ pub struct GuideNetwork {
     /// All other hosts, in the order of the scene.
     pub others: Vec<Netns>,
     cables: Vec<GuideCable>,
-    /// The namespaces of the cables.
+    /// The namespaces that are not hosts of the scene: the cables, or a router and a switch.
     _boxes: Vec<Netns>,
 }
 
@@ -71,7 +71,8 @@ fn pair(run: &str, teardown: &Teardown) -> Result<GuideNetwork> {
 ///                       └─ eth2 ─ cable-b ─ eth0 ─ node-b ─ eth1 ─ eth2 ─┘
 /// ```
 ///
-/// Only client and server have addresses. A cable is a bridge, so that both ends lose the carrier when it is pulled, and keep their addresses.
+/// Only client and server have addresses. A cable is a namespace with a bridge: when the cable is pulled, the interfaces at both ends lose
+/// the carrier but keep their addresses.
 fn edge(run: &str, teardown: &Teardown) -> Result<GuideNetwork> {
     let add = |role: &str| add_host(run, role, teardown);
     let all = |roles: &[&str]| roles.iter().map(|role| add(role)).collect::<Result<Vec<_>>>();
@@ -140,7 +141,7 @@ fn tunnel(run: &str, teardown: &Teardown) -> Result<GuideNetwork> {
     })
 }
 
-/// The ports of a box that is a cable.
+/// The two ports of a cable, in the cable's namespace.
 const ENDS: [&str; 2] = ["left", "right"];
 
 /// A host without addresses.
@@ -154,7 +155,7 @@ fn add_host(run: &str, role: &str, teardown: &Teardown) -> Result<Netns> {
     Ok(host)
 }
 
-/// Makes each box a cable.
+/// Makes each namespace a cable: adds a bridge between its two ports.
 fn controls(boxes: &[Netns]) -> Result<Vec<GuideCable>> {
     let control = |between: &Netns| -> Result<_> {
         batch(Some(between.name()), &bridge_commands("cable", &ENDS))?;

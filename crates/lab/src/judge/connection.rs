@@ -19,7 +19,7 @@ pub struct JudgedConnection {
     to_client: JudgedStream,
     /// Whether each node has seen the SYN.
     syn_seen: [bool; 2],
-    /// The wire that the connection met last.
+    /// The expected wire at the connection's last packet for which there was one.
     wire: Option<Met>,
     /// Highest acknowledgement and end of data in the service's segments that have passed the router or the client.
     shown: (u64, u64),
@@ -31,7 +31,7 @@ pub struct JudgedConnection {
     pub not_captured: u64,
 }
 
-/// A wire that a connection has met.
+/// An expected wire, as it was at one of a connection's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Met {
     /// The wire's place in the list of expected wires.
@@ -51,7 +51,7 @@ struct JudgedStream {
     seen: [OffsetSet; 2],
 }
 
-/// The segments that passed the router or the client.
+/// State of the segments that passed one capture point: the router or the client.
 #[derive(Debug, Default)]
 struct CaptureView {
     client_has_closed: bool,

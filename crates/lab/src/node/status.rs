@@ -100,7 +100,7 @@ pub struct ReportedStateSync {
 pub struct ReportedTakeover {
     /// When the primary was declared dead.
     pub declared_ns: u64,
-    /// When the gate was closed to its packets.
+    /// When the gate was closed to the primary's packets.
     pub gate_closed_ns: Option<u64>,
     /// When the first connection could go on.
     pub first_live_ns: Option<u64>,

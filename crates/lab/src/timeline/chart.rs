@@ -12,9 +12,9 @@ pub struct Chart<'a> {
     pub caption: &'a str,
     /// The run.
     pub panel: &'a TimelinePanel,
-    /// Seconds from the fault, from the left to the right edge.
+    /// The times at the left and the right edge, in seconds after the fault.
     pub time: Span,
-    /// Bytes, from the lower to the upper edge.
+    /// The numbers of bytes at the lower and the upper edge.
     pub bytes: Span,
     /// Whether the time axis has milliseconds instead of seconds.
     pub milliseconds: bool,

@@ -145,17 +145,17 @@ impl EdgeWire {
         self.words.cap(string)
     }
 
-    /// Keeps this of a string for a successor of the agent.
+    /// Stores `kept`, a part of a string's state, for a successor of the agent.
     pub fn keep(&self, string: usize, kept: KeptString) {
         self.words.keep(string, kept);
     }
 
-    /// What [`keep`](Self::keep) kept.
+    /// The part of a string's state that [`keep`](Self::keep) stored last.
     pub fn kept(&self, string: usize) -> KeptString {
         self.words.kept(string)
     }
 
-    /// Tells the programs that the agent is there: the time of the monotonic clock, in nanoseconds.
+    /// Tells the programs that the agent is alive at `now_ns`, in nanoseconds of the monotonic clock.
     pub fn set_agent_seen(&self, now_ns: u64) {
         self.words.agent_seen().store(now_ns, Ordering::Relaxed);
     }

@@ -30,8 +30,8 @@ pub enum Rehearsed {
 
 impl EdgeWire {
     /// Runs the program on a frame that seems to arrive, untagged, at the interface `ifindex` of the calling thread's network namespace.
-    /// The frame is not sent, but the flows, the counters and the copies change. `gso_size`: bytes of payload of each segment into which the
-    /// frame would be cut; 0: the frame is one segment.
+    /// The frame is not sent, but the program changes its flows and counters, and may copy the frame for the agent. `gso_size`: bytes of
+    /// payload of each segment into which the frame would be cut; 0: the frame is one segment.
     ///
     /// # Errors
     /// The kernel's error.

@@ -63,7 +63,7 @@ impl StateWords {
         unsafe { AtomicU64::from_ptr(&raw mut (*self.string(index)).epoch) }
     }
 
-    /// Stores the ports and settings of a plan. The strings' modes, generations and caps stay, and what was kept of them.
+    /// Stores the ports and settings of a plan. The strings' modes, generations and caps stay, and so does what `keep` stored.
     pub(super) fn set_plan(&self, plan: &EdgeWirePlan, agent_timeout: Duration) {
         // SAFETY: within the mapping. A program that reads between the stores sends its packet to the stack or to a former port.
         unsafe {

@@ -23,10 +23,10 @@ pub struct Adoption {
     pub application: SocketAddr,
     /// How the application's side goes on.
     pub plan: AdoptionPlan,
-    /// The old server received and acknowledged the client's FIN. The kernel of this node does not know of that FIN.
-    /// The input ends with the logged input.
+    /// Whether the old server received and acknowledged the client's FIN. If so, the input ends with the logged input, although the kernel
+    /// of this node does not know of that FIN.
     pub input_ended: bool,
-    /// Whether the server's FIN was sent. After a FIN, nothing more may be said. The keeper sends an unacknowledged FIN again at once. If
+    /// Whether the server's FIN was sent. After a FIN, no more output may be sent. The keeper sends an unacknowledged FIN again at once. If
     /// the FIN was acknowledged, the keeper closes the socket without sending anything, because the kernel does not know of that FIN.
     pub output: OutputEnd,
     /// The SYN-ACK, if the client has sent nothing since. Until the client sends something, the keeper keeps the
@@ -54,7 +54,7 @@ pub enum AdoptionPlan {
     },
     /// A fresh application connection gets all logged input, then what the client sends.
     Replay {
-        /// The output that it must repeat.
+        /// The output that the application must repeat.
         resume: replay::Repetition,
     },
     /// Nothing is to be relayed any more: the output ends, and what the client still sends is dropped.

@@ -31,7 +31,7 @@ pub(super) struct Turns {
     waiting: Cell<usize>,
     /// When a client last began to wait, or ended its wait.
     moved: Cell<Instant>,
-    /// Notifies the tasks that gave way when no client waits for its first byte any longer.
+    /// Wakes the tasks that gave way, as soon as no client waits for its first byte.
     all_served: Notify,
 }
 

@@ -52,7 +52,7 @@ impl Interface {
         }
     }
 
-    /// Whether the interface is set up and its cable carries a signal now. True if the driver does not say.
+    /// Whether the interface is up and its cable carries a signal now. True if the driver does not say.
     pub fn has_link(&self) -> bool {
         match self.ethtool(ETHTOOL_GLINK) {
             Ok(link) => link != 0,

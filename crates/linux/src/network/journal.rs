@@ -34,7 +34,8 @@ struct Header {
 struct Begun {
     /// Index into the header's steps.
     begin: usize,
-    /// The result of [`NetworkStep::find`] before the step: the value that undoing must restore or leave.
+    /// The result of [`NetworkStep::find`] before the step: the old value that undoing must restore, or a note that undoing must leave the
+    /// object alone.
     found: Option<String>,
 }
 
@@ -135,7 +136,7 @@ impl Journal {
             .collect()
     }
 
-    /// Writes that the step with this index is about to be done; when this returns, it is on disk.
+    /// Writes that the step with this index is about to be done. When this returns, the entry is on disk.
     pub(super) fn begin(&mut self, index: usize, found: Option<String>) -> Result<(), NetworkError> {
         let begun = Begun { begin: index, found };
         let append = || {

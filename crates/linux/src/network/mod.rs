@@ -10,12 +10,12 @@
 //! | every node | nftables table `inet steadfast_<node>` | nothing leaves from a service's address without the right to speak, no packet reaches the address without passing the wire; Multipath TCP is refused |
 //! | every node | `accept_local`, `rp_filter` of `lo` | segments from the wire reach this node's own clients of a service by `lo` |
 //! | every node | `arp_ignore`, `arp_announce` | sockets can use an address on `lo`, but ARP neither answers for it nor announces it |
-//! | every node | rule for the application's replies, local route | relayed connections have their clients' addresses |
+//! | every node | rule for the application's replies, local route | the relay connects to the application from the clients' addresses, and the replies must stay on this node |
 //! | every node | `tcp_fwmark_accept` | an accepted socket and its SYN-ACK take the mark of the SYN, which marks a relayed connection or a new connection during a takeover |
-//! | [`NetworkPart::Wire`] | VIP on the service interface | it answers ARP and ND, so clients' packets come here |
+//! | [`NetworkPart::Wire`] | VIP on the service interface | the node answers ARP and ND for it, so clients' packets come here |
 //! | [`NetworkPart::Behind`] | VIP on `lo` | sockets can use the VIP, but the node answers no ARP for it |
 //! | [`NetworkPart::Behind`] | rule `from VIP`, route via the peer | every packet of the VIP leaves through the wire |
-//! | [`NetworkPart::Alone`] | VIP on both | clients' packets come here, replies go straight |
+//! | [`NetworkPart::Alone`] | VIP on the service interface and on `lo` | clients' packets come here, replies go straight to the clients |
 //!
 //! Everything works on the network namespace of the calling thread.
 
@@ -104,7 +104,7 @@ impl Network {
     /// [`undo`] can undo it. Idempotent.
     ///
     /// # Errors
-    /// The step that failed; it can be repeated.
+    /// The step that failed. The call can be repeated.
     pub fn assume(&mut self, vip: IpAddr, part: NetworkPart) -> Result<(), NetworkError> {
         self.advance(|step| step.switched() == Some(vip) && step.serves(part))?;
         let has_rest = self.is_begun(|step| step.switched() == Some(vip) && !step.serves(part));
@@ -233,8 +233,8 @@ impl Network {
         outcome
     }
 
-    /// Makes the kernel ask at once for a neighbour that has not answered. By itself it asks once a second, so it would ask up to a
-    /// second after an unplugged cable is back.
+    /// Makes the kernel ask again, at the next packet, for a neighbour that has not answered. Otherwise the kernel asks once a second:
+    /// when an unplugged cable is back, the question may come a second late.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -243,7 +243,7 @@ impl Network {
         forgotten.map_err(NetworkError::at("forget the neighbour", address))
     }
 
-    /// All interfaces with their addresses. Opens nothing.
+    /// All interfaces with their addresses. Opens no socket.
     ///
     /// # Errors
     /// If the kernel cannot be asked.
@@ -365,7 +365,7 @@ pub fn journal(state_dir: &Path) -> PathBuf {
     state_dir.join("network.journal")
 }
 
-/// Removes the guard of a node whose journal is lost. Does nothing if there is none.
+/// Removes the guard of a node whose journal is lost. Does nothing if there is no guard.
 ///
 /// # Errors
 /// If nftables refuses.

@@ -49,7 +49,7 @@ pub struct RecoveryConfig {
     pub missed: u32,
     /// Number of missing heartbeats that begins the caching; 0: caching is always on.
     pub caching_after: u32,
-    /// How long after the last heartbeat packets that leave the string are signs of life. A full queue loses heartbeats, too.
+    /// Time after the last heartbeat for which leaving packets count as signs of life, because a full queue may lose the heartbeats.
     pub traffic_timeout: Duration,
     /// Number of copies of the highest acknowledgement that are sent.
     pub ack_copies: u32,
@@ -344,7 +344,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
     }
 
     /// A packet of one of the string's connections passes. It is `bytes` long. `packet` is called for a copy if the cache keeps it.
-    /// Returns whether it acknowledges a packet that was cached.
+    /// Returns whether the passing packet acknowledges a cached one.
     pub fn on_packet(
         &mut self,
         key: K,
@@ -379,7 +379,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
             self.counts.resent_leaving += leaving as u64 * u64::from(copies);
             self.counts.resent_entering += (packets - leaving) as u64;
         }
-        // One packet after the other leaves the cache, so that no time has two copies of all of them.
+        // The packets leave the cache one by one, so that there are never two copies of all of them in memory.
         let held = failed.then(|| self.cache.drain());
         held.into_iter().flatten().map(move |(key, way, packet)| Resend {
             key,

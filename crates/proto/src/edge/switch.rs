@@ -26,8 +26,8 @@ pub use string::{EdgeStringConfig, StringView};
 
 /// Time between two measurements while no window is capped.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
-/// Time from the move of a string's flows until the idle ones are moved. A sweep through the table takes some milliseconds, in which nothing
-/// is sent again. It must be over before the string returns.
+/// Time from the move of a string's flows until the idle ones are moved. A sweep through the table takes some milliseconds, in which
+/// nothing is sent again. It must be over before the string returns.
 const SWEEP_AFTER: Duration = Duration::from_millis(100);
 /// Shortest interval of the rate control (`docs/rate-control.md`).
 const INTERVAL_MIN: Duration = Duration::from_millis(200);
@@ -82,7 +82,7 @@ pub enum InvalidEdge {
 /// How the data path handles the packets of a string's flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EdgeStringMode {
-    /// They are sent into it.
+    /// They are sent into the string.
     Up,
     /// They are dropped, after they were copied.
     Held,
@@ -126,16 +126,16 @@ impl Default for AdoptedString {
 pub enum EdgeAction {
     /// Give new flows, and flows that move, the strings of these slots.
     SetSlots(Box<[u8; SLOTS]>),
-    /// Handle the packets of this string's flows so.
+    /// Handle the packets of this string's flows in this mode.
     SetMode(usize, EdgeStringMode),
-    /// Keep this of the string for a successor of the agent.
+    /// Keep this state of the string for a successor of the agent.
     Keep(usize, KeptString),
     /// Move the string's present flows, each with its next packet.
     Move(usize),
     /// Move the idle flows that [`EdgeAction::Move`] has left.
     Sweep(usize),
-    /// Copy these packets of the string's flows from now on. `Entering` after `Needed` goes on with the same cache; otherwise the cache is
-    /// empty.
+    /// Copy these packets of the string's flows from now on. `Entering` after `Needed` goes on with the same cache. Any other choice begins
+    /// with an empty cache.
     SetCopies(usize, CopiedPackets),
     /// Cap the windows of the string's flows, or stop. In bytes.
     SetCap(usize, Option<u32>),
@@ -147,7 +147,7 @@ pub enum EdgeAction {
     Announce(usize),
     /// Send a packet into a string.
     SendEntering(usize, Vec<u8>),
-    /// Send a packet out, this often.
+    /// Send this many copies of a packet to the outside.
     SendLeaving(Vec<u8>, u32),
     /// Tell the operator that the string has this state now.
     Tell(usize, StringPhase, PhaseReason),
@@ -168,7 +168,7 @@ pub enum PhaseReason {
     Return,
 }
 
-/// The machine of one edge.
+/// The state machine of one edge.
 #[derive(Debug)]
 pub struct EdgeSwitch {
     config: EdgeConfig,
@@ -189,8 +189,8 @@ pub struct EdgeSwitch {
 
 impl EdgeSwitch {
     /// An edge that has heard nothing yet. `flow_slot` gives the slot of a flow, as the data path computes it. `adopted`: the strings as an
-    /// earlier agent left them; none without one. The edge goes on with them: a string that had failed stays so until it returns, and windows
-    /// stay capped meanwhile.
+    /// earlier agent left them; empty if there was none. The edge goes on with them: a string that had failed stays so until it
+    /// returns, and windows stay capped meanwhile.
     ///
     /// # Errors
     /// Names the invalid field.
@@ -274,7 +274,8 @@ impl EdgeSwitch {
                 self.declare(now, index, told.epoch, PhaseReason::Peer);
             }
         }
-        // A node may pass packets in one direction before it does in the other: it asks for the link-layer address behind a new cable first.
+        // Behind a new cable, a node must first ask for link-layer addresses. So it may pass packets in one direction earlier than in the
+        // other.
         if self.strings[string].phase == StringPhase::Blind && self.is_good(now, string) {
             self.end_blindness(now, string);
         }
@@ -335,7 +336,7 @@ impl EdgeSwitch {
         };
         let one = &mut self.strings[string];
         if one.phase == StringPhase::Down {
-            // It was copied and dropped just before the flows moved.
+            // The packet was copied and dropped just before the flows moved.
             if way == EdgeDirection::Entering {
                 let target = self.target(&key);
                 self.strings[target].entering.push_back(packet.to_vec());
@@ -357,7 +358,7 @@ impl EdgeSwitch {
         for (string, sample) in self.strings.iter_mut().zip(samples) {
             let before = std::mem::replace(&mut string.traffic, *sample);
             if !self.has_totals {
-                // What an earlier agent measured.
+                // The first totals are those of an earlier agent, or zero.
                 handshakes = (
                     handshakes.0 + sample.handshakes,
                     handshakes.1 + sample.handshake_ns,
@@ -434,8 +435,8 @@ impl EdgeSwitch {
         INTERVAL_MIN.max(self.round_trip() * 2)
     }
 
-    /// Whether a sign of life came by this string within the time after which silence is a failure. Packets count only while its flows use
-    /// it: a string returns by heartbeats.
+    /// Whether a sign of life came by this string within the time after which silence is a failure. Packets count only in `Up`
+    /// and `Suspect`: a string returns by heartbeats.
     fn is_heard(&self, now: Instant, string: &EdgeString) -> bool {
         let patience = self.config.recovery.patience();
         let last = match string.phase {
@@ -458,8 +459,8 @@ impl EdgeSwitch {
         }
     }
 
-    /// All strings were silent, and both edges hear this one again. If packets passed all the while, the other edge's process was away. If they
-    /// pass only since the string is back, those before were lost.
+    /// All strings were silent, and both edges hear this one again. If packets passed all the while, the other edge's process was away. If
+    /// they pass only since the string is back, the earlier ones were lost and are sent again.
     fn end_blindness(&mut self, now: Instant, index: usize) {
         let patience = self.config.recovery.patience();
         let one = &mut self.strings[index];
@@ -477,7 +478,7 @@ impl EdgeSwitch {
         self.change(now, index, PhaseEvent::Heard, PhaseReason::Heartbeat);
     }
 
-    /// Looks at all strings and at the time.
+    /// Changes the states of the strings as their evidence at `now` demands, and queues the actions that follow.
     fn evaluate(&mut self, now: Instant) {
         for index in 0..self.strings.len() {
             if let Some(event) = self.strings[index].missed(now) {
@@ -513,7 +514,8 @@ impl EdgeSwitch {
         self.publish(now);
     }
 
-    /// Each string has failed, for one edge or the other, and now all are silent. If the other edge's process has died, packets may pass.
+    /// Each string has failed, at one edge or the other, and now all are silent. Perhaps only the other edge's process has died, and
+    /// packets still get through. So this edge forwards packets again.
     fn forward_blindly(&mut self, now: Instant) {
         for index in 0..self.strings.len() {
             self.change(now, index, PhaseEvent::NoneLeft, PhaseReason::Silence);
@@ -666,8 +668,8 @@ impl EdgeSwitch {
             .push_back(EdgeAction::Keep(index, KeptString { epoch, was_up }));
     }
 
-    /// Queues the cached packets of a string for the string `to`, or each for the string to which its flow moves. With a cap, at most a
-    /// capped window of each flow: the flow's sender repeats the rest.
+    /// Queues the cached packets of a string for the string `to`, or each for the string to which its flow moves. If windows are capped,
+    /// queues at most one capped window of each flow: the flow's sender repeats the rest.
     fn send_again(&mut self, now: Instant, index: usize, to: Option<usize>) {
         let held = self.strings[index].recovery.complete(now);
         let mut flow = (None, 0);
@@ -701,7 +703,7 @@ impl EdgeSwitch {
         }
     }
 
-    /// Sends the queued packets that are due. Each string is filled at its own rate, and the outside at the rate of all strings.
+    /// Sends the queued packets that are due. Each string is filled at its own rate, and the outside at the sum of these rates.
     fn send_due(&mut self, now: Instant) {
         for index in 0..self.strings.len() {
             while let Some(packet) = self.strings[index].next_due(now) {
@@ -785,8 +787,8 @@ impl EdgeSwitch {
         self.actions.push_back(EdgeAction::SetSlots(self.slots.clone()));
     }
 
-    /// Whether new flows may go to a string as far as the other edge is concerned. After a string's return, the edge that is second
-    /// would not answer on this string yet.
+    /// Whether new flows may go to a string as far as the other edge is concerned. A string may have returned at this edge only. Until it
+    /// returns at the other edge, that edge would not answer on this string.
     fn peer_agrees(&self, now: Instant, string: &EdgeString) -> bool {
         self.told(now, string)
             .is_none_or(|told| told.is_usable || told.epoch < string.epoch)
@@ -794,7 +796,7 @@ impl EdgeSwitch {
 
     /// While a string is missing, the windows of all flows of the other strings are capped.
     fn publish_caps(&mut self, now: Instant) {
-        // Before the first measurement, the number of connections is not known. An adopted data path has its caps meanwhile.
+        // Before the first measurement, the number of connections is not known. Until then, an adopted data path keeps its caps.
         let Some(cap) = self.config.cap.filter(|_| self.has_totals) else {
             return;
         };

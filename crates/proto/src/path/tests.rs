@@ -119,7 +119,7 @@ fn nobody_goes_on_who_is_known_not_to_be_reached() {
     }
 }
 
-/// A path whose nodes meet, proved at time 0. Heartbeats come every 20 ms over another link.
+/// A path whose nodes meet, and whose outside hosts answer. All evidence is from time 0.
 fn path() -> ServicePath {
     let mut path = ServicePath::new(CONFIG, true, at(0));
     path.set_link(true);

@@ -68,7 +68,8 @@ pub struct SackChunk {
     pub duplicates: Vec<Tsn>,
 }
 
-/// A chunk. The flag T (`is_reflected`) of ABORT and SHUTDOWN COMPLETE says that the packet carries the peer's own tag (RFC 9260 §8.5.1).
+/// A chunk. The flag T (`is_reflected`) of ABORT and SHUTDOWN COMPLETE says that the packet repeats the tag of the packet that it answers
+/// (RFC 9260 §8.5.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SctpChunk {
     /// User data (0).
@@ -79,7 +80,7 @@ pub enum SctpChunk {
     InitAck(Box<InitChunk>),
     /// Acknowledges data (3).
     Sack(SackChunk),
-    /// Asks whether a path works; the information comes back as it is (4).
+    /// Asks whether a path works; the answer returns these bytes unchanged (4).
     Heartbeat(Bytes),
     /// Answers a HEARTBEAT (5).
     HeartbeatAck(Bytes),
@@ -372,7 +373,7 @@ impl InitChunk {
 
 impl SackChunk {
     fn emit(&self, out: &mut Vec<u8>) {
-        // A chunk of less than 64 KiB has fewer than 2¹⁶ of either.
+        // A chunk of less than 64 KiB has fewer than 2¹⁶ gaps, and fewer than 2¹⁶ duplicates.
         let counts = [self.gaps.len() as u16, self.duplicates.len() as u16];
         out.extend_from_slice(&self.cumulative.0.to_be_bytes());
         out.extend_from_slice(&self.window.to_be_bytes());

@@ -1,7 +1,7 @@
 //! Multihomed SCTP (RFC 9260), without I/O: docs/sctp.md.
 //!
 //! The packets: [`packet`] has the common header, [`chunk`] the chunks, `parameter` the parameters of INIT and INIT ACK, and `cause` the
-//! error causes. [`UserData`] may be counted only, so that a simulator moves megabytes without a copy.
+//! error causes. [`UserData`] may be a number of bytes without content, so that a simulator moves megabytes without a copy.
 
 mod arrivals;
 pub mod association;

@@ -1,5 +1,5 @@
 //! Numbers that others must not guess: tags, first TSNs, nonces, and the keys of cookies. All are derived from one secret, since a
-//! machine without I/O has no other source.
+//! state machine without I/O has no other source.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -26,7 +26,7 @@ impl SctpSecret {
         Self { secret, drawn: 0 }
     }
 
-    /// A number from the whole range.
+    /// A number from the whole range of `u64`.
     pub fn draw(&mut self) -> u64 {
         self.drawn += 1;
         let block = code(&self.secret, &[b"number", &self.drawn.to_be_bytes()]);
@@ -44,7 +44,7 @@ impl SctpSecret {
         }
     }
 
-    /// Another secret, for a machine of its own.
+    /// A new secret, derived from this one, for one association.
     pub fn child(&mut self) -> Self {
         self.drawn += 1;
         Self::new(code(&self.secret, &[b"secret", &self.drawn.to_be_bytes()]))

@@ -1,14 +1,14 @@
 //! The local end of a path: which of this host's addresses sends to an address of the peer, and to which UDP port (RFC 6951 §5.4).
 //!
 //! ```text
-//!   heard from the address before ──▶ the local address to which it came, and its port
-//!   else ───────────────────────────▶ the local address with the longest common prefix; the destination's number decides among equals
+//!   the peer's address was heard before ──▶ the local address at which its last packet arrived, and that packet's source port
+//!   else ─────────────────────────────────▶ the local address with the longest common prefix; the peer's last byte decides among equals
 //! ```
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-/// Most addresses of peers that are remembered. The oldest one is forgotten first, and is learnt again from its next packet.
+/// Maximum number of remembered peer addresses. The one learnt first is forgotten first, and is learnt again from its next packet.
 const LEARNT_MAX: usize = 1024;
 
 /// A local address by its number, and the peer's UDP port.
@@ -20,7 +20,7 @@ pub struct PathSource {
     pub port: u16,
 }
 
-/// The local addresses of an endpoint, and what is known of those of its peers.
+/// The local addresses of an endpoint, and the sources learnt for the addresses of its peers.
 #[derive(Debug)]
 pub struct SourceTable {
     local: Vec<IpAddr>,
@@ -31,7 +31,7 @@ pub struct SourceTable {
 }
 
 impl SourceTable {
-    /// Nothing is learnt. `port` is the UDP port of peers that were not heard yet.
+    /// A table that has learnt nothing yet. `port` is the UDP port of peers that were not heard yet.
     pub fn new(local: Vec<IpAddr>, port: u16) -> Self {
         Self {
             local,
@@ -41,7 +41,7 @@ impl SourceTable {
         }
     }
 
-    /// A packet that counts came from `peer`.
+    /// The endpoint accepted a packet from `peer`. Packets to `peer` now have this source.
     pub fn on_heard(&mut self, peer: IpAddr, source: PathSource) {
         if let Some(known) = self.learnt.get_mut(&peer) {
             *known = source;
@@ -67,7 +67,7 @@ impl SourceTable {
             .enumerate()
             .filter_map(|(at, prefix)| (prefix == Some(longest)).then_some(at))
             .collect();
-        // Addresses of one provider have the same last byte no more often than others.
+        // The last byte spreads the peers: even addresses of one provider differ in it.
         let chosen = usize::from(last_byte(peer)) % equals.len();
         let local = equals[chosen];
         Some(PathSource {

@@ -21,7 +21,7 @@ impl Service {
         self.sync(now, StateSyncEvent::Begin); // the replica's server lacks what passed unlogged
     }
 
-    /// Begins to ask the primary for all connections. From now on, packets of connections that this node does not know pass through it.
+    /// Begins to ask the primary for all connections. From now on, all connections of the service pass this node, also unknown ones.
     pub(super) fn begin_census(&mut self, now: Instant) {
         self.table.begin_census(now);
         self.ask_about_older(now);
@@ -45,7 +45,8 @@ impl Service {
         self.ask_about_older(now);
     }
 
-    /// Removes connections that have ended without a packet: closes their replicas, and decides them in a takeover.
+    /// Handles connections that left the table without a packet that shows their end: closes their replicas, and in a takeover decides
+    /// the connections.
     pub(super) fn remove_ended(&mut self, now: Instant) {
         let has_replicas = self.table.config().has_replicas();
         for connection in self.table.take_gone() {

@@ -89,7 +89,7 @@ impl EndedConnections {
     }
 
     /// Whether a segment of `client` is late: its connection has ended, or was handed over to a socket. In the second
-    /// case only a segment without data is late, because its sender needs no RST.
+    /// case a segment with data is not late, so that its sender can get a RST.
     pub(super) fn is_late(&self, client: SocketAddr, segment: &Segment<'_>) -> bool {
         self.by_client.contains_key(&client) || segment.payload.is_empty() && self.is_handed_over(client)
     }

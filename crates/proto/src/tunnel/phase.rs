@@ -23,7 +23,7 @@ pub enum TunnelPhase {
     GotEnd,
     /// This end has sent RESET, perhaps behind an END.
     Resetting,
-    /// Both directions have ended. The number is free when the peer's CLOSED comes.
+    /// Both directions have ended. The connection's number is free again when the peer's CLOSED comes.
     Over,
 }
 
@@ -50,7 +50,7 @@ impl TunnelPhase {
         Self::Over,
     ];
 
-    /// The state after an event. `None` if a correct peer or program does not cause it then.
+    /// The state after an event. `None` if no correct peer or program causes the event in this state.
     pub const fn after(self, event: TunnelPhaseEvent) -> Option<Self> {
         match (self, event) {
             (Self::Live, TunnelPhaseEvent::EndSent) => Some(Self::SentEnd),

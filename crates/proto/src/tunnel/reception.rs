@@ -1,10 +1,10 @@
-//! When the serving end is called, and what becomes of clients that connect meanwhile. No I/O.
+//! When the opening end calls the serving end, and what becomes of clients that connect. No I/O.
 //!
 //! ```text
-//!   connections can be opened ──▶ clients are taken
-//!   since a short time not    ──▶ clients wait in the listener's queue
-//!   since CLIENTS_WAIT not    ──▶ clients are refused by a RST, so that they know
-//!   accept(2) fails           ──▶ nothing is accepted for ACCEPT_PAUSE
+//!   connections can be opened            ──▶ clients are taken
+//!   none can be opened, for a short time ──▶ clients wait in the listener's queue
+//!   none can be opened, for CLIENTS_WAIT ──▶ clients are refused by a RST, so that they need not wait
+//!   accept(2) fails                      ──▶ nothing is accepted for ACCEPT_PAUSE
 //! ```
 
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub enum ClientVerdict {
     Refuse,
 }
 
-/// Calls and clients of an opening end. At a serving end, nothing is due.
+/// Calls and clients of an opening end. At a serving end, no call is ever due.
 #[derive(Clone, Debug)]
 pub struct TunnelReception {
     role: TunnelRole,
@@ -40,7 +40,7 @@ pub struct TunnelReception {
     closed_since: Option<Instant>,
     /// Until when nothing is accepted.
     pauses_until: Option<Instant>,
-    /// The failure to accept was told, and none was accepted since.
+    /// A failure to accept was reported, and no client was accepted since.
     is_failure_told: bool,
 }
 
@@ -99,13 +99,13 @@ impl TunnelReception {
         self.is_failure_told = false;
     }
 
-    /// accept(2) failed. Returns whether that is to be logged: once, until it succeeds again.
+    /// accept(2) failed. Returns whether to log this failure: only the first one since the last success is logged.
     pub fn on_accept_failed(&mut self, now: Instant) -> bool {
         self.pauses_until = Some(now + ACCEPT_PAUSE);
         !std::mem::replace(&mut self.is_failure_told, true)
     }
 
-    /// When an answer of this machine changes by itself, if nothing happens before.
+    /// When [`verdict`](Self::verdict) or [`takes_call`](Self::takes_call) changes its answer, if nothing happens before.
     pub fn poll_timeout(&self, now: Instant) -> Option<Instant> {
         let refuses_at = self.closed_since.map(|since| since + CLIENTS_WAIT);
         [refuses_at, self.pauses_until]

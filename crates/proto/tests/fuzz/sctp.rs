@@ -16,7 +16,7 @@ fn crc(bytes: &[u8]) -> u32 {
 }
 
 /// The packet with the right checksum, so that fuzzing reaches the code behind it.
-fn mended(packet: &[u8]) -> Vec<u8> {
+pub fn mended(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     if packet.len() >= 12 {
         packet[8..12].fill(0);

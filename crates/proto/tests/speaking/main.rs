@@ -94,8 +94,8 @@ impl SpeakingState {
         self.words[1 - node].push(SentWord { made, heard, word });
     }
 
-    /// `node` has become mute, so what it said before does not tell of that. Or it is no longer mute (`is_mute` is false), so what it said
-    /// need not be distinguished.
+    /// `node` becomes mute (`is_mute`) or speaks again. When it becomes mute, the words that it sent before in the same tick are marked as
+    /// older. When it speaks again, these marks are removed.
     fn overtake(&mut self, node: usize, is_mute: bool) {
         let (own, peers) = (self.nodes[node].agent, &mut self.nodes[1 - node].heard);
         let [first, second] = &mut self.words;
@@ -133,8 +133,8 @@ impl SpeakingState {
     }
 }
 
-/// The origin of a word: the number of the agent that sent it, the tick of its sending, and whether it was sent after the node had become
-/// mute in that tick, if the node did. Later words are greater.
+/// The origin of a word: the number of the agent that sent it, the tick of its sending, and `is_after`. `is_after` is false if the node
+/// became mute later in that tick and is still mute. Later words are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct WordOrigin {
     agent: u8,
@@ -143,7 +143,7 @@ struct WordOrigin {
 }
 
 impl WordOrigin {
-    /// When the word was sent. A word from before the node became mute is older than that, also in the same tick.
+    /// When the word was sent. If the node became mute later in the same tick, the word counts as sent just before the tick.
     fn at(self) -> Instant {
         Instant::from_nanos(self.sent * TICK - u64::from(!self.is_after))
     }
@@ -153,8 +153,8 @@ impl WordOrigin {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct SentWord {
     made: WordOrigin,
-    /// The last word that its sender had heard. Its receiver takes it for an echo only if the receiver's agent is still the one that
-    /// sent that word (`proto::node` and `proto::anti_replay`).
+    /// The last word that the sender had heard. The receiver takes it for an echo only if the receiver's agent is still the one that
+    /// sent that last word (`proto::node` and `proto::anti_replay`).
     heard: Option<WordOrigin>,
     word: StandingBeat,
 }
@@ -194,7 +194,7 @@ enum SpeakingAction {
     Mishear(usize),
     Reach(usize),
     Decided(usize),
-    /// The operator takes a node out, or in again.
+    /// The operator takes a node out of service (true), or puts it back (false).
     Leave(usize, bool),
     /// A node's knowledge of its path changes.
     Path(usize, Knows),
@@ -342,7 +342,7 @@ impl SpeakingModel {
         state.crashes += 1;
     }
 
-    /// Assumes that each node that may speak alone now says something, and notes its epoch.
+    /// Assumes that each node says something if it may now speak alone, and notes its epoch.
     fn note_voices(&self, state: &mut SpeakingState) {
         for node in 0..2 {
             if self.speaks_alone(state, node) {
@@ -701,7 +701,7 @@ fn disturb(
     }
 }
 
-/// Whether a node serves, with a wire or alone without a time limit. Also true if both nodes left: then none must
+/// Whether a node serves, with a wire or alone without a time limit. Also true if both nodes left: then neither has to
 /// serve.
 fn is_served(state: &SpeakingState) -> bool {
     let [one, other] = &state.nodes;

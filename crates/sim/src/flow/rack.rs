@@ -20,7 +20,7 @@ use super::sender::{FlowSender, whole};
 
 /// TLP.max_ack_delay in nanoseconds: the longest delay of an acknowledgement. Linux uses its smallest timeout.
 const MAX_ACK_DELAY: u64 = 200_000_000;
-/// Time until a probe before a round trip is known, in nanoseconds (§7.2).
+/// Time until a probe while no round trip is known, in nanoseconds (§7.2).
 const UNKNOWN: u64 = 1_000_000_000;
 
 impl FlowSender {
@@ -446,7 +446,7 @@ mod tests {
         assert_eq!(play.sender.congestion_window(), window);
     }
 
-    /// RFC 9937: seven for ten, and the threshold at the end.
+    /// RFC 9937: seven segments are sent for ten that arrive, and at the end the window is the threshold.
     #[test]
     fn a_recovery_sends_seven_segments_for_ten_that_arrive() {
         let mut play = SenderTest::opened(1000);

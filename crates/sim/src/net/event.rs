@@ -1,4 +1,4 @@
-//! Events of a trace: each as a line, as a row, or as a frame.
+//! Events of a trace, with their text, and with the TCP segments of their packets.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};

@@ -26,11 +26,11 @@ pub struct SimStateSync {
     pub hold_us: u64,
     /// Time that *prepare* takes, in microseconds.
     pub prepare_us: u64,
-    /// Number of runs that fail after a node's start.
+    /// Number of the hook's runs that fail after a node's start, before the first one that may succeed.
     pub failures: u32,
 }
 
-/// A program of a server whose state is copied.
+/// The program for one client's connection to a server whose state is copied.
 struct StatefulApplication {
     application: Box<dyn SimApplication>,
     client: SocketAddr,
@@ -60,7 +60,7 @@ impl SimApplication for StatefulApplication {
     }
 }
 
-/// The programs of `factory`, which share the state `server`.
+/// A factory of the same programs as `factory`. They count the input that they read in the shared state `server`.
 pub(super) fn stateful(
     factory: ApplicationFactory,
     server: &Rc<RefCell<SimServerState>>,
@@ -118,7 +118,7 @@ impl SimHook {
         self.run.as_ref().map(|run| run.due.min(run.until))
     }
 
-    /// Kills the hook. Nobody hears of it.
+    /// Kills the hook. The agent gets no outcome.
     pub fn kill(&mut self) {
         self.run = None;
         self.outcomes.clear();

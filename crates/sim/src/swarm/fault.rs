@@ -92,7 +92,7 @@ impl FaultKind {
         Self::Network,
     ];
 
-    /// How many of `ALL`, from the first on, may happen in any run. The faults of paths and `Network` are drawn apart.
+    /// Number of kinds, from the first of `ALL` on, that may happen in any run. The faults of paths and `Network` are drawn separately.
     const ANYWHERE: usize = Self::ALL.len() - Self::PATHS.len() - 1;
 
     /// Faults of paths.
@@ -329,7 +329,7 @@ fn cut_off(scene: &mut SimPair, id: NodeId) -> Vec<Mend> {
     cables.chain([Mend::Carrier(id), Mend::CutOff(id)]).collect()
 }
 
-/// Does something to a node, if it has power. Nothing needs to be mended.
+/// Calls `f` on a node, if the node has power. Returns no repairs.
 fn with(scene: &mut SimPair, id: NodeId, f: impl FnOnce(&mut Station, Instant)) -> Vec<Mend> {
     if scene.world.is_powered(id) {
         scene.world.with(id, f);
@@ -371,7 +371,7 @@ impl Mend {
 /// Smallest number of faults of a run.
 pub const FAULTS_MIN: u64 = 3;
 
-/// A fault of a kind that is drawn, except the breaks of paths.
+/// A fault of a random kind, except the faults of paths and `Network`.
 pub(super) fn fault(draw: &mut Draw, during: Option<PairPhase>) -> PlannedFault {
     PlannedFault {
         during,

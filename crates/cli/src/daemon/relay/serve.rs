@@ -189,7 +189,7 @@ impl RelayThread {
                 let resume = resume.clone();
                 (AdoptionPlan::Replica { resume }, input)
             }
-            // Nor does an application that starts anew stop reading then.
+            // An application that starts anew also reads on then.
             Ok(Restart::Replay { resume }) => {
                 let input = log.parts(Offset::ZERO..frontier).collect();
                 let resume = resume.clone();

@@ -25,7 +25,7 @@ pub struct Saturated {
     pub role_changes: u64,
     /// Number of samples, of both nodes together.
     pub looks: u64,
-    /// Number of samples in which the node was simplex.
+    /// Number of samples in which a node was simplex.
     pub simplex_seen: u64,
 }
 

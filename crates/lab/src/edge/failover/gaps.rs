@@ -39,8 +39,8 @@ pub struct HitFlow {
     pub index: usize,
     /// The kind of packet that it lost.
     pub lost: FlowLoss,
-    /// Time from the end of the failover, at both edges, until the next new byte at a receiver, in nanoseconds. 0 if one came between the ends at
-    /// the two edges. `None`: no byte came any more.
+    /// Time from the end of the failover at both edges until the next new byte at a receiver, in nanoseconds. 0 if a new byte came after
+    /// the first edge had moved the flows but before both had. `None`: no new byte came any more.
     pub gap_ns: Option<u64>,
 }
 
@@ -60,8 +60,8 @@ pub fn hit_flows(trace: &EdgeTrace, span: FailoverSpan) -> Vec<HitFlow> {
 }
 
 impl FailoverSpan {
-    /// Whether a packet that was sent at `sent_ns` and came at `came_ns` was dropped on the way, so that a copy came. A copy comes only after
-    /// the failover. A packet that came before its end was at most late.
+    /// Whether a packet that was sent at `sent_ns` was dropped on the way. Its bytes came at `came_ns`, in the packet or in a copy. A copy
+    /// comes only after `completed_ns`, so bytes that came earlier were at most late.
     fn is_dropped(self, sent_ns: u64, came_ns: Option<u64>) -> bool {
         let latest = sent_ns + (self.one_way + MARGIN).as_nanos() as u64;
         came_ns.is_none_or(|came_ns| came_ns > latest.max(self.completed_ns))

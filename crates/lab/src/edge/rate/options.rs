@@ -1,4 +1,4 @@
-//! The command's options.
+//! Options of the command `steadfast-lab edge-rate`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,10 +19,11 @@ use crate::run::RunOptions;
 
 /// Fail one of two full strings, with and without rate control.
 ///
-/// Half of the flows use each string, and fill it. The first string loses its power, and after the failover all flows share the second string,
-/// whose buffer is finite (section 7.4 of the HALR thesis). Two runs with the same seed are compared: with rate control and without. From 2 s after
-/// the failover on, with rate control no packet may be dropped, the flows' shares must be equal (Jain's index at least 0.99), the queue may hold at
-/// most 80 % of the buffer, and the string must carry at least 95 % of what it carries without rate control.
+/// Each string carries half of the flows, which fill it. The first string loses its power, and after the failover all flows share the
+/// second string, whose buffer is finite (section 7.4 of the HALR thesis). Two runs with the same seed are compared: with rate control and
+/// without. With rate control, from 2 s after the failover on, no packet may be dropped, the flows' shares must be equal (Jain's index at
+/// least 0.99), the queue may hold at most 80 % of the buffer, and the string must carry at least 95 % of what it carries without rate
+/// control.
 #[derive(Clone, Debug, Args)]
 pub struct EdgeRateOptions {
     /// Rate of the string that fails, and of the other one, as a ratio.
@@ -86,13 +87,13 @@ pub enum RateLoad {
     /// They begin in the first two seconds, and go on until the run ends.
     #[default]
     Endless,
-    /// They begin one after the other, before and after the failure, and each has its bytes (section 7.4 of the HALR thesis).
+    /// They begin one after the other, before and after the failure, and each transfers `bytes` (section 7.4 of the HALR thesis).
     Arriving {
         /// Time between the beginnings of two flows.
         gap: Duration,
         /// Content bytes of a flow.
         bytes: u64,
-        /// When the string fails, after the first flow has begun.
+        /// Time from the beginning of the first flow to the string's failure.
         failure_at: Duration,
     },
 }
@@ -139,7 +140,7 @@ pub enum CongestionOption {
 }
 
 impl CongestionOption {
-    /// The kernel's name.
+    /// The name that the kernel gives it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cubic => "cubic",
@@ -155,7 +156,7 @@ const BEFORE: Duration = Duration::from_secs(4);
 const ARRIVALS_US: u64 = 2_000_000;
 /// Time after the failover until shares and drops are judged.
 pub const SETTLING: Duration = Duration::from_secs(2);
-/// Bytes of a flow: more than it can transfer.
+/// Content bytes of an endless flow: more than it can transfer in a run.
 const ENDLESS: u64 = 64 << 20;
 
 /// The server of downloads. Uploads go to a sink.

@@ -1,4 +1,4 @@
-//! Captures that show less than everything.
+//! Captures that are incomplete or broken, and frames that the judge must ignore.
 
 use super::*;
 

@@ -31,7 +31,7 @@ fn connections(world: &RouterLan, listener: &TcpListener) -> Vec<PrimaryConnecti
     // TIME-WAIT
     all[4].server.shutdown(Shutdown::Write).unwrap();
     all[4].client.shutdown(Shutdown::Write).unwrap();
-    // Both have unsent output, because the client reads nothing. Number 6 also gets a FIN behind that output, so it is in FIN-WAIT-1.
+    // Numbers 5 and 6 have unsent output, because their clients read nothing. Number 6 also gets a FIN behind that output: FIN-WAIT-1.
     for full in [5, 6] {
         let server = &mut all[full].server;
         server.set_nonblocking(true).unwrap();

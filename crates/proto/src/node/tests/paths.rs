@@ -349,7 +349,7 @@ fn a_node_that_is_cut_off_from_all_asks_no_arbiter_and_takes_nobody_for_dead() {
     }
 }
 
-/// The primary repeats that it yields with every heartbeat. These heartbeats do not start the fence delay.
+/// With every heartbeat, the primary repeats that it yields. These heartbeats do not start the fence delay.
 #[test]
 fn a_primary_that_yields_is_fenced_without_a_wait() {
     let mut two = Two::with_paths(Arbiter::Fence);
@@ -386,8 +386,8 @@ fn a_node_waits_before_it_has_its_peer_fenced() {
     assert_eq!(two.nodes[0].service(0).role(), Role::Sole);
 }
 
-/// A fence is slower than a boot. If its target were accepted as the wire before the fence ends, the target would be missed and fenced
-/// again, for ever.
+/// A fence is slower than a boot. If its target were accepted as the wire too early, the fence would switch the wire off. The other node
+/// would find the wire silent and fence it again, for ever.
 #[test]
 fn a_peer_that_comes_back_while_it_is_being_fenced_is_not_counted_on_before_that_is_over() {
     let mut two = Two::with_paths(Arbiter::Fence);

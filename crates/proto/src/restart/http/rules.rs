@@ -39,7 +39,7 @@ impl Reexecute {
     /// The rule that allows the methods of a list. `Idempotency-Key` in the list stands for requests with that header field.
     ///
     /// # Errors
-    /// The first name that is not a method of RFC 9110 §9.3 or RFC 5789, or that is CONNECT, which is never executed again.
+    /// The first name that is neither `Idempotency-Key` nor a method of RFC 9110 §9.3 or RFC 5789. CONNECT is an error, too.
     pub fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, &'a str> {
         let mut rule = Self {
             methods: 0,

@@ -37,7 +37,7 @@ fn packet(chunks: Vec<SctpChunk>) -> SctpPacket {
     }
 }
 
-/// The packet of one chunk with these bytes, and its checksum.
+/// A packet of one chunk with these bytes. The packet's checksum is right.
 fn raw(chunk: &[u8]) -> Bytes {
     let mut bytes = packet(vec![SctpChunk::CookieAck]).emit();
     bytes.truncate(12);
@@ -290,7 +290,7 @@ pub fn lone_chunk() -> impl Strategy<Value = SctpChunk> {
 }
 
 proptest! {
-    /// Every value can be written and read again, and its length is known before.
+    /// Every value can be written and read again, and `wire_bytes` tells the length in advance.
     #[test]
     fn a_packet_survives_the_cable(
         chunks in prop_oneof![
@@ -313,7 +313,7 @@ proptest! {
     }
 }
 
-/// A receive buffer counts the data of a chunk, so the data must not keep a much larger packet in memory.
+/// A receive buffer counts only the data of a chunk, so the data must not keep a much larger packet in memory.
 #[test]
 fn little_data_is_copied_from_its_packet() {
     let data = |length| {

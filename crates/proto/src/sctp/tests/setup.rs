@@ -34,7 +34,7 @@ fn four_packets_make_an_association_and_the_called_end_has_none_before_the_cooki
     let setup = [(0, INIT), (1, INIT_ACK), (0, COOKIE_ECHO), (1, COOKIE_ACK)];
     assert_eq!(net.kinds()[..4], setup);
     assert_eq!(net.events[1], [AssociationEvent::Established]);
-    // Each end then asks the address of which it was only told.
+    // Each end then probes the peer's other address, of which it was only told.
     net.run(DELAY * 4);
     let paths = net.at(0).destinations();
     assert!(paths.len() == 2 && paths.iter().all(|path| path.is_usable()));
@@ -455,7 +455,7 @@ fn a_restart_forgets_replies_to_old_destinations() {
     assert_eq!(net.events[1][1], AssociationEvent::Restarted);
 }
 
-/// RFC 9260 §5.2.4 B is for the handshake: the cookie of another call of the peer comes late.
+/// The cookie of another call of the peer comes late, during a shutdown. RFC 9260 §5.2.4 B applies only during the handshake.
 #[test]
 fn a_cookie_of_another_call_changes_nothing_in_a_shutdown() {
     let mut net = TestNet::connected(SctpConfig::default());
@@ -553,7 +553,7 @@ fn a_mapped_address_is_the_same_address() {
     assert_eq!(net.at(1).destinations().len(), 1);
 }
 
-/// The source of a packet is mapped on a socket that takes both families.
+/// On a socket that takes both families, the source of an IPv4 packet is a mapped address.
 #[test]
 fn a_mapped_source_is_the_same_address() {
     let mapped = |address| match address {
@@ -632,7 +632,7 @@ fn parameters_that_are_not_recognised_are_reported_after_the_handshake() {
     assert_eq!(chunks[1], SctpChunk::Error(vec![report]));
 }
 
-/// An application that reads nothing: events wait in their associations, and those that a newer one makes obsolete are forgotten.
+/// An application reads nothing. Its events wait in their associations. An event that a newer event makes obsolete is forgotten.
 #[test]
 fn events_that_are_not_read_are_bounded_and_say_what_matters() {
     let mut net = TestNet::connected(SctpConfig {
@@ -655,7 +655,7 @@ fn events_that_are_not_read_are_bounded_and_say_what_matters() {
     assert!(net.ends[0].is_empty(), "it was read completely");
 }
 
-/// An association counts until its last event was read.
+/// An association counts towards the endpoint's bound until its last event was read.
 #[test]
 fn a_deaf_application_gets_no_more_than_its_bound_of_associations() {
     let mut net = TestNet::new(SctpConfig::default());

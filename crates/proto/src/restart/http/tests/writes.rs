@@ -115,7 +115,7 @@ fn a_request_that_fails_a_second_server_is_quarantined() {
     upgraded.on_application(switching, &mut to_client).unwrap();
     assert!(upgraded.is_over() && !upgraded.on_application_lost(RequestRefusal::Quarantined, &mut to_client));
     assert_eq!((refused(&upgraded), &to_client[..]), (None, &switching[..]));
-    // A request that was not executed before is not quarantined.
+    // If no request is executed again, none is quarantined.
     let (mut idle, mut to_client) = resumer(GET, OK);
     assert!(!idle.on_application_lost(RequestRefusal::Quarantined, &mut to_client));
     assert_eq!((refused(&idle), to_client.len()), (None, 0));

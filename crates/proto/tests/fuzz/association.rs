@@ -1,0 +1,215 @@
+//! Fuzz target for an SCTP association. The input is a list of operations on two ends: packets are delivered, lost, doubled and reordered, time
+//! passes, messages are sent and read, and chunks arrive that the peer never sent, with the right verification tag. Neither end may panic, answer
+//! without bound, or hold more than its windows.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use steadfast_proto::Instant;
+use steadfast_proto::sctp::endpoint::{AssociationId, SctpEndpoint};
+use steadfast_proto::sctp::packet::SctpPacket;
+use steadfast_proto::sctp::{PathId, SctpConfig, SctpMessage, UserData};
+
+use super::sctp::mended;
+
+const PORT: u16 = 5000;
+/// Largest number of packets that one operation may let out: some windows, and the answers to a packet's chunks.
+const BURST_MAX: usize = 2_000;
+/// Largest number of packets that wait in the network. More are lost.
+const WAITING_MAX: usize = 4_000;
+/// Packets that are delivered before the operations begin: the handshake.
+const HANDSHAKE: usize = 8;
+/// Largest message in bytes: with `SctpConfig::default`, some packets.
+const MESSAGE_MAX: u64 = 64 * 255;
+
+/// A packet in the network, with the end that gets it.
+#[derive(Clone)]
+struct TravellingPacket {
+    to: usize,
+    from: IpAddr,
+    packet: SctpPacket,
+}
+
+/// Two ends with two addresses each, and the packets between them.
+struct AssociationWorld {
+    ends: [SctpEndpoint; 2],
+    ids: [Option<AssociationId>; 2],
+    /// The verification tags by which each end was last addressed.
+    tags: [u32; 2],
+    now: Instant,
+    network: VecDeque<TravellingPacket>,
+}
+
+fn address(end: usize, path: u8) -> IpAddr {
+    IpAddr::from([10, path, 0, end as u8 + 1])
+}
+
+fn config() -> SctpConfig {
+    SctpConfig {
+        receive_buffer: 16_000,
+        send_buffer: 16_000,
+        ..SctpConfig::default()
+    }
+}
+
+impl AssociationWorld {
+    fn new() -> Self {
+        let end = |end: usize| {
+            let addresses = vec![address(end, 0), address(end, 1)];
+            SctpEndpoint::new(config(), [end as u8 + 1; 32], PORT, addresses, 4).expect("a valid end")
+        };
+        let mut world = Self {
+            ends: [end(0), end(1)],
+            ids: [None; 2],
+            tags: [0; 2],
+            now: Instant::ZERO,
+            network: VecDeque::new(),
+        };
+        world.ids[0] = world.ends[0].connect(world.now, &[address(1, 0)], PORT).ok();
+        world.settle();
+        for _ in 0..HANDSHAKE {
+            world.deliver();
+        }
+        world
+    }
+
+    /// Takes the ends' packets and events, and checks that both are bounded.
+    fn settle(&mut self) {
+        for end in 0..2 {
+            let mut count = 0;
+            while let Some(transmit) = self.ends[end].poll_transmit(self.now) {
+                count += 1;
+                assert!(count <= BURST_MAX, "end {end} sends without bound");
+                let path = match transmit.to {
+                    IpAddr::V4(to) => to.octets()[1] & 1,
+                    IpAddr::V6(_) => continue,
+                };
+                self.tags[1 - end] = transmit.packet.tag;
+                if self.network.len() < WAITING_MAX {
+                    self.network.push_back(TravellingPacket {
+                        to: 1 - end,
+                        from: address(end, path),
+                        packet: transmit.packet,
+                    });
+                }
+            }
+            while let Some((id, _)) = self.ends[end].poll_event() {
+                self.ids[end] = Some(id);
+            }
+            let id = self.ids[end];
+            if let Some(association) = id.and_then(|id| self.ends[end].association(id)) {
+                let most = config().send_buffer as usize + 2 * MESSAGE_MAX as usize;
+                assert!(association.unacknowledged() <= most, "end {end}");
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        if let Some(TravellingPacket { to, from, packet }) = self.network.pop_front() {
+            self.ends[to].handle_packet(self.now, from, packet);
+            self.settle();
+        }
+    }
+
+    /// Chunks that the other end never sent, with the right ports and tag.
+    fn forge(&mut self, to: usize, path: u8, chunks: &[u8]) {
+        let mut bytes = [PORT.to_be_bytes(), PORT.to_be_bytes()].concat();
+        bytes.extend(self.tags[to].to_be_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(chunks);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        if let Ok(packet) = SctpPacket::parse(&Bytes::from(mended(&bytes))) {
+            self.ends[to].handle_packet(self.now, address(1 - to, path), packet);
+            self.settle();
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        for end in &mut self.ends {
+            end.handle_timeout(self.now);
+        }
+        self.settle();
+    }
+
+    /// What a program does at an end.
+    fn work(&mut self, end: usize, what: u8, argument: u8) {
+        let now = self.now;
+        let Some(association) = self.ids[end].and_then(|id| self.ends[end].association_mut(id)) else {
+            return;
+        };
+        match what % 8 {
+            0..4 => {
+                let message = SctpMessage {
+                    stream: u16::from(argument % 4),
+                    protocol: 0,
+                    is_unordered: what & 4 != 0,
+                    data: UserData::Bytes(vec![argument; usize::from(argument) * 64 + 1].into()),
+                };
+                let _ = association.send(message); // a full buffer refuses it
+            }
+            4 => {
+                let mut bytes = 0;
+                while let Some(message) = association.receive() {
+                    bytes += message.data.len() as u64;
+                }
+                let most = u64::from(2 * config().receive_buffer) + MESSAGE_MAX;
+                assert!(bytes <= most, "end {end} held {bytes} bytes");
+            }
+            5 => association.set_primary(PathId(argument & 1)),
+            6 => association.shutdown(now),
+            _ => association.abort(Bytes::from_static(b"enough")),
+        }
+        self.settle();
+    }
+}
+
+/// Plays the operations of an input.
+fn play(input: &[u8]) {
+    let mut world = AssociationWorld::new();
+    let mut rest = input;
+    while let Some((&operation, behind)) = rest.split_first() {
+        rest = behind;
+        let argument = rest.first().copied().unwrap_or_default();
+        let end = usize::from(operation >> 7);
+        match operation % 10 {
+            0..=2 => world.deliver(),
+            3 => drop(world.network.pop_front()),
+            4 => {
+                world.network.extend(world.network.front().cloned());
+                world.deliver();
+            }
+            5 if !world.network.is_empty() => world.network.rotate_left(1),
+            6 => {
+                let millis = u64::from(argument).pow(2);
+                world.pass(Duration::from_millis(millis));
+                rest = rest.get(1..).unwrap_or_default();
+            }
+            7 => {
+                world.work(end, argument, operation);
+                rest = rest.get(1..).unwrap_or_default();
+            }
+            8 => {
+                let (chunks, behind) = rest
+                    .get(1..)
+                    .unwrap_or_default()
+                    .split_at_checked(argument.into())
+                    .unwrap_or((rest, &[]));
+                world.forge(end, operation >> 6 & 1, chunks);
+                rest = behind;
+            }
+            _ => {}
+        }
+    }
+    // At last all is read, and nobody holds more than its window.
+    for end in 0..2 {
+        world.work(end, 4, 0);
+    }
+}
+
+#[test]
+fn an_association_survives_every_peer() {
+    fuzz::target!("sctp_association", play);
+}
