@@ -118,7 +118,7 @@ impl<K: Kernel> Unfinished<K> {
         let has_ended = core.service(service).table().get(id).is_none();
         match core.hand_over(kernel.now(), service, id, &endpoint) {
             Some(taken) => kernel.relay(service, id, endpoint, socket, taken),
-            // The node repeats the RST, which may be lost.
+            // If the client gets a RST, the node repeats the RST, because the first one may be lost.
             None => kernel.close_live(service, id, &endpoint, socket, has_ended),
         }
     }

@@ -1,4 +1,4 @@
-//! Runs an operator's command, and never waits for it longer than its limit.
+//! Runs an operator's command, and never waits for it much longer than its limit.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -142,7 +142,7 @@ fn socket_for(peer: IpAddr) -> io::Result<Socket> {
     Socket::new(Domain::for_address(address), Type::RAW, Some(protocol))
 }
 
-// A sequence number wraps.
+// The sequence number of a question: the low 16 bits of the question's number.
 fn low_bits(number: u32) -> u16 {
     number as u16
 }

@@ -1,5 +1,5 @@
-//! The memory of an edge's machine while it holds the SYNs of a failing string, as the allocator counts it. The test has a process of its own:
-//! the allocator counts whatever the process does.
+//! The memory that an `EdgeSwitch` allocates while it holds the SYNs of a failing string. The test has a process of its own, because the
+//! allocator below counts whatever the process does.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use proto::{Instant, Seq};
 
 /// Bytes that are allocated now.
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-/// Most bytes at any time since it was set to zero.
+/// Maximum of [`ALLOCATED`] since `cost` last restarted the measurement.
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
@@ -131,10 +131,10 @@ fn syn(number: u16, options: TcpOptions, is_v6: bool) -> Vec<u8> {
 /// What 1000 connections cost.
 struct Cost {
     packets: usize,
-    /// Allocated when all are held, and the most until then.
+    /// Bytes allocated when all SYNs are held, and the maximum until then.
     held: usize,
     peak: usize,
-    /// The most while they are sent again.
+    /// Maximum while the SYNs are sent again.
     peak_sent: usize,
     view: StringView,
 }
@@ -172,7 +172,7 @@ fn cost(policy: CachePolicy, syns: &[Vec<u8>]) -> Cost {
     }
 }
 
-/// One test: the allocator counts all threads.
+/// The only test of this file, because the allocator counts all threads.
 #[test]
 fn held_syns_cost_little_more_than_their_bytes() {
     a_flood_takes_no_more_than_the_limit();
@@ -219,7 +219,7 @@ fn held_syns_cost_little_more_than_their_bytes() {
 }
 
 fn a_flood_takes_no_more_than_the_limit() {
-    // See `suspecting`: 200,000 packets.
+    // The limit is `max_packets` in `suspecting`: 200,000 packets.
     let mut edge = suspecting(CachePolicy::Syn);
     let before = ALLOCATED.load(Ordering::Relaxed);
     let options = TcpOptions::default();

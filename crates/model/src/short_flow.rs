@@ -102,9 +102,9 @@ impl ShortFlow {
 
     /// Range of the completion times of disturbed flows, for a failover of `failover_s` (the lines of Figure 18). A segment's answer passes
     /// the cluster `answer_s` after the segment, as for [`interruption`](Self::interruption). A window passes the cluster at once, so a
-    /// Case 2 flow loses whole rounds. The first lost round passes the cluster up to `answer_s` before the failover begins, so that its answer
-    /// is lost; or in the rest of a round trip after that. A Case 3 flow loses its SYN at any time during the failover, or the SYN has
-    /// passed up to `answer_s` before.
+    /// Case 2 flow loses whole rounds. The first lost round passes the cluster at the earliest `answer_s` before the failover begins, so
+    /// that only the answer is lost, and at the latest `round_trip_s − answer_s` after the beginning. A Case 3 flow loses its SYN at any
+    /// time during the failover, or it loses the answer to a SYN that passed the cluster up to `answer_s` before the failover.
     pub fn disturbed_range(&self, failover_s: f64, answer_s: f64, recovery: FlowRecovery) -> Range {
         let rest_s = (self.parameters.round_trip_s - answer_s).max(0.0);
         let soonest_end_s = (failover_s - rest_s).max(f64::MIN_POSITIVE);
@@ -138,8 +138,8 @@ impl ShortFlow {
         Interruption::None
     }
 
-    /// Completion time of a flow that is interrupted as [`interruption`](Self::interruption) says, seconds. Figures 12–14 show the
-    /// simulated times as dots.
+    /// Completion time of a flow that is interrupted as [`interruption`](Self::interruption) says, seconds: the dashed lines of
+    /// Figures 12–14. The dots of these figures are simulated times.
     pub fn completion_s(
         &self,
         arrival_s: f64,

@@ -12,7 +12,7 @@ const LOST_MIN: Duration = Duration::from_millis(10);
 /// Length of one measurement of the counter's rate.
 const MEASURED: Duration = Duration::from_secs(1);
 
-/// The clock, read between two readings of the counter. An interruption between the readings can hide a pause, but cannot feign one.
+/// The clock, read between two readings of the counter. An interruption between the readings can hide a pause, but cannot look like one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockReading {
     /// The counter before.
@@ -103,7 +103,8 @@ mod tests {
             machine
         }
 
-        /// Looks after `time` nanoseconds, and is interrupted for `interrupted` nanoseconds after the first reading of the counter.
+        /// Lets `time` nanoseconds pass, then looks. The look is interrupted for `interrupted` nanoseconds after its first reading of the
+        /// counter.
         fn look_after(&mut self, time: u64, interrupted: u64) -> Option<Duration> {
             self.world += time;
             let before = self.world * 5 / 2;

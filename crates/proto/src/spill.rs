@@ -310,7 +310,7 @@ impl<'de> Deserialize<'de> for AtLimit {
 }
 
 impl AtLimit {
-    /// The files for input that memory may not hold, if there are any.
+    /// The files for input that exceeds the limit in memory. `None` unless input is spilled.
     pub fn spills(&self) -> Option<&Arc<Spills>> {
         match self {
             Self::Spill(spills) => Some(spills),

@@ -1,4 +1,4 @@
-//! A question to the arbiter, and the way of its answer to the agent.
+//! A question to the arbiter, and the sender that passes its answer to the agent.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -21,7 +21,8 @@ pub(super) fn start_log(format: LogFormat) -> Result<(), CommandError> {
     };
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        // If nobody reads stderr any more, an event is lost. By default, tracing would report the loss on stderr with `eprintln!`, which panics.
+        // If nobody reads stderr any more, an event is lost. By default, tracing would report the loss on stderr with `eprintln!`,
+        // which panics.
         .log_internal_errors(false)
         .with_writer(Mutex::new(LossyLog::new(io::stderr(), format)));
     let started = match format {

@@ -1,4 +1,4 @@
-//! Lines on stderr. It may be a pipe whose reader has died or reads no more, and no program ends or waits for good because of that.
+//! Lines on stderr. Stderr may be a pipe whose reader has died or no longer reads. Because of that, no program may end or wait forever.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -24,8 +24,8 @@ pub(super) fn tell(line: fmt::Arguments<'_>) {
     );
 }
 
-/// The log's end. A line for which there is no room is lost, because nobody may wait for the log's reader. As soon as there is room again,
-/// the log says how many lines it lost.
+/// The log's output. A line for which there is no room is lost, because the program must not wait for the log's reader. The next line for
+/// which there is room comes after a notice that says how many lines were lost.
 pub(super) struct LossyLog<W> {
     output: W,
     format: LogFormat,
@@ -60,7 +60,7 @@ impl<W> LossyLog<W> {
 }
 
 impl<W: Write + AsFd> LossyLog<W> {
-    /// Whether all of the line was written.
+    /// Writes as much of the line as there is room for. Returns whether the whole line was written.
     fn put(&mut self, line: &[u8]) -> io::Result<bool> {
         let written = write_within(&mut self.output, line, PollTimeout::ZERO)?;
         self.is_cut = 0 < written && written < line.len();
@@ -85,7 +85,7 @@ impl<W: Write + AsFd> Write for LossyLog<W> {
     }
 }
 
-/// Writes until there was no room for `timeout`. Returns the number of bytes written.
+/// Writes `bytes`, but stops when there is still no room after `timeout`. Returns the number of bytes written.
 fn write_within(output: &mut (impl Write + AsFd), bytes: &[u8], timeout: PollTimeout) -> io::Result<usize> {
     let mut written = 0;
     for part in bytes.chunks(PIPE_BUF) {

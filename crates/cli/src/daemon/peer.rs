@@ -2,7 +2,8 @@
 //!
 //! Each address of the peer is a link with a socket of its own. The peer's addresses on the services' interfaces are links too, because
 //! only a datagram that arrives by such an interface proves that the service's path works (docs/paths.md). Each datagram goes over all
-//! links. The first copy counts, and the others are dropped ([`super::frame`]). So a failed link does no harm while another link works.
+//! links, except a packet of the channel, which goes over one. The first copy counts, and the others are dropped ([`super::frame`]). So a
+//! failed link does no harm while another link works.
 //!
 //! A separate thread sends the heartbeats, at real-time priority. So a living node does not look dead because of a busy CPU or a slow
 //! step of the agent, such as adding an address. The thread repeats the agent's last heartbeat for at most `agent_timeout_ms`, so
@@ -104,7 +105,7 @@ impl PeerMessage {
 pub struct PeerDatagram {
     /// Index of the interface by which it arrived.
     pub interface: u32,
-    /// The message. `None` if the datagram was a copy, or a heartbeat that is older than another one that arrived.
+    /// The message. `None` for a copy, for a heartbeat that is older than another one that arrived, and for a packet of the channel.
     pub message: Option<PeerMessage>,
 }
 
@@ -119,11 +120,11 @@ pub struct PeerLinks {
     is_authenticated: bool,
     said: Arc<SharedHeartbeat>,
     refused: BTreeMap<Refused, Count>,
-    /// `None` if questions and answers are datagrams.
+    /// `None` unless the configuration says that questions and answers go over SCTP.
     channel: Option<PeerChannel>,
     /// When this node's addresses are looked up next for the channel.
     addresses_at: proto::Instant,
-    /// The log has told that the channel is overdue.
+    /// Whether a log line has said that the channel is overdue.
     is_overdue_told: bool,
 }
 
@@ -266,8 +267,8 @@ impl PeerLinks {
         self.send_once(FrameKind::Page, vip, page);
     }
 
-    /// Sends a message over the channel. Without a channel that takes it, sends it once over each link; if it is lost then, the node that
-    /// waits for an answer asks again. Sends nothing if the version that the peer speaks does not have this kind of message.
+    /// Sends a message over the channel. If there is no channel or it does not take the message, sends the message once over each link; if
+    /// all copies are lost, the node that waits for an answer asks again. Sends nothing if the version in use lacks this kind of message.
     fn send_once<T: Serialize>(&mut self, kind: FrameKind, vip: SocketAddr, connections: T) {
         let about = About {
             node: self.own_name.clone(),
@@ -298,7 +299,7 @@ impl PeerLinks {
         timer.into_iter().chain([self.addresses_at]).min()
     }
 
-    /// Time has passed.
+    /// Does what is due for the channel: looks up this node's addresses, and runs the channel's timers.
     pub fn handle_timeout(&mut self, now: proto::Instant) {
         if self.channel.is_none() {
             return;
@@ -314,7 +315,7 @@ impl PeerLinks {
         self.tell_of_channel(now);
     }
 
-    /// Logs that the channel is overdue, and that it is there after all.
+    /// Logs when the channel becomes overdue, and when an overdue channel is established.
     fn tell_of_channel(&mut self, now: proto::Instant) {
         let Some(channel) = &self.channel else { return };
         if channel.is_overdue(now) && !self.is_overdue_told {

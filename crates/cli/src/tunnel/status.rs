@@ -35,7 +35,7 @@ impl TunnelTotals {
     }
 }
 
-/// The status of an end whose sessions run on these associations.
+/// The status of one end of the tunnel. Each of the `sessions` comes with its association.
 pub fn status<'a>(
     settings: &TunnelSettings,
     wire: &SctpWire,

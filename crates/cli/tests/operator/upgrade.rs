@@ -77,7 +77,7 @@ fn leftovers(pid: u32) -> (usize, usize) {
     (fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(), zombies)
 }
 
-/// Number of open files of a process that also has files open for moments: the fewest of 25 polls.
+/// Number of files that a process keeps open. It also opens files for moments, so this is the lowest number of 25 polls.
 fn files_at_rest(pid: u32) -> usize {
     let look = |_| {
         std::thread::sleep(POLL);
@@ -136,7 +136,7 @@ fn a_program_takes_the_place_of_the_running_one() {
             inode(&one.program),
             "the keeper is of the new program, too"
         );
-        // The keeper must not take the CPU from the application that it relays.
+        // The keeper must not take the CPU from the application to which it relays.
         assert_eq!((niceness(pid), niceness(keeper(&one))), (-20, 0));
         let retired = one.state_dir.join(format!("keeper-{before}.sock"));
         wait_until("the end of the unused keeper", &one, || {

@@ -335,6 +335,6 @@ fn a_paced_transfer_takes_its_time() {
     let report = run_plan(plan, &[]);
     assert_eq!(report.survivors(), 1);
     let took_ms = (report.ended_ns - report.started_ns) / 1_000_000;
-    // 39 pieces of 1024 bytes, then one of 64. The 39th is due at 38,912 / 200,000 s. Slower machines take longer.
+    // 39 pieces of 1024 bytes, then one of 64. The 39th is due after 38 × 1024 / 200,000 s = 194.56 ms. Slower machines take longer.
     assert!(took_ms >= 194, "{took_ms}");
 }

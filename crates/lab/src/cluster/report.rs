@@ -12,7 +12,7 @@ use crate::run::{LabFindings, SHOWN};
 #[derive(Debug, Serialize)]
 pub struct ClusterFindings {
     pub nodes: u8,
-    /// The node that was drained first, and came back.
+    /// The node that was drained and came back before the power failure.
     pub drained: u8,
     /// The node whose power went off.
     pub off: u8,

@@ -325,7 +325,8 @@ fn wrong_use_is_told_as_such() {
     }
 }
 
-/// The scenario in a file of ours. One of the kernel is to be simulated: its claims are computed in the same way.
+/// The scenario `text` of the catalogue's file `name`, as tests play it. A scenario for the kernel is simulated instead, because its
+/// claims are computed in the same way.
 pub fn simulated(name: &str, text: &str) -> FigureScenario {
     let text = text.replace("kernel = true\n", "");
     let text = if name.starts_with("caro-") {
@@ -357,7 +358,7 @@ fn thinned(name: &str, text: &str) -> String {
     thin
 }
 
-/// All figures' runs with one seed, those of the kernel in the simulator. Made once.
+/// The results of all figures with one seed, computed once. Scenarios that the kernel should play are simulated.
 pub fn results() -> Results {
     static RESULTS: LazyLock<Results> = LazyLock::new(|| {
         let scenarios = catalogue::FILES

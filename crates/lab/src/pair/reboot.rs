@@ -35,7 +35,7 @@ pub fn boot(testbed: &mut Testbed, index: usize) -> Result<()> {
     let node = &testbed.network.nodes[index];
     forget(node, &["ss", "--kill", "--tcp", "--all"])?;
     forget(node, &["nft", "flush", "ruleset"])?;
-    // The qdisc does not exist if the daemon was not yet attached.
+    // The qdisc does not exist if the daemon had not yet attached its eBPF programs.
     let _ = forget(node, &["tc", "qdisc", "del", "dev", INTERFACE, "clsact"]);
     for command in commands(&testbed.network.interfaces(index)) {
         forget(node, &command.split(' ').collect::<Vec<_>>())?;

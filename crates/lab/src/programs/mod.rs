@@ -39,11 +39,11 @@ const MESSAGES: usize = 200;
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Send real, unmodified clients and servers through a power failure of the primary.
+/// Turn off the primary's power while real, unmodified clients and servers work.
 ///
 /// curl and wget download a file from nginx, Apache httpd, lighttpd and Python's http.server. redis-benchmark writes and reads
-/// in redis. A client made with Python's websockets talks to a server made with it (`opaque = "replica"`). Each client must end as if
-/// nothing had happened: exit code 0, and for a download the file's SHA-256. Clients may not connect a second time.
+/// in redis. A client and a server made with Python's websockets talk to each other (`opaque = "replica"`). Each client must end as if
+/// nothing had happened: exit code 0, and for a download the file's SHA-256. No client may connect a second time.
 #[derive(Clone, Debug, Args)]
 pub struct ProgramsOptions {
     /// Only this server; default: all.

@@ -1,4 +1,4 @@
-//! The command's options, and its cells.
+//! The options of the split experiment, and its cells: each arbiter with each fault.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,8 +20,8 @@ const CONNECTIONS: u32 = 20;
 
 /// Separate two living nodes, or stop one of them for a while, and show which node spoke for the service when.
 ///
-/// Each fault is played with each way to decide who may speak: fail-stop (nobody decides: silence is taken for death), fence (a
-/// command that turns the other node's power off), slow-fence (one that takes two seconds) and etcd. Clients send requests all the time,
+/// A cell is one fault with one way to decide which node may speak: fail-stop (nobody decides: silence is taken for death), fence (a
+/// command that turns the other node's power off), slow-fence (one that takes two seconds) or etcd. Clients send requests all the time,
 /// and in the end a new client must be served. Captures at the router show which node spoke when. With fence and etcd
 /// two nodes must never speak at the same time. If only one node can serve the clients, this node must go on before the
 /// fault ends, within the time that the configuration promises. No command may fence this node. With fail-stop, these

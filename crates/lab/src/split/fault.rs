@@ -14,7 +14,7 @@ use crate::node::HEARTBEAT_PORT;
 use crate::pair::testbed::Testbed;
 use crate::process;
 
-/// Time for which a flapping link is cut, and then whole.
+/// Time for which a flapping link is cut, and time for which it then works.
 const FLAP: Duration = Duration::from_millis(150);
 /// Number of times a flapping link is cut.
 const FLAPS: u32 = 7;

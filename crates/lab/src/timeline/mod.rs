@@ -1,4 +1,4 @@
-//! One run as an HTML page that loads nothing. The page shows over time what the server had sent and what the client had
+//! One run as an HTML page that loads no other file. The page shows over time what the server had sent and what the client had
 //! acknowledged. It also shows the parts of the time from the fault to the survivor's first byte. A run without Steadfast can be shown
 //! beside the first run.
 

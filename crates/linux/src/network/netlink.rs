@@ -51,7 +51,7 @@ pub struct Interface {
     pub mac: Option<Mac>,
     /// Its MTU, in bytes.
     pub mtu: u32,
-    /// Whether it is set up.
+    /// Whether it is administratively up (IFF_UP).
     pub up: bool,
     /// Whether its cable carries a signal.
     pub carrier: bool,
@@ -65,7 +65,7 @@ pub struct Interface {
 pub(super) enum RouteTarget {
     /// To a neighbour.
     Via { gateway: IpAddr, interface: String },
-    /// To this machine; IPv6 if set.
+    /// To this machine: a route for IPv6 if `ipv6` is set, else for IPv4.
     Local { ipv6: bool },
 }
 
@@ -205,7 +205,7 @@ impl Netlink {
         message.attributes.push(RouteAttribute::Table(table));
         match self.dump(RouteNetlinkMessage::GetRoute(message)) {
             Ok(routes) => Ok(!routes.is_empty()),
-            // The kernel makes a table with its first route.
+            // A table does not exist before it gets its first route.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }

@@ -7,8 +7,8 @@ use memmap2::MmapRaw;
 
 use super::abi::{ClientKey, KNOWN_LOG2, UNDECIDED_LOG2};
 
-/// Clients whose connections are being decided while their whole service is taken over. The eBPF programs read them as bits (`undecided` in
-/// `bpf/maps.h`). All bits are clear while no service has such clients.
+/// Clients whose connections are not yet decided (restored or reset) while their whole service is taken over. The eBPF programs read them
+/// as bits (`undecided` in `bpf/maps.h`). All bits are clear while no service has such clients.
 pub(super) struct Undecided {
     memory: MmapRaw,
     /// The services that have such clients: one bit for each service.

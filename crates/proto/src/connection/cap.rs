@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Cap {
     /// The first sequence number that the client may not send.
     pub edge: Seq,
-    /// The end of the window that the client was seen to be offered. The client may have been offered more meanwhile.
+    /// The furthest end of the windows in the primary's logged segments. The client may have been offered more meanwhile.
     pub promised: Seq,
     /// Window scale shift: the unit of the window field.
     pub shift: u8,
@@ -50,7 +50,7 @@ pub(crate) enum CapChange {
 #[derive(Clone, Copy, Debug)]
 pub struct WindowPromise {
     edge: Seq,
-    /// Whether a segment has passed since. Then `edge` covers every earlier promise.
+    /// Whether a segment has passed since the connection got its cap. Then `edge` covers every earlier promise.
     is_certain: bool,
 }
 
@@ -93,7 +93,8 @@ impl Connection {
         self.capped.is_some()
     }
 
-    /// Decides whether the client's cap must change, and passes the changes to `say`. Patience is checked only if `now` is given.
+    /// Decides whether the client's cap must change, and passes the changes to `say`. Whether the client has waited for too long is
+    /// checked only if `now` is given.
     pub(crate) fn judge_window(&mut self, now: Option<Instant>, say: &mut impl FnMut(CapChange)) {
         if !matches!(self.at_limit, AtLimit::Slow) || self.takes != Takes::All {
             return;
@@ -412,7 +413,7 @@ mod tests {
         assert_eq!(upload.protection(), Protection::Protected);
         for _ in 0..11 {
             upload.now += Duration::from_secs(1);
-            upload.acknowledge(&[]); // it answers the client's probe
+            upload.acknowledge(&[]); // the primary answers the client's probe
         }
         let reason = Protection::Unprotected(crate::connection::UnprotectedCause::Full(LogFull::Memory));
         assert_eq!(upload.protection(), reason);

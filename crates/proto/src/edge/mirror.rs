@@ -1,9 +1,11 @@
 //! The eBPF programs' knowledge of the cache: which sequence numbers of one flow it holds.
 //!
 //! The programs copy a packet only if it changes what the cache holds of its flow. So most packets of a failing string cost no copy. The
-//! cache must be roomy: if it refuses a packet for want of memory, the mirror does not know that, and a shorter repetition is not copied.
+//! cache needs enough memory: the mirror does not learn that the cache refused a packet for lack of memory, so a shorter repetition of
+//! this packet is not copied.
 //!
-//! The mirror does not know the newest entering packet ([`SecondPacket::Newest`]). While a string is suspected, all entering packets are copied.
+//! The mirror does not know the newest entering packet ([`SecondPacket::Newest`]). While a string is suspected, all entering packets are
+//! copied.
 
 use super::cache::{CachePolicy, SecondPacket};
 use super::{EdgeDirection, EdgeSegment};
@@ -26,7 +28,7 @@ pub struct CacheMirror {
     fin_out: bool,
     /// The lowest waiting packet was acknowledged, and the next one is not known.
     is_deep: bool,
-    /// Not known: every packet may change the cache.
+    /// What the cache holds of the flow is not known: any packet may change it.
     is_unsure: bool,
 }
 
@@ -78,7 +80,7 @@ impl CacheMirror {
             return true;
         }
         if let Some(held) = self.held {
-            // The cache keeps the last copy of a repeated packet.
+            // A repetition replaces the held packet, unless the repetition is shorter.
             if held.seq == segment.seq && !segment.end().reaches(held.end) {
                 return changes;
             }

@@ -1,8 +1,8 @@
 //! The slots: which string a new flow gets.
 //!
 //! A flow's hash selects one of 1024 slots. Each slot belongs to one usable string, chosen by weighted rendezvous hashing (Thaler and
-//! Ravishankar 1998; weights as in draft-ietf-bess-weighted-hrw): if a string fails, only the slots of this string change. Both edges know the
-//! strings by the same names, so they compute the same slots.
+//! Ravishankar 1998; weights as in draft-ietf-bess-weighted-hrw): if a string fails, only the slots of this string change. Both edges know
+//! the strings by the same names, so they compute the same slots.
 
 use std::hash::Hasher as _;
 use std::net::{IpAddr, SocketAddr};
@@ -62,7 +62,7 @@ pub fn slots(strings: &[SlotShare<'_>]) -> [u8; SLOTS] {
     let none = !strings.iter().any(|string| string.is_usable);
     let usable = |string: &SlotShare<'_>| none || string.is_usable;
     let some_share = strings.iter().any(|string| usable(string) && string.weight > 0.0);
-    // Among standby strings the first name gets all slots: a standby string is not there to share.
+    // Standby strings (weight 0) do not share the slots: the string with the first name gets all of them.
     let standby = strings
         .iter()
         .enumerate()
@@ -143,7 +143,7 @@ mod tests {
         assert!(one.iter().zip(other).all(|(one, other)| *one == 1 - other));
     }
 
-    /// The same numbers come out of `slot_of` in `bpf/edge_flow.h`, which a test compares with [`slot_of_ends`] on packets.
+    /// `slot_of` in `bpf/edge_flow.h` computes the same slots. Another test compares it with [`slot_of_ends`] on packets.
     #[test]
     fn a_flow_has_one_slot_in_both_directions() {
         let (client, server) = ("10.1.0.2:40000".parse().unwrap(), "[fd00::1]:80".parse().unwrap());

@@ -6,6 +6,7 @@
 mod beat;
 mod copied;
 mod flow;
+mod kept;
 mod queue;
 mod string;
 #[cfg(test)]
@@ -21,6 +22,7 @@ use crate::Instant;
 use crate::rate::{InvalidRate, RateConfig, RateControl, RateRule};
 pub use beat::{EdgeBeat, StringBeat};
 pub use flow::{FlowKey, TrafficSample};
+pub use kept::{AdoptedString, EdgeStringMode, KeptString};
 use string::{CommandState, EdgeString};
 pub use string::{EdgeStringConfig, StringView};
 
@@ -77,48 +79,6 @@ pub enum InvalidEdge {
     /// See [`InvalidRate`].
     #[error(transparent)]
     Rate(#[from] InvalidRate),
-}
-
-/// How the data path handles the packets of a string's flows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EdgeStringMode {
-    /// They are sent into the string.
-    Up,
-    /// They are dropped, after they were copied.
-    Held,
-    /// Their flows get another string.
-    Down,
-}
-
-/// What an agent keeps of a string for its successor, beside what the data path uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeptString {
-    /// Number of its failures that the edges have counted.
-    pub epoch: u64,
-    /// Whether both edges have heard it.
-    pub was_up: bool,
-}
-
-/// A string as an earlier agent left it in the data path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AdoptedString {
-    /// See [`EdgeAction::Keep`].
-    pub kept: KeptString,
-    /// See [`EdgeAction::SetMode`].
-    pub mode: EdgeStringMode,
-    /// See [`EdgeAction::SetCap`].
-    pub cap: Option<u32>,
-}
-
-impl Default for AdoptedString {
-    /// A string that no agent has used.
-    fn default() -> Self {
-        Self {
-            kept: KeptString::default(),
-            mode: EdgeStringMode::Up,
-            cap: None,
-        }
-    }
 }
 
 /// Something that the caller has to carry out.

@@ -65,8 +65,8 @@ impl PathWindow {
         self.flight < self.window
     }
 
-    /// New data is about to be sent. Each RTO without data halves the window, down to its least value after a loss. Slow start leads back to
-    /// the window before (§7.2.1).
+    /// New data is about to be sent. Each RTO without data halves the window, but not below the floor of the slow start threshold. Then
+    /// slow start leads back to the old window (§7.2.1).
     pub fn on_use(&mut self, now: Instant, rto: Duration) {
         if let Some(used_at) = &mut self.used_at {
             let mut idle = now.since(*used_at);

@@ -23,7 +23,7 @@ pub(super) struct PathTable {
 }
 
 impl PathTable {
-    /// The peer's addresses. The first one is the primary destination. `threshold`: [`Destination::new`].
+    /// The peer's addresses. The first one is the primary destination. `threshold`: see [`Destination::new`].
     pub fn new(config: &SctpConfig, addresses: &[IpAddr], threshold: u32, now: Instant) -> Self {
         let destination = |address: &IpAddr| Destination::new(config, *address, threshold, now);
         let change_over = match config.failover {
@@ -61,7 +61,7 @@ impl PathTable {
         &mut self.all[path.index()]
     }
 
-    /// All numbers.
+    /// The numbers of all destinations.
     pub fn ids(&self) -> impl Iterator<Item = PathId> + use<> {
         // `terms::PATHS_MAX` is below 256.
         (0..self.all.len()).map(|index| PathId(index as u8))
@@ -88,8 +88,8 @@ impl PathTable {
         self.failover
     }
 
-    /// `path` belongs to the peer. It becomes the primary destination if the primary does not. The policy is told if data may go to `path`
-    /// now.
+    /// It is confirmed that `path` belongs to the peer. `path` becomes the primary destination if the primary is not confirmed. Otherwise
+    /// the policy is told if this lets data go to `path`.
     pub fn confirm(&mut self, path: PathId) {
         let was_confirmed = self.get(path).is_confirmed();
         self.get_mut(path).confirm();
@@ -187,7 +187,7 @@ impl PathTable {
         if let Some(event) = event {
             self.take(event, path);
         }
-        // The used primary has failed and was left: two events.
+        // The primary was in use and failed, and the policy has moved away from it: this is a second event.
         if is_primary && is_used && timeout == PathTimeout::Failed && path != self.current {
             self.take(FailoverEvent::ProbeFailed, path);
         }
@@ -229,8 +229,8 @@ impl PathTable {
         }
     }
 
-    /// RFC 7829 §3.2: new data goes to the primary if it is active, else stays, else goes to the next active destination. If none is
-    /// active, it goes to the potentially failed one with the fewest errors, and stays if all have failed.
+    /// RFC 7829 §3.2: new data goes to the primary if it is active, else to the current destination if that is active, else to the next
+    /// active one. If none is active, data goes to the potentially failed one with the fewest errors, or stays if all have failed.
     fn rank(&mut self) {
         if self.get(self.primary).is_usable() {
             self.current = self.primary;

@@ -20,7 +20,7 @@ pub struct HeartbeatWatch {
     pub missed: u32,
 }
 
-/// Most unanswered heartbeats that are remembered. Answers of older ones say nothing.
+/// Maximum number of unanswered heartbeats that are remembered. Answers to forgotten ones are ignored.
 const REMEMBERED: usize = 64;
 
 /// The heartbeats to one destination.
@@ -28,7 +28,7 @@ const REMEMBERED: usize = 64;
 pub(super) struct WatchState {
     watch: HeartbeatWatch,
     next_at: Instant,
-    /// Nonces and times of those that were sent after the last one that was answered.
+    /// Nonces and times of the heartbeats that were sent after the last answered one.
     unanswered: VecDeque<(u64, Instant)>,
 }
 
@@ -51,7 +51,7 @@ impl WatchState {
         // Heartbeats that this end was too late to send are not made up for.
         self.next_at = now + self.watch.interval;
         if self.unanswered.len() == REMEMBERED {
-            // The first one tells how long nothing was answered.
+            // The first one stays: its time shows for how long nothing was answered.
             self.unanswered.remove(1);
         }
         self.unanswered.push_back((nonce, now));
@@ -76,7 +76,7 @@ impl WatchState {
         self.next_at
     }
 
-    /// Begins again at `now`, with nothing on the way.
+    /// Begins again at `now`, and forgets the unanswered heartbeats.
     pub fn restart(&mut self, now: Instant) {
         self.unanswered.clear();
         self.next_at = now;

@@ -38,12 +38,12 @@ impl FailedStep {
         is_news
     }
 
-    /// Which step failed, and why. `None` if none did, or if it was made good.
+    /// Which step failed, and why. `None` if no step has failed since the last `make_good`.
     pub(super) fn why(&self) -> Option<&str> {
         self.why.as_deref()
     }
 
-    /// The step was made good. Returns whether one had failed.
+    /// Forgets the failure, because its cause is gone. Returns whether there was a failure.
     pub(super) fn make_good(&mut self) -> bool {
         self.why.take().is_some()
     }

@@ -23,8 +23,9 @@ impl Service {
         }
     }
 
-    /// Whether a replica may follow `change` now. A connection that is opened while the replica's state is not the primary's is not
-    /// protected. `missed` is the number of bytes of the segment that no replica gets. It is ignored if the segment opens a connection.
+    /// Whether a replica may follow the connection of `change` now. A connection that is opened during the last step of the copying waits
+    /// for the outcome of this step. A connection that is opened earlier, or after a failure, is not protected. `missed` is the number of
+    /// bytes of the segment that no replica gets. It is ignored if the segment opens a connection.
     pub(super) fn admits(&mut self, change: TableChange, missed: u64) -> bool {
         let Some(sync) = &mut self.sync else { return true };
         let TableChange::Opened(connection) = change else {
@@ -54,7 +55,7 @@ impl Service {
         }
     }
 
-    /// Handles an event of the copying. The copying does not begin while the server is dead.
+    /// Handles an event of the copying of the primary's state. The copying does not begin while the replica's server is dead.
     pub(super) fn sync(&mut self, now: Instant, event: StateSyncEvent) {
         if event == StateSyncEvent::Begin && self.server == ApplicationState::Dead {
             return;

@@ -173,7 +173,7 @@ impl Service {
         self.reports.sums()
     }
 
-    /// Segments that were not followed.
+    /// Number of segments that are malformed or belong to no known connection.
     pub fn unfollowed(&self) -> Unfollowed {
         self.unfollowed
     }
@@ -198,9 +198,9 @@ impl Service {
         self.failure.why()
     }
 
-    /// When this node's right to speak ends, unless its peer or the arbiter prolongs it. A wire may speak for the connections that it has
-    /// taken over until its lease ends. A survivor's right has an end until the arbiter confirms the right. `None` if the right has no
-    /// end, or if the node neither speaks alone nor is the wire.
+    /// When this node's right to speak ends, unless its peer or the arbiter prolongs it. Until its lease ends, a wire may speak for the
+    /// connections that it has taken over. A survivor's right has no end once the arbiter has confirmed the right. `None` if the right has
+    /// no end, or if the node neither speaks alone nor is the wire.
     pub fn right_ends_at(&self) -> Option<Instant> {
         self.standing.until()
     }
@@ -227,7 +227,7 @@ impl Service {
         is_turning || self.takeover.is_some() || has_orphans
     }
 
-    /// Whether this node can stop now without losing anything that waiting could keep. `is_alive`: the peer is alive.
+    /// Whether this node can stop now. If not, a stop would lose connections that a short wait may save. `is_alive`: the peer is alive.
     pub(crate) fn is_free(&self, is_alive: bool) -> bool {
         match self.role() {
             Role::Joining | Role::Returning | Role::Standby | Role::Sole => true,
@@ -241,7 +241,7 @@ impl Service {
         &self.telling
     }
 
-    /// This node's word about the service, with a share of its orphans.
+    /// The service's entry in this node's next heartbeat. `orphans`: the service's orphans that this heartbeat tells.
     pub(crate) fn beat(&self, orphans: Orphans) -> ServiceBeat {
         ServiceBeat {
             vip: self.vip(),

@@ -158,7 +158,7 @@ impl Handshakes {
             if let Some((syn, syn_ack)) = known.and_then(|known| Some((known.syn, known.syn_ack?)))
                 && pending.len() < PENDING_MAX
             {
-                self.by_client.remove(&client); // the order may list a client twice: its handshake was refused and came again
+                self.by_client.remove(&client); // `order` lists a client twice if its handshake was refused and the same SYN came again
                 pending.push((client, syn, syn_ack));
             }
         }

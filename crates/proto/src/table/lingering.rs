@@ -11,7 +11,7 @@ use crate::connection::Connection;
 
 /// Longest time that an ended connection waits for its replica. It is limited because the replica's server may not respond at all.
 const LINGER_MAX: Duration = Duration::from_secs(10);
-/// The lingering logs together may hold this fraction (1/SHARE) of the table's bound. The open connections share the rest.
+/// The lingering connections together may hold 1/SHARE of the table's memory limit. The open connections share the rest.
 const SHARE: u64 = 4;
 
 /// The lingering connections of one table.
@@ -23,7 +23,7 @@ pub(super) struct Lingering {
     memory: u64,
     /// Connections that have stopped lingering since the last call of [`Lingering::take_left`].
     left: Vec<ConnectionId>,
-    /// Bytes that replicas did not get since the last call of [`Lingering::expire`].
+    /// Bytes that replicas will not get, because connections were forgotten since the last call of [`Lingering::expire`].
     missed: u64,
 }
 

@@ -9,7 +9,7 @@ use super::*;
 
 const WINDOW: u32 = 40_000;
 
-/// Two ends. Messages of one stream arrive in order, streams in any order.
+/// Two ends of a tunnel. Messages of one stream arrive in order, messages of different streams in any order.
 struct TunnelPair {
     ends: [Tunnel; 2],
     on_the_way: [HashMap<u16, VecDeque<Bytes>>; 2],
@@ -216,7 +216,7 @@ fn the_table_of_phases() {
 }
 
 proptest! {
-    /// Whatever the programs do and however streams overtake each other: no violation, no stale message, and all numbers are free at the end.
+    /// Whatever the programs do, and in whatever order the streams deliver: no message is a violation, and all streams are free at the end.
     #[test]
     fn any_order_is_correct(steps in prop::collection::vec((0..6_u8, 0..2_usize, 0..8_usize), 0..300)) {
         let mut pair = TunnelPair::new(3);

@@ -209,7 +209,7 @@ impl FlowReceiver {
         });
     }
 
-    /// Acknowledges now. `latest` is the block with the segment that just came out of order.
+    /// Acknowledges now. `latest` is the block with the segment that has just arrived out of order, or `NO_BLOCK`.
     fn acknowledge(&mut self, latest: (u64, u64), out: &mut Vec<FlowPacket>) {
         self.acknowledge_at = None;
         let sack = if self.sack && !self.beyond.is_empty() {

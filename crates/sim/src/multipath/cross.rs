@@ -1,7 +1,7 @@
-//! Cross traffic: bursts of other packets before a core link, which fill its queue and so lose packets.
+//! Cross traffic: bursts of other packets before a core link. They fill the link's queue, so that the queue drops packets.
 //!
 //! Many sources that are on and off for times with a heavy tail add up to traffic that is bursty on all scales of time (Willinger et al.,
-//! "Self-similarity through high-variability", 1997). The paper compared such losses with uniform ones (section III.1).
+//! "Self-similarity through high-variability", 1997). Caro et al. compared such losses with uniform ones (section III.1).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,7 +16,7 @@ use crate::flow::seconds;
 
 /// Bound on the number of sources, so that a scenario cannot ask for all memory.
 const SOURCES_MAX: u32 = 10_000;
-/// Bound on the mean times. The longest time that is drawn is below a million means.
+/// Bound on the mean times. The longest time that is drawn is below a million times the mean.
 const LONGEST_MEAN: Duration = Duration::from_secs(3600);
 
 /// The sources before one direction of a path's core link. Each sends at its rate while it is on.
@@ -54,7 +54,7 @@ impl CrossTraffic {
     }
 }
 
-/// A source's next packet, and the end of its time on.
+/// The times of a source's next packet and of the moment when the source turns off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct NextPacket {
     at: Instant,
@@ -100,7 +100,7 @@ impl CrossSources {
         NextPacket { at, on_until }
     }
 
-    /// Takes the next packet if it comes up to `until`. Returns its time.
+    /// Takes the next packet if it is due at `until` or earlier. Returns its time.
     pub fn take(&mut self, until: Instant) -> Option<Instant> {
         let Reverse(packet) = self
             .next

@@ -10,8 +10,8 @@
 //! either slow the figures down with bytes, or limit the machines to the few fields of a flow's packet. So the two
 //! share only [`crate::link`], which must not differ. Three choices make this engine fast:
 //!
-//! * A link returns packets in the order in which they were put into it. So packets on the way wait in a ring per link, and only
-//!   the first is in the heap. The heap grows with the links and timers in use, not with the packets.
+//! * A link returns packets in the order in which they were put into it; only late packets are overtaken. So packets on the way wait in
+//!   a ring per link, and only the first is in the heap. The heap grows with the links and timers in use, not with the packets.
 //! * A postponed timer keeps its entry in the heap. When this entry comes up, one with the later time replaces it.
 //! * Packets are small and copied; nothing is allocated per packet.
 //!
@@ -82,7 +82,7 @@ pub struct FlowNetwork {
     switches: Vec<Switch>,
     flows: Vec<Flow>,
     unfinished: usize,
-    /// Packets that an end or a switch has just sent. The buffer is kept for its memory.
+    /// Packets that an end or a switch has just sent. The buffer is kept so that its memory is used again.
     sent: Vec<FlowPacket>,
     outbox: SwitchOutbox,
     trace: Option<EventTracer>,
@@ -169,8 +169,8 @@ impl FlowNetwork {
         Ok(LinkId(number(self.wires.len() - 1)))
     }
 
-    /// Adds a flow of `bytes` bytes. Its ends send into `uplinks`: the sender's, the receiver's. If the configuration does not say when
-    /// the sender's clock ticks, the seed decides.
+    /// Adds a flow of `bytes` bytes. `uplinks`: the link into which the sender sends, and the receiver's. If the configuration does not
+    /// say when the sender's clock ticks, the seed decides.
     ///
     /// # Errors
     /// If the configuration is invalid.
@@ -283,7 +283,7 @@ impl FlowNetwork {
     fn on_link(&mut self, link: u32, key: EventKey) {
         let wire = &mut self.wires[link as usize];
         if wire.scheduled != key {
-            return; // the link was cut
+            return; // the link was cut, or an earlier entry took its place
         }
         let Some((_, packet)) = wire.on_the_way.pop_front() else {
             unreachable!("a link is in the heap with its first packet")

@@ -41,7 +41,7 @@ pub(super) struct Switch {
     /// Routes by flow and direction.
     routes: Vec<[Option<LinkId>; 2]>,
     pub logic: Option<Box<dyn Logic>>,
-    /// The heap's entry for the logic's timer.
+    /// The event queue's entry for the logic's timer.
     pub scheduled: EventKey,
     pub name: &'static str,
 }

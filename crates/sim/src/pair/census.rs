@@ -1,4 +1,5 @@
-//! Answers of a primary's kernel about its connections, for the peer's wire. The daemon's `look_up` and `list` do this.
+//! Answers of a primary's kernel about its connections, for the peer's wire. The daemon's `look_up` and `list` give
+//! the same answers on a real node.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -122,7 +122,8 @@ impl Machine {
         self.judge.borrow_mut().on_sockets_lost(number, &clients);
     }
 
-    /// The egress guard's part: a dying socket's packet without its FIN. `None`: the packet is dropped.
+    /// Does what the egress guard does: a dying socket's packet loses its FIN, other sockets' packets pass unchanged. `None`: the
+    /// packet is dropped.
     pub(super) fn silence_death(&self, packet: Vec<u8>) -> Option<Vec<u8>> {
         let segment = Segment::parse(&packet, Checksum::Trusted).ok()?;
         if !self.dying.contains(&segment.destination) {

@@ -100,8 +100,8 @@ pub struct Machine {
     pub(super) address: Address,
     /// End of the right to speak alone, by the node's own clock. Later packets are dropped.
     pub(super) until: Option<Instant>,
-    /// Set by a halt in which the clock stood still, until the agent has noticed the halt. A lease that ends at this
-    /// time or earlier may be over already.
+    /// After a halt in which the clock stood still: the end of the halt plus one lease. A lease that ends at this time or earlier may be
+    /// over already. Zero again when the agent has noticed the halt.
     pub(super) outlasted: Instant,
     /// Answers of the arbiter in transit.
     pub(super) verdicts: VecDeque<TimedAnswer>,
@@ -141,7 +141,7 @@ pub struct Machine {
     pub(super) turns_unaware: u32,
     /// The primary has accepted this node as its backup. The kernel keeps this for the next agent.
     pub(super) is_consented: bool,
-    /// The agent is in doubt: whether this node is the primary, and the epoch. The kernel keeps this, too.
+    /// Set while the agent is in doubt. The flag: whether this node is the primary. The number: the epoch. The kernel keeps this, too.
     pub(super) doubted: Option<(bool, u64)>,
     /// The cable of the service's interface carries a signal.
     pub(super) has_carrier: bool,
@@ -272,7 +272,7 @@ impl Machine {
         self.is_frozen(self.clock.read(now))
     }
 
-    /// Whether no cable leads anywhere.
+    /// Whether all cables of the node are cut.
     pub(crate) const fn is_cut_off(&self) -> bool {
         self.is_cut_off
     }
@@ -382,7 +382,7 @@ impl Machine {
         }
     }
 
-    /// The endpoints' configuration for a restored socket.
+    /// The TCP configuration of restored sockets.
     pub(super) const fn tcp(&self) -> &tcp::TcpConfig {
         &self.config.host.tcp
     }

@@ -25,7 +25,7 @@ use crate::run::LabRun;
 const WORKERS: u32 = 2;
 /// Time from the start of the client process to its first flow.
 const HEADSTART: Duration = Duration::from_millis(300);
-/// Rate of a string as the edges are told. There is no rate control here.
+/// Rate of a string in the edges' configuration, in Mbit/s. These runs use no rate control.
 const MBIT: f64 = 1000.0;
 
 /// Everything that runs. The fields are dropped in order of declaration.
@@ -181,7 +181,7 @@ impl FailoverTestbed {
         })
     }
 
-    /// The times of the failover. Without edges, and if an edge fails, it ends at `moved`.
+    /// The times of the failover. If there are no edges, or if the fault is one of an edge, the failover ends at `moved`.
     fn times(&self, options: &EdgeFailoverOptions, fault: Instant, moved: Instant) -> Result<FailoverTimes> {
         if self.daemons.is_empty() || options.fault.is_of_edge() {
             return Ok(FailoverTimes {

@@ -1,7 +1,7 @@
 //! A client that measures flows: each flow is one connection with one transfer, and begins at its own time.
 //!
 //! The process gets a [`FlowPlan`] on standard input and prints a [`FlowReport`]. Content is a [`pattern`]. The client compares each byte
-//! of a download. The lab compares the files that uploads leave at the server.
+//! of a download. The lab checks the content of the files that uploads leave at the server.
 
 mod client;
 mod plan;

@@ -7,7 +7,7 @@ use super::compare::{
 use super::today;
 use crate::figure::results::{Results, greatest, mean};
 
-/// Scenarios of the kernel, each with the same one for the simulator's hosts of today.
+/// Scenarios that the kernel plays, then the same scenarios for the simulator's hosts of today.
 const COMPLETION: [&CompletionScenarios; 2] = [
     &[
         ("kernel-completion-failover-0.5s", 0.5),
@@ -127,7 +127,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     },
 ];
 
-/// The result for the kernel's scenarios, with the one for the simulator's beside it.
+/// The result for the kernel's scenarios, with the result for the simulator's scenarios beside it.
 fn simulated<T>(
     results: &Results,
     [kernel, simulator]: [T; 2],

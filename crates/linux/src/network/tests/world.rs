@@ -79,7 +79,8 @@ impl Namespace {
         self.dump()
     }
 
-    /// Everything that a set-up may change on a node. The keys are names, the values are texts.
+    /// Everything that setting up a node's network may change. A key is the query whose answer is the value (`-4 -j rule`, `nftables`), or
+    /// the path of a sysctl.
     pub(super) fn dump(&self) -> BTreeMap<String, String> {
         let mut dump = BTreeMap::new();
         for family in ["-4", "-6"] {

@@ -6,7 +6,8 @@ use libc::tcp_info;
 
 use super::socket::fields_of;
 
-/// Fields that may differ in every state of the connection. Each of them does differ in some connection at rest.
+/// Fields that may differ in every state of the connection. Each of them does differ in some connection at rest (no bytes in
+/// flight).
 pub const DIFFER: [&str; 24] = [
     // Counters begin with the restored socket.
     "tcpi_bytes_acked",
@@ -37,7 +38,7 @@ pub const DIFFER: [&str; 24] = [
     "tcpi_advmss",
 ];
 
-/// Fields that may also differ: they depend on the moment.
+/// Further fields that may differ in every state. Whether they do depends on the connection's history and on the time of the comparison.
 pub const MAY_DIFFER: [&str; 12] = [
     "tcpi_snd_cwnd",
     "tcpi_delivery_rate",

@@ -47,7 +47,7 @@ impl Talk {
         self.client_wrote += len;
     }
 
-    /// Both sides send the rest and close. Compares every byte, and checks that the client's socket ends.
+    /// Both sides send the rest and close. Compares every byte, and checks that the client's socket ends in the state CLOSE.
     pub fn carry_to_the_end(&self, client: &TcpStream, taken: &TakenOver) {
         std::thread::scope(|scope| {
             scope.spawn(|| self.client_says_the_rest(client));

@@ -43,7 +43,7 @@ fn a_fence_is_for_the_silent() {
     assert_eq!(two.asked[speaker], [epoch + 1], "the agent before it had asked");
 }
 
-/// The peer returned, but for a moment it did not know whether its path works. It said so before it heard the consent.
+/// The peer returned, but for a moment it did not know whether its path works. It said so before it heard that this node consents.
 #[test]
 fn a_mute_peer_is_not_fenced_at_once() {
     let now = Instant::from_nanos(1_000_000_000);
@@ -78,8 +78,8 @@ fn a_mute_peer_is_not_fenced_at_once() {
     assert_eq!(standing.ask(now + SHORT), Some(5), "it stays mute");
 }
 
-/// The wire asked for the right to speak, and the fence's command failed. Then the wire left, because its path broke. A primary that has no
-/// lease then has the wire fenced. A wire that takes its part again meanwhile must not have the primary fenced, too.
+/// The wire asked for the right to speak, and the fence's command failed. Then the wire left, because its path broke. Then a primary
+/// without a lease has the wire fenced. If the wire takes its part again meanwhile, it must not have the primary fenced, too.
 #[test]
 fn a_wire_that_had_left_does_not_fence_because_of_an_older_wish() {
     let now = Instant::from_nanos(1_000_000_000);

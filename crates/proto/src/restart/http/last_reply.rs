@@ -67,7 +67,7 @@ impl LastReply {
         }
     }
 
-    /// A continued reply is complete. Such a reply does not pass through [`on_output`](Self::on_output).
+    /// A regenerated reply is complete (`HttpResumer`). Such a reply does not pass through [`on_output`](Self::on_output).
     pub fn on_answered(&mut self) {
         self.unanswered.pop_front();
     }
@@ -176,7 +176,7 @@ impl LastReply {
         let to_head = self.unanswered.front().copied();
         let reply = to_head.and_then(|to_head| ReplyHead::parse(&section, to_head).ok());
         let Some(reply) = reply.filter(|reply| reply.persists && reply.status != 101) else {
-            // The reply was not asked for, is not HTTP, or ends the connection anyway.
+            // The reply was not asked for, is not HTTP, ends the connection anyway, or changes the protocol (101).
             self.state = LastReplyState::Off;
             to_client.extend(section);
             return;

@@ -14,7 +14,8 @@ use crate::sctp::tsn::Tsn;
 const GUARD_RTOS: u32 = 5;
 
 impl Association {
-    /// Ends the association when everything has arrived. No more messages are taken. Before the handshake is done this aborts the call.
+    /// Ends the association when everything has arrived. No more messages are taken. Before the end of the handshake, the association is
+    /// aborted instead.
     pub fn shutdown(&mut self, now: Instant) {
         if self.state.is_setup() {
             self.abort(Bytes::new());
@@ -42,7 +43,7 @@ impl Association {
         self.repeat_from_now(now, chunk);
     }
 
-    /// Each packet with data that comes after SHUTDOWN is answered with another one, beside the SACK.
+    /// Called for each packet with data. If this end has sent its SHUTDOWN, it sends the SHUTDOWN again, beside the SACK.
     pub(super) fn repeat_shutdown_for_data(&mut self, now: Instant) {
         if self.state == AssociationState::ShutdownSent {
             self.arrivals.acknowledge();
@@ -63,7 +64,7 @@ impl Association {
             self.tell(AssociationEvent::PeerShutsDown);
         }
         if self.state == AssociationState::ShutdownReceived {
-            // It acknowledges data, but says nothing of gaps: those reported last still count.
+            // A SHUTDOWN acknowledges data, but reports no gaps: the gaps reported last still count.
             let window = self.sender.announced();
             let gaps = self.sender.gap_reports(cumulative);
             let sack = SackChunk {
@@ -73,7 +74,7 @@ impl Association {
                 duplicates: Vec::new(),
             };
             self.on_sack(now, &sack);
-            // A SACK that overtook it may have acknowledged more.
+            // A SACK that overtook the SHUTDOWN may have acknowledged more.
             self.on_progress(now);
         } else if self.state == AssociationState::ShutdownAckSent {
             self.gives_up_at = Some(now + self.config.rto_max * GUARD_RTOS);
@@ -92,8 +93,8 @@ impl Association {
         self.end(CloseReason::ShutDown);
     }
 
-    /// A peer that knows nothing of this association, after everything was acknowledged in both directions, has sent a
-    /// SHUTDOWN COMPLETE that was lost.
+    /// An ABORT ends the association. If this end waits for SHUTDOWN COMPLETE and the ABORT is reflected, the peer has already forgotten
+    /// the association: its SHUTDOWN COMPLETE was lost, and this is an orderly end.
     pub(super) fn on_abort(&mut self, is_reflected: bool, causes: Vec<ErrorCause>) {
         let is_over = is_reflected && self.state == AssociationState::ShutdownAckSent;
         self.end(if is_over {

@@ -10,8 +10,8 @@
 //!          ◀──────────────────────── PrimaryAnswers ──────────────────────┘
 //! ```
 //!
-//! Figure 1 has no Phase III, and Figures 1 and 7 have no ChangeOver, which is never told without a threshold. If only one destination is
-//! active in Phase I, its failure leads to Phase III directly.
+//! Figure 1 has no Phase III. Figures 1 and 7 have no ChangeOver: without a change-over threshold (CPT) this event never occurs. If only
+//! one destination is active in Phase I, its failure leads to Phase III directly.
 
 use super::event::{FailoverEvent, FailoverMove};
 
@@ -33,7 +33,7 @@ pub enum TemporaryPhase {
     I,
     /// The primary has failed; new data goes to an alternate.
     II,
-    /// All have failed.
+    /// All destinations have failed.
     III,
 }
 
@@ -56,7 +56,7 @@ impl TemporaryPhase {
         match (self, event) {
             (Self::I | Self::II, UsedFailed) => (Self::II, Next),
             (Self::I | Self::II, LastFailed) => (Self::III, falls_asleep),
-            // The primary's failover is not made yet, so it cannot be made permanent.
+            // New data has not left the primary, so `ChangeOver` finds no failover that it could make permanent.
             (
                 Self::I,
                 UsedTimeout | ProbeTimeout | ProbeFailed | PrimaryAnswers | AlternateAnswers | ChangeOver,
@@ -67,7 +67,7 @@ impl TemporaryPhase {
             (Self::II | Self::III, PrimaryAnswers) => (Self::I, Primary),
             (Self::III, AlternateAnswers) => (Self::II, Answerer),
             (Self::III, UsedTimeout) => (Self::III, turns_over),
-            // All have failed, and stay failed whichever is the primary.
+            // All destinations have failed. A new primary does not change that.
             (Self::III, ChangeOver) => (Self::III, Promote),
             (Self::III, UsedFailed | ProbeTimeout | ProbeFailed | LastFailed) => (Self::III, Stay),
         }

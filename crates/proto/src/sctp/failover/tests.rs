@@ -1,4 +1,4 @@
-//! The tables, as text and as graphs.
+//! The state tables of the failover policies, as text and as graphs.
 
 use std::fmt::{Debug, Write};
 
@@ -43,7 +43,7 @@ fn temporary_failovers_with_dormant_hop() {
     "#);
 }
 
-/// Paper, section III.6: the other behaviours differ in Phase III only, and on the way into it.
+/// Paper, section III.6: the other dormant behaviours differ from Hop only in Phase III and on the way into it.
 #[test]
 fn the_other_dormant_behaviours_differ_when_all_have_failed() {
     let hop = matrix(&TemporaryPhase::ALL, temporary(DormantAction::Hop));
@@ -92,7 +92,7 @@ fn a_destinations_states() {
     "#);
 }
 
-/// The documents' picture of a table.
+/// Asserts that the picture `name` in the documents shows this table.
 fn assert_picture<S: Copy + Debug + PartialEq>(
     name: &str,
     states: &[S],
