@@ -174,7 +174,7 @@ pub(super) enum Command {
 #[derive(Args, Debug)]
 pub(super) struct TunnelOptions {
     /// The tunnel's configuration; instead of the other options
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "forward", "to", "via", "key_file", "service", "udp_port"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "forward", "to", "via", "key_file", "service", "udp_port", "watch_ms"])]
     pub config: Option<PathBuf>,
     /// Opening end: address at which clients connect
     #[arg(long, value_name = "ADDRESS:PORT", requires = "to")]

@@ -46,8 +46,52 @@ pub struct TunnelFile {
     pub rto_min_ms: Option<u64>,
     /// Path.Max.Retrans.
     pub path_max_retrans: Option<u32>,
+    /// How data leaves a path, and returns to it.
+    pub failover: Option<TunnelFailover>,
+    /// Timeouts of the primary path in a row after which data stays away for good (CPT). Only the dormant policies have it.
+    pub change_over: Option<u32>,
     /// Metrics for Prometheus.
     pub metrics: Option<TunnelMetrics>,
+}
+
+/// A failover policy (docs/sctp.md).
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum TunnelFailover {
+    /// Data leaves a failed path and returns when the path answers. If all paths have failed, each timeout moves the data to the next path.
+    #[default]
+    DormantHop,
+    /// The same, but if all paths have failed, data stays on the path that failed last.
+    DormantLastDest,
+    /// The same, but if all paths have failed, data returns to the primary path.
+    DormantPrimary,
+    /// Data leaves at the first timeout (paper, Figure 13).
+    Proposed,
+    /// A path with errors gets no data while another one has none (RFC 7829).
+    PotentiallyFailed,
+    /// As `DormantHop`. The primary path changes for good if another one is measured to be better.
+    Informed,
+}
+
+impl TunnelFailover {
+    /// The dormant action, if the policy has one.
+    const fn dormant(self) -> Option<DormantAction> {
+        match self {
+            Self::DormantHop => Some(DormantAction::Hop),
+            Self::DormantLastDest => Some(DormantAction::LastDest),
+            Self::DormantPrimary => Some(DormantAction::Primary),
+            Self::Proposed | Self::PotentiallyFailed | Self::Informed => None,
+        }
+    }
+
+    const fn policy(self, change_over: Option<u32>) -> FailoverPolicy {
+        match (self, self.dormant()) {
+            (_, Some(dormant)) => FailoverPolicy::Temporary { dormant, change_over },
+            (Self::PotentiallyFailed, None) => FailoverPolicy::PotentiallyFailed { max_retrans: 0 },
+            (Self::Informed, None) => FailoverPolicy::Informed,
+            (_, None) => FailoverPolicy::Proposed,
+        }
+    }
 }
 
 /// The table of a tunnel's metrics.
@@ -153,7 +197,6 @@ impl TunnelFile {
         let outside = services
             .iter()
             .map(|(_, address)| address.ip())
-            .filter(|_| role == TunnelRole::Opening)
             .chain(self.via.iter().copied())
             .find(|address| !address.is_loopback());
         if let (None, Some(address)) = (&key, outside) {
@@ -174,6 +217,10 @@ impl TunnelFile {
         let window = self.window_kb.unwrap_or(1024);
         if !(64..=65_536).contains(&window) {
             return Err(format!("window_kb: allowed are 64 to 65536, not {window}"));
+        }
+        let failover = self.failover.unwrap_or_default();
+        if self.change_over.is_some() && failover.dormant().is_none() {
+            return Err("change_over: only the failover policies dormant-… have it".to_owned());
         }
         let plan = WirePlan {
             addresses: self.via.clone(),
@@ -277,10 +324,7 @@ impl TunnelFile {
         sctp.path_mtu = self.mtu.unwrap_or(1500);
         sctp.path_max_retrans = self.path_max_retrans.unwrap_or(0);
         sctp.rto_min = Duration::from_millis(self.rto_min_ms.unwrap_or(200));
-        sctp.failover = FailoverPolicy::Temporary {
-            dormant: DormantAction::Hop,
-            change_over: None,
-        };
+        sctp.failover = self.failover.unwrap_or_default().policy(self.change_over);
         sctp.watch = self
             .watch_ms
             .filter(|millis| *millis > 0)
@@ -320,12 +364,32 @@ mod tests {
         for text in [
             OPENING.replace("'127.0.0.1:80'", "'0.0.0.0:80'"),
             OPENING.replace("['127.0.0.1']", "['10.0.0.1']"),
+            "via = ['127.0.0.2']\n[[service]]\nname = 'web'\nconnect = '10.0.0.1:80'\n".to_owned(),
         ] {
             assert!(
                 check(&text).unwrap_err().contains("key_file is missing"),
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn a_failover_policy_is_chosen_by_its_name() {
+        let of = |text: &str| check(&format!("{text}\n{OPENING}")).unwrap().sctp.failover;
+        let temporary = |dormant, change_over| FailoverPolicy::Temporary { dormant, change_over };
+        assert_eq!(of(""), temporary(DormantAction::Hop, None));
+        assert_eq!(
+            of("failover = 'dormant-last-dest'\nchange_over = 4"),
+            temporary(DormantAction::LastDest, Some(4))
+        );
+        assert_eq!(
+            of("failover = 'dormant-primary'"),
+            temporary(DormantAction::Primary, None)
+        );
+        assert_eq!(of("failover = 'proposed'"), FailoverPolicy::Proposed);
+        let doubtful = FailoverPolicy::PotentiallyFailed { max_retrans: 0 };
+        assert_eq!(of("failover = 'potentially-failed'"), doubtful);
+        assert_eq!(of("failover = 'informed'"), FailoverPolicy::Informed);
     }
 
     #[test]
@@ -350,6 +414,11 @@ mod tests {
             (format!("colour = 1\n{OPENING}"), "colour"),
             (OPENING.replace("listen", "connect"), "needs `listen`"),
             (format!("window_kb = 1\n{OPENING}"), "window_kb"),
+            (format!("failover = 'hop'\n{OPENING}"), "dormant-hop"),
+            (
+                format!("failover = 'informed'\nchange_over = 3\n{OPENING}"),
+                "change_over",
+            ),
             (format!("connections = 0\n{OPENING}"), "connections"),
             (OPENING.replace("127.0.0.2:9899", "127.0.0.2"), "HOST:PORT"),
             (
