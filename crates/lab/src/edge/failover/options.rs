@@ -123,7 +123,8 @@ impl HitEdge {
 pub const BEFORE: Duration = Duration::from_secs(1);
 /// Time for which flows arrive after the failover.
 const AFTER: Duration = Duration::from_secs(1);
-/// Time limit of flows after the last arrival and one more failover time. The added failover time is for timers that were doubled during the failover.
+/// Time limit of flows after the last arrival and one more failover time. The failover time is added for timers that were doubled during
+/// the failover.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Data bytes of a full segment, with timestamps.
 const SEGMENT: u64 = 1448;
