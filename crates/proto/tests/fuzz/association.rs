@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use steadfast_proto::Instant;
+use steadfast_proto::sctp::chunk::SctpChunk;
 use steadfast_proto::sctp::endpoint::{AssociationId, SctpEndpoint};
 use steadfast_proto::sctp::packet::SctpPacket;
 use steadfast_proto::sctp::{PathId, SctpConfig, SctpMessage, UserData};
@@ -38,6 +39,8 @@ struct AssociationWorld {
     ids: [Option<AssociationId>; 2],
     /// The verification tags by which each end was last addressed.
     tags: [u32; 2],
+    /// The highest TSN that was sent to each end.
+    tsns: [u32; 2],
     now: Instant,
     network: VecDeque<TravellingPacket>,
 }
@@ -64,6 +67,7 @@ impl AssociationWorld {
             ends: [end(0), end(1)],
             ids: [None; 2],
             tags: [0; 2],
+            tsns: [0; 2],
             now: Instant::ZERO,
             network: VecDeque::new(),
         };
@@ -87,6 +91,15 @@ impl AssociationWorld {
                     IpAddr::V6(_) => continue,
                 };
                 self.tags[1 - end] = transmit.packet.tag;
+                for chunk in &transmit.packet.chunks {
+                    match chunk {
+                        SctpChunk::Init(init) | SctpChunk::InitAck(init) => {
+                            self.tsns[1 - end] = init.first_tsn.0.wrapping_sub(1);
+                        }
+                        SctpChunk::Data(data) => self.tsns[1 - end] = data.tsn.0,
+                        _ => {}
+                    }
+                }
                 if self.network.len() < WAITING_MAX {
                     self.network.push_back(TravellingPacket {
                         to: 1 - end,
@@ -123,6 +136,20 @@ impl AssociationWorld {
         if let Ok(packet) = SctpPacket::parse(&Bytes::from(mended(&bytes))) {
             self.ends[to].handle_packet(self.now, address(1 - to, path), packet);
             self.settle();
+        }
+    }
+
+    /// Eight chunks of data in order, whatever window the end has announced.
+    fn flood(&mut self, to: usize, path: u8, length: u8) {
+        let payload = vec![0; usize::from(length) * 4 + 4];
+        for _ in 0..8 {
+            self.tsns[to] = self.tsns[to].wrapping_add(1);
+            let mut chunk = vec![0, 7]; // DATA: unordered, the beginning and the end of its message
+            chunk.extend((payload.len() as u16 + 16).to_be_bytes());
+            chunk.extend(self.tsns[to].to_be_bytes());
+            chunk.extend([0; 8]);
+            chunk.extend(&payload);
+            self.forge(to, path, &chunk);
         }
     }
 
@@ -199,6 +226,10 @@ fn play(input: &[u8]) {
                     .unwrap_or((rest, &[]));
                 world.forge(end, operation >> 6 & 1, chunks);
                 rest = behind;
+            }
+            9 => {
+                world.flood(end, operation >> 6 & 1, argument);
+                rest = rest.get(1..).unwrap_or_default();
             }
             _ => {}
         }
