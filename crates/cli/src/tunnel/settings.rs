@@ -74,23 +74,17 @@ pub enum TunnelFailover {
 }
 
 impl TunnelFailover {
-    /// The dormant action, if the policy has one.
-    const fn dormant(self) -> Option<DormantAction> {
-        match self {
-            Self::DormantHop => Some(DormantAction::Hop),
-            Self::DormantLastDest => Some(DormantAction::LastDest),
-            Self::DormantPrimary => Some(DormantAction::Primary),
-            Self::Proposed | Self::PotentiallyFailed | Self::Informed => None,
-        }
-    }
-
+    /// The policy as SCTP has it. Only the dormant ones use `change_over`.
     const fn policy(self, change_over: Option<u32>) -> FailoverPolicy {
-        match (self, self.dormant()) {
-            (_, Some(dormant)) => FailoverPolicy::Temporary { dormant, change_over },
-            (Self::PotentiallyFailed, None) => FailoverPolicy::PotentiallyFailed { max_retrans: 0 },
-            (Self::Informed, None) => FailoverPolicy::Informed,
-            (_, None) => FailoverPolicy::Proposed,
-        }
+        let dormant = match self {
+            Self::DormantHop => DormantAction::Hop,
+            Self::DormantLastDest => DormantAction::LastDest,
+            Self::DormantPrimary => DormantAction::Primary,
+            Self::Proposed => return FailoverPolicy::Proposed,
+            Self::PotentiallyFailed => return FailoverPolicy::PotentiallyFailed { max_retrans: 0 },
+            Self::Informed => return FailoverPolicy::Informed,
+        };
+        FailoverPolicy::Temporary { dormant, change_over }
     }
 }
 
@@ -218,10 +212,6 @@ impl TunnelFile {
         if !(64..=65_536).contains(&window) {
             return Err(format!("window_kb: allowed are 64 to 65536, not {window}"));
         }
-        let failover = self.failover.unwrap_or_default();
-        if self.change_over.is_some() && failover.dormant().is_none() {
-            return Err("change_over: only the failover policies dormant-… have it".to_owned());
-        }
         let plan = WirePlan {
             addresses: self.via.clone(),
             udp_port: self.udp_port.unwrap_or(SCTP_UDP_PORT),
@@ -230,6 +220,9 @@ impl TunnelFile {
             associations_max: if role == TunnelRole::Serving { 16 } else { 0 },
         };
         let sctp = self.sctp(&plan, connections);
+        if self.change_over.is_some() && !matches!(sctp.failover, FailoverPolicy::Temporary { .. }) {
+            return Err("change_over: only the failover policies dormant-… have it".to_owned());
+        }
         sctp.check().map_err(|error| error.to_string())?;
         let (name, state_dir) = self.place()?;
         Ok(TunnelSettings {

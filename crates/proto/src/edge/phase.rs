@@ -100,23 +100,23 @@ mod tests {
     use super::*;
     use crate::diagram::{assert_shown, graphviz};
 
+    const EVENTS: [PhaseEvent; 8] = [
+        PhaseEvent::Heard,
+        PhaseEvent::Late,
+        PhaseEvent::Silent,
+        PhaseEvent::OthersHeard,
+        PhaseEvent::Declared,
+        PhaseEvent::TakeoverDone,
+        PhaseEvent::Returned,
+        PhaseEvent::NoneLeft,
+    ];
+
     #[test]
     fn the_whole_table() {
-        use PhaseEvent::{Declared, Heard, Late, NoneLeft, OthersHeard, Returned, Silent, TakeoverDone};
-        let events = [
-            Heard,
-            Late,
-            Silent,
-            OthersHeard,
-            Declared,
-            TakeoverDone,
-            Returned,
-            NoneLeft,
-        ];
         let mut table = String::new();
         for state in StringPhase::ALL {
             write!(table, "{:8}", state.name()).expect("text");
-            for event in events {
+            for event in EVENTS {
                 write!(table, " {event:?}→{}", state.after(event).name()).expect("text");
             }
             writeln!(table).expect("text");
@@ -132,17 +132,6 @@ mod tests {
 
     #[test]
     fn the_documents_show_this_table() {
-        use PhaseEvent::{Declared, Heard, Late, NoneLeft, OthersHeard, Returned, Silent, TakeoverDone};
-        let events = [
-            Heard,
-            Late,
-            Silent,
-            OthersHeard,
-            Declared,
-            TakeoverDone,
-            Returned,
-            NoneLeft,
-        ];
         let leads = |phase: StringPhase, event: PhaseEvent| {
             let next = phase.after(event);
             (next != phase).then(|| (next, format!("{event:?}")))
@@ -151,7 +140,7 @@ mod tests {
             .into_iter()
             .filter(|phase| phase.is_usable())
             .collect();
-        let graph = graphviz("strings", (&StringPhase::ALL, &usable), &events, leads);
+        let graph = graphviz("strings", (&StringPhase::ALL, &usable), &EVENTS, leads);
         assert_shown("edge-strings", &graph);
     }
 }

@@ -280,8 +280,8 @@ fn a_kernel_is_probed_over_every_link() {
     hold([scenario!("seed-851830267762")]);
 }
 
-/// The primary's agent was stopped for so long that the primary was in doubt. The wire's machine stood still, so the wire could not tell
-/// the primary that it had not taken over.
+/// The primary's agent was stopped for longer than the agent timeout. So the primary needed the wire's word that the wire had not taken over.
+/// The wire's machine stood still and could not send it.
 #[test]
 fn a_primary_in_doubt_ends_its_connections() {
     hold([scenario!("seed-851840347569"), scenario!("seed-851840347909")]);
