@@ -15,7 +15,7 @@ use proto::takeover::HandedOver;
 use crate::LogReader;
 use crate::recording::{Entry, EntryRecorder};
 
-/// A node. The methods that change it are those of [`Node`] with the same names.
+/// A node. The methods that change it are those of [`Node`] with the same names. [`next_action`](Self::next_action) stands for two of them.
 pub struct Core {
     node: Node,
     recorder: Option<Box<dyn EntryRecorder>>,
@@ -122,10 +122,19 @@ impl Core {
         self.node.handle_timeout(now);
     }
 
-    pub fn poll_action(&mut self) -> Option<Action> {
-        let action = self.node.poll_action();
-        self.record(|| Entry::polled(action.as_ref()));
-        action
+    /// The next action to carry out: [`Node::poll_action`], and [`Node::handle_idle`] whenever that has none.
+    pub fn next_action(&mut self) -> Option<Action> {
+        loop {
+            let action = self.node.poll_action();
+            self.record(|| Entry::polled(action.as_ref()));
+            if action.is_some() {
+                return action;
+            }
+            self.record(|| Entry::Idle);
+            if !self.node.handle_idle() {
+                return None;
+            }
+        }
     }
 
     pub fn admit(&mut self, now: Instant, action: Action) -> Option<Action> {

@@ -51,6 +51,7 @@ pub enum Entry {
         is_on_shelf: bool,
     },
     Keep,
+    Idle,
     HandOver {
         now: Instant,
         service: ServiceIndex,
@@ -164,7 +165,7 @@ impl Entry {
             | Self::Heartbeat { now, .. }
             | Self::Timeout { now }
             | Self::Admit { now, .. } => Some(*now),
-            Self::Keep | Self::ReplicaOutput { .. } | Self::Polled { .. } => None,
+            Self::Keep | Self::Idle | Self::ReplicaOutput { .. } | Self::Polled { .. } => None,
         }
     }
 
@@ -349,6 +350,9 @@ impl ReplayRun {
                 node.keep(&self.shelf);
                 self.shelf.0.clear();
             }
+            Entry::Idle => {
+                node.handle_idle();
+            }
             Entry::HandOver {
                 now,
                 service,
@@ -454,7 +458,7 @@ mod tests {
         let mut core = Core::new(config(), at(0), Some(Box::new(tape.clone())));
         for millis in (0..1_000).step_by(10) {
             core.handle_timeout(at(millis));
-            while let Some(action) = core.poll_action() {
+            while let Some(action) = core.next_action() {
                 core.admit(at(millis), action);
             }
             if millis == 500 {

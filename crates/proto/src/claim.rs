@@ -237,6 +237,7 @@ mod tests {
     use std::fmt::Write;
 
     use super::*;
+    use crate::diagram::{assert_shown, graphviz};
 
     fn at(millis: u64) -> Instant {
         Instant::from_nanos(millis * 1_000_000)
@@ -313,6 +314,74 @@ mod tests {
         Over, answered: Over
         Over, complete: Reached { left: 5 }
         ");
+    }
+
+    /// A phase without its values.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum PhaseName {
+        Waiting,
+        Given,
+        Asking,
+        Listening,
+        Reached,
+        Over,
+    }
+
+    impl PhaseName {
+        const ALL: [Self; 6] = [
+            Self::Waiting,
+            Self::Given,
+            Self::Asking,
+            Self::Listening,
+            Self::Reached,
+            Self::Over,
+        ];
+
+        fn of(phase: ClaimPhase) -> Self {
+            match phase {
+                ClaimPhase::Waiting => Self::Waiting,
+                ClaimPhase::Given { .. } => Self::Given,
+                ClaimPhase::Asking => Self::Asking,
+                ClaimPhase::Listening { .. } => Self::Listening,
+                ClaimPhase::Reached { .. } => Self::Reached,
+                ClaimPhase::Over => Self::Over,
+            }
+        }
+
+        /// A phase with this name. In phase `Reached`, one announcement is left.
+        fn sample(self) -> ClaimPhase {
+            match self {
+                Self::Waiting => ClaimPhase::Waiting,
+                Self::Given => ClaimPhase::Given { at: at(20) },
+                Self::Asking => ClaimPhase::Asking,
+                Self::Listening => ClaimPhase::Listening {
+                    first: at(10),
+                    last: at(20),
+                },
+                Self::Reached => ClaimPhase::Reached { left: 1 },
+                Self::Over => ClaimPhase::Over,
+            }
+        }
+    }
+
+    #[test]
+    fn the_documents_show_this_table() {
+        let events = ["Due", "Answered", "Complete"];
+        let leads = |name: PhaseName, event: &str| {
+            let event_of = match event {
+                "Due" => ClaimEvent::Due,
+                "Answered" => ClaimEvent::Answered {
+                    now: at(30),
+                    silence_max: BREAK_MIN,
+                },
+                _ => ClaimEvent::Complete,
+            };
+            let next = PhaseName::of(name.sample().after(event_of));
+            (next != name).then(|| (next, event.to_owned()))
+        };
+        let complete = [PhaseName::Reached, PhaseName::Over];
+        let graph = graphviz("claim", (&PhaseName::ALL, &complete), &events, leads);
+        assert_shown("claim", &graph);
     }
 
     #[test]

@@ -29,13 +29,48 @@ pub(crate) fn graphviz<S: Copy + Debug + PartialEq, E: Copy>(
     graph + "}\n"
 }
 
-/// Asserts that docs/NAME.dot has this text. `scripts/diagrams` writes the file anew.
+/// Asserts that docs/NAME.dot has this text, and that docs/NAME.svg shows it. `scripts/diagrams` writes the files anew.
 #[track_caller]
 pub(crate) fn assert_shown(name: &str, graph: &str) {
-    let path = format!("{}/../../docs/{name}.dot", env!("CARGO_MANIFEST_DIR"));
+    let path = |ending| format!("{}/../../docs/{name}.{ending}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("STEADFAST_DIAGRAMS").is_some() {
-        std::fs::write(&path, graph).expect(&path);
+        std::fs::write(path("dot"), graph).expect("a writable directory");
+        return; // scripts/diagrams draws the picture afterwards
     }
-    let shown = std::fs::read_to_string(&path).expect(&path);
-    assert_eq!(shown, graph, "{path} is old: run scripts/diagrams");
+    let read = |ending| std::fs::read_to_string(path(ending)).expect(ending);
+    assert_eq!(read("dot"), graph, "docs/{name}.dot is old: run scripts/diagrams");
+    let (wanted, shown) = (arrows_of(graph), arrows_in(&read("svg")));
+    assert_eq!(wanted, shown, "docs/{name}.svg is old: run scripts/diagrams");
+}
+
+/// The arrows of a Graphviz text with the lines of their labels, sorted.
+fn arrows_of(graph: &str) -> Vec<(String, Vec<String>)> {
+    let arrow = |line: &str| {
+        let (ends, label) = line.trim().split_once(" [label=\"")?;
+        let lines = label.strip_suffix("\"];")?.split("\\n");
+        Some((ends.replace(" -> ", "->"), lines.map(str::to_owned).collect()))
+    };
+    let mut arrows: Vec<_> = graph.lines().filter_map(arrow).collect();
+    arrows.sort();
+    arrows
+}
+
+/// The arrows of a picture that Graphviz has drawn, as in [`arrows_of`].
+fn arrows_in(picture: &str) -> Vec<(String, Vec<String>)> {
+    let plain = |text: &str| {
+        text.replace("&#45;", "-")
+            .replace("&gt;", ">")
+            .replace("&#160;", " ")
+    };
+    let arrow = |group: &str| {
+        let group = group.split_once("</g>")?.0;
+        let ends = group.split_once("<title>")?.1.split_once("</title>")?.0;
+        let texts = group.split("<text").skip(1);
+        let lines = texts.filter_map(|text| text.split_once('>')?.1.split_once("</text>"));
+        Some((plain(ends), lines.map(|(line, _)| plain(line)).collect()))
+    };
+    let groups = picture.split("class=\"edge\"").skip(1);
+    let mut arrows: Vec<_> = groups.filter_map(arrow).collect();
+    arrows.sort();
+    arrows
 }

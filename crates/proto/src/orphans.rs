@@ -3,9 +3,10 @@
 //! backup has confirmed the adoption. Until then the primary's kernel remembers the orphan too, for a new agent
 //! ([`InheritedService::orphans`](crate::service::InheritedService::orphans)).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::net::SocketAddr;
 
+use rustc_hash::FxSeededState;
 use serde::{Deserialize, Serialize};
 
 use crate::seq::in_reach;
@@ -28,7 +29,7 @@ pub struct Orphans {
 
 /// The primary's side: orphans that the backup has not adopted yet.
 #[derive(Debug, Default)]
-pub(crate) struct Telling {
+struct Telling {
     waiting: VecDeque<SocketAddr>,
     /// The same clients as a set. A new agent may hear of an orphan both from its kernel's memory and from the ring of deaths.
     known: BTreeSet<SocketAddr>,
@@ -37,7 +38,7 @@ pub(crate) struct Telling {
 
 impl Telling {
     /// A connection has lost its process. Returns false if it is waiting already, or if there is no room for it.
-    pub(crate) fn add(&mut self, client: SocketAddr) -> bool {
+    fn add(&mut self, client: SocketAddr) -> bool {
         let is_new = self.waiting.len() < WAITING_MAX && self.known.insert(client);
         if is_new {
             self.waiting.push_back(client);
@@ -55,7 +56,7 @@ impl Telling {
 
     /// The backup has adopted all orphans with numbers below `adopted`. Returns the orphans whose adoption
     /// the backup had not reported before.
-    pub(crate) fn on_adopted(&mut self, adopted: u64) -> Vec<SocketAddr> {
+    fn on_adopted(&mut self, adopted: u64) -> Vec<SocketAddr> {
         let new = adopted.saturating_sub(self.first);
         let new = usize::try_from(new).map_or(self.waiting.len(), |new| new.min(self.waiting.len()));
         self.take(new)
@@ -72,19 +73,19 @@ impl Telling {
     }
 
     /// Whether there is more to be told.
-    pub(crate) fn has_more(&self) -> bool {
+    fn has_more(&self) -> bool {
         !self.waiting.is_empty()
     }
 
     /// Removes all waiting orphans: the backup is gone. It may have adopted any of them, and have spoken for them.
-    pub(crate) fn give_up(&mut self) -> Vec<SocketAddr> {
+    fn give_up(&mut self) -> Vec<SocketAddr> {
         self.take(self.waiting.len())
     }
 }
 
 /// Each service's orphans in one heartbeat: at most [`TOLD_MAX`] in all, shared fairly. Later heartbeats tell the rest.
-pub(crate) fn share<'a>(tellings: impl Iterator<Item = &'a Telling>) -> Vec<Orphans> {
-    let tellings: Vec<_> = tellings.collect();
+pub(crate) fn share<'a>(services: impl Iterator<Item = &'a ServiceOrphans>) -> Vec<Orphans> {
+    let tellings: Vec<_> = services.map(|orphans| &orphans.telling).collect();
     let mut waiting_least: Vec<_> = (0..tellings.len()).collect();
     waiting_least.sort_by_key(|&index| tellings[index].waiting.len());
     let mut shares = vec![Orphans::default(); tellings.len()];
@@ -99,7 +100,7 @@ pub(crate) fn share<'a>(tellings: impl Iterator<Item = &'a Telling>) -> Vec<Orph
 
 /// The backup's side: number of orphans adopted from the primary's agent.
 #[derive(Debug, Default)]
-pub(crate) struct Hearing {
+struct Hearing {
     incarnation: u64,
     adopted: u64,
 }
@@ -107,14 +108,14 @@ pub(crate) struct Hearing {
 impl Hearing {
     /// An agent of the primary is heard. A new agent numbers its orphans from 0, so the count of orphans that were
     /// adopted from the earlier agent does not apply to it.
-    pub(crate) fn begin(&mut self, incarnation: u64) {
+    fn begin(&mut self, incarnation: u64) {
         if std::mem::replace(&mut self.incarnation, incarnation) != incarnation {
             self.adopted = 0;
         }
     }
 
     /// Takes the orphans from a heartbeat of that agent. Returns the clients that were not heard of before.
-    pub(crate) fn take(&mut self, orphans: &Orphans) -> Vec<SocketAddr> {
+    fn take(&mut self, orphans: &Orphans) -> Vec<SocketAddr> {
         let known = self.adopted.saturating_sub(orphans.first);
         let known = usize::try_from(known).unwrap_or(usize::MAX);
         let new: Vec<_> = orphans.clients.iter().skip(known).copied().collect();
@@ -123,8 +124,109 @@ impl Hearing {
     }
 
     /// Number of orphans adopted.
-    pub(crate) fn adopted(&self) -> u64 {
+    fn adopted(&self) -> u64 {
         self.adopted
+    }
+}
+
+/// The orphans of a service on one node: as the primary, this node tells the backup of them; as the backup, it adopts them.
+#[derive(Debug)]
+pub(crate) struct ServiceOrphans {
+    telling: Telling,
+    hearing: Hearing,
+    /// Clients whose connections wait to be taken over.
+    waiting: Vec<SocketAddr>,
+    /// Clients whose last connection was taken over, while the service was not.
+    taken: HashSet<SocketAddr, FxSeededState>,
+}
+
+impl ServiceOrphans {
+    /// Of the orphans that an earlier agent left, `told` are to be told again, and `taken` were taken over.
+    pub(crate) fn new(
+        hash_seed: usize,
+        told: impl IntoIterator<Item = SocketAddr>,
+        taken: impl IntoIterator<Item = SocketAddr>,
+    ) -> Self {
+        let mut orphans = Self {
+            telling: Telling::default(),
+            hearing: Hearing::default(),
+            waiting: Vec::new(),
+            taken: HashSet::with_hasher(FxSeededState::with_seed(hash_seed)),
+        };
+        orphans.tell(told);
+        orphans.taken.extend(taken);
+        orphans
+    }
+
+    /// The backup is to be told of `clients`. Returns whether one of them is new.
+    pub(crate) fn tell(&mut self, clients: impl IntoIterator<Item = SocketAddr>) -> bool {
+        let is_new = |client| self.telling.add(client);
+        clients.into_iter().map(is_new).fold(false, |any, new| any | new)
+    }
+
+    /// The backup has adopted all orphans with numbers below `adopted`. Returns the clients that it had not reported before, and whether
+    /// others still wait to be adopted.
+    pub(crate) fn on_adopted(&mut self, adopted: u64) -> (Vec<SocketAddr>, bool) {
+        let adopted = self.telling.on_adopted(adopted);
+        (adopted, self.telling.has_more())
+    }
+
+    /// The backup is gone. Returns the orphans that it may have adopted.
+    pub(crate) fn give_up(&mut self) -> Vec<SocketAddr> {
+        self.telling.give_up()
+    }
+
+    /// An agent of the primary is heard.
+    pub(crate) fn begin(&mut self, incarnation: u64) {
+        self.hearing.begin(incarnation);
+    }
+
+    /// The primary's heartbeat tells of `orphans`. Returns whether one of them is new.
+    pub(crate) fn hear(&mut self, orphans: &Orphans) -> bool {
+        let new = self.hearing.take(orphans);
+        let has_come = !new.is_empty();
+        self.waiting.extend(new);
+        has_come
+    }
+
+    /// Number of orphans adopted from the primary's agent.
+    pub(crate) fn adopted(&self) -> u64 {
+        self.hearing.adopted()
+    }
+
+    /// The clients whose connections are to be taken over now. They count as taken.
+    pub(crate) fn adopt(&mut self) -> Vec<SocketAddr> {
+        self.taken.extend(&self.waiting);
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Whether the last connection of `client` was taken over, while the service was not.
+    pub(crate) fn has_taken(&self, client: &SocketAddr) -> bool {
+        self.taken.contains(client)
+    }
+
+    /// The next packets of `client` belong to the primary.
+    pub(crate) fn forget_taken(&mut self, client: &SocketAddr) {
+        if !self.taken.is_empty() {
+            self.taken.remove(client);
+        }
+    }
+
+    /// From now on this node answers for all connections.
+    pub(crate) fn forget_all_taken(&mut self) {
+        self.taken.clear();
+    }
+
+    /// This node has no part in the service now.
+    pub(crate) fn clear(&mut self) {
+        self.telling.give_up();
+        self.waiting.clear();
+        self.taken.clear();
+    }
+
+    /// Whether orphans wait to be told or taken over.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty() || self.telling.has_more()
     }
 }
 
@@ -142,7 +244,7 @@ mod tests {
         #[test]
         fn each_is_taken_once(count in 1..600_u16, fates in prop::collection::vec((0..3_u8, 0..3_u8), 50)) {
             let (mut telling, mut hearing) = (Telling::default(), Hearing::default());
-            let told = |telling: &Telling| share(std::iter::once(telling)).remove(0);
+            let told = |telling: &Telling| telling.told(TOLD_MAX);
             let mut taken = Vec::new();
             (0..count).for_each(|number| assert!(telling.add(client(number))));
             let sure = std::iter::repeat_n((1, 1), 5);
@@ -168,18 +270,14 @@ mod tests {
         /// service gets more only from the remainders of other services.
         #[test]
         fn a_heartbeat_is_shared_fairly(waiting in prop::collection::vec(0..300_usize, 1..64)) {
-            let telling = |count: usize| {
-                let mut telling = Telling::default();
-                (0_u16..).take(count).for_each(|port| assert!(telling.add(client(port))));
-                telling
-            };
-            let tellings: Vec<_> = waiting.iter().copied().map(telling).collect();
-            let told: Vec<_> = share(tellings.iter()).iter().map(|orphans| orphans.clients.len()).collect();
+            let orphans = |count: usize| ServiceOrphans::new(0, (0_u16..).take(count).map(client), []);
+            let services: Vec<_> = waiting.iter().copied().map(orphans).collect();
+            let told: Vec<_> = share(services.iter()).iter().map(|orphans| orphans.clients.len()).collect();
             let sum: usize = told.iter().sum();
             prop_assert_eq!(sum, TOLD_MAX.min(waiting.iter().sum()));
             let most = told.iter().max().copied().unwrap_or_default();
             for (told, waiting) in told.iter().zip(&waiting) {
-                prop_assert!(*told == *waiting || *told >= TOLD_MAX / tellings.len() && told + 1 >= most);
+                prop_assert!(*told == *waiting || *told >= TOLD_MAX / services.len() && told + 1 >= most);
             }
         }
     }

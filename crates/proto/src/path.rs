@@ -194,6 +194,8 @@ pub(crate) struct ServicePath {
     /// The nodes reach each other through the service's interfaces, and no host answers either node: the hosts are gone, not the paths.
     are_hosts_gone: bool,
     peer: Option<PathWord>,
+    /// The last report that was made for the peer.
+    told: PathWord,
     damping: Damping,
 }
 
@@ -218,6 +220,7 @@ impl ServicePath {
             proved: None,
             are_hosts_gone: false,
             peer: None,
+            told: PathWord::default(),
             damping: Damping::default(),
         }
     }
@@ -432,6 +435,17 @@ impl ServicePath {
     pub(crate) fn is_reached(&self, now: Instant) -> bool {
         let is_reached = matches!(self.outside(now), Reachability::Unknown | Reachability::Reached);
         is_reached || self.has_carrier && self.are_hosts_gone
+    }
+
+    /// Makes this node's report for the peer. Returns whether it differs from the last one.
+    pub(crate) fn renew_word(&mut self, now: Instant) -> bool {
+        let word = self.word(now);
+        std::mem::replace(&mut self.told, word) != word
+    }
+
+    /// The last report that was made for the peer.
+    pub(crate) fn last_word(&self) -> PathWord {
+        self.told
     }
 
     /// This node's report on its side.

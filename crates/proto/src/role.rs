@@ -18,7 +18,12 @@
 //! `Claiming`, all output goes to the peer's wire. Epochs, leases and the arbiter decide which event occurs, and when
 //! ([`crate::standing`]).
 
+mod history;
+
 use serde::{Deserialize, Serialize};
+
+pub(crate) use history::RoleHistory;
+pub use history::RoleSince;
 
 /// This node's part in one service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -253,14 +253,23 @@ pub(crate) struct Takeover {
     /// Connections of a dead worker that are not decided yet, and whose steps an earlier takeover has planned.
     begun: BTreeSet<ConnectionId>,
     /// The planned steps, in order.
-    steps: VecDeque<ServiceAction>,
+    steps: VecDeque<(ServiceAction, Urgency)>,
+}
+
+/// Whether a step of a takeover can wait for other work that needs the CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// A side of the step's connection waits for something, or the step concerns all connections.
+    Hurried,
+    /// No side of the step's connection waits for anything.
+    Unhurried,
 }
 
 impl Takeover {
     /// Begins the takeover of the whole service: the gate is closed, so the log is to be read. If the takeover of a dead worker's
     /// connections is under way (`adoption`), its remaining steps follow and are not planned again.
     pub(crate) fn begin(now: Instant, adoption: Option<Self>) -> Self {
-        let connection = |step: &ServiceAction| match *step {
+        let connection = |(step, _): &(ServiceAction, Urgency)| match *step {
             ServiceAction::HandOver { connection } => Some(connection),
             _ => None,
         };
@@ -301,14 +310,14 @@ impl Takeover {
             live: Vec::new(),
             refusals: Vec::new(),
             begun: BTreeSet::new(),
-            steps: VecDeque::from([ServiceAction::Drain]),
+            steps: VecDeque::from([(ServiceAction::Drain, Urgency::Hurried)]),
         }
     }
 
     /// The next planned step.
-    pub(crate) fn pop_step(&mut self) -> Option<ServiceAction> {
+    pub(crate) fn pop_step(&mut self) -> Option<(ServiceAction, Urgency)> {
         let step = self.steps.pop_front()?;
-        if step == ServiceAction::Drain {
+        if step.0 == ServiceAction::Drain {
             self.phase = self.phase.after(TakeoverEvent::DrainBegun);
         }
         Some(step)
@@ -317,14 +326,14 @@ impl Takeover {
     /// Removes the planned `Hold` and returns it, if it was not popped yet. The wire must hold the clients before their connections count as
     /// decided.
     pub(crate) fn take_hold(&mut self) -> Option<ServiceAction> {
-        let is_hold = |step: &ServiceAction| matches!(step, ServiceAction::Hold { .. });
+        let is_hold = |(step, _): &(ServiceAction, Urgency)| matches!(step, ServiceAction::Hold { .. });
         let place = self.steps.iter().position(is_hold)?;
-        self.steps.remove(place)
+        self.steps.remove(place).map(|(step, _)| step)
     }
 
     /// A popped step could not be carried out now. It is the next step again.
-    pub(crate) fn put_back(&mut self, step: ServiceAction) {
-        self.steps.push_front(step);
+    pub(crate) fn put_back(&mut self, step: ServiceAction, urgency: Urgency) {
+        self.steps.push_front((step, urgency));
     }
 
     /// After the first drain all connections are known. Puts them in order, and plans the steps of the first ones.
@@ -380,8 +389,11 @@ impl Takeover {
         let at_work = u32::try_from(self.hurried.len()).unwrap_or(u32::MAX);
         let head_start = HEAD_START_EACH.saturating_mul(at_work).min(HEAD_START_MAX);
         for _ in 0..BEFORE_HOLD {
-            let next = self.hurried.pop_front().or_else(|| self.next_in_turn());
-            self.plan(next, table, actions);
+            if let Some(next) = self.hurried.pop_front() {
+                self.plan(next, Urgency::Hurried, table, actions);
+            } else if let Some(next) = self.next_in_turn() {
+                self.plan(next, Urgency::Unhurried, table, actions);
+            }
         }
         // If only a dead worker's connections are taken over, idle ones need not wait: the sooner the takeover ends, the better for the
         // service's other clients.
@@ -389,7 +401,7 @@ impl Takeover {
             let until = now + head_start;
             self.pace = IdlePace::Resting { until };
         }
-        self.steps.extend(hold);
+        self.steps.extend(hold.map(|hold| (hold, Urgency::Hurried)));
         self.look_for_end();
     }
 
@@ -398,25 +410,26 @@ impl Takeover {
         std::iter::from_fn(|| self.in_turn.pop_front()).find(|id| self.unhurried.remove(id))
     }
 
-    /// Plans the steps of `connection`, if there is one. If it cannot be restored, reports that instead. The check is
+    /// Plans the steps of `connection`. If it cannot be restored, reports that instead. The check is
     /// made here, one connection at a time, because checking ten thousand at once takes milliseconds.
     fn plan(
         &mut self,
-        connection: Option<ConnectionId>,
+        connection: ConnectionId,
+        urgency: Urgency,
         table: &mut Table,
         actions: &mut VecDeque<ServiceAction>,
     ) {
-        let Some(connection) = connection else {
-            return;
-        };
         match table.get(connection).map(Connection::restarts) {
-            Some(Ok(())) => self.steps.extend([
-                ServiceAction::Restore { connection },
-                ServiceAction::MakeReady { connection },
-                ServiceAction::Drain,
-                ServiceAction::Activate { connection },
-                ServiceAction::HandOver { connection },
-            ]),
+            Some(Ok(())) => {
+                let steps = [
+                    ServiceAction::Restore { connection },
+                    ServiceAction::MakeReady { connection },
+                    ServiceAction::Drain,
+                    ServiceAction::Activate { connection },
+                    ServiceAction::HandOver { connection },
+                ];
+                self.steps.extend(steps.map(|step| (step, urgency)));
+            }
             Some(Err(reason)) => self.on_unrestorable(connection, table, reason, actions),
             None => {} // it ended meanwhile
         }
@@ -425,9 +438,11 @@ impl Takeover {
     /// Plans the steps of the next connection on which a side waits for something. False if there is none. It plans one at a time: the
     /// steps of ten thousand connections are megabytes, and the first step would wait until the last one is written down.
     pub(crate) fn plan_hurried(&mut self, table: &mut Table, actions: &mut VecDeque<ServiceAction>) -> bool {
-        let next = self.hurried.pop_front();
-        self.plan(next, table, actions);
-        next.is_some()
+        let Some(next) = self.hurried.pop_front() else {
+            return false;
+        };
+        self.plan(next, Urgency::Hurried, table, actions);
+        true
     }
 
     /// As [`plan_hurried`](Self::plan_hurried), for the connections on which no side waits. False also if they must still wait.
@@ -445,8 +460,11 @@ impl Takeover {
         } else {
             PaceEvent::Planned
         });
-        self.plan(next, table, actions);
-        next.is_some()
+        let Some(next) = next else {
+            return false;
+        };
+        self.plan(next, Urgency::Unhurried, table, actions);
+        true
     }
 
     /// Whether there is a connection to be planned now.

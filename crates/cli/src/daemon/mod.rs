@@ -322,7 +322,7 @@ impl Agent<'_> {
     /// Carries out the node's actions until it returns none. During a takeover the node may return none although steps
     /// are left, so that the other parts of a turn get their time.
     fn carry_out(&mut self) {
-        while let Some(action) = self.node.poll_action() {
+        while let Some(action) = self.node.next_action() {
             self.yield_to_others(self.node.is_unhurried());
             let Some(action) = self.node.admit(linux::clock::now(), action) else {
                 continue; // the node keeps the action and returns it later

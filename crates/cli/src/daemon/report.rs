@@ -9,7 +9,8 @@ use proto::action::ServiceIndex;
 use proto::connection::{Connection, Protection};
 use proto::node::Node;
 use proto::role::Role;
-use proto::service::{PathView, RoleSince};
+use proto::role::RoleSince;
+use proto::service::PathView;
 use proto::state_sync::StateSyncProgress;
 use proto::stream::StreamLog;
 

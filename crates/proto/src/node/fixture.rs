@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::NodeConfig;
+use super::{Node, NodeConfig};
 use crate::Instant;
-use crate::action::{ApplicationState, Gate, ServiceBeat};
+use crate::action::{Action, ApplicationState, Gate, ServiceBeat};
 use crate::detector::DetectorConfig;
 use crate::orphans::Orphans;
 use crate::role::Role;
@@ -82,5 +82,15 @@ pub(crate) fn beat(vip: SocketAddr, (role, epoch): (Role, u64), configured_prima
         orphans: Orphans::default(),
         adopted: 0,
         path: None,
+    }
+}
+
+/// The next action of `node`, as an agent asks for it.
+pub(crate) fn next_action(node: &mut Node) -> Option<Action> {
+    loop {
+        let action = node.poll_action();
+        if action.is_some() || !node.handle_idle() {
+            return action;
+        }
     }
 }

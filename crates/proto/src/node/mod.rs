@@ -2,9 +2,9 @@
 //!
 //! Methods are of three kinds. *Getters* take `&self`. `handle` and `handle_*` take an event: a packet of the wire's log, a heartbeat, the
 //! passing of time, or the outcome of an action. `poll_*` return the work that results. [`Node::poll_action`] returns the next action, in
-//! order; call it until it returns `None` after every `handle`. [`Node::poll_timeout`] returns the latest time for the next call of
-//! `handle_timeout`; earlier calls do no harm. If a takeover has more connections to plan, `handle_timeout` is due at once, but the caller
-//! should handle all other input first.
+//! order; call it until it returns `None` after every `handle`, and then call [`Node::handle_idle`]. [`Node::poll_timeout`] returns the
+//! latest time for the next call of `handle_timeout`; earlier calls do no harm. If a takeover has more connections to plan,
+//! `handle_timeout` is due at once, but the caller should handle all other input first.
 //!
 //! A heartbeat is made only when no service has an action left; steps of a takeover may still wait. So this node has carried out everything
 //! that the heartbeat reports of it.
@@ -28,7 +28,7 @@ use crate::service::{BrokenRule, OrderRefusal, Service, ServiceConfig, ServiceIn
 use crate::standing::{Arbiter, StandingConfig};
 use crate::stream::{OnShelf, Shelf};
 use crate::table::{ConnectionId, Direction};
-use crate::takeover::HandedOver;
+use crate::takeover::{HandedOver, Urgency};
 
 /// Configuration of a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -81,10 +81,8 @@ struct NodeTurn {
     lasted: Duration,
     /// Whether the turn has reached its longest time while a takeover has connections left to plan.
     is_over: bool,
-    /// Whether the last polled action is a step of a takeover.
-    is_step: bool,
-    /// Whether the last polled action is a step that can wait.
-    is_unhurried: bool,
+    /// If the last polled action is a step of a takeover: whether the step can wait.
+    step: Option<Urgency>,
 }
 
 impl NodeTurn {
@@ -94,9 +92,13 @@ impl NodeTurn {
             began: now,
             lasted: Duration::ZERO,
             is_over: false,
-            is_step: false,
-            is_unhurried: false,
+            step: None,
         }
+    }
+
+    /// The time, as far as the turn has recorded it.
+    fn now(&self) -> Instant {
+        self.began + self.lasted
     }
 
     /// Begins the next turn.
@@ -359,7 +361,9 @@ impl Node {
     /// trusts what it knows, because the peer may have gone on alone.
     fn look_at_absence(&mut self, now: Instant) {
         if self.is_absent(now) {
-            self.services.iter_mut().for_each(|service| service.doubt(now));
+            self.services
+                .iter_mut()
+                .for_each(|service| service.on_absence(now));
         }
         self.ran = now;
     }
@@ -371,7 +375,7 @@ impl Node {
     /// This node's next heartbeat, sent at `now`.
     fn heartbeat(&mut self, now: Instant) -> Heartbeat {
         self.beat_sequence += 1;
-        let orphans = orphans::share(self.services.iter().map(Service::telling));
+        let orphans = orphans::share(self.services.iter().map(Service::orphans));
         let services = self.services.iter().zip(orphans);
         let services = services.map(|(service, orphans)| service.beat(orphans));
         Heartbeat {

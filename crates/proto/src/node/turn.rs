@@ -1,45 +1,59 @@
 //! A node's next action, and when its next timeout is due.
 //!
-//! The node plans the connections of a takeover one at a time, when nothing else is left to do. After [`TURN_MAX`], the
-//! node plans no further connection in this turn, and a timeout is due at once. So the caller looks at new input, such
-//! as a verdict or a heartbeat, before the planning goes on.
+//! The caller polls the node's actions until there are none, and then calls [`Node::handle_idle`]. This plans one more connection of a
+//! takeover, because the steps of ten thousand connections are megabytes. After [`TURN_MAX`], the node plans no further connection in this
+//! turn, and a timeout is due at once. So the caller looks at new input, such as a verdict or a heartbeat, before the planning goes on.
 
 use std::time::Duration;
 
 use super::Node;
 use crate::Instant;
 use crate::action::Action;
-use crate::service::{Service, Urgency};
+use crate::service::Service;
 use crate::standing::Arbiter;
+use crate::takeover::Urgency;
 
 /// Longest time of planning without a break. Not longer than an agent sleeps between two polls while there is traffic.
 const TURN_MAX: Duration = Duration::from_millis(4);
 
 impl Node {
     /// The next action to carry out. Actions of services come first, then the node's own probe and heartbeat, then the
-    /// steps of takeovers.
+    /// planned steps of takeovers.
     pub fn poll_action(&mut self) -> Option<Action> {
-        (self.turn.is_step, self.turn.is_unhurried) = (false, false);
-        loop {
-            if let Some(action) = self.next_action() {
-                return Some(action);
-            }
-            let now = self.turn.began + self.turn.lasted;
-            if self.must_hear(now) {
-                return None;
-            }
-            for (service, of) in (0..).zip(&mut self.services) {
-                if !of.must_wait(now)
-                    && let Some(action) = of.pop_step()
-                {
-                    (self.turn.is_step, self.turn.is_unhurried) = (true, of.is_unhurried(&action));
-                    return Some(Action::Service(service, action));
-                }
-            }
-            if !self.plan_next(now) {
-                return None;
+        self.turn.step = None;
+        if let Some(action) = self.next_action() {
+            return Some(action);
+        }
+        let now = self.turn.now();
+        if self.must_hear(now) {
+            return None;
+        }
+        for (service, of) in (0..).zip(&mut self.services) {
+            if !of.must_wait(now)
+                && let Some((action, urgency)) = of.pop_step()
+            {
+                self.turn.step = Some(urgency);
+                return Some(Action::Service(service, action));
             }
         }
+        None
+    }
+
+    /// All polled actions are carried out, and none is left. Plans the steps of the next connection to take over. Connections on which a side
+    /// waits come first, in all services. Returns whether [`poll_action`](Self::poll_action) should be called again.
+    pub fn handle_idle(&mut self) -> bool {
+        let now = self.turn.now();
+        if self.must_hear(now) {
+            return false;
+        }
+        if self.turn.lasted >= TURN_MAX {
+            self.turn.is_over = self.services.iter().any(Service::has_unplanned);
+            return false;
+        }
+        [Urgency::Hurried, Urgency::Unhurried].into_iter().any(|urgency| {
+            let mut services = self.services.iter_mut();
+            services.any(|service| !service.must_wait(now) && service.plan(now, urgency))
+        })
     }
 
     /// The next action that is not a step of a takeover.
@@ -68,14 +82,14 @@ impl Node {
     /// the node may go on. If a connection can no longer be restored, because its log has a gap now, the connection is refused. Any other
     /// action is returned.
     pub fn admit(&mut self, now: Instant, action: Action) -> Option<Action> {
-        if !std::mem::take(&mut self.turn.is_step) {
+        let Some(urgency) = self.turn.step.take() else {
             return Some(action);
-        }
+        };
         self.turn.pass(now);
         let must_hear = self.must_hear(now);
         match action {
             Action::Service(service, action) => {
-                let action = self.part(service).0.admit(now, action, must_hear)?;
+                let action = self.part(service).0.admit(now, (action, urgency), must_hear)?;
                 Some(Action::Service(service, action))
             }
             Action::Send(_) | Action::Probe => Some(action),
@@ -85,25 +99,12 @@ impl Node {
     /// Whether the last polled action can wait for other work that needs the CPU. This is the case if the action is a step of taking over a
     /// connection on which neither side waits for anything.
     pub fn is_unhurried(&self) -> bool {
-        self.turn.is_unhurried
+        self.turn.step == Some(Urgency::Unhurried)
     }
 
     /// Whether connections on which a side waits are still to be taken over. If so, work that can wait should wait.
     pub fn is_in_a_hurry(&self) -> bool {
         self.services.iter().any(Service::is_in_a_hurry)
-    }
-
-    /// Plans the steps of the next connection to take over. Connections on which a side waits come first, in all services. Returns false if
-    /// there is nothing to plan now.
-    fn plan_next(&mut self, now: Instant) -> bool {
-        if self.turn.lasted >= TURN_MAX {
-            self.turn.is_over = self.services.iter().any(Service::has_unplanned);
-            return false;
-        }
-        [Urgency::Hurried, Urgency::Unhurried].into_iter().any(|urgency| {
-            let mut services = self.services.iter_mut();
-            services.any(|service| !service.must_wait(now) && service.plan(now, urgency))
-        })
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.

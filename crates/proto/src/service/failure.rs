@@ -43,7 +43,7 @@ impl Service {
         let gate = Gate::Primary;
         let is_gate = |action: &ServiceAction| matches!(action, ServiceAction::SetGate { gate: set, .. } if *set == gate);
         let is_untold = self.role() == Role::Primary && self.actions.iter().any(is_gate);
-        let before = self.roles.iter().rev().nth(1)?;
+        let before = self.roles.before()?;
         (is_untold && before.role == Role::Sole).then_some(before.epoch)
     }
 

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 
 use crate::Instant;
 use crate::action::Gate;
-use crate::orphans::Telling;
 use crate::role::Role;
 use crate::standing::InheritedStanding as Left;
 
@@ -38,17 +37,6 @@ impl InheritedService {
     /// Whether this node is a primary in doubt, so that its gate is closed.
     pub fn is_mute_primary(&self) -> bool {
         self.gate == Gate::Mute && self.doubted == Some(true)
-    }
-
-    /// The orphans that the peer is to be told of, even if it was told before.
-    pub(super) fn telling(&self, role: Role) -> Telling {
-        let mut telling = Telling::default();
-        if role == Role::Primary {
-            for &client in &self.orphans {
-                telling.add(client);
-            }
-        }
-        telling
     }
 }
 

@@ -22,29 +22,27 @@ mod sync;
 mod view;
 
 use serde::{Deserialize, Serialize};
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use rustc_hash::FxSeededState;
-
 #[doc(hidden)]
 pub use self::found::InheritedService;
-pub(crate) use self::poll::Urgency;
 pub use self::view::{OrderRefusal, PathFault, PathView, Simplex};
 use crate::action::{ApplicationState, Gate, OperatorReport, ServiceAction, ServiceBeat};
 use crate::census::CensusPage;
 use crate::census::ClientTerms;
 use crate::claim::Claim;
 use crate::detector::{Detector, DetectorConfig};
-use crate::orphans::{Hearing, Telling};
-use crate::path::{PathWord, ServicePath};
-use crate::role::Role;
+use crate::orphans::ServiceOrphans;
+use crate::path::ServicePath;
+use crate::role::{Role, RoleHistory};
 use crate::standing::{ArbiterVerdict, Standing, StandingConfig};
 use crate::state_sync::{StateSync, StateSyncEvent};
 use crate::table::{ConnectionId, Table, TableConfig};
 use crate::takeover::{Repeats, Reports, Takeover};
 use crate::{Instant, Offset};
+use doubt::Doubt;
 use retry::FailedStep;
 
 /// One service of a [`NodeConfig`](crate::node::NodeConfig).
@@ -70,17 +68,6 @@ pub struct Unfollowed {
     pub malformed: u64,
     /// Segments of connections whose beginning was not seen.
     pub unknown: u64,
-}
-
-/// A role that a node took, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RoleSince {
-    /// When.
-    pub at: Instant,
-    /// The role.
-    pub role: Role,
-    /// Its epoch.
-    pub epoch: u64,
 }
 
 /// Something that happened to a service.
@@ -181,15 +168,11 @@ pub enum ServiceInput {
     },
 }
 
-/// Maximum number of roles that are remembered.
-const ROLES_MAX: usize = 16;
-
 /// One service of a [`Node`](crate::node::Node).
 pub struct Service {
     config: ServiceConfig,
     standing: Standing,
-    /// The last roles, the present one last.
-    roles: VecDeque<RoleSince>,
+    roles: RoleHistory,
     gate: Gate,
     table: Table,
     takeover: Option<Takeover>,
@@ -197,40 +180,42 @@ pub struct Service {
     repeats: Repeats,
     claim: Option<Claim>,
     path: ServicePath,
-    /// The last report on the path that was sent to the peer.
-    path_told: PathWord,
-    /// This node is a wire with a broken path: the primary is to go on without it.
-    gives_way: bool,
-    /// The operator wants this node to have no part in the service.
-    is_withdrawn: bool,
+    leaving: Leaving,
     peer: Option<ServiceBeat>,
     server: ApplicationState,
-    telling: Telling,
-    hearing: Hearing,
-    /// Clients whose connections wait to be taken over.
-    orphans: Vec<SocketAddr>,
-    /// Clients whose last connection was taken over, while the service was not.
-    taken: HashSet<SocketAddr, FxSeededState>,
+    orphans: ServiceOrphans,
     unfollowed: Unfollowed,
     sync: Option<StateSync>,
     /// The step that failed in this node's network for the service, if any.
     failure: FailedStep,
-    /// When this node came into doubt whether the other node has gone on alone; `None` if it is not in doubt.
-    doubted: Option<Instant>,
-    /// When the agent came back, if it was away for too long during a takeover. The takeover's steps wait until the other node has said what
-    /// it did meanwhile.
-    interrupted: Option<Instant>,
-    hands_over: bool,
-    is_contradicted: bool,
-    is_alarmed: bool,
+    doubt: Doubt,
+    alarms: Alarms,
     /// Actions to carry out next, in order. The takeover has its own queue of steps.
     actions: VecDeque<ServiceAction>,
     /// Time of the latest change of this service that the peer has not been told about yet.
     news: Option<Instant>,
-    /// The connection whose steps are being polled, if neither side of the connection waits for anything.
-    unhurried: Option<ConnectionId>,
     /// Defect for the simulator.
     broken: Option<BrokenRule>,
+}
+
+/// Why a node gives up its part in a service.
+#[derive(Debug, Default)]
+struct Leaving {
+    /// The operator wants this node to have no part in the service.
+    is_withdrawn: bool,
+    /// This node is a wire with a broken path: the primary is to go on without it.
+    gives_way: bool,
+    /// The operator wants this primary to swap roles with its backup.
+    hands_over: bool,
+}
+
+/// Contradictions between the two nodes that the operator was told of. Each is reported once.
+#[derive(Debug, Default)]
+struct Alarms {
+    /// Both nodes are, or neither is, the configured primary.
+    is_contradicted: bool,
+    /// Both nodes spoke in the same epoch.
+    are_two_voices: bool,
 }
 
 /// A rule that a node breaks on purpose ([`Node::break_rule`](crate::node::Node::break_rule)).
@@ -252,15 +237,18 @@ impl Service {
         now: Instant,
     ) -> Self {
         let found = config.found.as_ref();
-        let mut taken = HashSet::with_hasher(FxSeededState::with_seed(config.table.hash_seed));
-        taken.extend(found.into_iter().flat_map(|found| &found.taken));
         let standing = Standing::new(standing, found.map(found::behind), now);
         let has_peer = matches!(standing.role(), Role::Primary | Role::Backup);
+        let told = found.filter(|_| standing.role() == Role::Primary);
+        let orphans = ServiceOrphans::new(
+            config.table.hash_seed,
+            told.into_iter().flat_map(|found| found.orphans.iter().copied()),
+            found.into_iter().flat_map(|found| found.taken.iter().copied()),
+        );
         let mut service = Self {
             config: config.clone(),
-            telling: found.map_or_else(Telling::default, |found| found.telling(standing.role())),
             standing,
-            roles: VecDeque::new(),
+            roles: RoleHistory::default(),
             gate: found.map_or(Gate::Off, |found| found.gate),
             table: Table::new(config.table.clone()),
             takeover: None,
@@ -268,25 +256,17 @@ impl Service {
             repeats: Repeats::default(),
             claim: None,
             path: ServicePath::new(detector, has_peer, now),
-            path_told: PathWord::default(),
-            gives_way: false,
-            is_withdrawn: false,
+            leaving: Leaving::default(),
             peer: None,
             server: ApplicationState::Alive,
-            hearing: Hearing::default(),
-            orphans: Vec::new(),
-            taken,
+            orphans,
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),
             failure: FailedStep::default(),
-            doubted: None,
-            interrupted: None,
-            hands_over: false,
-            is_contradicted: false,
-            is_alarmed: false,
+            doubt: Doubt::default(),
+            alarms: Alarms::default(),
             actions: VecDeque::new(),
             news: None,
-            unhurried: None,
             broken: None,
         };
         if service.config.found.is_some() {
@@ -313,7 +293,7 @@ impl Service {
         }
         let found = self.config.found.as_ref();
         if found.is_some_and(|found| found.doubted.is_some() || now.since(found.seen) >= agent_timeout) {
-            self.doubt(now);
+            self.on_absence(now);
         }
     }
 
@@ -388,7 +368,7 @@ impl Service {
     pub(crate) fn on_heartbeat(&mut self, incarnation: Option<u64>) {
         self.path.on_heartbeat();
         if let Some(incarnation) = incarnation {
-            self.hearing.begin(incarnation);
+            self.orphans.begin(incarnation);
         }
     }
 
@@ -409,7 +389,7 @@ impl Service {
     }
 
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.doubted.is_some()
+        self.doubt.exists()
     }
 
     pub(crate) fn takes_over(&self) -> bool {

@@ -14,7 +14,7 @@ impl Service {
     /// Whether this node must answer a segment that was logged at `now` and belongs to no connection. A wire that
     /// speaks for some clients answers only while it has a lease. Without a lease, the primary may have gone on alone.
     pub(super) fn answers(&self, now: Instant, direction: Direction, segment: &Segment<'_>) -> bool {
-        let is_taken = || self.taken.contains(&segment.source) && self.standing.is_counted_on(now);
+        let is_taken = || self.orphans.has_taken(&segment.source) && self.standing.is_counted_on(now);
         direction == Direction::In && (self.role().speaks_alone() || is_taken())
     }
 
@@ -23,11 +23,7 @@ impl Service {
         if !matches!(self.role(), Role::Primary | Role::Claiming) {
             return; // no wire knows these connections now, and no later wire will
         }
-        let told = clients
-            .into_iter()
-            .filter(|&client| self.telling.add(client))
-            .count();
-        if told > 0 {
+        if self.orphans.tell(clients) {
             self.tell_peer(now);
         }
     }
@@ -35,9 +31,8 @@ impl Service {
     /// The backup has adopted `adopted` orphans of this agent. The caller has checked that the backup's heartbeat names this agent. An
     /// earlier agent's orphans had other numbers.
     pub(super) fn hear_of_adopted(&mut self, now: Instant, adopted: u64) {
-        let telling = &mut self.telling;
-        let adopted = telling.on_adopted(adopted);
-        let goes_on = !adopted.is_empty() && telling.has_more();
+        let (adopted, has_more) = self.orphans.on_adopted(adopted);
+        let goes_on = !adopted.is_empty() && has_more;
         self.destroy(adopted);
         if goes_on {
             self.tell_peer(now);
@@ -48,9 +43,7 @@ impl Service {
         let may_adopt = self.may_speak_beside();
         let (role, epoch) = (self.role(), self.standing.epoch());
         if may_adopt && role == Role::Backup && (beat.role, beat.epoch) == (Role::Primary, epoch) {
-            let new = self.hearing.take(&beat.orphans);
-            let has_come = !new.is_empty();
-            self.orphans.extend(new);
+            let has_come = self.orphans.hear(&beat.orphans);
             self.adopt_orphans(now);
             if has_come {
                 self.tell_peer(now);
@@ -62,7 +55,7 @@ impl Service {
     /// primary.
     pub(super) fn on_forgotten(&mut self, clients: &[SocketAddr]) {
         for client in clients {
-            self.taken.remove(client);
+            self.orphans.forget_taken(client);
             self.table.forget_socket(*client);
         }
     }
@@ -79,9 +72,8 @@ impl Service {
         if self.role() != Role::Backup || self.takeover.is_some() {
             return;
         }
-        let clients = std::mem::take(&mut self.orphans);
+        let clients = self.orphans.adopt();
         if !clients.is_empty() {
-            self.taken.extend(&clients);
             self.takeover = Some(Takeover::begin_for(now, clients, &mut self.actions));
         }
     }

@@ -69,8 +69,8 @@ impl Service {
                 let answer = answer.map(|answer| answer.emit());
                 self.actions.extend(answer.map(ServiceAction::Transmit));
             }
-            TableChange::Handshake if direction == Direction::In && !self.taken.is_empty() => {
-                self.taken.remove(&segment.source); // its next connection is the primary's
+            TableChange::Handshake if direction == Direction::In => {
+                self.orphans.forget_taken(&segment.source); // its next connection is the primary's
             }
             TableChange::Ended(connection) => self.decide(now, connection),
             TableChange::Old

@@ -61,8 +61,7 @@ impl Service {
     /// Does what the evidence about the path requires.
     pub(crate) fn judge_path(&mut self, peer: &Detector, now: Instant) {
         let is_alive = peer.is_alive(now);
-        let word = self.path.word(now);
-        let is_news = std::mem::replace(&mut self.path_told, word) != word;
+        let is_news = self.path.renew_word(now);
         let fitness = self.path.fitness(now);
         let is_reached = self.path.is_reached(now);
         let change = self.standing.set_path(now, fitness, is_reached);
@@ -73,15 +72,15 @@ impl Service {
         match step {
             PathStep::Stay => {}
             // A wire in doubt waits until the primary has said that it did not go on alone.
-            PathStep::TakeOver if is_partner && !self.is_busy() && self.doubted.is_none() => {
+            PathStep::TakeOver if is_partner && !self.is_busy() && !self.doubt.exists() => {
                 let change = self.standing.on_handover(now);
                 self.follow(now, change);
             }
-            PathStep::GiveWay if is_partner && !self.gives_way => self.set_gives_way(now, true),
+            PathStep::GiveWay if is_partner && !self.leaving.gives_way => self.set_gives_way(now, true),
             PathStep::TakeOver | PathStep::GiveWay => {}
         }
         let is_over = self.role() != Role::Backup || self.path.is_steady(now) || step == PathStep::TakeOver;
-        if self.gives_way && is_over {
+        if self.leaving.gives_way && is_over {
             self.set_gives_way(now, false);
         }
         if is_news {
@@ -91,13 +90,13 @@ impl Service {
 
     /// This wire leaves the VIP to the primary, or takes its part again.
     fn set_gives_way(&mut self, now: Instant, gives_way: bool) {
-        self.gives_way = gives_way;
+        self.leaving.gives_way = gives_way;
         self.tell_part(now);
     }
 
     /// Gives up this node's part in the service, or takes it again, as the operator and the path demand. Tells the peer.
     pub(super) fn tell_part(&mut self, now: Instant) {
-        let leaves = self.is_withdrawn || self.gives_way;
+        let leaves = self.leaving.is_withdrawn || self.leaving.gives_way;
         let standing = &mut self.standing;
         let left = standing.leaves();
         let change = standing.set_leaves(now, leaves);

@@ -3,19 +3,9 @@
 use super::{BrokenRule, Service};
 use crate::Instant;
 use crate::action::ServiceAction;
-use crate::connection::Connection;
 use crate::role::Role;
 use crate::state_sync::StateSync;
-use crate::takeover::Takeover;
-
-/// Which connections of a takeover to plan next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Urgency {
-    /// Those on which a side waits for something.
-    Hurried,
-    /// Those on which no side waits.
-    Unhurried,
-}
+use crate::takeover::{Takeover, Urgency};
 
 impl Service {
     /// The next action, if it is not a step of the takeover.
@@ -38,34 +28,12 @@ impl Service {
 
     /// Whether the steps of the takeover must wait: this node has no right to speak, or the agent was away and must hear the peer first.
     pub(crate) fn must_wait(&self, now: Instant) -> bool {
-        (self.interrupted.is_some() || self.is_mute(now)) && self.broken != Some(BrokenRule::DecideMute)
+        (self.doubt.is_interrupted() || self.is_mute(now)) && self.broken != Some(BrokenRule::DecideMute)
     }
 
     /// The next planned step of the takeover.
-    pub(crate) fn pop_step(&mut self) -> Option<ServiceAction> {
-        let step = self.takeover.as_mut().and_then(Takeover::pop_step);
-        if let Some(ServiceAction::Restore { connection }) = step {
-            let entry = self.table.get_mut(connection);
-            let is_unhurried = entry.is_some_and(|entry| {
-                entry.refuse_input_end();
-                !entry.is_busy()
-            });
-            self.unhurried = is_unhurried.then_some(connection);
-        }
-        step
-    }
-
-    /// Whether `step`, which was popped last, can wait for other work that needs the CPU, because neither side of its connection waits for
-    /// anything.
-    pub(crate) fn is_unhurried(&self, step: &ServiceAction) -> bool {
-        match step {
-            ServiceAction::Restore { connection }
-            | ServiceAction::MakeReady { connection }
-            | ServiceAction::Activate { connection }
-            | ServiceAction::HandOver { connection } => self.unhurried == Some(*connection),
-            ServiceAction::Drain => self.unhurried.is_some(),
-            _ => false,
-        }
+    pub(crate) fn pop_step(&mut self) -> Option<(ServiceAction, Urgency)> {
+        self.takeover.as_mut().and_then(Takeover::pop_step)
     }
 
     /// Returns `step`, a step of the takeover, if it may be carried out now. If the takeover must wait, the step is
@@ -74,20 +42,23 @@ impl Service {
     pub(crate) fn admit(
         &mut self,
         now: Instant,
-        step: ServiceAction,
+        (step, urgency): (ServiceAction, Urgency),
         must_hear: bool,
     ) -> Option<ServiceAction> {
         if must_hear || self.must_wait(now) {
             if let Some(takeover) = &mut self.takeover {
-                takeover.put_back(step);
+                takeover.put_back(step, urgency);
             }
             return None;
         }
         if let ServiceAction::Restore { connection } = step
-            && let Some(Err(reason)) = self.table.get(connection).map(Connection::restarts)
+            && let Some(entry) = self.table.get_mut(connection)
         {
-            self.on_unrestorable(now, connection, reason);
-            return None;
+            entry.refuse_input_end();
+            if let Err(reason) = entry.restarts() {
+                self.on_unrestorable(now, connection, reason);
+                return None;
+            }
         }
         Some(step)
     }

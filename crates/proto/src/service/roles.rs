@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::{ROLES_MAX, RoleSince, Service, Unfollowed};
+use super::{Service, Unfollowed};
 use crate::Instant;
 use crate::action::{ApplicationState, Gate, OperatorReport, ServiceAction, ServiceBeat};
 use crate::claim::Claim;
 use crate::detector::Detector;
 use crate::path::Reachability;
-use crate::role::{Role, RoleEvent};
+use crate::role::{Role, RoleEvent, RoleSince};
 use crate::standing::{Arbiter, ArbiterVerdict, RoleChange, StandingBeat};
 use crate::state_sync::StateSyncEvent;
 use crate::takeover::Takeover;
@@ -67,7 +67,7 @@ impl Service {
 
     fn is_contradicted(&mut self, beat: &ServiceBeat) -> bool {
         let is_contradicted = beat.configured_primary == self.config.is_primary;
-        if is_contradicted && !std::mem::replace(&mut self.is_contradicted, true) {
+        if is_contradicted && !std::mem::replace(&mut self.alarms.is_contradicted, true) {
             let what = "both nodes are, or neither is, the configured primary".into();
             self.report(OperatorReport::Contradiction { what });
         }
@@ -77,7 +77,7 @@ impl Service {
     fn look_for_two_voices(&mut self, beat: &ServiceBeat) {
         let epoch = self.standing.epoch();
         let are_two = self.role().speaks_alone() && beat.role.speaks_alone() && beat.epoch == epoch;
-        if are_two && !std::mem::replace(&mut self.is_alarmed, true) {
+        if are_two && !std::mem::replace(&mut self.alarms.are_two_voices, true) {
             self.report(OperatorReport::TwoVoices { epoch });
         }
     }
@@ -132,7 +132,7 @@ impl Service {
     /// The operator wants the nodes to swap roles. The caller has checked that they can.
     pub(crate) fn swap_roles(&mut self, now: Instant) {
         if self.role() == Role::Primary {
-            self.hands_over = true;
+            self.leaving.hands_over = true;
             self.tell_peer(now);
         } else {
             let change = self.standing.on_handover(now);
@@ -142,7 +142,7 @@ impl Service {
 
     /// The operator wants this node to have no part in the service, or to have one again.
     pub(super) fn on_leave(&mut self, now: Instant, leaves: bool) {
-        self.is_withdrawn = leaves;
+        self.leaving.is_withdrawn = leaves;
         self.tell_part(now);
     }
 
@@ -232,9 +232,9 @@ impl Service {
         let Some(change) = change else { return };
         let RoleChange { from, to, .. } = change;
         let begins_anew = self.end_doubted(from, to) || from == Role::Joining;
-        self.hands_over = false;
+        self.leaving.hands_over = false;
         if matches!(change.event, RoleEvent::Reached | RoleEvent::PeerReturns) {
-            let lost = self.telling.give_up();
+            let lost = self.orphans.give_up();
             self.destroy(lost);
         }
         if from == Role::Backup {
@@ -256,7 +256,7 @@ impl Service {
                 }
             }
             Role::TakingOver => {
-                self.taken.clear(); // from now on this node answers for all connections
+                self.orphans.forget_all_taken(); // from now on this node answers for all connections
                 self.set_gate(Gate::Takeover);
                 self.confirm(now); // at once: if this node dies before the arbiter answers, no other node knows what this node said
                 let adoption = self.takeover.take();
@@ -281,11 +281,8 @@ impl Service {
     /// The role or the epoch has just changed: records, reports and announces it.
     fn tell_role(&mut self, now: Instant, from: Role) {
         let epoch = self.standing.epoch();
-        if self.roles.len() == ROLES_MAX {
-            self.roles.pop_front();
-        }
-        let (at, role) = (now, self.role());
-        self.roles.push_back(RoleSince { at, role, epoch });
+        let role = self.role();
+        self.roles.push(RoleSince { at: now, role, epoch });
         let report = OperatorReport::Role {
             from,
             to: role,
@@ -351,9 +348,7 @@ impl Service {
     pub(super) fn stand_down(&mut self, is_deposed: bool) {
         self.claim = None;
         self.takeover = None;
-        self.orphans.clear();
-        self.telling.give_up(); // the orphans' sockets are destroyed with all others
-        self.taken.clear();
+        self.orphans.clear(); // their sockets are destroyed with all others
         self.repeats.clear();
         self.set_gate(Gate::Mute);
         self.actions.push_back(ServiceAction::StandDown { is_deposed });

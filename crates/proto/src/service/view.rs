@@ -2,15 +2,15 @@
 
 use std::net::SocketAddr;
 
-use super::{RoleSince, Service, Unfollowed};
+use super::{Service, Unfollowed};
 use crate::Instant;
 use crate::action::{ApplicationState, ServiceBeat};
 use crate::claim::Claim;
 use crate::connection::UnprotectedCause;
 use crate::detector::Detector;
-use crate::orphans::{Orphans, Telling};
+use crate::orphans::{Orphans, ServiceOrphans};
 use crate::path::{PathWord, Reachability};
-use crate::role::Role;
+use crate::role::{Role, RoleSince};
 use crate::state_sync::StateSync;
 use crate::table::Table;
 use crate::takeover::{TakeoverReport, TakeoverSums};
@@ -223,7 +223,7 @@ impl Service {
             Role::Claiming | Role::Returning | Role::TakingOver => true,
             Role::Joining | Role::Primary | Role::Backup | Role::Sole | Role::Standby => false,
         };
-        let has_orphans = !self.orphans.is_empty() || self.telling.has_more();
+        let has_orphans = self.orphans.has_waiting();
         is_turning || self.takeover.is_some() || has_orphans
     }
 
@@ -236,9 +236,9 @@ impl Service {
         }
     }
 
-    /// Orphans of which the peer is to be told.
-    pub(crate) fn telling(&self) -> &Telling {
-        &self.telling
+    /// The orphans on this node.
+    pub(crate) fn orphans(&self) -> &ServiceOrphans {
+        &self.orphans
     }
 
     /// The service's entry in this node's next heartbeat. `orphans`: the service's orphans that this heartbeat tells.
@@ -251,10 +251,10 @@ impl Service {
             mac: self.config.mac,
             server: self.server,
             leaves: self.standing.says_that_it_leaves(),
-            hands_over: self.hands_over,
+            hands_over: self.leaving.hands_over,
             orphans,
-            adopted: self.hearing.adopted(),
-            path: Some(self.path_told),
+            adopted: self.orphans.adopted(),
+            path: Some(self.path.last_word()),
         }
     }
 
@@ -264,13 +264,13 @@ impl Service {
             return Some(Simplex::Failed);
         }
         let complement = match self.role() {
-            Role::Joining if self.is_contradicted => return Some(Simplex::Contradiction),
+            Role::Joining if self.alarms.is_contradicted => return Some(Simplex::Contradiction),
             Role::Joining if !peer.has_heard() => return Some(Simplex::NotHeard),
             Role::Joining => return Some(Simplex::NotAgreed),
             Role::Claiming => return Some(Simplex::Claiming),
             Role::TakingOver => return Some(Simplex::TakingOver),
             Role::Sole => return Some(Simplex::Sole),
-            Role::Standby if self.is_withdrawn => return Some(Simplex::Left),
+            Role::Standby if self.leaving.is_withdrawn => return Some(Simplex::Left),
             Role::Standby => return Some(Simplex::Standby),
             Role::Returning => return Some(Simplex::Returning),
             Role::Primary => Role::Backup,

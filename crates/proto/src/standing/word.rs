@@ -11,7 +11,6 @@ impl Standing {
         let may_serve_it = !word.leaves && self.may_return(now);
         let Fitness { serves, begins, .. } = self.fitness;
         match (self.role, word.role) {
-            (_, Role::TakingOver | Role::Sole) => self.event_of_voice(now, word),
             (Role::Joining, Role::Joining) => {
                 let is_first = self.config.is_primary && serves || begins;
                 (self.knows && is_first).then_some(RoleEvent::Begins)
@@ -87,13 +86,29 @@ impl Standing {
             // The arbiter gave the epoch to this node's earlier agent and refused it to the peer. The agent died before the answer came.
             // Only this node can go on.
             (Role::Backup, Role::Standby) => (later || same).then_some(RoleEvent::PeerYields),
+            // The peer is taking over or speaks alone.
+            (Role::Joining, Role::TakingOver | Role::Sole) => Some(RoleEvent::PeerSpeaks),
+            (Role::Returning | Role::Primary | Role::Claiming, Role::TakingOver | Role::Sole) => {
+                later.then_some(RoleEvent::PeerSpeaks)
+            }
+            // The peer may have forgotten its epoch, and have reached the same epoch again.
+            (Role::Backup, Role::TakingOver | Role::Sole) => (later || same).then_some(RoleEvent::PeerSpeaks),
+            // The peer has claimed the VIP. This can happen if this node was stopped right after it had decided to take over. Then this
+            // node has said nothing yet, so it gives up.
+            (Role::TakingOver, Role::Sole) => (later || same).then_some(RoleEvent::PeerSpeaks),
+            (Role::Sole, Role::TakingOver) => later.then_some(RoleEvent::PeerSpeaks),
+            // If both nodes speak in the same epoch, the configured primary goes on.
+            (Role::TakingOver, Role::TakingOver) | (Role::Sole, Role::Sole) => {
+                (later || same && !self.config.is_primary).then_some(RoleEvent::PeerSpeaks)
+            }
+            (Role::Standby, Role::Sole) => (may_serve_it && (later || same)).then_some(RoleEvent::PeerServes),
             // The peer will hear this node's word, and change first; or neither node has to change.
             (Role::Joining, Role::Backup)
             | (Role::Claiming, Role::Joining | Role::Standby)
             | (Role::Returning, Role::Joining | Role::Claiming | Role::Backup)
             | (Role::Backup, Role::Claiming | Role::Returning | Role::Backup)
             | (Role::Sole, Role::Joining | Role::Primary | Role::Claiming | Role::Backup | Role::Standby)
-            | (Role::Standby, Role::Returning | Role::Backup) => None,
+            | (Role::Standby, Role::Returning | Role::Backup | Role::TakingOver) => None,
             // This node decides connections, and changes when it has decided them all.
             (
                 Role::TakingOver,
@@ -105,27 +120,6 @@ impl Standing {
                 | Role::Standby,
             ) => None,
         }
-    }
-
-    /// The event that `word` means for this node, if any. The peer is taking over or speaks alone.
-    fn event_of_voice(&self, now: Instant, word: &StandingBeat) -> Option<RoleEvent> {
-        let (later, same) = (word.epoch > self.epoch, word.epoch == self.epoch);
-        let yields = match self.role {
-            Role::Joining => true,
-            Role::Standby => {
-                let serves = word.role == Role::Sole && !word.leaves && self.may_return(now);
-                return (serves && (later || same)).then_some(RoleEvent::PeerServes);
-            }
-            Role::Returning | Role::Primary | Role::Claiming => later,
-            Role::Backup => later || same, // the peer may have forgotten its epoch, and have reached the same one again
-            // The peer has claimed the VIP. This can happen if this node was stopped right after it had decided to take over. Then this
-            // node has said nothing yet, so it gives up.
-            Role::TakingOver if word.role == Role::Sole => later || same,
-            Role::Sole if word.role == Role::TakingOver => later,
-            // If both nodes speak in the same epoch, the configured primary goes on.
-            Role::TakingOver | Role::Sole => later || same && !self.config.is_primary,
-        };
-        yields.then_some(RoleEvent::PeerSpeaks)
     }
 }
 

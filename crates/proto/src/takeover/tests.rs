@@ -55,7 +55,10 @@ const NOW: Instant = Instant::from_nanos(1);
 fn begun(table: &mut Table) -> (Takeover, VecDeque<ServiceAction>) {
     let mut actions = VecDeque::new();
     let mut takeover = Takeover::begin(NOW, None);
-    assert_eq!(takeover.pop_step(), Some(ServiceAction::Drain));
+    assert_eq!(
+        takeover.pop_step(),
+        Some((ServiceAction::Drain, Urgency::Hurried))
+    );
     takeover.on_drained(NOW, table, &mut actions);
     (takeover, actions)
 }
@@ -269,7 +272,7 @@ fn the_wire_is_told_who_is_held_before_the_rest_is_planned() {
         }
         let (mut takeover, mut actions) = begun(&mut table);
         assert!(
-            matches!(takeover.steps.back(), Some(ServiceAction::Hold { clients, .. }) if clients.len() == 100)
+            matches!(takeover.steps.back(), Some((ServiceAction::Hold { clients, .. }, _)) if clients.len() == 100)
         );
         assert_eq!(restored(&takeover), opened[..BEFORE_HOLD]);
         while plan_next(&mut takeover, &mut table, &mut actions) {}
@@ -483,7 +486,7 @@ fn plan_next(takeover: &mut Takeover, table: &mut Table, actions: &mut VecDeque<
 
 /// The connections whose restoration is planned.
 fn restored(takeover: &Takeover) -> Vec<ConnectionId> {
-    let restored = takeover.steps.iter().filter_map(|action| match action {
+    let restored = takeover.steps.iter().filter_map(|(step, _)| match step {
         ServiceAction::Restore { connection } => Some(*connection),
         _ => None,
     });

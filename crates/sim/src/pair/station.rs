@@ -172,7 +172,7 @@ impl Station {
             self.executor.carry_out(&mut self.machine, &mut self.core, action);
         }
         self.machine.log_end = self.machine.wire.end();
-        if let Some(action) = self.core.poll_action() {
+        if let Some(action) = self.core.next_action() {
             let unread = self.machine.wire.unread(self.machine.log_end);
             let cost = self.machine.config.costs.of(&action, unread);
             self.machine.agent.due = now + self.machine.agent.slowed(now, cost);

@@ -9,7 +9,7 @@ use crate::Seq;
 use crate::action::{Echo, Gate, Heartbeat, OperatorReport, ServiceAction, ServiceBeat, ServiceIndex};
 use crate::connection::Connection;
 use crate::follower::RestartPolicy;
-use crate::node::fixture::{BEAT, at, beat, config};
+use crate::node::fixture::{BEAT, at, beat, config, next_action};
 use crate::orphans::Orphans;
 use crate::packet::{Checksum, Flags, Segment, TcpOptions};
 use crate::role::Role;
@@ -125,7 +125,7 @@ fn say_that_it_leaves(node: &mut Node, now: Instant, sequence: u64, echo: Option
 fn carry_out(node: &mut Node, now: &mut Instant, cost: Duration) -> Vec<(Action, bool)> {
     let mut done = Vec::new();
     let mut endpoints = HashMap::new();
-    while let Some(action) = node.poll_action() {
+    while let Some(action) = next_action(node) {
         let is_unhurried = node.is_unhurried();
         let Some(action) = node.admit(*now, action) else {
             continue;
