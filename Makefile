@@ -8,7 +8,7 @@
 #                 needs fewer packages than the other targets
 
 PREFIX ?= /usr/local
-# The profile of all that is built (Cargo.toml), and what is built. scripts/test sets its own.
+# Cargo profile (Cargo.toml) and targets of the build. scripts/test sets its own values of both.
 PROFILE ?= release
 BUILT ?= --bins
 LAB = target/$(PROFILE)/steadfast-lab

@@ -72,8 +72,8 @@ enum holds {
 };
 
 /*
- * Binary logarithm of the number of bits in the map `undecided`. With 10,000 clients in the map, 12 of 10,000 other clients also seem to be
- * in it.
+ * Binary logarithm of the number of bits in the map `undecided`. With 10,000 clients in the map, 12 of 10,000 other clients are false
+ * positives.
  */
 #define UNDECIDED_LOG2 23
 

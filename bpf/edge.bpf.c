@@ -110,8 +110,8 @@ static __always_inline int enter(struct __sk_buff *skb, struct packet *p, struct
 
 /*
  * The flow of a packet that came out of the string `from`. The other edge has chosen this string. A learned flow (EDGE_LEARNED: no entering
- * packet has made it) is given the same string. But it is not given a string that has failed: then the other edge does not know of the
- * failure yet.
+ * packet has made it) is given the same string. A string that has failed is the exception: the other edge, which chose it, does not know of
+ * the failure yet, and the flow keeps its string.
  */
 static __always_inline struct edge_flow *flow_leaving(struct packet *p, struct edge_state *state, struct edge_counts *counts,
 						      struct edge_flow *flow, __u32 from) {

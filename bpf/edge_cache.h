@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * Copies of packets for the agent's cache (proto::edge::cache). A packet is copied only if it changes what the cache holds of its flow. The
- * flow's entry has a mirror of that. If a copy is lost, the mirror stays as it was.
+ * flow's entry mirrors what the cache holds (struct edge_mirror). If a copy is lost, the mirror stays as it was.
  */
 #ifndef STEADFAST_EDGE_CACHE_H
 #define STEADFAST_EDGE_CACHE_H
@@ -22,7 +22,7 @@ struct segment {
 /* Whether a sequence number is equal to `other` or comes after it. */
 static __always_inline _Bool reaches(__u32 number, __u32 other) { return (__s32)(number - other) >= 0; }
 
-/* Whether an entering segment changes the cache. Updates the mirror. proto::edge::CacheMirror::on_entering is the same. */
+/* Whether an entering segment changes the cache. Updates the mirror. proto::edge::CacheMirror::on_entering does the same. */
 __noinline int mirror_entering(struct edge_mirror *mirror, struct segment *segment, __u32 policy) {
 	if (!mirror || !segment)
 		return 0;
@@ -66,7 +66,7 @@ __noinline int mirror_entering(struct edge_mirror *mirror, struct segment *segme
 	return 1;
 }
 
-/* Whether a leaving segment changes the cache. Updates the mirror. proto::edge::CacheMirror::on_leaving is the same. */
+/* Whether a leaving segment changes the cache. Updates the mirror. proto::edge::CacheMirror::on_leaving does the same. */
 __noinline int mirror_leaving(struct edge_mirror *mirror, struct segment *segment, __u32 policy, __u32 second) {
 	if (!mirror || !segment)
 		return 0;
@@ -133,7 +133,7 @@ __noinline int copy_to_ring(struct __sk_buff *skb, struct packet *p, struct edge
 
 /*
  * Copies a segment if the cache needs it. Of a GSO packet, only the first segment is copied, unless the cache holds all entering packets or
- * the string is suspected. The FIN is in the last segment.
+ * the string is suspected. A FIN is in the last segment, so a copy of only the first segment has none.
  */
 __noinline int copy_if_needed(struct __sk_buff *skb, struct packet *p, struct edge_state *state, struct edge_counts *counts,
 			      struct edge_flow *flow) {

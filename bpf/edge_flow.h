@@ -22,8 +22,8 @@ static __always_inline __u64 end_hash(const __u8 *address, __be16 port) {
 }
 
 /*
- * The slot of a flow. It is the same for both directions and at both edges. proto::edge::slot_of is the same. It is no secret: an attacker
- * who chooses addresses can put all of their own flows into one slot.
+ * The slot of a flow. The slot is the same for both directions and at both edges. proto::edge::slot_of computes the same slot. The hash is
+ * no secret: an attacker who chooses addresses can put all of their own flows into one slot.
  */
 __noinline __u32 slot_of(struct edge_flow_key *key) {
 	if (!key)
@@ -32,7 +32,10 @@ __noinline __u32 slot_of(struct edge_flow_key *key) {
 	return mixed(mixed(sum)) & (EDGE_SLOTS - 1);
 }
 
-/* Hides a number from the compiler, which would leave a mask out where it knows the number's bounds. The verifier does not know them. */
+/*
+ * Hides a number's bounds from the compiler. A compiler that knows the bounds would leave out a mask, but the verifier does not know the
+ * bounds and needs the mask.
+ */
 static __always_inline __u64 opaque(__u64 number) {
 	asm volatile("" : "+r"(number));
 	return number;
@@ -109,7 +112,7 @@ static __always_inline __u32 string_of(struct edge_state *state, struct edge_cou
 	return to;
 }
 
-/* Whether this is the SYN of another connection than the one that the flow had so far. */
+/* Whether this packet is the SYN of a new connection, which replaces the flow's earlier connection. */
 static __always_inline _Bool is_new_connection(struct packet *p, struct edge_flow *flow) {
 	if (p->kind != KIND_TCP || !p->tcp.syn || p->tcp.ack || p->tcp.rst)
 		return 0;
@@ -154,7 +157,7 @@ __noinline int remember_fragment(struct edge_state *state, struct packet *p, __u
 	return bpf_map_update_elem(&fragments, &key, &value, BPF_ANY);
 }
 
-/* The string of a packet that has no flow. A fragment follows its packet's first fragment. Other packets go by their addresses. */
+/* The string of a packet that has no flow. A fragment follows its packet's first fragment. The addresses of other packets choose it. */
 __noinline __u32 string_without_flow(struct edge_state *state, struct packet *p) {
 	if (!state || !p)
 		return 0;

@@ -27,7 +27,7 @@ struct packet {
 	__u8 direction;    /* enum edge_direction */
 	__u8 hops;         /* TTL or hop limit */
 	__u8 malformed;    /* 1: a transport header that cannot be read, or an IPv4 header whose checksum is wrong */
-	__u8 unreachable;  /* 1: an ICMP error of a router next to this machine, which has no way to the TCP connection's end */
+	__u8 unreachable;  /* 1: an ICMP error of an adjacent router that has no route to the TCP connection's endpoint */
 };
 
 struct ports {
@@ -155,7 +155,7 @@ __noinline int read_icmp(struct __sk_buff *skb, struct packet *p) {
 	p->key.protocol = quoted.protocol;
 	_Bool is_no_route = p->ip.v6 ? type == ICMPV6_DEST_UNREACH && (head.code == ICMPV6_NOROUTE || head.code == ICMPV6_ADDR_UNREACH)
 				     : type == ICMP_DEST_UNREACH && (head.code == ICMP_NET_UNREACH || head.code == ICMP_HOST_UNREACH);
-	/* Machines begin with one of these TTLs. A packet that a router has forwarded has less. */
+	/* Hosts and routers send with one of these TTLs. A packet that a router has forwarded has a lower TTL. */
 	_Bool is_next = p->hops == 64 || p->hops == 128 || p->hops == 255;
 	p->unreachable = quoted.protocol == IPPROTO_TCP && is_no_route && is_next;
 	return 0;
@@ -176,7 +176,7 @@ malformed:
 	p->malformed = 1;
 }
 
-/* Reads a packet. Returns -1 if it is not for the edge. Like other global functions here, the verifier checks this one only once. */
+/* Reads a packet. Returns -1 if it is not for the edge. The function is global, so the verifier checks it only once. */
 __noinline int read_packet(struct __sk_buff *skb, struct packet *p) {
 	struct ports ports;
 	if (!p || read_ip(skb, p) || p->malformed)
@@ -212,8 +212,8 @@ __noinline int read_packet(struct __sk_buff *skb, struct packet *p) {
 }
 
 /*
- * Whether a router may forward a packet between these addresses: neither is a link's own address, and the destination is one machine's.
- * The stack decides about the other packets.
+ * Whether a router may forward a packet between these addresses: neither address is link-local, and the destination is unicast. The stack
+ * decides about the other packets.
  */
 static __always_inline _Bool is_routable(const struct addresses *ip) {
 	const __u8 *to = ip->destination, *from = ip->source;

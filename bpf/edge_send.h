@@ -27,7 +27,7 @@ static __always_inline int next_hop(struct packet *p, struct edge_string *string
 	return to->ipv4_nh ? 0 : -1;
 }
 
-/* Whether a packet is longer than the MTU of the port. The stack fragments it, or answers. */
+/* Whether a packet is longer than the MTU of the port. The stack fragments such a packet, or answers with an ICMP error. */
 static __always_inline _Bool is_too_big(struct __sk_buff *skb, struct packet *p, __u32 ifindex) {
 	__u32 mtu = 0;
 	if (p->end <= L3 + SMALL_PACKET)
@@ -35,7 +35,7 @@ static __always_inline _Bool is_too_big(struct __sk_buff *skb, struct packet *p,
 	return bpf_check_mtu(skb, ifindex, &mtu, 0, skb->gso_size ? BPF_MTU_CHK_SEGS : 0) > 0;
 }
 
-/* Takes one from the TTL or hop limit. */
+/* Decrements the TTL or hop limit. */
 static __always_inline int take_hop(struct __sk_buff *skb, struct packet *p) {
 	__u32 header = p->ip.v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
 	if ((void *)(long)skb->data + L3 + header > (void *)(long)skb->data_end && bpf_skb_pull_data(skb, L3 + header))
@@ -46,7 +46,7 @@ static __always_inline int take_hop(struct __sk_buff *skb, struct packet *p) {
 		if ((void *)(ip + 1) > end)
 			return -1;
 		ip->hop_limit--;
-		/* The hop limit is the low byte of a 16-bit word. No other change of the packet makes up for it. */
+		/* The hop limit is the low byte of a 16-bit word. IPv6 has no header checksum whose change would compensate for it. */
 		bpf_csum_update(skb, (__u16)~bpf_htons(1));
 		return 0;
 	}
@@ -68,8 +68,8 @@ static __noinline int retag(struct __sk_buff *skb, __u32 tag) {
 }
 
 /*
- * Sends the packet out of a port, with this VLAN tag. `to` is the next hop. If it is NULL, this machine's routes name the next hop. The stack must not see the packet after
- * this, because its TTL has changed.
+ * Sends the packet out of a port, with this VLAN tag. `to` is the next hop. If `to` is NULL, this machine's routes name the next hop. The
+ * stack must not see the packet after this call, because its TTL has changed.
  */
 static __always_inline int send_out(struct __sk_buff *skb, struct packet *p, __u32 ifindex, __u32 tag, struct bpf_redir_neigh *to) {
 	if (take_hop(skb, p))
@@ -81,7 +81,7 @@ static __always_inline int send_out(struct __sk_buff *skb, struct packet *p, __u
 
 /*
  * Sends the packet into a string. If the agent knows the next hop's link-layer address, the program writes the frame's header itself.
- * Otherwise the neighbour table would hold packets to a dead node for seconds, as long as it asks for the node's address.
+ * Otherwise the neighbour table would hold packets to a dead node for seconds, while it tries to resolve the node's address.
  */
 static __always_inline int send_into(struct __sk_buff *skb, struct packet *p, struct edge_string *string, struct bpf_redir_neigh *to) {
 	__u64 link = p->ip.v6 ? *(volatile __u64 *)&string->link_v6 : *(volatile __u64 *)&string->link_v4;

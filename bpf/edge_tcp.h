@@ -48,8 +48,8 @@ static __always_inline void note_scale(struct __sk_buff *skb, struct packet *p, 
 }
 
 /*
- * A SYN, a SYN-ACK, or the first acknowledgement after them. A round trip is measured from the SYN to the opener's first acknowledgement. If
- * the SYN or the SYN-ACK was repeated, the acknowledgement may be of either one, so nothing is measured.
+ * A SYN, a SYN-ACK, or the first acknowledgement after them. A round trip is measured from the SYN to the opener's first acknowledgement.
+ * If the SYN or the SYN-ACK was repeated, the acknowledgement may belong to either copy, so nothing is measured.
  */
 __noinline int note_handshake(struct __sk_buff *skb, struct packet *p, struct edge_flow *flow, struct edge_counts *counts, __u32 string) {
 	if (!p || !flow || !counts)

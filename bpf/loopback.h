@@ -29,7 +29,7 @@ SEC("tc")
 int loopback(struct __sk_buff *skb) {
 	struct parsed packet = {};
 	if (parse(skb, &packet) != PARSE_SEGMENT)
-		return TC_ACT_UNSPEC; /* other agents may have programs on lo: let these look at it */
+		return TC_ACT_UNSPEC; /* other software may have programs on lo: let them process the packet */
 	__u32 service = packet.service;
 	struct service_state *state = bpf_map_lookup_elem(&states, &service);
 	if (!state || gate_now(state) == GATE_OFF)

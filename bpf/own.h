@@ -6,8 +6,8 @@
  *   loopback             tc egress of lo (loopback.h): the wire for these clients' segments, and the guard of the segments to them.
  *
  * The VIP is an address of this node, so the kernel sends such a client's segments by lo; only `loopback` makes them leave the node.
- * Segments that come back through the wire are redirected into lo: a kernel accepts no packet from another machine whose source is one
- * of its own addresses.
+ * Segments that come back through the wire are redirected into lo. Otherwise the kernel would drop them: it accepts no packet from outside
+ * if the source is one of its own addresses.
  */
 #ifndef STEADFAST_OWN_H
 #define STEADFAST_OWN_H

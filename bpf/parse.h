@@ -13,7 +13,7 @@ enum verdict {
 	PARSE_SEGMENT,   /* a TCP segment of a service */
 	PARSE_ICMP,      /* an ICMP error about a segment that a service sent */
 	PARSE_FRAGMENT,  /* a fragment of a packet to or from a VIP; the packet is TCP, or may be */
-	PARSE_MALFORMED, /* no fragment, but to or from a VIP, and TCP or maybe TCP; its TCP header cannot be read */
+	PARSE_MALFORMED, /* a whole packet to or from a VIP that is TCP, or may be; its TCP header cannot be read */
 };
 
 struct parsed {
@@ -74,8 +74,8 @@ static __always_inline enum verdict parse_icmp(struct __sk_buff *skb, struct par
 }
 
 /*
- * Stores what the packet is in `out` and returns an enum verdict. The verifier checks a global function once, and not once more for each of
- * its outcomes, so an agent starts faster. Its arguments may be anything that their types allow: also NULL.
+ * Parses the packet into `out` and returns an enum verdict. The verifier checks a global function only once, not again for each of its
+ * outcomes, so an agent starts faster. The verifier assumes all arguments that the types allow, including NULL.
  */
 __noinline int parse(struct __sk_buff *skb, struct parsed *out) {
 	int failed;

@@ -178,9 +178,9 @@ static __always_inline _Bool agent_is_away(void) {
 
 /*
  * A segment for which no ring has room. It passes unlogged if the agent is away and no gate is closed to it. Such a segment is counted
- * before this program looks at the gates, just as a record is published before. So either this program sees the closed gate, or the agent
- * sees the count after it closed the gate. The first look keeps refused segments out of the count, because the agent takes each counted
- * segment for a gap in the log.
+ * before this program looks at the gates, just as a record is published before the gate is read. So either this program sees the closed
+ * gate, or the agent sees the count after it closed the gate. The first look keeps refused segments out of the count, because the agent
+ * takes each counted segment for a gap in the log.
  */
 static __noinline int pass_unlogged(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	int refused = refusal(skb, packet, state);
@@ -226,7 +226,7 @@ static __always_inline int log_and_release(struct __sk_buff *skb, struct parsed 
 	}
 }
 
-/* An ICMP error goes to the node that sent the segment it is about. */
+/* An ICMP error goes to the node that sent the quoted segment. */
 static __always_inline int pass_icmp(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	if (gate_now(state) != GATE_WIRE || held_as(packet, state))
 		return TC_ACT_OK;
@@ -275,7 +275,7 @@ static __always_inline _Bool may_speak(struct service_state *state) {
 	return !until || bpf_ktime_get_ns() < until;
 }
 
-/* Whether a service lets an unreadable packet pass, which may belong to the service. `leaves`: the packet leaves this node. */
+/* Whether a service lets an unreadable packet pass. The packet may belong to the service. `leaves`: the packet leaves this node. */
 __noinline int lets_unread_pass(__u32 service, __u32 leaves) {
 	struct service_state *state = bpf_map_lookup_elem(&states, &service);
 	__u32 gate = state ? gate_now(state) : GATE_OFF;
@@ -315,7 +315,7 @@ int wire(struct __sk_buff *skb) {
 /*
  * Drops the FIN or RST of a process that died. From a segment with data and a FIN, it removes the FIN and lets the data pass. Other
  * segments of the dying socket without data are dropped as well: their sequence numbers are behind the FIN. A client that got such a
- * segment would ignore the survivor, which continues the connection before the FIN.
+ * segment would ignore the survivor, which continues the connection at a sequence number before the FIN.
  */
 static __always_inline int silence_death(struct __sk_buff *skb, struct parsed *packet, struct service_state *state) {
 	__u32 payload_at = packet->ip.l4 + packet->tcp.doff * 4;

@@ -16,7 +16,8 @@ use proto::takeover::HandedOver;
 
 /// Receives the records of a log.
 pub trait LogReader {
-    /// A packet that was logged at `at`, from its IP header on. `source` is its place if it lies on a shelf.
+    /// A packet that was logged at `at`, from its IP header on. `source` is the packet's place, if its bytes stay on a [`Shelf`] (the
+    /// caller's memory).
     fn packet(
         &mut self,
         at: Instant,
@@ -27,8 +28,7 @@ pub trait LogReader {
         source: Option<OnShelf<'_>>,
     );
 
-    /// Copies the bytes that are still needed from `shelf`, on which the packets so far lie. The shelf is cleared after
-    /// this call.
+    /// Copies the bytes that the log still needs out of `shelf`, which has the packets so far. The caller clears the shelf after this call.
     fn keep(&mut self, shelf: &dyn Shelf);
 }
 
@@ -48,7 +48,7 @@ pub enum MessageToPeer {
     AskAll {
         /// The service.
         service: ServiceIndex,
-        /// Which page.
+        /// The page.
         query: PageQuery,
     },
 }
@@ -117,7 +117,7 @@ pub trait Kernel {
 
     /// Sends a message to the peer's agent.
     fn say(&mut self, message: MessageToPeer);
-    /// Asks the peer's kernel whether it is there.
+    /// Probes whether the peer's kernel answers, independently of the peer's agent.
     fn probe(&mut self);
 
     /// Takes the number of packets of a service that passed without being logged since the last call.
@@ -154,8 +154,8 @@ pub trait Kernel {
     fn drop_restored(&mut self, service: ServiceIndex, endpoint: &Endpoint, socket: Self::Restored);
     /// Closes a socket. Its client gets no segment, because the gate is closed.
     fn drop_live(&mut self, service: ServiceIndex, endpoint: &Endpoint, socket: Self::Live);
-    /// Closes a socket that nobody continues, and its replica. The client gets a RST. If the connection `has_ended`, nothing is left to be
-    /// reset, so the socket may also be closed in the ordinary way.
+    /// Closes a socket whose connection is not continued, and closes its replica. The client gets a RST. If the connection `has_ended`,
+    /// nothing is left to be reset, so the socket may also be closed in the ordinary way.
     fn close_live(
         &mut self,
         service: ServiceIndex,

@@ -1,5 +1,5 @@
-//! A recording contains all inputs of a node, and the actions that the node gave. A replay puts the inputs into a new node, and compares the
-//! actions.
+//! A recording contains all inputs of a node and the actions that the node returned. A replay puts the inputs into a new node and compares
+//! the actions.
 //!
 //! The first line of a recording names the format. A sequence of [`Entry`]s follows. Each entry has its length before it (32 bits,
 //! little-endian). A recording contains the service's traffic, so it is as secret as this traffic.
@@ -89,7 +89,7 @@ pub enum Entry {
     Timeout {
         now: Instant,
     },
-    /// The action that the node gave, for people.
+    /// The action that the node returned, for people.
     Polled {
         action: Option<String>,
     },
@@ -150,7 +150,7 @@ impl Entry {
         Self::Polled { action }
     }
 
-    /// When it went into the node.
+    /// The time at which the entry went into the node. `None` if the entry has no time.
     const fn now(&self) -> Option<Instant> {
         match self {
             Self::Start { now, .. }
@@ -226,7 +226,7 @@ impl Shelf for RecordedShelf {
 pub struct Replayed {
     /// Number of entries that were replayed.
     pub entries: u64,
-    /// Number of actions that the new node gave exactly as they were recorded.
+    /// Number of actions that the new node returned exactly as they were recorded.
     pub actions: u64,
     /// The first entry at which the new node did something else.
     pub difference: Option<Difference>,
@@ -237,7 +237,7 @@ pub struct Replayed {
 pub struct Difference {
     /// The entry, counted from 0.
     pub entry: u64,
-    /// The last time that was recorded before it, in nanoseconds of the recording node's monotonic clock.
+    /// The last time recorded up to and including this entry, in nanoseconds of the recording node's monotonic clock.
     pub at_ns: u64,
     /// The recorded action.
     pub recorded: String,
@@ -245,8 +245,8 @@ pub struct Difference {
     pub replayed: String,
 }
 
-/// Puts the entries of a recording into a new node, and compares the actions. Ends at the first difference. `shows` gets each action that was
-/// the same, with the time of the last input.
+/// Puts the entries of a recording into a new node and compares the actions. Ends at the first difference. `shows` gets each action that
+/// did not differ, with the time of the last input.
 ///
 /// # Errors
 /// If the recording cannot be read, or `shows` fails.

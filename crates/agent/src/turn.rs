@@ -47,9 +47,9 @@ impl TurnStep {
 }
 
 /// Whether `message` is a heartbeat, and another heartbeat of the same agent is among the `later` messages that have arrived. Only the
-/// latest heartbeat counts: it has the peer's state, and the node must not act on the states before. An agent that was
-/// started later knows nothing of the states before, for example that its node had taken over. So the latest heartbeat of
-/// each agent counts.
+/// latest heartbeat of an agent counts: it has the peer's present state, and the node must not act on earlier states. An agent that was
+/// started later does not know the states before its start, for example that its node had taken over. So the latest heartbeat of each agent
+/// counts, not only the latest of all.
 ///
 /// `agent_of` tells the incarnation of the agent that sent a heartbeat. `None` for other messages.
 pub fn is_superseded<'a, T: 'a>(

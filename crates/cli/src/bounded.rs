@@ -111,8 +111,9 @@ pub fn run_unless(
     }
 }
 
-/// Starts `command` on a thread of its own. The kernel reads the program before the start has succeeded. So a disk or a server that does
-/// not answer blocks that thread. `None`: the command is late. If it begins after all, it is killed or left alone, as `late` says.
+/// Starts `command` on a thread of its own, because the kernel reads the program's file before `spawn` returns: a disk or a server that
+/// does not answer would block the caller. `None`: the command is late. If the command begins after all, it is killed or left alone, as
+/// `late` says.
 fn start(
     mut command: Command,
     words: &[String],

@@ -40,7 +40,7 @@ const DIES_WITHIN: Duration = Duration::from_millis(200);
 /// Time from SIGTERM to SIGKILL for a keeper that does not end.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Number of file descriptors that a keeper needs besides two per connection: for spilled input, and for itself.
+/// Number of file descriptors that a keeper needs in addition to two per connection. They are for spilled input and for the keeper itself.
 const DESCRIPTORS: usize = 500;
 
 /// An agent's channels to the keepers of its node.
@@ -61,7 +61,7 @@ pub struct Keepers {
     past: KeeperStatus,
 }
 
-/// A keeper that gets no more connections.
+/// A keeper that gets no new connections.
 struct Retired {
     pid: Pid,
     client: KeeperClient,
@@ -383,7 +383,7 @@ fn start(state_dir: &Path) -> anyhow::Result<KeeperClient> {
     KeeperClient::connect_within(&socket, START_PATIENCE).context("the new keeper does not answer")
 }
 
-/// Starts a keeper: a process of its own, in a session of its own, that outlives the agent.
+/// Starts a keeper as a separate process. The process starts its own session, so it outlives the agent.
 fn spawn(state_dir: &Path, socket: &Path) -> anyhow::Result<()> {
     let log = state_dir.join(LOG);
     // Appended, because a retired keeper may be writing to the same file.

@@ -37,12 +37,12 @@ pub struct Lock {
 /// Why a lock could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// Another process holds it.
+    /// Another process holds the lock.
     #[error("process {pid} holds {}", path.display())]
     Held {
         /// The lock's file.
         path: PathBuf,
-        /// Its holder's process number, or the text that stands in the file instead.
+        /// The holder's process number, or the file's text if it is not a number.
         pid: String,
     },
     /// The kernel refuses.
@@ -58,10 +58,10 @@ pub enum LockError {
 }
 
 impl Lock {
-    /// Takes the lock `name` in `state_dir`, which is made if it is missing (for root only).
+    /// Takes the lock `name` in `state_dir`. If the directory is missing, it is created with mode 0700.
     ///
     /// # Errors
-    /// If another process holds it, or the kernel refuses.
+    /// If another process holds the lock, or the kernel refuses.
     pub fn take(state_dir: &Path, name: &str) -> Result<Self, LockError> {
         let make = || DirBuilder::new().recursive(true).mode(0o700).create(state_dir);
         make().map_err(|source| LockError::Io {
@@ -169,8 +169,8 @@ impl Drop for Lock {
     }
 }
 
-/// The number of the process that holds the lock at `path`, or the text that stands in the file instead. If the file names no living
-/// process and `until` has not come, waits a moment and returns `None`.
+/// The number of the process that holds the lock at `path`, or the file's text if it is not a number. If the file names a dead process or
+/// none, and `until` has not come, waits a moment and returns `None`.
 fn living_holder(path: &Path, until: Instant) -> Option<String> {
     let number = std::fs::read_to_string(path).unwrap_or_default();
     let number = number.trim();

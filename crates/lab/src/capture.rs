@@ -21,7 +21,7 @@ const BLOCK_TIMEOUT: Duration = Duration::from_millis(1100);
 const START_LIMIT: Duration = Duration::from_secs(10);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
-/// Where packets are captured.
+/// A capture point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Point {

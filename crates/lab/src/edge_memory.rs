@@ -43,7 +43,7 @@ struct CaptureCounts {
     /// TCP packets whose headers cannot be read.
     unreadable: u64,
     connections: usize,
-    /// Which part of the capture was not read, and why.
+    /// The part of the capture that was not read, and the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_read: Option<String>,
 }

@@ -80,7 +80,7 @@ pub fn fence(options: &FenceOptions) -> Result<()> {
     // One write, so that the lines of two commands do not mix.
     journal.write_all(format!("{started_ns} {}\n", options.node).as_bytes())?;
     let switch = Netns::open(&options.switch)?;
-    // From here on the command runs in the switch, so the death of the node that gave the order does not end it.
+    // From here on the command runs in the switch's namespace. So the death of the node that gave the order does not end the command.
     switch.enter()?;
     std::thread::sleep(Duration::from_millis(options.takes_ms));
     for port in &options.ports {

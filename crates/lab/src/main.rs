@@ -2,7 +2,7 @@
 
 #![deny(clippy::print_stdout)]
 
-/// Prints a line to stdout. A reader that closed its pipe wants no more lines, but the run goes on, and its exit code counts.
+/// Prints a line to stdout. If the reader has closed its pipe, the line is dropped: the run goes on, and its exit code counts.
 macro_rules! say {
     ($($line:tt)*) => {{
         use std::io::Write;

@@ -9,7 +9,8 @@ use linux::netns::Netns;
 
 use crate::node::ServerSoftware;
 
-/// Timeout of a new client for connecting, and for an answer. TCP repeats a lost SYN one second and three seconds after the first SYN.
+/// Timeout of a new client for connecting, and for an answer. Long enough for two lost SYNs: Linux repeats a SYN after 1 s, and again at
+/// most 3 s after the first SYN.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Connects a new client to `application` at `service`. Returns why the client is not served, or `None` if it is. The client runs on

@@ -16,7 +16,7 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
-/// Where iproute2 keeps named namespaces.
+/// The directory in which iproute2 keeps named namespaces.
 const NAMED: &str = "/run/netns";
 
 /// A step on a namespace that the kernel refused.
@@ -63,7 +63,7 @@ impl Netns {
         Path::new(NAMED).join(name)
     }
 
-    /// The name it was opened by.
+    /// The name by which the namespace was opened.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -75,7 +75,7 @@ impl Netns {
         self.inode
     }
 
-    /// Moves the calling thread, and only it, into the namespace for the rest of its life.
+    /// Moves only the calling thread into the namespace, for the rest of the thread's life.
     ///
     /// # Errors
     /// If the kernel refuses (it asks for CAP_SYS_ADMIN).
@@ -100,8 +100,8 @@ impl Netns {
     }
 
     /// A command whose process will live inside the namespace. The process dies (SIGKILL) with the **thread** that spawns it, so
-    /// spawn it from a thread that lives as long as the process should. It gets a process group of its own, so ^C at a terminal does
-    /// not reach it.
+    /// spawn it from a thread that lives as long as the process should. The process gets a process group of its own, so ^C at a
+    /// terminal does not reach it.
     ///
     /// # Errors
     /// If the namespace's handle cannot be duplicated.

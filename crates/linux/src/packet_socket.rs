@@ -104,7 +104,7 @@ impl PacketSocket {
         usize::try_from(got).map_or_else(|_| nothing_yet(None), |length| Ok(Some(length)))
     }
 
-    /// Has the kernel note when each frame comes, for [`Self::receive_with_age`].
+    /// Makes the kernel record when each frame arrives, for [`Self::receive_with_age`].
     ///
     /// # Errors
     /// The kernel's error.
@@ -112,8 +112,8 @@ impl PacketSocket {
         Ok(setsockopt(&self.fd, ReceiveTimestampns, &true)?)
     }
 
-    /// Like [`Self::receive`]. Also returns how long ago the frame came, if [`Self::note_arrivals`] was called. The age is wrong by the step
-    /// if somebody sets the wall clock meanwhile.
+    /// Like [`Self::receive`]. Also returns how long ago the frame came, if [`Self::note_arrivals`] was called. If the wall clock is set
+    /// meanwhile, the age is wrong by that change.
     ///
     /// # Errors
     /// The kernel's error, for example that the interface is down.
@@ -133,7 +133,7 @@ impl PacketSocket {
             ControlMessageOwned::ScmTimestampns(came) => Some(UNIX_EPOCH + Duration::from(came)),
             _ => None,
         });
-        // No age for a frame that comes later than now: somebody has set the clock.
+        // If the clock was set back meanwhile, the frame seems to come from the future. Its age is then 0.
         let age = came.and_then(|came| SystemTime::now().duration_since(came).ok());
         Ok(Some((message.bytes, age.unwrap_or_default())))
     }

@@ -36,7 +36,7 @@ use crate::wire::{MARK_RESTORING, MARK_SPEAK};
 #[derive(Debug, Error)]
 #[error("{step}: {source}")]
 pub struct RestoreError {
-    /// Which call.
+    /// The refused call.
     pub step: &'static str,
     /// The kernel's answer.
     pub source: io::Error,

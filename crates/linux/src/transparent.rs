@@ -8,8 +8,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::network::RELAY_MARK;
 use crate::repair::set_transparent;
 
-/// Begins a connection to `application` from the address and port of `client`. Uses another port if a program on this machine has that
-/// one. The stream is non-blocking and may not be connected yet. The network must lead the application's replies back
+/// Begins a connection to `application` from the address and port of `client`. Uses another port if a program on this machine already has
+/// the client's port. The stream is non-blocking and may not be connected yet. The network must lead the application's replies back
 /// ([`Network::prepare`](crate::network::Network::prepare)).
 ///
 /// # Errors

@@ -1,5 +1,5 @@
 //! The memory that an `EdgeSwitch` allocates while it holds the SYNs of a failing string. The test has a process of its own, because the
-//! allocator below counts whatever the process does.
+//! allocator below counts all allocations of the process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::SocketAddr;
@@ -128,7 +128,7 @@ fn syn(number: u16, options: TcpOptions, is_v6: bool) -> Vec<u8> {
     .emit()
 }
 
-/// What 1000 connections cost.
+/// The memory that 1000 connections take.
 struct Cost {
     packets: usize,
     /// Bytes allocated when all SYNs are held, and the maximum until then.

@@ -57,7 +57,7 @@ fn short_flows() -> Vec<Compared> {
             timeout_s: number(timeout_s),
             ..Parameters::SHORT
         };
-        // From the sender to the cluster, and from the cluster to the receiver and back.
+        // Delay from the sender to the cluster, and delay from the cluster to the receiver and back.
         let (way_s, answer_s) = if cluster == "near-receiver" {
             (0.046, 0.006)
         } else {

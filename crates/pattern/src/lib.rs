@@ -239,7 +239,7 @@ mod tests {
     fn displaced_bytes_tell_where_they_belong() {
         for (there, here) in [(1000, 2000), (1003, 2000), (1 << 40, 5), (3, (1 << 33) + 1)] {
             let mismatch = check(9, here, &pattern(9, there, 64)).unwrap_err();
-            // If first bytes are equal by chance, both offsets shift by the same number.
+            // If the first bytes match by chance, the mismatch is found later, and both offsets are larger by the same number.
             assert_eq!(
                 mismatch.belongs_at,
                 Some(there + (mismatch.offset - here)),

@@ -76,7 +76,7 @@ pub enum Rejected {
     Acknowledgement,
 }
 
-/// Where a segment stands in the input stream.
+/// The range that a segment covers in the input stream.
 struct InputRange {
     at: Offset,
     skip: usize,

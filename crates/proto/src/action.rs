@@ -1,6 +1,5 @@
-//! Actions that a [`Node`](crate::node::Node) asks its caller to carry out. The caller carries them out strictly in
-//! order.
-//! "Logged, then released" and "gate closed, then restored" hold because of this order.
+//! Actions that a [`Node`](crate::node::Node) asks its caller to carry out. The caller carries them out strictly in order. "Logged, then
+//! released" and "gate closed, then restored" hold because of this order.
 
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -62,9 +61,9 @@ pub enum Action {
 /// One thing to do for a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceAction {
-    /// Before a gate opens, set up the addresses, routes and guards that it needs. If the node already speaks, it
-    /// loses no packets during this step.
-    /// A takeover does not need this step. If the step fails, give the node [`Failed`](crate::service::ServiceInput::Failed) before the next action.
+    /// Before a gate opens, set up the addresses, routes and guards that the gate needs. If the node already speaks, it loses no packets
+    /// during this step. A takeover does not need this step. If the step fails, give the node
+    /// [`Failed`](crate::service::ServiceInput::Failed) before the next action.
     Assume {
         /// The gate.
         gate: Gate,
@@ -109,8 +108,7 @@ pub enum ServiceAction {
     /// Bring the VIP to the service interface and let its packets go out there: the wire is gone. If this fails, give the node
     /// [`Failed`](crate::service::ServiceInput::Failed) before the next action.
     TakeAddress,
-    /// A step for the service has failed. Check whether the service's interface is there, and restore the network.
-    /// Then give the node
+    /// A step for the service has failed. Check whether the service's interface is there, and restore the network. Then give the node
     /// [`Mended`](crate::service::ServiceInput::Mended), or [`Failed`](crate::service::ServiceInput::Failed) again.
     Mend,
     /// Tell the neighbours that the VIP is here, and ask outside hosts with the VIP as source address. Give the node
@@ -128,7 +126,8 @@ pub enum ServiceAction {
         /// This node has served until now, so run the operator's hook for deposed nodes.
         is_deposed: bool,
     },
-    /// Read the wire's log to its end, including records that are being written. Then give the node [`Drained`](crate::service::ServiceInput::Drained).
+    /// Read the wire's log to its end, including records that are being written. Then give the node
+    /// [`Drained`](crate::service::ServiceInput::Drained).
     Drain,
     /// Make a socket from the connection's [`endpoint`](crate::connection::Connection::endpoint), with its unacknowledged output
     /// loaded. The socket does not send or receive yet. On failure give the node
@@ -160,7 +159,7 @@ pub enum ServiceAction {
     /// Ask the primary which connections the service has. When it answers, read the log to its end and give the node
     /// [`Page`](crate::service::ServiceInput::Page).
     AskAll {
-        /// Which page of the list.
+        /// The page of the list.
         query: PageQuery,
     },
     /// Ask the primary what its kernel knows of these clients' connections. When it answers, read the log to its end and give
@@ -186,8 +185,8 @@ pub enum ServiceAction {
         /// The connection.
         connection: ConnectionId,
     },
-    /// Run the operator's hook for the state of a replica's server. Then give the node [`Synced`](crate::service::ServiceInput::Synced). If an earlier run has not ended, end
-    /// it.
+    /// Run the operator's hook for the state of a replica's server. Then give the node [`Synced`](crate::service::ServiceInput::Synced). If
+    /// an earlier run has not ended, end it.
     RunSync {
         /// The step that the hook carries out.
         phase: StateSyncPhase,
@@ -198,8 +197,7 @@ pub enum ServiceAction {
     },
     /// The wire drops what clients send, except handshakes and acknowledgements.
     HoldInput {
-        /// When dropping ends. The kernel ends it then by itself. A later `HoldInput` may end it sooner. `None`: it
-        /// ends now.
+        /// The time at which the kernel stops dropping by itself. A later `HoldInput` may set an earlier time. `None`: stop now.
         until: Option<Instant>,
     },
     /// The wire hides from a client the part of the primary's window that lies beyond the cap.
@@ -240,7 +238,7 @@ pub enum OperatorReport {
     TakenOver,
     /// A step for the service failed on this node.
     Failed {
-        /// Which step, and why.
+        /// The step, and its error.
         why: String,
     },
     /// The failed step was made good.

@@ -1,4 +1,4 @@
-//! Which datagrams of the peer are new: each counts once, and a replayed recording never counts.
+//! Decides which datagrams of the peer are new: each datagram counts once, and a replayed recording never counts.
 //!
 //! Within one life of the peer's agent (an *incarnation*), a sliding window over the sequence numbers decides (RFC 4303 §3.4.3,
 //! RFC 6479). A new incarnation must first prove that it lives now, by echoing the nonce that this node sends. The nonce is drawn
@@ -70,7 +70,7 @@ pub enum Freshness {
     Unproved,
 }
 
-/// Tells the peer's current agent from recordings of earlier ones.
+/// Distinguishes new datagrams of the peer's current agent from recordings of earlier datagrams.
 #[derive(Clone, Copy, Debug)]
 pub struct AntiReplay {
     nonce: u64,

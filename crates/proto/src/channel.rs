@@ -4,8 +4,9 @@
 //!   open ── a call every second ──▶ established ── the association ends ──▶ closed ── 1 s ──▶ a call
 //! ```
 //!
-//! One of the nodes calls. Messages on a link that is cut arrive over another link, one retransmission timeout later. Messages do not wait for
-//! each other: each is one question, one answer or one state, and a receiver can tell what it answers.
+//! One of the two nodes *calls*: it opens the association. If a link is cut, the messages on it arrive over another link, one
+//! retransmission timeout later. Messages do not wait for each other. Each message is one question, one answer or one state, and the
+//! receiver of an answer can tell which question it answers.
 //!
 //! The agent authenticates packets before they get here. While there is no association, [`PeerChannel::send`] takes nothing, and the agent
 //! sends the message as a datagram.
@@ -33,17 +34,17 @@ const RTO_MAX: Duration = Duration::from_secs(1);
 /// Interval of the heartbeats over idle links.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// An association with a peer that is heard is overdue after this time: ten calls.
+/// If the peer is heard but there is no association for this time (ten calls), the association is overdue.
 const OVERDUE: Duration = Duration::from_secs(10);
-/// A peer that is silent for longer has paused. When it is heard again, the time begins anew.
+/// A peer that was silent for longer than this has paused. When the peer is heard again, the time [`OVERDUE`] begins anew.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// Whether this node calls the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChannelRole {
-    /// It calls.
+    /// This node calls.
     Calls,
-    /// It is called.
+    /// The other node calls.
     Answers,
 }
 
@@ -89,9 +90,9 @@ pub struct PeerChannel {
     is_established: bool,
     established: u64,
     calls_at: Option<Instant>,
-    /// When the peer was heard last, by whatever message.
+    /// When the peer was last heard, by any message.
     heard_at: Option<Instant>,
-    /// Since when the peer is heard without a pause, and there is no association.
+    /// Since when the peer has been heard without a pause while there was no association.
     missing_since: Option<Instant>,
     received: VecDeque<ChannelMessage>,
 }
@@ -124,11 +125,11 @@ impl PeerChannel {
         }
     }
 
-    /// Tells this node's addresses on the links. If they are others than before, an association with the old ones ends, and a new one
-    /// begins. `secret` gives 32 random bytes, which were not used before. It is asked only then.
+    /// Sets this node's addresses on the links. If they have changed, the association with the old addresses ends, and a new association
+    /// begins. Only then is `secret` called. It returns 32 random bytes that were never used before.
     ///
     /// # Errors
-    /// That of `secret`. Nothing has changed.
+    /// The error of `secret`. Then nothing has changed.
     pub fn set_addresses<E>(
         &mut self,
         now: Instant,
@@ -146,7 +147,7 @@ impl PeerChannel {
         self.drop_association();
         self.endpoint = match own.is_empty() {
             true => None,
-            // Both ends of a restart may be there at once, besides one that has ended and is not forgotten yet.
+            // Room for two associations: one that has ended counts until it is forgotten, and the next one may begin before that.
             false => SctpEndpoint::new(self.config, secret, PORT, own.clone(), 2).ok(),
         };
         self.own = own;
@@ -209,7 +210,7 @@ impl PeerChannel {
         if let Some(message) = self.received.pop_front() {
             return Some(message);
         }
-        // Looks first: to ask for an association to be used means work.
+        // Looks first: `association_mut` makes the endpoint check the association for something to send.
         let id = self.association?;
         let is_unread = self.endpoint.as_ref()?.association(id)?.has_unread();
         is_unread
@@ -238,7 +239,7 @@ impl PeerChannel {
         }
     }
 
-    /// The next packet, and the peer's address to which it goes. To be called after every other call, until it returns `None`.
+    /// The next packet, and the peer's address to which it goes. Call this function after every other call, until it returns `None`.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<(IpAddr, SctpPacket)> {
         loop {
             if let Some(SctpTransmit { to, packet, .. }) = self.endpoint.as_mut()?.poll_transmit(now) {
@@ -256,18 +257,18 @@ impl PeerChannel {
                 self.is_established = true;
                 self.established += 1;
             }
-            // The peer stops.
+            // The peer takes no further messages.
             AssociationEvent::PeerShutsDown => self.is_established &= self.association != Some(id),
             AssociationEvent::Closed(_) => self.on_closed(now, id),
             AssociationEvent::PathFailed(_)
             | AssociationEvent::PathRecovered(_)
             | AssociationEvent::PrimaryChanged(_)
-            // One stream, and messages that fit: what is not answered is asked again.
+            // All messages use the one stream and fit the buffer, so none is refused. A question without an answer is asked again.
             | AssociationEvent::Refused(_) => {}
         }
     }
 
-    /// The last messages are kept. The endpoint forgets the association when they have been taken from it.
+    /// Keeps the messages that arrived last, because the endpoint forgets an ended association once its messages have been read.
     fn on_closed(&mut self, now: Instant, id: AssociationId) {
         let association = self.endpoint.as_mut().and_then(|all| all.association_mut(id));
         if let Some(association) = association {
@@ -283,7 +284,7 @@ impl PeerChannel {
         }
     }
 
-    /// The association ends without a word: its peer finds out, because nothing answers with its tags.
+    /// Drops the association without sending anything. The peer notices, because no packet with the old verification tags is answered.
     fn drop_association(&mut self) {
         self.association = None;
         self.is_established = false;

@@ -1,9 +1,9 @@
-//! Tables of states as pictures for the documents.
+//! State tables as Graphviz graphs, for the documents.
 
 use std::fmt::{Debug, Write};
 
-/// A table of states as Graphviz text. `leads` gives the next state and the arrow's text, or nothing if `event` changes nothing. Events with
-/// the same outcome share an arrow. The states in `bold` have a bold frame.
+/// A state table as Graphviz text. `leads` gives the next state and the text of the arrow, or nothing if `event` changes nothing. Events
+/// with the same outcome share an arrow. The states in `bold` have a bold frame.
 pub(crate) fn graphviz<S: Copy + Debug + PartialEq, E: Copy>(
     name: &str,
     (states, bold): (&[S], &[S]),

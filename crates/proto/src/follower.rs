@@ -11,7 +11,7 @@ use crate::restart::replay::{Repetition, ReplayTracker};
 use crate::restart::replica::{self, Comparison};
 use crate::spill::LogFull;
 
-/// Which restart policy a service has (DESIGN.md §2).
+/// The restart policy of a service (DESIGN.md §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RestartPolicy {
@@ -235,8 +235,8 @@ impl Follower {
         }
     }
 
-    /// Follows input that is new and contiguous. Call this as soon as the input is logged. The input was released to the primary, and the
-    /// primary may act on it before acknowledging it.
+    /// Follows input that is new and contiguous. Call this as soon as the input is logged: the input was released to the primary, which may
+    /// act on it before acknowledging it.
     pub fn on_input(&mut self, bytes: &[u8]) {
         if let Self::Http(tracker, _) = self {
             tracker.on_input(bytes);
@@ -360,9 +360,9 @@ impl Follower {
         }
     }
 
-    /// Whether a restarted application sends the same bytes behind a hole in the out-log as the primary sent there.
-    /// These bytes cannot be compared: a resumer sees the output only up to the hole. `to_fin`: bytes from the hole's
-    /// start to the server's FIN, if the log has the FIN.
+    /// Whether a restarted application is certain to send the same bytes as the primary from the start of a hole in the out-log on. These
+    /// bytes cannot be compared: a resumer sees the output only up to the hole. `to_fin`: bytes from the hole's start to the server's FIN,
+    /// if the log has the FIN.
     ///
     /// # Errors
     /// Why not, as a phrase.

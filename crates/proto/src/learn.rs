@@ -1,5 +1,5 @@
-//! Learns connections that are older than the log from their next exchange on. There are such connections after an agent restart,
-//! and after a node has become the wire of live traffic.
+//! Learns connections that began before the log. A connection is learnt from its next exchange. There are such connections after an agent
+//! restart, and after a node has become the wire of live traffic.
 //!
 //! ```text
 //!   client    ─── data? ──┐                request ─▶
@@ -31,7 +31,7 @@ use crate::table::TableConfig;
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// Maximum number of times that one question is asked.
 const ASKED_MAX: u32 = 20;
-/// Length from which on the waiting list takes no possible strangers: clients that the server has not answered.
+/// Length at which the waiting list stops taking possible strangers: clients that the server has not answered.
 const STRANGERS_MAX: usize = 1024;
 /// Maximum number of bytes kept for one candidate. Each segment counts with its payload and [`SEGMENT_COST`].
 const CANDIDATE_BYTES: usize = 128 * 1024;
@@ -103,7 +103,7 @@ impl RequestCandidate {
     }
 }
 
-/// What is known about a client's terms.
+/// The terms of a client's connection, or the reason why the connection will not be learnt.
 #[derive(Debug)]
 enum KnownTerms {
     Terms(Terms),
@@ -145,8 +145,8 @@ impl Learner {
         }
     }
 
-    /// Takes a segment, other than a SYN, of no known connection. `said` is what the server had sent to this client between the
-    /// start of the log and this segment. Returns whether the connection can be learnt now.
+    /// Takes a segment that is no SYN and belongs to no known connection. `said`: the server's latest numbers to this client in the log
+    /// before this segment. Returns whether the connection can be learnt now.
     pub(crate) fn on_segment(
         &mut self,
         now: Instant,

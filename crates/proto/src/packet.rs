@@ -261,7 +261,7 @@ fn fold(mut sum: u64) -> u16 {
     u16::try_from(sum).expect("folded to 16 bits")
 }
 
-/// Which way a packet goes.
+/// The direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Direction {
     /// Client to server.

@@ -96,7 +96,7 @@ pub enum PathStep {
     GiveWay,
 }
 
-/// The roles that a node which does not speak may begin, as far as its path decides.
+/// The roles that a mute node may take on, judged by its path alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fitness {
     /// The node may serve.
@@ -306,8 +306,8 @@ impl ServicePath {
         (self.suspected, self.distrusts, self.ask_at) = (Some(now), Some(now), now);
     }
 
-    /// If the clients have fallen silent, asks the outside hosts at once, not only when the next question is due. Clients have many reasons to
-    /// be silent, so this is no suspicion until a host has had time to answer.
+    /// If the clients have fallen silent, asks the outside hosts at once, not only when the next question is due. Clients have many reasons
+    /// to be silent, so this is no suspicion until a host has had time to answer.
     fn look_into_silence(&mut self, now: Instant) {
         let is_past = |at: Option<Instant>, time| at.is_some_and(|at| now.since(at) >= time);
         let patience = self.detector.patience();

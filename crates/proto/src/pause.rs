@@ -27,7 +27,7 @@ pub struct ClockReading {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PauseWatch {
     last: Option<ClockReading>,
-    /// Where the measurement of the rate began.
+    /// The reading with which the measurement of the rate began.
     began: Option<ClockReading>,
     rate: Option<CounterRate>,
 }

@@ -142,7 +142,7 @@ pub struct RateControl {
 }
 
 impl RateControl {
-    /// Starts the rate control at `now`. The connections, `connections` of them, share the string equally.
+    /// Starts the rate control at `now`. `connections` connections share the string equally.
     ///
     /// # Errors
     /// Names the invalid field.

@@ -56,7 +56,7 @@ pub enum RoleEvent {
     Alone,
     /// The peer speaks for the service in a later epoch.
     PeerSpeaks,
-    /// The peer serves and has no wire: this node can be it.
+    /// The peer serves and has no wire, so this node can be the wire.
     PeerServes,
     /// The peer is ready to be the wire.
     PeerReturns,

@@ -91,7 +91,7 @@ impl StreamLog {
         self.first
     }
 
-    /// The first byte that was ever to be logged: 0, or [`Offset::LEARNT`].
+    /// The first byte of the stream that could be logged: 0, or [`Offset::LEARNT`].
     pub fn start(&self) -> Offset {
         self.start
     }

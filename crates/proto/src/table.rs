@@ -164,8 +164,8 @@ impl Table {
         self.by_client.get(&client).copied()
     }
 
-    /// Handles a packet of the service, logged at `now`.
-    /// Its payload may lie on a shelf. Then the caller must call [`keep`](Self::keep) before it clears the shelf.
+    /// Handles a packet of the service, logged at `now`. The payload may lie on a shelf. Then the caller must call [`keep`](Self::keep)
+    /// before it clears the shelf.
     pub fn on_packet(
         &mut self,
         now: Instant,

@@ -28,7 +28,7 @@ impl Instant {
     }
 }
 
-/// The earlier one of two times. It is asked for after each packet, so it is kept simpler than an iterator's minimum.
+/// The earlier of two times. This function runs for every packet, so it does not use an iterator's `min`.
 pub(crate) const fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {
         (Some(a), Some(b)) if b.as_nanos() < a.as_nanos() => Some(b),

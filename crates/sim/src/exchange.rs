@@ -1,4 +1,4 @@
-//! An application that sends bytes which the other side can check, and checks those that it receives.
+//! An application that sends bytes which the other side can check, and that checks the bytes which it receives.
 
 use proto::Instant;
 

@@ -14,7 +14,7 @@ use crate::world::{Output, Port, SimNode};
 
 /// The user of one endpoint: a server's worker, or a client.
 ///
-/// A closure `FnMut(Instant, &mut Endpoint) -> Option<Instant>` is an `App`, too.
+/// A closure `FnMut(Instant, &mut TcpEndpoint) -> Option<Instant>` is an `App`, too.
 pub trait App: Any {
     /// Reads and writes as much as possible. Returns the time of the next call, if the application wants one. The host
     /// also calls this after each event of the endpoint.

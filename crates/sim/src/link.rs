@@ -35,7 +35,7 @@ pub struct LinkConfig {
     pub loss: f64,
     /// Probability in [0, 1] that a packet is late, so that others overtake it.
     pub reorder: f64,
-    /// Largest extra delay of a late packet. The extra delay is uniform up to this.
+    /// Largest extra delay of a late packet. The extra delay is drawn uniformly between 0 and this value.
     pub reorder_delay: Duration,
     /// Probability in [0, 1] that a packet arrives twice.
     pub duplicate: f64,
@@ -138,12 +138,12 @@ pub struct Link {
     idle_at: Fraction,
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    /// How long it takes to send the last packet. It is kept because the next packet often has the same length.
+    /// Transmission time of the last packet, kept because the next packet often has the same length.
     pace: TransmissionTime,
     rng: Xoshiro256PlusPlus,
 }
 
-/// How long it takes to send a packet of `bytes` bytes: `nanos` + `rest` / rate, in nanoseconds.
+/// Transmission time of a packet of `bytes` bytes: `nanos` + `rest` / rate, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct TransmissionTime {
     bytes: usize,
@@ -152,8 +152,8 @@ struct TransmissionTime {
 }
 
 /// A point in time with a fraction of a nanosecond. The upper 64 bits are nanoseconds. The lower 64 bits are the fraction, in units of
-/// 1 ns / rate. So the time to send a packet, bits · 10⁹ / rate, is never rounded. A single number, because it is compared for every
-/// packet.
+/// 1 ns / rate. So the time to send a packet, bits · 10⁹ / rate, is never rounded. Both parts are in a single number, because times are
+/// compared for every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Fraction(u128);
 
@@ -208,8 +208,8 @@ impl Link {
         LinkVerdict::Deliver { at, copy_at }
     }
 
-    /// Changes the configuration. Packets that wait keep waiting. If the rate changes, the time at which the link is idle is rounded down to
-    /// a nanosecond, because its fraction is in units of the old rate.
+    /// Changes the configuration. Packets that wait keep waiting. If the rate changes, the time at which the link is idle is rounded down
+    /// to a nanosecond, because its fraction is in units of the old rate.
     ///
     /// # Errors
     /// Names the invalid field of the configuration.

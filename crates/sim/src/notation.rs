@@ -19,7 +19,7 @@ pub struct Notation<'a> {
 }
 
 impl Notation<'_> {
-    /// A number relative to the SYN of the segment's own direction (`ours`), or of the other one.
+    /// A number relative to the SYN of the segment's own direction (`ours`), or else of the opposite direction.
     fn relative(&self, seq: Seq, ours: bool) -> u32 {
         let Segment {
             source, destination, ..

@@ -62,7 +62,7 @@ pub struct Tap {
 
 type TapRule = Box<dyn FnMut(Instant, Port, &[u8]) -> Pass>;
 
-/// What a [`Tap`] does with a packet.
+/// Decision of a [`Tap`] about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// The packet leaves at the other side.

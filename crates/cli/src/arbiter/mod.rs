@@ -1,8 +1,8 @@
 //! The arbiter says whether this node may speak beyond its lease. It is nobody (`assume = "fail-stop"`), a witness (`[witness]`), or a
 //! command that switches the peer off (`[fence]`).
 //!
-//! The agent asks and goes on; the answer comes later, within a bounded time, and wakes it. `proto` decides
-//! whether to ask, and what an answer means.
+//! The agent asks and goes on. The answer comes later, within a bounded time, and wakes the agent. `proto` decides whether to ask, and what
+//! an answer means.
 
 mod fence;
 mod members;

@@ -29,9 +29,9 @@ use super::record::{EpochRecord, judge};
 use crate::config;
 use crate::control::{OwnerStatus, WitnessStatus};
 
-/// Lifetime of a node's sign of life in etcd, in seconds. A node that is silent for longer is no longer shown.
+/// TTL of the etcd lease of a node's presence key, in seconds. A node that is silent for longer is no longer shown.
 const LEASE_SECONDS: i64 = 10;
-/// Time between two signs of life, and between two looks at what others have stored.
+/// Time between two renewals of this node's presence key, and between two reads of all nodes' keys.
 const RHYTHM: Duration = Duration::from_secs(3);
 
 /// A message to the witness's thread.
@@ -57,17 +57,17 @@ struct WitnessView {
     nodes: Vec<String>,
 }
 
-/// The value of a node's key.
+/// The value of a node's presence key.
 #[derive(Serialize)]
 struct NodePresence<'a> {
-    /// The other node, and where this one reaches it.
+    /// The other node, and the address at which this node reaches the other node.
     peer: &'a str,
     peer_address: IpAddr,
     services: &'a [String],
 }
 
 impl Witness {
-    /// Starts the thread. It is no error if etcd cannot be reached; the status shows it.
+    /// Starts the thread. An unreachable etcd is no error; the status shows it.
     ///
     /// # Errors
     /// If certificates cannot be read, or there is no thread.
@@ -123,7 +123,7 @@ impl Witness {
 }
 
 impl Drop for Witness {
-    /// Removes this node's sign of life, within a bounded time.
+    /// Removes this node's presence key, within a bounded time.
     fn drop(&mut self) {
         let _ = self.orders.send(WitnessMessage::Stop);
         if let Some(thread) = self.thread.take() {
@@ -151,7 +151,7 @@ async fn serve(
         });
     }
     presence.abort();
-    let _ = presence.await; // else it might store the sign of life again after `leave`
+    let _ = presence.await; // otherwise the task might store the presence key again after `leave`
     cluster.leave().await;
 }
 
@@ -263,7 +263,7 @@ impl EtcdCluster {
         outcome
     }
 
-    /// Stores this node's sign of life: keeps `lease` alive if it is still valid, else takes a new one.
+    /// Stores this node's presence key. Keeps the etcd lease `lease` alive if it is still valid; otherwise takes a new lease.
     async fn appear(&self, lease: Option<i64>) -> Result<i64, String> {
         let deadline = Instant::now() + self.timeout;
         if let Some(lease) = lease {
@@ -326,14 +326,14 @@ impl EtcdCluster {
         Ok(())
     }
 
-    /// Removes the sign of life, if possible.
+    /// Removes this node's presence key, if possible.
     async fn leave(&self) {
         let (deadline, key) = (Instant::now() + self.timeout, self.node_key());
         let gone = self.ask(deadline, |mut client| {
             let key = key.clone();
             async move { client.delete(key, None).await }
         });
-        let _ = gone.await; // else its lease runs out
+        let _ = gone.await; // if this fails, the key disappears when its lease expires
     }
 
     fn node_key(&self) -> String {
@@ -341,7 +341,7 @@ impl EtcdCluster {
     }
 }
 
-/// Stores the sign of life and reads the others', every [`RHYTHM`].
+/// Renews this node's presence key and reads all nodes' keys, every [`RHYTHM`].
 async fn keep_presence(cluster: Rc<EtcdCluster>) {
     let mut lease = None;
     loop {

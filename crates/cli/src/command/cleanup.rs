@@ -108,8 +108,9 @@ fn remove(node: &LocalNode) -> anyhow::Result<()> {
     }
 }
 
-/// The interfaces to which the node's wire may be attached. The journal names them. If the journal is lost and only this node has pins,
-/// these are all interfaces. If other nodes have pins too, there are none, because another node's wire may be attached there.
+/// The interfaces to which the node's wire may be attached. The journal names them. If the journal is lost and only this node has pins, the
+/// result is all interfaces. If other nodes have pins too, the result is empty, because another node's wire may be attached to an
+/// interface.
 fn interfaces(node: &LocalNode, journal: &Path) -> anyhow::Result<Vec<network::Interface>> {
     let mut interfaces = network::interfaces()?;
     let pins = folders(Path::new(wire::PIN_ROOT));

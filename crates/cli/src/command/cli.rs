@@ -27,11 +27,11 @@ pub(super) enum Command {
     Run {
         #[command(flatten)]
         config: ConfigFile,
-        /// Start although the peer does not answer, and serve alone if it is not heard of
+        /// Start although the peer does not answer, and serve alone if the peer is not heard
         ///
-        /// Serves only the services whose configured `primary` is this node. To serve another service, set its `primary` to this
-        /// node's name first. Set it in the other node's file too, before that node returns. Be sure that the other node is off. With
-        /// `[witness]` etcd is asked first, and waited for.
+        /// Serves only the services whose configured `primary` is this node. To serve another service, set its `primary` to this node's
+        /// name first. Set it in the other node's file too, before that node returns. Be sure that the other node is off. With `[witness]`,
+        /// the node first asks etcd, and waits for the answer.
         #[arg(long)]
         without_peer: bool,
         /// How to write the log, to stderr; STEADFAST_LOG sets its level (error, warn, info, debug, trace)
@@ -39,7 +39,8 @@ pub(super) enum Command {
         log_format: LogFormat,
         /// Record all that goes into the node, in a new file in DIR, to replay it elsewhere (`steadfast-lab replay FILE`)
         ///
-        /// For the search for a fault. The file contains the service's traffic, and only its owner may read it. The agent is slower meanwhile.
+        /// Helps to find a fault. The file contains the service's traffic, and only its owner may read it. The agent is slower while it
+        /// records.
         #[arg(long, value_name = "DIR")]
         record: Option<PathBuf>,
         /// When the recording has this many megabytes (2²⁰ bytes), it ends, and the node goes on
@@ -49,8 +50,8 @@ pub(super) enum Command {
     /// Run an edge of a cluster of forwarding nodes, until SIGTERM or SIGINT
     ///
     /// The edge finds failed strings by heartbeats, moves their connections to other strings, sends cached packets again, and caps windows
-    /// while bandwidth is missing. Packets are forwarded by eBPF: if this process dies, they still are, and the next one adopts them. SIGUSR2
-    /// upgrades in place: the same process executes the program that is installed at its path by then.
+    /// while bandwidth is missing. eBPF forwards the packets. If this process dies, eBPF goes on, and the next process adopts the flows.
+    /// SIGUSR2 upgrades in place: the same process executes the program that is installed at its path by then.
     Edge {
         /// The edge's configuration
         #[arg(long, value_name = "FILE")]
@@ -81,9 +82,10 @@ pub(super) enum Command {
     /// Show what the node protects, in which mode, and how far behind it is
     ///
     /// For each service: the node's state (joining, primary, claiming, returning, backup, taking over, sole, standby), why it is simplex,
-    /// the application's health, connections by protection with the reasons, log size and limits, lag, ring fill, lease,
-    /// takeovers and counters. For an edge: its strings and what the data path counted. For a tunnel: its paths and connections. The backup is the one that knows the connections.
-    /// The configuration's `[metrics]` table gives most of it to Prometheus; what it leaves out is in docs/operating.md.
+    /// the application's health, connections by protection with the reasons, log size and limits, lag, ring fill, lease, takeovers and
+    /// counters. For an edge: its strings and what the data path counted. For a tunnel: its paths and connections. Ask the backup about
+    /// connections: a primary shows none of its own. With a `[metrics]` table, Prometheus gets most of this status; docs/operating.md names
+    /// the fields without a metric.
     Status {
         #[command(flatten)]
         node: NodeOption,
@@ -91,15 +93,15 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Show every connection, and why it is not protected if it is not
+    /// Show every connection, and for each unprotected one the reason
     ///
-    /// IN and OUT are stream offsets, UNFOLLOWED the bytes that the restart policy has not followed yet, UNACKED the input that
-    /// the primary has not acknowledged yet. Ask the backup, which is the one that knows them; a node without a backup shows those that it
-    /// relays.
+    /// IN and OUT are stream offsets, UNFOLLOWED the bytes that the restart policy has not followed yet, UNACKED the input that the primary
+    /// has not acknowledged yet. Ask the backup: a primary shows none of its own connections. A node without a backup shows the connections
+    /// that it relays.
     Connections {
         #[command(flatten)]
         node: NodeOption,
-        /// Show instead what became of the connections that this node has taken over, the last 65,536 since its agent's start
+        /// Show instead the fate of the last 65,536 connections that this node has taken over since its agent started
         #[arg(long)]
         restored: bool,
         /// Print one JSON object
@@ -131,8 +133,9 @@ pub(super) enum Command {
     },
     /// Give up the node's part in all its services without losing a connection, for maintenance
     ///
-    /// Services that the node serves are handed over. Services whose backup it is go on without it. This lasts until `drain --off` or the
-    /// next start of its daemon. Refused if a service would not be served then. Ask on the machine of the node.
+    /// The node hands over the services that it serves. Services for which the node is the backup go on without it. The drain lasts until
+    /// `drain --off` or the next start of the node's daemon. The order is refused if a service would not be served any more. Run this
+    /// command on the node's own machine.
     Drain {
         /// The node's name
         name: String,
@@ -154,7 +157,7 @@ pub(super) enum Command {
     /// Own and relay the connections that were taken over; started by the daemon
     #[command(hide = true)]
     Keeper {
-        /// Where agents connect to
+        /// The socket to which agents connect
         #[arg(long, value_name = "PATH")]
         socket: PathBuf,
         /// The node's state directory

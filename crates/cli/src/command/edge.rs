@@ -20,8 +20,8 @@ use crate::daemon;
 use crate::edge::{self, EdgeEnd};
 use crate::lock::{self, Lock, LockError};
 
-/// How long a successor's check may take. The edge says nothing to the other edge meanwhile, and its last heartbeat is repeated for
-/// `agent_timeout_ms` only.
+/// Timeout of a successor's check. Meanwhile the edge's loop waits, and its threads repeat the last heartbeats for at most
+/// `agent_timeout_ms`.
 const CHECK_MAX: Duration = Duration::from_millis(500);
 
 /// Checks the file, and prints a line if it is all right.
@@ -97,7 +97,7 @@ fn successor_fits(file: &Path) -> Result<(), String> {
 
 /// Executes the program at this program's path, with the same arguments. Returns only if that fails.
 fn succeed() -> anyhow::Result<anyhow::Error> {
-    daemon::block_signal()?; // the successor unblocks it when it listens
+    daemon::block_signal()?; // the successor unblocks SIGUSR2 when it can handle it
     let program = crate::program::path().context("finding this program")?;
     let arguments: Vec<_> = std::env::args_os()
         .map(|argument| CString::new(argument.as_bytes()).expect("an argument has no zero byte"))

@@ -1,4 +1,4 @@
-//! The log of the programs that run until they are told to end.
+//! The log of the commands that run until they are told to end: `run`, `edge`, `tunnel` and `keeper`.
 
 use std::io;
 use std::sync::Mutex;

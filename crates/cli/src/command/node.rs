@@ -27,7 +27,7 @@ impl LocalNode {
 }
 
 impl NodeOption {
-    /// The node that the options name; without options the only one of `candidates`.
+    /// The node that the options name. If they name none: the only one of `candidates`.
     pub(super) fn choose(
         &self,
         candidates: impl FnOnce() -> BTreeSet<String>,

@@ -8,6 +8,6 @@ use crate::daemon::Start;
 pub struct Program {
     /// Runs the node until it is told to stop.
     pub run: fn(&Start<'_>) -> anyhow::Result<()>,
-    /// Names the features that this kernel lacks to run the node.
+    /// Names the features that the node needs and this kernel lacks.
     pub features: fn(&Config) -> Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Lines on stderr. Stderr may be a pipe whose reader has died or no longer reads. Because of that, no program may end or wait forever.
+//! Lines on stderr. Stderr may be a pipe whose reader has died or no longer reads. In neither case may a program end or wait forever.
 
 use std::fmt;
 use std::io::{self, Write};

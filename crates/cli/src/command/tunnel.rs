@@ -12,7 +12,7 @@ use crate::control::{TunnelPathStatus, TunnelStatus};
 use crate::lock::{self, Lock, LockError};
 use crate::tunnel::{self, TunnelFile, TunnelService, TunnelSettings};
 
-/// Name of the tunnel of a file that names none.
+/// Name of a tunnel whose file has no `name`.
 const USUAL_NAME: &str = "tunnel";
 
 /// Checks everything, and runs the tunnel of the file or of the options.

@@ -46,7 +46,8 @@ const MAX_CONNECTIONS: u64 = 262_144;
 const UTILIZATION: f64 = 0.97;
 /// w of the rate control.
 const WEIGHT: f64 = 1.0;
-/// Two segments of 1460 bytes, and a multiple of 128, so that the usual window scale does not round it down to less than two.
+/// Two segments of 1460 bytes, rounded up to a multiple of 128. So rounding down by the usual window scale (7) leaves at least two
+/// segments.
 const MIN_WINDOW: u64 = 2_944;
 
 /// An edge's configuration, consistent in itself.
@@ -123,9 +124,9 @@ pub struct StringSettings {
 pub struct HeartbeatSettings {
     /// Time between two heartbeats.
     pub interval: Duration,
-    /// Number of missing heartbeats that is a suspicion.
+    /// Number of missing heartbeats after which a string is suspected.
     pub suspect_after: u32,
-    /// Number of missing heartbeats that is a failure.
+    /// Number of missing heartbeats after which a string has failed.
     pub failed_after: u32,
     /// UDP port.
     pub port: u16,
@@ -136,9 +137,9 @@ pub struct HeartbeatSettings {
 pub struct CacheSettings {
     /// The packets that are cached.
     pub policy: CachePolicy,
-    /// The other packet that is cached.
+    /// The packet that is cached of a connection in addition to its lowest packet.
     pub second: SecondPacket,
-    /// Whether packets are cached also while nothing is wrong.
+    /// Whether packets are cached even while no string is suspected.
     pub is_always: bool,
     /// Bytes of packets per string.
     pub max_bytes: usize,
@@ -605,7 +606,7 @@ mbit = 33.5
 weight = 0
 "#;
 
-    /// Text of the file, the text in its place, and the error.
+    /// A text in [`GOOD`], its replacement, and the expected error.
     const PROBLEMS: &[(&str, &str, &str)] = &[
         (
             "fd00:2::/48",
@@ -729,7 +730,7 @@ weight = 0
     fn the_example_has_the_defaults() {
         let example = include_str!("../../../../packaging/edge.toml");
         let settings = parse(example).unwrap();
-        // Each commented key, with its default, is a key.
+        // The example with its commented-out keys, which have their default values.
         let is_key = |line: &&str| line.starts_with("# ") && line.contains(" = ") || line.starts_with("# [");
         let whole: String = example
             .lines()

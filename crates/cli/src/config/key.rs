@@ -45,7 +45,7 @@ impl fmt::Debug for SecretKey {
     }
 }
 
-/// The text of a file with a secret. Refused if other users have any access to the file.
+/// The text of a file with a secret. Refused if users other than the file's owner and group have any access.
 ///
 /// # Errors
 /// The problem with the file.

@@ -1,4 +1,4 @@
-//! What an operator can set, as types.
+//! The operator's settings, as types.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,7 @@ use super::arbiter::ArbiterSettings;
 use super::places::Places;
 use super::problem::Problem;
 
-/// Where a node keeps its state unless `[node] state_dir` says otherwise: `/run/steadfast/<node>`.
+/// Parent of the nodes' default state directories: `/run/steadfast/<node>`, unless `[node] state_dir` is set.
 pub const STATE_ROOT: &str = "/run/steadfast";
 
 /// A node's configuration.
@@ -29,7 +29,7 @@ pub struct Config {
     pub detector: DetectorSettings,
     /// Limits of the log.
     pub log: LogSettings,
-    /// Where metrics are served; nowhere if the table is absent.
+    /// The address at which metrics are served; `None` if the table is absent.
     pub metrics: Option<MetricsSettings>,
     /// The protected services; at least one.
     pub services: Vec<ServiceSettings>,
@@ -75,8 +75,8 @@ pub enum PeerTransport {
     /// `datagrams`: each message once over every link. A node that gets no answer asks again.
     #[default]
     Datagrams,
-    /// `sctp`: each message over one link, in an SCTP association whose paths are the links. What a cut link loses is sent again over another
-    /// one. Both nodes need this value. While there is no association, messages are datagrams.
+    /// `sctp`: each message over one link, in an SCTP association whose paths are the links. If a link is cut, SCTP retransmits the lost
+    /// data over another link. Both nodes need this value. While there is no association, messages are datagrams.
     Sctp,
 }
 
@@ -266,7 +266,7 @@ pub enum OpaqueSetting {
     Replica,
 }
 
-/// Which packets must be logged before other packets may be released (`commit`).
+/// The packets that must be logged before other packets may be released (`commit`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commit {
     /// Both directions pass the wire (FT-TCP's PRS).

@@ -623,7 +623,7 @@ fn the_example_shows_every_field_with_its_default() {
     );
 }
 
-/// Each key must be in its own table. Keys that are commented out count too.
+/// Each key must be in its own table. Commented-out keys count, too.
 #[test]
 fn the_example_shows_every_key_that_is_known() {
     let example: Vec<&str> = include_str!("../../steadfast.toml").lines().collect();

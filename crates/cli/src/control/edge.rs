@@ -17,7 +17,7 @@ pub struct EdgeStatus {
     pub flows: u64,
     /// Number of flows for which the table has room.
     pub flows_max: u64,
-    /// Round trip of the connections without a queue, in milliseconds, as measured or configured.
+    /// Round-trip time of the connections without queueing delay, in milliseconds, as measured or configured.
     pub rtt_ms: f64,
     /// Bytes that the data path has copied for the cache, as read by this process.
     pub copied_bytes: u64,
@@ -61,7 +61,7 @@ pub struct StringStatus {
     pub cap: Option<u32>,
     /// Number of flows with an entering packet in the last second.
     pub active: u64,
-    /// Bytes that have entered it. The counts of bytes and packets are on the cable, with all headers.
+    /// Bytes that have entered it. All counts of bytes and packets are as on the cable, with all headers.
     pub entering_bytes: u64,
     /// Packets that have entered it.
     pub entering_packets: u64,
@@ -81,7 +81,7 @@ pub struct StringStatus {
     /// Most bytes of memory that its cache took at any time.
     #[serde(default)]
     pub cache_memory_max: u64,
-    /// Packets that found no room in its cache, or were given up for others.
+    /// Packets that found no room in its cache, or were evicted for others.
     pub cache_lost: u64,
     /// Packets that were sent again into strings.
     pub resent_entering: u64,
@@ -89,6 +89,6 @@ pub struct StringStatus {
     pub resent_entering_bytes: u64,
     /// Packets that were sent again to the outside, counting each copy.
     pub resent_leaving: u64,
-    /// Cached packets beyond the cap, which their senders repeat.
+    /// Cached packets that were not sent again, because they exceed the cap or the next string failed, too. Their senders retransmit them.
     pub left_to_senders: u64,
 }

@@ -355,9 +355,9 @@ pub struct LeaseStatus {
     pub configured_ns: u64,
     /// Time until the claim is allowed, in nanoseconds, if the wire stays silent; `None` on a node that has nothing to claim.
     pub left_ns: Option<u64>,
-    /// Time for which this node may speak without asking the arbiter, in nanoseconds, if it hears nothing more of its peer. A wire may
-    /// speak for the connections that it takes over in this time. A survivor may speak in this time until the arbiter has confirmed it. 0:
-    /// the node must ask the arbiter first. `None` on other nodes, and if the right to speak has no end.
+    /// Time for which this node may speak without asking the arbiter, in nanoseconds, if it hears nothing more of its peer. A wire may use
+    /// this time to speak for the connections that it takes over. A survivor may use this time until the arbiter has confirmed it. 0: the
+    /// node must ask the arbiter first. `None` on other nodes, and if the right to speak has no end.
     pub may_speak_ns: Option<u64>,
 }
 
@@ -409,7 +409,7 @@ pub struct Connections {
     pub connections: Vec<ConnectionStatus>,
 }
 
-/// Consequence that a failure of the primary would have for a connection.
+/// Fate of a connection if the primary failed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProtectionStatus {
@@ -428,7 +428,7 @@ pub struct ConnectionStatus {
     pub service: String,
     /// The client's address and port.
     pub client: SocketAddr,
-    /// Consequence that a failure of the primary would have for it.
+    /// Its fate if the primary failed now.
     pub protection: ProtectionStatus,
     /// Reason why it is not protected; empty if it is protected.
     pub reason: String,

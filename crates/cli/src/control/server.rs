@@ -42,7 +42,7 @@ pub struct ControlServerError {
     source: io::Error,
 }
 
-/// A question to the run loop, with the place for its answer.
+/// A question to the run loop, with the channel for its answer.
 #[derive(Debug)]
 pub enum Call {
     /// Asks for the node's status.
@@ -59,7 +59,7 @@ pub enum Call {
     Order(Order, CallReply<Result<(), String>>),
 }
 
-/// The place for the answer to a [`Call`].
+/// Sending end of the channel for the answer to a [`Call`].
 #[derive(Debug)]
 pub struct CallReply<T>(SyncSender<T>);
 

@@ -23,7 +23,7 @@ pub struct TunnelStatus {
     pub connections_limit: u64,
     /// Connections that were opened.
     pub opened: u64,
-    /// Connections that ended by a reset, of either program or because the association ended.
+    /// Connections that ended by a reset: either program sent one, or the association ended.
     pub reset: u64,
     /// Connections that were refused: there was no association or no room, or the server could not be reached.
     pub refused: u64,

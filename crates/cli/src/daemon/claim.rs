@@ -1,4 +1,4 @@
-//! Announces VIPs to the neighbours. For a VIP that is claimed, also asks outside hosts, from the VIP.
+//! Announces VIPs to the neighbours. While a VIP is being claimed, also pings outside hosts with the VIP as the source address.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -48,7 +48,7 @@ pub enum FrameKind {
     AskAll = 4,
     /// One page of the answer to `AskAll`.
     Page = 5,
-    /// A packet of the channel ([`proto::channel`]), in which the messages of the other kinds but heartbeats travel.
+    /// A packet of the channel ([`proto::channel`]). The channel carries the messages of all other kinds except heartbeats.
     Channel = 6,
 }
 
@@ -104,7 +104,7 @@ pub enum Refused {
     #[error("of a version that this program does not speak")]
     Version,
     /// The peer's incarnation is new and has not echoed our nonce yet. Its next datagrams will echo the nonce, unless this datagram is a
-    /// recording.
+    /// replay.
     #[error("not proved to be new")]
     Unproved,
     /// This datagram was heard before.

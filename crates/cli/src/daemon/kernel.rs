@@ -1,5 +1,5 @@
-//! The agent's [`Kernel`] on Linux: the wire, the network, the relay, the peer and the arbiter. It carries out single steps. Their sequence is
-//! in the crate `agent`.
+//! The agent's [`Kernel`] on Linux: the wire, the network, the relay, the peer and the arbiter. It carries out single steps. The crate
+//! `agent` has their sequence.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -165,8 +165,8 @@ impl LinuxKernel {
         &self.wire
     }
 
-    /// Whether the keepers have every connection that they were given, no held connection is being decided, and no question to the arbiter is
-    /// open.
+    /// Whether the keepers have every connection that they were given, no held connection is being decided, and no question to the arbiter
+    /// is open.
     pub fn is_settled(&self) -> bool {
         let is_held = |service: &ServiceResources| service.held.is_deciding();
         self.relay.is_settled() && !self.services.iter().any(is_held) && !self.arbiter().is_asked()

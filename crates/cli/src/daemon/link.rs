@@ -18,8 +18,7 @@ pub(super) struct PeerLink {
     pub(super) socket: Arc<UdpSocket>,
     /// When a datagram of the peer's current incarnation last arrived. A copy of a datagram that was heard before counts, too.
     pub(super) heard: Option<Instant>,
-    /// Number of the newest of these datagrams. An older datagram does not prove that the link works: someone may have recorded and sent it
-    /// again.
+    /// Number of the newest of these datagrams. An older datagram does not prove that the link works: it may be a replay.
     pub(super) newest: frame::Number,
 }
 

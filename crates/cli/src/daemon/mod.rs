@@ -1,4 +1,4 @@
-//! The agent: one thread that reads the wire's log, runs the [`Node`](proto::node::Node) and carries out what it wants.
+//! The agent: one thread that reads the wire's log, runs the [`Node`](proto::node::Node) and carries out the node's actions.
 //!
 //! While there is traffic, the loop naps for a few milliseconds at a time. It is not woken for every packet, because waking costs more
 //! than logging. While there is no traffic, it sleeps until the wire wakes it. Nothing that a client waits for depends on the loop: the

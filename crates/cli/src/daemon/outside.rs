@@ -1,8 +1,7 @@
 //! Asks outside hosts through the services' interfaces, to learn whether clients could reach this node.
 //!
-//! Services that have the same interface and the same hosts share their questions. So a gateway gets no more questions
-//! for sixty services than for one. When a host answers, the node gets the time of the question. The node decides
-//! whether the answer counts for a service.
+//! Services that have the same interface and the same hosts share their questions. So a gateway gets as many questions for sixty services
+//! as for one. When a host answers, the node gets the time of the question. The node decides whether the answer counts for a service.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

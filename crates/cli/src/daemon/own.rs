@@ -9,8 +9,8 @@ use proto::action::ServiceIndex;
 use super::kernel::LinuxKernel;
 use crate::config;
 
-/// Address and MSS of this node's programs as clients of a service at `vip`. The peer must be able to answer to the
-/// address, so the service interface must have it. Keeps the address `before` while the interface has it.
+/// Address and MSS of this node's programs as clients of a service at `vip`. The peer must be able to reach the address, so it is an
+/// address of the service interface. Keeps the address `before` while the interface has it.
 fn own_client(
     interface: &Interface,
     vip: IpAddr,

@@ -38,7 +38,7 @@ pub struct Replicas {
 struct ReplicaConnection {
     key: ReplicaKey,
     stream: TcpStream,
-    /// The replica takes no more input for now.
+    /// The replica takes no input for now.
     blocked: bool,
 }
 

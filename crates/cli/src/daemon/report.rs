@@ -326,8 +326,8 @@ pub fn connections(node: &Node, kernel: &LinuxKernel) -> Connections {
     Connections { connections }
 }
 
-/// Whether the connections that this node relays end with it. That is so if it has no backup, or if it is the backup itself and relays a
-/// dead worker's connections. Otherwise its backup knows of them.
+/// Whether the connections that this node relays would end if this node failed. They would if this node has no backup, or if it is the
+/// backup itself and relays a dead worker's connections. Otherwise its backup has them on its wire.
 fn ends_what_it_relays(node: &Node, now: Instant, index: ServiceIndex) -> bool {
     node.simplex(now, index).is_some() || node.service(index).role() == Role::Backup
 }

@@ -126,7 +126,7 @@ impl<'a> Upgrade<'a> {
     /// Executes the program at this program's path in this process. Returns only on failure, with the reason.
     pub fn make_way(&self) -> Error {
         let Err(error) = self.exec();
-        // This is not known to fail. If it did, programs that are started later would inherit the lock.
+        // No case is known in which this call fails. If it did, programs that are started later would inherit the lock.
         let _ = self.lock.pass_on(false);
         if let Err(error) = unblock_signal() {
             tracing::error!(error = format!("{error:#}"), "the next SIGUSR2 is not heard");
@@ -227,8 +227,8 @@ pub fn wait_for_inherited_children() {
     }
 }
 
-/// Blocks SIGUSR2 until the daemon listens for it, because it would end the process. A successor and the threads started meanwhile inherit
-/// the block; other programs do not.
+/// Blocks SIGUSR2 until the daemon handles it: without a handler, the signal would end the process. A successor and the threads started
+/// meanwhile inherit the block; other programs do not.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -236,7 +236,7 @@ pub fn block_signal() -> anyhow::Result<()> {
     signal().thread_block().context("blocking SIGUSR2")
 }
 
-/// Hears SIGUSR2 from now on.
+/// Unblocks SIGUSR2.
 ///
 /// # Errors
 /// The kernel's error.

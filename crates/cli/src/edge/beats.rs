@@ -1,8 +1,8 @@
 //! Heartbeats between the edges, over each string through its node.
 //!
-//! A heartbeat is a UDP datagram in a raw IP packet that the edge itself addresses to the string's node. So it needs no route,
-//! and takes exactly the way of the flows. Each string has its own sealer and opener: the frames' tags ([`frame`]) contain the string's name,
-//! so a heartbeat that somebody repeats on another string is refused.
+//! A heartbeat is a UDP datagram in a raw IP packet that the edge itself addresses to the string's node. So it needs no route, and takes
+//! exactly the way of the flows. Each string has its own sealer and opener: the frames' tags ([`frame`]) cover the string's name, so a
+//! heartbeat that somebody repeats on another string is refused.
 //!
 //! For each string a separate thread sends, at real-time priority, because a port whose queue is full must not delay the others'
 //! heartbeats. The thread repeats the agent's last heartbeat for at most `agent_timeout_ms`.
@@ -28,7 +28,7 @@ use super::kernel::port_index;
 use crate::config::{EdgeSettings, SecretKey, StringSettings};
 use crate::daemon::frame::{self, FrameKind, Opener, Refused, Sealer};
 
-/// Receive buffer in bytes, larger than a heartbeat about eight strings with the longest names.
+/// Receive buffer in bytes. Larger than the largest heartbeat, which describes eight strings with the longest names.
 const DATAGRAM_MAX: usize = 4096;
 /// Maximum number of datagrams taken from one string at a time: a flood must not keep the edge from its other work.
 const RECEIVE_MAX: usize = 64;
@@ -79,7 +79,7 @@ struct BeatWord {
 }
 
 impl Beats {
-    /// Opens the sockets and starts the thread.
+    /// Opens the sockets, and starts a thread for each string.
     pub fn open(settings: &EdgeSettings) -> anyhow::Result<Self> {
         let key = SecretKey::read(&settings.key_file).map_err(anyhow::Error::msg)?;
         let (mut strings, mut said) = (Vec::new(), Vec::new());
@@ -115,7 +115,8 @@ impl Beats {
         })
     }
 
-    /// Gives the heartbeats, one for each string, to the threads. They send them at the next beat, or at once if they have news.
+    /// Gives the heartbeats, one for each string, to the threads. A thread sends its heartbeat at the next beat, or at once if the
+    /// heartbeat has news.
     pub fn say(&self, beats: impl Iterator<Item = EdgeBeat>) {
         for (said, beat) in self.said.iter().zip(beats) {
             let mut word = said.lock();

@@ -7,10 +7,11 @@ use linux::network::{self, Interface};
 
 use crate::config::{ConfigError, EdgeSettings, Problem, SecretKey, StringSettings};
 
-/// `rp_filter`: a packet is dropped if its sender is not reached by the same interface.
+/// `rp_filter` in strict mode (RFC 3704): a packet is dropped unless the route to its source leaves by the interface by which the packet
+/// came.
 const STRICT: u8 = 1;
 
-/// Names the features that this machine lacks to be an edge.
+/// Names the features that an edge needs and this machine lacks.
 pub fn missing() -> Vec<String> {
     crate::environment::missing(linux::features::missing)
 }

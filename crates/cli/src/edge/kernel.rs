@@ -60,7 +60,7 @@ pub(super) struct EdgeKernel {
     /// Number of packets that had left each string at the last look.
     left: Vec<u64>,
     subnets: Vec<(IpAddr, u8, Side)>,
-    /// The way by which commands that have ended are reported.
+    /// Reports the commands that have ended, to `commands`.
     ended: Sender<EndedCommand>,
     commands: Receiver<EndedCommand>,
     wake: Box<dyn Fn() + Send + Sync>,
@@ -178,7 +178,7 @@ impl EdgeKernel {
         removed
     }
 
-    /// Tells the data path that the agent is there. Looks at times whether the data path is in place.
+    /// Tells the data path that the agent is there. Checks from time to time whether the programs are still attached.
     pub fn check_in(&mut self, now: Instant) {
         self.wire.set_agent_seen(now.as_nanos());
         if self.addresses_at.elapsed() >= ADDRESSES_EVERY {
@@ -263,8 +263,8 @@ impl EdgeKernel {
         self.copies.fill()
     }
 
-    /// Gives each copied packet, as it is on the cable, to `each`. A packet with a wrong TCP checksum is left out: its receiver will drop it,
-    /// and in the cache it could take the place of the packet that the receiver needs. Returns the number of copies.
+    /// Gives each copied packet, as it is on the cable, to `each`. A packet with a wrong TCP checksum is left out: its receiver will drop
+    /// it, and in the cache it could take the place of the packet that the receiver needs. Returns the number of copies.
     pub fn read_copies(&mut self, max: usize, mut each: impl FnMut(usize, EdgeDirection, &[u8])) -> usize {
         let (copied_bytes, wrong) = (&mut self.copied_bytes, &mut self.wrong_checksums);
         self.copies.drain(max, |copy, packet| {

@@ -27,7 +27,7 @@ use kernel::EdgeKernel;
 
 /// Nap while packets are copied. Copies of a failing string wait for this time at most.
 const NAP: Duration = Duration::from_millis(1);
-/// Maximum number of copies that are read before time passes.
+/// Maximum number of copies that one turn reads.
 const COPIES_MAX: usize = 4096;
 
 /// The running edge.
@@ -107,7 +107,7 @@ pub enum EdgeEnd {
     Succeeded,
 }
 
-/// The machine's configuration.
+/// The state machine's configuration.
 fn config(settings: &EdgeSettings) -> EdgeConfig {
     let beat = &settings.heartbeat;
     let cached = settings.recovery.unwrap_or(crate::config::CacheSettings {
@@ -163,7 +163,7 @@ impl EdgeAgent<'_> {
             self.edge.handle_command(now, string, succeeded);
         }
         for string in 0..self.settings.strings.len() {
-            // The first look only counts from where to look.
+            // The first look may see packets that left before this agent's start. The switch ignores them: no heartbeat is late yet.
             if self.kernel.has_left(string) {
                 self.edge.handle_leaving(now, string);
             }
@@ -177,11 +177,11 @@ impl EdgeAgent<'_> {
         while let Ok(call) = self.calls.try_recv() {
             if let Call::Edge(reply) = call {
                 reply.send(self.status(now));
-            } // the place for another answer is dropped, which tells the asker that there is none
+            } // other calls are dropped, which tells the asker that there is no answer
         }
     }
 
-    /// Reads what the data path has copied. Before a failover is completed, the copies of the packets that it dropped must be read.
+    /// Reads the packets that the data path has copied. Copies of dropped packets must be read before the failover is completed.
     fn read_copies(&mut self, now: Instant) -> usize {
         let edge = &mut self.edge;
         self.kernel.read_copies(COPIES_MAX, |string, way, packet| {
@@ -208,7 +208,7 @@ impl EdgeAgent<'_> {
         )
     }
 
-    /// Sleeps until something happens. While packets are copied, it naps: then a wake-up for each copy would cost more.
+    /// Sleeps until something happens. While packets are copied, the loop naps instead: a wake-up for each copy would cost more.
     fn rest(&mut self) {
         let now = linux::clock::now();
         let due = self.edge.poll_timeout(now).since(now);

@@ -7,6 +7,6 @@ use crate::config::Problem;
 pub struct Findings {
     /// Problems that keep the node from running.
     pub problems: Vec<Problem>,
-    /// Problems with which the node can run, but that will do harm later.
+    /// Problems that do not keep the node from running, but will do harm later.
     pub warnings: Vec<Problem>,
 }

@@ -5,7 +5,7 @@ use proto::edge::phase::StringPhase;
 use super::page::{MetricsPage, number, seconds, yes};
 use crate::control::{EdgeStatus, StringStatus};
 
-/// Counters that are sums of [`packets`] over the strings.
+/// Counters that `steadfast_edge_events_total` leaves out, because each is the sum over all strings of a metric of [`packets`].
 const SUMS: [&str; 4] = [
     "entering_bytes",
     "entering_packets",

@@ -1,8 +1,8 @@
 //! The metrics endpoint of a node, of an edge and of a tunnel: the contents of `steadfast status`, for Prometheus.
 //!
 //! One thread serves `GET /metrics` in the text exposition format 0.0.4. It asks the agent as the control socket does, at most once a
-//! second, however many clients ask for metrics. All resources that clients can make this thread hold are bounded. If the thread fails,
-//! protection goes on.
+//! second, however many clients ask for metrics. The connections, memory and time that clients can take from this thread are bounded. If
+//! the thread fails, protection goes on.
 
 mod edge;
 mod exposition;
@@ -48,8 +48,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// is no answer.
 type PageMaker = Box<dyn Fn() -> Result<String, String> + Send + Sync>;
 
-/// Serves the metrics that `make_page` returns at `listen`, from a thread of its own, to the end of the process. An address that is not free,
-/// or not there yet, is tried again, because protection must not depend on metrics.
+/// Serves the page from `make_page` at the address `listen`, on a separate thread, until the process ends. If the address is in use or not
+/// configured yet, the thread tries to bind it again, because protection must not depend on metrics.
 ///
 /// # Errors
 /// If the thread cannot be started.

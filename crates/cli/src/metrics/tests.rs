@@ -263,7 +263,7 @@ fn the_status_of_an_edge_becomes_samples() {
     ] {
         assert!(page.lines().any(|found| found == line), "{line}\n{page}");
     }
-    // No cap, no failover, and sums that are told for each string.
+    // String a has no cap, the failover of string b is not complete, and sums over the strings are no events.
     for absent in [
         "cap_bytes{string=\"a\"}",
         "last_failover_seconds{string=\"b\"}",

@@ -10,7 +10,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use super::poller::Readiness;
 
-/// Most pieces that one system call writes.
+/// Maximum number of pieces that one system call writes.
 const PIECES: usize = 64;
 /// Pieces below this size are joined while they wait. Each piece takes some memory besides its bytes, which no window counts.
 const SMALL: usize = 4096;
@@ -20,16 +20,16 @@ pub struct TunnelLink {
     stream: TcpStream,
     /// The connection is being made.
     is_connecting: bool,
-    /// Of the peer, for the program. The connection's window bounds it.
+    /// Data from the peer that the program's socket has not taken yet. The connection's window bounds its size.
     unwritten: VecDeque<Bytes>,
     /// Small pieces behind `unwritten`.
     small: BytesMut,
     /// The program ended its direction.
     has_ended: bool,
-    /// The peer ended its direction: the program is told behind `unwritten`.
+    /// The peer ended its direction. The program is told after it has got `unwritten`.
     ends: bool,
     was_told: bool,
-    /// The socket may have something to read, or may take something: no call has blocked since epoll said so.
+    /// epoll reported the socket as readable or writable, and no read or write has blocked since.
     may_read: bool,
     may_write: bool,
     /// The connection has failed, or both directions have ended.
@@ -89,7 +89,7 @@ impl TunnelLink {
         self.stream.as_fd()
     }
 
-    /// epoll has told a change.
+    /// Records a change that epoll reported.
     pub const fn on_ready(&mut self, readiness: Readiness) {
         self.may_read |= readiness.reads;
         self.may_write |= readiness.writes;
@@ -100,7 +100,7 @@ impl TunnelLink {
         self.is_connecting
     }
 
-    /// Whether reading may give something.
+    /// Whether there may be data to read.
     pub const fn can_read(&self) -> bool {
         self.may_read && !self.is_connecting && !self.has_ended
     }
@@ -138,7 +138,7 @@ impl TunnelLink {
         }
         match self.stream.take_error()? {
             Some(error) => Err(error),
-            // A socket whose two directions have ended hangs, too.
+            // epoll also reports a hang-up when both directions have ended.
             None if self.was_told => Ok(()),
             None => Err(ErrorKind::ConnectionReset.into()),
         }
@@ -165,7 +165,7 @@ impl TunnelLink {
         }
     }
 
-    /// Data of the peer.
+    /// Queues data of the peer.
     pub fn push(&mut self, data: Bytes) {
         if data.len() < SMALL {
             self.small.extend_from_slice(&data);
@@ -227,7 +227,7 @@ impl TunnelLink {
         }
         if self.ends && self.unwritten.is_empty() && !self.was_told {
             self.was_told = true;
-            // A program that has closed its socket has no more to be told.
+            // An error means that the program has closed its socket. Then there is nothing left to tell it.
             let _ = self.stream.shutdown(std::net::Shutdown::Write);
         }
         Ok(total)

@@ -35,7 +35,7 @@ use crate::control::{Call, ControlServer};
 use crate::metrics;
 use crate::wakeup::Wakeup;
 
-/// Batches that one turn reads from each SCTP socket.
+/// Maximum number of batches that one turn reads from each SCTP socket.
 const BATCHES: usize = 16;
 /// Maximum number of clients that one turn accepts from a listener.
 const CLIENTS_TURN: usize = 64;
@@ -238,7 +238,7 @@ impl TunnelDaemon<'_> {
         }
     }
 
-    /// The next client of a listener. `None` also if one was there and is gone.
+    /// The next client of a listener. `None` if no client waits, or if the client has already closed its connection.
     fn accept_one(&mut self, now: Instant, index: usize) -> Option<TunnelLink> {
         let listener = &mut self.listeners[index];
         match listener.socket.accept() {

@@ -14,7 +14,7 @@ const EVENTS_MAX: usize = 256;
 /// The purpose of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollTarget {
-    /// It only ends the wait: the sockets of SCTP, and the pipe of signals.
+    /// The descriptor only ends the wait. Used for the SCTP sockets and the wake-up pipe.
     Wake,
     /// The listener with this index.
     Listener(usize),
@@ -31,16 +31,16 @@ pub struct Readiness {
     pub hangs: bool,
 }
 
-/// The descriptors. Each is forgotten when it is closed.
+/// The watched descriptors. The kernel stops watching a descriptor when it is closed.
 pub struct TunnelPoller {
     epoll: Epoll,
-    /// By number of the descriptor.
+    /// The purpose of each descriptor, indexed by the descriptor's number.
     targets: Vec<PollTarget>,
     events: Vec<EpollEvent>,
 }
 
 impl TunnelPoller {
-    /// No descriptors.
+    /// An epoll instance without descriptors.
     ///
     /// # Errors
     /// The kernel's error.
@@ -60,7 +60,7 @@ impl TunnelPoller {
         self.add(fd, PollTarget::Wake, EpollFlags::EPOLLIN)
     }
 
-    /// Tells each change of the descriptor once. Its user remembers it until a call would block.
+    /// Reports each change of the descriptor once (edge-triggered). The caller must remember the change until a call would block.
     ///
     /// # Errors
     /// The kernel's error.
@@ -83,7 +83,7 @@ impl TunnelPoller {
 
     /// Waits until something changes, at most for `limit`, and returns the changes.
     pub fn wait(&mut self, limit: Duration) -> Vec<(PollTarget, Readiness)> {
-        // Rounded up: a timer that is awaited must be due afterwards.
+        // Rounded up, so that a timer is due when the wait for it ends.
         let millis = limit.as_micros().div_ceil(1000);
         let limit = EpollTimeout::from(u16::try_from(millis).unwrap_or(u16::MAX));
         // A signal that interrupts the wait counts as a wake-up.

@@ -1,4 +1,4 @@
-//! The secrecy of an association: one Noise handshake on stream 0, then each message is sealed alone (docs/tunnel.md).
+//! Encrypts an association: after one Noise handshake on stream 0, each message is sealed separately (docs/tunnel.md).
 //!
 //! ```text
 //!   opening end                       serving end
@@ -146,7 +146,7 @@ fn handshake_message(handshake: &mut HandshakeState) -> anyhow::Result<Vec<u8>> 
     Ok(out)
 }
 
-/// The nonce of a stream's next message. It is never used twice: the numbers of messages do not wrap.
+/// The nonce of a stream's next message. No nonce is used twice, because message numbers do not wrap.
 fn next(counts: &mut [u64], stream: u16) -> anyhow::Result<u64> {
     let count = counts
         .get_mut(usize::from(stream))

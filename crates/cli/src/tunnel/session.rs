@@ -1,4 +1,5 @@
-//! One association with its connections: between the association, the rules of the tunnel, the seal and the TCP sockets.
+//! One association with its connections. Moves data between the association and the TCP sockets, by the tunnel's protocol (`proto::tunnel`)
+//! and through the seal.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -20,9 +21,9 @@ use super::settings::TunnelSettings;
 
 /// Timeout of the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// Bytes that one call reads at most.
+/// Maximum number of bytes that one call reads.
 const READ_MAX: usize = 128 << 10;
-/// Least bytes that may wait in the send buffer.
+/// Bytes that may wait in the send buffer, however small the congestion window is.
 const BACKLOG_MIN: usize = 128 << 10;
 
 /// Counters of a session.
@@ -42,7 +43,7 @@ pub struct SessionCounts {
 
 impl AddAssign for SessionCounts {
     fn add_assign(&mut self, other: Self) {
-        // A field that is forgotten here does not compile.
+        // Without `..`, a field that is missing here is a compile error.
         let Self {
             opened,
             resets,
@@ -64,9 +65,9 @@ pub struct TunnelSession {
     tunnel: Tunnel,
     seal: Seal,
     links: HashMap<TunnelConnectionId, TunnelLink>,
-    /// Connections whose programs may have sent something, and which may send.
+    /// Connections to read from: their programs may have sent data, and the tunnel's credit may allow it.
     readers: BTreeSet<TunnelConnectionId>,
-    /// Connections for whose programs something may be done.
+    /// Connections to work on: there may be data to write to the program, a connect to finish, or a failure to notice.
     writers: BTreeSet<TunnelConnectionId>,
     turns: TunnelTurns,
     /// A sealed message that did not fit the send buffer.
@@ -237,7 +238,7 @@ impl TunnelSession {
     ) {
         let known = settings.services.iter().find(|(name, _)| name == service);
         let target: Option<SocketAddr> = known.map(|(_, target)| *target);
-        // Connections whose numbers are free already may still write what they have.
+        // A connection's number is free before its last data is written to the program, so there may be more links than connections.
         let has_room = self.links.len() < 2 * usize::from(settings.connections);
         let link = target.filter(|_| has_room).map(TunnelLink::connect);
         match link {
@@ -308,7 +309,7 @@ impl TunnelSession {
             self.counts.received_bytes += written as u64;
             self.tunnel.consumed(id, written);
         }
-        // A program that is gone is noticed here if its socket is not read, because the other program does not read.
+        // If the other program does not read, this socket is not read either. Then an abort by this program is noticed here.
         if self.tunnel.allowance(id) == 0 || !link.can_read() {
             link.check()?;
         }
@@ -367,7 +368,7 @@ impl TunnelSession {
         }
     }
 
-    /// The association is gone: each program is told.
+    /// Resets all connections, because the association is gone.
     pub fn reset_all(&mut self) {
         self.readers.clear();
         self.writers.clear();
@@ -378,7 +379,8 @@ impl TunnelSession {
     }
 }
 
-/// Bytes that may be handed to the association now: about two windows of what its path carries, so that a slow path has a short queue.
+/// Number of bytes that may be handed to the association now. At most about two congestion windows of its current path are queued, so that
+/// a slow path has a short queue.
 fn backlog_room(association: &Association) -> usize {
     let path = &association.destinations()[association.current().index()];
     let most = (2 * path.window().window() as usize).max(BACKLOG_MIN);

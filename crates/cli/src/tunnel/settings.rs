@@ -67,14 +67,14 @@ pub enum TunnelFailover {
     DormantPrimary,
     /// Data leaves at the first timeout (paper, Figure 13).
     Proposed,
-    /// A path with errors gets no data while another one has none (RFC 7829).
+    /// A path with errors gets no data while another path has no errors (RFC 7829).
     PotentiallyFailed,
-    /// As `DormantHop`. The primary path changes for good if another one is measured to be better.
+    /// As `DormantHop`, but a path that is measured to be better becomes the primary path for good.
     Informed,
 }
 
 impl TunnelFailover {
-    /// The policy as SCTP has it. Only the dormant ones use `change_over`.
+    /// The policy for `proto::sctp`. Only the dormant policies use `change_over`.
     const fn policy(self, change_over: Option<u32>) -> FailoverPolicy {
         let dormant = match self {
             Self::DormantHop => DormantAction::Hop,
@@ -94,7 +94,7 @@ impl TunnelFailover {
 pub struct TunnelMetrics {
     /// Address and TCP port of `/metrics`.
     pub listen: SocketAddr,
-    /// An address that other hosts can reach is meant.
+    /// Allows an address that other hosts can reach.
     #[serde(default)]
     pub remote: bool,
 }
@@ -116,7 +116,8 @@ pub struct TunnelService {
 pub struct TunnelSettings {
     /// The tunnel's name on this host.
     pub name: String,
-    /// The directory of its lock and its control socket. `None`: it has no name, and answers nobody.
+    /// The directory of its lock and its control socket. `None` if the file sets neither a name nor a state directory: then the tunnel has
+    /// no control socket.
     pub state_dir: Option<PathBuf>,
     /// The address at which metrics are served, if they are.
     pub metrics: Option<SocketAddr>,
@@ -132,7 +133,7 @@ pub struct TunnelSettings {
     pub peer_port: u16,
     /// The shared key.
     pub key: Option<[u8; 32]>,
-    /// Services with where they listen or are connected to.
+    /// Services, each with the address at which this end listens (opening end) or to which it connects (serving end).
     pub services: Vec<(String, SocketAddr)>,
     /// Most connections of an association.
     pub connections: u16,

@@ -19,7 +19,7 @@ use serde_json::Value;
 const SILENT: &str = "older than the wire, and silent; protected once its next request is answered";
 const OLDER: &str = "older than the wire; protected once its next request is answered";
 
-/// Starts a daemon that records what goes into its node.
+/// Starts a daemon that records all inputs of its node.
 fn spawn(namespace: &HostNamespace, path: &Path, config: &Path, log: Stdio) -> Child {
     let recordings = recordings_of(config);
     let arguments = [config, &recordings].map(|path| path.to_str().unwrap());

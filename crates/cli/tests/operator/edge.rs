@@ -338,7 +338,7 @@ fn connections_outlive_strings_and_daemons() {
     echoes.work("no edges");
 }
 
-/// An edge that always caches forwards a packet with a wrong TCP checksum, as any router does, but does not cache it.
+/// An edge forwards a packet with a wrong TCP checksum, as any router does. It does not cache the packet, even if it caches all packets.
 fn leave_out_wrong_checksums(network: &EdgeNetwork) {
     let always = "[recovery]\ncaching_after = 0\n[heartbeat]";
     let (r1, r2) = (network.start_with(0, "[heartbeat]", always), network.start(1));
@@ -369,7 +369,7 @@ fn leave_out_wrong_checksums(network: &EdgeNetwork) {
     r1.wait_until("wrong checksums are counted", || wrong() == Some(2));
 }
 
-/// A killed edge forwards on. Its successor adopts the flows, and so does an upgraded one.
+/// The data path of a killed daemon still forwards packets. The daemon's successor adopts the flows, and so does an upgraded daemon.
 fn replace_the_daemon(r1: &mut RunningEdge<'_>, r2: &RunningEdge<'_>, echoes: &mut EightEchoes) {
     r1.signal(Signal::SIGKILL);
     r1.process.wait().unwrap();
@@ -402,7 +402,8 @@ fn replace_the_daemon_while_a_string_is_down(r1: &mut RunningEdge<'_>, echoes: &
     echoes.work("a successor beside a failed string");
 }
 
-/// The file of a running edge becomes one that does not fit. The upgrade is refused, and everything goes on.
+/// The configuration file of a running edge is replaced by one that does not fit the machine. The upgrade is refused, and the daemon goes
+/// on.
 fn refuse_an_upgrade(network: &EdgeNetwork, r1: &RunningEdge<'_>) {
     network.config(0, "interface = \"b\"", "interface = \"c\"");
     r1.signal(Signal::SIGUSR2);
@@ -501,7 +502,7 @@ fn scrape(edge: &RunningEdge<'_>) {
         }
     }
     assert!(sample("steadfast_edge_failovers_total{string=\"a\"}") >= 1.0);
-    // The cable was out for less than a heartbeat, perhaps: a lost signal is noticed at once.
+    // Perhaps no heartbeat was missed while the cable was out, because a lost carrier is noticed at once.
     assert!(sample("steadfast_edge_heartbeats_missed_total{string=\"a\"}") >= 0.0);
     assert!(sample("steadfast_edge_last_failover_seconds{string=\"a\"}") >= 0.0);
     assert_eq!(sample("steadfast_edge_flows"), 8.0);

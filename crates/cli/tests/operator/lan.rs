@@ -141,8 +141,8 @@ impl OperatorLan {
 
     /// Adds a second LAN, 10.1.0.0/24, where each host has an `eth1`.
     pub fn add_second(&self) {
-        // A bridge without an address of its own takes its ports' lowest one. It would change with a port that is deleted, and a
-        // node would not know until its neighbour entry expires.
+        // A bridge without a MAC address of its own takes the lowest MAC address of its ports. Its address would change when a port is
+        // deleted, and the nodes would not notice until their neighbour entries expire.
         self.stranger
             .ip("link add eth1 address 02:00:0a:01:00:04 type bridge");
         self.stranger.ip("link set eth1 up");
@@ -151,8 +151,9 @@ impl OperatorLan {
         self.plug_in_second(&self.peer, 3);
     }
 
-    /// Makes the `eth1` of a node, whose address ends in `last`. A new `eth1` has the MAC address of the old one, as a card has. Linux does not
-    /// replace the MAC address of a neighbour within a second of learning it (`locktime`), so the test would wait for a stale entry to expire.
+    /// Makes the `eth1` of a node, whose address ends in `last`. A new `eth1` has the MAC address of the old one, as a card has. Linux does
+    /// not replace the MAC address of a neighbour within a second of learning it (`locktime`), so the test would wait for a stale entry to
+    /// expire.
     pub fn plug_in_second(&self, namespace: &HostNamespace, last: u8) {
         let there = namespace.path();
         self.stranger.ip(&format!(
@@ -254,8 +255,8 @@ pub fn program(path: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Copies the program to `path`, in a process of its own. If this process had the file open for writing, so would each child that another test
-/// forks meanwhile, until the child executes its program. Nobody can execute a file that is open for writing (ETXTBSY).
+/// Copies the program to `path`, in a process of its own. If this process had the file open for writing, so would each child that another
+/// test forks meanwhile, until the child executes its program. Nobody can execute a file that is open for writing (ETXTBSY).
 pub fn copy_program(path: &Path) {
     let copied = Command::new("cp").arg(PROGRAM).arg(path).status().unwrap();
     assert!(copied.success(), "cp {PROGRAM} {}: {copied}", path.display());

@@ -1,5 +1,5 @@
 //! Connections with a replica. In some tests one side has closed when the primary loses its power, and the replica continues the
-//! connection. In other tests the replica is behind. They check what the status shows, and what happens to the log.
+//! connection. In other tests the replica is behind. These tests check the status and the log.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

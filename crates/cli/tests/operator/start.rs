@@ -55,8 +55,8 @@ fn answer(client: &mut TcpStream, server: &mut TcpStream) {
     client.read_exact(&mut [0; REPLY.len()]).unwrap();
 }
 
-/// The primary's agent fails to start while the backup takes over and then loses its power. The client has seen more than the primary's
-/// sockets know, so these must end silently before the primary speaks alone.
+/// While the primary's agent fails to start, the backup takes over and then loses its power. The client has received more than the
+/// primary's old sockets have sent, so these sockets must end silently before the primary speaks alone.
 #[test]
 fn starts_that_fail_do_not_hide_how_long_the_primary_was_without_an_agent() {
     let Some(lan) =

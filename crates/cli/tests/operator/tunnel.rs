@@ -267,7 +267,8 @@ fn assert_reset(stream: &mut TcpStream) {
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 }
 
-/// Asserts that the connection has ended. The kernel ends those of a process that was killed without a reset.
+/// Asserts that the connection has ended, with or without a reset. If the tunnel's process was killed, the kernel may end the connection
+/// without a reset.
 #[track_caller]
 fn assert_over(stream: &mut TcpStream) {
     match stream.read(&mut [0]) {
@@ -319,15 +320,15 @@ fn resets_pass_in_both_directions() {
         stream.read_exact(&mut word).unwrap();
         let answer = match word[0] {
             b'a' => return abort(stream),
-            // It waits for more.
+            // The server waits for more.
             b'r' => stream.read(&mut word).map(|_| ()),
-            // It does not read, and has enough to write.
+            // The server does not read. It writes until the connection fails.
             b'w' => loop {
                 if let Err(error) = stream.write_all(&[0; 1 << 16]) {
                     break Err(error);
                 }
             },
-            // It does not read until the client is gone.
+            // The server does not read until the client is gone.
             _ => loop {
                 if let Some(error) = stream.take_error().unwrap() {
                     break Err(error);
@@ -366,7 +367,7 @@ fn resets_pass_in_both_directions() {
         (&client).read_exact(&mut some).unwrap();
         abort(client);
     });
-    // The client has filled the window, so that its socket is not read any more.
+    // The client has filled the window, so the tunnel no longer reads the client's socket.
     heard(b's', &|client| {
         client
             .set_write_timeout(Some(Duration::from_millis(500)))
@@ -452,7 +453,7 @@ fn a_thousand_connections_share_an_association() {
         }
     }
     assert_eq!(near.open(), CONNECTIONS);
-    // One more than there can be is refused after a while.
+    // A client beyond the limit is refused after a while.
     let mut refused = network.connect();
     assert_reset(&mut refused);
     let status = near.status();
@@ -504,7 +505,7 @@ fn what_an_end_loses_is_reset_and_new_connections_work() {
             near.end(signal);
             near = network.start(0, "");
         }
-        // Only the kernel of an end that was killed ends its connections otherwise than by a reset.
+        // Connections end by a reset, except at an end that was killed: there the kernel may end them by a FIN.
         let is_reset = |here: usize| here != end || signal != Signal::SIGKILL;
         clients
             .iter_mut()
@@ -584,7 +585,7 @@ fn a_cut_path_is_left_and_shown() {
     assert!(outcome.errors.contains("all right"), "{}", outcome.errors);
 }
 
-/// An endpoint of somebody who does not have the key. Each has a port of its own, so each would get an association of its own.
+/// An endpoint without the key. Each stranger has a port of its own, so each could get an association of its own.
 fn stranger(number: u16) -> SctpWire {
     let plan = WirePlan {
         addresses: vec!["10.2.0.1".parse().unwrap()],
@@ -731,7 +732,7 @@ fn clients_wait_while_there_are_no_descriptors() {
     let used = near.cpu_ticks() - before;
     assert!(used < 50, "{used} ticks of CPU time in two seconds");
     assert_eq!(near.log().matches(told).count(), 1);
-    // As some end, others are accepted.
+    // When some connections end, waiting ones are accepted.
     ask(&mut clients[0], "accepted");
     let mut last = clients.pop().unwrap();
     drop(clients);

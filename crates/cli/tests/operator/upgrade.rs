@@ -77,7 +77,7 @@ fn leftovers(pid: u32) -> (usize, usize) {
     (fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(), zombies)
 }
 
-/// Number of files that a process keeps open. It also opens files for moments, so this is the lowest number of 25 polls.
+/// Number of files that a process keeps open: the lowest number of 25 polls, because the process also opens files for short times.
 fn files_at_rest(pid: u32) -> usize {
     let look = |_| {
         std::thread::sleep(POLL);

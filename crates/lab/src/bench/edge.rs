@@ -30,11 +30,11 @@ use crate::teardown::Teardown;
 const SEED: u64 = 1;
 /// Bytes of the bulk transfer.
 const BULK_BYTES: u64 = 1_000_000_000;
-/// Content bytes of a packet so that a frame has 64 bytes with its check sequence.
+/// Payload bytes of a packet, chosen so that the frame has 64 bytes with its check sequence.
 const PADDING: usize = 6;
 /// The network of the generated flows (RFC 2544 reserves it for benchmarks). The servers drop their packets.
 const SOURCES: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
-/// Source ports of each generated address.
+/// Number of source ports of each generated address.
 const PORTS: u32 = 1000;
 const FIRST_PORT: u16 = 10_000;
 const PACE: Duration = Duration::from_micros(500);
@@ -46,9 +46,9 @@ const REST: Duration = Duration::from_millis(300);
 /// CPU time of packets through two edges, against the kernel's own forwarding.
 ///
 /// Three variants take turns in the same network: forwarding by the kernel, edges that are idle, and edges that cache all packets
-/// (`caching_after = 0`). In each turn, a generator opens new flows at a fixed rate, then sends packets of 64 bytes over all these flows, then one TCP
-/// connection transfers 1 GB. The CPU time is that of the whole machine, with hosts and nodes, so only ratios mean something. Edges may take
-/// 1.1 times the kernel's time for bulk and 1.3 times for small packets. While caching they may take 1.3 and 1.5 times.
+/// (`caching_after = 0`). In each turn, a generator opens new flows at a fixed rate, then sends packets of 64 bytes over all these flows,
+/// then one TCP connection transfers 1 GB. The CPU time is that of the whole machine, with hosts and nodes, so only ratios mean something.
+/// Edges may take 1.1 times the kernel's time for bulk and 1.3 times for small packets. While caching they may take 1.3 and 1.5 times.
 #[derive(Clone, Debug, Args)]
 pub struct EdgeBenchOptions {
     /// Number of flows.
@@ -113,13 +113,14 @@ struct EdgeBenchReport {
     missed: Vec<String>,
 }
 
-/// Part of the new flows' packets that edges may lose beyond those that the kernel loses: a generator overruns queues on a busy machine.
+/// Share of the new flows' packets that edges may lose, in addition to the share that the kernel loses. It is not zero, because the
+/// generator overruns queues on a busy machine.
 const LOST_MAX: f64 = 0.001;
-/// The same for packets that are sent as fast as possible. A packet that is lost costs less CPU time, so a variant that loses more is not
-/// cheaper.
+/// The same for packets that are sent as fast as possible. A lost packet costs less CPU time, so a variant that loses more packets would
+/// only seem cheaper.
 const LOST_AT_ONCE_MAX: f64 = 0.02;
 
-/// Most CPU time of one variant, divided by that of the kernel's forwarding.
+/// Maximum CPU time of one variant, as a multiple of the kernel's CPU time for forwarding.
 struct CpuLimits {
     per_gb: f64,
     per_packet: f64,
@@ -356,7 +357,7 @@ struct Generated {
 const FLAGS: usize = VIRTIO_HEADER + 14 + 20 + 13;
 const SYN: u8 = 2;
 
-/// A packet of flow number `flow`, behind a virtio header. Its checksum is not valid for a SYN. Nobody verifies it.
+/// A packet of flow number `flow`, behind a virtio header. If the SYN flag is set later, the checksum is wrong, but nobody verifies it.
 fn frame(flow: u32, [from, to]: [[u8; 6]; 2]) -> Result<Vec<u8>> {
     let source = Ipv4Addr::from(u32::from(SOURCES) + 1 + flow / PORTS);
     let port = FIRST_PORT + (flow % PORTS) as u16;
@@ -369,7 +370,7 @@ fn frame(flow: u32, [from, to]: [[u8; 6]; 2]) -> Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// The link-layer address of the interface to the outside of `host`.
+/// The MAC address of the interface [`INTERFACE`] of `host`.
 fn mac(host: &Netns) -> Result<[u8; 6]> {
     let mut command = host.command("ip")?;
     command.args(["-j", "link", "show", "dev", INTERFACE]);

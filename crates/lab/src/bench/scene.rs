@@ -31,7 +31,7 @@ pub enum BenchVariant {
     },
 }
 
-/// The pair with a long patience (0.5 s): a benchmark fills all CPUs, and a false alarm would end it.
+/// A pair that waits 0.5 s before it declares the peer dead. A benchmark fills all CPUs, and a false alarm would end the benchmark.
 pub const PATIENT: BenchVariant = BenchVariant::Steadfast { missed: 25 };
 
 /// The kind of service. It determines the protected port.

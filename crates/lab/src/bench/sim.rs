@@ -1,5 +1,5 @@
-//! `bench sim`: runs the same bulk transfers, over TCP and over SCTP, in ns-2 and in our simulator, in turns, and compares CPU time and
-//! peak memory.
+//! `bench sim`: compares CPU time and peak memory of our simulator and of ns-2. Both run the same bulk transfers over TCP and over SCTP, in
+//! turns.
 
 use std::io::Write;
 use std::path::Path;
@@ -248,7 +248,7 @@ pub fn sctp() -> Result<()> {
     Ok(())
 }
 
-/// The costs here and there, and the packets per CPU second here as a multiple of those there.
+/// The costs of our simulator (`here`) and of ns-2 (`there`), and our packets per CPU second as a multiple of ns-2's.
 fn compare(here: &[Used], there: &[Used]) -> Result<(SimulatorCost, SimulatorCost, f64)> {
     let (steadfast, ns2) = (side(here), side(there));
     let difference = steadfast.packets as f64 / ns2.packets as f64 - 1.0;
@@ -265,7 +265,7 @@ fn compare(here: &[Used], there: &[Used]) -> Result<(SimulatorCost, SimulatorCos
     ))
 }
 
-/// `tcp` and `sctp` are what the simulations used here and in ns-2.
+/// Makes the report. `tcp` and `sctp`: resources that our simulator used, then those that ns-2 used.
 fn report(
     options: &SimBenchOptions,
     tcp: (&[Used], &[Used]),

@@ -12,7 +12,7 @@ pub struct BenchTarget {
     pub bound: Bound,
 }
 
-/// Where a value must lie.
+/// The allowed range of a value.
 pub enum Bound {
     /// At this bound or above.
     AtLeast(f64),

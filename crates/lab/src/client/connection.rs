@@ -50,7 +50,7 @@ pub struct ClientConnection {
 
 /// Size of the shared buffer in bytes. It exceeds what usually arrives between two reads, and fits into the CPU's cache.
 const BUFFER_SIZE: usize = 128 << 10;
-/// Congestion control of the client. The same for every published measurement; the machine's default may be another one.
+/// Congestion control of the client. It is fixed, because machines have different defaults, and published measurements must be comparable.
 const CONGESTION_CONTROL: &[u8] = b"cubic";
 
 impl SharedClientState {

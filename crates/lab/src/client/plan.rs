@@ -19,8 +19,8 @@ pub struct ClientPlan {
     pub workload: Workload,
     /// Number of connections, all open at once.
     pub connections: usize,
-    /// Number of connections that are idle whatever the workload: [`Workload::Idle`] with [`ClientPlan::IDLE_SIZE`]. The first connections are
-    /// the idle ones.
+    /// Number of connections that are idle whatever the workload: [`Workload::Idle`] with [`ClientPlan::IDLE_SIZE`]. The first connections
+    /// are the idle ones.
     pub idle: usize,
     /// Seed of the pattern. HTTP: the seed of the files. Redis: connection *i* writes the pattern `seed + i`, under
     /// its own keys.
@@ -40,8 +40,8 @@ pub struct ClientPlan {
     /// Number of connections, from the first on, whose content is hashed by SHA-256. All content is compared byte by
     /// byte in any case. Hashing takes longer than comparing.
     pub hashed: usize,
-    /// Whether any request that stores something may be refused (503), because the nodes may have given up its log. Otherwise only a
-    /// request that must not be executed twice may be refused.
+    /// Whether any request that stores something may be refused (503), because the nodes may have given up the connection's log. Otherwise
+    /// only a request that must not be executed twice may be refused.
     pub refusable: bool,
 }
 

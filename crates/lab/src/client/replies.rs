@@ -57,7 +57,7 @@ pub enum Wrong {
     Content {
         /// The pattern that was due.
         seed: u64,
-        /// Where it differs.
+        /// The first difference.
         mismatch: PatternMismatch,
     },
     /// The bytes around the content differ.
@@ -75,7 +75,7 @@ pub enum Wrong {
     HttpHead {
         /// Replies completed before this one.
         index: u64,
-        /// What is wrong with it.
+        /// The fault of the head.
         what: String,
     },
     /// Bytes came, but no reply was due.

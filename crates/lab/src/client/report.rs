@@ -70,7 +70,7 @@ pub struct Stall {
     pub gap: Option<Gap>,
 }
 
-/// Where and why a connection ended early.
+/// The phase in which a connection ended early, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{phase:?}: {failure}")]
 pub struct Failed {

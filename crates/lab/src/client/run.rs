@@ -21,8 +21,8 @@ use crate::clock::monotonic as now;
 /// Time between two [`ClientEvent::Progress`].
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
-/// The `main` of a client process. Reads a [`ClientPlan`] and then [`ClientOrder`]s from standard input. Writes [`ClientEvent`]s to standard output;
-/// the last event is the report.
+/// The `main` of a client process. Reads a [`ClientPlan`] and then [`ClientOrder`]s from standard input. Writes [`ClientEvent`]s to
+/// standard output; the last event is the report.
 ///
 /// # Errors
 /// The plan cannot be read or carried out. Connections that fail are no error. They are in the report.
@@ -279,7 +279,7 @@ impl FinishedConnection {
     }
 }
 
-/// The next order. Never returns once no more orders can come.
+/// The next order. Waits forever if the source of orders has ended.
 async fn next_order(orders: &mut mpsc::UnboundedReceiver<ClientOrder>) -> ClientOrder {
     match orders.recv().await {
         Some(order) => order,

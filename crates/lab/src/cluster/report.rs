@@ -28,7 +28,7 @@ pub struct ClusterFindings {
 /// Number of etcd members. One of them is killed.
 pub const MEMBERS: usize = 3;
 
-/// The part that the failed node had in a service.
+/// The role of the failed node in a service, at the power failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FailedNodeRole {
@@ -50,7 +50,7 @@ impl FailedNodeRole {
 pub struct Events {
     /// Whether one of its nodes was drained.
     pub was_drained: bool,
-    /// The part that the service lost in the power failure.
+    /// The role of the failed node in this service. `None` if the node was not in the service's pair.
     pub lost: Option<FailedNodeRole>,
     /// Whether another node had to go on with its connections, after the drain or the power failure.
     pub has_moved: bool,

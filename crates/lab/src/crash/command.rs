@@ -11,12 +11,11 @@ use crate::run::{Lab, LabRun, RunOptions, WrongUse};
 
 /// Let something fail under load, and say whether every connection survived.
 ///
-/// Clients talk through a router to a virtual address that two nodes protect: node a, the primary, and node b, the backup. With the
-/// default fault node a loses its power; node b must go on with every connection as if nothing had happened. A little later
-/// node a's cable is plugged in again, with its old sockets still alive, then its server and its agent start. Node a must become
-/// the wire of the connections that go on, and disturb no client. With --rounds, the next fault follows. The other
-/// faults and what must follow them are in docs/faults.md. Clients check every byte; a judge reads captures taken at
-/// the client, the router and both nodes.
+/// Clients talk through a router to a virtual address that two nodes protect: node a, the primary, and node b, the backup. With the default
+/// fault, node a loses its power, and node b must go on with every connection as if nothing had happened. A little later node a's cable is
+/// plugged in again, with its old sockets still alive, then its server and its agent start. Node a must become the wire of the connections
+/// that go on, and disturb no client. With --rounds, the next fault follows. The other faults and what must follow them are in
+/// docs/faults.md. Clients check every byte; a judge reads captures taken at the client, the router and both nodes.
 ///
 /// Prints what was found; with --json one object on stdout, whose `ok` says the same as the exit code. A fault that cannot
 /// happen to the server is an exception: printed with its reason, counted, and not a failure. If a run fails, its

@@ -35,7 +35,7 @@ pub struct RoundReport {
 /// The results of all rounds of `facts`: a report for each, and the durations of all.
 pub fn add_to(facts: &RunFacts) -> (Vec<RoundReport>, Durations) {
     let mut all = Durations::default();
-    // The reigns after the first one are the takeovers, in order.
+    // A reign is a period in which one node spoke. Each reign after the first began with a takeover, in this order.
     let mut reigns = facts.judged.verdict.reigns.iter().skip(1);
     let mut reports = Vec::new();
     for (index, round) in facts.rounds.iter().enumerate() {

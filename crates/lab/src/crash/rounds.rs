@@ -25,7 +25,7 @@ use crate::pair::work::{Moment, Work};
 use crate::pair::{PairOptions, PolicyOption, reboot};
 use crate::run::LabRun;
 
-/// The longest time for which a path must work before a node that has lost it several times returns (docs/paths.md, *Damping*).
+/// Longest time for which a path must work again before its node returns, if the path failed several times (docs/paths.md, *Damping*).
 const DAMPING_MAX: Duration = Duration::from_secs(32);
 /// Time before each fault in which nothing disturbs the clients. Their waits around the fault and the return are compared with their waits
 /// in this time.

@@ -72,7 +72,7 @@ enum FaultStep {
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// Time for which a flapping cable is pulled. Longer than a failure's detection.
 const FLAP_DOWN: Duration = Duration::from_millis(120);
-/// Time from one pull of a flapping cable to the next. The cable is not plugged in for long enough to be trusted.
+/// Time from one pull of a flapping cable to the next. In between, the cable is not plugged in long enough for its string to be trusted.
 const FLAP_PERIOD: Duration = Duration::from_millis(300);
 const FLAPS: u32 = 3;
 
@@ -82,7 +82,8 @@ impl ClusterFault {
         matches!(self, Self::EdgePowerOff | Self::EdgeKill | Self::EdgeUpgrade)
     }
 
-    /// All steps, with their times after the failure's beginning. `failover` is how long all strings are gone, if all are.
+    /// All steps, with their times after the failure's beginning. `failover` is the time until a string returns if all strings were cut, or
+    /// until a killed edge starts again.
     fn steps(self, strings: usize, failover: Duration) -> Vec<(Duration, FaultStep)> {
         let now = Duration::ZERO;
         match self {

@@ -1,5 +1,5 @@
-//! Nodes that keep state: they translate the clients' addresses, and refuse packets of connections that they do not know. conntrackd tells each
-//! node the other node's connections. A failed node's connections are committed on the other node by the edges' `[failover] command`.
+//! Nodes that keep state: they translate the clients' addresses, and refuse packets of connections that they do not know. conntrackd tells
+//! each node the other node's connections. A failed node's connections are committed on the other node by the edges' `[failover] command`.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -64,7 +64,8 @@ impl NodeStates {
     }
 }
 
-/// Translates the clients' addresses. A packet in the middle of an unknown connection is not the beginning of one.
+/// Translates the clients' addresses. A packet from the middle of an unknown connection does not make the node track the connection, and is
+/// dropped.
 fn translate(node: &Netns) -> Result<()> {
     node.run(|| fs::write("/proc/sys/net/netfilter/nf_conntrack_tcp_loose", "0"))??;
     let [v4, v6] = client(0).networks();

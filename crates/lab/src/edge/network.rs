@@ -6,17 +6,17 @@
 //!                            └─ cable-b ─ nb ─┘
 //! ```
 //!
-//! With two edges at each side, there are two **lanes**: pairs of an R1 and an R2, each with strings of its own through the same nodes. Outer
-//! routers `o1` and `o2`, and the nodes, spread the flows over the lanes (ECMP over addresses and ports).
+//! With two edges at each side, there are two **lanes**: pairs of an R1 and an R2, each with strings of its own through the same nodes.
+//! Outer routers `o1` and `o2`, and the nodes, spread the flows over the lanes (ECMP over addresses and ports).
 //!
 //! ```text
 //!  clients ── (wan) ── o1 ──┬── r1  ──┬── na ──┬── r2  ──┬── o2 ── servers     r1 and r2 are lane 0, r1b and r2b are lane 1
 //!                           └── r1b ──┴── nb ──┴── r2b ──┘
 //! ```
 //!
-//! The emulator's namespace `wan` is on one side of the cluster: the far side. The namespaces `cable-…` are the cables between R1 and the nodes.
-//! A cable is a bridge, or an emulator if the string's rate is limited. A cable that is pulled there takes the carrier from both ends, and
-//! leaves their addresses and routes alone.
+//! The emulator's namespace `wan` is only on the far side of the cluster (see [`ClusterPlace`]). The namespaces `cable-…` are the cables
+//! between R1 and the nodes. A cable is a bridge, or an emulator if the string's rate is limited. If a cable is pulled there, both of its
+//! ends lose the carrier, but keep their addresses and routes.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ pub const SIDES: [&str; 2] = ["left", "right"];
 
 /// Largest number of edges at each side.
 pub const LANES_MAX: usize = 2;
-/// What the names of a lane's interfaces and namespaces end with.
+/// Suffixes of the names of a lane's interfaces and namespaces.
 const LANE_SUFFIXES: [&str; LANES_MAX] = ["", "b"];
 
 /// Place of the cluster between clients and servers.
@@ -95,12 +95,12 @@ pub struct EdgeTopology {
     pub nodes: Vec<Netns>,
     /// The interfaces of each node.
     pub interfaces: Vec<Vec<InterfaceControl>>,
-    /// Of each lane: both ends of the cable between R1 and each node.
+    /// For each lane: both ends of the cable between R1 and each node.
     pub cables: Vec<Vec<[InterfaceControl; 2]>>,
     wan: Netns,
     /// The outer routers, if there are several lanes.
     outer: Option<[Netns; 2]>,
-    /// Of each lane: the namespaces of the cables.
+    /// For each lane: the namespaces of the cables.
     boxes: Vec<Vec<Netns>>,
     options: EdgeTopologyOptions,
 }
@@ -111,7 +111,7 @@ pub struct EdgeEmulators {
     strings: Vec<Emulator>,
 }
 
-/// What the emulators of a network carried.
+/// The traffic that the emulators of a network carried.
 pub struct EdgeCarried {
     /// From the clients, and to them.
     pub wan: [Carried; 2],

@@ -2,9 +2,9 @@
 //!
 //! A position counts from the SYN: the SYN is at 0, the first byte of data at 1. All times are those of the captures.
 //!
-//! A segment has come to its receiver if the receiver took it. A kernel drops a segment whose checksum is wrong, and such a checksum cannot be
-//! recognized in a capture, because senders on the same machine leave checksums out. But the receiver then sends nothing, and the segment
-//! comes again. So if a segment comes twice and the receiver sent nothing between, only the second one counts.
+//! A segment has come to its receiver if the receiver took it. A kernel drops a segment whose checksum is wrong, and such a checksum cannot
+//! be recognized in a capture, because senders on the same machine leave checksums out. But the receiver then sends nothing, and the
+//! segment comes again. So if a segment comes twice and the receiver sent nothing between, only the second one counts.
 //!
 //! Two rules are checked here. A segment that arrives has been sent, with the same bytes. Nobody sends a RST before both FINs.
 
@@ -56,17 +56,17 @@ pub struct TracedDirection {
     initial: Option<u32>,
     /// The sender's ranges, in order of time.
     pub sent: Vec<SentRange>,
-    /// When each range came to the receiver first: start → end, time.
+    /// First arrival of each range at the receiver: start → (end, time).
     first: BTreeMap<u64, (u64, u64)>,
     /// Everything that has come.
     arrived: OffsetSet,
-    /// When data or a FIN came to the receiver that was new there, with the number of new bytes.
+    /// Arrivals of new data or of a new FIN at the receiver: time, and number of new bytes.
     pub news: Vec<(u64, u64)>,
     /// Ranges that came since the receiver last sent something.
     unanswered: Vec<UnansweredRange>,
     /// Hash of the captured payload of each range that was sent, and of each that came.
     contents: [HashMap<(u64, u64), u64>; 2],
-    /// Position behind the last one that was sent, and behind the last one that came.
+    /// Position after the last byte that was sent, and after the last byte that came.
     ends: [u64; 2],
     /// Whether the FIN was seen at the clients, and at the servers.
     fin_seen: [bool; 2],
@@ -83,7 +83,7 @@ struct UnansweredRange {
 /// A range of positions that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentRange {
-    /// When.
+    /// When the range was sent.
     pub at_ns: u64,
     /// First position.
     pub start: u64,
@@ -217,7 +217,7 @@ impl TracedFlow {
         self.directions.iter().all(|way| way.fin_seen[place])
     }
 
-    /// When data or a FIN that was new there came to either end after `after_ns`.
+    /// Time of the first arrival of new data or of a new FIN at either end after `after_ns`.
     pub fn next_news(&self, after_ns: u64) -> Option<u64> {
         let next = |way: &TracedDirection| {
             let from = way.news.partition_point(|(at_ns, _)| *at_ns <= after_ns);
@@ -282,7 +282,8 @@ impl TracedDirection {
         }
     }
 
-    /// When bytes came in order to the receiver's application, with their number, in order of position: all before them has come, too.
+    /// Times at which the receiver's application could read bytes, each with the number of bytes. It can read bytes when they and all bytes
+    /// before them have come. Ordered by position.
     pub fn in_order(&self) -> impl Iterator<Item = (u64, u64)> {
         let (mut position, mut latest_ns) = (1, 0); // the SYN is at 0
         self.first.iter().map_while(move |(start, (end, at_ns))| {
@@ -298,7 +299,7 @@ impl TracedDirection {
 
     /// When the byte at `position` came to the receiver first.
     pub fn arrival(&self, position: u64) -> Option<u64> {
-        // A later segment may begin before an earlier one and end behind it.
+        // A segment that came later may begin before an earlier segment and end after it.
         let mut before = self.first.range(..=position).rev();
         let (_, &(_, at_ns)) = before.find(|(_, (end, _))| position < *end)?;
         Some(at_ns)

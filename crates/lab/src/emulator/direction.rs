@@ -209,7 +209,7 @@ impl WanDirection {
             let Some(Reverse(Flight { at, frame, .. })) = self.flight.pop() else {
                 break;
             };
-            let sent = monotonic(); // to send the frames before took time
+            let sent = monotonic(); // sending the earlier frames took time
             let late = sent.since(at);
             self.carried.lateness.note(sent, late);
             let passed = &mut self.carried.passed;
@@ -235,7 +235,8 @@ impl WanDirection {
             let Some((length, age)) = arrived.context("receive")? else {
                 return Ok(count > 0);
             };
-            // A busy machine delays this thread, but not the frame. Frames come in order, but CPUs do not read the clock in order.
+            // The frame's age is subtracted, because a busy machine delays this thread. `max` keeps the times in order, although different
+            // CPUs read the clock.
             self.came = self.came.max(monotonic() - age);
             let mut frame = self.spare.pop().unwrap_or_default();
             frame.clear();

@@ -94,8 +94,8 @@ pub const FILES: &[ScenarioFile] = files![
 const CAPACITY: (&str, MarkPosition) = ("capacity of the string that is left", MarkPosition::Y(100.0));
 const QUEUE_MAX: (&str, MarkPosition) = ("thesis, with rate control: at most 600", MarkPosition::Y(600.0));
 
-/// All figures: first those of the thesis, in its order, then those for today's hosts and those of the kernel, which are named after figures of
-/// the thesis.
+/// All figures: those of the HALR thesis in its order, those for today's hosts, those of the SCTP failover paper, and those of the kernel.
+/// Figures for today's hosts and of the kernel are named after figures of the thesis.
 pub const FIGURES: &[CatalogueEntry] = &[
     CatalogueEntry {
         name: "halr-7",
@@ -598,7 +598,8 @@ pub const FIGURES: &[CatalogueEntry] = &[
     },
 ];
 
-/// The figures that a name on the command line selects. Figures of the kernel come each after the thesis' figure and that of today's hosts.
+/// The figures that a name on the command line selects. For `kernel`, each figure of the kernel comes after the same figure of the thesis
+/// and the same figure for today's hosts.
 pub fn named(name: &str) -> Option<Vec<&'static CatalogueEntry>> {
     let of = |group: &'static str| {
         FIGURES

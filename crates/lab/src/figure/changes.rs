@@ -1,4 +1,4 @@
-//! Each claim can fail: for each there is a change of a scenario that turns its result around.
+//! Tests that each claim can fail: for each claim, a change of a scenario reverses the claim's result.
 
 use std::thread;
 
@@ -6,11 +6,11 @@ use super::claims::{self, FigureClaimVerdict};
 use super::results::Results;
 use super::{catalogue, work};
 
-/// A change of a scenario: the scenario, a text in its file, the text's replacement, and the claims whose results it turns around. A claim
-/// that holds does not hold with the change, and one that differs holds.
+/// A change of a scenario: the scenario, a text in its file, the text's replacement, and the claims whose results it reverses. With the
+/// change, a claim that usually holds does not hold, and a claim that usually differs holds.
 type ScenarioChange = (&'static str, &'static str, &'static str, &'static [&'static str]);
 
-/// Turns the edges' local recovery off, although a run has it: they can remember no packet.
+/// Disables local recovery in runs that use it: the edges' caches have no room for a packet.
 const NO_MEMORY: &str = "caching_after = 0\nmax_packets = 1\nmax_bytes = 1";
 
 /// Cuts the primary path six times, each time for two timeouts in a row.
@@ -34,7 +34,8 @@ const MODEST: &str = "{ delay = 0.025, rate_bits_per_s = 100_000 }]";
 const ALL_FAILOVERS: &str = "failovers = [0.05, 0.1, 0.2, 0.5, 1, 1.5, 2, 3, 4, 5, 6, 8, 10, 12]";
 const ALL_RECOVERIES: &str = "recoveries = [\"none\", \"lowest\"]";
 
-/// Claims that look at a part of a scenario's runs only: the others are not played. A claim, a list in the file, and what is left of it.
+/// Claims that use only a part of a scenario's runs. The other runs are not played. An entry has a claim, a list in the scenario's file,
+/// and the shortened list.
 const SHORTENED: &[(&str, &str, &str)] = &[
     ("15a", ALL_RECOVERIES, "recoveries = [\"none\"]"),
     ("15c", ALL_RECOVERIES, "recoveries = [\"none\"]"),

@@ -1,8 +1,8 @@
 //! Plays a scenario on this machine's kernel: real hosts in network namespaces, `steadfast edge`, and captures at both ends. The results
 //! are of the simulator's types, so figures and claims do not know the difference.
 //!
-//! Captures do not show how often a sender's timers expired, nor its slow start threshold: these are 0. So is the number of segments that
-//! short flows sent again.
+//! Captures do not show how often a sender's timers expired, nor its slow start threshold: these are 0. The number of segments that short
+//! flows sent again is also 0.
 
 use std::time::Duration;
 
@@ -292,7 +292,7 @@ impl<'a> RateReading<'a> {
         }
         let start_ns = self.facts.times.start.as_nanos();
         for (string, carried) in self.facts.strings.iter().enumerate() {
-            // The simulator counts the string that is left first.
+            // In the simulator's results, the string that is left comes first.
             let place = usize::from(string != LEFT);
             for queued in &carried.queue.bins {
                 let index = (queued.at_ns.saturating_sub(start_ns) / BIN_NS) as usize;
@@ -368,7 +368,7 @@ impl<'a> RateReading<'a> {
         }
     }
 
-    /// The run's time of a time of the captures.
+    /// Converts a time of the captures to a time since the run's beginning.
     fn at(&self, at_ns: u64) -> Instant {
         Instant::from_nanos(at_ns.saturating_sub(self.start_ns))
     }

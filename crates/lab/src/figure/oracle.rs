@@ -49,7 +49,7 @@ pub fn completions(failover_s: f64) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Where the cluster is, and TCP's least timeout.
+/// The place of the cluster, and TCP's least timeout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeoutSetting {
     /// Whether the cluster is next to the sources. Otherwise it is next to the destinations.

@@ -47,7 +47,7 @@ pub fn print(judged: &[Judged]) {
     }
 }
 
-/// The numbers of verdicts: for the thesis' claims and for ours, and for each kind of evidence.
+/// Number of claims per verdict. One line for each origin of claims (the thesis or us) and each kind of evidence.
 fn counts(judged: &[Judged]) -> Vec<String> {
     let mut lines = Vec::new();
     for (is_of_thesis, whose) in [(true, "claims of the thesis"), (false, "claims of ours")] {
@@ -116,7 +116,7 @@ const OF_CARO: &str = "<p>Figures whose names begin with <em>caro</em> are those
 Failover with Transport Layer Multihoming</em>: transfers of 80 MiB between two hosts with two paths, by the machines of docs/sctp.md.\
 </p>\n";
 
-/// One HTML page that loads nothing.
+/// One HTML page without external resources.
 pub fn html(figures: &[Figure], svgs: &[String], judged: &[Judged], seeds: u64) -> String {
     let has = |of: fn(&str) -> bool| figures.iter().any(|figure| of(figure.name));
     let is_thesis = |name: &str| name.starts_with("halr-");

@@ -24,7 +24,7 @@ pub struct FlowRow {
     /// None if the flow was not complete when the run ended.
     pub completion_s: Option<f64>,
     pub timeouts: u32,
-    /// Those of the SYN among `timeouts`.
+    /// Timeouts of the SYN. They are also counted in `timeouts`.
     pub syn_timeouts: u32,
     pub retransmitted_segments: u64,
     /// The slow start threshold at the flow's end.
@@ -83,9 +83,9 @@ pub struct TransferRow {
     pub completion_s: Option<f64>,
     pub timeouts: u32,
     pub retransmitted_segments: u64,
-    /// Number of half seconds from the failover's end on, throughout which the flow was active; and of those in which it got less than half
-    /// of an equal share.
+    /// Number of half seconds, from the failover's end on, throughout which the flow was active.
     pub bins: u32,
+    /// Number of these half seconds in which the flow got less than half of an equal share.
     pub starved_bins: u32,
 }
 
@@ -102,7 +102,7 @@ pub struct BinRow {
     pub passed_mbps: f64,
     /// Throughput of the flows that were moved to the other string.
     pub failover_mbps: f64,
-    /// What R1 sent into the strings, repeated segments included.
+    /// Rate at which R1 sent into the strings, retransmitted segments included.
     pub wire_mbps: f64,
     pub dropped_packets: u64,
 }
@@ -144,7 +144,7 @@ pub struct MultipathRow {
     /// None if no failover is permanent.
     pub change_over: Option<u32>,
     pub seed: u64,
-    /// From the first INIT to the last byte's delivery. None if the transfer was not complete when the run ended.
+    /// Time from the first INIT to the last byte's delivery. None if the transfer was not complete when the run ended.
     pub completion_s: Option<f64>,
     pub from_data_s: Option<f64>,
     /// Declared failures of the primary destination.
@@ -154,7 +154,7 @@ pub struct MultipathRow {
     pub retransmissions: u64,
 }
 
-/// A second of many associations over the same paths.
+/// One second of a run with many associations over the same paths.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the CSV's header: quantity and unit")]
 pub struct SharedPathsRow {
@@ -162,9 +162,9 @@ pub struct SharedPathsRow {
     pub queue: CoreQueue,
     pub path_max_retrans: u32,
     pub seed: u64,
-    /// The second's end, from the end of the warm-up on.
+    /// End of the second, counted from the end of the warm-up.
     pub end_s: u32,
-    /// Of primary destinations, over all associations.
+    /// Timeouts of the primary destinations of all associations.
     pub timeouts: u32,
     pub delivered_bytes: u64,
 }

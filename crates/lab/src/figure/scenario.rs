@@ -55,8 +55,8 @@ pub struct FlowSweep {
 }
 
 impl FlowSweep {
-    /// Whether the failover hits the data of a flow that arrives then, and not its handshake: the thesis' Case 2, if the flow is long
-    /// enough.
+    /// Whether a flow that arrives at `arrival_s` completes its handshake before the failover. Then the failover hits the flow's data, if
+    /// the flow is long enough: the thesis' Case 2.
     pub fn is_case_2(&self, arrival_s: f64) -> bool {
         let cluster = &self.cluster;
         let to_r2 = cluster.source_delay + cluster.cluster_delay * 2;
@@ -108,10 +108,10 @@ pub struct PathSweep {
     /// Change-over thresholds (CPT). If there is none, no failover is permanent.
     #[serde(default)]
     pub change_overs: Vec<u32>,
-    /// With `change_overs`: also without any.
+    /// In addition to the runs with `change_overs`: runs without a threshold.
     #[serde(default)]
     pub without_change_over: bool,
-    /// Failover policies. If there is none, that of `transfer`. Only the dormant ones know a CPT.
+    /// Failover policies. If the list is empty, the policy of `transfer` is used. Only the dormant policies have a CPT.
     #[serde(default)]
     pub policies: Vec<MultipathPolicy>,
     /// Number of transfers per combination and seed.
@@ -129,7 +129,7 @@ pub struct SharedPathSweep {
     pub queues: Vec<CoreQueue>,
     /// Path.Max.Retrans (PMR).
     pub path_max_retrans: Vec<u32>,
-    /// All other parameters. What happens is counted from the end of the warm-up on.
+    /// All other parameters. Events are counted from the end of the warm-up on.
     pub network: SharedPaths,
 }
 

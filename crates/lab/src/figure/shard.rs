@@ -28,7 +28,7 @@ pub struct Manifest {
     pub name: String,
     /// Seeds per run.
     pub seeds: u64,
-    /// Which part this is. `None` is the whole sweep.
+    /// The part. `None` is the whole sweep.
     pub shard: Option<Shard>,
     /// The text of the user's scenario file, if there is one.
     pub scenario: Option<String>,
@@ -107,7 +107,7 @@ pub fn join(directories: &[PathBuf]) -> Result<(Manifest, Results)> {
     Ok((manifest, results))
 }
 
-/// `directory` itself if it is a part's, else the parts' directories directly below it.
+/// `directory` itself if it contains a part's manifest. Otherwise the directories directly below it that do.
 fn parts_at(directory: &Path) -> Result<Vec<PathBuf>> {
     if directory.join(MANIFEST).is_file() {
         return Ok(vec![directory.to_owned()]);

@@ -530,8 +530,8 @@ impl SweepRun {
     }
 }
 
-/// For each flow: the number of half seconds from the failover's end on, throughout which it was active, and of those in which it got less
-/// than half of an equal share of what all active flows got.
+/// For each flow: the number of half seconds, from the failover's end on, throughout which the flow was active, and the number of these
+/// half seconds in which the flow got less than half of an equal share of the bytes of all active flows.
 fn starved_bins(rate: &RateScenario, result: &RateResult) -> Vec<(u32, u32)> {
     let over_s = (rate.failure_at + rate.failover).as_secs_f64();
     let mut counts = vec![(0, 0); result.flows.len()];
@@ -557,8 +557,8 @@ fn sample(flows: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |index| (even(index) + index % 2).min(flows - 1))
 }
 
-/// Bytes that each active flow got in a half second. With today's hosts: bytes that arrived in any order. A repeated segment releases all
-/// that waited for it, so the bytes in order say little about a share. The thesis counts bytes in order.
+/// Bytes that each active flow got in a half second. The thesis counts bytes in order. With today's hosts, bytes count when they arrive, in
+/// any order: one retransmitted segment delivers all data that waited for it, so bytes in order say little about a flow's share.
 fn shares_of(result: &RateResult, bin: usize, is_today: bool) -> Vec<u64> {
     match result.shares.get(bin).filter(|_| is_today) {
         Some(shares) => shares.iter().flatten().copied().collect(),

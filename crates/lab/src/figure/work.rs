@@ -1,4 +1,5 @@
-//! Executes runs in parallel, with a progress bar, or lines without a terminal. The results do not depend on the number of threads.
+//! Executes runs in parallel. Shows a progress bar on a terminal, or prints progress lines without one. The results do not depend on the
+//! number of threads.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,7 +49,7 @@ pub fn results(
     Ok(results)
 }
 
-/// Without a terminal there is no bar. Then each twentieth of the runs is a line.
+/// Prints the progress if there is no terminal for a bar: one line per twentieth of the runs.
 fn tell(done: u64, all: u64, elapsed: Duration) {
     let part = |done: u64| done * 20 / all.max(1);
     if part(done) != part(done.saturating_sub(1)) {

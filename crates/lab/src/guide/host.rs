@@ -1,7 +1,8 @@
 //! A host with systemd, in one of the lab's network namespaces.
 //!
 //! systemd-nspawn boots the host. The host sees this machine's files through an overlay file system. Everything that the host
-//! writes goes to a layer in memory above these files, which is removed when the host ends. The host starts no services but systemd's own.
+//! writes goes to a layer in memory above these files. The layer is removed when the host ends. The host starts no services but systemd's
+//! own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +22,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// Time limit for one block of commands, in seconds. The first block may build the program.
 const BLOCK_LIMIT: &str = "900";
 /// Shell script that mounts the host's file system and then boots the host. It runs in a mount namespace of its own. Arguments: the folder
-/// for the host's files, the file of its network namespace, the name that the host gives itself, and the name that systemd-nspawn gives it.
+/// for the host's files, the file of its network namespace, the host name inside the host, and the host's name for systemd-nspawn.
 const BOOT: &str = r#"
 set -eu
 mkdir -p "$1" /run/systemd/nspawn

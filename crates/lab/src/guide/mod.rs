@@ -25,8 +25,8 @@ use crate::teardown::Teardown;
 
 /// Execute a guide as it stands: its commands on two hosts with systemd, and what it asks a person to do.
 ///
-/// The hosts see this machine's files. Their changes go into a layer above these files, which is removed when the run ends. So nothing is
-/// installed or changed here. Commands on the hosts begin in the current directory, which must be a copy of this repository.
+/// The hosts see this machine's files. Their changes go into a layer above these files. The layer is removed when the run ends, so nothing
+/// is installed or changed here. Commands on the hosts begin in the current directory, which must be a copy of this repository.
 #[derive(Clone, Debug, Args)]
 pub struct GuideOptions {
     /// The guide, in Markdown.

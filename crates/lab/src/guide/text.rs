@@ -21,7 +21,7 @@ pub enum GuideAction {
     Run { host: GuideHost, commands: String },
     /// Starts commands on a host without systemd.
     Start { other: usize, commands: String },
-    /// Waits for the end of the commands that `Start` started there.
+    /// Waits for the end of the commands that `Start` started on this host.
     Wait { other: usize },
     /// Pulls a cable, or plugs it in.
     Cable { cable: usize, plugged: bool },
@@ -81,7 +81,7 @@ pub fn steps(text: &str) -> Result<(&'static GuideScene, Vec<GuideStep>), WrongU
 
 const NO_SCENE: &str = "a comment <!-- scene NAME --> must come first";
 
-/// The actions of a block of commands, whose first line names its hosts by `words`.
+/// The actions of a block of commands. `words` are the words after `sh` in the block's first line. They name the hosts.
 fn commands(scene: &GuideScene, words: &[&str], commands: &str) -> Result<Vec<GuideAction>, &'static str> {
     let commands = commands.to_owned();
     let run = |host| GuideAction::Run {

@@ -19,7 +19,7 @@ pub struct JudgedConnection {
     to_client: JudgedStream,
     /// Whether each node has seen the SYN.
     syn_seen: [bool; 2],
-    /// The expected wire at the connection's last packet for which there was one.
+    /// The expected wire at the time of the connection's last packet. Packets at times without a wire do not change this field.
     wire: Option<Met>,
     /// Highest acknowledgement and end of data in the service's segments that have passed the router or the client.
     shown: (u64, u64),

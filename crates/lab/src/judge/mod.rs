@@ -135,7 +135,7 @@ struct Totals {
     not_captured: u64,
 }
 
-/// Which captures exist, and which of them are whole.
+/// The capture points that have a capture, and those whose capture is whole.
 #[derive(Clone, Copy, Debug)]
 struct Completeness {
     there: [bool; 4],

@@ -25,7 +25,7 @@ pub struct OriginTracker {
     incoming: [UnderWay; 2],
     /// For each node: the other node's segments that this node has sent on, and that the router has not seen yet.
     released: [UnderWay; 2],
-    /// For each node: acknowledgements that came in from the other node. An empty segment that repeats one of them is found here.
+    /// For each node: acknowledgements that came in from the other node. Used to recognise empty segments that repeat one of them.
     said: [UnderWay; 2],
 }
 
@@ -131,14 +131,14 @@ impl UnderWay {
         self.order.push_back((packet.at_ns, identity));
     }
 
-    /// Whether the capture before has shown the same segment with the same window. If the wire may slow clients (`may_slow`), the window
-    /// may also have been larger there. Removes the segment that was found, so each segment counts once.
+    /// Whether the previous capture on the segment's way has shown the same segment with the same window. If the wire may slow clients
+    /// (`may_slow`), the window in that capture may also be larger. Removes the segment that was found, so each segment counts once.
     fn take(&mut self, packet: &CapturedSegment, may_slow: bool) -> bool {
         let is_right = |(_, window)| window == packet.window || may_slow && window > packet.window;
         self.remove(Identity::of(packet), is_right)
     }
 
-    /// Whether the same acknowledgement came in with at least the window of `packet`. It may be smaller by one unit of the window field.
+    /// Whether the same acknowledgement came in with a window that is at most one unit of the window field smaller than that of `packet`.
     fn has(&self, packet: &CapturedSegment) -> bool {
         let times = self.times.get(&Identity::of_words(packet));
         times.is_some_and(|times| {

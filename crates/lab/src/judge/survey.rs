@@ -124,7 +124,7 @@ impl Survey {
     /// The wires in order of time. Node `first` is the wire from the beginning. A returning node is the wire for output from the time when
     /// it first forwards a segment of the other node. It is the wire for input from the time when the router first sends it a packet of a
     /// client after that. [`Highest::OVERTAKING_NS`] is added to both times: by then, packets that bypassed the new wire have arrived.
-    /// During the first margin no node is the wire.
+    /// Between the first forwarded segment and that time plus [`Highest::OVERTAKING_NS`], no node is the wire.
     pub fn wires(&self, first: usize, changes: &[NodeChange]) -> Vec<WireSpan> {
         let mut wires = vec![WireSpan {
             node: first,
@@ -166,7 +166,7 @@ impl Survey {
         Some(passage.from_ns.max(at_ns))
     }
 
-    /// Time at which clients' packets first came to `node` after it had begun, at `at_ns`, to forward the other node's
+    /// Time of the first client packet that the router sent to `node` after `at_ns`, when `node` began to forward the other node's
     /// segments. At most [`SETTLING_NS`] after `at_ns`, because `node` announces the VIP within that time.
     fn enters_from(&self, node: usize, at_ns: u64) -> u64 {
         let enters = |entrance: &&Entrance| entrance.node == node && entrance.until_ns >= at_ns;

@@ -29,7 +29,7 @@ pub struct Expectations {
     pub role_changes_ns: Vec<u64>,
     /// Whether a change concerns the whole service or single connections.
     pub speaking: Speaking,
-    /// Which end closes connections.
+    /// The end that may close connections first.
     pub closing: Closing,
     /// Whether clients may be slowed (`at_limit = "slow"`): the wire then changes windows, and repeats acknowledgements of the
     /// primary.
@@ -72,11 +72,11 @@ pub enum Speaking {
     ForEachConnection,
 }
 
-/// Which end may send the first FIN of a connection.
+/// The end that may send the first FIN of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Closing {
-    /// The client; a FIN of the service before it is a lost connection.
+    /// The client. If the service sends its FIN first, the connection counts as lost.
     ClientFirst,
     /// Either end.
     Either,
@@ -129,9 +129,9 @@ pub struct Finding {
     pub rule: JudgeRule,
     /// The connection, by its client's address.
     pub client: SocketAddr,
-    /// Where it was seen.
+    /// The capture point that shows the breach.
     pub point: Point,
-    /// When it was first seen.
+    /// Time of the first breach.
     pub at_ns: u64,
     /// The packet in packetdrill's notation, with seconds since the captures began.
     pub packet: String,
@@ -193,7 +193,7 @@ pub struct JudgeVerdict {
     pub resets_from_client: u64,
     /// Breaches of rules, in order of time; at most [`FINDINGS_MAX`].
     pub violations: Vec<Finding>,
-    /// Number of violations beyond that.
+    /// Number of violations that `violations` does not list.
     pub violations_more: u64,
     /// The RSTs.
     pub resets: Vec<Finding>,

@@ -1,4 +1,4 @@
-//! Checks which node speaks for the service. A node speaks for a connection when a segment whose origin it is reaches the router.
+//! Checks which node speaks for the service. A node speaks for a connection when the router gets a segment whose origin is this node.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;

@@ -14,7 +14,7 @@ pub struct CableEnd<'a> {
 }
 
 impl<'a> CableEnd<'a> {
-    /// The port of this name in `namespace`, with a MAC address that the kernel draws.
+    /// The port of this name in `namespace`, with a MAC address that the kernel chooses.
     pub const fn new(namespace: &'a str, port: &'a str) -> Self {
         let mac = None;
         Self { namespace, port, mac }
@@ -42,8 +42,8 @@ impl<'a, P: AsRef<str> + ?Sized> From<(&'a Netns, &'a P)> for CableEnd<'a> {
     }
 }
 
-/// The command (without the leading `ip`) that makes a cable. The ports' indexes differ: a kernel delays the news of a lost signal by up to a
-/// second if a port has the index of its other end (docs/KERNEL.md).
+/// The command (without the leading `ip`) that makes a cable. The two ports get different interface indexes: if a port had the index of its
+/// other end, the kernel would report a lost carrier up to a second late (docs/KERNEL.md).
 pub fn cable<'a>(near: impl Into<CableEnd<'a>>, far: impl Into<CableEnd<'a>>) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(1000);
     let index = NEXT.fetch_add(2, Ordering::Relaxed);

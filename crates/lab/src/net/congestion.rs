@@ -1,8 +1,8 @@
 //! The congestion control of the lab's hosts. It is cubic unless a lab asks for another one.
 //!
 //! The machine's default may be bbr, which paces by itself and would blur the effect of a takeover on a stream. A namespace
-//! other than the first may only choose an algorithm from the machine's list of allowed algorithms. So the algorithm is on that
-//! list for the moment of the choice.
+//! other than the first may only choose an algorithm from the machine's list of allowed algorithms. So [`choose`] adds the
+//! algorithm to that list for a moment.
 
 use std::fs::{self, File};
 
@@ -15,8 +15,8 @@ const CHOICE: &str = "ipv4/tcp_congestion_control";
 const ALLOWED: &str = "ipv4/tcp_allowed_congestion_control";
 /// The usual choice.
 pub const CUBIC: &str = "cubic";
-/// Directory that is locked while the machine's list is changed, because several labs may start at the same time. It exists as
-/// soon as a namespace exists.
+/// Directory that is locked while the machine's list is changed, because several labs may start at the same time. The directory
+/// exists as soon as a namespace exists.
 const LOCK: &str = "/run/netns";
 
 /// Makes `algorithm` the default in each of `hosts`.

@@ -18,7 +18,7 @@ pub enum IpError {
         namespace: Option<String>,
         /// The command, without `ip`.
         command: String,
-        /// What `ip` said.
+        /// The error output of `ip`.
         reason: String,
     },
 }
@@ -32,7 +32,7 @@ pub fn batch(namespace: Option<&str>, commands: &[String]) -> Result<(), IpError
     run(Command::new("ip"), namespace, commands)
 }
 
-/// As [`batch`], for commands whose address family `ip` would otherwise take for IPv4, such as `rule`.
+/// As [`batch`], with `ip -6`. For commands that `ip` would otherwise apply to IPv4, such as `rule`.
 ///
 /// # Errors
 /// As [`batch`].

@@ -5,8 +5,8 @@
 //!                                      └── b      only if the path to the client is emulated
 //! ```
 //!
-//! The switch is a bridge in a namespace of its own. So the lab can take down the switch's end of a node's cable, and the node sees what it
-//! sees when a person pulls the cable. If there is a second network, its switch is another bridge in that namespace ([`switch`]).
+//! The switch is a bridge in a namespace of its own. So the lab can take down the switch's end of a node's cable, and the node loses the
+//! carrier as when a person pulls the cable. If there is a second network, its switch is another bridge in that namespace ([`switch`]).
 
 pub mod address;
 mod cable;

@@ -121,7 +121,7 @@ impl Cables {
     }
 }
 
-/// The frames from one port to another, which a switch drops.
+/// Frames that a switch drops, selected by the ports at which they arrive and leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// The port at which the frames arrive. `None`: any port.

@@ -117,7 +117,7 @@ impl Topology {
     }
 
     /// Restores the interfaces, addresses and default route of node `index`, as the administrator configured them.
-    /// Leaves parts that still exist.
+    /// Does not change parts that still exist.
     ///
     /// # Errors
     /// Names the command that failed.

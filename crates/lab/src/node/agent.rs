@@ -1,4 +1,4 @@
-//! A node's daemon, used as an operator would: a configuration file, `steadfast run`, `steadfast status`.
+//! A node's daemon. The lab uses the daemon as an operator does: with a configuration file, `steadfast run` and `steadfast status`.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -76,7 +76,7 @@ pub struct PairSetup {
     pub health: Option<HealthProbe>,
     /// The program that copies the primary's state to the replica's server, if there is one.
     pub state_sync: Option<PathBuf>,
-    /// The arbiter, which decides which node may speak when they do not hear each other.
+    /// The arbiter, which decides which node may speak when the nodes do not hear each other.
     pub arbiter: ArbiterSetup,
     /// The limits of the logs.
     pub log: LogOptions,
@@ -87,9 +87,8 @@ pub struct PairSetup {
 /// Time for which a backup may speak without asking the arbiter. The daemons' default.
 const LEASE: Duration = Duration::from_millis(300);
 impl PairSetup {
-    /// A pair of run `run` that protects the HTTP service `service` between nodes with these `addresses`. No option is
-    /// set.
-    /// Detection takes 80 ms, so that detection and takeover together stay below the clients' smallest retransmission timeout (200 ms).
+    /// A pair of run `run` that protects the HTTP service `service` between nodes with these `addresses`. No option is set. Detection takes
+    /// 80 ms, so that detection and takeover together stay below the clients' smallest retransmission timeout (200 ms).
     pub fn new(binary: PathBuf, run: &str, service: SocketAddr, addresses: [Vec<IpAddr>; 2]) -> Self {
         Self {
             binaries: [binary.clone(), binary],
@@ -260,7 +259,7 @@ pub struct AgentProcess {
     name: String,
     /// Number of times the daemon was started.
     starts: u32,
-    /// It is ready only with a channel to its peer.
+    /// Whether the daemon is ready only when it has a channel to its peer.
     needs_channel: bool,
 }
 
@@ -301,7 +300,7 @@ impl AgentProcess {
         self.process.pid()
     }
 
-    /// Whether its questions and answers travel in an SCTP association.
+    /// Whether the daemon exchanges messages with its peer over an SCTP association.
     pub fn needs_channel(&self) -> bool {
         self.needs_channel
     }

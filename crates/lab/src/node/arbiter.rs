@@ -13,12 +13,12 @@ const FENCE_DELAY_MARGIN: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Assume {
-    /// Nobody: silence is taken for death.
+    /// No arbiter: a node that is not heard counts as dead.
     #[default]
     FailStop,
     /// A command that turns the other node's power off.
     Fence,
-    /// The same with a command that takes two seconds.
+    /// As `fence`, with a command that takes two seconds.
     SlowFence,
     /// etcd, outside of the nodes.
     Etcd,

@@ -27,7 +27,7 @@ pub struct ReportedPeer {
 /// The association in [`ReportedPeer`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReportedChannel {
-    /// Whether messages travel in it.
+    /// Whether the association is established.
     pub established: bool,
 }
 
@@ -89,9 +89,9 @@ pub struct ReportedState {
 /// The state of a replica's server in [`ReportedService`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ReportedStateSync {
-    /// Whether it is equal to the primary's.
+    /// Whether the replica's server has the primary's state.
     pub synced: bool,
-    /// Why it is not, if known.
+    /// Why the replica's server does not have this state, if known.
     pub error: Option<String>,
 }
 
@@ -115,7 +115,7 @@ pub struct ReportedTakeover {
 }
 
 impl ReportedTakeover {
-    /// Whether every connection has been decided.
+    /// Whether every connection has been restored or reset.
     pub fn is_complete(&self) -> bool {
         self.restored + self.reset >= self.connections
     }

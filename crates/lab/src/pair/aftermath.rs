@@ -101,8 +101,8 @@ impl Aftermath {
         }
     }
 
-    /// Waits until node b has decided every connection that it takes over. With `of_some`, node b takes over only some connections,
-    /// not the service. Without steadfast, moves the address to node b.
+    /// Waits until node b has restored or reset every connection that it takes over. With `of_some`, node b takes over only some
+    /// connections, not the service. Without steadfast, moves the address to node b.
     ///
     /// # Errors
     /// If the address cannot be moved.
@@ -169,7 +169,7 @@ impl Aftermath {
                 self.second_at = Some(testbed.agent(index)?.upgrade()?);
             }
             if options.fault == CrashFault::CutLink {
-                std::thread::sleep(ACT); // connections begin and end over the link that is left
+                std::thread::sleep(ACT); // connections begin and end over the remaining link
             }
             self.wait_for_role(testbed, index, ReportedStatus::is_duplex, "become duplex again")?;
             testbed.wait_for_channel(index, &mut self.problems)?;
@@ -192,7 +192,7 @@ impl Aftermath {
                 "protect all connections again",
             )?;
         }
-        // A takeover because of this fault is a takeover without a reason.
+        // This fault is no reason for a takeover.
         let takeovers = testbed
             .status(1)
             .map_or_else(|_| Vec::new(), |status| status.takeovers().to_vec());

@@ -50,7 +50,7 @@ pub enum CrashFault {
     RebootRace,
 }
 
-/// Which node a fault hits.
+/// The node that a fault hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CrashTarget {

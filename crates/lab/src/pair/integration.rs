@@ -24,8 +24,8 @@ pub struct Integration {
     /// The time just before the node was connected again, or its agent was started again.
     #[serde(serialize_with = "as_nanos")]
     pub returned_at: Instant,
-    /// When the node began to become the wire, as its agent reported. Before that, the node's machine boots: it has no part in the service,
-    /// but its boot uses the clients' processors.
+    /// When the node began to become the wire, as its agent reported. Before that, the node boots. It then has no part in the service, but
+    /// its boot takes CPU time from the clients.
     #[serde(serialize_with = "as_optional_nanos")]
     pub begun_at: Option<Instant>,
     /// When both nodes said that the service is duplex.
@@ -56,8 +56,8 @@ impl Integration {
         }
     }
 
-    /// Waits until both nodes say that the service is duplex. Adds to `problems` if they do not. A node whose path was lost waits for up
-    /// to `damping` longer, if it was lost before (docs/paths.md, *Damping*).
+    /// Waits until both nodes say that the service is duplex. Adds to `problems` if they do not. A node whose path was lost more than once
+    /// waits for up to `damping` longer (docs/paths.md, *Damping*).
     ///
     /// # Errors
     /// If the run is without Steadfast.
@@ -131,7 +131,7 @@ impl Integration {
         })
     }
 
-    /// The return in the judge's form.
+    /// The return as an event for the judge.
     pub fn change(&self, clock: ClockOffset) -> NodeChange {
         NodeChange::Returned {
             node: self.node,

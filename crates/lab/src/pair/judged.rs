@@ -16,7 +16,7 @@ pub struct JudgedRun {
     pub captures: Vec<Capture>,
     /// Packets that the emulator passed on, to the router and to the client.
     pub emulated: Option<[Passed; 2]>,
-    /// Which node was the wire and which node spoke, according to the captures.
+    /// The times in which each node was the wire or spoke, according to the captures.
     #[serde(skip)]
     pub survey: Survey,
     /// The judge's verdict.

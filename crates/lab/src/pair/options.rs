@@ -24,7 +24,7 @@ pub struct LanOptions {
     /// connects only the nodes.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub links: u8,
-    /// How questions and answers travel between the nodes: `[peer] transport`.
+    /// Transport of the messages between the nodes: `[peer] transport`.
     #[arg(long, value_enum, default_value_t)]
     pub transport: LinkTransport,
 }
@@ -76,7 +76,7 @@ pub struct PairOptions {
     /// The fault to inject.
     #[arg(long, value_enum, default_value_t)]
     pub fault: CrashFault,
-    /// Which node fails, if the fault leaves that open; default: the seed decides.
+    /// Node that the fault hits, if the fault can hit different nodes; default: the seed decides.
     #[arg(long, value_enum)]
     pub node: Option<CrashTarget>,
     /// With --fault cut-service-path: what breaks the path.
@@ -85,23 +85,23 @@ pub struct PairOptions {
     /// With --links 2: the network whose address comes first in the daemon's `[peer] addresses`.
     #[arg(long, value_enum, default_value_t)]
     pub first_link: FirstLink,
-    /// After a fault that must lead to no takeover (kill-agent, upgrade, cut-link, flush-tc), turn the primary's power off as well. Shows that
-    /// the pair protects its connections again.
+    /// After a fault that must lead to no takeover (kill-agent, upgrade, cut-link, flush-tc), turn the primary's power off as well. Shows
+    /// that the pair protects its connections again.
     #[arg(long)]
     pub then_power_off: bool,
     /// How a primary whose power was off comes back when its cable is plugged in again.
     #[arg(long, value_enum, default_value_t)]
     pub returning: Returning,
     /// Number of times that one run plays the fault. When the other node goes on alone, the node that was hit comes
-    /// back and becomes the wire. Once every connection is protected, the next round begins. It hits the node that then
-    /// has the role that the fault targets.
+    /// back and becomes the wire. Once every connection is protected, the next round begins. The fault then hits the
+    /// node that has the targeted role at that time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
     /// With --rounds and --policy replica: give the server that comes back no state. Shows what the daemon's `state_sync`
     /// is for, so it is expected to fail (exit code 1).
     #[arg(long)]
     pub without_state_sync: bool,
-    /// The arbiter, which decides which node may speak when they do not hear each other: none, a fence, or etcd.
+    /// The arbiter, which decides which node may speak when the nodes do not hear each other: none, a fence, or etcd.
     #[arg(long, value_enum, default_value_t)]
     pub assume: Assume,
     /// Members of etcd.

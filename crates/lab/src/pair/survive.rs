@@ -8,14 +8,15 @@ use proto::Instant;
 use super::testbed::Testbed;
 use crate::node::{ReportedConnection, ReportedStatus, ReportedTakeover};
 
-/// Time limit for the survivor to decide every connection.
+/// Time limit for the survivor to restore or reset every connection.
 const TAKEOVER_LIMIT: Duration = Duration::from_secs(10);
-/// Time between two status requests while connections are taken over. Each request takes 5 ms of CPU time in total, which the measured
-/// takeover then lacks. The first request comes after the busy connections are taken over.
+/// Time between two status requests while connections are taken over. Each request takes 5 ms of CPU time in total, which slows the
+/// takeover that is measured. The busy connections are taken over before the first request.
 const PATIENT_POLL: Duration = Duration::from_millis(250);
 
-/// Waits until node `index` has decided every connection that it takes over since `fault_at`. With `of_some`, it takes over only some
-/// connections, not the service. Returns its takeovers, and its connections after them. Adds to `problems` if it does not take over.
+/// Waits until node `index` has restored or reset every connection that it takes over since `fault_at`. With `of_some`, the node takes
+/// over only some connections, not the service. Returns the node's takeovers, and its connections after them. Adds to `problems` if the
+/// node does not take over.
 ///
 /// # Errors
 /// If the run is without steadfast.

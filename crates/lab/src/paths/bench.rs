@@ -20,21 +20,21 @@ use crate::teardown::Teardown;
 
 /// The program of the other SCTP stack.
 const USRSCTP: &str = include_str!("../../../linux/tests/kernel/support/usrsctp_peer.c");
-/// Time for one transfer.
+/// Time limit for one transfer.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Bytes of a message.
 const MESSAGE: usize = 16_000;
-/// The transfers over which a path is cut: bytes, the links' rate, and when the path is cut.
+/// The transfers during which a path is cut: bytes, the links' rate, and the time after which the path is cut.
 const CUT_BYTES: u64 = 50_000_000;
 const CUT_RATE: &str = "200mbit";
 const CUT_AFTER: Duration = Duration::from_millis(500);
 
 /// Throughput and CPU time of one SCTP association over UDP, against usrsctp, TCP and Multipath TCP; and what a cut path does to each.
 ///
-/// The stacks take turns in the same network: two namespaces and two veth cables. One end sends messages of 16,000 bytes, and both ends' CPU
-/// time counts. The targets compare with usrsctp, and are reached by the medians over the rounds. TCP and Multipath TCP run in the kernel, which
+/// The stacks take turns in the same network: two namespaces and two veth cables. One end sends messages of 16,000 bytes, and both ends'
+/// CPU time counts. The targets compare our medians over the rounds with those of usrsctp. TCP and Multipath TCP run in the kernel, which
 /// moves whole super-packets over a veth cable, so they show what a local cable allows. At the end, each stack moves 50 MB over cables of
-/// 200 Mbit/s, the first of which is cut silently after half a second.
+/// 200 Mbit/s, and the first cable is cut silently after half a second.
 #[derive(Clone, Debug, Args)]
 pub struct PathsBenchOptions {
     /// Megabytes (10⁶ bytes) of each transfer.
@@ -74,14 +74,14 @@ impl PathsRival {
 struct PathsBenchSample {
     mbit_per_s: f64,
     cpu_s_per_gb: f64,
-    /// Most memory of the larger end, with its program.
+    /// Peak memory of the end that used more, including its program.
     memory_mb: f64,
 }
 
 /// Effect of a cut path.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct PathsBenchCut {
-    /// Everything arrived.
+    /// Whether all bytes arrived, without a gap of [`GIVES_UP`] or longer.
     survived: bool,
     /// Longest time without data.
     stall_ms: u64,
@@ -201,7 +201,7 @@ fn measure_all(options: &PathsBenchOptions, teardown: &Teardown) -> Result<Vec<P
     PathsRival::ALL.into_iter().zip(samples).map(finish).collect()
 }
 
-/// The second address of the far host is announced, and the near host makes a subflow to it.
+/// Sets up Multipath TCP: the far host announces its second address, and the near host opens a subflow to this address.
 fn allow_mptcp(network: &PathsNetwork) -> Result<()> {
     for (host, words) in [
         (&network.near, "mptcp limits set subflow 2 add_addr_accepted 2"),
@@ -248,7 +248,7 @@ impl PathsBench {
                 } else {
                     ""
                 };
-                // A listener at all addresses also takes the subflows to the second one.
+                // A listener at all addresses also accepts the subflows to the second address.
                 let via = if listens { "0.0.0.0" } else { "10.1.0.1" };
                 format!("tcp-peer --bytes {bytes} --message {MESSAGE} --via {via}{to}{kind}")
             }
@@ -276,7 +276,7 @@ impl PathsBench {
         Ok(LoggedProcess::start(&label, command, &self.directory)?)
     }
 
-    /// A transfer, and what `meanwhile` does. Returns the figures of the sender and of the receiver.
+    /// Runs a transfer, and calls `meanwhile` once the sender has started. Returns the figures of the sender and of the receiver.
     fn transfer(
         &self,
         rival: PathsRival,
@@ -292,12 +292,12 @@ impl PathsBench {
         source.wait(PATIENCE)?;
         let to = PeerFigures::read(&sink.output())?;
         ensure!(to.wrong == 0, "the content differs: {to:?}");
-        // A sender whose receiver is gone may have nothing to say.
+        // A sender may end without figures if its receiver is gone.
         let from = PeerFigures::read(&source.output()).unwrap_or_default();
         Ok([from, to])
     }
 
-    /// The cables get a rate at which a transfer takes some seconds.
+    /// Limits the rate of the cables, so that a transfer takes some seconds.
     fn slow_down(&self) -> Result<()> {
         for host in [&self.network.near, &self.network.far] {
             for device in ["p0", "p1"] {
@@ -309,7 +309,7 @@ impl PathsBench {
         Ok(())
     }
 
-    /// A transfer over which the first path is cut. The path is whole again afterwards.
+    /// Runs a transfer and cuts the first path [`CUT_AFTER`] after its start. Restores the path afterwards.
     fn cut(&self, rival: PathsRival) -> Result<PathsBenchCut> {
         let hosts = [&self.network.near, &self.network.far];
         let [_, to] = self.transfer(rival, "cut", CUT_BYTES, || {

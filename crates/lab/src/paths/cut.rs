@@ -17,13 +17,13 @@ use crate::client::Spread;
 use crate::node::{PatternFiles, ServerProcess, ServerSoftware};
 use crate::run::{LAB_PROGRAMS, Lab, LabFindings, LabRun, RunOptions, check_machine};
 
-/// Number of runs from which on the median of the stalls must reach the target without a margin.
+/// Number of runs at or above which the median of the stalls must be within the target without the margin.
 const JUDGED_RUNS: usize = 5;
 
 /// A download over a tunnel with two paths, one of which is cut in the middle.
 ///
-/// The stall may take 1.2 retransmission timeouts, or 50 ms with heartbeats of 10 ms, and the margin. With `--repeat 5` and more, the median
-/// must do without the margin.
+/// The limit for the stall is 1.2 retransmission timeouts (or 50 ms with heartbeats of 10 ms) plus the margin. With `--repeat 5` and more,
+/// the median of the stalls must be within the limit without the margin.
 #[derive(Clone, Debug, Args)]
 pub struct PathsCutOptions {
     /// Megabytes (10⁶ bytes) of the download.
@@ -195,7 +195,7 @@ struct PathsDownload {
     took: Duration,
 }
 
-/// Downloads with curl, and cuts the first path when a third has arrived. `rto` is asked just before.
+/// Downloads with curl, and cuts the first path when a third of the file has arrived. Calls `ask_rto` just before the cut.
 fn download(
     seed: u64,
     network: &PathsNetwork,
@@ -259,7 +259,7 @@ impl PathsCutOptions {
         }
         let target = match self.watch_ms {
             0 => found.rto.mul_f64(1.2),
-            // Three missed heartbeats, and the time to notice the last one.
+            // Five heartbeat intervals: three for the missed heartbeats, and two for the time until the tunnel notices.
             millis => Duration::from_millis(5 * millis),
         };
         let limit = target + Duration::from_millis(self.margin);

@@ -19,23 +19,23 @@ pub fn content(message: usize) -> Bytes {
 /// Results of an end.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PeerFigures {
-    /// Bytes.
+    /// Bytes sent or received.
     pub moved: u64,
     /// Pieces that differ from the content.
     pub wrong: u64,
-    /// Time from the first byte, or the call, to the end.
+    /// Time from the start to the end. A sender starts when it connects, a receiver when the connection is established.
     pub took: Duration,
     /// CPU time of the process. Set when the figures are read.
     pub cpu: Duration,
     /// Longest time between two pieces.
     pub gap: Duration,
-    /// Most memory of the process, in kilobytes. Set when the figures are read.
+    /// Peak memory of the process, in kilobytes. Set when the figures are read.
     pub memory_kb: u64,
 }
 
 impl PeerFigures {
-    /// The figures as a line, with this process' CPU time and memory: bytes, pieces that differ, milliseconds, CPU milliseconds, longest gap in
-    /// milliseconds, kilobytes of memory.
+    /// The figures as a line, with this process' CPU time and memory: bytes, pieces that differ, milliseconds, CPU milliseconds, longest
+    /// gap in milliseconds, kilobytes of memory.
     ///
     /// # Errors
     /// If the kernel does not tell the CPU time.

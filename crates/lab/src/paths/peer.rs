@@ -34,7 +34,7 @@ pub struct SctpPeerOptions {
     /// Local addresses.
     #[arg(long, value_delimiter = ',')]
     via: Vec<IpAddr>,
-    /// The peer, if this end calls. Then it sends.
+    /// The peer's address. With this option, this end connects to the peer and sends. Without it, this end receives.
     #[arg(long)]
     to: Option<IpAddr>,
 }
@@ -44,7 +44,7 @@ struct SctpPeer {
     id: Option<AssociationId>,
     figures: PeerFigures,
     begun: Option<Instant>,
-    /// When data came last.
+    /// Time of the last received data.
     last: Option<Instant>,
     is_over: bool,
     content: Bytes,

@@ -1,4 +1,4 @@
-//! `paths-programs`: real programs, unmodified, over a tunnel of which a path is cut in the middle of their work.
+//! `paths-programs`: real programs, unmodified, over a tunnel with two paths. The first path is cut in the middle of their work.
 //!
 //! A program is data: what it needs, how its server and its client are started, and how far the client is ([`TunnelProgram`]).
 
@@ -23,7 +23,7 @@ use crate::run::{
 
 /// Time limit for a client.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Seconds of the measurement of iperf3, and when the path is cut.
+/// Duration of iperf3's measurement in seconds, and the time after which the path is cut.
 const MEASURED_S: &str = "4";
 const MEASURED_HALF: Duration = Duration::from_secs(2);
 /// Bytes of a line of the content: a multiple of 16 and the end of the line.
@@ -34,7 +34,7 @@ const POSTGRESQL: &str = "/usr/lib/postgresql";
 /// Run real, unmodified programs over a tunnel with two paths, and cut the first one in the middle of their work.
 ///
 /// ssh sends a file to `cat` at the other host and gets it back at the same time. rsync gets a file from its daemon. psql loads a table
-/// from a file and writes it to another one, in one session. iperf3 measures four streams in each direction. Each program must end as
+/// from a file and writes it to another file, in one session. iperf3 measures four streams in each direction. Each program must end as
 /// if nothing had happened: exit code 0, and every byte as it was.
 #[derive(Clone, Debug, Args)]
 pub struct PathsProgramsOptions {
@@ -74,7 +74,7 @@ struct TunnelProgramResult {
     program: TunnelProgram,
     /// `None` if a signal or the time limit ended it.
     exit_code: Option<i32>,
-    /// Whether the bytes are those that were sent; of iperf3, whether data arrived until the end.
+    /// Whether the received bytes equal those that were sent. For iperf3: whether data arrived until the end.
     sha256_match: bool,
     /// Longest time without progress of the client after the cut. `None`: the program does not show its progress.
     stall_ms: Option<f64>,
@@ -213,7 +213,7 @@ impl PathsProgramsOptions {
     }
 }
 
-/// Waits for the client's end, and looks at what it has left.
+/// Waits for the client's end, and checks its exit code and the received file.
 fn judge(
     program: TunnelProgram,
     scene: &ProgramScene<'_>,
@@ -300,7 +300,7 @@ impl TunnelProgram {
         }
     }
 
-    /// Waits until the server can be reached. iperf3 would take a connection that only asks for a client.
+    /// Waits until the server can be reached. For iperf3, reads the server's output: iperf3 would take a test connection for a client.
     fn wait_ready(self, server: &mut LoggedProcess, host: &Netns) -> Result<()> {
         match self {
             Self::Iperf3 => Ok(server.wait_until("listen", LIMIT, |server| {
@@ -318,7 +318,7 @@ impl TunnelProgram {
         let mut command;
         match self {
             Self::Ssh => {
-                // The shell only joins the files to the program.
+                // The shell only redirects stdin and stdout.
                 command = host.command("sh")?;
                 let key = scene.directory.join("ssh-key");
                 let options =
@@ -369,7 +369,7 @@ fn sshd(host: &Netns, directory: &Path) -> Result<Command> {
         at("ssh-key.pub")
     );
     write(&file, &text)?;
-    // sshd wants an empty directory of its own in /run. The one that it gets is seen by nobody else and is gone when it ends.
+    // sshd needs the empty directory /run/sshd. Here this directory is in a private tmpfs, which is gone when sshd ends.
     let mut command = host.command("unshare")?;
     let script = "mount -t tmpfs none /run && mkdir /run/sshd && exec /usr/sbin/sshd -D -e -f \"$0\"";
     command.args(["--mount", "sh", "-c", script]).arg(file);

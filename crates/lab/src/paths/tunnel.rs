@@ -16,7 +16,7 @@ use crate::process::{LoggedProcess, output};
 
 /// Address at which clients connect, on the near host.
 pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-/// Time for a tunnel to join its ends.
+/// Time limit for the two ends of a tunnel to establish their association.
 const JOIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// A tunnel from [`LISTEN`] on the near host to a server on the far one.
@@ -24,7 +24,7 @@ pub struct PathsTunnel {
     near: LoggedProcess,
     far: LoggedProcess,
     daemon: PathBuf,
-    /// The file of the serving end.
+    /// The configuration file of the serving end.
     serving: PathBuf,
 }
 
@@ -107,7 +107,7 @@ impl PathsTunnel {
     }
 }
 
-/// From now on, the packets of the first path are lost in both directions, without an error at either end.
+/// Makes both hosts drop all packets of the first path from now on, without an error at either end.
 ///
 /// # Errors
 /// If the rules cannot be set.

@@ -242,8 +242,8 @@ impl ClientSoftware {
         }
     }
 
-    /// Adds the arguments for the client's work at `service`: a download of `file`, or an exchange. With them, the client does not try a
-    /// second time.
+    /// Adds the arguments for the client's work at `service`: a download of `file`, or an exchange. With these arguments, the client does
+    /// not try a second time.
     fn arguments(self, command: &mut Command, service: SocketAddr, file: &str, received: &Path) {
         let url = format!("http://{service}/{file}");
         match self {

@@ -85,7 +85,7 @@ impl LabRun<'_> {
             .with_context(|| format!("write {}", path.display()))
     }
 
-    /// Removes the kept files of a run, if they are kept.
+    /// Removes the files of a run if they were kept.
     ///
     /// # Errors
     /// If they cannot be removed.

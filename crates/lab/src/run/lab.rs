@@ -54,7 +54,7 @@ pub trait Lab {
     /// If the part could not be played to its end. A connection that fails is not an error.
     fn play(&self, part: Self::Part, run: &LabRun<'_>, problems: &mut Vec<String>) -> Result<Self::Findings>;
 
-    /// Looks at the findings of all runs together. Adds to `problems` what they violate.
+    /// Checks the findings of all runs together. Adds each violation to `problems`.
     ///
     /// # Errors
     /// If a file cannot be written.

@@ -51,8 +51,10 @@ pub fn check(
     require_nothing(missing)
 }
 
+/// Fails if anything is `missing`.
+///
 /// # Errors
-/// [`Missing`] if anything is `missing`.
+/// [`Missing`] with these items.
 pub fn require_nothing(missing: Vec<String>) -> Result<()> {
     if missing.is_empty() {
         Ok(())

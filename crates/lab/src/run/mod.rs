@@ -7,9 +7,10 @@
 //!    ([`Lab::check_machine`]).
 //! 2. It plays all [parts](Lab::parts) as often as `--repeat` says, with one seed after the other. A part is one cell of a table, such as
 //!    one fault with one arbiter. Each part gets a name, a directory, and a teardown that removes its network and files also after ^C.
-//! 3. It keeps the captures, the logs and `report.json` of each part with `--keep`. With `--repeat` it keeps only those of parts that failed.
-//! 4. It adds up all findings, and prints them: text, or with `--json` one object ([`report::LabReport`]). Both contain the command that repeats
-//!    the first failure.
+//! 3. It keeps the captures, the logs and `report.json` of each part with `--keep`. With `--repeat` it keeps only those of parts that
+//!    failed.
+//! 4. It adds up all findings, and prints them: text, or with `--json` one object ([`report::LabReport`]). Both forms contain the command
+//!    that repeats the first failure.
 //! 5. It returns the outcome. `main` turns it into the exit code.
 //!
 //! A new lab gives:

@@ -20,13 +20,13 @@ const CONNECTIONS: u32 = 20;
 
 /// Separate two living nodes, or stop one of them for a while, and show which node spoke for the service when.
 ///
-/// A cell is one fault with one way to decide which node may speak: fail-stop (nobody decides: silence is taken for death), fence (a
-/// command that turns the other node's power off), slow-fence (one that takes two seconds) or etcd. Clients send requests all the time,
-/// and in the end a new client must be served. Captures at the router show which node spoke when. With fence and etcd
-/// two nodes must never speak at the same time. If only one node can serve the clients, this node must go on before the
-/// fault ends, within the time that the configuration promises. No command may fence this node. With fail-stop, these
-/// rules do not apply to cells in which a living node is silent to its peer, unless one node is isolated. Where they do
-/// not apply, the values are only measured and shown. In no cell may a client get a wrong byte.
+/// A cell is one fault with one arbiter, which decides which node may speak: fail-stop (no arbiter: a node that is not heard counts as
+/// dead), fence (a command that turns the other node's power off), slow-fence (a fence whose command takes two seconds) or etcd. Clients
+/// send requests all the time, and in the end a new client must be served. Captures at the router show which node spoke when. With fence
+/// and etcd two nodes must never speak at the same time. If only one node can serve the clients, this node must go on before the fault
+/// ends, within the time that the configuration promises. No command may fence this node. With fail-stop, these rules do not apply to
+/// cells in which a living node is silent to its peer, unless one node is isolated. In such cells the values are only measured and shown.
+/// In no cell may a client get a wrong byte.
 #[derive(Clone, Debug, Args)]
 pub struct SplitOptions {
     /// The faults; default: all, one after the other.

@@ -1,6 +1,5 @@
-//! How long clients may hear nothing after a fault that leaves one serving node, and how long each fault lasts. A fault must last
-//! longer than the longest allowed silence. Otherwise a survivor that is silent for too long
-//! would not be noticed.
+//! The longest allowed silence towards clients after a fault that leaves one serving node, and the duration of each fault. A fault must
+//! last longer than the longest allowed silence. Otherwise a survivor that is silent for too long would not be noticed.
 
 use std::time::Duration;
 

@@ -17,16 +17,16 @@ pub struct SwarmOptions {
     /// The seed of the first run.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// How many runs.
+    /// Number of runs.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub runs: u64,
-    /// Runs at the same time.
+    /// Number of runs at the same time.
     #[arg(long, default_value_t = 1, conflicts_with = "defect", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub jobs: u32,
     /// Put this defect into the nodes, and stop at the first run that finds it. This tests the checkers.
     #[arg(long, value_name = "NAME", value_parser = parse)]
     pub defect: Option<Defect>,
-    /// Where scenarios that break a rule are written.
+    /// Directory for the scenarios that break a rule.
     #[arg(long, default_value = "out/swarm")]
     pub out: PathBuf,
     /// Print one JSON object instead of text.

@@ -8,7 +8,7 @@ use super::span::Span;
 
 /// A chart of one panel.
 pub struct Chart<'a> {
-    /// Which part of the run the chart shows.
+    /// The name of the part of the run that the chart shows.
     pub caption: &'a str,
     /// The run.
     pub panel: &'a TimelinePanel,

@@ -31,7 +31,7 @@ pub enum WireError {
     Unfit {
         /// The directory of the earlier run's pins.
         pin_dir: PathBuf,
-        /// How it differs.
+        /// How the pinned objects differ from those that the successor needs.
         why: String,
     },
 }

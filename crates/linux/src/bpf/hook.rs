@@ -26,7 +26,7 @@ pub(crate) fn attach(
         .handle(handle)
         .priority(PRIORITY);
     let mut hook = builder.hook(point);
-    // An existing clsact qdisc is used as it is; `create` succeeds then too.
+    // If the clsact qdisc exists, `create` leaves it as it is and succeeds.
     hook.create()
         .step(|| format!("adding the clsact qdisc to interface {interface}"))?;
     hook.attach()
@@ -45,7 +45,7 @@ pub(crate) fn attached_id(object: &Object, program: &str, interface: u32, handle
     builder.hook(TC_INGRESS).query().ok()
 }
 
-/// Detaches our filter from these hooks of an interface. A qdisc without other filters goes too.
+/// Detaches our filter from these hooks of an interface. Removes the clsact qdisc if it has no other filters.
 ///
 /// # Errors
 /// The kernel's error. It is no error if the hook or the interface is gone already.
@@ -87,7 +87,7 @@ pub(crate) fn take_away(interface: u32, points: &[TcAttachPoint], handle: u32) -
     Ok(())
 }
 
-/// Whether any filter hangs at the hook. If `tc` cannot tell, the answer is yes, so that the qdisc stays.
+/// Whether any filter is attached to the hook. If `tc` fails, the answer is yes, so that the qdisc stays.
 pub(crate) fn has_filters(interface: &str, point: TcAttachPoint) -> bool {
     let side = if point == TC_INGRESS { "ingress" } else { "egress" };
     let listing = std::process::Command::new("tc")
@@ -98,7 +98,7 @@ pub(crate) fn has_filters(interface: &str, point: TcAttachPoint) -> bool {
     })
 }
 
-/// The name of an interface that is there.
+/// The name of an interface. `None` if there is no such interface.
 fn name_of(interface: u32) -> Option<String> {
     let name = nix::net::if_::if_indextoname(interface).ok()?;
     // This call reports a missing interface by an empty name.

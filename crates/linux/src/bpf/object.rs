@@ -13,7 +13,7 @@ use super::layout;
 
 const BPFFS: &str = "/sys/fs/bpf";
 
-/// Aligns the embedded ELF file as an ELF file must be, because libbpf reads it in place.
+/// Aligns the embedded ELF file to 8 bytes, because libbpf reads the file in place.
 #[repr(C, align(8))]
 pub(crate) struct Aligned<T: ?Sized>(pub(crate) T);
 
@@ -65,7 +65,7 @@ pub(crate) fn open(object: &[u8]) -> Result<OpenObject, WireError> {
 /// a signal or is stopped.
 const VERIFIER_TRIES: usize = 5;
 
-/// Loads what `open` gives.
+/// Loads the object that `open` returns. Tries again with a new object if the verifier gives up.
 pub(crate) fn verified(open: impl Fn() -> Result<OpenObject, WireError>) -> Result<Object, WireError> {
     let mut tries = 1;
     loop {
@@ -102,8 +102,8 @@ pub(crate) fn pin_maps(object: &mut Object, pin_dir: &Path) -> Result<(), WireEr
     Ok(())
 }
 
-/// Loads what `open` gives over the maps that an earlier agent pinned in `pin_dir`. `None` if nothing is pinned. `abi` is the hash of the
-/// layout that the programs need.
+/// Loads the object that `open` returns with the maps that an earlier agent pinned in `pin_dir`. `None` if nothing is pinned. `abi` is the
+/// hash of the layout that the programs need.
 ///
 /// # Errors
 /// [`WireError::Unfit`] if the maps do not fit. Any other error names the step that failed.

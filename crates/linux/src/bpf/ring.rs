@@ -2,7 +2,7 @@
 //!
 //! The layout is the kernel's (`kernel/bpf/ringbuf.c`): a consumer page that we write, a producer page and the data,
 //! mapped twice in a row so that a record never wraps. The consumer position is advanced only after records were
-//! handled, so a reader that dies loses nothing: its successor handles them again.
+//! handled, so no record is lost if the reader dies: its successor reads the unhandled records again.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -71,7 +71,7 @@ impl Ring {
         }
     }
 
-    // Below the ring's size.
+    // The index of `position` in the data pages, less than the ring's size.
     fn index(&self, position: u64) -> usize {
         (position & self.mask) as usize
     }
@@ -91,7 +91,7 @@ impl Ring {
         self.end() - self.handled()
     }
 
-    /// Moves `position` over discarded records, and returns what is there. With `wait`, waits for a record that is being written.
+    /// Moves `position` over discarded records, and returns the record there. With `wait`, waits for a record that is being written.
     pub(crate) fn look(&self, position: &mut u64, end: u64, wait: bool) -> NextRecord {
         while *position < end {
             let header = self.header(*position).load(Ordering::Acquire);
@@ -112,7 +112,7 @@ impl Ring {
         NextRecord::End
     }
 
-    /// Bytes that fit into it.
+    /// Size of the ring in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.mask + 1
     }

@@ -11,7 +11,7 @@ use super::object::find;
 pub(crate) struct RunData<'a> {
     /// The frame.
     pub(crate) input: &'a [u8],
-    /// The frame afterwards. Cut to its length.
+    /// Room for the frame after the run. The run truncates it to the frame's length.
     pub(crate) output: &'a mut Vec<u8>,
 }
 

@@ -22,7 +22,7 @@ pub struct StringTraffic {
     pub active: u64,
     /// Number of TCP handshakes that were measured.
     pub handshakes: u64,
-    /// Sum of the times from their SYNs to the ends of these handshakes, in nanoseconds.
+    /// Sum of the durations of these handshakes, each from the SYN to the handshake's end, in nanoseconds.
     pub handshake_ns: u64,
 }
 

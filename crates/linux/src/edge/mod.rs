@@ -57,7 +57,7 @@ impl EdgeWire {
         find_map(&self.object, name).expect("the object was compiled with this map")
     }
 
-    /// Attaches the program to all ports, in place of an earlier agent's program. Each packet meets the old program or the new one.
+    /// Attaches the program to all ports, in place of an earlier agent's program. Each packet is handled by the old or by the new program.
     ///
     /// # Errors
     /// Names the step that failed.
@@ -68,7 +68,8 @@ impl EdgeWire {
         Ok(())
     }
 
-    /// Whether this program is attached to all ports. Call it in the edge's network namespace, after each message of a [`FilterWatch`](crate::wire::FilterWatch).
+    /// Whether this program is attached to all ports. Call this function in the edge's network namespace, after each message of a
+    /// [`FilterWatch`](crate::wire::FilterWatch).
     pub fn is_attached(&self) -> bool {
         let ours = find(&self.object, PROGRAM);
         let ours = Program::id_from_fd(ours.as_fd()).ok();
@@ -129,8 +130,8 @@ impl EdgeWire {
         self.words.set_slots(slots);
     }
 
-    /// Sets the packets of a string's flows that are copied. `Entering` after `Needed` goes on with the same cache. Any other choice begins
-    /// with a cache that holds nothing.
+    /// Sets which packets of a string's flows are copied. `Entering` after `Needed` goes on with the same cache. Any other choice begins
+    /// with an empty cache.
     pub fn set_copies(&self, string: usize, copies: CopiedPackets) {
         self.words.set_copies(string, copies);
     }
@@ -210,7 +211,7 @@ pub fn remove_edge_pins(name: &str) -> Result<(), WireError> {
     remove_pin_dir(&pin_dir_of(name))
 }
 
-/// Detaches an edge's program from an interface. A qdisc without other filters goes too.
+/// Detaches an edge's program from an interface. Removes the clsact qdisc if it has no other filters.
 ///
 /// # Errors
 /// The kernel's error. It is no error if the program or the interface is gone already.

@@ -43,7 +43,7 @@ pub struct EdgeWirePlan {
     pub outside: EdgePort,
     /// The ports of the strings, in the order of their numbers.
     pub strings: Vec<EdgeStringPort>,
-    /// The side of destinations of which [`EdgeWire::set_subnets`](super::EdgeWire::set_subnets) says nothing.
+    /// The side of destinations that are in no subnet of [`EdgeWire::set_subnets`](super::EdgeWire::set_subnets).
     pub default_side: Side,
     /// The packets that are copied for the cache; `None`: none.
     pub policy: Option<CachePolicy>,

@@ -11,8 +11,8 @@ use super::plan::Side;
 use crate::bpf::error::{WireError, WireStep};
 
 impl EdgeWire {
-    /// Replaces the subnets whose side is known by `subnets`. The longest prefix that contains an address decides. During the update, a
-    /// subnet of both the old and the new set always has an entry.
+    /// Replaces all subnets and their sides with `subnets`. The longest prefix that contains an address decides. During the update, a
+    /// subnet that is in both the old and the new set always has an entry.
     ///
     /// # Errors
     /// The kernel's error at a map update. A prefix that is longer than its address is `InvalidInput`.

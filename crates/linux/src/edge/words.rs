@@ -139,8 +139,8 @@ impl StateWords {
             .fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Begins a new epoch of caching, goes on with it, or ends it: see `EdgeAction::SetCopies`. Epochs are numbered over all strings, so that
-    /// a flow that changes its string is not taken for one whose packets are held.
+    /// Begins a new epoch of caching, goes on with the current epoch, or ends it: see `EdgeAction::SetCopies`. No two strings ever have the
+    /// same epoch. So the programs know that the cache holds nothing of a flow that has moved to another string.
     pub(super) fn set_copies(&self, string: usize, copies: CopiedPackets) {
         // SAFETY: the field is a field of the state.
         let last = self.word32(|state| unsafe { &raw mut (*state).last_caching_epoch });

@@ -199,7 +199,7 @@ pub(super) fn send(
     Ok(())
 }
 
-/// A buffer with room for any packet. It is used again for each packet.
+/// A buffer with room for any packet, reused for each packet.
 #[derive(Debug)]
 pub(super) struct Room(Box<[u8]>);
 

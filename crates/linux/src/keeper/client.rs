@@ -52,7 +52,7 @@ impl KeeperClientError {
     }
 }
 
-/// A connection to the keeper. Dropping it changes nothing for what the keeper owns.
+/// A connection to the keeper. Dropping it does not affect the sockets that the keeper owns.
 #[derive(Debug)]
 pub struct KeeperClient {
     socket: OwnedFd,
@@ -181,7 +181,7 @@ impl KeeperClient {
         }
     }
 
-    /// Ends the keeper. Connections that it has are reset.
+    /// Ends the keeper, which resets its connections.
     ///
     /// # Errors
     /// The channel failed.

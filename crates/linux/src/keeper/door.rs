@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::network::sockets::room_in_queue;
 
-/// Pause before a full queue is looked at again.
+/// Pause before a full queue is checked again.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 /// How long a look at a queue stays valid. Short, because other clients use the queue, too.
 const FRESH: Duration = Duration::from_millis(2);
@@ -32,8 +32,8 @@ struct Door {
     seen: Option<Instant>,
     /// Since when the queue has been full.
     full_since: Option<Instant>,
-    /// Counts admitted connections that may not be in the queue yet: each has a reference. The next look at the queue may
-    /// come before the kernel puts them there.
+    /// Counts admitted connections that may not be in the queue yet: each connection holds a clone of this `Rc`. The next
+    /// look at the queue may come before the kernel puts these connections into the queue.
     entering: Rc<()>,
 }
 

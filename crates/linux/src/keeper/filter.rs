@@ -30,7 +30,7 @@ impl OutputFilter {
         }
     }
 
-    /// Number of these bytes that the application is to be given.
+    /// Number of `bytes` that must be passed to the application.
     pub fn on_input(&mut self, bytes: &[u8]) -> usize {
         match self {
             Self::Http(resumer) => resumer.on_input(bytes),

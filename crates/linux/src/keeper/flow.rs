@@ -100,7 +100,7 @@ pub(super) async fn read<T>(
             Ok(count) => {
                 let taken = take(&scratch.bytes.borrow()[..count]);
                 if count == turn {
-                    tokio::task::yield_now().await; // a source that never dries up must not starve the others
+                    tokio::task::yield_now().await; // a source that always has bytes must not starve the others
                 }
                 return Ok(Some(taken));
             }

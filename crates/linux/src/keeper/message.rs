@@ -19,14 +19,14 @@ pub struct Adoption {
     pub client: SocketAddr,
     /// The VIP and port.
     pub vip: SocketAddr,
-    /// Where the local application listens.
+    /// The address at which the local application listens.
     pub application: SocketAddr,
     /// How the application's side goes on.
     pub plan: AdoptionPlan,
     /// Whether the old server received and acknowledged the client's FIN. If so, the input ends with the logged input, although the kernel
     /// of this node does not know of that FIN.
     pub input_ended: bool,
-    /// Whether the server's FIN was sent. After a FIN, no more output may be sent. The keeper sends an unacknowledged FIN again at once. If
+    /// Whether the server's FIN was sent. After a FIN, output must not be sent. The keeper sends an unacknowledged FIN again at once. If
     /// the FIN was acknowledged, the keeper closes the socket without sending anything, because the kernel does not know of that FIN.
     pub output: OutputEnd,
     /// The SYN-ACK, if the client has sent nothing since. Until the client sends something, the keeper keeps the
@@ -39,7 +39,7 @@ pub struct Adoption {
 pub enum AdoptionPlan {
     /// A fresh application connection gets the logged input from the restart point on, then what the client sends.
     Http {
-        /// Which part of the reply the client already has.
+        /// The part of the reply that the client already has.
         resume: http::HttpResume,
         /// Header fields that may differ.
         volatile: http::Volatile,

@@ -6,11 +6,10 @@
 //!                                  agent
 //! ```
 //!
-//! It lives apart from the agent, so that the agent can crash or be upgraded while relayed connections go on. It decides
-//! nothing. An [`AdoptionPlan`] says how a connection goes on. [`proto::restart`] compares the application's repeated
-//! output with the logged output.
-//! A connection whose reply cannot be continued, or whose application fails, is reset.
-//! The client must notice such a failure.
+//! The keeper is a process of its own, so that the agent can crash or be upgraded while relayed connections go on. The keeper decides
+//! nothing. An [`AdoptionPlan`] says how a connection goes on. [`proto::restart`] compares the application's repeated output with the
+//! logged output. A connection whose reply cannot be continued, or whose application fails, is reset, so that the client notices the
+//! failure.
 //!
 //! The keeper has one thread, and each connection is a task. All tasks read and write through one shared buffer, so an idle task owns
 //! none. A task keeps only the bytes that a socket does not take at once, and reads nothing more from the source until the socket has

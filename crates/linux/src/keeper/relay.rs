@@ -35,7 +35,8 @@ use crate::wire::MARK_END;
 /// Pause before an application that refused is tried again.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Interval at which a failed connection is asked whether its client has acknowledged all output. The kernel tells nobody of it.
+/// Interval at which the keeper checks whether the client of a failed connection has acknowledged all output. The kernel does not notify
+/// the keeper of this.
 const DELIVERY_POLL: Duration = Duration::from_millis(20);
 
 /// A connection that the keeper owns.
@@ -51,7 +52,7 @@ pub(super) struct Relay {
 /// The application's end of a relayed connection.
 struct ApplicationEnd<'a> {
     socket: &'a TcpStream,
-    /// The application answered a write with a RST. The kernel reports the error only once, so a later read finds an orderly end.
+    /// Whether the application answered a write with a RST. The kernel reports the error only once, so a later read finds an orderly end.
     was_reset: Cell<bool>,
 }
 
@@ -77,7 +78,7 @@ enum Down {
 }
 
 impl Relay {
-    /// Relays until the end, whatever it is.
+    /// Relays until the connection ends, in order or by a failure.
     pub async fn run(mut self: Box<Self>) {
         reset_on_close(&self.client); // until the connection has ended in order
         let mut stop = self.keeper.stop.subscribe();
@@ -106,7 +107,7 @@ impl Relay {
         keeper.leave(&kept, ending, reason);
     }
 
-    /// After a failure, waits until the client has what it was sent.
+    /// Runs the connection. After a failure, waits until the client has acknowledged the output that was sent to it.
     async fn live_and_deliver(&mut self) -> Result<(), RelayAbort> {
         let outcome = self.live().await;
         if outcome.as_ref().is_err_and(|abort| abort.0.is_reset()) {
@@ -177,7 +178,7 @@ impl Relay {
         }
     }
 
-    /// The filter for the application's output, and the bytes that go to the client before it. `None`: nothing may be said.
+    /// The filter for the application's output, and the bytes that go to the client before it. `None`: nothing may be sent.
     fn filter(&self) -> Option<(OutputFilter, Vec<u8>)> {
         match &self.kept.adoption.plan {
             AdoptionPlan::Silent => None,
@@ -325,7 +326,7 @@ impl Relay {
         self.drain().await
     }
 
-    /// Nothing more is to be said: ends the output, and drops what the client still sends.
+    /// Ends the output, and drops everything that the client still sends.
     async fn drain(&mut self) -> Result<(), RelayAbort> {
         end_output(&self.client, &mut self.output)?;
         self.kept.state.set(RelayState::HalfClosed);
@@ -377,7 +378,7 @@ async fn upstream(
         }
     }
     if !kept.adoption.plan.takes_input() {
-        // The end is not passed on either: an application may take it for the client's wish to hear no more.
+        // The end of the client's stream is not passed on either: an application may take it as a sign that the client has gone.
         return Ok(());
     }
     let mut has_ended = kept.adoption.input_ended;

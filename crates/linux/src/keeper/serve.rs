@@ -77,7 +77,7 @@ fn detach() -> Result<(), KeeperError> {
         // SAFETY: ignoring a signal runs no code.
         unsafe { signal(ignored, SigHandler::SigIgn) }.map_err(at("ignoring a signal"))?;
     }
-    // With the agent's precedence, the keeper would take the CPU from the applications to which it relays.
+    // With the agent's scheduling priority, the keeper would take the CPU from the applications to which it relays.
     if let Err(error) = crate::process::yield_precedence() {
         tracing::debug!(%error, "cannot lower the scheduling priority; the keeper keeps that of its parent");
     }
@@ -111,7 +111,7 @@ pub(super) async fn serve(
     Ok(())
 }
 
-/// Makes the control socket. One that nobody serves any more is replaced.
+/// Makes the control socket. Replaces an earlier control socket if no keeper serves it.
 fn open(path: &Path) -> Result<(AsyncFd<OwnedFd>, OwnFile), KeeperError> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let listener =

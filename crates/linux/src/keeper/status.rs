@@ -73,7 +73,7 @@ pub const ENDED_MAX: usize = 256;
 pub struct KeeperServiceStatus {
     /// Connections adopted so far.
     pub adopted: u64,
-    /// Connections that live.
+    /// Live connections.
     pub live: u64,
     /// Connections that ended, by how they ended.
     pub ended: BTreeMap<ConnectionEnding, u64>,
@@ -87,7 +87,7 @@ pub struct KeeperServiceStatus {
     pub to_client: u64,
 }
 
-/// A connection that lives.
+/// A live connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeeperConnectionStatus {
     /// The number given in the adoption.
@@ -96,7 +96,7 @@ pub struct KeeperConnectionStatus {
     pub service: String,
     /// The client.
     pub client: SocketAddr,
-    /// What the relay does with the connection now.
+    /// The state of the connection's relay.
     pub state: RelayState,
     /// Bytes passed to the application, logged ones included.
     pub to_application: u64,
@@ -106,7 +106,7 @@ pub struct KeeperConnectionStatus {
     pub syn_ack: Option<Vec<u8>>,
 }
 
-/// What the relay does with a connection.
+/// The state of a connection's relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RelayState {

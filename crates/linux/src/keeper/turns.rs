@@ -13,7 +13,7 @@ pub(super) const STUCK: Duration = Duration::from_millis(5);
 /// Longest time for which one read yields.
 pub(super) const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Where a connection stands in the order of turns.
+/// The place of a connection in the order of turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ClientTurn {
     /// Outside the order: its client does not wait, or a replica has the reply already.

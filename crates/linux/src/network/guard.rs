@@ -2,18 +2,16 @@
 //!
 //! The guard is independent of the eBPF programs. If these programs have a bug or are absent (`tc filter del`), no client is reset, and no
 //! client gets an answer that the primary does not know of. A kernel sends a RST of its own accord for every segment that meets no
-//! socket, and a listener on the backup answers a SYN. Packets that the wire forwards do not pass
-//! here.
+//! socket, and a listener on the backup answers a SYN. Packets that the wire forwards do not pass through the table.
 //!
 //! A takeover speaks before the right is granted, since granting takes a message to the kernel. So the guard lets segments with
 //! [`MARK_SPEAK`] pass: restored sockets have this mark, and new connections take it from a SYN that the wire let in. A RST needs the
-//! right, or [`MARK_END`]. This mark is set for the deliberate RST of a connection whose takeover was decided.
-//! A wire that took over some connections while the primary lives needs it, too. The kernel
-//! never sets this mark by itself.
+//! right, or [`MARK_END`]. This mark is set for the deliberate RST of a connection whose takeover was decided. A wire that took over
+//! some connections while the primary lives needs this mark, too. The kernel never sets the mark by itself.
 //!
-//! The table also guards the way in. Packets that reach a service's address by another way than the service interface have not passed
-//! the wire: from a container, from a network behind another interface, or from a program on this node whose segments no eBPF program on
-//! `lo` has seen. No application may serve them, a replica least of all. So the table refuses them at once by ICMP (a RST is speech).
+//! The table also guards the input. Packets that do not arrive on the service interface have not passed the wire: packets from a
+//! container, from a network behind another interface, or from a program on this node whose segments no eBPF program on `lo` has seen.
+//! No application may serve such packets, a replica least of all. So the table refuses them at once by ICMP (a RST is speech).
 //!
 //! The table also refuses Multipath TCP (RFC 8684): it takes that option out of every SYN that comes to a service, so both ends fall
 //! back to plain TCP. The log of one path lacks bytes of a connection with several paths, and no kernel can restore such a
@@ -44,12 +42,12 @@ pub(super) fn table(node: &str) -> String {
     format!("{PREFIX}{node}")
 }
 
-/// Makes the table, in one transaction. Nobody has the right to speak in a new one.
+/// Makes the table, in one transaction. In a new table, no service's address has the right to speak.
 pub(super) fn create(table: &str, services: &[Guarded]) -> Result<(), NetworkError> {
     nft("create", table, &["-f", "-"], &ruleset(table, services)).map(drop)
 }
 
-/// Removes the table; one that does not exist is no error.
+/// Removes the table. A missing table is no error.
 pub(super) fn remove(table: &str) -> Result<(), NetworkError> {
     let script = format!("add table inet {table}\ndelete table inet {table}\n");
     nft("remove", table, &["-f", "-"], &script).map(drop)

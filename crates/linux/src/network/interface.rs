@@ -24,7 +24,7 @@ impl Interface {
         nix::net::if_::if_nametoindex(self.name.as_str()).ok()
     }
 
-    /// Its first address of the family of `address`.
+    /// The interface's first address of the same family as `address`.
     pub fn address_like(&self, address: IpAddr) -> Option<IpAddr> {
         self.addresses
             .iter()
@@ -40,7 +40,7 @@ impl Interface {
         Ok(route_to(address)? == Some((self.index, false)))
     }
 
-    /// Whether it merges received packets in hardware (LRO). `None` if the driver does not say.
+    /// Whether the interface merges received packets in hardware (LRO). `None` if the driver does not say.
     ///
     /// # Errors
     /// If the kernel cannot be asked.

@@ -8,7 +8,7 @@
 //! | for | what | why |
 //! |---|---|---|
 //! | every node | nftables table `inet steadfast_<node>` | nothing leaves from a service's address without the right to speak, no packet reaches the address without passing the wire; Multipath TCP is refused |
-//! | every node | `accept_local`, `rp_filter` of `lo` | segments from the wire reach this node's own clients of a service by `lo` |
+//! | every node | `accept_local`, `rp_filter` of `lo` | segments from the wire to this node's own clients of a service come in by `lo` |
 //! | every node | `arp_ignore`, `arp_announce` | sockets can use an address on `lo`, but ARP neither answers for it nor announces it |
 //! | every node | rule for the application's replies, local route | the relay connects to the application from the clients' addresses, and the replies must stay on this node |
 //! | every node | `tcp_fwmark_accept` | an accepted socket and its SYN-ACK take the mark of the SYN, which marks a relayed connection or a new connection during a takeover |
@@ -73,9 +73,9 @@ pub struct Network {
 }
 
 impl Network {
-    /// Does everything of `plan` that every part needs. Afterwards the guard is in place, and a VIP may come up once the wire is
-    /// attached. Continues from the `journal` of a dead daemon if its plan is the same. Undoes that daemon's steps first if its plan
-    /// differs.
+    /// Carries out the steps of `plan` that every part needs. Afterwards the guard is in place, and a VIP may come up once the wire is
+    /// attached. If a dead daemon left a `journal` with the same plan, continues from it. If that daemon's plan differs, first undoes its
+    /// steps.
     ///
     /// # Errors
     /// The step that failed. The steps before it have been undone.

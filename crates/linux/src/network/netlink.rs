@@ -36,7 +36,7 @@ const FOREVER: u32 = u32::MAX;
 /// RT_TABLE_LOCAL.
 const TABLE_LOCAL: u32 = 255;
 
-/// Timeout for the kernel to accept packets to a new address. On an interface that is down, it never does.
+/// Timeout for the kernel to accept packets to a new address. On an interface that is down, the kernel never does.
 const LOCAL_WITHIN: Duration = Duration::from_millis(100);
 const LOCAL_POLL: Duration = Duration::from_micros(100);
 
@@ -69,7 +69,7 @@ pub(super) enum RouteTarget {
     Local { ipv6: bool },
 }
 
-/// Packets that this machine sends from `from` are routed by `table`.
+/// A rule: packets that this machine sends from the address `from` are routed by `table`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RoutingRule {
@@ -142,9 +142,9 @@ impl Netlink {
         Ok(self.addresses()?.contains(&(self.index(interface)?, address)))
     }
 
-    /// Adds the address to the interface, and waits until the kernel accepts packets to it. For IPv6, a thread of the kernel does that a
-    /// little later. Without the wait, the kernel could send a neighbour solicitation from the address, drop the answer, and ask again
-    /// only after a second.
+    /// Adds the address to the interface, and waits until the kernel accepts packets to it. For IPv6, a kernel thread makes the local route
+    /// shortly after the address was added. Without the wait, the kernel could send a neighbour solicitation from the address, drop the
+    /// answer, and ask again only after a second.
     pub(super) fn add_address(&self, address: IpAddr, interface: &str) -> io::Result<()> {
         let message = self.address_message(address, interface)?;
         let index = message.header.index;

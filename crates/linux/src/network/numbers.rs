@@ -1,14 +1,14 @@
 //! The numbers of routing tables, rules and marks that this program uses. They differ from those of other programs.
 
-/// Routing tables 5300 to 5399, of which we take the first unused ones. One holds the way from a VIP through the
-/// backup, one the local delivery of relayed connections.
+/// Routing tables 5300 to 5399, of which we take the first unused ones. One table has the route from a VIP through the backup. Another
+/// table delivers the packets of relayed connections locally.
 pub const TABLES: std::ops::RangeInclusive<u32> = 5300..=5399;
 
 /// Priority of the rule that delivers the application's replies to relayed connections locally. Before the main
 /// table (32766), and before [`PRIORITY_FROM_VIP`].
 pub const PRIORITY_RELAY: u32 = 5300;
 
-/// Priority of the rule by which ICMP from a VIP goes by the main table: before [`PRIORITY_FROM_VIP`].
+/// Priority of the rule that routes ICMP packets from a VIP by the main table. Before [`PRIORITY_FROM_VIP`].
 pub const PRIORITY_REFUSAL: u32 = 5309;
 
 /// Priority of the rule `from VIP` on the primary.

@@ -86,8 +86,8 @@ pub fn destroy(vip: SocketAddr) -> Result<usize, NetworkError> {
     run().map_err(NetworkError::at("destroy the connections of", vip))
 }
 
-/// Destroys the connections of `clients` with `vip` whose server process has died. A client may already have a new connection from the
-/// same port; that connection stays.
+/// Destroys those connections between `clients` and `vip` whose server process has died. A client may already have a new connection from
+/// the same port; that connection stays.
 ///
 /// # Errors
 /// The kernel's error.
@@ -190,7 +190,7 @@ pub fn room_in_queue(application: SocketAddr, client: SocketAddr) -> io::Result<
     let listener = known.filter(|known| LISTENING >> known.state & 1 == 1);
     Ok(listener.and_then(|listener| {
         let number = |at: usize| Some(u32::from_ne_bytes(*listener.message.get(at..)?.first_chunk()?));
-        // The kernel takes one more than the backlog. That place is kept for a handshake that it has not finished yet.
+        // The kernel queues one connection more than the backlog. That place is left for a handshake that is not finished yet.
         let (queued, backlog) = (number(DIAG_RECEIVE_QUEUE)?, number(DIAG_SEND_QUEUE)?);
         Some(backlog.max(1).saturating_sub(queued))
     }))
@@ -309,7 +309,7 @@ struct FoundSocket {
 }
 
 impl FoundSocket {
-    /// Whether it is a connection whose process died, as the program `death` has marked it.
+    /// Whether this is a connection of a dead process: the program `death` has marked its socket.
     fn is_dying(&self) -> bool {
         CONNECTED >> self.state & 1 == 1 && mark_of(&self.message) == MARK_DYING
     }

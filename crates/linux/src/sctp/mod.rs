@@ -1,4 +1,5 @@
-//! SCTP on real networks: the sockets of an endpoint, over UDP (RFC 6951) or as raw IP. `proto::sctp` decides; docs/tunnel.md.
+//! SCTP on real networks: the sockets of an endpoint, over UDP (RFC 6951) or as raw IP. The protocol itself is in `proto::sctp`
+//! (docs/tunnel.md).
 
 mod socket;
 
@@ -19,7 +20,7 @@ use socket::{BATCH_MAX, DATAGRAM_MAX, SEGMENTS_MAX, SctpSocket};
 
 /// UDP port of encapsulated SCTP (RFC 6951).
 pub const SCTP_UDP_PORT: u16 = 9899;
-/// Bytes of the headers of IP and UDP.
+/// Size of the UDP header in bytes.
 const UDP_HEADER: u32 = 8;
 
 /// Addresses and ports of an endpoint.
@@ -29,11 +30,11 @@ pub struct WirePlan {
     pub addresses: Vec<IpAddr>,
     /// Local UDP port. 0: raw IP.
     pub udp_port: u16,
-    /// UDP port of peers that were not heard yet.
+    /// UDP port of peers that have not sent anything yet.
     pub peer_udp_port: u16,
     /// SCTP port.
     pub port: u16,
-    /// Most associations at which calls are answered.
+    /// The endpoint answers calls while it has fewer associations than this.
     pub associations_max: usize,
 }
 
@@ -64,7 +65,7 @@ pub struct WireCounts {
     pub sent_bytes: u64,
     /// Packets that could not be read as SCTP, or whose checksum was wrong.
     pub malformed: u64,
-    /// Packets that no association and no rule for strangers took.
+    /// Packets that no association took, among them every INIT. Also counts the errors that ICMP messages reported to the sockets.
     pub refused: u64,
     /// Packets that the kernel refused to send.
     pub unsent: u64,
@@ -72,7 +73,7 @@ pub struct WireCounts {
     pub batches: u64,
 }
 
-/// Packets to one destination that wait for the others of their batch.
+/// A batch of packets to one destination, while it is being collected.
 #[derive(Debug)]
 struct LeavingBatch {
     bytes: Vec<u8>,
@@ -139,7 +140,7 @@ impl SctpWire {
         })
     }
 
-    /// The descriptors to wait at.
+    /// The sockets' descriptors, for `poll(2)`.
     pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
         self.sockets.iter().map(AsFd::as_fd).collect()
     }
@@ -168,7 +169,7 @@ impl SctpWire {
                         }
                     }
                     Ok(None) => break,
-                    // Told by an ICMP message: of a packet that was lost, which timers notice.
+                    // An ICMP message reported a lost packet. The timers handle the loss.
                     Err(_) => self.counts.refused += 1,
                 }
             }
@@ -193,8 +194,9 @@ impl SctpWire {
         }
     }
 
-    /// Sends the answers to a packet of a stranger there from where it came. It must not divert what goes to a peer with the same address. A
-    /// peer that comes back from another port is such a stranger until its cookie has come.
+    /// Sends the answers to a packet that no association took. An answer to its sender goes back to the sender's port, by the socket at
+    /// which the packet arrived. The path of a peer with the same address does not change. A peer that restarts and calls from another port
+    /// counts as a stranger until its cookie has come.
     fn answer(&mut self, now: Instant, from: IpAddr, source: PathSource) {
         while let Some(answer) = self.endpoint.poll_answer() {
             let source = if answer.to == from.to_canonical() {

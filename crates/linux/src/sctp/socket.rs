@@ -188,7 +188,7 @@ impl SctpSocket {
     }
 
     /// Receives the next packets of one sender. Returns `None` if none have arrived. A call that fails loses no packet: it only reports an
-    /// error of the kernel, for example one that an ICMP message told it. So the caller may call again.
+    /// error of the kernel, for example after an ICMP message. So the caller may call again.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<ArrivedBatch>> {
         let mut part = libc::iovec {
             iov_base: buffer.as_mut_ptr().cast(),

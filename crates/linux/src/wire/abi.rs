@@ -120,7 +120,7 @@ impl ClientKey {
         bytes
     }
 
-    /// The client of a key's bytes.
+    /// The client in the bytes of a key.
     pub(super) fn client(key: &[u8]) -> Option<SocketAddr> {
         let address = Ipv6Addr::from(*key.first_chunk::<16>()?);
         let port = u16::from_be_bytes(*key.get(16..)?.first_chunk()?);
@@ -223,7 +223,7 @@ pub const MARK_DYING: u32 = 0x5f00_0003;
 /// `MARK_SPEAK`: a segment of a restored socket, or a wake-up, that a takeover sends before the node has the general right to speak.
 pub const MARK_SPEAK: u32 = 0x5f00_0004;
 
-/// `MARK_END`: the deliberate RST of a connection that was decided. The guard lets this RST out.
+/// `MARK_END`: a RST that this node sends deliberately, because it has decided that the connection ends. The guard lets this RST out.
 pub const MARK_END: u32 = 0x5f00_0005;
 
 /// `MARK_LOCAL`: a segment of a client on this node that the wire has let pass.

@@ -60,7 +60,7 @@ pub fn detach_loopback(node: &str) -> Result<(), WireError> {
     take_away(LOOPBACK, &[TC_EGRESS], loopback_handle(node))
 }
 
-/// Detaches our two filters from an interface. A qdisc without other filters goes too.
+/// Detaches our two filters from an interface. Also removes the qdisc if it has no other filters.
 ///
 /// # Errors
 /// The kernel's error. It is no error if the hook or the interface is gone already.

@@ -10,7 +10,8 @@ use super::abi::ClientKey;
 use super::{Wire, WireError, WireStep};
 
 impl Wire {
-    /// From now on the wire reduces the windows that the primary offers this client, so that none goes beyond `cap`. `None` ends this.
+    /// From now on the wire reduces the windows that the primary offers this client, so that no window goes beyond `cap`. `None` removes
+    /// the cap.
     ///
     /// # Errors
     /// The kernel's error; most likely there are too many slowed clients. Then this client is not slowed.

@@ -44,8 +44,8 @@ pub fn held_entries(pins: &Path) -> Result<usize, WireError> {
 }
 
 impl Wire {
-    /// Marks the connections of these clients as being decided: their SYNs wait. At [`Gate::Wire`], no segment passes between these clients
-    /// and the primary.
+    /// Marks the connections of these clients as undecided (neither restored nor given up yet): their SYNs wait. At [`Gate::Wire`], no
+    /// segment passes between these clients and the primary.
     ///
     /// # Errors
     /// The kernel's error; most likely there are too many clients. The clients that precede the error in `clients` are
@@ -61,8 +61,8 @@ impl Wire {
         told
     }
 
-    /// Marks the connections of these clients as decided: a local connection stays local, and a client's next connection is an ordinary
-    /// one. When the whole service was taken over, the wire forgets the clients.
+    /// Marks the connections of these clients as decided: a connection that was restored here stays on this node until it ends, and the
+    /// client's next connection is an ordinary one. When the whole service was taken over, the wire forgets the clients.
     ///
     /// # Errors
     /// The kernel's error.
@@ -91,7 +91,7 @@ impl Wire {
         self.delete_clients("held", index, clients)
     }
 
-    /// Marks all connections that a dead agent was deciding as decided: their decisions died with the agent.
+    /// Marks all connections as decided. The decisions that a dead agent had not made yet died with the agent.
     pub(super) fn settle_for_the_dead(&self, services: u16) -> Result<(), WireError> {
         self.undecided.clear();
         let map = self.map("held");
@@ -111,8 +111,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Prepares the holds before a service's gate changes to `gate`. A node that becomes the wire forgets the held clients. In a takeover, all
-    /// SYNs wait until [`hold`](Self::hold) has told which clients are being decided.
+    /// Prepares the holds before a service's gate changes to `gate`. A node that becomes the wire forgets the held clients. In a takeover,
+    /// all SYNs wait until [`hold`](Self::hold) has told which clients are undecided.
     pub(super) fn begin_holds(&self, index: u16, gate: Gate) {
         match gate {
             Gate::Takeover => self.set_holds(index, HOLDS_UNTOLD),

@@ -1,7 +1,7 @@
 //! The wire (DESIGN.md §3): loading, attaching, pinning and steering the eBPF programs of `bpf/`.
 //!
 //! Everything is pinned under `/sys/fs/bpf/steadfast/NODE`, so packets go on being logged and the gate stays as it is
-//! when the agent dies. [`Wire::remove`] takes it all away again.
+//! when the agent dies. [`Wire::remove`] removes all of it.
 
 mod abi;
 mod adopt;
@@ -96,7 +96,7 @@ pub struct WireService {
     pub ifindex: u32,
     /// This node's MAC address there.
     pub own_mac: [u8; 6],
-    /// Exit codes of its processes that count as a crash.
+    /// Exit codes of the service's processes that count as a crash.
     pub crash_exit_codes: Vec<u8>,
     /// How this node's own programs appear as clients of the service. `None`: their connections to it are refused.
     pub own: Option<OwnClient>,
@@ -143,7 +143,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// The programs, with rings of the sizes that are asked for, not loaded yet.
+    /// Opens the programs without loading them, and sets the sizes of their rings.
     fn open(options: &WireOptions) -> Result<OpenObject, WireError> {
         let mut open = object::open(&OBJECT.0)?;
         for mut map in open.maps_mut() {

@@ -188,12 +188,11 @@ impl Rings {
         }
     }
 
-    /// Hands what was logged up to now to `reader`, SYNs and strangers first. The end of the log of connections is
-    /// looked up before the end of the other log. A client becomes known only after its SYN and its first segments were
-    /// logged. So the end of the other log includes them for every connection that is handed over. Hands over at most
-    /// `records_max` of each log. The next call goes on to the same ends before it looks for new ones, so a flood of
-    /// SYNs cannot keep the connections from being read. With `wait`, takes new ends, and waits for records that are
-    /// still being written. Returns how many were handled.
+    /// Hands what was logged up to now to `reader`, SYNs and strangers first. The end of the log of connections is looked up before the end
+    /// of the other log. A client becomes known only after its SYN and its first segments were logged. So for every connection that is
+    /// handed over, the other log contains these segments before its end. Hands over at most `records_max` of each log. The next call goes
+    /// on to the same ends before it looks for new ones, so a flood of SYNs cannot keep the connections from being read. With `wait`, takes
+    /// new ends, and waits for records that are still being written. Returns how many were handled.
     pub fn drain(&mut self, records_max: usize, wait: bool, reader: &mut impl RecordReader) -> usize {
         let ends = self.under_way.take().filter(|_| !wait).unwrap_or_else(|| {
             let connections = self.connections.ends();

@@ -20,15 +20,15 @@ const RTM_DELTFILTER: u16 = 45;
 /// Notifications taken at a time: a flood of them must not keep the caller from its work.
 const TAKEN_MAX: usize = 64;
 
-/// Hears of filters, qdiscs and interfaces that are removed. Its descriptor is readable when there is something to hear.
+/// Receives the notifications of removed filters, qdiscs and interfaces. The descriptor is readable when a notification has arrived.
 pub struct FilterWatch {
     socket: Socket,
     interfaces: Vec<u32>,
 }
 
 impl FilterWatch {
-    /// Watches the interfaces with these indices, in the calling thread's network namespace. Open it before the programs
-    /// are attached, and nothing is missed.
+    /// Watches the interfaces with these indices, in the calling thread's network namespace. Open the watch before the programs are
+    /// attached. Then it misses no removal.
     ///
     /// # Errors
     /// If the kernel refuses the netlink socket.

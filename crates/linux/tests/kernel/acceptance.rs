@@ -30,8 +30,8 @@ const SEEDS: u64 = 3000;
 const SERVER: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 9, 0, 1), 80);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const LOG_LIMIT: u64 = 16 << 20;
-/// Number of attempts per talk. A kernel's timer may fire between two steps, and the core hears of this only after the step.
-/// Such a disagreement is no fault, and it does not happen at each attempt. A real fault does.
+/// Number of attempts per talk. A kernel's timer may fire between two steps, and the core hears of this only after the step. Such a
+/// disagreement is no fault, and does not recur at each attempt. A real fault recurs.
 const ATTEMPTS: usize = 3;
 
 /// A meaningful number in the client's stream.
@@ -217,7 +217,7 @@ fn talk() -> impl Strategy<Value = AcceptanceTalk> {
         )
 }
 
-/// Why nothing outside a kernel can know what the kernel does with a segment.
+/// Reasons why the kernel's reaction to a segment cannot be predicted from outside the kernel.
 #[derive(Clone, Copy, Debug)]
 struct Doubt {
     /// On its fast path the kernel ignores how old an acknowledgement is, and lets SND.WL1 go back. Whether it takes the fast
@@ -474,7 +474,7 @@ impl<'a> ComparedConnection<'a> {
         Ok(TalkOutcome::Agreed)
     }
 
-    /// The core hears what the server has sent.
+    /// Passes the packets that the server has sent to the core.
     fn listen(&mut self) {
         while let Some(packet) = self.world.tun.take() {
             let segment = Segment::parse(&packet, Checksum::Trusted).expect("a kernel's segment");

@@ -167,7 +167,7 @@ fn only_the_primary_speaks_for_the_vip() {
         let mut at_client = FrameTap::on(&scene.lan.client, "port2");
         let stranger = LanHost::new(9);
         for flags in [Flags::RST, Flags::FIN_ACK] {
-            // with exact numbers, so that the client would believe it
+            // The sequence numbers are exact, so the client would accept the segment.
             let forged = scene.bystander.forged(&scene.reading, b"");
             let voice = Segment {
                 source: forged.destination,

@@ -60,8 +60,8 @@ struct Told {
 }
 
 impl Told {
-    /// Does a client that knows this take the window of `segment`? Segments that were sent on different CPUs overtake each other, and no client
-    /// believes the late one (RFC 9293, 3.10.7.4; in Linux, `tcp_may_update_window`).
+    /// Whether a client that took this segment last also takes the window of `segment`. Segments that were sent on different CPUs overtake
+    /// each other, and a client ignores the window of the late segment (RFC 9293, 3.10.7.4; in Linux, `tcp_may_update_window`).
     fn is_updated_by(&self, segment: &Segment<'_>, edge: Seq) -> bool {
         let (newer_ack, newer_seq) = (
             segment.ack.distance_from(self.ack),
@@ -106,7 +106,7 @@ fn logged(reading: &LogThread, client: SocketAddr) -> Offset {
     reading.now().connection(client).1.input().frontier()
 }
 
-/// Waits until the client sends no more.
+/// Waits until the client has stopped sending.
 fn wait_until_it_waits(reading: &LogThread, client: SocketAddr) {
     let mut last = (Offset::ZERO, clock::now());
     eventually("the client waits", || {

@@ -1,4 +1,4 @@
-//! The kernel's FIN and RST for a process that died do not reach the client. Those of an ordinary end do.
+//! The kernel's FIN and RST for a process that died do not reach the client. The FIN and RST of a process that ended normally do.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ use crate::support::{assert_same_stream, eventually, stream};
 const ADDRESS: &str = "STEADFAST_TEST_SERVER";
 const PROTOCOL: &str = "STEADFAST_TEST_PROTOCOL";
 
-/// The server process, when this binary runs as one. It obeys the lines of its standard input in order.
+/// The server process: the other tests start this binary as one. The process executes the lines of its standard input in order.
 #[test]
 #[ignore = "run by the other tests, in a process of its own"]
 fn server_process() {
@@ -69,7 +69,7 @@ fn listener(address: SocketAddr) -> TcpListener {
     socket.into()
 }
 
-/// Writes until the kernel takes no more; returns how much it took.
+/// Writes until the kernel's send buffer is full. Returns the number of bytes written.
 fn fill(stream: &mut TcpStream) -> usize {
     let bytes = stream_of_fill();
     stream.set_nonblocking(true).expect("non-blocking");
@@ -362,8 +362,8 @@ fn an_ordinary_end_is_heard() {
     }
 }
 
-/// If one of several workers dies, the listener lives on. So the guard must drop only the kernel's answers on the worker's connections. It
-/// must drop them also after the socket is gone, when they carry no mark.
+/// If one of several workers dies, the listener lives on. So the guard must drop only the kernel's answers on the worker's connections.
+/// These answers must be dropped also after the socket is gone, when they carry no mark.
 #[test]
 fn the_rst_for_a_dead_workers_connection_is_not_heard() {
     for family in Family::BOTH {
@@ -386,7 +386,7 @@ fn the_rst_for_a_dead_workers_connection_is_not_heard() {
     }
 }
 
-/// A client whose connection's process died may connect again from the same port while the node speaks alone.
+/// After the process of a connection has died, its client may connect again from the same port while the node speaks alone.
 #[test]
 fn the_next_connection_of_a_dead_ones_client_ends_like_any_other() {
     for family in Family::BOTH {

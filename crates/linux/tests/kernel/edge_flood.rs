@@ -77,7 +77,8 @@ fn a_flood_of_syns_takes_the_place_of_idle_flows_only() {
         .map(|_| net.client.connect_pair(&listener))
         .collect();
     exchange(&idle, 0);
-    // A flow that was evicted comes back in its middle: without the SYNs of both sides, its windows cannot be capped.
+    // An evicted flow begins anew in the middle of its connection. The edge has then not seen the SYNs of both sides, so it cannot cap the
+    // flow's windows.
     for string in 0..2 {
         edges[0].set_cap(string, Some(20_000));
         edges[0].set_copies(string, CopiedPackets::Needed);

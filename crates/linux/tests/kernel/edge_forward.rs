@@ -86,7 +86,7 @@ fn connections_go_by_their_string_in_both_directions_and_stay_there() {
     }
 }
 
-/// The packets of one string are dropped at both edges, as while it is failing. Then its flows move, and it returns.
+/// Both edges drop the packets of one string, as they do while the string is failing. Then its flows move, and the string returns.
 #[test]
 fn flows_of_a_failed_string_move_and_a_returned_string_gets_new_ones_only() {
     let Some(net) = EdgeNet::new("flows_of_a_failed_string_move") else {
@@ -254,7 +254,7 @@ fn a_node_learns_the_addresses_that_an_edge_announces() {
             injector.announce(edge).expect("announce");
             injector.own()
         });
-        // Nothing uses the entry, so the node's kernel does not look whether it still holds.
+        // Nothing uses the entry, so the node's kernel does not verify it.
         let own = own.map(|byte| format!("{byte:02x}")).join(":");
         eventually("the node has the right address", || {
             let show = || Command::new("ip").args(["neigh", "show", "dev", "e0"]).output();

@@ -166,7 +166,8 @@ impl Twins {
         } else {
             now
         };
-        // The clock starts at 0 with the machine. On a machine that started less than an hour ago, the agent cannot have been away for an hour.
+        // The clock starts at 0 with the machine. On a machine that started less than an hour ago, the agent cannot have been away for an
+        // hour.
         let is_away = away && now - seen > 3600 * 1_000_000_000;
         self.kernel.set_agent_seen(seen);
         self.model.is_agent_away = is_away;
@@ -240,7 +241,7 @@ impl Twins {
     }
 }
 
-/// The packet with the transport header of `sent`: a copy is made after the window was limited, and before the hop is taken.
+/// The packet with the transport header of `sent`: a copy is made after the window was limited and before the hop limit is decremented.
 fn with_window_of(packet: &[u8], sent: &[u8]) -> Vec<u8> {
     let header = if packet[0] >> 4 == 4 { 20 } else { 40 };
     [&packet[..header], &sent[header..]].concat()
@@ -359,7 +360,7 @@ fn a_flow_that_left_first_follows_the_other_edge() {
         assert_eq!(sent_to(&verdict), Some(DataPathPort::String(string)));
     }
     twins.set_mode(2, EdgeStringMode::Held);
-    twins.handle(DataPathPort::String(2), &leaving, 0); // the other edge does not know yet that it has failed
+    twins.handle(DataPathPort::String(2), &leaving, 0); // the other edge does not know yet that the string has failed
     let verdict = twins.handle(OUTSIDE, &entering, 0);
     assert_eq!(sent_to(&verdict), Some(DataPathPort::String(1)));
     twins.bump_generation(1);

@@ -1,4 +1,4 @@
-//! Which node may speak for the VIP at which gate, and how a connection is switched from the log to its socket.
+//! Tests which node may speak for the VIP at which gate, and how a connection is switched from the log to its socket.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};

@@ -1,4 +1,5 @@
-//! The tests on the real kernel in one program, which is linked once. `cargo test -p steadfast-linux --test kernel restore::` runs one file.
+//! The tests on the real kernel in one program, which is linked once. `cargo test -p steadfast-linux --test kernel restore::` runs one
+//! file.
 
 mod acceptance;
 mod adopt;

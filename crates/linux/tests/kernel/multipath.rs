@@ -1,5 +1,5 @@
-//! Multipath TCP (RFC 8684), with real sockets on both ends. The primary's network refuses it, so both ends fall back to plain TCP. If a
-//! connection uses it nevertheless, the log notices that.
+//! Multipath TCP (RFC 8684), with real sockets on both ends. The primary's network refuses Multipath TCP, so both ends fall back to plain
+//! TCP. If a connection uses Multipath TCP nevertheless, the log notices that.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 

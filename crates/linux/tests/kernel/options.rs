@@ -189,7 +189,7 @@ impl Congestion {
     }
 }
 
-/// Sends the client's next kilobyte with a congestion mark. The client itself sends it later too.
+/// Sends the client's next kilobyte with a congestion mark. Later the client sends the same kilobyte itself.
 fn put_marked(scene: &WireScene, talk: &Talk) {
     let endpoint = scene.reading.now().connection(scene.address()).1.endpoint();
     let at = usize::try_from(endpoint.input_frontier.0).expect("short");
@@ -578,7 +578,7 @@ fn a_client_of_tiny_segments_goes_on() {
     let host = LanHost::new(1);
     host.ip("link set lo up\n addr add 10.9.0.1/24 dev lo");
     for mss in [1, 48, 87, 88] {
-        // The last socket may still be waiting for its FIN's answer, so each has a client of its own.
+        // The previous socket may still wait for the acknowledgement of its FIN, so each socket has a client port of its own.
         let (client, vip) = (SocketAddr::from((ODD_CLIENT, 1024 + mss)), ODD_SERVER.into());
         let options = TcpOptions {
             mss: Some(mss),

@@ -1,4 +1,4 @@
-//! The wire on the real kernel: it loads, leaves nothing behind, and logs every packet, byte for byte, before it releases it.
+//! The wire on the real kernel: it loads, leaves nothing behind, and logs every packet, byte for byte, before it releases the packet.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};

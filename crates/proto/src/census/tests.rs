@@ -179,7 +179,7 @@ fn a_page_that_is_lost_is_asked_for_again_and_then_less_often() {
     assert_eq!(table.poll_census(at(9000)), None);
 }
 
-/// Every page is lost, comes twice, or comes late, after others.
+/// Each page may be lost, come twice, or come late, after other pages.
 #[test]
 fn pages_that_are_lost_doubled_or_late_change_nothing() {
     for seed in 0..200_u64 {

@@ -211,7 +211,7 @@ fn a_call_gets_through_although_a_link_is_cut() {
     }
 }
 
-/// Addresses that are told again change nothing.
+/// Setting the same addresses again changes nothing.
 #[test]
 fn the_same_addresses_keep_the_association() {
     let mut pair = TestPair::new(17);
@@ -237,7 +237,8 @@ fn both_links_may_be_away_for_a_while() {
     assert_eq!(pair.numbers(1), (0..10).collect::<Vec<_>>());
 }
 
-/// An agent that restarted has a new channel. The other end's messages that wait are lost with the old one, and the next ones arrive.
+/// An agent that restarted has a new channel. Messages that wait at the other end are lost with the old association, and later messages
+/// arrive.
 #[test]
 fn a_node_that_restarts_is_heard_again() {
     for end in 0..2 {
@@ -317,14 +318,14 @@ fn a_channel_without_an_answer_is_overdue_while_the_peer_is_heard() {
     };
     assert_eq!(hear(&mut pair, 9), [false; 2]);
     assert_eq!(hear(&mut pair, 2), [true; 2]);
-    // A peer that is silent is not late. When it is back, it has its time.
+    // The association with a silent peer is not overdue. When the peer is heard again, the time begins anew.
     pair.run(Duration::from_secs(60));
     assert!(!pair.ends[0].is_overdue(pair.now));
     assert_eq!(hear(&mut pair, 9), [false; 2]);
     pair.is_cut = [false; 2];
     assert_eq!(hear(&mut pair, 20), [false; 2]);
     assert!(pair.ends[0].view().is_established);
-    // The association ends later: the time begins then.
+    // If an association ends, the time begins at its end.
     pair.is_cut = [true; 2];
     pair.ends[1] = TestPair::end(1);
     pair.begin(1);

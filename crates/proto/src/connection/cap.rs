@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A cap is an absolute right edge that never moves back. The wire withholds the part of the primary's window beyond the cap
-//! ([`WindowPromise`]). The first segment after the agent set the cap passes unchanged: it shows what the client was offered before, and such
-//! an offer is never taken back.
+//! ([`WindowPromise`]). The first segment after the agent set the cap passes unchanged: it shows what the client was offered before, and
+//! such an offer is never taken back.
 
 use std::time::Duration;
 
@@ -338,7 +338,7 @@ mod tests {
             self.acknowledge(&[]);
         }
 
-        /// Sends what the client may, at most `bytes`; returns how much.
+        /// Sends as much as the client may, at most `bytes`. Returns the number of bytes.
         fn send_on(&mut self, bytes: usize) -> usize {
             let next = Seq(FIRST) + u32::try_from(self.sent).expect("small");
             let room = usize::try_from(self.edge.distance_from(next)).unwrap_or(0);

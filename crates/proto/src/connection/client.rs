@@ -40,8 +40,8 @@ impl ClientState {
         }
     }
 
-    /// The state of a connection that is learnt when the client's next number is `next`, with the segment size and the window
-    /// shift of its handshake. The client's window and timestamp are unknown until its first segment.
+    /// The client's state in a connection that is learnt in its middle. `next` is the client's next sequence number. `mss` and
+    /// `window_shift` are those of the handshake. The client's window and timestamp are unknown until its first segment.
     pub fn learnt(mss: u16, window_shift: u8, next: Seq) -> Self {
         Self {
             heard: false,

@@ -18,7 +18,8 @@ pub(crate) struct Middle {
     pub output: Seq,
 }
 
-/// Silence after the first exchange that ends the probation: a server with more requests to answer would have said more by then.
+/// A silence of this length after the first exchange ends the probation: a server that still had requests to answer would have sent
+/// something by then.
 const SILENCE: Duration = Duration::from_secs(1);
 
 impl Connection {

@@ -1,8 +1,9 @@
 //! A bounded cache of an edge for packets of connections whose string is failing (HALR thesis §3.3).
 //!
-//! For each connection the cache holds the lowest unacknowledged packet that enters the cluster, and a [`SecondPacket`]. A [`CachePolicy`] may
-//! hold all unacknowledged entering packets instead, or only SYNs. `store` counts memory and decides which packets are dropped first when the
-//! cache is full. `packed` holds the connections of which the cache holds one small packet, for example all of policy `syn`.
+//! For each connection the cache holds the lowest unacknowledged packet that enters the cluster, and a [`SecondPacket`]. A [`CachePolicy`]
+//! may hold all unacknowledged entering packets instead, or only SYNs. `store` counts memory and decides which packets are dropped first
+//! when the cache is full. `packed` holds the connections of which the cache holds only one small packet, for example all connections of
+//! policy `syn`.
 
 mod packed;
 mod store;
@@ -22,12 +23,13 @@ pub struct Cache<K, P> {
     store: CacheStore<K, P>,
 }
 
-/// Where a segment belongs among the held ones of its connection.
+/// The place of a segment among the held segments of its connection.
 struct Place {
     place: usize,
-    /// Whether it replaces the segment that is there: it begins lower, or it begins at the same number and is not shorter. A repeated segment
-    /// replaces its first copy: an acknowledgement of the first copy's timestamp would tell the sender that the round trip took all of the
-    /// failover, and that its timeout was a mistake (RFC 7323 §4, RFC 3522).
+    /// Whether the segment replaces the held segment at this place: it begins lower, or it begins at the same number and is not shorter. So
+    /// a repeated segment replaces its first copy. If the first copy were sent after a failover, the acknowledgement would echo its old
+    /// timestamp. The sender would conclude that the round trip took all of the failover, and that its timeout was a mistake (RFC 7323 §4,
+    /// RFC 3522).
     replaces: bool,
 }
 
@@ -151,8 +153,8 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         }
     }
 
-    /// Whether an entering packet that is not to wait is to be the second packet. Data are worth more than an acknowledgement alone: the
-    /// answer to data brings the acknowledgement, too.
+    /// Whether an entering packet that is not among the waiting packets becomes the second packet. Data are worth more than an
+    /// acknowledgement alone: the answer to data brings the acknowledgement, too.
     fn is_newest(&self, key: K, segment: &EdgeSegment) -> bool {
         let kept = self.store.connections.get(&key);
         let second = kept.and_then(|kept| kept.second.as_ref());
@@ -165,8 +167,8 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         !is_waiting && (is_not_older || second.is_some_and(CachedPacket::is_pure))
     }
 
-    /// A packet leaves the cluster. Entering packets that it acknowledges are dropped. With [`SecondPacket::Acknowledgement`] it is held if it
-    /// has the highest acknowledgement so far. Returns whether a waiting packet was dropped.
+    /// A packet leaves the cluster. Entering packets that it acknowledges are dropped. With [`SecondPacket::Acknowledgement`], the leaving
+    /// packet is held if it has the highest acknowledgement so far. Returns whether a waiting packet was dropped.
     ///
     /// A packet with data is held only if its acknowledgement is new information. When data flow one way only, all these packets
     /// have the same acknowledgement, so resending three copies of such a packet would tell the receiver nothing.
@@ -219,9 +221,9 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         released
     }
 
-    /// Takes everything out. For each connection, an acknowledgement that leaves and the lowest entering packet come first: these restart the
-    /// connection, and must not wait behind many packets of another one. The other entering packets follow, for each connection from the
-    /// lowest on.
+    /// Takes everything out. For each connection, an acknowledgement that leaves and the lowest entering packet come first. These packets
+    /// restart the connection, so they must not wait behind many packets of another connection. The other entering packets follow, for each
+    /// connection from the lowest on.
     pub fn drain(&mut self) -> impl Iterator<Item = (K, EdgeDirection, P)> + use<K, P> {
         let second_enters = self.store.config.second == SecondPacket::Newest;
         let (packed, connections) = self.store.take_all();
@@ -268,7 +270,7 @@ impl<K: Copy + Ord, P> Cache<K, P> {
         }
     }
 
-    /// Where a segment belongs among the held ones; `None` if it is not to be held.
+    /// The place of a segment among the held segments. `None` if the segment is not to be held.
     fn place(&mut self, key: K, segment: &EdgeSegment) -> Option<Place> {
         let kept = self.store.connections.get(&key);
         let second = kept.and_then(|kept| kept.second.as_ref());

@@ -1,7 +1,7 @@
 //! A model of the edge's eBPF data path (`bpf/edge.bpf.c`): the same verdicts, the same packets, the same counters.
 //!
-//! A test of the crate `linux` gives the same packets to the model and to the programs in the kernel. The model has no clock: round trips and
-//! activity are not in it. Its tables have no limits. It knows no MTU.
+//! A test of the crate `linux` gives the same packets to the model and to the programs in the kernel. The model has no clock, so it counts
+//! no round-trip times and no activity. Its tables have no limits. It does not check the MTU.
 
 mod packet;
 

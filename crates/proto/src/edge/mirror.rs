@@ -1,8 +1,8 @@
 //! The eBPF programs' knowledge of the cache: which sequence numbers of one flow it holds.
 //!
 //! The programs copy a packet only if it changes what the cache holds of its flow. So most packets of a failing string cost no copy. The
-//! cache needs enough memory: the mirror does not learn that the cache refused a packet for lack of memory, so a shorter repetition of
-//! this packet is not copied.
+//! mirror does not learn that the cache refused a packet for lack of memory. So a shorter retransmission of the refused packet is not
+//! copied, and the cache needs enough memory.
 //!
 //! The mirror does not know the newest entering packet ([`SecondPacket::Newest`]). While a string is suspected, all entering packets are
 //! copied.
@@ -28,7 +28,7 @@ pub struct CacheMirror {
     fin_out: bool,
     /// The lowest waiting packet was acknowledged, and the next one is not known.
     is_deep: bool,
-    /// What the cache holds of the flow is not known: any packet may change it.
+    /// It is not known what the cache holds of the flow, so any packet may change it.
     is_unsure: bool,
 }
 
@@ -80,7 +80,7 @@ impl CacheMirror {
             return true;
         }
         if let Some(held) = self.held {
-            // A repetition replaces the held packet, unless the repetition is shorter.
+            // A retransmission replaces the held packet, unless the retransmission is shorter.
             if held.seq == segment.seq && !segment.end().reaches(held.end) {
                 return changes;
             }

@@ -13,8 +13,8 @@
 //!               └──────────── completed: send again ──────┘
 //! ```
 //!
-//! One [`LocalRecovery`] is for one string and one edge. The caller knows which connections are on the string and when the
-//! failover is complete. It then routes the packets that [`LocalRecovery::complete`] returns over the new string. [`switch`] is such a caller.
+//! One [`LocalRecovery`] is for one string and one edge. The caller knows which connections are on the string and when the failover is
+//! complete. It then routes the packets that [`LocalRecovery::complete`] returns over the new string. [`switch`] is such a caller.
 
 pub mod cache;
 pub mod datapath;
@@ -57,7 +57,7 @@ pub struct RecoveryConfig {
     pub cache: CacheConfig,
 }
 
-/// Which field of a [`RecoveryConfig`] is invalid.
+/// A field of a [`RecoveryConfig`] that is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InvalidRecovery {
     /// `heartbeat` or `missed` is zero.
@@ -162,9 +162,9 @@ impl StringState {
 pub enum CopiedPackets {
     /// None.
     None,
-    /// Those that change what the cache holds.
+    /// Packets that change what the cache holds.
     Needed,
-    /// All that enter, and those that leave and change what the cache holds.
+    /// All entering packets, and the leaving packets that change what the cache holds.
     Entering,
 }
 
@@ -309,7 +309,7 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         self.state == StringState::Failed
     }
 
-    /// The string works again at `now`, and nothing that was held is needed.
+    /// The string works again at `now`, and the cached packets are not needed.
     pub fn restart(&mut self, now: Instant) {
         (self.suspicion, self.failure) = Self::detectors(&self.config, now);
         self.state = StringState::Well;
@@ -343,8 +343,8 @@ impl<K: Copy + Ord, P> LocalRecovery<K, P> {
         }
     }
 
-    /// A packet of one of the string's connections passes. It is `bytes` long. `packet` is called for a copy if the cache keeps it.
-    /// Returns whether the passing packet acknowledges a cached one.
+    /// A packet of one of the string's connections passes. It is `bytes` long. If the cache keeps the packet, it calls `packet` for a copy.
+    /// Returns whether the passing packet acknowledges a cached packet.
     pub fn on_packet(
         &mut self,
         key: K,

@@ -8,7 +8,7 @@
 //!   └◀───────────────────────────── Returned ──────────────────────────┴─────────────────┘
 //! ```
 //!
-//! A string that the peer declares failed is Failing from Up and Suspect, too. If no string is usable and none is heard, all are Blind again
+//! `Declared` also leads from Up and from Suspect to Failing. If no string is usable and none is heard, all strings become Blind again
 //! (NoneLeft).
 
 /// State of a string at one edge.
@@ -18,7 +18,7 @@ pub enum StringPhase {
     Up,
     /// Heartbeats are missing. Its flows use it, and their packets are cached.
     Suspect,
-    /// It is silent, and so are all others. Its flows use it, because none is known to be better.
+    /// It is silent, and so are all others. Its flows use it, because no other string is known to be better.
     Blind,
     /// It has failed. Packets of its flows are cached and dropped until the takeover is done.
     Failing,
@@ -29,7 +29,7 @@ pub enum StringPhase {
 /// Events that change the state of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PhaseEvent {
-    /// A heartbeat arrived by it. While it is Blind: one that says that the other edge hears it, too.
+    /// A heartbeat arrived over the string. On a Blind string, only a heartbeat counts that says that the other edge hears the string, too.
     Heard,
     /// Enough heartbeats are missing for a suspicion.
     Late,

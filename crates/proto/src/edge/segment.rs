@@ -2,7 +2,7 @@
 
 use crate::Seq;
 
-/// Which way a packet passes an edge.
+/// The direction in which a packet passes an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EdgeDirection {
     /// From outside into the cluster.

@@ -1,7 +1,7 @@
 //! Turns a copied packet into the packets that would be on the wire.
 //!
-//! Linux carries up to 64 KB of a TCP stream in one packet, and leaves its checksum to the network card. The eBPF programs copy such a packet
-//! as it is, or only its first segment.
+//! Linux carries up to 64 KB of a TCP stream in one packet, and leaves its checksum to the network card. The eBPF programs copy such a
+//! packet as it is, or only its first segment.
 
 use std::ops::Range;
 
@@ -11,12 +11,12 @@ use crate::packet::Checksum;
 /// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM: usize = 16;
 
-/// The packets that `packet` is on the wire: TCP in IPv4 or IPv6, in segments of `gso_size` bytes. 0: the packet is one segment.
+/// Cuts `packet` into the packets that a network card would send: TCP in IPv4 or IPv6, in segments of `gso_size` bytes. A `gso_size` of 0
+/// means that `packet` is one segment.
 ///
-/// All packets have full checksums. A packet that is one segment and has a full checksum stays as it is. So does a packet whose checksum is
-/// wrong, if `checksum` does not say that it may be a partial one. If the packet is shorter than its header says, it is the first segment of
-/// a larger packet: its lengths are corrected, and flags that belong to the last segment are cleared. Other packets than TCP stay as they
-/// are.
+/// The segments get full checksums. A packet of one segment stays as it is, except that a partial checksum is completed. `checksum` tells
+/// whether a checksum can be partial. If the packet is shorter than its header says, it is the first segment of a larger packet: its
+/// lengths are corrected, and flags that belong to the last segment are cleared. Packets other than TCP stay as they are.
 pub fn cut(packet: &[u8], gso_size: u16, checksum: Checksum) -> Vec<Vec<u8>> {
     let Some(shape) = PacketShape::of(packet) else {
         return vec![packet.to_vec()];
@@ -42,7 +42,7 @@ pub fn cut(packet: &[u8], gso_size: u16, checksum: Checksum) -> Vec<Vec<u8>> {
     pieces.collect()
 }
 
-/// Whether the TCP checksum of a packet that [`cut`] has returned is wrong. Other packets than TCP have none here.
+/// Whether the TCP checksum of a packet that [`cut`] has returned is wrong. False for packets other than TCP.
 pub fn is_tcp_sum_wrong(packet: &[u8]) -> bool {
     PacketShape::of(packet).is_some_and(|shape| !shape.has_full_checksum(packet))
 }
@@ -79,7 +79,7 @@ impl PacketShape {
     /// Whether the packet is only the first segment of a larger one.
     fn is_part(&self, packet: &[u8], size: usize) -> bool {
         if self.total_len == 0 {
-            return size > 0 && packet.len() - self.payload == size; // a copy of a longer packet would be longer than one segment
+            return size > 0 && packet.len() - self.payload == size; // a copy of the whole packet is longer than one segment
         }
         packet.len() < self.total_len
     }

@@ -46,7 +46,7 @@ const fn mixed(word: u64) -> u64 {
     word ^ word >> 32
 }
 
-/// A string as the slots see it.
+/// The properties of a string that decide which slots it gets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlotShare<'a> {
     /// Its name, which both edges know.

@@ -1,7 +1,7 @@
 //! One edge: which strings are usable, when flows move, what is sent again, and how far windows are capped (`docs/edge.md`).
 //!
 //! Heartbeats, copies of packets and measurements go in by `handle_*`. Ordered [`EdgeAction`]s come out by
-//! [`EdgeSwitch::poll_action`]. The data path carries out the actions: it forwards packets without asking this machine.
+//! [`EdgeSwitch::poll_action`]. The data path carries out the actions: it forwards packets without asking this state machine.
 
 mod beat;
 mod copied;
@@ -28,8 +28,8 @@ pub use string::{EdgeStringConfig, StringView};
 
 /// Time between two measurements while no window is capped.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
-/// Time from the move of a string's flows until the idle ones are moved. A sweep through the table takes some milliseconds, in which
-/// nothing is sent again. It must be over before the string returns.
+/// Time from the move of a string's flows until its idle flows are moved. The sweep through the table takes some milliseconds, in which
+/// no packet is sent again. The sweep must end before the string returns.
 const SWEEP_AFTER: Duration = Duration::from_millis(100);
 /// Shortest interval of the rate control (`docs/rate-control.md`).
 const INTERVAL_MIN: Duration = Duration::from_millis(200);
@@ -62,7 +62,7 @@ pub struct EdgeConfig {
     pub suspect_after: u32,
     /// Whether packets are cached at all.
     pub caches: bool,
-    /// Time from the declaration of a failure until the flows move, at least.
+    /// Minimum time from the start of the silence, or from the peer's declaration of the failure, until the flows move.
     pub delay: Duration,
     /// Whether a command must succeed before the flows move.
     pub has_command: bool,
@@ -97,7 +97,7 @@ pub enum EdgeAction {
     /// Copy these packets of the string's flows from now on. `Entering` after `Needed` goes on with the same cache. Any other choice begins
     /// with an empty cache.
     SetCopies(usize, CopiedPackets),
-    /// Cap the windows of the string's flows, or stop. In bytes.
+    /// Cap the windows of the string's flows at this number of bytes. `None`: stop capping.
     SetCap(usize, Option<u32>),
     /// Start the command that makes the other nodes ready for this string's flows.
     RunCommand(usize),
@@ -242,8 +242,8 @@ impl EdgeSwitch {
         self.evaluate(now);
     }
 
-    /// Packets have left a string in the last milliseconds. For a while they replace heartbeats, which a full queue may lose. They count
-    /// only when a failure is suspected: packets that left just before a failure must not delay its declaration.
+    /// Packets have left a string in the last milliseconds. For a while such packets replace heartbeats, which a full queue may lose. They
+    /// count only when a failure is suspected: packets that left just before a failure must not delay its declaration.
     pub fn handle_leaving(&mut self, now: Instant, string: usize) {
         let late = self.config.recovery.heartbeat * self.config.suspect_after;
         let one = &mut self.strings[string];
@@ -289,7 +289,7 @@ impl EdgeSwitch {
         self.evaluate(now);
     }
 
-    /// The data path has copied a packet of one of `string`'s flows. Its checksum is complete.
+    /// The data path has copied a packet of one of `string`'s flows. The packet's checksum is complete.
     pub fn handle_copy(&mut self, now: Instant, string: usize, way: EdgeDirection, packet: &[u8]) {
         let Some((key, segment)) = copied::read(packet, way) else {
             return; // the data path copies TCP packets only
@@ -419,8 +419,8 @@ impl EdgeSwitch {
         }
     }
 
-    /// All strings were silent, and both edges hear this one again. If packets passed all the while, the other edge's process was away. If
-    /// they pass only since the string is back, the earlier ones were lost and are sent again.
+    /// All strings were silent, and both edges hear this one again. If packets passed during the silence, only the other edge's process was
+    /// away. If packets pass only since the string is back, the earlier packets were lost and are sent again.
     fn end_blindness(&mut self, now: Instant, index: usize) {
         let patience = self.config.recovery.patience();
         let one = &mut self.strings[index];
@@ -498,7 +498,7 @@ impl EdgeSwitch {
         (now.since(*at) < patience).then_some(told)
     }
 
-    /// Whether another string is heard now, and has been for as long as a failure takes to be seen.
+    /// Whether another string is up, is heard now, and has been heard without a break for at least the time that detects a failure.
     fn others_heard(&self, now: Instant, index: usize) -> bool {
         let recovery = &self.config.recovery;
         let late = recovery.heartbeat * self.config.suspect_after;
@@ -601,7 +601,7 @@ impl EdgeSwitch {
         }
     }
 
-    /// A string works again. If its flows have no other string, they go on with it.
+    /// A string works again. Flows that were still held move to the strings of their slots.
     fn bring_back(&mut self, now: Instant, index: usize) {
         let was_failing = self.strings[index].phase == StringPhase::Failing;
         self.sweep(index);
@@ -629,7 +629,7 @@ impl EdgeSwitch {
     }
 
     /// Queues the cached packets of a string for the string `to`, or each for the string to which its flow moves. If windows are capped,
-    /// queues at most one capped window of each flow: the flow's sender repeats the rest.
+    /// queues at most one capped window of each flow: the flow's sender retransmits the rest.
     fn send_again(&mut self, now: Instant, index: usize, to: Option<usize>) {
         let held = self.strings[index].recovery.complete(now);
         let mut flow = (None, 0);
@@ -694,7 +694,7 @@ impl EdgeSwitch {
         self.actions.push_back(EdgeAction::Tell(index, phase, reason));
     }
 
-    /// Queues the actions that make the data path agree with this machine.
+    /// Queues the actions that make the data path agree with this state machine.
     fn publish(&mut self, now: Instant) {
         for index in 0..self.strings.len() {
             let one = &mut self.strings[index];
@@ -778,7 +778,7 @@ impl EdgeSwitch {
                 config.interval = interval;
                 let connections = usize::try_from(one.traffic.active + moving).unwrap_or(usize::MAX);
                 one.rate = RateControl::new(config, now, connections).ok();
-                // The bytes up to now are not of the first interval.
+                // The bytes sent before now do not belong to the first interval.
                 one.rate_is_new = true;
                 self.measured = now;
                 is_new = true;

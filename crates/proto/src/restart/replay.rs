@@ -1,6 +1,6 @@
-//! Restart policy `replay`: at a takeover, an application that was not following gets the connection's input from its start. It repeats its
-//! output, which is compared and dropped as far as it was logged. This is FT-TCP's cold backup, for servers that are deterministic per
-//! connection.
+//! Restart policy `replay`: at a takeover, an application that was not following gets the connection's input from its start. The
+//! application repeats the output. The part of the output that was logged is compared and dropped. This is FT-TCP's cold backup, for
+//! servers that are deterministic per connection.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;

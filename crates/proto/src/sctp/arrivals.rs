@@ -12,7 +12,7 @@ use super::config::SctpConfig;
 use super::tsn::Tsn;
 use crate::Instant;
 
-/// Most runs behind gaps. A SACK with all of them and the duplicates fits a packet of 576 bytes.
+/// Maximum number of runs after gaps. A SACK with this many runs and [`DUPLICATES_MAX`] duplicates fits a packet of 576 bytes.
 const RUNS_MAX: usize = 96;
 /// Most duplicates that a SACK reports.
 const DUPLICATES_MAX: usize = 24;
@@ -24,7 +24,7 @@ pub(super) enum TsnArrival {
     New,
     /// It has arrived before.
     Duplicate,
-    /// It is too far ahead, or there are too many gaps to keep account of. The sender sends it again.
+    /// It is too far ahead, or would need more than [`RUNS_MAX`] runs. The sender retransmits it.
     TooFar,
 }
 
@@ -82,8 +82,8 @@ impl Arrivals {
             0 => TsnArrival::Duplicate,
             _ if is_in_run => TsnArrival::Duplicate,
             1 => TsnArrival::New,
-            // Gap reports count with 16 bits. Half of them is the most: each message between two of the same stream has a TSN, so SSNs, which
-            // have 16 bits with a sign, can be compared then.
+            // The offsets of gap blocks have 16 bits. Only half of that range is accepted: two messages of a stream are at least as far
+            // apart by TSN as by SSN, so the signed distance of their 16-bit SSNs is then right.
             2..=0x7fff if joins || self.runs.len() < RUNS_MAX => TsnArrival::New,
             _ => TsnArrival::TooFar,
         }
@@ -116,7 +116,7 @@ impl Arrivals {
                 *run = (run.0 - last, run.1 - last);
             }
         }
-        // A gap is reported without delay, one that closes is not (RFC 9260 §6.7).
+        // While there is a gap, the SACK is not delayed (RFC 9260 §6.7). When the last gap closes, the SACK may be delayed.
         self.is_due |= self.has_gaps();
     }
 
@@ -147,7 +147,7 @@ impl Arrivals {
         self.is_due || self.due_at.is_some_and(|at| now >= at)
     }
 
-    /// Whether a packet that leaves anyway should take an acknowledgement along.
+    /// Whether a SACK is to be bundled with a packet that leaves anyway.
     pub const fn is_waiting(&self) -> bool {
         self.is_due || self.due_at.is_some()
     }
@@ -157,7 +157,7 @@ impl Arrivals {
         self.due_at
     }
 
-    /// The SACK, with this window. Nothing is due then.
+    /// The SACK, with this window. Afterwards, no acknowledgement is due.
     pub fn take_sack(&mut self, window: u32) -> SackChunk {
         self.packets = 0;
         self.is_due = false;
@@ -165,7 +165,7 @@ impl Arrivals {
         SackChunk {
             cumulative: self.cumulative,
             window,
-            // A distance has 16 bits: `verdict`.
+            // `verdict` limits distances to 16 bits.
             gaps: self
                 .runs
                 .iter()

@@ -7,9 +7,9 @@
 //!   └───────────────┴─────────────────┴──────────────────────────────────────────────────┴─────────────┴─ ─
 //! ```
 //!
-//! The called end makes an association only for a cookie with this proof, so a stranger takes none. The cookie is never the same twice, so a
-//! proof serves one call. RFC 4895 draws random numbers for that (RANDOM), and negotiates which chunks need a proof (CHUNKS). Here both ends
-//! are told that they share a key.
+//! The called end makes an association only for a cookie with this proof, so a host without the key cannot open one. The cookie is never
+//! the same twice, so a proof serves one call. RFC 4895 uses random numbers for this purpose (RANDOM), and negotiates which chunks need a
+//! proof (CHUNKS). Here both ends are configured with the shared key.
 
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
@@ -21,10 +21,10 @@ use super::chunk::SctpChunk;
 pub const AUTH: u8 = 15;
 /// The number of the key, and of HMAC-SHA-256 (RFC 4895 §3.3).
 const PREFIX: [u8; 4] = [0, 0, 0, 3];
-/// Bytes of the code.
+/// Length of the HMAC in bytes.
 const CODE: usize = 32;
 
-/// The key that callers prove to know.
+/// The key that callers must prove they know.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CallKey([u8; 32]);
 
@@ -47,8 +47,7 @@ impl CallKey {
         auth(&self.mac(chunks).finalize().into_bytes())
     }
 
-    /// Whether the first of these chunks is an AUTH chunk that proves the knowledge of this key for the others. Takes the same time for all
-    /// wrong codes.
+    /// Whether the first of these chunks is an AUTH chunk that proves the knowledge of this key for the others. Compares in constant time.
     pub(super) fn is_proven(&self, chunks: &[SctpChunk]) -> bool {
         let Some((
             SctpChunk::Other {

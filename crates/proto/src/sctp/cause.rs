@@ -112,7 +112,7 @@ impl ErrorCause {
         }
     }
 
-    /// Writes the cause behind `out`.
+    /// Appends the cause to `out`.
     pub(super) fn emit(&self, out: &mut Vec<u8>) {
         let code = self.code();
         match self {

@@ -165,7 +165,7 @@ impl SctpChunk {
         Ok(chunk)
     }
 
-    /// The chunk, which was read from a packet of `packet` bytes. Data that is less than half of the packet is copied: it may stay in the
+    /// Copies the chunk's data out of its packet of `packet` bytes if the data is less than half of the packet. The data may stay in the
     /// receive buffer for long, and would keep the whole packet in memory.
     pub(super) fn detached(mut self, packet: usize) -> Self {
         if let Self::Data(chunk) = &mut self
@@ -239,7 +239,8 @@ impl SctpChunk {
         }
     }
 
-    /// Bytes on the cable, without padding. Only DATA and SACK occur so often that their length is computed without writing them.
+    /// Length of the encoded chunk in bytes, without padding. The length of DATA and SACK is computed without writing them, because they
+    /// are frequent.
     pub fn wire_bytes(&self) -> usize {
         match self {
             Self::Data(data) => DATA_HEADER + data.data.len(),
@@ -252,7 +253,7 @@ impl SctpChunk {
         }
     }
 
-    /// Writes the chunk behind `out`, which is padded first.
+    /// Pads `out`, and appends the chunk.
     pub(super) fn emit(&self, out: &mut Vec<u8>) {
         let start = open(out, u16::from_be_bytes([self.kind(), self.flags()]));
         match self {

@@ -15,10 +15,11 @@ use super::watch::HeartbeatWatch;
 /// Protocols".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetransmissionPolicy {
-    /// Every retransmission goes to another destination than the chunk went to last. RFC 2960 §6.4 wanted this. The paper compares it.
+    /// Every retransmission goes to another destination than the chunk's last transmission, as in RFC 2960 §6.4. The paper compares this
+    /// policy with its own.
     Alternate,
-    /// A fast retransmission goes to the destination that the chunk went to last, or to that of new data if that one has failed. A
-    /// retransmission after a timeout goes to another destination (RFC 9260 §6.4).
+    /// A fast retransmission goes to the chunk's last destination. If that destination has failed, it goes to the destination of new data.
+    /// A retransmission after a timeout goes to another destination (RFC 9260 §6.4).
     FastSame,
 }
 
@@ -52,8 +53,8 @@ pub struct SctpConfig {
     /// Packets begin with this size, and each path's MTU is searched from there up to `path_mtu` (RFC 8899). `None`: `path_mtu` is known to
     /// be right.
     pub base_mtu: Option<u32>,
-    /// Most full packets by which one acknowledgement lets the congestion window grow in slow start: L of RFC 9260 §7.2.1. More than 1 is
-    /// for acknowledgements that answer a batch.
+    /// Maximum growth of the congestion window per acknowledgement in slow start, in full packets: L of RFC 9260 §7.2.1. More than 1 is for
+    /// acknowledgements that answer a batch.
     pub slow_start_limit: u32,
     /// Congestion window at the beginning.
     pub initial_window: u32,
@@ -66,14 +67,14 @@ pub struct SctpConfig {
     /// A chunk may be fast retransmitted again when chunks sent after its retransmission are acknowledged (Multiple Fast Retransmit).
     pub has_multiple_fast_retransmit: bool,
     /// In fast recovery, a SACK that moves the cumulative TSN counts as a missing report of all chunks that it does not report (RFC 9260
-    /// §7.2.4). Otherwise only of those below the highest TSN that it newly acknowledges (as in RFC 2960).
+    /// §7.2.4). Otherwise it counts only for the chunks below the highest TSN that it newly acknowledges (as in RFC 2960).
     pub counts_all_in_recovery: bool,
-    /// Chunks that are marked for retransmission fill the window when an acknowledgement asks whether it may grow. RFC 9260 §2.3 does not count
-    /// chunks that are classified as lost.
+    /// Chunks that are marked for retransmission count as in flight when a SACK checks that the congestion window is full and so may grow.
+    /// RFC 9260 §2.3 does not count chunks that are classified as lost.
     pub counts_marked: bool,
-    /// After a timeout, new data waits for the next SACK, as in ns-2. RFC 9260 §6.1 lets it go when no marked chunk waits.
+    /// After a timeout, new data waits for the next SACK, as in ns-2. RFC 9260 §6.1 sends new data when no marked chunk waits.
     pub holds_new_after_timeout: bool,
-    /// Max.Burst: bound on the packets with data that one event lets out.
+    /// Max.Burst: maximum number of packets with data that are sent after one event.
     pub max_burst: u32,
     /// Longest delay of an acknowledgement.
     pub sack_delay: Duration,
@@ -310,8 +311,8 @@ impl SctpConfig {
         }
     }
 
-    /// Bytes that a full packet counts in windows: the "MTU" of RFC 9260 §7.2. With the headers that windows do not count, each window
-    /// would let out one packet more.
+    /// Bytes that a full packet counts in windows: the "MTU" of RFC 9260 §7.2. Windows do not count IP and common headers. If this number
+    /// included them, each window would allow one packet more.
     pub(super) const fn full_packet(&self) -> u32 {
         self.packet_room() as u32
     }
@@ -326,8 +327,8 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Bytes that a DATA chunk counts in windows: header and data. The RFC counts data only; counting headers keeps the memory of many small
-/// chunks inside of the window, and is what FreeBSD and ns-2 do.
+/// Bytes that a DATA chunk counts in windows: header and data. The RFC counts data only. Headers count here, as in FreeBSD and ns-2, so
+/// that the window also bounds the memory of many small chunks.
 pub(super) const fn counted(data: usize) -> u32 {
     padded(DATA_HEADER + data) as u32
 }

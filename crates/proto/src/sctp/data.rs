@@ -9,7 +9,7 @@ use bytes::Bytes;
 pub enum UserData {
     /// Bytes.
     Bytes(Bytes),
-    /// A number of bytes whose content does not matter. The simulator moves bulk data so. On a cable they are zeros.
+    /// A number of bytes whose content does not matter. The simulator uses it for bulk data. In an encoded packet, the bytes are zeros.
     Counted(u32),
 }
 
@@ -33,12 +33,12 @@ impl UserData {
         let start = range.start.min(end);
         match self {
             Self::Bytes(bytes) => Self::Bytes(bytes.slice(start..end)),
-            // At most the count itself.
+            // The difference is at most the count, which is a `u32`.
             Self::Counted(_) => Self::Counted((end - start) as u32),
         }
     }
 
-    /// Writes the bytes behind `out`.
+    /// Appends the bytes to `out`.
     pub(super) fn emit(&self, out: &mut Vec<u8>) {
         match self {
             Self::Bytes(bytes) => out.extend_from_slice(bytes),
@@ -46,7 +46,7 @@ impl UserData {
         }
     }
 
-    /// The fragments of one message, joined. One fragment is returned as it is. If all are counted, so is the whole.
+    /// The fragments of one message, joined. One fragment is returned as it is. If all fragments are counted, the result is counted.
     pub fn join(fragments: &[Self]) -> Self {
         if let [only] = fragments {
             return only.clone();

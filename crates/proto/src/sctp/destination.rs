@@ -47,7 +47,7 @@ struct HeartbeatProbe {
 pub struct DestinationCounts {
     /// Bytes of SCTP packets that were sent to it.
     pub sent_bytes: u64,
-    /// Bytes of SCTP packets that came from it and count.
+    /// Bytes of SCTP packets from it that were accepted.
     pub received_bytes: u64,
     /// Packets with data.
     pub packets: u64,
@@ -87,7 +87,7 @@ pub struct Destination {
     probe: Option<HeartbeatProbe>,
     /// When the next heartbeat is due, if the destination is idle then.
     probes_at: Option<Instant>,
-    /// How long the destination must be idle before.
+    /// Time without new data after which that heartbeat is sent.
     idle_time: Duration,
     /// When new data was sent last.
     used_at: Instant,
@@ -99,7 +99,7 @@ pub struct Destination {
 
 /// Bytes of a measuring heartbeat and its answer, with their IPv4 headers.
 const PROBE_BYTES: f64 = 104.0;
-/// Most bytes that are saved for measuring.
+/// Maximum of [`Destination::credit`], in bytes.
 const CREDIT_MAX: f64 = 4.0 * PROBE_BYTES;
 
 /// Result of a timeout.
@@ -162,7 +162,7 @@ impl Destination {
         self.reach
     }
 
-    /// What was measured of its path. Only [`FailoverPolicy::Informed`] measures idle paths.
+    /// The measurements of its path. Only [`FailoverPolicy::Informed`] measures idle paths.
     pub const fn quality(&self) -> &PathQuality {
         &self.quality
     }
@@ -197,7 +197,7 @@ impl Destination {
         self.counts
     }
 
-    /// It belongs to the peer.
+    /// It is now known to belong to the peer.
     pub(super) const fn confirm(&mut self) {
         self.is_confirmed = true;
     }
@@ -230,7 +230,7 @@ impl Destination {
         PathTimeout::Same
     }
 
-    /// It has failed, whatever its errors.
+    /// Marks it as failed, whatever its number of errors.
     pub(super) fn fail(&mut self) -> PathTimeout {
         self.rto.on_timeout();
         self.errors = self.errors.max(self.path_max_retrans.saturating_add(1));
@@ -281,7 +281,7 @@ impl Destination {
         self.timer
     }
 
-    /// Starts the retransmission timer (T3-rtx). A timer that runs goes on, unless `restarts`.
+    /// Starts the retransmission timer (T3-rtx). A running timer is restarted only if `restarts`.
     pub(super) fn start_timer(&mut self, now: Instant, restarts: bool) {
         if restarts || self.timer.is_none() {
             self.timer = Some(now + self.rto.get());
@@ -299,8 +299,8 @@ impl Destination {
         self.used_at = now;
     }
 
-    /// The next heartbeat is due after the interval and an RTO, jittered by up to half of the RTO (RFC 9260 §8.3). `jitter` is a number
-    /// from the whole range.
+    /// The next heartbeat is due after the interval and an RTO, jittered by up to half of the RTO (RFC 9260 §8.3). `jitter` is a random
+    /// number from the whole range of `u32`.
     pub(super) fn schedule_probe(&mut self, now: Instant, interval: Option<Duration>, jitter: u32) {
         let rto = self.rto.get();
         let jittered = rto / 2 + rto.mul_f64(f64::from(jitter) / f64::from(u32::MAX));
@@ -314,14 +314,14 @@ impl Destination {
         self.probes_at = Some(at);
     }
 
-    /// Postpones a heartbeat that is due, if new data was sent meanwhile: its acknowledgement shows the same.
+    /// Postpones a heartbeat that is due, if new data was sent meanwhile: the data's acknowledgement shows the same.
     pub(super) fn postpone_probe(&mut self, now: Instant) {
         if self.probes_at.is_some_and(|at| now >= at) {
             self.probes_at = Some(now.max(self.used_at + self.idle_time));
         }
     }
 
-    /// The size of packets that is to be probed now, if one is. While the destination has errors, a lost probe would say nothing.
+    /// The packet size that is to be probed now, if any. While the destination has errors, a lost probe would say nothing about the size.
     pub(super) fn next_size(&self) -> Option<u32> {
         let size = self.mtu.next_probe()?;
         (self.is_usable() && self.errors == 0).then_some(size)
@@ -342,7 +342,7 @@ impl Destination {
         self.probes_at.is_some_and(|at| now >= at)
     }
 
-    /// A packet of `bytes` bytes was sent to another destination: measuring this one may use a part of them.
+    /// `bytes` bytes of data were sent to another destination. Probes that measure this destination may use a part of this number.
     pub(super) fn earn(&mut self, bytes: u32) {
         self.credit = (self.credit + f64::from(bytes) * BUDGET).min(CREDIT_MAX);
     }
@@ -381,7 +381,7 @@ impl Destination {
         !probe.measures
     }
 
-    /// The next time at which the destination wants to be asked.
+    /// The next time at which a timer of the destination is due.
     pub(super) fn due(&self) -> Option<Instant> {
         let next = match self.probe {
             Some(probe) => Some(probe.until),

@@ -34,9 +34,9 @@ use super::terms::{InitRefusal, InitTerms, PATHS_MAX, is_host};
 use super::tsn::Tsn;
 use crate::Instant;
 
-/// Most answers to strangers that wait to be sent. More are dropped: strangers ask again.
+/// Maximum number of waiting answers to packets of no association. Further answers are dropped: the sender asks again.
 const ANSWERS_MAX: usize = 64;
-/// Reason that a caller without the key is told.
+/// Reason in the ABORT to a caller without the key.
 const NO_PROOF: &[u8] = b"callers must have the key of this end";
 
 /// Why an endpoint does not call.
@@ -60,7 +60,7 @@ pub struct EndpointCounts {
     pub inits: u64,
     /// INITs that were refused or dropped.
     pub refused_inits: u64,
-    /// Cookies that this endpoint did not make, or that came from another address than those of the INIT.
+    /// Cookies that this endpoint did not make, or that came from an address that is not in the INIT.
     pub forged_cookies: u64,
     /// Cookies that came too late.
     pub stale_cookies: u64,
@@ -83,12 +83,12 @@ pub struct SctpEndpoint {
     addresses: Vec<IpAddr>,
     /// Calls are answered as long as there are fewer associations than this.
     associations_max: usize,
-    /// Callers prove that they know it.
+    /// The key that callers must prove they know. `None`: calls need no proof.
     call_key: Option<CallKey>,
     associations: FxHashMap<AssociationId, Association>,
     registry: AssociationRegistry,
     next: u64,
-    /// Associations that may have something to send or to tell.
+    /// Associations that may have packets to send or events to report.
     touched: VecDeque<AssociationId>,
     answers: VecDeque<SctpTransmit>,
     /// Associations that have events, each once.
@@ -97,10 +97,10 @@ pub struct SctpEndpoint {
 }
 
 impl SctpEndpoint {
-    /// An endpoint. `secret` is 32 random bytes. It answers calls while it has fewer than `associations_max` associations. With 0, it only
-    /// calls. An association that has ended counts until its events and messages have been read.
+    /// An endpoint that answers calls while it has fewer than `associations_max` associations. With 0, it only calls. An association that
+    /// has ended counts until its events and messages have been read. `secret` is 32 random bytes.
     ///
-    /// Everywhere, an IPv4-mapped IPv6 address is the IPv4 address in it.
+    /// All functions treat an IPv4-mapped IPv6 address as the IPv4 address in it.
     ///
     /// # Errors
     /// If the configuration is invalid, or there are more than [`PATHS_MAX`] addresses.
@@ -133,8 +133,8 @@ impl SctpEndpoint {
         })
     }
 
-    /// From now on, this end proves in its calls that it knows the key, and takes only calls with this proof. A stranger takes no association
-    /// then, and cannot restart that of another caller.
+    /// From now on, this end proves in its calls that it knows the key, and takes only calls with this proof. So a host without the key
+    /// cannot open an association, or restart the association of another caller.
     pub fn require_key(&mut self, key: CallKey) {
         self.call_key = Some(key);
     }
@@ -166,7 +166,7 @@ impl SctpEndpoint {
         Some(association)
     }
 
-    /// Calls a peer. The INIT goes to the first of its addresses. The one that answers is the primary destination.
+    /// Calls a peer. The INIT goes to the first of its addresses. The address that answers becomes the primary destination.
     ///
     /// # Errors
     /// If there can be no such association.
@@ -219,8 +219,8 @@ impl SctpEndpoint {
         id
     }
 
-    /// An association may have changed: it is asked for packets and news, and listed under the keys that it has now. One that has ended is
-    /// not listed, so its peer may call again while its last messages are not read yet.
+    /// An association may have changed. It will be asked for packets and events, and is listed under its present keys. An association that
+    /// has ended is not listed, so its peer may call again before the last messages have been read.
     fn refresh(&mut self, now: Instant, id: AssociationId) {
         touch(&mut self.touched, id);
         self.relist(now, id);
@@ -250,8 +250,8 @@ impl SctpEndpoint {
         self.registry.list(id, keys, until);
     }
 
-    /// A packet with a valid checksum came from `from`. Returns whether an association has taken it, so that `from` is known to be its
-    /// peer's.
+    /// A packet with a valid checksum came from `from`. Returns whether an association has accepted the packet. If so, `from` is an address
+    /// of the association's peer.
     pub fn handle_packet(&mut self, now: Instant, from: IpAddr, mut packet: SctpPacket) -> bool {
         let from = from.to_canonical();
         // RFC 9260 §8.4, rule 1.
@@ -279,7 +279,7 @@ impl SctpEndpoint {
             self.on_stray(from, &packet);
             return false;
         };
-        // The SHUTDOWN COMPLETE of an earlier association was lost, and its peer answers nothing else (RFC 9260 §8.5.1 E).
+        // The SHUTDOWN COMPLETE of an earlier association was lost, and the peer sends SHUTDOWN ACK until it gets one (RFC 9260 §8.5.1 E).
         if association.state().is_setup() && packet.chunks.first() == Some(&SctpChunk::ShutdownAck) {
             self.on_stray(from, &packet);
             return false;
@@ -305,7 +305,7 @@ impl SctpEndpoint {
         is_proven
     }
 
-    /// The association with this tag. If there is none, the one that has one of these addresses of a peer.
+    /// The association with this tag. If there is none, the association whose peer has one of these addresses.
     fn find(
         &mut self,
         tag: u32,
@@ -340,14 +340,14 @@ impl SctpEndpoint {
         self.answer_init(now, from, packet, terms, names, ties);
     }
 
-    /// The names and tie tags that answer an INIT. `None` if it is answered otherwise.
+    /// The names and tie tags for the INIT ACK that answers an INIT. `None` if the INIT is dropped, or gets another answer.
     fn offer(
         &mut self,
         from: IpAddr,
         packet: &SctpPacket,
         terms: &InitTerms,
     ) -> Option<(AssociationNames, (u32, u32))> {
-        // Any of its addresses may belong to an association (RFC 9260 §5.1.2, rule D).
+        // Any address of the INIT may belong to an association (RFC 9260 §5.1.2, rule D).
         let Some((id, association)) = self.find(0, &terms.addresses, packet.source_port) else {
             if self.associations.len() >= self.associations_max {
                 self.refuse(from, packet, terms.tag, vec![ErrorCause::OutOfResource]);
@@ -364,8 +364,8 @@ impl SctpEndpoint {
                 touch(&mut self.touched, id);
                 None
             }
-            // Both ends call each other: the answer names what this end's INIT named (RFC 9260 §5.2.1). It tells the tag, so it goes only
-            // where the INIT went.
+            // Both ends call each other: the answer has the same tag and TSN as this end's INIT (RFC 9260 §5.2.1). The answer reveals the
+            // tag, so it goes only to an address that this end has called.
             AssociationState::CookieWait if association.has_address(from) => Some((names, ties)),
             AssociationState::CookieWait => {
                 self.counts.refused_inits += 1;
@@ -428,7 +428,7 @@ impl SctpEndpoint {
         self.answer(to, packet, tag, SctpChunk::Abort { is_reflected, causes });
     }
 
-    /// Answers a packet of a stranger.
+    /// Queues an answer to a packet of no association.
     fn answer(&mut self, to: IpAddr, packet: &SctpPacket, tag: u32, chunk: SctpChunk) {
         if self.answers.len() >= ANSWERS_MAX {
             self.counts.dropped += 1;
@@ -469,7 +469,7 @@ impl SctpEndpoint {
             self.counts.forged_cookies += 1;
             return false;
         }
-        // The cookie was sent there and has come back. Another source, although the INIT lists it, may be forged.
+        // The cookie was sent to this address and has come back. Any other source may be forged, even if the INIT lists it.
         let proven = content.source().unwrap_or(from);
         if !is_proven {
             self.counts.unproven_cookies += 1;
@@ -518,7 +518,7 @@ impl SctpEndpoint {
         self.counts.strays += 1;
         let answer = match packet.chunks.first() {
             Some(SctpChunk::ShutdownAck) => SctpChunk::ShutdownComplete { is_reflected: true },
-            // Neither of these asks for an answer. Stale cookies and unknown chunks are reported by ERROR.
+            // None of these chunks asks for an answer. An ERROR reports a stale cookie or an unknown chunk.
             None
             | Some(
                 SctpChunk::Abort { .. }
@@ -543,8 +543,8 @@ impl SctpEndpoint {
         self.answer(from, packet, packet.tag, answer);
     }
 
-    /// The next time at which [`handle_timeout`](Self::handle_timeout) has something to do. Looks at each association, so an endpoint of
-    /// thousands needs another index.
+    /// The next time at which [`handle_timeout`](Self::handle_timeout) has something to do. Looks at each association, so an endpoint with
+    /// thousands of associations would need an index by time.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.associations
             .values()
@@ -565,7 +565,7 @@ impl SctpEndpoint {
         self.touched.extend(due);
     }
 
-    /// The kernel refuses packets of `size` bytes to `address`, because the first link is smaller.
+    /// The kernel refuses packets of `size` bytes to `address`, because the first link's MTU is smaller.
     pub fn handle_too_large(&mut self, now: Instant, address: IpAddr, size: u32) {
         let Some((id, association)) = self.find_to(address) else {
             return;
@@ -580,8 +580,8 @@ impl SctpEndpoint {
         Some((*id, association))
     }
 
-    /// The next answer to a packet of a stranger. If it is asked for after each packet, it can be sent to the UDP port from which the packet
-    /// came (RFC 6951 §5.4). Otherwise [`poll_transmit`](Self::poll_transmit) gives it.
+    /// The next answer to a packet of no association. A caller that polls after each packet can send the answer to the UDP port from which
+    /// the packet came (RFC 6951 §5.4). Otherwise [`poll_transmit`](Self::poll_transmit) returns the answer.
     pub fn poll_answer(&mut self) -> Option<SctpTransmit> {
         self.answers.pop_front()
     }
@@ -609,15 +609,15 @@ impl SctpEndpoint {
         None
     }
 
-    /// Forgets an association that has ended and of which everything has been read.
+    /// Forgets an association that has ended and whose events and messages have been read.
     fn forget_if_over(&mut self, id: AssociationId) {
         if self.associations.get(&id).is_some_and(Association::is_over) {
             self.associations.remove(&id);
         }
     }
 
-    /// The next news of an association. To be called after [`poll_transmit`](Self::poll_transmit). Events wait in their associations, so
-    /// those that are not read take no more memory than the associations do.
+    /// The next event of an association. To be called after [`poll_transmit`](Self::poll_transmit). Events wait in their associations, so
+    /// the number of associations bounds the memory of unread events.
     pub fn poll_event(&mut self) -> Option<(AssociationId, AssociationEvent)> {
         while let Some(id) = self.news.front().copied() {
             let Some(association) = self.associations.get_mut(&id) else {

@@ -8,7 +8,8 @@
 //!           or a black hole ────┘
 //! ```
 //!
-//! A probe is a padded HEARTBEAT. A lost one counts only when a small heartbeat was answered afterwards: then its size was the reason.
+//! A probe is a padded HEARTBEAT. A lost probe counts only if a small heartbeat is answered afterwards: then the probe's size was the
+//! reason.
 
 use std::time::Duration;
 
@@ -89,7 +90,7 @@ impl PathMtu {
         if !self.is_searching || self.probe.is_some() || self.is_doubtful {
             return None;
         }
-        // The largest size first: most paths have it.
+        // The largest size first: most paths carry it.
         let is_untried = self.limit == self.most;
         let middle = self.confirmed + (self.limit - self.confirmed).div_ceil(2);
         Some(if is_untried {
@@ -117,7 +118,8 @@ impl PathMtu {
         true
     }
 
-    /// Forgets the probe on the way if it is lost. Returns whether it is: a small heartbeat is to be sent, which tells the reason.
+    /// Forgets the probe on the way if it is lost. Returns whether it is lost. If so, the caller sends a small heartbeat, which tells the
+    /// reason.
     pub(super) fn lose_probe(&mut self, now: Instant) -> bool {
         if self.raise_at.is_some_and(|at| now >= at) {
             self.search();
@@ -140,7 +142,7 @@ impl PathMtu {
         }
     }
 
-    /// The kernel refuses packets of `size` bytes on the first link.
+    /// The kernel refuses packets of `size` bytes, because the first link's MTU is smaller.
     pub(super) fn on_too_large(&mut self, now: Instant, size: u32) {
         if size <= self.base {
             return;

@@ -7,7 +7,7 @@
 //!  └─────────────┴──────────────────┴───────────────────┴──────────────────────┴───────┴───────┴─ ─
 //! ```
 //!
-//! A packet is a value in the machines and in the simulator. Only a real network needs its bytes.
+//! The state machines and the simulator handle packets as values. Only a real network needs their bytes.
 
 use bytes::Bytes;
 
@@ -33,10 +33,11 @@ pub const COMMON_HEADER: usize = 12;
 const CHECKSUM: std::ops::Range<usize> = 8..12;
 
 impl SctpPacket {
-    /// Reads a packet: the payload of an IP packet, or of a datagram of UDP port 9899 (RFC 6951). Data stays where it is.
+    /// Reads a packet: the payload of an IP packet, or of a datagram of UDP port 9899 (RFC 6951). Only data that is less than half of the
+    /// packet is copied.
     ///
     /// # Errors
-    /// If the packet is malformed. The whole packet is to be dropped then, since no chunk of it can be trusted.
+    /// If the packet is malformed. Then drop the whole packet, since no chunk of it can be trusted.
     pub fn parse(bytes: &Bytes) -> Result<Self, MalformedSctp> {
         let mut fields = FieldReader::new(bytes.clone(), "the common header");
         let (source_port, destination_port) = (fields.u16()?, fields.u16()?);
@@ -78,7 +79,7 @@ impl SctpPacket {
         out
     }
 
-    /// Writes the packet behind `out`, which holds a multiple of four bytes: other packets. Returns its length.
+    /// Appends the packet to `out`, which may hold other packets: a multiple of four bytes. Returns the packet's length.
     pub fn emit_behind(&self, out: &mut Vec<u8>) -> usize {
         let start = out.len();
         out.extend_from_slice(&self.source_port.to_be_bytes());
@@ -102,7 +103,7 @@ impl SctpPacket {
     }
 }
 
-/// The CRC32c of a packet, in the order of its bytes on the cable. The field itself counts as zeros (RFC 9260 §6.8).
+/// The CRC32c of a packet, as the bytes of its checksum field. The field itself counts as zeros (RFC 9260 §6.8).
 fn checksum(packet: &[u8]) -> [u8; 4] {
     let before = crc32c::crc32c(&packet[..CHECKSUM.start]);
     let with_field = crc32c::crc32c_append(before, &[0; 4]);

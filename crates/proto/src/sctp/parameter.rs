@@ -82,7 +82,7 @@ impl InitParameter {
         Ok(parameter)
     }
 
-    /// Writes the parameter behind `out`.
+    /// Appends the parameter to `out`.
     pub(super) fn emit(&self, out: &mut Vec<u8>) {
         match self {
             Self::Address(IpAddr::V4(address)) => put_tlv(out, IPV4_ADDRESS, &address.octets()),

@@ -1,5 +1,5 @@
-//! All destinations of a peer, and which of them is used (RFC 9260 §6.4): finds out which event of the failover policy a timeout or an
-//! answer is, and carries out the policy's move.
+//! All destinations of a peer, and the choice among them (RFC 9260 §6.4). Translates timeouts and answers into events of the failover
+//! policy, and carries out the policy's moves.
 
 use std::net::IpAddr;
 
@@ -88,8 +88,8 @@ impl PathTable {
         self.failover
     }
 
-    /// It is confirmed that `path` belongs to the peer. `path` becomes the primary destination if the primary is not confirmed. Otherwise
-    /// the policy is told if this lets data go to `path`.
+    /// It is confirmed that `path` belongs to the peer. `path` becomes the primary destination if the primary is not confirmed. Otherwise,
+    /// if data may go to `path` from now on, the policy is told.
     pub fn confirm(&mut self, path: PathId) {
         let was_confirmed = self.get(path).is_confirmed();
         self.get_mut(path).confirm();
@@ -120,7 +120,7 @@ impl PathTable {
         self.all.iter().any(|path| path.is_usable() && path.errors() == 0)
     }
 
-    /// The smallest size of packets that all usable destinations carry. A chunk keeps its size, whichever way it goes.
+    /// The largest packet size that all usable destinations carry. A chunk keeps its size, whichever destination it goes to.
     pub fn packet_size(&self) -> u32 {
         let sizes = self.all.iter().filter(|path| path.is_usable());
         let least = sizes.map(|path| path.mtu().confirmed()).min();

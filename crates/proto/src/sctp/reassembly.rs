@@ -5,7 +5,7 @@
 //!                                        └────────── unordered ──────────────────▲
 //! ```
 //!
-//! All of this is in the receive buffer, which bounds it. An accepted chunk is never dropped again.
+//! The receive buffer bounds all of this. An accepted chunk is never dropped again.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,20 +20,20 @@ use super::tsn::{Ssn, Tsn};
 pub(super) enum ChunkAdmission {
     /// There is room.
     Room,
-    /// There is none until the application reads, or until chunks with lower TSNs arrive.
+    /// There is no room until the application reads, or until chunks with lower TSNs arrive.
     Full,
-    /// The next chunk in order finds twice the buffer full of incomplete messages. Nothing can make room.
+    /// Even a buffer of twice the size has no room for the next chunk in order, because incomplete messages fill it. Nothing can make room.
     Stuck,
 }
 
 /// Fragments of one message, with TSNs that follow each other.
 #[derive(Clone, Copy, Debug)]
 struct FragmentRun {
-    /// Number of the last one.
+    /// Number of the last fragment.
     last: u64,
-    /// The first one begins the message.
+    /// The first fragment begins the message.
     begins: bool,
-    /// The last one ends it.
+    /// The last fragment ends the message.
     ends: bool,
 }
 
@@ -107,8 +107,8 @@ impl Reassembly {
         self.buffer
     }
 
-    /// Whether there is room for a chunk. The next chunk in order may exceed the buffer while the application has nothing to read: its peer
-    /// may count smaller chunks than this end does, and only this chunk lets the others be read.
+    /// Whether there is room for a chunk. The next chunk in order may exceed the buffer while the application has nothing to read. The peer
+    /// may count fewer bytes per chunk than this end does, and without this chunk, the other chunks can never be read.
     pub fn admits(&self, chunk: &DataChunk, is_next: bool) -> ChunkAdmission {
         let held = self.held.saturating_add(counted(chunk.data.len()));
         if held <= self.buffer {
@@ -206,10 +206,10 @@ impl Reassembly {
             self.streams.resize_with(index + 1, InboundStream::default);
         }
         let stream = &mut self.streams[index];
-        // The lower half of the count is the next SSN.
+        // The lower 16 bits of the count are the next SSN.
         let ahead = ssn.distance_from(Ssn(stream.delivered as u16));
         let Ok(ahead) = u64::try_from(ahead) else {
-            self.held -= bytes; // its turn is over: the peer used the number twice
+            self.held -= bytes; // the message comes after its turn: the peer used the SSN twice
             return;
         };
         if ahead == 0 && stream.waiting.is_empty() {

@@ -1,4 +1,4 @@
-//! How an endpoint finds the association of a packet, and which cookies may make no other one.
+//! Finds the association of a packet, and remembers which cookies must not make another association.
 //!
 //! ```text
 //!   verification tag ───────────▶ association ◀─────────── confirmed address and port of the peer
@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 
 use crate::Instant;
 
-/// Most cookies that are remembered as used.
+/// Maximum number of cookies that are remembered as used.
 const USED_COOKIES_MAX: usize = 4096;
 
 /// Number of an association at its endpoint. It is not used again.
@@ -53,7 +53,7 @@ impl AssociationRegistry {
         addresses.iter().find_map(listed)
     }
 
-    /// Lists an association under these keys, and no longer under others. Cookies with its old tag are stale at `until`.
+    /// Lists an association under these keys instead of its earlier ones. Cookies with its old tag are stale from `until` on.
     pub fn list(&mut self, id: AssociationId, keys: RegistryKeys, until: Instant) {
         if self.keys.get(&id).is_some_and(|old| old.tag == keys.tag) {
             self.remove_addresses(id);
@@ -67,7 +67,7 @@ impl AssociationRegistry {
         self.keys.insert(id, keys);
     }
 
-    /// Forgets an association. Cookies with its tag are stale at `until`.
+    /// Forgets an association. Cookies with its tag are stale from `until` on.
     pub fn remove(&mut self, id: AssociationId, until: Instant) {
         self.remove_addresses(id);
         let Some(keys) = self.keys.remove(&id) else {

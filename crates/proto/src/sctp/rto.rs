@@ -28,7 +28,7 @@ impl PathRto {
         }
     }
 
-    /// A round-trip time was measured. This ends the backing off.
+    /// A round-trip time was measured. This ends the backoff.
     pub fn on_measured(&mut self, rtt: Duration) {
         let (srtt, variation) = match self.smoothed {
             None => (rtt, rtt / 2),
@@ -57,7 +57,7 @@ impl PathRto {
         self.rto
     }
 
-    /// The smoothed round-trip time and four times its variation, once it was measured: the timeout without its bounds.
+    /// The timeout without its bounds: the smoothed round-trip time plus four times its variation. `None` before the first measurement.
     pub fn usual(&self) -> Option<Duration> {
         self.smoothed.map(|(srtt, variation)| srtt + variation * 4)
     }

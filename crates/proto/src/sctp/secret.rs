@@ -1,5 +1,5 @@
-//! Numbers that others must not guess: tags, first TSNs, nonces, and the keys of cookies. All are derived from one secret, since a
-//! state machine without I/O has no other source.
+//! Numbers that others must not guess: tags, first TSNs, nonces, and the keys of cookies. All are derived from one secret, since a state
+//! machine without I/O has no other source of randomness.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -21,7 +21,7 @@ impl std::fmt::Debug for SctpSecret {
 }
 
 impl SctpSecret {
-    /// From 32 random bytes. The same bytes give the same numbers, so an endpoint that starts again needs others.
+    /// From 32 random bytes. The same bytes give the same numbers, so an endpoint that starts again needs other bytes.
     pub const fn new(secret: [u8; 32]) -> Self {
         Self { secret, drawn: 0 }
     }
@@ -56,7 +56,7 @@ impl SctpSecret {
         code(&key, &[content])
     }
 
-    /// Whether `tag` is the code of the content. Takes the same time for all wrong codes.
+    /// Whether `tag` is the code of the content. Compares in constant time.
     pub(super) fn has_signed(&self, epoch: u64, content: &[u8], tag: &[u8]) -> bool {
         let key = code(&self.secret, &[b"cookie", &epoch.to_be_bytes()]);
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&key) else {

@@ -40,11 +40,11 @@ enum ChunkFate {
 /// Whether missing reports of a chunk count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReportsCount {
-    /// It was sent once, so all do.
+    /// All count, because the chunk was sent only once.
     Always,
-    /// If the SACK newly acknowledges a TSN after this one, which was the last one sent when the chunk was retransmitted.
+    /// A report counts if its SACK newly acknowledges a TSN after this one: the last TSN that was sent when the chunk was retransmitted.
     After(Tsn),
-    /// It is not fast retransmitted again.
+    /// None counts, because the chunk is not fast retransmitted again.
     Never,
 }
 
@@ -60,7 +60,7 @@ struct SentChunk {
     /// Missing reports since it was sent last.
     missing: u8,
     reports_count: ReportsCount,
-    /// When it was sent, if it measures the round-trip time. A chunk that is marked measures no more (Karn; RFC 9260 §6.3.1, C5).
+    /// When it was sent, if it measures the round-trip time. A marked chunk stops measuring (Karn; RFC 9260 §6.3.1, C5).
     timed_at: Option<Instant>,
 }
 
@@ -84,17 +84,17 @@ pub(super) struct PathChange {
     pub is_heard: bool,
     /// The lowest TSN in flight to it is acknowledged.
     pub is_lowest_acked: bool,
-    /// A chunk that measured the round-trip time was acknowledged. It was sent then.
+    /// When the chunk that measured the round-trip time was sent. `None` if that chunk is not acknowledged.
     pub measured: Option<Instant>,
-    /// The measuring chunk is to be retransmitted, so another one measures.
+    /// The measuring chunk is to be retransmitted, so another chunk must measure.
     pub lost_measure: bool,
     /// A chunk is marked for fast retransmission.
     pub has_fast: bool,
     /// Bytes of chunks that were marked when the SACK came, if they count as in flight when the window may grow.
     pub marked_before: u32,
-    /// Most bytes of a chunk that is newly acknowledged and was sent last to this destination.
+    /// Bytes of the largest newly acknowledged chunk that was sent last to this destination.
     pub largest: u32,
-    /// A TSN lower than the one that is looked at is in flight to it.
+    /// While gap reports are read: a lower TSN than the present one is in flight to this destination.
     has_lower: bool,
 }
 
@@ -133,9 +133,9 @@ pub(super) struct SendQueue {
     gap_acked: usize,
     /// Fast recovery ends when this TSN is acknowledged (RFC 9260 §7.2.4).
     recovery_exit: Option<Tsn>,
-    /// Per destination: the last SACK's meaning. Kept for its memory.
+    /// Per destination: the last SACK's meaning. The memory is reused.
     changes: Vec<PathChange>,
-    /// Per sent chunk: how many reports begin less how many end there. Kept for its memory.
+    /// Per sent chunk: how many gap reports cover it. The memory is reused.
     reports: Vec<i32>,
     fragment: usize,
     trigger: u8,
@@ -228,7 +228,7 @@ impl SendQueue {
         self.announced
     }
 
-    /// The gap reports that would change nothing but the cumulative TSN: the runs that are acknowledged in gaps.
+    /// The gap reports of a SACK that would change only the cumulative TSN: the runs that are already acknowledged in gaps.
     pub fn gap_reports(&self, cumulative: Tsn) -> Vec<(u16, u16)> {
         let skipped = usize::try_from(cumulative.distance_from(self.cumulative())).unwrap_or(0);
         let mut runs: Vec<(u16, u16)> = Vec::new();
@@ -250,8 +250,8 @@ impl SendQueue {
         ))
     }
 
-    /// Whether the receiver's window has room for a chunk of `bytes` (RFC 9260 §6.1 A). With nothing in flight one chunk is always allowed:
-    /// it probes a window that is closed.
+    /// Whether the receiver's window has room for a chunk of `bytes` (RFC 9260 §6.1 A). With nothing in flight, one chunk is always
+    /// allowed: it probes a closed window.
     pub const fn fits_window(&self, bytes: u32) -> bool {
         self.flight == 0 || self.flight.saturating_add(bytes) <= self.announced
     }
@@ -320,20 +320,21 @@ impl SendQueue {
         Some(chunk)
     }
 
-    /// Shows `choose` the marked chunks in their order, until it returns something: why a chunk is retransmitted, and where it was sent last.
+    /// Calls `choose` for each marked chunk in order, until it returns a value. Its arguments are why the chunk is retransmitted, and where
+    /// the chunk was sent last.
     pub fn find_marked<T>(&self, mut choose: impl FnMut(RetransmitCause, PathId) -> Option<T>) -> Option<T> {
         let marked = self.sent.iter().filter_map(|sent| match sent.fate {
             ChunkFate::Marked(cause) => Some((cause, sent.path)),
             ChunkFate::InFlight | ChunkFate::GapAcked => None,
         });
-        // There is no need to look behind the last one.
+        // There is no need to look behind the last marked chunk.
         marked
             .take(self.marked)
             .find_map(|(cause, last)| choose(cause, last))
     }
 
-    /// Puts marked chunks that `chosen` sends to `path` into a packet, as many as fit into `room`. Returns the bytes that are in flight
-    /// again, and whether the first outstanding chunk of the path is among them (RFC 9260 §7.2.4, rule 4).
+    /// Puts the marked chunks for which `chosen` returns `path` into a packet, as many as fit into `room`. Returns the bytes that are in
+    /// flight again, and whether the first outstanding chunk of the path is among them (RFC 9260 §7.2.4, rule 4).
     pub fn retransmit(
         &mut self,
         path: PathId,
@@ -434,7 +435,8 @@ impl SendQueue {
         }
     }
 
-    /// The chunk that probed the receiver's closed window was dropped there. Its timer has backed off, so it is not waited for.
+    /// The receiver dropped the chunk that probed its closed window. The retransmission timer has backed off, so the chunk is marked at
+    /// once.
     fn mark_probe(&mut self) {
         if let Some(sent) = self.sent.iter_mut().find(|sent| sent.fate == ChunkFate::InFlight) {
             sent.fate = ChunkFate::Marked(RetransmitCause::Fast);
@@ -507,7 +509,7 @@ impl SendQueue {
                     newly = Some(index);
                 }
                 (false, ChunkFate::GapAcked) => {
-                    // The receiver dropped it again (RFC 9260 §6.2.1, iv).
+                    // The receiver dropped a chunk that it had reported (RFC 9260 §6.2.1, iv).
                     sent.fate = ChunkFate::InFlight;
                     self.gap_acked -= 1;
                     self.flight += sent.bytes;
@@ -521,8 +523,8 @@ impl SendQueue {
     /// Counts the missing reports of a SACK and marks chunks that have enough of them (RFC 9260 §7.2.4). Returns whether fast recovery
     /// begins.
     fn count_missing(&mut self, (newly, behind): (Option<usize>, usize), outcome: SackOutcome) -> bool {
-        // A SACK that moves the cumulative TSN in fast recovery counts for all chunks that it reports missing, another one for those below
-        // the highest TSN newly acknowledged.
+        // A SACK that moves the cumulative TSN in fast recovery counts for all chunks that it reports missing. Any other SACK counts only
+        // for chunks below the highest newly acknowledged TSN.
         let counts_all = self.counts_all_in_recovery && outcome.was_recovering && outcome.has_advanced;
         let limit = if counts_all { behind } else { newly.unwrap_or(0) };
         let newly_acked = newly.map(|index| self.first.plus(index as u32));

@@ -13,8 +13,8 @@
 //!                                        └───────────────▶ Closed ◀───────────────┘
 //! ```
 //!
-//! StaleCookie leads from CookieEchoed back to CookieWait. Broken leads to Closed from every state: an ABORT in either direction, or too many timeouts. Restarted leads to Established from every
-//! state but Closed and ShutdownAckSent (RFC 9260 §5.2.4).
+//! StaleCookie leads from CookieEchoed back to CookieWait. Broken, which is an ABORT in either direction or too many timeouts, leads to
+//! Closed from every state. Restarted leads to Established from every state except Closed and ShutdownAckSent (RFC 9260 §5.2.4).
 
 /// State of an association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

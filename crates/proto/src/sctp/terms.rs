@@ -9,11 +9,11 @@ use super::chunk::InitChunk;
 use super::parameter::InitParameter;
 use super::tsn::Tsn;
 
-/// Most addresses of a peer that are used. More of them are ignored.
+/// Maximum number of a peer's addresses that are used. Further addresses are ignored.
 pub const PATHS_MAX: usize = 8;
 /// Smallest window that an INIT may announce (RFC 9260 §3.3.2).
 const WINDOW_MIN: u32 = 1500;
-/// Most bytes of unrecognised parameters that are reported.
+/// Maximum number of bytes of unrecognised parameters that are reported.
 const REPORTED_MAX: usize = 256;
 
 /// The sender's terms.
@@ -24,12 +24,12 @@ pub(super) struct InitTerms {
     pub outbound_streams: u16,
     pub inbound_streams: u16,
     pub first_tsn: Tsn,
-    /// Its addresses. The first one is the source of its packet.
+    /// The sender's addresses. The first one is the source of its packet.
     pub addresses: Vec<IpAddr>,
     pub cookie: Option<Bytes>,
-    /// Unrecognised parameters that it wants to be told of.
+    /// Unrecognised parameters that the sender wants to be told of.
     pub unrecognized: Vec<Bytes>,
-    /// By this time it wants the cookie to live longer, milliseconds.
+    /// Time in milliseconds by which the sender wants the cookie to live longer.
     pub preservative: u32,
 }
 
@@ -73,7 +73,7 @@ impl InitTerms {
                 InitParameter::Address(address) => terms.add(*address),
                 InitParameter::StateCookie(cookie) => terms.cookie = Some(cookie.clone()),
                 InitParameter::CookiePreservative(millis) => terms.preservative = *millis,
-                // Supporting none of this end's types would make the packet's source unusable.
+                // The sender supports at least one of this end's address types: that of the packet's source.
                 InitParameter::SupportedAddresses(_) | InitParameter::Unrecognized(_) => {}
                 InitParameter::HostName(_) => {
                     return Err(InitRefusal::Abort(ErrorCause::UnresolvableAddress(
@@ -97,7 +97,7 @@ impl InitTerms {
     }
 
     fn add(&mut self, address: IpAddr) {
-        // Otherwise one address could be named twice.
+        // Otherwise one address could be listed twice: as IPv4, and as IPv4-mapped IPv6.
         let address = address.to_canonical();
         if is_host(address) && !self.addresses.contains(&address) && self.addresses.len() < PATHS_MAX {
             self.addresses.push(address);

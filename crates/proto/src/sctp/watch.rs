@@ -16,7 +16,7 @@ use crate::Instant;
 pub struct HeartbeatWatch {
     /// Time between two heartbeats.
     pub interval: Duration,
-    /// A destination has failed when a heartbeat was not answered for this number of intervals and the usual round trip.
+    /// A destination has failed when a heartbeat was not answered for this number of intervals plus the usual round trip.
     pub missed: u32,
 }
 
@@ -48,7 +48,7 @@ impl WatchState {
 
     /// A heartbeat was sent.
     pub fn on_sent(&mut self, now: Instant, nonce: u64) {
-        // Heartbeats that this end was too late to send are not made up for.
+        // If this end was late, the heartbeats that it has left out are not sent later.
         self.next_at = now + self.watch.interval;
         if self.unanswered.len() == REMEMBERED {
             // The first one stays: its time shows for how long nothing was answered.

@@ -9,7 +9,7 @@ use crate::connection::{Endpoint, EndpointTimestamps};
 use crate::packet::{Flags, Segment, TcpOptions, Timestamps};
 use crate::{Instant, Seq};
 
-/// Number of ended connections remembered at a time.
+/// Maximum number of ended connections remembered at a time.
 pub const ENDED_MAX: usize = 65_536;
 /// How long late segments of an ended connection are answered: twice the maximum segment lifetime, as in Linux.
 pub const ENDED_FOR: Duration = Duration::from_secs(60);
@@ -100,8 +100,7 @@ impl EndedConnections {
     }
 
     /// The acknowledgement that answers a late segment (TIME-WAIT, RFC 9293 §3.10.7.4). Only segments with data, SYN or FIN are answered.
-    /// If the connection was handed over to a socket, only a FIN is answered. The answer's numbers are taken from that
-    /// FIN.
+    /// If the connection was handed over to a socket, only a FIN is answered. The answer's numbers are taken from that FIN.
     pub(super) fn answer(&self, now: Instant, segment: &Segment<'_>) -> Option<Segment<'static>> {
         if segment.flags.rst || segment.seq_len() == 0 {
             return None;

@@ -9,7 +9,7 @@ use crate::{Instant, Seq};
 
 /// Number of handshakes remembered. The oldest is forgotten first, which bounds the memory that a flood costs.
 pub const HANDSHAKES_MAX: usize = 65_536;
-/// Handshakes under way that a takeover continues.
+/// Maximum number of handshakes under way that a takeover continues.
 pub const PENDING_MAX: usize = 1024;
 
 #[derive(Debug)]
@@ -59,8 +59,8 @@ impl Handshakes {
         }
     }
 
-    /// The server's answer to a SYN. Returns false if the server has accepted data in the SYN (Fast Open), which no log has. Then the
-    /// handshake is forgotten.
+    /// The server's answer to a SYN. If the server has accepted data in the SYN (Fast Open), no log has this data. Then the handshake is
+    /// forgotten, and the result is false.
     pub(super) fn on_syn_ack(&mut self, now: Instant, client: SocketAddr, segment: &Segment<'_>) -> bool {
         let Some(handshake) = self.by_client.get_mut(&client) else {
             return true;
@@ -148,8 +148,8 @@ impl Handshakes {
         is_refused
     }
 
-    /// Forgets all handshakes. Returns those whose SYN-ACK was sent, but not seen to arrive, with their SYN and SYN-ACK, in their order. In
-    /// a flood only the latest [`PENDING_MAX`] are returned: sockets for more would delay the open connections.
+    /// Forgets all handshakes. Returns, oldest first, the SYN and SYN-ACK of each handshake whose SYN-ACK was sent but not yet
+    /// acknowledged. In a flood only the latest [`PENDING_MAX`] are returned: sockets for more would delay the open connections.
     pub(super) fn take_pending(&mut self) -> Vec<(SocketAddr, Opening, Opening)> {
         let mut pending = Vec::new();
         for (client, seq) in std::mem::take(&mut self.order).into_iter().rev() {

@@ -45,7 +45,7 @@ impl Table {
         self.older.forget_said();
     }
 
-    /// Ends the probation of connections that are proved to be learnt correctly: by a further request, or by silence.
+    /// Ends the probation of each connection that a further request, or silence, has proved to be learnt correctly.
     pub fn prove(&mut self, now: Instant) {
         let slots = &mut self.slots;
         self.on_probation.retain(|&id| {

@@ -1,6 +1,6 @@
-//! Connections that have ended, but whose replicas have not been given all input yet, or have not answered it. Their clients have
-//! seen the primary's answers, so the replicas' server must get the requests too. Even a connection that was read from the log in one
-//! go, from its beginning to its end, lingers.
+//! Connections that have ended before their replicas have received and answered all input. Their clients have seen the primary's answers,
+//! so the replicas' server must get the requests too. Even a connection that was read from the log in one go, from its beginning to its
+//! end, lingers.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -67,8 +67,8 @@ impl Lingering {
         Some(result)
     }
 
-    /// Forgets connections that have lingered too long, or hold too much of `bytes_max`, the table's bound. Returns the bytes that their
-    /// replicas did not get.
+    /// Forgets connections that have lingered too long, and the oldest ones while all together exceed their share of `bytes_max`, the
+    /// table's memory limit. Returns the bytes that their replicas did not get.
     pub(super) fn expire(&mut self, now: Instant, bytes_max: u64) -> u64 {
         self.bound(bytes_max);
         while let Some(&(since, id)) = self.order.front()

@@ -46,8 +46,8 @@ fn a_handshake_that_is_over_takes_no_room() {
     assert_eq!((table.handshakes.len(), table.handshakes.places()), (0, 1));
 }
 
-/// A scanner comes again with the same sequence number, because it computes the number from the addresses. Another client's handshake,
-/// which never ends, began before.
+/// A scanner sends its SYN again with the same sequence number, because it computes the number from the addresses. Another client's
+/// handshake began before the scanner's, and never ends.
 #[test]
 fn a_handshake_that_is_begun_twice_opens_one_connection() {
     let mut table = table();
@@ -73,7 +73,7 @@ fn a_handshake_that_is_begun_twice_opens_one_connection() {
     assert_eq!(table.len(), 1);
 }
 
-/// The client's acknowledgement may have passed in the gap, and data after it.
+/// The client's ACK, and data after it, may have passed unlogged in the gap.
 #[test]
 fn a_handshake_that_was_under_way_in_a_gap_of_the_log_opens_no_connection() {
     let mut table = table();
@@ -147,7 +147,7 @@ fn a_client_that_refuses_the_answer_has_no_handshake() {
     assert_eq!(table.open_pending(), []);
 }
 
-/// For example a health check that only asks whether a server listens.
+/// A health check that only tests whether a server listens sends such a reset.
 #[test]
 fn a_reset_that_completes_the_handshake_ends_the_connection() {
     for policy in [RestartPolicy::Http, RestartPolicy::Replica] {

@@ -1,5 +1,5 @@
-//! Connections that end without a packet: a client disappears, its server gives up, and no kernel sends anything. So the primary
-//! is asked, at intervals, whether its kernel still has the connections that have been silent for long.
+//! Connections that end without a packet: a client disappears, its server gives up, and no kernel sends anything. So the wire asks the
+//! primary at intervals whether its kernel still has the connections that have been silent for a long time.
 
 use std::net::SocketAddr;
 use std::time::Duration;

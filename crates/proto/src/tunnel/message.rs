@@ -3,12 +3,13 @@
 use bytes::Bytes;
 use thiserror::Error;
 
-/// Most bytes of data in one message. With its seal and its kind it is within SCTP's least buffer.
+/// Maximum number of data bytes in one message. With its kind byte and its authentication tag (the seal), the message fits SCTP's smallest
+/// buffer.
 pub const DATA_MAX: usize = 16_000;
-/// Most bytes of a service's name.
+/// Maximum length of a service's name, in bytes.
 pub const SERVICE_MAX: usize = 255;
 
-/// A message about one connection. Its stream tells which.
+/// A message about one connection. The stream that carries the message identifies the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TunnelMessage {
     /// Connect to this service.
@@ -44,7 +45,7 @@ impl TunnelMessage {
             Self::Credit(bytes) => (5, &bytes.to_be_bytes()),
             Self::Closed => (6, &[]),
         };
-        // Room for a seal.
+        // Room for the kind byte, the content and the 16-byte authentication tag (the seal).
         let mut out = Vec::with_capacity(1 + content.len() + 16);
         out.push(kind);
         out.extend_from_slice(content);

@@ -22,11 +22,11 @@ pub use phase::{TunnelPhase, TunnelPhaseEvent};
 pub use reception::{CLIENTS_WAIT, ClientVerdict, RECALL, TunnelReception};
 pub use turns::TunnelTurns;
 
-/// A connection at one end. It is not used again, unlike the number of its streams.
+/// Identifies a connection at one end. An id is never reused; the connection's stream number is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TunnelConnectionId(u64);
 
-/// Which end opens connections.
+/// The end that opens connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunnelRole {
     /// This one.
@@ -35,12 +35,12 @@ pub enum TunnelRole {
     Serving,
 }
 
-/// News for the caller.
+/// An event for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TunnelEvent {
     /// The peer opens a connection to a service. Answer by `accept` or `abort`.
     Opened(TunnelConnectionId, String),
-    /// Data for the program. Report by `consumed` when it has taken them.
+    /// Data for the program. Call `consumed` when the program has taken them.
     Data(TunnelConnectionId, Bytes),
     /// More can be sent than before.
     Writable(TunnelConnectionId),
@@ -72,7 +72,7 @@ struct TunnelConnection {
     credit: u32,
     /// Bytes that the peer may send.
     granted: u32,
-    /// Bytes that the program took, and for which no credit was given again.
+    /// Bytes that the program took and for which the peer has not received new credit yet.
     owed: u32,
 }
 
@@ -269,7 +269,7 @@ impl Tunnel {
             TunnelPhase::GotEnd | TunnelPhase::Over => {
                 return Err(TunnelViolation::Misplaced(stream));
             }
-            // The peer does not know yet.
+            // The peer does not know of the RESET yet.
             TunnelPhase::Resetting => return Ok(()),
             TunnelPhase::Live | TunnelPhase::SentEnd => {}
         }
@@ -306,7 +306,8 @@ impl Tunnel {
         if is_reset && before.sends() {
             self.messages.push_back((stream, TunnelMessage::Reset));
         }
-        // The program may still read what came before the END, so a RESET concerns it also when the connection is over.
+        // When the connection is over, the program may still be reading data that came before the END. So the program is told of a RESET,
+        // too.
         if before != TunnelPhase::Resetting {
             self.events.push_back(if is_reset {
                 TunnelEvent::Reset(id)
@@ -320,7 +321,7 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Tells the peer if a connection is over. Credit of the peer may still be on its way, so the number is not free yet.
+    /// Sends CLOSED if a connection is over. The peer's credit messages may still be in transit, so the stream's number is not free yet.
     fn clear(&mut self, id: TunnelConnectionId) {
         if let Some(connection) = self.connections.get(&id)
             && connection.phase == TunnelPhase::Over
@@ -350,7 +351,7 @@ impl Tunnel {
         self.messages.pop_front()
     }
 
-    /// The next news.
+    /// The next event for the caller.
     pub fn poll_event(&mut self) -> Option<TunnelEvent> {
         self.events.pop_front()
     }

@@ -1,4 +1,4 @@
-//! The states of a connection at one end of a tunnel. Each end sends one END or RESET per connection, or an END and a RESET later.
+//! The states of a connection at one end of a tunnel. Per connection, each end sends an END, or a RESET, or an END and later a RESET.
 //!
 //! ```text
 //!            EndSent               EndReceived, ResetReceived
@@ -21,7 +21,7 @@ pub enum TunnelPhase {
     SentEnd,
     /// The peer has sent END.
     GotEnd,
-    /// This end has sent RESET, perhaps behind an END.
+    /// This end has sent RESET, perhaps after an END.
     Resetting,
     /// Both directions have ended. The connection's number is free again when the peer's CLOSED comes.
     Over,

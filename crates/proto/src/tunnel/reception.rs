@@ -1,4 +1,4 @@
-//! When the opening end calls the serving end, and what becomes of clients that connect. No I/O.
+//! Decides when the opening end calls the serving end (starts an association), and how clients that connect are treated. No I/O.
 //!
 //! ```text
 //!   connections can be opened            ──▶ clients are taken
@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::TunnelRole;
 use crate::Instant;
 
-/// Pause between two calls of the serving end.
+/// Pause between two calls to the serving end.
 pub const RECALL: Duration = Duration::from_secs(1);
 /// Clients wait this long for an association, or for a free stream. After that they are refused by a RST.
 pub const CLIENTS_WAIT: Duration = Duration::from_secs(3);
@@ -36,9 +36,9 @@ pub struct TunnelReception {
     role: TunnelRole,
     /// When the serving end is called.
     calls_at: Option<Instant>,
-    /// Since when no connection can be opened.
+    /// Time since which no connection can be opened.
     closed_since: Option<Instant>,
-    /// Until when nothing is accepted.
+    /// Time until which no client is accepted.
     pauses_until: Option<Instant>,
     /// A failure to accept was reported, and no client was accepted since.
     is_failure_told: bool,

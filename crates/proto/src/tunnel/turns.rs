@@ -1,7 +1,7 @@
-//! The order in which the connections of a tunnel read from their programs, and how much each reads in its turn. No I/O.
+//! Decides in which order a tunnel's connections read from their programs, and how much each connection reads in its turn. No I/O.
 //!
-//! The association's send buffer takes what its paths carry, and no more. If one connection could always fill it first, the others would
-//! starve.
+//! The association's send buffer accepts data only as fast as the paths carry it. If one connection could always fill the buffer first, the
+//! other connections would starve.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub struct TunnelTurns {
 }
 
 impl TunnelTurns {
-    /// The connections in their order: those behind the last one that was served come first.
+    /// The waiting connections in the order of their turns. The order begins after the connection that was served last.
     pub fn order(&self, waiting: &BTreeSet<TunnelConnectionId>) -> Vec<TunnelConnectionId> {
         let (before, behind): (Vec<_>, Vec<_>) = waiting
             .iter()
@@ -26,8 +26,8 @@ impl TunnelTurns {
         behind.into_iter().chain(before).copied().collect()
     }
 
-    /// Most bytes that one connection reads in its turn. `waiting` connections share `room` bytes equally. Each gets room for one message at
-    /// least. None gets more than [`SHARE_MAX`], so that the others do not wait for long.
+    /// Most bytes that one connection reads in its turn. `waiting` connections share `room` bytes equally. Each gets room for one message
+    /// at least. None gets more than [`SHARE_MAX`], so that the others do not wait for long.
     pub fn share(room: usize, waiting: usize) -> usize {
         let equal = room / waiting.max(1);
         equal.clamp(DATA_MAX, SHARE_MAX).min(room)

@@ -1,6 +1,6 @@
-//! Fuzz target for an SCTP association. The input is a list of operations on two ends: packets are delivered, lost, doubled and reordered, time
-//! passes, messages are sent and read, and chunks arrive that the peer never sent, with the right verification tag. Neither end may panic, answer
-//! without bound, or hold more than its windows.
+//! Fuzz target for an SCTP association. The input is a list of operations on two ends. Packets are delivered, lost, duplicated and
+//! reordered, time passes, and messages are sent and read. Forged chunks also arrive: the peer never sent them, but they have the right
+//! verification tag. Neither end may panic, answer without bound, or hold more than its windows.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -16,9 +16,9 @@ use steadfast_proto::sctp::{PathId, SctpConfig, SctpMessage, UserData};
 use super::sctp::mended;
 
 const PORT: u16 = 5000;
-/// Largest number of packets that one operation may let out: some windows, and the answers to a packet's chunks.
+/// Maximum number of packets that one operation may cause to be sent: a few windows, and the answers to a packet's chunks.
 const BURST_MAX: usize = 2_000;
-/// Largest number of packets that wait in the network. More are lost.
+/// Maximum number of packets that wait in the network. Further packets are lost.
 const WAITING_MAX: usize = 4_000;
 /// Packets that are delivered before the operations begin: the handshake.
 const HANDSHAKE: usize = 8;
@@ -37,7 +37,7 @@ struct TravellingPacket {
 struct AssociationWorld {
     ends: [SctpEndpoint; 2],
     ids: [Option<AssociationId>; 2],
-    /// The verification tags by which each end was last addressed.
+    /// The verification tag of the last packet that was sent to each end.
     tags: [u32; 2],
     /// The highest TSN that was sent to each end.
     tsns: [u32; 2],
@@ -139,7 +139,7 @@ impl AssociationWorld {
         }
     }
 
-    /// Eight chunks of data in order, whatever window the end has announced.
+    /// Sends eight DATA chunks in order, regardless of the window that the end has announced.
     fn flood(&mut self, to: usize, path: u8, length: u8) {
         let payload = vec![0; usize::from(length) * 4 + 4];
         for _ in 0..8 {
@@ -161,7 +161,7 @@ impl AssociationWorld {
         self.settle();
     }
 
-    /// What a program does at an end.
+    /// One action of the program at an end.
     fn work(&mut self, end: usize, what: u8, argument: u8) {
         let now = self.now;
         let Some(association) = self.ids[end].and_then(|id| self.ends[end].association_mut(id)) else {
@@ -234,7 +234,7 @@ fn play(input: &[u8]) {
             _ => {}
         }
     }
-    // At last all is read, and nobody holds more than its window.
+    // Finally both ends read everything. `work` checks that neither end held more than its window.
     for end in 0..2 {
         world.work(end, 4, 0);
     }

@@ -1,4 +1,5 @@
-//! Fuzz targets (docs/fuzzing.md): our parsers of network input against parsers that share no code with them.
+//! Fuzz targets (docs/fuzzing.md). Most compare our parsers of network input with parsers that share no code with them. The targets of
+//! `association` and `words` check that no input from the peer breaks a machine.
 
 mod association;
 mod http;

@@ -1,5 +1,5 @@
-//! Fuzz target for SCTP packets. Walks the chunks of an accepted packet where RFC 9260 §3.2 places them and compares each with the parsed
-//! value; then writes the packet and reads it again.
+//! Fuzz target for SCTP packets. Compares each parsed chunk of an accepted packet with the bytes where RFC 9260 §3.2 places that chunk.
+//! Then serializes the packet and parses it again.
 
 use bytes::Bytes;
 use steadfast_proto::sctp::chunk::SctpChunk;

@@ -1,7 +1,7 @@
 //! The peer's messages, in any order and with any numbers: a node takes them without a panic.
 //!
-//! An input is a list of lines. A line is one message: the digit of its kind (docs/peer.md), then JSON. One heartbeat
-//! interval passes after each line. A line that is no message only lets this time pass.
+//! An input is a list of lines. A line is one message: the digit of its kind (docs/peer.md), then JSON. One heartbeat interval passes after
+//! each line. A line that is not a message only lets this interval pass.
 
 use std::time::Duration;
 

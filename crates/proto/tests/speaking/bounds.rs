@@ -10,7 +10,7 @@ pub struct SpeakingBounds {
     /// Words under way in each direction.
     pub words: usize,
     pub crashes: u8,
-    /// Deaths of agents, and the nodes whose agents may die.
+    /// Deaths of agents. `restarting`: the nodes whose agents may die.
     pub restarts: u8,
     pub restarting: [bool; 2],
     /// Orders of the operator.
@@ -22,7 +22,7 @@ pub struct SpeakingBounds {
     pub epochs: u64,
 }
 
-/// Whether to explore more than usual, and whether within larger bounds.
+/// Whether to explore more combinations than usual, and whether to use larger bounds.
 pub fn wanted() -> (bool, bool) {
     match std::env::var(BOUNDS).as_deref() {
         Err(_) => (false, false),

@@ -66,7 +66,7 @@ struct SpeakingState {
     orders: u8,
     paths: u8,
     failures: u8,
-    /// A node went on from a log that lacked what the other node had said alone.
+    /// A node continued from a log that lacks output which the other node had sent alone.
     is_contradicted: bool,
 }
 
@@ -94,8 +94,8 @@ impl SpeakingState {
         self.words[1 - node].push(SentWord { made, heard, word });
     }
 
-    /// `node` becomes mute (`is_mute`) or speaks again. When it becomes mute, the words that it sent before in the same tick are marked as
-    /// older. When it speaks again, these marks are removed.
+    /// `node` becomes mute (`is_mute`) or speaks again. When `node` becomes mute, the words that it sent earlier in the same tick are
+    /// marked as older. When `node` speaks again, these marks are removed.
     fn overtake(&mut self, node: usize, is_mute: bool) {
         let (own, peers) = (self.nodes[node].agent, &mut self.nodes[1 - node].heard);
         let [first, second] = &mut self.words;
@@ -134,7 +134,7 @@ impl SpeakingState {
 }
 
 /// The origin of a word: the number of the agent that sent it, the tick of its sending, and `is_after`. `is_after` is false if the node
-/// became mute later in that tick and is still mute. Later words are greater.
+/// became mute later in that tick and is still mute. The origin of a later word compares as greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct WordOrigin {
     agent: u8,
@@ -153,8 +153,8 @@ impl WordOrigin {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct SentWord {
     made: WordOrigin,
-    /// The last word that the sender had heard. The receiver takes it for an echo only if the receiver's agent is still the one that
-    /// sent that last word (`proto::node` and `proto::anti_replay`).
+    /// The last word that the sender had heard. The receiver accepts `heard` as an echo only if the receiver's present agent sent that word
+    /// (`proto::node` and `proto::anti_replay`).
     heard: Option<WordOrigin>,
     word: StandingBeat,
 }
@@ -172,8 +172,8 @@ struct ModelledNode {
     given: Option<u64>,
     /// The node's connections are at least as recent as the beginning of this epoch. `None` if the node has no connections.
     base: Option<u64>,
-    /// Tick since which the node does not trust its log. The node had left, so its primary may have gone on alone. The
-    /// doubt ends when the primary denies that.
+    /// Tick since which the node does not trust its log. The node had left, so its primary may have gone on alone. The doubt ends when a
+    /// primary of the same epoch echoes a later word of the node.
     doubts: Option<u64>,
 }
 
@@ -292,8 +292,8 @@ impl SpeakingModel {
         }
     }
 
-    /// Notes a contradiction if a node, whose epoch was `before` until its change, goes on without knowing what the other node said alone. A
-    /// backup that takes over must know all of it. A primary that goes on must know only what was said by right of the arbiter. (Output
+    /// Notes a contradiction if a node, whose epoch was `before` until its change, goes on without knowing what the other node said alone.
+    /// A backup that takes over must know all of it. A primary that goes on must know only what was said by right of the arbiter. (Output
     /// that a node sent by its lease is lost if the node dies before the arbiter grants the epoch. This is the price of `lease_ms`.)
     fn note(&self, state: &mut SpeakingState, node: usize, before: u64, change: Option<RoleChange>) {
         let begins = matches!(
@@ -701,7 +701,7 @@ fn disturb(
     }
 }
 
-/// Whether a node serves, with a wire or alone without a time limit. Also true if both nodes left: then neither has to
+/// Whether a node serves, either with a wire, or alone without a time limit. Also true if both nodes left, because then neither node has to
 /// serve.
 fn is_served(state: &SpeakingState) -> bool {
     let [one, other] = &state.nodes;
@@ -730,7 +730,7 @@ fn pair() -> SpeakingModel {
 
 #[test]
 fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
-    // One after the other, because together they need much more memory.
+    // One exploration per node whose agent may die. A single exploration for both nodes would need much more memory.
     let restarted_and_cut = [[true, false], [false, true]].map(|restarting| SpeakingBounds {
         restarts: 1,
         restarting,

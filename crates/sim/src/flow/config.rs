@@ -53,7 +53,7 @@ pub enum FlowHandshake {
     OneWay,
 }
 
-/// Where ns-2's agents differ from the RFCs. Each field names what ns-2 does.
+/// Differences between ns-2's agents and the RFCs. Each field names what ns-2 does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Departures {
@@ -72,8 +72,8 @@ pub struct Departures {
     /// When NewReno leaves recovery, it keeps the window that the partial acknowledgements left (`exit_recovery_fix_` 0). RFC 6582
     /// §3.2 step 3 sets the window to the threshold.
     pub keep_deflated: bool,
-    /// If the last received segment is repeated, the receiver delays the acknowledgement as if the segment were new
-    /// (`DelAckSink`). RFC 5681 §4.2 has duplicates acknowledged at once.
+    /// If the last received segment is repeated, the receiver delays the acknowledgement as if the segment were new (`DelAckSink`).
+    /// RFC 5681 §4.2 acknowledges duplicates at once.
     pub delay_repeated: bool,
 }
 
@@ -106,7 +106,8 @@ pub struct RtoConfig {
     /// Largest timeout, backoff included, in seconds.
     #[serde(with = "seconds")]
     pub max: Duration,
-    /// `min` is the least that is added to the smoothed round trip (Linux's `tcp_rto_min`), not the smallest timeout (RFC 6298 §2.4).
+    /// `min` is a lower bound of the time that is added to the smoothed round trip (Linux's `tcp_rto_min`). Otherwise `min` is the smallest
+    /// timeout (RFC 6298 §2.4).
     pub min_above_round_trip: bool,
     /// Number of lost SYNs that do not double the timeout, unlike RFC 6298 §5.5 (Linux's `tcp_syn_linear_timeouts`).
     pub linear_syns: u32,

@@ -1,10 +1,9 @@
-//! The two ends of a TCP flow. As in the papers' simulations, the flow's bytes are counted, but do not exist.
+//! The two ends of a TCP flow. As in the papers' simulations, bytes are only counted: packets carry no data.
 //!
-//! A [`FlowSender`] transfers a number of bytes to a [`FlowReceiver`]. Both are plain machines: time and packets in,
-//! packets out. [`FlowConfig`] holds what the RFCs leave open. Its [`Departures`] are the points in which ns-2's
-//! one-way agents differ from the RFCs. With them set, a run can be compared with ns-2 flow by flow. [`crate::tcp`] is
-//! the other endpoint of this crate. It is complete and byte-exact, and serves to test what the product does to real
-//! connections.
+//! A [`FlowSender`] transfers a number of bytes to a [`FlowReceiver`]. Both are plain machines: time and packets in, packets out.
+//! [`FlowConfig`] holds what the RFCs leave open. Its [`Departures`] are the points in which ns-2's one-way agents differ from the RFCs.
+//! With them set, a run can be compared with ns-2 flow by flow. [`crate::tcp`] is this crate's other TCP endpoint. It is complete and
+//! byte-exact. Tests use it to check what the product does to real connections.
 
 mod config;
 mod cubic;

@@ -1,5 +1,5 @@
-//! Proportional rate reduction (RFC 9937): how much a sender sends during fast recovery. The recovery ends with the threshold in
-//! flight, without a pause and without a burst. All amounts are in segments.
+//! Proportional rate reduction (RFC 9937): how much a sender sends during fast recovery. At the end of the recovery, `threshold` segments
+//! are in flight, and the sender has neither paused nor sent a burst. All amounts are in segments.
 
 /// One recovery.
 #[derive(Clone, Debug, Default)]

@@ -159,7 +159,7 @@ impl FlowSender {
         });
     }
 
-    /// Handles the early timer, if it has expired. Returns whether it had.
+    /// Handles the early timer, if it has expired. Returns whether it had expired.
     pub(super) fn handle_early_timeout(&mut self, now: Instant, out: &mut Vec<FlowPacket>) -> bool {
         let due = |(at, _): &mut (u64, Early)| *at <= now.as_nanos();
         let Some((_, early)) = self.rack.early.take_if(due) else {
@@ -234,7 +234,7 @@ mod tests {
     struct SenderTest {
         sender: FlowSender,
         now: Instant,
-        /// What the receiver advertises, in segments.
+        /// The window that the receiver advertises, in segments.
         window: u32,
         out: Vec<FlowPacket>,
     }
@@ -268,7 +268,7 @@ mod tests {
             play
         }
 
-        /// An acknowledgement of the first `segments` segments, and of those of `blocks`.
+        /// An acknowledgement of the first `segments` segments. SACK blocks report the segments of `blocks`.
         fn ack(&mut self, ms: u64, segments: u64, blocks: &[(u64, u64)]) -> Vec<i64> {
             self.tell(ms, 1 + segments * MSS, blocks);
             self.sent()
@@ -293,7 +293,7 @@ mod tests {
             self.sender.handle(self.now, &packet, &mut self.out);
         }
 
-        /// The next timer, in milliseconds; and what is sent when it expires.
+        /// Lets the next timer expire. Returns its time in milliseconds, and the segments that are sent then.
         fn expire(&mut self) -> (u64, Vec<i64>) {
             self.now = self.sender.poll_timeout().unwrap();
             self.sender.handle_timeout(self.now, &mut self.out);

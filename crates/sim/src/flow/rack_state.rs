@@ -6,9 +6,9 @@ use super::scoreboard::Scoreboard;
 /// Kind of the early timer, which runs before the retransmission timeout. Only one kind runs at a time (§8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Early {
-    /// A segment that may be late, or lost.
+    /// Waits for a segment that may be late or lost (the reordering timer).
     Reordering,
-    /// A tail that may be lost.
+    /// Waits before a tail loss probe is sent.
     Probe,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct TailProbe {
     pub again: bool,
 }
 
-/// The part of the sender's state that only this variant has.
+/// The part of the sender's state that only `TcpVariant::Rack` uses.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RackState {
     pub board: Scoreboard,

@@ -28,7 +28,7 @@ pub struct FlowReceiver {
     rto_max: u64,
     /// The number expected next. 0 means that the SYN is awaited.
     next: u64,
-    /// How many of our own sequence numbers were sent: one for the SYN, one for the FIN.
+    /// Number of our own sequence numbers that were sent: one for the SYN, one for the FIN.
     sent: u64,
     /// Ranges that were received beyond `next`.
     beyond: Ranges,

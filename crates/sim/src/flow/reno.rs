@@ -71,9 +71,9 @@ impl FlowSender {
         }
     }
 
-    /// Handles the third duplicate. It shows a new loss only after the acknowledgements have passed `recover`. Before,
-    /// it may come from segments that arrived twice after a timeout (RFC 6582 §3.2 step 2). The first data segment is
-    /// exempt, because `recover` starts at its number.
+    /// Handles the third duplicate. A third duplicate shows a new loss only after the acknowledgements have passed `recover`. Before that,
+    /// duplicates may come from segments that arrived twice after a timeout (RFC 6582 §3.2 step 2). The first data segment is exempt,
+    /// because `recover` starts at its number.
     fn on_loss(&mut self, now: Instant, out: &mut Vec<FlowPacket>) {
         if self.una <= self.recover && self.una != 1 {
             return;

@@ -9,8 +9,8 @@ use super::config::RtoConfig;
 const SMOOTHED_PLACES: u32 = 3;
 const VARIATION_PLACES: u32 = 2;
 
-/// Number of doublings after which the path may be another one, so that the estimate starts anew (RFC 6298 §5, last paragraph).
-/// ns-2 and BSD do so after the fourth.
+/// Number of doublings after which the round trip is estimated anew, because the path may have changed (RFC 6298 §5, last paragraph). ns-2
+/// and BSD do so after the fourth doubling.
 const FORGET_AFTER: u32 = 4;
 
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ impl FlowRto {
 
     /// A segment that was sent at `sent` was acknowledged at `now` (RFC 6298 §2.2, §2.3).
     pub fn on_sample(&mut self, sent: Instant, now: Instant) {
-        // Counted in whole ticks, from the last tick before the sending. This is how two clock readings differ.
+        // Counted in whole ticks, from the last tick before the segment was sent. A clock with such ticks measures this difference.
         let passed = now.as_nanos() + self.phase - self.ticks(sent) * self.tick;
         let measured = i64::try_from(passed / self.tick).unwrap_or(i64::MAX >> 8).max(1);
         if self.smoothed == 0 {
@@ -100,7 +100,7 @@ impl FlowRto {
         }
     }
 
-    /// A timed segment that was not sent twice was acknowledged (Karn's algorithm: RFC 6298 §5, note).
+    /// A timed segment that was sent only once was acknowledged (Karn's algorithm: RFC 6298 §5, note).
     pub fn end_backoff(&mut self) {
         self.doublings = 0;
     }
@@ -183,7 +183,7 @@ mod tests {
         }
         assert_eq!(rto.current(), 300 * MS);
         rto.on_sample(at(0), at(500));
-        assert_eq!(rto.current(), 553 * MS); // 150 + 4 · 100, and a rest of the first sample's variation
+        assert_eq!(rto.current(), 553 * MS); // 150 + 4 · 100, and a remainder of the first sample's variation
     }
 
     /// Linux: SYNs at 0, 1, 2, 3, 4, 5, 7, 11 s.

@@ -46,12 +46,12 @@ pub(super) struct Scoreboard {
     lost_from: u64,
     /// RACK.min_RTT.
     least_round_trip: Option<u64>,
-    /// RACK.segment: of the segments that arrived, the one that was sent last. The number of its transmission, and its
-    /// round trip.
+    /// RACK.segment is the segment that was sent last among those that arrived. `latest` is the number of its transmission, and
+    /// `round_trip` is its round trip.
     latest: u64,
     round_trip: u64,
-    /// Latest sending time of the segments that the last acknowledgement newly covers and that were sent only once. Their round trip is
-    /// unambiguous.
+    /// Latest sending time among the segments that the last acknowledgement newly covers. Only segments that were sent once count, because
+    /// their round trip is unambiguous.
     sample: Option<u64>,
     /// RACK.fack: the highest end of a segment that arrived.
     highest: u64,
@@ -61,7 +61,7 @@ pub(super) struct Scoreboard {
 /// Result of [`Scoreboard::detect`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Detected {
-    /// Whether a segment is lost that was not known to be lost.
+    /// Whether a new loss was found.
     pub lost: bool,
     /// When to look again, if at all.
     pub again_at: Option<u64>,
@@ -78,8 +78,8 @@ impl Scoreboard {
         self.received_count
     }
 
-    /// Latest sending time of the segments that the last [`Scoreboard::on_ack`] found and that were sent only once (Karn's algorithm:
-    /// RFC 6298 §3).
+    /// Latest sending time among the segments that the last [`Scoreboard::on_ack`] newly covered. Only segments that were sent once count
+    /// (Karn's algorithm: RFC 6298 §3).
     pub const fn sample(&self) -> Option<u64> {
         self.sample
     }
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(ack(&mut board, 107, 10, &[(60, 80), (30, 40)]), 1);
     }
 
-    /// §6.2 step 2: the acknowledgement of a retransmission that is faster than ever belongs to the first transmission.
+    /// §6.2 step 2: an acknowledgement that follows a retransmission sooner than the smallest round trip belongs to the first transmission.
     #[test]
     fn a_retransmission_that_arrives_too_soon_tells_no_time() {
         let mut board = board(3);
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(lost(&first), [0]);
     }
 
-    /// RFC 8985 as it is written: all segments, every time.
+    /// RFC 8985 as written: looks at all segments every time.
     fn as_written(board: &Scoreboard, now: u64, repairing: bool) -> (Vec<u64>, Option<u64>) {
         let (mut lost, mut again_at) = (Vec::new(), None);
         for segment in board

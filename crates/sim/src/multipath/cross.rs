@@ -1,7 +1,8 @@
-//! Cross traffic: bursts of other packets before a core link. They fill the link's queue, so that the queue drops packets.
+//! Cross traffic: bursts of other packets that enter a core link. They fill the link's queue, so that the queue drops packets.
 //!
-//! Many sources that are on and off for times with a heavy tail add up to traffic that is bursty on all scales of time (Willinger et al.,
-//! "Self-similarity through high-variability", 1997). Caro et al. compared such losses with uniform ones (section III.1).
+//! Its sources turn on and off, and the lengths of these periods have heavy-tailed distributions. The sum of many such sources is bursty on
+//! all time scales (Willinger et al., "Self-similarity through high-variability", 1997). Caro et al. compared such losses with uniform ones
+//! (section III.1).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,10 +17,10 @@ use crate::flow::seconds;
 
 /// Bound on the number of sources, so that a scenario cannot ask for all memory.
 const SOURCES_MAX: u32 = 10_000;
-/// Bound on the mean times. The longest time that is drawn is below a million times the mean.
+/// Upper bound of the mean times. A drawn time is always less than a million times the mean.
 const LONGEST_MEAN: Duration = Duration::from_secs(3600);
 
-/// The sources before one direction of a path's core link. Each sends at its rate while it is on.
+/// The sources that send into one direction of a path's core link. Each source sends at its rate while it is on.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CrossTraffic {
@@ -85,7 +86,8 @@ impl CrossSources {
         sources
     }
 
-    /// A time with this mean from the Pareto distribution. The longest millionth of the draws is cut off, because it would last for hours.
+    /// A time with this mean from the Pareto distribution. The longest millionth of the draws is capped, because such periods would last
+    /// for hours.
     fn pareto(&mut self, mean: Duration) -> Duration {
         let shape = self.traffic.shape;
         let least = mean.as_secs_f64() * (shape - 1.0) / shape;

@@ -8,8 +8,9 @@
 //!        └───────────── R ───────────── R ─────────────┘  path 1, …
 //! ```
 //!
-//! A path reorders nothing, and other traffic on it is only counted. So a packet's time of arrival at every link is known when it leaves
-//! its host, one event per packet is enough, and packets wait in a ring per direction. The machines are those that a real network runs.
+//! A path does not reorder packets, and other traffic only occupies its queue. So a packet's arrival time at every link is known when the
+//! packet leaves its host. One event per packet is enough, and packets in transit wait in one ring per direction. The hosts run the same
+//! SCTP code as on a real network.
 
 mod cross;
 mod path;
@@ -70,7 +71,7 @@ pub struct SctpDeparture<'a> {
     pub packet: &'a SctpPacket,
 }
 
-/// Decides whether a packet is lost, beside chance. It sees every packet, so it is also a trace.
+/// Decides which packets are lost in addition to random losses. The callback sees every packet, so it also serves as a trace.
 type LossChoice = Box<dyn FnMut(&SctpDeparture<'_>) -> bool>;
 
 /// One of the two hosts.
@@ -140,7 +141,7 @@ impl MultipathNetwork {
         })
     }
 
-    /// From now on `lose` decides which packets are lost, beside those that are lost by chance.
+    /// From now on `lose` decides which packets are lost in addition to random losses.
     pub fn set_loss(&mut self, lose: impl FnMut(&SctpDeparture<'_>) -> bool + 'static) {
         self.lose = Some(Box::new(lose));
     }
@@ -168,7 +169,7 @@ impl MultipathNetwork {
         &self.hosts[host].endpoint
     }
 
-    /// What happened to a host's association, with the times.
+    /// The events of a host's association, with their times.
     pub fn events(&self, host: usize) -> &[(Instant, AssociationEvent)] {
         &self.hosts[host].events
     }
@@ -202,7 +203,7 @@ impl MultipathNetwork {
         Some(1 - from)
     }
 
-    /// Sends what a host has to send, and notes its news.
+    /// Sends the packets that a host has queued, and records its events.
     pub fn settle(&mut self, host: usize) {
         let MultihomedHost {
             endpoint,

@@ -21,7 +21,7 @@ pub(super) struct RedQueue {
     /// Packets that were admitted since the last drop.
     admitted: f64,
     arrived_at: Instant,
-    /// Time to send a packet, in nanoseconds. An empty queue's average decays by one packet in this time.
+    /// Time to send a packet, in nanoseconds. While the queue is empty, its average decays by one step of `WEIGHT` in this time.
     packet_nanos: f64,
     random: Xoshiro256PlusPlus,
 }
@@ -74,7 +74,7 @@ mod tests {
             lost.filter(|number| *number >= 10_000).count()
         };
         assert_eq!((lost(4), lost(20)), (0, 10_000));
-        // Half of the chance, and the spreading of drops nearly doubles it.
+        // The queue is halfway between `LEAST` and `MOST`, so half of `CHANCE` applies. The spreading of drops nearly doubles it.
         let between = lost(10);
         assert!((700..1100).contains(&between), "{between}");
     }

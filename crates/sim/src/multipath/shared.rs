@@ -6,7 +6,8 @@
 //!          …         ──╯              ╰──        …
 //! ```
 //!
-//! A packet's arrival at the far end is known when it reaches the core link. So each packet has two events: there, and at its host.
+//! A packet's arrival time at the far end is known when the packet reaches the core link. So each packet has two events: one at the core
+//! link, and one at the receiving host.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -64,7 +65,7 @@ impl CoreLink {
         })
     }
 
-    /// When a packet that reaches the link now has crossed it. `None` if it is dropped.
+    /// Time at which a packet that reaches the link at `now` arrives at the link's far end. `None` if the packet is dropped.
     fn cross(&mut self, now: Instant, bytes: usize) -> Option<Instant> {
         let time = now.since(Instant::ZERO);
         let is_in = |cut: &PathCutTime| cut.from <= time && time < cut.until;
@@ -82,14 +83,14 @@ impl CoreLink {
     }
 }
 
-/// A place in the network: a pair of hosts, and one of them.
+/// Identifies a host: the number of its pair, and its number in the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct SharedHostId {
     pair: usize,
     host: usize,
 }
 
-/// What happens next.
+/// Kind of an event.
 enum SharedEventKind {
     /// Host 0 of the pair calls.
     Call,
@@ -154,8 +155,8 @@ pub struct SharedNetwork {
 const PAIRS_MAX: usize = 1000;
 
 impl SharedNetwork {
-    /// A network of `pairs` pairs. The edge delays of the pairs differ by up to twice the configured one, and they call within the first
-    /// second, so that equal round trips do not synchronize them.
+    /// A network of `pairs` pairs. Each pair draws its edge delay between once and twice the configured delay, and begins its association
+    /// within the first second. So equal round trips do not synchronize the pairs.
     ///
     /// # Errors
     /// Names the invalid field.

@@ -1,4 +1,4 @@
-//! Events of a trace, with their text, and with the TCP segments of their packets.
+//! The events of a trace. Defines the text of each event, and the TCP segment that represents each packet.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -25,9 +25,9 @@ pub enum EventPlace {
 /// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Happening {
-    /// A packet leaves. The text is its fate: the packet arrives if the fate is empty, and twice if the fate is `twice`.
+    /// A packet leaves. The text is its fate. If the text is empty, the packet will arrive; if it is `twice`, the packet will arrive twice.
     Sent(FlowPacket, &'static str),
-    /// A packet arrives, if the text is empty. Else the text says why it does not.
+    /// A packet arrives, if the text is empty. Otherwise the text says why the packet does not arrive.
     Received(FlowPacket, &'static str),
     /// A note in words.
     Note(&'static str),
@@ -139,7 +139,7 @@ impl FlowPacket {
 }
 
 impl FlowNetwork {
-    /// Tells `trace` of every event from now on.
+    /// Calls `trace` for every event from now on.
     pub fn set_trace(&mut self, trace: impl FnMut(&TraceEvent) + 'static) {
         self.trace = Some(Box::new(trace));
     }

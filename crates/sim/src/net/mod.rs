@@ -12,16 +12,15 @@
 //!
 //! * A link returns packets in the order in which they were put into it; only late packets are overtaken. So packets on the way wait in
 //!   a ring per link, and only the first is in the heap. The heap grows with the links and timers in use, not with the packets.
-//! * A postponed timer keeps its entry in the heap. When this entry comes up, one with the later time replaces it.
+//! * A postponed timer keeps its entry in the heap. When this entry reaches the top, an entry with the later time replaces it.
 //! * Packets are small and copied; nothing is allocated per packet.
 //!
-//! Events happen in the order of their time. If times are equal, packets arrive before timers expire. Of two links, the
-//! link with the lower rank comes first.
-//! The rank is drawn from the seed when the link is laid: no two hosts' clocks agree to the nanosecond, and
-//! a clock that is ahead stays ahead. This matters. Behind one bottleneck, packets of one size tie all the time, and the loser of a
-//! tie at a full queue loses a packet. If the links' order of creation or a new draw decided each tie, losses would be spread over
-//! more flows. The cluster of [`crate::scenario::rate`] would then carry up to a tenth less than in ns-2, where rounded floating
-//! point numbers break the ties. All random choices come from the seed.
+//! Events happen in the order of their time. If times are equal, packets arrive before timers expire. Of two links, the link with the lower
+//! rank comes first. The rank is drawn from the seed when the link is created: no two hosts' clocks agree to the nanosecond, and a clock
+//! that is ahead stays ahead. These ranks affect the results. Behind one bottleneck, packets of one size often arrive at the same time, and
+//! the second packet of such a tie is dropped if the queue is full. If the links' order of creation or a new draw decided each tie, losses
+//! would be spread over more flows. The cluster of [`crate::scenario::rate`] would then carry up to a tenth less than in ns-2, where
+//! rounded floating point numbers break the ties. All random choices come from the seed.
 
 mod event;
 mod queue;
@@ -47,7 +46,7 @@ pub use switch::{LinkId, Logic, SwitchOutbox};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SwitchId(u32);
 
-/// Where a link ends.
+/// The end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkEnd {
     /// At the flows' ends.
@@ -152,7 +151,7 @@ impl FlowNetwork {
         logic.downcast_ref()
     }
 
-    /// Lays a link to `end`.
+    /// Adds a link that ends at `end`.
     ///
     /// # Errors
     /// If the configuration is invalid.
@@ -454,7 +453,7 @@ impl FlowNetwork {
     }
 }
 
-/// An index as the identifiers hold it.
+/// Converts an index to the type that the identifiers store.
 fn number(index: usize) -> u32 {
     let number = u32::try_from(index)
         .ok()

@@ -97,7 +97,7 @@ impl SimArbiter {
         }
     }
 
-    /// Answers a question. A fence that is not out answers later, when the other node is off, so this returns `None`.
+    /// Answers a question. Returns `None` for a fence outside of an outage, because such a fence answers later, when the other node is off.
     /// If the same agent repeats its question to a fence, no second command is started.
     pub fn ask(&mut self, now: Instant, question: EpochRequest, agent: u64) -> Option<TimedAnswer> {
         self.asked += 1;

@@ -7,7 +7,7 @@ use super::station::Station;
 use super::wire::WireSide;
 use crate::world::{Output, Port, SimNode};
 
-/// Number of packets that wait for a machine that stands still. Further packets are lost.
+/// Maximum number of packets that wait while a machine stands still. Further packets are lost.
 const BACKLOG_MAX: usize = 256;
 
 impl Machine {

@@ -31,7 +31,7 @@ pub fn vip() -> SocketAddr {
     SocketAddr::from(([10, 2, 0, 100], 80))
 }
 
-/// Configuration of a scene.
+/// Configuration of a simulated pair.
 #[derive(Clone, Debug)]
 pub struct SimPairConfig {
     /// Seed of all random choices.

@@ -84,7 +84,7 @@ impl Judge {
         copy.difference = primary.iter().find_map(differs);
     }
 
-    /// A node's agent takes the copy for exact.
+    /// A node's agent considers the copy exact.
     pub(super) fn on_synced(&mut self, node: usize) {
         let Some(copy) = &mut self.copies[node] else {
             return;

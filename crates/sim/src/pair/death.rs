@@ -74,7 +74,7 @@ impl Machine {
         for &client in clients {
             let id = self.host.find(vip, client).filter(|&id| {
                 let state = self.host.endpoint(id).map(tcp::TcpEndpoint::state);
-                let is_accepted = state.is_some_and(|state| state != EndpointState::SynReceived); // half-open connections are the listener's
+                let is_accepted = state.is_some_and(|state| state != EndpointState::SynReceived); // the listener has half-open connections
                 is_accepted && self.host.app::<Served>(id).is_some()
             });
             let Some((endpoint, _)) = id.and_then(|id| self.host.take(id)) else {

@@ -56,7 +56,8 @@ pub enum Defect {
     TrustSyn,
     /// A takeover continues though the right to speak has ended.
     DecideMute,
-    /// Under `fail-stop`, a node treats the other node as dead when only that node's agent is silent. The other node's kernel still answers.
+    /// Under `fail-stop`, a node treats the other node as dead when only that node's agent is silent. The other node's kernel still
+    /// answers.
     ClaimInDoubt,
     /// A wire's right to speak for connections of a dead worker never ends.
     AdoptForever,

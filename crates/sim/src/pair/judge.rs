@@ -22,7 +22,7 @@ const VIOLATIONS_MAX: usize = 20;
 /// | output commit | a byte reaches the client that no wire has logged and no node without a wire has sent |
 /// | one stream | two different bytes are sent for one offset, or a stream has two different ends |
 /// | open commit | a SYN-ACK reaches the client although no node has the SYN |
-/// | one voice | both speak alone in an epoch, a node speaks in an older epoch, or a connection moves twice in one |
+/// | one voice | both nodes speak alone in one epoch, a node speaks in an older epoch, or a connection moves twice in one epoch |
 /// | no step back | the survivor's acknowledgement, right edge or timestamp is lower than one that was released |
 /// | no leap | the survivor sends a segment whose number is beyond the known output |
 /// | exact copy | a server's state changes while copied, or the copy has input of a connection that a replica follows |
@@ -44,7 +44,7 @@ pub struct Judge {
     pub(super) is_off: [bool; 2],
     /// Epochs in which a node may speak without a time limit (not only by a lease), and that node.
     pub(super) given: BTreeSet<(u64, usize)>,
-    /// For each node, the latest such epoch since the node last got power.
+    /// For each node, the latest epoch of `given` since the node last got power.
     pub(super) given_now: [Option<u64>; 2],
     /// For each node, whether its agent knows that the node is the wire, or has taken over since. Only such a node can continue
     /// connections from its log.
@@ -73,8 +73,8 @@ pub(super) struct WatchedConnection {
     input: ObservedBytes,
     /// A wire has released input, or a node that speaks alone has taken some.
     has_passed_input: bool,
-    /// The input without segments that a receiver may refuse because they are old: the timestamp is older than an earlier segment's
-    /// (RFC 7323 §5), or the acknowledgement is older than a window (RFC 5961 §5.2).
+    /// The input without segments that a receiver may refuse as too old. Such a segment has an older timestamp than an earlier segment
+    /// (RFC 7323 §5), or its acknowledgement is more than one window behind (RFC 5961 §5.2).
     input_in_time: ObservedBytes,
     latest: Option<u32>,
     /// The client's latest acknowledgement, and the largest value of its window field, unscaled.
@@ -107,7 +107,7 @@ pub(super) struct WatchedConnection {
     is_orphaned: bool,
     /// Sequence number of the output's first byte, as in the last SYN-ACK that a primary's stack has sent.
     offered: Option<Seq>,
-    /// `offered` when no node could continue the handshake any more. That SYN-ACK may still reach the client.
+    /// Value of `offered` at the moment when no node could continue the handshake any longer. This SYN-ACK may still reach the client.
     lost_offer: Option<Seq>,
     /// Whether the process that served the connection has died.
     has_died: bool,
@@ -164,7 +164,7 @@ impl WatchedConnection {
         self.has_passed_input
     }
 
-    /// Whether a receiver must take this segment of the client, as far as its age goes.
+    /// Whether this segment of the client is recent enough that a receiver must not refuse it as too old.
     fn is_in_time(&mut self, segment: &Segment<'_>) -> bool {
         self.has_no_later_timestamp(segment) & self.acknowledges_lately(segment)
     }
@@ -283,7 +283,7 @@ impl Judge {
         &self.resets
     }
 
-    /// Records a broken rule to a client, unless the nodes may contradict what they sent to this client earlier.
+    /// Records a violation that concerns a client, unless the nodes may contradict what they sent to this client earlier.
     pub(super) fn violation(&mut self, client: SocketAddr, what: &str) {
         let may_be = |flow: &WatchedConnection| flow.was_lent_in_vain || flow.was_outlasted;
         if !self.flows.get(&client).is_some_and(may_be) {
@@ -429,7 +429,7 @@ impl Judge {
         }
     }
 
-    /// A node's agent has changed its role, and knows of it.
+    /// A node's agent knows that the node's role is now `to`.
     pub(super) const fn on_role(&mut self, node: usize, to: Role) {
         self.is_wire[node] = matches!(to, Role::Backup | Role::TakingOver | Role::Sole);
     }
@@ -484,8 +484,8 @@ impl Judge {
         }
     }
 
-    /// A node's stack has sent a segment that the guard dropped. The stack's next segment is numbered after it. The segment has reached
-    /// nobody, so the node that continues the connection may send something else.
+    /// A node's stack has sent a segment that the guard dropped. The sequence number of the stack's next segment is after this segment. But
+    /// the segment has reached nobody, so the node that continues the connection may send something else.
     pub(super) fn on_muttered(&mut self, node: usize, packet: &[u8]) {
         let Some(segment) = self.parse(packet) else { return };
         if let Some(flow) = self.flows.get_mut(&segment.destination)
@@ -515,7 +515,8 @@ impl Judge {
         if self.is_off[1 - node] {
             self.given.clear(); // nobody remembers these epochs
         }
-        // The node has forgotten the epoch in which it spoke alone. If nobody remembers this epoch, the pair's next one need not be later.
+        // The node has forgotten the epoch in which it spoke alone. If no node remembers this epoch, the pair's next epoch need not be
+        // later.
         self.alone = self.alone.filter(|(_, who)| *who != node);
         for flow in self.flows.values_mut() {
             flow.sockets[node] = false;

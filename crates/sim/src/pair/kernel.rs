@@ -163,7 +163,8 @@ impl Kernel for Machine {
         }
     }
 
-    /// Asks the arbiter, whose answer comes later. As in the daemon, an epoch is not asked again before its answer has been read.
+    /// Asks the arbiter, whose answer comes later. As in the daemon, no second question about an epoch is sent before the answer to the
+    /// first one has been read.
     fn confirm(&mut self, _: ServiceIndex, epoch: u64) {
         let Some(arbiter) = self.config.arbiter.clone() else {
             return;
@@ -224,7 +225,7 @@ impl Kernel for Machine {
         self.ask_outside_host()
     }
 
-    /// The gate is closed, so all sockets end, and no packet says so.
+    /// The gate is closed, so all sockets are removed without sending a packet.
     fn stand_down(&mut self, _: ServiceIndex, is_deposed: bool) {
         if !is_deposed {
             self.judge.borrow_mut().on_given_up(self.config.number);

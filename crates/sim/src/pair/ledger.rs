@@ -53,7 +53,7 @@ impl ObservedBytes {
         contiguous + u64::from(self.fin == Some(contiguous))
     }
 
-    /// Whether something behind a gap is known.
+    /// Whether a byte or the FIN after a gap is known.
     pub const fn has_hole(&self) -> bool {
         let is_behind = match self.fin {
             Some(fin) => fin > self.contiguous as u64,
@@ -118,7 +118,7 @@ impl Most {
     }
 }
 
-/// Which node says something, and by what right.
+/// The node that sends a packet, and its right to do so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PacketSpeaker {
     /// Number of the node, 0 or 1.

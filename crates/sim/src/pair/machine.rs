@@ -64,7 +64,7 @@ pub struct StationConfig {
     pub pace: Option<ReadPace>,
     /// How fast the application reads as a replica.
     pub replica_pace: Option<ReadPace>,
-    /// How far its clock is ahead of the world's.
+    /// Time by which the node's clock is ahead of the world's time.
     pub ahead: Duration,
     /// Arbiter that decides when the nodes do not hear each other, if there is one.
     pub(crate) arbiter: Option<Rc<RefCell<SimArbiter>>>,
@@ -80,7 +80,7 @@ pub struct StationConfig {
     pub(super) server: Rc<RefCell<SimServerState>>,
 }
 
-/// Where a node has the VIP.
+/// The interface on which a node has the VIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Address {
     Nowhere,
@@ -134,7 +134,7 @@ pub struct Machine {
     pub(super) at: Instant,
     /// The epoch of a gate that is closed late, for [`Defect::GateLast`].
     pub(super) late_gate: u64,
-    /// How far the log reached when the agent began its present action or step of a turn.
+    /// The end of the log when the agent began its present action or step of a turn.
     pub(super) log_end: LogEnd,
     /// Number of turns until the agent has noticed a halt and reacted. 0 if it cannot notice the halt, for example because the machine's
     /// counter stood still, too.
@@ -328,7 +328,7 @@ impl Machine {
         self.agent.due = self.agent.due.max(until);
     }
 
-    /// Until `until`, everything takes the agent `times` as long.
+    /// Until `until`, all work of the agent takes `times` as long.
     pub fn delay(&mut self, until: Instant, times: u32) {
         self.agent.late = (self.clock.read(until), times);
     }
@@ -343,7 +343,7 @@ impl Machine {
         !self.agent.is_dead && now >= self.agent.paused_until && !self.is_frozen(now)
     }
 
-    /// Whether an agent exists that could be told something.
+    /// Whether an agent exists, even if it is paused.
     pub(super) const fn has_agent(&self) -> bool {
         !self.agent.is_dead
     }

@@ -1,5 +1,4 @@
-//! The pair in the simulated world: the very core of the daemon, [`proto::node::Node`], carries live connections through the
-//! death of a primary.
+//! The pair in the simulated world: the daemon's own core, [`proto::node::Node`], carries live connections through the death of a primary.
 //!
 //! ```text
 //!             ┌───── Neighbours: judge ─────┐        ┌──────────────── Station ─────────────────┐

@@ -19,7 +19,8 @@ use crate::tcp::{EndpointState, TcpEndpoint};
 pub(super) enum RelayPlan {
     /// A fresh program gets the logged input from the restart point on, then what the client sends.
     Http(http::HttpResume),
-    /// A fresh program gets all logged input, then what the client sends. It repeats this output.
+    /// A fresh program gets all logged input, then what the client sends. The program repeats the output that the
+    /// [`Repetition`](replay::Repetition) describes.
     Replay(replay::Repetition),
     /// The replica continues. It gets the logged input that it has not been fed, then what the client sends.
     Replica(replica::ReplicaResume, Box<dyn SimApplication>),
@@ -32,9 +33,9 @@ pub(super) struct RelayAdoption {
     pub plan: RelayPlan,
     /// Logged bytes that the application gets first.
     pub input: Vec<u8>,
-    /// The client's stream ends with `input`: its FIN came before the endpoint was made. The endpoint does not know it.
+    /// The client's stream ends with `input`: its FIN came before the endpoint was made. The endpoint does not know of this FIN.
     pub input_ended: bool,
-    /// State of the server's FIN, which the endpoint does not know either.
+    /// State of the server's FIN. The endpoint does not know of this FIN either.
     pub output: OutputEnd,
 }
 
@@ -270,7 +271,7 @@ impl SimRelay {
     }
 }
 
-/// In the place of a program's start, once it has started.
+/// Replaces the function that starts the program, after the program has started.
 fn started() -> Box<dyn FnOnce() -> Box<dyn SimApplication>> {
     Box::new(|| unreachable!("started once"))
 }

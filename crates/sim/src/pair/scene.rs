@@ -56,7 +56,7 @@ impl SimPair {
     /// A pair whose nodes have just begun to agree on their roles.
     ///
     /// # Panics
-    /// If the configuration describes no links or endpoints.
+    /// If the configuration of a link or an endpoint is invalid.
     pub fn new(config: &SimPairConfig) -> Self {
         let mut world = World::new(config.seed);
         let judge = Rc::new(RefCell::new(Judge::new(vip())));
@@ -222,7 +222,7 @@ impl SimPair {
         [path, self.lan, self.heartbeats]
     }
 
-    /// Whether a node is at the second end of `cable`, which is its path or the LAN.
+    /// Whether a node is at the second end of `cable`. The cable must be the node's path or the LAN.
     pub(crate) fn is_second_end(&self, cable: CableId, id: NodeId) -> bool {
         // The first end of both paths is at the neighbours. The first end of the LAN is at the backup.
         cable != self.lan || id == self.primary

@@ -60,7 +60,7 @@ impl SimApplication for StatefulApplication {
     }
 }
 
-/// A factory of the same programs as `factory`. They count the input that they read in the shared state `server`.
+/// Wraps `factory`. Its programs also count the input that they read, in the shared state `server`.
 pub(super) fn stateful(
     factory: ApplicationFactory,
     server: &Rc<RefCell<SimServerState>>,
@@ -124,7 +124,7 @@ impl SimHook {
         self.outcomes.clear();
     }
 
-    /// Ends the run. The agent has yet to hear of it.
+    /// Ends the run. The agent reads the outcome later.
     pub fn end(&mut self, outcome: Result<(), String>) {
         if let Some(run) = self.run.take() {
             self.outcomes.push((run.number, outcome));

@@ -1,4 +1,5 @@
-//! A node of the pair: a machine and its agent. The agent is the daemon's (the crate `agent`), with a thread of its own whose work takes time.
+//! A node of the pair: a machine and its agent. The agent is the daemon's (the crate `agent`). It runs on a simulated thread, whose work
+//! takes time.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -72,7 +73,7 @@ impl Station {
         &self.machine
     }
 
-    /// The machine, to do something to it.
+    /// The machine, for changes.
     pub const fn machine_mut(&mut self) -> &mut Machine {
         &mut self.machine
     }

@@ -156,7 +156,7 @@ impl AgentThread {
         is_first
     }
 
-    /// Something has happened that a sleeping agent waits for.
+    /// Wakes a sleeping agent at `at`. An agent that does not sleep reads news in its next turn.
     pub fn wake(&mut self, at: Instant) {
         if self.is_asleep {
             self.due = self.due.min(at).max(self.paused_until);

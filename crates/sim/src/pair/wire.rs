@@ -32,7 +32,7 @@ struct SimRing {
     read: u64,
 }
 
-/// Number of records that each ring had been given at some moment.
+/// A position in the log: for each ring, the number of records that had been added at some moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogEnd {
     connections: u64,
@@ -91,13 +91,13 @@ pub(super) enum Fate {
     Unlogged,
     /// A packet that reached the primary past the wire. It is sent to the wire.
     Redirected,
-    /// Logged, and kept from both sides.
+    /// Logged, and sent to neither side.
     Held,
     /// Dropped.
     Dropped,
 }
 
-/// Where a packet comes from.
+/// The side from which a packet comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WireSide {
     Clients,
@@ -128,7 +128,7 @@ pub(super) struct SimWire {
     full: u64,
     /// When the agent last checked in.
     agent_seen: Instant,
-    /// How long the agent may stay away before a full ring lets packets pass unlogged.
+    /// Time that the agent may stay away before a full ring lets packets pass unlogged.
     agent_timeout: Duration,
     unlogged: u64,
     /// Until this time, no payload and no FIN of a client reaches the primary.

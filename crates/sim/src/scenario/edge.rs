@@ -1,7 +1,7 @@
 //! The routers R1 and R2 as edges. Local recovery ([`proto::edge`]) serves the flows of the string that fails. Rate control
 //! ([`proto::rate`]) serves all flows that share the other string.
 //!
-//! The scenario sets the duration of the failover. It begins with the detection, which takes three heartbeats by default. The rest is the
+//! The scenario sets the duration of the failover. The failover consists of the detection, which takes three heartbeats by default, and the
 //! takeover.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use crate::net::{Logic, SwitchOutbox};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EdgeRecovery {
-    /// Which packets the edges remember.
+    /// Policy that decides which packets the edges cache.
     pub policy: CachePolicy,
     /// Time between two heartbeats.
     #[serde(with = "seconds")]
@@ -127,7 +127,7 @@ impl Default for Sharing {
 }
 
 impl Sharing {
-    /// What `steadfast edge` does by default.
+    /// The defaults of `steadfast edge`.
     pub fn today() -> Self {
         Self {
             utilization: 0.97,

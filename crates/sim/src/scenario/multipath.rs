@@ -31,7 +31,7 @@ pub enum MultipathPolicy {
 }
 
 impl MultipathPolicy {
-    /// Whether the policy knows a change-over threshold (CPT).
+    /// Whether the policy has a change-over threshold (CPT).
     pub const fn has_change_over(self) -> bool {
         matches!(
             self,
@@ -74,7 +74,7 @@ pub struct MultipathTransfer {
     pub sack_every: u32,
     /// SCTP as in release 3.8 of ns-2's module (RFC 4960) instead of release 3.6, which is nearest to the paper's.
     pub is_release_38: bool,
-    /// The run ends then, in seconds.
+    /// Time at which the run ends, in seconds.
     #[serde(with = "seconds")]
     pub until: Duration,
     /// Seed of all random choices.
@@ -197,7 +197,7 @@ impl MultipathTransfer {
     /// Fills the send buffer.
     fn write(&self, association: &mut Association, left: &mut u64) {
         while *left > 0 {
-            // The smaller one is a `u32`.
+            // The cast loses nothing: the minimum is at most `message_bytes`, a `u32`.
             let length = u64::from(self.message_bytes).min(*left) as u32;
             let message = SctpMessage {
                 stream: 0,

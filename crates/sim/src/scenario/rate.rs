@@ -146,7 +146,8 @@ pub struct RateResult {
     /// Bytes of data that each flow received in order in each half second.
     pub flow_bins: Vec<Vec<u64>>,
     /// Bytes of data that each flow received in each half second, in any order: its share of the string. `None` unless the flow was active
-    /// throughout. A flow that waited is active once something is acknowledged after the failover's end: until then it waits for its timer.
+    /// throughout. A flow that waited for the failover counts as active from the first acknowledgement after the failover's end. Until then
+    /// the flow waits for its retransmission timer.
     pub shares: Vec<Vec<Option<u64>>>,
     /// R1's cap for advertised windows, in bytes, at the end of each interval of rate control.
     pub windows: Vec<(Instant, u32)>,
@@ -172,7 +173,7 @@ enum RateStep {
     FlowBin,
 }
 
-/// The parts of the network that the run needs, and the acts of the run.
+/// The parts of the network that the run needs, and the scheduled steps of the run.
 struct RateParts {
     /// R1 → N1 → R2 → N1 → R1, then the same over N2.
     strings: [[LinkId; 4]; 2],

@@ -20,7 +20,7 @@ pub struct SharedPaths {
     pub associations: usize,
     /// The queue of the core links.
     pub queue: CoreQueue,
-    /// Times before this, in seconds, are not counted.
+    /// Length of the warm-up, in seconds. Nothing is counted during the warm-up.
     #[serde(with = "seconds")]
     pub warm_up: Duration,
     /// Everything else: paths, thresholds, policy, the end of the run, and the seed. `bytes` is not used.
@@ -163,8 +163,8 @@ mod tests {
         assert!(cut.timeouts.iter().sum::<u32>() >= 4, "{cut:?}");
     }
 
-    /// The primary path fails for all senders for 3 s. Dispersion of the timeouts in the 20 s after that, and in the 80 s that follow:
-    /// means of four seeds.
+    /// The primary path fails for all senders for 3 s. Returns the dispersion of the timeouts in the 20 s from the beginning of the outage,
+    /// and in the 80 s after these 20 s. Both values are means of four seeds.
     fn after_an_outage(queue: CoreQueue, path_max_retrans: u32) -> [f64; 2] {
         let runs = (1..=4).map(|seed| {
             let outage = PathCutTime {
@@ -188,8 +188,8 @@ mod tests {
         sums.map(|sum| sum / 4.0)
     }
 
-    /// Paper, section V: global failover synchronization is no worse than that of timeouts, and AQM ends it. Here neither lasts, with
-    /// either queue: there is no cycle.
+    /// Paper, section V: failovers are no more synchronized than timeouts are, and AQM ends this synchronization. Here the failovers do not
+    /// stay synchronized, with either queue: there is no cycle.
     #[test]
     fn failovers_are_no_more_synchronized_than_timeouts_and_do_not_stay_so() {
         let [failovers, later] = after_an_outage(CoreQueue::DropTail, 0);

@@ -1,4 +1,4 @@
-//! A service's path breaks while both nodes live and hear each other: if one of them reaches the clients, it must serve soon.
+//! A service's path breaks while both nodes live and hear each other. If clients reach one of the nodes, the pair must serve them soon.
 
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ pub(super) struct PathWatch {
 }
 
 impl PathWatch {
-    /// A watch of `fault`, which is injected now: a path fault that hits a whole pair, alone. `last` is when the last other fault ended.
+    /// Watches `fault`, which is injected now, if it is a path fault, the pair is whole, and no other fault lasts or has just ended. `last`
+    /// is when the last other fault ends.
     pub fn of(
         fault: &PlannedFault,
         scenario: &Scenario,

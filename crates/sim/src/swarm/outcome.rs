@@ -49,7 +49,7 @@ pub struct RunOutcome {
     pub lent_in_vain: usize,
     /// Connections for which a node spoke after its lease was over, because its clock had stood still, while the other node went on.
     pub outlasted: usize,
-    /// How often both nodes fenced each other: a fence switched off a node whose own fence had just switched off the other node.
+    /// Number of mutual fencings: a fence switched off a node whose own fence had just switched off the other node.
     pub mutual_fences: usize,
     /// Number of all connections.
     pub connections: usize,

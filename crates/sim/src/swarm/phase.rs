@@ -26,12 +26,12 @@ pub enum PairPhase {
     Simplex,
     /// A node that was away is becoming the wire.
     Returning,
-    /// Duplex, after it was not.
+    /// Duplex again, after a period without duplex.
     DuplexAgain,
 }
 
 impl PairPhase {
-    /// All of them.
+    /// All phases.
     pub const ALL: [Self; 9] = [
         Self::Pairing,
         Self::Handshake,

@@ -30,10 +30,10 @@ const AFTERMATH: Duration = Duration::from_millis(200);
 const SETTLING: Duration = Duration::from_secs(3);
 /// After the mending, the path to the clients goes on losing packets for this time.
 const LOSSY: Duration = Duration::from_secs(15);
-/// Within this time after the mending, everything must be as it should be. A client without SACK whose window is two segments waits for a
-/// timeout after each loss. A restored socket's first timeout is 3 s, timeouts double, and an acknowledgement that a retransmission draws
-/// after its first answer was lost measures the timeout as a round trip (RFC 7323 §4.3). So there is a limit only if losses end before it:
-/// a timer that is running when they end has doubled, and fires about as long after that as the losses went on.
+/// Time limit for the recovery, counted from the mending. A client without SACK whose window is two segments waits for a timeout after each
+/// loss. A restored socket's first timeout is 3 s, and each timeout doubles the next one. If the acknowledgement of a segment is lost, the
+/// segment is retransmitted, and the next acknowledgement measures the timeout as a round trip (RFC 7323 §4.3). So this limit can hold only
+/// if the losses end before it: the timer that runs at the end of the losses may need about as much time again as the losses lasted.
 const RECOVERY_MAX: Duration = Duration::from_secs(60);
 /// One client connects this long before the last power failure, so that its connection is under way then.
 const UNDER_WAY: Duration = Duration::from_millis(40);
@@ -311,8 +311,8 @@ impl<'a> SwarmRun<'a> {
         self.wait(begin, verdict::is_served);
     }
 
-    /// Waits until `is_so` holds, and still holds a little later, but not forever. Everything was mended at `begin`. Returns whether `is_so`
-    /// held both times.
+    /// Waits until `is_so` holds, and still holds a little later, but not forever. Everything was mended at `begin`. Returns whether
+    /// `is_so` held both times.
     fn wait(&mut self, begin: Instant, is_so: impl Fn(&SimPair) -> bool) -> bool {
         while self.now() < begin + RECOVERY_MAX {
             self.advance(self.now() + LOOK, None);

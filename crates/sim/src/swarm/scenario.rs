@@ -117,9 +117,9 @@ pub struct ScenarioEndpoint {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScenarioConnection {
-    /// When it connects.
+    /// When the client connects.
     pub at_us: u64,
-    /// Seed of what the client says.
+    /// Seed of the client's requests.
     pub seed: u64,
     /// Number of requests.
     pub requests: u64,

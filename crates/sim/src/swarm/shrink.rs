@@ -4,7 +4,7 @@ use super::outcome::{RunOutcome, Violation};
 use super::run::play;
 use super::scenario::Scenario;
 
-/// Number of runs that are tried.
+/// Maximum number of runs that are tried.
 const TRIES_MAX: usize = 300;
 
 /// Leaves out faults, connections and peculiarities one by one, as long as the same rule is broken. Returns the smallest scenario

@@ -53,7 +53,7 @@ pub(super) fn of(seed: u64) -> Option<Story> {
 
 const MS: u64 = 1_000;
 
-/// The wire is not heard, then a process of the application dies, and then the agent that was to report the death.
+/// The wire is not heard. Then a process of the application dies, and then the agent dies that had to report this death.
 fn orphans_untold(draw: &mut Draw) -> Story {
     let silenced = draw.pick(&[FaultKind::Cut, FaultKind::Freeze, FaultKind::Between]);
     Story::of(vec![
@@ -94,7 +94,7 @@ fn gone_alone(draw: &mut Draw) -> Story {
     }
 }
 
-/// The primary's agent is away, the wire takes over, and then its own agent is away while the primary's comes back.
+/// The primary's agent is away, and the wire takes over. Then the wire's agent is away while the primary's agent comes back.
 fn both_agents_away(draw: &mut Draw) -> Story {
     let kind = draw.pick(&[FaultKind::Agent, FaultKind::Pause]);
     let first = begin(draw, kind, FaultTarget::Speaker, 550..750);

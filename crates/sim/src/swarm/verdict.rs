@@ -1,5 +1,5 @@
-//! Decides what is wrong with a run. The judge read the packets, and the clients checked every byte. The cores are asked only
-//! whether the pair is whole again. A connection may be lost only if no node held it at some time.
+//! Decides what is wrong with a run. The judge read the packets, and the clients checked every byte. The cores are asked only whether the
+//! pair is whole again. A connection may be lost only if, at some time, no node held it.
 
 use std::net::SocketAddr;
 
@@ -38,8 +38,8 @@ pub(super) fn judge(
     let violations = &mut outcome.violations;
     violations.extend(seen.into_iter().map(|(_, violation)| violation));
     if !outcome.was_split {
-        // A node may have spoken to a client by a lease that was over, or its words by a lease may be lost. Then both
-        // nodes may execute the requests of this client.
+        // A node may have spoken to a client after its lease was over, or the other node may not know what the node said by its lease. Then
+        // both nodes may execute the requests of this client.
         let is_excused = |id| {
             let is_vain = |client| judge.was_lent_in_vain(client) || judge.was_outlasted(client);
             clients(scene)

@@ -42,7 +42,7 @@ impl TcpEndpoint {
         }
         self.window_scale &= syn.options.window_scale.is_some();
         let (ours, theirs) = if self.window_scale {
-            // A larger shift is read as the largest (RFC 7323 §2.3).
+            // A shift above the maximum counts as the maximum (RFC 7323 §2.3).
             let theirs = syn
                 .options
                 .window_scale
@@ -171,7 +171,7 @@ impl TcpEndpoint {
         None
     }
 
-    /// The fifth check: the acknowledgement. Returns whether the rest of the segment counts.
+    /// The fifth check: the acknowledgement. Returns whether to process the rest of the segment.
     fn handle_ack(&mut self, now: Instant, segment: &Segment<'_>) -> bool {
         let position = self.sender.position(segment.ack);
         if self.state == EndpointState::SynReceived {
@@ -186,7 +186,7 @@ impl TcpEndpoint {
             return false;
         };
         if self.sender.is_unsent(up_to) {
-            // Silently, as in Linux. So a restored connection is lost if it lacks output that its client has
+            // The segment is ignored silently, as in Linux. So a restored connection is lost if it lacks output that its client has
             // acknowledged.
             return false;
         }

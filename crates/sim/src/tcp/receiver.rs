@@ -28,7 +28,7 @@ pub(super) struct TcpReceiver {
     acknowledged: Offset,
     /// Pieces that came early, by start. No two of them touch.
     early: BTreeMap<Offset, Vec<u8>>,
-    /// Where early pieces arrived, latest first.
+    /// Offsets of the early pieces in the order of their arrival, latest first.
     recent: VecDeque<Offset>,
     /// Position of the FIN, once the FIN was seen.
     fin: Option<Offset>,

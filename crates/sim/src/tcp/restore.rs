@@ -105,7 +105,7 @@ pub enum InvalidRestore {
 pub struct NotEstablished(pub EndpointState);
 
 impl TcpEndpoint {
-    /// Everything that this connection needs to continue elsewhere. The endpoint is unchanged; the caller drops it without a word
+    /// Everything that this connection needs to continue elsewhere. The endpoint is unchanged. The caller drops it without sending anything
     /// to the peer.
     ///
     /// # Errors

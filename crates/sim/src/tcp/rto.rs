@@ -63,7 +63,7 @@ impl TcpRto {
         self.backoff = 0;
     }
 
-    /// Current timeout for an acknowledgement, between the configured bounds (RFC 6298 §2.4, §2.5).
+    /// Current retransmission timeout, within the configured bounds (RFC 6298 §2.4, §2.5).
     pub fn current(&self) -> Duration {
         let base = self.base.max(self.min);
         let factor = 1_u32.checked_shl(self.backoff).unwrap_or(u32::MAX);

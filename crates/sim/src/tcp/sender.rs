@@ -247,7 +247,7 @@ impl TcpSender {
         Acked::default()
     }
 
-    /// Nothing was acknowledged for too long: everything in flight is given up and slowly sent again.
+    /// The retransmission timer expired: everything in flight counts as lost and is sent again in slow start.
     pub fn on_timeout(&mut self, repeated: bool) {
         let in_flight = self.in_flight();
         if in_flight > 0 {

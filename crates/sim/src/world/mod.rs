@@ -47,7 +47,7 @@ pub enum Output {
     Note(String),
 }
 
-/// Where a cable is plugged into a node: ports are numbered from 0 in the order of [`World::connect`].
+/// A node's port, into which a cable is plugged. A node's ports are numbered from 0 in the order of [`World::connect`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port(pub usize);
 
@@ -91,7 +91,7 @@ struct Plug {
 
 struct WorldCable {
     links: [Link; 2],
-    /// Where each link ends.
+    /// The far end of each link.
     far_ends: [(NodeId, Port); 2],
     /// Number of times the cable was cut. If it changes while a packet is on the way, the packet is lost.
     cuts: u32,
@@ -114,7 +114,8 @@ enum WorldAction {
     Call(Box<dyn FnOnce(&mut World)>),
 }
 
-/// Maximum number of events at one instant: more than any scenario has. With more, a node must be asking for a call again and again.
+/// Maximum number of events at one instant: more than any scenario has. If there are more, some node asks for a call again and again
+/// without end.
 const EVENTS_AT_ONCE: u32 = 10_000_000;
 
 impl World {

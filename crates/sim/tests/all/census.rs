@@ -25,7 +25,7 @@ const BEGUN: Duration = Duration::from_millis(1_100);
 /// Time of the last check.
 const LOOKED_AT: Duration = Duration::from_millis(4_000);
 
-/// An exchange, a long silence, and another one.
+/// An exchange, a long silence, and another exchange.
 fn talk(policy: RestartPolicy, connection: usize) -> SimClient {
     let times = [Duration::ZERO, Duration::from_secs(20)];
     match policy {

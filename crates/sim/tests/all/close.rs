@@ -158,8 +158,8 @@ fn every_order_ends_whatever_is_lost() {
                 {
                     let endpoint = both.endpoint(node);
                     assert_eq!(endpoint.state(), EndpointState::Closed, "{context}");
-                    // If every copy of the last acknowledgement is lost, the other side forgets the connection, and then answers with a
-                    // RST.
+                    // If every copy of the last acknowledgement is lost, the side in TIME-WAIT forgets the connection. It then answers the
+                    // next repeated FIN with a RST.
                     assert!(
                         matches!(endpoint.failure(), None | Some(TcpFailure::Reset)),
                         "{context}"

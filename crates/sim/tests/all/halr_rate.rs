@@ -161,8 +161,9 @@ fn no_transfer_takes_as_long_as_some_without() {
     );
 }
 
-/// §7.4: other failover times do not change the macroscopic behaviour after the failover, such as the aggregate throughput. What does change:
-/// without rate control, the deviation (6.6 to 11.6 Mb/s) and the surges (6 to 9); with it, the mean queue (39 to 197 packets).
+/// §7.4: other failover times do not change the macroscopic behaviour after the failover, such as the aggregate throughput. But some values
+/// change: the deviation (6.6 to 11.6 Mb/s) and the surges (6 to 9) without rate control, and the mean queue (39 to 197 packets) with rate
+/// control.
 #[test]
 fn the_failover_time_does_not_matter() {
     for sharing in [false, true] {
@@ -364,8 +365,8 @@ fn recovery_and_rate_control_go_together() {
     }
 }
 
-/// §6.2: the control ends when the failed string is back. Then the cap is lifted, and both strings carry what they can. The windows that
-/// were kept small overflow the buffers once: 30 flows with 64 segments each are more than a string and its buffer hold.
+/// §6.2: the control ends when the failed string is back. Then the cap is lifted, and both strings carry as much as they can. The windows
+/// grow without the cap and overflow the buffers once: 30 flows with 64 segments each are more than a string and its buffer hold.
 #[test]
 fn the_control_ends_when_the_string_is_back() {
     let with = run(&RateScenario {

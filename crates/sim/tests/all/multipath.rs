@@ -184,7 +184,7 @@ fn detection(path_max_retrans: u32, rto_min: u64) -> f64 {
                 is_unordered: false,
                 data: UserData::Counted(1452),
             };
-            // A trickle before the cut, so that the last packet before it is answered.
+            // Few packets are unacknowledged at any time, so that the last packet before the cut is answered.
             while host == 0
                 && association.unacknowledged() < 3000
                 && association.send(message.clone()).is_ok()

@@ -1,4 +1,5 @@
-//! The timeout scenarios of the SCTP failover paper (section III.7, Figure 8), packet by packet, and its equations against them.
+//! The timeout scenarios of the SCTP failover paper (section III.7, Figure 8), packet by packet. The tests compare the paper's equations
+//! with these packets.
 //!
 //! A packet A on the primary path is lost and times out. Then:
 //!
@@ -20,7 +21,7 @@ use proto::sctp::chunk::SctpChunk;
 use proto::sctp::{SctpConfig, SctpMessage, Tsn, UserData};
 use steadfast_sim::multipath::{MultipathNetwork, PathConfig, SctpDeparture};
 
-/// A packet of host 0 after the timeout: milliseconds since the timeout, path, and its TSN counted from A, or the heartbeat.
+/// A packet of host 0 after the timeout: milliseconds since the timeout, path, and TSN counted from A's. `None` is a heartbeat.
 type PacketOfFigure = (u64, usize, Option<u32>);
 
 /// The TSN of a packet's data.
@@ -35,7 +36,7 @@ fn is_heartbeat(departure: &SctpDeparture<'_>) -> bool {
     matches!(departure.packet.chunks[0], SctpChunk::Heartbeat(_))
 }
 
-/// Sends messages until the send buffer is full, or one only. Reads what has arrived.
+/// Reads what has arrived at `host`. If `host` is 0, sends at most `most` messages, as long as the send buffer has room.
 fn use_host(network: &mut MultipathNetwork, host: usize, most: usize) {
     let Some(association) = network.association(host) else {
         return;
@@ -133,7 +134,7 @@ fn the_first_two_packets_are_those_of_figure_8() {
     }
 }
 
-/// The heartbeat is answered, or A and the new packet are acknowledged, after one round trip. Data goes on on the primary.
+/// The heartbeat is answered, or A and the new packet are acknowledged, after one round trip. Then data continues on the primary.
 #[test]
 fn scenario_1_goes_on_after_one_round_trip() {
     for path_max_retrans in [0, 1] {
@@ -183,8 +184,8 @@ fn scenario_3_gains_with_pmr_0_what_the_closed_form_says() {
 }
 
 /// A times out on the alternate first and goes to the primary. PMR = 0 goes on there. PMR = 1 has its lost packet in flight until two
-/// seconds after the first timeout. The paper says that it sends nothing meanwhile. But the acknowledgement of A lets the window grow,
-/// since A fills it together with the lost packet (RFC 9260 §7.2.1).
+/// seconds after the first timeout. The paper says that the sender with PMR = 1 sends nothing meanwhile. But A and the lost packet together
+/// fill the window, so the acknowledgement of A lets the window grow (RFC 9260 §7.2.1).
 #[test]
 fn scenario_4_gains_with_pmr_0_until_the_patient_sender_has_timed_out() {
     let (aggressive, patient) = (play(0, [true, true]), play(1, [true, true]));
@@ -211,7 +212,7 @@ fn packets_per_round_trip(threshold: u32) -> Vec<usize> {
         receive_buffer: 1 << 20,
         send_buffer: 2 << 20,
         heartbeat_interval: None,
-        // The equations know no waiting for a second packet.
+        // The equations do not model that a SACK waits for a second packet.
         sack_delay: Duration::from_millis(3),
         max_burst: 100,
         ..SctpConfig::paper()
@@ -270,8 +271,8 @@ fn a_transfer_sends_what_the_equations_say() {
     }
 }
 
-/// Eq. 10 has RTO₁² + RTO₂¹. The patient sender waits for the first, and the aggressive one goes on after the second, so what counts is the
-/// difference: the equation is three times too large with both minima.
+/// Eq. 10 has the sum RTO₁² + RTO₂¹. But the patient sender waits for RTO₁², and the aggressive sender continues after RTO₂¹, so the gain
+/// is the difference. With the minimum values of both timeouts, the sum is three times the difference.
 #[test]
 fn equation_10_is_an_upper_bound_only() {
     let (aggressive, patient) = (play(0, [true, true]), play(1, [true, true]));

@@ -206,7 +206,7 @@ fn a_cut_link_loses_what_is_on_it() {
     assert_eq!((counts.timeouts, counts.retransmitted), (1, 1));
 }
 
-/// Caps the advertised window, drops the first data packet, and repeats the SYN after a while.
+/// Caps the advertised window, drops the first data packet, and holds the SYN for 300 ms.
 #[derive(Default)]
 struct Meddler {
     syn: Option<FlowPacket>,

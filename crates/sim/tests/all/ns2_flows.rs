@@ -85,9 +85,8 @@ fn flows_of_1000_segments_agree() {
     compare("flows1000_minrto1.csv", |_| ());
 }
 
-/// With a minimum timeout this short, the timeout follows the measured round trip, so the phase of each flow's clock
-/// matters. The file has
-/// ns-2's phases, and with them all flows agree.
+/// With such a short minimum timeout, the timeout follows the measured round trip, so the phase of each flow's clock matters. The file has
+/// ns-2's phases, and with these phases all flows agree.
 #[test]
 fn flows_with_a_least_timeout_of_200_ms_agree() {
     compare("flows_minrto0.2.csv", |cluster| {

@@ -1,11 +1,11 @@
-//! Compares the simulator with ns-2 in the HALR thesis' scenario of two strings (§7.4), without rate control. Compared are the throughput,
-//! the queue, and the number of surges of drops.
+//! Compares the simulator with ns-2: the throughput, the queue, and the number of surges of drops. The scenario is the HALR thesis' with
+//! two strings (§7.4), without rate control.
 
 use crate::ns2::{number, rows};
 use proto::Instant;
 use steadfast_sim::scenario::rate::{RateResult, RateScenario};
 
-/// Whether the time `at`, in seconds, is within the 20 s after the failover, at whose end the flows are moved.
+/// Whether the time `at`, in seconds, is within the 20 s after the failover's end. The failover ends at 8 s, when the flows are moved.
 fn watched(at: f64) -> bool {
     at > 8.01 && at < 28.01
 }
@@ -19,9 +19,8 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / f64::from(count)
 }
 
-/// Number of surges of drops. `bins` are the times of bins, in seconds, and the numbers of drops in them. A bin with drops begins a new
-/// surge if the previous bin with drops is more than 0.5 s older. (The code compares with 0.55 s, because times are rounded and bins have
-/// 0.1 s.)
+/// Number of surges of drops. `bins`: for each bin, its time in seconds and its number of drops. A bin with drops begins a new surge if the
+/// previous bin with drops is more than 0.5 s older. (The code compares with 0.55 s, because times are rounded and a bin is 0.1 s long.)
 fn surges(bins: impl Iterator<Item = (f64, u64)>) -> usize {
     let mut last = f64::NEG_INFINITY;
     let mut count = 0;

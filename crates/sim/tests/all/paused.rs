@@ -7,8 +7,8 @@ use proto::Instant;
 use proto::follower::RestartPolicy;
 use steadfast_sim::pair::{SimArbiterKind, SimPair, SimPairConfig, Station};
 
-/// How long a lease looks valid after a pause of two seconds. From the beginning of the pause on, the peer is not
-/// heard. The arbiter answers late.
+/// Time for which the lease still looks valid after the end of a pause of two seconds. The peer is not heard from the beginning of the
+/// pause on, and the arbiter answers late. `counter_goes_on`: whether the machine's time-stamp counter runs during the pause.
 fn outlasts_by(counter_goes_on: bool) -> Duration {
     let mut config = SimPairConfig::quiet(7, RestartPolicy::Http);
     config.arbiter = Some((SimArbiterKind::Witness, MS * 1_000));

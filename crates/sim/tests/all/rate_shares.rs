@@ -8,10 +8,10 @@ use steadfast_sim::flow::FlowConfig;
 use steadfast_sim::scenario::edge::Sharing;
 use steadfast_sim::scenario::rate::{RateResult, RateScenario};
 
-/// The time that is judged, in half seconds: from 2 s to 12 s after the failover. Then the first flows are complete.
+/// The judged bins of half a second: from 2 s to 12 s after the failover. After that, the first flows are complete.
 const JUDGED: std::ops::Range<usize> = 20..40;
 
-/// Two strings of which the first one, which is left, has the `ratio`-th part of the other's rate.
+/// Two strings. The second string fails. The first string is left, and has one `ratio`-th of the second string's rate.
 fn strings(ratio: u64, seed: u64, jitter_ms: u64) -> RateScenario {
     RateScenario {
         tcp: FlowConfig::linux(),
@@ -80,7 +80,8 @@ fn shares(rate: &RateScenario, sharing: Option<Sharing>) -> Shares {
     }
 }
 
-/// The runs of one line of the document: its worst values.
+/// Plays the runs of one line of the document. Returns the worst values, and the smallest throughput relative to the same run without rate
+/// control.
 fn worst(name: &str, runs: &[RateScenario], sharing: Sharing) -> (Shares, f64) {
     let mut worst: Option<(Shares, f64)> = None;
     for run in runs {
@@ -127,7 +128,7 @@ fn shares_are_equal_whatever_part_of_the_strings_is_left() {
     }
 }
 
-/// With a short round trip, hosts and queues make a larger part of it than the path.
+/// Hosts and queues make up a larger part of a short round trip than the path does.
 #[test]
 fn short_round_trips_keep_their_throughput() {
     for (micros, flows) in [(400, 1), (400, 2), (400, 50), (1000, 1), (1000, 2), (1000, 50)] {
@@ -142,7 +143,7 @@ fn short_round_trips_keep_their_throughput() {
 }
 
 /// A known limit. The windows of few flows are large, and a flow that lost packets needs seconds to open its congestion window again. The
-/// others get what it does not use.
+/// other flows get the bandwidth that this flow does not use.
 #[test]
 fn few_flows_share_less_equally() {
     let runs = [105, 106, 107].map(|seed| RateScenario {

@@ -62,7 +62,7 @@ fn transfers_go_on_after_a_restore_whatever_the_network_does() {
         let initial = seed.is_multiple_of(2).then(wrapping);
         let (up, down) = [(0, 150_000), (150_000, 0), (90_000, 90_000)][usize::try_from(seed % 3).unwrap()];
         let mut scenario = RoutedNetwork::new(seed, &wan, &tcp, initial);
-        // Nobody closes first: only an established connection can be exported.
+        // Neither end closes the connection, because only an established connection can be exported.
         let (client, server) = exchange(up, down, Close::Never, Close::Never);
         scenario.serve(move || server.clone());
         scenario.connect(client);
@@ -126,7 +126,7 @@ fn without_the_window_scale_a_download_crawls() {
 #[test]
 fn without_the_window_probe_a_restored_download_waits_for_its_timeout() {
     let without: RestoreChange = |restore| restore.window_probe = false;
-    assert_eq!(downloaded(without, 2_900 * MS), 0); // a restored endpoint waits for 3 s
+    assert_eq!(downloaded(without, 2_900 * MS), 0); // the first timeout of a restored endpoint is 3 s
     assert!(downloaded(without, 3_100 * MS) > 0);
     assert!(downloaded(|_| {}, 100 * MS) > 0);
 }

@@ -1,4 +1,4 @@
-//! A short swarm, and whether its checkers notice the defects that they must notice.
+//! Plays a short swarm, and checks that the swarm's checkers notice known defects.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use steadfast_sim::swarm::{
 
 /// Runs of the short swarm.
 const RUNS: u64 = 100;
-/// Largest number of runs that aim at each defect. If none of them shows the defect, the checkers cannot see it.
+/// Maximum number of runs that aim at each defect. If no run breaks a rule, the checkers cannot see the defect, and the test fails.
 const SEEDS: u64 = 60;
 /// The test stops playing runs of a defect when this many have noticed the defect.
 const NOTICED: usize = 8;
@@ -54,7 +54,7 @@ fn fault(
     }
 }
 
-/// A run in which a node with this defect has occasion to go wrong.
+/// A scenario in which a node with this defect can break a rule.
 fn aimed(defect: Defect, seed: u64) -> Scenario {
     let mut scenario = Scenario::draw(seed);
     let moment = 300 + seed * 7;
@@ -131,7 +131,8 @@ fn aimed(defect: Defect, seed: u64) -> Scenario {
     scenario
 }
 
-/// The rules that a defect breaks, and that are not broken without it, in the first runs that notice the defect.
+/// The rules that are broken in the first [`NOTICED`] runs that notice the defect. A run notices the defect if it breaks a rule with the
+/// defect, and no rule without the defect.
 fn broken_by(defect: Defect) -> BTreeSet<String> {
     let noticed = (0..SEEDS).filter_map(|seed| {
         let mut scenario = aimed(defect, seed);

@@ -94,8 +94,8 @@ fn a_wire_that_leaves_is_silent_first() {
     shows(Defect::LeaveLate, scenario!("leave-late"));
 }
 
-/// A late copy of an old SYN came to the wire. Then the node that had taken over its connection repeated the SYN-ACK. The wire mistook
-/// these two packets for the beginning of a new connection.
+/// A late copy of an old SYN came to the wire. Then the node that had taken over this SYN's connection repeated the SYN-ACK. The wire
+/// mistook these two packets for the beginning of a new connection.
 #[test]
 fn a_late_handshake_opens_nothing() {
     hold([scenario!("seed-58031096")]);
@@ -103,7 +103,7 @@ fn a_late_handshake_opens_nothing() {
 }
 
 /// A survivor was so slow that its lease ended before it had restored all connections. The primary claimed the VIP, and both applications
-/// executed a request. The judge does not count packets that the survivor's guard drops as contradictions, because no client gets them.
+/// executed a request. Packets that the survivor's guard drops are not contradictions for the judge, because no client gets them.
 #[test]
 fn who_may_not_speak_any_more_has_nothing_executed() {
     hold([scenario!("seed-58016449")]);
@@ -155,7 +155,7 @@ fn a_broken_path_is_survived() {
     hold([scenario!("seed-52630019763")]);
 }
 
-/// A fenced node came back and told its peer that it was mute, because it had not heard yet that it was the wire again. The peer had it
+/// A fenced node came back. It had not heard yet that it was the wire again, so it told its peer that it was mute. The peer had the node
 /// fenced at once.
 #[test]
 fn a_mute_peer_is_not_fenced_at_once() {
@@ -189,8 +189,8 @@ fn a_wire_that_answers_may_have_taken_over() {
     hold([scenario!("seed-77330123455")]);
 }
 
-/// The wire's agent was stopped. When it continued, it read an old message in which its primary yielded the service, and had
-/// the primary fenced. But meanwhile the primary had claimed the VIP and had the wire fenced, too.
+/// The wire's agent was stopped. When it continued, it read an old message in which its primary yielded the service. So the agent had the
+/// primary fenced. But meanwhile the primary had claimed the VIP and had the wire fenced, too.
 #[test]
 fn who_reads_that_the_other_one_claims_waits_with_its_fence() {
     hold([scenario!("seed-77340152645")]);
@@ -259,8 +259,8 @@ fn only_the_latest_heartbeat_counts() {
     hold([scenario!("seed-683040343914"), scenario!("seed-683050425064")]);
 }
 
-/// The survivor still had to send the rest of a reply when it failed on the next request. It reset the connection, so the client did not
-/// get the rest of the reply.
+/// The survivor still had to send the rest of a reply when the next request failed. The survivor reset the connection at once, so the
+/// client did not get the rest of the reply.
 #[test]
 fn a_reset_does_not_overtake_an_earlier_reply() {
     hold([scenario!("seed-741950433400")]);
@@ -280,8 +280,8 @@ fn a_kernel_is_probed_over_every_link() {
     hold([scenario!("seed-851830267762")]);
 }
 
-/// The primary's agent was stopped for longer than the agent timeout. So the primary needed the wire's word that the wire had not taken over.
-/// The wire's machine stood still and could not send it.
+/// The primary's agent was stopped for longer than the agent timeout. So the primary needed the wire's confirmation that the wire had not
+/// taken over. The wire's machine stood still and could not confirm it.
 #[test]
 fn a_primary_in_doubt_ends_its_connections() {
     hold([scenario!("seed-851840347569"), scenario!("seed-851840347909")]);

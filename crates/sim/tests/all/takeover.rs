@@ -1,4 +1,4 @@
-//! Takeovers.
+//! Takeovers in scenes whose options are drawn from a seed.
 
 use crate::seeds::*;
 use proto::follower::RestartPolicy;

@@ -1,4 +1,4 @@
-//! Bugs that many seeds have found in the core. Each has one scene here, which leaves as little as possible to chance.
+//! Bugs in the core. Runs with random seeds found them. Each bug has one scene here, with as little randomness as possible.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn get(len: u64) -> SimClient {
     SimClient::Http(http::HttpClient::new(vec![planned], false, None))
 }
 
-/// Messages: (upload, download, pause). A message is sent this pause after the reply to the previous one.
+/// Messages: (upload, download, pause). Each message is sent when its pause has passed since the reply to the previous message.
 fn messages(messages: &[(u32, u32, Duration)], half_closes: bool) -> SimClient {
     let planned = messages
         .iter()
@@ -97,7 +97,7 @@ fn the_wake_up_and_the_socket_have_one_clock() {
     }
 }
 
-/// Policy `replica`, and a handshake whose SYN-ACK was logged and then lost: no replica was started for the connection.
+/// With policy `replica`, no replica was started for a connection whose SYN-ACK was logged and then lost.
 #[test]
 fn a_half_open_connection_gets_a_replica() {
     let mut scene = SimPair::new(&SimPairConfig::quiet(3, RestartPolicy::Replica));
@@ -151,8 +151,8 @@ fn a_client_that_waits_for_a_syn_ack_gets_it_though_the_agent_dies() {
     }
 }
 
-/// The client repeats its SYN while other connections are being restored, so the listener answers. Then the client's own socket cannot be
-/// made. The node sent a RST, which the client took for a refusal; this was wrong.
+/// The client repeats its SYN while other connections are being restored, so the survivor's listener answers. Then the client's connection
+/// cannot be restored. The bug: the node sent a RST, and the client took the RST for a refusal.
 #[test]
 fn a_client_that_waits_for_a_syn_ack_is_not_refused() {
     let mut config = SimPairConfig::quiet(5, RestartPolicy::Http);

@@ -21,8 +21,7 @@ use crate::keepers::Keepers;
 pub use serve::Handover;
 use serve::{RelayReport, RelayService};
 
-/// Number of low bits of a connection's number. An agent counts its connections in them. The high bits are random for
-/// each agent.
+/// Number of low bits of a connection's number, in which an agent counts its connections. The high bits are random for each agent.
 const NUMBERS: u32 = 32;
 /// Maximum number of connections that were taken over and are remembered, ended ones included.
 const TAKEN_MAX: usize = 1 << 16;
@@ -46,7 +45,7 @@ struct TakenConnection {
 }
 
 impl TakenConnection {
-    /// Whether the report may lack the connection because the keeper has got it since or has yet to get it.
+    /// Whether the report may lack the connection, because the keeper got it after the report or has not got it yet.
     const fn may_lack_in(&self, report: &RelayReport) -> bool {
         match self.stage {
             Stage::Here => true,
@@ -56,7 +55,7 @@ impl TakenConnection {
     }
 }
 
-/// Where a connection that was taken over is.
+/// The place of a connection that was taken over.
 enum Stage {
     /// This process owns its socket.
     Here,
@@ -238,7 +237,7 @@ impl RelayedConnections {
         counters
     }
 
-    /// The clients of `service` that are relayed or about to be, and how much was passed to the application and to them.
+    /// The clients of `service` that are relayed or about to be, each with the number of bytes passed to the application and to the client.
     pub fn clients(&self, service: ServiceIndex) -> Vec<(SocketAddr, u64, u64)> {
         let told = self.told();
         let relayed = told.relayed(&self.names[usize::from(service)]);

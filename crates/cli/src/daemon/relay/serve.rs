@@ -189,7 +189,7 @@ impl RelayThread {
                 let resume = resume.clone();
                 (AdoptionPlan::Replica { resume }, input)
             }
-            // An application that starts anew also reads on then.
+            // The same holds for an application that starts anew.
             Ok(Restart::Replay { resume }) => {
                 let input = log.parts(Offset::ZERO..frontier).collect();
                 let resume = resume.clone();

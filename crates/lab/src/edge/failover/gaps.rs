@@ -18,7 +18,7 @@ pub struct FailoverSpan {
     pub completed_ns: u64,
     /// When both edges had moved them.
     pub ended_ns: u64,
-    /// Time of a packet from one end to the other.
+    /// One-way delay between the two ends.
     pub one_way: Duration,
 }
 
@@ -40,7 +40,7 @@ pub struct HitFlow {
     /// The kind of packet that it lost.
     pub lost: FlowLoss,
     /// Time from the end of the failover at both edges until the next new byte at a receiver, in nanoseconds. 0 if a new byte came after
-    /// the first edge had moved the flows but before both had. `None`: no new byte came any more.
+    /// the first edge had moved the flows but before both had. `None`: no new byte came afterwards.
     pub gap_ns: Option<u64>,
 }
 
@@ -88,7 +88,8 @@ impl FailoverSpan {
         lost.or_else(|| self.is_stalled(flow).then_some(FlowLoss::Data))
     }
 
-    /// Whether nothing new came at the end of the failover, although the flow had begun and went on later: it has lost acknowledgements.
+    /// Whether no new byte came shortly before the end of the failover, although the flow had begun before and continued afterwards. Such a
+    /// flow has lost acknowledgements.
     fn is_stalled(self, flow: &TracedFlow) -> bool {
         let still = (self.one_way * 2 + MARGIN).as_nanos() as u64;
         let from = self.completed_ns.saturating_sub(still);

@@ -21,16 +21,16 @@ use crate::run::RunOptions;
 
 /// Fail a string of a cluster, or an edge, under load, with and without local recovery.
 ///
-/// Short flows of 10 segments begin every few milliseconds, before, during and after the failover, and some long flows are under way when the
-/// string fails (chapter 7 of the HALR thesis). Two runs with the same seed are compared: with local recovery and without.
-/// The restart gap of a flow that was hit is the time from the end of the failover until the next new byte at a receiver. No connection may
-/// be lost. With local recovery, 99 of 100 gaps must be at most the round-trip time (1.5 times that with `--cluster near-clients`) plus
-/// `--margin`. Both are judged by captures at the clients and at the servers.
+/// Short flows of 10 segments begin every few milliseconds, before, during and after the failover, and some long flows are under way when
+/// the string fails (chapter 7 of the HALR thesis). Two runs with the same seed are compared: with local recovery and without. The restart
+/// gap of a flow that was hit is the time from the end of the failover until the next new byte at a receiver. No connection may be lost.
+/// With local recovery, 99 of 100 gaps must be at most the round-trip time (1.5 times that with `--cluster near-clients`) plus `--margin`.
+/// Both requirements are judged by captures at the clients and at the servers.
 ///
-/// A failure of an edge is played once, because local recovery has no part in it. If its process is killed or upgraded, 99 of 100 gaps must
-/// be at most `--margin`. If the edge loses its power, the flows go on over the other edge of its side (`--edges 2`), and lost packets are
-/// sent again when their senders' timers expire: 99 of 100 gaps must be at most the sum of a SYN's first timer (1125 ms), the round-trip
-/// time and `--margin`.
+/// A failure of an edge is played once, because local recovery has no part in it. If the edge's process is killed or upgraded, 99 of 100
+/// gaps must be at most `--margin`. If the edge loses its power, the flows go on over the other edge of its side (`--edges 2`), and lost
+/// packets are sent again when their senders' timers expire: 99 of 100 gaps must be at most the sum of a SYN's first timer (1125 ms), the
+/// round-trip time and `--margin`.
 #[derive(Clone, Debug, Args)]
 pub struct EdgeFailoverOptions {
     /// Failover time: detection, and the time until flows are moved.

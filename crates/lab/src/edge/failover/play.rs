@@ -128,7 +128,7 @@ pub fn measure(
     })
 }
 
-/// By how much the lab's cable lengthened a round trip, at most, while the flows restarted.
+/// Largest delay that the lab's cable added to a round trip while the flows restarted.
 fn lateness(cable: &[Carried; 2], times: &FailoverTimes, options: &EdgeFailoverOptions) -> Duration {
     let restarted = times.ended + options.round_trip() * 2;
     let span = (times.completed.as_nanos(), restarted.as_nanos());

@@ -60,9 +60,9 @@ pub struct RateTimes {
 /// Everything that was measured in one variant of a run.
 pub struct RateFacts {
     pub times: RateTimes,
-    /// The clocks of the times and of the captures.
+    /// Offset between the clock of the times and the clock of the captures.
     pub clock: ClockOffset,
-    /// For each string: what it has carried in the direction of the data.
+    /// The traffic that each string carried in the direction of the data.
     pub strings: Vec<Carried>,
     pub trace: EdgeTrace,
     edges: Option<[ReportedEdge; 2]>,

@@ -46,7 +46,7 @@ pub struct RateSide {
     pub drops_while_settling: u64,
     /// Largest queue from 2 s after the failover on.
     pub queue_max_packets: usize,
-    /// Largest queue in the first 2 s after the failover. It may be that of the time before the failure.
+    /// Largest queue in the first 2 s after the failover. It may still contain packets from before the failure.
     pub queue_max_while_settling_packets: usize,
     /// Mbit/s on the string from 2 s after the failover on, with headers.
     pub throughput_mbit: f64,

@@ -10,16 +10,16 @@ use crate::edge::trace::{EdgeTrace, TO_CLIENT, TO_SERVER};
 /// Length of a bin of [`FlowShares::jain_of_bins`].
 const BIN: Duration = Duration::from_millis(500);
 
-/// The shares of the flows that were active throughout a time.
+/// The flows' shares of the received bytes in a span of time. Only flows that began before the span are included.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct FlowShares {
     /// Number of these flows.
     pub flows: usize,
-    /// Jain's index of the bytes that each one received in the whole time.
+    /// Jain's index of the bytes that each flow received in the whole span.
     pub jain: f64,
     /// Mean of Jain's index in each half second.
     pub jain_of_bins: f64,
-    /// Least and most that one received, as a part of an equal share.
+    /// The smallest and the largest number of bytes that a flow received, divided by an equal share.
     pub least_and_most: [f64; 2],
 }
 
@@ -43,7 +43,7 @@ impl FlowShares {
                     *slot += bytes as f64;
                 }
             }
-            // A flow that has not begun, or has ended, has no share. One that gets nothing for a while has a bad one.
+            // A flow that begins later has no share. A flow that receives nothing for a while has a low share.
             if flow.opened_ns < from_ns {
                 rows.push(row);
             }

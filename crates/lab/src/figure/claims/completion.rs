@@ -375,7 +375,9 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
                 let model = short_range(sweep, failover_s, RecoveryMode::None);
                 longest_off.push((model.max_s - first_s).abs() / first_s);
                 let off_s = (model.min_s - shortest_disturbed(results, failover_s)?).abs();
-                // The model's luckiest flow loses its round 6 ms late. If a timer fires in this time, no simulated flow is so lucky.
+                // The model's shortest disturbed flow loses a window 6 ms after the failover's beginning. Its timer may fire just after the
+                // failover's end, although the timer is a little shorter than the failover. No simulated flow loses a window at just this
+                // time.
                 let is_lucky = |timer_s: &f64| (failover_s - 0.01..=failover_s).contains(timer_s);
                 if [1.5, 4.5, 10.5].iter().any(is_lucky) {
                     early.push(format!(

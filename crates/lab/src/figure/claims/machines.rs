@@ -259,11 +259,11 @@ fn is_proposed(row: &&MultipathRow) -> bool {
     row.policy == MultipathPolicy::Proposed && row.path_max_retrans == 5
 }
 
-/// Seconds after a failure in which it shows.
+/// The seconds after a failure in which the failure has an immediate effect.
 const SOON: RangeInclusive<u32> = 1..=20;
-/// The seconds after these.
+/// All later seconds.
 const LATER: RangeInclusive<u32> = 21..=u32::MAX;
-/// Dispersion above which timeouts come together. That of independent ones is 1.
+/// Dispersion above which timeouts count as synchronized. Independent timeouts have a dispersion of 1.
 const CYCLE: f64 = 1.5;
 
 /// Dispersion of the timeouts in these seconds: mean of the seeds.
@@ -283,7 +283,7 @@ fn synchronization(
     mean(seeds.values().filter_map(|counts| dispersion(counts)))
 }
 
-/// A bound with what chance adds to it when there are few seeds.
+/// `bound`, increased by an allowance for chance. The allowance is larger if there are fewer seeds.
 fn chance(results: &Results, scenario: &str, bound: f64) -> Option<f64> {
     let seeds = rows(results, scenario)?.map(|row| row.seed).max()?;
     Some(bound + 0.05 / (seeds as f64).sqrt())
@@ -332,7 +332,7 @@ impl MeanTime {
     }
 }
 
-/// Judges the informed policy at each point of the grid, against the best CPT and against none.
+/// Judges the informed policy at each point of the grid, against the best CPT and against no CPT.
 fn informed(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
     type Machine = (MultipathPolicy, Option<u32>);
     let mut points: BTreeMap<(u32, u32), BTreeMap<Machine, Vec<f64>>> = BTreeMap::new();
@@ -350,7 +350,7 @@ fn informed(results: &Results, scenario: &str) -> Option<FigureClaimResult> {
             .iter()
             .filter(|((policy, _), _)| *policy != MultipathPolicy::Informed);
         let others: Vec<_> = others.filter_map(|(_, times)| MeanTime::of(times)).collect();
-        // The best one is among them, and so is the one without a CPT.
+        // `others` includes the best CPT, and the policy without a CPT.
         for other in others {
             let excess = own.mean / other.mean - 1.0;
             if excess > worst {

@@ -1,4 +1,4 @@
-//! The thesis' checkable claims, one row each, and our results for them. Also our own claims about the figures for today's hosts.
+//! The checkable claims of the HALR thesis and of the SCTP failover paper, one row each, and our results for them. Also our own claims.
 
 mod claim;
 mod compare;
@@ -50,7 +50,8 @@ pub struct Judged {
     pub verdict: FigureClaimVerdict,
 }
 
-/// All claims in the order of the thesis, then ours about today's hosts, then those of the SCTP failover paper, then those about the kernel.
+/// All claims in the order of the thesis, then ours about today's hosts, then those of the SCTP failover paper, then those about the
+/// kernel.
 pub fn all() -> impl Iterator<Item = &'static FigureClaim> {
     [
         unit::CLAIMS,

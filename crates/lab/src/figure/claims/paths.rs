@@ -257,7 +257,7 @@ pub const CLAIMS: &[FigureClaim] = &[
     ),
 ];
 
-/// Number of transfers from which on a fraction of them is known to about ten points.
+/// With at least this many transfers, a fraction of them is known to within about ten percentage points.
 const MANY: usize = 40;
 
 /// A part of a number of transfers.
@@ -282,7 +282,7 @@ impl Share {
         self.some as f64 / self.all as f64
     }
 
-    /// By this much the part may differ by chance if the true part is `part`: three standard deviations of a binomial distribution.
+    /// The largest difference from the true part `part` that counts as chance: three standard deviations of a binomial distribution.
     fn doubt(self, part: f64) -> f64 {
         let likely = part.clamp(0.02, 0.98);
         3.0 * (likely * (1.0 - likely) / self.all as f64).sqrt()
@@ -293,7 +293,7 @@ impl Share {
         FigureClaimResult::new(here, holds).beside(percent(ns2))
     }
 
-    /// Whether the part is the paper's or ns-2's, or between them, up to chance and five points.
+    /// Whether the part lies between the paper's value and ns-2's value, with a tolerance of five percentage points plus chance.
     pub fn near(self, paper: f64, ns2: f64) -> Option<FigureClaimResult> {
         let [least, most] = [paper.min(ns2), paper.max(ns2)];
         let part = self.part();
@@ -313,7 +313,7 @@ fn at_most(results: &Results, loss: u32, path_max_retrans: u32, failovers: u32) 
     at_most_of(results, SPURIOUS, loss, path_max_retrans, failovers)
 }
 
-/// The same of any scenario.
+/// As [`at_most`], for any scenario.
 pub fn at_most_of(
     results: &Results,
     scenario: &str,
@@ -372,7 +372,7 @@ fn saved_by_change_over(results: &Results, scenario: &str, alternate: u32) -> Op
     Some(1.0 - took(0)? / took(5)?)
 }
 
-/// What CPT = 0 saves, over the losses of the alternate path.
+/// The part of the time that CPT = 0 saves against CPT = 5, for each loss of the alternate path.
 fn all_saved(results: &Results, scenario: &str) -> Option<Vec<f64>> {
     let losses = [0, 1, 2, 3, 5, 7, 10].map(|loss| saved_by_change_over(results, scenario, loss));
     losses.into_iter().collect()

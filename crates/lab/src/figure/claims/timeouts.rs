@@ -256,7 +256,7 @@ fn stack(flows: &[FlowRow], failover_s: f64) -> [f64; 5] {
     fractions(flows.iter().filter(|row| row.failover_s == failover_s))
 }
 
-/// Timeouts per flow: the mean over those failovers, of which `is_meant` holds, of the mean over the flows.
+/// Timeouts per flow: first the mean over the flows of each failover, then the mean over the failovers that `is_meant` selects.
 fn per_flow(flows: &[FlowRow], is_meant: impl Fn(f64) -> bool) -> Option<f64> {
     let means: Option<Vec<f64>> = FAILOVERS
         .into_iter()

@@ -242,8 +242,8 @@ const RESTARTS: &str = "halr-restarts";
 /// When the failover begins in these scenarios, and their round trip, in seconds.
 const FAILOVER_AT_S: f64 = 2.0;
 const ROUND_TRIP_S: f64 = 0.1;
-/// Time from a packet that goes on after the failover to the acknowledgement that lets the window grow, in seconds: it is
-/// delayed until a second packet comes.
+/// Time in seconds from the first packet after the failover to the acknowledgement that lets the window grow. The receiver delays this
+/// acknowledgement until a second packet comes.
 const ACKNOWLEDGED_AFTER_S: f64 = 0.15;
 /// Sizes on Ethernet that §3.4 counts with, in bytes.
 const DATA_FRAME: f64 = 1_514.0;
@@ -252,7 +252,7 @@ const SMALL_FRAME: f64 = 64.0;
 const DATA_PACKET: f64 = 1_500.0;
 const SMALL_PACKET: f64 = 40.0;
 
-/// The most that R1 held at one time, in packets: data packets, and others.
+/// The contents of R1's cache at their peak: number of flows, of data packets, and of other packets.
 struct HeldPackets {
     flows: f64,
     data: f64,
@@ -320,7 +320,8 @@ fn restart(results: &Results, scenario: &str, recovery: RecoveryMode) -> Option<
     )
 }
 
-/// The unused flow time after each failover: both in seconds. It ends when the packet leaves whose acknowledgement lets the window grow.
+/// For each failover: its length and the unused flow time after it, both in seconds. The unused flow time ends when the sender sends the
+/// packet whose acknowledgement lets the window grow.
 fn unused(results: &Results, recovery: RecoveryMode) -> Option<Vec<(f64, f64)>> {
     let flows = results.flows(RESTARTS, recovery)?.into_iter();
     let failovers = flows.filter(|row| row.seed == 1).map(|row| row.failover_s);

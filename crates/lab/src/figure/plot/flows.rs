@@ -1,4 +1,4 @@
-//! Figures 7, 8 and 12 to 19: flows around a failover.
+//! Figures 7, 8 and 12 to 17: flows around a failover.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ fn sweep(scenario: &FigureScenario) -> Option<&FlowSweep> {
     }
 }
 
-/// Whether the sweep's TCP is the thesis', so that ns-2's results and the models are comparable.
+/// Whether the sweep uses the TCP of the HALR thesis, so that ns-2's results and the models are comparable.
 fn is_of_the_thesis(sweep: &FlowSweep) -> bool {
     !sweep.variants.contains(&TcpVariant::Rack)
 }
@@ -103,7 +103,7 @@ pub fn completion_over_arrival(scenario: &FigureScenario, rows: &Rows, marks: Ma
     sweep.failovers.iter().map(panel).collect()
 }
 
-/// The model's completion times for a flow that begins at each multiple of 10 ms.
+/// The model's completion times of flows that begin at the multiples of 10 ms.
 fn model_over_arrival(
     sweep: &FlowSweep,
     failover_s: f64,
@@ -188,8 +188,8 @@ pub fn fractions<'a>(rows: impl Iterator<Item = &'a FlowRow>) -> [f64; 5] {
     counts.map(|count| if all == 0.0 { 0.0 } else { count / all })
 }
 
-/// Fractions of the Case 2 flows by number of timeouts, as stacked bars: with HALR on the left, without on the right (Figures 15 to 17). One
-/// panel per variant.
+/// Fractions of the Case 2 flows by number of timeouts, as stacked bars: with HALR on the left, without on the right (Figures 15 to 17).
+/// One panel per variant.
 pub fn timeouts(scenario: &FigureScenario, rows: &Rows, _: Marks) -> Vec<Panel> {
     let Some(sweep) = sweep(scenario) else {
         return Vec::new();

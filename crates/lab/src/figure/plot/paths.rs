@@ -1,5 +1,5 @@
-//! Figures 3 to 6 and 10 to 12 of the SCTP failover paper, spurious failovers and transfer times, and its section V: timeouts of many
-//! associations.
+//! Figures of the SCTP failover paper: spurious failovers and transfer times (Figures 3 to 6 and 10 to 12), and timeouts of many
+//! associations (section V).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ pub fn percent_of(loss: f64) -> u32 {
     (loss * 100.0).round() as u32
 }
 
-/// The transfers with these losses of the primary in percent, by PMR.
+/// The transfers by PMR, and then by the loss of the primary path in percent.
 fn by_threshold(rows: &Rows) -> BTreeMap<u32, BTreeMap<u32, Vec<&MultipathRow>>> {
     let mut all: BTreeMap<u32, BTreeMap<u32, Vec<&MultipathRow>>> = BTreeMap::new();
     for row in &rows.multipath {
@@ -64,7 +64,7 @@ pub fn spurious(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     vec![panel(String::new(), x, y, series, marks)]
 }
 
-/// Fraction of the transfers with at most that many spurious failovers, one panel per loss of the primary path (Figure 4).
+/// Cumulative distribution of the number of spurious failovers per transfer. One panel per loss of the primary path above 1 % (Figure 4).
 pub fn spread(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     let all = by_threshold(rows);
     let losses: BTreeSet<u32> = all.values().flat_map(BTreeMap::keys).copied().collect();
@@ -74,7 +74,7 @@ pub fn spread(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
             let mut counts: Vec<u32> = losses[&loss].iter().map(|row| row.failovers).collect();
             counts.sort_unstable();
             let share = |place: usize| 100.0 * place as f64 / counts.len() as f64;
-            // Each count is a step, from the share before it to the share with it.
+            // Each transfer is a vertical step: from the share of the transfers before it to the share that includes it.
             let steps = counts.iter().enumerate();
             let steps = steps.flat_map(|(place, count)| {
                 [share(place), share(place + 1)].map(|share| (f64::from(*count), share))
@@ -155,8 +155,8 @@ pub fn times(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     losses.into_iter().map(of_loss).collect()
 }
 
-/// Timeouts of all associations, and what they deliver, in each second after the primary path's failure, one pair of panels per queue (section
-/// V). Means of all seeds.
+/// Timeouts and throughput of all associations together, in each second after the primary path's failure (section V). Means of all seeds.
+/// One pair of panels per queue.
 pub fn synchronization(_: &FigureScenario, rows: &Rows, marks: Marks) -> Vec<Panel> {
     let queues: BTreeSet<CoreQueue> = rows.shared_paths.iter().map(|row| row.queue).collect();
     let of_queue = |queue: CoreQueue| {

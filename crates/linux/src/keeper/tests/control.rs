@@ -103,7 +103,7 @@ fn a_keeper_of_another_version_is_told_from_a_broken_one() {
     listen(&listener, Backlog::new(1).unwrap()).unwrap();
     let mut agent = KeeperClient::connect(&path).unwrap();
     assert_eq!(agent.pid().unwrap(), nix::unistd::getpid());
-    // SAFETY: the kernel has just made it for us.
+    // SAFETY: the kernel has just made this descriptor for us.
     let other = unsafe { OwnedFd::from_raw_fd(accept(listener.as_raw_fd()).unwrap()) };
     nix::unistd::write(&other, b"SFK\xffno idea what you want").unwrap();
     assert!(agent.status().unwrap_err().is_other_version());
@@ -190,7 +190,7 @@ fn what_an_agent_gave_before_it_died_is_kept() {
             )
             .unwrap();
     }
-    drop(agent); // it has read no answer
+    drop(agent); // the agent has read no answer
     let deadline = Instant::now() + PATIENCE;
     while lab.status().connections.len() < connections.len() {
         assert!(Instant::now() < deadline, "{:?}", lab.status().connections.len());

@@ -13,7 +13,7 @@ use crate::keeper::ConnectionEnding;
 const GET: &str = "GET / HTTP/1.1\r\n\r\n";
 const CLIENTS: u64 = 60;
 
-/// How often a connection came to a full queue, over all listeners of this network namespace.
+/// Number of connections that came to a full queue, over all listeners of this network namespace.
 fn overflows() -> u64 {
     let text = fs::read_to_string("/proc/self/net/netstat").unwrap();
     let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
@@ -40,7 +40,7 @@ fn nobody_is_lost_in_a_short_queue() {
     let server = thread::spawn(move || {
         let mut served = Vec::new();
         for _ in 0..CLIENTS {
-            thread::sleep(Duration::from_millis(2)); // it is slow
+            thread::sleep(Duration::from_millis(2)); // a slow server
             let mut stream = listener.accept().unwrap().0.into();
             assert_eq!(read_request(&mut stream), GET);
             say(&mut stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");

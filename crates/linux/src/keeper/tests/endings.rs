@@ -45,7 +45,7 @@ fn another_reply_is_a_reset() {
     assert!(reason.contains("404"), "{reason}");
 }
 
-/// A connection with an earlier reply of which the client has read nothing, as much as the kernel takes. The next request fails. Returns the
+/// A connection whose next request fails. The client has read nothing of an earlier reply, which fills the kernel's buffers. Returns the
 /// client's end, and the earlier reply.
 fn failing_behind_a_reply(lab: &mut KeeperLab) -> (TcpStream, Vec<u8>) {
     let (address, application) = application(|mut stream| {
@@ -71,7 +71,7 @@ fn failing_behind_a_reply(lab: &mut KeeperLab) -> (TcpStream, Vec<u8>) {
     (client, sent)
 }
 
-/// A reset at once would take the rest of the earlier reply with it.
+/// An immediate reset would discard the rest of the earlier reply.
 #[test]
 fn what_was_sent_before_a_failure_arrives_before_the_reset() {
     let mut lab = KeeperLab::new();

@@ -1,4 +1,4 @@
-//! Fuzz target (docs/fuzzing.md): what comes to the keeper over its socket.
+//! Fuzz target (docs/fuzzing.md): the packets that the keeper receives over its socket.
 //!
 //! An input is a packet without its magic: either a 0 and the content, or a 1 and the content that the memfd holds.
 

@@ -69,7 +69,7 @@ fn segments(tap: &PacketSocket, node: &world::Namespace) -> usize {
     }
 }
 
-/// Checks that the connections of `listener` on the primary, in all states, are destroyed in silence.
+/// Checks that the connections of `listener` on the primary, in all states, are destroyed without a segment to the clients.
 fn check(world: &RouterLan, network: &Network, listener: &TcpListener, service: SocketAddr) {
     let primary = &world.primary;
     primary.run(|| network.set_speak(service, true).unwrap());

@@ -228,8 +228,8 @@ fn every_part_follows_every_other_and_is_the_same_each_time() {
     assert_same_soon(&before, || node.dump());
 }
 
-/// Leaves behind what a daemon leaves if it is killed while it changes to `part`: `done` steps of the new part are done, and the next step
-/// has only begun.
+/// Leaves the journal and the network in the state that they have if a daemon is killed while it changes to `part`: `done` steps of the new
+/// part are done, and the next step has only begun.
 fn killed_between(part: NetworkPart, done: usize, plan: &NetworkPlan, path: &Path) {
     let mut network = set_up(plan, path);
     let steps = network.journal.steps().to_vec();

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Leaves the journal and the network as a daemon does that is killed before or after the step with this index.
+/// Leaves the journal and the network in the state that they have if a daemon is killed at the step with this index: after the step if
+/// `done`, else just before it.
 fn killed_at(index: usize, done: bool, plan: &NetworkPlan, journal: &Path) {
     let netlink = Netlink::open().unwrap();
     let steps = plan::steps(&netlink, plan).unwrap();

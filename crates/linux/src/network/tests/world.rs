@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns, unshare};
 
-/// A network namespace without a name; it ends with this value.
+/// A network namespace without a name. The kernel removes it after this value was dropped.
 pub(super) struct Namespace {
     file: File,
 }

@@ -16,8 +16,8 @@ use super::lan::{Family, LanHost, is_root};
 ///                        s1 ── 10.11 ── n1 ── 10.21 ── s1
 /// ```
 ///
-/// Hosts at the ends and nodes have .1 in their networks towards the edges and fdXX::1, edges have .2 and fdXX::2. XX is the second byte of
-/// the IPv4 network.
+/// XX is the second byte of a network's IPv4 address. In each of these networks, the client, the server and the nodes have the addresses
+/// 10.XX.0.1 and fdXX::1, and the edges have 10.XX.0.2 and fdXX::2.
 pub struct EdgeNet {
     pub client: LanHost,
     pub server: LanHost,
@@ -191,7 +191,8 @@ impl EdgeNet {
     }
 
     pub fn set_subnets(&self, on: &EdgeOn, edge: usize) {
-        // Behind the strings: the other end, or the own one if the outside ports are connected.
+        // Number of the network behind the strings: the other edge's outside network, or this edge's own if the outside ports are
+        // connected.
         let inside = if self.vlan.is_some() {
             1 + small(edge)
         } else {

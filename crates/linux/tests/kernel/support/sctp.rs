@@ -60,7 +60,7 @@ impl TwoCables {
         Some(Self { near, far })
     }
 
-    /// Each packet of UDP is lost with a probability of one in a hundred, in both directions. Batches are cut before.
+    /// Each UDP packet is lost with a probability of one in a hundred, in both directions. Batches are cut into packets before that.
     pub fn lose_one_percent(&self) {
         for host in [&self.near, &self.far] {
             host.run(|| {
@@ -156,7 +156,7 @@ impl WireEnd {
         }
     }
 
-    /// Calls the host with this last byte.
+    /// Opens an association to the host whose addresses end in `last`.
     pub fn call(&mut self, family: Family, last: u8) {
         let called = self
             .wire

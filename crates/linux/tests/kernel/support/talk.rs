@@ -86,7 +86,7 @@ impl Talk {
         }
     }
 
-    /// The client closes its side and sends no more.
+    /// The client closes its side of the connection.
     pub fn client_closes(&mut self, client: &TcpStream) {
         client.shutdown(Shutdown::Write).expect("shutdown");
         self.input.truncate(self.client_wrote);

@@ -1,4 +1,4 @@
-/* A peer of another stack: usrsctp. It sends or receives a pattern, over UDP, to compare Steadfast's stack with.
+/* A peer that uses another SCTP stack: usrsctp. It sends or receives a pattern over UDP. Steadfast's stack is compared with it.
  *
  * usrsctp_peer listen|connect  source|sink|echo  BYTES MESSAGE UDP_LOCAL UDP_REMOTE PORT PMR [ADDRESS ...]
  *
@@ -21,8 +21,8 @@
 #define READ_MAX (1 << 20)
 static unsigned char table[PERIOD + READ_MAX];
 
-/* The library's sockets get the buffers that Steadfast's have. It asks for smaller ones, which a window of 4 MiB overflows: then the
- * recovery from losses is measured. The library calls this function instead of the C library's. */
+/* Gives usrsctp's sockets buffers of the same size as Steadfast's. usrsctp asks for smaller buffers. A window of 4 MiB overflows those,
+ * so that a measurement would show the recovery from losses. usrsctp calls this function instead of the C library's. */
 int setsockopt(int fd, int level, int name, const void *value, socklen_t length) {
     int buffer = 16 << 20, is_buffer = level == SOL_SOCKET && (name == SO_RCVBUF || name == SO_SNDBUF);
     if (is_buffer && !syscall(SYS_setsockopt, fd, level, name == SO_RCVBUF ? SO_RCVBUFFORCE : SO_SNDBUFFORCE, &buffer, sizeof buffer)) return 0;

@@ -1,11 +1,11 @@
-//! Small packets of connections of which the cache holds nothing but one packet.
+//! Storage for connections of which the cache holds only one packet, and this packet is small.
 //!
 //! ```text
 //!   blocks    ┌ length, packet, length, packet, … ┐  ┌ length, packet, … ┐       in the order of the connections
 //! ```
 //!
-//! A length has two bytes. The packet's connection and sequence numbers are read from the packet itself, so nothing else is stored. A flood of
-//! SYNs costs little more than the SYNs' bytes.
+//! A length has two bytes. The packet's connection and sequence numbers are read from the packet itself, so nothing else is stored. A flood
+//! of SYNs costs little more than the SYNs' bytes.
 
 use crate::Seq;
 use crate::edge::EdgeSegment;
@@ -21,7 +21,7 @@ const STEP_BYTES: usize = 128;
 /// Bytes of a packet's length.
 const LENGTH: usize = 2;
 
-/// How a cache holds packets as bytes, and reads from them what it has to know.
+/// Functions that convert packets to bytes and back, and that read from the bytes the parts which the cache needs.
 #[derive(Debug)]
 pub struct PacketBytes<K, P> {
     /// A packet's bytes.
@@ -61,7 +61,7 @@ pub(super) struct PackedPackets<K, P> {
     block_bytes: usize,
 }
 
-/// The place of a connection's packet, or the place at which it would be.
+/// The place of a connection's packet, or the place at which it would be inserted.
 struct PackedPlace {
     block: usize,
     at: usize,
@@ -84,7 +84,7 @@ fn insert_at(block: &mut Vec<u8>, at: usize, packet: &[u8]) {
     block[at..].rotate_right(LENGTH + packet.len());
 }
 
-/// Gives memory back that a block no longer needs.
+/// Frees the memory that a block no longer needs.
 fn shrink(block: &mut Vec<u8>) {
     let needed = block.len().next_multiple_of(STEP_BYTES);
     if block.capacity() >= needed + STEP_BYTES {
@@ -231,7 +231,7 @@ impl<K: Copy + Ord, P> PackedPackets<K, P> {
             self.split(place.block);
             return self.find(key);
         }
-        // Connections that come in their order fill each block.
+        // If connections are inserted in their order, this fills each block.
         if !self.has_room(next, packet) {
             self.blocks.insert(next, Vec::new());
         }

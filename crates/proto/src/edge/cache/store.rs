@@ -16,7 +16,7 @@ use serde::Deserialize;
 use super::packed::{HeldNumbers, PackedPackets, PacketBytes};
 use crate::Seq;
 
-/// Which packets that enter the cluster are cached.
+/// Selects the entering packets that are cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CachePolicy {
@@ -33,8 +33,9 @@ pub enum CachePolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SecondPacket {
-    /// The newest packet that entered since the string was suspected, or since it failed if caching is always on. Senders with selective acknowledgements (RFC 2018) take everything
-    /// before it for lost once it is acknowledged (RFC 8985). If it is a pure acknowledgement, it may open a window.
+    /// The newest packet that entered since the string was suspected, or since it failed if caching is always on. When this packet is
+    /// acknowledged, senders with selective acknowledgements (RFC 2018) take everything before it for lost (RFC 8985). A pure
+    /// acknowledgement may open a window.
     #[default]
     Newest,
     /// The leaving packet with the highest acknowledgement. Three copies of it wake a sender without selective acknowledgements, which the
@@ -45,9 +46,9 @@ pub enum SecondPacket {
 /// Policy and limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Which entering packets are cached.
+    /// Selects the entering packets that are cached.
     pub policy: CachePolicy,
-    /// Which other packet is cached.
+    /// Selects the second packet of a connection.
     pub second: SecondPacket,
     /// Maximum number of bytes of packets.
     pub max_bytes: usize,
@@ -68,8 +69,8 @@ pub struct CacheCounts {
     pub peak_packets: usize,
     /// Most bytes at any time.
     pub peak_bytes: usize,
-    /// Bytes that are allocated for the packets held now, and for what the cache knows of them. Exact for packets that are held as bytes alone,
-    /// estimated for the others.
+    /// Bytes that are allocated for the packets held now, and for what the cache knows of them. Exact for packets that are held as bytes
+    /// alone, estimated for the others.
     pub memory: usize,
     /// Most bytes that were allocated at any time.
     pub peak_memory: usize,
@@ -230,7 +231,7 @@ impl<K: Copy + Ord, P> CacheStore<K, P> {
         }
     }
 
-    /// Makes an entry in `connections` of a packed connection, so that more can be noted of it.
+    /// Moves a packed connection to `connections`, where more can be noted of it.
     pub fn unpack(&mut self, key: K) {
         if let Some(held) = self.take_packed(key) {
             self.connections.insert(key, CachedConnection::default());

@@ -12,12 +12,12 @@ const WINDOW: usize = 14;
 const UDP_HEADER: usize = 8;
 /// Most bytes of TCP options that are looked at.
 const OPTIONS_MAX: usize = 40;
-/// TTLs with which machines begin. A packet that a router has forwarded has less.
+/// Initial TTLs of common operating systems. A packet that a router has forwarded has a lower TTL.
 const INITIAL_HOPS: [u8; 3] = [64, 128, 255];
 /// The largest window scale (RFC 7323 §2.3).
 const SCALE_MAX: u8 = 14;
 
-/// Key of a flow, with the ports as they are in the packet. `near` is outside.
+/// Key of a flow, with the ports in network byte order. `near` is the end that is outside of the cluster at this edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub(super) struct DataPathKey {
     pub near: [u8; 16],
@@ -62,12 +62,12 @@ pub(super) struct EdgePacket {
     pub fragment_id: u32,
     pub hops: u8,
     pub is_malformed: bool,
-    /// An ICMP error of a router next to this machine: it has no way to the connection's end.
+    /// An ICMP error of an adjacent router that has no route to the end of a TCP connection.
     pub is_unreachable: bool,
 }
 
 impl EdgePacket {
-    /// Reads a packet. `None` if the stack decides about it.
+    /// Reads a packet. `None` if the packet is left to the kernel's network stack.
     pub fn read(packet: &[u8], way: EdgeDirection, gso_size: u16) -> Option<Self> {
         let ip = IpHeader::read(packet, 0)?;
         let mut end = ip.total_len(packet);
@@ -207,7 +207,7 @@ impl EdgePacket {
         matches!(self.kind, PacketKind::Tcp | PacketKind::Ports)
     }
 
-    /// The TCP segment, if the packet is a whole one.
+    /// The TCP segment. `None` if the packet is a fragment, malformed or not TCP.
     pub fn segment(&self, packet: &[u8]) -> Option<EdgeSegment> {
         if self.kind != PacketKind::Tcp {
             return None;
@@ -256,7 +256,7 @@ impl EdgePacket {
         true
     }
 
-    /// Takes one from the TTL or hop limit.
+    /// Decrements the TTL or hop limit.
     pub fn take_hop(&self, packet: &mut [u8]) {
         if self.ip.is_v6 {
             packet[7] -= 1;

@@ -18,7 +18,8 @@ pub(super) const COPIES: PacketBytes<FlowKey, Vec<u8>> = PacketBytes {
     segment: |packet| read(packet, EdgeDirection::Entering).map(|(_, segment)| segment),
 };
 
-/// The flow of a TCP packet that passes in this direction, and what the edge needs to know of the packet. Its checksum is complete.
+/// The flow of a TCP packet that passes in this direction, and the parts of the packet that the edge reads. The packet's checksum must be
+/// complete.
 pub(super) fn read(packet: &[u8], way: EdgeDirection) -> Option<(FlowKey, EdgeSegment)> {
     let segment = Segment::parse(packet, Checksum::Trusted).ok()?;
     let (near, far) = match way {
@@ -36,8 +37,8 @@ pub(super) fn read(packet: &[u8], way: EdgeDirection) -> Option<(FlowKey, EdgeSe
     Some((FlowKey { near, far }, parts))
 }
 
-/// The flow of a packet that enters. The cache asks for it many times while it looks for a packet, so this is fast where no IPv6 extension
-/// header is in the way. The packet has been read before.
+/// The flow of an entering packet that [`read`] has accepted before. The cache calls this function many times per search, so packets
+/// without IPv6 extension headers have a fast path.
 fn entering_key(packet: &[u8]) -> Option<FlowKey> {
     let (source, destination, tcp): (IpAddr, IpAddr, &[u8]) = match packet.first()? >> 4 {
         4 if packet.get(9) == Some(&TCP) => {

@@ -1,4 +1,5 @@
-//! Packets that wait until they may be sent. They wait as bytes in blocks, because small packets would otherwise cost more bookkeeping than bytes.
+//! Packets that wait until they may be sent. Small packets share blocks of bytes, because one allocation per packet would need more memory
+//! for bookkeeping than for the packets.
 
 use std::collections::VecDeque;
 
@@ -6,7 +7,7 @@ use std::collections::VecDeque;
 const BLOCK_BYTES: usize = 2048;
 /// Most bytes of a packet that shares a block with others.
 const SMALL_BYTES: usize = 256;
-/// Bytes of a small packet's length, which is in front of it.
+/// Size in bytes of the length field before each small packet.
 const LENGTH: usize = 2;
 
 /// A queue of packets.

@@ -51,18 +51,18 @@ pub(super) struct EdgeString {
     pub last_heard: Option<Instant>,
     /// Heartbeats that came.
     pub beats_heard: u64,
-    /// Heartbeats that did not come in time, until the last one that came.
+    /// Heartbeats that did not come in time, counted up to the last heartbeat that came.
     pub beats_missed: u64,
-    /// The last heartbeat, or the last look at which packets had left it.
+    /// Time of the last sign of life: a heartbeat, or packets that had left the string.
     pub last_sign: Option<Instant>,
-    /// Since when it has been heard without a suspicion.
+    /// Since when it has been heard without a pause that is a suspicion.
     pub heard_since: Option<Instant>,
     /// The other edge's last word on it, and the time of that heartbeat.
     pub peer: Option<(Instant, StringBeat)>,
     pub damping: Damping,
-    /// Whether both edges have heard it, also before an earlier agent ended. If not, there are no flows to save.
+    /// Whether both edges have ever heard it, an earlier agent's time included. If not, there are no flows to save.
     pub was_up: bool,
-    /// Since when it is known that packets pass in both directions while it is blind: one that entered was acknowledged.
+    /// When an entering packet was first acknowledged while the string is blind. This proves that packets pass in both directions.
     pub passes_since: Option<Instant>,
     /// When it fell silent, or when the other edge declared its failure. Before the first heartbeat: when the agent started.
     pub silent_at: Option<Instant>,
@@ -103,7 +103,7 @@ pub struct StringView {
     pub last_heard: Option<Instant>,
     /// Heartbeats that came.
     pub beats_heard: u64,
-    /// Heartbeats that did not come in time since the first one: the time of each silence, in whole heartbeats, without the first.
+    /// Heartbeats that did not come in time since the first one. Each silence counts its number of whole intervals, minus one.
     pub beats_missed: u64,
     /// When its last failure was declared here.
     pub failed_at: Option<Instant>,
@@ -119,7 +119,7 @@ pub struct StringView {
     pub cached_bytes: usize,
     /// See `cached_packets`.
     pub cached_bytes_max: usize,
-    /// Bytes that are allocated for its cache now, and most at any time: packets, and what the cache knows of them.
+    /// Bytes that are allocated for its cache now, and the most at any time: packets and the cache's bookkeeping.
     pub cache_memory: usize,
     /// See `cache_memory`.
     pub cache_memory_max: usize,
@@ -129,7 +129,7 @@ pub struct StringView {
     pub resent_entering: u64,
     /// Packets that were sent again to the outside, counting each copy.
     pub resent_leaving: u64,
-    /// Cached packets beyond the cap, which their senders repeat.
+    /// Packets that were left to their senders' retransmission: cached packets beyond the cap, and queued packets of a string that failed.
     pub left_to_senders: u64,
 }
 
@@ -201,7 +201,7 @@ impl EdgeString {
         }
     }
 
-    /// The event that the missing heartbeats are, if any are missing.
+    /// The event that follows from missing heartbeats or a missing carrier, if there is one.
     pub fn missed(&mut self, now: Instant) -> Option<PhaseEvent> {
         if !matches!(self.phase, StringPhase::Up | StringPhase::Suspect) {
             return None;
@@ -229,7 +229,7 @@ impl EdgeString {
         queue.into_iter().chain(phase).chain(self.sweep_at).min()
     }
 
-    /// When its flows may move. The other nodes have had the time since it fell silent to prepare for them.
+    /// When its flows may move. The delay counts from the silence, because the other nodes can prepare for the flows from then on.
     pub fn moves_at(&self, delay: Duration) -> Option<Instant> {
         self.silent_at.map(|at| at + delay)
     }
@@ -243,7 +243,7 @@ impl EdgeString {
         }
     }
 
-    /// Drops the queued packets, because the string has failed. Their senders repeat them.
+    /// Drops the queued packets, because the string has failed. Their senders retransmit them.
     pub fn give_up_queue(&mut self) {
         self.left_to_senders += self.entering.len() as u64;
         self.entering.clear();

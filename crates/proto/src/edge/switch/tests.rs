@@ -46,7 +46,7 @@ fn slot(key: &FlowKey) -> usize {
     usize::from(key.near.port() ^ key.far.port())
 }
 
-/// An edge with what its data path was told.
+/// An edge, and the state that its actions have set in its data path.
 struct TestEdge {
     edge: EdgeSwitch,
     modes: Vec<EdgeStringMode>,
@@ -284,7 +284,8 @@ fn an_edge_whose_peer_is_away_moves_nothing() {
     assert_eq!(side.phases(world.now), [Blind, Blind]);
     assert_eq!(side.modes, [EdgeStringMode::Up, EdgeStringMode::Up]);
     assert!(side.moves.is_empty() && side.caching == [true, true]);
-    // What enters is acknowledged, so the first string works. Of the second one, only one direction is known to work.
+    // On the first string, the entering packet is acknowledged, so both directions work. On the second string, only one direction is known
+    // to work.
     let now = world.now;
     for (string, number) in [(0, 5), (1, 1)] {
         for (way, packet) in [
@@ -334,7 +335,7 @@ fn every_entering_packet_is_copied_only_while_it_may_be_lost() {
     config.delay = Duration::from_millis(60);
     let mut world = TwoEdges::new(&config);
     world.run(500);
-    // The second time, the cache is empty: the first heartbeat ends an edge's first blindness.
+    // The second action is for an empty cache: the first heartbeat has ended the initial Blind state.
     assert_eq!(copies_of_first(&mut world.sides[0]), [Needed, Needed]);
     world.runs[1] = false;
     world.run(100);
@@ -462,7 +463,8 @@ fn a_cable_without_a_signal_is_a_failure_at_once() {
     assert_eq!(world.sides[0].phases(now), [Down, Blind]);
 }
 
-/// Two edges, of which the first loses both cables, the first string's first. A packet of that string waits for the second one.
+/// Two edges. The first edge loses the cable of the first string, then that of the second string. A packet of the first string waits for
+/// the second string.
 fn with_a_packet_that_waits() -> TwoEdges {
     let mut config = config();
     config.delay = Duration::from_millis(200);
@@ -485,7 +487,7 @@ fn with_a_packet_that_waits() -> TwoEdges {
 fn a_packet_waits_until_both_edges_hear_the_string() {
     let mut world = with_a_packet_that_waits();
     plug_in(&mut world, 1);
-    // The node does not reach the first edge's side yet, or not the second one's.
+    // The string's node passes heartbeats in one direction only: first to the first edge, then to the second edge.
     for heard in [0, 1] {
         world.passes[1] = [heard == 1, heard == 0];
         world.run(100);
@@ -750,7 +752,7 @@ proptest! {
                     prop_assert_eq!(*mode, expected);
                 }
             }
-            // Packets are dropped only while the other edge says why.
+            // An edge that does not hear the other edge does not drop the packets of all strings.
             if !world.runs[0] || !world.runs[1] {
                 world.run(60);
                 for (side, _) in world.sides.iter().zip(world.runs).filter(|(_, runs)| *runs) {
@@ -781,10 +783,10 @@ fn heartbeats_that_do_not_come_are_counted() {
     assert_eq!(counts(&edge, at(50)), (0, 0), "none is awaited before the first");
     edge.handle_beat(at(50), 0, &beat);
     edge.handle_beat(at(51), 0, &beat);
-    // Half a heartbeat late is not missing.
+    // A heartbeat that is half an interval late is not missing.
     edge.handle_beat(at(52) + BEAT / 2, 0, &beat);
     assert_eq!(counts(&edge, at(53)), (3, 0));
-    // It is counted while the string is silent, and not again when it is heard.
+    // Missing heartbeats are counted while the string is silent, and not again when it is heard.
     assert_eq!(counts(&edge, at(62) + BEAT / 2), (3, 9));
     edge.handle_beat(at(62) + BEAT / 2, 0, &beat);
     assert_eq!(counts(&edge, at(63)), (4, 9));
@@ -802,7 +804,7 @@ fn a_successor_keeps_failed_strings_and_caps() {
     assert!(world.sides[0].caps[1].is_some());
     world.sides[0].caps[1] = Some(30_000);
     world.sides[0].restart(&config, world.now);
-    // Until the number of connections is known.
+    // The cap stays until the number of connections is known.
     assert_eq!(world.sides[0].edge.view(world.now)[1].cap, Some(30_000));
     for _ in 0..400 {
         world.run(1);

@@ -1,8 +1,8 @@
 //! Asks the application for the rest of a reply that was cut, with a range request, as for a resumed download (RFC 9110 §14.2, §13.1.5).
 //!
-//! The strong ETag identifies the reply's content. It changes whenever a byte of the content changes (§8.8.1), so partial replies
-//! with the same strong ETag are parts of one whole (§15.3.7.3). The request includes
-//! the last bytes that were already sent, so that they can be compared.
+//! The strong ETag identifies the reply's content. It changes whenever a byte of the content changes (§8.8.1), so partial replies with the
+//! same strong ETag are parts of one whole (§15.3.7.3). The requested range begins with the last bytes that were already sent, so that they
+//! can be compared.
 
 use serde::{Deserialize, Serialize};
 

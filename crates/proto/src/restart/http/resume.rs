@@ -66,7 +66,7 @@ pub struct ReplyPrefix {
 }
 
 impl ReplyPrefix {
-    /// Whether the count of interim replies of this status that the client already has is above 0. If so, decrements the count.
+    /// Whether the client already has an interim reply of this status that no regenerated one has matched yet. If so, decrements the count.
     pub(super) fn has_interim(&mut self, status: u16) -> bool {
         let known = self
             .interim

@@ -82,7 +82,7 @@ pub(super) fn take_line(line: &mut Vec<u8>, bytes: &mut &[u8]) -> bool {
     end.is_some()
 }
 
-/// Whether the last line of `section` is blank. As most receivers do, takes a bare LF for a line's end.
+/// Whether the last line of `section` is blank. A bare LF also ends a line, as for most receivers.
 pub(super) fn ends_blank(section: &[u8]) -> bool {
     let body = section
         .strip_suffix(b"\r\n")

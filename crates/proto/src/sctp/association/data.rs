@@ -37,7 +37,7 @@ impl Association {
             self.arrivals.acknowledge();
         }
         if chunk.stream >= self.buffer.streams() {
-            // Acknowledged all the same (RFC 9260 §6.5).
+            // The TSN is acknowledged although the stream does not exist (RFC 9260 §6.5).
             self.arrivals.on_new(chunk.tsn);
             self.counts.misplaced += 1;
             self.report(path, ErrorCause::InvalidStream(chunk.stream));
@@ -62,7 +62,7 @@ impl Association {
 
     /// All chunks of a packet with data were handled.
     pub(super) fn on_data_packet(&mut self, now: Instant, path: PathId) {
-        // An address that the peer only claims to have gets no answer but HEARTBEAT ACK (RFC 9260 §5.4).
+        // An unconfirmed address gets no reply except HEARTBEAT ACK (RFC 9260 §5.4).
         let is_confirmed = self.paths.get(path).is_confirmed();
         self.heard_on = if is_confirmed { path } else { self.paths.current() };
         self.arrivals.on_packet(now);
@@ -88,7 +88,7 @@ impl Association {
                 destination.quality.data.add(arrived + lost, lost);
             }
             let flight_before = destination.window.flight() + change.marked_before;
-            // What the receiver dropped may be marked by the same SACK, so that it is in `landed`, too.
+            // The same SACK may mark chunks that the receiver has dropped. Then `landed` counts these chunks, too.
             destination.window.on_sent(change.dropped);
             destination.window.on_landed(change.landed);
             if let Some(at) = change.measured {

@@ -7,8 +7,8 @@
 //!            destinations: windows, timers, heartbeats
 //! ```
 //!
-//! Packets are made when they are asked for, from the state of that moment. So nothing but a few replies waits in a queue, and everything
-//! is bounded by the configured buffers.
+//! A packet is built when the caller asks for it, from the state of that moment. So only a few replies wait in a queue, and the configured
+//! buffers bound all memory.
 
 mod data;
 mod output;
@@ -40,7 +40,7 @@ use super::state::{AssociationState, StateEvent};
 use super::tsn::Tsn;
 use crate::Instant;
 
-/// Most replies (HEARTBEAT ACK, ERROR, …) that wait to be sent. More are dropped: the peer asks again.
+/// Maximum number of replies (HEARTBEAT ACK, ERROR, …) that wait to be sent. Further replies are dropped: the peer asks again.
 const REPLIES_MAX: usize = 16;
 /// A packet to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,8 +71,8 @@ pub enum CloseReason {
     StaleCookie,
 }
 
-/// News for the application. An event that is not read yet is removed if a newer one makes it obsolete, so fewer than 16 wait, whatever the
-/// peer does.
+/// Events for the application. An unread event is removed if a newer one makes it obsolete. So fewer than 16 events wait, whatever the peer
+/// does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AssociationEvent {
     /// Data may flow.
@@ -95,14 +95,14 @@ pub enum AssociationEvent {
 }
 
 impl AssociationEvent {
-    /// Whether this event says nothing that matters beside a newer one.
+    /// Whether a newer event makes this one obsolete.
     fn is_obsolete_after(&self, newer: &Self) -> bool {
         match (self, newer) {
             (
                 Self::PathFailed(path) | Self::PathRecovered(path),
                 Self::PathFailed(newer) | Self::PathRecovered(newer),
             ) => path == newer,
-            // The numbers of destinations have another meaning now.
+            // After a restart, the numbers of destinations have another meaning.
             (Self::PathFailed(_) | Self::PathRecovered(_) | Self::PrimaryChanged(_), Self::Restarted) => true,
             _ => std::mem::discriminant(self) == std::mem::discriminant(newer),
         }
@@ -115,7 +115,7 @@ pub enum SctpSendError {
     /// The association ends or has ended.
     #[error("the association takes no more messages")]
     Closing,
-    /// A message of no byte cannot be sent (RFC 9260 §3.3.1).
+    /// An empty message cannot be sent (RFC 9260 §3.3.1).
     #[error("a message needs at least one byte")]
     Empty,
     /// The stream does not exist.
@@ -144,13 +144,13 @@ pub struct AssociationCounts {
     pub old_sacks: u64,
     /// Replies dropped because too many waited.
     pub dropped: u64,
-    /// Errors of the peer that were not reported, because the address they came from is not confirmed.
+    /// Errors of the peer that were not reported to it, because the handshake was not done or their source address is not confirmed.
     pub unreported: u64,
 }
 
 impl AddAssign for AssociationCounts {
     fn add_assign(&mut self, other: Self) {
-        // A field that is forgotten here does not compile.
+        // The pattern names every field, so the compiler finds a field that is forgotten here.
         let Self {
             forged,
             misplaced,
@@ -202,10 +202,10 @@ pub struct Association {
     sender: SendQueue,
     arrivals: Arrivals,
     buffer: Reassembly,
-    /// The peer's first window: no message larger than it can be received.
+    /// The peer's first window. It limits the size of messages (`message_max`).
     peer_buffer: u32,
     repeated: Option<Repeated>,
-    /// The key whose knowledge a COOKIE ECHO proves.
+    /// The COOKIE ECHO proves that this end knows this key.
     call_key: Option<CallKey>,
     /// When the shutdown is given up (T5-shutdown-guard).
     gives_up_at: Option<Instant>,
@@ -219,17 +219,17 @@ pub struct Association {
     errors: u32,
     /// One packet may be retransmitted whatever the window says (RFC 9260 §6.3.3 E3, §7.2.4).
     retransmits_at_once: bool,
-    /// A retransmission timer has run out, and no SACK came since. The marked chunks behind the first packet, and new data behind them, wait for
-    /// one (RFC 9260 §6.3.3 E3).
+    /// A retransmission timer has run out, and no SACK came since. One packet of marked chunks was retransmitted at once. The other marked
+    /// chunks, and the new data after them, wait for a SACK (RFC 9260 §6.3.3 E3).
     waits_for_sack: bool,
     /// Packets with data that may be sent before the next event (Max.Burst).
     burst: u32,
-    /// A SACK came since data was sent last, and since a retransmission timer ran out last.
+    /// A SACK came after the last sending of data and after the last timeout.
     was_acknowledged: bool,
     events: VecDeque<AssociationEvent>,
-    /// The endpoint lists this association under other keys than it has now.
+    /// The association's keys have changed since the endpoint listed it.
     is_renamed: bool,
-    /// The endpoint knows that events wait.
+    /// The endpoint was told that events wait.
     is_news_known: bool,
     /// Unrecognised parameters of the INIT ACK. They are reported when the handshake is done.
     unrecognized: Vec<Bytes>,
@@ -247,7 +247,7 @@ impl Association {
         self.peer_port
     }
 
-    /// Whether the tag, the confirmed addresses, or whether it has ended, changed since the last call.
+    /// Whether the tag or the confirmed addresses have changed, or the association has ended, since the last call.
     pub(super) const fn take_renamed(&mut self) -> bool {
         std::mem::replace(&mut self.is_renamed, false)
     }
@@ -328,7 +328,7 @@ impl Association {
     /// The next message of the peer.
     pub fn receive(&mut self) -> Option<SctpMessage> {
         let message = self.buffer.read()?;
-        // The peer may wait for a window that opens: RFC 9260 §6.2, silly window syndrome avoidance of RFC 1122 §4.2.3.3.
+        // The peer may wait until the window opens (RFC 9260 §6.2; silly window syndrome avoidance, RFC 1122 §4.2.3.3).
         let step = self.config.full_packet().min(self.buffer.buffer() / 2);
         if self.announced < step && self.buffer.window() >= step && self.state.takes_data() {
             self.arrivals.acknowledge();
@@ -336,7 +336,7 @@ impl Association {
         Some(message)
     }
 
-    /// The next news.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<AssociationEvent> {
         self.events.pop_front()
     }
@@ -346,7 +346,7 @@ impl Association {
         self.buffer.is_ready()
     }
 
-    /// Whether the association has ended and everything of it has been read and sent.
+    /// Whether the association has ended, its events and messages have been read, and its replies have been sent.
     pub(super) fn is_over(&self) -> bool {
         let has_left = self.replies.is_empty() && !self.has_news() && !self.has_unread();
         self.state == AssociationState::Closed && has_left
@@ -370,7 +370,7 @@ impl Association {
         !self.events.is_empty()
     }
 
-    /// Whether events wait of which the endpoint does not know. It knows of them from now on.
+    /// Whether events wait of which the endpoint was not told yet. After this call, it counts as told.
     pub(super) fn take_unknown_news(&mut self) -> bool {
         self.has_news() && !std::mem::replace(&mut self.is_news_known, true)
     }
@@ -392,8 +392,8 @@ impl Association {
         self.events.push_back(event);
     }
 
-    /// Reports an error of the peer to it. Only a confirmed address gets a report, since the source of a packet may be forged, or be an
-    /// address that the peer only claims to have.
+    /// Reports an error of the peer to the peer. Only a confirmed address gets a report: any other source address may be forged, or the
+    /// peer only claims to have it.
     fn report(&mut self, path: PathId, cause: ErrorCause) {
         if self.state.is_setup() || !self.paths.get(path).is_confirmed() {
             self.counts.unreported += 1;
@@ -410,7 +410,7 @@ impl Association {
         }
     }
 
-    /// A packet of the peer, with a valid checksum, that came from `from`. Returns whether it counts.
+    /// A packet of the peer, with a valid checksum, that came from `from`. Returns false if the packet was dropped as forged.
     pub fn handle_packet(&mut self, now: Instant, from: IpAddr, packet: SctpPacket) -> bool {
         if !self.trusts(from, &packet) {
             self.counts.forged += 1;
@@ -438,7 +438,7 @@ impl Association {
                 SctpChunk::Shutdown(cumulative) => self.on_shutdown(now, cumulative),
                 SctpChunk::ShutdownAck => self.on_shutdown_ack(path),
                 SctpChunk::ShutdownComplete { .. } => self.on_shutdown_complete(),
-                // The endpoint handles these before.
+                // The endpoint has handled these chunks already.
                 SctpChunk::Init(_) | SctpChunk::CookieEcho(_) => self.counts.misplaced += 1,
                 SctpChunk::Other { .. } => {
                     if !self.on_unknown(path, &chunk) {
@@ -467,7 +467,7 @@ impl Association {
             ) => reflected,
             _ => own,
         };
-        // The INIT ACK may come from an address that the peer has not told yet.
+        // The INIT ACK may come from an address that this end does not know yet.
         let is_known = self.has_address(from) || self.state == AssociationState::CookieWait;
         has_tag && is_known && packet.source_port == self.peer_port
     }
@@ -508,8 +508,9 @@ impl Association {
         let primary = self.paths.primary();
         let timeout = self.paths.on_error(path);
         self.after_path_error(now, path, primary, timeout);
-        // Destinations with errors are probed more often than those without. So a lost probe says nothing about the peer while it answers
-        // elsewhere, or while timeouts of data tell whether it answers.
+        // Destinations with errors are probed more often than others, so lost probes must not end the association too early. A lost probe
+        // counts only if no destination is healthy and no data is outstanding. Otherwise the healthy destination, or timeouts of the data,
+        // show whether the peer answers.
         if !is_probe || (self.sender.is_empty() && !self.paths.has_healthy()) {
             self.errors += 1;
         }
@@ -525,7 +526,7 @@ impl Association {
         self.after_path_error(now, path, primary, PathTimeout::Failed);
     }
 
-    /// Tells what an error of `path` has changed, and has the path probed. `primary` is the primary destination before.
+    /// Reports what an error of `path` has changed, and schedules probes of the path. `primary`: the primary destination before the error.
     fn after_path_error(&mut self, now: Instant, path: PathId, primary: PathId, timeout: PathTimeout) {
         if timeout == PathTimeout::Failed {
             self.tell(AssociationEvent::PathFailed(path));
@@ -533,7 +534,7 @@ impl Association {
         if primary != self.paths.primary() {
             self.tell(AssociationEvent::PrimaryChanged(self.paths.primary()));
         }
-        // Heartbeats notice the recovery of a destination that has failed, and of a primary that data has left.
+        // Heartbeats notice the recovery of a destination that has failed, and of a primary from which data has moved away.
         let is_left = path == primary && path != self.paths.current();
         if is_left || !self.paths.get(path).is_usable() {
             self.paths.get_mut(path).probe_from(now);

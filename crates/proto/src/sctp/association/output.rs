@@ -124,7 +124,7 @@ impl Association {
             None
         };
         let mut room = size;
-        // A SACK goes where the data came from. It may take data along that goes there too.
+        // A SACK goes to the source of the data. It is bundled with data that goes to the same destination.
         let has_sack = match chosen {
             Some((to, _)) => self.arrivals.is_waiting() && to == self.heard_on,
             None => self.arrivals.is_due(now),
@@ -140,7 +140,7 @@ impl Association {
             if is_marked {
                 self.fill_marked(now, to, &mut room, &mut chunks);
                 if chunks.len() == before && size < self.config.packet_room() {
-                    // The first one was made when packets were larger.
+                    // The first marked chunk was made when packets were larger.
                     let larger = self.config.packet_room() - size;
                     room += larger;
                     self.fill_marked(now, to, &mut room, &mut chunks);
@@ -165,7 +165,7 @@ impl Association {
         })
     }
 
-    /// Destination of the next packet with data, and whether marked chunks go there. `None` if none may be sent now.
+    /// Destination of the next packet with data, and whether the packet carries marked chunks. `None` if no data may be sent now.
     fn data_path(&self) -> Option<(PathId, bool)> {
         if self.burst == 0 {
             return None;
@@ -179,7 +179,7 @@ impl Association {
             waits |= !may && destination.errors() == 0;
             may.then_some((path, true))
         });
-        // New data waits until the marked chunks were sent (RFC 9260 §6.1 C), but not for a destination that does not answer.
+        // New data waits until the marked chunks were sent (RFC 9260 §6.1 C), except for chunks to a destination that does not answer.
         if marked.is_some() || waits {
             return marked;
         }
@@ -212,7 +212,7 @@ impl Association {
         }
     }
 
-    /// `bytes` bytes of data went to `path`: the others may be measured for a part of them.
+    /// `bytes` bytes of data went to `path`. Probes that measure the other destinations may use a part of this number.
     fn earn(&mut self, path: PathId, bytes: u32) {
         if self.measures {
             for other in self.paths.ids().filter(|other| *other != path) {

@@ -74,7 +74,7 @@ impl Association {
         association
     }
 
-    /// The COOKIE ECHO of this caller proves that it knows `key`.
+    /// Makes this caller's COOKIE ECHO prove that the caller knows `key`.
     pub(in crate::sctp) fn prove_calls_by(&mut self, key: Option<CallKey>) {
         self.call_key = key;
     }
@@ -149,7 +149,7 @@ impl Association {
 
     /// Takes the peer's terms, which came from `answerer`. Messages that the application has queued stay queued if the peer can take them.
     fn adopt(&mut self, now: Instant, peer: &InitTerms, answerer: IpAddr) {
-        // The addresses that this end called. A peer that restarts called this end.
+        // The addresses that this end called. There are none when a peer restarts, because then the peer called this end.
         let is_called = |path: &&Destination| self.state.is_setup() && path.is_confirmed();
         let called: Vec<IpAddr> = self
             .paths
@@ -164,7 +164,7 @@ impl Association {
         let first = addresses.iter().position(answers);
         let first = first.or_else(|| addresses.iter().position(|address| called.contains(address)));
         addresses.swap(0, first.unwrap_or(0));
-        // They name destinations by number.
+        // Replies name destinations by their old numbers.
         self.replies.clear();
         let config = &self.config;
         self.paths = PathTable::new(config, &addresses, peer.window, now);
@@ -215,7 +215,7 @@ impl Association {
         if let Some(path) = proven.and_then(|address| self.paths.find(address)) {
             self.confirm(path);
         }
-        // One probe per RTO (HB.Max.Burst, RFC 9260 §5.4): the peer may have named addresses of others.
+        // One probe per RTO (HB.Max.Burst, RFC 9260 §5.4): the peer may have named addresses of other hosts.
         let mut at = now;
         for path in self.paths.ids() {
             self.schedule_probe(now, path);
@@ -226,7 +226,7 @@ impl Association {
             }
         }
         self.tell(AssociationEvent::Established);
-        // Not before the COOKIE ACK (RFC 9260 §5.1).
+        // Unrecognised parameters are not reported before the COOKIE ACK (RFC 9260 §5.1).
         if !self.unrecognized.is_empty() {
             let whole = std::mem::take(&mut self.unrecognized).concat();
             let cause = ErrorCause::UnrecognizedParameters(Bytes::from(whole));
@@ -240,7 +240,7 @@ impl Association {
             return;
         }
         let terms = match InitTerms::read(init, from) {
-            // It comes from where the INIT went, or names an address where the INIT went.
+            // The INIT ACK comes from an address that this end called, or names such an address.
             Ok(terms) if terms.addresses.iter().any(|address| self.has_address(*address)) => terms,
             Ok(_) => {
                 self.counts.forged += 1;
@@ -324,8 +324,8 @@ impl Association {
                 self.answer_cookie(from);
                 true
             }
-            // C: a cookie of a call that another one has overtaken. B after the handshake: another call of the peer, which this end has
-            // answered, but which is not the one that was established. Else: nothing that can be explained.
+            // C: the cookie belongs to a call that a later call has overtaken. B after the handshake: the cookie belongs to another call of
+            // the peer than the one that made the association. Other combinations have no explanation.
             (true, false, _) | (false, _, _) => {
                 self.counts.misplaced += 1;
                 false

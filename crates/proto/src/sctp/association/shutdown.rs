@@ -47,7 +47,7 @@ impl Association {
     pub(super) fn repeat_shutdown_for_data(&mut self, now: Instant) {
         if self.state == AssociationState::ShutdownSent {
             self.arrivals.acknowledge();
-            // The guard is for a peer that makes no progress.
+            // The guard timer restarts, because the peer still makes progress.
             self.gives_up_at = Some(now + self.config.rto_max * GUARD_RTOS);
             self.repeat_from_now(now, SctpChunk::Shutdown(self.arrivals.cumulative()));
         }

@@ -68,7 +68,7 @@ impl Association {
         let destination = self.paths.get_mut(path);
         destination.counts.timeouts += 1;
         destination.mtu.on_timeout();
-        // At least one chunk is lost. Whether the others are is not known.
+        // At least one chunk is lost. The fate of the others is not known.
         destination.quality.data.add(1, 1);
         if is_answered_probe {
             destination.rto.on_timeout();
@@ -89,7 +89,7 @@ impl Association {
         self.retransmits_at_once = true;
     }
 
-    /// The watch has heard no answer of `path` for too long. If no other path answers either, this is no reason to leave it.
+    /// The watch has heard no answer of `path` for too long. If no other path is healthy, data stays on `path`.
     fn on_silent_path(&mut self, now: Instant, path: PathId) {
         self.paths.get_mut(path).restart_watch(now);
         if self.paths.has_other(path) {
@@ -98,8 +98,8 @@ impl Association {
         }
     }
 
-    /// A heartbeat was not answered (RFC 9260 §8.3). While a destination has errors it is probed once per RTO, as RFC 7829 §3.2 does: each
-    /// interval between two probes would delay its recovery.
+    /// A heartbeat was not answered (RFC 9260 §8.3). A destination with errors is probed once per RTO, as in RFC 7829 §3.2: probes at
+    /// HB.interval would delay its recovery.
     fn on_lost_probe(&mut self, now: Instant, path: PathId) {
         if self.paths.get(path).is_confirmed() {
             self.on_path_error(now, path, true);
@@ -117,7 +117,7 @@ impl Association {
         }
     }
 
-    /// The nonce proves that this end has sent the heartbeat to that destination.
+    /// A HEARTBEAT ACK arrived. The nonce in it proves that this end has sent the heartbeat to that destination.
     pub(super) fn on_heartbeat_ack(&mut self, now: Instant, info: &Bytes) {
         let mut info = info.clone();
         let (Ok(index), Ok(nonce)) = (info.try_get_u8(), info.try_get_u64()) else {
@@ -154,7 +154,7 @@ impl Association {
         self.choose_primary();
     }
 
-    /// The kernel refuses packets of `size` bytes to `address`, because the first link is smaller.
+    /// The kernel refuses packets of `size` bytes to `address`, because the first link's MTU is smaller.
     pub fn handle_too_large(&mut self, now: Instant, address: IpAddr, size: u32) {
         if let Some(path) = self.paths.find(address) {
             self.paths.get_mut(path).mtu.on_too_large(now, size);
@@ -163,7 +163,7 @@ impl Association {
 
     /// The next heartbeat to `path` is due after the interval.
     pub(super) fn schedule_probe(&mut self, now: Instant, path: PathId) {
-        // The lower half.
+        // The lower half of the random number.
         let jitter = self.secret.draw() as u32;
         let interval = self.config.heartbeat_interval;
         self.paths.get_mut(path).schedule_probe(now, interval, jitter);

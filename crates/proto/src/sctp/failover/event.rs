@@ -1,4 +1,4 @@
-//! What failover policies are told, and what they answer.
+//! The input and the output of failover policies: events, and moves of new data.
 
 /// Events of an association's destinations. *Used* is the destination of new data. In Phase I it is the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,13 +15,13 @@ pub enum FailoverEvent {
     LastFailed,
     /// The primary answers.
     PrimaryAnswers,
-    /// An alternate that had failed answers, or one that was not known to belong to the peer.
+    /// An answer came from an alternate that had failed, or that was not known to belong to the peer.
     AlternateAnswers,
     /// The primary has more errors in a row than the change-over threshold.
     ChangeOver,
 }
 
-/// New place of new data.
+/// Destination of new data after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailoverMove {
     /// As before.

@@ -1,8 +1,8 @@
-//! Which destination gets new data: the failover policies of the paper (Caro, Amer, Stewart, "Rethinking End-to-End Failover with Transport
-//! Layer Multihoming"), of RFC 7829, and one beyond them.
+//! The failover policies, which decide where new data goes: those of the paper (Caro, Amer, Stewart, "Rethinking End-to-End Failover with
+//! Transport Layer Multihoming"), that of RFC 7829, and one beyond them.
 //!
-//! A policy is a table: state and event in, state and [`event::FailoverMove`] out. [`FailoverState`] holds the state. `paths` finds out
-//! which event a timeout or an answer is, and carries out the move.
+//! A policy is a table: state and event in, state and [`event::FailoverMove`] out. [`FailoverState`] holds the state. `paths` translates
+//! timeouts and answers into events, and carries out the move.
 
 pub mod event;
 pub mod proposed;
@@ -19,8 +19,9 @@ use temporary::{DormantAction, TemporaryPhase};
 /// How an association fails over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailoverPolicy {
-    /// New data goes to an alternate destination when the primary has failed, and back when it answers (paper, Figures 1 and 7). With a
-    /// change-over threshold (CPT) the alternate becomes the primary when the primary has more errors in a row than that (Figure 9).
+    /// New data goes to an alternate destination when the primary has failed, and back when the primary answers (paper, Figures 1 and 7).
+    /// With a change-over threshold (CPT), the alternate becomes the primary when the old primary has more errors in a row than CPT (Figure
+    /// 9).
     Temporary {
         /// Behaviour when all destinations have failed.
         dormant: DormantAction,
@@ -61,7 +62,7 @@ impl FailoverState {
         }
     }
 
-    /// The state after an event, and what becomes of new data.
+    /// The state after an event, and the move of new data.
     pub const fn after(self, event: FailoverEvent) -> (Self, FailoverMove) {
         match self {
             Self::Temporary(phase, dormant) => {
@@ -76,7 +77,7 @@ impl FailoverState {
         }
     }
 
-    /// The state at the beginning, of the same policy: the application chose another primary.
+    /// The initial state of the same policy. Used when the application chooses another primary.
     pub const fn restarted(self) -> Self {
         match self {
             Self::Temporary(_, dormant) => Self::Temporary(TemporaryPhase::I, dormant),

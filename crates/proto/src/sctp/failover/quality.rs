@@ -1,4 +1,5 @@
-//! How good each path is, measured, and whether another one would be better for good (paper, section IV.2 and its future work).
+//! Measures how good each path is, to find out whether another path should become the primary for good (paper, section IV.2 and its future
+//! work).
 //!
 //! ```text
 //!   the path in use:  chunks sent, chunks lost                       p, one way
@@ -7,8 +8,8 @@
 //!   seconds per packet:                              RTT · √(2p/3) + RTO.Min · 32p³   (Padhye et al.)
 //! ```
 //!
-//! The first term alone is the paper's simplified model. Without the second one, the time that a path loses in timeouts, a slow path with small
-//! losses would seem to be worse than it is beside a fast one with losses of 5 % and more.
+//! The first term alone is the paper's simplified model. The second term is the time that a path loses in timeouts. Without this term, a
+//! slow path with few losses would seem worse than it is, compared with a fast path that loses 5 % and more.
 //!
 //! Heartbeats of an idle path cost less than [`BUDGET`] of the bytes of data. A path is judged after [`SAMPLES_MIN`] samples. The primary
 //! changes only if the other path carries [`MARGIN`] times as much, so noise does not move it back and forth. A path that is much better is
@@ -22,14 +23,14 @@ pub const BUDGET: f64 = 0.01;
 pub const SAMPLES_MIN: f64 = 100.0;
 /// Least number of samples of another path after which it may be found to be better.
 pub const CAUTIOUS_SAMPLES_MIN: f64 = 20.0;
-/// By this factor another path must carry more.
+/// Factor by which another path must carry more than the primary.
 pub const MARGIN: f64 = 1.05;
 /// Number of samples that the estimate remembers: older ones fade.
 const MEMORY: f64 = 4000.0;
-/// The least round-trip time rises by this part of the difference with each acknowledgement of data above it, for routes that change.
-/// Acknowledgements may be delayed, so it rises slowly.
+/// Each sample of data above the least round-trip time raises it by the difference divided by this number, because a route may become
+/// longer. The least round-trip time rises slowly, because acknowledgements may be delayed.
 const DATA_RTT_RISE: u32 = 256;
-/// The same with each answered heartbeat. Answers are not delayed, and an idle path has few of them.
+/// The same for samples of heartbeats. Their answers are not delayed, and an idle path has few of them.
 const HEARTBEAT_RTT_RISE: u32 = 8;
 
 /// Counts of what was sent on a path and what was lost, fading.
@@ -72,7 +73,7 @@ impl LossCount {
     }
 }
 
-/// What was measured of one path.
+/// The measurements of one path.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PathQuality {
     /// Chunks of data: lost on the way there.
@@ -84,8 +85,8 @@ pub struct PathQuality {
 }
 
 impl PathQuality {
-    /// A chunk of data was acknowledged after `sample`. Acknowledgements of data may be delayed and those of heartbeats are not, so means of
-    /// both cannot be compared: with a small window, the path in use would seem to be slower by a third.
+    /// A chunk of data was acknowledged after `sample`. Acknowledgements of data may be delayed, answers to heartbeats are not. So mean
+    /// round-trip times could not be compared: with a small window, the path in use would seem to be slower by a third.
     pub fn on_acknowledged(&mut self, sample: Duration) {
         self.on_measured(sample, DATA_RTT_RISE);
     }
@@ -129,13 +130,13 @@ impl PathQuality {
         model(rtt?, least_timeout, self.loss()?)
     }
 
-    /// The same of the path that data may leave: what it carries at most.
+    /// The same for a path that data may leave: the packets per second that it carries at most.
     pub fn held_rate(&self, rtt: Option<Duration>, least_timeout: Duration) -> Option<f64> {
         self.loss()?;
         model(rtt?, least_timeout, self.one_way(LossCount::rate_at_least))
     }
 
-    /// The same of a path to which data may move. With few samples it is what the path carries at least.
+    /// The same for a path to which data may move. With few samples, the packets per second that it carries at least.
     pub fn promised_rate(&self, rtt: Option<Duration>, least_timeout: Duration) -> Option<f64> {
         let is_judged = self.samples() >= CAUTIOUS_SAMPLES_MIN;
         let at_most = || is_judged.then(|| self.one_way(LossCount::rate_at_most));
@@ -143,15 +144,15 @@ impl PathQuality {
     }
 }
 
-/// Packets per second (Padhye et al.). `None` if nothing arrives. Each packet is acknowledged (b = 1) once there are losses. A single loss is
-/// repaired without a timeout, so of Padhye's timeouts only the term of repeated losses is left.
+/// Packets per second (Padhye et al.). `None` if nothing arrives. Each packet is acknowledged (b = 1) once there are losses. A single loss
+/// is repaired without a timeout, so of Padhye's timeouts only the term of repeated losses is left.
 fn model(rtt: Duration, least_timeout: Duration, loss: f64) -> Option<f64> {
     let in_windows = rtt.as_secs_f64().max(1e-6) * (2.0 * loss / 3.0).sqrt();
     let in_timeouts = least_timeout.as_secs_f64() * 32.0 * loss.powi(3);
     (loss < 1.0).then_some(1.0 / (in_windows + in_timeouts))
 }
 
-/// Whether a path that carries `other` packets per second is worth to move to for good from one that carries `primary`.
+/// Whether data should move for good from a path that carries `primary` packets per second to one that carries `other`.
 pub fn is_better(primary: Option<f64>, other: Option<f64>) -> bool {
     matches!((primary, other), (Some(primary), Some(other)) if other > primary * MARGIN)
 }
@@ -168,13 +169,14 @@ mod tests {
         quality
     }
 
-    /// What a path carries if this number of 1000 chunks is lost.
+    /// The packets per second that a path carries if it loses `lost` of 1000 chunks.
     fn rate(lost: u32, rtt: Duration) -> Option<f64> {
         data(1000, lost).rate(Some(rtt), 1000 * MS)
     }
 
-    /// With 90 ms and 5 % on the primary, an alternate of 210 ms pays only below 1.2 %. The simplified model of the paper's section IV.2 says
-    /// 0.92 %; simulated transfers over it with 1 % are faster by a fifth.
+    /// The primary has a round-trip time of 90 ms and loses 5 %. An alternate with 210 ms is better only if it loses less than 1.2 %. The
+    /// simplified model of the paper's section IV.2 says 0.92 %, but simulated transfers over an alternate that loses 1 % are faster by a
+    /// fifth.
     #[test]
     fn a_slower_path_pays_only_if_it_loses_much_less() {
         let primary = rate(50, 90 * MS);

@@ -25,9 +25,9 @@ pub enum Reach {
 pub enum ReachEvent {
     /// A timeout, and the errors in a row exceed no threshold.
     Timeout,
-    /// A timeout, and they exceed PFMR but not PMR.
+    /// A timeout, and the errors in a row exceed PFMR but not PMR.
     Doubtful,
-    /// A timeout, and they exceed PMR.
+    /// A timeout, and the errors in a row exceed PMR.
     Exceeded,
     /// Something sent to it was acknowledged.
     Answered,

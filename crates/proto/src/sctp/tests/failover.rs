@@ -130,7 +130,8 @@ fn the_proposed_mechanism_moves_at_once_and_detects_late() {
     assert_eq!(place(&mut net), ("I", 0));
 }
 
-/// RFC 9260 §8.1: the association ends after Association.Max.Retrans retransmissions in a row, however often the paths are probed meanwhile.
+/// RFC 9260 §8.1: the association ends after Association.Max.Retrans retransmissions in a row, however often the paths are probed
+/// meanwhile.
 #[test]
 fn lost_probes_do_not_end_an_association_that_retransmits() {
     let config = SctpConfig {
@@ -165,12 +166,13 @@ fn the_proposed_mechanism_moves_on_with_each_timeout() {
             places.push(place);
         }
     }
-    // Alternately until the primary has three errors in a row; then all have failed soon, and data hops.
+    // Data alternates between the destinations until the primary has three errors in a row. Soon after, all have failed, and data hops.
     assert_eq!(places[..4], [("I", 0), ("II", 1), ("II", 0), ("II", 1)]);
     assert_eq!(places[4..7], [("III", 1), ("III", 0), ("III", 1)]);
 }
 
-/// RFC 7829 §3.2: a potentially failed destination gets no data while another is active; the one with the fewest errors if none is.
+/// RFC 7829 §3.2: a potentially failed destination gets no data while another one is active. If none is active, data goes to the
+/// destination with the fewest errors.
 #[test]
 fn potentially_failed_destinations_are_ranked() {
     let mut net = TestNet::connected(config(FailoverPolicy::PotentiallyFailed { max_retrans: 0 }, 5));

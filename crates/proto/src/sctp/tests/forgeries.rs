@@ -83,7 +83,7 @@ fn a_cookie_makes_one_association_only() {
         (net.ends[1].len(), net.at(1).state()),
         (1, AssociationState::Established)
     );
-    // From an address that the INIT did not name, it is nothing.
+    // A cookie from an address that the INIT did not name counts as forged.
     net.inject(1, IpAddr::from([192, 0, 2, 1]), echo.clone());
     assert_eq!(net.ends[1].counts().forged_cookies, 1);
     let now = net.now;
@@ -161,7 +161,7 @@ fn a_sack_of_data_that_was_never_sent_is_ignored() {
     assert_eq!(net.received[1], [message(0, 3000)]);
 }
 
-/// End 0's INIT, and end 1's answer to it. Nothing of both arrives.
+/// End 0's INIT, and end 1's answer to it. The network loses both.
 fn init_and_answer(net: &mut TestNet) -> (SctpPacket, Box<InitChunk>) {
     net.lose(|_| true);
     net.call(0);
@@ -176,8 +176,8 @@ fn init_and_answer(net: &mut TestNet) -> (SctpPacket, Box<InitChunk>) {
     (init, answer)
 }
 
-/// RFC 9260 §5.4, rule 2: the cookie was sent to the source of the INIT. Another source of the COOKIE ECHO may be forged, and a flood of data
-/// would go to a host that never asked for it (RFC 5062).
+/// RFC 9260 §5.4, rule 2: the cookie was sent to the source of the INIT. Another source of the COOKIE ECHO may be forged, and a flood of
+/// data would go to a host that never asked for it (RFC 5062).
 #[test]
 fn a_cookie_proves_only_the_address_that_it_was_sent_to() {
     let mut net = TestNet::new(SctpConfig::default());
@@ -200,7 +200,7 @@ fn a_cookie_proves_only_the_address_that_it_was_sent_to() {
     assert!(net.sent_with(1, is_data).iter().all(|(_, path)| *path == 0));
 }
 
-/// RFC 9260 §5.4, rule 1: of the addresses in an INIT ACK only those that were called are known.
+/// RFC 9260 §5.4, rule 1: only the addresses that were called are confirmed, not the other addresses in an INIT ACK.
 #[test]
 fn an_init_ack_from_an_address_that_was_not_called_proves_nothing() {
     let mut net = TestNet::new(SctpConfig::default());
@@ -365,7 +365,8 @@ fn a_packet_from_an_address_that_no_host_has_is_dropped() {
     }
 }
 
-/// A stranger at the address `host` calls end 1 with its own or no key. `alter` changes each packet of its. Returns its events.
+/// A stranger at the address `host` calls end 1 with its own key or no key. `alter` changes each packet of the stranger. Returns the
+/// stranger's events.
 fn call_as_stranger(
     net: &mut TestNet,
     host: IpAddr,
@@ -413,7 +414,7 @@ fn a_caller_without_the_key_takes_no_association() {
         (net.ends[1].len(), net.ends[1].counts().unproven_cookies),
         (0, 1000)
     );
-    // The one that has the key finds room.
+    // A caller that has the key still gets an association.
     net.call(0);
     net.run(millis(500));
     assert_eq!(
@@ -430,7 +431,7 @@ fn a_caller_without_the_key_takes_no_association() {
             packet.chunks.insert(0, proof.clone());
         }
     });
-    // Nor does a stranger restart the association of another one, although its packets reach the address.
+    // A stranger without the key cannot restart the association of another caller either, even from that caller's address.
     let names = net.at(1).names();
     call_as_stranger(&mut net, address(0, 0), None, |_| {});
     assert_eq!(
@@ -444,7 +445,7 @@ fn a_caller_without_the_key_takes_no_association() {
     assert_eq!(net.received[1].len(), 1);
 }
 
-/// Ends that do not both have a key do not join, and the caller hears of it at once.
+/// If only one end has a key, there is no association, and the caller is told at once.
 #[test]
 fn a_key_at_one_end_only_ends_the_call() {
     for end in 0..2 {

@@ -117,7 +117,7 @@ fn a_watched_path_is_left_before_a_timeout_of_data() {
     assert!((50..=80).contains(&after), "{after} ms");
     assert_eq!(net.received[1], [message(1, 3000)]);
     assert!(net.events[0].contains(&AssociationEvent::PathFailed(PathId(0))));
-    // It returns when the path answers again.
+    // Data returns to the path when the path answers again.
     net.lose(|_| false);
     net.run(Duration::from_secs(10));
     assert_eq!(net.at(0).current(), PathId(0));

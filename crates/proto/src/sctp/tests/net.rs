@@ -29,7 +29,7 @@ pub struct LeavingPacket<'a> {
     pub may_fragment: bool,
 }
 
-/// Delays after which copies of a packet arrive. None: it is lost.
+/// Delays after which copies of a packet arrive. An empty list: the packet is lost.
 pub type Delays = Vec<Duration>;
 type DelayChoice = Box<dyn FnMut(&LeavingPacket<'_>) -> Delays>;
 
@@ -93,7 +93,7 @@ impl TestNet {
         Self::with_paths(config, 2)
     }
 
-    /// Two ends with more or fewer paths that do not know each other. No packet is lost.
+    /// Two ends that do not know each other, with `paths` paths between them. No packet is lost.
     pub fn with_paths(config: SctpConfig, paths: usize) -> Self {
         let end = |end: usize| {
             let addresses = (0..paths).map(|path| address(end, path)).collect();
@@ -133,7 +133,7 @@ impl TestNet {
         self.fate = Box::new(fate);
     }
 
-    /// From now on all packets for which `is_lost` says so are lost.
+    /// From now on, all packets for which `is_lost` returns true are lost.
     pub fn lose(&mut self, mut is_lost: impl FnMut(&LeavingPacket<'_>) -> bool + 'static) {
         self.set_fate(move |leaving| if is_lost(leaving) { vec![] } else { vec![DELAY] });
     }
@@ -255,7 +255,7 @@ impl TestNet {
         true
     }
 
-    /// The packets of an end with a chunk that `is` names: their times in milliseconds, and their paths.
+    /// The packets of an end that have a chunk for which `is` returns true: their times in milliseconds, and their paths.
     pub fn sent_with(&self, end: usize, is: fn(&SctpChunk) -> bool) -> Vec<(u64, usize)> {
         let found = self
             .log

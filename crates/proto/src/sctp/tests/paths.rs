@@ -37,7 +37,8 @@ fn a_failure_is_detected_after_pmr_and_one_timeouts() {
     assert!(late.iter().all(|seconds| *seconds <= 1), "{late:?}");
 }
 
-/// RFC 9260 §6.3.3 E3: a timeout sends one packet. The other marked chunks wait for a SACK, although the window of their destination has room.
+/// RFC 9260 §6.3.3 E3: a timeout sends one packet. The other marked chunks wait for a SACK, although the window of their destination has
+/// room.
 #[test]
 fn a_timeout_retransmits_one_packet_and_the_rest_after_a_sack() {
     let mut net = TestNet::connected(SctpConfig {
@@ -231,7 +232,7 @@ fn the_last_destination_that_works_gets_its_own_retransmissions() {
             paths.iter().all(|path| *path == 1) && time < millis(500),
             "{paths:?} {time:?}"
         );
-        // The last packet: no later one reports it missing, so the timer runs out.
+        // The last packet is lost. No later packet makes the receiver report it missing, so the timer runs out.
         let (paths, time) = repair_on_the_last_path(retransmission, 20);
         assert!(
             paths.iter().all(|path| *path == 1) && time < millis(1500),
@@ -272,7 +273,7 @@ fn chunks_for_a_path_that_does_not_answer_do_not_hold_back_others() {
     );
 }
 
-/// The only other destination proves that it is the peer's after the first one has failed.
+/// The second destination is confirmed only after the first one has failed.
 #[test]
 fn an_address_that_answers_after_all_others_have_failed_gets_data() {
     let mut net = TestNet::new(SctpConfig {
@@ -336,7 +337,7 @@ fn the_called_address_that_answers_is_the_primary_destination() {
     assert_eq!(net.received[1].len(), 1);
 }
 
-/// RFC 9260 §5.4, HB.Max.Burst: a peer may name addresses of others, which then get a packet per RTO, and not all at once.
+/// RFC 9260 §5.4, HB.Max.Burst: a peer may name addresses of other hosts. They get one packet per RTO, and not all at once.
 #[test]
 fn addresses_that_a_peer_claims_are_probed_one_after_the_other() {
     let mut net = TestNet::with_paths(SctpConfig::default(), 5);

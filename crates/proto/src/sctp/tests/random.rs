@@ -28,7 +28,7 @@ impl Dice {
 fn disturb(net: &mut TestNet, seed: u64, loss: u64, doubles: u64, late: u64, has_cuts: bool) {
     let mut dice = Dice(seed);
     net.set_fate(move |leaving| {
-        // A path is down in one of four periods of three seconds, and never both at once.
+        // Each path is down in one of four periods of three seconds. The paths are never down at once.
         let period = leaving.at.as_nanos() / 3_000_000_000;
         let is_cut = has_cuts && Dice(seed ^ period).roll(4) == leaving.path as u64;
         let mut copies = Vec::new();

@@ -34,7 +34,7 @@ fn four_packets_make_an_association_and_the_called_end_has_none_before_the_cooki
     let setup = [(0, INIT), (1, INIT_ACK), (0, COOKIE_ECHO), (1, COOKIE_ACK)];
     assert_eq!(net.kinds()[..4], setup);
     assert_eq!(net.events[1], [AssociationEvent::Established]);
-    // Each end then probes the peer's other address, of which it was only told.
+    // Each end then probes the peer's other address, which is not confirmed yet.
     net.run(DELAY * 4);
     let paths = net.at(0).destinations();
     assert!(paths.len() == 2 && paths.iter().all(|path| path.is_usable()));

@@ -1,11 +1,11 @@
-//! A client's input: where does each request end?
+//! Compares the tracker with an independent parser: both must find the same end of each request in a client's input.
 
 use steadfast_proto::Offset;
 use steadfast_proto::restart::http::{HttpReason, Rules, Tracker};
 
 use super::other::{self, KawaEnd};
 
-/// Where the requests of `stream` end as the tracker reads them, and why the tracker stopped reading, if it did.
+/// Ends of the requests in `stream` as the tracker finds them, and the reason why the tracker stopped reading, if it did.
 fn ends(stream: &[u8]) -> (Vec<usize>, Option<HttpReason>) {
     let mut tracker = Tracker::new(Rules::default());
     let mut ends = Vec::new();

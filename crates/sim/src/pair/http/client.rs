@@ -19,7 +19,7 @@ pub struct PlannedRequest {
     pub request: HttpRequest,
     /// Time between the reply to the previous request and the sending of this request.
     pub after: Duration,
-    /// The request is sent directly behind the one before, without waiting for the reply.
+    /// The request is sent directly after the previous request, without waiting for the reply.
     pub pipelined: bool,
 }
 
@@ -191,7 +191,7 @@ impl HttpClient {
         Ok(())
     }
 
-    /// A request behind a refused one is not answered either, and `Connection: close` says so.
+    /// Handles the refusal of a request. The reply says `Connection: close`, which means that later requests are not answered either.
     fn on_refusal(&mut self, request: &HttpRequest, head: &str) -> Result<(), String> {
         let has = |line: &str| head.split("\r\n").any(|one| one == line);
         if !has("Connection: close") || !has("Content-Length: 0") || !has("Retry-After: 1") {

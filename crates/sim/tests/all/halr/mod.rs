@@ -52,8 +52,8 @@ pub fn cluster(
     }
 }
 
-/// The same with Reno and 9 segments, the cluster next to the sources, and the minimum timeout of Table I. This fits the thesis' numbers
-/// for plain TCP best.
+/// The cluster with Reno flows of 9 segments, the sources next to the cluster, and the minimum timeout of Table I. Of all configurations,
+/// this one fits the thesis' numbers for plain TCP best.
 pub fn near_sources(failover_s: f64, recovery: Option<EdgeRecovery>) -> ClusterScenario {
     let mut cluster = cluster(TcpVariant::Reno, 9, failover_s, recovery);
     cluster.source_delay = Duration::from_millis(1);

@@ -148,7 +148,7 @@ pub fn any_config(seed: u64) -> TcpConfig {
     }
 }
 
-/// Numbers that wrap within the first bytes of a transfer.
+/// A sequence number that wraps after 20 kB, and a timestamp that wraps after 50 ticks.
 pub fn wrapping() -> Initial {
     Initial {
         seq: Seq(u32::MAX - 20_000),
