@@ -93,7 +93,7 @@ static __always_inline int enter(struct __sk_buff *skb, struct packet *p, struct
 		if (p->kind == KIND_TCP && NOW(string->caching_epoch))
 			copy_if_needed(skb, p, state, counts, flow);
 	}
-	if (mode_of(state, string) == EDGE_HELD) {
+	if (steering_of(state, string) == EDGE_HELD) {
 		counts->counters[EDGE_DROPPED_HELD]++;
 		return TC_ACT_SHOT;
 	}
@@ -122,7 +122,7 @@ static __always_inline struct edge_flow *flow_leaving(struct packet *p, struct e
 		return flow;
 	if (!(flow->flags & EDGE_LEARNED))
 		counts->counters[EDGE_OTHER_STRING] += flow->string != from;
-	else if (NOW(string->mode) == EDGE_UP)
+	else if (NOW(string->steering) == EDGE_UP)
 		give(state, flow, from);
 	return flow;
 }

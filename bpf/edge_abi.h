@@ -23,7 +23,7 @@ enum edge_side {
 };
 
 /* Treatment of packets that enter a string. Only the agent stores it. */
-enum edge_mode {
+enum edge_steering {
 	EDGE_UP = 0,
 	EDGE_HELD = 1, /* the packets are dropped until the string's flows have another string */
 	EDGE_DOWN = 2, /* the string's flows move to other strings */
@@ -56,7 +56,7 @@ struct edge_string {
 	__u32 ifindex;
 	__u32 was_up;           /* 1: both edges have heard the string; kept for a later agent */
 	__be32 next_hop_v4;     /* 0: none */
-	__u32 mode;             /* enum edge_mode */
+	__u32 steering;         /* enum edge_steering */
 	__u8 next_hop_v6[16];   /* zeros: none */
 	__u32 generation;       /* a flow with another generation moves at its next entering packet */
 	__u32 caching_epoch;    /* 0: no copies. Otherwise the number of the current period of caching, unique over all strings. */

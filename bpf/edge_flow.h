@@ -56,10 +56,10 @@ static __always_inline _Bool is_agent_away(struct edge_state *state) {
 	return now > seen && now - seen > state->agent_timeout_ns;
 }
 
-/* The mode of a string. Without the agent, nobody would end the mode EDGE_HELD. */
-static __always_inline __u32 mode_of(struct edge_state *state, struct edge_string *string) {
-	__u32 mode = NOW(string->mode);
-	return mode == EDGE_HELD && is_agent_away(state) ? EDGE_DOWN : mode;
+/* How packets of a string are steered. Without the agent, nobody would end EDGE_HELD. */
+static __always_inline __u32 steering_of(struct edge_state *state, struct edge_string *string) {
+	__u32 steering = NOW(string->steering);
+	return steering == EDGE_HELD && is_agent_away(state) ? EDGE_DOWN : steering;
 }
 
 /* Adds a flow to the bucket `now` of a string. */
@@ -102,7 +102,7 @@ static __always_inline void give(struct edge_state *state, struct edge_flow *flo
 /* The string of a flow that has an entering packet. Moves the flow if its string has failed since. */
 static __always_inline __u32 string_of(struct edge_state *state, struct edge_counts *counts, struct edge_flow *flow) {
 	struct edge_string *string = string_at(state, flow->string);
-	if (flow->generation == NOW(string->generation) && mode_of(state, string) != EDGE_DOWN)
+	if (flow->generation == NOW(string->generation) && steering_of(state, string) != EDGE_DOWN)
 		return flow->string & (EDGE_STRINGS_MAX - 1);
 	__u32 from = flow->string, generation = flow->generation;
 	__u32 to = slots_string(state, flow->slot);
@@ -168,7 +168,7 @@ __noinline __u32 string_without_flow(struct edge_state *state, struct packet *p)
 		struct edge_fragment *first = bpf_map_lookup_elem(&fragments, &key);
 		if (first) {
 			struct edge_string *string = string_at(state, first->string);
-			if (first->generation == NOW(string->generation) && mode_of(state, string) != EDGE_DOWN)
+			if (first->generation == NOW(string->generation) && steering_of(state, string) != EDGE_DOWN)
 				return first->string & (EDGE_STRINGS_MAX - 1);
 		}
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* The edge's maps. User space pins all of them, so that flows, modes and counters outlive the agent. */
+/* The edge's maps. User space pins all of them, so that flows, steering and counters outlive the agent. */
 #ifndef STEADFAST_EDGE_MAPS_H
 #define STEADFAST_EDGE_MAPS_H
 

@@ -78,7 +78,7 @@ pub fn run_unless(
         .split_first()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "an empty command"))?;
     if undead(words) >= UNDEAD_MAX {
-        let why = format!("{UNDEAD_MAX} of it were late and have not ended: the kernel does not let them go");
+        let why = format!("{UNDEAD_MAX} late runs of this command have not ended");
         return Err(io::Error::other(why));
     }
     let mut command = Command::new(program);
@@ -131,7 +131,11 @@ fn start(
             LatePolicy::Kill => kill(child, &owned, kill_group),
             LatePolicy::Leave => child.wait().map(drop),
         });
-        tracing::warn!(program = owned[0], ?ended, "a command was started after its time");
+        tracing::warn!(
+            program = owned[0],
+            ?ended,
+            "a command started after its time limit"
+        );
         forget_undead(&owned);
     };
     std::thread::Builder::new().name("start".into()).spawn(spawn)?;
@@ -305,7 +309,7 @@ mod tests {
             assert_eq!(undead(&stuck), count);
         }
         let refused = run(&stuck, &[], LONG, LatePolicy::Kill).unwrap_err();
-        assert!(refused.to_string().starts_with("4 of it were late"), "{refused}");
+        assert!(refused.to_string().starts_with("4 late runs"), "{refused}");
         groups
             .into_iter()
             .for_each(|group| killpg(group, Signal::SIGKILL).unwrap());
@@ -357,7 +361,7 @@ signal.pause()";
             assert_eq!(undead(&command), count);
         }
         let refused = run(&command, &[], LONG, LatePolicy::Kill).unwrap_err();
-        assert!(refused.to_string().starts_with("4 of it were late"), "{refused}");
+        assert!(refused.to_string().starts_with("4 late runs"), "{refused}");
         assert!(
             begun.elapsed() < Duration::from_secs(20),
             "nobody waits for the disk"

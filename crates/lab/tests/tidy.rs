@@ -1,5 +1,5 @@
 //! Rules of this code base that no other tool checks. A file has one subject. Each unsafe block says why it is sound.
-//! Comments avoid the worst habits. Nothing is left unfinished. No two types share a name.
+//! Comments, documents and texts for people avoid the worst habits. Nothing is left unfinished. No two types share a name.
 //! (Clippy checks that functions fit a screen: `too_many_lines` in `clippy.toml`.)
 
 use std::fs;
@@ -127,6 +127,24 @@ fn comment(line: &str) -> Option<&str> {
     (!text.ends_with('?')).then_some(text)
 }
 
+/// Whether a sentence of `text` hides its subject, or has a pronoun far from its noun.
+fn is_hard_to_read(text: &str) -> bool {
+    let hides = |sentence: &str| {
+        HIDDEN_SUBJECTS
+            .iter()
+            .any(|opening| sentence.starts_with(opening))
+    };
+    text.split(". ").any(hides) || FAR_PRONOUNS.iter().any(|far| text.contains(far))
+}
+
+/// The texts of `lines`, with their line numbers, that are hard to read.
+fn hard_to_read<'a>(path: &Path, lines: impl Iterator<Item = (usize, &'a str)>) -> Vec<String> {
+    lines
+        .filter(|(_, text)| is_hard_to_read(text))
+        .map(|(number, text)| format!("{}:{number}: {text}", path.display()))
+        .collect()
+}
+
 #[test]
 fn comments_avoid_the_worst_habits() {
     let mut found = Vec::new();
@@ -134,19 +152,40 @@ fn comments_avoid_the_worst_habits() {
         if path.ends_with("tests/tidy.rs") {
             continue; // this file quotes the bad habits
         }
-        for (line, number) in text.lines().zip(1..) {
-            let Some(comment) = comment(line) else { continue };
-            let hides = |sentence: &str| {
-                HIDDEN_SUBJECTS
-                    .iter()
-                    .any(|opening| sentence.starts_with(opening))
-            };
-            let is_bad =
-                comment.split(". ").any(hides) || FAR_PRONOUNS.iter().any(|far| comment.contains(far));
-            if is_bad {
-                found.push(format!("{}:{number}: {comment}", path.display()));
-            }
+        let comments = (1..)
+            .zip(text.lines())
+            .filter_map(|(number, line)| Some((number, comment(line)?)));
+        found.extend(hard_to_read(&path, comments));
+    }
+    assert!(found.is_empty(), "name the thing instead:\n{}", found.join("\n"));
+}
+
+/// String literals (log lines, errors, help) and the prose of documents.
+#[test]
+fn texts_for_people_avoid_the_worst_habits() {
+    let mut found = Vec::new();
+    for (path, text) in all(&[".rs"]) {
+        if path.ends_with("tests/tidy.rs") {
+            continue;
         }
+        let code = (1..)
+            .zip(text.lines())
+            .filter(|(_, line)| comment(line).is_none());
+        let literals = code.flat_map(|(number, line)| {
+            let literals = line.split('"').skip(1).step_by(2);
+            literals.map(move |literal| (number, literal))
+        });
+        found.extend(hard_to_read(&path, literals));
+    }
+    for (path, text) in all(&[".md"]) {
+        let mut is_code = false;
+        let prose = (1..).zip(text.lines()).filter(|(_, line)| {
+            let is_fence = line.trim_start().starts_with("```");
+            is_code ^= is_fence;
+            !is_code && !is_fence && !line.ends_with('?')
+        });
+        let prose = prose.map(|(number, line)| (number, line.trim_start_matches(['*', '-', '>', '#', ' '])));
+        found.extend(hard_to_read(&path, prose));
     }
     assert!(found.is_empty(), "name the thing instead:\n{}", found.join("\n"));
 }

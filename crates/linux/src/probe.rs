@@ -169,7 +169,7 @@ impl OutsideHosts {
             .map(|host| Prober::open_from(vip, interface, host))
             .collect::<io::Result<_>>()?;
         if hosts.is_empty() {
-            let what = format!("no outside host is of the family of {vip}");
+            let what = format!("no outside host has the address family of {vip}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         Ok(Self { hosts })
@@ -286,7 +286,7 @@ mod tests {
         let error = OutsideHosts::open("10.0.0.1".parse().unwrap(), "lo", &v6).err();
         assert_eq!(
             error.map(|error| error.to_string()).as_deref(),
-            Some("no outside host is of the family of 10.0.0.1")
+            Some("no outside host has the address family of 10.0.0.1")
         );
     }
 }

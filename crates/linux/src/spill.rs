@@ -20,7 +20,7 @@ pub struct SpillDir(pub PathBuf);
 impl Depot for SpillDir {
     fn open(&self) -> io::Result<Box<dyn Spill>> {
         let file = tempfile::tempfile_in(&self.0).inspect_err(|error| {
-            tracing::warn!(%error, "no file can be made in {}: a log is not spilled", self.0.display());
+            tracing::warn!(%error, "cannot create a spill file in {}; the log is not spilled", self.0.display());
         })?;
         Ok(Box::new(SpillFile { file: Some(file) }))
     }
@@ -42,7 +42,9 @@ impl SpillFile {
 impl Spill for SpillFile {
     fn append(&mut self, at: u64, bytes: &[u8]) -> io::Result<()> {
         let written = self.file().write_all_at(bytes, at);
-        written.inspect_err(|error| tracing::warn!(%error, "a log is not spilled"))
+        written.inspect_err(
+            |error| tracing::warn!(%error, "cannot write to the spill file; the log is not spilled"),
+        )
     }
 
     fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {

@@ -17,6 +17,7 @@ pub mod connection;
 pub mod detector;
 #[cfg(test)]
 mod diagram;
+mod doubt;
 pub mod edge;
 pub mod follower;
 pub mod learn;

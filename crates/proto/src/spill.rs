@@ -61,10 +61,10 @@ pub enum LogFull {
     #[error("the log reached its limit")]
     Memory,
     /// All logs together have reached their limit, and this client's logs hold more than any other client's.
-    #[error("all logs together reached their limit, and its client holds the most")]
+    #[error("all logs together reached their limit, and this client's logs are the largest")]
     Share,
     /// The log in memory and the service's files have both reached their limits.
-    #[error("the log reached its limit, and so did the files for more")]
+    #[error("the log in memory and the service's files have reached their limits")]
     Files,
     /// The log cannot be written to a file.
     #[error("the log reached its limit and is not written to a file: {0}")]

@@ -231,7 +231,7 @@ impl EtcdCluster {
             return Ok(None);
         };
         let record = serde_json::from_slice(found.value())
-            .map_err(|error| format!("{key} holds no record: {error}; put it right, or delete it"))?;
+            .map_err(|error| format!("{key} has no valid record: {error}; correct or delete the key"))?;
         let revision = found.mod_revision();
         Ok(Some(Stored { record, revision }))
     }

@@ -217,7 +217,11 @@ fn links_text(peer: &PeerStatus) -> String {
             .refused
             .iter()
             .map(|(reason, count)| format!("{reason} {count}"));
-        let _ = writeln!(text, "not counted: {}", refused.collect::<Vec<_>>().join(", "));
+        let _ = writeln!(
+            text,
+            "refused datagrams: {}",
+            refused.collect::<Vec<_>>().join(", ")
+        );
     }
     text
 }

@@ -158,7 +158,7 @@ fn a_status_can_be_read_at_a_glance() {
     let expected = "\
 node alpha, peer beta at 10.0.0.3: SILENT, last heartbeat 12500.00 ms ago
 links: 10.0.0.3 heard 12500.00 ms ago; 10.1.0.3 never heard
-not counted: a copy 4
+refused datagrams: a copy 4
 witness: reachable, last answer 1500.00 ms ago; nodes: alpha, beta
 witness: web: epoch 7 is beta's
 rings: connections 20.0 MiB of 80.0 MiB (25 %), SYNs 0 B of 1.0 MiB (0 %)

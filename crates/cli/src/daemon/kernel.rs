@@ -324,7 +324,7 @@ impl LinuxKernel {
     fn set_speak(&self, service: ServiceIndex, may: bool) {
         let vip = self.services[usize::from(service)].vip;
         if let Err(error) = self.network.set_speak(vip, may) {
-            tracing::error!(%error, %vip, "cannot switch the no-RST guard; if it stays closed, lost connections hang");
+            tracing::error!(%error, %vip, "cannot switch the RST guard; if the guard stays closed, clients of lost connections may get no RST");
         }
     }
 

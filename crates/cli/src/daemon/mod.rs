@@ -385,7 +385,10 @@ impl Agent<'_> {
             let relay = &mut self.kernel.relay;
             let keepers = relay.pause();
             let error = self.upgrade.make_way();
-            tracing::error!(error = format!("{error:#}"), "not upgraded: going on as before");
+            tracing::error!(
+                error = format!("{error:#}"),
+                "not upgraded; the running program continues"
+            );
             if let Some(Err(error)) = keepers.map(|keepers| relay.start(keepers)) {
                 tracing::error!(
                     error = format!("{error:#}"),

@@ -80,9 +80,9 @@ fn tell_failure(service: &str, why: Option<&str>) {
 /// Logs a doubt: the other node may have gone on alone while this node's agent was absent, or after this node had left.
 fn tell_doubt(service: &str, is_primary: bool) {
     let what = if is_primary {
-        "the other node may have gone on alone; this node is mute until that one says that it did not"
+        "the other node may have gone on alone; this node is mute until the other node denies it"
     } else {
-        "the other node may have gone on alone; until it says that it did not, none of its connections is taken over"
+        "the other node may have gone on alone; until the other node denies it, none of its connections is taken over"
     };
     tracing::warn!(service, "{what}");
 }

@@ -83,7 +83,7 @@ impl Servers {
     /// Tells the node about orphans and the state of each application.
     pub fn watch(&mut self, wire: &Wire, node: &mut Core) {
         let deaths = self.deaths.take().unwrap_or_else(|error| {
-            tracing::error!(%error, "deaths of server processes are not noticed");
+            tracing::error!(%error, "cannot read the ring of server deaths; a dead server may go unnoticed");
             Vec::new()
         });
         let mut orphans = BTreeMap::<ServiceIndex, Vec<SocketAddr>>::new();

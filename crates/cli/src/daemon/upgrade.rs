@@ -105,7 +105,7 @@ impl<'a> Upgrade<'a> {
     }
 
     fn refuse(&mut self, why: &str) {
-        tracing::error!(why, "not upgraded: going on as before");
+        tracing::error!(why, "not upgraded; the running program continues");
         self.state = UpgradeState::None;
     }
 
@@ -129,7 +129,10 @@ impl<'a> Upgrade<'a> {
         // No case is known in which this call fails. If it did, programs that are started later would inherit the lock.
         let _ = self.lock.pass_on(false);
         if let Err(error) = unblock_signal() {
-            tracing::error!(error = format!("{error:#}"), "the next SIGUSR2 is not heard");
+            tracing::error!(
+                error = format!("{error:#}"),
+                "SIGUSR2 stays blocked; no further upgrade in place is possible"
+            );
         }
         error
     }
@@ -141,7 +144,7 @@ impl<'a> Upgrade<'a> {
             .map(|argument| CString::new(argument.into_vec()))
             .collect::<Result<_, _>>()?;
         block_signal()?;
-        tracing::info!(program = %path.display(), "making way for the program that lies here now");
+        tracing::info!(program = %path.display(), "executing the program now installed at this path");
         // The last step before exec, so that no command that another thread starts inherits the lock.
         self.lock.pass_on(true).context("passing on the lock")?;
         Ok(execv(&program, &arguments)?)
@@ -205,9 +208,10 @@ fn ask_successor(file: &Path) -> Result<(), String> {
     );
     match bounded::run(&command, &[], CHECK_MAX, LatePolicy::Kill) {
         Ok(CommandOutcome::Ended { status, .. }) if status.success() => Ok(()),
-        Ok(CommandOutcome::Ended { status, stderr }) => {
-            Err(format!("{} is not fit ({status}): {stderr}", command[0]))
-        }
+        Ok(CommandOutcome::Ended { status, stderr }) => Err(format!(
+            "{} cannot take over this process ({status}): {stderr}",
+            command[0]
+        )),
         Ok(CommandOutcome::Late) => Err(format!("{} has not checked within {CHECK_MAX:?}", command[0])),
         Err(error) => Err(format!("{} cannot be run: {error}", command[0])),
     }

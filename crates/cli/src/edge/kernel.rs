@@ -10,13 +10,13 @@ use std::time::{Duration, Instant as WallInstant};
 
 use anyhow::Context;
 use linux::edge::{
-    EdgeCopies, EdgePort, EdgeStringPort, EdgeWire, EdgeWireOptions, EdgeWirePlan, Injector, Side, StringMode,
+    EdgeCopies, EdgePort, EdgeStringPort, EdgeWire, EdgeWireOptions, EdgeWirePlan, Injector, Side,
 };
 use linux::network::{self, Interface};
 use linux::raw::RawSender;
 use proto::Instant;
 use proto::edge::cache::SecondPacket;
-use proto::edge::switch::{AdoptedString, EdgeAction, EdgeStringMode, FlowKey, TrafficSample};
+use proto::edge::switch::{AdoptedString, EdgeAction, FlowKey, TrafficSample};
 use proto::edge::{EdgeDirection, cut, is_tcp_sum_wrong};
 use proto::packet::Checksum;
 
@@ -164,7 +164,7 @@ impl EdgeKernel {
     pub fn adopted(&self) -> Vec<AdoptedString> {
         let adopted = |string| AdoptedString {
             kept: self.wire.kept(string),
-            mode: switch_mode(self.wire.mode(string)),
+            steering: self.wire.steering(string),
             cap: self.wire.cap(string),
         };
         (0..self.settings.strings.len()).map(adopted).collect()
@@ -313,7 +313,7 @@ impl EdgeKernel {
     pub fn carry_out(&mut self, action: EdgeAction) -> Option<Vec<TrafficSample>> {
         match action {
             EdgeAction::SetSlots(slots) => self.wire.set_slots(&slots),
-            EdgeAction::SetMode(string, mode) => self.wire.set_mode(string, wire_mode(mode)),
+            EdgeAction::SetSteering(string, steering) => self.wire.set_steering(string, steering),
             EdgeAction::Keep(string, kept) => self.wire.keep(string, kept),
             EdgeAction::Move(string) => self.wire.bump_generation(string),
             EdgeAction::Sweep(string) => {
@@ -433,22 +433,6 @@ impl EdgeKernel {
             self.warned.insert(consequence, WallInstant::now());
             tracing::warn!(error = format!("{error:#}"), "{consequence}");
         }
-    }
-}
-
-fn wire_mode(mode: EdgeStringMode) -> StringMode {
-    match mode {
-        EdgeStringMode::Up => StringMode::Up,
-        EdgeStringMode::Held => StringMode::Held,
-        EdgeStringMode::Down => StringMode::Down,
-    }
-}
-
-fn switch_mode(mode: StringMode) -> EdgeStringMode {
-    match mode {
-        StringMode::Up => EdgeStringMode::Up,
-        StringMode::Held => EdgeStringMode::Held,
-        StringMode::Down => EdgeStringMode::Down,
     }
 }
 

@@ -79,7 +79,7 @@ fn edge(page: &MetricsPage, status: &EdgeStatus) {
     let events = status.counters.iter();
     page.counter(
         "steadfast_edge_events_total",
-        "Packets and flows by what became of them in the data path.",
+        "Packets and flows by outcome in the data path.",
         &["event"],
         events
             .filter(|(event, _)| !SUMS.contains(&event.as_str()))
@@ -227,7 +227,7 @@ fn cache(page: &MetricsPage, status: &EdgeStatus) {
     );
     page.count_each_string(
         "steadfast_edge_cache_lost_total",
-        "Packets that found no room in the string's cache, or were given up for others.",
+        "Packets that found no room in the string's cache, or were evicted for other packets.",
         strings,
         |string| string.cache_lost,
     );

@@ -95,7 +95,7 @@ pub fn run(settings: &TunnelSettings) -> anyhow::Result<()> {
     let signals = [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT];
     let stop: Arc<AtomicBool> = wakeup.on_signals(&signals).context("catching signals")?;
     if let Err(error) = linux::process::raise_file_limit() {
-        tracing::warn!(%error, "the limit of open files stays as it is; each connection takes one");
+        tracing::warn!(%error, "cannot raise the limit of open files; each connection needs one descriptor");
     }
     let (server, calls) = open_control(settings, &wakeup)?;
     let mut wire = SctpWire::open(settings.sctp, &settings.plan)?;
@@ -332,7 +332,7 @@ impl TunnelDaemon<'_> {
                         "the peer begins again, stops, or cannot take messages; its connections are reset"
                     );
                     if let Some(association) = self.wire.endpoint.association_mut(id) {
-                        association.abort(Bytes::from_static(b"this end begins again as well"));
+                        association.abort(Bytes::from_static(b"this end resets the association"));
                     }
                     self.lose(now, id);
                 }

@@ -84,7 +84,7 @@ impl Seal {
     pub fn handle_handshake(&mut self, message: &[u8]) -> anyhow::Result<Option<Vec<u8>>> {
         let SealState::Handshake(mut handshake) = std::mem::replace(&mut self.state, SealState::Broken)
         else {
-            bail!("a message of a handshake that is over");
+            bail!("unexpected handshake message");
         };
         let mut nothing = [0; 64];
         let read = handshake.read_message(message, &mut nothing);
@@ -113,7 +113,7 @@ impl Seal {
                 out.truncate(length);
                 Ok(out)
             }
-            SealState::Handshake(_) | SealState::Broken => bail!("nothing can be sealed yet"),
+            SealState::Handshake(_) | SealState::Broken => bail!("the Noise handshake is not complete"),
         }
     }
 

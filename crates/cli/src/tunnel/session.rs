@@ -181,7 +181,7 @@ impl TunnelSession {
     ) -> anyhow::Result<()> {
         while let Some(message) = association.receive() {
             let UserData::Bytes(data) = message.data else {
-                bail!("data without bytes");
+                bail!("a message has no payload bytes");
             };
             if message.is_unordered {
                 bail!("an unordered message");

@@ -129,7 +129,7 @@ fn a_program_on_a_node_is_a_client_like_any_other() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let scene = RedisPair::new(&lan, dir.path(), "local");
+    let testbed = RedisPair::new(&lan, dir.path(), "local");
     let everybody = [
         ("stranger", &lan.stranger),
         ("one", &lan.node),
@@ -148,7 +148,7 @@ fn a_program_on_a_node_is_a_client_like_any_other() {
             clients.push((format!("{vip}-{name}"), client));
         }
     }
-    for daemon in &scene.pair {
+    for daemon in &testbed.pair {
         daemon.wait_for(&["\"protected\":3"]);
     }
     // The replicas must have all writes that the primaries have accepted.
@@ -166,13 +166,13 @@ fn a_client_on_a_node_outlives_every_change_of_its_roles() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let mut scene = RedisPair::new(&lan, dir.path(), "roles");
+    let mut testbed = RedisPair::new(&lan, dir.path(), "roles");
     let before = [V4, V6].map(|vip| RedisClient::connect(&lan.peer, vip));
     let mut clients = Vec::from(before);
     for (client, vip) in clients.iter_mut().zip([V4, V6]) {
         client.ask(&format!("INCR {vip}"), ":1");
     }
-    let [one, two] = &mut scene.pair;
+    let [one, two] = &mut testbed.pair;
     two.wait_for(&["\"protected\":1"]);
 
     lan.stranger.ip("link set port2 down");
@@ -224,8 +224,8 @@ fn what_would_come_past_the_wire_is_refused_at_once() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let scene = RedisPair::new(&lan, dir.path(), "past");
-    for (number, (node, daemon)) in [&lan.node, &lan.peer].into_iter().zip(&scene.pair).enumerate() {
+    let testbed = RedisPair::new(&lan, dir.path(), "past");
+    for (number, (node, daemon)) in [&lan.node, &lan.peer].into_iter().zip(&testbed.pair).enumerate() {
         // A client whose own address is the VIP.
         for vip in [V4, V6] {
             let address = |port| socket2::SockAddr::from(SocketAddr::new(vip.parse().unwrap(), port));
@@ -255,13 +255,13 @@ fn a_socket_of_ipv6_reaches_a_service_of_ipv4() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let scene = RedisPair::new(&lan, dir.path(), "mapped");
+    let testbed = RedisPair::new(&lan, dir.path(), "mapped");
     let mapped = format!("::ffff:{V4}");
     let mut clients = [&lan.node, &lan.peer].map(|node| RedisClient::connect(node, &mapped));
     for (number, client) in clients.iter_mut().enumerate() {
         client.ask("INCR mapped", &format!(":{}", number + 1));
     }
-    scene.pair[1].wait_for(&["\"protected\":2"]);
+    testbed.pair[1].wait_for(&["\"protected\":2"]);
 }
 
 /// The result of a connect to `vip` with a socket of this protocol.
@@ -286,7 +286,7 @@ fn a_socket_of_multipath_tcp_on_a_node_is_a_client_like_any_other() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let scene = RedisPair::new(&lan, dir.path(), "paths");
+    let testbed = RedisPair::new(&lan, dir.path(), "paths");
     let mut clients = Vec::new();
     for (number, node) in [&lan.node, &lan.peer].into_iter().enumerate() {
         for vip in [V4, V6] {
@@ -295,7 +295,7 @@ fn a_socket_of_multipath_tcp_on_a_node_is_a_client_like_any_other() {
             clients.push(client);
         }
     }
-    for daemon in &scene.pair {
+    for daemon in &testbed.pair {
         daemon.wait_for(&["\"protected\":2"]);
     }
 }
@@ -310,7 +310,7 @@ fn clients_on_a_node_follow_its_interface() {
     lan.peer.ip("addr add 10.0.0.33/32 dev eth0");
     lan.peer.ip("addr add 10.0.0.3/24 dev eth0");
     let dir = tempfile::tempdir().unwrap();
-    let _scene = RedisPair::new(&lan, dir.path(), "follow");
+    let _testbed = RedisPair::new(&lan, dir.path(), "follow");
     let client = RedisClient::connect(&lan.peer, V4);
     assert_eq!(client.0.local_addr().unwrap().ip().to_string(), "10.0.0.33");
     let wait_for = |what: &str, is_so: &dyn Fn(&TcpStream) -> bool| {
@@ -342,8 +342,8 @@ fn a_client_on_a_mute_node_is_refused_at_once() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let mut scene = RedisPair::new(&lan, dir.path(), "mute");
-    let [one, two] = &mut scene.pair;
+    let mut testbed = RedisPair::new(&lan, dir.path(), "mute");
+    let [one, two] = &mut testbed.pair;
     two.signal(Signal::SIGSTOP);
     one.signal(Signal::SIGKILL);
     one.process.wait().unwrap();
@@ -366,7 +366,7 @@ fn short_connections_reach_the_replica() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let _scene = RedisPair::new(&lan, dir.path(), "short");
+    let _testbed = RedisPair::new(&lan, dir.path(), "short");
     for number in 0..50 {
         let key = format!("short {number}");
         assert_eq!(ask(&lan.stranger, V4, &["SET", &key, "stays"]), "OK");

@@ -116,22 +116,22 @@ impl<'a> ReplicatedPair<'a> {
 fn close_late(test: &str, closes: Shutdown) {
     let Some(lan) = OperatorLan::new(test) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let mut scene = ReplicatedPair::new(&lan, dir.path(), &format!("fin-{closes:?}").to_lowercase());
-    scene.ask(b"QUIT\r\n");
-    scene.reply(b"+OK\r\n");
-    for server in &scene.servers {
+    let mut testbed = ReplicatedPair::new(&lan, dir.path(), &format!("fin-{closes:?}").to_lowercase());
+    testbed.ask(b"QUIT\r\n");
+    testbed.reply(b"+OK\r\n");
+    for server in &testbed.servers {
         server.shutdown(closes).unwrap();
     }
-    scene.hear_the_end();
-    scene.pair[1].wait_for(&["\"protected\":1"]);
-    scene.power_off();
-    scene.wait_for_client(&["CLOSE-WAIT"]);
+    testbed.hear_the_end();
+    testbed.pair[1].wait_for(&["\"protected\":1"]);
+    testbed.power_off();
+    testbed.wait_for_client(&["CLOSE-WAIT"]);
     if closes == Shutdown::Write {
-        scene.client.write_all(b"thanks").unwrap();
-        scene.servers[1].read_exact(&mut [0; 6]).unwrap();
+        testbed.client.write_all(b"thanks").unwrap();
+        testbed.servers[1].read_exact(&mut [0; 6]).unwrap();
     }
-    scene.client.shutdown(Shutdown::Write).unwrap();
-    scene.wait_for_client(&["gone"]);
+    testbed.client.shutdown(Shutdown::Write).unwrap();
+    testbed.wait_for_client(&["gone"]);
 }
 
 /// After QUIT, Redis closes first.
@@ -157,21 +157,21 @@ fn a_client_that_has_closed_first_gets_the_whole_reply() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let mut scene = ReplicatedPair::new(&lan, dir.path(), "eof");
-    scene.ask(b"sort these\n");
-    scene.client.shutdown(Shutdown::Write).unwrap();
-    for server in &mut scene.servers {
+    let mut testbed = ReplicatedPair::new(&lan, dir.path(), "eof");
+    testbed.ask(b"sort these\n");
+    testbed.client.shutdown(Shutdown::Write).unwrap();
+    for server in &mut testbed.servers {
         assert_eq!(server.read(&mut [0]).unwrap(), 0, "it hears the end");
     }
-    scene.reply(b"one ");
-    scene.pair[1].wait_for(&["\"protected\":1"]);
-    scene.power_off();
-    scene.wait_for_client(&["FIN-WAIT-2"]);
-    scene.servers[1].write_all(b"two").unwrap();
-    scene.hear(b"two");
-    scene.servers[1].shutdown(Shutdown::Both).unwrap();
-    scene.hear_the_end();
-    scene.wait_for_client(&["TIME-WAIT", "gone"]);
+    testbed.reply(b"one ");
+    testbed.pair[1].wait_for(&["\"protected\":1"]);
+    testbed.power_off();
+    testbed.wait_for_client(&["FIN-WAIT-2"]);
+    testbed.servers[1].write_all(b"two").unwrap();
+    testbed.hear(b"two");
+    testbed.servers[1].shutdown(Shutdown::Both).unwrap();
+    testbed.hear_the_end();
+    testbed.wait_for_client(&["TIME-WAIT", "gone"]);
 }
 
 #[test]
@@ -180,18 +180,18 @@ fn the_lag_is_what_one_server_lacks_of_the_other() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let mut scene = ReplicatedPair::new(&lan, dir.path(), "lag");
+    let mut testbed = ReplicatedPair::new(&lan, dir.path(), "lag");
     let lag = |unfollowed: u32, unacknowledged: u32| {
         format!("\"lag\":{{\"unfollowed_bytes\":{unfollowed},\"unacknowledged_bytes\":{unacknowledged}}}")
     };
-    scene.ask(b"PING\r\n");
-    scene.servers[0].write_all(&[b'x'; 700]).unwrap();
-    scene.hear(&[b'x'; 700]);
-    scene.pair[1].wait_for(&[&lag(700, 0)]);
-    scene.servers[1].write_all(&[b'x'; 300]).unwrap();
-    scene.pair[1].wait_for(&[&lag(400, 0)]);
-    scene.servers[1].write_all(&[b'x'; 400]).unwrap();
-    scene.pair[1].wait_for(&[&lag(0, 0), "\"protected\":1"]);
+    testbed.ask(b"PING\r\n");
+    testbed.servers[0].write_all(&[b'x'; 700]).unwrap();
+    testbed.hear(&[b'x'; 700]);
+    testbed.pair[1].wait_for(&[&lag(700, 0)]);
+    testbed.servers[1].write_all(&[b'x'; 300]).unwrap();
+    testbed.pair[1].wait_for(&[&lag(400, 0)]);
+    testbed.servers[1].write_all(&[b'x'; 400]).unwrap();
+    testbed.pair[1].wait_for(&[&lag(0, 0), "\"protected\":1"]);
     // The primary does not acknowledge input that it does not get.
     for rule in [
         "add table ip deaf",
@@ -202,8 +202,8 @@ fn the_lag_is_what_one_server_lacks_of_the_other() {
         let done = lan.node.run(|| CommandOutput::of(nft.args(rule.split(' '))));
         assert_eq!(done.code, 0, "{}", done.errors);
     }
-    scene.client.write_all(&[b'y'; 200]).unwrap();
-    scene.pair[1].wait_for(&[&lag(0, 200)]);
+    testbed.client.write_all(&[b'y'; 200]).unwrap();
+    testbed.pair[1].wait_for(&[&lag(0, 200)]);
 }
 
 /// Size of an upload to a slow replica, in bytes: several times the size of its log and of all buffers.
@@ -230,9 +230,12 @@ fn upload_to_a_slow_replica(test: &str, at_limit: &str, shows: fn(&Value) -> boo
     let Some(lan) = OperatorLan::new(test) else { return };
     let dir = tempfile::tempdir().unwrap();
     let log = format!("per_connection_mb = 1\nat_limit = {at_limit:?}");
-    let mut scene = ReplicatedPair::of(&lan, dir.path(), &format!("slow-{at_limit}"), &log);
-    let [mut fast, mut slow] = scene.servers.each_ref().map(|server| server.try_clone().unwrap());
-    let mut client = scene.client.try_clone().unwrap();
+    let mut testbed = ReplicatedPair::of(&lan, dir.path(), &format!("slow-{at_limit}"), &log);
+    let [mut fast, mut slow] = testbed
+        .servers
+        .each_ref()
+        .map(|server| server.try_clone().unwrap());
+    let mut client = testbed.client.try_clone().unwrap();
     let [fast, slow, reply] = std::thread::scope(|scope| {
         let fast = scope.spawn(move || receive(&mut fast, Duration::ZERO));
         let slow = scope.spawn(move || receive(&mut slow, Duration::from_millis(40)));
@@ -248,7 +251,7 @@ fn upload_to_a_slow_replica(test: &str, at_limit: &str, shows: fn(&Value) -> boo
         });
         let until = Instant::now() + PATIENCE;
         loop {
-            let status: Value = serde_json::from_str(&scene.pair[1].ask("status").output).unwrap();
+            let status: Value = serde_json::from_str(&testbed.pair[1].ask("status").output).unwrap();
             if shows(&status["services"][0]) {
                 break;
             }
@@ -256,8 +259,8 @@ fn upload_to_a_slow_replica(test: &str, at_limit: &str, shows: fn(&Value) -> boo
             std::thread::sleep(POLL);
         }
         if is_protected {
-            scene.power_off();
-            scene.servers[0].shutdown(Shutdown::Both).unwrap();
+            testbed.power_off();
+            testbed.servers[0].shutdown(Shutdown::Both).unwrap();
         }
         [fast, slow, client].map(|thread| thread.join().unwrap())
     });

@@ -39,7 +39,7 @@ fn wait_until(what: &str, daemon: &Daemon<'_>, is_so: impl Fn() -> bool) {
 
 /// Number of refused upgrades in the log.
 fn refusals(daemon: &Daemon<'_>) -> usize {
-    daemon.says("not upgraded: going on as before")
+    daemon.says("not upgraded; the running program continues")
 }
 
 fn keeper(daemon: &Daemon<'_>) -> u32 {

@@ -7,11 +7,11 @@ mod measure;
 mod options;
 mod pair;
 mod scale;
-mod scene;
 pub mod sim;
 mod target;
+mod testbed;
 
-pub use self::scene::{SINK_PORT, start_sink};
+pub use self::testbed::{SINK_PORT, start_sink};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};

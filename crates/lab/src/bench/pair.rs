@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::calibration::Calibration;
 use super::measure::{self, Bulk, Requests};
 use super::options::BenchRunOptions;
-use super::scene::{BenchTestbed, BenchVariant, PATIENT, Serving};
 use super::target::{self, BenchTarget, Bound, median};
+use super::testbed::{BenchTestbed, BenchVariant, PATIENT, Serving};
 use crate::crash::{self, TakeoverSample};
 use crate::node::PatternFiles;
 use crate::pair::WorkloadOption;
@@ -132,12 +132,12 @@ fn measure_variants(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<[
             );
             BenchTestbed::set(&run, variant, serving, &content, daemon, teardown)
         };
-        let scenes = [set(BenchVariant::Forwarding, "f")?, set(PATIENT, "s")?];
+        let testbeds = [set(BenchVariant::Forwarding, "f")?, set(PATIENT, "s")?];
         for round in 0..rounds {
             progress.set_message(format!("round {}", round + 1));
             for turn in 0..2 {
                 let index = (turn + round as usize) % 2;
-                take_round(&scenes[index], serving, &mut samples[index])?;
+                take_round(&testbeds[index], serving, &mut samples[index])?;
             }
             progress.inc(1);
         }
@@ -146,15 +146,15 @@ fn measure_variants(rounds: u32, daemon: &Path, teardown: &Teardown) -> Result<[
     Ok(samples)
 }
 
-fn take_round(scene: &BenchTestbed, serving: Serving, samples: &mut Samples) -> Result<()> {
-    let client = &scene.network.client;
+fn take_round(testbed: &BenchTestbed, serving: Serving, samples: &mut Samples) -> Result<()> {
+    let client = &testbed.network.client;
     let transfer = |bytes: u64| match serving {
         Serving::Files => measure::download(
             client,
-            scene.service,
+            testbed.service,
             &format!("/{}", pattern::file_name(SEED, bytes)),
         ),
-        Serving::Sink => measure::upload(client, scene.service, bytes),
+        Serving::Sink => measure::upload(client, testbed.service, bytes),
     };
     let bulk = transfer(BULK_BYTES)?;
     match serving {
@@ -163,7 +163,7 @@ fn take_round(scene: &BenchTestbed, serving: Serving, samples: &mut Samples) -> 
             let path = format!("/{}", pattern::file_name(SEED, SMALL_BYTES));
             samples.requests.push(measure::requests(
                 client,
-                scene.service,
+                testbed.service,
                 &path,
                 CLIENTS,
                 REQUEST_SECONDS,
@@ -172,9 +172,9 @@ fn take_round(scene: &BenchTestbed, serving: Serving, samples: &mut Samples) -> 
         Serving::Sink => samples.upload.push(bulk),
     }
     for (mbit, shaped) in SHAPES_MBIT.into_iter().zip(&mut samples.shaped) {
-        scene.shape(Some(mbit))?;
+        testbed.shape(Some(mbit))?;
         let outcome = transfer(SHAPED_BYTES_PER_MBIT * u64::from(mbit));
-        scene.shape(None)?;
+        testbed.shape(None)?;
         shaped[usize::from(serving == Serving::Sink)].push(outcome?.gb_per_s);
     }
     Ok(())

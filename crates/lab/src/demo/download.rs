@@ -189,10 +189,7 @@ impl Curl {
         }
         let output = self.child.wait_with_output()?;
         Ok(match (hung, output.status.success()) {
-            (true, _) => Some(format!(
-                "curl waits in vain: not a byte for {} s",
-                HANGING.as_secs()
-            )),
+            (true, _) => Some(format!("curl received nothing for {} s", HANGING.as_secs())),
             (false, true) => None,
             (false, false) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
         })

@@ -61,7 +61,7 @@ pub struct EdgeSetup {
     pub strings: Vec<SteeredString>,
     /// Time between two heartbeats.
     pub heartbeat: Duration,
-    /// Time from the declaration of a failure until flows are moved.
+    /// Minimum time from the start of the silence, or from the peer's declaration of the failure, until flows are moved.
     pub delay: Duration,
     /// Command that must succeed before flows are moved. Empty: none.
     pub command: Vec<String>,

@@ -13,7 +13,7 @@ use sim::scenario::cluster::ClusterScenario;
 use sim::scenario::rate::{Bin, RateFlow, RateResult, RateScenario};
 
 use super::playable::{LIMITS, ratio};
-use super::scenario::RecoveryMode;
+use super::scenario::RecoveryPolicy;
 use crate::edge::daemon::RecoveryOption;
 use crate::edge::failover::{self, EdgeFailoverOptions, HitEdge};
 use crate::edge::fault::ClusterFault;
@@ -40,7 +40,7 @@ const MARGIN: Duration = Duration::from_millis(20);
 /// # Errors
 /// Names everything that is missing.
 pub fn check_machine() -> Result<()> {
-    failover_options(&ClusterScenario::default(), RecoveryMode::None).check_machine()
+    failover_options(&ClusterScenario::default(), RecoveryPolicy::None).check_machine()
 }
 
 /// Plays one failover with short flows.
@@ -50,12 +50,12 @@ pub fn check_machine() -> Result<()> {
 pub fn play_cluster(
     number: u32,
     cluster: &ClusterScenario,
-    recovery: RecoveryMode,
+    recovery: RecoveryPolicy,
 ) -> Result<Vec<FlowResult>> {
     let options = failover_options(cluster, recovery);
     let variant = match recovery {
-        RecoveryMode::None => EdgeVariant::Without,
-        RecoveryMode::Lowest | RecoveryMode::Syn | RecoveryMode::All => EdgeVariant::With,
+        RecoveryPolicy::None => EdgeVariant::Without,
+        RecoveryPolicy::Lowest | RecoveryPolicy::Syn | RecoveryPolicy::All => EdgeVariant::With,
     };
     let facts = play(&options.run, (number, cluster.seed), |run, problems| {
         let facts = failover::measure(&options, variant, run, problems)?;
@@ -79,16 +79,16 @@ pub fn play_cluster(
     Ok(facts.report.flows.iter().map(flow).collect())
 }
 
-fn failover_options(cluster: &ClusterScenario, recovery: RecoveryMode) -> EdgeFailoverOptions {
+fn failover_options(cluster: &ClusterScenario, recovery: RecoveryPolicy) -> EdgeFailoverOptions {
     let one_way = cluster.source_delay + cluster.cluster_delay * 2 + cluster.destination_delay;
     EdgeFailoverOptions {
         failover: cluster.failover,
         margin: 10,
         policy: match recovery {
-            RecoveryMode::None => RecoveryOption::None,
-            RecoveryMode::Lowest => RecoveryOption::Lowest,
-            RecoveryMode::Syn => RecoveryOption::Syn,
-            RecoveryMode::All => RecoveryOption::All,
+            RecoveryPolicy::None => RecoveryOption::None,
+            RecoveryPolicy::Lowest => RecoveryOption::Lowest,
+            RecoveryPolicy::Syn => RecoveryOption::Syn,
+            RecoveryPolicy::All => RecoveryOption::All,
         },
         caching_after: cluster.recovery.unwrap_or_default().caching_after,
         arrivals: cluster.gap.as_millis() as u32,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::rows::{FlowRow, Rows, TransferRow};
-use super::scenario::{FigureScenario, RecoveryMode};
+use super::scenario::{FigureScenario, RecoveryPolicy};
 
 /// The scenarios that were run, with the rows of their runs.
 #[derive(Clone, Default)]
@@ -87,7 +87,7 @@ pub struct StringsSummary {
 
 impl Results {
     /// The flows of the scenario named `scenario` in its runs with this recovery. `None` if there were no such runs.
-    pub fn flows(&self, scenario: &str, recovery: RecoveryMode) -> Option<Vec<&FlowRow>> {
+    pub fn flows(&self, scenario: &str, recovery: RecoveryPolicy) -> Option<Vec<&FlowRow>> {
         let (_, rows) = self.scenarios.get(scenario)?;
         let of: Vec<_> = rows.flows.iter().filter(|row| row.recovery == recovery).collect();
         (!of.is_empty()).then_some(of)

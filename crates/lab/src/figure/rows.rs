@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sim::multipath::shared::CoreQueue;
 use sim::scenario::multipath::MultipathPolicy;
 
-use super::scenario::RecoveryMode;
+use super::scenario::RecoveryPolicy;
 
 /// A flow through the cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub struct FlowRow {
     pub run: u32,
     pub variant: String,
     pub failover_s: f64,
-    pub recovery: RecoveryMode,
+    pub recovery: RecoveryPolicy,
     pub seed: u64,
     pub arrival_s: f64,
     /// None if the flow was not complete when the run ended.
@@ -37,7 +37,7 @@ pub struct FlowRow {
 pub struct WindowRow {
     pub run: u32,
     pub failover_s: f64,
-    pub recovery: RecoveryMode,
+    pub recovery: RecoveryPolicy,
     pub seed: u64,
     pub time_s: f64,
     pub window_segments: f64,
@@ -59,7 +59,7 @@ pub struct StringsRun {
 pub struct MemoryRow {
     pub run: u32,
     pub failover_s: f64,
-    pub recovery: RecoveryMode,
+    pub recovery: RecoveryPolicy,
     pub seed: u64,
     pub flows: u64,
     /// 1: R1, next to the sources; 2: R2.

@@ -43,7 +43,7 @@ pub struct FlowSweep {
     /// Durations of the failover.
     pub failovers: Vec<ScenarioSeconds>,
     /// Packets that the edge remembers, one mode per run.
-    pub recoveries: Vec<RecoveryMode>,
+    pub recoveries: Vec<RecoveryPolicy>,
     /// Time between two samples of the congestion windows. Without it there are no samples.
     #[serde(default)]
     pub window_interval: Option<ScenarioSeconds>,
@@ -157,7 +157,7 @@ pub struct ScenarioSeconds(#[serde(with = "sim::flow::seconds")] pub Duration);
 /// Packets that the edge remembers during a failover and resends after it (DESIGN §6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum RecoveryMode {
+pub enum RecoveryPolicy {
     /// Nothing: plain TCP.
     None,
     /// The lowest unacknowledged data and the highest acknowledgement of each connection.
@@ -318,7 +318,7 @@ impl FlowSweep {
         let recovers = self
             .recoveries
             .iter()
-            .any(|recovery| *recovery != RecoveryMode::None);
+            .any(|recovery| *recovery != RecoveryPolicy::None);
         for ScenarioSeconds(failover) in &self.failovers {
             must(
                 cluster.failover_at + *failover <= cluster.end,

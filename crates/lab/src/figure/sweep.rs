@@ -22,7 +22,7 @@ use super::rows::{
     StringsRun, TransferRow, WindowRow,
 };
 use super::scenario::{
-    FigureScenario, FlowSweep, PathSweep, RecoveryMode, ScenarioSeconds, SharedPathSweep, StringSweep,
+    FigureScenario, FlowSweep, PathSweep, RecoveryPolicy, ScenarioSeconds, SharedPathSweep, StringSweep,
 };
 
 /// Bytes on a link per byte of payload. Receivers count payload only, links carry headers too.
@@ -42,7 +42,7 @@ pub struct SweepRun {
 enum SweepRunKind {
     Cluster {
         cluster: Box<ClusterScenario>,
-        recovery: RecoveryMode,
+        recovery: RecoveryPolicy,
         window_interval: Option<Duration>,
     },
     Strings {
@@ -61,12 +61,12 @@ enum SweepRunKind {
 }
 
 /// The edges' local recovery in a run: the file's parameters with this policy.
-fn local_recovery(file: Option<LocalRecovery>, policy: RecoveryMode) -> Option<LocalRecovery> {
+fn local_recovery(file: Option<LocalRecovery>, policy: RecoveryPolicy) -> Option<LocalRecovery> {
     let policy = match policy {
-        RecoveryMode::None => return None,
-        RecoveryMode::Lowest => CachePolicy::Lowest,
-        RecoveryMode::Syn => CachePolicy::Syn,
-        RecoveryMode::All => CachePolicy::All,
+        RecoveryPolicy::None => return None,
+        RecoveryPolicy::Lowest => CachePolicy::Lowest,
+        RecoveryPolicy::Syn => CachePolicy::Syn,
+        RecoveryPolicy::All => CachePolicy::All,
     };
     Some(LocalRecovery {
         policy,
@@ -374,7 +374,7 @@ impl SweepRun {
     fn play_cluster(
         &self,
         cluster: &ClusterScenario,
-        recovery: RecoveryMode,
+        recovery: RecoveryPolicy,
         window_interval: Option<Duration>,
     ) -> Result<Rows> {
         let mut rows = Rows::default();
@@ -414,7 +414,7 @@ impl SweepRun {
         Ok(rows)
     }
 
-    fn flow_rows(&self, cluster: &ClusterScenario, recovery: RecoveryMode, flows: &[FlowResult]) -> Rows {
+    fn flow_rows(&self, cluster: &ClusterScenario, recovery: RecoveryPolicy, flows: &[FlowResult]) -> Rows {
         let row = |flow: &FlowResult| FlowRow {
             run: self.number,
             variant: variant_name(cluster.tcp.variant).to_owned(),

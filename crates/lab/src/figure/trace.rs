@@ -101,11 +101,11 @@ fn scenario(name: &str) -> Result<FigureScenario> {
 
 fn chosen(runs: Vec<SweepRun>, names: &[String]) -> Result<Vec<SweepRun>> {
     if runs.is_empty() {
-        return Err(WrongUse("nothing is simulated for it".into()).into());
+        return Err(WrongUse("this figure has no simulated runs".into()).into());
     }
     if runs.iter().any(SweepRun::is_on_kernel) {
         return Err(WrongUse(
-            "it is played on the kernel; `edge-failover --keep` and `edge-rate --keep` leave captures".into(),
+            "this scenario is played on the kernel; `edge-failover --keep` and `edge-rate --keep` leave captures".into(),
         )
         .into());
     }
@@ -417,7 +417,7 @@ variant = "sack"
         assert_eq!(wrong(&|options| options.flow = vec![0, 5]), flows);
         assert_eq!(
             wrong(&|options| options.scenario = "halr-9".into()),
-            "nothing is simulated for it"
+            "this figure has no simulated runs"
         );
         let neither = wrong(&|options| options.scenario = "none.toml".into());
         assert!(

@@ -2,8 +2,8 @@
 
 mod host;
 mod network;
-mod scene;
 mod text;
+mod topology;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ use serde::Serialize;
 
 use self::host::{SystemdHost, strict};
 use self::network::GuideNetwork;
-use self::scene::{GuideHost, GuideScene};
 use self::text::{GuideAction, GuideStep};
+use self::topology::{GuideHost, GuideTopology};
 use crate::process::LoggedProcess;
 use crate::run::{LabOutcome, WrongUse, conclude, in_memory, missing_programs, require_nothing};
 use crate::teardown::Teardown;
@@ -60,10 +60,10 @@ pub fn run(options: &GuideOptions) -> Result<LabOutcome> {
     let guide = options.file.display();
     let text =
         std::fs::read_to_string(&options.file).map_err(|error| WrongUse(format!("{guide}: {error}")))?;
-    let (scene, steps) = text::steps(&text).map_err(|error| WrongUse(format!("{guide}: {error}")))?;
+    let (topology, steps) = text::steps(&text).map_err(|error| WrongUse(format!("{guide}: {error}")))?;
     check_machine()?;
     let teardown = Teardown::start()?;
-    let done = play(scene, &steps, options, &teardown);
+    let done = play(topology, &steps, options, &teardown);
     teardown.finish()?;
     let (steps_done, failure) = done?;
     let report = GuideReport {
@@ -102,17 +102,17 @@ struct GuideTestbed {
 
 /// Does the steps in order. Returns how many were done, and why the next one failed.
 fn play(
-    scene: &GuideScene,
+    topology: &GuideTopology,
     steps: &[GuideStep],
     options: &GuideOptions,
     teardown: &Teardown,
 ) -> Result<(usize, Option<String>)> {
     let run = std::process::id().to_string();
     let directory = in_memory(&run, teardown)?;
-    let network = GuideNetwork::build(scene, &run, teardown).context("build the network")?;
+    let network = GuideNetwork::build(topology, &run, teardown).context("build the network")?;
     let boot = |index: usize| {
         let namespace = Netns::open(network.machines[index].name())?;
-        SystemdHost::boot(scene.machines[index], namespace, &directory)
+        SystemdHost::boot(topology.machines[index], namespace, &directory)
     };
     let machines = [boot(0)?, boot(1)?];
     let mut bed = GuideTestbed {
@@ -127,7 +127,7 @@ fn play(
                 "{}:{}: {}",
                 options.file.display(),
                 step.line,
-                told(scene, &step.action)
+                told(topology, &step.action)
             );
         }
         if let Err(error) = bed.act(&step.action) {
@@ -135,7 +135,7 @@ fn play(
                 "{}:{}: {}: {error:#}",
                 options.file.display(),
                 step.line,
-                told(scene, &step.action)
+                told(topology, &step.action)
             );
             return Ok((done, Some(failure)));
         }
@@ -143,18 +143,20 @@ fn play(
     Ok((steps.len(), None))
 }
 
-fn told(scene: &GuideScene, action: &GuideAction) -> String {
+fn told(topology: &GuideTopology, action: &GuideAction) -> String {
     let first = |commands: &str| commands.lines().next().unwrap_or_default().to_owned();
     match action {
-        GuideAction::Run { host, commands } => format!("{}: {}", scene.name_of(*host), first(commands)),
-        GuideAction::Start { other, commands } => format!("{}: {} &", scene.others[*other], first(commands)),
-        GuideAction::Wait { other } => format!("{}: wait", scene.others[*other]),
+        GuideAction::Run { host, commands } => format!("{}: {}", topology.name_of(*host), first(commands)),
+        GuideAction::Start { other, commands } => {
+            format!("{}: {} &", topology.others[*other], first(commands))
+        }
+        GuideAction::Wait { other } => format!("{}: wait", topology.others[*other]),
         GuideAction::Cable { cable, plugged } => {
             let way = if *plugged { "in" } else { "out" };
-            format!("{}: cable {way}", scene.cables[*cable])
+            format!("{}: cable {way}", topology.cables[*cable])
         }
         GuideAction::Copy { from, folder } => {
-            let [from, to] = [*from, 1 - from].map(|index| scene.machines[index]);
+            let [from, to] = [*from, 1 - from].map(|index| topology.machines[index]);
             format!("{from}: copy {folder} to {to}")
         }
     }

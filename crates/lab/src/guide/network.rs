@@ -3,19 +3,19 @@
 use anyhow::{Context, Result};
 use linux::netns::{InterfaceControl, Netns};
 
-use super::scene::{EDGE, GuideScene, PAIR, TUNNEL};
+use super::topology::{EDGE, GuideTopology, PAIR, TUNNEL};
 use crate::net::switch::{Cables, bridge_commands};
 use crate::net::{Topology, TopologyOptions, batch, cable, set_up_host};
 use crate::teardown::{Resource, Teardown};
 
 /// The network of a guide that is being played.
 pub struct GuideNetwork {
-    /// The hosts with systemd, in the order of the scene.
+    /// The hosts with systemd, in the order of the topology.
     pub machines: [Netns; 2],
-    /// All other hosts, in the order of the scene.
+    /// All other hosts, in the order of the topology.
     pub others: Vec<Netns>,
     cables: Vec<GuideCable>,
-    /// The namespaces that are not hosts of the scene: the cables, or a router and a switch.
+    /// The namespaces that are not hosts of the topology: the cables, or a router and a switch.
     _boxes: Vec<Netns>,
 }
 
@@ -26,14 +26,14 @@ enum GuideCable {
 }
 
 impl GuideNetwork {
-    /// Builds the network of a scene for `run`. Every namespace is announced to `teardown` before it exists.
+    /// Builds the network of a topology for `run`. Every namespace is announced to `teardown` before it exists.
     ///
     /// # Errors
     /// Names the step that failed.
-    pub fn build(scene: &GuideScene, run: &str, teardown: &Teardown) -> Result<Self> {
-        if *scene == PAIR {
+    pub fn build(topology: &GuideTopology, run: &str, teardown: &Teardown) -> Result<Self> {
+        if *topology == PAIR {
             pair(run, teardown)
-        } else if *scene == EDGE {
+        } else if *topology == EDGE {
             edge(run, teardown)
         } else {
             tunnel(run, teardown)

@@ -1,7 +1,7 @@
 //! The commands of a guide: fenced blocks, and comments for what a reader does by hand.
 //!
 //! ````text
-//! <!-- scene pair -->   the network in which the guide is played (`guide::scene`). It comes before all steps
+//! <!-- topology pair -->   the network in which the guide is played (`guide::topology`). It comes before all steps
 //! ```sh alpha           commands for the host alpha; `both`: for the first host with systemd, then for the second
 //! ```sh client &        commands that run on a host without systemd while the guide goes on
 //! <!-- wait client -->  until these commands have ended
@@ -11,7 +11,7 @@
 //!
 //! Blocks of other languages, and all other comments, are not executed.
 
-use super::scene::{GuideHost, GuideScene, SCENES};
+use super::topology::{GuideHost, GuideTopology, TOPOLOGIES};
 use crate::run::WrongUse;
 
 /// An action that the guide asks of its reader.
@@ -36,12 +36,12 @@ pub struct GuideStep {
     pub action: GuideAction,
 }
 
-/// The scene of a guide and all its steps, in order.
+/// The topology of a guide and all its steps, in order.
 ///
 /// # Errors
 /// Names the line that cannot be executed.
-pub fn steps(text: &str) -> Result<(&'static GuideScene, Vec<GuideStep>), WrongUse> {
-    let mut scene = None;
+pub fn steps(text: &str) -> Result<(&'static GuideTopology, Vec<GuideStep>), WrongUse> {
+    let mut topology = None;
     let mut steps = Vec::new();
     let mut lines = text.lines().zip(1..);
     while let Some((text, line)) = lines.next() {
@@ -56,33 +56,37 @@ pub fn steps(text: &str) -> Result<(&'static GuideScene, Vec<GuideStep>), WrongU
             if words.first() != Some(&"sh") {
                 continue;
             }
-            let scene = scene.ok_or_else(|| wrong(NO_SCENE))?;
-            commands(scene, &words[1..], &(block.join("\n") + "\n")).map_err(wrong)?
+            let topology = topology.ok_or_else(|| wrong(NO_TOPOLOGY))?;
+            commands(topology, &words[1..], &(block.join("\n") + "\n")).map_err(wrong)?
         } else if let Some(comment) = text
             .strip_prefix("<!-- ")
             .and_then(|rest| rest.strip_suffix(" -->"))
         {
             let words: Vec<_> = comment.split_whitespace().collect();
-            if let ["scene", name] = words[..] {
-                let known = SCENES.into_iter().find(|scene| scene.name == name);
-                scene = Some(known.ok_or_else(|| wrong("no such scene"))?);
+            if let ["topology", name] = words[..] {
+                let known = TOPOLOGIES.into_iter().find(|topology| topology.name == name);
+                topology = Some(known.ok_or_else(|| wrong("no such topology"))?);
                 continue;
             }
-            let scene = scene.ok_or_else(|| wrong(NO_SCENE))?;
-            vec![by_hand(scene, &words).ok_or_else(|| wrong("cannot be done by a program"))?]
+            let topology = topology.ok_or_else(|| wrong(NO_TOPOLOGY))?;
+            vec![by_hand(topology, &words).ok_or_else(|| wrong("cannot be done by a program"))?]
         } else {
             continue;
         };
         steps.extend(actions.into_iter().map(|action| GuideStep { line, action }));
     }
-    let scene = scene.ok_or_else(|| WrongUse(NO_SCENE.to_owned()))?;
-    Ok((scene, steps))
+    let topology = topology.ok_or_else(|| WrongUse(NO_TOPOLOGY.to_owned()))?;
+    Ok((topology, steps))
 }
 
-const NO_SCENE: &str = "a comment <!-- scene NAME --> must come first";
+const NO_TOPOLOGY: &str = "a comment <!-- topology NAME --> must come first";
 
 /// The actions of a block of commands. `words` are the words after `sh` in the block's first line. They name the hosts.
-fn commands(scene: &GuideScene, words: &[&str], commands: &str) -> Result<Vec<GuideAction>, &'static str> {
+fn commands(
+    topology: &GuideTopology,
+    words: &[&str],
+    commands: &str,
+) -> Result<Vec<GuideAction>, &'static str> {
     let commands = commands.to_owned();
     let run = |host| GuideAction::Run {
         host,
@@ -90,9 +94,9 @@ fn commands(scene: &GuideScene, words: &[&str], commands: &str) -> Result<Vec<Gu
     };
     match *words {
         ["both"] => Ok([0, 1].map(|index| run(GuideHost::Machine(index))).into()),
-        [host] => Ok(vec![run(scene.host(host).ok_or("no such host")?)]),
+        [host] => Ok(vec![run(topology.host(host).ok_or("no such host")?)]),
         [host, "&"] => {
-            let other = scene.other(host).ok_or("no such host without systemd")?;
+            let other = topology.other(host).ok_or("no such host without systemd")?;
             Ok(vec![GuideAction::Start { other, commands }])
         }
         _ => Err("name the host after `sh`"),
@@ -100,18 +104,18 @@ fn commands(scene: &GuideScene, words: &[&str], commands: &str) -> Result<Vec<Gu
 }
 
 /// The action of a comment. `None` if it is not known.
-fn by_hand(scene: &GuideScene, words: &[&str]) -> Option<GuideAction> {
+fn by_hand(topology: &GuideTopology, words: &[&str]) -> Option<GuideAction> {
     match *words {
         ["wait", host] => Some(GuideAction::Wait {
-            other: scene.other(host)?,
+            other: topology.other(host)?,
         }),
         ["cable", cable, way @ ("in" | "out")] => Some(GuideAction::Cable {
-            cable: scene.cable(cable)?,
+            cable: topology.cable(cable)?,
             plugged: way == "in",
         }),
         ["copy", from, folder, to] => {
-            let from = scene.machine(from)?;
-            (scene.machine(to)? == 1 - from).then(|| GuideAction::Copy {
+            let from = topology.machine(from)?;
+            (topology.machine(to)? == 1 - from).then(|| GuideAction::Copy {
                 from,
                 folder: folder.to_owned(),
             })
@@ -123,7 +127,7 @@ fn by_hand(scene: &GuideScene, words: &[&str]) -> Option<GuideAction> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guide::scene::{EDGE, PAIR};
+    use crate::guide::topology::{EDGE, PAIR};
 
     fn run(host: GuideHost, commands: &str) -> GuideAction {
         GuideAction::Run {
@@ -134,7 +138,7 @@ mod tests {
 
     #[test]
     fn blocks_and_comments_are_steps() {
-        let text = "<!-- scene pair -->\n\n```sh both\necho 1\n```\n\nnot this: `rm`\n```text\na picture\n```\n\
+        let text = "<!-- topology pair -->\n\n```sh both\necho 1\n```\n\nnot this: `rm`\n```text\na picture\n```\n\
                     ```sh client &\ncurl\n```\n<!-- cable beta out -->\n<!-- wait client -->\n\
                     <!-- copy beta /etc/x alpha -->\n";
         let expected = [
@@ -163,16 +167,17 @@ mod tests {
                 },
             ),
         ];
-        let (scene, steps) = steps(text).unwrap();
-        assert_eq!(scene, &PAIR);
+        let (topology, steps) = steps(text).unwrap();
+        assert_eq!(topology, &PAIR);
         assert_eq!(steps, expected.map(|(line, action)| GuideStep { line, action }));
     }
 
     #[test]
-    fn each_scene_has_its_own_hosts() {
-        let text = "<!-- scene edge -->\n```sh r2\nls\n```\n```sh node-b\nls\n```\n```sh server &\nls\n```\n";
-        let (scene, steps) = steps(text).unwrap();
-        assert_eq!(scene, &EDGE);
+    fn each_topology_has_its_own_hosts() {
+        let text =
+            "<!-- topology edge -->\n```sh r2\nls\n```\n```sh node-b\nls\n```\n```sh server &\nls\n```\n";
+        let (topology, steps) = steps(text).unwrap();
+        assert_eq!(topology, &EDGE);
         let actions = steps.into_iter().map(|step| step.action);
         let expected = [
             run(GuideHost::Machine(1), "ls\n"),
@@ -203,17 +208,17 @@ mod tests {
                 "line 2: cannot be done by a program: <!-- copy alpha /x alpha -->",
             ),
             (
-                "<!-- scene moon -->",
-                "line 2: no such scene: <!-- scene moon -->",
+                "<!-- topology moon -->",
+                "line 2: no such topology: <!-- topology moon -->",
             ),
         ] {
-            let text = format!("<!-- scene pair -->\n{text}");
+            let text = format!("<!-- topology pair -->\n{text}");
             assert_eq!(steps(&text).unwrap_err().to_string(), error);
         }
         let error = steps("```sh alpha\nls\n```").unwrap_err().to_string();
         assert_eq!(
             error,
-            "line 1: a comment <!-- scene NAME --> must come first: ```sh alpha"
+            "line 1: a comment <!-- topology NAME --> must come first: ```sh alpha"
         );
         assert!(steps("# Nothing\n").is_err());
     }

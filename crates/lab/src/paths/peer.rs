@@ -148,7 +148,7 @@ impl SctpPeer {
         };
         while let Some(message) = association.receive() {
             let UserData::Bytes(data) = message.data else {
-                bail!("data without bytes");
+                bail!("a message has no payload bytes");
             };
             let at = self.figures.moved as usize % PERIOD;
             if self.content.get(at..at + data.len()) != Some(&data[..]) {

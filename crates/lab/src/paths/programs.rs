@@ -101,7 +101,7 @@ impl Lab for PathsProgramsOptions {
         )?;
         if parts.contains(&TunnelProgram::Psql) && postgresql().is_none() {
             let missing =
-                format!("{POSTGRESQL}/*/bin/postgres: not there; on Debian: apt-get install postgresql");
+                format!("{POSTGRESQL}/*/bin/postgres: missing; on Debian: apt-get install postgresql");
             return require_nothing(vec![missing]);
         }
         Ok(())
@@ -150,11 +150,7 @@ impl LabFindings for PathsProgramsFindings {
             let stall = result
                 .stall_ms
                 .map_or_else(String::new, |stall| format!(", longest stall {stall:.0} ms"));
-            let outcome = if result.ok {
-                "every byte arrived"
-            } else {
-                "DID NOT GO ON"
-            };
+            let outcome = if result.ok { "every byte arrived" } else { "FAILED" };
             format!("{}: {outcome}{stall}", value_name(&result.program))
         };
         self.programs.iter().map(line).collect::<Vec<_>>().join("; ")
@@ -162,7 +158,7 @@ impl LabFindings for PathsProgramsFindings {
 }
 
 /// Files and hosts of one program's run.
-struct ProgramScene<'a> {
+struct ProgramTestbed<'a> {
     network: &'a PathsNetwork,
     directory: &'a Path,
     /// The file that the program moves, and the one in which it arrives.
@@ -174,35 +170,35 @@ impl PathsProgramsOptions {
     fn play_program(&self, program: TunnelProgram, run: &LabRun<'_>) -> Result<TunnelProgramResult> {
         run.step("set up");
         let network = PathsNetwork::build(&run.name, run.teardown)?;
-        let scene = ProgramScene {
+        let testbed = ProgramTestbed {
             network: &network,
             directory: &run.directory,
             content: run.directory.join("content"),
             received: run.directory.join("received"),
         };
-        let bytes = write_content(&scene.content, run.seed, self.mb * 1_000_000)?;
-        let command = program.server(&scene)?;
-        let mut server = LoggedProcess::start("server", command, scene.directory)?;
+        let bytes = write_content(&testbed.content, run.seed, self.mb * 1_000_000)?;
+        let command = program.server(&testbed)?;
+        let mut server = LoggedProcess::start("server", command, testbed.directory)?;
         program.wait_ready(&mut server, &network.far)?;
         let daemon = self.run.daemon.path()?;
         let terms = (run.seed, self.watch_ms);
-        let tunnel = PathsTunnel::start(&network, &daemon, scene.directory, terms, program.port())?;
+        let tunnel = PathsTunnel::start(&network, &daemon, testbed.directory, terms, program.port())?;
         run.step("work");
-        let mut client = LoggedProcess::start("client", program.client(&scene)?, scene.directory)?;
+        let mut client = LoggedProcess::start("client", program.client(&testbed)?, testbed.directory)?;
         let begun = Instant::now();
         client.wait_until("get to the middle of its work", LIMIT, |_| match program {
             TunnelProgram::Iperf3 => begun.elapsed() >= MEASURED_HALF,
             TunnelProgram::Ssh | TunnelProgram::Rsync | TunnelProgram::Psql => {
-                length(&scene.received) > bytes / 3
+                length(&testbed.received) > bytes / 3
             }
         })?;
         run.step("cut");
         cut_first(&network)?;
         let mut violations = Vec::new();
-        if program.shows_progress() && length(&scene.received) >= bytes {
+        if program.shows_progress() && length(&testbed.received) >= bytes {
             violations.push("the work was done before the path was cut; move more (--mb)".to_owned());
         }
-        let mut result = judge(program, &scene, client, violations)?;
+        let mut result = judge(program, &testbed, client, violations)?;
         result.path_switches = tunnel.path_switches();
         if result.path_switches == 0 {
             result.violations.push("no end noticed the cut".to_owned());
@@ -216,11 +212,11 @@ impl PathsProgramsOptions {
 /// Waits for the client's end, and checks its exit code and the received file.
 fn judge(
     program: TunnelProgram,
-    scene: &ProgramScene<'_>,
+    testbed: &ProgramTestbed<'_>,
     mut client: LoggedProcess,
     mut violations: Vec<String>,
 ) -> Result<TunnelProgramResult> {
-    let stall = wait_for_progress(&mut client, &scene.received)?;
+    let stall = wait_for_progress(&mut client, &testbed.received)?;
     let status = client.wait(LIMIT);
     let exit_code = status.as_ref().ok().and_then(std::process::ExitStatus::code);
     if exit_code != Some(0) {
@@ -229,11 +225,17 @@ fn judge(
     let sha256_match = match program {
         TunnelProgram::Iperf3 => flowed_until_the_end(&client.output()),
         TunnelProgram::Ssh | TunnelProgram::Rsync | TunnelProgram::Psql => {
-            pattern::digest(&scene.received)? == pattern::digest(&scene.content)?
+            pattern::digest(&testbed.received)? == pattern::digest(&testbed.content)?
         }
     };
     if !sha256_match {
-        violations.push("not every byte arrived as it was".to_owned());
+        let what = match program {
+            TunnelProgram::Iperf3 => "iperf3 moved no data in its last interval, or reported an error",
+            TunnelProgram::Ssh | TunnelProgram::Rsync | TunnelProgram::Psql => {
+                "the received file differs from the sent file"
+            }
+        };
+        violations.push(what.to_owned());
     }
     Ok(TunnelProgramResult {
         ok: false,
@@ -273,8 +275,8 @@ impl TunnelProgram {
     }
 
     /// Prepares the server and returns its command.
-    fn server(self, scene: &ProgramScene<'_>) -> Result<Command> {
-        let (host, directory) = (&scene.network.far, scene.directory);
+    fn server(self, testbed: &ProgramTestbed<'_>) -> Result<Command> {
+        let (host, directory) = (&testbed.network.far, testbed.directory);
         match self {
             Self::Ssh => sshd(host, directory),
             Self::Rsync => {
@@ -311,16 +313,16 @@ impl TunnelProgram {
     }
 
     /// The client's command. It connects to [`LISTEN`], and does not try a second time.
-    fn client(self, scene: &ProgramScene<'_>) -> Result<Command> {
-        let host = &scene.network.near;
+    fn client(self, testbed: &ProgramTestbed<'_>) -> Result<Command> {
+        let host = &testbed.network.near;
         let (address, port) = (LISTEN.ip().to_string(), LISTEN.port().to_string());
-        let (content, received) = (scene.content.display(), scene.received.display());
+        let (content, received) = (testbed.content.display(), testbed.received.display());
         let mut command;
         match self {
             Self::Ssh => {
                 // The shell only redirects stdin and stdout.
                 command = host.command("sh")?;
-                let key = scene.directory.join("ssh-key");
+                let key = testbed.directory.join("ssh-key");
                 let options =
                     "-F none -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null";
                 command.arg("-c").arg(format!(
@@ -333,7 +335,7 @@ impl TunnelProgram {
                 command
                     .arg("--inplace")
                     .arg(format!("rsync://{address}:{port}/files/content"))
-                    .arg(&scene.received);
+                    .arg(&testbed.received);
             }
             Self::Psql => {
                 command = host.command("psql")?;

@@ -72,7 +72,7 @@ pub fn missing_programs(needed: impl IntoIterator<Item = Needed>) -> Vec<String>
     for (what, package) in needed {
         let file = Path::new(what);
         if file.is_absolute() && !file.exists() {
-            missing.push(format!("{what}: not there; on Debian: apt-get install {package}"));
+            missing.push(format!("{what}: missing; on Debian: apt-get install {package}"));
         } else if !file.is_absolute() && !in_path(what) {
             missing.push(format!(
                 "{what}: not in PATH; on Debian: apt-get install {package} (it may be in /usr/sbin)"

@@ -130,7 +130,7 @@ impl fmt::Display for SwarmReport {
         }
         writeln!(
             f,
-            "{} runs from seed {}, {:.0} per CPU second; {} connections, {} orphaned, {} lent in vain, {} outlasted; {} mutual fences; \
+            "{} runs from seed {}, {:.0} per CPU second; {} connections, {} orphaned, {} with an unconfirmed lease, {} outlasted; {} mutual fences; \
              {} runs split",
             self.runs,
             self.seed,

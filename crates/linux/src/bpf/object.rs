@@ -121,7 +121,7 @@ pub(crate) fn load_over_pins(
     };
     if !layout::fits(pin_dir, abi) {
         return Err(unfit(
-            "its version is another one, or it died while it started".into(),
+            "the maps have another layout, or the earlier daemon died during startup".into(),
         ));
     }
     let object = verified(|| {

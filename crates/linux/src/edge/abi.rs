@@ -4,7 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proto::edge::cache::{CachePolicy, SecondPacket};
 
-use super::plan::{EdgePort, EdgeStringPort, EdgeWirePlan, Side, StringMode};
+use proto::edge::switch::StringSteering;
+
+use super::plan::{EdgePort, EdgeStringPort, EdgeWirePlan, Side};
 
 /// Maximum number of strings.
 pub const STRINGS_MAX: usize = 8;
@@ -45,7 +47,7 @@ pub(super) struct StringMemory {
     pub ifindex: u32,
     pub was_up: u32,
     pub next_hop_v4: [u8; 4],
-    pub mode: u32,
+    pub steering: u32,
     pub next_hop_v6: [u8; 16],
     pub generation: u32,
     pub caching_epoch: u32,
@@ -91,21 +93,21 @@ pub(super) const fn side_number(side: Side) -> u32 {
     }
 }
 
-/// The number of a mode in `enum edge_mode`.
-pub(super) const fn mode_number(mode: StringMode) -> u32 {
-    match mode {
-        StringMode::Up => 0,
-        StringMode::Held => 1,
-        StringMode::Down => 2,
+/// The number of a string's steering in `enum edge_steering`.
+pub(super) const fn steering_number(steering: StringSteering) -> u32 {
+    match steering {
+        StringSteering::Up => 0,
+        StringSteering::Held => 1,
+        StringSteering::Down => 2,
     }
 }
 
-/// The mode with this number.
-pub(super) const fn mode_of(number: u32) -> StringMode {
+/// The steering with this number in `enum edge_steering`.
+pub(super) const fn steering_of(number: u32) -> StringSteering {
     match number {
-        1 => StringMode::Held,
-        2 => StringMode::Down,
-        _ => StringMode::Up,
+        1 => StringSteering::Held,
+        2 => StringSteering::Down,
+        _ => StringSteering::Up,
     }
 }
 

@@ -47,7 +47,7 @@ impl EdgeWire {
     }
 
     /// Adopts the maps that an earlier agent of the edge named `name` pinned. Returns `None` if there are none. These stay: the flows, the
-    /// slots, the subnets, and each string's mode, generation, cap and kept values ([`EdgeWire::keep`]). Caching is off, because the
+    /// slots, the subnets, and each string's steering, generation, cap and kept values ([`EdgeWire::keep`]). Caching is off, because the
     /// packets in the earlier agent's cache are lost. The earlier agent's program runs until [`EdgeWire::attach`] replaces it. The caller
     /// must know that the earlier agent is dead.
     ///

@@ -19,13 +19,13 @@ use std::sync::atomic::Ordering;
 
 use libbpf_rs::{MapHandle, Object, Program, TC_INGRESS};
 use proto::edge::CopiedPackets;
-use proto::edge::switch::KeptString;
+use proto::edge::switch::{KeptString, StringSteering};
 
 pub use abi::{SLOTS, STRINGS_MAX};
 pub use copies::{EdgeCopies, EdgeCopy};
 pub use counters::StringTraffic;
 pub use inject::Injector;
-pub use plan::{EdgePort, EdgeStringPort, EdgeWireOptions, EdgeWirePlan, Side, StringMode};
+pub use plan::{EdgePort, EdgeStringPort, EdgeWireOptions, EdgeWirePlan, Side};
 pub use rehearsal::Rehearsed;
 
 use crate::bpf::error::{WireError, WireStep};
@@ -82,13 +82,13 @@ impl EdgeWire {
     }
 
     /// Sets what happens to packets that enter a string.
-    pub fn set_mode(&self, string: usize, mode: StringMode) {
-        self.words.set_mode(string, mode);
+    pub fn set_steering(&self, string: usize, steering: StringSteering) {
+        self.words.set_steering(string, steering);
     }
 
     /// The treatment of packets that enter a string.
-    pub fn mode(&self, string: usize) -> StringMode {
-        self.words.mode(string)
+    pub fn steering(&self, string: usize) -> StringSteering {
+        self.words.steering(string)
     }
 
     /// Begins a new generation of a string's flows. Each flow of an earlier generation moves to the string of its slot when its next packet

@@ -61,14 +61,3 @@ pub struct EdgeWireOptions {
     /// When the agent has been away for longer than this, no packet is dropped and no window is capped.
     pub agent_timeout: Duration,
 }
-
-/// Treatment of the packets that enter a string.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StringMode {
-    /// They are forwarded.
-    Up,
-    /// They are dropped, after they were copied.
-    Held,
-    /// Their flows move to the strings of their slots.
-    Down,
-}

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use memmap2::MmapRaw;
 use proto::edge::CopiedPackets;
-use proto::edge::switch::KeptString;
+use proto::edge::switch::{KeptString, StringSteering};
 
 use super::abi::{
-    BUCKET_SHIFT, BUCKETS, EdgeState, PortState, SLOTS, STRINGS_MAX, StringMemory, link_word, mode_number,
-    mode_of, next_hops, policy_number, second_number, side_number, strings_number,
+    BUCKET_SHIFT, BUCKETS, EdgeState, PortState, SLOTS, STRINGS_MAX, StringMemory, link_word, next_hops,
+    policy_number, second_number, side_number, steering_number, steering_of, strings_number,
 };
-use super::plan::{EdgeWirePlan, StringMode};
+use super::plan::EdgeWirePlan;
 
 /// The only element of the map `state`, mapped.
 pub(super) struct StateWords {
@@ -63,7 +63,7 @@ impl StateWords {
         unsafe { AtomicU64::from_ptr(&raw mut (*self.string(index)).epoch) }
     }
 
-    /// Stores the ports and settings of a plan. The strings' modes, generations and caps stay, and so does what `keep` stored.
+    /// Stores the ports and settings of a plan. The strings' steering, generations and caps stay, and so does what `keep` stored.
     pub(super) fn set_plan(&self, plan: &EdgeWirePlan, agent_timeout: Duration) {
         // SAFETY: within the mapping. A program that reads between the stores sends its packet to the stack or to a former port.
         unsafe {
@@ -121,16 +121,16 @@ impl StateWords {
         self.word32(|state| unsafe { &raw mut (*state).agent_asleep })
     }
 
-    pub(super) fn mode(&self, string: usize) -> StringMode {
+    pub(super) fn steering(&self, string: usize) -> StringSteering {
         // SAFETY: the field is a field of the string's state.
-        let word = self.string_word(string, |state| unsafe { &raw mut (*state).mode });
-        mode_of(word.load(Ordering::SeqCst))
+        let word = self.string_word(string, |state| unsafe { &raw mut (*state).steering });
+        steering_of(word.load(Ordering::SeqCst))
     }
 
-    pub(super) fn set_mode(&self, string: usize, mode: StringMode) {
+    pub(super) fn set_steering(&self, string: usize, steering: StringSteering) {
         // SAFETY: the field is a field of the string's state.
-        self.string_word(string, |state| unsafe { &raw mut (*state).mode })
-            .store(mode_number(mode), Ordering::SeqCst);
+        self.string_word(string, |state| unsafe { &raw mut (*state).steering })
+            .store(steering_number(steering), Ordering::SeqCst);
     }
 
     pub(super) fn bump_generation(&self, string: usize) {

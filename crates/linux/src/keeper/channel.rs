@@ -222,7 +222,7 @@ pub(super) fn receive<M: DeserializeOwned>(
         .strip_prefix(&MAGIC)
         .and_then(|rest| rest.split_first_chunk())
     else {
-        return Err(invalid("the other end speaks another version"));
+        return Err(invalid("protocol version mismatch"));
     };
     let (message, content, left) = match where_ {
         INLINE => split_memory(content)?,
@@ -231,7 +231,7 @@ pub(super) fn receive<M: DeserializeOwned>(
                 .pop()
                 .ok_or_else(|| invalid("the content is missing"))?,
         )?,
-        _ => return Err(invalid("the other end speaks another version")),
+        _ => return Err(invalid("protocol version mismatch")),
     };
     let (unread, message): (VecDeque<Stretch>, M) = postcard::from_bytes(&message).map_err(invalid)?;
     let mut bytes = 0_u64;

@@ -56,7 +56,7 @@ pub(crate) fn first(answer: &[u8]) -> io::Result<RawNetlinkMessage<'_>> {
 fn not_understood() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "the kernel's answer is not understood",
+        "unexpected netlink answer from the kernel",
     )
 }
 

@@ -162,7 +162,9 @@ impl Network {
             return Ok(None);
         };
         if old.plan() != plan {
-            let answer = io::Error::other("it is of another configuration; run `steadfast cleanup` first");
+            let answer = io::Error::other(
+                "the journal belongs to another configuration; run `steadfast cleanup` first",
+            );
             return Err(NetworkError::new("adopt", journal.display().to_string(), answer));
         }
         let mut network = Self::of(Netlink::open()?, SpeakerSets::open()?, old)?;

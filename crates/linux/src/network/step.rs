@@ -177,7 +177,7 @@ impl NetworkStep {
 pub(super) fn not_ours() -> io::Error {
     io::Error::new(
         io::ErrorKind::AlreadyExists,
-        "it is there already, and not by this node's steadfast",
+        "it already exists, and this node's steadfast did not create it",
     )
 }
 
@@ -187,7 +187,13 @@ fn restore(key: &str, ours: &str, found: Option<&str>) -> io::Result<()> {
     match found {
         Some(found) if now == ours => sysctl::write(key, found),
         Some(found) if now != found => {
-            tracing::warn!(key, now, ours, found, "changed by others: left as it is");
+            tracing::warn!(
+                key,
+                now,
+                ours,
+                found,
+                "another program changed this sysctl; the new value is kept"
+            );
             Ok(())
         }
         _ => Ok(()),

@@ -101,7 +101,7 @@ impl Wire {
             if let Err(error) = known
                 && error.kind() != libbpf_rs::ErrorKind::NotFound
             {
-                return Err(error).step(|| "settling what a dead agent held".into());
+                return Err(error).step(|| "marking a dead agent's held connections as decided".into());
             }
         }
         self.told.store(u64::MAX, Ordering::Relaxed);

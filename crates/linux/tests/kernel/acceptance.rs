@@ -742,7 +742,7 @@ fn the_kernel_and_the_core_accept_the_same() {
                 println!("  {step:?}");
             }
             println!(
-                "replay: SEED={seed} cargo test -p steadfast-linux --test acceptance {NAME} -- --exact --nocapture"
+                "replay: SEED={seed} cargo test -p steadfast-linux --test kernel acceptance::{NAME} -- --exact --nocapture"
             );
         }
     }

@@ -220,11 +220,11 @@ fn what_does_not_fit_is_refused_and_left_as_it_is() {
             std::os::unix::fs::symlink(other, pins.join("abi")).expect("link");
         } else {
             assert!(!pins.join("abi").exists());
-            refused(&options(), &same, "its version is another one");
+            refused(&options(), &same, "the maps have another layout");
             std::os::unix::fs::symlink(&layout, pins.join("abi")).expect("link");
             break;
         }
-        refused(&options(), &same, "its version is another one");
+        refused(&options(), &same, "the maps have another layout");
     }
     assert!(
         Wire::adopt("sf-nobody", &options(), &same)

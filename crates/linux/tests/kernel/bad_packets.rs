@@ -21,7 +21,7 @@ use crate::support::wire_on::{WireOn, options};
 use crate::support::{PATIENCE, assert_same_stream, eventually, stream};
 
 /// The LAN with the wire on the backup, and a connection through it without timestamps, which makes forging easier.
-struct BadPacketScene {
+struct BadPacketTestbed {
     lan: Lan,
     family: Family,
     wire: WireOn,
@@ -30,7 +30,7 @@ struct BadPacketScene {
     tap: FrameTap,
 }
 
-impl BadPacketScene {
+impl BadPacketTestbed {
     fn new(test: &str, family: Family) -> Option<Self> {
         let lan = Lan::new(test)?;
         lan.client.sysctl("ipv4/tcp_timestamps", "0");
@@ -99,21 +99,21 @@ fn with_ip_options(packet: &[u8], options: &[u8]) -> Vec<u8> {
 #[test]
 fn packets_without_a_whole_header_are_dropped() {
     for family in Family::BOTH {
-        let Some(mut scene) = BadPacketScene::new("packets_without_a_whole_header_are_dropped", family)
+        let Some(mut testbed) = BadPacketTestbed::new("packets_without_a_whole_header_are_dropped", family)
         else {
             return;
         };
-        let client = scene.lan.client.clone();
+        let client = testbed.lan.client.clone();
         let headers = if family == Family::V4 { 40 } else { 60 };
         for kept in [headers - 20, headers - 17, headers - 1] {
-            let packet = &scene.bystander.forged(&scene.reading, b"evil").emit()[..kept];
+            let packet = &testbed.bystander.forged(&testbed.reading, b"evil").emit()[..kept];
             let what = format!("{family:?} cut off after {kept} bytes");
-            scene.is_dropped(&what, &client, packet, "dropped_malformed");
+            testbed.is_dropped(&what, &client, packet, "dropped_malformed");
         }
         if family == Family::V4 {
-            let mut packet = scene.bystander.forged(&scene.reading, b"evil").emit();
+            let mut packet = testbed.bystander.forged(&testbed.reading, b"evil").emit();
             packet[0] = 0x4f;
-            scene.is_dropped(
+            testbed.is_dropped(
                 "an IP header longer than the packet",
                 &client,
                 &packet,
@@ -126,23 +126,26 @@ fn packets_without_a_whole_header_are_dropped() {
 #[test]
 fn fragments_are_dropped() {
     for family in Family::BOTH {
-        let Some(mut scene) = BadPacketScene::new("fragments_are_dropped", family) else {
+        let Some(mut testbed) = BadPacketTestbed::new("fragments_are_dropped", family) else {
             return;
         };
-        let client = scene.lan.client.clone();
+        let client = testbed.lan.client.clone();
         for (offset, more) in [(0, true), (3, true), (3, false)] {
-            let whole = scene.bystander.forged(&scene.reading, b"evil evil evil").emit();
+            let whole = testbed
+                .bystander
+                .forged(&testbed.reading, b"evil evil evil")
+                .emit();
             let what = format!("{family:?} fragment at {offset}, more: {more}");
             if family == Family::V4 {
                 let mut packet = whole;
                 packet[6..8].copy_from_slice(&(offset | u16::from(more) << 13).to_be_bytes());
                 fix_ipv4_header(&mut packet);
-                scene.is_dropped(&what, &client, &packet, "dropped_fragment");
+                testbed.is_dropped(&what, &client, &packet, "dropped_fragment");
                 continue;
             }
             let header = fragment_header(offset, more);
             let packet = with_extension(&whole, FRAGMENT, &header);
-            scene.is_dropped(&what, &client, &packet, "dropped_fragment");
+            testbed.is_dropped(&what, &client, &packet, "dropped_fragment");
             // The fragment header names another extension header, and TCP follows that header.
             for (kind, body) in [
                 (HOP_BY_HOP, PADDING),
@@ -152,7 +155,7 @@ fn fragments_are_dropped() {
             ] {
                 let packet = with_extension(&with_extension(&whole, kind, &body), FRAGMENT, &header);
                 let what = format!("{what}, of header {kind}");
-                scene.is_dropped(&what, &client, &packet, "dropped_fragment");
+                testbed.is_dropped(&what, &client, &packet, "dropped_fragment");
             }
         }
     }
@@ -161,14 +164,14 @@ fn fragments_are_dropped() {
 #[test]
 fn only_the_primary_speaks_for_the_vip() {
     for family in Family::BOTH {
-        let Some(mut scene) = BadPacketScene::new("only_the_primary_speaks_for_the_vip", family) else {
+        let Some(mut testbed) = BadPacketTestbed::new("only_the_primary_speaks_for_the_vip", family) else {
             return;
         };
-        let mut at_client = FrameTap::on(&scene.lan.client, "port2");
+        let mut at_client = FrameTap::on(&testbed.lan.client, "port2");
         let stranger = LanHost::new(9);
         for flags in [Flags::RST, Flags::FIN_ACK] {
             // The sequence numbers are exact, so the client would accept the segment.
-            let forged = scene.bystander.forged(&scene.reading, b"");
+            let forged = testbed.bystander.forged(&testbed.reading, b"");
             let voice = Segment {
                 source: forged.destination,
                 destination: forged.source,
@@ -178,7 +181,7 @@ fn only_the_primary_speaks_for_the_vip() {
                 ..forged
             };
             let packet = voice.emit();
-            scene.is_dropped("a foreign segment", &stranger, &packet, "dropped_foreign_voice");
+            testbed.is_dropped("a foreign segment", &stranger, &packet, "dropped_foreign_voice");
             while let Some(arrived) = at_client.take() {
                 assert_ne!(arrived, packet, "the client heard it");
             }
@@ -226,16 +229,16 @@ fn spoilt(family: Family) -> Vec<Spoilt> {
 fn what_the_primary_will_not_take_is_not_taken_into_the_log() {
     for family in Family::BOTH {
         let test = "what_the_primary_will_not_take_is_not_taken_into_the_log";
-        let Some(mut scene) = BadPacketScene::new(test, family) else {
+        let Some(mut testbed) = BadPacketTestbed::new(test, family) else {
             return;
         };
         for (what, malformed, spoil) in spoilt(family) {
-            let mut packet = scene.bystander.forged(&scene.reading, b"evil").emit();
+            let mut packet = testbed.bystander.forged(&testbed.reading, b"evil").emit();
             spoil(&mut packet);
-            scene.passes(what, &packet);
-            let seen = std::mem::take(&mut scene.reading.now().malformed);
+            testbed.passes(what, &packet);
+            let seen = std::mem::take(&mut testbed.reading.now().malformed);
             assert_eq!(seen, [malformed], "{family:?}: {what}");
-            scene.bystander.assert_undisturbed(&scene.reading);
+            testbed.bystander.assert_undisturbed(&testbed.reading);
         }
     }
 }
@@ -245,11 +248,11 @@ fn what_the_primary_will_not_take_is_not_taken_into_the_log() {
 #[test]
 fn an_unfinished_checksum_from_outside_is_wrong() {
     for family in Family::BOTH {
-        let Some(mut scene) = BadPacketScene::new("an_unfinished_checksum_from_outside_is_wrong", family)
+        let Some(mut testbed) = BadPacketTestbed::new("an_unfinished_checksum_from_outside_is_wrong", family)
         else {
             return;
         };
-        let mut packet = scene.bystander.forged(&scene.reading, b"evil").emit();
+        let mut packet = testbed.bystander.forged(&testbed.reading, b"evil").emit();
         let addresses = if family == Family::V4 { 12..20 } else { 8..40 };
         let pairs = packet[addresses]
             .chunks_exact(2)
@@ -257,9 +260,9 @@ fn an_unfinished_checksum_from_outside_is_wrong() {
         let tcp_and_len = 6 + 24;
         let sum = !fold(pairs.sum::<u32>() + tcp_and_len);
         set_checksum(&mut packet, sum);
-        scene.passes("an unfinished checksum", &packet);
-        assert_eq!(scene.reading.now().malformed, [Malformed::Checksum]);
-        scene.bystander.assert_undisturbed(&scene.reading);
+        testbed.passes("an unfinished checksum", &packet);
+        assert_eq!(testbed.reading.now().malformed, [Malformed::Checksum]);
+        testbed.bystander.assert_undisturbed(&testbed.reading);
     }
 }
 
@@ -268,7 +271,7 @@ fn an_unfinished_checksum_from_outside_is_wrong() {
 fn options_and_extension_headers_are_logged_and_forwarded() {
     for family in Family::BOTH {
         let test = "options_and_extension_headers_are_logged_and_forwarded";
-        let Some(mut scene) = BadPacketScene::new(test, family) else {
+        let Some(mut testbed) = BadPacketTestbed::new(test, family) else {
             return;
         };
         type Wrap = fn(&[u8]) -> Vec<u8>;
@@ -298,21 +301,21 @@ fn options_and_extension_headers_are_logged_and_forwarded() {
             ],
         };
         for (what, wrap) in wraps {
-            let packet = wrap(&scene.bystander.forged(&scene.reading, b"good").emit());
-            scene.passes(what, &packet);
+            let packet = wrap(&testbed.bystander.forged(&testbed.reading, b"good").emit());
+            testbed.passes(what, &packet);
             let mut received = [0; 4];
-            scene.bystander.server.read_exact(&mut received).expect(what);
+            testbed.bystander.server.read_exact(&mut received).expect(what);
             assert_eq!(&received, b"good", "{what}");
-            scene.bystander.input.extend(received);
-            let log = scene.reading.now();
+            testbed.bystander.input.extend(received);
+            let log = testbed.reading.now();
             assert_same_stream(
                 what,
-                &log.transcript(scene.bystander.address()).input,
-                &scene.bystander.input,
+                &log.transcript(testbed.bystander.address()).input,
+                &testbed.bystander.input,
             );
             assert_eq!(log.malformed, [], "{what}");
         }
-        assert_eq!(scene.wire.drops(family), []);
+        assert_eq!(testbed.wire.drops(family), []);
     }
 }
 
@@ -321,19 +324,19 @@ fn options_and_extension_headers_are_logged_and_forwarded() {
 #[test]
 fn a_header_that_is_too_far_behind_is_not_let_through() {
     let test = "a_header_that_is_too_far_behind_is_not_let_through";
-    let Some(mut scene) = BadPacketScene::new(test, Family::V6) else {
+    let Some(mut testbed) = BadPacketTestbed::new(test, Family::V6) else {
         return;
     };
-    let client = scene.lan.client.clone();
-    let evil = scene.bystander.forged(&scene.reading, b"evil");
+    let client = testbed.lan.client.clone();
+    let evil = testbed.bystander.forged(&testbed.reading, b"evil");
     for count in [7, 8, 20] {
         let packet = with_extensions(&evil.emit(), count);
-        scene.is_dropped(&format!("behind {count}"), &client, &packet, "dropped_malformed");
+        testbed.is_dropped(&format!("behind {count}"), &client, &packet, "dropped_malformed");
     }
     let mut cut = with_extensions(&evil.emit(), 1);
     cut.truncate(40);
     cut[4..6].fill(0);
-    scene.is_dropped(
+    testbed.is_dropped(
         "without the header that was announced",
         &client,
         &cut,
@@ -346,8 +349,8 @@ fn a_header_that_is_too_far_behind_is_not_let_through() {
         payload: b"",
         ..evil
     };
-    let listener = scene.lan.backup.listen(Family::V6.vip());
-    scene.is_dropped(
+    let listener = testbed.lan.backup.listen(Family::V6.vip());
+    testbed.is_dropped(
         "a SYN",
         &client,
         &with_extensions(&syn.emit(), 7),
@@ -356,25 +359,25 @@ fn a_header_that_is_too_far_behind_is_not_let_through() {
     listener.set_nonblocking(true).expect("non-blocking");
     assert!(listener.accept().is_err());
     // A packet of another address goes to the local stack.
-    let mut at_backup = FrameTap::on(&scene.lan.backup, "eth0");
+    let mut at_backup = FrameTap::on(&testbed.lan.backup, "eth0");
     let other = Segment {
         destination: (Family::V6.address(2), 80).into(),
         ..evil
     };
-    let before = scene.wire.drops(Family::V6);
+    let before = testbed.wire.drops(Family::V6);
     let packet = with_extensions(&other.emit(), 7);
-    scene.put_as(&client, &packet);
+    testbed.put_as(&client, &packet);
     eventually("it arrives", || {
         at_backup.take().filter(|arrived| *arrived == packet)
     });
-    assert_eq!(scene.wire.drops(Family::V6), before);
+    assert_eq!(testbed.wire.drops(Family::V6), before);
 
-    let packet = with_extensions(&scene.bystander.forged(&scene.reading, b"good").emit(), 6);
-    scene.passes("behind six", &packet);
+    let packet = with_extensions(&testbed.bystander.forged(&testbed.reading, b"good").emit(), 6);
+    testbed.passes("behind six", &packet);
     let mut received = [0; 4];
-    scene.bystander.server.read_exact(&mut received).expect("read");
+    testbed.bystander.server.read_exact(&mut received).expect("read");
     assert_eq!(&received, b"good");
-    assert_eq!(scene.reading.now().malformed, []);
+    assert_eq!(testbed.reading.now().malformed, []);
 }
 
 /// Sends an echo request from `host` and waits for the reply.
@@ -411,16 +414,16 @@ fn ping(host: &LanHost, to: IpAddr) -> bool {
 fn a_smaller_path_mtu_reaches_the_primary_and_pings_do_not() {
     for family in Family::BOTH {
         let test = "a_smaller_path_mtu_reaches_the_primary_and_pings_do_not";
-        let Some(mut scene) = BadPacketScene::new(test, family) else {
+        let Some(mut testbed) = BadPacketTestbed::new(test, family) else {
             return;
         };
         assert!(
-            ping(&scene.lan.client, family.vip().ip()),
+            ping(&testbed.lan.client, family.vip().ip()),
             "the VIP answers pings"
         );
-        assert_eq!(scene.wire.counter(family, "icmp_forwarded"), 0);
+        assert_eq!(testbed.wire.counter(family, "icmp_forwarded"), 0);
 
-        let forged = scene.bystander.forged(&scene.reading, b"");
+        let forged = testbed.bystander.forged(&testbed.reading, b"");
         let sent = Segment {
             source: forged.destination,
             destination: forged.source,
@@ -432,47 +435,48 @@ fn a_smaller_path_mtu_reaches_the_primary_and_pings_do_not() {
             Family::V4 => (&sent.emit()[..28], ((3, 4), 1200)),
             Family::V6 => (&sent.emit()[..], ((2, 0), 1300)),
         };
-        assert_eq!(tcp_info(&scene.bystander.server).tcpi_pmtu, 1500);
-        scene.passes("too big", &icmp_error(family, kind, mtu, quoted));
+        assert_eq!(tcp_info(&testbed.bystander.server).tcpi_pmtu, 1500);
+        testbed.passes("too big", &icmp_error(family, kind, mtu, quoted));
         eventually("the path MTU takes effect", || {
-            (tcp_info(&scene.bystander.server).tcpi_pmtu == mtu).then_some(())
+            (tcp_info(&testbed.bystander.server).tcpi_pmtu == mtu).then_some(())
         });
-        assert_eq!(scene.wire.counter(family, "icmp_forwarded"), 1);
-        scene.bystander.assert_undisturbed(&scene.reading);
+        assert_eq!(testbed.wire.counter(family, "icmp_forwarded"), 1);
+        testbed.bystander.assert_undisturbed(&testbed.reading);
 
         // An error about a connection of another service does not go to the primary.
         let other = Segment {
             source: (family.vip().ip(), 81).into(),
             ..sent
         };
-        scene.put_as(
-            &scene.lan.client,
+        testbed.put_as(
+            &testbed.lan.client,
             &icmp_error(family, kind, mtu, &other.emit()[..]),
         );
         assert!(
-            ping(&scene.lan.client, family.vip().ip()),
+            ping(&testbed.lan.client, family.vip().ip()),
             "the VIP still answers"
         );
-        assert_eq!(scene.wire.counter(family, "icmp_forwarded"), 1);
+        assert_eq!(testbed.wire.counter(family, "icmp_forwarded"), 1);
 
         // An error about a connection that was taken over stays on this node.
         let service = family.service();
-        scene.wire.hold(service, &[forged.source]).expect("hold");
-        scene.wire.settle(service, &[forged.source]).expect("settle");
-        let client = &scene.lan.client;
-        scene.put_as(client, &icmp_error(family, kind, mtu, quoted));
+        testbed.wire.hold(service, &[forged.source]).expect("hold");
+        testbed.wire.settle(service, &[forged.source]).expect("settle");
+        let client = &testbed.lan.client;
+        testbed.put_as(client, &icmp_error(family, kind, mtu, quoted));
         assert!(ping(client, family.vip().ip()), "the VIP still answers");
-        assert_eq!(scene.wire.counter(family, "icmp_forwarded"), 1);
+        assert_eq!(testbed.wire.counter(family, "icmp_forwarded"), 1);
     }
 }
 
 /// The server's reply goes over a path with a smaller MTU: the client gets the whole reply.
 #[test]
 fn a_transfer_goes_on_over_a_smaller_path() {
-    let Some(mut scene) = BadPacketScene::new("a_transfer_goes_on_over_a_smaller_path", Family::V4) else {
+    let Some(mut testbed) = BadPacketTestbed::new("a_transfer_goes_on_over_a_smaller_path", Family::V4)
+    else {
         return;
     };
-    let forged = scene.bystander.forged(&scene.reading, b"");
+    let forged = testbed.bystander.forged(&testbed.reading, b"");
     let sent = Segment {
         source: forged.destination,
         destination: forged.source,
@@ -480,20 +484,20 @@ fn a_transfer_goes_on_over_a_smaller_path() {
         ack: forged.seq,
         ..forged
     };
-    scene.passes(
+    testbed.passes(
         "too big",
         &icmp_error(Family::V4, (3, 4), 1000, &sent.emit()[..28]),
     );
     let reply = stream(7, 1 << 20);
     std::thread::scope(|scope| {
-        scope.spawn(|| (&scene.bystander.server).write_all(&reply).expect("reply"));
+        scope.spawn(|| (&testbed.bystander.server).write_all(&reply).expect("reply"));
         let mut received = vec![0; reply.len()];
-        (&scene.bystander.client)
+        (&testbed.bystander.client)
             .read_exact(&mut received)
             .expect("reply");
         assert_same_stream("reply", &received, &reply);
     });
-    assert_eq!(tcp_info(&scene.bystander.server).tcpi_snd_mss, 1000 - 40);
-    scene.bystander.output.extend(&reply);
-    scene.bystander.assert_undisturbed(&scene.reading);
+    assert_eq!(tcp_info(&testbed.bystander.server).tcpi_snd_mss, 1000 - 40);
+    testbed.bystander.output.extend(&reply);
+    testbed.bystander.assert_undisturbed(&testbed.reading);
 }

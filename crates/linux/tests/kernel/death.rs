@@ -173,7 +173,7 @@ enum ServerExit {
 }
 
 /// A client's connection to a server process on the primary, through the wire.
-struct DeathScene {
+struct DeathTestbed {
     family: Family,
     wire: WireOn,
     guard: WireOn,
@@ -184,7 +184,7 @@ struct DeathScene {
     tap: FrameTap,
 }
 
-impl DeathScene {
+impl DeathTestbed {
     /// The server listens at `bound`.
     fn at(lan: &Lan, family: Family, bound: IpAddr, protocol: Protocol) -> Self {
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
@@ -284,11 +284,11 @@ fn the_fin_of_a_process_that_died_is_not_heard() {
         ServerExit::Order("exit 255"),
     ];
     for (end, family) in crashes.into_iter().zip(Family::BOTH.into_iter().cycle()) {
-        let mut scene = DeathScene::new(&lan, family);
-        scene.server.obey("say hello");
-        scene.end(end);
-        scene.assert_silenced(&format!("{end:?}"));
-        scene.hears(b"hello", &format!("{end:?}"));
+        let mut testbed = DeathTestbed::new(&lan, family);
+        testbed.server.obey("say hello");
+        testbed.end(end);
+        testbed.assert_silenced(&format!("{end:?}"));
+        testbed.hears(b"hello", &format!("{end:?}"));
     }
 }
 
@@ -300,18 +300,18 @@ fn nothing_without_data_is_heard_behind_a_silenced_fin() {
         return;
     };
     for family in Family::BOTH {
-        let mut scene = DeathScene::new(&lan, family);
-        scene.server.obey("say hello");
-        scene.end(ServerExit::Signal(Signal::SIGKILL));
-        scene.assert_silenced("killed");
-        scene.hears(b"hello", "killed");
-        scene.client.shutdown(Shutdown::Write).expect("shutdown"); // the dead process' kernel acknowledges it
-        let silenced = scene.guard.counter(family, "dropped_dying_process");
-        scene
+        let mut testbed = DeathTestbed::new(&lan, family);
+        testbed.server.obey("say hello");
+        testbed.end(ServerExit::Signal(Signal::SIGKILL));
+        testbed.assert_silenced("killed");
+        testbed.hears(b"hello", "killed");
+        testbed.client.shutdown(Shutdown::Write).expect("shutdown"); // the dead process' kernel acknowledges it
+        let silenced = testbed.guard.counter(family, "dropped_dying_process");
+        testbed
             .guard
             .wait_for(family, "dropped_dying_process", silenced + 2);
         let vip = family.vip();
-        scene
+        testbed
             .tap
             .take_segments(|segment| assert_ne!(segment.source, vip, "on the cable: {segment:?}"));
     }
@@ -333,10 +333,10 @@ fn a_server_is_known_wherever_it_listens() {
         (Family::V6, Ipv6Addr::UNSPECIFIED.into(), multipath),
     ];
     for (family, bound, protocol) in cases {
-        let mut scene = DeathScene::at(&lan, family, bound, protocol);
-        scene.end(ServerExit::Signal(Signal::SIGKILL));
-        scene.assert_silenced(&format!("{family:?} at {bound}, {protocol:?}"));
-        scene.hears(b"", "the end");
+        let mut testbed = DeathTestbed::at(&lan, family, bound, protocol);
+        testbed.end(ServerExit::Signal(Signal::SIGKILL));
+        testbed.assert_silenced(&format!("{family:?} at {bound}, {protocol:?}"));
+        testbed.hears(b"", "the end");
     }
 }
 
@@ -356,9 +356,9 @@ fn an_ordinary_end_is_heard() {
         ServerExit::Signal(Signal::SIGHUP),
     ];
     for (end, family) in ends.into_iter().zip(Family::BOTH.into_iter().cycle()) {
-        let mut scene = DeathScene::new(&lan, family);
-        scene.end(end);
-        scene.assert_ended(&format!("{end:?}"));
+        let mut testbed = DeathTestbed::new(&lan, family);
+        testbed.end(end);
+        testbed.assert_ended(&format!("{end:?}"));
     }
 }
 
@@ -370,19 +370,19 @@ fn the_rst_for_a_dead_workers_connection_is_not_heard() {
         let Some(lan) = Lan::new("the_rst_for_a_dead_workers_connection_is_not_heard") else {
             return;
         };
-        let mut scene = DeathScene::new(&lan, family);
-        scene.leave_unread();
-        scene.end(ServerExit::Signal(Signal::SIGKILL));
-        scene.server.wait_for_end();
-        scene.guard.wait_for(family, "dropped_dying_process", 1);
+        let mut testbed = DeathTestbed::new(&lan, family);
+        testbed.leave_unread();
+        testbed.end(ServerExit::Signal(Signal::SIGKILL));
+        testbed.server.wait_for_end();
+        testbed.guard.wait_for(family, "dropped_dying_process", 1);
         let service = family.service();
-        let deaths = scene.guard.server_deaths(service);
-        scene.guard.forget_server_deaths(service, deaths);
-        (&scene.client)
+        let deaths = testbed.guard.server_deaths(service);
+        testbed.guard.forget_server_deaths(service, deaths);
+        (&testbed.client)
             .write_all(b"more")
             .expect("the connection is open");
-        scene.guard.wait_for(family, "dropped_dying_process", 2);
-        scene.hears(b"", "nothing is said for it");
+        testbed.guard.wait_for(family, "dropped_dying_process", 2);
+        testbed.hears(b"", "nothing is said for it");
     }
 }
 
@@ -393,20 +393,20 @@ fn the_next_connection_of_a_dead_ones_client_ends_like_any_other() {
         let Some(lan) = Lan::new("the_next_connection_of_a_dead_ones_client_ends_like_any_other") else {
             return;
         };
-        let mut scene = DeathScene::new(&lan, family);
-        scene.end(ServerExit::Signal(Signal::SIGKILL));
-        scene.server.wait_for_end();
-        scene.guard.wait_for(family, "dropped_dying_process", 1);
-        let deaths = scene.guard.server_deaths(family.service());
-        scene.guard.forget_server_deaths(family.service(), deaths);
-        scene.guard.set_gates(Gate::Sole);
+        let mut testbed = DeathTestbed::new(&lan, family);
+        testbed.end(ServerExit::Signal(Signal::SIGKILL));
+        testbed.server.wait_for_end();
+        testbed.guard.wait_for(family, "dropped_dying_process", 1);
+        let deaths = testbed.guard.server_deaths(family.service());
+        testbed.guard.forget_server_deaths(family.service(), deaths);
+        testbed.guard.set_gates(Gate::Sole);
         let mut server = ServerChild::start(&lan.primary, family.vip(), Protocol::TCP);
-        let from = scene.client.local_addr().expect("connected");
+        let from = testbed.client.local_addr().expect("connected");
         let socket = lan
             .client
             .run(|| Socket::new(Domain::for_address(from), Type::STREAM, None).expect("socket"));
         let again = TcpStream::from(socket.try_clone().expect("dup"));
-        let old = std::mem::replace(&mut scene.client, again);
+        let old = std::mem::replace(&mut testbed.client, again);
         SockRef::from(&old)
             .set_linger(Some(Duration::ZERO))
             .expect("SO_LINGER");
@@ -415,11 +415,11 @@ fn the_next_connection_of_a_dead_ones_client_ends_like_any_other() {
         eventually("the old socket is closed", || socket.bind(&from.into()).ok());
         socket.connect(&family.vip().into()).expect("connect");
         let patience = Some(Duration::from_secs(10));
-        scene.client.set_read_timeout(patience).expect("a timeout");
+        testbed.client.set_read_timeout(patience).expect("a timeout");
         server.obey("accept");
-        scene.guard.set_gates(Gate::Primary);
+        testbed.guard.set_gates(Gate::Primary);
         server.obey("close");
-        assert_eq!((&scene.client).read(&mut [0; 10]).expect("its end"), 0);
+        assert_eq!((&testbed.client).read(&mut [0; 10]).expect("its end"), 0);
     }
 }
 
@@ -430,15 +430,17 @@ fn the_rst_of_a_process_that_died_is_not_heard() {
         let Some(lan) = Lan::new("the_rst_of_a_process_that_died_is_not_heard") else {
             return;
         };
-        let mut scene = DeathScene::new(&lan, family);
-        scene.leave_unread();
-        scene.end(ServerExit::Signal(Signal::SIGKILL));
-        scene.assert_silenced("unread input");
-        let dropped = scene.guard.counter(family, "dropped_dying_process");
-        (&scene.client).write_all(b"to nobody").expect("write");
-        scene.guard.wait_for(family, "dropped_dying_process", dropped + 1);
-        scene.assert_silenced("a segment for a socket that is gone");
-        scene.hears(b"", "after both");
+        let mut testbed = DeathTestbed::new(&lan, family);
+        testbed.leave_unread();
+        testbed.end(ServerExit::Signal(Signal::SIGKILL));
+        testbed.assert_silenced("unread input");
+        let dropped = testbed.guard.counter(family, "dropped_dying_process");
+        (&testbed.client).write_all(b"to nobody").expect("write");
+        testbed
+            .guard
+            .wait_for(family, "dropped_dying_process", dropped + 1);
+        testbed.assert_silenced("a segment for a socket that is gone");
+        testbed.hears(b"", "after both");
     }
 }
 
@@ -450,22 +452,22 @@ fn what_a_dead_process_leaves_is_destroyed_without_a_word() {
         let Some(lan) = Lan::new("what_a_dead_process_leaves_is_destroyed_without_a_word") else {
             return;
         };
-        let mut scene = DeathScene::new(&lan, family);
-        let client = scene.client.local_addr().expect("connected");
+        let mut testbed = DeathTestbed::new(&lan, family);
+        let client = testbed.client.local_addr().expect("connected");
         let destroy = || {
             let destroy = || sockets::destroy_dying(family.vip(), &[client]);
             lan.primary.run(destroy).expect("sock_diag answers")
         };
         assert_eq!(destroy(), 0, "its process lives");
-        scene.server.obey("fill");
-        scene.end(ServerExit::Signal(Signal::SIGKILL));
-        scene.server.wait_for_end();
+        testbed.server.obey("fill");
+        testbed.end(ServerExit::Signal(Signal::SIGKILL));
+        testbed.server.wait_for_end();
         assert_eq!(destroy(), 1);
         assert_eq!(destroy(), 0, "it is gone");
-        scene.assert_silenced("destroyed");
-        scene.client.set_nonblocking(true).expect("non-blocking");
+        testbed.assert_silenced("destroyed");
+        testbed.client.set_nonblocking(true).expect("non-blocking");
         let end = loop {
-            match (&scene.client).read(&mut [0; 65_536]) {
+            match (&testbed.client).read(&mut [0; 65_536]) {
                 Ok(1..) => {}
                 end => break end,
             }
@@ -488,16 +490,16 @@ fn a_dead_processs_connection_outlives_the_agent() {
         let Some(lan) = Lan::new("a_dead_processs_connection_outlives_the_agent") else {
             return;
         };
-        let mut scene = DeathScene::new(&lan, family);
-        let client = scene.client.local_addr().expect("connected");
-        assert_eq!(scene.guard.dying(family.service()), [], "its process lives");
+        let mut testbed = DeathTestbed::new(&lan, family);
+        let client = testbed.client.local_addr().expect("connected");
+        assert_eq!(testbed.guard.dying(family.service()), [], "its process lives");
         if !is_read {
-            scene.leave_unread();
+            testbed.leave_unread();
         }
-        scene.end(ServerExit::Signal(Signal::SIGKILL));
-        scene.server.wait_for_end();
-        scene.guard.wait_for(family, "dropped_dying_process", 1);
-        let guard = scene.guard.succeeded(&options());
+        testbed.end(ServerExit::Signal(Signal::SIGKILL));
+        testbed.server.wait_for_end();
+        testbed.guard.wait_for(family, "dropped_dying_process", 1);
+        let guard = testbed.guard.succeeded(&options());
         assert_eq!(guard.dying(family.service()), [client], "all read: {is_read}");
         for other in Family::BOTH.into_iter().filter(|other| *other != family) {
             assert_eq!(guard.dying(other.service()), [], "of another service");
@@ -520,21 +522,21 @@ fn a_fin_glued_to_data_loses_the_bit_and_nothing_else() {
         let Some(lan) = Lan::new("a_fin_glued_to_data_loses_the_bit_and_nothing_else") else {
             return;
         };
-        let mut scene = DeathScene::new(&lan, family);
-        let taken: usize = scene.server.obey("fill").parse().expect("a number");
-        scene.end(ServerExit::Signal(Signal::SIGKILL));
-        scene.server.wait_for_end();
+        let mut testbed = DeathTestbed::new(&lan, family);
+        let taken: usize = testbed.server.obey("fill").parse().expect("a number");
+        testbed.end(ServerExit::Signal(Signal::SIGKILL));
+        testbed.server.wait_for_end();
         let mut received = vec![0; taken];
-        (&scene.client)
+        (&testbed.client)
             .read_exact(&mut received)
             .expect("all that the kernel took");
         assert_same_stream("the output", &received, &stream_of_fill()[..taken]);
-        scene.assert_silenced("glued");
-        scene.hears(b"", "behind it");
-        let log = scene.reading.now();
-        let transcript = log.transcript(scene.client.local_addr().expect("connected"));
+        testbed.assert_silenced("glued");
+        testbed.hears(b"", "behind it");
+        let log = testbed.reading.now();
+        let transcript = log.transcript(testbed.client.local_addr().expect("connected"));
         assert_eq!(transcript.output.len(), taken);
-        assert_eq!(scene.wire.drops(family), []);
+        assert_eq!(testbed.wire.drops(family), []);
     }
 }
 
@@ -616,7 +618,7 @@ fn a_strangers_death_is_nothing() {
         return;
     };
     let family = Family::V4;
-    let mut scene = DeathScene::new(&lan, family);
+    let mut testbed = DeathTestbed::new(&lan, family);
     for (host, address) in [
         (&lan.primary, family.address(3)),
         (&lan.client, family.address(1)),
@@ -629,9 +631,9 @@ fn a_strangers_death_is_nothing() {
         stranger.wait_for_end();
         assert_eq!((&connection).read(&mut [0; 1]).expect("its end is heard"), 0);
     }
-    assert!(scene.guard.server_deaths(family.service()) == 0);
-    scene.server.obey("say alive");
-    scene.hears(b"alive", "the service");
-    scene.end(ServerExit::Order("close"));
-    scene.assert_ended("the service");
+    assert!(testbed.guard.server_deaths(family.service()) == 0);
+    testbed.server.obey("say alive");
+    testbed.hears(b"alive", "the service");
+    testbed.end(ServerExit::Order("close"));
+    testbed.assert_ended("the service");
 }

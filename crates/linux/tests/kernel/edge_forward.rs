@@ -6,9 +6,9 @@ use std::process::Command;
 
 use proto::edge::CopiedPackets;
 use proto::edge::cache::CachePolicy;
-use proto::edge::switch::KeptString;
+use proto::edge::switch::{KeptString, StringSteering};
 use proto::rate::capped_field;
-use steadfast_linux::edge::{EdgeWire, Injector, StringMode, is_edge_left_behind};
+use steadfast_linux::edge::{EdgeWire, Injector, is_edge_left_behind};
 use steadfast_linux::wire::WireError;
 
 use crate::support::edge_net::{EdgeNet, at};
@@ -100,7 +100,7 @@ fn flows_of_a_failed_string_move_and_a_returned_string_gets_new_ones_only() {
     transfer(&idle, 1000);
     for edge in &edges {
         edge.set_copies(0, CopiedPackets::Needed);
-        edge.set_mode(0, StringMode::Held);
+        edge.set_steering(0, StringSteering::Held);
     }
     (&busy.0).write_all(b"held").expect("write");
     eventually("a packet is dropped", || {
@@ -119,7 +119,7 @@ fn flows_of_a_failed_string_move_and_a_returned_string_gets_new_ones_only() {
     for edge in &edges {
         edge.give_all_slots(1);
         edge.bump_generation(0);
-        edge.set_mode(0, StringMode::Down);
+        edge.set_steering(0, StringSteering::Down);
     }
     let mut held = [0; 4];
     (&busy.1)
@@ -130,7 +130,7 @@ fn flows_of_a_failed_string_move_and_a_returned_string_gets_new_ones_only() {
     assert_eq!(edges[0].sweep(0).expect("sweep"), 0);
     assert!(edges[0].counter("moved") >= 1);
     for edge in &edges {
-        edge.set_mode(0, StringMode::Up);
+        edge.set_steering(0, StringSteering::Up);
         edge.give_all_slots(0);
     }
     let before = packets(&edges[0]);
@@ -281,7 +281,7 @@ fn a_successor_goes_on_with_the_flows() {
     };
     edge.keep(1, kept);
     edge.set_cap(0, Some(30_000));
-    edge.set_mode(1, StringMode::Down);
+    edge.set_steering(1, StringSteering::Down);
     let plan = net.plan(0, None);
     let name = edge.name().to_owned();
     let again = net.edges[0].run(|| EdgeWire::load(&name, &plan, &edge_options()).err());
@@ -291,10 +291,10 @@ fn a_successor_goes_on_with_the_flows() {
         edge.succeeded(&plan, &edge_options())
     });
     assert!(net.edges[0].run(|| edge.is_attached()));
-    assert_eq!((edge.kept(1), edge.mode(1)), (kept, StringMode::Down));
+    assert_eq!((edge.kept(1), edge.steering(1)), (kept, StringSteering::Down));
     assert_eq!(
-        (edge.kept(0), edge.mode(0)),
-        (KeptString::default(), StringMode::Up)
+        (edge.kept(0), edge.steering(0)),
+        (KeptString::default(), StringSteering::Up)
     );
     assert_eq!((edge.cap(0), edge.cap(1)), (Some(30_000), None));
     assert_eq!((edge.counter("new_flows"), edge.flows().expect("flows")), (1, 1));

@@ -7,9 +7,9 @@ use proto::edge::cache::{CachePolicy, SecondPacket};
 use proto::edge::datapath::{
     DataPath, DataPathCopy, DataPathPort, DataPathString, DataPathVerdict, DestinationSide,
 };
-use proto::edge::switch::EdgeStringMode;
+use proto::edge::switch::StringSteering;
 use steadfast_linux::clock;
-use steadfast_linux::edge::{EdgeCopies, EdgeStringPort, EdgeWirePlan, Rehearsed, SLOTS, Side, StringMode};
+use steadfast_linux::edge::{EdgeCopies, EdgeStringPort, EdgeWirePlan, Rehearsed, SLOTS, Side};
 
 use crate::support::Random;
 use crate::support::edge_on::{EdgeOn, edge_options, index_of, plan, port};
@@ -62,7 +62,7 @@ impl Twins {
             &edge_options(),
         );
         let modelled = (0..STRINGS).map(|string| DataPathString {
-            mode: EdgeStringMode::Up,
+            steering: StringSteering::Up,
             generation: 0,
             caching_epoch: 0,
             copies_entering: false,
@@ -125,16 +125,9 @@ impl Twins {
         *self.model.slots = slots;
     }
 
-    fn set_mode(&mut self, string: usize, mode: EdgeStringMode) {
-        self.model.strings[string].mode = mode;
-        self.kernel.set_mode(
-            string,
-            match mode {
-                EdgeStringMode::Up => StringMode::Up,
-                EdgeStringMode::Held => StringMode::Held,
-                EdgeStringMode::Down => StringMode::Down,
-            },
-        );
+    fn set_steering(&mut self, string: usize, steering: StringSteering) {
+        self.model.strings[string].steering = steering;
+        self.kernel.set_steering(string, steering);
     }
 
     fn bump_generation(&mut self, string: usize) {
@@ -290,7 +283,7 @@ fn a_connection_keeps_its_string_and_moves_when_the_string_fails() {
     };
     for v6 in [false, true] {
         twins.set_slots([0; SLOTS]);
-        twins.set_mode(0, EdgeStringMode::Up);
+        twins.set_steering(0, StringSteering::Up);
         let syn = HandMade {
             flags: SYN,
             options: scale(7),
@@ -324,11 +317,11 @@ fn a_connection_keeps_its_string_and_moves_when_the_string_fails() {
         let stays = twins.handle(OUTSIDE, &data.tcp(), 0);
         assert_eq!(sent_to(&stays), Some(DataPathPort::String(0)));
         twins.set_copies(0, CopiedPackets::Needed);
-        twins.set_mode(0, EdgeStringMode::Held);
+        twins.set_steering(0, StringSteering::Held);
         assert_eq!(twins.handle(OUTSIDE, &data.tcp(), 0), DataPathVerdict::Dropped);
         assert_eq!(twins.handle(OUTSIDE, &data.tcp(), 0), DataPathVerdict::Dropped);
         twins.bump_generation(0);
-        twins.set_mode(0, EdgeStringMode::Down);
+        twins.set_steering(0, StringSteering::Down);
         let moved = twins.handle(OUTSIDE, &data.tcp(), 0);
         assert_eq!(sent_to(&moved), Some(DataPathPort::String(1)));
         twins.set_cap(0, None);
@@ -359,7 +352,7 @@ fn a_flow_that_left_first_follows_the_other_edge() {
         let verdict = twins.handle(OUTSIDE, &entering, 0);
         assert_eq!(sent_to(&verdict), Some(DataPathPort::String(string)));
     }
-    twins.set_mode(2, EdgeStringMode::Held);
+    twins.set_steering(2, StringSteering::Held);
     twins.handle(DataPathPort::String(2), &leaving, 0); // the other edge does not know yet that the string has failed
     let verdict = twins.handle(OUTSIDE, &entering, 0);
     assert_eq!(sent_to(&verdict), Some(DataPathPort::String(1)));
@@ -643,12 +636,12 @@ fn damaged(random: &mut Random, mut packet: Vec<u8>) -> Vec<u8> {
 fn random_order(random: &mut Random, twins: &mut Twins) {
     let string = usize::try_from(random.below(STRINGS as u64)).expect("few");
     match random.below(120) {
-        0 => twins.set_mode(string, EdgeStringMode::Held),
+        0 => twins.set_steering(string, StringSteering::Held),
         1 => {
             twins.bump_generation(string);
-            twins.set_mode(string, EdgeStringMode::Down);
+            twins.set_steering(string, StringSteering::Down);
         }
-        2..=4 => twins.set_mode(string, EdgeStringMode::Up),
+        2..=4 => twins.set_steering(string, StringSteering::Up),
         5 => twins.set_copies(string, CopiedPackets::Needed),
         6 => twins.set_copies(
             string,

@@ -145,7 +145,7 @@ fn segments(family: Family) -> [SockFilter; 6] {
 }
 
 /// The LAN with the wire on the backup, a connection through it, and a route that discards packets to the flood's clients.
-struct FloodScene {
+struct FloodTestbed {
     lan: Lan,
     family: Family,
     wire: WireOn,
@@ -155,7 +155,7 @@ struct FloodScene {
     bystander: Bystander,
 }
 
-impl FloodScene {
+impl FloodTestbed {
     fn new(test: &str, family: Family) -> Option<Self> {
         let lan = Lan::new(test)?;
         lan.backup
@@ -246,14 +246,14 @@ impl FloodScene {
 }
 
 fn a_flood_beside_a_connection(test: &str, family: Family) {
-    let Some(mut scene) = FloodScene::new(test, family) else {
+    let Some(mut testbed) = FloodTestbed::new(test, family) else {
         return;
     };
-    scene.flood(syn);
-    scene.assert_accounted_for();
-    let most = scene.reading.now().handshakes_most;
+    testbed.flood(syn);
+    testbed.assert_accounted_for();
+    let most = testbed.reading.now().handshakes_most;
     assert!((PENDING_MAX..=HANDSHAKES_MAX).contains(&most), "{most}");
-    scene.assert_unharmed(PENDING_MAX);
+    testbed.assert_unharmed(PENDING_MAX);
 }
 
 #[test]
@@ -296,28 +296,28 @@ fn a_flood_without_syns_that_nobody_reads_costs_a_connection_nothing() {
 fn a_flood_that_a_request_socket_answers_costs_a_connection_nothing() {
     for family in Family::BOTH {
         let test = "a_flood_that_a_request_socket_answers_costs_a_connection_nothing";
-        let Some(mut scene) = FloodScene::new(test, family) else {
+        let Some(mut testbed) = FloodTestbed::new(test, family) else {
             return;
         };
         let put = |packet: &[u8]| {
-            let said = scene.wire.counter(family, "logged_out_packets");
-            let tap = FrameTap::on(&scene.lan.client, "port2");
-            tap.put(scene.lan.backup.mac(), scene.lan.client.mac(), packet);
-            scene.wire.wait_for(family, "logged_out_packets", said + 1);
+            let said = testbed.wire.counter(family, "logged_out_packets");
+            let tap = FrameTap::on(&testbed.lan.client, "port2");
+            tap.put(testbed.lan.backup.mac(), testbed.lan.client.mac(), packet);
+            testbed.wire.wait_for(family, "logged_out_packets", said + 1);
         };
         for _ in 0..2 {
             put(&syn(family, 0));
             put(&outside_the_window(family, 0));
             put(&outside_the_window(family, 1));
         }
-        scene.flood(outside_the_window);
-        let said = scene.wire.counter(family, "logged_out_packets");
+        testbed.flood(outside_the_window);
+        let said = testbed.wire.counter(family, "logged_out_packets");
         assert!(
             said > u64::from(FLOOD) / 20,
             "{said} packets of the primary: it did not answer"
         );
-        scene.assert_accounted_for();
-        scene.assert_unharmed(1);
+        testbed.assert_accounted_for();
+        testbed.assert_unharmed(1);
     }
 }
 
@@ -325,36 +325,36 @@ fn a_flood_that_a_request_socket_answers_costs_a_connection_nothing() {
 #[test]
 fn a_client_that_is_acknowledged_is_known() {
     for family in Family::BOTH {
-        let Some(mut scene) = FloodScene::new("a_client_that_is_acknowledged_is_known", family) else {
+        let Some(mut testbed) = FloodTestbed::new("a_client_that_is_acknowledged_is_known", family) else {
             return;
         };
-        let (mut client, mut server) = scene.lan.client.connect_pair(&scene.listener);
-        let before = scene.reading.now().records;
+        let (mut client, mut server) = testbed.lan.client.connect_pair(&testbed.listener);
+        let before = testbed.reading.now().records;
         for byte in 0..100 {
             client.write_all(&[byte]).expect("write");
             server.read_exact(&mut [0]).expect("read");
         }
-        let after = scene.reading.now().records;
+        let after = testbed.reading.now().records;
         let strangers = after[1] - before[1];
         assert!(
             after[0] - before[0] >= 90 && strangers <= 10,
             "{strangers} of strangers"
         );
-        scene.bystander.assert_undisturbed(&scene.reading);
+        testbed.bystander.assert_undisturbed(&testbed.reading);
     }
 }
 
 fn unread(test: &str, family: Family, packet: fn(Family, u32) -> Vec<u8>, pending: usize) {
-    let Some(mut scene) = FloodScene::new(test, family) else {
+    let Some(mut testbed) = FloodTestbed::new(test, family) else {
         return;
     };
-    drop(scene.reading.now()); // reads the connection's SYNs before the flood
-    scene.reading.pause();
-    scene.flood(packet);
-    scene.reading.resume();
-    let dropped = scene.assert_accounted_for();
+    drop(testbed.reading.now()); // reads the connection's SYNs before the flood
+    testbed.reading.pause();
+    testbed.flood(packet);
+    testbed.reading.resume();
+    let dropped = testbed.assert_accounted_for();
     assert!(dropped > 0, "the ring of SYNs and strangers did not overflow");
-    scene.assert_unharmed(pending);
+    testbed.assert_unharmed(pending);
 }
 
 /// A logged segment is read, no matter how many SYNs arrive after it between two reads.

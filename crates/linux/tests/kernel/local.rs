@@ -19,7 +19,7 @@ use crate::support::wire_on::{WireOn, options};
 const MUCH: usize = 300_000;
 
 /// A wire on each node, and a listener of each family on the primary.
-struct LocalConnectionScene {
+struct LocalConnectionTestbed {
     backup: WireOn,
     primary: WireOn,
     reading: LogThread,
@@ -27,7 +27,7 @@ struct LocalConnectionScene {
     lan: Lan,
 }
 
-impl LocalConnectionScene {
+impl LocalConnectionTestbed {
     fn new(test: &str) -> Option<Self> {
         let lan = Lan::new(test)?;
         for node in [&lan.backup, &lan.primary] {
@@ -54,36 +54,36 @@ impl LocalConnectionScene {
 
 #[test]
 fn a_client_on_a_node_is_logged() {
-    let Some(scene) = LocalConnectionScene::new("a_client_on_a_node_is_logged") else {
+    let Some(testbed) = LocalConnectionTestbed::new("a_client_on_a_node_is_logged") else {
         return;
     };
-    for node in [&scene.lan.backup, &scene.lan.primary] {
+    for node in [&testbed.lan.backup, &testbed.lan.primary] {
         for family in Family::BOTH {
-            let mut client = scene.connect(node, family);
+            let mut client = testbed.connect(node, family);
             client.exchange(MUCH);
-            client.assert_undisturbed(&scene.reading);
+            client.assert_undisturbed(&testbed.reading);
         }
     }
     for family in Family::BOTH {
-        assert_eq!(scene.backup.drops(family), []);
-        assert_eq!(scene.primary.drops(family), []);
+        assert_eq!(testbed.backup.drops(family), []);
+        assert_eq!(testbed.primary.drops(family), []);
     }
 }
 
 #[test]
 fn a_client_on_the_survivor_goes_on() {
     for family in Family::BOTH {
-        let Some(scene) = LocalConnectionScene::new("a_client_on_the_survivor_goes_on") else {
+        let Some(testbed) = LocalConnectionTestbed::new("a_client_on_the_survivor_goes_on") else {
             return;
         };
-        let mut client = scene.connect(&scene.lan.backup, family);
+        let mut client = testbed.connect(&testbed.lan.backup, family);
         client.exchange(MUCH);
-        scene.lan.power_off_primary();
-        let (backup, address) = (&scene.lan.backup, client.address());
-        let taken = take_over(backup, &scene.backup, &scene.reading, address, family);
+        testbed.lan.power_off_primary();
+        let (backup, address) = (&testbed.lan.backup, client.address());
+        let taken = take_over(backup, &testbed.backup, &testbed.reading, address, family);
         client.server = taken.socket;
         client.exchange(MUCH);
-        scene.backup.set_gates(Gate::Sole);
+        testbed.backup.set_gates(Gate::Sole);
         client.exchange(MUCH);
     }
 }
@@ -91,11 +91,11 @@ fn a_client_on_the_survivor_goes_on() {
 /// A client that binds its socket to the VIP is refused at once.
 #[test]
 fn a_client_with_an_address_of_its_own_choice_is_refused() {
-    let Some(scene) = LocalConnectionScene::new("a_client_with_an_address_of_its_own_choice_is_refused")
+    let Some(testbed) = LocalConnectionTestbed::new("a_client_with_an_address_of_its_own_choice_is_refused")
     else {
         return;
     };
-    let (node, wire) = (&scene.lan.backup, &scene.backup);
+    let (node, wire) = (&testbed.lan.backup, &testbed.backup);
     for family in Family::BOTH {
         let connect_from = |address: SocketAddr| {
             let socket = node.run(|| Socket::new(Domain::for_address(address), Type::STREAM, None));
@@ -115,10 +115,10 @@ fn a_client_with_an_address_of_its_own_choice_is_refused() {
 
 #[test]
 fn a_filter_that_was_removed_from_lo_is_put_back() {
-    let Some(scene) = LocalConnectionScene::new("a_filter_that_was_removed_from_lo_is_put_back") else {
+    let Some(testbed) = LocalConnectionTestbed::new("a_filter_that_was_removed_from_lo_is_put_back") else {
         return;
     };
-    let node = &scene.lan.backup;
+    let node = &testbed.lan.backup;
     let watch = node.run(|| FilterWatch::open(&[LOOPBACK])).expect("watch");
     let removed = node.run(|| {
         Command::new("tc")
@@ -130,7 +130,7 @@ fn a_filter_that_was_removed_from_lo_is_put_back() {
         Some(watch.check()).filter(|found| !found.is_empty())
     });
     assert_eq!(concerned, [LOOPBACK]);
-    node.run(|| scene.backup.reattach(LOOPBACK)).expect("reattach");
-    let mut client = scene.connect(node, Family::V4);
-    client.assert_undisturbed(&scene.reading);
+    node.run(|| testbed.backup.reattach(LOOPBACK)).expect("reattach");
+    let mut client = testbed.connect(node, Family::V4);
+    client.assert_undisturbed(&testbed.reading);
 }

@@ -24,8 +24,8 @@ use steadfast_linux::wire::{self, Record, Rings, checksum_of};
 
 use crate::support::lan::{Family, Lan, LanHost, accept, patient};
 use crate::support::log::LogThread;
-use crate::support::scene::{Offer, say};
 use crate::support::socket::{set_tcp, tcp_info};
+use crate::support::testbed::{Offer, say};
 use crate::support::wire_on::{WireOn, options};
 use crate::support::{assert_same_stream, eventually, stream};
 

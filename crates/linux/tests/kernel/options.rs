@@ -15,10 +15,10 @@ use steadfast_linux::repair::{Pool, RestoredSocket};
 use crate::support::frame::{FrameTap, fix_ipv4_header, with_tcp_options};
 use crate::support::lan::{Family, Lan, LanHost, accept, is_root, patient};
 use crate::support::log::LogThread;
-use crate::support::scene::{Offer, WireScene, say};
 use crate::support::socket::{set_tcp, tcp_info};
 use crate::support::takeover::take_over;
 use crate::support::talk::Talk;
+use crate::support::testbed::{Offer, WireTestbed, say};
 use crate::support::tun::Tun;
 use crate::support::wire_on::{WireOn, options};
 use crate::support::{PATIENCE, Random, eventually};
@@ -190,13 +190,13 @@ impl Congestion {
 }
 
 /// Sends the client's next kilobyte with a congestion mark. Later the client sends the same kilobyte itself.
-fn put_marked(scene: &WireScene, talk: &Talk) {
-    let endpoint = scene.reading.now().connection(scene.address()).1.endpoint();
+fn put_marked(testbed: &WireTestbed, talk: &Talk) {
+    let endpoint = testbed.reading.now().connection(testbed.address()).1.endpoint();
     let at = usize::try_from(endpoint.input_frontier.0).expect("short");
-    put_marked_at(scene, talk, at, &endpoint);
+    put_marked_at(testbed, talk, at, &endpoint);
 }
 
-fn put_marked_at(scene: &WireScene, talk: &Talk, at: usize, endpoint: &proto::connection::Endpoint) {
+fn put_marked_at(testbed: &WireTestbed, talk: &Talk, at: usize, endpoint: &proto::connection::Endpoint) {
     let segment = Segment {
         source: endpoint.client,
         destination: endpoint.vip,
@@ -215,8 +215,8 @@ fn put_marked_at(scene: &WireScene, talk: &Talk, at: usize, endpoint: &proto::co
     };
     let mut packet = segment.emit();
     Congestion::experienced(&mut packet);
-    let (backup, client) = (scene.lan.backup.mac(), scene.lan.client.mac());
-    scene.tap.put(backup, client, &packet);
+    let (backup, client) = (testbed.lan.backup.mac(), testbed.lan.client.mac());
+    testbed.tap.put(backup, client, &packet);
 }
 
 /// The congestion bits of the server's packets since the last call, in order.
@@ -239,40 +239,40 @@ fn ecn_ends_without_harm() {
         (Family::V6, true),
         (Family::V6, false),
     ] {
-        let Some(mut scene) = WireScene::new("ecn_ends_without_harm", family, Offer::ALL) else {
+        let Some(mut testbed) = WireTestbed::new("ecn_ends_without_harm", family, Offer::ALL) else {
             return;
         };
-        offer(&scene.lan.client, TIMESTAMPS | SACK | SCALING | ECN);
-        (scene.client, scene.server) = scene.lan.client.connect_pair(&scene.listener);
+        offer(&testbed.lan.client, TIMESTAMPS | SACK | SCALING | ECN);
+        (testbed.client, testbed.server) = testbed.lan.client.connect_pair(&testbed.listener);
         let mut talk = Talk::new();
-        talk.exchange(&scene.client, &scene.server, 5000);
-        scene.settle();
-        for socket in [&scene.client, &scene.server] {
+        talk.exchange(&testbed.client, &testbed.server, 5000);
+        testbed.settle();
+        for socket in [&testbed.client, &testbed.server] {
             assert_eq!(tcp_info(socket).tcpi_options & ECN, ECN);
         }
-        put_marked(&scene, &talk);
+        put_marked(&testbed, &talk);
         eventually("the mark is echoed", || {
-            let said = said_of_congestion(&mut scene.tap, family);
+            let said = said_of_congestion(&mut testbed.tap, family);
             said.iter().any(|said| said.echo).then_some(())
         });
         if heard {
-            talk.client_writes(&scene.client, 1000);
+            talk.client_writes(&testbed.client, 1000);
             eventually("the client goes slower", || {
-                (tcp_info(&scene.client).tcpi_snd_ssthresh < 1000).then_some(())
+                (tcp_info(&testbed.client).tcpi_snd_ssthresh < 1000).then_some(())
             });
         }
-        scene.settle();
-        scene.power_off();
-        said_of_congestion(&mut scene.tap, family);
-        let taken = scene.take_over_in(&[&["tcpi_options"]]);
+        testbed.settle();
+        testbed.power_off();
+        said_of_congestion(&mut testbed.tap, family);
+        let taken = testbed.take_over_in(&[&["tcpi_options"]]);
         assert_eq!(tcp_info(&taken.socket).tcpi_options & ECN, 0);
         let at = usize::try_from(taken.endpoint.input_frontier.0).expect("short");
-        put_marked_at(&scene, &talk, at, &taken.endpoint);
+        put_marked_at(&testbed, &talk, at, &taken.endpoint);
         eventually("the marked bytes are here", || {
             (tcp_info(&taken.socket).tcpi_bytes_received >= 1000).then_some(())
         });
-        talk.carry_to_the_end(&scene.client, &taken);
-        let said = said_of_congestion(&mut scene.tap, family);
+        talk.carry_to_the_end(&testbed.client, &taken);
+        let said = said_of_congestion(&mut testbed.tap, family);
         assert!(said.len() > 10, "{said:?}");
         assert!(said.iter().all(|said| *said == Congestion::NONE), "{said:?}");
     }
@@ -303,21 +303,21 @@ const SERVER_TAKES: &str = "1538";
 fn data_in_a_syn_that_is_refused_is_said_again() {
     for family in Family::BOTH {
         let test = "data_in_a_syn_that_is_refused_is_said_again";
-        let Some(scene) = WireScene::new(test, family, Offer::ALL) else {
+        let Some(testbed) = WireTestbed::new(test, family, Offer::ALL) else {
             return;
         };
-        scene.lan.client.sysctl("ipv4/tcp_fastopen", CLIENT_SENDS);
+        testbed.lan.client.sysctl("ipv4/tcp_fastopen", CLIENT_SENDS);
         let mut talk = Talk::new();
-        let client = connect_fast(&scene.lan, family, &talk.input[..1000]);
-        let server = accept(&scene.listener);
+        let client = connect_fast(&testbed.lan, family, &talk.input[..1000]);
+        let server = accept(&testbed.listener);
         (&server).read_exact(&mut [0; 1000]).expect("read");
         assert_eq!(tcp_info(&client).tcpi_options & SYN_DATA, 0);
         talk.client_wrote = 1000;
         talk.exchange(&client, &server, 1000);
         talk.client_read = 1000;
-        scene.power_off_only();
-        let (lan, address) = (&scene.lan, client.local_addr().expect("connected"));
-        let taken = take_over(&lan.backup, &scene.wire, &scene.reading, address, family);
+        testbed.power_off_only();
+        let (lan, address) = (&testbed.lan, client.local_addr().expect("connected"));
+        let taken = take_over(&lan.backup, &testbed.wire, &testbed.reading, address, family);
         talk.carry_to_the_end(&client, &taken);
     }
 }
@@ -330,15 +330,15 @@ const SYN_DATA: u8 = 32;
 fn data_in_a_syn_that_is_taken_is_not_protected() {
     for family in Family::BOTH {
         let test = "data_in_a_syn_that_is_taken_is_not_protected";
-        let Some(scene) = WireScene::new(test, family, Offer::ALL) else {
+        let Some(testbed) = WireTestbed::new(test, family, Offer::ALL) else {
             return;
         };
-        scene.lan.client.sysctl("ipv4/tcp_fastopen", CLIENT_SENDS);
-        scene.lan.primary.sysctl("ipv4/tcp_fastopen", SERVER_TAKES);
-        let listener = &scene.listener;
+        testbed.lan.client.sysctl("ipv4/tcp_fastopen", CLIENT_SENDS);
+        testbed.lan.primary.sysctl("ipv4/tcp_fastopen", SERVER_TAKES);
+        let listener = &testbed.listener;
         set_tcp(listener, libc::TCP_FASTOPEN, 16);
         let talk = Talk::new();
-        let client = connect_fast(&scene.lan, family, &talk.input[..1000]);
+        let client = connect_fast(&testbed.lan, family, &talk.input[..1000]);
         let server = accept(listener);
         let mut first = [0; 1000];
         (&server).read_exact(&mut first).expect("read");
@@ -347,8 +347,8 @@ fn data_in_a_syn_that_is_taken_is_not_protected() {
         say(&server, &client, &talk.output);
         assert_eq!(tcp_info(&client).tcpi_options & SYN_DATA, SYN_DATA);
         let address = client.local_addr().expect("connected");
-        let mut log = scene.reading.now();
-        assert_eq!(log.open_connections(), 1, "the scene's own");
+        let mut log = testbed.reading.now();
+        assert_eq!(log.open_connections(), 1, "the testbed's own");
         assert!(log.unknown.contains(&address));
         assert_eq!(log.open_pending(family), 0);
     }

@@ -9,8 +9,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::support::fields::{ENDING, IN_FLIGHT};
 use crate::support::lan::{Family, accept, patient};
-use crate::support::scene::{Offer, WireScene, say};
 use crate::support::socket::{pace, set_tcp, tcp_info};
+use crate::support::testbed::{Offer, WireTestbed, say};
 use crate::support::{PATIENCE, assert_same_stream, eventually, stream};
 
 const MEGABYTE: usize = 1 << 20;
@@ -55,16 +55,16 @@ fn drain(mut from: &TcpStream) {
 
 /// Transfers `upload` and `download` megabytes. The primary loses its power in the middle of the transfer: client and server hold the last
 /// quarter back until then.
-fn transfer_with_a_fault(scene: &mut WireScene, upload: usize, download: usize) {
+fn transfer_with_a_fault(testbed: &mut WireTestbed, upload: usize, download: usize) {
     const PACE: u32 = 16 << 20; // at full speed the transfer would end before the fault
     let [input, output] =
         [(1, upload), (2, download)].map(|(seed, megabytes)| stream(seed, megabytes * MEGABYTE));
-    pace(&scene.client, PACE);
-    pace(&scene.server, PACE);
-    let before = terms(&scene.server);
+    pace(&testbed.client, PACE);
+    pace(&testbed.server, PACE);
+    let before = terms(&testbed.server);
     let (received, is_off) = (AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let WireScene { client, server, .. } = &*scene;
+        let WireTestbed { client, server, .. } = &*testbed;
         let _end = EndOnDrop(client);
         let (input, output, received, is_off) = (&input, &output, &received, &is_off);
         let late_input = input.len() * 3 / 4;
@@ -86,11 +86,11 @@ fn transfer_with_a_fault(scene: &mut WireScene, upload: usize, download: usize) 
         scope.spawn(move || send_while_alive(server, &output[..output.len() * 3 / 4]));
         scope.spawn(move || drain(server));
         eventually("a quarter is over", || {
-            let log = scene.reading.now();
-            let logged = log.transcript(scene.address()).input.len();
+            let log = testbed.reading.now();
+            let logged = log.transcript(testbed.address()).input.len();
             (received.load(Ordering::SeqCst) >= output.len() / 4 && logged >= input.len() / 4).then_some(())
         });
-        scene.power_off();
+        testbed.power_off();
         is_off.store(true, Ordering::SeqCst);
         let mut may_differ: Vec<&[&str]> = vec![&IN_FLIGHT, &["tcpi_max_pacing_rate"]];
         if before.2 & TIMESTAMPS == 0 {
@@ -99,7 +99,7 @@ fn transfer_with_a_fault(scene: &mut WireScene, upload: usize, download: usize) 
         if before.1 == 0 {
             may_differ.push(&["tcpi_options"]); // the restored socket has scaling, with scales of zero
         }
-        let taken = scene.take_over_in(&may_differ);
+        let taken = testbed.take_over_in(&may_differ);
         let (mut mss, scales, options) = terms(&taken.socket);
         if options & TIMESTAMPS == 0 {
             // The kernel reserves room for timestamps at connect(), and TCP_REPAIR_OPTIONS cannot undo that.
@@ -118,26 +118,26 @@ fn transfer_with_a_fault(scene: &mut WireScene, upload: usize, download: usize) 
             (received.load(Ordering::SeqCst) == output.len()).then_some(())
         });
     });
-    scene.assert_window_kept();
+    testbed.assert_window_kept();
 }
 
 #[test]
 fn a_download_goes_on() {
     for family in Family::BOTH {
-        let Some(mut scene) = WireScene::new("a_download_goes_on", family, Offer::ALL) else {
+        let Some(mut testbed) = WireTestbed::new("a_download_goes_on", family, Offer::ALL) else {
             return;
         };
-        transfer_with_a_fault(&mut scene, 0, 8);
+        transfer_with_a_fault(&mut testbed, 0, 8);
     }
 }
 
 #[test]
 fn an_upload_goes_on() {
     for family in Family::BOTH {
-        let Some(mut scene) = WireScene::new("an_upload_goes_on", family, Offer::ALL) else {
+        let Some(mut testbed) = WireTestbed::new("an_upload_goes_on", family, Offer::ALL) else {
             return;
         };
-        transfer_with_a_fault(&mut scene, 8, 0);
+        transfer_with_a_fault(&mut testbed, 8, 0);
     }
 }
 
@@ -151,11 +151,11 @@ fn both_directions_go_on_whatever_the_client_offers() {
                 scaling: off != 3 && off != 4,
             };
             let test = "both_directions_go_on_whatever_the_client_offers";
-            let Some(mut scene) = WireScene::new(test, family, offer) else {
+            let Some(mut testbed) = WireTestbed::new(test, family, offer) else {
                 return;
             };
             eprintln!("{family:?} {offer:?}");
-            transfer_with_a_fault(&mut scene, 4, 4);
+            transfer_with_a_fault(&mut testbed, 4, 4);
         }
     }
 }
@@ -164,20 +164,20 @@ fn both_directions_go_on_whatever_the_client_offers() {
 fn an_idle_connection_goes_on() {
     for family in Family::BOTH {
         for said_before in [true, false] {
-            let Some(mut scene) = WireScene::new("an_idle_connection_goes_on", family, Offer::ALL) else {
+            let Some(mut testbed) = WireTestbed::new("an_idle_connection_goes_on", family, Offer::ALL) else {
                 return;
             };
             if said_before {
-                say(&scene.client, &scene.server, &stream(1, 5000));
-                say(&scene.server, &scene.client, &stream(2, 5000));
+                say(&testbed.client, &testbed.server, &stream(1, 5000));
+                say(&testbed.server, &testbed.client, &stream(2, 5000));
             }
-            scene.settle();
-            scene.power_off();
-            let taken = scene.take_over();
+            testbed.settle();
+            testbed.power_off();
+            let taken = testbed.take_over();
             assert!(taken.endpoint.unacknowledged.is_empty());
-            say(&taken.socket, &scene.client, &stream(3, 100_000));
-            say(&scene.client, &taken.socket, &stream(4, 100_000));
-            scene.assert_window_kept();
+            say(&taken.socket, &testbed.client, &stream(3, 100_000));
+            say(&testbed.client, &taken.socket, &stream(4, 100_000));
+            testbed.assert_window_kept();
         }
     }
 }
@@ -186,25 +186,26 @@ fn an_idle_connection_goes_on() {
 #[test]
 fn a_client_that_has_backed_off_is_woken() {
     for family in Family::BOTH {
-        let Some(scene) = WireScene::new("a_client_that_has_backed_off_is_woken", family, Offer::ALL) else {
+        let Some(testbed) = WireTestbed::new("a_client_that_has_backed_off_is_woken", family, Offer::ALL)
+        else {
             return;
         };
-        say(&scene.client, &scene.server, b"before");
-        scene.settle();
-        scene.power_off();
+        say(&testbed.client, &testbed.server, b"before");
+        testbed.settle();
+        testbed.power_off();
         let input = stream(1, 5000);
-        (&scene.client).write_all(&input).expect("write");
+        (&testbed.client).write_all(&input).expect("write");
         eventually("the timer backs off", || {
-            (tcp_info(&scene.client).tcpi_backoff >= 2).then_some(())
+            (tcp_info(&testbed.client).tcpi_backoff >= 2).then_some(())
         });
-        let timeouts = tcp_info(&scene.client).tcpi_total_rto;
-        let taken = scene.take_over();
+        let timeouts = tcp_info(&testbed.client).tcpi_total_rto;
+        let taken = testbed.take_over();
         taken.read_input(&[b"before", &input[..]].concat());
         eventually("all is acknowledged", || {
-            (tcp_info(&scene.client).tcpi_unacked == 0).then_some(())
+            (tcp_info(&testbed.client).tcpi_unacked == 0).then_some(())
         });
         assert_eq!(
-            tcp_info(&scene.client).tcpi_total_rto,
+            tcp_info(&testbed.client).tcpi_total_rto,
             timeouts,
             "it waited for its timer"
         );
@@ -216,10 +217,10 @@ fn a_client_that_has_backed_off_is_woken() {
 fn megabytes_of_unacknowledged_output_are_said_again() {
     for (family, delivered) in [(Family::V4, true), (Family::V6, false)] {
         let test = "megabytes_of_unacknowledged_output_are_said_again";
-        let Some(mut scene) = WireScene::new(test, family, Offer::ALL) else {
+        let Some(mut testbed) = WireTestbed::new(test, family, Offer::ALL) else {
             return;
         };
-        for (host, table) in [(&scene.lan.client, ""), (&scene.lan.primary, "table 100")] {
+        for (host, table) in [(&testbed.lan.client, ""), (&testbed.lan.primary, "table 100")] {
             host.sysctl("ipv4/tcp_rmem", "4096 16777216 16777216");
             host.sysctl("ipv4/tcp_wmem", "4096 16777216 16777216");
             if table.is_empty() {
@@ -233,26 +234,26 @@ fn megabytes_of_unacknowledged_output_are_said_again() {
                 host.ip6(&route)
             }
         }
-        (scene.client, scene.server) = scene.lan.client.connect_pair(&scene.listener);
+        (testbed.client, testbed.server) = testbed.lan.client.connect_pair(&testbed.listener);
         let output = stream(1, 24 * MEGABYTE);
         let (warm, rest) = output.split_at(16 * MEGABYTE);
-        say(&scene.server, &scene.client, warm); // opens the client's window
-        scene.settle();
+        say(&testbed.server, &testbed.client, warm); // opens the client's window
+        testbed.settle();
         if !delivered {
-            scene.deliver(false);
+            testbed.deliver(false);
         }
-        scene.gag_client();
-        scene.server.set_nonblocking(true).expect("non-blocking");
-        let sent = (&scene.server).write(&rest[..5 * MEGABYTE]).expect("write");
+        testbed.gag_client();
+        testbed.server.set_nonblocking(true).expect("non-blocking");
+        let sent = (&testbed.server).write(&rest[..5 * MEGABYTE]).expect("write");
         eventually("megabytes are out", || {
-            let log = scene.reading.now();
-            let unacknowledged = log.connection(scene.address()).1.endpoint().unacknowledged;
+            let log = testbed.reading.now();
+            let unacknowledged = log.connection(testbed.address()).1.endpoint().unacknowledged;
             (unacknowledged.end.since(unacknowledged.start) >= 3 << 20).then_some(())
         });
-        scene.power_off();
-        scene.deliver(true);
-        scene.ungag_client();
-        let taken = scene.take_over_in(&[&IN_FLIGHT]);
+        testbed.power_off();
+        testbed.deliver(true);
+        testbed.ungag_client();
+        let taken = testbed.take_over_in(&[&IN_FLIGHT]);
         let unacknowledged = &taken.endpoint.unacknowledged;
         eprintln!("{sent} written, {unacknowledged:?} loaded");
         std::thread::scope(|scope| {
@@ -262,42 +263,43 @@ fn megabytes_of_unacknowledged_output_are_said_again() {
                     .expect("the rest")
             });
             let mut received = vec![0; rest.len()];
-            (&scene.client).read_exact(&mut received).expect("read");
+            (&testbed.client).read_exact(&mut received).expect("read");
             assert_same_stream("the output", &received, rest);
         });
-        say(&scene.client, &taken.socket, &stream(2, MEGABYTE));
+        say(&testbed.client, &taken.socket, &stream(2, MEGABYTE));
     }
 }
 
 #[test]
 fn a_client_that_has_closed_gets_the_rest() {
     for (family, acknowledged) in [(Family::V4, true), (Family::V6, false)] {
-        let Some(scene) = WireScene::new("a_client_that_has_closed_gets_the_rest", family, Offer::ALL) else {
+        let Some(testbed) = WireTestbed::new("a_client_that_has_closed_gets_the_rest", family, Offer::ALL)
+        else {
             return;
         };
         let output = stream(1, 2 * MEGABYTE);
-        say(&scene.server, &scene.client, &output[..MEGABYTE]);
-        scene.settle();
+        say(&testbed.server, &testbed.client, &output[..MEGABYTE]);
+        testbed.settle();
         if !acknowledged {
-            scene.power_off();
+            testbed.power_off();
         }
-        (&scene.client).write_all(b"last words").expect("write");
-        scene.client.shutdown(Shutdown::Write).expect("shutdown");
+        (&testbed.client).write_all(b"last words").expect("write");
+        testbed.client.shutdown(Shutdown::Write).expect("shutdown");
         eventually("its end is logged", || {
-            let log = scene.reading.now();
-            let (_, connection) = log.connection(scene.address());
+            let log = testbed.reading.now();
+            let (_, connection) = log.connection(testbed.address());
             let heard = connection.input_acknowledged() == connection.input().frontier() || !acknowledged;
             (connection.endpoint().input_ended && heard).then_some(())
         });
         if acknowledged {
-            scene.power_off();
+            testbed.power_off();
         }
-        let taken = scene.take_over_in(&[&ENDING, &IN_FLIGHT]);
+        let taken = testbed.take_over_in(&[&ENDING, &IN_FLIGHT]);
         assert!(taken.endpoint.input_ended);
         assert_eq!(taken.input, b"last words");
-        say(&taken.socket, &scene.client, taken.rest_of(&output));
+        say(&taken.socket, &testbed.client, taken.rest_of(&output));
         taken.socket.shutdown(Shutdown::Write).expect("shutdown");
-        assert_eq!((&scene.client).read(&mut [0; 1]).expect("end"), 0);
+        assert_eq!((&testbed.client).read(&mut [0; 1]).expect("end"), 0);
     }
 }
 
@@ -305,22 +307,22 @@ fn a_client_that_has_closed_gets_the_rest() {
 #[test]
 fn a_server_that_has_closed_hears_the_rest() {
     for (family, delivered) in [(Family::V4, true), (Family::V6, false)] {
-        let Some(scene) = WireScene::new("a_server_that_has_closed_hears_the_rest", family, Offer::ALL)
+        let Some(testbed) = WireTestbed::new("a_server_that_has_closed_hears_the_rest", family, Offer::ALL)
         else {
             return;
         };
         let input = stream(1, MEGABYTE);
-        say(&scene.client, &scene.server, &input[..1000]);
-        scene.settle();
-        scene.gag_client();
-        scene.deliver(delivered);
-        (&scene.server).write_all(b"the end").expect("write");
-        scene.server.shutdown(Shutdown::Write).expect("shutdown");
+        say(&testbed.client, &testbed.server, &input[..1000]);
+        testbed.settle();
+        testbed.gag_client();
+        testbed.deliver(delivered);
+        (&testbed.server).write_all(b"the end").expect("write");
+        testbed.server.shutdown(Shutdown::Write).expect("shutdown");
         eventually("its end is logged", || {
-            (scene
+            (testbed
                 .reading
                 .now()
-                .connection(scene.address())
+                .connection(testbed.address())
                 .1
                 .endpoint()
                 .output
@@ -329,25 +331,25 @@ fn a_server_that_has_closed_hears_the_rest() {
         });
         if delivered {
             let mut received = [0; 8];
-            let count = (&scene.client).read(&mut received).expect("read");
+            let count = (&testbed.client).read(&mut received).expect("read");
             assert_eq!(&received[..count], b"the end");
-            assert_eq!((&scene.client).read(&mut received).expect("end"), 0);
+            assert_eq!((&testbed.client).read(&mut received).expect("end"), 0);
         }
-        scene.power_off();
-        scene.deliver(true);
-        scene.ungag_client();
-        let taken = scene.take_over_in(&[&ENDING, &IN_FLIGHT]);
+        testbed.power_off();
+        testbed.deliver(true);
+        testbed.ungag_client();
+        let taken = testbed.take_over_in(&[&ENDING, &IN_FLIGHT]);
         assert_eq!(taken.endpoint.output, OutputEnd::FinSent);
         std::thread::scope(|scope| {
-            scope.spawn(|| (&scene.client).write_all(&input[1000..]).expect("upload"));
+            scope.spawn(|| (&testbed.client).write_all(&input[1000..]).expect("upload"));
             taken.read_input(&input);
         });
         if !delivered {
             let mut received = Vec::new();
-            (&scene.client).read_to_end(&mut received).expect("the end");
+            (&testbed.client).read_to_end(&mut received).expect("the end");
             assert_eq!(received, b"the end");
         }
-        scene.client.shutdown(Shutdown::Write).expect("shutdown");
+        testbed.client.shutdown(Shutdown::Write).expect("shutdown");
         assert_eq!((&taken.socket).read(&mut [0; 1]).expect("end"), 0);
     }
 }
@@ -357,38 +359,38 @@ fn a_server_that_has_closed_hears_the_rest() {
 fn a_fin_that_was_acknowledged_is_not_repeated() {
     for family in Family::BOTH {
         let test = "a_fin_that_was_acknowledged_is_not_repeated";
-        let Some(mut scene) = WireScene::new(test, family, Offer::ALL) else {
+        let Some(mut testbed) = WireTestbed::new(test, family, Offer::ALL) else {
             return;
         };
         let input = stream(1, MEGABYTE);
-        say(&scene.client, &scene.server, &input[..1000]);
-        say(&scene.server, &scene.client, b"the end");
-        scene.server.shutdown(Shutdown::Write).expect("shutdown");
-        assert_eq!((&scene.client).read(&mut [0; 1]).expect("end"), 0);
+        say(&testbed.client, &testbed.server, &input[..1000]);
+        say(&testbed.server, &testbed.client, b"the end");
+        testbed.server.shutdown(Shutdown::Write).expect("shutdown");
+        assert_eq!((&testbed.client).read(&mut [0; 1]).expect("end"), 0);
         eventually("the acknowledgement is logged", || {
-            let output = scene
+            let output = testbed
                 .reading
                 .now()
-                .connection(scene.address())
+                .connection(testbed.address())
                 .1
                 .endpoint()
                 .output;
             (output == OutputEnd::FinAcknowledged).then_some(())
         });
-        scene.power_off();
-        while scene.tap.take().is_some() {}
-        let taken = scene.take_over_in(&[&ENDING]);
+        testbed.power_off();
+        while testbed.tap.take().is_some() {}
+        let taken = testbed.take_over_in(&[&ENDING]);
         assert_eq!(taken.endpoint.output, OutputEnd::FinAcknowledged);
         std::thread::scope(|scope| {
-            scope.spawn(|| (&scene.client).write_all(&input[1000..]).expect("upload"));
+            scope.spawn(|| (&testbed.client).write_all(&input[1000..]).expect("upload"));
             taken.read_input(&input);
         });
-        scene.client.shutdown(Shutdown::Write).expect("shutdown");
+        testbed.client.shutdown(Shutdown::Write).expect("shutdown");
         assert_eq!((&taken.socket).read(&mut [0; 1]).expect("end"), 0);
         set_tcp(&taken.socket, libc::TCP_REPAIR, 1); // close silently, as the keeper closes such a socket
         drop(taken);
-        let vip = scene.family.vip();
-        scene.tap.take_segments(|segment| {
+        let vip = testbed.family.vip();
+        testbed.tap.take_segments(|segment| {
             assert!(
                 segment.source != vip || !(segment.flags.fin || segment.flags.rst),
                 "{segment:?}"
@@ -397,14 +399,14 @@ fn a_fin_that_was_acknowledged_is_not_repeated() {
     }
 }
 
-/// A connection to the scene's listener whose sequence numbers wrap within `within` bytes, in both directions.
-fn connect_near_the_wrap(scene: &WireScene, within: u32) -> (TcpStream, TcpStream) {
+/// A connection to the testbed's listener whose sequence numbers wrap within `within` bytes, in both directions.
+fn connect_near_the_wrap(testbed: &WireTestbed, within: u32) -> (TcpStream, TcpStream) {
     const SEND_QUEUE: i32 = 2;
     const OFF_WITHOUT_PROBE: i32 = -1;
     let near = |first: u32| first > within.wrapping_neg();
-    let domain = Domain::for_address(scene.family.vip());
+    let domain = Domain::for_address(testbed.family.vip());
     for attempt in 0..20_000_u32 {
-        let socket = scene
+        let socket = testbed
             .lan
             .client
             .run(|| Socket::new(domain, Type::STREAM, Some(Protocol::TCP)))
@@ -419,14 +421,14 @@ fn connect_near_the_wrap(scene: &WireScene, within: u32) -> (TcpStream, TcpStrea
         );
         set_tcp(&socket, libc::TCP_REPAIR, OFF_WITHOUT_PROBE);
         socket
-            .connect_timeout(&scene.family.vip().into(), PATIENCE)
+            .connect_timeout(&testbed.family.vip().into(), PATIENCE)
             .expect("connect");
         let client = TcpStream::from(socket);
         patient(&client);
-        let server = accept(&scene.listener);
+        let server = accept(&testbed.listener);
         // The server's first sequence number is random, so the loop repeats until that number is near the wrap.
         let address = client.local_addr().expect("connected");
-        let log = scene.reading.now();
+        let log = testbed.reading.now();
         let connection = log.connection(address).1;
         assert!(near(connection.input().first().0));
         if near(connection.output().first().0) {
@@ -439,11 +441,12 @@ fn connect_near_the_wrap(scene: &WireScene, within: u32) -> (TcpStream, TcpStrea
 #[test]
 fn sequence_numbers_wrap_on_the_way() {
     for family in Family::BOTH {
-        let Some(mut scene) = WireScene::new("sequence_numbers_wrap_on_the_way", family, Offer::ALL) else {
+        let Some(mut testbed) = WireTestbed::new("sequence_numbers_wrap_on_the_way", family, Offer::ALL)
+        else {
             return;
         };
-        (scene.client, scene.server) = connect_near_the_wrap(&scene, 12 << 20);
-        transfer_with_a_fault(&mut scene, 13, 13);
+        (testbed.client, testbed.server) = connect_near_the_wrap(&testbed, 12 << 20);
+        transfer_with_a_fault(&mut testbed, 13, 13);
     }
 }
 
@@ -451,22 +454,22 @@ fn sequence_numbers_wrap_on_the_way() {
 #[test]
 fn a_closed_window_of_the_client_opens_again() {
     for family in Family::BOTH {
-        let Some(scene) = WireScene::new("a_closed_window_of_the_client_opens_again", family, Offer::ALL)
+        let Some(testbed) = WireTestbed::new("a_closed_window_of_the_client_opens_again", family, Offer::ALL)
         else {
             return;
         };
         let output = stream(1, 20 * MEGABYTE);
-        scene.server.set_nonblocking(true).expect("non-blocking");
+        testbed.server.set_nonblocking(true).expect("non-blocking");
         let mut written = 0;
         eventually("the window is closed", || {
-            while let Ok(count) = (&scene.server).write(&output[written..]) {
+            while let Ok(count) = (&testbed.server).write(&output[written..]) {
                 written += count;
             }
-            let endpoint = scene.reading.now().connection(scene.address()).1.endpoint();
+            let endpoint = testbed.reading.now().connection(testbed.address()).1.endpoint();
             (endpoint.send_window == 0 && endpoint.unacknowledged.is_empty()).then_some(())
         });
-        scene.power_off();
-        let taken = scene.take_over_in(&[&IN_FLIGHT]);
+        testbed.power_off();
+        let taken = testbed.take_over_in(&[&IN_FLIGHT]);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 (&taken.socket)
@@ -474,7 +477,7 @@ fn a_closed_window_of_the_client_opens_again() {
                     .expect("the rest")
             });
             let mut received = vec![0; output.len()];
-            (&scene.client).read_exact(&mut received).expect("read");
+            (&testbed.client).read_exact(&mut received).expect("read");
             assert_same_stream("the output", &received, &output);
         });
     }
@@ -485,41 +488,41 @@ fn a_closed_window_of_the_client_opens_again() {
 #[test]
 fn a_closed_window_of_the_server_opens_unasked() {
     for family in Family::BOTH {
-        let Some(mut scene) =
-            WireScene::new("a_closed_window_of_the_server_opens_unasked", family, Offer::ALL)
+        let Some(mut testbed) =
+            WireTestbed::new("a_closed_window_of_the_server_opens_unasked", family, Offer::ALL)
         else {
             return;
         };
         let input = stream(1, 20 * MEGABYTE);
-        scene.client.set_nonblocking(true).expect("non-blocking");
+        testbed.client.set_nonblocking(true).expect("non-blocking");
         let mut written = 0;
         eventually("the window is closed", || {
-            while let Ok(count) = (&scene.client).write(&input[written..]) {
+            while let Ok(count) = (&testbed.client).write(&input[written..]) {
                 written += count;
             }
-            let log = scene.reading.now();
-            let connection = log.connection(scene.address()).1;
+            let log = testbed.reading.now();
+            let connection = log.connection(testbed.address()).1;
             let acknowledged = connection.input_acknowledged() == connection.input().frontier();
             (connection.endpoint().receive_window == 0 && acknowledged).then_some(())
         });
-        scene.gag_client();
-        scene.power_off();
-        while scene.tap.take().is_some() {}
-        let taken = scene.take_over();
-        let (client, vip) = (scene.address(), scene.family.vip());
+        testbed.gag_client();
+        testbed.power_off();
+        while testbed.tap.take().is_some() {}
+        let taken = testbed.take_over();
+        let (client, vip) = (testbed.address(), testbed.family.vip());
         let expected = taken.endpoint.send_unacknowledged;
         eventually("the window is opened", || {
             let mut opened = false;
-            scene.tap.take_segments(|segment| {
+            testbed.tap.take_segments(|segment| {
                 let heard = (segment.source, segment.destination, segment.seq) == (vip, client, expected);
                 opened |= heard && segment.window > 0;
             });
             opened.then_some(())
         });
-        scene.ungag_client();
-        scene.client.set_nonblocking(false).expect("blocking");
+        testbed.ungag_client();
+        testbed.client.set_nonblocking(false).expect("blocking");
         std::thread::scope(|scope| {
-            scope.spawn(|| (&scene.client).write_all(&input[written..]).expect("the rest"));
+            scope.spawn(|| (&testbed.client).write_all(&input[written..]).expect("the rest"));
             taken.read_input(&input);
         });
     }

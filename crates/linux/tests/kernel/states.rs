@@ -15,10 +15,10 @@ use steadfast_linux::raw::RawSender;
 use crate::support::eventually;
 use crate::support::fields::{DIFFER, ENDING, IN_FLIGHT, MAY_DIFFER, differences};
 use crate::support::lan::{Family, accept};
-use crate::support::scene::{Offer, WireScene};
 use crate::support::socket::{tcp_info, tcp_state};
 use crate::support::takeover::take_over;
 use crate::support::talk::Talk;
+use crate::support::testbed::{Offer, WireTestbed};
 
 /// TCP states as in TCP_INFO (`net/tcp_states.h`).
 mod state {
@@ -31,20 +31,20 @@ fn state(socket: &TcpStream) -> u8 {
     tcp_info(socket).tcpi_state
 }
 
-/// A scene in which both sides have sent data.
-fn opened(test: &str, family: Family) -> Option<(WireScene, Talk)> {
-    let scene = WireScene::new(test, family, Offer::ALL)?;
+/// A testbed in which both sides have sent data.
+fn opened(test: &str, family: Family) -> Option<(WireTestbed, Talk)> {
+    let testbed = WireTestbed::new(test, family, Offer::ALL)?;
     let mut talk = Talk::new();
-    talk.exchange(&scene.client, &scene.server, 5000);
-    scene.settle();
-    Some((scene, talk))
+    talk.exchange(&testbed.client, &testbed.server, 5000);
+    testbed.settle();
+    Some((testbed, talk))
 }
 
-/// Waits until the log has the expected state of the scene's connection.
+/// Waits until the log has the expected state of the testbed's connection.
 #[track_caller]
-fn wait_until_logged(scene: &WireScene, what: &str, output: OutputEnd, input_ended: bool) {
+fn wait_until_logged(testbed: &WireTestbed, what: &str, output: OutputEnd, input_ended: bool) {
     eventually(what, || {
-        let endpoint = scene.reading.now().connection(scene.address()).1.endpoint();
+        let endpoint = testbed.reading.now().connection(testbed.address()).1.endpoint();
         ((endpoint.output, endpoint.input_ended) == (output, input_ended)).then_some(())
     });
 }
@@ -54,19 +54,19 @@ fn wait_until_logged(scene: &WireScene, what: &str, output: OutputEnd, input_end
 fn a_syn_that_nobody_answered_is_answered_here() {
     for family in Family::BOTH {
         let test = "a_syn_that_nobody_answered_is_answered_here";
-        let Some((scene, _)) = opened(test, family) else {
+        let Some((testbed, _)) = opened(test, family) else {
             return;
         };
-        scene.power_off();
+        testbed.power_off();
         std::thread::scope(|scope| {
-            let connecting = scope.spawn(|| scene.lan.client.connect(family.vip()));
+            let connecting = scope.spawn(|| testbed.lan.client.connect(family.vip()));
             eventually("the SYN is logged", || {
-                (scene.reading.now().handshakes(family) == 1).then_some(())
+                (testbed.reading.now().handshakes(family) == 1).then_some(())
             });
-            scene.wire.set_gates(Gate::Takeover);
-            assert_eq!(scene.reading.now().open_pending(family), 0);
-            let listener = scene.lan.backup.listen(family.vip());
-            scene.wire.set_gates(Gate::Sole); // all connections are decided
+            testbed.wire.set_gates(Gate::Takeover);
+            assert_eq!(testbed.reading.now().open_pending(family), 0);
+            let listener = testbed.lan.backup.listen(family.vip());
+            testbed.wire.set_gates(Gate::Sole); // all connections are decided
             let client = connecting.join().expect("connect");
             let server = accept(&listener);
             Talk::new().exchange(&client, &server, 300_000);
@@ -79,31 +79,31 @@ fn a_syn_that_nobody_answered_is_answered_here() {
 fn a_handshake_that_was_answered_goes_on() {
     for (family, delivered) in [(Family::V4, true), (Family::V6, false), (Family::V4, false)] {
         let test = "a_handshake_that_was_answered_goes_on";
-        let Some((scene, _)) = opened(test, family) else {
+        let Some((testbed, _)) = opened(test, family) else {
             return;
         };
-        let logged = scene.wire.counter(family, "logged_out_packets");
-        scene.deliver(false);
+        let logged = testbed.wire.counter(family, "logged_out_packets");
+        testbed.deliver(false);
         std::thread::scope(|scope| {
-            let connecting = scope.spawn(|| scene.lan.client.connect(family.vip()));
-            scene.wire.wait_for(family, "logged_out_packets", logged + 1);
+            let connecting = scope.spawn(|| testbed.lan.client.connect(family.vip()));
+            testbed.wire.wait_for(family, "logged_out_packets", logged + 1);
             if delivered {
-                scene.gag_client();
-                scene.deliver(true);
+                testbed.gag_client();
+                testbed.deliver(true);
                 eventually("the client has the SYN-ACK", || {
                     connecting.is_finished().then_some(())
                 });
             }
-            scene.power_off();
-            scene.wire.set_gates(Gate::Takeover);
-            scene.ungag_client_if(delivered);
-            scene.deliver(true);
-            let pending = scene.reading.now().open_pending_with_answers(family);
+            testbed.power_off();
+            testbed.wire.set_gates(Gate::Takeover);
+            testbed.ungag_client_if(delivered);
+            testbed.deliver(true);
+            let pending = testbed.reading.now().open_pending_with_answers(family);
             let [(address, syn_ack)] = &pending[..] else {
                 panic!("{pending:?}");
             };
-            let (lan, wire) = (&scene.lan, &scene.wire);
-            let taken = take_over(&lan.backup, wire, &scene.reading, *address, family);
+            let (lan, wire) = (&testbed.lan, &testbed.wire);
+            let taken = take_over(&lan.backup, wire, &testbed.reading, *address, family);
             let raw = lan.backup.run(RawSender::open).expect("raw sockets");
             raw.send(syn_ack).expect("the SYN-ACK");
             let client = connecting.join().expect("connect");
@@ -116,26 +116,26 @@ fn a_handshake_that_was_answered_goes_on() {
 #[test]
 fn a_server_in_slow_start_goes_on() {
     for family in Family::BOTH {
-        let Some((scene, talk)) = opened("a_server_in_slow_start_goes_on", family) else {
+        let Some((testbed, talk)) = opened("a_server_in_slow_start_goes_on", family) else {
             return;
         };
-        scene.gag_client();
-        scene.server.set_nonblocking(true).expect("non-blocking");
-        let written = (&scene.server)
+        testbed.gag_client();
+        testbed.server.set_nonblocking(true).expect("non-blocking");
+        let written = (&testbed.server)
             .write(&talk.output[talk.client_read..])
             .expect("write");
         let old = eventually("the first window is out", || {
-            let info = tcp_info(&scene.server);
+            let info = tcp_info(&testbed.server);
             (info.tcpi_unacked >= info.tcpi_snd_cwnd).then_some(info)
         });
         assert!(old.tcpi_snd_cwnd < old.tcpi_snd_ssthresh, "not in slow start");
-        scene.power_off();
-        scene.ungag_client();
-        let taken = scene.take_over_in(&[&IN_FLIGHT]);
+        testbed.power_off();
+        testbed.ungag_client();
+        let taken = testbed.take_over_in(&[&IN_FLIGHT]);
         let unacknowledged = &taken.endpoint.unacknowledged;
         let sent = unacknowledged.end.since(unacknowledged.start);
         assert!(0 < sent && sent < written as u64, "{sent} of {written} are out");
-        talk.carry_to_the_end(&scene.client, &taken);
+        talk.carry_to_the_end(&testbed.client, &taken);
     }
 }
 
@@ -144,26 +144,26 @@ fn a_server_in_slow_start_goes_on() {
 #[test]
 fn what_nobody_has_read_is_read_once() {
     for family in Family::BOTH {
-        let Some((scene, mut talk)) = opened("what_nobody_has_read_is_read_once", family) else {
+        let Some((testbed, mut talk)) = opened("what_nobody_has_read_is_read_once", family) else {
             return;
         };
-        talk.client_writes(&scene.client, 50_000);
+        talk.client_writes(&testbed.client, 50_000);
         let unread = &talk.output[talk.client_read..][..50_000];
-        (&scene.server).write_all(unread).expect("write");
-        scene.settle();
+        (&testbed.server).write_all(unread).expect("write");
+        testbed.settle();
         let mut one = [0; 1];
-        assert_eq!(scene.server.peek(&mut one).expect("it is unread"), 1);
-        scene.power_off();
-        let taken = scene.take_over();
+        assert_eq!(testbed.server.peek(&mut one).expect("it is unread"), 1);
+        testbed.power_off();
+        let taken = testbed.take_over();
         assert!(taken.endpoint.unacknowledged.is_empty());
         assert_eq!(taken.input.len(), 55_000);
-        talk.carry_to_the_end(&scene.client, &taken);
+        talk.carry_to_the_end(&testbed.client, &taken);
     }
 }
 
 /// Sends the second one of the client's next two kilobytes of input, but not the first one. This leaves a gap.
-fn put_ahead(scene: &WireScene, talk: &Talk) {
-    let endpoint = scene.reading.now().connection(scene.address()).1.endpoint();
+fn put_ahead(testbed: &WireTestbed, talk: &Talk) {
+    let endpoint = testbed.reading.now().connection(testbed.address()).1.endpoint();
     let segment = Segment {
         source: endpoint.client,
         destination: endpoint.vip,
@@ -180,10 +180,10 @@ fn put_ahead(scene: &WireScene, talk: &Talk) {
         },
         payload: &talk.input[talk.client_wrote + 1000..][..1000],
     };
-    let (backup, client) = (scene.lan.backup.mac(), scene.lan.client.mac());
-    scene.tap.put(backup, client, &segment.emit());
+    let (backup, client) = (testbed.lan.backup.mac(), testbed.lan.client.mac());
+    testbed.tap.put(backup, client, &segment.emit());
     eventually("the server holds it", || {
-        (tcp_info(&scene.server).tcpi_rcv_ooopack == 1).then_some(())
+        (tcp_info(&testbed.server).tcpi_rcv_ooopack == 1).then_some(())
     });
 }
 
@@ -192,23 +192,23 @@ fn put_ahead(scene: &WireScene, talk: &Talk) {
 #[test]
 fn input_out_of_order_is_said_again() {
     for family in Family::BOTH {
-        let Some((scene, talk)) = opened("input_out_of_order_is_said_again", family) else {
+        let Some((testbed, talk)) = opened("input_out_of_order_is_said_again", family) else {
             return;
         };
-        put_ahead(&scene, &talk);
+        put_ahead(&testbed, &talk);
         assert!(
-            scene
+            testbed
                 .reading
                 .now()
-                .connection(scene.address())
+                .connection(testbed.address())
                 .1
                 .input()
                 .has_holes()
         );
-        scene.power_off();
-        let taken = scene.take_over_in(&[&["tcpi_snd_wnd"]]);
+        testbed.power_off();
+        let taken = testbed.take_over_in(&[&["tcpi_snd_wnd"]]);
         assert_eq!(taken.input.len(), talk.client_wrote);
-        talk.carry_to_the_end(&scene.client, &taken);
+        talk.carry_to_the_end(&testbed.client, &taken);
     }
 }
 
@@ -218,42 +218,42 @@ fn input_out_of_order_is_said_again() {
 fn output_that_the_client_holds_out_of_order_is_completed() {
     for family in Family::BOTH {
         let test = "output_that_the_client_holds_out_of_order_is_completed";
-        let Some(mut scene) = WireScene::new(test, family, Offer::ALL) else {
+        let Some(mut testbed) = WireTestbed::new(test, family, Offer::ALL) else {
             return;
         };
         // The server must not retransmit the lost segment, even if this machine is slow. The setting applies to the first timeout too.
         let via = family.address(2);
         let patient = format!("route replace default via {via} dev eth0 table 100 rto_min 60s");
         match family {
-            Family::V4 => scene.lan.primary.ip(&patient),
-            Family::V6 => scene.lan.primary.ip6(&patient),
+            Family::V4 => testbed.lan.primary.ip(&patient),
+            Family::V6 => testbed.lan.primary.ip6(&patient),
         }
-        (scene.client, scene.server) = scene.lan.client.connect_pair(&scene.listener);
-        scene.server.set_nodelay(true).expect("set");
+        (testbed.client, testbed.server) = testbed.lan.client.connect_pair(&testbed.listener);
+        testbed.server.set_nodelay(true).expect("set");
         let mut talk = Talk::new();
-        talk.exchange(&scene.client, &scene.server, 5000);
-        scene.settle();
+        talk.exchange(&testbed.client, &testbed.server, 5000);
+        testbed.settle();
         let says = |at: usize| {
             let output = &talk.output[talk.client_read + at..][..1000];
-            (&scene.server).write_all(output).expect("write");
+            (&testbed.server).write_all(output).expect("write");
             eventually("it is logged", || {
-                let log = scene.reading.now();
-                let unacknowledged = log.connection(scene.address()).1.endpoint().unacknowledged;
+                let log = testbed.reading.now();
+                let unacknowledged = log.connection(testbed.address()).1.endpoint().unacknowledged;
                 (unacknowledged.end.since(unacknowledged.start) == at as u64 + 1000).then_some(())
             });
         };
-        scene.gag_client();
-        scene.deliver(false);
+        testbed.gag_client();
+        testbed.deliver(false);
         says(0);
-        scene.deliver(true);
+        testbed.deliver(true);
         says(1000);
         eventually("the client holds what came behind it", || {
-            (tcp_info(&scene.client).tcpi_rcv_ooopack > 0).then_some(())
+            (tcp_info(&testbed.client).tcpi_rcv_ooopack > 0).then_some(())
         });
-        scene.power_off();
-        scene.ungag_client();
-        let taken = scene.take_over_in(&[&IN_FLIGHT, &["tcpi_rto"]]);
-        talk.carry_to_the_end(&scene.client, &taken);
+        testbed.power_off();
+        testbed.ungag_client();
+        let taken = testbed.take_over_in(&[&IN_FLIGHT, &["tcpi_rto"]]);
+        talk.carry_to_the_end(&testbed.client, &taken);
     }
 }
 
@@ -261,25 +261,25 @@ fn output_that_the_client_holds_out_of_order_is_completed() {
 #[test]
 fn both_have_closed_at_once() {
     for family in Family::BOTH {
-        let Some((scene, mut talk)) = opened("both_have_closed_at_once", family) else {
+        let Some((testbed, mut talk)) = opened("both_have_closed_at_once", family) else {
             return;
         };
-        scene.deliver(false);
-        (&scene.server)
+        testbed.deliver(false);
+        (&testbed.server)
             .write_all(&talk.output[talk.client_read..][..1000])
             .expect("write");
-        talk.server_closes(&scene.server, talk.client_read + 1000);
-        wait_until_logged(&scene, "the server's end", OutputEnd::FinSent, false);
-        talk.client_writes(&scene.client, 1000);
-        talk.client_closes(&scene.client);
+        talk.server_closes(&testbed.server, talk.client_read + 1000);
+        wait_until_logged(&testbed, "the server's end", OutputEnd::FinSent, false);
+        talk.client_writes(&testbed.client, 1000);
+        talk.client_closes(&testbed.client);
         eventually("the server is in CLOSING", || {
-            (state(&scene.server) == state::CLOSING).then_some(())
+            (state(&testbed.server) == state::CLOSING).then_some(())
         });
-        wait_until_logged(&scene, "both ends", OutputEnd::FinSent, true);
-        scene.power_off_only();
-        scene.deliver(true);
-        let taken = scene.take_over_in(&[&ENDING, &IN_FLIGHT]);
-        talk.carry_to_the_end(&scene.client, &taken);
+        wait_until_logged(&testbed, "both ends", OutputEnd::FinSent, true);
+        testbed.power_off_only();
+        testbed.deliver(true);
+        let taken = testbed.take_over_in(&[&ENDING, &IN_FLIGHT]);
+        talk.carry_to_the_end(&testbed.client, &taken);
     }
 }
 
@@ -287,34 +287,34 @@ fn both_have_closed_at_once() {
 #[test]
 fn a_server_that_closes_last_is_heard() {
     for (family, delivered) in [(Family::V4, true), (Family::V6, false), (Family::V4, false)] {
-        let Some((scene, mut talk)) = opened("a_server_that_closes_last_is_heard", family) else {
+        let Some((testbed, mut talk)) = opened("a_server_that_closes_last_is_heard", family) else {
             return;
         };
-        talk.client_writes(&scene.client, 1000);
-        talk.client_closes(&scene.client);
-        wait_until_logged(&scene, "the client's end", OutputEnd::Open, true);
-        scene.settle();
+        talk.client_writes(&testbed.client, 1000);
+        talk.client_closes(&testbed.client);
+        wait_until_logged(&testbed, "the client's end", OutputEnd::Open, true);
+        testbed.settle();
         if delivered {
-            scene.gag_client();
+            testbed.gag_client();
         } else {
-            scene.deliver(false);
+            testbed.deliver(false);
         }
-        (&scene.server)
+        (&testbed.server)
             .write_all(&talk.output[talk.client_read..][..1000])
             .expect("write");
-        talk.server_closes(&scene.server, talk.client_read + 1000);
-        wait_until_logged(&scene, "both ends", OutputEnd::FinSent, true);
-        assert_eq!(state(&scene.server), state::LAST_ACK);
+        talk.server_closes(&testbed.server, talk.client_read + 1000);
+        wait_until_logged(&testbed, "both ends", OutputEnd::FinSent, true);
+        assert_eq!(state(&testbed.server), state::LAST_ACK);
         if delivered {
             eventually("the client has all", || {
-                tcp_state(&scene.client).closed.then_some(())
+                tcp_state(&testbed.client).closed.then_some(())
             });
         }
-        scene.power_off_only();
-        scene.ungag_client_if(delivered);
-        scene.deliver(true);
-        let taken = scene.take_over_in(&[&ENDING, &IN_FLIGHT]);
-        talk.carry_to_the_end(&scene.client, &taken);
+        testbed.power_off_only();
+        testbed.ungag_client_if(delivered);
+        testbed.deliver(true);
+        let taken = testbed.take_over_in(&[&ENDING, &IN_FLIGHT]);
+        talk.carry_to_the_end(&testbed.client, &taken);
         eventually("the FIN is acknowledged", || {
             (state(&taken.socket) == state::FIN_WAIT2).then_some(())
         });
@@ -327,31 +327,31 @@ fn a_server_that_closes_last_is_heard() {
 fn a_fin_that_is_repeated_after_the_end_is_answered() {
     for family in Family::BOTH {
         let test = "a_fin_that_is_repeated_after_the_end_is_answered";
-        let Some((scene, mut talk)) = opened(test, family) else {
+        let Some((testbed, mut talk)) = opened(test, family) else {
             return;
         };
-        talk.server_closes(&scene.server, talk.client_read);
-        assert_eq!((&scene.client).read(&mut [0; 1]).expect("end"), 0);
-        wait_until_logged(&scene, "the server's end", OutputEnd::FinAcknowledged, false);
-        scene.deliver(false);
-        talk.client_closes(&scene.client);
+        talk.server_closes(&testbed.server, talk.client_read);
+        assert_eq!((&testbed.client).read(&mut [0; 1]).expect("end"), 0);
+        wait_until_logged(&testbed, "the server's end", OutputEnd::FinAcknowledged, false);
+        testbed.deliver(false);
+        talk.client_closes(&testbed.client);
         eventually("the connection is over in the log", || {
-            (scene.reading.now().open_connections() == 0).then_some(())
+            (testbed.reading.now().open_connections() == 0).then_some(())
         });
-        assert_eq!((&scene.server).read(&mut [0; 1]).expect("end"), 0);
-        assert!(tcp_state(&scene.server).closed, "the server is in TIME-WAIT");
-        assert_eq!(state(&scene.client), state::LAST_ACK);
-        scene.lan.power_off_primary();
-        scene.wire.set_gates(Gate::Takeover);
-        scene.reading.now().answers.clear();
-        scene.deliver(true);
-        let answer = eventually("the client asks again", || scene.reading.now().answers.pop());
-        let raw = scene.lan.backup.run(RawSender::open).expect("raw sockets");
+        assert_eq!((&testbed.server).read(&mut [0; 1]).expect("end"), 0);
+        assert!(tcp_state(&testbed.server).closed, "the server is in TIME-WAIT");
+        assert_eq!(state(&testbed.client), state::LAST_ACK);
+        testbed.lan.power_off_primary();
+        testbed.wire.set_gates(Gate::Takeover);
+        testbed.reading.now().answers.clear();
+        testbed.deliver(true);
+        let answer = eventually("the client asks again", || testbed.reading.now().answers.pop());
+        let raw = testbed.lan.backup.run(RawSender::open).expect("raw sockets");
         raw.send(&answer).expect("the answer");
         eventually("the client is at its end", || {
-            tcp_state(&scene.client).closed.then_some(())
+            tcp_state(&testbed.client).closed.then_some(())
         });
-        assert!(scene.client.take_error().expect("no error").is_none());
+        assert!(testbed.client.take_error().expect("no error").is_none());
     }
 }
 
@@ -362,38 +362,38 @@ fn keepalive_probes_are_answered() {
         .with_time(Duration::from_secs(1))
         .with_interval(Duration::from_secs(1));
     for family in Family::BOTH {
-        let Some((scene, talk)) = opened("keepalive_probes_are_answered", family) else {
+        let Some((testbed, talk)) = opened("keepalive_probes_are_answered", family) else {
             return;
         };
-        let segments = tcp_info(&scene.client).tcpi_segs_in;
-        SockRef::from(&scene.server)
+        let segments = tcp_info(&testbed.client).tcpi_segs_in;
+        SockRef::from(&testbed.server)
             .set_tcp_keepalive(&often)
             .expect("keepalive");
         eventually("the server asks", || {
-            (tcp_info(&scene.client).tcpi_segs_in > segments).then_some(())
+            (tcp_info(&testbed.client).tcpi_segs_in > segments).then_some(())
         });
-        scene.reading.now().assert_protected(scene.address());
-        scene.power_off_only();
-        SockRef::from(&scene.client)
+        testbed.reading.now().assert_protected(testbed.address());
+        testbed.power_off_only();
+        SockRef::from(&testbed.client)
             .set_tcp_keepalive(&often)
             .expect("keepalive");
         eventually("the client asks in vain", || {
-            (tcp_info(&scene.client).tcpi_probes > 0).then_some(())
+            (tcp_info(&testbed.client).tcpi_probes > 0).then_some(())
         });
-        let taken = scene.take_over();
+        let taken = testbed.take_over();
         assert_eq!(taken.input.len(), talk.client_wrote, "a probe is no input");
         eventually("it is answered", || {
-            (tcp_info(&scene.client).tcpi_probes == 0).then_some(())
+            (tcp_info(&testbed.client).tcpi_probes == 0).then_some(())
         });
         // The restored socket's probes are answered too.
-        let segments = tcp_info(&scene.client).tcpi_segs_in;
+        let segments = tcp_info(&testbed.client).tcpi_segs_in;
         SockRef::from(&taken.socket)
             .set_tcp_keepalive(&often)
             .expect("keepalive");
         eventually("the survivor asks", || {
-            (tcp_info(&scene.client).tcpi_segs_in > segments).then_some(())
+            (tcp_info(&testbed.client).tcpi_segs_in > segments).then_some(())
         });
-        talk.carry_to_the_end(&scene.client, &taken);
+        talk.carry_to_the_end(&testbed.client, &taken);
     }
 }
 
@@ -402,12 +402,12 @@ fn keepalive_probes_are_answered() {
 #[test]
 fn urgent_data_is_not_protected() {
     for (family, of_client) in [(Family::V4, true), (Family::V6, false)] {
-        let Some((scene, _)) = opened("urgent_data_is_not_protected", family) else {
+        let Some((testbed, _)) = opened("urgent_data_is_not_protected", family) else {
             return;
         };
         let (from, to) = match of_client {
-            true => (&scene.client, &scene.server),
-            false => (&scene.server, &scene.client),
+            true => (&testbed.client, &testbed.server),
+            false => (&testbed.server, &testbed.client),
         };
         let from = SockRef::from(from);
         from.send(b"ab").expect("send");
@@ -417,37 +417,37 @@ fn urgent_data_is_not_protected() {
         { to }.read_exact(&mut read[..2]).expect("before it"); // a read ends at the urgent byte
         { to }.read_exact(&mut read[2..]).expect("behind it");
         assert_eq!(&read, b"abcd");
-        let log = scene.reading.now();
-        let protection = log.connection(scene.address()).1.protection();
+        let log = testbed.reading.now();
+        let protection = log.connection(testbed.address()).1.protection();
         assert_eq!(protection, Protection::Unprotected(UnprotectedCause::Urgent));
     }
 }
 
-/// Brings the scene's connection to rest. `case`, from 0 to 4, selects the traffic that precedes the rest.
-fn bring_to_rest(scene: &WireScene, talk: &mut Talk, case: usize) {
+/// Brings the testbed's connection to rest. `case`, from 0 to 4, selects the traffic that precedes the rest.
+fn bring_to_rest(testbed: &WireTestbed, talk: &mut Talk, case: usize) {
     match case {
         0 => {}
-        1 => talk.client_writes(&scene.client, 10_000), // the server does not read it
+        1 => talk.client_writes(&testbed.client, 10_000), // the server does not read it
         2 => {
-            talk.client_closes(&scene.client);
-            wait_until_logged(scene, "the client's end", OutputEnd::Open, true);
+            talk.client_closes(&testbed.client);
+            wait_until_logged(testbed, "the client's end", OutputEnd::Open, true);
         }
         3 => {
-            put_ahead(scene, talk);
-            talk.client_writes(&scene.client, 2000);
+            put_ahead(testbed, talk);
+            talk.client_writes(&testbed.client, 2000);
         }
         _ => {
-            scene.deliver(false);
-            (&scene.server)
+            testbed.deliver(false);
+            (&testbed.server)
                 .write_all(&talk.output[talk.client_read..][..10_000])
                 .expect("write");
             eventually("the server repeats it", || {
-                (tcp_info(&scene.server).tcpi_total_rto > 0).then_some(())
+                (tcp_info(&testbed.server).tcpi_total_rto > 0).then_some(())
             });
-            scene.deliver(true);
+            testbed.deliver(true);
         }
     }
-    scene.settle();
+    testbed.settle();
 }
 
 /// Finds the fields in which the restored socket of a connection at rest differs from the old one, and compares them with `DIFFER`. This is
@@ -457,16 +457,16 @@ fn the_fields_that_may_differ_are_these() {
     let mut differed = BTreeSet::new();
     for family in Family::BOTH {
         for case in 0..5 {
-            let Some((scene, mut talk)) = opened("the_fields_that_may_differ_are_these", family) else {
+            let Some((testbed, mut talk)) = opened("the_fields_that_may_differ_are_these", family) else {
                 return;
             };
-            bring_to_rest(&scene, &mut talk, case);
-            let old = tcp_info(&scene.server);
-            scene.power_off_only();
-            let taken = scene.take_over_in(&[&ENDING]);
+            bring_to_rest(&testbed, &mut talk, case);
+            let old = tcp_info(&testbed.server);
+            testbed.power_off_only();
+            let taken = testbed.take_over_in(&[&ENDING]);
             eprintln!("{family:?}, case {case}:");
             differed.extend(differences(&old, &tcp_info(&taken.socket)));
-            talk.carry_to_the_end(&scene.client, &taken);
+            talk.carry_to_the_end(&testbed.client, &taken);
         }
     }
     differed.retain(|name| !MAY_DIFFER.contains(name));

@@ -12,8 +12,8 @@ use steadfast_linux::wire::{PIN_ROOT, Record, Wire, WireOptions, WireService};
 use crate::support::frame::FrameTap;
 use crate::support::lan::{Family, Lan, LanHost, is_root};
 use crate::support::log::LogThread;
-use crate::support::scene::say;
 use crate::support::socket::tcp_info;
+use crate::support::testbed::say;
 use crate::support::wire_on::{WireOn, options};
 use crate::support::{assert_same_stream, eventually, stream};
 

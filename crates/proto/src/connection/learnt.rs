@@ -103,6 +103,6 @@ impl Connection {
             return Some(reason.to_string());
         }
         let is_pipelined = !tracker.has_exchanged() && tracker.unanswered() > 1;
-        is_pipelined.then(|| "it had several requests under way".into())
+        is_pipelined.then(|| "it had several unanswered requests".into())
     }
 }

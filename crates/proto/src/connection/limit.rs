@@ -329,7 +329,7 @@ mod tests {
         let (spills, _) = files(LIMIT);
         let mut upload = LimitUpload::new(u64::MAX, Some(Arc::clone(&spills)));
         upload.upload(3 * LIMIT as usize);
-        let reason = "the log reached its limit, and so did the files for more";
+        let reason = "the log in memory and the service's files have reached their limits";
         assert!(upload.reason().ends_with(reason), "{}", upload.reason());
         assert_eq!(spills.bytes(), 0, "what is given up holds no room");
     }
@@ -352,7 +352,7 @@ mod tests {
         for (spills, reason) in [
             (
                 None,
-                "a Put request is unanswered and was not kept: all logs together reached their limit, and its client holds the most",
+                "a Put request is unanswered and was not kept: all logs together reached their limit, and this client's logs are the largest",
             ),
             (Some(files(u64::MAX).0), "Protected"),
         ] {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::cache::{CachePolicy, SecondPacket};
 use super::mirror::CacheMirror;
-use super::switch::EdgeStringMode;
+use super::switch::StringSteering;
 use super::{EdgeDirection, EdgeSegment};
 use crate::Seq;
 use crate::rate::capped_field;
@@ -35,7 +35,7 @@ pub enum DestinationSide {
 #[derive(Clone, Copy, Debug)]
 pub struct DataPathString {
     /// Treatment of its packets.
-    pub mode: EdgeStringMode,
+    pub steering: StringSteering,
     /// Flows of another generation move.
     pub generation: u32,
     /// 0: no copies.
@@ -208,10 +208,10 @@ impl DataPath {
         DataPathVerdict::Stack
     }
 
-    fn mode(&self, string: usize) -> EdgeStringMode {
-        match self.strings[string].mode {
-            EdgeStringMode::Held if self.is_agent_away => EdgeStringMode::Down,
-            mode => mode,
+    fn steering(&self, string: usize) -> StringSteering {
+        match self.strings[string].steering {
+            StringSteering::Held if self.is_agent_away => StringSteering::Down,
+            steering => steering,
         }
     }
 
@@ -285,7 +285,7 @@ impl DataPath {
             self.note_handshake(read, packet, segment);
             self.copy_if_needed(read, segment, gso_size);
         }
-        if self.mode(string) == EdgeStringMode::Held {
+        if self.steering(string) == StringSteering::Held {
             self.add("dropped_held", 1);
             return DataPathVerdict::Dropped;
         }
@@ -374,7 +374,7 @@ impl DataPath {
             slot,
             ..
         } = self.flows[key];
-        if generation == self.strings[string].generation && self.mode(string) != EdgeStringMode::Down {
+        if generation == self.strings[string].generation && self.steering(string) != StringSteering::Down {
             return string;
         }
         let to = usize::from(self.slots[slot]);
@@ -389,7 +389,7 @@ impl DataPath {
         let first = self.fragments.get(&fragment_key(read));
         if let Some(&(string, generation)) = first.filter(|_| read.kind == PacketKind::Fragment)
             && generation == self.strings[string].generation
-            && self.mode(string) != EdgeStringMode::Down
+            && self.steering(string) != StringSteering::Down
         {
             return string;
         }
@@ -406,7 +406,7 @@ impl DataPath {
         if !flow.is_learned {
             let is_other = flow.string != from;
             self.add("other_string", is_other.into());
-        } else if string.mode == EdgeStringMode::Up {
+        } else if string.steering == StringSteering::Up {
             (flow.string, flow.generation) = (from, string.generation);
         }
     }

@@ -22,7 +22,7 @@ use crate::Instant;
 use crate::rate::{InvalidRate, RateConfig, RateControl, RateRule};
 pub use beat::{EdgeBeat, StringBeat};
 pub use flow::{FlowKey, TrafficSample};
-pub use kept::{AdoptedString, EdgeStringMode, KeptString};
+pub use kept::{AdoptedString, KeptString, StringSteering};
 use string::{CommandState, EdgeString};
 pub use string::{EdgeStringConfig, StringView};
 
@@ -86,8 +86,8 @@ pub enum InvalidEdge {
 pub enum EdgeAction {
     /// Give new flows, and flows that move, the strings of these slots.
     SetSlots(Box<[u8; SLOTS]>),
-    /// Handle the packets of this string's flows in this mode.
-    SetMode(usize, EdgeStringMode),
+    /// Steer the packets of this string's flows in this way.
+    SetSteering(usize, StringSteering),
     /// Keep this state of the string for a successor of the agent.
     Keep(usize, KeptString),
     /// Move the string's present flows, each with its next packet.
@@ -186,12 +186,12 @@ impl EdgeSwitch {
             handshakes: VecDeque::new(),
         };
         for (index, one) in edge.strings.iter_mut().enumerate() {
-            let mode = match one.phase {
-                StringPhase::Up | StringPhase::Suspect | StringPhase::Blind => EdgeStringMode::Up,
-                StringPhase::Failing => EdgeStringMode::Held,
-                StringPhase::Down => EdgeStringMode::Down,
+            let steering = match one.phase {
+                StringPhase::Up | StringPhase::Suspect | StringPhase::Blind => StringSteering::Up,
+                StringPhase::Failing => StringSteering::Held,
+                StringPhase::Down => StringSteering::Down,
             };
-            edge.actions.push_back(EdgeAction::SetMode(index, mode));
+            edge.actions.push_back(EdgeAction::SetSteering(index, steering));
             if edge.config.cap.is_none() && one.cap.take().is_some() {
                 edge.actions.push_back(EdgeAction::SetCap(index, None));
             }
@@ -481,7 +481,7 @@ impl EdgeSwitch {
             self.change(now, index, PhaseEvent::NoneLeft, PhaseReason::Silence);
             self.strings[index].recovery.on_declared();
             self.actions
-                .push_back(EdgeAction::SetMode(index, EdgeStringMode::Up));
+                .push_back(EdgeAction::SetSteering(index, StringSteering::Up));
         }
     }
 
@@ -565,8 +565,8 @@ impl EdgeSwitch {
         };
         self.change(now, index, event, reason);
         self.strings[index].give_up_queue();
-        let mode = EdgeStringMode::Held;
-        self.actions.push_back(EdgeAction::SetMode(index, mode));
+        let steering = StringSteering::Held;
+        self.actions.push_back(EdgeAction::SetSteering(index, steering));
     }
 
     /// A failed string's flows get other strings.
@@ -575,7 +575,7 @@ impl EdgeSwitch {
         self.strings[index].completed_at = Some(now);
         self.publish_slots(now);
         self.actions
-            .push_back(EdgeAction::SetMode(index, EdgeStringMode::Down));
+            .push_back(EdgeAction::SetSteering(index, StringSteering::Down));
         self.actions.push_back(EdgeAction::Move(index));
         self.strings[index].sweep_at = Some(now + SWEEP_AFTER);
         self.make_room(index);
@@ -612,7 +612,7 @@ impl EdgeSwitch {
             self.actions.push_back(EdgeAction::Move(index));
         }
         self.actions
-            .push_back(EdgeAction::SetMode(index, EdgeStringMode::Up));
+            .push_back(EdgeAction::SetSteering(index, StringSteering::Up));
         self.send_again(now, index, None);
         let one = &mut self.strings[index];
         one.recovery.restart(now);

@@ -375,27 +375,27 @@ proptest! {
 }
 
 /// A conversation that is between two exchanges, and a table that has seen only its last acknowledgements.
-struct LearnScene {
+struct LearnTestbed {
     talk: LearnTalk,
     late: Table,
     given: usize,
 }
 
-impl LearnScene {
+impl LearnTestbed {
     fn new() -> Self {
         let mut talk = LearnTalk::new(7);
         talk.open();
         talk.exchange();
         let given = talk.said.len();
-        let mut scene = Self {
+        let mut testbed = Self {
             talk,
             late: table(),
             given,
         };
-        scene.say(Direction::In, b"");
-        scene.say(Direction::Out, b"");
-        scene.tell(Some(scene.talk.terms));
-        scene
+        testbed.say(Direction::In, b"");
+        testbed.say(Direction::Out, b"");
+        testbed.tell(Some(testbed.talk.terms));
+        testbed
     }
 
     fn say(&mut self, direction: Direction, payload: &[u8]) {
@@ -447,58 +447,58 @@ impl LearnScene {
 
 #[test]
 fn an_exchange_and_silence() {
-    let mut scene = LearnScene::new();
-    scene.request();
-    assert!(!scene.is_learnt());
-    scene.reply();
+    let mut testbed = LearnTestbed::new();
+    testbed.request();
+    assert!(!testbed.is_learnt());
+    testbed.reply();
     assert!(
-        scene.is_learnt() && !scene.is_protected_after(5000),
+        testbed.is_learnt() && !testbed.is_protected_after(5000),
         "its window is not known"
     );
-    assert_eq!(scene.reasons(), [] as [String; 0], "it is shown once");
-    scene.speak(Direction::In, b"");
-    assert!(!scene.is_protected_after(998));
-    assert!(scene.is_protected_after(1001));
+    assert_eq!(testbed.reasons(), [] as [String; 0], "it is shown once");
+    testbed.speak(Direction::In, b"");
+    assert!(!testbed.is_protected_after(998));
+    assert!(testbed.is_protected_after(1001));
 }
 
 #[test]
 fn a_request_while_something_is_owed_is_none() {
     for owes in [Direction::In, Direction::Out] {
-        let mut scene = LearnScene::new();
-        scene.say(owes, b"x");
-        scene.say(Direction::In, b"GET / HTTP/1.1\r\n\r\n");
-        scene.reply();
-        assert!(!scene.is_learnt(), "{owes:?}");
-        scene.request();
-        scene.reply();
-        assert!(scene.is_learnt(), "{owes:?}");
+        let mut testbed = LearnTestbed::new();
+        testbed.say(owes, b"x");
+        testbed.say(Direction::In, b"GET / HTTP/1.1\r\n\r\n");
+        testbed.reply();
+        assert!(!testbed.is_learnt(), "{owes:?}");
+        testbed.request();
+        testbed.reply();
+        assert!(testbed.is_learnt(), "{owes:?}");
     }
 }
 
 #[test]
 fn a_reply_elsewhere_is_none() {
-    let mut scene = LearnScene::new();
-    scene.request();
-    scene.talk.sides[1].next = scene.talk.sides[1].next + 1;
-    scene.reply();
+    let mut testbed = LearnTestbed::new();
+    testbed.request();
+    testbed.talk.sides[1].next = testbed.talk.sides[1].next + 1;
+    testbed.reply();
     assert!(
-        !scene.is_learnt(),
+        !testbed.is_learnt(),
         "the client has not got all that was said before"
     );
 
-    let mut scene = LearnScene::new();
-    scene.request();
-    scene.say(Direction::Out, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-    assert!(!scene.is_learnt(), "it does not acknowledge the request");
+    let mut testbed = LearnTestbed::new();
+    testbed.request();
+    testbed.say(Direction::Out, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+    assert!(!testbed.is_learnt(), "it does not acknowledge the request");
 
-    let mut scene = LearnScene::new();
-    scene.request();
-    let before = scene.talk.sides[1].next;
-    scene.talk.sides[1].next = before + 100;
-    scene.speak(Direction::Out, b"");
-    scene.talk.sides[1].next = before;
-    scene.reply();
-    assert!(!scene.is_learnt(), "the server was further");
+    let mut testbed = LearnTestbed::new();
+    testbed.request();
+    let before = testbed.talk.sides[1].next;
+    testbed.talk.sides[1].next = before + 100;
+    testbed.speak(Direction::Out, b"");
+    testbed.talk.sides[1].next = before;
+    testbed.reply();
+    assert!(!testbed.is_learnt(), "the server was further");
 }
 
 #[test]
@@ -508,73 +508,73 @@ fn what_contradicts_it_bars_it() {
         (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "upgraded"),
         (
             b"HTTP/1.1 204 No\r\n\r\nHTTP/1.1 204 No\r\n\r\n",
-            "without being asked",
+            "answers no request",
         ),
     ] {
-        let mut scene = LearnScene::new();
-        scene.request();
-        scene.speak(Direction::Out, reply);
-        assert!(!scene.is_learnt());
-        let reasons = scene.reasons();
+        let mut testbed = LearnTestbed::new();
+        testbed.request();
+        testbed.speak(Direction::Out, reply);
+        assert!(!testbed.is_learnt());
+        let reasons = testbed.reasons();
         assert!(reasons.len() == 1 && reasons[0].contains(reason), "{reasons:?}");
-        scene.request();
-        scene.reply();
-        assert!(!scene.is_learnt(), "{reason}");
+        testbed.request();
+        testbed.reply();
+        assert!(!testbed.is_learnt(), "{reason}");
     }
 }
 
 #[test]
 fn what_is_disproved_later_is_shown_again() {
-    let mut scene = LearnScene::new();
-    scene.request();
-    scene.reply();
-    assert!(scene.is_learnt());
-    scene.reply();
-    assert!(!scene.is_learnt());
-    let reasons = scene.reasons();
+    let mut testbed = LearnTestbed::new();
+    testbed.request();
+    testbed.reply();
+    assert!(testbed.is_learnt());
+    testbed.reply();
+    assert!(!testbed.is_learnt());
+    let reasons = testbed.reasons();
     assert!(
-        reasons.len() == 1 && reasons[0].contains("without being asked"),
+        reasons.len() == 1 && reasons[0].contains("answers no request"),
         "{reasons:?}"
     );
-    assert_eq!(scene.late.memory(), 0);
+    assert_eq!(testbed.late.memory(), 0);
 }
 
 #[test]
 fn a_gap_in_the_log_begins_it_anew() {
-    let mut scene = LearnScene::new();
-    scene.request();
-    scene.late.forget_said();
-    scene.reply();
-    assert!(!scene.is_learnt());
-    scene.request();
-    scene.reply();
-    assert!(scene.is_learnt());
+    let mut testbed = LearnTestbed::new();
+    testbed.request();
+    testbed.late.forget_said();
+    testbed.reply();
+    assert!(!testbed.is_learnt());
+    testbed.request();
+    testbed.reply();
+    assert!(testbed.is_learnt());
 }
 
 #[test]
 fn who_is_not_the_wire_learns_nothing_and_replicas_begin_with_their_connections() {
-    let mut scene = LearnScene::new();
-    scene.late.set_wire(false);
-    scene.request();
-    scene.reply();
-    assert!(!scene.is_learnt());
+    let mut testbed = LearnTestbed::new();
+    testbed.late.set_wire(false);
+    testbed.request();
+    testbed.reply();
+    assert!(!testbed.is_learnt());
 
     let mut config = table().config().clone();
     config.policy = RestartPolicy::Replica;
-    let mut scene = LearnScene::new();
-    scene.late = Table::new(config);
-    scene.late.set_wire(true);
-    scene.request();
-    scene.reply();
-    assert!(!scene.is_learnt());
+    let mut testbed = LearnTestbed::new();
+    testbed.late = Table::new(config);
+    testbed.late.set_wire(true);
+    testbed.request();
+    testbed.reply();
+    assert!(!testbed.is_learnt());
     assert_eq!(
-        scene.late.poll_question(at(scene.given)),
+        testbed.late.poll_question(at(testbed.given)),
         Some(vec![CLIENT.into()]),
         "whether it is there"
     );
-    assert_eq!(scene.late.poll_question(at(scene.given)), None);
+    assert_eq!(testbed.late.poll_question(at(testbed.given)), None);
     assert_eq!(
-        scene.reasons(),
+        testbed.reasons(),
         ["older than the wire; replicas begin with their connections"]
     );
 }

@@ -38,7 +38,7 @@ pub enum RepetitionMismatch {
         bytes: u64,
     },
     /// The application ended its output first.
-    #[error("the application ended its output {missing} bytes before the end of what was sent")]
+    #[error("the application ended its output {missing} bytes before the end of the sent output")]
     EndedEarly {
         /// Number of bytes that were sent and not repeated.
         missing: u64,

@@ -226,13 +226,13 @@ pub enum ReplicaResume {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ReplicaMismatch {
     /// A byte differs.
-    #[error("the replica's output differs {missing} bytes before the end of what was said")]
+    #[error("the replica's output differs {missing} bytes before the end of the sent output")]
     Differs {
         /// Number of logged bytes that the replica did not confirm.
         missing: usize,
     },
     /// The replica ended its stream first.
-    #[error("the replica ended its output {missing} bytes before the end of what was said")]
+    #[error("the replica ended its output {missing} bytes before the end of the sent output")]
     EndedEarly {
         /// Number of logged bytes that the replica did not confirm.
         missing: usize,

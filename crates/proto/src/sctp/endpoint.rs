@@ -37,7 +37,7 @@ use crate::Instant;
 /// Maximum number of waiting answers to packets of no association. Further answers are dropped: the sender asks again.
 const ANSWERS_MAX: usize = 64;
 /// Reason in the ABORT to a caller without the key.
-const NO_PROOF: &[u8] = b"callers must have the key of this end";
+const NO_PROOF: &[u8] = b"this endpoint requires callers to prove a shared key";
 
 /// Why an endpoint does not call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -18,7 +18,7 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MalformedSctp {
     /// The packet ends in the middle of a field.
-    #[error("the packet ends inside of {0}")]
+    #[error("the packet ends inside {0}")]
     Truncated(&'static str),
     /// A field has a length that is impossible for this kind of field.
     #[error("{0} has an impossible length")]

@@ -32,28 +32,6 @@ use crate::takeover::Takeover;
 /// an agent again.
 const AGENT_WAIT: Duration = Duration::from_secs(10);
 
-/// A service's doubt on one node.
-#[derive(Debug, Default)]
-pub(super) struct Doubt {
-    /// When this node came into doubt whether the other node has gone on alone. `None` if it is not in doubt.
-    since: Option<Instant>,
-    /// When the agent came back, if it was away for too long during a takeover. The takeover's steps wait until the other node has said what
-    /// it did meanwhile.
-    interrupted: Option<Instant>,
-}
-
-impl Doubt {
-    /// Whether this node is in doubt.
-    pub(super) const fn exists(&self) -> bool {
-        self.since.is_some()
-    }
-
-    /// Whether a takeover waits for the other node's word.
-    pub(super) const fn is_interrupted(&self) -> bool {
-        self.interrupted.is_some()
-    }
-}
-
 impl Service {
     fn is_fail_stop(&self) -> bool {
         self.standing.config().arbiter == Arbiter::FailStop
@@ -63,8 +41,8 @@ impl Service {
     /// while the other node's kernel answers.
     pub(crate) fn waits_for_agent(&self, peer: &Detector, now: Instant) -> bool {
         let since = match self.role() {
-            Role::Primary => self.doubt.since.max(peer.last_heartbeat()),
-            _ => self.doubt.since,
+            Role::Primary => self.doubt.since().max(peer.last_heartbeat()),
+            _ => self.doubt.since(),
         };
         let keeps_rule = self.is_fail_stop() && self.broken != Some(BrokenRule::ClaimInDoubt);
         keeps_rule && since.is_some_and(|since| now.since(since) < AGENT_WAIT)
@@ -89,24 +67,23 @@ impl Service {
         }
         match self.role() {
             Role::Primary | Role::Backup => self.begin_doubt(now),
-            Role::TakingOver => self.doubt.interrupted = Some(now),
+            Role::TakingOver => self.doubt.interrupt(now),
             Role::Joining | Role::Claiming | Role::Returning | Role::Sole | Role::Standby => {}
         }
     }
 
     /// The other node was heard during this node's takeover. An answer to a heartbeat sent since the interruption ends the interruption.
     pub(super) fn hear_after_interruption(&mut self, word: &StandingBeat) {
-        let interrupted = &mut self.doubt.interrupted;
-        interrupted.take_if(|since| word.echo.is_some_and(|echo| echo >= *since));
+        self.doubt.hear(word.echo);
     }
 
     /// The other node is silent, so an interrupted takeover goes on.
     pub(super) fn end_interruption(&mut self, peer: &Detector) {
-        let Some(since) = self.doubt.interrupted.take() else {
+        let Some(since) = self.doubt.end_interruption() else {
             return;
         };
         if peer.last_heartbeat() >= Some(since) {
-            self.doubt.since = Some(since);
+            self.doubt.begin(since);
             if self.takeover.as_ref().is_some_and(Takeover::is_drained) {
                 self.distrust_log();
             }
@@ -115,7 +92,7 @@ impl Service {
 
     /// Begins a doubt. A heartbeat of the other node that answers a heartbeat sent before `since` confirms nothing.
     pub(super) fn begin_doubt(&mut self, since: Instant) {
-        self.doubt.since = Some(since);
+        self.doubt.begin(since);
         let is_primary = self.role() == Role::Primary;
         // The report comes before the gate: a new agent that finds the gate closed must know why.
         let report = OperatorReport::Doubted {
@@ -136,8 +113,7 @@ impl Service {
             (Role::Primary, Role::Backup) | (Role::Backup, Role::Primary)
         );
         let is_same = is_partner && word.epoch == self.standing.epoch();
-        let is_answer = |since: &mut Instant| word.echo.is_some_and(|echo| echo >= *since);
-        if !is_same || self.doubt.since.take_if(is_answer).is_none() {
+        if !is_same || !self.doubt.confirm(word.echo) {
             return;
         }
         if self.role() == Role::Primary {
@@ -158,7 +134,7 @@ impl Service {
 
     /// The log has been read to its end for a takeover. If this node is in doubt, the takeover does not trust that log.
     pub(super) fn distrust_log(&mut self) {
-        if self.role() == Role::TakingOver && self.doubt.since.take().is_some() {
+        if self.role() == Role::TakingOver && self.doubt.end() {
             let table = &mut self.table;
             table.distrust();
             table.forget_said();
@@ -169,13 +145,14 @@ impl Service {
     /// This node changes its role from `from` to `to`. A primary in doubt ends its connections, unless it becomes standby. Returns whether
     /// this node ended them.
     pub(super) fn end_doubted(&mut self, from: Role, to: Role) -> bool {
-        let Doubt { since, interrupted } = &mut self.doubt;
-        *interrupted = None;
+        self.doubt.end_interruption();
         if from == Role::Backup {
-            *since = since.filter(|_| to == Role::TakingOver);
+            if to != Role::TakingOver {
+                self.doubt.end();
+            }
             return false;
         }
-        let ends = since.take().is_some() && to != Role::Standby;
+        let ends = self.doubt.end() && to != Role::Standby;
         if ends {
             self.stand_down(false);
         }

@@ -34,6 +34,7 @@ use crate::census::CensusPage;
 use crate::census::ClientTerms;
 use crate::claim::Claim;
 use crate::detector::{Detector, DetectorConfig};
+use crate::doubt::ServiceDoubt;
 use crate::orphans::ServiceOrphans;
 use crate::path::ServicePath;
 use crate::role::{Role, RoleHistory};
@@ -42,7 +43,6 @@ use crate::state_sync::{StateSync, StateSyncEvent};
 use crate::table::{ConnectionId, Table, TableConfig};
 use crate::takeover::{Repeats, Reports, Takeover};
 use crate::{Instant, Offset};
-use doubt::Doubt;
 use retry::FailedStep;
 
 /// One service of a [`NodeConfig`](crate::node::NodeConfig).
@@ -180,7 +180,7 @@ pub struct Service {
     repeats: Repeats,
     claim: Option<Claim>,
     path: ServicePath,
-    leaving: Leaving,
+    leaving: ServiceLeaving,
     peer: Option<ServiceBeat>,
     server: ApplicationState,
     orphans: ServiceOrphans,
@@ -188,7 +188,7 @@ pub struct Service {
     sync: Option<StateSync>,
     /// The step that failed in this node's network for the service, if any.
     failure: FailedStep,
-    doubt: Doubt,
+    doubt: ServiceDoubt,
     alarms: Alarms,
     /// Actions to carry out next, in order. The takeover has its own queue of steps.
     actions: VecDeque<ServiceAction>,
@@ -200,7 +200,7 @@ pub struct Service {
 
 /// Why a node gives up its part in a service.
 #[derive(Debug, Default)]
-struct Leaving {
+struct ServiceLeaving {
     /// The operator wants this node to have no part in the service.
     is_withdrawn: bool,
     /// This node is a wire with a broken path: the primary is to go on without it.
@@ -256,14 +256,14 @@ impl Service {
             repeats: Repeats::default(),
             claim: None,
             path: ServicePath::new(detector, has_peer, now),
-            leaving: Leaving::default(),
+            leaving: ServiceLeaving::default(),
             peer: None,
             server: ApplicationState::Alive,
             orphans,
             unfollowed: Unfollowed::default(),
             sync: config.state_sync.map(StateSync::new),
             failure: FailedStep::default(),
-            doubt: Doubt::default(),
+            doubt: ServiceDoubt::default(),
             alarms: Alarms::default(),
             actions: VecDeque::new(),
             news: None,

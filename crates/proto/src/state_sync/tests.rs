@@ -9,21 +9,21 @@ fn at(millis: u64) -> Instant {
 }
 
 /// A wire whose hook has been preparing since time 0.
-struct StateSyncScene {
+struct StateSyncTestbed {
     sync: StateSync,
     actions: VecDeque<ServiceAction>,
     run: u64,
 }
 
-impl StateSyncScene {
+impl StateSyncTestbed {
     fn begin() -> Self {
-        let mut scene = Self {
+        let mut testbed = Self {
             sync: StateSync::new(HOLD),
             actions: VecDeque::new(),
             run: 0,
         };
-        scene.event(0, StateSyncEvent::Begin);
-        scene
+        testbed.event(0, StateSyncEvent::Begin);
+        testbed
     }
 
     fn event(&mut self, millis: u64, event: StateSyncEvent) -> Decided {
@@ -125,17 +125,17 @@ fn input_is_held_for_nothing_else() {
 
 #[test]
 fn the_rest_is_copied_while_input_is_held() {
-    let mut scene = StateSyncScene::begin();
-    assert_eq!(scene.wants(), "Prepare");
-    scene.ends(3000, Ok(()));
-    assert_eq!(scene.wants(), "hold until 3500; drain");
-    assert_eq!(scene.sync.poll_timeout(), Some(at(3500)));
-    scene.event(3001, StateSyncEvent::Drained);
-    assert_eq!(scene.wants(), "Finish until 3500");
-    scene.ends(3040, Ok(()));
-    assert_eq!(scene.wants(), "release; synced, held 40ms");
+    let mut testbed = StateSyncTestbed::begin();
+    assert_eq!(testbed.wants(), "Prepare");
+    testbed.ends(3000, Ok(()));
+    assert_eq!(testbed.wants(), "hold until 3500; drain");
+    assert_eq!(testbed.sync.poll_timeout(), Some(at(3500)));
+    testbed.event(3001, StateSyncEvent::Drained);
+    assert_eq!(testbed.wants(), "Finish until 3500");
+    testbed.ends(3040, Ok(()));
+    assert_eq!(testbed.wants(), "release; synced, held 40ms");
     assert_eq!(
-        (scene.sync.state(), scene.sync.poll_timeout()),
+        (testbed.sync.state(), testbed.sync.poll_timeout()),
         (StateSyncProgress::Synced, None)
     );
 }
@@ -145,55 +145,57 @@ fn the_rest_is_copied_while_input_is_held() {
 #[test]
 fn what_is_finished_too_late_does_not_count() {
     for is_told in [false, true] {
-        let mut scene = StateSyncScene::begin();
-        scene.wants();
-        scene.ends(0, Ok(()));
-        scene.event(0, StateSyncEvent::Drained);
-        scene.wants();
+        let mut testbed = StateSyncTestbed::begin();
+        testbed.wants();
+        testbed.ends(0, Ok(()));
+        testbed.event(0, StateSyncEvent::Drained);
+        testbed.wants();
         if is_told {
-            scene.ends(500, Ok(()));
+            testbed.ends(500, Ok(()));
         } else {
-            scene.sync.on_timeout(at(499), &mut scene.actions);
-            assert_eq!(scene.wants(), "");
-            scene.sync.on_timeout(at(500), &mut scene.actions);
+            testbed.sync.on_timeout(at(499), &mut testbed.actions);
+            assert_eq!(testbed.wants(), "");
+            testbed.sync.on_timeout(at(500), &mut testbed.actions);
         }
         let why = "it was not finished within the hold of 500ms";
-        assert_eq!(scene.wants(), format!("release; Abandon; not synced: {why}"));
-        assert_eq!(scene.sync.why(), Some(why));
+        assert_eq!(testbed.wants(), format!("release; Abandon; not synced: {why}"));
+        assert_eq!(testbed.sync.why(), Some(why));
     }
 }
 
 #[test]
 fn what_an_earlier_run_says_late_does_not_count() {
-    let mut scene = StateSyncScene::begin();
-    scene.wants();
-    let prepare = scene.run;
-    scene.event(10, StateSyncEvent::Leave);
+    let mut testbed = StateSyncTestbed::begin();
+    testbed.wants();
+    let prepare = testbed.run;
+    testbed.event(10, StateSyncEvent::Leave);
     assert_eq!(
-        scene.wants(),
+        testbed.wants(),
         "release; Abandon; not synced: this node is no longer the wire, or the replica's server is dead"
     );
-    scene.event(20, StateSyncEvent::Begin);
-    assert_eq!(scene.wants(), "Prepare");
-    scene.sync.on_ended(at(30), (prepare, Ok(())), &mut scene.actions);
-    assert_eq!(scene.sync.state(), StateSyncProgress::Preparing);
+    testbed.event(20, StateSyncEvent::Begin);
+    assert_eq!(testbed.wants(), "Prepare");
+    testbed
+        .sync
+        .on_ended(at(30), (prepare, Ok(())), &mut testbed.actions);
+    assert_eq!(testbed.sync.state(), StateSyncProgress::Preparing);
 }
 
 #[test]
 fn it_is_tried_again_after_longer_and_longer_rests() {
-    let mut scene = StateSyncScene::begin();
+    let mut testbed = StateSyncTestbed::begin();
     let (mut now, mut rests) = (0, Vec::new());
     for _ in 0..8 {
-        scene.wants();
-        scene.ends(now, Err("no".into()));
-        assert_eq!(scene.wants(), "release; Abandon; not synced: no");
-        scene.ends(now, Err("that neither".into()));
-        assert_eq!(scene.sync.why(), Some("no"));
-        let due = scene.sync.poll_timeout().expect("it rests").as_nanos() / 1_000_000;
+        testbed.wants();
+        testbed.ends(now, Err("no".into()));
+        assert_eq!(testbed.wants(), "release; Abandon; not synced: no");
+        testbed.ends(now, Err("that neither".into()));
+        assert_eq!(testbed.sync.why(), Some("no"));
+        let due = testbed.sync.poll_timeout().expect("it rests").as_nanos() / 1_000_000;
         rests.push((due - now) / 1000);
         now = due;
-        scene.sync.on_timeout(at(now), &mut scene.actions);
-        assert_eq!(scene.sync.state(), StateSyncProgress::Preparing);
+        testbed.sync.on_timeout(at(now), &mut testbed.actions);
+        assert_eq!(testbed.sync.state(), StateSyncProgress::Preparing);
     }
     assert_eq!(rests, [1, 2, 4, 8, 16, 32, 60, 60]);
 }
@@ -202,42 +204,42 @@ fn it_is_tried_again_after_longer_and_longer_rests() {
 fn a_connection_is_followed_if_nothing_of_it_was_released_before() {
     let [early, held, late] = [0, 1, 2].map(ConnectionId::first_of);
     for finishes in [true, false] {
-        let mut scene = StateSyncScene::begin();
-        assert_eq!(scene.sync.on_opened(early), Admission::Refused);
-        scene.wants();
-        scene.ends(0, Ok(()));
+        let mut testbed = StateSyncTestbed::begin();
+        assert_eq!(testbed.sync.on_opened(early), Admission::Refused);
+        testbed.wants();
+        testbed.ends(0, Ok(()));
         assert_eq!(
-            scene.sync.on_opened(early),
+            testbed.sync.on_opened(early),
             Admission::Refused,
             "it may have been released before the hold"
         );
-        scene.wants();
-        scene.event(0, StateSyncEvent::Drained);
-        scene.wants();
-        assert_eq!(scene.sync.on_opened(held), Admission::Waits);
+        testbed.wants();
+        testbed.event(0, StateSyncEvent::Drained);
+        testbed.wants();
+        assert_eq!(testbed.sync.on_opened(held), Admission::Waits);
         let outcome = if finishes { Ok(()) } else { Err("no".into()) };
-        let decided = scene.ends(1, outcome);
+        let decided = testbed.ends(1, outcome);
         if finishes {
             assert_eq!((decided.followed, decided.refused), (vec![held], vec![]));
-            assert_eq!(scene.sync.on_opened(late), Admission::Followed);
+            assert_eq!(testbed.sync.on_opened(late), Admission::Followed);
         } else {
             assert_eq!((decided.followed, decided.refused), (vec![], vec![held]));
-            assert_eq!(scene.sync.on_opened(late), Admission::Refused);
+            assert_eq!(testbed.sync.on_opened(late), Admission::Refused);
         }
     }
 }
 
 #[test]
 fn what_is_missed_counts_from_the_copy_on() {
-    let mut scene = StateSyncScene::begin();
-    scene.sync.on_missed(7);
-    scene.wants();
-    scene.ends(0, Ok(()));
-    scene.event(0, StateSyncEvent::Drained);
-    scene.wants();
-    scene.ends(1, Ok(()));
-    assert_eq!(scene.sync.missed(), 0, "it is in the copy");
-    scene.sync.on_missed(7);
-    scene.sync.on_missed(1);
-    assert_eq!(scene.sync.missed(), 8);
+    let mut testbed = StateSyncTestbed::begin();
+    testbed.sync.on_missed(7);
+    testbed.wants();
+    testbed.ends(0, Ok(()));
+    testbed.event(0, StateSyncEvent::Drained);
+    testbed.wants();
+    testbed.ends(1, Ok(()));
+    assert_eq!(testbed.sync.missed(), 0, "it is in the copy");
+    testbed.sync.on_missed(7);
+    testbed.sync.on_missed(1);
+    assert_eq!(testbed.sync.missed(), 8);
 }

@@ -256,7 +256,7 @@ mod tests {
             }
             let lost = table.iter().filter(|(_, connection)| {
                 matches!(connection.protection(), Protection::Unprotected(cause)
-                    if cause.to_string() == "all logs together reached their limit, and its client holds the most")
+                    if cause.to_string() == "all logs together reached their limit, and this client's logs are the largest")
             });
             assert!(lost.count() >= 80, "the greedy client lost protection");
         }
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(modest.protection(&table), "Protected");
         assert_eq!(
             greedy.protection(&table),
-            "all logs together reached their limit, and its client holds the most"
+            "all logs together reached their limit, and this client's logs are the largest"
         );
     }
 

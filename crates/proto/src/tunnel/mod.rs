@@ -57,7 +57,7 @@ pub enum TunnelViolation {
     #[error(transparent)]
     Malformed(#[from] MalformedTunnel),
     /// A message that does not fit the connection's state.
-    #[error("stream {0} got a message that its connection cannot get now")]
+    #[error("stream {0}: a message does not fit the connection's state")]
     Misplaced(u16),
     /// More data than there was credit for, or more credit than a window.
     #[error("stream {0} exceeds its credit")]

@@ -771,7 +771,7 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
         // Depth first: few states wait to be explored, so they fit the CPU's caches.
         let checker = pair.checker().threads(2).spawn_dfs().join();
         println!(
-            "{bounds:?}, lease {lease:?}: {} states, all that there are",
+            "{bounds:?}, lease {lease:?}: {} states, explored exhaustively",
             checker.unique_state_count()
         );
         for property in [

@@ -14,9 +14,11 @@ const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let seconds = f64::deserialize(deserializer)?;
     let duration = Duration::try_from_secs_f64(seconds).ok();
-    duration
-        .filter(|duration| *duration <= LONGEST)
-        .ok_or_else(|| D::Error::custom(format!("{seconds} is not a number of seconds, 0 to a billion")))
+    duration.filter(|duration| *duration <= LONGEST).ok_or_else(|| {
+        D::Error::custom(format!(
+            "{seconds} is not a number of seconds from 0 to 1,000,000,000"
+        ))
+    })
 }
 
 /// The same for an optional duration.

@@ -108,10 +108,10 @@ impl Judge {
             return;
         }
         let wrong = match &copy.copied {
-            None => Some("a replica follows, but no state was copied".to_owned()),
+            None => Some("a replica follows, although no state was copied".to_owned()),
             Some(copied) => copied
                 .get(&client)
-                .map(|bytes| format!("a replica follows, but {bytes} bytes are in the copy")),
+                .map(|bytes| format!("a replica follows, although the copy has {bytes} bytes of its input")),
         };
         if let Some(what) = wrong {
             self.record(client, &format!("exact copy: {what}"));

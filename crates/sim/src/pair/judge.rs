@@ -661,12 +661,14 @@ impl Judge {
             ));
         }
         if let Err(at) = flow.output.note(place.at, segment.payload, segment.flags.fin) {
-            wrong.push(format!("one stream: the survivor says something else at {at}"));
+            wrong.push(format!(
+                "one stream: the survivor sent different bytes at offset {at}"
+            ));
         }
         let logged = i64::try_from(flow.logged_before_ready).expect("small");
         if flow.live_at == Some(voice.node) && place.acknowledges < logged {
             wrong.push(format!(
-                "nothing asked twice: acknowledges {}, {logged} was logged",
+                "nothing asked twice: acknowledges {}, but {logged} bytes were logged",
                 place.acknowledges
             ));
         }

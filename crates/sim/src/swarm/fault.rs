@@ -175,70 +175,70 @@ impl PlannedFault {
     }
 
     /// Injects the fault. Returns the repairs that end the fault.
-    pub(super) fn inject(&self, scene: &mut SimPair, connections: usize) -> Vec<Mend> {
-        let id = self.target(scene);
-        let now = scene.world.now();
+    pub(super) fn inject(&self, pair: &mut SimPair, connections: usize) -> Vec<Mend> {
+        let id = self.target(pair);
+        let now = pair.world.now();
         let until = now + self.length();
         match self.kind {
             FaultKind::Crash => {
-                scene.lose_power(id);
+                pair.lose_power(id);
                 vec![Mend::Boot(id)]
             }
-            FaultKind::Agent => with(scene, id, |station, now| station.kill_agent(now, until)),
-            FaultKind::Pause => with(scene, id, |station, _| station.machine_mut().pause(until)),
-            FaultKind::Freeze => with(scene, id, |station, _| station.machine_mut().freeze(until)),
+            FaultKind::Agent => with(pair, id, |station, now| station.kill_agent(now, until)),
+            FaultKind::Pause => with(pair, id, |station, _| station.machine_mut().pause(until)),
+            FaultKind::Freeze => with(pair, id, |station, _| station.machine_mut().freeze(until)),
             FaultKind::Halt => {
                 let counter_goes_on = self.detail & 1 == 1;
-                with(scene, id, |station, now| {
+                with(pair, id, |station, now| {
                     station.machine_mut().halt(now, until, counter_goes_on)
                 })
             }
-            FaultKind::Late => with(scene, id, |station, _| station.machine_mut().delay(until, 50)),
+            FaultKind::Late => with(pair, id, |station, _| station.machine_mut().delay(until, 50)),
             FaultKind::Drift => {
                 let drift = i32::try_from(self.detail % 2001).expect("small") - 1000;
-                with(scene, id, |station, now| {
+                with(pair, id, |station, now| {
                     station.machine_mut().set_drift(now, drift)
                 })
             }
-            FaultKind::Cut => cut_off(scene, id),
-            FaultKind::Path | FaultKind::PathOneWay | FaultKind::Router => self.break_path(scene, id),
+            FaultKind::Cut => cut_off(pair, id),
+            FaultKind::Path | FaultKind::PathOneWay | FaultKind::Router => self.break_path(pair, id),
             FaultKind::Between => {
-                let cables = [scene.lan, scene.heartbeats];
-                cables.iter().for_each(|cable| scene.world.set_up(*cable, false));
+                let cables = [pair.lan, pair.heartbeats];
+                cables.iter().for_each(|cable| pair.world.set_up(*cable, false));
                 cables.map(Mend::Cable).to_vec()
             }
             FaultKind::OneWay => {
-                let cable = self.cable(scene, id);
+                let cable = self.cable(pair, id);
                 let direction = usize::from(self.detail & 1 == 1);
-                scene.world.set_link_up(cable, direction, false);
+                pair.world.set_link_up(cable, direction, false);
                 vec![Mend::Cable(cable)]
             }
             FaultKind::Loss | FaultKind::Reorder | FaultKind::Duplicate => {
-                let cable = self.cable(scene, id);
-                let link = self.disturbed(scene.link_of(cable));
-                scene.world.set_link(cable, &link).expect("probabilities");
+                let cable = self.cable(pair, id);
+                let link = self.disturbed(pair.link_of(cable));
+                pair.world.set_link(cable, &link).expect("probabilities");
                 vec![Mend::Link(cable)]
             }
-            FaultKind::Worker => self.kill_worker(scene, id, connections),
+            FaultKind::Worker => self.kill_worker(pair, id, connections),
             FaultKind::Server => {
-                with(scene, id, Station::kill_server);
+                with(pair, id, Station::kill_server);
                 vec![Mend::Server(id)]
             }
             FaultKind::Arbiter => {
-                if let Some(arbiter) = &scene.arbiter {
+                if let Some(arbiter) = &pair.arbiter {
                     let deaf_to = [None, Some(0), Some(1)][usize::try_from(self.detail % 3).expect("small")];
                     let decides = (self.detail / 3).is_multiple_of(2);
                     arbiter.borrow_mut().fail(deaf_to, Outage { until, decides });
                 }
                 Vec::new()
             }
-            FaultKind::Handover => with(scene, id, Station::order_handover),
+            FaultKind::Handover => with(pair, id, Station::order_handover),
             FaultKind::Drain => {
-                with(scene, id, Station::order_drain);
+                with(pair, id, Station::order_drain);
                 vec![Mend::Drain(id)]
             }
             FaultKind::Network => {
-                with(scene, id, |station, _| {
+                with(pair, id, |station, _| {
                     station.machine_mut().set_refuses_changes(true)
                 });
                 vec![Mend::Network(id)]
@@ -246,17 +246,17 @@ impl PlannedFault {
         }
     }
 
-    fn kill_worker(&self, scene: &mut SimPair, id: NodeId, connections: usize) -> Vec<Mend> {
+    fn kill_worker(&self, pair: &mut SimPair, id: NodeId, connections: usize) -> Vec<Mend> {
         let mut draw = Draw::new(self.detail);
         let clients: Vec<_> = (0..connections)
             .filter(|_| draw.chance(0.4))
             .map(SimPair::client_of)
             .collect();
-        with(scene, id, |station, now| station.kill_worker(now, &clients))
+        with(pair, id, |station, now| station.kill_worker(now, &clients))
     }
 
-    fn break_path(&self, scene: &mut SimPair, id: NodeId) -> Vec<Mend> {
-        let [path, lan, _] = scene.cables_of(id);
+    fn break_path(&self, pair: &mut SimPair, id: NodeId) -> Vec<Mend> {
+        let [path, lan, _] = pair.cables_of(id);
         let cables = if self.kind == FaultKind::Router {
             vec![path]
         } else {
@@ -265,30 +265,30 @@ impl PlannedFault {
         let is_odd = self.detail & 1 == 1;
         let mut mends: Vec<_> = cables.iter().map(|cable| Mend::Cable(*cable)).collect();
         if self.kind == FaultKind::Path && is_odd {
-            with(scene, id, |station, _| station.machine_mut().set_carrier(false));
+            with(pair, id, |station, _| station.machine_mut().set_carrier(false));
             mends.push(Mend::Carrier(id));
         }
         for cable in cables {
             if self.kind == FaultKind::PathOneWay {
-                let from = usize::from(scene.is_second_end(cable, id));
+                let from = usize::from(pair.is_second_end(cable, id));
                 let direction = if is_odd { from } else { 1 - from };
-                scene.world.set_link_up(cable, direction, false);
+                pair.world.set_link_up(cable, direction, false);
             } else {
-                scene.world.set_up(cable, false);
+                pair.world.set_up(cable, false);
             }
         }
         mends
     }
 
-    fn target(&self, scene: &SimPair) -> NodeId {
-        let rank = |id| match scene.world.node::<Station>(id).machine().gate().0 {
-            _ if !scene.world.is_powered(id) => 4,
+    fn target(&self, pair: &SimPair) -> NodeId {
+        let rank = |id| match pair.world.node::<Station>(id).machine().gate().0 {
+            _ if !pair.world.is_powered(id) => 4,
             Gate::Takeover | Gate::Sole => 0,
             Gate::Primary => 1,
             Gate::Off | Gate::Mute => 2,
             Gate::Wire => 3,
         };
-        let (a, b) = (scene.primary, scene.backup);
+        let (a, b) = (pair.primary, pair.backup);
         let (speaker, other) = if rank(b) < rank(a) { (b, a) } else { (a, b) };
         match self.target {
             FaultTarget::Speaker => speaker,
@@ -296,8 +296,8 @@ impl PlannedFault {
         }
     }
 
-    fn cable(&self, scene: &SimPair, id: NodeId) -> CableId {
-        scene.cables_of(id)[usize::try_from(self.detail / 2 % 3).expect("small")]
+    fn cable(&self, pair: &SimPair, id: NodeId) -> CableId {
+        pair.cables_of(id)[usize::try_from(self.detail / 2 % 3).expect("small")]
     }
 
     fn disturbed(&self, link: LinkConfig) -> LinkConfig {
@@ -318,49 +318,49 @@ impl PlannedFault {
 }
 
 /// Cuts all cables of a node. The node sees that it has no carrier.
-fn cut_off(scene: &mut SimPair, id: NodeId) -> Vec<Mend> {
-    with(scene, id, |station, _| {
+fn cut_off(pair: &mut SimPair, id: NodeId) -> Vec<Mend> {
+    with(pair, id, |station, _| {
         station.machine_mut().set_carrier(false);
         station.machine_mut().set_cut_off(true);
     });
-    let cables = scene.cables_of(id);
-    cables.iter().for_each(|cable| scene.world.set_up(*cable, false));
+    let cables = pair.cables_of(id);
+    cables.iter().for_each(|cable| pair.world.set_up(*cable, false));
     let cables = cables.map(Mend::Cable).into_iter();
     cables.chain([Mend::Carrier(id), Mend::CutOff(id)]).collect()
 }
 
 /// Calls `f` on a node, if the node has power. Returns no repairs.
-fn with(scene: &mut SimPair, id: NodeId, f: impl FnOnce(&mut Station, Instant)) -> Vec<Mend> {
-    if scene.world.is_powered(id) {
-        scene.world.with(id, f);
+fn with(pair: &mut SimPair, id: NodeId, f: impl FnOnce(&mut Station, Instant)) -> Vec<Mend> {
+    if pair.world.is_powered(id) {
+        pair.world.with(id, f);
     }
     Vec::new()
 }
 
 impl Mend {
-    pub(super) fn carry_out(&self, scene: &mut SimPair) {
+    pub(super) fn carry_out(&self, pair: &mut SimPair) {
         match *self {
-            Self::Boot(id) if scene.world.is_powered(id) => {}
-            Self::Boot(id) => scene.boot(id),
+            Self::Boot(id) if pair.world.is_powered(id) => {}
+            Self::Boot(id) => pair.boot(id),
             Self::Carrier(id) => {
-                with(scene, id, |station, _| station.machine_mut().set_carrier(true));
+                with(pair, id, |station, _| station.machine_mut().set_carrier(true));
             }
             Self::CutOff(id) => {
-                with(scene, id, |station, _| station.machine_mut().set_cut_off(false));
+                with(pair, id, |station, _| station.machine_mut().set_cut_off(false));
             }
-            Self::Cable(cable) => scene.world.set_up(cable, true),
+            Self::Cable(cable) => pair.world.set_up(cable, true),
             Self::Link(cable) => {
-                let link = scene.link_of(cable);
-                scene.world.set_link(cable, &link).expect("a valid configuration");
+                let link = pair.link_of(cable);
+                pair.world.set_link(cable, &link).expect("a valid configuration");
             }
             Self::Server(id) => {
-                with(scene, id, Station::start_server);
+                with(pair, id, Station::start_server);
             }
             Self::Drain(id) => {
-                with(scene, id, Station::order_return);
+                with(pair, id, Station::order_return);
             }
             Self::Network(id) => {
-                with(scene, id, |station, _| {
+                with(pair, id, |station, _| {
                     station.machine_mut().set_refuses_changes(false)
                 });
             }

@@ -47,11 +47,11 @@ impl PathWatch {
     }
 
     /// Checks whether a node serves. Returns itself while there is more to watch, and the violation, if there is one.
-    pub fn look(mut self, scene: &SimPair, now: Instant) -> (Option<Self>, Option<Violation>) {
+    pub fn look(mut self, pair: &SimPair, now: Instant) -> (Option<Self>, Option<Violation>) {
         if now >= self.ends {
             return (None, None);
         }
-        if scene.is_served() || !scene.could_be_served() {
+        if pair.is_served() || !pair.could_be_served() {
             self.since = None;
             return (Some(self), None);
         }
@@ -59,7 +59,7 @@ impl PathWatch {
         if now.since(since) < SERVED_WITHIN {
             return (Some(self), None);
         }
-        let what = format!("nobody has served since {since:?}, though a node reaches the clients");
+        let what = format!("no node has served since {since:?}, although clients reach one");
         (None, Some(Violation::new("path", what)))
     }
 }

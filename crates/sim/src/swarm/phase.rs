@@ -78,9 +78,9 @@ struct ObservedNode {
 }
 
 impl Observer {
-    pub const fn new(scene: &SimPair) -> Self {
+    pub const fn new(pair: &SimPair) -> Self {
         Self {
-            nodes: [scene.primary, scene.backup],
+            nodes: [pair.primary, pair.backup],
             was_paired: false,
             was_broken: false,
         }

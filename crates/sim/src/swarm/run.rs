@@ -56,14 +56,14 @@ pub fn play(scenario: &Scenario) -> RunOutcome {
 /// Plays a scenario and also returns the trace: one line per packet and per action of the nodes.
 pub fn play_traced(scenario: &Scenario) -> (RunOutcome, String) {
     let mut run = SwarmRun::new(scenario);
-    run.scene.world.record();
+    run.pair.world.record();
     let outcome = run.play_on();
-    (outcome, run.scene.world.trace().to_owned())
+    (outcome, run.pair.world.trace().to_owned())
 }
 
 struct SwarmRun<'a> {
     scenario: &'a Scenario,
-    scene: SimPair,
+    pair: SimPair,
     observer: Observer,
     phase: PairPhase,
     mends: Vec<(Instant, Mend)>,
@@ -82,7 +82,7 @@ struct SwarmRun<'a> {
 
 impl<'a> SwarmRun<'a> {
     fn new(scenario: &'a Scenario) -> Self {
-        let mut scene = SimPair::new(&scenario.scene());
+        let mut pair = SimPair::new(&scenario.pair());
         for connection in &scenario.connections {
             let mut draw = Draw::new(connection.seed);
             let talk = draw.talk_of(
@@ -91,17 +91,17 @@ impl<'a> SwarmRun<'a> {
                 connection.bytes_max,
                 connection.half_closes,
             );
-            scene.connect(Instant::ZERO + Duration::from_micros(connection.at_us), talk);
+            pair.connect(Instant::ZERO + Duration::from_micros(connection.at_us), talk);
         }
         let late_start = Duration::from_micros(scenario.nodes.late_start_us);
-        let backup = scene.backup;
-        scene.world.with(backup, |station: &mut Station, now| {
+        let backup = pair.backup;
+        pair.world.with(backup, |station: &mut Station, now| {
             station.machine_mut().freeze(now + late_start)
         });
         Self {
-            observer: Observer::new(&scene),
+            observer: Observer::new(&pair),
             scenario,
-            scene,
+            pair,
             phase: PairPhase::Pairing,
             mends: Vec::new(),
             ends: Vec::new(),
@@ -131,13 +131,13 @@ impl<'a> SwarmRun<'a> {
         }
         let mut outcome = std::mem::take(&mut self.outcome);
         let seen = std::mem::take(&mut self.seen);
-        verdict::judge(self.scenario, &self.scene, &self.silences, seen, &mut outcome);
+        verdict::judge(self.scenario, &self.pair, &self.silences, seen, &mut outcome);
         outcome.time = self.now().since(Instant::ZERO);
         outcome
     }
 
     fn now(&self) -> Instant {
-        self.scene.world.now()
+        self.pair.world.now()
     }
 
     /// Advances the world until `until`, or until the pair is in `phase`.
@@ -155,7 +155,7 @@ impl<'a> SwarmRun<'a> {
             }
             let now = self.now();
             if let Some(watch) = self.watch.take() {
-                let (watch, wrong) = watch.look(&self.scene, now);
+                let (watch, wrong) = watch.look(&self.pair, now);
                 self.watch = watch;
                 self.seen.extend(wrong.map(|wrong| (now, wrong)));
             }
@@ -164,7 +164,7 @@ impl<'a> SwarmRun<'a> {
                 .partition(|(at, _)| *at <= now);
             self.mends = later;
             let due: Vec<(Instant, Mend)> = due;
-            due.iter().for_each(|(_, mend)| mend.carry_out(&mut self.scene));
+            due.iter().for_each(|(_, mend)| mend.carry_out(&mut self.pair));
             if now >= until {
                 return;
             }
@@ -174,7 +174,7 @@ impl<'a> SwarmRun<'a> {
     /// As [`advance`](Self::advance), but mends nothing. Carries out the fences that are due. Returns false if the pair reached `phase`.
     fn run_until(&mut self, until: Instant, phase: Option<PairPhase>) -> bool {
         loop {
-            let (observer, seen, arbiter) = (&mut self.observer, &mut self.phase, self.scene.arbiter.clone());
+            let (observer, seen, arbiter) = (&mut self.observer, &mut self.phase, self.pair.arbiter.clone());
             let fences = || {
                 let arbiter = arbiter.as_ref()?.borrow();
                 let due = arbiter.fences.iter().map(|fence| fence.due).min()?;
@@ -182,7 +182,7 @@ impl<'a> SwarmRun<'a> {
             };
             let planned = fences();
             let limit = planned.map_or(until, |(_, due)| due.min(until));
-            let (world, judge) = self.scene.world_and_judge();
+            let (world, judge) = self.pair.world_and_judge();
             let is_over = world.run_while(limit, |world| {
                 *seen = observer.look(world, judge.borrow().has_handshakes());
                 Some(*seen) != phase && fences() == planned
@@ -203,21 +203,21 @@ impl<'a> SwarmRun<'a> {
     /// power switch carries out its order even if the node that gave the order is off by then.
     fn fence(&mut self) {
         let now = self.now();
-        let Some(arbiter) = self.scene.arbiter.clone() else {
+        let Some(arbiter) = self.pair.arbiter.clone() else {
             return;
         };
         let is_ordered = (self.scenario.seed >> 1).is_multiple_of(2);
-        let nodes = [self.scene.primary, self.scene.backup];
+        let nodes = [self.pair.primary, self.pair.backup];
         let is_due = |fence: &mut RunningFence| fence.due <= now;
         let due: Vec<RunningFence> = arbiter.borrow_mut().fences.extract_if(.., is_due).collect();
         for mut fence in due {
             let number = fence.question.node;
             let (asker, other) = (nodes[number], nodes[1 - number]);
-            let lives = self.scene.world.is_powered(asker);
+            let lives = self.pair.world.is_powered(asker);
             if !lives && !is_ordered {
                 continue;
             }
-            let station: &Station = self.scene.world.node(asker);
+            let station: &Station = self.pair.world.node(asker);
             if lives && station.machine().stands_still(now) {
                 fence.due = now + LOOK;
                 arbiter.borrow_mut().fences.push(fence); // the command stands still with its node
@@ -229,9 +229,9 @@ impl<'a> SwarmRun<'a> {
                 ArbiterVerdict::Granted
             };
             let hears = lives && station.machine().agent_number() == fence.agent;
-            if verdict == ArbiterVerdict::Granted && self.scene.world.is_powered(other) {
+            if verdict == ArbiterVerdict::Granted && self.pair.world.is_powered(other) {
                 self.note_mutual(1 - number, lives);
-                self.scene.lose_power(other);
+                self.pair.lose_power(other);
                 self.fenced.push((now, 1 - number));
                 self.mends.push((now + FENCED, Mend::Boot(other)));
             }
@@ -243,7 +243,7 @@ impl<'a> SwarmRun<'a> {
                     verdict,
                 };
                 let tell = |station: &mut Station, _| station.machine_mut().expect_verdict(answer);
-                self.scene.world.with(asker, tell);
+                self.pair.world.with(asker, tell);
             }
         }
     }
@@ -276,38 +276,38 @@ impl<'a> SwarmRun<'a> {
         self.silences.add(fault, now);
         let end = now + fault.length();
         self.ends.push(end);
-        let mends = fault.inject(&mut self.scene, self.scenario.connections.len());
+        let mends = fault.inject(&mut self.pair, self.scenario.connections.len());
         self.mends.extend(mends.into_iter().map(|mend| (end, mend)));
     }
 
     /// Mends everything now. A node that a fence has switched off boots at once.
     fn mend_all(&mut self) {
         let mends = std::mem::take(&mut self.mends);
-        mends.iter().for_each(|(_, mend)| mend.carry_out(&mut self.scene));
+        mends.iter().for_each(|(_, mend)| mend.carry_out(&mut self.pair));
     }
 
     /// Waits for some time until everything is as it should be. A new client connects, too. Returns whether the pair has recovered.
     fn recover(&mut self) -> bool {
         let begin = self.now();
         let talk = SimClient::plain(self.scenario.policy, 1_000);
-        self.scene.connect(begin + SETTLING, talk);
+        self.pair.connect(begin + SETTLING, talk);
         let is_recovered = self.wait(begin, verdict::is_recovered);
-        let not_whole = verdict::not_whole(&self.scene);
+        let not_whole = verdict::not_whole(&self.pair);
         self.seen.extend(not_whole.map(|wrong| (self.now(), wrong)));
         is_recovered
     }
 
     /// One node loses its power and does not come back. A client that is under way must continue, and a later client must be served.
     fn lose_one(&mut self) {
-        let nodes = [self.scene.primary, self.scene.backup];
+        let nodes = [self.pair.primary, self.pair.backup];
         let node = nodes[usize::from(self.scenario.seed % 2 == 1)];
         let plain = |bytes| SimClient::plain(self.scenario.policy, bytes);
         let (under_way, later) = (plain(200_000), plain(1_001));
         let begin = self.now();
-        self.scene.connect(begin, under_way);
+        self.pair.connect(begin, under_way);
         self.advance(begin + UNDER_WAY, None);
-        self.scene.lose_power(node);
-        self.scene.connect(begin + SETTLING, later);
+        self.pair.lose_power(node);
+        self.pair.connect(begin + SETTLING, later);
         self.wait(begin, verdict::is_served);
     }
 
@@ -317,11 +317,11 @@ impl<'a> SwarmRun<'a> {
         while self.now() < begin + RECOVERY_MAX {
             self.advance(self.now() + LOOK, None);
             if self.now() > begin + LOSSY {
-                self.scene.end_losses();
+                self.pair.end_losses();
             }
-            if self.now() > begin + SETTLING && is_so(&self.scene) {
+            if self.now() > begin + SETTLING && is_so(&self.pair) {
                 self.advance(self.now() + LOOK * 10, None);
-                if is_so(&self.scene) {
+                if is_so(&self.pair) {
                     return true;
                 }
             }

@@ -19,17 +19,17 @@ const SAID_MAX: usize = 400;
 /// Adds the violations to `outcome`, in the order in which they happened. `seen` holds those that were seen during the run.
 pub(super) fn judge(
     scenario: &Scenario,
-    scene: &SimPair,
+    pair: &SimPair,
     silences: &Silences,
     mut seen: Vec<(Instant, Violation)>,
     outcome: &mut RunOutcome,
 ) {
-    let judge = scene.judge();
+    let judge = pair.judge();
     // Under `fail-stop` two living nodes that do not hear each other may both go on.
     let may_split = |at: &&Instant| scenario.arbiter.is_none() && silences.covers(**at);
     let split_at = judge.splits().iter().filter(may_split).min().copied();
     outcome.was_split = split_at.is_some();
-    outcome.connections = scene.count();
+    outcome.connections = pair.count();
     let is_before = |at| split_at.is_none_or(|split| at < split);
     let broken = judge.violations_with_times();
     let broken = broken.filter(|(at, _)| is_before(*at));
@@ -42,13 +42,13 @@ pub(super) fn judge(
         // both nodes may execute the requests of this client.
         let is_excused = |id| {
             let is_vain = |client| judge.was_lent_in_vain(client) || judge.was_outlasted(client);
-            clients(scene)
+            clients(pair)
                 .any(|(_, client, talk)| is_vain(client) && talk.is_some_and(|(talk, _)| talk.has_sent(id)))
         };
-        let again = scene.ledger().violations_of_many(is_excused);
+        let again = pair.ledger().violations_of_many(is_excused);
         violations.extend(again.into_iter().map(|what| Violation::new("execution", what)));
     }
-    for (index, client, talk) in clients(scene) {
+    for (index, client, talk) in clients(pair) {
         let is_late = index >= scenario.connections.len();
         let (was_lent_in_vain, was_outlasted) = (judge.was_lent_in_vain(client), judge.was_outlasted(client));
         outcome.lent_in_vain += usize::from(was_lent_in_vain);
@@ -84,15 +84,15 @@ pub(super) fn judge(
             && endpoint.failure() != Some(TcpFailure::Reset)
             && !judge.died_alone(client)
         {
-            violations.push(Violation::new("a false end", what()));
+            violations.push(Violation::new("premature end", what()));
         } else if !is_orphaned && !had_hole && !talk.may_be_cut() {
             violations.push(Violation::new("survival", what()));
         }
     }
 }
 
-fn roles(scene: &SimPair) -> Vec<(Role, u64)> {
-    let roles = scene.stations().map(|station| {
+fn roles(pair: &SimPair) -> Vec<(Role, u64)> {
+    let roles = pair.stations().map(|station| {
         let service = station.core().service(0);
         (service.role(), service.epoch())
     });
@@ -100,8 +100,8 @@ fn roles(scene: &SimPair) -> Vec<(Role, u64)> {
 }
 
 /// Whether the wire's server has the primary's state, if states are copied.
-fn is_synced(scene: &SimPair) -> bool {
-    let syncs = scene
+fn is_synced(pair: &SimPair) -> bool {
+    let syncs = pair
         .stations()
         .filter_map(|station| station.core().service(0).state_sync());
     let mut states = syncs.map(StateSync::state).peekable();
@@ -109,33 +109,33 @@ fn is_synced(scene: &SimPair) -> bool {
 }
 
 /// Whether both nodes do their part, and the wire knows all connections.
-fn is_whole(scene: &SimPair) -> bool {
-    let roles = roles(scene);
+fn is_whole(pair: &SimPair) -> bool {
+    let roles = roles(pair);
     let has = |role| roles.iter().any(|(one, _)| *one == role);
-    let knows_all = scene
+    let knows_all = pair
         .stations()
         .all(|station| station.core().service(0).knows_all());
-    knows_all && is_synced(scene) && has(Role::Primary) && has(Role::Backup) && roles[0].1 == roles[1].1
+    knows_all && is_synced(pair) && has(Role::Primary) && has(Role::Backup) && roles[0].1 == roles[1].1
 }
 
 /// A violation, unless both nodes do their part.
-pub(super) fn not_whole(scene: &SimPair) -> Option<Violation> {
-    let what = || format!("not duplex: {:?}", roles(scene));
-    (!is_whole(scene)).then(|| Violation::new("liveness", what()))
+pub(super) fn not_whole(pair: &SimPair) -> Option<Violation> {
+    let what = || format!("not duplex: {:?}", roles(pair));
+    (!is_whole(pair)).then(|| Violation::new("liveness", what()))
 }
 
 /// Whether the pair is whole, and every connection that must end has ended.
-pub(super) fn is_recovered(scene: &SimPair) -> bool {
-    is_whole(scene) && is_served(scene)
+pub(super) fn is_recovered(pair: &SimPair) -> bool {
+    is_whole(pair) && is_served(pair)
 }
 
 /// Whether every connection that must end has ended.
-pub(super) fn is_served(scene: &SimPair) -> bool {
-    let judge = scene.judge();
+pub(super) fn is_served(pair: &SimPair) -> bool {
+    let judge = pair.judge();
     let is_over = |talk: &SimClient, endpoint: &TcpEndpoint| {
         talk.is_complete() || matches!(endpoint.state(), EndpointState::Closed | EndpointState::TimeWait)
     };
-    clients(scene).all(|(_, client, talk)| {
+    clients(pair).all(|(_, client, talk)| {
         let is_done = talk.is_some_and(|(talk, endpoint)| is_over(talk, endpoint) || talk.may_be_cut());
         is_done || judge.is_orphaned(client) || judge.had_hole(client)
     })
@@ -143,6 +143,6 @@ pub(super) fn is_served(scene: &SimPair) -> bool {
 
 /// The clients' addresses. First those of the scenario's connections, in order. Then three more: one that connects after the
 /// mending, one shortly before a node loses its power for good, and one after that.
-fn clients(scene: &SimPair) -> impl Iterator<Item = (usize, SocketAddr, Option<(&SimClient, &TcpEndpoint)>)> {
-    (0..scene.count()).map(|index| (index, SimPair::client_of(index), scene.talk(index)))
+fn clients(pair: &SimPair) -> impl Iterator<Item = (usize, SocketAddr, Option<(&SimClient, &TcpEndpoint)>)> {
+    (0..pair.count()).map(|index| (index, SimPair::client_of(index), pair.talk(index)))
 }

@@ -54,9 +54,9 @@ fn talk(policy: RestartPolicy, connection: usize) -> SimClient {
     }
 }
 
-fn older(scene: &SimPair) -> BTreeSet<SocketAddr> {
-    let backup = scene.backup();
-    let now = backup.machine().time(scene.world.now());
+fn older(pair: &SimPair) -> BTreeSet<SocketAddr> {
+    let backup = pair.backup();
+    let now = backup.machine().time(pair.world.now());
     backup
         .core()
         .service(0)
@@ -66,8 +66,8 @@ fn older(scene: &SimPair) -> BTreeSet<SocketAddr> {
 }
 
 /// Complaints about the connections that the wire knows at the end, compared with the primary's sockets.
-fn look(scene: &SimPair) -> Vec<String> {
-    let (backup, primary) = (scene.backup(), scene.world.node::<Station>(scene.primary));
+fn look(pair: &SimPair) -> Vec<String> {
+    let (backup, primary) = (pair.backup(), pair.world.node::<Station>(pair.primary));
     let mut complaints = Vec::new();
     if !backup.core().service(0).knows_all() {
         complaints.push("the wire does not know all connections".to_owned());
@@ -82,7 +82,7 @@ fn look(scene: &SimPair) -> Vec<String> {
         .iter()
         .map(|(_, connection)| connection.client())
         .collect();
-    let older = older(scene);
+    let older = older(pair);
     if open.len() < BEFORE {
         complaints.push(format!("only {} are open", open.len()));
     }
@@ -109,9 +109,9 @@ fn a_new_agent_knows_who_is_there() {
         config.ring_bytes = 4_000_000;
         config.pace = None;
         config.detector.interval = 20 * MS;
-        let mut scene = SimPair::new(&config);
+        let mut pair = SimPair::new(&config);
         if is_one {
-            scene.world.record();
+            pair.world.record();
         }
         for connection in 0..LATE + AFTER {
             let (begin, spread) = match connection {
@@ -119,29 +119,29 @@ fn a_new_agent_knows_who_is_there() {
                 BEFORE..LATE => (KILLED, 100 * MS),
                 LATE.. => (BEGUN, 25 * MS),
             };
-            scene.connect(at(begin + draw.time(spread)), talk(policy, connection));
+            pair.connect(at(begin + draw.time(spread)), talk(policy, connection));
         }
-        let backup = scene.backup;
-        scene.world.at(at(KILLED), move |world| {
+        let backup = pair.backup;
+        pair.world.at(at(KILLED), move |world| {
             world.with(backup, |backup: &mut Station, now| {
                 backup.kill_agent(now, at(BEGUN))
             })
         });
         // The agents' messages in the first moments are lost. A random time decides how many.
-        let beats = scene.heartbeats;
-        scene.cut(beats, at(BEGUN), at(BEGUN + draw.time(15 * MS)));
+        let beats = pair.heartbeats;
+        pair.cut(beats, at(BEGUN), at(BEGUN + draw.time(15 * MS)));
         let late: Vec<_> = (LATE..LATE + AFTER).map(SimPair::client_of).collect();
         let mut complaints = Vec::new();
         let mut moment = BEGUN;
         while moment < LOOKED_AT {
             moment += 4 * MS;
-            scene.world.run_until(at(moment));
-            let older = older(&scene);
+            pair.world.run_until(at(moment));
+            let older = older(&pair);
             let mistaken = late.iter().filter(|client| older.contains(client));
             complaints.extend(mistaken.map(|client| format!("{moment:?}: {client} is wrongly called older")));
         }
-        complaints.extend(look(&scene));
-        complaints.extend(scene.run(at(LIMIT)));
-        (scene, complaints)
+        complaints.extend(look(&pair));
+        complaints.extend(pair.run(at(LIMIT)));
+        (pair, complaints)
     });
 }

@@ -12,27 +12,30 @@ use steadfast_sim::pair::{SimArbiterKind, SimPair, SimPairConfig, Station};
 fn outlasts_by(counter_goes_on: bool) -> Duration {
     let mut config = SimPairConfig::quiet(7, RestartPolicy::Http);
     config.arbiter = Some((SimArbiterKind::Witness, MS * 1_000));
-    let mut scene = SimPair::new(&config);
+    let mut pair = SimPair::new(&config);
     let (paused, resumed) = (at(Duration::from_secs(5)), at(Duration::from_secs(7)));
-    scene.cut(scene.heartbeats, paused, at(Duration::from_secs(12)));
-    let backup = scene.backup;
-    scene.world.at(paused, move |world| {
+    pair.cut(pair.heartbeats, paused, at(Duration::from_secs(12)));
+    let backup = pair.backup;
+    pair.world.at(paused, move |world| {
         world.with(backup, |station: &mut Station, now| {
             station.machine_mut().halt(now, resumed, counter_goes_on)
         })
     });
-    let is_over = |scene: &SimPair, now: Instant| {
-        let station = scene.backup();
+    let is_over = |pair: &SimPair, now: Instant| {
+        let station = pair.backup();
         let until = station.core().service(0).right_ends_at().expect("a lease");
         station.machine().time(now) >= until
     };
-    scene.world.run_until(paused);
-    assert!(!is_over(&scene, paused), "it has a lease");
+    pair.world.run_until(paused);
+    assert!(
+        !is_over(&pair, paused),
+        "the wire has no lease when the pause begins"
+    );
     let over = (0..1_000).map(|millis| resumed + MS * millis).find(|&now| {
-        scene.world.run_until(now);
-        is_over(&scene, now)
+        pair.world.run_until(now);
+        is_over(&pair, now)
     });
-    over.expect("it ends").since(resumed)
+    over.expect("the lease does not end within 1 s").since(resumed)
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn worst(name: &str, runs: &[RateScenario], sharing: Sharing) -> (Shares, f64) {
     }
     let (all, part) = worst.expect("runs");
     println!(
-        "{name}: Jain {:.4}, in half seconds {:.4}; queue {}, drops {}; {:.1} Mb/s, {part:.3} of that without",
+        "{name}: Jain {:.4}, in half seconds {:.4}; queue {}, drops {}; {:.1} Mb/s, {part:.3} of the throughput without rate control",
         all.jain, all.jain_of_bins, all.queue_max, all.drops, all.throughput
     );
     (all, part)

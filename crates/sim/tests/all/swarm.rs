@@ -162,7 +162,7 @@ fn every_defect_of_a_node_is_noticed_and_every_property_has_its_checker() {
         "one voice",
         "liveness",
     ] {
-        assert!(all.contains(rule), "nothing has broken {rule:?}: {all:?}");
+        assert!(all.contains(rule), "no defect broke the rule {rule:?}: {all:?}");
     }
 }
 

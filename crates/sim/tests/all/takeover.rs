@@ -1,4 +1,4 @@
-//! Takeovers in scenes whose options are drawn from a seed.
+//! Takeovers in pairs whose options are drawn from a seed.
 
 use crate::seeds::*;
 use proto::follower::RestartPolicy;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use steadfast_sim::pair::application::ReadPace;
 use steadfast_sim::pair::{FullLogPolicy, SimClient, SimPair, SimPairConfig, echo};
 
-/// Number of scenes of most tests. The environment variable SEED=N plays only the scene of seed N.
+/// Number of pairs of most tests. The environment variable SEED=N plays only the pair of seed N.
 const SEEDS: u64 = 300;
 
 fn any(seed: u64, tweak: impl FnOnce(&mut Draw, &mut SimPairConfig)) -> (SimPair, Draw) {
@@ -15,22 +15,22 @@ fn any(seed: u64, tweak: impl FnOnce(&mut Draw, &mut SimPairConfig)) -> (SimPair
     let mut config = draw.config(seed, policy);
     tweak(&mut draw, &mut config);
     let count = 1 + draw.below(8);
-    let mut scene = scene(&mut draw, &config, count, 200 * MS);
+    let mut pair = pair(&mut draw, &config, count, 200 * MS);
     if std::env::var_os("SEED").is_some() {
-        scene.world.record();
+        pair.world.record();
         println!("{config:#?}");
     }
-    (scene, draw)
+    (pair, draw)
 }
 
 #[test]
 fn power_off() {
     for_seeds("power_off", 0..SEEDS, |seed, _| {
-        let (mut scene, mut draw) = any(seed, |_, _| {});
+        let (mut pair, mut draw) = any(seed, |_, _| {});
         let moment = START + draw.time(Duration::from_millis(500));
-        scene.power_off(at(moment));
-        let complaints = scene.run(at(LIMIT));
-        (scene, complaints)
+        pair.power_off(at(moment));
+        let complaints = pair.run(at(LIMIT));
+        (pair, complaints)
     });
 }
 
@@ -43,17 +43,17 @@ fn opaque() {
         let mut config = draw.config(seed, RestartPolicy::Replica);
         config.opaque = true;
         let count = 1 + draw.below(8);
-        let mut scene = scene(&mut draw, &config, count, 200 * MS);
+        let mut pair = pair(&mut draw, &config, count, 200 * MS);
         let moment = at(START + draw.time(Duration::from_millis(500)));
-        scene.power_off(moment);
-        scene.world.run_until(moment);
-        by_replicas += scene.backup().machine().replicas();
-        let complaints = scene.run(at(LIMIT));
-        (scene, complaints)
+        pair.power_off(moment);
+        pair.world.run_until(moment);
+        by_replicas += pair.backup().machine().replicas();
+        let complaints = pair.run(at(LIMIT));
+        (pair, complaints)
     });
     assert!(
         by_replicas > 0 || std::env::var_os("SEED").is_some(),
-        "nothing was followed by a replica"
+        "no connection was followed by a replica"
     );
 }
 
@@ -64,19 +64,19 @@ fn rests() {
     for_seeds("rests", 0..SEEDS / 10, |seed, _| {
         let mut draw = Draw::new(seed);
         let config = draw.config(seed, RestartPolicy::Http);
-        let mut scene = SimPair::new(&config);
+        let mut pair = SimPair::new(&config);
         for _ in 0..1 + draw.below(3) {
             let begin = at(START + draw.time(200 * MS));
-            scene.connect(begin, draw.talk_of(RestartPolicy::Http, 3, 400_000, false));
+            pair.connect(begin, draw.talk_of(RestartPolicy::Http, 3, 400_000, false));
         }
-        scene.power_off(at(START + draw.time(Duration::from_millis(800))));
-        let complaints = scene.run(at(LIMIT));
-        partial += scene.ledger().partial();
-        (scene, complaints)
+        pair.power_off(at(START + draw.time(Duration::from_millis(800))));
+        let complaints = pair.run(at(LIMIT));
+        partial += pair.ledger().partial();
+        (pair, complaints)
     });
     assert!(
         partial > 0 || std::env::var_os("SEED").is_some(),
-        "nobody was asked for the rest"
+        "no application was asked for the rest of a reply"
     );
 }
 
@@ -93,22 +93,22 @@ fn spilled() {
         // The bytes under way in either direction may exceed that limit.
         config.client_tcp.receive_buffer = draw.pick(&[16_384, 1 << 20]);
         config.server_tcp.receive_buffer = draw.pick(&[65_536, 1 << 20]);
-        let mut scene = SimPair::new(&config);
+        let mut pair = SimPair::new(&config);
         for _ in 0..1 + draw.below(3) {
             let begin = at(START + draw.time(200 * MS));
-            scene.connect(begin, draw.talk_of(policy, 2, 1_000_000, false));
+            pair.connect(begin, draw.talk_of(policy, 2, 1_000_000, false));
         }
         let moment = at(START + draw.time(Duration::from_millis(800)));
-        scene.power_off(moment);
-        scene.world.run_until(moment);
-        spilled += scene.backup().spilled();
-        let mut complaints = scene.run(at(LIMIT));
-        let lost = scene.backup().machine().lost().iter();
+        pair.power_off(moment);
+        pair.world.run_until(moment);
+        spilled += pair.backup().spilled();
+        let mut complaints = pair.run(at(LIMIT));
+        let lost = pair.backup().machine().lost().iter();
         complaints.extend(
             lost.filter(|(_, reason)| reason.contains("limit"))
                 .map(|x| format!("{x:?}")),
         );
-        (scene, complaints)
+        (pair, complaints)
     });
     assert!(
         spilled > 0 || std::env::var_os("SEED").is_some(),
@@ -130,7 +130,7 @@ fn slowed() {
             bytes: 1000 + draw.below(3000) as usize,
             every: MS * 2,
         });
-        let mut scene = SimPair::new(&config);
+        let mut pair = SimPair::new(&config);
         for _ in 0..1 + draw.below(3) {
             let begin = at(START + draw.time(200 * MS));
             let mut messages = draw.messages(3, 1_000_000);
@@ -138,119 +138,119 @@ fn slowed() {
                 // Slowing the client does not help if the primary sends more than the replica, so replies are short.
                 (message.echo, message.download) = (false, message.download.min(20_000));
             }
-            scene.connect(
+            pair.connect(
                 begin,
                 SimClient::Echo(echo::EchoClient::new(messages, false, None)),
             );
         }
         let moment = at(START + draw.time(Duration::from_millis(800)));
         if draw.below(4) > 0 {
-            scene.power_off(moment);
+            pair.power_off(moment);
         }
-        scene.world.run_until(moment);
-        capped += scene.backup().capped();
-        let mut complaints = scene.run(at(LIMIT));
-        let lost = scene.backup().machine().lost().iter();
+        pair.world.run_until(moment);
+        capped += pair.backup().capped();
+        let mut complaints = pair.run(at(LIMIT));
+        let lost = pair.backup().machine().lost().iter();
         complaints.extend(
             lost.filter(|(_, reason)| reason.contains("limit") || reason.contains("behind"))
                 .map(|lost| format!("{lost:?}")),
         );
-        (scene, complaints)
+        (pair, complaints)
     });
     assert!(
         capped > 0 || std::env::var_os("SEED").is_some(),
-        "nobody was slowed"
+        "no client was slowed"
     );
 }
 
 #[test]
 fn cut() {
     for_seeds("cut", 0..SEEDS, |seed, _| {
-        let (mut scene, mut draw) = any(seed, |_, config| config.own_path = Some(config.path.clone()));
+        let (mut pair, mut draw) = any(seed, |_, config| config.own_path = Some(config.path.clone()));
         let moment = START + draw.time(Duration::from_millis(500));
         let back = draw.time(Duration::from_secs(3)) + MS * 50;
-        let (lan, beats) = (scene.lan, scene.heartbeats);
-        scene.cut(lan, at(moment), at(moment + back));
-        scene.cut(beats, at(moment), at(moment + back));
+        let (lan, beats) = (pair.lan, pair.heartbeats);
+        pair.cut(lan, at(moment), at(moment + back));
+        pair.cut(beats, at(moment), at(moment + back));
         // Meanwhile the primary cannot claim the VIP. Afterwards it comes back as the wire.
-        let own_path = scene.own_path;
-        scene.cut(own_path, at(Duration::ZERO), at(moment + back));
-        let complaints = scene.run(at(LIMIT));
-        (scene, complaints)
+        let own_path = pair.own_path;
+        pair.cut(own_path, at(Duration::ZERO), at(moment + back));
+        let complaints = pair.run(at(LIMIT));
+        (pair, complaints)
     });
 }
 
 #[test]
 fn false_alarm() {
     for_seeds("false_alarm", 0..SEEDS, |seed, _| {
-        let (mut scene, mut draw) = any(seed, |_, config| config.own_path = Some(config.path.clone()));
+        let (mut pair, mut draw) = any(seed, |_, config| config.own_path = Some(config.path.clone()));
         let moment = START + draw.time(Duration::from_millis(500));
         let back = draw.time(Duration::from_secs(3)) + MS * 50;
-        let beats = scene.heartbeats;
-        scene.cut(beats, at(moment), at(moment + back));
+        let beats = pair.heartbeats;
+        pair.cut(beats, at(moment), at(moment + back));
         // Meanwhile the primary cannot claim the VIP. Afterwards it comes back as the wire.
-        let own_path = scene.own_path;
-        scene.cut(own_path, at(Duration::ZERO), at(moment + back));
-        let complaints = scene.run(at(LIMIT));
-        (scene, complaints)
+        let own_path = pair.own_path;
+        pair.cut(own_path, at(Duration::ZERO), at(moment + back));
+        let complaints = pair.run(at(LIMIT));
+        (pair, complaints)
     });
 }
 
 #[test]
 fn paused() {
     for_seeds("paused", 0..SEEDS, |seed, _| {
-        let (mut scene, mut draw) = any(seed, |_, _| {});
+        let (mut pair, mut draw) = any(seed, |_, _| {});
         let moment = START + draw.time(Duration::from_millis(500)) + 100 * MS;
-        scene.power_off(at(moment));
-        scene.pause_agent(at(moment - MS * 100 + draw.time(MS * 110)), 100 * MS);
-        let complaints = scene.run(at(LIMIT));
-        (scene, complaints)
+        pair.power_off(at(moment));
+        pair.pause_agent(at(moment - MS * 100 + draw.time(MS * 110)), 100 * MS);
+        let complaints = pair.run(at(LIMIT));
+        (pair, complaints)
     });
 }
 
 #[test]
 fn handshake() {
     for_seeds("handshake", 0..SEEDS, |seed, _| {
-        let (mut scene, mut draw) = any(seed, |draw, config| {
+        let (mut pair, mut draw) = any(seed, |draw, config| {
             config.path.loss = 0.06;
             config.path.delay = draw.pick(&[MS, 10 * MS]);
         });
         let moment = START + draw.time(Duration::from_millis(220));
-        scene.power_off(at(moment));
-        let complaints = scene.run(at(LIMIT));
-        (scene, complaints)
+        pair.power_off(at(moment));
+        let complaints = pair.run(at(LIMIT));
+        (pair, complaints)
     });
 }
 
 #[test]
 fn clean_lan() {
     for_seeds("clean_lan", 0..SEEDS, |seed, _| {
-        let (mut scene, mut draw) = any(seed, |_, config| {
+        let (mut pair, mut draw) = any(seed, |_, config| {
             config.lan = SimPairConfig::quiet(0, RestartPolicy::Http).lan;
             config.ring_bytes = 64 << 20;
         });
         let moment = START + draw.time(Duration::from_millis(500));
-        scene.power_off(at(moment));
-        let mut complaints = scene.run(at(LIMIT));
-        let lost = scene.backup().machine().lost().iter();
+        pair.power_off(at(moment));
+        let mut complaints = pair.run(at(LIMIT));
+        let lost = pair.backup().machine().lost().iter();
         let cut = |reason: &str| reason.ends_with("must not be executed again");
         complaints.extend(lost.filter(|(_, reason)| !cut(reason)).map(|x| format!("{x:?}")));
-        (scene, complaints)
+        (pair, complaints)
     });
 }
 
-/// Some connections lose their process; the service goes on. In half of the scenes the node loses its power a little later.
+/// Some connections lose their process; the service goes on. In half of the pairs the node loses its power a little later.
 #[test]
 fn worker() {
     for_seeds("worker", 0..SEEDS, |seed, _| {
-        let (mut scene, mut draw) = any(seed, |_, _| {});
+        let (mut pair, mut draw) = any(seed, |_, _| {});
         let moment = START + draw.time(Duration::from_millis(500));
         let orphans: Vec<usize> = (0..8).filter(|_| draw.chance(0.5)).collect();
-        scene.kill_worker(at(moment), orphans);
+        pair.kill_worker(at(moment), orphans);
         if draw.chance(0.5) {
-            scene.power_off(at(moment + draw.time(Duration::from_millis(200))));
+            pair.power_off(at(moment + draw.time(Duration::from_millis(200))));
         }
-        let complaints = scene.run(at(LIMIT));
-        (scene, complaints)
+        let complaints = pair.run(at(LIMIT));
+        (pair, complaints)
     });
 }

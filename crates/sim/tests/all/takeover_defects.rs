@@ -18,15 +18,15 @@ fn is_noticed(seed: u64, defect: Option<Defect>) -> bool {
         let mut config = draw.config(seed, policy);
         config.defect = defect;
         config.costs = Costs::measured(draw.pick(&[10, 100, 300])); // with slow steps, many packets arrive between two steps
-        let mut scene = scene(&mut draw, &config, 6, 200 * MS);
+        let mut pair = pair(&mut draw, &config, 6, 200 * MS);
         let moment = START + draw.time(Duration::from_millis(400));
-        let (lan, beats) = (scene.lan, scene.heartbeats);
+        let (lan, beats) = (pair.lan, pair.heartbeats);
         let back = moment + 80 * MS;
-        scene.cut(beats, at(moment), at(back + Duration::from_secs(2)));
+        pair.cut(beats, at(moment), at(back + Duration::from_secs(2)));
         if draw.chance(0.5) {
-            scene.cut(lan, at(moment), at(back));
+            pair.cut(lan, at(moment), at(back));
         }
-        !scene.run(at(Duration::from_secs(20))).is_empty()
+        !pair.run(at(Duration::from_secs(20))).is_empty()
     };
     catch_unwind(AssertUnwindSafe(play)).unwrap_or(true)
 }

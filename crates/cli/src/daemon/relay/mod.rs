@@ -41,28 +41,28 @@ struct TakenConnection {
     service: ServiceIndex,
     client: SocketAddr,
     live: Instant,
-    stage: Stage,
+    owner: SocketOwner,
 }
 
 impl TakenConnection {
     /// Whether the report may lack the connection, because the keeper got it after the report or has not got it yet.
     const fn may_lack_in(&self, report: &RelayReport) -> bool {
-        match self.stage {
-            Stage::Here => true,
-            Stage::Given(number) => number > report.given,
-            Stage::Dropped => false,
+        match self.owner {
+            SocketOwner::Agent => true,
+            SocketOwner::Relay(number) => number > report.given,
+            SocketOwner::Nobody => false,
         }
     }
 }
 
-/// The place of a connection that was taken over.
-enum Stage {
-    /// This process owns its socket.
-    Here,
-    /// It was given to the thread. The number is its place among all connections given, from 1.
-    Given(u64),
-    /// It was not handed over: its socket was closed.
-    Dropped,
+/// The owner of a taken connection's socket.
+enum SocketOwner {
+    /// This process.
+    Agent,
+    /// The thread that talks to the keeper. The number is the connection's place among all connections given to the thread, from 1.
+    Relay(u64),
+    /// No process: the connection was not handed over, and its socket was closed.
+    Nobody,
 }
 
 /// The live connections and the way to the keepers.
@@ -148,7 +148,7 @@ impl RelayedConnections {
     /// Ends the keepers; their connections are reset.
     pub fn stop(&mut self) {
         if let Some(Err(error)) = self.pause().map(Keepers::stop) {
-            tracing::error!(%error, "a keeper is left");
+            tracing::error!(%error, "cannot stop all keepers; the connections of a remaining keeper continue");
         }
     }
 
@@ -163,14 +163,14 @@ impl RelayedConnections {
     pub fn add_live(&mut self, service: ServiceIndex, client: SocketAddr, live: Instant) -> u64 {
         let number = self.next;
         self.next += 1;
-        let stage = Stage::Here;
+        let owner = SocketOwner::Agent;
         self.taken.insert(
             number,
             TakenConnection {
                 service,
                 client,
                 live,
-                stage,
+                owner,
             },
         );
         if self.taken.len() > TAKEN_MAX {
@@ -182,7 +182,7 @@ impl RelayedConnections {
     /// A live socket was closed. It has not gone to the keeper.
     pub fn drop_taken(&mut self, id: u64) {
         if let Some(taken) = self.taken.get_mut(&id) {
-            taken.stage = Stage::Dropped;
+            taken.owner = SocketOwner::Nobody;
         }
     }
 
@@ -199,7 +199,7 @@ impl RelayedConnections {
         }
         self.given += 1;
         if let Some(taken) = self.taken.get_mut(&id) {
-            taken.stage = Stage::Given(self.given);
+            taken.owner = SocketOwner::Relay(self.given);
         }
     }
 
@@ -295,16 +295,16 @@ mod tests {
         SocketAddr::from(([192, 0, 2, 9], port))
     }
 
-    /// A relay that has taken over connections of the ports 1, 2, …, which are at these stages.
-    fn relay(stages: impl IntoIterator<Item = Stage>) -> RelayedConnections {
-        let taken = (1..).zip(stages).map(|(id, stage)| {
+    /// A relay that has taken over connections of the ports 1, 2, …, whose sockets have these owners.
+    fn relay(owners: impl IntoIterator<Item = SocketOwner>) -> RelayedConnections {
+        let taken = (1..).zip(owners).map(|(id, owner)| {
             let client = client(u16::try_from(id).unwrap());
             let live = Instant::from_nanos(id);
             let taken = TakenConnection {
                 service: WEB,
                 client,
                 live,
-                stage,
+                owner,
             };
             (id, taken)
         });
@@ -349,12 +349,12 @@ mod tests {
     #[test]
     fn those_that_ended_are_not_shown_as_living_however_many_they_are() {
         let relay = relay([
-            Stage::Given(1),
-            Stage::Given(2),
-            Stage::Given(3),
-            Stage::Given(4),
-            Stage::Here,
-            Stage::Dropped,
+            SocketOwner::Relay(1),
+            SocketOwner::Relay(2),
+            SocketOwner::Relay(3),
+            SocketOwner::Relay(4),
+            SocketOwner::Agent,
+            SocketOwner::Nobody,
         ]);
         let none = String::new;
         // The keeper has told nothing yet.

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::content::{SMALL_BYTES, small_path};
 use super::short::{self, Shorts};
-use crate::bench::scene::BenchTestbed;
+use crate::bench::testbed::BenchTestbed;
 use crate::process::anonymous_memory;
 
 /// New connections per second.
@@ -61,18 +61,18 @@ struct ChurnSample {
 ///
 /// # Errors
 /// If the run could not be made. Failed connections are no error.
-pub fn run(scene: &BenchTestbed, minutes: f64, tell: impl Fn(u64)) -> Result<Churn> {
+pub fn run(testbed: &BenchTestbed, minutes: f64, tell: impl Fn(u64)) -> Result<Churn> {
     let seconds = minutes * 60.0;
     let (samples, shorts) = std::thread::scope(|scope| {
         let path = small_path();
         let load = scope.spawn(move || {
-            let client = &scene.network.client;
-            short::run(client, scene.service, (&path, SMALL_BYTES), PER_S, seconds)
+            let client = &testbed.network.client;
+            short::run(client, testbed.service, (&path, SMALL_BYTES), PER_S, seconds)
         });
         let start = Instant::now();
         let mut samples = Vec::new();
         while !load.is_finished() {
-            samples.push(ChurnSample::take(scene, start.elapsed().as_secs_f64()));
+            samples.push(ChurnSample::take(testbed, start.elapsed().as_secs_f64()));
             tell(start.elapsed().as_secs());
             std::thread::sleep(SAMPLE);
         }
@@ -86,15 +86,15 @@ pub fn run(scene: &BenchTestbed, minutes: f64, tell: impl Fn(u64)) -> Result<Chu
 }
 
 impl ChurnSample {
-    fn take(scene: &BenchTestbed, seconds: f64) -> Result<Self> {
-        let memory = |index| Ok::<_, anyhow::Error>(anonymous_memory(scene.agent(index)?.pid())?);
-        let status = scene.status(1)?;
+    fn take(testbed: &BenchTestbed, seconds: f64) -> Result<Self> {
+        let memory = |index| Ok::<_, anyhow::Error>(anonymous_memory(testbed.agent(index)?.pid())?);
+        let status = testbed.status(1)?;
         let handshakes = status.counters.get("handshakes").copied().unwrap_or(0);
         Ok(Self {
             seconds,
             agents: [memory(0)?, memory(1)?],
             table: status.connections.values().sum::<u64>() + handshakes,
-            held: held_entries(&scene.agent(1)?.pins())? as u64,
+            held: held_entries(&testbed.agent(1)?.pins())? as u64,
             ring: status.ring_fill_bytes,
             log: status.log_bytes,
         })

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use serde::Serialize;
 
 use super::content::{SEED, SMALL_BYTES};
-use crate::bench::scene::BenchTestbed;
+use crate::bench::testbed::BenchTestbed;
 use crate::client::{ClientOrder, ClientPlan, ClientProcess, Protocol, Workload};
 use crate::node::ReportedTakeover;
 use crate::process::{self, anonymous_memory};
@@ -59,13 +59,13 @@ struct ProcessMemory {
     keeper: u64,
 }
 
-/// Opens `connections` connections to `scene`, then simulates a power failure of node a.
+/// Opens `connections` connections to `testbed`, then simulates a power failure of node a.
 ///
 /// # Errors
 /// If the run could not be made. Lost connections are no error.
-pub fn run(scene: &BenchTestbed, connections: u32) -> Result<Idle> {
+pub fn run(testbed: &BenchTestbed, connections: u32) -> Result<Idle> {
     let mut plan = ClientPlan::new(
-        scene.service,
+        testbed.service,
         Protocol::Http,
         Workload::Idle { size: SMALL_BYTES },
     );
@@ -73,29 +73,29 @@ pub fn run(scene: &BenchTestbed, connections: u32) -> Result<Idle> {
     plan.seed = SEED;
     plan.timeline_points = 2;
     plan.deadline_ms = (READY_LIMIT + TAKEOVER_LIMIT + REPORT_LIMIT).as_millis() as u64;
-    let empty = ProcessMemory::of(scene)?;
-    let mut client = ClientProcess::start_on(&scene.network.client, &plan)?;
+    let empty = ProcessMemory::of(testbed)?;
+    let mut client = ClientProcess::start_on(&testbed.network.client, &plan)?;
     let flowing = client.wait_ready(READY_LIMIT)?;
     ensure!(
         flowing == plan.connections,
         "{flowing} of {connections} were connected"
     );
     std::thread::sleep(SETTLE);
-    let full = ProcessMemory::of(scene)?;
+    let full = ProcessMemory::of(testbed)?;
 
-    let takeover = take_over(scene)?;
-    let after = ProcessMemory::after(scene)?;
+    let takeover = take_over(testbed)?;
+    let after = ProcessMemory::after(testbed)?;
     client.order(ClientOrder::Wake)?;
     let finished = AtomicBool::new(false);
     let (report, talking) = std::thread::scope(|scope| {
-        let peak = scope.spawn(|| peak_of_keepers(scene, &finished));
+        let peak = scope.spawn(|| peak_of_keepers(testbed, &finished));
         let report = client.finish(REPORT_LIMIT + READY_LIMIT);
         finished.store(true, Ordering::Relaxed);
         (report, peak.join().expect("it does not panic"))
     });
     let (report, talking) = (report?, talking?);
     std::thread::sleep(SETTLE);
-    let held = held_entries(&scene.agent(1)?.pins()).context("count what is held")?;
+    let held = held_entries(&testbed.agent(1)?.pins()).context("count what is held")?;
     let each = |before: u64, after: u64| (after as f64 - before as f64) / f64::from(connections);
     let (first, all) = times(&takeover)?;
     Ok(Idle {
@@ -114,13 +114,13 @@ pub fn run(scene: &BenchTestbed, connections: u32) -> Result<Idle> {
 }
 
 /// Simulates the power failure of node a and waits until node b has restored or reset every connection.
-fn take_over(scene: &BenchTestbed) -> Result<ReportedTakeover> {
-    scene.network.cables[0].pull()?;
-    process::kill_inside(&[scene.network.nodes[0].inode()], |_| false, KILL_LIMIT)
+fn take_over(testbed: &BenchTestbed) -> Result<ReportedTakeover> {
+    testbed.network.cables[0].pull()?;
+    process::kill_inside(&[testbed.network.nodes[0].inode()], |_| false, KILL_LIMIT)
         .context("kill node a's processes")?;
     let deadline = Instant::now() + TAKEOVER_LIMIT;
     loop {
-        let last = scene.status(1)?.takeovers.last().copied();
+        let last = testbed.status(1)?.takeovers.last().copied();
         match last {
             Some(takeover) if takeover.is_complete() => return Ok(takeover),
             _ => ensure!(Instant::now() < deadline, "no takeover: {last:?}"),
@@ -139,26 +139,26 @@ fn times(takeover: &ReportedTakeover) -> Result<(f64, f64)> {
 }
 
 impl ProcessMemory {
-    fn of(scene: &BenchTestbed) -> Result<Self> {
-        let agent = |index| Ok::<_, anyhow::Error>(anonymous_memory(scene.agent(index)?.pid())?);
+    fn of(testbed: &BenchTestbed) -> Result<Self> {
+        let agent = |index| Ok::<_, anyhow::Error>(anonymous_memory(testbed.agent(index)?.pid())?);
         Ok(Self {
             agents: [agent(0)?, agent(1)?],
-            keeper: memory_of(&keepers(scene)?)?,
+            keeper: memory_of(&keepers(testbed)?)?,
         })
     }
 
     /// Memory of node b's agent and of its keepers, after node a has failed.
-    fn after(scene: &BenchTestbed) -> Result<(u64, u64)> {
+    fn after(testbed: &BenchTestbed) -> Result<(u64, u64)> {
         Ok((
-            anonymous_memory(scene.agent(1)?.pid())?,
-            memory_of(&keepers(scene)?)?,
+            anonymous_memory(testbed.agent(1)?.pid())?,
+            memory_of(&keepers(testbed)?)?,
         ))
     }
 }
 
 /// Peak memory of node b's keepers until `finished`.
-fn peak_of_keepers(scene: &BenchTestbed, finished: &AtomicBool) -> Result<u64> {
-    let keepers = keepers(scene)?;
+fn peak_of_keepers(testbed: &BenchTestbed, finished: &AtomicBool) -> Result<u64> {
+    let keepers = keepers(testbed)?;
     let mut peak = 0;
     while !finished.load(Ordering::Relaxed) {
         peak = peak.max(memory_of(&keepers)?);
@@ -172,12 +172,12 @@ fn memory_of(processes: &[Pid]) -> Result<u64> {
 }
 
 /// Node b's keepers. There may be several: when a keeper is full, another one starts.
-fn keepers(scene: &BenchTestbed) -> Result<Vec<Pid>> {
+fn keepers(testbed: &BenchTestbed) -> Result<Vec<Pid>> {
     let is_keeper = |&pid: &Pid| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         line.split(|&byte| byte == 0).nth(1) == Some(b"keeper")
     };
-    let processes = process::inside(&[scene.network.nodes[1].inode()])?;
+    let processes = process::inside(&[testbed.network.nodes[1].inode()])?;
     Ok(processes.into_iter().filter(is_keeper).collect())
 }
 

@@ -21,7 +21,7 @@ use self::report::{ScaleBenchReport, ScaleResults};
 use super::calibration::Calibration;
 use super::measure;
 use super::options::BenchRunOptions;
-use super::scene::{BenchTestbed, BenchVariant, PATIENT, Serving};
+use super::testbed::{BenchTestbed, BenchVariant, PATIENT, Serving};
 use crate::node::PatternFiles;
 use crate::run::{LabOutcome, conclude, in_memory};
 use crate::teardown::Teardown;
@@ -109,7 +109,7 @@ pub fn run(options: &ScaleBenchOptions) -> Result<LabOutcome> {
     conclude(options.common.json, report.ok, &report, || report.print())
 }
 
-/// Things that all scenes of the benchmark share.
+/// Things that all testbeds of the benchmark share.
 struct ScaleContext<'a> {
     content: PatternFiles,
     directory: PathBuf,
@@ -118,7 +118,7 @@ struct ScaleContext<'a> {
 }
 
 impl ScaleContext<'_> {
-    fn scene(&self, name: &str, variant: BenchVariant) -> Result<BenchTestbed> {
+    fn testbed(&self, name: &str, variant: BenchVariant) -> Result<BenchTestbed> {
         let run = format!("{}{name}", std::process::id());
         let (content, teardown) = (&self.content, self.teardown);
         BenchTestbed::set(&run, variant, Serving::Files, content, self.daemon, teardown)
@@ -144,18 +144,18 @@ fn find(options: &ScaleBenchOptions, daemon: &Path, teardown: &Teardown) -> Resu
     }
     if asked(ScaleTest::Idle) {
         progress.set_message(format!("{} idle connections", options.connections));
-        found.idle = Some(idle::run(&place.scene("i", PATIENT)?, options.connections)?);
+        found.idle = Some(idle::run(&place.testbed("i", PATIENT)?, options.connections)?);
     }
     if asked(ScaleTest::Churn) {
-        let scene = place.scene("c", PATIENT)?;
+        let testbed = place.testbed("c", PATIENT)?;
         let tell = |seconds| progress.set_message(format!("churn, {seconds} s of {} min", options.minutes));
-        found.churn = Some(churn::run(&scene, options.minutes, tell)?);
+        found.churn = Some(churn::run(&testbed, options.minutes, tell)?);
     }
     if let Some(minutes) = options.saturate {
         let missed = MISSED_DEFAULT;
-        let scene = place.scene("s", BenchVariant::Steadfast { missed })?;
+        let testbed = place.testbed("s", BenchVariant::Steadfast { missed })?;
         let tell = |seconds| progress.set_message(format!("saturated, {seconds} s of {minutes} min"));
-        found.saturated = Some(saturate::run(&scene, minutes, &place.directory, tell)?);
+        found.saturated = Some(saturate::run(&testbed, minutes, &place.directory, tell)?);
     }
     progress.finish_and_clear();
     Ok(found)
@@ -169,78 +169,78 @@ fn take_rounds(
     progress: &ProgressBar,
     found: &mut ScaleResults,
 ) -> Result<()> {
-    let scenes = [
-        place.scene("f", BenchVariant::Forwarding)?,
-        place.scene("p", PATIENT)?,
+    let testbeds = [
+        place.testbed("f", BenchVariant::Forwarding)?,
+        place.testbed("p", PATIENT)?,
     ];
-    for scene in &scenes {
-        flood::swallow_answers(&scene.network.router)?;
+    for testbed in &testbeds {
+        flood::swallow_answers(&testbed.network.router)?;
     }
-    let became = last_changes(&scenes[1])?;
+    let became = last_changes(&testbeds[1])?;
     let mut is_whole = true;
     for round in 0..options.common.rounds {
         for turn in 0..2 {
             let index = (turn + round as usize) % 2;
-            let (scene, rounds) = (&scenes[index], &mut found.rounds[index]);
+            let (testbed, rounds) = (&testbeds[index], &mut found.rounds[index]);
             let tell = |what| progress.set_message(format!("round {}, {what}", round + 1));
             if asked(ScaleTest::New) {
                 tell("new connections");
                 let small = small_path();
                 let what = (small.as_str(), SMALL_BYTES);
-                let client = &scene.network.client;
-                let shorts = short::run(client, scene.service, what, options.new, SHORT_SECONDS)?;
+                let client = &testbed.network.client;
+                let shorts = short::run(client, testbed.service, what, options.new, SHORT_SECONDS)?;
                 rounds.new.push(shorts);
             }
             if asked(ScaleTest::Flood) {
                 tell("download");
-                rounds.quiet.push(download(scene)?);
+                rounds.quiet.push(download(testbed)?);
                 tell("download beside a flood");
                 let flood = (FloodKind::Syn, options.syns);
-                let (syns, flooded) = flooded_download(scene, flood, round)?;
+                let (syns, flooded) = flooded_download(testbed, flood, round)?;
                 rounds.syns.push(syns);
                 rounds.flooded.push(flooded);
                 tell("download beside a flood on a link of 10 Gbit/s");
-                scene.shape(Some(LINK_MBIT))?;
-                let outcome = flooded_download(scene, flood, round);
-                scene.shape(None)?;
+                testbed.shape(Some(LINK_MBIT))?;
+                let outcome = flooded_download(testbed, flood, round);
+                testbed.shape(None)?;
                 let (syns, flooded) = outcome?;
                 rounds.link_syns.push(syns);
                 rounds.link_flooded.push(flooded);
             }
             if asked(ScaleTest::Strays) {
                 tell("download beside strays on a link of 1 Gbit/s");
-                scene.shape(Some(STRAY_LINK_MBIT))?;
-                let outcome = flooded_download(scene, (FloodKind::Stray, options.strays), round);
-                scene.shape(None)?;
+                testbed.shape(Some(STRAY_LINK_MBIT))?;
+                let outcome = flooded_download(testbed, (FloodKind::Stray, options.strays), round);
+                testbed.shape(None)?;
                 let (strays, flooded) = outcome?;
                 rounds.strays.push(strays);
                 rounds.stray_flooded.push(flooded);
             }
-            is_whole &= scenes[1].is_duplex()?;
+            is_whole &= testbeds[1].is_duplex()?;
         }
     }
-    found.is_whole = Some(is_whole && last_changes(&scenes[1])? == became);
+    found.is_whole = Some(is_whole && last_changes(&testbeds[1])? == became);
     Ok(())
 }
 
 /// When each node took its present role.
-fn last_changes(scene: &BenchTestbed) -> Result<[Option<u64>; 2]> {
-    let [a, b] = [scene.status(0)?, scene.status(1)?];
+fn last_changes(testbed: &BenchTestbed) -> Result<[Option<u64>; 2]> {
+    let [a, b] = [testbed.status(0)?, testbed.status(1)?];
     Ok([a, b].map(|service| service.history.last().map(|since| since.at_ns)))
 }
 
 /// Runs a download during a flood. Returns the flood's segments per second and the download's rate in 10⁹ bytes per second.
-fn flooded_download(scene: &BenchTestbed, flood: (FloodKind, u32), seed: u32) -> Result<(f64, f64)> {
-    let flood = Flood::start(&scene.network.client, scene.service, flood, u64::from(seed))?;
+fn flooded_download(testbed: &BenchTestbed, flood: (FloodKind, u32), seed: u32) -> Result<(f64, f64)> {
+    let flood = Flood::start(&testbed.network.client, testbed.service, flood, u64::from(seed))?;
     std::thread::sleep(FLOOD_LEAD);
-    let reached = download(scene);
+    let reached = download(testbed);
     Ok((flood.stop()?, reached?))
 }
 
 /// Downloads the large file. Returns the rate in 10⁹ bytes per second.
-fn download(scene: &BenchTestbed) -> Result<f64> {
+fn download(testbed: &BenchTestbed) -> Result<f64> {
     let path = format!("/{}", pattern::file_name(SEED, BULK_BYTES));
-    let bulk = measure::download(&scene.network.client, scene.service, &path)?;
+    let bulk = measure::download(&testbed.network.client, testbed.service, &path)?;
     Ok(bulk.gb_per_s)
 }
 

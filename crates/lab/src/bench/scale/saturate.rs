@@ -7,7 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::bench::load::LOAD;
-use crate::bench::scene::BenchTestbed;
+use crate::bench::testbed::BenchTestbed;
 use crate::process::LoggedProcess;
 
 /// Spinning processes per CPU.
@@ -29,14 +29,14 @@ pub struct Saturated {
     pub simplex_seen: u64,
 }
 
-/// Saturates all CPUs for `minutes` beside the idle pair of `scene`. Calls `tell` with the seconds that have passed.
+/// Saturates all CPUs for `minutes` beside the idle pair of `testbed`. Calls `tell` with the seconds that have passed.
 ///
 /// # Errors
 /// If a process cannot be started or a node does not answer.
-pub fn run(scene: &BenchTestbed, minutes: f64, directory: &Path, tell: impl Fn(u64)) -> Result<Saturated> {
+pub fn run(testbed: &BenchTestbed, minutes: f64, directory: &Path, tell: impl Fn(u64)) -> Result<Saturated> {
     let spinners = SPINNERS_PER_CPU * std::thread::available_parallelism()?.get();
     let spin = |number: usize| -> Result<LoggedProcess> {
-        let mut command = scene.network.client.command(std::env::current_exe()?)?;
+        let mut command = testbed.network.client.command(std::env::current_exe()?)?;
         command.args([LOAD, "spin"]);
         Ok(LoggedProcess::start(
             &format!("spin-{number}"),
@@ -44,7 +44,7 @@ pub fn run(scene: &BenchTestbed, minutes: f64, directory: &Path, tell: impl Fn(u
             directory,
         )?)
     };
-    let mut before = [Look::take(scene, 0)?, Look::take(scene, 1)?];
+    let mut before = [Look::take(testbed, 0)?, Look::take(testbed, 1)?];
     let _spinning = (0..spinners).map(spin).collect::<Result<Vec<_>>>()?;
     let mut seen = Saturated {
         minutes,
@@ -58,7 +58,7 @@ pub fn run(scene: &BenchTestbed, minutes: f64, directory: &Path, tell: impl Fn(u
         std::thread::sleep(SAMPLE);
         tell(start.elapsed().as_secs());
         for (index, before) in before.iter_mut().enumerate() {
-            seen.note(before, Look::take(scene, index)?);
+            seen.note(before, Look::take(testbed, index)?);
         }
     }
     Ok(seen)
@@ -74,8 +74,8 @@ struct Look {
 }
 
 impl Look {
-    fn take(scene: &BenchTestbed, index: usize) -> Result<Self> {
-        let status = scene.status(index)?;
+    fn take(testbed: &BenchTestbed, index: usize) -> Result<Self> {
+        let status = testbed.status(index)?;
         Ok(Self {
             role: status.role,
             epoch: status.epoch,

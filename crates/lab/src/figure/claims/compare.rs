@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::claim::{FigureClaimResult, seconds};
 use crate::figure::results::{Results, StringsSummary, greatest, least, mean};
 use crate::figure::rows::FlowRow;
-use crate::figure::scenario::RecoveryMode;
+use crate::figure::scenario::RecoveryPolicy;
 
 /// Scenarios of short flows, with their failovers in seconds.
 pub type CompletionScenarios = [(&'static str, f64); 3];
@@ -26,7 +26,7 @@ pub fn lost_syns(results: &Results, scenario: &str, expected_s: Range<f64>) -> O
                 .map(time),
         )
     };
-    let (with, without) = (of(RecoveryMode::Lowest)?, of(RecoveryMode::None)?);
+    let (with, without) = (of(RecoveryPolicy::Lowest)?, of(RecoveryPolicy::None)?);
     let here = format!("up to {}, with HALR {}", seconds(without), seconds(with));
     Some(FigureClaimResult::new(
         here,
@@ -41,7 +41,7 @@ pub fn prompt(results: &Results, scenarios: &CompletionScenarios) -> Option<Figu
             scenarios.map(|(scenario, failover_s)| lateness(results, scenario, failover_s, recovery));
         greatest(latest.into_iter().collect::<Option<Vec<_>>>()?)
     };
-    let (with, without) = (late(RecoveryMode::Lowest)?, late(RecoveryMode::None)?);
+    let (with, without) = (late(RecoveryPolicy::Lowest)?, late(RecoveryPolicy::None)?);
     let here = format!("{} at most, without HALR {}", seconds(with), seconds(without));
     Some(FigureClaimResult::new(here, with < 0.5 && without > 4.0))
 }
@@ -71,7 +71,7 @@ pub fn shorter(
             let disturbed = rows.into_iter().map(time).filter(|time| *time > normal + 0.01);
             number(disturbed.collect())
         };
-        let (with, without) = (of(RecoveryMode::Lowest)?, of(RecoveryMode::None)?);
+        let (with, without) = (of(RecoveryPolicy::Lowest)?, of(RecoveryPolicy::None)?);
         holds &= with < without;
         here.push(format!("{with:.2} < {without:.2} s"));
     }
@@ -79,7 +79,7 @@ pub fn shorter(
 }
 
 /// Lateness of the last flow, in seconds: its completion minus the failover's end and the undisturbed completion time.
-fn lateness(results: &Results, scenario: &str, failover_s: f64, recovery: RecoveryMode) -> Option<f64> {
+fn lateness(results: &Results, scenario: &str, failover_s: f64, recovery: RecoveryPolicy) -> Option<f64> {
     let rows = results.flows(scenario, recovery)?;
     let over_s = FAILOVER_AT_S + failover_s;
     let due_s = over_s + normal(&rows)?;

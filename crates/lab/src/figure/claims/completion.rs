@@ -8,7 +8,7 @@ use crate::figure::oracle;
 use crate::figure::plot::models::{long_data_range, long_range, short_range};
 use crate::figure::results::{Results, greatest, least, mean};
 use crate::figure::rows::FlowRow;
-use crate::figure::scenario::{FigureScenario, FlowSweep, RecoveryMode};
+use crate::figure::scenario::{FigureScenario, FlowSweep, RecoveryPolicy};
 
 const HALF: &str = "halr-completion-failover-0.5s";
 const THREE: &str = "halr-completion-failover-3s";
@@ -50,7 +50,7 @@ pub const CLAIMS: &[FigureClaim] = &[
              segments, 116 ms and 11 segments it is 4.01 s (12e)",
         ),
         find: |results| {
-            let here = mean(syn_lost(results, HALF, 0.5, RecoveryMode::None)?.map(|(_, time)| time))?;
+            let here = mean(syn_lost(results, HALF, 0.5, RecoveryPolicy::None)?.map(|(_, time)| time))?;
             let theirs = oracle::completions(0.5).into_iter();
             let theirs = mean(
                 theirs
@@ -73,8 +73,8 @@ pub const CLAIMS: &[FigureClaim] = &[
              At least 0.8 s would follow from 10 data segments",
         ),
         find: |results| {
-            let low = least(disturbed(results, HALF, 0.5, RecoveryMode::Lowest)?)?;
-            let highs = longest(results, HALF, RecoveryMode::Lowest)?;
+            let low = least(disturbed(results, HALF, 0.5, RecoveryPolicy::Lowest)?)?;
+            let highs = longest(results, HALF, RecoveryPolicy::Lowest)?;
             let Longest { first_s, all_s, .. } = *highs.first()?;
             let here = format!("{low:.2} to {}", beside(first_s, all_s));
             Some(FigureClaimResult::new(here, low >= 0.8 && all_s <= 1.9))
@@ -90,7 +90,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         expected: Expected::Holds,
         find: |results| {
             let normal = normal(results, HALF)?;
-            let hit = points(results, HALF, RecoveryMode::None)?.into_iter();
+            let hit = points(results, HALF, RecoveryPolicy::None)?.into_iter();
             let first = least(hit.filter(|(_, time)| *time > normal + 0.01).map(|(at, _)| at))?;
             let theirs = oracle::completions(0.5).into_iter();
             let theirs = least(theirs.filter(|(_, time)| *time > normal + 0.01).map(|(at, _)| at))?;
@@ -107,7 +107,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
-            let here = longest_of_group(points(results, THREE, RecoveryMode::None)?)?;
+            let here = longest_of_group(points(results, THREE, RecoveryPolicy::None)?)?;
             let theirs = longest_of_group(oracle::completions(3.0))?;
             Some(FigureClaimResult::new(seconds(here), (here - 10.0).abs() < 0.5).beside(seconds(theirs)))
         },
@@ -121,7 +121,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
-            let longest = longest_of_group(points(results, THREE, RecoveryMode::Lowest)?)?;
+            let longest = longest_of_group(points(results, THREE, RecoveryPolicy::Lowest)?)?;
             Some(FigureClaimResult::new(
                 format!("up to {}", seconds(longest)),
                 (longest - 4.0).abs() < 0.5,
@@ -137,7 +137,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Differs("the difference of 12b: 3.69 s and 6 s; 10.01 s in 12e"),
         find: |results| {
-            let here = longest_of_group(points(results, THREE, RecoveryMode::None)?)?;
+            let here = longest_of_group(points(results, THREE, RecoveryPolicy::None)?)?;
             let theirs = longest_of_group(oracle::completions(3.0))?;
             Some(FigureClaimResult::new(seconds(here), (here - 10.01).abs() < 0.1).beside(seconds(theirs)))
         },
@@ -153,7 +153,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
-            let all = results.flows(TWO, RecoveryMode::None)?;
+            let all = results.flows(TWO, RecoveryPolicy::None)?;
             let at = |failover_s: f64| {
                 let of = all
                     .iter()
@@ -192,7 +192,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         expected: Expected::Holds,
         find: |results| {
             let normal = normal(results, FIVE)?;
-            let extra: Vec<f64> = syn_lost(results, FIVE, 5.0, RecoveryMode::None)?
+            let extra: Vec<f64> = syn_lost(results, FIVE, 5.0, RecoveryPolicy::None)?
                 .map(|(_, time)| time - normal)
                 .collect();
             let part = |around: f64| {
@@ -220,7 +220,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         expected: Expected::Holds,
         find: |results| {
             let normal = normal(results, FIVE)?;
-            let late = syn_lost(results, FIVE, 5.0, RecoveryMode::Lowest)?
+            let late = syn_lost(results, FIVE, 5.0, RecoveryPolicy::Lowest)?
                 .map(|(at, time)| at + time - (FAILOVER_AT_S + 5.0) - normal);
             let latest = greatest(late.map(f64::abs))?;
             Some(FigureClaimResult::new(
@@ -241,8 +241,8 @@ pub const CLAIMS: &[FigureClaim] = &[
             let mut holds = true;
             let mut here = Vec::new();
             for (scenario, failover_s) in [(HALF, 0.5), (THREE, 3.0), (FIVE, 5.0)] {
-                let with = mean(disturbed(results, scenario, failover_s, RecoveryMode::Lowest)?)?;
-                let without = mean(disturbed(results, scenario, failover_s, RecoveryMode::None)?)?;
+                let with = mean(disturbed(results, scenario, failover_s, RecoveryPolicy::Lowest)?)?;
+                let without = mean(disturbed(results, scenario, failover_s, RecoveryPolicy::None)?)?;
                 holds &= with < without;
                 here.push(format!("{with:.1} < {without:.1} s"));
             }
@@ -261,13 +261,13 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::DiffersBetween(SEVERAL_LOST),
         find: |results| {
-            let longest = longest(results, SHORT, RecoveryMode::None)?.into_iter();
+            let longest = longest(results, SHORT, RecoveryPolicy::None)?.into_iter();
             let short: Vec<_> = longest.filter(|longest| longest.failover_s < 3.0).collect();
             let first = greatest(short.iter().map(|longest| longest.first_s))?;
             let all = greatest(short.iter().map(|longest| longest.all_s))?;
             let theirs = oracle::disturbed().into_iter().filter(|row| row[0] < 3.0);
             let theirs = greatest(theirs.map(|row| row[2]))?;
-            let flows = results.flows(SHORT, RecoveryMode::None)?.into_iter();
+            let flows = results.flows(SHORT, RecoveryPolicy::None)?.into_iter();
             let times: Vec<f64> = flows
                 .filter(|row| row.failover_s < 3.0)
                 .filter_map(|row| row.completion_s)
@@ -291,7 +291,7 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::DiffersBetween(SEVERAL_LOST),
         find: |results| {
-            let mut longest = longest(results, SHORT, RecoveryMode::None)?.into_iter();
+            let mut longest = longest(results, SHORT, RecoveryPolicy::None)?.into_iter();
             let Longest { first_s, all_s, .. } = longest.find(|longest| longest.failover_s == 5.0)?;
             let theirs = oracle::disturbed().into_iter().find(|row| row[0] == 5.0)?[2];
             // The thesis gives one decimal place.
@@ -309,8 +309,8 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
-            let with = longest(results, SHORT, RecoveryMode::Lowest)?;
-            let without = longest(results, SHORT, RecoveryMode::None)?;
+            let with = longest(results, SHORT, RecoveryPolicy::Lowest)?;
+            let without = longest(results, SHORT, RecoveryPolicy::None)?;
             let shorter = with
                 .iter()
                 .zip(&without)
@@ -335,7 +335,7 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
              that, and none with NewReno or with a cluster delay of 1 µs (docs/figures.md, Seeds)",
         ),
         find: |results| {
-            let longest = longest(results, SHORT, RecoveryMode::Lowest)?;
+            let longest = longest(results, SHORT, RecoveryPolicy::Lowest)?;
             let (low, first) = spread(longest.iter().map(|longest| longest.first_s - longest.failover_s))?;
             let (least, all) = spread(longest.iter().map(|longest| longest.all_s - longest.failover_s))?;
             let here = format!("the failover's length plus {low:.2} to {}", beside(first, all));
@@ -351,7 +351,7 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
-            let longest = longest(results, SHORT, RecoveryMode::None)?;
+            let longest = longest(results, SHORT, RecoveryPolicy::None)?;
             let (low, high) = spread(longest.iter().map(|longest| longest.all_s - longest.failover_s))?;
             let here = format!("the failover's length plus {low:.2} to {}", seconds(high));
             Some(FigureClaimResult::new(here, high - low > 3.0))
@@ -370,9 +370,9 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
             let (mut longest_off, mut shortest_off, mut early) = (Vec::new(), Vec::new(), Vec::new());
             for Longest {
                 failover_s, first_s, ..
-            } in longest(results, SHORT, RecoveryMode::None)?
+            } in longest(results, SHORT, RecoveryPolicy::None)?
             {
-                let model = short_range(sweep, failover_s, RecoveryMode::None);
+                let model = short_range(sweep, failover_s, RecoveryPolicy::None);
                 longest_off.push((model.max_s - first_s).abs() / first_s);
                 let off_s = (model.min_s - shortest_disturbed(results, failover_s)?).abs();
                 // The model's shortest disturbed flow loses a window 6 ms after the failover's beginning. Its timer may fire just after the
@@ -408,9 +408,9 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
              steady state's throughput, but the window grows by one segment per round trip",
         ),
         find: |results| {
-            let flows = results.flows(LONG, RecoveryMode::None)?;
+            let flows = results.flows(LONG, RecoveryPolicy::None)?;
             let mut off = [Vec::new(), Vec::new()];
-            for Longest { failover_s, .. } in longest(results, LONG, RecoveryMode::None)? {
+            for Longest { failover_s, .. } in longest(results, LONG, RecoveryPolicy::None)? {
                 for (index, of) in [false, true].into_iter().enumerate() {
                     let hit = flows.iter().filter(|row| {
                         row.failover_s == failover_s && row.timeouts > 0 && is_slowed(row) == of
@@ -419,9 +419,9 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
                         continue;
                     };
                     let model = if of {
-                        long_range(failover_s, RecoveryMode::None)
+                        long_range(failover_s, RecoveryPolicy::None)
                     } else {
-                        long_data_range(failover_s, RecoveryMode::None)
+                        long_data_range(failover_s, RecoveryPolicy::None)
                     };
                     off[index].push(here_s - model.max_s);
                 }
@@ -445,7 +445,7 @@ pub const MODEL_CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
-            let flows = results.flows(LONG, RecoveryMode::None)?;
+            let flows = results.flows(LONG, RecoveryPolicy::None)?;
             let (mut gaps, mut thresholds) = (Vec::new(), Vec::new());
             for failover_s in [0.05, 0.1, 0.2, 0.5, 1.0, 1.5] {
                 let hit = || {
@@ -505,7 +505,7 @@ fn spread(values: impl Iterator<Item = f64> + Clone) -> Option<(f64, f64)> {
 }
 
 /// Arrival and completion times of a scenario's completed flows, in seconds.
-fn points(results: &Results, scenario: &str, recovery: RecoveryMode) -> Option<Vec<(f64, f64)>> {
+fn points(results: &Results, scenario: &str, recovery: RecoveryPolicy) -> Option<Vec<(f64, f64)>> {
     let flows = results.flows(scenario, recovery)?;
     Some(
         flows
@@ -520,7 +520,7 @@ fn syn_lost(
     results: &Results,
     scenario: &str,
     failover_s: f64,
-    recovery: RecoveryMode,
+    recovery: RecoveryPolicy,
 ) -> Option<impl Iterator<Item = (f64, f64)> + use<>> {
     // A SYN takes 1 ms to the cluster, and 2 ms through it. So a SYN that is sent in the last milliseconds may get through.
     let arrives = move |(at, _): &(f64, f64)| (FAILOVER_AT_S..FAILOVER_AT_S + failover_s - 0.01).contains(at);
@@ -528,7 +528,12 @@ fn syn_lost(
 }
 
 /// Completion times of the disturbed flows (the thesis' Cases 2 and 3).
-fn disturbed(results: &Results, scenario: &str, failover_s: f64, recovery: RecoveryMode) -> Option<Vec<f64>> {
+fn disturbed(
+    results: &Results,
+    scenario: &str,
+    failover_s: f64,
+    recovery: RecoveryPolicy,
+) -> Option<Vec<f64>> {
     let normal = normal(results, scenario)?;
     let from = FAILOVER_AT_S - ShortFlow::new(Parameters::SHORT).normal_s() + 0.05;
     let hit = |(at, _): &(f64, f64)| (from..FAILOVER_AT_S + failover_s).contains(at);
@@ -542,7 +547,7 @@ fn disturbed(results: &Results, scenario: &str, failover_s: f64, recovery: Recov
 /// The undisturbed completion time.
 fn normal(results: &Results, scenario: &str) -> Option<f64> {
     least(
-        points(results, scenario, RecoveryMode::None)?
+        points(results, scenario, RecoveryPolicy::None)?
             .into_iter()
             .map(|(_, time)| time),
     )
@@ -562,7 +567,7 @@ fn is_slowed(row: &FlowRow) -> bool {
 
 /// The shortest completion of a disturbed short flow without HALR, of the first seed's flows.
 fn shortest_disturbed(results: &Results, failover_s: f64) -> Option<f64> {
-    let flows = results.flows(SHORT, RecoveryMode::None)?;
+    let flows = results.flows(SHORT, RecoveryPolicy::None)?;
     let hit = flows
         .iter()
         .filter(|row| row.seed == 1 && row.failover_s == failover_s && row.retransmitted_segments > 0);
@@ -570,7 +575,7 @@ fn shortest_disturbed(results: &Results, failover_s: f64) -> Option<f64> {
 }
 
 /// The longest completion times for each failover duration.
-fn longest(results: &Results, scenario: &str, recovery: RecoveryMode) -> Option<Vec<Longest>> {
+fn longest(results: &Results, scenario: &str, recovery: RecoveryPolicy) -> Option<Vec<Longest>> {
     let mut longest: Vec<Longest> = Vec::new();
     for row in results.flows(scenario, recovery)? {
         let all_s = row.completion_s.unwrap_or(f64::INFINITY);

@@ -150,7 +150,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         "caro-13b",
         "SCTP V",
         "caro-13",
-        "It leaves at the first timeout, and so is no slower than today's machine (time saved, PMR = 5)",
+        "The proposed policy leaves the path at the first timeout, and so is no slower than today's machine (time saved, PMR = 5)",
         "",
         Expected::Holds,
         |results| {

@@ -6,7 +6,7 @@ use crate::figure::oracle::{self, TimeoutSetting};
 use crate::figure::plot::flows::fractions;
 use crate::figure::results::{Results, greatest, least, mean};
 use crate::figure::rows::FlowRow;
-use crate::figure::scenario::{FigureScenario, RecoveryMode};
+use crate::figure::scenario::{FigureScenario, RecoveryPolicy};
 
 const VARIANTS: [&str; 3] = ["Reno", "NewReno", "SACK"];
 /// The failovers of the sweep, in seconds.
@@ -88,7 +88,7 @@ pub const CLAIMS: &[FigureClaim] = &[
             "a flow that avoids the timeout repairs a window of 64 lost segments at one segment per round trip; after \
              the timeout, slow start would have repaired it sooner",
         ),
-        find: |results| recovers_sooner(results, RecoveryMode::Lowest),
+        find: |results| recovers_sooner(results, RecoveryPolicy::Lowest),
     },
     FigureClaim {
         id: "4.2b",
@@ -98,7 +98,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         figure: "halr-16",
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
-        find: |results| recovers_sooner(results, RecoveryMode::All),
+        find: |results| recovers_sooner(results, RecoveryPolicy::All),
     },
     FigureClaim {
         id: "17a",
@@ -231,7 +231,7 @@ fn flows(
     results: &Results,
     scenarios: TimeoutScenarios,
     variant: &str,
-    recovery: RecoveryMode,
+    recovery: RecoveryPolicy,
 ) -> Option<Vec<FlowRow>> {
     let index = VARIANTS.iter().position(|one| *one == variant)?;
     let (scenario, _) = results.scenarios.get(scenarios[index])?;
@@ -277,7 +277,7 @@ fn is_as_in_ns2(results: &Results, scenarios: TimeoutScenarios) -> Option<Figure
     let setting = setting(results, scenarios)?;
     let mut off = Vec::new();
     for variant in VARIANTS {
-        let flows = flows(results, scenarios, variant, RecoveryMode::None)?;
+        let flows = flows(results, scenarios, variant, RecoveryPolicy::None)?;
         for failover_s in FAILOVERS {
             let theirs = oracle::timeouts(setting, variant, failover_s)?;
             let here = stack(&flows, failover_s);
@@ -295,7 +295,7 @@ fn is_as_in_ns2(results: &Results, scenarios: TimeoutScenarios) -> Option<Figure
 
 fn is_alike(results: &Results, scenarios: TimeoutScenarios) -> Option<FigureClaimResult> {
     let least_timeout_s = setting(results, scenarios)?.least_timeout_s;
-    let all = VARIANTS.map(|variant| flows(results, scenarios, variant, RecoveryMode::None));
+    let all = VARIANTS.map(|variant| flows(results, scenarios, variant, RecoveryPolicy::None));
     let [reno, newreno, sack] = all;
     let (reno, newreno, sack) = (reno?, newreno?, sack?);
     let mut off = Vec::new();
@@ -317,8 +317,8 @@ fn is_alike(results: &Results, scenarios: TimeoutScenarios) -> Option<FigureClai
 
 /// The share of the timeouts that HALR avoids: in failovers below 1 s, and in the others.
 fn avoided(results: &Results, scenarios: TimeoutScenarios, variant: &str) -> Option<[f64; 2]> {
-    let with = flows(results, scenarios, variant, RecoveryMode::Lowest)?;
-    let without = flows(results, scenarios, variant, RecoveryMode::None)?;
+    let with = flows(results, scenarios, variant, RecoveryPolicy::Lowest)?;
+    let without = flows(results, scenarios, variant, RecoveryPolicy::None)?;
     let below = 1.0 - per_flow(&with, is_below_1_s)? / per_flow(&without, is_below_1_s)?;
     let above = |failover_s| !is_below_1_s(failover_s);
     Some([below, 1.0 - per_flow(&with, above)? / per_flow(&without, above)?])
@@ -341,7 +341,7 @@ fn gains_most_below_1_s(results: &Results, scenarios: TimeoutScenarios) -> Optio
 fn helps_newreno_more(results: &Results, scenarios: TimeoutScenarios) -> Option<FigureClaimResult> {
     let saved = |variant| {
         let of = |recovery| per_flow(&flows(results, scenarios, variant, recovery)?, is_below_1_s);
-        Some(of(RecoveryMode::None)? - of(RecoveryMode::Lowest)?)
+        Some(of(RecoveryPolicy::None)? - of(RecoveryPolicy::Lowest)?)
     };
     let (reno, newreno) = (saved("Reno")?, saved("NewReno")?);
     Some(FigureClaimResult::new(
@@ -353,7 +353,7 @@ fn helps_newreno_more(results: &Results, scenarios: TimeoutScenarios) -> Option<
 fn has_fewest_with_sack(results: &Results, scenarios: TimeoutScenarios) -> Option<FigureClaimResult> {
     let of = |variant| {
         per_flow(
-            &flows(results, scenarios, variant, RecoveryMode::Lowest)?,
+            &flows(results, scenarios, variant, RecoveryPolicy::Lowest)?,
             is_below_1_s,
         )
     };
@@ -367,7 +367,7 @@ fn has_fewest_with_sack(results: &Results, scenarios: TimeoutScenarios) -> Optio
 fn spares_nobody(results: &Results, scenarios: TimeoutScenarios) -> Option<FigureClaimResult> {
     let mut spared = Vec::new();
     for variant in VARIANTS {
-        let flows = flows(results, scenarios, variant, RecoveryMode::Lowest)?;
+        let flows = flows(results, scenarios, variant, RecoveryPolicy::Lowest)?;
         let long = FAILOVERS.into_iter().filter(|failover_s| *failover_s >= 2.0);
         spared.extend(long.map(|failover_s| stack(&flows, failover_s)[0]));
     }
@@ -378,7 +378,10 @@ fn spares_nobody(results: &Results, scenarios: TimeoutScenarios) -> Option<Figur
 fn avoids_consecutive_timeouts(results: &Results, scenarios: TimeoutScenarios) -> Option<FigureClaimResult> {
     let [mut timeouts, mut thresholds] = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
     for variant in VARIANTS {
-        for (index, recovery) in [RecoveryMode::None, RecoveryMode::Lowest].into_iter().enumerate() {
+        for (index, recovery) in [RecoveryPolicy::None, RecoveryPolicy::Lowest]
+            .into_iter()
+            .enumerate()
+        {
             let mut hit = flows(results, scenarios, variant, recovery)?;
             hit.retain(|row| row.failover_s == 3.0);
             let share = |of: fn(&FlowRow) -> bool| mean(hit.iter().map(|row| f64::from(u8::from(of(row)))));
@@ -402,7 +405,7 @@ fn avoids_consecutive_timeouts(results: &Results, scenarios: TimeoutScenarios) -
 }
 
 /// Whether NewReno flows complete sooner with this policy than without HALR.
-fn recovers_sooner(results: &Results, policy: RecoveryMode) -> Option<FigureClaimResult> {
+fn recovers_sooner(results: &Results, policy: RecoveryPolicy) -> Option<FigureClaimResult> {
     let of = |recovery| {
         mean(
             results
@@ -411,7 +414,7 @@ fn recovers_sooner(results: &Results, policy: RecoveryMode) -> Option<FigureClai
                 .filter_map(|row| row.completion_s),
         )
     };
-    let (with, without) = (of(policy)?, of(RecoveryMode::None)?);
+    let (with, without) = (of(policy)?, of(RecoveryPolicy::None)?);
     Some(FigureClaimResult::new(
         format!("{}, without HALR {}", seconds(with), seconds(without)),
         with < without,

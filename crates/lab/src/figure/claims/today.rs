@@ -8,7 +8,7 @@ use super::compare::{
 };
 use crate::figure::results::{Results, greatest, least, mean};
 use crate::figure::rows::FlowRow;
-use crate::figure::scenario::RecoveryMode;
+use crate::figure::scenario::RecoveryPolicy;
 
 pub const COMPLETION: CompletionScenarios = [
     ("today-completion-failover-0.5s", 0.5),
@@ -81,7 +81,7 @@ pub const CLAIMS: &[FigureClaim] = &[
                         .map(|row| f64::from(row.timeouts.min(1))),
                 )
             };
-            let (with, without) = (part(RecoveryMode::Lowest)?, part(RecoveryMode::None)?);
+            let (with, without) = (part(RecoveryPolicy::Lowest)?, part(RecoveryPolicy::None)?);
             let here = format!(
                 "{} of the flows, without HALR {}",
                 percent(with),
@@ -236,8 +236,8 @@ pub const CLAIMS: &[FigureClaim] = &[
 /// For each failover: its duration, and the mean of `number` over the flows of this failover, with HALR and without HALR.
 fn per_failover(results: &Results, number: fn(&FlowRow) -> f64) -> Option<Vec<(f64, f64, f64)>> {
     let (with, without) = (
-        results.flows(TIMEOUTS, RecoveryMode::Lowest)?,
-        results.flows(TIMEOUTS, RecoveryMode::None)?,
+        results.flows(TIMEOUTS, RecoveryPolicy::Lowest)?,
+        results.flows(TIMEOUTS, RecoveryPolicy::None)?,
     );
     let mut failovers: Vec<f64> = with.iter().map(|row| row.failover_s).collect();
     failovers.sort_by(f64::total_cmp);

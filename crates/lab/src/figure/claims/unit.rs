@@ -6,7 +6,7 @@ use model::unused_flow_time::unused_flow_time_s;
 use super::claim::{ClaimEvidence, Expected, FigureClaim, FigureClaimResult, seconds};
 use crate::figure::results::{Results, greatest};
 use crate::figure::rows::{FlowRow, WindowRow};
-use crate::figure::scenario::RecoveryMode;
+use crate::figure::scenario::RecoveryPolicy;
 
 pub const CLAIMS: &[FigureClaim] = &[
     FigureClaim {
@@ -18,7 +18,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
-            let memory = memory(results, "halr-memory", RecoveryMode::Lowest)?;
+            let memory = memory(results, "halr-memory", RecoveryPolicy::Lowest)?;
             let data = memory.data / memory.flows;
             let others = memory.others / memory.flows;
             let megabytes = 10_000.0 * (data * DATA_FRAME + others * SMALL_FRAME) / 1e6;
@@ -37,8 +37,8 @@ pub const CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
-            let all = memory(results, "halr-memory", RecoveryMode::All)?;
-            let lowest = memory(results, "halr-memory", RecoveryMode::Lowest)?;
+            let all = memory(results, "halr-memory", RecoveryPolicy::All)?;
+            let lowest = memory(results, "halr-memory", RecoveryPolicy::Lowest)?;
             let (all, lowest) = (all.data / all.flows, lowest.data / lowest.flows);
             let here = format!("{all:.1} data packets per flow, policy lowest {lowest:.1}");
             Some(FigureClaimResult::new(here, all <= 64.0 && all > 20.0 * lowest))
@@ -54,7 +54,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         expected: Expected::Holds,
         find: |results| {
             let kilobytes =
-                memory(results, "halr-memory-syns", RecoveryMode::Syn)?.others * SMALL_FRAME / 1e3;
+                memory(results, "halr-memory-syns", RecoveryPolicy::Syn)?.others * SMALL_FRAME / 1e3;
             let here = format!(
                 "{kilobytes:.0} KB, with those SYNs that were being answered when the failover began"
             );
@@ -71,8 +71,8 @@ pub const CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
-            let flow = lone(results, DATA_LOSS, RecoveryMode::None)?;
-            let grown = grown(results, DATA_LOSS, RecoveryMode::None, 1.0)?;
+            let flow = lone(results, DATA_LOSS, RecoveryPolicy::None)?;
+            let grown = grown(results, DATA_LOSS, RecoveryPolicy::None, 1.0)?;
             let (timeouts, threshold) = (flow.timeouts, flow.threshold_segments);
             let here = format!(
                 "{timeouts} timeouts, ssthresh {threshold:.0}; {grown:.1} segments 1 s (10 round trips) after the restart"
@@ -91,7 +91,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         expected: Expected::Holds,
         find: |results| {
             let end_s = FAILOVER_AT_S + 3.0;
-            let [with, without] = [RecoveryMode::Lowest, RecoveryMode::None].map(|recovery| {
+            let [with, without] = [RecoveryPolicy::Lowest, RecoveryPolicy::None].map(|recovery| {
                 let flow = lone(results, DATA_LOSS, recovery)?;
                 Some((restart(results, DATA_LOSS, recovery)? - end_s, flow))
             });
@@ -123,8 +123,8 @@ pub const CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
-            let flows = results.flows("halr-window-syn-loss", RecoveryMode::None)?;
-            let restart = restart(results, "halr-window-syn-loss", RecoveryMode::None)?;
+            let flows = results.flows("halr-window-syn-loss", RecoveryPolicy::None)?;
+            let restart = restart(results, "halr-window-syn-loss", RecoveryPolicy::None)?;
             let waited = restart - flows.first()?.arrival_s;
             // The timeout of 3 s, then the handshake, the first segment, and its delayed acknowledgement.
             let here = format!("first data acknowledged after {}", seconds(waited));
@@ -140,8 +140,8 @@ pub const CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
-            let threshold = lone(results, SYN_LOSS, RecoveryMode::None)?.threshold_segments;
-            let grown = grown(results, SYN_LOSS, RecoveryMode::None, 1.0)?;
+            let threshold = lone(results, SYN_LOSS, RecoveryPolicy::None)?.threshold_segments;
+            let grown = grown(results, SYN_LOSS, RecoveryPolicy::None, 1.0)?;
             Some(FigureClaimResult::new(
                 format!("ssthresh {threshold:.0}; {grown:.1} segments 1 s (10 round trips) later"),
                 threshold == 2.0 && grown <= 2.0 + 10.0,
@@ -157,9 +157,9 @@ pub const CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
-            let threshold = lone(results, SYN_LOSS, RecoveryMode::Lowest)?.threshold_segments;
-            let with = grown(results, SYN_LOSS, RecoveryMode::Lowest, 1.0)?;
-            let without = grown(results, SYN_LOSS, RecoveryMode::None, 1.0)?;
+            let threshold = lone(results, SYN_LOSS, RecoveryPolicy::Lowest)?.threshold_segments;
+            let with = grown(results, SYN_LOSS, RecoveryPolicy::Lowest, 1.0)?;
+            let without = grown(results, SYN_LOSS, RecoveryPolicy::None, 1.0)?;
             let here =
                 format!("ssthresh {threshold:.0}; {with:.1} segments 1 s later, without HALR {without:.1}");
             Some(FigureClaimResult::new(here, threshold == 64.0 && with > 30.0))
@@ -174,8 +174,8 @@ pub const CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Simulation,
         expected: Expected::Holds,
         find: |results| {
-            let at_s = restart_of(results, RESTARTS, RecoveryMode::None, 0.5)?;
-            let windows = windows(results, RESTARTS, RecoveryMode::None, 0.5)?;
+            let at_s = restart_of(results, RESTARTS, RecoveryPolicy::None, 0.5)?;
+            let windows = windows(results, RESTARTS, RecoveryPolicy::None, 0.5)?;
             let before = windows
                 .iter()
                 .rev()
@@ -201,7 +201,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         evidence: ClaimEvidence::Model,
         expected: Expected::Holds,
         find: |results| {
-            let unused = unused(results, RecoveryMode::None)?;
+            let unused = unused(results, RecoveryPolicy::None)?;
             let off = unused.iter().map(|(failover_s, here_s)| {
                 (here_s - unused_flow_time_s(*failover_s, 1.5, Modelled::Timeout)).abs()
             });
@@ -224,7 +224,7 @@ pub const CLAIMS: &[FigureClaim] = &[
         expected: Expected::Holds,
         find: |results| {
             let most = greatest(
-                unused(results, RecoveryMode::Lowest)?
+                unused(results, RecoveryPolicy::Lowest)?
                     .into_iter()
                     .map(|(_, time)| time),
             )?;
@@ -260,7 +260,7 @@ struct HeldPackets {
 }
 
 /// The first seed's memory. The edge counts packets and bytes, and all data packets have the same size.
-fn memory(results: &Results, scenario: &str, recovery: RecoveryMode) -> Option<HeldPackets> {
+fn memory(results: &Results, scenario: &str, recovery: RecoveryPolicy) -> Option<HeldPackets> {
     let (_, rows) = results.scenarios.get(scenario)?;
     let row = rows
         .memory
@@ -276,7 +276,7 @@ fn memory(results: &Results, scenario: &str, recovery: RecoveryMode) -> Option<H
 }
 
 /// The first seed's only flow.
-fn lone<'a>(results: &'a Results, scenario: &str, recovery: RecoveryMode) -> Option<&'a FlowRow> {
+fn lone<'a>(results: &'a Results, scenario: &str, recovery: RecoveryPolicy) -> Option<&'a FlowRow> {
     results
         .flows(scenario, recovery)?
         .into_iter()
@@ -287,7 +287,7 @@ fn lone<'a>(results: &'a Results, scenario: &str, recovery: RecoveryMode) -> Opt
 fn windows<'a>(
     results: &'a Results,
     scenario: &str,
-    recovery: RecoveryMode,
+    recovery: RecoveryPolicy,
     failover_s: f64,
 ) -> Option<Vec<&'a WindowRow>> {
     let (_, rows) = results.scenarios.get(scenario)?;
@@ -300,7 +300,7 @@ fn windows<'a>(
 }
 
 /// Time in seconds at which the window first grows after this failover began. The first acknowledgement of new data makes it grow.
-fn restart_of(results: &Results, scenario: &str, recovery: RecoveryMode, failover_s: f64) -> Option<f64> {
+fn restart_of(results: &Results, scenario: &str, recovery: RecoveryPolicy, failover_s: f64) -> Option<f64> {
     let windows = windows(results, scenario, recovery, failover_s)?;
     let mut pairs = windows
         .windows(2)
@@ -311,7 +311,7 @@ fn restart_of(results: &Results, scenario: &str, recovery: RecoveryMode, failove
 }
 
 /// As [`restart_of`], for the scenario's only failover.
-fn restart(results: &Results, scenario: &str, recovery: RecoveryMode) -> Option<f64> {
+fn restart(results: &Results, scenario: &str, recovery: RecoveryPolicy) -> Option<f64> {
     restart_of(
         results,
         scenario,
@@ -322,7 +322,7 @@ fn restart(results: &Results, scenario: &str, recovery: RecoveryMode) -> Option<
 
 /// For each failover: its length and the unused flow time after it, both in seconds. The unused flow time ends when the sender sends the
 /// packet whose acknowledgement lets the window grow.
-fn unused(results: &Results, recovery: RecoveryMode) -> Option<Vec<(f64, f64)>> {
+fn unused(results: &Results, recovery: RecoveryPolicy) -> Option<Vec<(f64, f64)>> {
     let flows = results.flows(RESTARTS, recovery)?.into_iter();
     let failovers = flows.filter(|row| row.seed == 1).map(|row| row.failover_s);
     failovers
@@ -335,7 +335,7 @@ fn unused(results: &Results, recovery: RecoveryMode) -> Option<Vec<(f64, f64)>> 
 }
 
 /// The window `after_s` seconds after the restart, in segments.
-fn grown(results: &Results, scenario: &str, recovery: RecoveryMode, after_s: f64) -> Option<f64> {
+fn grown(results: &Results, scenario: &str, recovery: RecoveryPolicy, after_s: f64) -> Option<f64> {
     let at_s = restart(results, scenario, recovery)? + after_s;
     let failover_s = lone(results, scenario, recovery)?.failover_s;
     windows(results, scenario, recovery, failover_s)?

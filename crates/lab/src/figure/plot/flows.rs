@@ -12,7 +12,7 @@ use crate::figure::chart::{Axis, Mark, MarkPosition, Panel, Series, Shape};
 use crate::figure::oracle;
 use crate::figure::palette::Colour;
 use crate::figure::rows::{FlowRow, Rows};
-use crate::figure::scenario::{FigureScenario, FlowSweep, RecoveryMode, ScenarioSeconds};
+use crate::figure::scenario::{FigureScenario, FlowSweep, RecoveryPolicy, ScenarioSeconds};
 
 /// Numbers of the thesis that a figure shows: label and place.
 pub type Marks = &'static [(&'static str, MarkPosition)];
@@ -42,15 +42,15 @@ fn is_of_the_thesis(sweep: &FlowSweep) -> bool {
 }
 
 /// The model's counterpart of a recovery.
-pub fn modelled(recovery: RecoveryMode) -> Modelled {
+pub fn modelled(recovery: RecoveryPolicy) -> Modelled {
     match recovery {
-        RecoveryMode::None => Modelled::Timeout,
-        RecoveryMode::Lowest | RecoveryMode::Syn | RecoveryMode::All => Modelled::Local,
+        RecoveryPolicy::None => Modelled::Timeout,
+        RecoveryPolicy::Lowest | RecoveryPolicy::Syn | RecoveryPolicy::All => Modelled::Local,
     }
 }
 
 /// The recoveries that were simulated.
-fn simulated(rows: &[FlowRow]) -> BTreeSet<RecoveryMode> {
+fn simulated(rows: &[FlowRow]) -> BTreeSet<RecoveryPolicy> {
     rows.iter().map(|row| row.recovery).collect()
 }
 
@@ -108,7 +108,7 @@ fn model_over_arrival(
     sweep: &FlowSweep,
     failover_s: f64,
     last_s: f64,
-    policy: RecoveryMode,
+    policy: RecoveryPolicy,
 ) -> Vec<(f64, f64)> {
     let flow = ShortFlow::new(Parameters::SHORT);
     let cluster = &sweep.cluster;
@@ -218,7 +218,7 @@ fn timeouts_of(sweep: &FlowSweep, variant: &str, flows: &[&FlowRow]) -> Panel {
     let policies: BTreeSet<_> = flows.iter().map(|row| row.recovery).collect();
     for policy in policies.into_iter().rev() {
         let (name, _) = recovery(policy);
-        let (side, opacity) = if policy == RecoveryMode::None {
+        let (side, opacity) = if policy == RecoveryPolicy::None {
             (0.5, 0.85)
         } else {
             (-0.5, 0.45)

@@ -6,7 +6,7 @@ pub mod paths;
 pub mod strings;
 
 use super::palette::Colour;
-use super::scenario::RecoveryMode;
+use super::scenario::RecoveryPolicy;
 
 /// Colours of our results with HALR ([`WITH`]) and without ([`WITHOUT`]), and of ns-2's results ([`NS2`]).
 pub const WITH: Colour = Colour::Blue;
@@ -16,12 +16,12 @@ pub const WITHOUT: Colour = Colour::Red;
 pub const NS2: Colour = Colour::Ink;
 
 /// A recovery's name in the legend, and its colour.
-pub const fn recovery(recovery: RecoveryMode) -> (&'static str, Colour) {
+pub const fn recovery(recovery: RecoveryPolicy) -> (&'static str, Colour) {
     match recovery {
-        RecoveryMode::None => ("without HALR", WITHOUT),
-        RecoveryMode::Lowest => ("with HALR", WITH),
-        RecoveryMode::Syn => ("with HALR, SYNs only", Colour::Green),
-        RecoveryMode::All => ("with HALR, all packets", Colour::Purple),
+        RecoveryPolicy::None => ("without HALR", WITHOUT),
+        RecoveryPolicy::Lowest => ("with HALR", WITH),
+        RecoveryPolicy::Syn => ("with HALR, SYNs only", Colour::Green),
+        RecoveryPolicy::All => ("with HALR, all packets", Colour::Purple),
     }
 }
 

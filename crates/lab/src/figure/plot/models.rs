@@ -14,7 +14,7 @@ use crate::figure::chart::{Axis, Mark, Panel, Series, Shape, number};
 use crate::figure::oracle;
 use crate::figure::palette::SERIES;
 use crate::figure::rows::{FlowRow, Rows};
-use crate::figure::scenario::{FigureScenario, FlowSweep, RecoveryMode, ScenarioSeconds};
+use crate::figure::scenario::{FigureScenario, FlowSweep, RecoveryPolicy, ScenarioSeconds};
 
 /// The unused flow time as a function of the down time (Figure 9).
 pub fn sawtooth(scenario: &FigureScenario, _: &Rows, marks: Marks) -> Vec<Panel> {
@@ -55,17 +55,17 @@ pub fn sawtooth(scenario: &FigureScenario, _: &Rows, marks: Marks) -> Vec<Panel>
 }
 
 /// Shortest and longest completion time of disturbed short flows in the model, for the sweep's cluster: the lines of Figure 18.
-pub fn short_range(sweep: &FlowSweep, failover_s: f64, recovery: RecoveryMode) -> Range {
+pub fn short_range(sweep: &FlowSweep, failover_s: f64, recovery: RecoveryPolicy) -> Range {
     ShortFlow::new(Parameters::SHORT).disturbed_range(failover_s, sweep.answer_s(), modelled(recovery))
 }
 
 /// The part of [`long_range`] for the flows in Case 2.
-pub fn long_data_range(failover_s: f64, recovery: RecoveryMode) -> Range {
+pub fn long_data_range(failover_s: f64, recovery: RecoveryPolicy) -> Range {
     LongFlow::new(Parameters::LONG).data_loss_range(failover_s, modelled(recovery))
 }
 
 /// Shortest and longest completion time of disturbed long flows in the model: the lines of Figure 19.
-pub fn long_range(failover_s: f64, recovery: RecoveryMode) -> Range {
+pub fn long_range(failover_s: f64, recovery: RecoveryPolicy) -> Range {
     LongFlow::new(Parameters::LONG).disturbed_range(failover_s, modelled(recovery))
 }
 
@@ -103,7 +103,7 @@ fn over_failover<F: Fn(f64) -> Range>(
     scenario: &FigureScenario,
     rows: &Rows,
     marks: Marks,
-    lines: impl Fn(RecoveryMode) -> F,
+    lines: impl Fn(RecoveryPolicy) -> F,
 ) -> Vec<Panel> {
     let FigureScenario::Flows(sweep) = scenario else {
         return Vec::new();

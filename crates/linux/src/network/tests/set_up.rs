@@ -231,7 +231,7 @@ fn what_is_there_already_is_not_ours() {
     let Some(world) = RouterLan::new("what_is_there_already_is_not_ours") else {
         return;
     };
-    let there = "it is there already, and not by this node's steadfast";
+    let there = "it already exists, and this node's steadfast did not create it";
     let node = &world.backup;
     node.ip("addr add 10.0.0.100/24 dev eth0");
     assert_refused(

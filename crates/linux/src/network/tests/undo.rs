@@ -125,7 +125,7 @@ fn a_network_for_another_plan_is_not_gone_on_with() {
     let other = plan(3, &["10.0.0.200:80"]);
     let error = node.run(|| Network::adopt(&other, &path).unwrap_err().to_string());
     assert!(
-        error.ends_with("it is of another configuration; run `steadfast cleanup` first"),
+        error.ends_with("the journal belongs to another configuration; run `steadfast cleanup` first"),
         "{error}"
     );
     assert_same(&there, &node.dump());

@@ -8,11 +8,11 @@ pub mod fields;
 pub mod frame;
 pub mod lan;
 pub mod log;
-pub mod scene;
 pub mod sctp;
 pub mod socket;
 pub mod takeover;
 pub mod talk;
+pub mod testbed;
 pub mod tun;
 pub mod wire_on;
 

@@ -5,9 +5,9 @@ use std::net::{Shutdown, TcpStream};
 
 use proto::connection::OutputEnd;
 
-use super::scene::say;
 use super::socket::{tcp_info, tcp_state};
 use super::takeover::TakenOver;
+use super::testbed::say;
 use super::{assert_same_stream, eventually, stream};
 
 /// All that both sides send, and how far the client has written and read.

@@ -2,7 +2,7 @@
 
 /// How the data path handles the packets of a string's flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EdgeStringMode {
+pub enum StringSteering {
     /// They are sent into the string.
     Up,
     /// They are dropped, after they were copied.
@@ -25,8 +25,8 @@ pub struct KeptString {
 pub struct AdoptedString {
     /// The argument of the last `EdgeAction::Keep`.
     pub kept: KeptString,
-    /// The argument of the last `EdgeAction::SetMode`.
-    pub mode: EdgeStringMode,
+    /// The argument of the last `EdgeAction::SetSteering`.
+    pub steering: StringSteering,
     /// The argument of the last `EdgeAction::SetCap`.
     pub cap: Option<u32>,
 }
@@ -36,7 +36,7 @@ impl Default for AdoptedString {
     fn default() -> Self {
         Self {
             kept: KeptString::default(),
-            mode: EdgeStringMode::Up,
+            steering: StringSteering::Up,
             cap: None,
         }
     }

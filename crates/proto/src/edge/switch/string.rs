@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::beat::StringBeat;
 use super::copied::COPIES;
 use super::flow::{FlowKey, TrafficSample};
-use super::kept::{AdoptedString, EdgeStringMode};
+use super::kept::{AdoptedString, StringSteering};
 use super::queue::PacketQueue;
 use crate::Instant;
 use crate::edge::phase::{PhaseEvent, StringPhase};
@@ -140,10 +140,10 @@ impl EdgeString {
         adopted: AdoptedString,
         now: Instant,
     ) -> Result<Self, InvalidRecovery> {
-        let phase = match adopted.mode {
-            EdgeStringMode::Up => StringPhase::Blind,
-            EdgeStringMode::Held => StringPhase::Failing,
-            EdgeStringMode::Down => StringPhase::Down,
+        let phase = match adopted.steering {
+            StringSteering::Up => StringPhase::Blind,
+            StringSteering::Held => StringPhase::Failing,
+            StringSteering::Down => StringPhase::Down,
         };
         let mut recovery = LocalRecovery::packed(recovery, COPIES, now)?;
         if phase == StringPhase::Failing {

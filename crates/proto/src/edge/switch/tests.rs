@@ -49,7 +49,7 @@ fn slot(key: &FlowKey) -> usize {
 /// An edge, and the state that its actions have set in its data path.
 struct TestEdge {
     edge: EdgeSwitch,
-    modes: Vec<EdgeStringMode>,
+    steering: Vec<StringSteering>,
     slots: Box<[u8; SLOTS]>,
     caching: Vec<bool>,
     copies: Vec<(usize, CopiedPackets)>,
@@ -68,7 +68,7 @@ impl TestEdge {
         let count = config.strings.len();
         Self {
             edge,
-            modes: vec![EdgeStringMode::Up; count],
+            steering: vec![StringSteering::Up; count],
             slots: Box::new([0; SLOTS]),
             caching: vec![false; count],
             copies: Vec::new(),
@@ -86,7 +86,7 @@ impl TestEdge {
         while let Some(action) = self.edge.poll_action() {
             match action {
                 EdgeAction::SetSlots(slots) => self.slots = slots,
-                EdgeAction::SetMode(string, mode) => self.modes[string] = mode,
+                EdgeAction::SetSteering(string, steering) => self.steering[string] = steering,
                 EdgeAction::Move(string) => self.moves.push(string),
                 EdgeAction::SetCopies(string, copies) => {
                     self.caching[string] = copies != CopiedPackets::None;
@@ -99,7 +99,7 @@ impl TestEdge {
                         active,
                         ..TrafficSample::default()
                     };
-                    let samples = vec![sample; self.modes.len()];
+                    let samples = vec![sample; self.steering.len()];
                     self.edge.handle_traffic(now, &samples);
                 }
                 EdgeAction::SendEntering(string, _) => self.sent.push((Some(string), 1)),
@@ -116,10 +116,10 @@ impl TestEdge {
     fn restart(&mut self, config: &EdgeConfig, now: Instant) {
         let adopted = |index: usize| AdoptedString {
             kept: self.kept[index],
-            mode: self.modes[index],
+            steering: self.steering[index],
             cap: self.caps[index],
         };
-        let adopted: Vec<_> = (0..self.modes.len()).map(adopted).collect();
+        let adopted: Vec<_> = (0..self.steering.len()).map(adopted).collect();
         self.edge = EdgeSwitch::new(config.clone(), &adopted, slot, now).unwrap();
     }
 
@@ -234,7 +234,7 @@ fn a_failed_string_loses_its_flows_at_both_edges_and_gets_new_ones_when_it_is_ba
     world.run(10);
     for side in &world.sides {
         assert_eq!(side.phases(world.now), [Down, Up]);
-        assert_eq!(side.modes, [EdgeStringMode::Down, EdgeStringMode::Up]);
+        assert_eq!(side.steering, [StringSteering::Down, StringSteering::Up]);
         assert_eq!((&side.moves[..], &side.sweeps[..]), (&[0][..], &[][..]));
         assert!(side.slots.iter().all(|string| *string == 1));
         assert!(side.caps[1].is_some(), "the other string is shared");
@@ -282,7 +282,7 @@ fn an_edge_whose_peer_is_away_moves_nothing() {
     world.run(1000);
     let side = &world.sides[0];
     assert_eq!(side.phases(world.now), [Blind, Blind]);
-    assert_eq!(side.modes, [EdgeStringMode::Up, EdgeStringMode::Up]);
+    assert_eq!(side.steering, [StringSteering::Up, StringSteering::Up]);
     assert!(side.moves.is_empty() && side.caching == [true, true]);
     // On the first string, the entering packet is acknowledged, so both directions work. On the second string, only one direction is known
     // to work.
@@ -584,7 +584,7 @@ fn packets_are_forwarded_blindly_when_each_string_has_failed_for_somebody() {
     world.runs[1] = false;
     world.run(60);
     assert_eq!(world.sides[0].phases(world.now), [Blind, Blind]);
-    assert_eq!(world.sides[0].modes, [EdgeStringMode::Up, EdgeStringMode::Up]);
+    assert_eq!(world.sides[0].steering, [StringSteering::Up, StringSteering::Up]);
 }
 
 #[test]
@@ -597,7 +597,7 @@ fn flows_wait_for_the_delay_and_for_the_command() {
     world.passes[0] = [false; 2];
     world.run(100);
     assert_eq!(world.phases(), [[Failing, Up], [Failing, Up]]);
-    assert_eq!(world.sides[0].modes[0], EdgeStringMode::Held);
+    assert_eq!(world.sides[0].steering[0], StringSteering::Held);
     assert_eq!(world.sides[0].commands, [0]);
     let now = world.now;
     world.sides[0].edge.handle_command(now, 0, false);
@@ -743,20 +743,20 @@ proptest! {
             }
             world.run(millis);
             for side in &world.sides {
-                for (view, mode) in side.edge.view(world.now).iter().zip(&side.modes) {
+                for (view, steering) in side.edge.view(world.now).iter().zip(&side.steering) {
                     let expected = match view.phase {
-                        Up | Suspect | Blind => EdgeStringMode::Up,
-                        Failing => EdgeStringMode::Held,
-                        Down => EdgeStringMode::Down,
+                        Up | Suspect | Blind => StringSteering::Up,
+                        Failing => StringSteering::Held,
+                        Down => StringSteering::Down,
                     };
-                    prop_assert_eq!(*mode, expected);
+                    prop_assert_eq!(*steering, expected);
                 }
             }
             // An edge that does not hear the other edge does not drop the packets of all strings.
             if !world.runs[0] || !world.runs[1] {
                 world.run(60);
                 for (side, _) in world.sides.iter().zip(world.runs).filter(|(_, runs)| *runs) {
-                    prop_assert!(side.modes.contains(&EdgeStringMode::Up));
+                    prop_assert!(side.steering.contains(&StringSteering::Up));
                 }
             }
         }
@@ -809,7 +809,7 @@ fn a_successor_keeps_failed_strings_and_caps() {
     for _ in 0..400 {
         world.run(1);
         assert_eq!(world.phases()[0][0], StringPhase::Down);
-        assert_eq!(world.sides[0].modes[0], EdgeStringMode::Down);
+        assert_eq!(world.sides[0].steering[0], StringSteering::Down);
         assert!(world.sides[0].caps[1].is_some());
     }
     world.passes[0] = [true; 2];
@@ -855,7 +855,7 @@ fn a_successor_completes_a_takeover() {
     world.run(500);
     world.passes[0] = [false; 2];
     world.run(100);
-    assert_eq!(world.sides[0].modes[0], EdgeStringMode::Held);
+    assert_eq!(world.sides[0].steering[0], StringSteering::Held);
     world.sides[0].commands.clear();
     world.sides[0].restart(&config, world.now);
     world.run(20);

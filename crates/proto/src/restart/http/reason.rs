@@ -39,7 +39,7 @@ pub enum HttpReason {
     #[error("the connection is a tunnel (CONNECT)")]
     Tunnel,
     /// The server sent output that answers no request.
-    #[error("the server spoke without being asked")]
+    #[error("the server sent output that answers no request")]
     UnexpectedReply,
     /// 101: the bytes that follow are not HTTP.
     #[error("the connection was upgraded to another protocol")]

@@ -113,16 +113,16 @@ impl AssociationEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SctpSendError {
     /// The association ends or has ended.
-    #[error("the association takes no more messages")]
+    #[error("the association is closing or closed and accepts no messages")]
     Closing,
     /// An empty message cannot be sent (RFC 9260 §3.3.1).
-    #[error("a message needs at least one byte")]
+    #[error("the message is empty")]
     Empty,
     /// The stream does not exist.
     #[error("there is no outbound stream {0}")]
     NoStream(u16),
     /// The message could never be received, since it is larger than the buffers.
-    #[error("the message has more than {0} bytes, which the buffers can hold")]
+    #[error("the message exceeds {0} bytes, the limit set by the buffers")]
     TooLarge(usize),
     /// The send buffer is full. Try again after an acknowledgement.
     #[error("the send buffer is full")]

@@ -147,7 +147,7 @@ impl HttpClient {
                 let Some(head) = take_head(&mut self.received) else {
                     return Ok(());
                 };
-                let request = *self.unanswered.front().ok_or("a reply to nothing")?;
+                let request = *self.unanswered.front().ok_or("a reply without a request")?;
                 if head == "HTTP/1.1 100 Continue" {
                     self.on_continue(&request)?;
                     continue;

@@ -1,4 +1,4 @@
-//! Scenes whose options are drawn from a seed.
+//! Testbeds whose options are drawn from a seed.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -19,15 +19,15 @@ pub fn at(duration: Duration) -> Instant {
     Instant::ZERO + duration
 }
 
-/// A scene with connections that begin within `spread`.
-pub fn scene(draw: &mut Draw, config: &SimPairConfig, connections: u64, spread: Duration) -> SimPair {
-    let mut scene = SimPair::new(config);
+/// A pair with connections that begin within `spread`.
+pub fn pair(draw: &mut Draw, config: &SimPairConfig, connections: u64, spread: Duration) -> SimPair {
+    let mut pair = SimPair::new(config);
     for _ in 0..connections {
         let begin = at(START + draw.time(spread));
         let talk = draw.talk(config.policy);
-        scene.connect(begin, talk);
+        pair.connect(begin, talk);
     }
-    scene
+    pair
 }
 
 /// Runs `test` with each seed of `seeds`. The environment variable SEED selects a single seed instead, and prints the trace of its run.
@@ -47,9 +47,9 @@ pub fn for_seeds(name: &str, seeds: Range<u64>, mut test: impl FnMut(u64, bool) 
     };
     let mut failures = 0;
     for seed in seeds {
-        let (scene, complaints) = test(seed, one.is_some());
+        let (pair, complaints) = test(seed, one.is_some());
         if one.is_some() {
-            println!("{}", scene.world.trace());
+            println!("{}", pair.world.trace());
         }
         if !complaints.is_empty() {
             failures += 1;

@@ -2,7 +2,7 @@
 
 /// A network with hosts, as a guide sees it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct GuideScene {
+pub struct GuideTopology {
     /// Its name in a guide.
     pub name: &'static str,
     /// The hosts on which the guide installs something. They have systemd. `both` in a guide means these.
@@ -14,7 +14,7 @@ pub struct GuideScene {
 }
 
 /// A client, a router, and a switch with two nodes.
-pub const PAIR: GuideScene = GuideScene {
+pub const PAIR: GuideTopology = GuideTopology {
     name: "pair",
     machines: ["alpha", "beta"],
     others: &["client"],
@@ -22,7 +22,7 @@ pub const PAIR: GuideScene = GuideScene {
 };
 
 /// Two switches, with two forwarding nodes between them, a client and a server. The cables are those between R1 and each node.
-pub const EDGE: GuideScene = GuideScene {
+pub const EDGE: GuideTopology = GuideTopology {
     name: "edge",
     machines: ["r1", "r2"],
     others: &["client", "server", "node-a", "node-b"],
@@ -30,15 +30,15 @@ pub const EDGE: GuideScene = GuideScene {
 };
 
 /// Two sites with two links between them, and a client at one site.
-pub const TUNNEL: GuideScene = GuideScene {
+pub const TUNNEL: GuideTopology = GuideTopology {
     name: "tunnel",
     machines: ["north", "south"],
     others: &["client"],
     cables: &["link-1", "link-2"],
 };
 
-/// All scenes.
-pub const SCENES: [&GuideScene; 3] = [&PAIR, &EDGE, &TUNNEL];
+/// All topologies.
+pub const TOPOLOGIES: [&GuideTopology; 3] = [&PAIR, &EDGE, &TUNNEL];
 
 /// A host of a guide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub enum GuideHost {
     Other(usize),
 }
 
-impl GuideScene {
+impl GuideTopology {
     /// The host with this name.
     pub fn host(&self, name: &str) -> Option<GuideHost> {
         let index_in = |names: &[&str]| names.iter().position(|one| *one == name);

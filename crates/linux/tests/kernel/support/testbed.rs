@@ -34,7 +34,7 @@ impl Offer {
 }
 
 /// A connection from the client through the wire to the primary.
-pub struct WireScene {
+pub struct WireTestbed {
     pub lan: Lan,
     pub family: Family,
     pub wire: WireOn,
@@ -48,7 +48,7 @@ pub struct WireScene {
     old: OnceLock<libc::tcp_info>,
 }
 
-impl WireScene {
+impl WireTestbed {
     pub fn new(test: &str, family: Family, offer: Offer) -> Option<Self> {
         let lan = Lan::new(test)?;
         for (name, on) in [
