@@ -130,8 +130,9 @@ impl Core {
             if action.is_some() {
                 return action;
             }
-            self.record(|| Entry::Idle);
-            if !self.node.handle_idle() {
+            let has_planned = self.node.handle_idle();
+            self.record(|| Entry::Idle { has_planned });
+            if !has_planned {
                 return None;
             }
         }

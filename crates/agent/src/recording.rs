@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The first line of a recording.
-pub const FORMAT: &[u8] = b"steadfast recording 1\n";
+pub const FORMAT: &[u8] = b"steadfast recording 2\n";
 
 /// Maximum length of an entry in bytes. A longer one is no entry.
 const ENTRY_MAX: u32 = 64 << 20;
@@ -51,7 +51,6 @@ pub enum Entry {
         is_on_shelf: bool,
     },
     Keep,
-    Idle,
     HandOver {
         now: Instant,
         service: ServiceIndex,
@@ -96,6 +95,10 @@ pub enum Entry {
     Admit {
         now: Instant,
         is_admitted: bool,
+    },
+    /// The node had no action left. Whether it has planned more.
+    Idle {
+        has_planned: bool,
     },
 }
 
@@ -165,7 +168,7 @@ impl Entry {
             | Self::Heartbeat { now, .. }
             | Self::Timeout { now }
             | Self::Admit { now, .. } => Some(*now),
-            Self::Keep | Self::Idle | Self::ReplicaOutput { .. } | Self::Polled { .. } => None,
+            Self::Keep | Self::ReplicaOutput { .. } | Self::Polled { .. } | Self::Idle { .. } => None,
         }
     }
 
@@ -322,6 +325,18 @@ impl ReplayRun {
                 let shown = |admitted| if admitted { "admitted" } else { "put off" }.to_owned();
                 Ok((admitted != *is_admitted).then(|| (shown(*is_admitted), shown(admitted))))
             }
+            Entry::Idle { has_planned } => {
+                let planned = self.node.handle_idle();
+                let shown = |planned| {
+                    if planned {
+                        "more is planned"
+                    } else {
+                        "nothing is planned"
+                    }
+                    .to_owned()
+                };
+                Ok((planned != *has_planned).then(|| (shown(*has_planned), shown(planned))))
+            }
             input => self.give(input).map(|()| None),
         }
     }
@@ -349,9 +364,6 @@ impl ReplayRun {
             Entry::Keep => {
                 node.keep(&self.shelf);
                 self.shelf.0.clear();
-            }
-            Entry::Idle => {
-                node.handle_idle();
             }
             Entry::HandOver {
                 now,
@@ -381,7 +393,7 @@ impl ReplayRun {
             Entry::Answer { now } => node.handle_answer(*now),
             Entry::Heartbeat { now, heartbeat } => node.handle_heartbeat(*now, parse(heartbeat)?),
             Entry::Timeout { now } => node.handle_timeout(*now),
-            Entry::Polled { .. } | Entry::Admit { .. } => {}
+            Entry::Polled { .. } | Entry::Admit { .. } | Entry::Idle { .. } => {}
         }
         Ok(())
     }
@@ -511,6 +523,25 @@ mod tests {
         let difference = replayed(&bytes_of(&entries)).difference.expect("it differs");
         assert!(difference.entry >= at as u64, "{difference:?}");
         assert_ne!(difference.recorded, difference.replayed);
+    }
+
+    /// A node that plans nothing where the recorded node planned a connection has decided something else.
+    #[test]
+    fn other_plans_show() {
+        let mut entries = recorded();
+        let idle = entries
+            .iter_mut()
+            .find_map(|entry| match entry {
+                Entry::Idle { has_planned } => Some(has_planned),
+                _ => None,
+            })
+            .expect("the node was idle");
+        *idle = true;
+        let difference = replayed(&bytes_of(&entries)).difference.expect("it differs");
+        assert_eq!(
+            (&*difference.recorded, &*difference.replayed),
+            ("more is planned", "nothing is planned")
+        );
     }
 
     #[test]

@@ -115,6 +115,8 @@ impl Reports {
     }
 }
 
+/// Number of steps that follow a connection's `Restore`.
+const STEPS_AFTER_RESTORE: usize = 4;
 /// Number of connections that are restored before the wire is told which ones are being decided. Until then no SYN passes.
 const BEFORE_HOLD: usize = 64;
 
@@ -486,6 +488,13 @@ impl Takeover {
     pub(crate) fn hurry(&mut self, connection: ConnectionId) {
         if self.unhurried.remove(&connection) {
             self.hurried.push_back(connection);
+        }
+    }
+
+    /// A connection's first step was popped, and a side now waits for something on it. Its other steps are the next ones.
+    pub(crate) fn hurry_begun(&mut self) {
+        for (_, urgency) in self.steps.iter_mut().take(STEPS_AFTER_RESTORE) {
+            *urgency = Urgency::Hurried;
         }
     }
 

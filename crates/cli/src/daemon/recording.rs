@@ -65,7 +65,7 @@ impl Recording {
             return Ok(());
         };
         let bytes = entry.write_to(file)?;
-        if matches!(entry, Entry::Polled { action: None }) {
+        if matches!(entry, Entry::Idle { has_planned: false }) {
             file.flush()?; // the agent is about to rest, and may be killed
         }
         match self.bytes_left.checked_sub(bytes as u64) {

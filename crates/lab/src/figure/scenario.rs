@@ -42,7 +42,7 @@ pub struct FlowSweep {
     pub variants: Vec<TcpVariant>,
     /// Durations of the failover.
     pub failovers: Vec<ScenarioSeconds>,
-    /// Packets that the edge remembers, one mode per run.
+    /// Packets that the edge remembers, one policy per run.
     pub recoveries: Vec<RecoveryPolicy>,
     /// Time between two samples of the congestion windows. Without it there are no samples.
     #[serde(default)]

@@ -97,7 +97,7 @@ impl Two {
 
     fn carry_out(&mut self, index: usize) {
         let mut announced = false;
-        while let Some(action) = self.nodes[index].poll_action() {
+        while let Some(action) = fixture::next_action(&mut self.nodes[index]) {
             let now = self.now;
             let Some(action) = self.nodes[index].admit(now, action) else {
                 continue;

@@ -96,7 +96,7 @@ impl Node {
         }
     }
 
-    /// Whether the last polled action can wait for other work that needs the CPU. This is the case if the action is a step of taking over a
+    /// Whether the last polled action, which is not admitted yet, can wait for other work that needs the CPU. This is the case if the action is a step of taking over a
     /// connection on which neither side waits for anything.
     pub fn is_unhurried(&self) -> bool {
         self.turn.step == Some(Urgency::Unhurried)

@@ -55,6 +55,11 @@ impl Service {
             && let Some(entry) = self.table.get_mut(connection)
         {
             entry.refuse_input_end();
+            if entry.is_busy()
+                && let Some(takeover) = &mut self.takeover
+            {
+                takeover.hurry_begun(); // a side has spoken since the steps were planned
+            }
             if let Err(reason) = entry.restarts() {
                 self.on_unrestorable(now, connection, reason);
                 return None;

@@ -63,9 +63,12 @@ fn node(now: Instant) -> Node {
 fn carry_out(node: &mut Node, now: Instant) {
     for _ in 0..ACTIONS_MAX {
         let Some(action) = node.poll_action() else {
+            if node.handle_idle() {
+                continue;
+            }
             return;
         };
-        let Action::Service(service, action) = action else {
+        let Some(Action::Service(service, action)) = node.admit(now, action) else {
             continue;
         };
         let input = match action {

@@ -82,7 +82,7 @@ struct SwarmRun<'a> {
 
 impl<'a> SwarmRun<'a> {
     fn new(scenario: &'a Scenario) -> Self {
-        let mut pair = SimPair::new(&scenario.pair());
+        let mut pair = SimPair::new(&scenario.pair_config());
         for connection in &scenario.connections {
             let mut draw = Draw::new(connection.seed);
             let talk = draw.talk_of(

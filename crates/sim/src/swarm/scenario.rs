@@ -298,7 +298,7 @@ impl Scenario {
         ]
     }
 
-    pub(super) fn pair(&self) -> SimPairConfig {
+    pub(super) fn pair_config(&self) -> SimPairConfig {
         let micros = Duration::from_micros;
         let path_delay = micros(self.network.path_delay_us);
         let path = LinkConfig {

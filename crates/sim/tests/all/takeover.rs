@@ -15,7 +15,7 @@ fn any(seed: u64, tweak: impl FnOnce(&mut Draw, &mut SimPairConfig)) -> (SimPair
     let mut config = draw.config(seed, policy);
     tweak(&mut draw, &mut config);
     let count = 1 + draw.below(8);
-    let mut pair = pair(&mut draw, &config, count, 200 * MS);
+    let mut pair = drawn_pair(&mut draw, &config, count, 200 * MS);
     if std::env::var_os("SEED").is_some() {
         pair.world.record();
         println!("{config:#?}");
@@ -43,7 +43,7 @@ fn opaque() {
         let mut config = draw.config(seed, RestartPolicy::Replica);
         config.opaque = true;
         let count = 1 + draw.below(8);
-        let mut pair = pair(&mut draw, &config, count, 200 * MS);
+        let mut pair = drawn_pair(&mut draw, &config, count, 200 * MS);
         let moment = at(START + draw.time(Duration::from_millis(500)));
         pair.power_off(moment);
         pair.world.run_until(moment);

@@ -18,7 +18,7 @@ fn is_noticed(seed: u64, defect: Option<Defect>) -> bool {
         let mut config = draw.config(seed, policy);
         config.defect = defect;
         config.costs = Costs::measured(draw.pick(&[10, 100, 300])); // with slow steps, many packets arrive between two steps
-        let mut pair = pair(&mut draw, &config, 6, 200 * MS);
+        let mut pair = drawn_pair(&mut draw, &config, 6, 200 * MS);
         let moment = START + draw.time(Duration::from_millis(400));
         let (lan, beats) = (pair.lan, pair.heartbeats);
         let back = moment + 80 * MS;

@@ -1,4 +1,4 @@
-//! Bugs in the core. Runs with random seeds found them. Each bug has one pair here, with as little randomness as possible.
+//! Bugs in the core. Runs with random seeds found them. Each bug has one test here, with as little randomness as possible.
 
 use std::time::Duration;
 

@@ -435,6 +435,39 @@ fn what_can_wait_is_said_of_each_action() {
     assert_eq!(can_wait, idle.iter().flat_map(steps).collect::<Vec<_>>());
 }
 
+/// The steps of the first connections are planned before the node may carry them out. A client that speaks meanwhile must not wait.
+#[test]
+fn a_client_that_speaks_before_its_planned_steps_makes_them_urgent() {
+    for speaks in [false, true] {
+        let mut node = wire(1);
+        open(&mut node, 0, 1..=1, b"");
+        let now = at(10);
+        leave_and_drain(&mut node, now);
+        if speaks {
+            say(
+                &mut node,
+                0,
+                1,
+                Direction::In,
+                Flags::ACK,
+                (1, b"GET / HTTP/1.1\r\n\r\n"),
+            );
+        }
+        let mut can_wait = Vec::new();
+        while let Some(action) = node.poll_action() {
+            if is_step(&action) {
+                can_wait.push(node.is_unhurried());
+            }
+            node.admit(now, action).expect("it may speak");
+        }
+        assert_eq!(can_wait[0], true, "planned while the connection was idle");
+        assert!(
+            can_wait[1..5].iter().all(|can_wait| *can_wait != speaks),
+            "{can_wait:?}"
+        );
+    }
+}
+
 /// This holds even if the service with waiting clients comes after the service with idle connections.
 #[test]
 fn nobody_waits_for_the_idle_connections_of_another_service() {
@@ -510,6 +543,7 @@ fn a_socket_that_lacks_output_is_not_gone_on_with() {
         };
         let (mut endpoint, mut done) = (None, Vec::new());
         while let Some(action) = node.poll_action() {
+            let action = node.admit(now, action).expect("it may speak");
             match action {
                 Action::Service(_, ServiceAction::Restore { .. }) => {
                     endpoint = node.service(0).table().get(id).map(Connection::endpoint)

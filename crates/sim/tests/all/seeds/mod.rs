@@ -1,4 +1,4 @@
-//! Testbeds whose options are drawn from a seed.
+//! Simulated pairs whose options are drawn from a seed.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub fn at(duration: Duration) -> Instant {
 }
 
 /// A pair with connections that begin within `spread`.
-pub fn pair(draw: &mut Draw, config: &SimPairConfig, connections: u64, spread: Duration) -> SimPair {
+pub fn drawn_pair(draw: &mut Draw, config: &SimPairConfig, connections: u64, spread: Duration) -> SimPair {
     let mut pair = SimPair::new(config);
     for _ in 0..connections {
         let begin = at(START + draw.time(spread));
