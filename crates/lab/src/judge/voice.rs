@@ -23,11 +23,15 @@ pub struct VoiceTracker {
     taken_over: HashSet<SocketAddr>,
 }
 
+/// Longest time for which segments from before a role change may still be on their way to the router.
+const ON_THE_WAY_NS: u64 = 1_000_000_000;
+
 /// The node that speaks for the service or for one connection.
 #[derive(Clone, Copy, Debug)]
 struct Speaker {
     node: usize,
-    /// Number of role changes before this node began to speak. The other node may speak only after a further role change.
+    /// Number of role changes before this node began to speak. The other node may speak only after a further role change. If no node spoke
+    /// before, role changes of the last second do not count: the segment may have been sent before them.
     role_changes_used: usize,
 }
 
@@ -106,13 +110,16 @@ impl VoiceTracker {
             Speaking::ForAll => None,
             Speaking::ForEachConnection => Some(client),
         };
-        let speaker = self.speakers.entry(key).or_insert(Speaker {
+        let changes_until = |time: u64| {
+            let begun = |&&change: &&u64| change <= time;
+            expected.role_changes_ns.iter().filter(begun).count()
+        };
+        let speaker = self.speakers.entry(key).or_insert_with(|| Speaker {
             node,
-            role_changes_used: 0,
+            role_changes_used: at_ns.checked_sub(ON_THE_WAY_NS).map_or(0, changes_until),
         });
         if speaker.node != node {
-            let begun = |&&change: &&u64| change <= at_ns;
-            let changes = expected.role_changes_ns.iter().filter(begun).count();
+            let changes = changes_until(at_ns);
             if changes <= speaker.role_changes_used {
                 let speaker = speaker.node;
                 return Some(Improper::SecondVoice { node, speaker });

@@ -280,3 +280,24 @@ fn each_connection_may_have_its_own_voice() {
     });
     assert_eq!(run.broken(&expected), [JudgeRule::OneVoice]);
 }
+
+/// A connection that begins long after the fault is its first speaker's. The fault lets no other node speak for it.
+#[test]
+fn a_connection_that_begins_after_the_fault_does_not_move() {
+    for (after_ms, broken) in [(0, vec![]), (1_500, vec![JudgeRule::OneVoice])] {
+        let mut run = SyntheticRun::new();
+        let fault = run.fault();
+        run.now_ns += after_ms * MS;
+        run.open();
+        run.exchange();
+        run.survivor(Say {
+            at: 3,
+            data: b"der",
+            ack: 5,
+            ..SAY
+        });
+        let mut expected = run.expected(Some(fault));
+        expected.speaking = Speaking::ForEachConnection;
+        assert_eq!(run.broken(&expected), broken, "{after_ms} ms");
+    }
+}
