@@ -1,4 +1,5 @@
-//! The node with a recorder beside it. The recorder gets each input before the node does, so that a run can be replayed elsewhere.
+//! The node with a recorder beside it. The recorder gets each input before the node does, so that a run can be replayed elsewhere. It gets
+//! the results of [`Node::poll_action`], [`Node::handle_idle`] and [`Node::admit`] after the call. [`Node::break_rule`] is not recorded.
 
 use std::ops::Deref;
 
@@ -15,7 +16,9 @@ use proto::takeover::HandedOver;
 use crate::LogReader;
 use crate::recording::{Entry, EntryRecorder};
 
-/// A node. The methods that change it are those of [`Node`] with the same names. [`next_action`](Self::next_action) stands for two of them.
+/// A node. The methods that change it are those of [`Node`] with the same names. There are two exceptions:
+/// [`next_action`](Self::next_action) stands for [`Node::poll_action`] and [`Node::handle_idle`], and [`LogReader::packet`] for
+/// [`Node::handle_packet`].
 pub struct Core {
     node: Node,
     recorder: Option<Box<dyn EntryRecorder>>,

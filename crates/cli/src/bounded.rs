@@ -15,7 +15,8 @@ use nix::unistd::Pid;
 const POLL: Duration = Duration::from_millis(10);
 /// How long to wait for a killed process. A process in state D (a disk or a server does not answer) takes longer.
 const DEATH_WITHIN: Duration = Duration::from_secs(1);
-/// Maximum number of late runs of one command that have not ended. At this number the command is not run again.
+/// Maximum number of late runs of one command that have not ended. At this number the command is not run again. With [`LatePolicy::Leave`],
+/// a late run is counted only if the kernel had not started it in time.
 const UNDEAD_MAX: usize = 4;
 /// How long after the command's end to wait for the end of its stderr. Bounded, because its children may still hold stderr open.
 const STDERR_WITHIN: Duration = Duration::from_millis(100);
@@ -53,7 +54,8 @@ static UNDEAD: Mutex<BTreeMap<Vec<String>, usize>> = Mutex::new(BTreeMap::new())
 /// into the outcome with [`LatePolicy::Kill`], else to this process's stderr.
 ///
 /// # Errors
-/// If the command cannot be run, or too many late runs have not ended.
+/// If the command cannot be run, or if too many late runs of it have not ended. With [`LatePolicy::Leave`], a late run counts only if the
+/// kernel had not started it in time.
 pub fn run(
     command: &[String],
     environment: &[(&str, &str)],
@@ -66,7 +68,8 @@ pub fn run(
 /// As [`run`], but the command also counts as late as soon as `is_void` returns true.
 ///
 /// # Errors
-/// If the command cannot be run, or too many late runs have not ended.
+/// If the command cannot be run, or if too many late runs of it have not ended. With [`LatePolicy::Leave`], a late run counts only if the
+/// kernel had not started it in time.
 pub fn run_unless(
     is_void: impl Fn() -> bool,
     words: &[String],
@@ -288,7 +291,7 @@ mod tests {
         // The process that adopts the child may take a moment to reap it.
         let begun = Instant::now();
         while state().is_ok_and(|state| !state.contains(") Z ")) {
-            assert!(begun.elapsed() < LONG, "process {child} is forgotten");
+            assert!(begun.elapsed() < LONG, "process {child} lives on");
             std::thread::sleep(POLL);
         }
     }
@@ -321,9 +324,9 @@ mod tests {
         assert!(run(&stuck, &[], LONG, LatePolicy::Kill).is_ok());
     }
 
-    /// A file that nobody can open while the returned child lives, as if its disk did not answer: the child has a lease on the file. The
-    /// kernel takes a lease back after 45 s (`fs.lease-break-time`). The child also writes the file, because a file that is open for
-    /// writing cannot be run. If this process wrote it, the children of other tests could inherit the open file for a moment.
+    /// Makes a file that nobody can open while the returned child lives, as if its disk did not answer: the child has a lease on the file.
+    /// The kernel takes a lease back after 45 s (`fs.lease-break-time`). A file that is open for writing cannot be run. If this process
+    /// wrote the file, the children of other tests could inherit the open file for a moment. So the child writes it.
     fn lease(path: &str, contents: &str) -> Child {
         let script = "import fcntl, os, signal, sys
 with open(sys.argv[1], 'w') as file:

@@ -10,8 +10,9 @@ use std::sync::OnceLock;
 /// The suffix that the kernel adds to the path of a removed file in `/proc/<pid>/exe`.
 const DELETED: &[u8] = b" (deleted)";
 
-/// The path that this program was started from. Only the first call looks for the path, because a package may replace the file later.
-/// A symbolic link in the path is not resolved, because an upgrade may change the link's target.
+/// The path that this program was started from. Only the first call looks for the path, because a package may replace the file later. If
+/// the first argument is a path of the running file, the result is this path. Its symbolic links are not resolved, because an upgrade may
+/// change their targets. Otherwise the result is the target of `/proc/self/exe`, in which all links are resolved.
 ///
 /// # Errors
 /// If the path cannot be found.

@@ -1,5 +1,5 @@
-//! `steadfast-lab crash` with real programs. The tests need root, iproute2, nginx, redis-server and tcpdump. If one is missing, a test
-//! prints that it is skipped, and passes.
+//! `steadfast-lab crash` with real programs. All tests except the last two need root, iproute2, nginx, redis-server and tcpdump. If one of
+//! these is missing, such a test prints that it is skipped, and passes.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

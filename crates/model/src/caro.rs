@@ -13,19 +13,19 @@ pub fn failure_detection_s(path_max_retrans: u32, first_rto_s: f64, max_rto_s: f
     timeouts.sum()
 }
 
-/// Round trips on the alternate path until the heartbeat on the primary is answered, in scenario 3 (Eq. 1).
+/// Number of round trips on the alternate path until the heartbeat on the primary is answered, in scenario 3 (Eq. 1).
 /// Scenario 3: after the timeout, the packet to the primary is lost and the packet to the alternate arrives.
 ///
-/// `second_rto_s` is the primary's RTO after two timeouts in a row. All times are in seconds.
+/// `second_rto_s` (RTO₁²) is how long the primary's second timeout in a row takes, at least 2 s. All times are in seconds.
 pub fn scenario_3_round_trips(second_rto_s: f64, primary_rtt_s: f64, alternate_rtt_s: f64) -> f64 {
     ((second_rto_s + primary_rtt_s) / alternate_rtt_s).max(1.0)
 }
 
-/// Round trips on the primary path during which PMR = 1 sends nothing new, in scenario 4 (Eq. 10). Scenario 4: both
+/// Number of round trips on the primary path during which PMR = 1 sends nothing new, in scenario 4 (Eq. 10). Scenario 4: both
 /// packets after the timeout are lost.
 ///
-/// `second_rto_s` is the primary's RTO after two timeouts in a row, `alternate_rto_s` the alternate's RTO. All times are in
-/// seconds.
+/// `second_rto_s` (RTO₁²) is how long the primary's second timeout in a row takes, at least 2 s. `alternate_rto_s` (RTO₂¹) is how long the
+/// alternate's first timeout takes, at least 1 s. All times are in seconds.
 pub fn scenario_4_round_trips(second_rto_s: f64, alternate_rto_s: f64, primary_rtt_s: f64) -> f64 {
     ((second_rto_s + alternate_rto_s) / primary_rtt_s).max(1.0)
 }

@@ -157,10 +157,10 @@ fn judge_reset(receiver: &Receiver, place: &InputRange) -> SegmentVerdict {
     SegmentVerdict::Reject(Rejected::BlindReset)
 }
 
-/// The first check of RFC 9293 §3.10.7.4, as loose as in Linux (`tcp_sequence`, `tcp_data_queue`): the window's left
-/// edge is RCV.WUP. A segment that begins in the window and ends beyond the window passes, although newer kernels take
-/// it only if the application has read everything. A segment that ends beyond the window and has no new byte in the
-/// window passes only if it is a bare FIN at RCV.NXT.
+/// The first check of RFC 9293 §3.10.7.4, as loose as in Linux (`tcp_sequence`, `tcp_data_queue`): the window's left edge is RCV.WUP. A
+/// segment that begins in the window and ends beyond the window passes, although newer kernels take it only if the application has read
+/// everything. A segment that ends beyond the window is refused if no new byte of it is in the window. So if the window is closed, a
+/// segment with new bytes is refused. A bare FIN at RCV.NXT is the exception: it passes although the window is closed.
 fn is_in_window(receiver: &Receiver, place: &InputRange, is_bare_fin: bool) -> bool {
     let edge = receiver.right_edge.max(receiver.next);
     let has_room = place.end <= edge || place.at.max(receiver.next) < edge;

@@ -9,10 +9,15 @@
 //!        as is known                                  on probation
 //! ```
 //!
+//! *Nothing is owed* if neither side has unacknowledged bytes and no request is unanswered. The segments in the log show the first
+//! condition, but not always the second: an acknowledged request may be unanswered.
+//!
 //! With policy `http`, a request that begins at the start of a segment while nothing is owed is a *candidate* for a message
-//! boundary. All segments from there on are kept. If the server's next output begins with a status line, exactly where the
-//! client's acknowledgement ended, the connection is learnt. It is then an ordinary [`Connection`], but on probation until that
-//! exchange is complete. No packet repeats the *terms* of the handshake, so the primary's kernel is asked for them.
+//! boundary. All segments from there on are kept. If the server's next output begins with a status line, at exactly the sequence
+//! number that the request's segment acknowledged, the connection is learnt. It is then an ordinary [`Connection`], but on probation.
+//! The probation ends when that exchange is complete and a further request or a second of silence has followed: an earlier request that
+//! was unanswered would have been answered by then. No packet repeats the *terms* of the handshake, so the primary's kernel is asked for
+//! them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -88,7 +93,7 @@ impl RequestCandidate {
         cost
     }
 
-    /// Whether a segment of the server is possible if the candidate is the only unanswered request and is answered next.
+    /// Whether `segment`, a segment of the server, is possible if the candidate is the only unanswered request and is answered next.
     fn admits(&mut self, segment: &Segment<'_>) -> bool {
         let ahead = segment.seq.distance_from(self.middle.output);
         if self.reply.is_some() || ahead < 0 {
@@ -128,8 +133,9 @@ pub(crate) struct Learner {
 struct TermsQuestion {
     clients: Vec<SocketAddr>,
     asked: u32,
-    /// When the question was first asked, and when it was last asked.
+    /// When the question was first asked.
     began: Instant,
+    /// When it was last asked.
     at: Instant,
 }
 
@@ -145,8 +151,8 @@ impl Learner {
         }
     }
 
-    /// Takes a segment that is no SYN and belongs to no known connection. `said`: the server's latest numbers to this client in the log
-    /// before this segment. Returns whether the connection can be learnt now.
+    /// Takes a segment that is no SYN and belongs to no known connection. `said`: the highest sequence and acknowledgement numbers of the
+    /// server's segments to this client that were logged before this segment. Returns whether the connection can be learnt now.
     pub(crate) fn on_segment(
         &mut self,
         now: Instant,
@@ -284,8 +290,8 @@ impl Learner {
         self.question.clients.retain(|asked| *asked != client);
     }
 
-    /// Drops all candidates, because segments since their requests may be missing: packets passed unlogged, or this node is not
-    /// the wire.
+    /// Drops all candidates, because some of the segments that followed their requests may be missing from the log: packets passed
+    /// unlogged, or this node is not the wire.
     pub(crate) fn forget_candidates(&mut self) {
         self.candidates.clear();
         self.bytes = 0;
@@ -307,7 +313,7 @@ impl Learner {
         }
     }
 
-    /// Whether there is no client to ask about, and no question was sent lately.
+    /// Whether there is no client to ask about, and no question was sent in the last [`ASK_AGAIN`].
     pub(crate) fn is_idle(&self, now: Instant) -> bool {
         let is_nobody_left = self.question.clients.is_empty() && self.waiting.len() == 0;
         is_nobody_left && now.since(self.question.at) >= ASK_AGAIN

@@ -1,4 +1,4 @@
-//! A segment in packetdrill's notation, as both engines' traces show it.
+//! A segment in packetdrill's notation, as the traces of both simulation engines show it (see the crate's documentation).
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Write};
@@ -19,7 +19,8 @@ pub struct Notation<'a> {
 }
 
 impl Notation<'_> {
-    /// A number relative to the SYN of the segment's own direction (`ours`), or else of the opposite direction.
+    /// `seq`, relative to the SYN of the segment's direction if `ours`, otherwise of the opposite direction. Unchanged if that SYN is
+    /// unknown.
     fn relative(&self, seq: Seq, ours: bool) -> u32 {
         let Segment {
             source, destination, ..

@@ -12,7 +12,8 @@ use crate::daemon::{self, RecordingTarget, Start};
 use crate::lock::{self, Lock, LockError};
 
 /// Checks the configuration, the machine and its network. Then takes the node's lock, so that no other daemon runs this node, and runs the
-/// node. After an upgrade in place, this process already has the lock, and only loads the configuration.
+/// node. After an upgrade in place, this process already has the lock. It then loads the configuration without checking the machine and its
+/// network again.
 pub(super) fn run(
     program: &Program,
     file: &Path,

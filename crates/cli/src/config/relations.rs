@@ -71,7 +71,7 @@ fn limits(
     }
 }
 
-/// `spill_dir` and `spill_mb` may be set only if a service spills.
+/// `spill_dir` and `spill_mb` may be set only if a service spills, or if there is no service.
 fn spilling(reading: &mut ConfigReader<'_>, log: &LogSettings, drafts: &[Draft]) {
     let spills = |draft: &Draft| draft.at_limit.unwrap_or(log.at_limit) == AtLimitSetting::Spill;
     if drafts.is_empty() || drafts.iter().any(spills) {
@@ -118,8 +118,10 @@ fn alone(
         .iter()
         .find(|host| host.is_ipv4() != vip.is_ipv4() || **host == vip)
     {
-        let what =
-            format!("{host} cannot answer a ping from {vip}; allowed: other hosts' addresses of its family");
+        let what = format!(
+            "{host} cannot answer a ping from {vip}; allowed: other hosts' {} addresses",
+            family(vip)
+        );
         reading.problem(&field("claim_ping"), what);
     }
     let is_a_link = peer.is_some_and(|peer| peer.addresses.contains(&vip));
@@ -188,9 +190,13 @@ fn pairwise(reading: &mut ConfigReader<'_>, drafts: &[Draft]) {
             .application
             .unwrap_or_else(|| Draft::default_application(vip, port));
         if let Some(first) = first(&mut applications, application, index) {
+            let allowed = match vip {
+                IpAddr::V4(_) => format!("another local address, such as 127.0.0.2:{port}"),
+                IpAddr::V6(_) => "another port of ::1".to_owned(), // IPv6 has one loopback address
+            };
             let what = format!(
-                "{application} is the application of service[{first}] too, where relayed connections of one client \
-                 could collide; allowed: another local address, such as 127.0.0.2:{port}"
+                "{application} is also the application of service[{first}]: relayed connections of one client to \
+                 both services could have the same addresses and ports; allowed: {allowed}"
             );
             reading.problem(&format!("service[{index}].application"), what);
         }

@@ -22,8 +22,8 @@ const ANSWER: usize = 256 << 20;
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlClientError {
-    /// No node listens.
-    #[error("no node of steadfast answers at {}: {source}", path.display())]
+    /// The socket cannot be connected: no node listens, or this process may not open the socket (`source`).
+    #[error("cannot reach steadfast at {}: {source}", path.display())]
     NoNode {
         /// The socket.
         path: PathBuf,

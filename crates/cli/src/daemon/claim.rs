@@ -27,7 +27,7 @@ struct ServiceClaim {
     /// Kept open, because closing it takes 10 ms.
     announcer: Announcer,
     is_begun: bool,
-    /// The hosts that are asked, and their sockets; `None`: there is no host to ask.
+    /// The hosts that are asked, and their sockets. `None` if there is no host to ask, and also before and after a claim.
     outside: Option<(Vec<IpAddr>, OutsideHosts)>,
 }
 
@@ -69,7 +69,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Brings the VIP to the service interface.
+    /// Begins a claim: brings the VIP to the service interface, and opens sockets to ask outside hosts.
     ///
     /// # Errors
     /// The step that failed.
@@ -130,7 +130,7 @@ impl Claims {
         }
     }
 
-    /// Ends a claim: the VIP is at the wire again, or at the peer.
+    /// Ends a claim: this node gets another place in the network, or stands down.
     pub fn end(&mut self, index: ServiceIndex) {
         let service = &mut self.services[usize::from(index)];
         (service.is_begun, service.outside) = (false, None);

@@ -1,5 +1,5 @@
-//! One association with its connections. Moves data between the association and the TCP sockets, by the tunnel's protocol (`proto::tunnel`)
-//! and through the seal.
+//! One association with its connections. Moves data between the association and the TCP sockets, by the tunnel's protocol
+//! (`proto::tunnel`). The seal (`super::seal`) encrypts the association's messages if the tunnel has a key.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -154,7 +154,7 @@ impl TunnelSession {
         }
     }
 
-    /// The program is gone: its socket is reset, and the peer is told.
+    /// The program is gone or cannot be reached, or its socket cannot be watched. Resets the socket and tells the peer.
     fn fail(&mut self, id: TunnelConnectionId) {
         self.tunnel.abort(id);
         if let Some(link) = self.remove(id) {
@@ -238,7 +238,7 @@ impl TunnelSession {
     ) {
         let known = settings.services.iter().find(|(name, _)| name == service);
         let target: Option<SocketAddr> = known.map(|(_, target)| *target);
-        // A connection's number is free before its last data is written to the program, so there may be more links than connections.
+        // The tunnel may forget a connection before the program has got the last data. So there may be more links than connections.
         let has_room = self.links.len() < 2 * usize::from(settings.connections);
         let link = target.filter(|_| has_room).map(TunnelLink::connect);
         match link {
@@ -309,7 +309,8 @@ impl TunnelSession {
             self.counts.received_bytes += written as u64;
             self.tunnel.consumed(id, written);
         }
-        // If the other program does not read, this socket is not read either. Then an abort by this program is noticed here.
+        // While the other end's program does not read, this socket is not read, so no read would notice an abort by the local program.
+        // `check` does.
         if self.tunnel.allowance(id) == 0 || !link.can_read() {
             link.check()?;
         }
@@ -342,7 +343,7 @@ impl TunnelSession {
         Ok(())
     }
 
-    /// Whether more can be done at once.
+    /// Whether `pump` can do more without waiting.
     pub fn is_busy(&self, association: &Association) -> bool {
         !self.readers.is_empty() && self.pending.is_none() && backlog_room(association) > 0
     }
@@ -379,8 +380,8 @@ impl TunnelSession {
     }
 }
 
-/// Number of bytes that may be handed to the association now. At most about two congestion windows of its current path are queued, so that
-/// a slow path has a short queue.
+/// Number of bytes that may be handed to the association now. The association queues at most about two congestion windows of its current
+/// path, so that a slow path has a short queue. If two windows are less than [`BACKLOG_MIN`], it queues that many bytes.
 fn backlog_room(association: &Association) -> usize {
     let path = &association.destinations()[association.current().index()];
     let most = (2 * path.window().window() as usize).max(BACKLOG_MIN);

@@ -134,7 +134,8 @@ fn a_vip_is_claimed_when_one_of_several_outside_hosts_answers() {
     lan.peer.ip("link set eth0 down");
     let claims = "\"simplex_reason\":\"the backup is gone; this node claims the VIP\"";
     one.wait_for(&[claims]);
-    // Long enough for a restart, for the end of the lease, and for one more declaration of a death.
+    // Without an answer, the node must not serve alone meanwhile. The time is long enough for a restart, for the end of the lease, and for
+    // another declaration of the peer's death.
     std::thread::sleep(Duration::from_secs(6));
     one.wait_for(&[claims]);
     lan.stranger.ip("addr add 10.0.0.78/24 dev eth0");

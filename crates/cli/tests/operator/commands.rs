@@ -470,7 +470,7 @@ fn wrong_use_is_told() {
     assert!(
         unknown
             .errors
-            .contains("no node of steadfast answers at /run/steadfast/sf-test-nobody/control.sock")
+            .contains("cannot reach steadfast at /run/steadfast/sf-test-nobody/control.sock")
     );
 }
 

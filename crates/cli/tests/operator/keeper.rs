@@ -1,4 +1,4 @@
-//! The keeper of a node dies. The node reports this and continues with another keeper.
+//! The keeper of a node dies, or it has no room for more connections. In both cases the node gets another keeper. It reports the death.
 
 use std::fs::Permissions;
 use std::io::{Read, Write};
@@ -124,7 +124,8 @@ fn a_full_keeper_gets_another_one_beside_it() {
     };
     let dir = tempfile::tempdir().unwrap();
     let [mut one, mut two] = pair(&lan, dir.path(), "full");
-    // Limit the keeper's descriptors, so that it has room for fifty connections.
+    // Limit the keeper to 600 descriptors. It reserves 500 of them (`DESCRIPTORS`) and needs two per connection, so it has room for fifty
+    // connections.
     let limited = format!(
         "#!/bin/sh\nexec setpriv --bounding-set -sys_resource prlimit --nofile=600:600 {} \"$@\"\n",
         two.program.display()

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::daemon::{Daemon, pair};
 use crate::lan::{CommandOutput, OperatorLan, POLL, copy_program};
 
-/// Puts a copy of the program at `path` as a package manager does: a new file under the same name.
+/// Installs a copy of the program at `path` as a package manager does: as a new file under the same name.
 fn install(path: &Path) {
     let new = path.with_extension("new");
     copy_program(&new);
@@ -144,10 +144,7 @@ fn a_program_takes_the_place_of_the_running_one() {
         });
         found.push(files_at_rest(pid));
     }
-    assert_eq!(
-        found[0], found[1],
-        "nothing is handed down from program to program"
-    );
+    assert_eq!(found[0], found[1], "no open file leaks from program to program");
     assert_eq!(service(&one)["epoch"], epoch);
     assert_eq!(service(&two)["epoch"], epoch);
     assert_eq!(refusals(&one), 0);

@@ -49,7 +49,8 @@ pub struct ClientPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// HTTP/1.1 (RFC 9112): GET of a file that is named by [`file_name`](pattern::file_name).
+    /// HTTP/1.1 (RFC 9112). The client GETs files that are named by [`file_name`](pattern::file_name). With [`Workload::Post`], it stores
+    /// content by PUT and POST, and reads the content back.
     Http,
     /// Redis' RESP2.
     Redis,
@@ -81,8 +82,8 @@ pub enum Workload {
         /// Content bytes of each request.
         piece: u64,
     },
-    /// Small requests. The client sends each request after the reply to the request before. Redis: a connection writes a value at its
-    /// beginning. After [`ClientOrder::Reconnect`], the client's next connection reads this value back at its end.
+    /// Small requests. The client sends each request after the reply to the request before. Redis: a connection first writes a value. After
+    /// [`ClientOrder::Reconnect`], the client has another connection. Before it closes, this connection reads the value back.
     Request {
         /// Content bytes of a reply (and for Redis of a request).
         size: u64,
@@ -91,7 +92,7 @@ pub enum Workload {
     },
     /// One exchange, silence until [`ClientOrder::Wake`], another exchange.
     Idle {
-        /// Content bytes in both directions of each exchange.
+        /// Content bytes of each exchange, in each direction.
         size: u64,
     },
 }
@@ -177,11 +178,12 @@ pub enum PlanError {
     PostOverRedis,
 }
 
-/// Maximum size of a request in bytes. Fits nginx's default request buffers, and one Redis command of an exchange.
+/// Maximum number of content bytes of a request. A request of this size fits nginx's default request buffers. The content of a Redis
+/// exchange fits one SET command.
 const SIZE_MAX: u64 = 4096;
 
 impl ClientPlan {
-    /// Content bytes of an exchange of a connection that is idle while others have another workload.
+    /// Content bytes of each exchange, in each direction, on the connections that [`ClientPlan::idle`] makes idle.
     pub const IDLE_SIZE: u64 = 1024;
 
     /// The workload of connection number `index`.

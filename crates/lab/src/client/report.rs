@@ -46,7 +46,8 @@ pub struct ConnectionReport {
     pub failure: Option<Failed>,
     /// The longest wait for a byte.
     pub longest_gap: Option<Gap>,
-    /// The longest wait around each fault that an order announced, in the sequence of these orders.
+    /// The longest wait around each time given in a [`ClientOrder::Fault`](super::plan::ClientOrder::Fault), in the order in which these
+    /// orders came.
     pub stalls: Vec<Stall>,
     /// Content bytes received and confirmed over time.
     pub timeline: Vec<ProgressSample>,

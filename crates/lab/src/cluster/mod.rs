@@ -1,4 +1,4 @@
-//! `steadfast-lab cluster`: several nodes with services paired across them, and a witness. One node loses its power.
+//! `steadfast-lab cluster`: several nodes, services that are each protected by two of them, and a witness. One node loses its power.
 
 mod command;
 mod network;

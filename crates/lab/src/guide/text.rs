@@ -9,7 +9,7 @@
 //! <!-- copy alpha /etc/steadfast beta -->
 //! ````
 //!
-//! Blocks of other languages, and all other comments, are not executed.
+//! Blocks of other languages are not executed. Any other comment on a line of its own is an error.
 
 use super::topology::{GuideHost, GuideTopology, TOPOLOGIES};
 use crate::run::WrongUse;
@@ -69,7 +69,7 @@ pub fn steps(text: &str) -> Result<(&'static GuideTopology, Vec<GuideStep>), Wro
                 continue;
             }
             let topology = topology.ok_or_else(|| wrong(NO_TOPOLOGY))?;
-            vec![by_hand(topology, &words).ok_or_else(|| wrong("cannot be done by a program"))?]
+            vec![by_hand(topology, &words).ok_or_else(|| wrong("unknown action"))?]
         } else {
             continue;
         };
@@ -201,11 +201,11 @@ mod tests {
             ),
             (
                 "<!-- cable alpha off -->",
-                "line 2: cannot be done by a program: <!-- cable alpha off -->",
+                "line 2: unknown action: <!-- cable alpha off -->",
             ),
             (
                 "<!-- copy alpha /x alpha -->",
-                "line 2: cannot be done by a program: <!-- copy alpha /x alpha -->",
+                "line 2: unknown action: <!-- copy alpha /x alpha -->",
             ),
             (
                 "<!-- topology moon -->",

@@ -60,7 +60,7 @@ pub struct PairSetup {
     pub interface: String,
     /// The UDP port of the heartbeats.
     pub heartbeat_port: u16,
-    /// `http` or `replica`.
+    /// The restart policy: `http`, `replica` or `replay`.
     pub policy: &'static str,
     /// Whether a replica follows protocols other than HTTP.
     pub opaque: bool,

@@ -72,7 +72,7 @@ pub struct ReportedService {
     /// Unread bytes in the rings.
     #[serde(default)]
     pub ring_fill_bytes: u64,
-    /// Counters by reason.
+    /// Event counters by name.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
 }
@@ -182,7 +182,7 @@ impl ReportedStatus {
         self.services.iter().all(protects)
     }
 
-    /// Whether the node claims to speak for the lab's service.
+    /// Whether the node reports the role `primary` for the lab's service.
     pub fn speaks(&self) -> bool {
         self.services.iter().any(|service| service.role == "primary")
     }

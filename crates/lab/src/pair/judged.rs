@@ -1,4 +1,4 @@
-//! The captures and logs of a run, as the judge reads them.
+//! The captures of a run, and the judge's verdict on them.
 
 use anyhow::Result;
 use serde::Serialize;

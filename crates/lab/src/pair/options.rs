@@ -338,7 +338,7 @@ pub enum WorkloadOption {
     /// Each fetches a large file or value.
     #[default]
     Download,
-    /// Each writes a large value and reads it back (replica only; see post).
+    /// Each writes a large value and reads it back (replica and replay only; see post).
     Upload,
     /// Each stores what it sends, by PUT and POST, and reads it back (http only). Every fourth connection sends only
     /// POSTs that must not be repeated. The service may refuse these POSTs.

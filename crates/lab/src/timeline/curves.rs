@@ -54,16 +54,16 @@ impl Curves {
         Ok(tracer.curves)
     }
 
-    /// The highest offset.
+    /// The highest offset of `sent` and `acknowledged`.
     pub fn highest(&self) -> u64 {
         let last = [&self.sent, &self.acknowledged].map(|curve| curve.last().map_or(0, |one| one.offset));
         last[0].max(last[1])
     }
 
-    /// The times of the first and the last reading of each curve, and of the marks.
+    /// The times of the first and the last point of each curve, and of all marks.
     pub fn times(&self) -> impl Iterator<Item = u64> {
         let ends = |curve: &[CurvePoint]| [curve.first(), curve.last()].map(|one| one.map(|one| one.at_ns));
-        let curves = [ends(&self.sent), ends(&self.acknowledged)];
+        let curves = [&self.sent, &self.resent, &self.acknowledged].map(|curve| ends(curve));
         let marks = self.marks.iter().map(|mark| mark.at_ns);
         curves.into_iter().flatten().flatten().chain(marks)
     }

@@ -189,7 +189,7 @@ pub(super) const COUNT_WORDS: usize = COUNTERS.len() + STRINGS_MAX * TRAFFIC_WOR
 /// Length in bytes of a `struct edge_record`.
 pub(super) const RECORD_HEADER: usize = 24;
 
-/// `struct edge_sweep`.
+/// The result in `struct edge_sweep`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Swept {
     pub moved: u64,

@@ -1,6 +1,7 @@
 //! The edge's eBPF data path (`bpf/edge.bpf.c`): loads it, attaches it, tells it what to do, reads what it counts and copies.
 //!
-//! All maps are pinned below [`EDGE_PIN_ROOT`]. So packets are forwarded while no agent runs, and the next agent adopts the flows.
+//! The filters stay attached while no agent runs, so packets are forwarded. All maps are pinned below [`EDGE_PIN_ROOT`], so the next agent
+//! adopts the flows.
 
 mod abi;
 mod copies;
@@ -97,7 +98,7 @@ impl EdgeWire {
         self.words.bump_generation(string);
     }
 
-    /// Moves the flows of earlier generations of a string, also those without packets. Returns their number.
+    /// Moves all flows of a string that are of an earlier generation, also flows that send nothing now. Returns their number.
     ///
     /// # Errors
     /// The kernel's error.
@@ -130,13 +131,13 @@ impl EdgeWire {
         self.words.set_slots(slots);
     }
 
-    /// Sets which packets of a string's flows are copied. `Entering` after `Needed` goes on with the same cache. Any other choice begins
-    /// with an empty cache.
+    /// Sets which packets of a string's flows are copied. [`CopiedPackets::Entering`] keeps the present cache, or begins one if there is
+    /// none. [`CopiedPackets::Needed`] begins with an empty cache. [`CopiedPackets::None`] ends the copying.
     pub fn set_copies(&self, string: usize, copies: CopiedPackets) {
         self.words.set_copies(string, copies);
     }
 
-    /// Limits the windows that leaving packets offer to the senders of a string's flows, in bytes.
+    /// Limits the receive window in the leaving packets of a string's flows to `window` bytes. `None`: no limit.
     pub fn set_cap(&self, string: usize, window: Option<u32>) {
         self.words.set_cap(string, window);
     }

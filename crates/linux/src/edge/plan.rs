@@ -14,7 +14,7 @@ pub struct EdgePort {
     pub vlan: Option<u16>,
 }
 
-/// The port of a string, whose frames have no VLAN tag, and the addresses of the string's node there.
+/// An edge's port to a string, and the addresses of the string's node at that port. Frames at this port have no VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EdgeStringPort {
     /// Index of the interface.

@@ -1,9 +1,11 @@
 //! Messages between agent and keeper over a Unix SOCK_SEQPACKET socket. A message can carry sockets and large data.
 //!
 //! ```text
-//!  packet    magic │ where │ content                       where = 0: the content follows
+//!  packet    magic │ where │ content
 //!  content   length of message (u32, little endian) │ stretches, message (postcard) │ bytes
-//!                                                          where = 1: it is in the last descriptor, a memfd
+//!
+//!  where = 0: the content follows in the packet
+//!  where = 1: the content is in the last descriptor, a memfd
 //! ```
 //!
 //! The data of a message is its blob. The blob consists of stretches. A stretch is either a part of `bytes`, or a part of a file. The file
@@ -32,7 +34,8 @@ const IN_MEMFD: u8 = 1;
 /// Maximum length in bytes of a content that is sent in the packet. A longer content is sent in a memfd.
 pub(super) const INLINE_MAX: usize = 32 * 1024;
 
-/// Maximum length in bytes of a message without its blob. The largest field is the output by which a replica is ahead.
+/// Maximum length in bytes of a message without its blob. The largest field is output that a replica has sent and the primary has not, or
+/// the other way round.
 const MESSAGE_MAX: usize = 256 << 20;
 
 /// Maximum number of descriptors in a message: the client's socket, the replica's socket, the file, and the memfd.

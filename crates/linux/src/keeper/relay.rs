@@ -6,8 +6,8 @@
 //!           └─ replica ────────────┘      └────────┴──── failure ── delivering ── reset
 //! ```
 //!
-//! A failure ends the connection with a reset. Before that, the client gets the output that it was sent before the failure:
-//! a reset makes the kernel drop what the client has not acknowledged, for example the rest of an earlier reply.
+//! A failure ends the connection with a reset. The reset waits until the client has acknowledged the output that was sent before the
+//! failure. Otherwise the reset would make the kernel drop the unacknowledged output, for example the rest of an earlier reply.
 
 use std::cell::{Cell, RefCell};
 use std::io;

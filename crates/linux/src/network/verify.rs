@@ -1,12 +1,12 @@
-//! Finds the steps of the network that somebody has undone, and does them again. An operator may run `ip rule flush` or
+//! Finds the steps of the network's set-up that somebody has undone, and does them again. An operator may run `ip rule flush` or
 //! `nft flush ruleset`, and the kernel removes the routes over a cable that is unplugged.
 
 use super::step::NetworkStep;
 use super::{Network, NetworkError};
 
 impl Network {
-    /// Describes each step of this node that somebody else has removed or changed. The call is cheap enough for every second: it sends
-    /// some messages to the kernel and starts no program.
+    /// Describes each step that this node has done and that somebody else has undone or changed. The call is cheap enough for every second:
+    /// it sends some messages to the kernel and starts no program.
     ///
     /// # Errors
     /// If the kernel cannot be asked.
@@ -15,7 +15,8 @@ impl Network {
         Ok(missing.iter().map(NetworkStep::to_string).collect())
     }
 
-    /// Puts up again what is missing, and restores the granted rights to speak. Returns what was missing.
+    /// Does the missing steps again. If the guard was missing, also restores the granted rights to speak. Describes the steps that were
+    /// missing.
     ///
     /// # Errors
     /// Names the first step that failed, for example a route over an unplugged cable. The other steps are tried all the

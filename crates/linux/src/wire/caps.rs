@@ -32,7 +32,8 @@ impl Wire {
         let pair = |edge: u32, second: u32| [edge.to_ne_bytes(), second.to_ne_bytes()].concat();
         match promises.update(&key, &pair(cap.promised.0, 0), MapFlags::NO_EXIST) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(error).step(|| "telling the wire what a client was promised".into());
+                return Err(error)
+                    .step(|| "telling the wire how far a client was already allowed to send".into());
             }
             _ => {}
         }

@@ -208,7 +208,8 @@ fn a_second_stack_goes_on() {
         let wire = WireOn::new(&lan.backup, &lan.primary, &options(), Gate::Wire);
         let reading = LogThread::of(&wire);
         let listener = lan.primary.listen(family.vip());
-        // smoltcp 0.12 ignores the size of timestamps when it fills segments, and then cannot send them.
+        // smoltcp 0.12 ignores the size of timestamps when it fills segments, and then cannot send the segments, because they are too
+        // large.
         set_tcp(&listener, libc::TCP_MAXSEG, 1400);
         let Some(mut stack) = Stack::behind(&lan, family, timestamps) else {
             return;

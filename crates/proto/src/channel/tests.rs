@@ -303,7 +303,7 @@ fn one_of_two_nodes_calls() {
     assert!(roles.chunks(2).all(|pair| pair[0] != pair[1]), "{roles:?}");
 }
 
-/// The agents hear each other, but one of them takes no packets of a channel.
+/// The agents hear each other, but no packet of the channel arrives.
 #[test]
 fn a_channel_without_an_answer_is_overdue_while_the_peer_is_heard() {
     let mut pair = TestPair::new(1);

@@ -94,8 +94,8 @@ pub enum EdgeAction {
     Move(usize),
     /// Move the idle flows that [`EdgeAction::Move`] has left.
     Sweep(usize),
-    /// Copy these packets of the string's flows from now on. `Entering` after `Needed` goes on with the same cache. Any other choice begins
-    /// with an empty cache.
+    /// Copy these packets of the string's flows from now on. [`CopiedPackets::Entering`] keeps the present cache, or begins one if there is
+    /// none. [`CopiedPackets::Needed`] begins with an empty cache. [`CopiedPackets::None`] ends the copying.
     SetCopies(usize, CopiedPackets),
     /// Cap the windows of the string's flows at this number of bytes. `None`: stop capping.
     SetCap(usize, Option<u32>),

@@ -5,7 +5,7 @@
 //!                                        └────────── unordered ──────────────────▲
 //! ```
 //!
-//! The receive buffer bounds all of this. An accepted chunk is never dropped again.
+//! The receive buffer bounds all of this. An accepted chunk is dropped only if the peer restarts, or if the peer uses an SSN twice.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,7 +29,7 @@ pub(super) enum ChunkAdmission {
 /// Fragments of one message, with TSNs that follow each other.
 #[derive(Clone, Copy, Debug)]
 struct FragmentRun {
-    /// Number of the last fragment.
+    /// Number of the last fragment. A chunk's number is its TSN, extended to 64 bits.
     last: u64,
     /// The first fragment begins the message.
     begins: bool,
@@ -49,14 +49,14 @@ struct HeldMessage {
 struct InboundStream {
     /// Number of messages that were delivered.
     delivered: u64,
-    /// Complete messages, by their number.
+    /// Complete messages that wait for their turn, by the number of messages before them in the stream.
     waiting: BTreeMap<u64, HeldMessage>,
 }
 
 /// Chunks and messages that the application has not read yet.
 #[derive(Debug)]
 pub(super) struct Reassembly {
-    /// Fragments of incomplete messages, by their number. A TSN gets its number from its distance to `last`.
+    /// Fragments of incomplete messages, by their number. The number is the TSN, extended to 64 bits by its distance to `last`.
     fragments: BTreeMap<u64, DataChunk>,
     /// The same fragments as runs, by the number of their first one.
     runs: BTreeMap<u64, FragmentRun>,
@@ -84,7 +84,8 @@ impl Reassembly {
         }
     }
 
-    /// The peer begins again with TSN `first`. Whole messages stay: the peer knows that they arrived.
+    /// The peer begins again with TSN `first`. Only messages that are ready to be read stay. Fragments are dropped, and so are complete
+    /// messages that wait for their turn.
     pub fn restart(&mut self, first: Tsn, streams: u16) {
         let ready = std::mem::take(&mut self.ready);
         *self = Self::new(self.buffer, first, streams);
@@ -151,7 +152,7 @@ impl Reassembly {
         self.join(number, run);
     }
 
-    /// Joins a run that begins at `first` with its neighbours, and its fragments if they are a whole message.
+    /// Joins a run that begins at `first` with its neighbours. If the result is a whole message, also joins its fragments to that message.
     fn join(&mut self, mut first: u64, mut run: FragmentRun) {
         let before = self.runs.range(..first).next_back();
         if let Some((begin, before)) = before.map(|(begin, before)| (*begin, *before))

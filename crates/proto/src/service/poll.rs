@@ -78,17 +78,17 @@ impl Service {
             Urgency::Unhurried => takeover.plan_unhurried(&mut self.table, &mut self.actions),
         };
         if has_planned {
-            self.conclude(now); // the last connection may turn out not to be restorable
+            self.conclude(now); // if the last connection turned out not to be restorable, the takeover ends here
         }
         has_planned
     }
 
-    /// Whether a connection is left to plan now.
+    /// Whether the takeover has a connection to plan now.
     pub(crate) fn has_unplanned(&self) -> bool {
         self.takeover.as_ref().is_some_and(Takeover::has_next)
     }
 
-    /// Whether connections on which a side waits are still to be planned.
+    /// Whether the takeover must still plan connections whose client or server waits for something.
     pub(crate) fn is_in_a_hurry(&self) -> bool {
         self.takeover.as_ref().is_some_and(Takeover::is_in_a_hurry)
     }

@@ -1,6 +1,6 @@
 //! Connections that have ended before their replicas have received and answered all input. Their clients have seen the primary's answers,
-//! so the replicas' server must get the requests too. Even a connection that was read from the log in one go, from its beginning to its
-//! end, lingers.
+//! so the replicas' server must get the requests too. This also holds if the agent reads a connection's first and last packet from the
+//! wire's ring in one batch, before the replica is connected.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

@@ -26,12 +26,12 @@ pub use turns::TunnelTurns;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TunnelConnectionId(u64);
 
-/// The end that opens connections.
+/// This end's role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TunnelRole {
-    /// This one.
+    /// This end opens connections.
     Opening,
-    /// The peer.
+    /// The peer opens connections, and this end answers.
     Serving,
 }
 
@@ -59,7 +59,7 @@ pub enum TunnelViolation {
     /// A message that does not fit the connection's state.
     #[error("stream {0}: a message does not fit the connection's state")]
     Misplaced(u16),
-    /// More data than there was credit for, or more credit than a window.
+    /// More data than there was credit for, or unused credit of more than 1 GiB in all.
     #[error("stream {0} exceeds its credit")]
     Credit(u16),
 }
@@ -306,8 +306,8 @@ impl Tunnel {
         if is_reset && before.sends() {
             self.messages.push_back((stream, TunnelMessage::Reset));
         }
-        // When the connection is over, the program may still be reading data that came before the END. So the program is told of a RESET,
-        // too.
+        // A RESET is reported even if the connection is already over, because the program may still be reading data that came before the
+        // END.
         if before != TunnelPhase::Resetting {
             self.events.push_back(if is_reset {
                 TunnelEvent::Reset(id)
@@ -331,7 +331,8 @@ impl Tunnel {
         }
     }
 
-    /// The peer's last message. It has got this end's END or RESET, and has sent its own, so the connection is over here, too.
+    /// Handles CLOSED, the peer's last message on a connection. The peer has got this end's END or RESET, and has sent its own, so the
+    /// connection is over here, too.
     fn on_closed(&mut self, id: TunnelConnectionId, stream: u16) -> Result<(), TunnelViolation> {
         if self
             .connections

@@ -7,22 +7,23 @@ const BOUNDS: &str = "STEADFAST_BOUNDS";
 #[derive(Clone, Copy, Debug)]
 pub struct SpeakingBounds {
     pub ticks: u64,
-    /// Words under way in each direction.
+    /// Messages between the nodes that may be under way in each direction.
     pub words: usize,
     pub crashes: u8,
-    /// Deaths of agents. `restarting`: the nodes whose agents may die.
+    /// How often an agent may die. `restarting`: the nodes whose agents may die.
     pub restarts: u8,
     pub restarting: [bool; 2],
     /// Orders of the operator.
     pub orders: u8,
     /// Changes of paths.
     pub paths: u8,
-    /// Steps that fail or are repaired.
+    /// How often a step that a role needs fails, or is made good (`Standing::set_failed`).
     pub failures: u8,
     pub epochs: u64,
 }
 
-/// Whether to explore more combinations than usual, and whether to use larger bounds.
+/// The first value: whether `more` or `large` is set. Both explore more combinations, and enlarge the bounds of some. The second value:
+/// whether `large` is set. It enlarges the bounds of all.
 pub fn wanted() -> (bool, bool) {
     match std::env::var(BOUNDS).as_deref() {
         Err(_) => (false, false),
@@ -69,7 +70,7 @@ pub fn cut() -> SpeakingBounds {
     }
 }
 
-/// Bounds with fewer ticks, but with steps that fail.
+/// Bounds with fewer ticks, but with failures of steps that a role needs.
 pub fn failed() -> SpeakingBounds {
     SpeakingBounds {
         ticks: if wanted().0 { 2 } else { 1 },

@@ -731,10 +731,16 @@ fn pair() -> SpeakingModel {
 #[test]
 fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
     // One exploration per node whose agent may die. A single exploration for both nodes would need much more memory.
-    let restarted_and_cut = [[true, false], [false, true]].map(|restarting| SpeakingBounds {
+    let each = [[true, false], [false, true]];
+    let restarted_and_cut = each.map(|restarting| SpeakingBounds {
         restarts: 1,
         restarting,
         ..cut()
+    });
+    let restarted_and_crashed = each.map(|restarting| SpeakingBounds {
+        crashes: 1,
+        restarting,
+        ..restarted()
     });
     let further = [
         (restarted_and_cut[0], LEASE),
@@ -745,13 +751,8 @@ fn with_an_arbiter_one_node_speaks_and_knows_what_was_said() {
         (crashed(), Duration::ZERO),
         (restarted(), LEASE),
         (restarted(), Duration::ZERO),
-        (
-            SpeakingBounds {
-                crashes: 1,
-                ..restarted()
-            },
-            LEASE,
-        ),
+        (restarted_and_crashed[0], LEASE),
+        (restarted_and_crashed[1], LEASE),
     ];
     let usual = [
         (bounds(), LEASE),

@@ -305,7 +305,7 @@ impl FlowSender {
         self.cwnd = self.initial_window;
     }
 
-    /// A partial acknowledgement ends the backoff, but yields no round trip.
+    /// A partial acknowledgement that covers the timed segment ends the backoff, but yields no round trip.
     pub(super) fn accept_partial(&mut self, ack: u64) {
         self.una = ack;
         self.nxt = self.nxt.max(ack);
@@ -320,7 +320,7 @@ impl FlowSender {
         self.rto.end_backoff();
     }
 
-    /// A segment that was sent once, at `sent`, has arrived.
+    /// A segment that was sent only once, at `sent`, is acknowledged.
     pub(super) fn measure(&mut self, sent: Instant, now: Instant) {
         self.rto.end_backoff();
         self.rto.on_sample(sent, now);

@@ -32,9 +32,9 @@ use crate::link::{Link, LinkConfig, LinkVerdict};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CoreQueue {
-    /// Packets that find the queue full.
+    /// Drops packets that find the queue full.
     DropTail,
-    /// Also packets before that, by Random Early Detection.
+    /// Also drops packets while the queue has room, by Random Early Detection.
     Red,
 }
 
@@ -220,8 +220,9 @@ impl SharedNetwork {
         host.endpoint.association_mut(host.id?)
     }
 
-    /// Handles the next event before `until`. Returns the pair and the host that handled it; `None` if there is none. Call
-    /// [`settle`](Self::settle) for this host afterwards, when its application has read and written.
+    /// Handles the next event of a host, if it comes before `until`, and all events at the core links before it. Returns the numbers of the
+    /// pair and of the host. `None` if no host has an event before `until`. Call [`settle`](Self::settle) for this host afterwards, when
+    /// its application has read and written.
     pub fn step(&mut self, until: Instant) -> Option<(usize, usize)> {
         loop {
             if self.events.peek()?.0.at >= until {

@@ -22,7 +22,7 @@ fn at_edge(cluster: &ClusterScenario, flow: &FlowResult) -> f64 {
     arrival(flow) + cluster.source_delay.as_secs_f64()
 }
 
-/// Those flows whose first SYN reaches R1 in the failover (Case 3), or up to 0.6 s before it (Case 2).
+/// The flows whose first SYN reaches R1 during the failover (Case 3), or up to 0.6 s before it (Case 2).
 fn case(cluster: &ClusterScenario, number: u8) -> Vec<FlowResult> {
     let fails = cluster.failover_at.as_secs_f64();
     let over = fails + cluster.failover.as_secs_f64();
@@ -44,7 +44,7 @@ fn disturbed(cluster: &ClusterScenario) -> Vec<FlowResult> {
     flows
 }
 
-/// Long flows of Case 2: the numbers of flows with 0, 1, 2, 3 and more timeouts, and the mean completion time in seconds.
+/// Long flows of Case 2: the numbers of flows with 0, 1, 2, 3, and 4 or more timeouts, and the mean completion time in seconds.
 fn long(variant: TcpVariant, failover_s: f64, recovery: Option<EdgeRecovery>) -> ([usize; 5], f64) {
     let mut cluster = cluster(variant, 1000, failover_s, recovery);
     cluster.last_arrival = Some(cluster.failover_at);
@@ -136,9 +136,9 @@ fn after_five_seconds_two_fifths_wait_for_nine() {
     assert_eq!((waits(9.0), waits(3.0), flows.len()), (100, 150, 250));
 }
 
-/// §7.2.2: with HALR the completion time depends only on the failover's end, not on timeouts. §7.3: the unused flow time is gone. Each
-/// flow of Case 3 takes the rest of the failover plus its normal time. If a timer expires while the answer is on its way, the flow takes
-/// at most two more round trips.
+/// §7.2.2: with HALR the completion time depends only on the failover's end, not on timeouts. §7.3: there is no unused flow time, in which
+/// the path works again but the flow still waits for a timeout. Each flow of Case 3 takes the rest of the failover plus its normal time. If
+/// a timer expires while the answer is on its way, the flow takes at most two more round trips.
 #[test]
 fn with_halr_a_lost_syn_waits_for_the_failovers_end_only() {
     for failover_s in [0.5, 3.0, 5.0, 12.0] {
@@ -210,9 +210,9 @@ fn equal_acknowledgements_mean_nothing_to_sack() {
     assert_ne!(flows(TcpVariant::NewReno, 3), flows(TcpVariant::NewReno, 12));
 }
 
-/// The thesis does not say this: if the failover is shorter than the timeout, avoiding a timeout does not always save time. NewReno repairs
-/// a lost window at one segment per round trip, and Reno waits for its timer again. Policy `all` makes these flows faster, policy `lowest`
-/// does not.
+/// The thesis does not say this: if the failover is shorter than the retransmission timer, avoiding a timeout does not always save time.
+/// NewReno repairs a lost window at one segment per round trip, and Reno waits for its timer again. Policy `all` makes these flows faster,
+/// policy `lowest` does not.
 #[test]
 fn below_the_timeout_one_packet_makes_no_flow_faster() {
     for variant in [TcpVariant::Reno, TcpVariant::NewReno] {
@@ -230,7 +230,8 @@ fn below_the_timeout_one_packet_makes_no_flow_faster() {
     }
 }
 
-/// §7.2.3: at 3 s HALR avoids some of the consecutive timeouts. If the failover is at least as long as the timeout, HALR adds no timeout.
+/// §7.2.3: at 3 s HALR avoids some of the consecutive timeouts. If the failover is at least as long as the retransmission timer, HALR adds
+/// no timeout.
 #[test]
 fn halr_avoids_consecutive_timeouts_at_three_seconds() {
     for variant in VARIANTS {
@@ -241,7 +242,8 @@ fn halr_avoids_consecutive_timeouts_at_three_seconds() {
     }
 }
 
-/// §7.2.3: above the timeout Reno, NewReno and SACK have the same timeouts, with HALR and without.
+/// §7.2.3: if the failover is longer than the retransmission timer, Reno, NewReno and SACK flows have the same numbers of timeouts. This
+/// holds with and without HALR.
 #[test]
 fn above_the_timeout_the_variants_are_the_same() {
     for failover_s in [2.0, 12.0] {
@@ -252,8 +254,8 @@ fn above_the_timeout_the_variants_are_the_same() {
     }
 }
 
-/// §7.3: without HALR the longest completion time is below 5.3 s if the failover is shorter than 3 s, and 11.2 s if the
-/// failover takes 5 s.
+/// §7.3: without HALR the longest completion time is below 5.3 s if the failover is shorter than 3 s, and 11.2 s if the failover takes 5 s.
+/// Here it is just below 5.3 s, and just below 11.3 s.
 #[test]
 fn three_seconds_are_a_good_boundary_without_halr() {
     for (failover_s, thesis) in [(1.5, 5.3), (2.9, 5.3), (5.0, 11.3)] {

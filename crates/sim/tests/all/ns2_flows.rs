@@ -115,7 +115,8 @@ fn fractions_of_flows_by_timeouts_agree() {
     assert!(worst.0 <= 0.05, "{worst:?}");
 }
 
-/// With random losses only the means can be compared: within three standard errors of their difference.
+/// With random losses only the means can be compared. The mean completion times agree within three standard errors of their difference. The
+/// mean numbers of timeouts agree within 0.15.
 #[test]
 fn means_under_random_loss_agree() {
     for row in rows("random_loss.csv") {

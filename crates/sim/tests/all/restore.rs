@@ -133,8 +133,8 @@ fn without_the_window_probe_a_restored_download_waits_for_its_timeout() {
 
 #[test]
 fn output_that_is_not_loaded_as_sent_leaves_at_once() {
-    // The client has everything that was sent, though not all its acknowledgements came back. The change restores
-    // exactly this state.
+    // The client has everything that was sent, although not all its acknowledgements came back. The change restores the connection as if
+    // all these acknowledgements had come.
     let exact: RestoreChange = |restore| {
         restore.snd_una = restore.snd_una + u32::try_from(restore.sent.len()).unwrap();
         restore.sent.clear();

@@ -80,8 +80,9 @@ fn services_do_not_get_in_each_others_way() {
     );
     assert_one(
         &second("name = \"api\"\naddress = \"10.0.0.101\"\nport = 80\n"),
-        "16: service[1].application: 127.0.0.1:80 is the application of service[0] too, where relayed connections \
-         of one client could collide; allowed: another local address, such as 127.0.0.2:80",
+        "16: service[1].application: 127.0.0.1:80 is also the application of service[0]: relayed connections of one \
+         client to both services could have the same addresses and ports; allowed: another local address, such as \
+         127.0.0.2:80",
     );
     let place = "differs from service[0], which has the same address; the two must agree";
     let problems = and(

@@ -54,12 +54,13 @@ pub fn sawtooth(scenario: &FigureScenario, _: &Rows, marks: Marks) -> Vec<Panel>
     vec![panel(x, "unused flow time (s)", series, marks)]
 }
 
-/// Shortest and longest completion time of disturbed short flows in the model, for the sweep's cluster: the lines of Figure 18.
+/// Shortest and longest completion time of disturbed short flows in the model, with the answer's delay in the sweep's cluster: the lines of
+/// Figure 18.
 pub fn short_range(sweep: &FlowSweep, failover_s: f64, recovery: RecoveryPolicy) -> Range {
     ShortFlow::new(Parameters::SHORT).disturbed_range(failover_s, sweep.answer_s(), modelled(recovery))
 }
 
-/// The part of [`long_range`] for the flows in Case 2.
+/// The part of [`long_range`] for the flows in [`FailoverCase::DataLoss`](model::failover::FailoverCase::DataLoss), the thesis's Case 2.
 pub fn long_data_range(failover_s: f64, recovery: RecoveryPolicy) -> Range {
     LongFlow::new(Parameters::LONG).data_loss_range(failover_s, modelled(recovery))
 }

@@ -112,8 +112,9 @@ fn a_node_that_returns_becomes_the_wire_and_takes_over_in_its_turn() {
     assert_eq!(verdict.connections_taken_over, 1);
 }
 
-/// A new wire may announce the VIP late, so that clients' packets still bypass it. All output must go through the wire
-/// from its first forwarded segment on. The wire need not log input before it has announced the VIP.
+/// A new wire may announce the VIP late, so that clients' packets still bypass it. All output must go through the new wire from its first
+/// forwarded segment on. All input must go through it as soon as the router sends it a client's packet. 20 ms (`Highest::OVERTAKING_NS`)
+/// are added to each of these times.
 #[test]
 fn a_wire_that_hears_nothing_yet_is_one_for_output() {
     let hears = |rounds: &mut SyntheticRounds, way, at| {
@@ -292,8 +293,9 @@ fn a_wire_that_returned_hears_when_packets_reach_it() {
     assert_eq!(begins(at_once), 130 * MS);
     let late = vec![entrance(0, 0, 150 * MS), entrance(1, 150 * MS, 900 * MS)];
     assert_eq!(begins(late), 170 * MS);
-    // Input counts as going through the wire as soon as client packets come to it, but no later than 200 ms after the
-    // wire's first forwarded segment. If no client packet ever comes, input counts as going through the wire at once.
+    // Input counts as going through the wire as soon as client packets come to it, but no later than 200 ms after the wire's first
+    // forwarded segment. If no client packet ever comes, input counts as going through the wire from that segment on. 20 ms
+    // (`Highest::OVERTAKING_NS`) are added to each of these times.
     let too_late = vec![entrance(0, 0, 700 * MS), entrance(1, 700 * MS, 900 * MS)];
     assert_eq!(begins(too_late), 330 * MS);
     assert_eq!(begins(Vec::new()), 130 * MS);

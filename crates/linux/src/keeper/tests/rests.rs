@@ -62,7 +62,7 @@ fn nginx_says_the_rest_and_little_more() {
     assert_eq!(
         wholes.count(),
         2,
-        "the first, and by the operator's choice: {log}"
+        "nginx sends the whole file twice: to the first request, and where the operator has turned ranges off: {log}"
     );
 }
 

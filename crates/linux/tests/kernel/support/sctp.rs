@@ -21,7 +21,7 @@ use super::lan::{Family, LanHost, is_root};
 
 /// SCTP port of all ends.
 pub const PORT: u16 = 5000;
-/// UDP port of all ends.
+/// UDP port of the ends. Ends with port 0 use raw IP, without UDP.
 pub const UDP_PORT: u16 = 9899;
 /// Bytes of a message.
 pub const MESSAGE: usize = 16_000;
@@ -38,7 +38,7 @@ pub struct TwoCables {
 }
 
 impl TwoCables {
-    /// `None`, with a message, if it cannot be made on this machine.
+    /// Connects the hosts. `None`, with a message, if that is not possible on this machine.
     pub fn new(test: &str) -> Option<Self> {
         if !is_root(test) {
             return None;
@@ -110,18 +110,23 @@ pub fn addresses(family: Family, last: u8) -> Vec<IpAddr> {
 
 /// One end, and the data that it sends or has received.
 pub struct WireEnd {
+    /// The endpoint and its sockets.
     pub wire: SctpWire,
+    /// The association, as soon as there is one.
     pub id: Option<AssociationId>,
+    /// All events of the association so far.
     pub events: Vec<AssociationEvent>,
-    /// Bytes to send, and how many were handed over.
+    /// Number of bytes to send.
     pub to_send: u64,
+    /// Number of bytes that the association has taken so far.
     pub handed: u64,
-    /// Bytes that arrived, all as they should be.
+    /// Number of bytes that have arrived. Each of them was correct.
     pub received: u64,
-    /// The association is shut down after this many bytes have arrived.
+    /// The association is shut down after this many bytes have arrived. 0: it is not shut down by this end.
     pub wanted: u64,
-    /// The longest time between two arrivals of data, and the last one.
+    /// The longest time between two arrivals of data.
     pub longest_gap: Duration,
+    /// Time of the last arrival of data.
     last_arrival: Option<Instant>,
 }
 

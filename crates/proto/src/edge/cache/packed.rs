@@ -10,9 +10,9 @@
 use crate::Seq;
 use crate::edge::EdgeSegment;
 
-/// Most bytes of a block. The search within a block goes from packet to packet.
+/// Maximum size in bytes of a block. The search within a block goes from packet to packet.
 const BLOCK_BYTES: usize = 4096;
-/// Most bytes of a packet that is packed. The bookkeeping of a longer packet is small compared with the packet.
+/// Maximum length in bytes of a packet that is packed. The bookkeeping of a longer packet is small compared with the packet.
 const PACKET_BYTES: usize = 512;
 /// Two neighbouring blocks that have at most this many bytes together become one.
 const MERGED_BYTES: usize = BLOCK_BYTES / 4 * 3;

@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
-/// Bytes of a block of small packets.
+/// Maximum size in bytes of a block of small packets.
 const BLOCK_BYTES: usize = 2048;
-/// Most bytes of a packet that shares a block with others.
+/// Maximum length in bytes of a packet that shares a block with others.
 const SMALL_BYTES: usize = 256;
 /// Size in bytes of the length field before each small packet.
 const LENGTH: usize = 2;

@@ -460,7 +460,7 @@ fn a_client_that_speaks_before_its_planned_steps_makes_them_urgent() {
             }
             node.admit(now, action).expect("it may speak");
         }
-        assert_eq!(can_wait[0], true, "planned while the connection was idle");
+        assert!(can_wait[0], "planned while the connection was idle");
         assert!(
             can_wait[1..5].iter().all(|can_wait| *can_wait != speaks),
             "{can_wait:?}"

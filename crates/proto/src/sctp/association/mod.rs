@@ -292,7 +292,7 @@ impl Association {
         self.sender.bytes()
     }
 
-    /// Most bytes of a message. Until the peer has told its window, this end's own buffer is the best guess.
+    /// Maximum length in bytes of a message. Until the peer has told its window, this end's own buffer is the best guess.
     fn message_max(&self) -> usize {
         (self.config.send_buffer.min(self.peer_buffer) as usize) / 2
     }

@@ -3,13 +3,13 @@
 /// Events of an association's destinations. *Used* is the destination of new data. In Phase I it is the primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailoverEvent {
-    /// A timeout on the used destination, which has not failed now.
+    /// A timeout on the used destination that does not make it fail.
     UsedTimeout,
-    /// The used destination fails, and another one is active.
+    /// The used destination fails, and another destination is active.
     UsedFailed,
-    /// A timeout on the primary, which is not used and has not failed now.
+    /// A timeout on the unused primary that does not make it fail.
     ProbeTimeout,
-    /// The primary, which is not used, fails, and another one is active.
+    /// The unused primary fails, and another destination is active.
     ProbeFailed,
     /// A destination fails, and none is active.
     LastFailed,

@@ -24,11 +24,11 @@ impl Dice {
     }
 }
 
-/// A network that loses, doubles and reorders packets by percentages, and cuts each path now and then.
+/// Makes the network lose, double and reorder packets by percentages. With `has_cuts`, also cuts each path now and then.
 fn disturb(net: &mut TestNet, seed: u64, loss: u64, doubles: u64, late: u64, has_cuts: bool) {
     let mut dice = Dice(seed);
     net.set_fate(move |leaving| {
-        // Each path is down in one of four periods of three seconds. The paths are never down at once.
+        // In each period of three seconds, each path is down with a probability of one in four. Two paths are never down at the same time.
         let period = leaving.at.as_nanos() / 3_000_000_000;
         let is_cut = has_cuts && Dice(seed ^ period).roll(4) == leaving.path as u64;
         let mut copies = Vec::new();
@@ -53,7 +53,8 @@ fn text(end: usize, number: u32, length: usize) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Every message arrives once, in the order of its stream, and both ends end the association.
+    /// Every message arrives once, ordered messages in the order of their stream, and both ends end the association. Unordered messages are
+    /// compared after sorting.
     #[test]
     fn every_message_arrives_once_in_its_order(
         seed in any::<u64>(),
@@ -92,7 +93,7 @@ proptest! {
             net.settle();
             sent.entry((end, stream, is_unordered)).or_default().push(bytes);
         }
-        // A cut may coincide with all repetitions of a SHUTDOWN ACK, so that one end gives up.
+        // From here on no path is cut: a cut could swallow all repetitions of a SHUTDOWN ACK, and one end would give up.
         disturb(&mut net, seed, loss / 2, doubles, late, false);
         let now = net.now;
         net.at((seed % 2) as usize).shutdown(now);
